@@ -1,0 +1,110 @@
+# lineshaft: plain GNU make.
+#
+#   make            the program, ./lineshaft
+#   make demo       install what is missing, build, train a small model, let it talk
+#   make test       install what is missing, build, run all tests
+#   make check      format, layers, headers, asan, tsan, fuzz: what .ci/run adds to the tests
+#   make help       all targets
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+CC ?= cc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+MODE ?= release
+B := build/$(MODE)
+VERSION := $(shell cat VERSION 2>/dev/null || echo 0.0.0)
+
+WARN := -Wall -Wextra -Wpedantic -Wshadow -Wundef -Wvla -Wformat=2 -Wwrite-strings -Wcast-qual \
+  -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
+  -Wimplicit-fallthrough -Wdouble-promotion
+ifdef CI
+WARN += -Werror
+endif
+# Never -ffast-math; contraction off, so that an fma is one only where the code says so.
+BASE_FLAGS := -std=c17 -D_GNU_SOURCE -Isrc -g -fno-common -fvisibility=hidden -ffp-contract=off \
+  -fno-omit-frame-pointer -pthread -DLS_VERSION='"$(VERSION)"'
+MODE_FLAGS_release := -O2
+MODE_FLAGS_test := -O2 -DLS_FAULTS
+MODE_FLAGS_asan := -O1 -DLS_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=undefined
+MODE_FLAGS_tsan := -O1 -DLS_FAULTS -fsanitize=thread
+MODE_FLAGS_fuzz := -O1 -DLS_FAULTS -fsanitize=fuzzer-no-link,address,undefined \
+  -fno-sanitize-recover=undefined
+ifeq ($(MODE),fuzz)
+override CC := clang
+endif
+CFLAGS += $(BASE_FLAGS) $(WARN) $(MODE_FLAGS_$(MODE)) $(PKG_CFLAGS)
+LDFLAGS += -pthread $(filter -fsanitize=address% -fsanitize=thread,$(MODE_FLAGS_$(MODE)))
+
+PKGS := yaml-0.1 jansson libzstd zlib libxxhash
+ifeq ($(filter clean help deps,$(MAKECMDGOALS)),)
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+endif
+LIBS := $(PKG_LIBS) -lisal -lm
+
+# --- sources -----------------------------------------------------------------------------------
+# Files under kernel/cpu/simd are written once over kernel/cpu/simd/vec.h and compiled once per
+# instruction set; the table of each is picked at run time. Everything else is compiled once.
+SIMD_SRC := $(sort $(wildcard src/kernel/cpu/simd/*.c))
+MAIN_SRC := src/cli/main.c
+LIB_SRC := $(filter-out $(SIMD_SRC) $(MAIN_SRC),$(sort $(shell find src -name '*.c')))
+ARCH := $(shell uname -m)
+ISAS := generic
+ifeq ($(ARCH),x86_64)
+ISAS += avx2 avx512
+endif
+ISA_FLAGS_generic := -DLS_ISA=generic
+ISA_FLAGS_avx2 := -DLS_ISA=avx2 -mavx2 -mfma
+ISA_FLAGS_avx512 := -DLS_ISA=avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma \
+  -mprefer-vector-width=512
+SIMD_OPT := -O3
+
+LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o) \
+  $(foreach isa,$(ISAS),$(SIMD_SRC:src/%.c=$(B)/%.$(isa).o))
+MAIN_OBJ := $(MAIN_SRC:src/%.c=$(B)/%.o)
+TEST_SRC := $(sort $(shell find tests -name '*.c' -not -path 'tests/fuzz/*' 2>/dev/null))
+TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
+SCRIPTS := $(sort $(wildcard tests/e2e/*.sh))
+
+# --- building ----------------------------------------------------------------------------------
+.PHONY: all found
+all: found lineshaft
+lineshaft: build/release/lineshaft
+	@ln -sf build/release/lineshaft $@
+ifneq ($(MODE),release)
+build/release/lineshaft: FORCE
+	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft
+endif
+
+$(B)/lineshaft: $(LIB_OBJ) $(MAIN_OBJ)
+	@echo "  link   $@"
+	@$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(B)/lineshaft-test: $(LIB_OBJ) $(TEST_OBJ)
+	@echo "  link   $@"
+	@$(CC) $(LDFLAGS) -rdynamic -o $@ $^ $(LIBS)
+
+$(B)/%.o: src/%.c
+	@mkdir -p $(@D)
+	@echo "  cc     $<"
+	@$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+$(B)/tests/%.o: tests/%.c
+	@mkdir -p $(@D)
+	@echo "  cc     $<"
+	@$(CC) $(CFLAGS) -Itests -MMD -MP -c -o $@ $<
+define simd_rule
+$(B)/kernel/cpu/simd/%.$(1).o: src/kernel/cpu/simd/%.c
+	@mkdir -p $$(@D)
+	@echo "  cc     $$< ($(1))"
+	@$$(CC) $$(CFLAGS) $$(if $$(filter release test,$$(MODE)),$$(SIMD_OPT)) $$(ISA_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach isa,$(ISAS),$(eval $(call simd_rule,$(isa))))
+-include $(shell find $(B) -name '*.d' 2>/dev/null)
+
+.PHONY: FORCE
+FORCE:
+
+include tools/targets.mk

@@ -1,0 +1,41 @@
+/* base.h -- what every file of the project may assume: fixed-size types, attributes, banned calls.
+ *
+ * Include order elsewhere: own header, this room, lower rooms, system. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/banned.h"
+
+#ifdef __cplusplus
+#define LS_C_BEGIN extern "C" {
+#define LS_C_END }
+#define _Noreturn [[noreturn]]
+#else
+#define LS_C_BEGIN
+#define LS_C_END
+#endif
+
+#define LS_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
+#define LS_UNUSED __attribute__((unused))
+#define LS_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+#define LS_KIB (INT64_C(1) << 10)
+#define LS_MIB (INT64_C(1) << 20)
+#define LS_GIB (INT64_C(1) << 30)
+
+static inline int64_t ls_min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t ls_max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Smallest multiple of step that is >= n. */
+static inline int64_t ls_round_up(int64_t n, int64_t step)
+{
+    return (n + step - 1) / step * step;
+}

@@ -1,0 +1,266 @@
+/* file.c -- POSIX files with named errors. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <libgen.h>
+#include <limits.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include "base/fault.h"
+#include "base/mem.h"
+
+ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out)
+{
+    ls_status st = LS_OK;
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return ls_fail_sys(LS_EIO, "cannot open \"%s\"", path);
+    if (fstat(fd, &info) != 0) {
+        st = ls_fail_sys(LS_EIO, "cannot read \"%s\"", path);
+        goto out;
+    }
+    if (S_ISDIR(info.st_mode)) {
+        st = ls_fail(LS_EIO, "cannot read \"%s\": it is a folder", path);
+        goto out;
+    }
+    for (;;) {
+        char block[65536];
+        ssize_t n = read(fd, block, sizeof block);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            st = ls_fail_sys(LS_EIO, "cannot read \"%s\"", path);
+            goto out;
+        }
+        if (n == 0)
+            break;
+        if ((int64_t)text_out->len + n > limit_bytes) {
+            st =
+                ls_fail(LS_EDATA, "\"%s\" is longer than %lld bytes", path, (long long)limit_bytes);
+            goto out;
+        }
+        ls_str_append_bytes(text_out, block, (size_t)n);
+    }
+    st = ls_str_status(text_out);
+out:
+    close(fd);
+    return st;
+}
+
+ls_status ls_file_map_open(ls_file_map *map, const char *path)
+{
+    ls_status st = LS_OK;
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    *map = (ls_file_map){.bytes = NULL};
+    if (fd < 0)
+        return ls_fail_sys(LS_EIO, "cannot open \"%s\"", path);
+    if (fstat(fd, &info) != 0) {
+        st = ls_fail_sys(LS_EIO, "cannot read \"%s\"", path);
+    } else if (!S_ISREG(info.st_mode)) {
+        st = ls_fail(LS_EIO, "cannot map \"%s\": it is not a plain file", path);
+    } else if (info.st_size == 0) {
+        map->bytes = (const unsigned char *)"";
+    } else {
+        void *p = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED) {
+            st = ls_fail_sys(LS_EIO, "cannot map \"%s\"", path);
+        } else {
+            map->bytes = p;
+            map->len = (size_t)info.st_size;
+        }
+    }
+    close(fd);
+    return st;
+}
+
+void ls_file_map_close(ls_file_map *map)
+{
+    if (map->len)
+        munmap((void *)(uintptr_t)map->bytes, map->len);
+    *map = (ls_file_map){.bytes = NULL};
+}
+
+ls_status ls_file_write_all(int fd, const void *bytes, size_t len, const char *path)
+{
+    const char *p = bytes;
+
+    while (len) {
+        ssize_t n = LS_FAULT("file.write") ? (errno = ENOSPC, -1) : write(fd, p, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            ls_status st = ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
+            if (errno == ENOSPC || errno == EDQUOT)
+                ls_err_hint("Free some space there or choose another folder with out: in the run "
+                            "file.");
+            return st;
+        }
+        p += n;
+        len -= (size_t)n;
+    }
+    return LS_OK;
+}
+
+ls_status ls_file_sync_dir(const char *path)
+{
+    ls_status st = LS_OK;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return ls_fail_sys(LS_EIO, "cannot open folder \"%s\"", path);
+    if (fsync(fd) != 0)
+        st = ls_fail_sys(LS_EIO, "cannot sync folder \"%s\"", path);
+    close(fd);
+    return st;
+}
+
+ls_status ls_file_write_atomic(const char *path, const void *bytes, size_t len)
+{
+    ls_status st = LS_OK;
+    char temp[PATH_MAX], folder[PATH_MAX];
+    int fd = -1;
+    bool named = false;
+
+    if ((size_t)snprintf(temp, sizeof temp, "%s.tmp.%d", path, (int)getpid()) >= sizeof temp ||
+        (size_t)snprintf(folder, sizeof folder, "%s", path) >= sizeof folder)
+        return ls_fail(LS_EIO, "cannot write \"%s\": the path is too long", path);
+    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return ls_fail_sys(LS_EIO, "cannot create \"%s\"", temp);
+    named = true;
+    LS_TRY(st, ls_file_write_all(fd, bytes, len, path), out);
+    if (fsync(fd) != 0) {
+        st = ls_fail_sys(LS_EIO, "cannot sync \"%s\"", path);
+        goto out;
+    }
+    if (rename(temp, path) != 0) {
+        st = ls_fail_sys(LS_EIO, "cannot rename \"%s\" to \"%s\"", temp, path);
+        goto out;
+    }
+    named = false;
+    LS_TRY(st, ls_file_sync_dir(dirname(folder)), out);
+out:
+    close(fd);
+    if (named)
+        unlink(temp);
+    return st;
+}
+
+ls_status ls_file_make_dirs(const char *path)
+{
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+
+    if (n == 0 || n >= sizeof part)
+        return ls_fail(LS_EIO, "cannot create folder \"%s\": the path is empty or too long", path);
+    memcpy(part, path, n + 1);
+    for (size_t i = 1; i <= n; i++) {
+        if (part[i] != '/' && part[i] != '\0')
+            continue;
+        char c = part[i];
+        part[i] = '\0';
+        if (mkdir(part, 0755) != 0 && errno != EEXIST)
+            return ls_fail_sys(LS_EIO, "cannot create folder \"%s\"", part);
+        part[i] = c;
+    }
+    if (!ls_file_is_dir(path))
+        return ls_fail(LS_EIO, "cannot create folder \"%s\": a file of that name exists", path);
+    return LS_OK;
+}
+
+bool ls_file_exists(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0;
+}
+
+bool ls_file_is_dir(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+ls_status ls_file_free_bytes(const char *path, int64_t *bytes_out)
+{
+    char part[PATH_MAX];
+    struct statvfs info;
+
+    if ((size_t)snprintf(part, sizeof part, "%s", path) >= sizeof part)
+        return ls_fail(LS_EIO, "the path \"%s\" is too long", path);
+    while (statvfs(part, &info) != 0) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            return ls_fail_sys(LS_EIO, "cannot ask for the free space of \"%s\"", path);
+        char *slash = strrchr(part, '/');
+        if (!slash)
+            memcpy(part, ".", 2);
+        else
+            slash[slash == part] = '\0';
+    }
+    *bytes_out = (int64_t)info.f_bavail * (int64_t)info.f_frsize;
+    return LS_OK;
+}
+
+ls_status ls_file_lock(const char *path, int *fd_out)
+{
+    char text[160] = "";
+    char host[64] = "";
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+
+    if (fd < 0)
+        return ls_fail_sys(LS_EIO, "cannot open lock \"%s\"", path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        ls_status st;
+        ssize_t n = pread(fd, text, sizeof text - 1, 0);
+        text[n > 0 ? n : 0] = '\0';
+        text[strcspn(text, "\n")] = '\0';
+        if (errno == EWOULDBLOCK || n >= 0)
+            st = ls_fail(LS_EBUSY, "\"%s\" is held by another process (%s)", path,
+                         text[0] ? text : "unknown");
+        else
+            st = ls_fail_sys(LS_EIO, "cannot lock \"%s\"", path);
+        close(fd);
+        return st;
+    }
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(text, sizeof text, "pid %d on %s\n", (int)getpid(), host);
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n) {
+        ls_status st = ls_fail_sys(LS_EIO, "cannot write lock \"%s\"", path);
+        close(fd);
+        return st;
+    }
+    *fd_out = fd;
+    return LS_OK;
+}
+
+void ls_file_unlock(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+ls_status ls_file_glob(const char *pattern, ls_str *names_out, int *count_out)
+{
+    glob_t found;
+    int rc = glob(pattern, 0, NULL, &found);
+
+    if (rc == GLOB_NOMATCH)
+        return ls_fail(LS_EIO, "no file matches \"%s\"", pattern);
+    if (rc != 0)
+        return ls_fail_sys(LS_EIO, "cannot look for files that match \"%s\"", pattern);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        ls_str_append_bytes(names_out, found.gl_pathv[i], strlen(found.gl_pathv[i]) + 1);
+    *count_out = (int)found.gl_pathc;
+    globfree(&found);
+    return ls_str_status(names_out);
+}

@@ -1,0 +1,51 @@
+/* file.h -- files and folders: whole reads, atomic writes, locks.
+ *
+ * Every function names the path in its error. A write that must survive a crash goes to an unnamed
+ * or temporary file, is synced, is renamed or linked into place, and the folder is synced; only the
+ * rename commits. */
+#pragma once
+#include "base/err.h"
+#include "base/str.h"
+
+LS_C_BEGIN
+
+/* The whole file, appended to text_out; refuses files longer than limit_bytes. */
+ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out);
+
+/* A file mapped read-only. Empty files map to len 0 and a valid pointer. */
+typedef struct ls_file_map {
+    const unsigned char *bytes; /* owned mapping */
+    size_t len;
+} ls_file_map;
+ls_status ls_file_map_open(ls_file_map *map, const char *path);
+void ls_file_map_close(ls_file_map *map);
+
+/* Replace path by bytes, atomically and durably. */
+ls_status ls_file_write_atomic(const char *path, const void *bytes, size_t len);
+
+/* All of bytes to fd, through short writes and EINTR; path is for the message. */
+ls_status ls_file_write_all(int fd, const void *bytes, size_t len, const char *path);
+
+/* fsync of the folder, so that names in it survive a crash. */
+ls_status ls_file_sync_dir(const char *path);
+
+/* Create path and the folders above it; an existing folder is fine. */
+ls_status ls_file_make_dirs(const char *path);
+
+bool ls_file_exists(const char *path);
+bool ls_file_is_dir(const char *path);
+
+/* Bytes that an ordinary user may still write where path lies; path itself need not exist, the
+ * nearest existing folder above counts. */
+ls_status ls_file_free_bytes(const char *path, int64_t *bytes_out);
+
+/* Hold path as a lock for the life of the process (flock; the kernel drops it on kill -9). The file
+ * holds pid and host for the message of whoever comes second: LS_EBUSY. */
+ls_status ls_file_lock(const char *path, int *fd_out);
+void ls_file_unlock(int fd);
+
+/* Names in a folder that match a shell pattern, sorted; each is appended with a final '\0', and
+ * *count_out tells how many. A pattern without a match is LS_EIO. */
+ls_status ls_file_glob(const char *pattern, ls_str *names_out, int *count_out);
+
+LS_C_END

@@ -1,0 +1,165 @@
+/* json.c -- a JSON writer over a growing string. */
+#include "base/json.h"
+
+#include <math.h>
+
+void ls_json_begin(ls_json *json, ls_str *out)
+{
+    *json = (ls_json){.out = out};
+}
+
+static void before_value(ls_json *json)
+{
+    if (json->after_key) {
+        json->after_key = false;
+        return;
+    }
+    LS_BUG_IF(json->depth && json->open[json->depth] == '{', "a JSON value without a key");
+    if (json->comma[json->depth])
+        ls_str_append_char(json->out, ',');
+    json->comma[json->depth] = true;
+}
+
+void ls_json_open(ls_json *json, char bracket)
+{
+    before_value(json);
+    json->depth++;
+    LS_BUG_IF(json->depth >= (int)LS_COUNT(json->open), "JSON nested too deeply");
+    json->open[json->depth] = bracket;
+    json->comma[json->depth] = false;
+    ls_str_append_char(json->out, bracket);
+}
+
+void ls_json_close(ls_json *json)
+{
+    LS_BUG_IF(json->depth == 0 || json->after_key, "closing JSON that is not open");
+    ls_str_append_char(json->out, json->open[json->depth] == '{' ? '}' : ']');
+    json->depth--;
+}
+
+/* Length of the valid UTF-8 sequence at p (at most left bytes), 0 when there is none. */
+static size_t utf8_len(const unsigned char *p, size_t left)
+{
+    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
+
+    if (n <= 1)
+        return n;
+    if (n > left)
+        return 0;
+    uint32_t code = p[0] & (0xffu >> (n + 1));
+    for (size_t i = 1; i < n; i++) {
+        if (p[i] >> 6 != 2)
+            return 0;
+        code = code << 6 | (p[i] & 0x3fu);
+    }
+    return code < least[n] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : n;
+}
+
+static void put_escaped(ls_str *out, const char *bytes, size_t len)
+{
+    const unsigned char *p = (const unsigned char *)bytes;
+
+    ls_str_append_char(out, '"');
+    for (size_t i = 0; i < len;) {
+        size_t n = utf8_len(p + i, len - i);
+        if (n == 0) {
+            ls_str_append(out, "\xef\xbf\xbd");
+            i++;
+            continue;
+        }
+        if (p[i] == '"' || p[i] == '\\')
+            ls_str_append_char(out, '\\');
+        if (p[i] == '\n')
+            ls_str_append(out, "\\n");
+        else if (p[i] == '\t')
+            ls_str_append(out, "\\t");
+        else if (p[i] < 0x20 || p[i] == 0x7f)
+            ls_str_printf(out, "\\u%04x", p[i]);
+        else
+            ls_str_append_bytes(out, p + i, n);
+        i += n;
+    }
+    ls_str_append_char(out, '"');
+}
+
+void ls_json_key(ls_json *json, const char *key)
+{
+    LS_BUG_IF(json->depth == 0 || json->open[json->depth] != '{' || json->after_key,
+              "JSON key \"%s\" outside an object", key);
+    if (json->comma[json->depth])
+        ls_str_append_char(json->out, ',');
+    json->comma[json->depth] = true;
+    put_escaped(json->out, key, strlen(key));
+    ls_str_append_char(json->out, ':');
+    json->after_key = true;
+}
+
+void ls_json_text(ls_json *json, const char *bytes, size_t len)
+{
+    before_value(json);
+    put_escaped(json->out, bytes, len);
+}
+
+void ls_json_str(ls_json *json, const char *value)
+{
+    if (value) {
+        ls_json_text(json, value, strlen(value));
+        return;
+    }
+    before_value(json);
+    ls_str_append(json->out, "null");
+}
+
+void ls_json_int(ls_json *json, int64_t value)
+{
+    before_value(json);
+    ls_str_printf(json->out, "%lld", (long long)value);
+}
+
+void ls_json_num(ls_json *json, double value)
+{
+    char text[40];
+
+    before_value(json);
+    if (!isfinite(value)) {
+        ls_str_append(json->out, "null");
+        return;
+    }
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    ls_str_append(json->out, text);
+}
+
+void ls_json_bool(ls_json *json, bool value)
+{
+    before_value(json);
+    ls_str_append(json->out, value ? "true" : "false");
+}
+
+void ls_json_put_str(ls_json *json, const char *key, const char *value)
+{
+    ls_json_key(json, key);
+    ls_json_str(json, value);
+}
+
+void ls_json_put_int(ls_json *json, const char *key, int64_t value)
+{
+    ls_json_key(json, key);
+    ls_json_int(json, value);
+}
+
+void ls_json_put_num(ls_json *json, const char *key, double value)
+{
+    ls_json_key(json, key);
+    ls_json_num(json, value);
+}
+
+void ls_json_put_bool(ls_json *json, const char *key, bool value)
+{
+    ls_json_key(json, key);
+    ls_json_bool(json, value);
+}

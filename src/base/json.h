@@ -1,0 +1,35 @@
+/* json.h -- writing JSON; reading is jansson's.
+ *
+ * The writer appends to a string and never touches the heap beyond that string's growth, so a step
+ * event costs nothing once the string has grown. It cannot produce an unbalanced text: a wrong call
+ * is a bug and aborts. */
+#pragma once
+#include "base/str.h"
+
+LS_C_BEGIN
+
+typedef struct ls_json {
+    ls_str *out;    /* borrowed */
+    int depth;      /* open objects and arrays */
+    bool comma[24]; /* the next value at this depth needs one */
+    char open[24];  /* '{' or '[' */
+    bool after_key;
+} ls_json;
+
+void ls_json_begin(ls_json *json, ls_str *out);
+void ls_json_open(ls_json *json, char bracket); /* '{' or '[' */
+void ls_json_close(ls_json *json);
+void ls_json_key(ls_json *json, const char *key);
+void ls_json_str(ls_json *json, const char *value);              /* NULL gives null */
+void ls_json_text(ls_json *json, const char *bytes, size_t len); /* invalid UTF-8 becomes U+FFFD */
+void ls_json_int(ls_json *json, int64_t value);
+void ls_json_num(ls_json *json, double value); /* shortest text that reads back; NaN, Inf: null */
+void ls_json_bool(ls_json *json, bool value);
+
+/* Key and value in one. */
+void ls_json_put_str(ls_json *json, const char *key, const char *value);
+void ls_json_put_int(ls_json *json, const char *key, int64_t value);
+void ls_json_put_num(ls_json *json, const char *key, double value);
+void ls_json_put_bool(ls_json *json, const char *key, bool value);
+
+LS_C_END

@@ -1,0 +1,23 @@
+/* time.h -- monotonic time in nanoseconds, and deadlines made of it. */
+#pragma once
+#include "base/base.h"
+#include <time.h>
+
+LS_C_BEGIN
+
+#define LS_NS_PER_S INT64_C(1000000000)
+#define LS_NS_PER_MS INT64_C(1000000)
+#define LS_NO_DEADLINE INT64_MAX /* only for waits that another deadline already bounds */
+
+static inline int64_t ls_time_now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * LS_NS_PER_S + t.tv_nsec;
+}
+
+/* Nanoseconds since this process was started (by the kernel's record, not by our first call). */
+int64_t ls_time_since_start_ns(void);
+
+LS_C_END

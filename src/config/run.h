@@ -1,0 +1,112 @@
+/* run.h -- a run, as the run file describes it: every setting with its final value.
+ *
+ * Filled by config/runfile.c from defaults, the run file, LINESHAFT_* variables and --set, in this
+ * order; the table of options (config/option.c) has one row per field. Strings are owned by the
+ * run's arena. Nothing here is mutable after loading. */
+#pragma once
+#include "base/arena.h"
+
+LS_C_BEGIN
+
+typedef struct ls_run_list {
+    const char **items; /* in the run's arena */
+    int count;
+} ls_run_list;
+
+typedef struct ls_run_floats {
+    double *items; /* in the run's arena */
+    int count;
+} ls_run_floats;
+
+typedef enum ls_family { LS_FAMILY_GPT2 } ls_family;
+typedef enum ls_schedule {
+    LS_SCHEDULE_CONSTANT,
+    LS_SCHEDULE_LINEAR,
+    LS_SCHEDULE_COSINE,
+    LS_SCHEDULE_WSD
+} ls_schedule;
+typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW } ls_optimizer;
+typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
+typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
+typedef enum ls_precision { LS_PRECISION_FP32 } ls_precision;
+typedef enum ls_sync { LS_SYNC_ALLREDUCE } ls_sync;
+typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU } ls_device_kind;
+typedef enum ls_isa {
+    LS_ISA_AUTO,
+    LS_ISA_REFERENCE,
+    LS_ISA_GENERIC,
+    LS_ISA_AVX2,
+    LS_ISA_AVX512
+} ls_isa;
+
+#define LS_RUN_AUTO (-1) /* value of an integer option written as "auto" */
+
+typedef struct ls_run {
+    const char *name; /* default: the run file's name without .yaml */
+    const char *out;  /* run folder; default runs/<name> */
+    struct {
+        ls_family family;
+        int64_t layers, width, heads, context;
+        int64_t mlp;   /* inner width of the MLP; auto: 4 * width */
+        int64_t vocab; /* auto: the tokenizer's size */
+        double dropout;
+        double init_std;
+    } model;
+    struct {
+        ls_run_list text;      /* files, patterns, or "builtin:stories"; txt, jsonl, .gz, .zst */
+        ls_run_list shards;    /* token shards (.lst) instead of text */
+        ls_run_floats weights; /* mixture, one per entry of text or shards; empty: by size */
+        const char *tokenizer; /* "bytes" */
+        const char *field;     /* field of a jsonl line that holds the text */
+        double validation;     /* share of tokens at the end of each source kept for validation */
+        bool isolate;          /* tokens attend only inside their document */
+        bool shuffle;
+    } data;
+    struct {
+        int64_t sequences; /* global batch */
+        int64_t leaf;      /* sequences of one leaf; auto: the largest divisor of sequences <= 8 */
+        int64_t group;     /* leaves per forward/backward call; auto */
+    } batch;
+    struct {
+        int64_t steps;      /* stop after this many; 0: no such limit */
+        int64_t tokens;     /* stop after this many tokens; 0: no such limit */
+        double seconds;     /* stop after this much training time; 0: no such limit */
+        double target_loss; /* stop when validation loss is at or below; 0: no such limit */
+        double lr, min_lr;  /* min_lr: where the schedule ends, default a tenth of lr */
+        ls_schedule schedule;
+        int64_t warmup; /* steps */
+        int64_t decay;  /* wsd: steps of the final decay; auto: a fifth of steps */
+        ls_optimizer optimizer;
+        double beta1, beta2, eps, weight_decay;
+        double clip; /* 0: off */
+        int64_t seed;
+        ls_reduce reduce;
+        ls_nonfinite nonfinite;
+    } train;
+    ls_precision precision;
+    struct {
+        int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
+    } mesh;
+    ls_sync sync;
+    struct {
+        int64_t every; /* steps; 0: only at the end */
+        int64_t keep;  /* newest checkpoints kept */
+    } checkpoint;
+    struct {
+        int64_t every;      /* steps; 0: only at the end */
+        int64_t sequences;  /* validation sequences per evaluation; auto: all, at most 256 */
+        const char *sample; /* prompt of a text sample, "" for none */
+        int64_t sample_tokens;
+    } eval;
+    struct {
+        ls_device_kind kind;
+        int64_t threads; /* auto: the cores this process may use */
+        ls_isa isa;
+    } device;
+
+    ls_arena arena;                /* owns all strings above */
+    const char *path;              /* of the run file as given; "<embedded>" for the default */
+    struct ls_run_origin *origins; /* one per option row, see config/explain.h */
+} ls_run;
+
+LS_C_END

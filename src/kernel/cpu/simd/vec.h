@@ -1,0 +1,330 @@
+/* vec.h -- sixteen floats at a time, with the same bits on every instruction set.
+ *
+ * The files of this folder are written once over ls_v16 and compiled once per instruction set
+ * (LS_ISA is generic, avx2 or avx512). AVX-512 holds a value in one register, AVX2 in two, generic
+ * in an array. Every operation is one IEEE operation per lane, fma included, and a horizontal sum
+ * is always the same tree, so the three versions agree to the last bit. */
+#pragma once
+#include "base/base.h"
+#include <math.h>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+/* The name under which a file of this folder exports its part of the table. */
+#define LS_ISA_JOIN2(name, isa) name##_##isa
+#define LS_ISA_JOIN(name, isa) LS_ISA_JOIN2(name, isa)
+#define LS_ISA_NAME(name) LS_ISA_JOIN(name, LS_ISA)
+
+#define LS_INLINE static inline __attribute__((always_inline, unused))
+enum { LS_LANES = 16 };
+
+#if defined(__AVX512F__)
+
+typedef __m512 ls_v16;
+typedef __m512i ls_i16; /* sixteen int32 */
+
+LS_INLINE ls_v16 v_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+LS_INLINE ls_v16 v_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+LS_INLINE void v_store(float *p, ls_v16 a)
+{
+    _mm512_storeu_ps(p, a);
+}
+LS_INLINE ls_v16 v_add(ls_v16 a, ls_v16 b)
+{
+    return _mm512_add_ps(a, b);
+}
+LS_INLINE ls_v16 v_sub(ls_v16 a, ls_v16 b)
+{
+    return _mm512_sub_ps(a, b);
+}
+LS_INLINE ls_v16 v_mul(ls_v16 a, ls_v16 b)
+{
+    return _mm512_mul_ps(a, b);
+}
+LS_INLINE ls_v16 v_div(ls_v16 a, ls_v16 b)
+{
+    return _mm512_div_ps(a, b);
+}
+LS_INLINE ls_v16 v_fma(ls_v16 a, ls_v16 b, ls_v16 c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+LS_INLINE ls_v16 v_max(ls_v16 a, ls_v16 b)
+{
+    return _mm512_max_ps(a, b);
+}
+LS_INLINE ls_v16 v_min(ls_v16 a, ls_v16 b)
+{
+    return _mm512_min_ps(a, b);
+}
+LS_INLINE ls_v16 v_sqrt(ls_v16 a)
+{
+    return _mm512_sqrt_ps(a);
+}
+LS_INLINE ls_v16 v_round(ls_v16 a)
+{
+    return _mm512_roundscale_ps(a, 8);
+} /* nearest even */
+LS_INLINE ls_i16 v_to_int(ls_v16 a)
+{
+    return _mm512_cvttps_epi32(a);
+}
+LS_INLINE ls_v16 v_pow2(ls_i16 n) /* 2^n for -126 <= n <= 127 */
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
+}
+
+/* The first n of 16 elements (0 <= n <= 16); the others read as fill, or are not written. */
+LS_INLINE ls_v16 v_load_part(const float *p, int64_t n, float fill)
+{
+    return _mm512_mask_loadu_ps(v_set(fill), (__mmask16)((1u << n) - 1u), p);
+}
+LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), a);
+}
+
+#elif defined(__AVX2__)
+
+typedef struct {
+    __m256 lo, hi;
+} ls_v16;
+typedef struct {
+    __m256i lo, hi;
+} ls_i16;
+
+#define LS_V2(expr_lo, expr_hi) ((ls_v16){(expr_lo), (expr_hi)})
+LS_INLINE ls_v16 v_set(float x)
+{
+    return LS_V2(_mm256_set1_ps(x), _mm256_set1_ps(x));
+}
+LS_INLINE ls_v16 v_load(const float *p)
+{
+    return LS_V2(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8));
+}
+LS_INLINE void v_store(float *p, ls_v16 a)
+{
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+LS_INLINE ls_v16 v_add(ls_v16 a, ls_v16 b)
+{
+    return LS_V2(_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi));
+}
+LS_INLINE ls_v16 v_sub(ls_v16 a, ls_v16 b)
+{
+    return LS_V2(_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi));
+}
+LS_INLINE ls_v16 v_mul(ls_v16 a, ls_v16 b)
+{
+    return LS_V2(_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi));
+}
+LS_INLINE ls_v16 v_div(ls_v16 a, ls_v16 b)
+{
+    return LS_V2(_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi));
+}
+LS_INLINE ls_v16 v_fma(ls_v16 a, ls_v16 b, ls_v16 c)
+{
+    return LS_V2(_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi));
+}
+LS_INLINE ls_v16 v_max(ls_v16 a, ls_v16 b)
+{
+    return LS_V2(_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi));
+}
+LS_INLINE ls_v16 v_min(ls_v16 a, ls_v16 b)
+{
+    return LS_V2(_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi));
+}
+LS_INLINE ls_v16 v_sqrt(ls_v16 a)
+{
+    return LS_V2(_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi));
+}
+LS_INLINE ls_v16 v_round(ls_v16 a)
+{
+    return LS_V2(_mm256_round_ps(a.lo, 8), _mm256_round_ps(a.hi, 8));
+}
+LS_INLINE ls_i16 v_to_int(ls_v16 a)
+{
+    return (ls_i16){_mm256_cvttps_epi32(a.lo), _mm256_cvttps_epi32(a.hi)};
+}
+LS_INLINE ls_v16 v_pow2(ls_i16 n)
+{
+    __m256i bias = _mm256_set1_epi32(127);
+    return LS_V2(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.lo, bias), 23)),
+                 _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.hi, bias), 23)));
+}
+LS_INLINE ls_v16 v_load_part(const float *p, int64_t n, float fill)
+{
+    float t[16];
+
+    for (int i = 0; i < 16; i++)
+        t[i] = fill;
+    memcpy(t, p, (size_t)n * sizeof *t);
+    return v_load(t);
+}
+LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
+{
+    float t[16];
+
+    v_store(t, a);
+    memcpy(p, t, (size_t)n * sizeof *t);
+}
+
+#else
+
+typedef struct {
+    float f[16];
+} ls_v16;
+typedef struct {
+    int32_t i[16];
+} ls_i16;
+
+#define LS_EACH(i) for (int i = 0; i < 16; i++)
+LS_INLINE ls_v16 v_set(float x)
+{
+    ls_v16 r;
+    LS_EACH(i) r.f[i] = x;
+    return r;
+}
+LS_INLINE ls_v16 v_load(const float *p)
+{
+    ls_v16 r;
+    memcpy(r.f, p, sizeof r.f);
+    return r;
+}
+LS_INLINE void v_store(float *p, ls_v16 a)
+{
+    memcpy(p, a.f, sizeof a.f);
+}
+LS_INLINE ls_v16 v_add(ls_v16 a, ls_v16 b)
+{
+    LS_EACH(i) a.f[i] += b.f[i];
+    return a;
+}
+LS_INLINE ls_v16 v_sub(ls_v16 a, ls_v16 b)
+{
+    LS_EACH(i) a.f[i] -= b.f[i];
+    return a;
+}
+LS_INLINE ls_v16 v_mul(ls_v16 a, ls_v16 b)
+{
+    LS_EACH(i) a.f[i] *= b.f[i];
+    return a;
+}
+LS_INLINE ls_v16 v_div(ls_v16 a, ls_v16 b)
+{
+    LS_EACH(i) a.f[i] /= b.f[i];
+    return a;
+}
+LS_INLINE ls_v16 v_fma(ls_v16 a, ls_v16 b, ls_v16 c)
+{
+    LS_EACH(i) a.f[i] = fmaf(a.f[i], b.f[i], c.f[i]);
+    return a;
+}
+/* As the x86 instruction: the second operand when either is NaN. */
+LS_INLINE ls_v16 v_max(ls_v16 a, ls_v16 b)
+{
+    LS_EACH(i) a.f[i] = a.f[i] > b.f[i] ? a.f[i] : b.f[i];
+    return a;
+}
+LS_INLINE ls_v16 v_min(ls_v16 a, ls_v16 b)
+{
+    LS_EACH(i) a.f[i] = a.f[i] < b.f[i] ? a.f[i] : b.f[i];
+    return a;
+}
+LS_INLINE ls_v16 v_sqrt(ls_v16 a)
+{
+    LS_EACH(i) a.f[i] = sqrtf(a.f[i]);
+    return a;
+}
+LS_INLINE ls_v16 v_round(ls_v16 a)
+{
+    LS_EACH(i) a.f[i] = nearbyintf(a.f[i]);
+    return a;
+}
+LS_INLINE ls_i16 v_to_int(ls_v16 a)
+{
+    ls_i16 r;
+    LS_EACH(i)
+    r.i[i] = a.f[i] >= -2147483648.0f && a.f[i] < 2147483648.0f ? (int32_t)a.f[i] : INT32_MIN;
+    return r;
+}
+LS_INLINE ls_v16 v_pow2(ls_i16 n)
+{
+    ls_v16 r;
+    LS_EACH(i)
+    {
+        uint32_t bits = (uint32_t)(n.i[i] + 127) << 23;
+        memcpy(&r.f[i], &bits, 4);
+    }
+    return r;
+}
+LS_INLINE ls_v16 v_load_part(const float *p, int64_t n, float fill)
+{
+    ls_v16 r = v_set(fill);
+    memcpy(r.f, p, (size_t)n * sizeof(float));
+    return r;
+}
+LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
+{
+    memcpy(p, a.f, (size_t)n * sizeof(float));
+}
+
+#endif
+
+/* The sum of all lanes: lane i + lane i+8, then +4, +2, +1. */
+LS_INLINE float v_sum(ls_v16 a)
+{
+    float t[16];
+
+    v_store(t, a);
+    for (int half = 8; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            t[i] += t[i + half];
+    return t[0];
+}
+
+LS_INLINE float v_largest(ls_v16 a)
+{
+    float t[16];
+
+    v_store(t, a);
+    for (int i = 1; i < 16; i++)
+        t[0] = t[i] > t[0] ? t[i] : t[0];
+    return t[0];
+}
+
+/* e^x. Below -87.3 the result is e^-87.3, about 1e-38, which callers treat as zero by masking;
+ * above 88.3 it is e^88.3. x = n ln 2 + r with |r| <= ln 2 / 2; then a polynomial of degree 6 (the
+ * minimax coefficients of Cephes' expf). Largest error seen: 2 units in the last place. */
+LS_INLINE ls_v16 v_exp(ls_v16 x)
+{
+    x = v_min(v_max(x, v_set(-87.33654f)), v_set(88.37626f));
+    ls_v16 n = v_round(v_mul(x, v_set(1.44269504088896341f)));
+    ls_v16 r = v_fma(n, v_set(-0.693359375f), x);
+    r = v_fma(n, v_set(2.12194440e-4f), r);
+    ls_v16 p = v_set(1.9875691500e-4f);
+    p = v_fma(p, r, v_set(1.3981999507e-3f));
+    p = v_fma(p, r, v_set(8.3334519073e-3f));
+    p = v_fma(p, r, v_set(4.1665795894e-2f));
+    p = v_fma(p, r, v_set(1.6666665459e-1f));
+    p = v_fma(p, r, v_set(5.0000001201e-1f));
+    p = v_fma(p, v_mul(r, r), v_add(r, v_set(1.0f)));
+    return v_mul(p, v_pow2(v_to_int(n)));
+}
+
+/* tanh(x) = 1 - 2 / (e^2x + 1): absolute error below 2e-7, which is what GELU needs. */
+LS_INLINE ls_v16 v_tanh(ls_v16 x)
+{
+    ls_v16 e = v_exp(v_add(x, x));
+
+    return v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(e, v_set(1.0f))));
+}

@@ -1,0 +1,369 @@
+/* kernel.h -- the one table of operations that a model is made of.
+ *
+ * A row takes a stream and a struct of device pointers and shapes, queues its work and returns; it
+ * has no result for the host, reads no host memory after it returns, and reports failure through
+ * the stream. Numbers that change from step to step (dropout key, learning rate, clip factor, loss
+ * scale) are read from device memory (ls_step_state), so that a GPU can replay a recorded graph.
+ * Rows are as large as a GPU can fuse: bias and activation ride on the product, the residual add
+ * and dropout on the norm, the loss on the head.
+ *
+ * Shapes. B sequences of T tokens, M = B * T rows; C width; H query heads and Hkv key/value heads
+ * of D; F inner MLP width; V vocabulary. All tensors are dense and row-major unless a stride is
+ * given. Activations have type `type` (LS_F32 today), parameters and gradients of parameters are
+ * fp32.
+ *
+ * Leaves. A call covers `leaves` leaves of M / leaves rows each. Rows that sum over tokens
+ * (gradients of parameters) must give the sum over the perfect binary tree over leaves: leaf sums
+ * first, each in an order that depends only on the rows of that leaf, then pairs, then pairs of
+ * pairs; a missing right sibling is skipped. leaves = 1 sums all rows in one go (fast mode). With
+ * `accumulate`, the result is added to what is there: there + sum.
+ *
+ * Determinism. For given arguments the bits of every result are the same for any number of threads
+ * and for the avx512, avx2 and generic versions: each output element is one chain of fma over fixed
+ * blocks, reductions go over 16 virtual lanes and a fixed tree, exp and tanh are ours. */
+#pragma once
+#include "base/dtype.h"
+#include "device/device.h"
+
+LS_C_BEGIN
+
+/* Device memory, written by the host between calls. */
+typedef struct ls_step_state {
+    uint32_t key[2];    /* dropout key, from (seed, step) */
+    uint32_t first_seq; /* global number of the call's first sequence inside the batch */
+    float grad_scale;   /* d loss / d (sum of token losses): 1 / tokens of the global batch */
+    float lr, beta1, beta2, eps, weight_decay;
+    float bias1, bias2; /* 1 - beta^t of this step */
+    float clip;         /* largest gradient norm; 0: off */
+} ls_step_state;
+
+/* Dropout of probability p (0: off). An element is kept when the uniform value of Philox with key
+ * state->key is >= p, and kept values are divided by 1 - p. Counter of element (row, column) of an
+ * [M, C] tensor: {column / 4, row % T, first_seq + row / T, site << 16}, word column % 4. Counter
+ * of attention weight (b, h, t, s): {s / 4, t, first_seq + b, site << 16 | (h + 1)}, word s % 4. */
+typedef struct ls_dropout {
+    float p;
+    uint32_t site; /* unique per place in the model, below 65536 */
+    const ls_step_state *state;
+} ls_dropout;
+
+typedef enum ls_act { LS_ACT_NONE, LS_ACT_GELU, LS_ACT_SILU } ls_act; /* GELU: the tanh form */
+
+/* How a weight of K inputs and N outputs lies in memory. */
+typedef enum ls_layout {
+    LS_LAYOUT_KN, /* [inputs, outputs], as GPT-2's Conv1D stores it */
+    LS_LAYOUT_NK  /* [outputs, inputs], as Linear stores it */
+} ls_layout;
+
+/* linear_fwd: y = act(x W + b). z, where given, keeps the value before the activation. */
+typedef struct ls_linear_fwd {
+    ls_dtype type;
+    const void *x;  /* [M, K] */
+    const float *w; /* by layout */
+    const float *b; /* [N] or NULL */
+    void *y;        /* [M, N] */
+    void *z;        /* [M, N] or NULL; needed by the activation's gradient */
+    int64_t M, N, K;
+    ls_layout layout;
+    ls_act act;
+} ls_linear_fwd;
+
+/* linear_bwd_x: dx = (dy W^T) * act'(z), where act and z belong to the layer *below*, whose output
+ * is this layer's input; act NONE leaves the factor out. */
+typedef struct ls_linear_bwd_x {
+    ls_dtype type;
+    const void *dy; /* [M, N] */
+    const float *w;
+    const void *z; /* [M, K] or NULL */
+    void *dx;      /* [M, K] */
+    int64_t M, N, K;
+    ls_layout layout;
+    ls_act act;
+    bool accumulate; /* dx += (only with act NONE) */
+} ls_linear_bwd_x;
+
+/* linear_bwd_w: dw = x^T dy in the weight's own layout, db = sum over rows of dy; tree over leaves.
+ */
+typedef struct ls_linear_bwd_w {
+    ls_dtype type;
+    const void *x;  /* [M, K] */
+    const void *dy; /* [M, N] */
+    float *dw;
+    float *db; /* [N] or NULL */
+    int64_t M, N, K;
+    ls_layout layout;
+    int64_t leaves;
+    bool accumulate;
+} ls_linear_bwd_w;
+
+/* A tensor of heads inside another tensor: element (b, t, h, d) is at p[b*batch + t*time + h*head +
+ * d], strides in elements. */
+typedef struct ls_heads {
+    void *p;
+    int64_t batch, time, head;
+} ls_heads;
+
+/* qkv_fwd: split the packed product [M, (H + 2 Hkv) D] into q, k, v and rotate q and k. Pair i of
+ * position t turns (a, b) = (x[i], x[i + D/2]) into (a c - b s, b c + a s) with c, s = rope[t][i].
+ * qkv_bwd: the gradient, from dq, dk, dv back to packed. rope NULL: only the split. */
+typedef struct ls_qkv {
+    ls_dtype type;
+    void *packed;      /* [M, (H + 2 Hkv) D]; read by fwd, written by bwd */
+    ls_heads q, k, v;  /* written by fwd, read by bwd */
+    const float *rope; /* [T, D / 2, 2]: cosine, sine; or NULL */
+    int64_t B, T, H, Hkv, D;
+} ls_qkv;
+
+/* attention_fwd: o = softmax(scale q k^T, causal) v per head; query head h reads key head
+ * h / (H / Hkv). Position t sees s with first <= s <= t, where first is the largest of 0,
+ * start[b][t] (where given) and t - window + 1 (where window > 0). Scores are never stored whole;
+ * lse[b][h][t] keeps the natural logarithm of the sum of exp for the gradient. */
+typedef struct ls_attention_fwd {
+    ls_dtype type;
+    ls_heads q, k, v;     /* read */
+    ls_heads o;           /* written */
+    float *lse;           /* [B, H, T], written */
+    const int32_t *start; /* [B, T] or NULL: first position each token may see */
+    int64_t B, T, H, Hkv, D;
+    int64_t window; /* 0: none */
+    float scale;
+    ls_dropout drop;
+} ls_attention_fwd;
+
+/* attention_bwd: dq, dk, dv from do, o, q, k, v, lse. Scratch: see ls_kernels.scratch. */
+typedef struct ls_attention_bwd {
+    ls_dtype type;
+    ls_heads q, k, v, o, dout; /* read */
+    ls_heads dq, dk, dv;       /* written */
+    const float *lse;
+    const int32_t *start;
+    int64_t B, T, H, Hkv, D;
+    int64_t window;
+    float scale;
+    ls_dropout drop;
+    void *scratch;
+} ls_attention_bwd;
+
+typedef enum ls_norm_kind { LS_NORM_LAYER, LS_NORM_RMS } ls_norm_kind;
+
+/* norm_fwd: sum = stream + dropout(x); y = norm(sum) * w + b. Without x the stream is taken as it
+ * is and sum is not written. mean and rstd ([M]) are kept for the gradient; RMS leaves mean and b
+ * NULL. sum may equal stream. */
+typedef struct ls_norm_fwd {
+    ls_dtype type;
+    ls_norm_kind kind;
+    const void *stream; /* [M, C] residual stream */
+    const void *x;      /* [M, C] what a block adds, or NULL */
+    void *sum;          /* [M, C], or NULL when x is */
+    void *y;            /* [M, C] */
+    const float *w, *b; /* [C]; b may be NULL */
+    float *mean, *rstd; /* [M] */
+    int64_t M, C, T;
+    float eps;
+    ls_dropout drop;
+} ls_norm_fwd;
+
+/* norm_bwd: dsum (+)= gradient through the norm; then, where dx is given, dx = dsum through the
+ * dropout that x went through. dw, db: tree over leaves. */
+typedef struct ls_norm_bwd {
+    ls_dtype type;
+    ls_norm_kind kind;
+    const void *dy;  /* [M, C] */
+    const void *sum; /* [M, C] what was normalised */
+    const float *w, *mean, *rstd;
+    void *dsum;       /* [M, C] gradient of the residual stream */
+    bool add_to_dsum; /* dsum holds the gradient that comes from above the norm */
+    void *dx;         /* [M, C] or NULL */
+    float *dw, *db;   /* [C]; db may be NULL */
+    int64_t M, C, T, leaves;
+    bool accumulate; /* dw, db */
+    ls_dropout drop;
+    void *scratch;
+} ls_norm_bwd;
+
+/* act_fwd: y = act(x) for plain, y = act(gate) * up for gated (x is [M, 2 F]: gate, then up).
+ * act_bwd: dx from dy and x. */
+typedef struct ls_act_args {
+    ls_dtype type;
+    ls_act act;
+    bool gated;
+    const void *x;  /* [M, F], or [M, 2 F] when gated */
+    void *y;        /* [M, F]; written by fwd, unused by bwd */
+    const void *dy; /* [M, F]; bwd only */
+    void *dx;       /* like x; bwd only; may equal x */
+    int64_t M, F;
+} ls_act_args;
+
+/* embed_fwd: y[row] = dropout(wte[token] + wpe[row % T]). A token outside [0, V) fails the stream.
+ * embed_bwd: dwte and dwpe; every row of dwte is written (or added to), in token order. */
+typedef struct ls_embed_fwd {
+    ls_dtype type;
+    const int32_t *tokens; /* [M] */
+    const float *wte;      /* [V, C] */
+    const float *wpe;      /* [T, C] or NULL */
+    void *y;               /* [M, C] */
+    int64_t M, C, T, V;
+    ls_dropout drop;
+} ls_embed_fwd;
+
+typedef struct ls_embed_bwd {
+    ls_dtype type;
+    const int32_t *tokens;
+    const void *dy; /* [M, C] */
+    float *dwte;    /* [V, C] */
+    float *dwpe;    /* [positions, C] or NULL; rows from T on get zero (or stay) */
+    int64_t M, C, T, V, positions, leaves;
+    bool accumulate;
+    ls_dropout drop;
+    void *scratch;
+} ls_embed_bwd;
+
+/* head: logits = h W^T, a chunk at a time and never whole; losses[row] = -log
+ * softmax(logits)[target] (0 where target is -1); where dh is given, the gradients of grad_scale *
+ * sum of losses: dh = dlogits W, dw = dlogits^T h with the tree over leaves. */
+typedef struct ls_head {
+    ls_dtype type;
+    const void *h;              /* [M, C] */
+    const float *w;             /* [V, C] */
+    const int32_t *targets;     /* [M], -1: no loss */
+    float *losses;              /* [M] */
+    void *dh;                   /* [M, C] or NULL: loss only */
+    float *dw;                  /* [V, C] or NULL */
+    const ls_step_state *state; /* grad_scale; may be NULL when dh is */
+    int64_t M, C, V, leaves;
+    bool accumulate; /* dw */
+    void *scratch;
+} ls_head;
+
+/* sum: out[g] = sum of segment g of n/segments elements, in double. */
+typedef struct ls_sum {
+    const float *x; /* [n] */
+    double *out;    /* [segments] */
+    int64_t n, segments;
+} ls_sum;
+
+/* add: out = a + b, element by element; out may equal a or b. One node of the tree over leaves. */
+typedef struct ls_add {
+    const float *a, *b;
+    float *out;
+    int64_t n;
+} ls_add;
+
+/* cast: to_type <- from_type, rounded to nearest even. F32, BF16 and F16. */
+typedef struct ls_cast {
+    ls_dtype from_type, to_type;
+    const void *from;
+    void *to;
+    int64_t n;
+} ls_cast;
+
+/* fill: x = value. */
+typedef struct ls_fill {
+    float *x;
+    float value;
+    int64_t n;
+} ls_fill;
+
+/* norm2: partials[i] = sum of squares of block i of LS_NORM_BLOCK elements (the last may be short),
+ * then result: the root of the sum over the perfect binary tree over blocks, the clip factor, and
+ * the first block that is not finite (-1: none). */
+enum { LS_NORM_BLOCK = 16384 };
+typedef struct ls_norm_result {
+    float norm;
+    float factor;      /* what gradients are multiplied by: min(1, clip / norm), 1 when clip is 0 */
+    int64_t bad_block; /* first block with NaN or Inf, or -1 */
+} ls_norm_result;
+typedef struct ls_norm2 {
+    const float *x;
+    float *partials; /* [ceil(n / LS_NORM_BLOCK)] */
+    ls_norm_result *result;
+    const ls_step_state *state; /* clip */
+    int64_t n;
+} ls_norm2;
+
+/* adamw: for each span, with g = grad * result->factor: m, v, then w -= lr (m^ / (sqrt(v^) + eps) +
+ * decay w). Does nothing at all when result->bad_block >= 0 (the host decides what to do). */
+typedef struct ls_adamw_span {
+    int64_t first, count; /* elements of the flat buffers */
+    float decay;          /* multiplies state->weight_decay: 0 or 1 */
+    float rate;           /* multiplies state->lr */
+} ls_adamw_span;
+typedef struct ls_adamw {
+    float *w, *m, *v;
+    const float *grad;
+    const ls_adamw_span *spans; /* device memory */
+    int64_t n_spans;
+    const ls_step_state *state;
+    const ls_norm_result *result;
+} ls_adamw;
+
+typedef enum ls_row {
+    LS_ROW_LINEAR_FWD,
+    LS_ROW_LINEAR_BWD_X,
+    LS_ROW_LINEAR_BWD_W,
+    LS_ROW_QKV_FWD,
+    LS_ROW_QKV_BWD,
+    LS_ROW_ATTENTION_FWD,
+    LS_ROW_ATTENTION_BWD,
+    LS_ROW_NORM_FWD,
+    LS_ROW_NORM_BWD,
+    LS_ROW_ACT_FWD,
+    LS_ROW_ACT_BWD,
+    LS_ROW_EMBED_FWD,
+    LS_ROW_EMBED_BWD,
+    LS_ROW_HEAD,
+    LS_ROW_SUM,
+    LS_ROW_ADD,
+    LS_ROW_CAST,
+    LS_ROW_FILL,
+    LS_ROW_NORM2,
+    LS_ROW_ADAMW,
+    LS_ROWS
+} ls_row;
+
+/* One implementation of every row. */
+typedef struct ls_kernels {
+    const char *name; /* "reference", "generic", "avx2", "avx512" */
+    void (*linear_fwd)(ls_stream *stream, const ls_linear_fwd *a);
+    void (*linear_bwd_x)(ls_stream *stream, const ls_linear_bwd_x *a);
+    void (*linear_bwd_w)(ls_stream *stream, const ls_linear_bwd_w *a);
+    void (*qkv_fwd)(ls_stream *stream, const ls_qkv *a);
+    void (*qkv_bwd)(ls_stream *stream, const ls_qkv *a);
+    void (*attention_fwd)(ls_stream *stream, const ls_attention_fwd *a);
+    void (*attention_bwd)(ls_stream *stream, const ls_attention_bwd *a);
+    void (*norm_fwd)(ls_stream *stream, const ls_norm_fwd *a);
+    void (*norm_bwd)(ls_stream *stream, const ls_norm_bwd *a);
+    void (*act_fwd)(ls_stream *stream, const ls_act_args *a);
+    void (*act_bwd)(ls_stream *stream, const ls_act_args *a);
+    void (*embed_fwd)(ls_stream *stream, const ls_embed_fwd *a);
+    void (*embed_bwd)(ls_stream *stream, const ls_embed_bwd *a);
+    void (*head)(ls_stream *stream, const ls_head *a);
+    void (*sum)(ls_stream *stream, const ls_sum *a);
+    void (*add)(ls_stream *stream, const ls_add *a);
+    void (*cast)(ls_stream *stream, const ls_cast *a);
+    void (*fill)(ls_stream *stream, const ls_fill *a);
+    void (*norm2)(ls_stream *stream, const ls_norm2 *a);
+    void (*adamw)(ls_stream *stream, const ls_adamw *a);
+    /* Bytes that the `scratch` of a row must hold for these arguments (whose pointers are not
+     * read) on a device of so many threads; 0 for rows without one. */
+    int64_t (*scratch)(ls_row row, const void *args, int threads);
+} ls_kernels;
+
+/* What a row promises, for tests, docs and bench. */
+typedef struct ls_kernel_row {
+    ls_row row;
+    const char *name;
+    const char *formula;
+    double tolerance;   /* of |got - reference| / (1 + |reference|), fp32 */
+    const char *reason; /* for that tolerance */
+} ls_kernel_row;
+extern const ls_kernel_row ls_kernel_rows[LS_ROWS];
+
+/* The implementation of that name for this device; "auto" takes the fastest this CPU can run.
+ * LS_EUSAGE when the CPU lacks the instruction set, with the reason. */
+ls_status ls_kernel_pick(const char *name, const ls_kernels **kernels_out);
+
+/* All implementations, best first; usable ones only; returns how many. */
+int ls_kernel_list(const ls_kernels **list_out, int most);
+
+LS_C_END

@@ -1,0 +1,272 @@
+/* harness.c -- runs each test in its own process, two at a time, and counts.
+ *
+ *   lineshaft-test [--jobs N] [--list] [FILTER ...] [--scripts FILE ...]
+ *
+ * A filter is a part of "path/of/test_file.c:test_name". Scripts are programs that exit 0 (passed),
+ * 77 (skipped, last line says why) or anything else; they get LINESHAFT_ROOT and run in a scratch
+ * folder with a limit of 300 s. The last line is "N passed, N failed[, N skipped]". */
+#include "harness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/pool.h"
+#include "base/time.h"
+
+extern const ls_test *const __start_ls_tests[];
+extern const ls_test *const __stop_ls_tests[];
+
+enum { SKIPPED = 77, SCRIPT_SECONDS = 300, MOST_JOBS = 16 };
+
+static char root[PATH_MAX];
+static int expected_log;
+
+void ls_test_fail(const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+
+    fprintf(stderr, "    %s:%d: ", file, line);
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    fflush(NULL);
+    _exit(1);
+}
+
+void ls_test_check_fails(const char *file, int line, const char *call, ls_status got,
+                         ls_status want, const char *part)
+{
+    const ls_err_record *e = ls_err_last();
+
+    if (got != want)
+        ls_test_fail(file, line, "%s gave %s, expected %s (last message: %s)", call,
+                     ls_err_name(got), ls_err_name(want), e->text);
+    if (!strstr(e->text, part))
+        ls_test_fail(file, line, "%s said \"%s\", expected it to contain \"%s\"", call, e->text,
+                     part);
+}
+
+void ls_test_expect_log(int n)
+{
+    expected_log = n;
+}
+
+void ls_test_skip(const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+    fflush(NULL);
+    _exit(SKIPPED);
+}
+
+const char *ls_test_root(void)
+{
+    return root;
+}
+
+typedef struct job {
+    pid_t pid; /* 0: free */
+    char name[256];
+    char scratch[64];
+    int out; /* what it printed */
+    int64_t started_ns, limit_ns;
+    bool timed_out;
+} job;
+
+static int passed, failed, skipped;
+
+static int remove_entry(const char *path, const struct stat *info, int flag, struct FTW *where)
+{
+    (void)info;
+    (void)flag;
+    (void)where;
+    return remove(path);
+}
+
+static void child(const ls_test *test, const char *script, const job *j)
+{
+    setpgid(0, 0);
+    dup2(j->out, STDOUT_FILENO);
+    dup2(j->out, STDERR_FILENO);
+    if (chdir(j->scratch) != 0)
+        _exit(1);
+    setenv("LINESHAFT_ROOT", root, 1);
+    unsetenv("LINESHAFT_FAULT");
+    if (script) {
+        execl(script, script, (char *)NULL);
+        fprintf(stderr, "cannot run %s: %s\n", script, strerror(errno));
+        _exit(1);
+    }
+    test->run();
+    uint64_t logged = ls_log_count(LS_LOG_ERROR) + ls_log_count(LS_LOG_WARN);
+    if (logged != (uint64_t)expected_log)
+        ls_test_fail(test->file, 0, "logged %llu warnings and errors, announced %d",
+                     (unsigned long long)logged, expected_log);
+    fflush(NULL);
+    exit(0); /* not _exit: the leak checker runs here */
+}
+
+static void start(job *j, const ls_test *test, const char *script)
+{
+    FILE *f = tmpfile();
+
+    memcpy(j->scratch, "/tmp/lineshaft-test.XXXXXX", 27);
+    if (!f || !mkdtemp(j->scratch)) {
+        perror("cannot make a scratch folder");
+        exit(1);
+    }
+    j->out = dup(fileno(f));
+    fclose(f);
+    j->started_ns = ls_time_now_ns();
+    j->timed_out = false;
+    int64_t seconds = test ? test->seconds : SCRIPT_SECONDS;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    seconds *= 8;
+#endif
+    j->limit_ns = seconds * LS_NS_PER_S;
+    fflush(NULL);
+    j->pid = fork();
+    if (j->pid == 0)
+        child(test, script, j);
+}
+
+static void show_output(const job *j)
+{
+    char block[4096];
+    ssize_t n;
+
+    lseek(j->out, 0, SEEK_SET);
+    while ((n = read(j->out, block, sizeof block)) > 0)
+        fwrite(block, 1, (size_t)n, stdout);
+}
+
+static void finish(job *j, int status)
+{
+    double seconds = (double)(ls_time_now_ns() - j->started_ns) / 1e9;
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+
+    kill(-j->pid, SIGKILL); /* whatever it left behind */
+    if (code == 0) {
+        passed++;
+        printf("  ok     %s (%.1f s)\n", j->name, seconds);
+    } else if (code == SKIPPED) {
+        skipped++;
+        printf("  skip   %s: ", j->name);
+        show_output(j);
+    } else {
+        failed++;
+        printf("  FAILED %s (%.1f s)%s", j->name, seconds, j->timed_out ? ": time limit" : "");
+        if (WIFSIGNALED(status) && !j->timed_out)
+            printf(": %s", strsignal(WTERMSIG(status)));
+        printf("\n");
+        show_output(j);
+    }
+    fflush(stdout);
+    close(j->out);
+    nftw(j->scratch, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    j->pid = 0;
+}
+
+/* Wait until a job has ended and return its free slot; NULL when none runs. */
+static job *reap(job *jobs, int n)
+{
+    for (;;) {
+        int running = 0;
+        for (int i = 0; i < n; i++) {
+            int status;
+            if (!jobs[i].pid)
+                continue;
+            running++;
+            if (waitpid(jobs[i].pid, &status, WNOHANG) == jobs[i].pid) {
+                finish(&jobs[i], status);
+                return &jobs[i];
+            }
+            if (!jobs[i].timed_out && ls_time_now_ns() - jobs[i].started_ns > jobs[i].limit_ns) {
+                jobs[i].timed_out = true;
+                kill(-jobs[i].pid, SIGKILL);
+            }
+        }
+        if (!running)
+            return NULL;
+        usleep(2000);
+    }
+}
+
+static job *free_slot(job *jobs, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!jobs[i].pid)
+            return &jobs[i];
+    return reap(jobs, n);
+}
+
+static bool wanted(const char *name, char **filters, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (strstr(name, filters[i]))
+            return true;
+    return n == 0;
+}
+
+int main(int argc, char **argv)
+{
+    job jobs[MOST_JOBS] = {{0}};
+    int n_jobs = ls_pool_cores(), filters = 0, scripts = argc;
+    bool list = false;
+    char **filter = argv;
+
+    for (int i = 1; i < argc && scripts == argc; i++) {
+        if (strcmp(argv[i], "--jobs") == 0 && i + 1 < argc)
+            n_jobs = (int)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--list") == 0)
+            list = true;
+        else if (strcmp(argv[i], "--scripts") == 0)
+            scripts = i + 1;
+        else
+            filter[filters++] = argv[i];
+    }
+    n_jobs = n_jobs < 1 ? 1 : n_jobs > MOST_JOBS ? MOST_JOBS : n_jobs;
+    if (!getcwd(root, sizeof root))
+        return 1;
+    for (const ls_test *const *t = __start_ls_tests; t < __stop_ls_tests; t++) {
+        char name[256];
+        snprintf(name, sizeof name, "%s:%s", (*t)->file, (*t)->name);
+        if (!wanted(name, filter, filters))
+            continue;
+        if (list) {
+            puts(name);
+            continue;
+        }
+        job *j = free_slot(jobs, n_jobs);
+        memcpy(j->name, name, sizeof name);
+        start(j, *t, NULL);
+    }
+    for (int i = scripts; i < argc && !list; i++) {
+        char path[PATH_MAX];
+        if (!wanted(argv[i], filter, filters) || !realpath(argv[i], path))
+            continue;
+        job *j = free_slot(jobs, n_jobs);
+        snprintf(j->name, sizeof j->name, "%s", argv[i]);
+        start(j, NULL, path);
+    }
+    while (reap(jobs, n_jobs))
+        ;
+    if (list)
+        return 0;
+    printf("%d passed, %d failed", passed, failed);
+    if (skipped)
+        printf(", %d skipped", skipped);
+    printf("\n");
+    return failed || passed == 0;
+}

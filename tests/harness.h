@@ -1,0 +1,72 @@
+/* harness.h -- the project's own test runner.
+ *
+ * LS_TEST(name) { ... } defines a test. Each runs in its own process with a time limit (20 s unless
+ * LS_TEST_SECONDS(name, n) says otherwise), in an empty scratch folder that is removed afterwards.
+ * A warning or error in the log that the test did not announce with LS_EXPECT_LOG() fails it. */
+#pragma once
+#include "base/base.h"
+#include "base/err.h"
+
+typedef struct ls_test {
+    const char *name;
+    const char *file;
+    void (*run)(void);
+    int seconds;
+} ls_test;
+
+#define LS_TEST_SECONDS(test_name, limit)                                                      \
+    static void test_name(void);                                                               \
+    static const ls_test test_name##_row = {#test_name, __FILE__, test_name, limit};           \
+    static const ls_test *const test_name##_entry __attribute__((used, section("ls_tests"))) = \
+        &test_name##_row;                                                                      \
+    static void test_name(void)
+#define LS_TEST(test_name) LS_TEST_SECONDS(test_name, 20)
+
+#define LS_CHECK(cond)                                     \
+    do {                                                   \
+        if (!(cond))                                       \
+            ls_test_fail(__FILE__, __LINE__, "%s", #cond); \
+    } while (0)
+#define LS_CHECK_EQ(got, want)                                                                \
+    do {                                                                                      \
+        long long got_ = (long long)(got), want_ = (long long)(want);                         \
+        if (got_ != want_)                                                                    \
+            ls_test_fail(__FILE__, __LINE__, "%s is %lld, expected %lld", #got, got_, want_); \
+    } while (0)
+#define LS_CHECK_STR(got, want)                                                                   \
+    do {                                                                                          \
+        const char *got_ = (got), *want_ = (want);                                                \
+        if (strcmp(got_, want_) != 0)                                                             \
+            ls_test_fail(__FILE__, __LINE__, "%s is \"%s\", expected \"%s\"", #got, got_, want_); \
+    } while (0)
+/* got lies within tolerance of want; NaN never does. */
+#define LS_CHECK_NEAR(got, want, tolerance)                                                       \
+    do {                                                                                          \
+        double got_ = (double)(got), want_ = (double)(want);                                      \
+        if (!(got_ - want_ <= (tolerance) && want_ - got_ <= (tolerance)))                        \
+            ls_test_fail(__FILE__, __LINE__, "%s is %.9g, expected %.9g within %.3g", #got, got_, \
+                         want_, (double)(tolerance));                                             \
+    } while (0)
+/* The call succeeds; its error message is shown when it does not. */
+#define LS_CHECK_OK(call)                                                                  \
+    do {                                                                                   \
+        if ((call) != LS_OK)                                                               \
+            ls_test_fail(__FILE__, __LINE__, "%s failed: %s", #call, ls_err_last()->text); \
+    } while (0)
+/* The call fails with this class, and its message contains text. */
+#define LS_CHECK_FAILS(call, status, part) \
+    ls_test_check_fails(__FILE__, __LINE__, #call, (call), (status), (part))
+
+_Noreturn void ls_test_fail(const char *file, int line, const char *fmt, ...) LS_PRINTF(3, 4);
+void ls_test_check_fails(const char *file, int line, const char *call, ls_status got,
+                         ls_status want, const char *part);
+
+/* This test will log n warnings and errors in all. */
+void ls_test_expect_log(int n);
+#define LS_EXPECT_LOG(n) ls_test_expect_log(n)
+
+/* End this test as skipped, with the reason. */
+_Noreturn void ls_test_skip(const char *fmt, ...) LS_PRINTF(1, 2);
+
+/* The project's root folder (where make ran), for tests that read examples or shared data. */
+const char *ls_test_root(void);
