@@ -1,0 +1,115 @@
+/* cmd_train.c -- lineshaft train: load the run, watch it, let Ctrl-C end it well. */
+#include "cli/command.h"
+
+#include <signal.h>
+#include <unistd.h>
+#include "cli/progress.h"
+#include "cli/rows.h"
+#include "config/runfile.h"
+#include "train/loop.h"
+
+/* What `lineshaft train` runs without a run file: the demonstration. */
+static const char demo_run[] =
+    "# The demonstration: a small GPT learns to tell stories that lineshaft makes up itself.\n"
+    "name: demo\n"
+    "model: {family: gpt2, layers: 4, width: 128, heads: 4, context: 128}\n"
+    "data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}\n"
+    "batch: {sequences: 16, leaf: 4}\n"
+    "train: {steps: 800, lr: 2e-3, schedule: cosine, warmup: 40, weight_decay: 0.1, seed: 1}\n"
+    "checkpoint: {every: 400, keep: 2}\n"
+    "eval: {every: 100, sequences: 64, sample: \"Once upon a time\", sample_tokens: 240}\n";
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_stop(int number)
+{
+    stop_asked = 1;
+    signal(number, SIG_DFL); /* a second one ends the process at once */
+}
+
+static void print_json(void *context, const ls_event *event)
+{
+    ls_str *line = context;
+
+    ls_str_clear(line);
+    ls_event_json(event, line);
+    ls_str_append_char(line, '\n');
+    fwrite(line->p, 1, line->len, stdout);
+    fflush(stdout);
+}
+
+static ls_status run_train(const ls_args *args)
+{
+    const char *sets[LS_COUNT(args->given)];
+    ls_runfile_source source = {.sets = sets};
+    ls_progress progress;
+    ls_str line;
+    ls_run run;
+    bool json = ls_args_has(args, "json");
+
+    for (const char *set; (set = ls_args_nth(args, "set", source.n_sets)) != NULL;)
+        sets[source.n_sets++] = set;
+    if (args->n_rest > 0) {
+        source.path = args->rest[0];
+    } else {
+        source.text = demo_run;
+        source.len = sizeof demo_run - 1;
+        source.text_name = "<demo>";
+    }
+    ls_status st = ls_runfile_load(&run, &source);
+    if (st != LS_OK)
+        return st;
+    if (ls_args_has(args, "print")) {
+        fputs(demo_run, stdout);
+        ls_runfile_release(&run);
+        return LS_OK;
+    }
+    ls_str_init(&line);
+    ls_progress_init(&progress, ls_args_has(args, "quiet"));
+    signal(SIGINT, on_stop);
+    signal(SIGTERM, on_stop);
+    st = ls_loop_run(&(ls_session_args){.run = &run,
+                                        .fresh = ls_args_has(args, "fresh"),
+                                        .sink = json ? print_json : ls_progress_event,
+                                        .sink_context = json ? (void *)&line : (void *)&progress,
+                                        .stop = &stop_asked});
+    if (progress.drawn)
+        putchar('\n');
+    ls_str_release(&line);
+    ls_runfile_release(&run);
+    return st;
+}
+
+static const ls_flag flags[] = {
+    {.name = "set",
+     .value = "KEY=VALUE",
+     .repeats = true,
+     .doc = "Override a setting of the run file."},
+    {.name = "json", .doc = "Print one JSON object per event instead of a progress display."},
+    {.name = "fresh",
+     .doc = "Put earlier checkpoints of the run folder aside and start at step 0."},
+    {.name = "print", .doc = "Print the run file of the demonstration and do nothing else."},
+    {.name = NULL},
+};
+
+const ls_command ls_cmd_train = {
+    .name = "train",
+    .summary = "train a model as a run file says, or go on where it stopped",
+    .arguments = "[RUN]",
+    .least = 0,
+    .most = 1,
+    .about =
+        "RUN is a YAML run file (see docs/reference/run-file.md). Without it a small demonstration "
+        "is trained on text that lineshaft makes itself.\n\n"
+        "The run folder (out:) keeps events.jsonl, token shards and checkpoints. When it already "
+        "holds a checkpoint of the same run, training goes on exactly where it stopped: same "
+        "samples, same bits. Ctrl-C finishes the step, saves and exits with 130; a second Ctrl-C "
+        "ends at once.",
+    .examples = "lineshaft train                                # the demonstration\n"
+                "lineshaft train run.yaml                       # train, or resume\n"
+                "lineshaft train run.yaml --set train.lr=3e-4   # override one setting\n"
+                "lineshaft train run.yaml --json | jq .loss     # events for programs\n"
+                "lineshaft train --print > run.yaml             # a run file to start from",
+    .flags = flags,
+    .run = run_train,
+};

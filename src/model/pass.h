@@ -1,0 +1,65 @@
+/* pass.h -- one call of the model: forward, backward, loss, logits, over the kernel table.
+ *
+ * A pass owns the activations of calls of up to B sequences of up to T tokens, in one device buffer
+ * whose size is known before it is allocated (ls_pass_bytes). The model is written once, here, over
+ * kernel.h; it does not know on which device it runs. Everything is queued on the stream. */
+#pragma once
+#include "device/device.h"
+#include "kernel/kernel.h"
+#include "model/model.h"
+
+LS_C_BEGIN
+
+typedef struct ls_pass ls_pass;
+
+typedef struct ls_pass_args {
+    const ls_model *model;     /* borrowed for the pass's life */
+    const ls_kernels *kernels; /* borrowed */
+    ls_stream *stream;         /* borrowed */
+    int64_t B, T;              /* largest call */
+    int64_t leaves;            /* most leaves of a training call */
+    bool training;             /* keep what backward needs */
+} ls_pass_args;
+
+/* One call. All pointers are device memory. */
+typedef struct ls_pass_call {
+    const float *w;         /* flat parameters */
+    const int32_t *tokens;  /* [B, T] */
+    const int32_t *targets; /* [B, T], -1: no loss; NULL for logits */
+    const int32_t *start;   /* [B, T] or NULL: first position each token may see */
+    int64_t B, T;
+    bool dropout; /* apply the model's dropout, keyed by state */
+    const ls_step_state *state;
+    float *losses;   /* [B, T]: loss of each token */
+    float *grad;     /* flat gradients; see ls_pass_grad_elements */
+    int64_t leaves;  /* tree of sums over this many leaves; 1 in fast mode */
+    bool ordered;    /* keep the head's part of the tied gradient apart */
+    bool accumulate; /* add to grad */
+} ls_pass_call;
+
+/* Bytes of device memory that a pass of these arguments takes (the stream may be NULL). */
+int64_t ls_pass_bytes(const ls_pass_args *args, int threads);
+
+ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args);
+void ls_pass_close(ls_pass *pass); /* NULL is allowed */
+
+/* Elements of a gradient buffer. In ordered mode wte's two gradients, from the embedding and from
+ * the head it is tied to, are summed over leaves separately: (tree of embedding parts) + (tree of
+ * head parts). Otherwise the bits would depend on how leaves are grouped into calls, and later on
+ * which pipeline stages hold the two ends. The head's part lies behind the flat parameters. */
+int64_t ls_pass_grad_elements(const ls_model *model, bool ordered);
+
+/* Forward up to the final norm; then the head, its loss and the whole backward. */
+void ls_pass_forward(ls_pass *pass, const ls_pass_call *call);
+void ls_pass_backward(ls_pass *pass, const ls_pass_call *call);
+
+/* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete. */
+void ls_pass_tie(ls_pass *pass, float *grad);
+
+/* Losses only (no dropout, no gradient). */
+void ls_pass_loss(ls_pass *pass, const ls_pass_call *call);
+
+/* Logits [V] of token number `row` of the call. */
+void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float *logits);
+
+LS_C_END

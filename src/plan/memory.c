@@ -1,0 +1,117 @@
+/* memory.c -- the ledger of a training run.
+ *
+ * Each line mirrors one allocation of train/ or model/, computed by the same functions, so
+ * predicted and used bytes cannot drift apart unnoticed: a test compares the sum with the device's
+ * counter. */
+#include "plan/memory.h"
+
+#include "model/decode.h"
+#include "model/pass.h"
+
+int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
+{
+    int64_t tokens = calls->sequences * model->shape.T;
+    int64_t blocks = (model->flat + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+
+    return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
+           ls_round_up(tokens * (int64_t)sizeof(float), 256) +
+           ls_round_up(calls->sequences * (int64_t)sizeof(double), 256) +
+           ls_round_up(blocks * (int64_t)sizeof(float), 256) +
+           ls_round_up(model->n_params * (int64_t)sizeof(ls_adamw_span), 256) +
+           ls_round_up(sizeof(ls_norm_result), 256) + ls_round_up(sizeof(ls_step_state), 256);
+}
+
+bool ls_memory_has_snapshot(const ls_run *run)
+{
+    return run->checkpoint.every > 0;
+}
+
+void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
+{
+    const ls_run *run = args->run;
+    int64_t flat = args->model->flat * (int64_t)sizeof(float);
+    ls_calls calls;
+
+    *ledger_out = (ls_ledger){.count = 0};
+    ls_calls_plan(run, &calls);
+    ls_ledger_add(ledger_out, "program", "binary, libraries, small objects", args->program_bytes);
+    ls_ledger_add(ledger_out, "weights", "parameters, fp32", ls_round_up(flat, 4096));
+    ls_ledger_add(ledger_out, "optimizer", "two moments per parameter",
+                  ls_round_up(flat, 4096) * 2);
+    ls_ledger_add(ledger_out, "gradients",
+                  calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
+                  calls.buffers * ls_round_up(ls_pass_grad_elements(args->model, calls.ordered) *
+                                                  (int64_t)sizeof(float),
+                                              4096));
+    const ls_pass_args pass = {.model = args->model,
+                               .kernels = args->kernels,
+                               .B = calls.group * calls.leaf,
+                               .T = run->model.context,
+                               .leaves = calls.ordered ? calls.group : 1,
+                               .training = true};
+    ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",
+                  ls_pass_bytes(&pass, args->threads));
+    if (ls_memory_has_snapshot(run))
+        ls_ledger_add(ledger_out, "snapshot", "what a checkpoint is written from",
+                      ls_round_up(flat, 4096) * 3);
+    ls_ledger_add(ledger_out, "threads", "packed blocks of each thread",
+                  (int64_t)args->threads * LS_STREAM_THREAD_BYTES);
+    ls_ledger_add(ledger_out, "batch", "tokens, losses, partial sums, text samples",
+                  ls_round_up(ls_memory_step_bytes(args->model, &calls), 4096) +
+                      ls_decode_bytes(args->model) + args->loader_bytes);
+    ls_ledger_add(ledger_out, "token shards", "mapped files, shared with the page cache",
+                  args->mapped_bytes);
+}
+
+static int64_t total_with(const ls_memory_args *args, const ls_run *changed)
+{
+    ls_memory_args other = *args;
+    ls_ledger ledger;
+
+    other.run = changed;
+    ls_memory_predict(&other, &ledger);
+    return ls_ledger_total(&ledger);
+}
+
+ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, int64_t free_bytes)
+{
+    int64_t total = ls_ledger_total(ledger), least = total;
+    ls_run small = *args->run;
+    ls_calls calls;
+    char hint[300] = "";
+    size_t used = 0;
+
+    if (total <= free_bytes)
+        return LS_OK;
+    ls_calls_plan(&small, &calls);
+    /* Cheapest first: grouping costs nothing but a little speed, a smaller leaf changes the bits, a
+     * checkpoint only at the end risks work. */
+    for (int change = 0; change < 3 && least > free_bytes; change++) {
+        char text[96] = "";
+        if (change == 0 && calls.group > 1) {
+            small.batch.group = 1;
+            snprintf(text, sizeof text, "batch.group: 1");
+        } else if (change == 1 && small.batch.leaf > 1) {
+            small.batch.leaf = 1;
+            snprintf(text, sizeof text, "batch.leaf: 1");
+        } else if (change == 2 && small.checkpoint.every > 0) {
+            small.checkpoint.every = 0;
+            snprintf(text, sizeof text, "checkpoint.every: 0");
+        }
+        int64_t now = total_with(args, &small);
+        if (text[0] && now < least && used < sizeof hint) {
+            used +=
+                (size_t)snprintf(hint + used, sizeof hint - used, "%s%s (saves %.1f MiB)",
+                                 used ? ", " : "", text, (double)(least - now) / (double)LS_MIB);
+            least = now;
+        }
+    }
+    ls_status st = ls_fail(LS_ENOMEM, "this run needs %.1f MiB, but %.1f MiB are free",
+                           (double)total / (double)LS_MIB, (double)free_bytes / (double)LS_MIB);
+    if (least <= free_bytes)
+        ls_err_hint("It fits with %s.", hint);
+    else
+        ls_err_hint("Even with %s it needs %.1f MiB: choose a smaller model or context.",
+                    used ? hint : "the smallest call", (double)least / (double)LS_MIB);
+    return st;
+}

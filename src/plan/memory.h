@@ -1,0 +1,33 @@
+/* memory.h -- the memory of a training run, predicted. */
+#pragma once
+#include "device/device.h"
+#include "kernel/kernel.h"
+#include "model/model.h"
+#include "plan/calls.h"
+#include "plan/ledger.h"
+
+LS_C_BEGIN
+
+typedef struct ls_memory_args {
+    const ls_run *run;
+    const ls_model *model;
+    const ls_kernels *kernels;
+    int threads;
+    int64_t program_bytes; /* resident before anything large is taken */
+    int64_t loader_bytes;  /* batches prepared ahead */
+    int64_t mapped_bytes;  /* token shards that training will touch */
+} ls_memory_args;
+
+void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out);
+
+/* LS_ENOMEM when the ledger exceeds free_bytes; the hint names the cheapest changes of the run file
+ * that make it fit, each with what it saves, found by predicting again. */
+ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, int64_t free_bytes);
+
+/* Bytes of the small device buffers of a step: batch, losses, partial sums, spans, state. */
+int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls);
+
+/* Whether a run keeps a copy of its state to write checkpoints from while training goes on. */
+bool ls_memory_has_snapshot(const ls_run *run);
+
+LS_C_END

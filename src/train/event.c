@@ -1,0 +1,132 @@
+/* event.c -- events as JSON lines. */
+#include "train/event.h"
+
+#include <unistd.h>
+#include "base/json.h"
+
+static void put_start(ls_json *j, const ls_event_start *e)
+{
+    ls_json_put_str(j, "name", e->name);
+    ls_json_put_str(j, "out", e->out);
+    ls_json_put_str(j, "device", e->device);
+    ls_json_put_str(j, "kernels", e->kernels);
+    ls_json_put_str(j, "reduce", e->reduce);
+    ls_json_put_int(j, "parameters", e->parameters);
+    ls_json_put_int(j, "vocab", e->vocab);
+    ls_json_put_int(j, "train_tokens", e->train_tokens);
+    ls_json_put_int(j, "validation_tokens", e->validation_tokens);
+    ls_json_put_int(j, "sequences", e->sequences);
+    ls_json_put_int(j, "leaf", e->leaf);
+    ls_json_put_int(j, "group", e->group);
+    ls_json_put_int(j, "context", e->context);
+    ls_json_put_int(j, "first_step", e->first_step);
+    ls_json_put_int(j, "total_steps", e->total_steps);
+    ls_json_key(j, "ledger");
+    ls_json_open(j, '{');
+    for (int i = 0; i < e->ledger->count; i++)
+        ls_json_put_int(j, e->ledger->items[i].name, e->ledger->items[i].bytes);
+    ls_json_close(j);
+    ls_json_put_int(j, "ledger_bytes", ls_ledger_total(e->ledger));
+}
+
+static void put_rank(ls_json *j)
+{
+    char host[64] = "";
+
+    gethostname(host, sizeof host - 1);
+    ls_json_put_int(j, "rank", 0);
+    ls_json_put_int(j, "pid", getpid());
+    ls_json_put_str(j, "host", host);
+}
+
+static void put_step(ls_json *j, const ls_event_step *e)
+{
+    ls_json_put_int(j, "step", e->step);
+    ls_json_put_num(j, "loss", e->loss);
+    ls_json_put_num(j, "lr", e->lr);
+    ls_json_put_num(j, "grad_norm", e->grad_norm);
+    ls_json_put_int(j, "tokens", e->tokens);
+    ls_json_put_num(j, "tokens_per_s", e->tokens_per_s);
+    if (e->skipped)
+        ls_json_put_bool(j, "skipped", true);
+    ls_json_put_num(j, "ms", (double)ls_clock_wall_ns(e->clock) / 1e6);
+    ls_json_key(j, "split");
+    ls_json_open(j, '{');
+    for (int i = 0; i < LS_PARTS; i++)
+        ls_json_put_num(j, ls_part_names[i], (double)e->clock->parts_ns[i] / 1e6);
+    ls_json_close(j);
+}
+
+static void put_summary(ls_json *j, const ls_event_summary *e)
+{
+    ls_json_put_int(j, "steps", e->steps);
+    ls_json_put_int(j, "steps_here", e->steps_here);
+    ls_json_put_int(j, "tokens", e->tokens);
+    ls_json_put_num(j, "seconds", e->seconds);
+    ls_json_put_num(j, "tokens_per_s", e->tokens_per_s);
+    ls_json_put_num(j, "loss", e->loss);
+    ls_json_put_num(j, "val_loss", e->val_loss);
+    ls_json_put_num(j, "mfu", e->mfu);
+    ls_json_put_str(j, "mfu_convention", "6 N + 6 L C T per token, of the measured FMA peak");
+    ls_json_put_num(j, "peak_flops", e->peak_flops);
+    ls_json_put_int(j, "peak_bytes", e->peak_bytes);
+    ls_json_put_int(j, "ledger_bytes", e->ledger_bytes);
+    ls_json_put_num(j, "start_to_first_step_s", e->start_to_first_step_s);
+    ls_json_put_str(j, "weights_hash", e->weights_hash);
+    ls_json_put_str(j, "stopped_by", e->stopped_by);
+}
+
+static const char *const names[] = {
+    [LS_EVENT_START] = "start",       [LS_EVENT_RANK] = "rank",
+    [LS_EVENT_STEP] = "step",         [LS_EVENT_EVAL] = "eval",
+    [LS_EVENT_SAMPLE] = "sample",     [LS_EVENT_CHECKPOINT] = "checkpoint",
+    [LS_EVENT_INCIDENT] = "incident", [LS_EVENT_SUMMARY] = "summary",
+};
+
+void ls_event_json(const ls_event *event, ls_str *line_out)
+{
+    ls_json j;
+
+    ls_json_begin(&j, line_out);
+    ls_json_open(&j, '{');
+    ls_json_put_str(&j, "event", names[event->kind]);
+    switch (event->kind) {
+    case LS_EVENT_START:
+        put_start(&j, &event->start);
+        break;
+    case LS_EVENT_RANK:
+        put_rank(&j);
+        break;
+    case LS_EVENT_STEP:
+        put_step(&j, &event->step);
+        break;
+    case LS_EVENT_EVAL:
+        ls_json_put_int(&j, "step", event->eval.step);
+        ls_json_put_num(&j, "val_loss", event->eval.val_loss);
+        ls_json_put_int(&j, "sequences", event->eval.sequences);
+        break;
+    case LS_EVENT_SAMPLE:
+        ls_json_put_int(&j, "step", event->sample.step);
+        ls_json_put_str(&j, "prompt", event->sample.prompt);
+        ls_json_key(&j, "text");
+        ls_json_text(&j, event->sample.text, event->sample.text_len);
+        break;
+    case LS_EVENT_CHECKPOINT:
+        ls_json_put_int(&j, "step", event->checkpoint.step);
+        ls_json_put_str(&j, "path", event->checkpoint.path);
+        ls_json_put_int(&j, "bytes_written", event->checkpoint.bytes_written);
+        ls_json_put_int(&j, "bytes_reused", event->checkpoint.bytes_reused);
+        ls_json_put_num(&j, "seconds", event->checkpoint.seconds);
+        break;
+    case LS_EVENT_INCIDENT:
+        ls_json_put_int(&j, "step", event->incident.step);
+        ls_json_put_str(&j, "kind", event->incident.kind);
+        ls_json_put_str(&j, "action", event->incident.action);
+        ls_json_put_str(&j, "text", event->incident.text);
+        break;
+    case LS_EVENT_SUMMARY:
+        put_summary(&j, &event->summary);
+        break;
+    }
+    ls_json_close(&j);
+}

@@ -1,0 +1,96 @@
+/* event.h -- what a training run tells the world, as it happens.
+ *
+ * The loop emits; the command decides whether a person sees a progress bar or a program reads JSON.
+ * The JSON lines are a contract (docs/reference/events.md); every line also goes to events.jsonl in
+ * the run folder. Strings are borrowed for the duration of the call. */
+#pragma once
+#include "base/str.h"
+#include "plan/ledger.h"
+#include "train/clock.h"
+
+LS_C_BEGIN
+
+typedef enum ls_event_kind {
+    LS_EVENT_START,
+    LS_EVENT_RANK,
+    LS_EVENT_STEP,
+    LS_EVENT_EVAL,
+    LS_EVENT_SAMPLE,
+    LS_EVENT_CHECKPOINT,
+    LS_EVENT_INCIDENT,
+    LS_EVENT_SUMMARY
+} ls_event_kind;
+
+typedef struct ls_event_start {
+    const char *name, *out, *device, *kernels, *reduce;
+    int64_t parameters, train_tokens, validation_tokens, vocab;
+    int64_t sequences, leaf, group, context;
+    int64_t first_step;  /* steps already done when this process began */
+    int64_t total_steps; /* 0: no limit on steps */
+    const ls_ledger *ledger;
+} ls_event_start;
+
+typedef struct ls_event_step {
+    int64_t step; /* steps done, this one included */
+    int64_t total_steps;
+    double loss, lr, grad_norm, tokens_per_s;
+    bool skipped;   /* not finite, and train.nonfinite is skip */
+    int64_t tokens; /* seen since step 0 */
+    const ls_clock *clock;
+} ls_event_step;
+
+typedef struct ls_event_eval {
+    int64_t step, sequences;
+    double val_loss;
+} ls_event_eval;
+
+typedef struct ls_event_sample {
+    int64_t step;
+    const char *prompt, *text;
+    size_t text_len;
+} ls_event_sample;
+
+typedef struct ls_event_checkpoint {
+    int64_t step, bytes_written, bytes_reused;
+    double seconds;
+    const char *path;
+} ls_event_checkpoint;
+
+typedef struct ls_event_incident {
+    int64_t step;
+    const char *kind;   /* "nonfinite", "checkpoint", "resume", "interrupted" */
+    const char *action; /* what was done about it */
+    const char *text;
+} ls_event_incident;
+
+typedef struct ls_event_summary {
+    int64_t steps, tokens; /* done in all, earlier processes included */
+    int64_t steps_here;    /* by this process */
+    double seconds;        /* of this process's training */
+    double tokens_per_s;   /* median after the first ten steps */
+    double loss, val_loss, mfu, peak_flops;
+    int64_t peak_bytes, ledger_bytes;
+    double start_to_first_step_s;
+    const char *weights_hash;
+    const char *stopped_by; /* "steps", "tokens", "seconds", "target_loss", "interrupt", "done" */
+} ls_event_summary;
+
+typedef struct ls_event {
+    ls_event_kind kind;
+    union {
+        ls_event_start start;
+        ls_event_step step;
+        ls_event_eval eval;
+        ls_event_sample sample;
+        ls_event_checkpoint checkpoint;
+        ls_event_incident incident;
+        ls_event_summary summary;
+    };
+} ls_event;
+
+typedef void (*ls_event_sink)(void *context, const ls_event *event);
+
+/* One line of JSON, without the newline, appended. */
+void ls_event_json(const ls_event *event, ls_str *line_out);
+
+LS_C_END

@@ -1,0 +1,353 @@
+/* loop.c -- the one file to read to know how training goes.
+ *
+ *   open the session (train/session.c): folder, device, data, model, memory, resume
+ *   repeat:  batch (data/loader) -> step (train/step) -> event
+ *            every eval.every steps: validation loss, a text sample
+ *            every checkpoint.every steps: a save in the background (train/save)
+ *   until:   steps, tokens, seconds or target loss are reached, or somebody asks to stop
+ *   save, summary
+ *
+ * A step counts as done only when its update is made; a save always describes done steps, so a
+ * resumed run repeats nothing and leaves nothing out. */
+#include "train/loop.h"
+
+#include <math.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "kernel/peak.h"
+#include "train/save.h"
+#include "train/schedule.h"
+
+enum { BATCH_WAIT_S = 600, SPEEDS = 4096, WARM_STEPS = 10, VALIDATION_AUTO = 256 };
+
+/* What the loop itself remembers. */
+typedef struct loop {
+    ls_session s;
+    ls_clock clock;
+    int64_t begun_ns;      /* when training began */
+    int64_t steps_here;    /* done by this process */
+    double first_step_s;   /* from the start of the process to the first finished step */
+    double speeds[SPEEDS]; /* tokens/s of steps after the first ten, thinned out when full */
+    int n_speeds, stride;
+    int32_t *tokens, *targets; /* a call of validation windows, owned */
+    ls_str sample;
+    const char *stopped_by;
+} loop;
+
+static int64_t validation_sequences(const ls_session *s)
+{
+    int64_t all = ls_corpus_validation_windows(s->corpus);
+    int64_t want = s->run->eval.sequences;
+
+    return ls_min_i64(all, want == LS_RUN_AUTO ? VALIDATION_AUTO : want);
+}
+
+static ls_status evaluate(loop *l)
+{
+    ls_session *s = &l->s;
+    ls_calls calls;
+    int64_t n = validation_sequences(s), T = s->model.shape.T;
+    double total = 0;
+    ls_status st = LS_OK;
+
+    if (n == 0)
+        return LS_OK;
+    ls_calls_plan(s->run, &calls);
+    int64_t most = calls.group * calls.leaf;
+    for (int64_t done = 0; done < n; done += most) {
+        int64_t B = ls_min_i64(most, n - done);
+        double sum;
+        for (int64_t i = 0; i < B; i++)
+            ls_corpus_validation(s->corpus, done + i, n, l->tokens + i * T, l->targets + i * T);
+        LS_TRY(st, ls_step_loss(s->step, l->tokens, l->targets, B, &sum), out);
+        total += sum;
+    }
+    s->val_loss = total / (double)(n * T);
+    ls_session_emit(
+        s, &(ls_event){.kind = LS_EVENT_EVAL,
+                       .eval = {.step = s->step_number, .sequences = n, .val_loss = s->val_loss}});
+out:
+    return st;
+}
+
+/* A continuation of eval.sample with a fixed seed, so that samples of a run can be compared. */
+static ls_status tell_sample(loop *l)
+{
+    ls_session *s = &l->s;
+    const char *prompt = s->run->eval.sample;
+    const ls_sampling sampling = {
+        .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = (uint64_t)s->run->train.seed};
+    ls_tokens ids;
+    ls_status st = LS_OK;
+
+    if (prompt[0] == '\0' || s->run->eval.sample_tokens == 0)
+        return LS_OK;
+    ls_tokens_init(&ids);
+    ls_str_clear(&l->sample);
+    LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), &ids), out);
+    int64_t n = ids.count, first = n;
+    LS_TRY(st, ls_tokens_reserve(&ids, s->run->eval.sample_tokens), out);
+    for (int64_t i = 0; i < s->run->eval.sample_tokens; i++, n++)
+        LS_TRY(st,
+               ls_decode_next(s->decode, ls_step_state_arrays(s->step).w, ids.ids, n, &sampling,
+                              (uint64_t)i, &ids.ids[n]),
+               out);
+    LS_TRY(st, ls_tokenizer_decode(s->tokenizer, ids.ids + first, n - first, &l->sample), out);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_SAMPLE,
+                                   .sample = {.step = s->step_number,
+                                              .prompt = prompt,
+                                              .text = l->sample.p,
+                                              .text_len = l->sample.len}});
+out:
+    ls_tokens_release(&ids);
+    return st;
+}
+
+/* Keep a bounded, evenly thinned record of speeds for the median. */
+static void note_speed(loop *l, double tokens_per_s)
+{
+    int64_t n = l->steps_here - WARM_STEPS - 1;
+
+    if (n < 0 || n % l->stride != 0)
+        return;
+    if (l->n_speeds == SPEEDS) {
+        for (int i = 0; i < SPEEDS / 2; i++)
+            l->speeds[i] = l->speeds[2 * i];
+        l->n_speeds = SPEEDS / 2;
+        l->stride *= 2;
+        if (n % l->stride != 0)
+            return;
+    }
+    l->speeds[l->n_speeds++] = tokens_per_s;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median_speed(loop *l)
+{
+    double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
+
+    if (l->n_speeds == 0) /* a run of ten steps or fewer: all of them */
+        return l->steps_here ? (double)(l->steps_here * l->s.tokens_per_step) / seconds : 0;
+    qsort(l->speeds, (size_t)l->n_speeds, sizeof *l->speeds, by_value);
+    return l->speeds[l->n_speeds / 2];
+}
+
+/* Stop, or drop the step and go on, as train.nonfinite says. */
+static ls_status handle_nonfinite(loop *l)
+{
+    ls_session *s = &l->s;
+    ls_status st = ls_step_blame(s->step, s->step_number);
+
+    if (s->run->train.nonfinite == LS_NONFINITE_STOP)
+        return st;
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = s->step_number,
+                                                .kind = "nonfinite",
+                                                .action = "update skipped",
+                                                .text = ls_err_last()->text}});
+    ls_log(LS_LOG_WARN, "%s; its update is skipped", ls_err_last()->text);
+    ls_err_clear();
+    return LS_OK;
+}
+
+static ls_status one_step(loop *l, ls_step_result *result_out)
+{
+    ls_session *s = &l->s;
+    const ls_batch *batch;
+    double lr = ls_schedule_lr(s->run, s->step_number, s->total_steps);
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_loader_next(s->loader, ls_time_now_ns() + BATCH_WAIT_S * LS_NS_PER_S, &batch),
+           out);
+    LS_BUG_IF(batch->step != s->step_number, "batch of step %lld in step %lld",
+              (long long)batch->step, (long long)s->step_number);
+    LS_TRY(st,
+           ls_step_run(s->step,
+                       &(ls_step_batch){.tokens = batch->tokens,
+                                        .targets = batch->targets,
+                                        .start = batch->start},
+                       s->step_number, lr, &l->clock, result_out),
+           out);
+    if (!result_out->finite)
+        LS_TRY(st, handle_nonfinite(l), out);
+    else
+        s->loss = result_out->loss;
+    s->step_number++;
+    l->steps_here++;
+    if (l->steps_here == 1)
+        l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
+out:
+    return st;
+}
+
+static bool due(int64_t step, int64_t every)
+{
+    return every > 0 && step % every == 0;
+}
+
+/* Validation, sample and save that fall on this step. */
+static ls_status after_step(loop *l, bool last)
+{
+    ls_session *s = &l->s;
+    ls_status st = LS_OK;
+
+    if (due(s->step_number, s->run->eval.every) || last) {
+        LS_TRY(st, evaluate(l), out);
+        LS_TRY(st, tell_sample(l), out);
+        ls_clock_lap(&l->clock, LS_PART_EVAL);
+    }
+    if (due(s->step_number, s->run->checkpoint.every) && !last) {
+        LS_TRY(st, ls_save_begin(s), out);
+        ls_clock_lap(&l->clock, LS_PART_CHECKPOINT);
+    }
+    ls_save_poll(s);
+out:
+    return st;
+}
+
+/* Why training should end before the next step, or NULL. */
+static const char *reason_to_stop(const loop *l)
+{
+    const ls_session *s = &l->s;
+    const ls_run *run = s->run;
+
+    if (s->args.stop && *s->args.stop)
+        return "interrupt";
+    if (s->total_steps && s->step_number >= s->total_steps)
+        return run->train.tokens && (!run->train.steps || s->step_number < run->train.steps)
+                   ? "tokens"
+                   : "steps";
+    if (run->train.seconds > 0 &&
+        (double)(ls_time_now_ns() - l->begun_ns) / 1e9 >= run->train.seconds)
+        return "seconds";
+    if (run->train.target_loss > 0 && s->val_loss <= run->train.target_loss)
+        return "target_loss";
+    return NULL;
+}
+
+static void tell_step(loop *l, const ls_step_result *r)
+{
+    ls_session *s = &l->s;
+    double tokens_per_s;
+
+    ls_clock_lap(&l->clock, LS_PART_OTHER);
+    tokens_per_s = (double)s->tokens_per_step / ((double)ls_clock_wall_ns(&l->clock) / 1e9);
+    note_speed(l, tokens_per_s);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_STEP,
+                                   .step = {.step = s->step_number,
+                                            .total_steps = s->total_steps,
+                                            .loss = r->loss,
+                                            .lr = r->lr,
+                                            .grad_norm = r->grad_norm,
+                                            .tokens_per_s = tokens_per_s,
+                                            .skipped = !r->finite,
+                                            .tokens = s->step_number * s->tokens_per_step,
+                                            .clock = &l->clock}});
+}
+
+static ls_status train(loop *l)
+{
+    ls_step_result r = {.loss = NAN};
+    ls_status st = LS_OK;
+
+    l->stopped_by = reason_to_stop(l);
+    if (l->stopped_by && strcmp(l->stopped_by, "interrupt") != 0) {
+        l->stopped_by = "done"; /* before the first step: an earlier process had finished */
+        return evaluate(l);
+    }
+    if (l->s.step_number == 0)
+        LS_TRY(st, tell_sample(l), out); /* what the model says before it has learned anything */
+    while (!l->stopped_by) {
+        ls_clock_begin(&l->clock);
+        LS_TRY(st, one_step(l, &r), out);
+        bool last = reason_to_stop(l) != NULL;
+        LS_TRY(st, after_step(l, last), out);
+        l->stopped_by = reason_to_stop(l);
+        tell_step(l, &r);
+    }
+out:
+    return st;
+}
+
+static ls_status summarise(loop *l)
+{
+    ls_session *s = &l->s;
+    double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
+    double speed = median_speed(l);
+    char hash[33];
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_save_weights_hash(s, hash), out);
+    int64_t peak_bytes = ls_ledger_peak_resident_bytes();
+    double peak = ls_peak_flops(s->device, s->kernels->name);
+    double mfu =
+        peak > 0 ? speed * ls_model_flops_per_token(&s->model, s->model.shape.T) / peak : 0;
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_SUMMARY,
+                                   .summary = {.steps = s->step_number,
+                                               .steps_here = l->steps_here,
+                                               .tokens = s->step_number * s->tokens_per_step,
+                                               .seconds = seconds,
+                                               .tokens_per_s = speed,
+                                               .loss = s->loss,
+                                               .val_loss = s->val_loss,
+                                               .mfu = mfu,
+                                               .peak_flops = peak,
+                                               .peak_bytes = peak_bytes,
+                                               .ledger_bytes = ls_ledger_total(&s->ledger),
+                                               .start_to_first_step_s = l->first_step_s,
+                                               .weights_hash = hash,
+                                               .stopped_by = l->stopped_by}});
+out:
+    return st;
+}
+
+static ls_status open_loop(loop *l, const ls_session_args *args)
+{
+    ls_calls calls;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_session_open(&l->s, args), out);
+    ls_calls_plan(args->run, &calls);
+    size_t n = (size_t)(calls.group * calls.leaf * l->s.model.shape.T);
+    l->tokens = ls_mem_array(n, sizeof *l->tokens);
+    l->targets = ls_mem_array(n, sizeof *l->targets);
+    if (!l->tokens || !l->targets)
+        st = LS_ENOMEM;
+out:
+    return st;
+}
+
+ls_status ls_loop_run(const ls_session_args *args)
+{
+    ls_status st = LS_OK;
+    loop *l = ls_mem_alloc(sizeof *l);
+
+    if (!l)
+        return LS_ENOMEM;
+    l->stride = 1;
+    ls_str_init(&l->sample);
+    l->s = (ls_session){.lock_fd = -1, .events_fd = -1};
+    LS_TRY(st, open_loop(l, args), out);
+    l->begun_ns = ls_time_now_ns();
+    LS_TRY(st, train(l), out);
+    LS_TRY(st, ls_save_final(&l->s), out);
+    LS_TRY(st, summarise(l), out);
+    if (strcmp(l->stopped_by, "interrupt") == 0) {
+        st = ls_fail(LS_EINTR, "stopped after step %lld, which is saved in \"%s\"",
+                     (long long)l->s.step_number, args->run->out);
+        ls_err_hint("Run the same command again to go on from there.");
+    }
+out:
+    ls_session_close(&l->s);
+    ls_str_release(&l->sample);
+    ls_mem_free(l->tokens);
+    ls_mem_free(l->targets);
+    ls_mem_free(l);
+    return st;
+}

@@ -1,0 +1,270 @@
+/* save.c -- weights and moments as checkpoint tensors.
+ *
+ * Three tensors per parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers. A
+ * background save first copies the flat buffers to the snapshot; the writer then reads only that.
+ * The data cursor is the number of samples used, the one integer that the data order needs. */
+#include "train/save.h"
+
+#include <limits.h>
+#include <math.h>
+#include <time.h>
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "config/explain.h"
+#include "config/runfile.h"
+
+enum { KINDS = 3, WRITER_WAIT_S = 600 };
+static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
+
+static int n_tensors(const ls_session *s)
+{
+    return KINDS * s->model.n_params;
+}
+
+static void fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
+{
+    for (int k = 0; k < KINDS; k++)
+        for (int i = 0; i < s->model.n_params; i++) {
+            const ls_param *p = &s->model.params[i];
+            rows[k * s->model.n_params + i] = (ls_ckpt_tensor){
+                .name = p->name,
+                .kind = kinds[k],
+                .group = p->group,
+                .type = LS_F32,
+                .ndim = p->ndim,
+                .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
+                .bytes = (float *)arrays[k] + p->first,
+            };
+        }
+}
+
+/* Earlier checkpoints are moved, not removed: nothing is lost by --fresh. */
+static ls_status put_aside(const char *dir)
+{
+    char aside[PATH_MAX];
+
+    if (!ls_file_exists(dir))
+        return LS_OK;
+    snprintf(aside, sizeof aside, "%s.before-%lld", dir, (long long)time(NULL));
+    if (rename(dir, aside) != 0)
+        return ls_fail_sys(LS_EIO, "cannot move \"%s\" to \"%s\"", dir, aside);
+    ls_log(LS_LOG_INFO, "moved earlier checkpoints to \"%s\"", aside);
+    return LS_OK;
+}
+
+ls_status ls_save_open(ls_session *session)
+{
+    ls_session *s = session;
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+    void *arrays[KINDS] = {live.w, live.m, live.v};
+    int64_t bytes = s->model.flat * (int64_t)sizeof(float);
+    char dir[PATH_MAX];
+    ls_status st = LS_OK;
+
+    LS_BUG_IF(!ls_device_describe(s->device).host_memory, "checkpoints read host memory");
+    snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
+    if (s->args.fresh)
+        LS_TRY(st, put_aside(dir), out);
+    s->tensors = ls_mem_array((size_t)n_tensors(s), sizeof *s->tensors);
+    s->shadows = ls_mem_array((size_t)n_tensors(s), sizeof *s->shadows);
+    if (!s->tensors || !s->shadows) {
+        st = LS_ENOMEM;
+        goto out;
+    }
+    fill_rows(s, s->tensors, arrays);
+    LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
+    if (!ls_memory_has_snapshot(s->run))
+        goto out;
+    for (int k = 0; k < KINDS; k++)
+        LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &s->snapshot[k]), out);
+    fill_rows(s, s->shadows, s->snapshot);
+    LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
+out:
+    return st;
+}
+
+void ls_save_close(ls_session *session)
+{
+    ls_session *s = session;
+
+    ls_ckpt_writer_free(s->writer);
+    ls_ckpt_close(s->store);
+    for (int k = 0; k < KINDS; k++)
+        ls_device_free(s->device, s->snapshot[k]);
+    ls_mem_free(s->tensors);
+    ls_mem_free(s->shadows);
+}
+
+/* The run that made the checkpoint must agree with this one on everything that decides the bits. */
+static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
+{
+    ls_run before;
+    ls_str diff;
+    const ls_runfile_source source = {.text = info->config,
+                                      .len = strlen(info->config),
+                                      .text_name = "checkpoint",
+                                      .no_environment = true,
+                                      .no_files = true};
+    ls_status st = ls_runfile_load(&before, &source);
+
+    if (st != LS_OK)
+        return st;
+    ls_str_init(&diff);
+    if (ls_explain_diff(&before, s->run, &diff) > 0) {
+        st = ls_fail(LS_EUSAGE, "the checkpoint in \"%s\" was made with other settings:\n%s",
+                     s->run->out, diff.p);
+        ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
+                    "checkpoints are put aside, not removed).");
+    }
+    ls_str_release(&diff);
+    ls_runfile_release(&before);
+    return st;
+}
+
+ls_status ls_save_resume(ls_session *session)
+{
+    ls_session *s = session;
+    ls_ckpt *newest = NULL;
+    ls_ckpt_info info;
+    bool found = false;
+    ls_status st = LS_OK;
+
+    ls_err_doing("looking for a checkpoint to resume from");
+    /* Settings first: tensors of another shape would give a poorer message. */
+    LS_TRY(st, ls_ckpt_find(s->store, -1, &newest, NULL), out);
+    if (!newest)
+        goto out;
+    LS_TRY(st, check_same_run(s, ls_ckpt_about(newest)), out);
+    LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, n_tensors(s), &info, &found), out);
+    if (!found)
+        goto out;
+    if (info.cursor != info.step * s->run->batch.sequences) {
+        st = ls_fail(LS_EDATA, "the checkpoint of step %lld stands at sample %lld, expected %lld",
+                     (long long)info.step, (long long)info.cursor,
+                     (long long)(info.step * s->run->batch.sequences));
+        goto out;
+    }
+    s->step_number = info.step;
+    s->saved_step = info.step;
+    s->loss = info.loss;
+    s->val_loss = info.val_loss;
+out:
+    ls_ckpt_free(newest);
+    ls_err_done();
+    return st;
+}
+
+static ls_ckpt_info info_now(const ls_session *s)
+{
+    return (ls_ckpt_info){.step = s->step_number,
+                          .cursor = s->step_number * s->run->batch.sequences,
+                          .tokens = s->step_number * s->tokens_per_step,
+                          .seed = (uint64_t)s->run->train.seed,
+                          .loss = s->loss,
+                          .val_loss = s->val_loss,
+                          .run_name = s->run->name,
+                          .mesh = "dp=1",
+                          .config = s->config.p};
+}
+
+static void tell_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
+{
+    s->saved_step = step;
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_CHECKPOINT,
+                                   .checkpoint = {.step = step,
+                                                  .bytes_written = saved->bytes_written,
+                                                  .bytes_reused = saved->bytes_reused,
+                                                  .seconds = saved->seconds,
+                                                  .path = saved->path}});
+}
+
+/* A background save ended, well or badly. */
+static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
+{
+    int64_t step = s->writing_step;
+
+    s->writing_step = -1;
+    if (st == LS_OK) {
+        tell_saved(s, step, saved);
+        return;
+    }
+    ls_log(LS_LOG_WARN, "the checkpoint of step %lld was not saved: %s; training goes on",
+           (long long)step, ls_err_last()->text);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = step,
+                                                .kind = "checkpoint",
+                                                .action = "training goes on",
+                                                .text = ls_err_last()->text}});
+}
+
+static void await_writer(ls_session *s)
+{
+    ls_ckpt_saved saved;
+    bool done = false;
+
+    if (!s->writer || s->writing_step < 0)
+        return;
+    ls_status st = ls_ckpt_writer_wait(s->writer, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S,
+                                       &done, &saved);
+    if (done || st != LS_OK)
+        tell_ended(s, st, &saved);
+}
+
+ls_status ls_save_begin(ls_session *session)
+{
+    ls_session *s = session;
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+    const void *arrays[KINDS] = {live.w, live.m, live.v};
+    ls_ckpt_info info = info_now(s);
+    ls_status st = LS_OK;
+
+    await_writer(s);
+    for (int k = 0; k < KINDS; k++)
+        ls_stream_copy(s->stream, s->snapshot[k], arrays[k],
+                       s->model.flat * (int64_t)sizeof(float));
+    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
+    LS_TRY(st,
+           ls_ckpt_writer_begin(s->writer, &info, s->shadows, n_tensors(s),
+                                ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S),
+           out);
+    s->writing_step = s->step_number;
+out:
+    return st;
+}
+
+void ls_save_poll(ls_session *session)
+{
+    ls_ckpt_saved saved;
+    bool done = false;
+
+    if (!session->writer || session->writing_step < 0)
+        return;
+    ls_status st = ls_ckpt_writer_poll(session->writer, &done, &saved);
+    if (done)
+        tell_ended(session, st, &saved);
+}
+
+ls_status ls_save_final(ls_session *session)
+{
+    ls_session *s = session;
+    ls_ckpt_info info = info_now(s);
+    ls_ckpt_saved saved;
+    ls_status st = LS_OK;
+
+    await_writer(s);
+    if (s->saved_step == s->step_number)
+        return LS_OK;
+    ls_err_doing("saving step %lld", (long long)s->step_number);
+    LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, n_tensors(s), &saved), out);
+    tell_saved(s, s->step_number, &saved);
+    LS_TRY(st, ls_ckpt_prune(s->store, s->run->checkpoint.keep, NULL), out);
+out:
+    ls_err_done();
+    return st;
+}
+
+ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
+{
+    return ls_ckpt_weights_hash(session->tensors, session->model.n_params, hex_out);
+}

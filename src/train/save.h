@@ -1,0 +1,29 @@
+/* save.h -- a session's checkpoints: what is saved, when it is loaded, who writes it. */
+#pragma once
+#include "train/session.h"
+
+LS_C_BEGIN
+
+/* Open the store and, where checkpoints are written during training, the writer and its snapshot.
+ */
+ls_status ls_save_open(ls_session *session);
+void ls_save_close(ls_session *session);
+
+/* Load the newest checkpoint, if there is one; sets step_number. Refuses one that was made with
+ * settings that cannot change (LS_EUSAGE, the differences in the message). */
+ls_status ls_save_resume(ls_session *session);
+
+/* Begin to save the present state in the background; waits for the save before it. A failed save
+ * does not stop training: it is told as a warning and an incident. */
+ls_status ls_save_begin(ls_session *session);
+
+/* Report a background save that has ended. Cheap; once per step. */
+void ls_save_poll(ls_session *session);
+
+/* Save the present state now, unless it is saved already, and wait for it. */
+ls_status ls_save_final(ls_session *session);
+
+/* Hash of the weights, independent of their layout. */
+ls_status ls_save_weights_hash(ls_session *session, char hex_out[33]);
+
+LS_C_END

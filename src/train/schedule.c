@@ -1,0 +1,26 @@
+/* schedule.c -- learning-rate schedules as pure functions of the step. */
+#include "train/schedule.h"
+
+#include <math.h>
+
+double ls_schedule_lr(const ls_run *run, int64_t step, int64_t total)
+{
+    double lr = run->train.lr, low = run->train.min_lr;
+    int64_t warmup = run->train.warmup, begin = warmup;
+
+    if (step < warmup)
+        return lr * (double)(step + 1) / (double)warmup;
+    if (total <= 0 || run->train.schedule == LS_SCHEDULE_CONSTANT)
+        return lr;
+    if (run->train.schedule == LS_SCHEDULE_WSD) {
+        int64_t decay = run->train.decay == LS_RUN_AUTO ? total / 5 : run->train.decay;
+        begin = ls_max_i64(warmup, total - decay);
+        if (step < begin)
+            return lr;
+    }
+    double span = (double)ls_max_i64(1, total - 1 - begin);
+    double done = fmin(1.0, (double)(step - begin) / span);
+    if (run->train.schedule == LS_SCHEDULE_COSINE)
+        return low + 0.5 * (lr - low) * (1 + cos(3.14159265358979323846 * done));
+    return lr + (low - lr) * done;
+}

@@ -1,0 +1,258 @@
+/* session.c -- building and taking down a training process.
+ *
+ * Order matters for what a user sees: the lock comes first, so that a second run on the same folder
+ * is refused before it touches anything; the ledger is checked before large memory is taken; resume
+ * comes last, because it fills what was allocated. */
+#include "train/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "config/explain.h"
+#include "config/runfile.h"
+#include "train/save.h"
+
+static ls_status open_folder(ls_session *s)
+{
+    const char *out = s->run->out;
+    char path[PATH_MAX];
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_file_make_dirs(out), out_label);
+    snprintf(path, sizeof path, "%s/run.lock", out);
+    st = ls_file_lock(path, &s->lock_fd);
+    if (st == LS_EBUSY) {
+        st = ls_fail(LS_EBUSY, "another run is using \"%s\" (see \"%s\")", out, path);
+        ls_err_hint("Wait for it, stop it, or give this run a folder of its own with out: or "
+                    "--set out=FOLDER.");
+    }
+    if (st != LS_OK)
+        goto out_label;
+    snprintf(path, sizeof path, "%s/events.jsonl", out);
+    s->events_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (s->events_fd < 0) {
+        st = ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
+        goto out_label;
+    }
+    ls_explain_yaml(s->run, &s->config);
+    LS_TRY(st, ls_str_status(&s->config), out_label);
+out_label:
+    return st;
+}
+
+static const char *isa_name(ls_isa isa)
+{
+    static const char *const names[] = {[LS_ISA_AUTO] = "auto",
+                                        [LS_ISA_REFERENCE] = "reference",
+                                        [LS_ISA_GENERIC] = "generic",
+                                        [LS_ISA_AVX2] = "avx2",
+                                        [LS_ISA_AVX512] = "avx512"};
+
+    return names[isa];
+}
+
+static ls_status open_device(ls_session *s)
+{
+    const ls_run *run = s->run;
+    int threads = run->device.threads == LS_RUN_AUTO ? 0 : (int)run->device.threads;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_kernel_pick(isa_name(run->device.isa), &s->kernels), out);
+    LS_TRY(st,
+           ls_device_open(&s->device, run->device.kind == LS_DEVICE_CPU ? "cpu" : "auto", threads),
+           out);
+    LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
+out:
+    return st;
+}
+
+static ls_status open_data(ls_session *s)
+{
+    char cache[PATH_MAX];
+    ls_status st = LS_OK;
+
+    snprintf(cache, sizeof cache, "%s/data", s->run->out);
+    LS_TRY(st, ls_tokenizer_open(&s->tokenizer, s->run->data.tokenizer), out);
+    LS_TRY(st, ls_corpus_open(&s->corpus, s->run, s->tokenizer, cache), out);
+    LS_TRY(st, ls_model_init(&s->model, s->run, ls_tokenizer_vocab(s->tokenizer)), out);
+out:
+    return st;
+}
+
+static ls_loader_args loader_args(const ls_session *s)
+{
+    return (ls_loader_args){.corpus = s->corpus,
+                            .seed = (uint64_t)s->run->train.seed,
+                            .T = s->run->model.context,
+                            .sequences = s->run->batch.sequences,
+                            .first_step = s->step_number,
+                            .isolate = s->run->data.isolate};
+}
+
+/* Predict, refuse what does not fit, then take the large memory. */
+static ls_status open_state(ls_session *s)
+{
+    ls_loader_args loader = loader_args(s);
+    ls_device_info info = ls_device_describe(s->device);
+    ls_step_args step = {
+        .run = s->run, .model = &s->model, .kernels = s->kernels, .stream = s->stream};
+    ls_memory_args memory = {.run = s->run,
+                             .model = &s->model,
+                             .kernels = s->kernels,
+                             .threads = info.threads,
+                             .loader_bytes = ls_loader_bytes(&loader),
+                             .mapped_bytes = ls_corpus_bytes(s->corpus)};
+    ls_status st = LS_OK;
+
+    memory.program_bytes = ls_ledger_resident_bytes() -
+                           (int64_t)info.threads * LS_STREAM_THREAD_BYTES; /* has its own line */
+    ls_memory_predict(&memory, &s->ledger);
+    LS_TRY(st, ls_memory_check(&memory, &s->ledger, info.free_bytes), out);
+    ls_calls_plan(s->run, &step.calls);
+    LS_TRY(st, ls_step_open(&s->step, &step), out);
+    LS_TRY(st, ls_decode_open(&s->decode, &s->model, ls_step_pass(s->step), s->stream), out);
+out:
+    return st;
+}
+
+/* Fresh weights, a piece at a time, so that no second copy of them ever exists. */
+static ls_status start_weights(ls_session *s)
+{
+    enum { PIECE = 65536 };
+    float *piece = ls_mem_array(PIECE, sizeof *piece);
+    ls_status st = LS_OK;
+
+    if (!piece)
+        return LS_ENOMEM;
+    for (int i = 0; i < s->model.n_params && st == LS_OK; i++) {
+        const ls_param *p = &s->model.params[i];
+        for (int64_t k = 0; k < p->count && st == LS_OK; k += PIECE) {
+            int64_t n = ls_min_i64(PIECE, p->count - k);
+            ls_model_start(p, (uint64_t)s->run->train.seed, k, n, piece);
+            ls_stream_copy_in(s->stream, ls_step_state_arrays(s->step).w + p->first + k, piece,
+                              n * (int64_t)sizeof *piece);
+            st = ls_stream_sync(s->stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
+        }
+    }
+    ls_mem_free(piece);
+    return st;
+}
+
+static int64_t planned_steps(const ls_run *run)
+{
+    int64_t per_step = run->batch.sequences * run->model.context;
+    int64_t by_tokens = (run->train.tokens + per_step - 1) / per_step;
+
+    if (run->train.steps == 0 || by_tokens == 0)
+        return ls_max_i64(run->train.steps, by_tokens);
+    return ls_min_i64(run->train.steps, by_tokens);
+}
+
+static void emit_start(ls_session *s)
+{
+    ls_device_info info = ls_device_describe(s->device);
+    ls_calls calls;
+    char device[160];
+
+    ls_calls_plan(s->run, &calls);
+    snprintf(device, sizeof device, "%s, %d thread%s", info.name, info.threads,
+             info.threads == 1 ? "" : "s");
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_RANK});
+    ls_session_emit(
+        s, &(ls_event){.kind = LS_EVENT_START,
+                       .start = {.name = s->run->name,
+                                 .out = s->run->out,
+                                 .device = device,
+                                 .kernels = s->kernels->name,
+                                 .reduce = calls.ordered ? "ordered" : "fast",
+                                 .parameters = s->model.elements,
+                                 .vocab = s->model.shape.V,
+                                 .train_tokens = ls_corpus_train_tokens(s->corpus),
+                                 .validation_tokens = ls_corpus_validation_tokens(s->corpus),
+                                 .sequences = calls.sequences,
+                                 .leaf = calls.leaf,
+                                 .group = calls.group,
+                                 .context = s->model.shape.T,
+                                 .first_step = s->step_number,
+                                 .total_steps = s->total_steps,
+                                 .ledger = &s->ledger}});
+}
+
+ls_status ls_session_open(ls_session *session, const ls_session_args *args)
+{
+    ls_session *s = session;
+    ls_status st = LS_OK;
+
+    *s = (ls_session){.args = *args,
+                      .run = args->run,
+                      .lock_fd = -1,
+                      .events_fd = -1,
+                      .saved_step = -1,
+                      .writing_step = -1,
+                      .loss = NAN,
+                      .val_loss = NAN};
+    ls_str_init(&s->config);
+    ls_str_init(&s->line);
+    ls_err_doing("preparing run \"%s\"", s->run->name);
+    s->tokens_per_step = s->run->batch.sequences * s->run->model.context;
+    s->total_steps = planned_steps(s->run);
+    LS_TRY(st, open_folder(s), out);
+    LS_TRY(st, open_device(s), out);
+    LS_TRY(st, open_data(s), out);
+    LS_TRY(st, open_state(s), out);
+    LS_TRY(st, ls_save_open(s), out);
+    LS_TRY(st, ls_save_resume(s), out);
+    if (s->step_number == 0)
+        LS_TRY(st, start_weights(s), out);
+    ls_loader_args loader = loader_args(s);
+    LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
+    emit_start(s);
+out:
+    ls_err_done();
+    if (st != LS_OK)
+        ls_session_close(s);
+    return st;
+}
+
+void ls_session_close(ls_session *session)
+{
+    ls_session *s = session;
+
+    ls_loader_close(s->loader);
+    ls_save_close(s);
+    ls_decode_close(s->decode);
+    ls_step_close(s->step);
+    ls_model_release(&s->model);
+    ls_corpus_close(s->corpus);
+    ls_tokenizer_free(s->tokenizer);
+    ls_stream_free(s->stream);
+    ls_device_close(s->device);
+    if (s->events_fd >= 0)
+        close(s->events_fd);
+    ls_file_unlock(s->lock_fd);
+    ls_str_release(&s->config);
+    ls_str_release(&s->line);
+    *s = (ls_session){.lock_fd = -1, .events_fd = -1};
+}
+
+void ls_session_emit(ls_session *session, const ls_event *event)
+{
+    ls_session *s = session;
+
+    ls_str_clear(&s->line);
+    ls_event_json(event, &s->line);
+    ls_str_append_char(&s->line, '\n');
+    if (!s->events_bad && write(s->events_fd, s->line.p, s->line.len) != (ssize_t)s->line.len) {
+        s->events_bad = true; /* training goes on: losing the diary must not lose the run */
+        ls_log(LS_LOG_WARN, "cannot write \"%s/events.jsonl\": %s; events are no longer kept",
+               s->run->out, strerror(errno));
+    }
+    if (s->args.sink)
+        s->args.sink(s->args.sink_context, event);
+}

@@ -1,0 +1,68 @@
+/* session.h -- everything a training process holds between its first and its last step.
+ *
+ * Opening builds the house from the ground: run folder and lock, device, tokenizer, corpus, model,
+ * ledger (refused here when it does not fit), training state, checkpoint store, resume. Closing
+ * takes it down; a half-open session may be closed. */
+#pragma once
+#include <signal.h>
+#include "checkpoint/ckpt.h"
+#include "checkpoint/writer.h"
+#include "data/corpus.h"
+#include "data/loader.h"
+#include "data/tokenizer.h"
+#include "model/decode.h"
+#include "plan/memory.h"
+#include "train/event.h"
+#include "train/step.h"
+
+LS_C_BEGIN
+
+typedef struct ls_session_args {
+    const ls_run *run;  /* borrowed */
+    bool fresh;         /* put earlier checkpoints aside instead of resuming */
+    ls_event_sink sink; /* may be NULL */
+    void *sink_context;
+    const volatile sig_atomic_t *stop; /* not 0: finish the step, save, end; may be NULL */
+} ls_session_args;
+
+typedef struct ls_session {
+    ls_session_args args;
+    const ls_run *run;
+    int lock_fd;
+    ls_device *device;
+    ls_stream *stream;
+    const ls_kernels *kernels;
+    ls_tokenizer *tokenizer;
+    ls_corpus *corpus;
+    ls_model model;
+    ls_ledger ledger;
+    ls_step *step;
+    ls_decode *decode;
+    ls_loader *loader;
+    int64_t step_number; /* steps done */
+    int64_t total_steps; /* 0: no limit on steps */
+    int64_t tokens_per_step;
+    double loss, val_loss; /* last ones; NaN: none yet */
+
+    /* checkpoints */
+    ls_ckpt_store *store;
+    ls_ckpt_writer *writer;  /* NULL: saved only at the end */
+    void *snapshot[3];       /* device memory that the writer reads: w, m, v */
+    ls_ckpt_tensor *tensors; /* 3 per parameter, owned; bytes point at the live state */
+    ls_ckpt_tensor *shadows; /* the same rows, pointing at the snapshot, owned */
+    ls_str config;           /* the resolved run file */
+    int64_t saved_step;      /* newest step known to be saved, -1: none */
+    int64_t writing_step;    /* what the writer is at, -1: nothing */
+
+    int events_fd;   /* events.jsonl */
+    bool events_bad; /* it could not be written; said once */
+    ls_str line;
+} ls_session;
+
+ls_status ls_session_open(ls_session *session, const ls_session_args *args);
+void ls_session_close(ls_session *session);
+
+/* Tell the sink and events.jsonl. */
+void ls_session_emit(ls_session *session, const ls_event *event);
+
+LS_C_END

@@ -1,0 +1,381 @@
+/* step.c -- a step, call by call.
+ *
+ *   for each call (a group of leaves):   forward, backward -> gradient buffer
+ *                                        additions of the binary counter (train/tree.h)
+ *   tie: embedding part + head part of wte's gradient
+ *   norm2: tree over fixed blocks -> norm, clip factor, first bad block, all in device memory
+ *   adamw: reads the factor there; does nothing when a block is bad
+ *   one wait, then the host reads leaf losses and the norm
+ *
+ * In fast mode there is one gradient buffer and every call adds to it. */
+#include "train/step.h"
+
+#include <math.h>
+#include "base/mem.h"
+#include "base/rng.h"
+#include "plan/memory.h"
+#include "train/tree.h"
+
+enum { WAIT_S = 3600 };
+
+struct ls_step {
+    ls_step_args args;
+    ls_pass *pass;
+    void *state_memory[3]; /* owned: w, m, v */
+    void *grads[LS_TREE_LEVELS];
+    void *small; /* owned: everything below */
+    int32_t *tokens, *targets, *start;
+    float *losses;
+    double *sums; /* of losses: per leaf in a step, per sequence in validation */
+    float *partials;
+    ls_adamw_span *spans;
+    ls_norm_result *norm;
+    ls_step_state *state;
+    double *host_sums; /* owned, host */
+    int root;          /* gradient buffer of the last step's sum */
+};
+
+static void *cut(char **at, int64_t bytes)
+{
+    void *p = *at;
+
+    *at += ls_round_up(bytes, 256);
+    return p;
+}
+
+/* Mirrors ls_memory_step_bytes(). */
+static void lay_out(ls_step *s)
+{
+    const ls_model *model = s->args.model;
+    int64_t tokens = s->args.calls.sequences * model->shape.T;
+    int64_t blocks = (model->flat + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    char *at = s->small;
+
+    s->tokens = cut(&at, tokens * 3 * (int64_t)sizeof(int32_t));
+    s->targets = s->tokens + tokens;
+    s->start = s->targets + tokens;
+    s->losses = cut(&at, tokens * (int64_t)sizeof(float));
+    s->sums = cut(&at, s->args.calls.sequences * (int64_t)sizeof(double));
+    s->partials = cut(&at, blocks * (int64_t)sizeof(float));
+    s->spans = cut(&at, model->n_params * (int64_t)sizeof(ls_adamw_span));
+    s->norm = cut(&at, sizeof(ls_norm_result));
+    s->state = cut(&at, sizeof(ls_step_state));
+}
+
+/* One span per parameter: weight decay differs between matrices and vectors. */
+static ls_status send_spans(ls_step *s)
+{
+    const ls_model *model = s->args.model;
+    ls_adamw_span *spans = ls_mem_array((size_t)model->n_params, sizeof *spans);
+    ls_status st;
+
+    if (!spans)
+        return LS_ENOMEM;
+    for (int i = 0; i < model->n_params; i++)
+        spans[i] = (ls_adamw_span){.first = model->params[i].first,
+                                   .count = model->params[i].count,
+                                   .decay = model->params[i].decay ? 1.0f : 0.0f,
+                                   .rate = 1.0f};
+    ls_stream_copy_in(s->args.stream, s->spans, spans, model->n_params * (int64_t)sizeof *spans);
+    st = ls_stream_sync(s->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S);
+    ls_mem_free(spans);
+    return st;
+}
+
+static ls_status alloc_state(ls_step *s)
+{
+    static const char *const names[3] = {"weights", "first moments", "second moments"};
+    ls_device *device = ls_stream_device(s->args.stream);
+    const ls_calls *calls = &s->args.calls;
+    int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < 3; i++)
+        LS_TRY(st, ls_device_alloc(device, bytes, names[i], &s->state_memory[i]), out);
+    bytes = ls_pass_grad_elements(s->args.model, calls->ordered) * (int64_t)sizeof(float);
+    for (int i = 0; i < calls->buffers; i++)
+        LS_TRY(st, ls_device_alloc(device, bytes, "gradients", &s->grads[i]), out);
+    LS_TRY(st,
+           ls_device_alloc(device, ls_memory_step_bytes(s->args.model, calls), "batch", &s->small),
+           out);
+out:
+    return st;
+}
+
+ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
+{
+    ls_status st = LS_OK;
+    ls_step *s = ls_mem_alloc(sizeof *s);
+
+    if (!s)
+        return LS_ENOMEM;
+    s->args = *args;
+    s->host_sums = ls_mem_array((size_t)args->calls.sequences, sizeof *s->host_sums);
+    if (!s->host_sums) {
+        st = LS_ENOMEM;
+        goto out;
+    }
+    LS_TRY(st, alloc_state(s), out);
+    lay_out(s);
+    LS_TRY(st, send_spans(s), out);
+    const ls_pass_args pass = {.model = args->model,
+                               .kernels = args->kernels,
+                               .stream = args->stream,
+                               .B = args->calls.group * args->calls.leaf,
+                               .T = args->run->model.context,
+                               .leaves = args->calls.ordered ? args->calls.group : 1,
+                               .training = true};
+    LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
+    *step_out = s;
+out:
+    if (st != LS_OK)
+        ls_step_close(s);
+    return st;
+}
+
+void ls_step_close(ls_step *step)
+{
+    if (!step)
+        return;
+    ls_device *device = ls_stream_device(step->args.stream);
+    ls_pass_close(step->pass);
+    for (int i = 0; i < 3; i++)
+        ls_device_free(device, step->state_memory[i]);
+    for (int i = 0; i < LS_TREE_LEVELS; i++)
+        ls_device_free(device, step->grads[i]);
+    ls_device_free(device, step->small);
+    ls_mem_free(step->host_sums);
+    ls_mem_free(step);
+}
+
+static void copy_batch(ls_step *s, const ls_step_batch *batch)
+{
+    int64_t bytes = s->args.calls.sequences * s->args.model->shape.T * (int64_t)sizeof(int32_t);
+
+    ls_stream_copy_in(s->args.stream, s->tokens, batch->tokens, bytes);
+    ls_stream_copy_in(s->args.stream, s->targets, batch->targets, bytes);
+    if (batch->start)
+        ls_stream_copy_in(s->args.stream, s->start, batch->start, bytes);
+}
+
+static ls_step_state step_state(const ls_step *s, int64_t number, double lr)
+{
+    const ls_run *run = s->args.run;
+    ls_rng_key key = ls_rng_derive((uint64_t)run->train.seed, 0x64726f70, (uint64_t)number);
+    double t = (double)(number + 1);
+
+    return (ls_step_state){
+        .key = {key.k[0], key.k[1]},
+        .grad_scale =
+            (float)(1.0 / ((double)s->args.calls.sequences * (double)s->args.model->shape.T)),
+        .lr = (float)lr,
+        .beta1 = (float)run->train.beta1,
+        .beta2 = (float)run->train.beta2,
+        .eps = (float)run->train.eps,
+        .weight_decay = (float)run->train.weight_decay,
+        .bias1 = (float)(1 - pow(run->train.beta1, t)),
+        .bias2 = (float)(1 - pow(run->train.beta2, t)),
+        .clip = (float)run->train.clip,
+    };
+}
+
+/* Forward and backward of call i, its gradient into grads[buffer]. */
+static void run_call(ls_step *s, const ls_step_batch *batch, int64_t i, int buffer,
+                     ls_step_state *host_state, ls_clock *clock)
+{
+    const ls_calls *calls = &s->args.calls;
+    int64_t T = s->args.model->shape.T, leaves = ls_calls_leaves(calls, i);
+    int64_t first = ls_calls_first(calls, i) * calls->leaf, at = first * T;
+    ls_pass_call call = {.w = s->state_memory[0],
+                         .tokens = s->tokens + at,
+                         .targets = s->targets + at,
+                         .start = batch->start ? s->start + at : NULL,
+                         .B = leaves * calls->leaf,
+                         .T = T,
+                         .dropout = true,
+                         .state = s->state,
+                         .losses = s->losses + at,
+                         .grad = s->grads[buffer],
+                         .leaves = calls->ordered ? leaves : 1,
+                         .ordered = calls->ordered,
+                         .accumulate = !calls->ordered && i > 0};
+
+    host_state->first_seq = (uint32_t)first;
+    ls_stream_copy_in(s->args.stream, s->state, host_state, sizeof *host_state);
+    ls_pass_forward(s->pass, &call);
+    ls_clock_lap(clock, LS_PART_FORWARD);
+    ls_pass_backward(s->pass, &call);
+    ls_clock_lap(clock, LS_PART_BACKWARD);
+}
+
+static void do_adds(ls_step *s, const ls_tree_add *adds, int n)
+{
+    for (int i = 0; i < n; i++)
+        s->args.kernels->add(s->args.stream, &(ls_add){.a = s->grads[adds[i].left],
+                                                       .b = s->grads[adds[i].right],
+                                                       .out = s->grads[adds[i].left],
+                                                       .n = ls_pass_grad_elements(
+                                                           s->args.model, s->args.calls.ordered)});
+}
+
+/* All calls, their gradients summed into grads[root]. */
+static void gradients(ls_step *s, const ls_step_batch *batch, ls_step_state *host_state,
+                      ls_clock *clock)
+{
+    const ls_calls *calls = &s->args.calls;
+    ls_tree_add adds[LS_TREE_LEVELS];
+    ls_tree tree;
+
+    ls_tree_begin(&tree, (int)calls->buffers);
+    s->root = 0;
+    for (int64_t i = 0; i < calls->calls; i++) {
+        int buffer = calls->ordered ? ls_tree_take(&tree) : 0;
+        run_call(s, batch, i, buffer, host_state, clock);
+        if (calls->ordered)
+            do_adds(s, adds, ls_tree_push(&tree, buffer, adds));
+        ls_clock_lap(clock, LS_PART_REDUCE);
+    }
+    if (!calls->ordered)
+        return;
+    do_adds(s, adds, ls_tree_end(&tree, adds, &s->root));
+    ls_pass_tie(s->pass, s->grads[s->root]);
+    ls_clock_lap(clock, LS_PART_REDUCE);
+}
+
+static void update(ls_step *s)
+{
+    const ls_kernels *k = s->args.kernels;
+
+    k->norm2(s->args.stream, &(ls_norm2){.x = s->grads[s->root],
+                                         .partials = s->partials,
+                                         .result = s->norm,
+                                         .state = s->state,
+                                         .n = s->args.model->flat});
+    k->adamw(s->args.stream, &(ls_adamw){.w = s->state_memory[0],
+                                         .m = s->state_memory[1],
+                                         .v = s->state_memory[2],
+                                         .grad = s->grads[s->root],
+                                         .spans = s->spans,
+                                         .n_spans = s->args.model->n_params,
+                                         .state = s->state,
+                                         .result = s->norm});
+}
+
+/* Sum of n values along the perfect binary tree over their numbers; values are overwritten. */
+static double tree_sum(double *values, int64_t n)
+{
+    for (int64_t width = 1; width < n; width *= 2)
+        for (int64_t i = 0; i + width < n; i += 2 * width)
+            values[i] += values[i + width];
+    return values[0];
+}
+
+ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number, double lr,
+                      ls_clock *clock, ls_step_result *result_out)
+{
+    const ls_calls *calls = &step->args.calls;
+    int64_t tokens = calls->sequences * step->args.model->shape.T;
+    ls_step_state host_state = step_state(step, number, lr);
+    ls_norm_result norm;
+    ls_status st = LS_OK;
+
+    copy_batch(step, batch);
+    ls_clock_lap(clock, LS_PART_DATA);
+    gradients(step, batch, &host_state, clock);
+    update(step);
+    step->args.kernels->sum(
+        step->args.stream,
+        &(ls_sum){.x = step->losses, .out = step->sums, .n = tokens, .segments = calls->leaves});
+    ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
+                       calls->leaves * (int64_t)sizeof(double));
+    ls_stream_copy_out(step->args.stream, &norm, step->norm, sizeof norm);
+    LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
+    double sum = tree_sum(step->host_sums, calls->leaves);
+    *result_out = (ls_step_result){.loss = sum / (double)tokens,
+                                   .grad_norm = (double)norm.norm,
+                                   .lr = lr,
+                                   .finite = norm.bad_block < 0 && isfinite(sum)};
+    ls_clock_lap(clock, LS_PART_OPTIMIZER);
+out:
+    return st;
+}
+
+ls_status ls_step_blame(ls_step *step, int64_t number)
+{
+    const ls_model *model = step->args.model;
+    float *block = ls_mem_array(LS_NORM_BLOCK, sizeof *block);
+    ls_norm_result norm;
+    ls_status st;
+
+    if (!block)
+        return LS_ENOMEM;
+    ls_stream_copy_out(step->args.stream, &norm, step->norm, sizeof norm);
+    LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
+    if (norm.bad_block < 0) {
+        st = ls_fail(LS_ENUMERIC, "the loss of step %lld is not finite", (long long)number);
+        goto out;
+    }
+    int64_t first = norm.bad_block * LS_NORM_BLOCK;
+    int64_t n = ls_min_i64(LS_NORM_BLOCK, model->flat - first), k = 0;
+    ls_stream_copy_out(step->args.stream, block, (const float *)step->grads[step->root] + first,
+                       n * (int64_t)sizeof *block);
+    LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
+    while (k < n - 1 && isfinite(block[k]))
+        k++;
+    const ls_param *p = ls_model_param_at(model, first + k);
+    if (isfinite(block[k])) /* every element is finite, their squares are not */
+        st = ls_fail(LS_ENUMERIC, "the gradient of \"%s\" is too large for its norm in step %lld",
+                     p->name, (long long)number);
+    else
+        st = ls_fail(LS_ENUMERIC, "the gradient of \"%s\" holds %s at element %lld in step %lld",
+                     p->name, isnan(block[k]) ? "NaN" : "Inf", (long long)(first + k - p->first),
+                     (long long)number);
+    ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such steps.");
+out:
+    ls_mem_free(block);
+    return st;
+}
+
+ls_status ls_step_loss(ls_step *step, const int32_t *tokens, const int32_t *targets,
+                       int64_t sequences, double *sum_out)
+{
+    const ls_calls *calls = &step->args.calls;
+    int64_t T = step->args.model->shape.T, most = calls->group * calls->leaf;
+    double total = 0;
+    ls_status st = LS_OK;
+
+    for (int64_t done = 0; done < sequences; done += most) {
+        int64_t B = ls_min_i64(most, sequences - done), bytes = B * T * (int64_t)sizeof(int32_t);
+        ls_stream_copy_in(step->args.stream, step->tokens, tokens + done * T, bytes);
+        ls_stream_copy_in(step->args.stream, step->targets, targets + done * T, bytes);
+        ls_pass_loss(step->pass, &(ls_pass_call){.w = step->state_memory[0],
+                                                 .tokens = step->tokens,
+                                                 .targets = step->targets,
+                                                 .B = B,
+                                                 .T = T,
+                                                 .leaves = 1,
+                                                 .state = step->state,
+                                                 .losses = step->losses});
+        step->args.kernels->sum(
+            step->args.stream,
+            &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
+        ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
+                           B * (int64_t)sizeof(double));
+        LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
+        for (int64_t i = 0; i < B; i++) /* in order of sequences, however they are grouped */
+            total += step->host_sums[i];
+    }
+    *sum_out = total;
+out:
+    return st;
+}
+
+ls_step_arrays ls_step_state_arrays(const ls_step *step)
+{
+    return (ls_step_arrays){step->state_memory[0], step->state_memory[1], step->state_memory[2]};
+}
+
+ls_pass *ls_step_pass(const ls_step *step)
+{
+    return step->pass;
+}

@@ -1,0 +1,59 @@
+/* step.h -- one training step: leaves, the tree of their gradients, the norm, the update.
+ *
+ * The step owns the state of training on the device (weights, two moments, gradient buffers) and
+ * the small buffers around it. It does not know where batches come from or what happens between
+ * steps. */
+#pragma once
+#include "model/model.h"
+#include "model/pass.h"
+#include "plan/calls.h"
+#include "train/clock.h"
+
+LS_C_BEGIN
+
+typedef struct ls_step ls_step;
+
+typedef struct ls_step_args {
+    const ls_run *run; /* borrowed, as all of these */
+    const ls_model *model;
+    const ls_kernels *kernels;
+    ls_stream *stream;
+    ls_calls calls;
+} ls_step_args;
+
+/* The global batch of a step, in host memory. */
+typedef struct ls_step_batch {
+    const int32_t *tokens, *targets; /* [sequences, T] */
+    const int32_t *start;            /* likewise, or NULL */
+} ls_step_batch;
+
+typedef struct ls_step_result {
+    double loss;      /* mean over tokens, summed along the tree of leaves */
+    double grad_norm; /* before clipping */
+    double lr;
+    bool finite; /* false: gradient or loss is not; the update was not made */
+} ls_step_result;
+
+ls_status ls_step_open(ls_step **step_out, const ls_step_args *args);
+void ls_step_close(ls_step *step); /* NULL is allowed */
+
+/* Run step number `number` (from 0). Leaves the weights alone when the result is not finite. */
+ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number, double lr,
+                      ls_clock *clock, ls_step_result *result_out);
+
+/* After a step that was not finite: which tensor was the first to hold NaN or Inf, as an error
+ * (LS_ENUMERIC) that names it. */
+ls_status ls_step_blame(ls_step *step, int64_t number);
+
+/* Sum of the token losses of `sequences` windows (host memory, [sequences, T]), no gradients. */
+ls_status ls_step_loss(ls_step *step, const int32_t *tokens, const int32_t *targets,
+                       int64_t sequences, double *sum_out);
+
+/* Device pointers, model->flat elements each: weights and the optimizer's moments. */
+typedef struct ls_step_arrays {
+    float *w, *m, *v;
+} ls_step_arrays;
+ls_step_arrays ls_step_state_arrays(const ls_step *step);
+ls_pass *ls_step_pass(const ls_step *step);
+
+LS_C_END

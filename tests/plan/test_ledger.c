@@ -1,0 +1,27 @@
+/* test_ledger.c -- adding up, and what the kernel counts. */
+#include "harness.h"
+#include "plan/ledger.h"
+
+LS_TEST(ledger_adds_up_and_prints)
+{
+    ls_ledger ledger = {.count = 0};
+    ls_str text;
+
+    ls_ledger_add(&ledger, "weights", "why", 3 * LS_MIB);
+    ls_ledger_add(&ledger, "nothing", "left out", 0);
+    ls_ledger_add(&ledger, "gradients", "why", LS_MIB);
+    LS_CHECK_EQ(ls_ledger_total(&ledger), 4 * LS_MIB);
+    LS_CHECK_EQ(ls_ledger_bytes(&ledger, "gradients"), LS_MIB);
+    LS_CHECK_EQ(ls_ledger_bytes(&ledger, "nothing"), 0);
+    ls_str_init(&text);
+    ls_ledger_print(&ledger, &text);
+    LS_CHECK(strstr(text.p, "weights") && strstr(text.p, "75.0 %") && strstr(text.p, "4.0 MiB"));
+    ls_str_release(&text);
+}
+
+LS_TEST(ledger_reads_the_resident_size)
+{
+    int64_t now = ls_ledger_resident_bytes();
+
+    LS_CHECK(now > 0 && ls_ledger_peak_resident_bytes() >= now);
+}
