@@ -1,0 +1,75 @@
+"""nanogpt_small.py TEXT SEED -- the small task in PyTorch: the model and settings of bench/nanogpt_small.yaml.
+
+Windows are drawn at random as nanoGPT draws them; validation loss is the mean over the whole last tenth.
+"""
+import math, os, sys, time
+import torch, torch.nn as nn, torch.nn.functional as F
+
+L, C, H, T, B, V, STEPS = 4, 128, 4, 64, 12, 256, 2000
+torch.set_num_threads(len(os.sched_getaffinity(0)))
+torch.manual_seed(int(sys.argv[2]))
+data = torch.tensor(list(open(sys.argv[1], "rb").read()))
+cut = int(len(data) * 0.9)
+train, val = data[:cut], data[cut:]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n1, self.n2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        self.qkv, self.proj = nn.Linear(C, 3 * C), nn.Linear(C, C)
+        self.fc, self.out = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q, k, v = (z.view(b, t, H, C // H).transpose(1, 2) for z in self.qkv(self.n1(x)).split(C, 2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(b, t, C))
+        return x + self.out(F.gelu(self.fc(self.n2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(V, C), nn.Embedding(T, C)
+        self.blocks, self.norm = nn.ModuleList(Block() for _ in range(L)), nn.LayerNorm(C)
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                last = name.endswith(("proj.weight", "out.weight"))
+                nn.init.normal_(p, 0, 0.02 / math.sqrt(2 * L) if last else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(p)
+
+    def forward(self, x, y):
+        h = self.wte(x) + self.wpe.weight[: x.shape[1]]
+        for b in self.blocks:
+            h = b(h)
+        return F.cross_entropy((self.norm(h) @ self.wte.weight.t()).view(-1, V), y.reshape(-1))
+
+
+model = GPT()
+groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
+          {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
+opt = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99))
+began, times = time.perf_counter(), []
+for step in range(STEPS):
+    t0 = time.perf_counter()
+    lr = 1e-3 * (step + 1) / 100 if step < 100 else \
+        1e-4 + 0.5 * 9e-4 * (1 + math.cos(math.pi * (step - 100) / (STEPS - 101)))
+    for g in opt.param_groups:
+        g["lr"] = lr
+    at = torch.randint(len(train) - T - 1, (B,))
+    x = torch.stack([train[i:i + T] for i in at])
+    y = torch.stack([train[i + 1:i + T + 1] for i in at])
+    model(x, y).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    opt.step()
+    opt.zero_grad(set_to_none=True)
+    times.append(time.perf_counter() - t0)
+seconds = time.perf_counter() - began
+with torch.no_grad():
+    n = (len(val) - 1) // T
+    x, y = val[:n * T].view(n, T), val[1:n * T + 1].view(n, T)
+    total = sum(float(model(x[i:i + 64], y[i:i + 64])) * len(x[i:i + 64]) for i in range(0, n, 64))
+print("PyTorch %s seed %s: val loss %.4f, %.1f s, %.0f tokens/s" %
+      (torch.__version__, sys.argv[2], total / n, seconds, B * T / sorted(times)[len(times) // 2]))

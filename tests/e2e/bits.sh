@@ -1,0 +1,17 @@
+#!/bin/sh
+# Ordered mode: equal bits for threads, instruction sets and leaves per call.
+. "$LINESHAFT_ROOT/tests/lib.sh"
+small_run
+want=
+for set in device.threads=1 device.threads=2 device.threads=3 device.isa=avx2 device.isa=generic \
+    batch.group=2 batch.group=4; do
+    case $set in device.isa=avx2) grep -q avx2 /proc/cpuinfo || continue ;; esac
+    run 0 "$LINESHAFT" train run.yaml --json --set "$set" --set "out=o-$set" --set checkpoint.every=0
+    got="$(field summary weights_hash) $(field summary val_loss)"
+    [ -z "$want" ] && want=$got
+    [ "$got" = "$want" ] || fail "$set gives $got, expected $want"
+done
+# Fast mode agrees within a tolerance.
+run 0 "$LINESHAFT" train run.yaml --json --set train.reduce=fast --set out=fast
+python3 -c "a, b = $(field summary val_loss), ${want#* }; assert abs(a - b) < 2e-3 * b, (a, b)" ||
+    fail "fast mode strays"

@@ -1,0 +1,50 @@
+#!/bin/sh
+# A damaged checkpoint is passed over with a word about what that costs; a full disk loses nothing.
+. "$LINESHAFT_ROOT/tests/lib.sh"
+small_run
+run 0 "$LINESHAFT" train run.yaml --json --set checkpoint.keep=3
+want_hash=$(field summary weights_hash)
+newest=$(ls runs/small/checkpoints/step-*.json | tail -n 1)
+
+# One flipped byte in an object of the newest checkpoint only.
+object=$(ls -t $(find runs/small/checkpoints/objects -type f) | head -n 1)
+python3 - "$object" <<'PY'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(-9, 2)
+    b = f.read(1)
+    f.seek(-9, 2)
+    f.write(bytes([b[0] ^ 16]))
+PY
+run 4 "$LINESHAFT" ckpt verify runs/small
+run 0 "$LINESHAFT" train run.yaml --json
+says "damaged"
+[ "$(field start first_step)" -lt 40 ] || fail "a damaged checkpoint was loaded"
+[ "$(field summary weights_hash)" = "$want_hash" ] || fail "weights differ after falling back"
+
+# A truncated manifest.
+newest=$(ls runs/small/checkpoints/step-*.json | tail -n 1)
+head -c 200 "$newest" >cut && cp cut "$newest"
+run 0 "$LINESHAFT" train run.yaml --json
+[ "$(field summary weights_hash)" = "$want_hash" ] || fail "weights differ after a cut manifest"
+
+# A full disk while training: told, training goes on; at the end: an error, earlier ones intact.
+mkdir small-disk
+if mount -t tmpfs -o size=600k tmpfs small-disk 2>/dev/null; then
+    trap 'umount small-disk' EXIT
+    run 3 "$LINESHAFT" train run.yaml --json --set out=small-disk/run
+    says "MiB"
+    umount small-disk
+    trap - EXIT
+    mount -t tmpfs -o size=4m tmpfs small-disk && trap 'umount small-disk' EXIT
+    run 0 "$LINESHAFT" train run.yaml --json --set out=small-disk/run --set train.steps=12 \
+        --set train.schedule=constant
+    dd if=/dev/zero of=small-disk/fill bs=64k >/dev/null 2>&1
+    run 3 "$LINESHAFT" train run.yaml --json --set out=small-disk/run --set train.steps=14 \
+        --set train.schedule=constant
+    run 0 "$LINESHAFT" ckpt verify small-disk/run
+    rm small-disk/fill
+    run 0 "$LINESHAFT" train run.yaml --json --set out=small-disk/run --set train.steps=14 \
+        --set train.schedule=constant
+    [ "$(field start first_step)" = 12 ] || fail "the checkpoint before the full disk is gone"
+fi

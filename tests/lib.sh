@@ -1,0 +1,67 @@
+# lib.sh -- what the end-to-end tests share; sourced, not run.
+#
+# Each test runs in an empty scratch folder. LINESHAFT is the program; fail ends the test.
+set -u
+LINESHAFT=${LINESHAFT:-$LINESHAFT_ROOT/build/test/lineshaft}
+export NO_COLOR=1
+
+fail() {
+    echo "    $*" >&2
+    exit 1
+}
+
+# run STATUS COMMAND...: the command must exit with STATUS; its output is left in out and err.
+run() {
+    want=$1
+    shift
+    "$@" >out 2>err
+    got=$?
+    if [ "$got" != "$want" ]; then
+        echo "    exit $got, expected $want: $*" >&2
+        tail -n 20 out err >&2
+        exit 1
+    fi
+}
+
+# says TEXT: the last run's output or error contains it.
+says() {
+    grep -qF -- "$1" out err || {
+        echo "    expected \"$1\", got:" >&2
+        tail -n 20 out err >&2
+        exit 1
+    }
+}
+
+# field EVENT KEY [FILE]: that key of the last such event in a file of JSON lines.
+field() {
+    python3 - "$1" "$2" "${3:-out}" <<'PY'
+import json, sys
+event, key, path = sys.argv[1:]
+rows = [json.loads(line) for line in open(path)]
+print([row for row in rows if row["event"] == event][-1][key])
+PY
+}
+
+# losses [FILE]: "step loss" of every step event.
+losses() {
+    python3 - "${1:-out}" <<'PY'
+import json, sys
+for line in open(sys.argv[1]):
+    row = json.loads(line)
+    if row["event"] == "step":
+        print(row["step"], repr(row["loss"]))
+PY
+}
+
+# A run that takes about a second: small model, our own stories.
+small_run() {
+    cat >"${1:-run.yaml}" <<'YAML'
+name: small
+model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
+data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
+batch: {sequences: 6, leaf: 2, group: 1}
+train: {steps: 40, lr: 3e-3, schedule: cosine, warmup: 5, clip: 1.0, seed: 3}
+checkpoint: {every: 10, keep: 2}
+eval: {every: 20, sequences: 8, sample: "Once", sample_tokens: 16}
+YAML
+}

@@ -1,0 +1,231 @@
+/* test_step.c -- equal bits for threads, instruction sets and grouping; the ledger is exact. */
+#include <math.h>
+#include "base/mem.h"
+#include "harness.h"
+#include "model/decode.h"
+#include "model/tiny.h"
+#include "plan/memory.h"
+#include "train/step.h"
+
+enum { VOCAB = 19, STEPS = 4 };
+
+typedef struct outcome {
+    float *w; /* owned */
+    int64_t n;
+    double losses[STEPS];
+} outcome;
+
+/* Train a few steps from scratch and hand back weights and losses. */
+static outcome train(const ls_run *run, const char *isa, int threads)
+{
+    outcome result = {.w = NULL};
+    ls_step_args args = {.run = run};
+    ls_device *device;
+    ls_step *step;
+    ls_model model;
+    int64_t n = run->batch.sequences * run->model.context;
+    int32_t *tokens = ls_mem_array((size_t)n + 1, sizeof *tokens);
+
+    LS_CHECK_OK(ls_device_open(&device, "cpu", threads));
+    LS_CHECK_OK(ls_stream_create(&args.stream, device));
+    LS_CHECK_OK(ls_kernel_pick(isa, &args.kernels));
+    LS_CHECK_OK(ls_model_init(&model, run, VOCAB));
+    args.model = &model;
+    ls_calls_plan(run, &args.calls);
+    LS_CHECK_OK(ls_step_open(&step, &args));
+    float *w = ls_step_state_arrays(step).w;
+    for (int i = 0; i < model.n_params; i++)
+        ls_model_start(&model.params[i], 5, 0, model.params[i].count, w + model.params[i].first);
+    for (int i = 0; i < STEPS; i++) {
+        ls_clock clock;
+        ls_step_result r;
+        ls_tiny_tokens((uint32_t)i, n + 1, VOCAB, tokens);
+        ls_clock_begin(&clock);
+        LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, i,
+                                1e-2, &clock, &r));
+        LS_CHECK(r.finite);
+        result.losses[i] = r.loss;
+    }
+    result.n = model.flat;
+    result.w = ls_mem_array((size_t)result.n, sizeof *result.w);
+    memcpy(result.w, w, (size_t)result.n * sizeof *result.w);
+    ls_step_close(step);
+    ls_model_release(&model);
+    ls_stream_free(args.stream);
+    ls_device_close(device);
+    ls_mem_free(tokens);
+    return result;
+}
+
+static void check_equal(const outcome *want, outcome got, const char *what)
+{
+    for (int i = 0; i < STEPS; i++)
+        if (got.losses[i] != want->losses[i])
+            ls_test_fail(__FILE__, __LINE__, "%s: loss of step %d is %.17g, expected %.17g", what,
+                         i, got.losses[i], want->losses[i]);
+    for (int64_t i = 0; i < want->n; i++)
+        if (memcmp(&got.w[i], &want->w[i], sizeof got.w[i]) != 0)
+            ls_test_fail(__FILE__, __LINE__, "%s: weight %lld is %.9g, expected %.9g", what,
+                         (long long)i, (double)got.w[i], (double)want->w[i]);
+    ls_mem_free(got.w);
+}
+
+static ls_run hard_run(void)
+{
+    ls_run run = ls_tiny_run();
+
+    run.model.dropout = 0.1;
+    run.train.clip = 0.3; /* below the norm, so that clipping is at work */
+    return run;
+}
+
+LS_TEST_SECONDS(step_bits_do_not_depend_on_threads_or_instruction_set, 60)
+{
+    ls_run run = hard_run();
+    outcome want = train(&run, "generic", 1);
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+
+    for (int i = 0; i < n; i++)
+        for (int threads = 1; threads <= 3; threads++) {
+            char what[64];
+            snprintf(what, sizeof what, "%s, %d threads", list[i]->name, threads);
+            if (strcmp(list[i]->name, "reference") != 0)
+                check_equal(&want, train(&run, list[i]->name, threads), what);
+        }
+    ls_mem_free(want.w);
+}
+
+LS_TEST_SECONDS(step_bits_do_not_depend_on_grouping, 60)
+{
+    static const int64_t sequences[] = {8, 6, 5, 7, 1};
+
+    for (size_t k = 0; k < LS_COUNT(sequences); k++) {
+        ls_run run = hard_run();
+        run.batch.sequences = sequences[k];
+        outcome want = train(&run, "auto", 1);
+        for (int64_t group = 2; group <= 8; group *= 2) {
+            char what[64];
+            snprintf(what, sizeof what, "%lld leaves, group %lld", (long long)sequences[k],
+                     (long long)group);
+            run.batch.group = group;
+            check_equal(&want, train(&run, "auto", 2), what);
+        }
+        ls_mem_free(want.w);
+    }
+}
+
+LS_TEST(step_fast_mode_stays_close_to_ordered)
+{
+    ls_run run = ls_tiny_run();
+    outcome ordered = train(&run, "auto", 1);
+
+    run.train.reduce = LS_REDUCE_FAST;
+    for (int64_t group = 1; group <= 4; group += 3) {
+        run.batch.group = group;
+        outcome fast = train(&run, "auto", 2);
+        for (int i = 0; i < STEPS; i++)
+            LS_CHECK_NEAR(fast.losses[i], ordered.losses[i], 1e-4 * ordered.losses[i]);
+        ls_mem_free(fast.w);
+    }
+    ls_mem_free(ordered.w);
+}
+
+LS_TEST(step_learns_one_batch_by_heart)
+{
+    ls_run run = ls_tiny_run();
+    int32_t tokens[6 * 13 + 1];
+    ls_step_args args = {.run = &run};
+    ls_device *device;
+    ls_model model;
+    ls_step *step;
+    ls_step_result r;
+
+    LS_CHECK_OK(ls_device_open(&device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&args.stream, device));
+    LS_CHECK_OK(ls_kernel_pick("auto", &args.kernels));
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    args.model = &model;
+    ls_calls_plan(&run, &args.calls);
+    LS_CHECK_OK(ls_step_open(&step, &args));
+    for (int i = 0; i < model.n_params; i++)
+        ls_model_start(&model.params[i], 5, 0, model.params[i].count,
+                       ls_step_state_arrays(step).w + model.params[i].first);
+    ls_tiny_tokens(1, 6 * 13 + 1, VOCAB, tokens);
+    for (int i = 0; i < 120; i++) {
+        ls_clock clock;
+        ls_clock_begin(&clock);
+        LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, i,
+                                1e-2, &clock, &r));
+    }
+    LS_CHECK(r.loss < 0.3);
+
+    /* Weights that are not numbers: the update is not made, and the first bad tensor is named. */
+    float *w = ls_step_state_arrays(step).w, kept = w[0];
+    ls_clock clock;
+    ls_clock_begin(&clock);
+    w[model.blocks[1].fc_b] = NAN;
+    LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 120,
+                            1e-2, &clock, &r));
+    LS_CHECK(!r.finite && w[0] == kept);
+    LS_CHECK_FAILS(ls_step_blame(step, 120), LS_ENUMERIC, "transformer.");
+    ls_step_close(step);
+    ls_model_release(&model);
+    ls_stream_free(args.stream);
+    ls_device_close(device);
+}
+
+LS_TEST(step_uses_the_bytes_that_the_ledger_predicts)
+{
+    for (int64_t group = 1; group <= 4; group *= 2) {
+        ls_run run = hard_run();
+        ls_step_args args = {.run = &run};
+        ls_ledger ledger;
+        ls_device *device;
+        ls_decode *decode;
+        ls_model model;
+        ls_step *step;
+
+        run.batch.group = group;
+        LS_CHECK_OK(ls_device_open(&device, "cpu", 2));
+        LS_CHECK_OK(ls_stream_create(&args.stream, device));
+        LS_CHECK_OK(ls_kernel_pick("auto", &args.kernels));
+        LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+        args.model = &model;
+        ls_calls_plan(&run, &args.calls);
+        ls_memory_predict(
+            &(ls_memory_args){.run = &run, .model = &model, .kernels = args.kernels, .threads = 2},
+            &ledger);
+        LS_CHECK_OK(ls_step_open(&step, &args));
+        LS_CHECK_OK(ls_decode_open(&decode, &model, ls_step_pass(step), args.stream));
+        LS_CHECK_EQ(ls_device_used_bytes(device),
+                    ls_ledger_total(&ledger) - ls_ledger_bytes(&ledger, "threads"));
+        ls_decode_close(decode);
+        ls_step_close(step);
+        ls_model_release(&model);
+        ls_stream_free(args.stream);
+        ls_device_close(device);
+    }
+}
+
+LS_TEST(step_refuses_what_does_not_fit_and_says_what_would)
+{
+    ls_run run = ls_tiny_run();
+    const ls_kernels *kernels;
+    ls_ledger ledger;
+    ls_model model;
+
+    run.batch.group = 4;
+    run.checkpoint.every = 10;
+    LS_CHECK_OK(ls_kernel_pick("auto", &kernels));
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    ls_memory_args args = {.run = &run, .model = &model, .kernels = kernels, .threads = 1};
+    ls_memory_predict(&args, &ledger);
+    int64_t total = ls_ledger_total(&ledger);
+    LS_CHECK_OK(ls_memory_check(&args, &ledger, total));
+    LS_CHECK_FAILS(ls_memory_check(&args, &ledger, total - 1), LS_ENOMEM, "MiB are free");
+    LS_CHECK(strstr(ls_err_last()->hint, "It fits with batch.group: 1"));
+    LS_CHECK_FAILS(ls_memory_check(&args, &ledger, 1), LS_ENOMEM, "this run needs");
+    LS_CHECK(strstr(ls_err_last()->hint, "smaller model"));
+    ls_model_release(&model);
+}
