@@ -21,8 +21,11 @@ ls_status ls_device_open(ls_device **device_out, const char *kind, int threads)
             ops = devices[i];
         }
     }
-    if (!ops)
-        return ls_fail(LS_EUSAGE, "there is no device \"%s\"", kind);
+    if (!ops) {
+        ls_fail(LS_EUSAGE, "there is no device \"%s\"", kind);
+        ls_err_hint("Choose \"auto\" or \"cpu\".");
+        return LS_EUSAGE;
+    }
     ls_device *device = ls_mem_alloc(sizeof *device);
     if (!device)
         return LS_ENOMEM;
@@ -61,7 +64,9 @@ ls_status ls_device_alloc(ls_device *device, int64_t bytes, const char *what, vo
     while (slot < LS_DEVICE_BUFFERS && device->buffers[slot].memory)
         slot++;
     LS_BUG_IF(slot == LS_DEVICE_BUFFERS, "more than %d device buffers", LS_DEVICE_BUFFERS);
-    bytes = ls_round_up(ls_max_i64(bytes, 1), 4096);
+    LS_BUG_IF(bytes < 0, "the size of %s has overflowed", what);
+    if (bytes <= INT64_MAX - LS_DEVICE_PAGE)
+        bytes = ls_round_up(ls_max_i64(bytes, 1), LS_DEVICE_PAGE);
     void *memory = device->ops->alloc(device, bytes);
     if (!memory) {
         ls_device_info info = ls_device_describe(device);
@@ -122,19 +127,27 @@ ls_device *ls_stream_device(const ls_stream *stream)
     return stream->device;
 }
 
+/* Work after a failure is dropped: it would read what was never written. */
+static void copy(ls_stream *stream, void *dst, const void *src, int64_t bytes)
+{
+    LS_BUG_IF(bytes < 0, "a copy of %lld bytes", (long long)bytes);
+    if (bytes && !stream->failed)
+        stream->device->ops->copy(stream, dst, src, bytes);
+}
+
 void ls_stream_copy_in(ls_stream *stream, void *device_dst, const void *host_src, int64_t bytes)
 {
-    stream->device->ops->copy(stream, device_dst, host_src, bytes);
+    copy(stream, device_dst, host_src, bytes);
 }
 
 void ls_stream_copy_out(ls_stream *stream, void *host_dst, const void *device_src, int64_t bytes)
 {
-    stream->device->ops->copy(stream, host_dst, device_src, bytes);
+    copy(stream, host_dst, device_src, bytes);
 }
 
 void ls_stream_copy(ls_stream *stream, void *device_dst, const void *device_src, int64_t bytes)
 {
-    stream->device->ops->copy(stream, device_dst, device_src, bytes);
+    copy(stream, device_dst, device_src, bytes);
 }
 
 ls_status ls_stream_sync(ls_stream *stream, int64_t deadline_ns)

@@ -16,7 +16,7 @@ typedef struct ls_device ls_device;
 typedef struct ls_stream ls_stream;
 
 typedef struct ls_device_info {
-    char name[96];    /* "cpu: Intel Xeon, 2 threads, avx512" */
+    char name[96];    /* "cpu: Intel Xeon, 2 threads" */
     bool host_memory; /* device pointers are host pointers */
     int threads;      /* 1 on a GPU */
     int64_t free_bytes, total_bytes;
@@ -24,7 +24,7 @@ typedef struct ls_device_info {
 
 /* kind: "auto", "cpu". threads 0: as many as this process may use. */
 ls_status ls_device_open(ls_device **device_out, const char *kind, int threads);
-void ls_device_close(ls_device *device); /* NULL is allowed; frees nothing that is still in use */
+void ls_device_close(ls_device *device); /* NULL is allowed; memory still in use is a bug */
 ls_device_info ls_device_describe(const ls_device *device);
 
 /* Zeroed memory, aligned to 4096 bytes, resident at once (so that used bytes are predicted bytes).
@@ -40,7 +40,7 @@ ls_status ls_stream_create(ls_stream **stream_out, ls_device *device);
 void ls_stream_free(ls_stream *stream); /* NULL is allowed */
 ls_device *ls_stream_device(const ls_stream *stream);
 
-/* Queued copies; host memory must stay valid until the next sync. */
+/* Queued copies of ranges that do not overlap; host memory must stay valid until the next sync. */
 void ls_stream_copy_in(ls_stream *stream, void *device_dst, const void *host_src, int64_t bytes);
 void ls_stream_copy_out(ls_stream *stream, void *host_dst, const void *device_src, int64_t bytes);
 void ls_stream_copy(ls_stream *stream, void *device_dst, const void *device_src, int64_t bytes);

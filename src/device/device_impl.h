@@ -18,7 +18,7 @@ typedef struct ls_device_ops {
     ls_status (*sync)(ls_stream *stream, int64_t deadline_ns);
 } ls_device_ops;
 
-enum { LS_DEVICE_BUFFERS = 256 };
+enum { LS_DEVICE_BUFFERS = 256, LS_DEVICE_PAGE = 4096 };
 
 struct ls_device {
     const ls_device_ops *ops;

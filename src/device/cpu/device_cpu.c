@@ -1,10 +1,11 @@
 /* device_cpu.c -- the CPU as a device: anonymous mappings, a team of threads, work done at once.
  *
  * Memory is touched when it is allocated (MAP_POPULATE), so that a run that does not fit fails
- * before the first step, and the bytes the kernel counts are the bytes of the ledger. */
+ * before the first step, and the bytes the kernel counts are the bytes of the ledger. What is asked
+ * for is first compared with what is free, because populating too much is not refused: it ends in
+ * the kernel's out-of-memory killer. Free is the least of the machine's and the container's. */
 #include "device/device_impl.h"
 
-#include <errno.h>
 #include <sys/mman.h>
 
 static const char *never(void)
@@ -20,13 +21,72 @@ static void *map_memory(int64_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+/* The number after name (and any ':') on its line of a file like /proc/meminfo or memory.stat; with
+ * name "" the first number of the file. -1 when there is none ("max" in a cgroup's limit). */
+static int64_t number_in(const char *folder, const char *file, const char *name)
+{
+    char path[256], line[256];
+    size_t len = strlen(name);
+    long long value = -1;
+
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *p = line + len;
+        if (strncmp(line, name, len) != 0 || (len && *p != ':' && *p != ' '))
+            continue;
+        if (sscanf(p + (*p == ':'), "%lld", &value) != 1)
+            value = -1;
+        break;
+    }
+    if (f)
+        fclose(f);
+    return (int64_t)value;
+}
+
+/* What the container may still use, and its limit; INT64_MAX where it has none. Cached file pages
+ * count as used there but are given up on demand. root is /sys/fs/cgroup. */
+static void container_room(const char *root, int64_t *free_out, int64_t *total_out)
+{
+    char v1[200];
+    int64_t limit = number_in(root, "memory.max", "");
+    int64_t used = number_in(root, "memory.current", "");
+    int64_t cached = number_in(root, "memory.stat", "inactive_file");
+
+    *free_out = *total_out = INT64_MAX;
+    if (used < 0) { /* cgroup version 1 */
+        snprintf(v1, sizeof v1, "%s/memory", root);
+        limit = number_in(v1, "memory.limit_in_bytes", "");
+        used = number_in(v1, "memory.usage_in_bytes", "");
+        cached = number_in(v1, "memory.stat", "total_inactive_file");
+    }
+    if (limit < 0 || used < 0)
+        return;
+    *total_out = limit;
+    used -= ls_min_i64(ls_max_i64(cached, 0), used);
+    *free_out = ls_max_i64(limit - used, 0);
+}
+
+static void memory_room(int64_t *free_out, int64_t *total_out)
+{
+    container_room("/sys/fs/cgroup", free_out, total_out);
+    *free_out = ls_min_i64(*free_out, number_in("/proc", "meminfo", "MemAvailable") * LS_KIB);
+    *total_out = ls_min_i64(*total_out, number_in("/proc", "meminfo", "MemTotal") * LS_KIB);
+    *free_out = ls_min_i64(*free_out, *total_out);
+}
+
 static ls_status cpu_open(ls_device *device, int threads)
 {
+    int64_t free_bytes, total_bytes, bytes;
+
     device->threads = threads > 0 ? threads : ls_pool_cores();
-    device->thread_scratch = map_memory((int64_t)device->threads * LS_STREAM_THREAD_BYTES);
+    bytes = (int64_t)device->threads * LS_STREAM_THREAD_BYTES;
+    memory_room(&free_bytes, &total_bytes);
+    device->thread_scratch = bytes > free_bytes ? NULL : map_memory(bytes);
     if (!device->thread_scratch)
-        return ls_fail_sys(LS_ENOMEM, "cannot allocate scratch memory for %d threads",
-                           device->threads);
+        return ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %d threads: %.1f MiB are free",
+                       (double)bytes / (double)LS_MIB, device->threads,
+                       (double)free_bytes / (double)LS_MIB);
     return ls_pool_create(&device->pool, device->threads);
 }
 
@@ -37,7 +97,7 @@ static void cpu_close(ls_device *device)
         munmap(device->thread_scratch, (size_t)device->threads * LS_STREAM_THREAD_BYTES);
 }
 
-/* "Model name : Intel(R) ..." of the first core. */
+/* "model name : Intel(R) ..." of the first core. */
 static void cpu_model(char *name_out, size_t cap)
 {
     char line[256];
@@ -49,48 +109,33 @@ static void cpu_model(char *name_out, size_t cap)
         if (strncmp(line, "model name", 10) != 0 || !colon)
             continue;
         line[strcspn(line, "\n")] = '\0';
-        snprintf(name_out, cap, "%s", colon + 2);
+        colon += 1 + strspn(colon + 1, " \t");
+        if (*colon)
+            snprintf(name_out, cap, "%s", colon);
         break;
     }
     if (f)
         fclose(f);
 }
 
-static int64_t meminfo_bytes(const char *field)
-{
-    char line[128];
-    long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-
-    while (f && fgets(line, sizeof line, f))
-        if (strncmp(line, field, strlen(field)) == 0 &&
-            sscanf(line + strlen(field), ": %lld", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return (int64_t)kib * LS_KIB;
-}
-
 static void cpu_describe(const ls_device *device, ls_device_info *info_out)
 {
     char model[64];
 
-    (void)device;
     cpu_model(model, sizeof model);
-    snprintf(info_out->name, sizeof info_out->name, "cpu: %s", model);
+    snprintf(info_out->name, sizeof info_out->name, "cpu: %s, %d thread%s", model, device->threads,
+             device->threads == 1 ? "" : "s");
     info_out->host_memory = true;
-    info_out->free_bytes = meminfo_bytes("MemAvailable");
-    info_out->total_bytes = meminfo_bytes("MemTotal");
+    memory_room(&info_out->free_bytes, &info_out->total_bytes);
 }
 
 static void *cpu_alloc(ls_device *device, int64_t bytes)
 {
-    ls_device_info info = {0};
+    int64_t free_bytes, total_bytes;
 
-    cpu_describe(device, &info);
-    if (bytes > info.free_bytes) /* MAP_POPULATE would call the kernel's killer, not fail */
-        return NULL;
-    return map_memory(bytes);
+    (void)device;
+    memory_room(&free_bytes, &total_bytes);
+    return bytes > free_bytes ? NULL : map_memory(bytes);
 }
 
 static void cpu_free(ls_device *device, void *memory, int64_t bytes)
