@@ -27,6 +27,11 @@ void ls_arena_release(ls_arena *arena)
 void *ls_arena_alloc(ls_arena *arena, size_t bytes)
 {
     struct ls_arena_chunk *c = arena->chunks;
+
+    if (bytes > PTRDIFF_MAX - sizeof *c - _Alignof(max_align_t)) { /* the sums below would wrap */
+        ls_fail(LS_ENOMEM, "cannot allocate %zu bytes", bytes);
+        return NULL;
+    }
     size_t need = (size_t)ls_round_up((int64_t)(bytes ? bytes : 1), _Alignof(max_align_t));
 
     if (!c || c->cap - c->used < need) {
@@ -62,6 +67,8 @@ char *ls_arena_printf(ls_arena *arena, const char *fmt, ...)
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, again);
     va_end(again);
+    if (n < 0)
+        ls_fail(LS_EFAIL, "cannot format \"%s\"", fmt);
     char *text = n < 0 ? NULL : ls_arena_alloc(arena, (size_t)n + 1);
     if (text)
         vsnprintf(text, (size_t)n + 1, fmt, ap);

@@ -16,6 +16,7 @@ void ls_arena_release(ls_arena *arena); /* leaves it empty and usable */
 /* bytes, zeroed, aligned for any type; NULL with an LS_ENOMEM record. */
 void *ls_arena_alloc(ls_arena *arena, size_t bytes);
 char *ls_arena_strdup(ls_arena *arena, const char *text);
+/* Also NULL, with an LS_EFAIL record, when fmt cannot be filled (a character the locale lacks). */
 char *ls_arena_printf(ls_arena *arena, const char *fmt, ...) LS_PRINTF(2, 3);
 
 LS_C_END

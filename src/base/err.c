@@ -10,7 +10,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
-enum { DOING_DEPTH = 6, DOING_CHARS = 160 };
+enum { DOING_DEPTH = 6, DOING_CHARS = 160, LONGEST = 8192 };
 
 static _Thread_local ls_err_record last;
 static _Thread_local char doing_stack[DOING_DEPTH][DOING_CHARS];
@@ -28,21 +28,35 @@ static void join_doing(char *out, size_t cap)
     }
 }
 
+/* A path may be thousands of bytes long, and the reason stands at the end: what does not fit is cut
+ * out of the middle. */
+static void keep_ends(char *out, size_t cap, const char *text)
+{
+    size_t n = strlen(text), head = cap / 2, tail = cap - 1 - head - 3;
+
+    if (n < cap)
+        memcpy(out, text, n + 1);
+    else
+        snprintf(out, cap, "%.*s...%s", (int)head, text, text + n - tail);
+}
+
 ls_status ls_err_raise(ls_status code, const char *file, int line, bool add_errno, const char *fmt,
                        ...)
 {
     int saved = errno;
+    char text[LONGEST]; /* apart from the record, whose own text may be among the arguments */
     va_list ap;
 
+    va_start(ap, fmt);
+    int n = vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (add_errno && n >= 0 && (size_t)n < sizeof text)
+        snprintf(text + n, sizeof text - (size_t)n, ": %s", strerror(saved));
     last.code = code;
     last.file = file;
     last.line = line;
     last.hint[0] = '\0';
-    va_start(ap, fmt);
-    int n = vsnprintf(last.text, sizeof last.text, fmt, ap);
-    va_end(ap);
-    if (add_errno && n >= 0 && (size_t)n < sizeof last.text)
-        snprintf(last.text + n, sizeof last.text - (size_t)n, ": %s", strerror(saved));
+    keep_ends(last.text, sizeof last.text, n < 0 ? fmt : text);
     join_doing(last.doing, sizeof last.doing);
     errno = saved;
     return code;
@@ -50,11 +64,13 @@ ls_status ls_err_raise(ls_status code, const char *file, int line, bool add_errn
 
 void ls_err_hint(const char *fmt, ...)
 {
+    char text[LONGEST];
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(last.hint, sizeof last.hint, fmt, ap);
+    int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    keep_ends(last.hint, sizeof last.hint, n < 0 ? fmt : text);
 }
 
 void ls_err_doing(const char *fmt, ...)

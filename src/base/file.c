@@ -18,6 +18,7 @@ ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out)
 {
     ls_status st = LS_OK;
     struct stat info;
+    size_t before = text_out->len;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0)
@@ -30,7 +31,7 @@ ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out)
         st = ls_fail(LS_EIO, "cannot read \"%s\": it is a folder", path);
         goto out;
     }
-    for (;;) {
+    while (!text_out->failed) {
         char block[65536];
         ssize_t n = read(fd, block, sizeof block);
         if (n < 0 && errno == EINTR)
@@ -41,7 +42,7 @@ ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out)
         }
         if (n == 0)
             break;
-        if ((int64_t)text_out->len + n > limit_bytes) {
+        if ((int64_t)(text_out->len - before) > limit_bytes - n) {
             st =
                 ls_fail(LS_EDATA, "\"%s\" is longer than %lld bytes", path, (long long)limit_bytes);
             goto out;
@@ -51,6 +52,8 @@ ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out)
     st = ls_str_status(text_out);
 out:
     close(fd);
+    if (st != LS_OK && text_out->len > before)
+        text_out->p[text_out->len = before] = '\0';
     return st;
 }
 
@@ -58,7 +61,7 @@ ls_status ls_file_map_open(ls_file_map *map, const char *path)
 {
     ls_status st = LS_OK;
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe must not hold us */
 
     *map = (ls_file_map){.bytes = NULL};
     if (fd < 0)
@@ -215,32 +218,34 @@ ls_status ls_file_lock(const char *path, int *fd_out)
 {
     char text[160] = "";
     char host[64] = "";
+    ls_status st;
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
 
     if (fd < 0)
         return ls_fail_sys(LS_EIO, "cannot open lock \"%s\"", path);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        ls_status st;
+    if (LS_FAULT("file.lock") ? (errno = ENOLCK, true) : flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) {
+            st = ls_fail_sys(LS_EIO, "cannot lock \"%s\"", path);
+            goto out;
+        }
         ssize_t n = pread(fd, text, sizeof text - 1, 0);
         text[n > 0 ? n : 0] = '\0';
         text[strcspn(text, "\n")] = '\0';
-        if (errno == EWOULDBLOCK || n >= 0)
-            st = ls_fail(LS_EBUSY, "\"%s\" is held by another process (%s)", path,
-                         text[0] ? text : "unknown");
-        else
-            st = ls_fail_sys(LS_EIO, "cannot lock \"%s\"", path);
-        close(fd);
-        return st;
+        st = ls_fail(LS_EBUSY, "\"%s\" is held by another process (%s)", path,
+                     text[0] ? text : "unknown");
+        goto out;
     }
     gethostname(host, sizeof host - 1);
     int n = snprintf(text, sizeof text, "pid %d on %s\n", (int)getpid(), host);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)n, 0) != n) {
-        ls_status st = ls_fail_sys(LS_EIO, "cannot write lock \"%s\"", path);
-        close(fd);
-        return st;
+        st = ls_fail_sys(LS_EIO, "cannot write lock \"%s\"", path);
+        goto out;
     }
     *fd_out = fd;
     return LS_OK;
+out:
+    close(fd);
+    return st;
 }
 
 void ls_file_unlock(int fd)
@@ -251,16 +256,23 @@ void ls_file_unlock(int fd)
 
 ls_status ls_file_glob(const char *pattern, ls_str *names_out, int *count_out)
 {
-    glob_t found;
+    ls_status st = LS_OK;
+    glob_t found = {0};
     int rc = glob(pattern, 0, NULL, &found);
 
-    if (rc == GLOB_NOMATCH)
-        return ls_fail(LS_EIO, "no file matches \"%s\"", pattern);
-    if (rc != 0)
-        return ls_fail_sys(LS_EIO, "cannot look for files that match \"%s\"", pattern);
+    if (rc == GLOB_NOMATCH) {
+        st = ls_fail(LS_EIO, "no file matches \"%s\"", pattern);
+        goto out;
+    }
+    if (rc != 0) {
+        st = ls_fail_sys(LS_EIO, "cannot look for files that match \"%s\"", pattern);
+        goto out;
+    }
     for (size_t i = 0; i < found.gl_pathc; i++)
         ls_str_append_bytes(names_out, found.gl_pathv[i], strlen(found.gl_pathv[i]) + 1);
+    LS_TRY(st, ls_str_status(names_out), out);
     *count_out = (int)found.gl_pathc;
+out:
     globfree(&found);
-    return ls_str_status(names_out);
+    return st;
 }

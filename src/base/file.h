@@ -9,7 +9,8 @@
 
 LS_C_BEGIN
 
-/* The whole file, appended to text_out; refuses files longer than limit_bytes. */
+/* The whole file, appended to text_out; LS_EDATA for a file longer than limit_bytes. When it fails,
+ * text_out holds what it held. */
 ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out);
 
 /* A file mapped read-only. Empty files map to len 0 and a valid pointer. */
@@ -39,8 +40,9 @@ bool ls_file_is_dir(const char *path);
  * nearest existing folder above counts. */
 ls_status ls_file_free_bytes(const char *path, int64_t *bytes_out);
 
-/* Hold path as a lock for the life of the process (flock; the kernel drops it on kill -9). The file
- * holds pid and host for the message of whoever comes second: LS_EBUSY. */
+/* Hold path as a lock for the life of the process (flock; the kernel drops it on kill -9). A
+ * child made by fork() without exec shares it and keeps it alive. The file holds pid and host for
+ * the message of whoever comes second: LS_EBUSY. */
 ls_status ls_file_lock(const char *path, int *fd_out);
 void ls_file_unlock(int fd);
 

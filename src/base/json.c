@@ -15,6 +15,7 @@ static void before_value(ls_json *json)
         return;
     }
     LS_BUG_IF(json->depth && json->open[json->depth] == '{', "a JSON value without a key");
+    LS_BUG_IF(json->depth == 0 && json->comma[0], "a second JSON value after the first");
     if (json->comma[json->depth])
         ls_str_append_char(json->out, ',');
     json->comma[json->depth] = true;
@@ -22,6 +23,7 @@ static void before_value(ls_json *json)
 
 void ls_json_open(ls_json *json, char bracket)
 {
+    LS_BUG_IF(bracket != '{' && bracket != '[', "JSON has no bracket '%c'", bracket);
     before_value(json);
     json->depth++;
     LS_BUG_IF(json->depth >= (int)LS_COUNT(json->open), "JSON nested too deeply");

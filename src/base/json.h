@@ -2,7 +2,7 @@
  *
  * The writer appends to a string and never touches the heap beyond that string's growth, so a step
  * event costs nothing once the string has grown. It cannot produce an unbalanced text: a wrong call
- * is a bug and aborts. */
+ * is a bug and aborts. One begin, one value; begin again for the next line. */
 #pragma once
 #include "base/str.h"
 

@@ -30,8 +30,10 @@ void *ls_mem_array(size_t count, size_t size)
 {
     size_t bytes;
 
-    if (__builtin_mul_overflow(count, size, &bytes))
-        return checked(NULL, SIZE_MAX);
+    if (__builtin_mul_overflow(count, size, &bytes)) {
+        ls_fail(LS_ENOMEM, "cannot allocate %zu times %zu bytes", count, size);
+        return NULL;
+    }
     return ls_mem_alloc(bytes);
 }
 

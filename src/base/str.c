@@ -73,6 +73,8 @@ void ls_str_vprintf(ls_str *s, const char *fmt, va_list ap)
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, again);
     va_end(again);
+    if (n < 0) /* a character that the locale lacks: lost as an append without memory is */
+        s->failed = true;
     if (n <= 0)
         return;
     ls_str_reserve(s, s->len + (size_t)n + 1);

@@ -37,3 +37,40 @@ LS_TEST(str_distance_counts_edits)
     LS_CHECK_EQ(ls_str_distance("bacth", "batch"), 2);
     LS_CHECK_EQ(ls_str_distance("", "abc"), 3);
 }
+
+/* A character that the C locale cannot write is lost, and the string says so. */
+LS_TEST(str_printf_that_cannot_be_formatted_is_not_silent)
+{
+    ls_str s;
+
+    ls_str_init(&s);
+    ls_str_append(&s, "kept");
+    ls_str_printf(&s, "%ls", L"\x1f600");
+    LS_CHECK(ls_str_status(&s) != LS_OK);
+    LS_CHECK_STR(s.p, "kept");
+    ls_str_release(&s);
+}
+
+LS_TEST(str_clear_keeps_the_capacity)
+{
+    ls_str s;
+
+    ls_str_init(&s);
+    ls_str_clear(&s);
+    ls_str_reserve(&s, 1000);
+    LS_CHECK_STR(s.p, "");
+    uint64_t calls = ls_mem_calls();
+    for (int i = 0; i < 10; i++) {
+        ls_str_clear(&s);
+        for (int k = 0; k < 999; k++)
+            ls_str_append_char(&s, 'x');
+    }
+    LS_CHECK_EQ(s.len, 999);
+    LS_CHECK_EQ(ls_mem_calls(), calls);
+    ls_str_append_bytes(&s, "a\0b", 3);
+    LS_CHECK_EQ(s.len, 1002);
+    LS_CHECK(memcmp(s.p + 999, "a\0b", 4) == 0);
+    ls_str_append_bytes(&s, NULL, 0);
+    LS_CHECK_EQ(s.len, 1002);
+    ls_str_release(&s);
+}
