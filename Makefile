@@ -3,7 +3,7 @@
 #   make            the program, ./lineshaft
 #   make demo       install what is missing, build, train a small model, let it talk
 #   make test       install what is missing, build, run all tests
-#   make check      format, layers, headers, asan, tsan, fuzz: what .ci/run adds to the tests
+#   make check      format, layers, headers, clang, asan, tsan, fuzz: what .ci/run adds to the tests
 #   make help       all targets
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := all
@@ -39,12 +39,12 @@ endif
 CFLAGS += $(BASE_FLAGS) $(WARN) $(MODE_FLAGS_$(MODE)) $(PKG_CFLAGS)
 LDFLAGS += -pthread $(filter -fsanitize=address% -fsanitize=thread,$(MODE_FLAGS_$(MODE)))
 
-PKGS := yaml-0.1 jansson libzstd zlib libxxhash
+PKGS := yaml-0.1 jansson libzstd zlib libxxhash libisal
 ifeq ($(filter clean help deps,$(MAKECMDGOALS)),)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 endif
-LIBS := $(PKG_LIBS) -lisal -lm
+LIBS := $(PKG_LIBS) -lm
 
 # --- sources -----------------------------------------------------------------------------------
 # Files under kernel/cpu/simd are written once over kernel/cpu/simd/vec.h and compiled once per
@@ -102,6 +102,8 @@ $(B)/kernel/cpu/simd/%.$(1).o: src/kernel/cpu/simd/%.c
 	@$$(CC) $$(CFLAGS) $$(if $$(filter release test,$$(MODE)),$$(SIMD_OPT)) $$(ISA_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call simd_rule,$(isa))))
+# A missing library is said by name, before the first compiler error.
+$(LIB_OBJ) $(MAIN_OBJ) $(TEST_OBJ): | libraries
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 
 .PHONY: FORCE

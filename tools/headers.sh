@@ -2,16 +2,23 @@
 # headers.sh -- each header compiles alone, in C and in C++ (those with LS_C_BEGIN).
 set -eu
 cd "$(dirname "$0")/.."
+cc=${CC:-gcc}
+alone() { # alone HEADER COMPILER STANDARD LANGUAGE
+    case $1 in */simd/*) isa=-DLS_ISA=generic ;; *) isa=-DLS_NO_ISA ;; esac
+    printf '#include "%s"\n' "$1" | "$2" "-std=$3" -D_GNU_SOURCE -I. -Isrc -Itests $isa -Wall \
+        -Wextra -Werror -fsyntax-only -x "$4" - && return
+    echo "$1 does not compile alone in $3"
+    return 1
+}
 bad=0
-for h in $(find src tests -name '*.h' | sort); do
-    case $h in */simd/*) extra="-DLS_ISA=generic" ;; *) extra= ;; esac
-    # shellcheck disable=SC2086
-    printf '#include "%s"\n' "$h" | ${CC:-gcc} -std=c17 -D_GNU_SOURCE -I. -Isrc -Itests $extra -Wall -Wextra \
-        -fsyntax-only -x c - || { echo "$h does not compile alone in C"; bad=1; }
-    grep -q LS_C_BEGIN "$h" || continue
-    # shellcheck disable=SC2086
-    printf '#include "%s"\n' "$h" | g++ -std=c++17 -D_GNU_SOURCE -I. -Isrc $extra -Wall -Wextra -fsyntax-only \
-        -x c++ - || { echo "$h does not compile alone in C++"; bad=1; }
-done
+list=$(mktemp)
+find src tests -name '*.h' | sort >"$list"
+while read -r h; do
+    alone "$h" "$cc" c17 c || bad=1
+    if grep -q LS_C_BEGIN "$h"; then
+        alone "$h" g++ c++17 c++ || bad=1
+    fi
+done <"$list"
+rm -f "$list"
 [ $bad = 0 ] && echo "headers: ok"
 exit $bad

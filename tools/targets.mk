@@ -1,18 +1,31 @@
 # targets.mk -- everything around the build: setting up, testing, checking.
+# Lines that begin with "##" are what `make help` prints.
 
 DEPS := gcc make pkg-config libyaml-dev libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev \
   libisal-dev
-TEST_DEPS := $(DEPS) librandom123-dev clang clang-format-14 libclang-rt-14-dev zstd shellcheck \
+TEST_DEPS := $(DEPS) g++ librandom123-dev clang clang-format-14 libclang-rt-14-dev zstd shellcheck \
   man-db
-SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+# Rooms where threads meet; the others are too slow under ThreadSanitizer to be worth it.
+TSAN_TESTS ?= $(foreach room,base device comm cluster data observe train,tests/$(room)/)
+# ThreadSanitizer of gcc 12 and clang 14 cannot map its shadow when addresses are very random.
+UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
 
-.PHONY: help deps test-deps test check format format-check layers headers asan tsan clean demo
+.PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan \
+  tsan fuzz examples clean
+## make            the program, ./lineshaft
+## make demo       install what is missing, build, train a small model, let it talk
+## make test       install what is missing, build, run all tests
+##                 FILTER=str: only tests whose "path/test_file.c:name" contains str
 help:
-	@sed -n 's/^#   \(make .*\)/  \1/p' Makefile
+	@sed -n 's/^## \{0,1\}/  /p' tools/targets.mk
 
 found:
 	@sh tools/found.sh $(CC) "$(PKGS)"
+.PHONY: libraries
+libraries:
+	@sh tools/found.sh --quiet $(CC) "$(PKGS)"
 
+## make deps       install the packages that the build needs (test-deps: and those of the tests)
 deps:
 	@sh tools/deps.sh $(DEPS)
 test-deps:
@@ -26,19 +39,67 @@ test: test-deps
 	@$(MAKE) --no-print-directory all build-test
 	@build/test/lineshaft-test $(FILTER) --scripts $(SCRIPTS)
 
-asan tsan:
-	@$(MAKE) --no-print-directory MODE=$@ build/$@/lineshaft build/$@/lineshaft-test
-	@build/$@/lineshaft-test $(FILTER)
+##
+## make check      everything below: what .ci/run adds to the tests
+check: format-check layers headers shell-check
+	@$(MAKE) --no-print-directory clang
+	@$(MAKE) --no-print-directory asan
+	@$(MAKE) --no-print-directory tsan
+	@$(MAKE) --no-print-directory fuzz
+	@$(MAKE) --no-print-directory examples
 
-SOURCES := $(shell git ls-files -co --exclude-standard 'src/*.[ch]' 'tests/*.[ch]' 'tools/*.[ch]' 2>/dev/null)
+SOURCES := $(sort $(shell find src tests tools -name '*.[ch]' -o -name '*.cu' 2>/dev/null))
+## make format     rewrite the sources with clang-format 14 (format-check: only compare)
 format:
 	@clang-format-14 -i $(SOURCES)
 format-check:
 	@clang-format-14 --dry-run -Werror $(SOURCES)
+	@echo "format: ok"
+## make layers     includes go only where src/LAYERS allows
 layers:
 	@sh tools/layers.sh
+## make headers    each header compiles alone
 headers:
 	@CC="$(CC)" sh tools/headers.sh
+## make shell-check  shellcheck on every script
+shell-check:
+	@find . \( -name build -o -name .git -o -name runs \) -prune -o \
+	  \( -name '*.sh' -o -path ./.ci/run \) -print0 | sort -z | xargs -0 shellcheck -S warning
+	@echo "shellcheck: ok"
 
+## make clang      build with clang and -Werror, apart from the usual build
+clang:
+	@$(MAKE) --no-print-directory CC=clang CI=1 MODE=test B=build/clang build/clang/lineshaft \
+	  build/clang/lineshaft-test
+
+## make asan       the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+asan:
+	@$(MAKE) --no-print-directory MODE=asan build/asan/lineshaft build/asan/lineshaft-test
+	@build/asan/lineshaft-test $(FILTER)
+## make tsan       the tests of the rooms with threads under ThreadSanitizer
+tsan:
+	@$(MAKE) --no-print-directory MODE=tsan build/tsan/lineshaft build/tsan/lineshaft-test
+	@$(UNRANDOM) "$$@" build/tsan/lineshaft-test $(or $(FILTER),$(TSAN_TESTS))
+
+## make fuzz       run each tests/fuzz/fuzz_*.c for FUZZ_SECONDS=60
+FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+fuzz:
+	@$(if $(FUZZERS),$(MAKE) --no-print-directory MODE=fuzz $(FUZZERS))
+	@FUZZ_SECONDS="$(FUZZ_SECONDS)" sh tools/fuzz.sh $(FUZZERS)
+ifeq ($(MODE),fuzz)
+# libFuzzer calls LLVMFuzzerTestOneInput(); no header of ours declares it.
+build/fuzz/tests/fuzz/%.o: CFLAGS += -Wno-missing-prototypes
+$(FUZZERS): build/fuzz/%: build/fuzz/tests/fuzz/%.o $(LIB_OBJ)
+	@echo "  link   $@"
+	@$(CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ $(LIBS)
+endif
+
+## make examples   run every example for a few steps
+examples:
+	@$(MAKE) --no-print-directory MODE=release lineshaft
+	@sh tools/examples.sh build/release/lineshaft
+
+##
+## make clean      remove what was built
 clean:
 	@rm -rf build lineshaft
