@@ -1,0 +1,28 @@
+/* ref_adamw.c -- the optimizer step by its formula, in double. */
+#include "kernel/cpu/rows_basic.h"
+
+#include <math.h>
+
+static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t i)
+{
+    const ls_step_state *s = a->state;
+    double g = (double)a->grad[i] * (double)a->result->factor;
+    double b1 = (double)s->beta1, b2 = (double)s->beta2, w = (double)a->w[i];
+    double m = b1 * (double)a->m[i] + (1 - b1) * g;
+    double v = b2 * (double)a->v[i] + (1 - b2) * g * g;
+    double step = m / (double)s->bias1 / (sqrt(v / (double)s->bias2) + (double)s->eps);
+    double decay = (double)s->weight_decay * (double)span->decay;
+
+    a->m[i] = (float)m;
+    a->v[i] = (float)v;
+    a->w[i] = (float)(w - (double)s->lr * (double)span->rate * (step + decay * w));
+}
+
+void ls_ref_adamw(ls_stream *stream, const ls_adamw *a)
+{
+    if (a->result->bad_block >= 0 || ls_stream_sync(stream, 0) != LS_OK)
+        return;
+    for (int64_t k = 0; k < a->n_spans; k++)
+        for (int64_t i = 0; i < a->spans[k].count; i++)
+            update(a, &a->spans[k], a->spans[k].first + i);
+}

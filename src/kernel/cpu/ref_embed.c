@@ -1,0 +1,67 @@
+/* ref_embed.c -- embedding and its gradient, in double. */
+#include "kernel/cpu/ref_impl.h"
+#include "kernel/cpu/rows_basic.h"
+
+void ls_ref_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
+{
+    LS_BUG_IF(a->type != LS_F32, "embed_fwd of type %d", (int)a->type);
+    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
+        return;
+    for (int64_t row = 0; row < a->M; row++)
+        for (int64_t c = 0; c < a->C; c++) {
+            double x = (double)a->wte[a->tokens[row] * a->C + c];
+            if (a->wpe)
+                x += (double)a->wpe[row % a->T * a->C + c];
+            ((float *)a->y)[row * a->C + c] = (float)(x * ls_ref_keep(&a->drop, row, c, a->T));
+        }
+}
+
+/* One element of a gradient: column c of the rows that hold token `id` or stand at position `id`.
+ */
+typedef struct element {
+    const ls_embed_bwd *a;
+    int64_t id, c;
+    bool position;
+} element;
+
+static double leaf_sum(const void *context, int64_t leaf)
+{
+    const element *e = context;
+    const ls_embed_bwd *a = e->a;
+    int64_t rows = a->M / a->leaves;
+    double sum = 0;
+
+    for (int64_t row = leaf * rows; row < (leaf + 1) * rows; row++)
+        if ((e->position ? row % a->T : a->tokens[row]) == e->id)
+            sum += (double)((const float *)a->dy)[row * a->C + e->c] *
+                   ls_ref_keep(&a->drop, row, e->c, a->T);
+    return sum;
+}
+
+static void sum_row(const ls_embed_bwd *a, int64_t id, bool position, float *out)
+{
+    for (int64_t c = 0; c < a->C; c++) {
+        element e = {a, id, c, position};
+        double sum = ls_ref_tree_sum(leaf_sum, &e, a->leaves);
+        out[c] = (float)(sum + (a->accumulate ? (double)out[c] : 0));
+    }
+}
+
+void ls_ref_embed_bwd(ls_stream *stream, const ls_embed_bwd *a)
+{
+    int32_t *used = a->scratch; /* [V]: a token that never occurs need not be looked for C times */
+
+    LS_BUG_IF(a->type != LS_F32, "embed_bwd of type %d", (int)a->type);
+    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
+        return;
+    memset(used, 0, (size_t)a->V * sizeof *used);
+    for (int64_t row = 0; row < a->M; row++)
+        used[a->tokens[row]] = 1;
+    for (int64_t v = 0; v < a->V; v++)
+        if (used[v])
+            sum_row(a, v, false, a->dwte + v * a->C);
+        else if (!a->accumulate)
+            memset(a->dwte + v * a->C, 0, (size_t)a->C * sizeof *a->dwte);
+    for (int64_t t = 0; a->dwpe && t < a->positions; t++)
+        sum_row(a, t, true, a->dwpe + t * a->C);
+}

@@ -1,0 +1,58 @@
+/* rows_basic.c -- the parts of rows that all versions share, the reference included. */
+#include "kernel/cpu/rows_basic.h"
+
+#include <math.h>
+
+bool ls_embed_check_tokens(ls_stream *stream, const int32_t *tokens, int64_t M, int64_t V)
+{
+    for (int64_t i = 0; i < M; i++) {
+        if (tokens[i] >= 0 && tokens[i] < V)
+            continue;
+        ls_fail(LS_EDATA,
+                "token %d at position %lld of the batch is outside the vocabulary of %lld",
+                tokens[i], (long long)i, (long long)V);
+        ls_err_hint("Build the data with the tokenizer that the model was made for.");
+        ls_stream_fail(stream);
+        return false;
+    }
+    return true;
+}
+
+/* A binary counter: level[k] holds the sum of 2^k blocks when bit k of the count is set. What is
+ * left at the end joins from the right, as in a tree whose missing right siblings are skipped:
+ * 5 blocks give ((0+1) + (2+3)) + 4. */
+static double tree_sum(const float *x, int64_t n)
+{
+    double level[64], sum = 0;
+    bool any = false;
+
+    for (int64_t i = 0; i < n; i++) {
+        double v = (double)x[i];
+        int k = 0;
+        for (; i >> k & 1; k++)
+            v = level[k] + v;
+        level[k] = v;
+    }
+    for (int k = 0; k < 63; k++)
+        if (n >> k & 1) {
+            sum = any ? level[k] + sum : level[k];
+            any = true;
+        }
+    return sum;
+}
+
+void ls_norm2_finish(const ls_norm2 *a)
+{
+    int64_t blocks = (a->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    ls_norm_result r = {.factor = 1, .bad_block = -1};
+
+    for (int64_t i = 0; i < blocks && r.bad_block < 0; i++)
+        if (!isfinite(a->partials[i]))
+            r.bad_block = i;
+    r.norm = (float)sqrt(tree_sum(a->partials, blocks));
+    if (r.bad_block >= 0)
+        r.factor = 0;
+    else if (a->state->clip > 0 && r.norm > a->state->clip)
+        r.factor = a->state->clip / r.norm;
+    *a->result = r;
+}

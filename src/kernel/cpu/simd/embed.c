@@ -1,0 +1,264 @@
+/* embed.c -- token and position vectors, and the sums that are their gradients.
+ *
+ * The gradient of a token's vector is a sum over the rows where the token stands. Rows are sorted
+ * by token first (counting sort, so each token's rows stay in order); then a task owns some tokens
+ * and columns, and nobody else writes there: no atomic adds, no order that depends on threads. The
+ * gradient of position t is the same sum over rows t, T + t, 2 T + t ...
+ *
+ * Leaf sums start from +0 and are therefore never -0, so a leaf without the token may be left out
+ * of the tree instead of adding its zero. Example, token in rows of leaves 0, 2 and 3 of 4:
+ *     sum(0) + (sum(2) + sum(3))
+ * A stack does that in one walk: before leaf b is pushed behind leaf a, all pairs on the stack that
+ * meet below the common ancestor of a and b are added; its level is the highest bit of a ^ b. */
+#include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/simd/dropout.h"
+#include "kernel/cpu/simd/vec.h"
+
+enum { PARTS = LS_TILE / LS_LANES, DEEPEST = 40 };
+
+LS_INLINE ls_v16 load(const float *p, int64_t n)
+{
+    return n >= LS_LANES ? v_load(p) : v_load_part(p, n, 0);
+}
+
+LS_INLINE void store(float *p, int64_t n, ls_v16 x)
+{
+    if (n >= LS_LANES)
+        v_store(p, x);
+    else
+        v_store_part(p, n, x);
+}
+
+/* --- forward ------------------------------------------------------------------------------------
+ */
+
+LS_INLINE void fwd_row(const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
+{
+    const float *e = a->wte + a->tokens[row] * a->C;
+    const float *p = a->wpe ? a->wpe + row % a->T * a->C : NULL;
+    float *y = (float *)a->y + row * a->C;
+    float factor[LS_TILE];
+
+    for (int64_t c = 0; c < a->C; c += LS_LANES) {
+        int64_t n = a->C - c;
+        ls_v16 x = load(e + c, n);
+        if (p)
+            x = v_add(x, load(p + c, n));
+        if (drop->on) {
+            if (c % LS_TILE == 0)
+                drop_tile(drop, row, c, factor);
+            x = v_mul(x, v_load(factor + c % LS_TILE));
+        }
+        store(y + c, n, x);
+    }
+}
+
+enum { FWD_ROWS = 16 }; /* rows per task */
+
+static void embed_fwd_task(void *context, int64_t index, int worker)
+{
+    const ls_embed_fwd *a = context;
+    ls_drop drop = drop_begin(&a->drop, a->T);
+
+    (void)worker;
+    for (int64_t row = index * FWD_ROWS; row < ls_min_i64((index + 1) * FWD_ROWS, a->M); row++)
+        fwd_row(a, &drop, row);
+}
+
+void LS_ISA_NAME(ls_embed_fwd_row)(ls_stream *stream, const ls_embed_fwd *a)
+{
+    ls_embed_fwd args = *a;
+
+    LS_BUG_IF(a->type != LS_F32, "embed_fwd of type %d", (int)a->type);
+    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
+        return;
+    ls_pool_run(ls_stream_pool(stream), embed_fwd_task, &args, (a->M + FWD_ROWS - 1) / FWD_ROWS);
+}
+
+/* --- backward -----------------------------------------------------------------------------------
+ */
+
+/* Rows to be added up: rows[0 .. count), or first, first + T, ... where rows is NULL. */
+typedef struct row_list {
+    const int32_t *rows;
+    int64_t first, count;
+} row_list;
+
+LS_INLINE int64_t list_row(const ls_embed_bwd *a, const row_list *list, int64_t i)
+{
+    return list->rows ? list->rows[i] : list->first + i * a->T;
+}
+
+typedef struct tile {
+    ls_v16 part[PARTS];
+} tile;
+
+/* Sums of leaves on their way up the tree. level[i] is where sum i meets sum i - 1. */
+typedef struct climb {
+    tile sum[DEEPEST];
+    int level[DEEPEST];
+    int depth;
+    int64_t leaf; /* of the sum on top */
+} climb;
+
+static void climb_join(climb *k)
+{
+    k->depth--;
+    for (int j = 0; j < PARTS; j++)
+        k->sum[k->depth - 1].part[j] =
+            v_add(k->sum[k->depth - 1].part[j], k->sum[k->depth].part[j]);
+}
+
+static void climb_push(climb *k, const tile *sum, int64_t leaf)
+{
+    int level = k->depth ? 64 - __builtin_clzll((uint64_t)(k->leaf ^ leaf)) : 0;
+
+    while (k->depth >= 2 && k->level[k->depth - 1] < level)
+        climb_join(k);
+    k->sum[k->depth] = *sum;
+    k->level[k->depth] = level;
+    k->leaf = leaf;
+    k->depth++;
+}
+
+/* The sum of one leaf over columns c .. c + n, beginning with entry i; moves i past the leaf. */
+LS_INLINE tile leaf_sum(const ls_embed_bwd *a, const ls_drop *drop, const row_list *list, int64_t c,
+                        int64_t n, int64_t *i)
+{
+    int64_t leaf_rows = a->M / a->leaves;
+    int64_t end = (list_row(a, list, *i) / leaf_rows + 1) * leaf_rows;
+    float factor[LS_TILE];
+    tile acc;
+
+    for (int j = 0; j < PARTS; j++)
+        acc.part[j] = v_set(0);
+    for (; *i < list->count; ++*i) {
+        int64_t row = list_row(a, list, *i);
+        if (row >= end)
+            break;
+        const float *dy = (const float *)a->dy + row * a->C + c;
+        if (drop->on)
+            drop_tile(drop, row, c, factor);
+        for (int j = 0; j < PARTS; j++) {
+            int64_t left = n - j * LS_LANES;
+            if (left <= 0)
+                break;
+            ls_v16 x = load(dy + j * LS_LANES, left);
+            acc.part[j] = drop->on ? v_fma(x, v_load(factor + j * LS_LANES), acc.part[j])
+                                   : v_add(acc.part[j], x);
+        }
+    }
+    return acc;
+}
+
+/* out (+)= the sum of the listed rows over columns c .. c + n, by the tree over leaves. */
+static void sum_tile(const ls_embed_bwd *a, const ls_drop *drop, const row_list *list, int64_t c,
+                     int64_t n, float *out)
+{
+    climb k;
+
+    k.depth = 0;
+    for (int64_t i = 0; i < list->count;) {
+        int64_t leaf = list_row(a, list, i) / (a->M / a->leaves);
+        tile sum = n == LS_TILE ? leaf_sum(a, drop, list, c, LS_TILE, &i)
+                                : leaf_sum(a, drop, list, c, n, &i);
+        climb_push(&k, &sum, leaf);
+    }
+    while (k.depth > 1)
+        climb_join(&k);
+    for (int j = 0; j < PARTS && n > j * LS_LANES; j++) {
+        int64_t left = n - j * LS_LANES;
+        float *o = out + c + j * LS_LANES;
+        store(o, left, a->accumulate ? v_add(load(o, left), k.sum[0].part[j]) : k.sum[0].part[j]);
+    }
+}
+
+/* Columns from .. to of one row of a gradient. */
+static void sum_row(const ls_embed_bwd *a, const ls_drop *drop, const row_list *list, int64_t from,
+                    int64_t to, float *out)
+{
+    if (list->count == 0) {
+        if (!a->accumulate)
+            memset(out + from, 0, (size_t)(to - from) * sizeof *out);
+        return;
+    }
+    for (int64_t c = from; c < to; c += LS_TILE)
+        sum_tile(a, drop, list, c, ls_min_i64(LS_TILE, to - c), out);
+}
+
+typedef struct bwd {
+    ls_embed_bwd a;
+    const int32_t *start, *rows; /* of each token; rows by token */
+    int64_t blocks, cuts;        /* tasks by tokens (or positions) and by columns */
+    int64_t width;               /* columns per cut, a multiple of LS_TILE */
+} bwd;
+
+static void dwte_task(void *context, int64_t index, int worker)
+{
+    const bwd *b = context;
+    const ls_embed_bwd *a = &b->a;
+    ls_drop drop = drop_begin(&a->drop, a->T);
+    int64_t block = index / b->cuts, from = index % b->cuts * b->width;
+    int64_t to = ls_min_i64(from + b->width, a->C);
+
+    (void)worker;
+    for (int64_t v = block * a->V / b->blocks; v < (block + 1) * a->V / b->blocks; v++) {
+        row_list list = {.rows = b->rows + b->start[v], .count = b->start[v + 1] - b->start[v]};
+        sum_row(a, &drop, &list, from, to, a->dwte + v * a->C);
+    }
+}
+
+static void dwpe_task(void *context, int64_t index, int worker)
+{
+    const bwd *b = context;
+    const ls_embed_bwd *a = &b->a;
+    ls_drop drop = drop_begin(&a->drop, a->T);
+    int64_t first = index * a->positions / b->blocks, end = (index + 1) * a->positions / b->blocks;
+
+    (void)worker;
+    for (int64_t t = first; t < end; t++) {
+        row_list list = {.first = t, .count = t < a->T ? a->M / a->T : 0};
+        sum_row(a, &drop, &list, 0, a->C, a->dwpe + t * a->C);
+    }
+}
+
+/* Counting sort: start[v] .. start[v + 1] are the places in rows of token v, in order. */
+static void sort_rows(const ls_embed_bwd *a, int32_t *start, int32_t *rows)
+{
+    memset(start, 0, (size_t)(a->V + 1) * sizeof *start);
+    for (int64_t i = 0; i < a->M; i++)
+        start[a->tokens[i] + 1]++;
+    for (int64_t v = 0; v < a->V; v++)
+        start[v + 1] += start[v];
+    for (int64_t i = 0; i < a->M; i++)
+        rows[start[a->tokens[i]]++] = (int32_t)i;
+    /* Now start[v] is the end of v, that is the start of v + 1. */
+    memmove(start + 1, start, (size_t)a->V * sizeof *start);
+    start[0] = 0;
+}
+
+void LS_ISA_NAME(ls_embed_bwd_row)(ls_stream *stream, const ls_embed_bwd *a)
+{
+    int32_t *start = a->scratch, *rows = start + a->V + 1;
+    /* A large vocabulary has tasks enough, and whole rows are quicker to clear; a small one has a
+     * few tokens that make most of the work, so columns are shared out as well. */
+    int64_t width = a->V >= 4096 ? ls_round_up(a->C, LS_TILE) : 2 * LS_TILE;
+    bwd b = {.a = *a, .start = start, .rows = rows, .width = width};
+
+    LS_BUG_IF(a->type != LS_F32, "embed_bwd of type %d", (int)a->type);
+    LS_BUG_IF(a->leaves < 1 || a->M < 1 || a->M % a->leaves != 0 || a->M > INT32_MAX,
+              "%lld rows in %lld leaves", (long long)a->M, (long long)a->leaves);
+    LS_BUG_IF(a->dwpe && (a->M / a->leaves % a->T != 0 || a->positions < a->T),
+              "a leaf of %lld rows with T = %lld of %lld positions", (long long)(a->M / a->leaves),
+              (long long)a->T, (long long)a->positions);
+    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
+        return;
+    sort_rows(a, start, rows);
+    b.cuts = (a->C + width - 1) / width;
+    b.blocks = ls_min_i64(a->V, 64);
+    ls_pool_run(ls_stream_pool(stream), dwte_task, &b, b.blocks * b.cuts);
+    if (a->dwpe) {
+        b.blocks = ls_min_i64(a->positions, 64);
+        ls_pool_run(ls_stream_pool(stream), dwpe_task, &b, b.blocks);
+    }
+}

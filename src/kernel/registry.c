@@ -1,0 +1,260 @@
+/* registry.c -- the tables of all implementations, what each row promises, and the choice.
+ *
+ * The tables are complete: a hole is a mistake of ours and stops the program the first time a table
+ * is asked for. The CPU is asked by the compiler's own test, which also sees whether the operating
+ * system saves the wide registers. */
+#include "kernel/kernel.h"
+
+#include "base/str.h"
+#include "kernel/cpu/rows_basic.h"
+#if __has_include("kernel/cpu/rows_linear.h")
+#include "kernel/cpu/rows_linear.h"
+#define LINEAR(field, function) .field = function,
+#define LINEAR_SCRATCH(function, args, threads) function(args, threads)
+#define HAVE_LINEAR 1
+#else
+#define LINEAR(field, function)
+#define LINEAR_SCRATCH(function, args, threads) 0
+#define HAVE_LINEAR 0
+#endif
+#if __has_include("kernel/cpu/rows_attention.h")
+#include "kernel/cpu/rows_attention.h"
+#define ATTENTION(field, function) .field = function,
+#define ATTENTION_SCRATCH(function, args, threads) function(args, threads)
+#define HAVE_ATTENTION 1
+#else
+#define ATTENTION(field, function)
+#define ATTENTION_SCRATCH(function, args, threads) 0
+#define HAVE_ATTENTION 0
+#endif
+
+/* --- what each row promises ---------------------------------------------------------------------
+ */
+
+const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
+    {LS_ROW_LINEAR_FWD, "linear_fwd", "y = act(x W + b)", 5e-5,
+     "a chain of K fma in fp32 against double; K up to 4096"},
+    {LS_ROW_LINEAR_BWD_X, "linear_bwd_x", "dx = (dy W^T) act'(z)", 5e-5,
+     "a chain of N fma in fp32 against double"},
+    {LS_ROW_LINEAR_BWD_W, "linear_bwd_w", "dw = x^T dy, db = sum dy", 5e-5,
+     "a chain over the rows of a leaf in fp32 against double"},
+    {LS_ROW_QKV_FWD, "qkv_fwd", "q, k, v = split(packed), q and k rotated", 1e-6,
+     "two products and one sum per element"},
+    {LS_ROW_QKV_BWD, "qkv_bwd", "packed = join(dq, dk, dv), dq and dk rotated back", 1e-6,
+     "two products and one sum per element"},
+    {LS_ROW_ATTENTION_FWD, "attention_fwd", "o = softmax(scale q k^T, causal) v", 2e-5,
+     "exp within 2 units, sums over T in fp32, rescaled per block"},
+    {LS_ROW_ATTENTION_BWD, "attention_bwd", "dq, dk, dv of attention_fwd", 1e-4,
+     "probabilities are made again from lse; two products and a difference of sums"},
+    {LS_ROW_NORM_FWD, "norm_fwd", "sum = stream + dropout(x), y = norm(sum) w + b", 1e-5,
+     "mean and variance in two fp32 passes over 16 lanes"},
+    {LS_ROW_NORM_BWD, "norm_bwd", "dsum, dx, dw, db of norm_fwd", 2e-5,
+     "differences of fp32 means; dw and db are sums over all rows"},
+    {LS_ROW_ACT_FWD, "act_fwd", "y = act(x), or act(gate) up", 2e-6,
+     "exp within 2 units, tanh within 2e-7 absolute"},
+    {LS_ROW_ACT_BWD, "act_bwd", "dx of act_fwd", 5e-6,
+     "1 - tanh^2 multiplies an absolute error of 2e-7 by up to x^3"},
+    {LS_ROW_EMBED_FWD, "embed_fwd", "y = dropout(wte[token] + wpe[position])", 1e-6,
+     "one sum and one product"},
+    {LS_ROW_EMBED_BWD, "embed_bwd", "dwte[token] = sum of dy, dwpe[position] = sum of dy", 1e-5,
+     "a chain of fp32 sums over the rows of a token"},
+    {LS_ROW_HEAD, "head", "losses = -log softmax(h W^T)[target], dh, dw", 5e-5,
+     "a chain of C fma, then exp within 2 units and a sum over V"},
+    {LS_ROW_SUM, "sum", "out = sum of a segment, in double", 1e-7, "double on both sides"},
+    {LS_ROW_ADD, "add", "out = a + b", 0, "one rounding, the same one"},
+    {LS_ROW_CAST, "cast", "to = from, to nearest even", 0, "one rounding, the same one"},
+    {LS_ROW_FILL, "fill", "x = value", 0, "nothing is computed"},
+    {LS_ROW_NORM2, "norm2", "norm of x, clip factor, first bad block", 1e-5,
+     "128 fp32 chains of 128 squares per block; blocks in double"},
+    {LS_ROW_ADAMW, "adamw", "m, v, w of AdamW", 1e-6,
+     "about ten roundings; 1 / bias is a factor rounded once"},
+};
+
+/* --- the tables ---------------------------------------------------------------------------------
+ */
+
+#define LS_KERNELS(isa)                                                                           \
+    static int64_t scratch_##isa(ls_row row, const void *args, int threads)                       \
+    {                                                                                             \
+        (void)threads;                                                                            \
+        switch (row) {                                                                            \
+        case LS_ROW_ATTENTION_BWD:                                                                \
+            return ATTENTION_SCRATCH(ls_attention_bwd_scratch_##isa, args, threads);              \
+        case LS_ROW_HEAD:                                                                         \
+            return LINEAR_SCRATCH(ls_head_scratch_##isa, args, threads);                          \
+        case LS_ROW_NORM_BWD:                                                                     \
+            return ls_norm_bwd_scratch(args);                                                     \
+        case LS_ROW_EMBED_BWD:                                                                    \
+            return ls_embed_bwd_scratch(args);                                                    \
+        default:                                                                                  \
+            return 0;                                                                             \
+        }                                                                                         \
+    }                                                                                             \
+    static const ls_kernels kernels_##isa = {                                                     \
+        .name = #isa,                                                                             \
+        LINEAR(linear_fwd, ls_linear_fwd_row_##isa) LINEAR(linear_bwd_x,                          \
+                                                           ls_linear_bwd_x_row_##isa)             \
+            LINEAR(linear_bwd_w, ls_linear_bwd_w_row_##isa) LINEAR(head, ls_head_row_##isa)       \
+                ATTENTION(qkv_fwd, ls_qkv_fwd_row_##isa) ATTENTION(qkv_bwd, ls_qkv_bwd_row_##isa) \
+                    ATTENTION(attention_fwd, ls_attention_fwd_row_##isa)                          \
+                        ATTENTION(attention_bwd, ls_attention_bwd_row_##isa)                      \
+                            .norm_fwd = ls_norm_fwd_row_##isa,                                    \
+        .norm_bwd = ls_norm_bwd_row_##isa,                                                        \
+        .act_fwd = ls_act_fwd_row_##isa,                                                          \
+        .act_bwd = ls_act_bwd_row_##isa,                                                          \
+        .embed_fwd = ls_embed_fwd_row_##isa,                                                      \
+        .embed_bwd = ls_embed_bwd_row_##isa,                                                      \
+        .sum = ls_sum_row_##isa,                                                                  \
+        .add = ls_add_row_##isa,                                                                  \
+        .cast = ls_cast_row_##isa,                                                                \
+        .fill = ls_fill_row_##isa,                                                                \
+        .norm2 = ls_norm2_row_##isa,                                                              \
+        .adamw = ls_adamw_row_##isa,                                                              \
+        .scratch = scratch_##isa,                                                                 \
+    }
+
+LS_KERNELS(generic);
+#if defined(__x86_64__)
+LS_KERNELS(avx2);
+LS_KERNELS(avx512);
+#endif
+
+static int64_t scratch_reference(ls_row row, const void *args, int threads)
+{
+    (void)threads;
+    switch (row) {
+    case LS_ROW_ATTENTION_BWD:
+        return ATTENTION_SCRATCH(ls_ref_attention_bwd_scratch, args, threads);
+    case LS_ROW_HEAD:
+        return LINEAR_SCRATCH(ls_ref_head_scratch, args, threads);
+    case LS_ROW_EMBED_BWD:
+        return ls_embed_bwd_scratch(args);
+    default:
+        return 0;
+    }
+}
+
+static const ls_kernels kernels_reference = {
+    .name = "reference",
+    LINEAR(linear_fwd, ls_ref_linear_fwd) LINEAR(linear_bwd_x, ls_ref_linear_bwd_x)
+        LINEAR(linear_bwd_w, ls_ref_linear_bwd_w) LINEAR(head, ls_ref_head)
+            ATTENTION(qkv_fwd, ls_ref_qkv_fwd) ATTENTION(qkv_bwd, ls_ref_qkv_bwd)
+                ATTENTION(attention_fwd, ls_ref_attention_fwd)
+                    ATTENTION(attention_bwd, ls_ref_attention_bwd)
+                        .norm_fwd = ls_ref_norm_fwd,
+    .norm_bwd = ls_ref_norm_bwd,
+    .act_fwd = ls_ref_act_fwd,
+    .act_bwd = ls_ref_act_bwd,
+    .embed_fwd = ls_ref_embed_fwd,
+    .embed_bwd = ls_ref_embed_bwd,
+    .sum = ls_ref_sum,
+    .add = ls_ref_add,
+    .cast = ls_ref_cast,
+    .fill = ls_ref_fill,
+    .norm2 = ls_ref_norm2,
+    .adamw = ls_ref_adamw,
+    .scratch = scratch_reference,
+};
+
+/* --- the choice ---------------------------------------------------------------------------------
+ */
+
+/* What the CPU lacks for a table, or NULL. */
+static const char *lacks_nothing(void)
+{
+    return NULL;
+}
+
+#if defined(__x86_64__)
+static const char *lacks_avx2(void)
+{
+    if (!__builtin_cpu_supports("avx2"))
+        return "avx2";
+    return __builtin_cpu_supports("fma") ? NULL : "fma";
+}
+
+static const char *lacks_avx512(void)
+{
+    if (!__builtin_cpu_supports("avx512f"))
+        return "avx512f";
+    if (!__builtin_cpu_supports("avx512bw"))
+        return "avx512bw";
+    if (!__builtin_cpu_supports("avx512vl"))
+        return "avx512vl";
+    return __builtin_cpu_supports("avx512dq") ? NULL : "avx512dq";
+}
+#endif
+
+/* Best first. */
+static const struct {
+    const ls_kernels *kernels;
+    const char *(*lacks)(void);
+} tables[] = {
+#if defined(__x86_64__)
+    {&kernels_avx512, lacks_avx512},
+    {&kernels_avx2, lacks_avx2},
+#endif
+    {&kernels_generic, lacks_nothing},
+    {&kernels_reference, lacks_nothing},
+};
+
+/* The rows lie in the struct in the order of the enum. */
+_Static_assert(offsetof(ls_kernels, adamw) - offsetof(ls_kernels, linear_fwd) ==
+                   LS_ROW_ADAMW * sizeof(void (*)(void)),
+               "ls_kernels and ls_row disagree");
+
+static void check_complete(const ls_kernels *kernels)
+{
+#if HAVE_LINEAR && HAVE_ATTENTION
+    for (int row = 0; row < LS_ROWS; row++) {
+        void (*function)(void);
+        memcpy(&function,
+               (const char *)kernels + offsetof(ls_kernels, linear_fwd) +
+                   (size_t)row * sizeof function,
+               sizeof function);
+        LS_BUG_IF(!function, "the \"%s\" kernels have no %s", kernels->name,
+                  ls_kernel_rows[row].name);
+        LS_BUG_IF(ls_kernel_rows[row].row != (ls_row)row, "ls_kernel_rows[%d] is out of order",
+                  row);
+    }
+#endif
+    LS_BUG_IF(!kernels->scratch, "the \"%s\" kernels have no scratch", kernels->name);
+}
+
+ls_status ls_kernel_pick(const char *name, const ls_kernels **kernels_out)
+{
+    bool any = strcmp(name, "auto") == 0;
+
+    for (size_t i = 0; i < LS_COUNT(tables); i++) {
+        const char *lacks = tables[i].lacks();
+        if (!any && strcmp(name, tables[i].kernels->name) != 0)
+            continue;
+        if (any && lacks)
+            continue;
+        if (lacks) {
+            ls_status st =
+                ls_fail(LS_EUSAGE, "cannot use the \"%s\" kernels: this CPU lacks %s", name, lacks);
+            ls_err_hint("Use \"auto\", which takes the fastest kernels that this CPU can run.");
+            return st;
+        }
+        check_complete(tables[i].kernels);
+        *kernels_out = tables[i].kernels;
+        return LS_OK;
+    }
+    ls_status st = ls_fail(LS_EUSAGE, "there are no kernels named \"%s\"", name);
+    ls_err_hint("The names are auto, avx512, avx2, generic and reference.");
+    return st;
+}
+
+int ls_kernel_list(const ls_kernels **list_out, int most)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < LS_COUNT(tables) && n < most; i++) {
+        if (tables[i].lacks())
+            continue;
+        check_complete(tables[i].kernels);
+        list_out[n++] = tables[i].kernels;
+    }
+    return n;
+}
