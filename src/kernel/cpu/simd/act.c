@@ -1,8 +1,11 @@
 /* act.c -- the activation of the MLP, plain or gated, and its gradient.
  *
- *     GELU: y = x/2 (1 + t),  t = tanh(k (x + 0.044715 x^3)),  k = sqrt(2 / pi)
- *           y' = (1 + t)/2 + x/2 (1 - t^2) k (1 + 3 * 0.044715 x^2)
- *     SiLU: y = x s,  s = 1 / (1 + e^-x),  y' = s (1 + x (1 - s))
+ *     GELU: y = x/2 (1 + tanh(u)) = x s(2 u),  u = k (x + 0.044715 x^3),  k = sqrt(2 / pi)
+ *     SiLU: y = x s(x)
+ *
+ * Both are x times a sigmoid s(z) = 1 / (1 + e) with e = exp(-z), whose slope is z' e s^2. Written
+ * so, nothing cancels: small results far below zero keep their relative accuracy, which 1 - tanh^2
+ * would lose.
  *
  * The activation is a constant in each copy of the loop (the loops are inlined into the switch), so
  * nothing is decided per element. Work is cut into pieces of PIECE columns of a row; a plain
@@ -15,46 +18,36 @@ enum { PIECE = 8192 };
 #define GELU_K 0.79788456080286536f
 #define GELU_CUBE 0.044715f
 
-LS_INLINE ls_v16 gelu_tanh(ls_v16 x)
+/* What goes into the sigmoid, with its sign turned. */
+LS_INLINE ls_v16 minus_z(ls_v16 x, ls_act act)
 {
-    ls_v16 x2 = v_mul(x, x);
-    ls_v16 inner = v_mul(v_mul(v_set(GELU_K), x), v_fma(v_set(GELU_CUBE), x2, v_set(1.0f)));
-
-    return v_tanh(inner);
-}
-
-LS_INLINE ls_v16 sigmoid(ls_v16 x)
-{
-    return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp(v_sub(v_set(0.0f), x))));
+    if (act == LS_ACT_SILU)
+        return v_sub(v_set(0.0f), x);
+    return v_mul(v_mul(v_set(-2 * GELU_K), x), v_fma(v_set(GELU_CUBE), v_mul(x, x), v_set(1.0f)));
 }
 
 LS_INLINE ls_v16 act_value(ls_v16 x, ls_act act)
 {
-    if (act == LS_ACT_GELU) {
-        ls_v16 half = v_mul(v_set(0.5f), x);
-        return v_fma(half, gelu_tanh(x), half);
-    }
-    return act == LS_ACT_SILU ? v_mul(x, sigmoid(x)) : x;
+    if (act == LS_ACT_NONE)
+        return x;
+    return v_div(x, v_add(v_set(1.0f), v_exp(minus_z(x, act))));
 }
 
+/* s + x z' e s^2 */
 LS_INLINE ls_v16 act_slope(ls_v16 x, ls_act act)
 {
-    ls_v16 one = v_set(1.0f);
+    ls_v16 one = v_set(1.0f), rise = x; /* x z' */
 
+    if (act == LS_ACT_NONE)
+        return one;
     if (act == LS_ACT_GELU) {
-        /* Beyond +-16 the slope is 0 or 1; without the limit x^2 may overflow and meet a zero. NaN
+        /* Beyond +-16 the slope is 0 or 1; without the limit x^3 may overflow and meet a zero. NaN
          * passes: the limits come first, and the second operand wins. */
         x = v_min(v_set(16.0f), v_max(v_set(-16.0f), x));
-        ls_v16 t = gelu_tanh(x), half = v_set(0.5f);
-        ls_v16 rise = v_mul(v_set(GELU_K), v_fma(v_set(3 * GELU_CUBE), v_mul(x, x), one));
-        ls_v16 bend = v_mul(v_mul(half, x), v_mul(v_fma(v_sub(v_set(0.0f), t), t, one), rise));
-        return v_add(v_fma(half, t, half), bend);
+        rise = v_mul(v_mul(v_set(2 * GELU_K), x), v_fma(v_set(3 * GELU_CUBE), v_mul(x, x), one));
     }
-    if (act == LS_ACT_SILU) {
-        ls_v16 s = sigmoid(x);
-        return v_mul(s, v_fma(x, v_sub(one, s), one));
-    }
-    return one;
+    ls_v16 e = v_exp(minus_z(x, act)), s = v_div(one, v_add(one, e));
+    return v_fma(rise, v_mul(v_mul(e, s), s), s);
 }
 
 LS_INLINE ls_v16 load(const float *p, int64_t n)

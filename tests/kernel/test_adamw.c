@@ -1,0 +1,143 @@
+/* test_adamw.c -- five steps against a loop in double, spans, bad blocks, failed streams. */
+#include "kernel/rows.h"
+
+#include <math.h>
+#include "base/time.h"
+
+enum { STEPS = 5 };
+
+static ls_adamw make(ls_check *c, int64_t n, int64_t spans)
+{
+    ls_adamw a = {.n_spans = spans};
+    ls_step_state *state = ls_check_bytes(c, "state", sizeof *state);
+    ls_norm_result *result = ls_check_bytes(c, "result", sizeof *result);
+    ls_adamw_span *list = ls_check_bytes(c, "spans", spans * (int64_t)sizeof *list);
+
+    *state = (ls_step_state){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f};
+    state->weight_decay = 0.1f;
+    *result = (ls_norm_result){.norm = 2, .factor = 0.5f, .bad_block = -1};
+    /* Spans with a gap of one element between them, alternating decay and rate. */
+    for (int64_t i = 0; i < spans; i++) {
+        int64_t first = i * n / spans;
+        list[i] = (ls_adamw_span){.first = first,
+                                  .count = (i + 1) * n / spans - first - (i + 1 < spans),
+                                  .decay = (float)(i % 2),
+                                  .rate = i % 3 ? 1 : 0.5f};
+    }
+    a.w = ls_check_floats(c, "w", n, 1);
+    a.m = ls_check_floats(c, "m", n, 0);
+    a.v = ls_check_floats(c, "v", n, 0);
+    a.grad = ls_check_floats(c, "grad", n, 1);
+    memset(a.m, 0, (size_t)n * sizeof *a.m);
+    memset(a.v, 0, (size_t)n * sizeof *a.v);
+    a.spans = list;
+    a.state = state;
+    a.result = result;
+    return a;
+}
+
+/* Gradients that change from step to step, and the state of step t (1 is the first). */
+static void prepare(ls_adamw *a, int64_t n, int t)
+{
+    ls_step_state *s = (ls_step_state *)(uintptr_t)a->state;
+
+    for (int64_t i = 0; i < n && t > 1; i++)
+        ((float *)(uintptr_t)a->grad)[i] *= i % 2 ? -0.7f : 1.1f;
+    s->bias1 = (float)(1 - pow((double)s->beta1, t));
+    s->bias2 = (float)(1 - pow((double)s->beta2, t));
+}
+
+typedef struct shape {
+    int64_t n, spans;
+} shape;
+
+static void run(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    const shape *s = shape_;
+    ls_adamw a = make(c, s->n, s->spans);
+
+    for (int t = 1; t <= STEPS; t++) {
+        prepare(&a, s->n, t);
+        k->adamw(c->stream, &a);
+    }
+    out = ls_rows_put(out, a.w, s->n);
+    out = ls_rows_put(out, a.m, s->n);
+    ls_rows_put(out, a.v, s->n);
+}
+
+LS_TEST_SECONDS(adamw_equals_reference, 60)
+{
+    const shape shapes[] = {{1, 1}, {15, 2}, {16, 1}, {17, 3}, {1000, 7}, {40001, 2}};
+
+    for (size_t i = 0; i < LS_COUNT(shapes); i++)
+        ls_rows_check(LS_ROW_ADAMW, run, &shapes[i], 3 * shapes[i].n);
+}
+
+/* The published update, written down again: all in double, moments never rounded. */
+LS_TEST(adamw_follows_the_formula_over_five_steps)
+{
+    enum { N = 37 };
+    const ls_kernels *list[8];
+    int count = ls_kernel_list(list, 8);
+
+    for (int k = 0; k < count; k++) {
+        double w[N], m[N] = {0}, v[N] = {0};
+        ls_check c;
+        ls_check_begin(&c, 2);
+        ls_adamw a = make(&c, N, 2);
+        for (int i = 0; i < N; i++)
+            w[i] = (double)a.w[i];
+        for (int t = 1; t <= STEPS; t++) {
+            prepare(&a, N, t);
+            list[k]->adamw(c.stream, &a);
+            for (int i = 0; i < N; i++) {
+                double g = 0.5 * (double)a.grad[i], b1 = (double)0.9f, b2 = (double)0.99f;
+                bool second = i >= N / 2;
+                if (i == N / 2 - 1)
+                    continue; /* the gap */
+                m[i] = b1 * m[i] + (1 - b1) * g;
+                v[i] = b2 * v[i] + (1 - b2) * g * g;
+                double hat = m[i] / (1 - pow(b1, t)) / (sqrt(v[i] / (1 - pow(b2, t))) + 1e-8);
+                double lr = second ? 1e-2 : 0.5e-2, decay = second ? 0.1 : 0;
+                w[i] -= lr * (hat + decay * w[i]);
+            }
+        }
+        for (int i = 0; i < N; i++)
+            LS_CHECK_NEAR(a.w[i], w[i], 2e-6 * (1 + fabs(w[i])));
+        ls_check_end(&c);
+    }
+}
+
+LS_TEST(adamw_touches_nothing_when_it_must_not)
+{
+    enum { N = 100 };
+    const ls_kernels *list[8];
+    int count = ls_kernel_list(list, 8);
+
+    for (int k = 0; k < count; k++) {
+        ls_check c;
+        ls_check_begin(&c, 2);
+        ls_adamw a = make(&c, N, 2);
+        ls_norm_result *result = (ls_norm_result *)(uintptr_t)a.result;
+        float *w = ls_check_copy(&c, "w before", a.w, N), *zero = ls_check_copy(&c, "0", a.m, N);
+        prepare(&a, N, 1);
+        result->bad_block = 0;
+        list[k]->adamw(c.stream, &a);
+        ls_check_same("w of a bad gradient", a.w, w, sizeof(float) * N);
+        ls_check_same("m of a bad gradient", a.m, zero, sizeof(float) * N);
+        ls_check_same("v of a bad gradient", a.v, zero, sizeof(float) * N);
+        result->bad_block = -1;
+        list[k]->adamw(c.stream, &a);
+        LS_CHECK(a.w[N / 2] != w[N / 2]);
+        ls_check_same("w between spans", &a.w[N / 2 - 1], &w[N / 2 - 1], sizeof(float));
+        memcpy(w, a.w, sizeof(float) * N);
+        ls_fail(LS_EDATA, "made to fail");
+        ls_stream_fail(c.stream);
+        list[k]->adamw(c.stream, &a);
+        ls_check_same("w after a failed stream", a.w, w, sizeof(float) * N);
+        LS_CHECK_FAILS(ls_stream_sync(c.stream, ls_time_now_ns() + LS_NS_PER_S), LS_EDATA, "made");
+        ls_stream_free(c.stream);
+        LS_CHECK_OK(ls_stream_create(&c.stream, c.device));
+        ls_check_end(&c);
+    }
+}

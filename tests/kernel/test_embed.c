@@ -1,0 +1,207 @@
+/* test_embed.c -- embedding rows: reference, leaves, unused tokens, bad tokens. */
+#include "kernel/rows.h"
+
+#include <math.h>
+#include "base/time.h"
+
+typedef struct shape {
+    int64_t B, T, C, V, positions, leaves;
+    bool wpe, accumulate;
+    float p;
+} shape;
+
+static ls_step_state *new_state(ls_check *c)
+{
+    ls_step_state *s = ls_check_bytes(c, "state", sizeof *s);
+
+    *s = (ls_step_state){.key = {11, 22}, .first_seq = 3};
+    return s;
+}
+
+static ls_embed_fwd fwd_args(ls_check *c, const shape *s)
+{
+    ls_embed_fwd a = {.type = LS_F32, .M = s->B * s->T, .C = s->C, .T = s->T, .V = s->V};
+
+    a.tokens = ls_check_ints(c, "tokens", a.M, (int32_t)s->V);
+    a.wte = ls_check_floats(c, "wte", s->V * s->C, 1);
+    a.wpe = s->wpe ? ls_check_floats(c, "wpe", s->T * s->C, 1) : NULL;
+    a.y = ls_check_floats(c, "y", a.M * s->C, 0);
+    a.drop = (ls_dropout){.p = s->p, .site = 9, .state = new_state(c)};
+    return a;
+}
+
+static ls_embed_bwd bwd_args(ls_check *c, const shape *s)
+{
+    ls_embed_bwd a = {.type = LS_F32, .M = s->B * s->T, .C = s->C, .T = s->T, .V = s->V};
+
+    a.tokens = ls_check_ints(c, "tokens", a.M, (int32_t)s->V);
+    if (s->V > 2) /* some tokens never, one often */
+        for (int64_t i = 0; i < a.M; i++)
+            ((int32_t *)(uintptr_t)a.tokens)[i] &= ~1;
+    a.dy = ls_check_floats(c, "dy", a.M * s->C, 1);
+    a.dwte = ls_check_floats(c, "dwte", s->V * s->C, s->accumulate ? 1 : 0);
+    a.positions = s->positions;
+    a.dwpe = s->wpe ? ls_check_floats(c, "dwpe", s->positions * s->C, s->accumulate ? 1 : 0) : NULL;
+    a.leaves = s->leaves;
+    a.accumulate = s->accumulate;
+    a.drop = (ls_dropout){.p = s->p, .site = 9, .state = new_state(c)};
+    return a;
+}
+
+static void run_fwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    ls_embed_fwd a = fwd_args(c, shape_);
+
+    k->embed_fwd(c->stream, &a);
+    ls_rows_put(out, a.y, a.M * a.C);
+}
+
+static void run_bwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    ls_embed_bwd a = bwd_args(c, shape_);
+
+    a.scratch = ls_rows_scratch(c, k, LS_ROW_EMBED_BWD, &a);
+    k->embed_bwd(c->stream, &a);
+    out = ls_rows_put(out, a.dwte, a.V * a.C);
+    if (a.dwpe)
+        ls_rows_put(out, a.dwpe, a.positions * a.C);
+}
+
+static void check_shape(const shape *s)
+{
+    ls_rows_check(LS_ROW_EMBED_FWD, run_fwd, s, s->B * s->T * s->C);
+    ls_rows_check(LS_ROW_EMBED_BWD, run_bwd, s, s->V * s->C + (s->wpe ? s->positions * s->C : 0));
+}
+
+LS_TEST_SECONDS(embed_equals_reference_on_odd_shapes, 60)
+{
+    const int64_t widths[] = {1, 15, 16, 17, 48, 65, 384};
+
+    for (size_t i = 0; i < LS_COUNT(widths); i++)
+        for (int form = 0; form < 8; form++) {
+            shape s = {.B = 3, .T = 5, .C = widths[i], .V = 7, .positions = 9, .leaves = 1};
+            s.wpe = form & 1;
+            s.accumulate = form & 2;
+            s.p = form & 4 ? 0.25f : 0;
+            s.leaves = form & 4 ? 3 : 1;
+            check_shape(&s);
+        }
+}
+
+LS_TEST_SECONDS(embed_equals_reference_with_large_vocabulary, 60)
+{
+    shape s = {.B = 2, .T = 33, .C = 70, .V = 5003, .positions = 33, .leaves = 2, .wpe = true};
+
+    check_shape(&s);
+    s.V = 1;
+    check_shape(&s);
+}
+
+LS_TEST(embed_sums_leaves_as_a_tree)
+{
+    const ls_kernels *k;
+    const int64_t counts[] = {4, 3, 5, 8, 11};
+
+    LS_CHECK_OK(ls_kernel_pick("auto", &k));
+    for (int i = 0; i < 10; i++) {
+        int64_t L = counts[i % 5], V = 9, C = 21, T = 4, rows = 2 * T;
+        shape s = {.B = 2 * L, .T = T, .C = C, .V = V, .positions = 6, .leaves = L, .wpe = true};
+        float *dwte[11], *dwpe[11];
+        ls_check c;
+        s.p = i < 5 ? 0 : 0.5f;
+        ls_check_begin(&c, 2);
+        ls_embed_bwd a = bwd_args(&c, &s), one = a;
+        ls_step_state *state = (ls_step_state *)(uintptr_t)a.drop.state;
+        a.scratch = one.scratch = ls_rows_scratch(&c, k, LS_ROW_EMBED_BWD, &a);
+        k->embed_bwd(c.stream, &a);
+        one.M = rows;
+        one.leaves = 1;
+        for (int64_t l = 0; l < L; l++) {
+            one.tokens = a.tokens + l * rows;
+            one.dy = (const float *)a.dy + l * rows * C;
+            one.dwte = dwte[l] = ls_check_floats(&c, "leaf dwte", V * C, 0);
+            one.dwpe = dwpe[l] = ls_check_floats(&c, "leaf dwpe", 6 * C, 0);
+            k->embed_bwd(c.stream, &one);
+            state->first_seq += 2; /* dropout sees the global number of a sequence */
+        }
+        ls_rows_tree(&c, k, dwte, L, V * C);
+        ls_rows_tree(&c, k, dwpe, L, 6 * C);
+        ls_check_same("dwte", a.dwte, dwte[0], V * C * 4);
+        ls_check_same("dwpe", a.dwpe, dwpe[0], 6 * C * 4);
+        ls_check_end(&c);
+    }
+}
+
+static double loss(ls_check *c, const ls_embed_fwd *f, const float *dy)
+{
+    double total = 0;
+
+    ls_rows_reference()->embed_fwd(c->stream, f);
+    for (int64_t i = 0; i < f->M * f->C; i++)
+        total += (double)dy[i] * (double)((const float *)f->y)[i];
+    return total;
+}
+
+static void check_slopes(ls_check *c, const ls_embed_fwd *f, const float *dy, const float *param,
+                         const float *grad, int64_t n)
+{
+    float *p = (float *)(uintptr_t)param;
+
+    for (int64_t i = 0; i < n; i++) {
+        float was = p[i];
+        p[i] = was + 0.25f; /* the function is linear: any width will do */
+        double up = loss(c, f, dy), width = (double)p[i];
+        p[i] = was - 0.25f;
+        double down = loss(c, f, dy);
+        width -= (double)p[i];
+        p[i] = was;
+        LS_CHECK_NEAR((up - down) / width, grad[i], 1e-5 * (1 + fabs((double)grad[i])));
+    }
+}
+
+LS_TEST(embed_gradients_are_finite_differences)
+{
+    shape s = {.B = 3, .T = 4, .C = 5, .V = 6, .positions = 4, .leaves = 3, .wpe = true, .p = 0.3f};
+    const ls_kernels *k = ls_rows_reference();
+    ls_check c;
+
+    ls_check_begin(&c, 1);
+    ls_embed_bwd b = bwd_args(&c, &s);
+    ls_embed_fwd f = fwd_args(&c, &s);
+    f.tokens = b.tokens;
+    b.scratch = ls_rows_scratch(&c, k, LS_ROW_EMBED_BWD, &b);
+    k->embed_bwd(c.stream, &b);
+    check_slopes(&c, &f, b.dy, f.wte, b.dwte, s.V * s.C);
+    check_slopes(&c, &f, b.dy, f.wpe, b.dwpe, s.T * s.C);
+    ls_check_end(&c);
+}
+
+/* A token outside the vocabulary fails the stream; nothing is read or written beyond. */
+LS_TEST(embed_refuses_tokens_outside_the_vocabulary)
+{
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+    const int32_t bad[] = {-1, 7, INT32_MAX, INT32_MIN};
+
+    for (int i = 0; i < 8 * n; i++) {
+        shape s = {.B = 2, .T = 3, .C = 20, .V = 7, .positions = 3, .leaves = 1, .wpe = true};
+        const ls_kernels *k = list[i / 8];
+        char want[96];
+        ls_check c;
+        ls_check_begin(&c, 2);
+        ls_embed_fwd f = fwd_args(&c, &s);
+        ls_embed_bwd b = bwd_args(&c, &s);
+        ((int32_t *)(uintptr_t)f.tokens)[4] = bad[i % 4];
+        b.tokens = f.tokens;
+        b.scratch = ls_rows_scratch(&c, k, LS_ROW_EMBED_BWD, &b);
+        if (i % 8 < 4)
+            k->embed_fwd(c.stream, &f);
+        else
+            k->embed_bwd(c.stream, &b);
+        snprintf(want, sizeof want, "token %d at position 4", bad[i % 4]);
+        LS_CHECK_FAILS(ls_stream_sync(c.stream, ls_time_now_ns() + LS_NS_PER_S), LS_EDATA, want);
+        ls_stream_free(c.stream); /* its failure is sticky; end with a fresh one */
+        LS_CHECK_OK(ls_stream_create(&c.stream, c.device));
+        ls_check_end(&c);
+    }
+}

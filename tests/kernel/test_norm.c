@@ -1,0 +1,277 @@
+/* test_norm.c -- norm_fwd and norm_bwd against the reference, finite differences and themselves. */
+#include "kernel/rows.h"
+
+#include <math.h>
+#include "base/rng.h"
+
+typedef struct shape {
+    ls_norm_kind kind;
+    int64_t M, C, T, leaves;
+    bool x, bias, in_place, add, accumulate, dx;
+    float p;
+} shape;
+
+static ls_step_state *new_state(ls_check *c)
+{
+    ls_step_state *s = ls_check_bytes(c, "state", sizeof *s);
+
+    *s = (ls_step_state){.key = {0x1234567, 0x89abcdef}, .first_seq = 5};
+    return s;
+}
+
+static ls_norm_fwd fwd_args(ls_check *c, const shape *s)
+{
+    int64_t n = s->M * s->C;
+    bool layer = s->kind == LS_NORM_LAYER;
+    ls_norm_fwd a = {.type = LS_F32, .kind = s->kind, .M = s->M, .C = s->C, .T = s->T};
+    float *stream = ls_check_floats(c, "stream", n, 2);
+
+    for (int64_t i = 0; i < n; i++)
+        stream[i] += 3; /* a mean that must not eat the variance */
+    a.stream = stream;
+    a.x = s->x ? ls_check_floats(c, "x", n, 1) : NULL;
+    a.sum = !s->x ? NULL : s->in_place ? stream : ls_check_floats(c, "sum", n, 0);
+    a.y = ls_check_floats(c, "y", n, 0);
+    a.w = ls_check_floats(c, "w", s->C, 1);
+    a.b = s->bias ? ls_check_floats(c, "b", s->C, 1) : NULL;
+    a.mean = layer ? ls_check_floats(c, "mean", s->M, 0) : NULL;
+    a.rstd = ls_check_floats(c, "rstd", s->M, 0);
+    a.eps = 1e-5f;
+    a.drop = (ls_dropout){.p = s->p, .site = 7, .state = new_state(c)};
+    return a;
+}
+
+static void run_fwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    const shape *s = shape_;
+    ls_norm_fwd a = fwd_args(c, s);
+
+    k->norm_fwd(c->stream, &a);
+    out = ls_rows_put(out, a.y, s->M * s->C);
+    out = ls_rows_put(out, s->x ? a.sum : a.stream, s->M * s->C);
+    out = ls_rows_put(out, a.rstd, s->M);
+    ls_rows_put(out, a.mean ? a.mean : a.rstd, s->M);
+}
+
+static ls_norm_bwd bwd_args(ls_check *c, const shape *s)
+{
+    int64_t n = s->M * s->C;
+    ls_norm_fwd f = fwd_args(c, s);
+    ls_norm_bwd a = {.type = LS_F32, .kind = s->kind, .M = s->M, .C = s->C, .T = s->T};
+
+    ls_rows_reference()->norm_fwd(c->stream, &f);
+    a.dy = ls_check_floats(c, "dy", n, 1);
+    a.sum = s->x ? f.sum : f.stream;
+    a.w = f.w;
+    a.mean = f.mean;
+    a.rstd = f.rstd;
+    a.dsum = ls_check_floats(c, "dsum", n, s->add ? 1 : 0);
+    a.add_to_dsum = s->add;
+    a.dx = s->dx ? ls_check_floats(c, "dx", n, 0) : NULL;
+    a.dw = ls_check_floats(c, "dw", s->C, s->accumulate ? 1 : 0);
+    a.db = s->bias ? ls_check_floats(c, "db", s->C, s->accumulate ? 1 : 0) : NULL;
+    a.leaves = s->leaves;
+    a.accumulate = s->accumulate;
+    a.drop = f.drop;
+    return a;
+}
+
+static void run_bwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    const shape *s = shape_;
+    ls_norm_bwd a = bwd_args(c, s);
+
+    a.scratch = ls_rows_scratch(c, k, LS_ROW_NORM_BWD, &a);
+    k->norm_bwd(c->stream, &a);
+    out = ls_rows_put(out, a.dsum, s->M * s->C);
+    out = ls_rows_put(out, a.dx ? a.dx : a.dsum, s->M * s->C);
+    out = ls_rows_put(out, a.dw, s->C);
+    ls_rows_put(out, a.db ? a.db : a.dw, s->C);
+}
+
+static void check_shape(const shape *s)
+{
+    ls_rows_check(LS_ROW_NORM_FWD, run_fwd, s, 2 * s->M * s->C + 2 * s->M);
+    ls_rows_check(LS_ROW_NORM_BWD, run_bwd, s, 2 * s->M * s->C + 2 * s->C);
+}
+
+LS_TEST_SECONDS(norm_equals_reference_on_odd_shapes, 60)
+{
+    const int64_t widths[] = {1, 15, 16, 17, 48, 63, 65, 384};
+
+    for (size_t i = 0; i < LS_COUNT(widths); i++) {
+        shape s = {.kind = LS_NORM_LAYER, .M = 7, .C = widths[i], .T = 7, .leaves = 1};
+        s.x = s.bias = s.dx = true;
+        check_shape(&s);
+        s.kind = LS_NORM_RMS;
+        s.bias = false;
+        s.M = 35;
+        s.leaves = 5;
+        s.accumulate = true;
+        check_shape(&s);
+    }
+}
+
+LS_TEST_SECONDS(norm_equals_reference_in_all_forms, 60)
+{
+    for (int form = 0; form < 64; form++) {
+        shape s = {.kind = form & 1 ? LS_NORM_RMS : LS_NORM_LAYER, .M = 66, .C = 83, .T = 11};
+        s.leaves = 1 + form % 3;
+        s.x = form & 2;
+        s.bias = !(form & 1);
+        s.in_place = form & 4;
+        s.dx = s.x;
+        s.p = form & 8 ? 0.3f : 0;
+        s.add = form & 16;
+        s.accumulate = form & 32;
+        check_shape(&s);
+    }
+}
+
+/* dw and db of `leaves` leaves are the tree over calls of one leaf each. */
+LS_TEST(norm_sums_leaves_as_a_tree)
+{
+    const ls_kernels *k;
+    const int64_t counts[] = {4, 3, 5}, sizes[] = {7, 70};
+
+    LS_CHECK_OK(ls_kernel_pick("auto", &k));
+    for (int i = 0; i < 6; i++) {
+        int64_t L = counts[i % 3], rows = sizes[i / 3], C = 19;
+        shape s = {.kind = LS_NORM_LAYER, .M = L * rows, .C = C, .T = rows, .leaves = L};
+        float *dw[5], *db[5];
+        ls_check c;
+        s.bias = true;
+        ls_check_begin(&c, 2);
+        ls_norm_bwd a = bwd_args(&c, &s), one = a;
+        a.scratch = ls_rows_scratch(&c, k, LS_ROW_NORM_BWD, &a);
+        k->norm_bwd(c.stream, &a);
+        one.scratch = a.scratch;
+        one.M = rows;
+        one.leaves = 1;
+        for (int64_t l = 0; l < L; l++) {
+            one.dy = (const float *)a.dy + l * rows * C;
+            one.sum = (const float *)a.sum + l * rows * C;
+            one.dsum = (float *)a.dsum + l * rows * C;
+            one.mean = a.mean + l * rows;
+            one.rstd = a.rstd + l * rows;
+            one.dw = dw[l] = ls_check_floats(&c, "leaf dw", C, 0);
+            one.db = db[l] = ls_check_floats(&c, "leaf db", C, 0);
+            k->norm_bwd(c.stream, &one);
+        }
+        ls_rows_tree(&c, k, dw, L, C);
+        ls_rows_tree(&c, k, db, L, C);
+        ls_check_same("dw", a.dw, dw[0], C * 4);
+        ls_check_same("db", a.db, db[0], C * 4);
+        ls_check_end(&c);
+    }
+}
+
+/* sum over elements of dy * y + above * sum: its gradients are what norm_bwd gives. */
+static double loss(ls_check *c, const ls_norm_fwd *f, const float *dy, const float *above)
+{
+    const float *y = f->y, *sum = f->sum;
+    double total = 0;
+
+    ls_rows_reference()->norm_fwd(c->stream, f);
+    for (int64_t i = 0; i < f->M * f->C; i++)
+        total += (double)dy[i] * (double)y[i] + (double)above[i] * (double)sum[i];
+    return total;
+}
+
+static void check_slope(ls_check *c, const ls_norm_fwd *f, const float *dy, const float *above,
+                        float *at, double want)
+{
+    float was = *at, h = 4e-3f;
+
+    *at = was + h;
+    double up = loss(c, f, dy, above), width = (double)*at;
+    *at = was - h;
+    double down = loss(c, f, dy, above);
+    width -= (double)*at;
+    *at = was;
+    LS_CHECK_NEAR((up - down) / width, want, 3e-3 * (1 + fabs(want)));
+}
+
+static void check_gradients(ls_norm_kind kind)
+{
+    shape s = {.kind = kind, .M = 4, .C = 9, .T = 2, .leaves = 2, .x = true, .p = 0.4f};
+    ls_check c;
+
+    s.bias = kind == LS_NORM_LAYER;
+    s.add = s.dx = true;
+    ls_check_begin(&c, 1);
+    ls_norm_bwd b = bwd_args(&c, &s);
+    float *above = ls_check_copy(&c, "above", b.dsum, s.M * s.C);
+    c.seed = 1; /* the same inputs once more, so that they can be moved */
+    ls_norm_fwd f = fwd_args(&c, &s);
+    b.scratch = ls_rows_scratch(&c, ls_rows_reference(), LS_ROW_NORM_BWD, &b);
+    ls_rows_reference()->norm_bwd(c.stream, &b);
+    float *stream = (float *)(uintptr_t)f.stream, *x = (float *)(uintptr_t)f.x;
+    for (int64_t i = 0; i < s.M * s.C; i++) {
+        check_slope(&c, &f, b.dy, above, stream + i, (double)((float *)b.dsum)[i]);
+        check_slope(&c, &f, b.dy, above, x + i, (double)((float *)b.dx)[i]);
+    }
+    for (int64_t i = 0; i < s.C; i++) {
+        check_slope(&c, &f, b.dy, above, (float *)(uintptr_t)f.w + i, (double)b.dw[i]);
+        if (s.bias)
+            check_slope(&c, &f, b.dy, above, (float *)(uintptr_t)f.b + i, (double)b.db[i]);
+    }
+    ls_check_end(&c);
+}
+
+LS_TEST(norm_gradients_are_finite_differences)
+{
+    check_gradients(LS_NORM_LAYER);
+    check_gradients(LS_NORM_RMS);
+}
+
+/* With stream 0 and x 1, sum is the dropout factor itself. */
+LS_TEST(norm_drops_what_the_philox_rule_says)
+{
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+    shape s = {.M = 60, .C = 210, .T = 20, .leaves = 1, .x = true, .p = 0.3f};
+
+    for (int i = 0; i < n; i++) {
+        ls_check c;
+        int64_t kept = 0;
+        ls_check_begin(&c, 2);
+        ls_norm_fwd a = fwd_args(&c, &s);
+        float *stream = (float *)(uintptr_t)a.stream, *x = (float *)(uintptr_t)a.x;
+        for (int64_t e = 0; e < s.M * s.C; e++) {
+            stream[e] = 0;
+            x[e] = 1;
+        }
+        list[i]->norm_fwd(c.stream, &a);
+        for (int64_t e = 0; e < s.M * s.C; e++) {
+            uint32_t row = (uint32_t)(e / s.C), column = (uint32_t)(e % s.C);
+            ls_rng_block b = ls_rng_philox((ls_rng_key){{0x1234567, 0x89abcdef}}, column / 4,
+                                           row % 20, 5 + row / 20, 7u << 16);
+            bool keep = ls_rng_uniform(b.v[column % 4]) >= s.p;
+            kept += keep;
+            LS_CHECK_NEAR(((float *)a.sum)[e], keep ? 1 / 0.7 : 0, 1e-6);
+        }
+        /* 12600 draws: a standard deviation of 0.0041 */
+        LS_CHECK_NEAR((double)kept / (double)(s.M * s.C), 0.7, 0.02);
+        ls_check_end(&c);
+    }
+}
+
+LS_TEST(norm_keeps_variance_under_a_large_mean)
+{
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+    shape s = {.M = 1, .C = 100, .T = 1, .leaves = 1};
+
+    for (int i = 0; i < n; i++) {
+        ls_check c;
+        ls_check_begin(&c, 1);
+        ls_norm_fwd a = fwd_args(&c, &s);
+        for (int64_t e = 0; e < s.C; e++) /* variance 1 around 4096 */
+            ((float *)(uintptr_t)a.stream)[e] = e & 1 ? 4097 : 4095;
+        list[i]->norm_fwd(c.stream, &a);
+        LS_CHECK_NEAR(a.mean[0], 4096, 1e-3);
+        LS_CHECK_NEAR(a.rstd[0], 1, 1e-4);
+        ls_check_end(&c);
+    }
+}
