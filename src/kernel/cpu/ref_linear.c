@@ -1,0 +1,107 @@
+/* ref_linear.c -- the linear layer as the formula says it: one thread, sums in double.
+ *
+ * Slow and plain on purpose; every other version is compared with this one. Since a sum in double
+ * is exact to far below the tolerance, the tree over leaves needs no care here. */
+#include "kernel/cpu/rows_linear.h"
+
+#include <math.h>
+
+static double weight(const float *w, ls_layout layout, int64_t N, int64_t K, int64_t k, int64_t n)
+{
+    return (double)(layout == LS_LAYOUT_KN ? w[k * N + n] : w[n * K + k]);
+}
+
+/* sqrt(2 / pi) */
+static const double gelu_scale = 0.79788456080286535588;
+
+static double act_value(ls_act act, double z)
+{
+    switch (act) {
+    case LS_ACT_GELU:
+        return 0.5 * z * (1 + tanh(gelu_scale * (z + 0.044715 * z * z * z)));
+    case LS_ACT_SILU:
+        return z / (1 + exp(-z));
+    case LS_ACT_NONE:
+        break;
+    }
+    return z;
+}
+
+static double act_slope(ls_act act, double z)
+{
+    double t, s;
+
+    switch (act) {
+    case LS_ACT_GELU:
+        t = tanh(gelu_scale * (z + 0.044715 * z * z * z));
+        return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * gelu_scale * (1 + 3 * 0.044715 * z * z);
+    case LS_ACT_SILU:
+        s = 1 / (1 + exp(-z));
+        return s * (1 + z * (1 - s));
+    case LS_ACT_NONE:
+        break;
+    }
+    return 1;
+}
+
+void ls_ref_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
+{
+    const float *x = a->x;
+    float *y = a->y, *z = a->z;
+
+    (void)stream;
+    LS_BUG_IF(a->type != LS_F32, "linear_fwd of type %d", (int)a->type);
+    for (int64_t m = 0; m < a->M; m++)
+        for (int64_t n = 0; n < a->N; n++) {
+            double sum = 0;
+            for (int64_t k = 0; k < a->K; k++)
+                sum += (double)x[m * a->K + k] * weight(a->w, a->layout, a->N, a->K, k, n);
+            if (a->b)
+                sum += (double)a->b[n];
+            if (z)
+                z[m * a->N + n] = (float)sum;
+            y[m * a->N + n] = (float)act_value(a->act, sum);
+        }
+}
+
+void ls_ref_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a)
+{
+    const float *dy = a->dy, *z = a->z;
+    float *dx = a->dx;
+
+    (void)stream;
+    LS_BUG_IF(a->type != LS_F32, "linear_bwd_x of type %d", (int)a->type);
+    for (int64_t m = 0; m < a->M; m++)
+        for (int64_t k = 0; k < a->K; k++) {
+            double sum = 0;
+            for (int64_t n = 0; n < a->N; n++)
+                sum += (double)dy[m * a->N + n] * weight(a->w, a->layout, a->N, a->K, k, n);
+            if (a->act != LS_ACT_NONE)
+                sum *= act_slope(a->act, (double)z[m * a->K + k]);
+            if (a->accumulate)
+                sum += (double)dx[m * a->K + k];
+            dx[m * a->K + k] = (float)sum;
+        }
+}
+
+void ls_ref_linear_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
+{
+    const float *x = a->x, *dy = a->dy;
+
+    (void)stream;
+    LS_BUG_IF(a->type != LS_F32, "linear_bwd_w of type %d", (int)a->type);
+    for (int64_t k = 0; k < a->K; k++)
+        for (int64_t n = 0; n < a->N; n++) {
+            float *dw = &a->dw[a->layout == LS_LAYOUT_KN ? k * a->N + n : n * a->K + k];
+            double sum = 0;
+            for (int64_t m = 0; m < a->M; m++)
+                sum += (double)x[m * a->K + k] * (double)dy[m * a->N + n];
+            *dw = (float)(sum + (a->accumulate ? (double)*dw : 0));
+        }
+    for (int64_t n = 0; a->db && n < a->N; n++) {
+        double sum = 0;
+        for (int64_t m = 0; m < a->M; m++)
+            sum += (double)dy[m * a->N + n];
+        a->db[n] = (float)(sum + (a->accumulate ? (double)a->db[n] : 0));
+    }
+}

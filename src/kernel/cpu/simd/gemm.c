@@ -1,0 +1,462 @@
+/* gemm.c -- packed, blocked matrix product; see gemm.h for what a result is made of.
+ *
+ * C is cut into blocks of mc x nc, one task each. A task walks over the blocks of K: it packs its
+ * rows of A (mc x KC, stays in L2) into panels of MR rows, then takes B in groups of a few panels
+ * of NR columns, packs a group and lets the micro-kernel run down the panels of A. A panel of B is
+ * thus read from L1 or L2 and a panel of A from L2, and both layouts of both operands end up the
+ * same way. Partial sums of a block of C stay in the worker's scratch, tile by tile, until the last
+ * block of K; then the row's own finish takes the tile.
+ *
+ * Sharing packed panels between threads was rejected: packing costs about 0.25 cycles an element
+ * and each packed element is used for hundreds of columns, so packing it once per task costs
+ * 1 to 3 %, less than the barrier between packing and use.
+ *
+ * The tree over leaves is a binary counter per block. After leaf i the top of the stack is merged
+ * with the one below as often as i + 1 is divisible by two; at the end the stack is folded from the
+ * top. Five leaves: 0 | 0 1 -> 01 | 01 2 | 01 2 3 -> 01 23 -> 0123 | 0123 4 -> (0123)4.
+ *
+ * Few rows (generation) take the same way: the micro-kernel exists for every height, so one row
+ * costs one row of fma, and packing keeps up with the memory that weights come from. */
+#include "kernel/cpu/simd/gemm.h"
+
+enum {
+    MR = LS_GEMM_MR,
+    NR = LS_GEMM_NR,
+    KC = LS_GEMM_KC,
+    NV = NR / LS_LANES,
+    /* Floats from one k to the next in a packed panel of A; room for a transposed square. */
+    AS = MR > 8   ? 16
+         : MR > 4 ? 8
+                  : 4,
+    TILE = MR * NR,
+    GROUP = 128 / NR, /* panels of B packed together */
+    MC_MOST = (384 + MR - 1) / MR * MR,
+    FLOATS = LS_STREAM_THREAD_BYTES / 4,
+    A_FLOATS = MC_MOST / MR * AS * KC,
+    B_FLOATS = GROUP * NR * KC,
+    C_FLOATS = FLOATS - A_FLOATS - B_FLOATS
+};
+
+/* --- the micro-kernel --------------------------------------------------------------------------
+ * tile = A panel x B panel over kc steps, or tile + that. rows is a constant at every call, so the
+ * sums live in registers. */
+LS_INLINE void multiply(const int rows, int64_t kc, const float *a, const float *b, float *tile,
+                        bool add)
+{
+    ls_v16 sum[MR][NV];
+
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < NV; j++)
+            sum[i][j] = v_set(0);
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < kc; k++, a += AS, b += NR) {
+        ls_v16 right[NV];
+#pragma GCC unroll 2
+        for (int j = 0; j < NV; j++)
+            right[j] = v_load(b + j * LS_LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++) {
+            ls_v16 left = v_set(a[i]);
+#pragma GCC unroll 2
+            for (int j = 0; j < NV; j++)
+                sum[i][j] = v_fma(left, right[j], sum[i][j]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < NV; j++) {
+            float *to = tile + i * NR + j * LS_LANES;
+            v_store(to, add ? v_add(v_load(to), sum[i][j]) : sum[i][j]);
+        }
+}
+
+static void multiply_rows(int64_t rows, int64_t kc, const float *a, const float *b, float *tile,
+                          bool add)
+{
+#define HEIGHT(n)                                        \
+    case n:                                              \
+        multiply(n <= MR ? n : MR, kc, a, b, tile, add); \
+        break
+    switch (rows) {
+        HEIGHT(1);
+        HEIGHT(2);
+        HEIGHT(3);
+        HEIGHT(4);
+#if defined(__AVX2__)
+        HEIGHT(5);
+        HEIGHT(6);
+#endif
+#if defined(__AVX512F__)
+        HEIGHT(7);
+        HEIGHT(8);
+        HEIGHT(9);
+        HEIGHT(10);
+        HEIGHT(11);
+        HEIGHT(12);
+        HEIGHT(13);
+        HEIGHT(14);
+#endif
+    }
+#undef HEIGHT
+}
+
+/* --- packing ---------------------------------------------------------------------------------*/
+
+#if defined(__AVX512F__)
+enum { SQUARE = 16 };
+
+/* to[j * to_row + i] = from[i * from_row + j] for i < rows and j < cols; rows up to 16 get zero. */
+LS_INLINE void transpose(const float *from, int64_t from_row, int64_t rows, int64_t cols, float *to,
+                         int64_t to_row)
+{
+    __m512 r[16], t[16];
+
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        r[i] = i >= rows    ? v_set(0)
+               : cols == 16 ? v_load(from + i * from_row)
+                            : v_load_part(from + i * from_row, cols, 0);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    /* r[4 g + c]: column c of each lane's four, rows 4 g .. 4 g + 3 */
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        t[c] = _mm512_shuffle_f32x4(r[c], r[c + 4], 0x88);     /* lanes 0 2 of rows 0-7 */
+        t[c + 4] = _mm512_shuffle_f32x4(r[c], r[c + 4], 0xdd); /* lanes 1 3 */
+        t[c + 8] = _mm512_shuffle_f32x4(r[c + 8], r[c + 12], 0x88);
+        t[c + 12] = _mm512_shuffle_f32x4(r[c + 8], r[c + 12], 0xdd);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        r[c] = _mm512_shuffle_f32x4(t[c], t[c + 8], 0x88);
+        r[c + 8] = _mm512_shuffle_f32x4(t[c], t[c + 8], 0xdd);
+        r[c + 4] = _mm512_shuffle_f32x4(t[c + 4], t[c + 12], 0x88);
+        r[c + 12] = _mm512_shuffle_f32x4(t[c + 4], t[c + 12], 0xdd);
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; j++)
+        if (j < cols)
+            v_store(to + j * to_row, r[j]);
+}
+
+#elif defined(__AVX2__)
+enum { SQUARE = 8 };
+
+LS_INLINE void transpose(const float *from, int64_t from_row, int64_t rows, int64_t cols, float *to,
+                         int64_t to_row)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)cols), lane);
+    __m256 r[8], t[8];
+
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        r[i] = i < rows ? _mm256_maskload_ps(from + i * from_row, mask) : _mm256_setzero_ps();
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        t[c] = _mm256_permute2f128_ps(r[c], r[c + 4], 0x20);
+        t[c + 4] = _mm256_permute2f128_ps(r[c], r[c + 4], 0x31);
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++)
+        if (j < cols)
+            _mm256_storeu_ps(to + j * to_row, t[j]);
+}
+
+#else
+enum { SQUARE = 4 };
+
+LS_INLINE void transpose(const float *from, int64_t from_row, int64_t rows, int64_t cols, float *to,
+                         int64_t to_row)
+{
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < SQUARE; i++)
+            to[j * to_row + i] = i < rows ? from[i * from_row + j] : 0;
+}
+#endif
+
+static void transpose_part(const float *from, int64_t from_row, int64_t rows, int64_t cols,
+                           float *to, int64_t to_row)
+{
+    transpose(from, from_row, rows, cols, to, to_row);
+}
+
+/* A panel whose k runs along memory: `lines` lines (rows of A, columns of B) of kc elements become
+ * kc rows of `width`, a multiple of SQUARE; missing lines are zero. */
+static void pack_across(const float *from, int64_t line, int64_t lines, int64_t kc, float *to,
+                        int64_t width)
+{
+    for (int64_t i = 0; i < width; i += SQUARE, from += SQUARE * line, to += SQUARE) {
+        int64_t here = lines - i, k = 0;
+        if (here >= SQUARE)
+            for (; k + SQUARE <= kc; k += SQUARE)
+                transpose(from + k, line, SQUARE, SQUARE, to + k * width, width);
+        else if (here == MR % SQUARE)
+            for (; k + SQUARE <= kc; k += SQUARE)
+                transpose(from + k, line, MR % SQUARE, SQUARE, to + k * width, width);
+        for (; k < kc; k += SQUARE)
+            transpose_part(from + k, line, here, ls_min_i64(SQUARE, kc - k), to + k * width, width);
+    }
+}
+
+/* A panel whose lines lie side by side: row k is copied as it is, and filled up with zeros. */
+LS_INLINE void pack_along(const float *from, int64_t step, int64_t lines, int64_t kc, float *to,
+                          int64_t width)
+{
+    for (int64_t k = 0; k < kc; k++, from += step, to += width) {
+        int64_t i = 0;
+        if (lines == NR && width == NR) {
+#pragma GCC unroll 2
+            for (int j = 0; j < NV; j++)
+                v_store(to + j * LS_LANES, v_load(from + j * LS_LANES));
+            continue;
+        }
+        for (; i + LS_LANES <= width; i += LS_LANES)
+            v_store(to + i, v_load_part(from + ls_min_i64(i, lines),
+                                        ls_max_i64(0, ls_min_i64(LS_LANES, lines - i)), 0));
+        for (; i < width; i++)
+            to[i] = i < lines ? from[i] : 0;
+    }
+}
+
+static void pack_a(const ls_gemm *g, int64_t m0, int64_t m1, int64_t k0, int64_t kc, float *to)
+{
+    for (int64_t m = m0; m < m1; m += MR, to += AS * kc) {
+        const float *from = g->a + m * g->a_m + k0 * g->a_k;
+        int64_t rows = ls_min_i64(MR, m1 - m);
+        if (g->a_k == 1)
+            pack_across(from, g->a_m, rows, kc, to, AS);
+        else
+            pack_along(from, g->a_k, rows, kc, to, AS);
+    }
+}
+
+static void pack_b(const ls_gemm *g, int64_t n0, int64_t n1, int64_t k0, int64_t kc, float *to)
+{
+    for (int64_t n = n0; n < n1; n += NR, to += NR * kc) {
+        const float *from = g->b + k0 * g->b_k + n * g->b_n;
+        int64_t cols = ls_min_i64(NR, n1 - n);
+        if (g->b_n == 1)
+            pack_along(from, g->b_k, cols, kc, to, NR);
+        else
+            pack_across(from, g->b_n, cols, kc, to, NR);
+    }
+}
+
+/* --- one block of C ----------------------------------------------------------------------------*/
+
+typedef struct plan {
+    const ls_gemm *g;
+    ls_stream *stream;
+    int64_t mc, nc;   /* size of a block of C: multiples of MR and NR */
+    int64_t m_blocks; /* blocks from top to bottom; tasks go down first */
+    int64_t leaf_k;   /* K of one leaf */
+    bool stored;      /* partial sums are kept in scratch */
+} plan;
+
+typedef struct block {
+    const plan *p;
+    int64_t m0, m1, n0, n1;
+    float *a, *b; /* packed: all panels of A, one group of B */
+    float *c;     /* stack of partial sums, `floats` each, tile by tile */
+    int64_t floats;
+} block;
+
+/* Ask for the lines that finish will touch; they arrive while the products run. */
+LS_INLINE void expect_tile(const ls_gemm *g, int64_t m, int64_t n, int64_t rows)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t at = (m + i) * g->ld + n;
+#pragma GCC unroll 2
+        for (int j = 0; j < NV; j++) {
+            __builtin_prefetch(g->out + at + j * LS_LANES);
+            if (g->aside)
+                __builtin_prefetch(g->aside + at + j * LS_LANES);
+        }
+    }
+}
+
+/* The products of one block of K, for all tiles; finish them when these were the last. */
+static void multiply_block(const block *x, int64_t k0, int64_t kc, float *c, bool add, bool last)
+{
+    const ls_gemm *g = x->p->g;
+    _Alignas(64) float spare[TILE];
+
+    pack_a(g, x->m0, x->m1, k0, kc, x->a);
+    for (int64_t ng = x->n0; ng < x->n1; ng += GROUP * NR) {
+        int64_t ng1 = ls_min_i64(x->n1, ng + GROUP * NR);
+        const float *b = x->b;
+        pack_b(g, ng, ng1, k0, kc, x->b);
+        for (int64_t n = ng; n < ng1; n += NR, b += NR * kc) {
+            const float *a = x->a;
+            for (int64_t m = x->m0; m < x->m1; m += MR, a += AS * kc) {
+                int64_t rows = ls_min_i64(MR, x->m1 - m);
+                float *tile = x->p->stored ? c : spare;
+                if (last)
+                    expect_tile(g, m, n, rows);
+                multiply_rows(rows, kc, a, b, tile, add);
+                if (last)
+                    g->finish(g, tile, m, n, rows, ls_min_i64(NR, x->n1 - n));
+                c += x->p->stored ? TILE : 0;
+            }
+        }
+    }
+}
+
+static void multiply_leaf(const block *x, int64_t leaf, float *c, bool last)
+{
+    int64_t K = x->p->leaf_k, k = 0;
+
+    do {
+        int64_t kc = ls_min_i64(KC, K - k);
+        multiply_block(x, leaf * K + k, kc, c, k > 0, last && k + kc == K);
+        k += kc;
+    } while (k < K);
+}
+
+/* Sum the top of the stack into the one below. */
+static void merge_top(const block *x, int top)
+{
+    float *into = x->c + (top - 1) * x->floats;
+    const float *from = into + x->floats;
+
+    for (int64_t i = 0; i < x->floats; i += LS_LANES)
+        v_store(into + i, v_add(v_load(into + i), v_load(from + i)));
+}
+
+static void finish_block(const block *x)
+{
+    const ls_gemm *g = x->p->g;
+    const float *tile = x->c;
+
+    for (int64_t n = x->n0; n < x->n1; n += NR)
+        for (int64_t m = x->m0; m < x->m1; m += MR, tile += TILE)
+            g->finish(g, tile, m, n, ls_min_i64(MR, x->m1 - m), ls_min_i64(NR, x->n1 - n));
+}
+
+static void run_block(void *context, int64_t index, int worker)
+{
+    const plan *p = context;
+    const ls_gemm *g = p->g;
+    block x = {.p = p};
+    int top = -1;
+
+    x.m0 = index % p->m_blocks * p->mc;
+    x.n0 = index / p->m_blocks * p->nc;
+    x.m1 = ls_min_i64(g->M, x.m0 + p->mc);
+    x.n1 = ls_min_i64(g->N, x.n0 + p->nc);
+    x.a = ls_stream_thread_scratch(p->stream, worker);
+    x.b = x.a + A_FLOATS;
+    x.c = x.b + B_FLOATS;
+    x.floats = ls_round_up(x.m1 - x.m0, MR) * ls_round_up(x.n1 - x.n0, NR);
+    if (g->leaves == 1) {
+        multiply_leaf(&x, 0, x.c, true);
+        return;
+    }
+    for (int64_t leaf = 0; leaf < g->leaves; leaf++) {
+        multiply_leaf(&x, leaf, x.c + ++top * x.floats, false);
+        for (int64_t n = leaf + 1; n % 2 == 0; n /= 2)
+            merge_top(&x, top--);
+    }
+    for (; top > 0; top--)
+        merge_top(&x, top);
+    finish_block(&x);
+}
+
+/* --- how C is cut ------------------------------------------------------------------------------
+ * The cut decides speed, never bits. Time of a task in cycles per k: mc nc / 32 for the products,
+ * and about a quarter per packed element; tasks come in waves of as many as there are threads. */
+static double cut_cost(int64_t mc, int64_t nc, int64_t tasks, int threads)
+{
+    int64_t waves = (tasks + threads - 1) / threads;
+
+    return (double)waves * ((double)(mc * nc) / 32 + 0.25 * (double)(mc + nc));
+}
+
+static void choose_cut(plan *p, int threads)
+{
+    const ls_gemm *g = p->g;
+    int64_t mc_most = MC_MOST, nc_most = ls_round_up(g->N, NR);
+    double best = 0;
+
+    if (p->stored) {
+        int64_t floats = C_FLOATS / ls_gemm_depth(g->leaves);
+        mc_most = ls_min_i64(mc_most, ls_round_up(g->M, MR));
+        while (mc_most > 4 * MR && floats / mc_most < mc_most)
+            mc_most -= MR;
+        nc_most = ls_min_i64(nc_most, floats / mc_most / NR * NR);
+    }
+    p->mc = 0;
+    for (int64_t mb = (g->M + mc_most - 1) / mc_most, i = 0; i < 8; i++, mb++)
+        for (int64_t nb = (g->N + nc_most - 1) / nc_most, j = 0; j <= threads; j++, nb++) {
+            int64_t mc = ls_round_up((g->M + mb - 1) / mb, MR);
+            int64_t nc = ls_round_up((g->N + nb - 1) / nb, NR);
+            int64_t tasks = (g->M + mc - 1) / mc * ((g->N + nc - 1) / nc);
+            double cost = cut_cost(mc, nc, tasks, threads);
+            if (p->mc && cost >= best)
+                continue;
+            best = cost;
+            p->mc = mc;
+            p->nc = nc;
+        }
+}
+
+void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g)
+{
+    ls_pool *pool = ls_stream_pool(stream);
+    plan p = {.g = g, .stream = stream, .leaf_k = g->K / g->leaves};
+
+    LS_BUG_IF(g->K % g->leaves != 0 || g->leaves < 1, "%lld leaves of %lld rows",
+              (long long)g->leaves, (long long)g->K);
+    if (g->M <= 0 || g->N <= 0)
+        return;
+    p.stored = g->leaves > 1 || g->K > KC;
+    choose_cut(&p, ls_pool_threads(pool));
+    p.m_blocks = (g->M + p.mc - 1) / p.mc;
+    ls_pool_run(pool, run_block, &p, p.m_blocks * ((g->N + p.nc - 1) / p.nc));
+}
+
+void LS_ISA_NAME(ls_gemm_store)(const ls_gemm *g, const float *tile, int64_t m, int64_t n,
+                                int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++, tile += NR) {
+        float *out = g->out + (m + i) * g->ld + n;
+        for (int64_t j = 0; j < cols; j += LS_LANES) {
+            int64_t left = cols - j;
+            if (left >= LS_LANES) {
+                ls_v16 v = v_load(tile + j);
+                v_store(out + j, g->accumulate ? v_add(v_load(out + j), v) : v);
+            } else {
+                ls_v16 v = v_load(tile + j);
+                if (g->accumulate)
+                    v = v_add(v_load_part(out + j, left, 0), v);
+                v_store_part(out + j, left, v);
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+/* gemm.h -- C = A B in tiles, with whatever has to happen to a finished tile while it is hot.
+ *
+ * Every element of C is computed as follows, whatever the shape, the number of threads or the
+ * instruction set: K is cut into blocks of LS_GEMM_KC (the last may be short); the products of a
+ * block go through one chain of fma in order of k, starting at +0; the sums of the blocks are added
+ * in order. So a row of C depends on nothing but its row of A, and a column on its column of B.
+ *
+ * With leaves > 1, K is `leaves` runs of equal length; each run is a product of its own as above,
+ * and the results are added along the perfect binary tree over runs. */
+#pragma once
+#include "device/device.h"
+#include "kernel/cpu/simd/vec.h"
+
+/* The tile that a micro-kernel keeps in registers: MR rows of NR columns. */
+#if defined(__AVX512F__)
+enum { LS_GEMM_MR = 14, LS_GEMM_NR = 32 };
+#elif defined(__AVX2__)
+enum { LS_GEMM_MR = 6, LS_GEMM_NR = 16 };
+#else
+enum { LS_GEMM_MR = 4, LS_GEMM_NR = 16 };
+#endif
+enum { LS_GEMM_KC = 384 }; /* part of the definition of a product: changing it changes bits */
+
+typedef struct ls_gemm ls_gemm;
+
+/* Element (m + i, n + j) of C, for i < rows <= MR and j < cols <= NR, is tile[i * NR + j]. */
+typedef void (*ls_gemm_finish)(const ls_gemm *g, const float *tile, int64_t m, int64_t n,
+                               int64_t rows, int64_t cols);
+
+struct ls_gemm {
+    const float *a; /* element (m, k) is a[m * a_m + k * a_k]; a_m or a_k is 1 */
+    int64_t a_m, a_k;
+    const float *b; /* element (k, n) is b[k * b_k + n * b_n]; b_k or b_n is 1 */
+    int64_t b_k, b_n;
+    int64_t M, N, K;
+    int64_t leaves; /* divides K */
+    ls_gemm_finish finish;
+    const void *args; /* of finish: the row's own struct */
+    float *out;       /* C: row-major, ld elements from row to row */
+    int64_t ld;
+    const float *aside; /* another tensor of C's shape that finish reads or writes, or NULL */
+    bool accumulate;    /* of ls_gemm_store: out = out + C */
+};
+
+/* Runs on the stream's team of threads. finish is called once per tile, from any of them. */
+void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g);
+
+/* The finish that writes C, or adds it to what is there. */
+void LS_ISA_NAME(ls_gemm_store)(const ls_gemm *g, const float *tile, int64_t m, int64_t n,
+                                int64_t rows, int64_t cols);
+
+/* Depth of the binary counter that sums so many leaves: how many partial sums exist at most. */
+static inline int ls_gemm_depth(int64_t leaves)
+{
+    int depth = 1;
+
+    while (leaves >>= 1)
+        depth++;
+    return depth;
+}

@@ -1,0 +1,350 @@
+/* The head row: loss and gradients against the reference and finite differences; bit for bit. */
+#include "kernel/check.h"
+
+#include <math.h>
+#include "kernel/cpu/rows_linear.h"
+
+typedef struct version {
+    const char *name;
+    void (*head)(ls_stream *stream, const ls_head *a);
+    int64_t (*scratch)(const ls_head *a, int threads);
+} version;
+
+enum { VERSIONS = 3 };
+
+static int list_versions(version *list)
+{
+    int n = 0;
+
+    list[n++] = (version){"generic", ls_head_row_generic, ls_head_scratch_generic};
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        list[n++] = (version){"avx2", ls_head_row_avx2, ls_head_scratch_avx2};
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        list[n++] = (version){"avx512", ls_head_row_avx512, ls_head_scratch_avx512};
+#endif
+    return n;
+}
+
+static const version reference = {"reference", ls_ref_head, ls_ref_head_scratch};
+
+/* Inputs of one case; every run of it gets its own outputs and scratch, with guards. */
+typedef struct task {
+    ls_check check;
+    ls_step_state state;
+    int64_t M, C, V, leaves;
+    const float *h, *w, *there; /* there: what dw holds before */
+    int32_t *targets;
+    bool accumulate;
+} task;
+
+typedef struct result {
+    float *losses, *dh, *dw;
+} result;
+
+static void task_begin(task *t, int64_t M, int64_t C, int64_t V)
+{
+    ls_check_begin(&t->check, 2);
+    t->state = (ls_step_state){.grad_scale = 0.25f};
+    t->M = M;
+    t->C = C;
+    t->V = V;
+    t->leaves = 1;
+    t->accumulate = false;
+    t->h = ls_check_floats(&t->check, "h", M * C, 1);
+    t->w = ls_check_floats(&t->check, "w", V * C, 0.5f);
+    t->there = ls_check_floats(&t->check, "there", V * C, 1);
+    t->targets = ls_check_ints(&t->check, "targets", M, (int32_t)V);
+    for (int64_t i = 3; i < M; i += 5)
+        t->targets[i] = -1;
+}
+
+/* Rows [first, first + M) of the case. */
+static result task_run(task *t, const version *v, int threads, int64_t first, int64_t M)
+{
+    result r;
+    ls_check run;
+    ls_head a = {.M = M, .C = t->C, .V = t->V, .leaves = t->leaves, .accumulate = t->accumulate};
+
+    r.losses = ls_check_floats(&t->check, "losses", M, 0);
+    r.dh = ls_check_floats(&t->check, "dh", M * t->C, 0);
+    r.dw = ls_check_copy(&t->check, "dw", t->there, t->V * t->C);
+    a.h = t->h + first * t->C;
+    a.w = t->w;
+    a.targets = t->targets + first;
+    a.losses = r.losses;
+    a.dh = r.dh;
+    a.dw = r.dw;
+    a.state = &t->state;
+    ls_check_begin(&run, threads);
+    a.scratch = ls_check_bytes(&run, "scratch", v->scratch(&a, threads));
+    v->head(run.stream, &a);
+    ls_check_end(&run);
+    return r;
+}
+
+static void check_near_reference(task *t, const version *v)
+{
+    result got = task_run(t, v, 2, 0, t->M), want = task_run(t, &reference, 1, 0, t->M);
+
+    ls_check_near("losses", got.losses, want.losses, t->M, 3e-6);
+    ls_check_near("dh", got.dh, want.dh, t->M * t->C, 3e-6);
+    ls_check_near("dw", got.dw, want.dw, t->V * t->C, 3e-6);
+}
+
+/* M, C, V, leaves. Rows beyond 384 make a leaf of several chunks. */
+static const int64_t shapes[][4] = {{1, 1, 1, 1},   {1, 1, 2, 1},    {3, 5, 7, 1},
+                                    {6, 16, 33, 2}, {17, 9, 65, 1},  {20, 20, 20, 5},
+                                    {2, 400, 5, 1}, {5, 3, 1100, 1}, {400, 3, 17, 1},
+                                    {802, 2, 5, 2}, {9, 31, 130, 3}};
+
+LS_TEST_SECONDS(head_agrees_with_the_reference, 60)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++)
+        for (size_t s = 0; s < LS_COUNT(shapes); s++) {
+            task t;
+            task_begin(&t, shapes[s][0], shapes[s][1], shapes[s][2]);
+            t.leaves = shapes[s][3];
+            check_near_reference(&t, &list[i]);
+            t.accumulate = true;
+            check_near_reference(&t, &list[i]);
+            ls_check_end(&t.check);
+        }
+}
+
+LS_TEST_SECONDS(head_bits_are_equal_for_threads_and_instruction_sets, 60)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (size_t s = 0; s < LS_COUNT(shapes); s++) {
+        task t;
+        task_begin(&t, shapes[s][0], shapes[s][1], shapes[s][2]);
+        t.leaves = shapes[s][3];
+        t.accumulate = s % 2;
+        result want = task_run(&t, &list[n - 1], 1, 0, t.M);
+        for (int i = 0; i < n; i++)
+            for (int threads = 1; threads <= 3; threads++) {
+                result got = task_run(&t, &list[i], threads, 0, t.M);
+                ls_check_same("losses", got.losses, want.losses, t.M * 4);
+                ls_check_same("dh", got.dh, want.dh, t.M * t.C * 4);
+                ls_check_same("dw", got.dw, want.dw, t.V * t.C * 4);
+            }
+        ls_check_end(&t.check);
+    }
+}
+
+/* Leaves in one call against one call per leaf and the tree by hand. */
+static void check_leaves(const version *v, int leaves, int64_t rows, bool accumulate)
+{
+    enum { C = 5, V = 19, N = C * V };
+    task t;
+    result part[8];
+
+    LS_CHECK(leaves <= 8);
+    task_begin(&t, leaves * rows, C, V);
+    t.leaves = leaves;
+    t.accumulate = accumulate;
+    result got = task_run(&t, v, 2, 0, t.M);
+    t.leaves = 1;
+    t.accumulate = false;
+    for (int i = 0; i < leaves; i++) {
+        part[i] = task_run(&t, v, 1, i * rows, rows);
+        ls_check_same("losses", got.losses + i * rows, part[i].losses, rows * 4);
+        ls_check_same("dh", got.dh + i * rows * C, part[i].dh, rows * C * 4);
+    }
+    for (int width = 1; width < leaves; width *= 2)
+        for (int i = 0; i + width < leaves; i += 2 * width)
+            for (int k = 0; k < N; k++)
+                part[i].dw[k] += part[i + width].dw[k];
+    for (int k = 0; accumulate && k < N; k++)
+        part[0].dw[k] = t.there[k] + part[0].dw[k];
+    ls_check_same("dw", got.dw, part[0].dw, N * 4);
+    ls_check_end(&t.check);
+}
+
+LS_TEST_SECONDS(head_adds_leaves_along_the_tree, 60)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++) {
+        for (int leaves = 1; leaves <= 8; leaves++) {
+            check_leaves(&list[i], leaves, 7, false);
+            check_leaves(&list[i], leaves, 4, true);
+        }
+        check_leaves(&list[i], 1, 900, true); /* three chunks */
+        check_leaves(&list[i], 3, 390, true);
+        check_leaves(&list[i], 3, 390, false);
+    }
+}
+
+/* --- gradients against finite differences of the reference's loss --------------------------- */
+
+static double total_loss(task *t)
+{
+    double sum = 0;
+    float losses[16];
+    char scratch[8192];
+    ls_head a = {.h = t->h, .w = t->w, .targets = t->targets, .M = t->M, .C = t->C, .V = t->V};
+
+    LS_CHECK(t->M <= 16);
+    a.losses = losses;
+    a.leaves = 1;
+    a.scratch = scratch;
+    LS_CHECK(ls_ref_head_scratch(&a, 1) <= (int64_t)sizeof scratch);
+    ls_ref_head(t->check.stream, &a);
+    for (int64_t i = 0; i < t->M; i++)
+        sum += (double)losses[i];
+    return sum * (double)t->state.grad_scale;
+}
+
+static double slope(task *t, float *at)
+{
+    const float step = 0x1p-6f, there = *at;
+    double up, down;
+
+    *at = there + step;
+    up = total_loss(t);
+    *at = there - step;
+    down = total_loss(t);
+    *at = there;
+    return (up - down) / (2 * (double)step);
+}
+
+LS_TEST(head_gradients_agree_with_finite_differences)
+{
+    version list[VERSIONS + 1];
+    int n = list_versions(list);
+
+    list[n++] = reference;
+    for (int i = 0; i < n; i++) {
+        task t;
+        task_begin(&t, 6, 5, 9);
+        result got = task_run(&t, &list[i], 1, 0, t.M);
+        float *h = ls_check_copy(&t.check, "h to move", t.h, t.M * t.C);
+        float *w = ls_check_copy(&t.check, "w to move", t.w, t.V * t.C);
+        t.h = h;
+        t.w = w;
+        for (int64_t k = 0; k < t.M * t.C; k++)
+            LS_CHECK_NEAR(got.dh[k], slope(&t, &h[k]), 3e-4);
+        for (int64_t k = 0; k < t.V * t.C; k++)
+            LS_CHECK_NEAR(got.dw[k], slope(&t, &w[k]), 3e-4);
+        ls_check_end(&t.check);
+    }
+}
+
+/* --- what else the contract says ---------------------------------------------------------------
+ */
+
+LS_TEST(head_without_target_gives_no_loss_and_no_gradient)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++) {
+        task t;
+        task_begin(&t, 4, 3, 20);
+        for (int k = 0; k < 4; k++)
+            t.targets[k] = -1;
+        result got = task_run(&t, &list[i], 2, 0, t.M);
+        for (int k = 0; k < 4; k++)
+            LS_CHECK(got.losses[k] == 0);
+        for (int k = 0; k < 12; k++)
+            LS_CHECK(got.dh[k] == 0);
+        for (int k = 0; k < 60; k++)
+            LS_CHECK(got.dw[k] == 0);
+        ls_check_end(&t.check);
+    }
+}
+
+/* Loss alone, as validation asks for it: no gradients, no state; the same bits. */
+LS_TEST(head_gives_the_same_loss_without_gradients)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++) {
+        task t;
+        task_begin(&t, 30, 7, 75);
+        result want = task_run(&t, &list[i], 2, 0, t.M);
+        ls_head a = {.h = t.h, .w = t.w, .targets = t.targets, .M = t.M, .C = t.C, .V = t.V};
+        a.leaves = 3;
+        a.losses = ls_check_floats(&t.check, "losses alone", t.M, 0);
+        a.scratch = ls_check_bytes(&t.check, "scratch", list[i].scratch(&a, 2));
+        list[i].head(t.check.stream, &a);
+        ls_check_same("losses", a.losses, want.losses, t.M * 4);
+        a.dh = ls_check_floats(&t.check, "dh without dw", t.M * t.C, 0);
+        a.state = &t.state;
+        list[i].head(t.check.stream, &a);
+        ls_check_same("dh", a.dh, want.dh, t.M * t.C * 4);
+        ls_check_end(&t.check);
+    }
+}
+
+LS_TEST(head_is_exact_where_the_answer_is_known)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++) {
+        float h[1] = {1}, w[20], losses[1];
+        int32_t target[1] = {7};
+        ls_check c;
+        ls_head a = {.h = h, .w = w, .targets = target, .losses = losses, .M = 1, .C = 1, .V = 20};
+        ls_check_begin(&c, 1);
+        a.leaves = 1;
+        a.scratch = ls_check_bytes(&c, "scratch", list[i].scratch(&a, 1));
+        for (int k = 0; k < 20; k++)
+            w[k] = 3; /* all alike: ln 20 */
+        list[i].head(c.stream, &a);
+        LS_CHECK_NEAR(losses[0], 2.99573227355399, 3e-7);
+        w[7] = 200; /* sure of itself, and far beyond what exp can hold */
+        list[i].head(c.stream, &a);
+        LS_CHECK_NEAR(losses[0], 0, 1e-30);
+        w[7] = -200;
+        list[i].head(c.stream, &a);
+        LS_CHECK_NEAR(losses[0], 203 + 2.94443897916644, 3e-5);
+        w[3] = NAN; /* somebody else's logit is broken: the loss must show it */
+        list[i].head(c.stream, &a);
+        LS_CHECK(isnan(losses[0]));
+        ls_check_end(&c);
+    }
+}
+
+static void check_refused(const version *v, int32_t bad, const char *part)
+{
+    task t;
+    ls_device *device;
+    ls_stream *stream;
+
+    task_begin(&t, 4, 3, 20);
+    t.targets[2] = bad;
+    LS_CHECK_OK(ls_device_open(&device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&stream, device));
+    ls_head a = {.h = t.h, .w = t.w, .targets = t.targets, .M = t.M, .C = t.C, .V = t.V};
+    a.leaves = 1;
+    a.losses = ls_check_floats(&t.check, "losses", t.M, 0);
+    a.scratch = ls_check_bytes(&t.check, "scratch", v->scratch(&a, 1));
+    v->head(stream, &a);
+    LS_CHECK_FAILS(ls_stream_sync(stream, INT64_MAX), LS_EDATA, part);
+    ls_stream_free(stream);
+    ls_device_close(device);
+    ls_check_end(&t.check);
+}
+
+LS_TEST(head_refuses_targets_outside_the_vocabulary)
+{
+    version list[VERSIONS + 1];
+    int n = list_versions(list);
+
+    list[n++] = reference;
+    for (int i = 0; i < n; i++) {
+        check_refused(&list[i], 20, "target 20 of row 2");
+        check_refused(&list[i], -2, "target -2 of row 2");
+    }
+}

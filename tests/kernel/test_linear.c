@@ -1,0 +1,439 @@
+/* The linear rows: against the reference, against finite differences, and bit against bit. */
+#include "kernel/check.h"
+
+#include <math.h>
+#include "kernel/cpu/rows_linear.h"
+
+typedef struct version {
+    const char *name;
+    void (*fwd)(ls_stream *stream, const ls_linear_fwd *a);
+    void (*bwd_x)(ls_stream *stream, const ls_linear_bwd_x *a);
+    void (*bwd_w)(ls_stream *stream, const ls_linear_bwd_w *a);
+} version;
+
+enum { VERSIONS = 3 };
+
+/* The versions that this CPU can run; returns how many. */
+static int list_versions(version *list)
+{
+    int n = 0;
+
+    list[n++] = (version){"generic", ls_linear_fwd_row_generic, ls_linear_bwd_x_row_generic,
+                          ls_linear_bwd_w_row_generic};
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        list[n++] = (version){"avx2", ls_linear_fwd_row_avx2, ls_linear_bwd_x_row_avx2,
+                              ls_linear_bwd_w_row_avx2};
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        list[n++] = (version){"avx512", ls_linear_fwd_row_avx512, ls_linear_bwd_x_row_avx512,
+                              ls_linear_bwd_w_row_avx512};
+#endif
+    return n;
+}
+
+/* M, N, K: one, odd, around the sizes of tiles, one row, more than one block of the sum. */
+static const int64_t shapes[][3] = {{1, 1, 1},   {3, 5, 7},     {17, 33, 65},  {1, 40, 50},
+                                    {2, 16, 16}, {14, 32, 384}, {15, 31, 385}, {29, 64, 31},
+                                    {4, 7, 801}, {6, 129, 20},  {401, 18, 9},  {13, 259, 33},
+                                    {770, 3, 2}, {27, 17, 48},  {5, 1, 400},   {1, 1, 769}};
+
+/* What K elements of size one may lose in fp32, and a little for exp and tanh. */
+static double tolerance(int64_t terms)
+{
+    return 2e-6 + 3e-7 * sqrt((double)terms);
+}
+
+static void check_fwd(const version *v, const int64_t *s, ls_layout layout, ls_act act)
+{
+    int64_t M = s[0], N = s[1], K = s[2];
+    ls_check c;
+    ls_linear_fwd a = {.M = M, .N = N, .K = K, .layout = layout, .act = act}, r;
+
+    ls_check_begin(&c, 2);
+    a.x = ls_check_floats(&c, "x", M * K, 1);
+    a.w = ls_check_floats(&c, "w", K * N, 0.5f);
+    a.b = act == LS_ACT_SILU ? NULL : ls_check_floats(&c, "b", N, 1);
+    r = a;
+    a.y = ls_check_floats(&c, "y", M * N, 0);
+    a.z = act == LS_ACT_NONE ? NULL : ls_check_floats(&c, "z", M * N, 0);
+    r.y = ls_check_floats(&c, "y of the reference", M * N, 0);
+    r.z = a.z ? ls_check_floats(&c, "z of the reference", M * N, 0) : NULL;
+    v->fwd(c.stream, &a);
+    ls_ref_linear_fwd(c.stream, &r);
+    ls_check_near("y", a.y, r.y, M * N, tolerance(K));
+    if (a.z)
+        ls_check_near("z", a.z, r.z, M * N, tolerance(K));
+    ls_check_end(&c);
+}
+
+LS_TEST_SECONDS(linear_fwd_agrees_with_the_reference, 60)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++)
+        for (size_t s = 0; s < LS_COUNT(shapes); s++)
+            for (int act = LS_ACT_NONE; act <= LS_ACT_SILU; act++) {
+                check_fwd(&list[i], shapes[s], LS_LAYOUT_KN, (ls_act)act);
+                check_fwd(&list[i], shapes[s], LS_LAYOUT_NK, (ls_act)act);
+            }
+}
+
+static void check_bwd_x(const version *v, const int64_t *s, ls_layout layout, ls_act act, bool add)
+{
+    int64_t M = s[0], N = s[1], K = s[2];
+    ls_check c;
+    ls_linear_bwd_x a = {.M = M, .N = N, .K = K, .layout = layout, .act = act, .accumulate = add};
+    ls_linear_bwd_x r;
+
+    ls_check_begin(&c, 2);
+    a.dy = ls_check_floats(&c, "dy", M * N, 1);
+    a.w = ls_check_floats(&c, "w", K * N, 0.5f);
+    a.z = act == LS_ACT_NONE ? NULL : ls_check_floats(&c, "z", M * K, 2);
+    r = a;
+    a.dx = ls_check_floats(&c, "dx", M * K, add ? 1.0f : 0.0f);
+    r.dx = ls_check_copy(&c, "dx of the reference", a.dx, M * K);
+    v->bwd_x(c.stream, &a);
+    ls_ref_linear_bwd_x(c.stream, &r);
+    ls_check_near("dx", a.dx, r.dx, M * K, tolerance(N));
+    ls_check_end(&c);
+}
+
+LS_TEST_SECONDS(linear_bwd_x_agrees_with_the_reference, 60)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++)
+        for (size_t s = 0; s < LS_COUNT(shapes); s++)
+            for (int layout = LS_LAYOUT_KN; layout <= LS_LAYOUT_NK; layout++) {
+                for (int act = LS_ACT_NONE; act <= LS_ACT_SILU; act++)
+                    check_bwd_x(&list[i], shapes[s], (ls_layout)layout, (ls_act)act, false);
+                check_bwd_x(&list[i], shapes[s], (ls_layout)layout, LS_ACT_NONE, true);
+            }
+}
+
+static void check_bwd_w(const version *v, const int64_t *s, ls_layout layout, bool add, bool bias)
+{
+    int64_t M = s[0], N = s[1], K = s[2];
+    ls_check c;
+    ls_linear_bwd_w a = {.M = M, .N = N, .K = K, .layout = layout, .accumulate = add}, r;
+
+    ls_check_begin(&c, 2);
+    a.leaves = M % 5 == 0 ? 5 : M % 3 == 0 ? 3 : M % 2 == 0 ? 2 : 1;
+    a.x = ls_check_floats(&c, "x", M * K, 1);
+    a.dy = ls_check_floats(&c, "dy", M * N, 0.5f);
+    r = a;
+    a.dw = ls_check_floats(&c, "dw", K * N, add ? 1.0f : 0.0f);
+    r.dw = ls_check_copy(&c, "dw of the reference", a.dw, K * N);
+    a.db = bias ? ls_check_floats(&c, "db", N, add ? 1.0f : 0.0f) : NULL;
+    r.db = bias ? ls_check_copy(&c, "db of the reference", a.db, N) : NULL;
+    v->bwd_w(c.stream, &a);
+    ls_ref_linear_bwd_w(c.stream, &r);
+    ls_check_near("dw", a.dw, r.dw, K * N, tolerance(M));
+    if (bias)
+        ls_check_near("db", a.db, r.db, N, tolerance(M));
+    ls_check_end(&c);
+}
+
+LS_TEST_SECONDS(linear_bwd_w_agrees_with_the_reference, 60)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++)
+        for (size_t s = 0; s < LS_COUNT(shapes); s++)
+            for (int layout = LS_LAYOUT_KN; layout <= LS_LAYOUT_NK; layout++) {
+                check_bwd_w(&list[i], shapes[s], (ls_layout)layout, false, true);
+                check_bwd_w(&list[i], shapes[s], (ls_layout)layout, true, true);
+                check_bwd_w(&list[i], shapes[s], (ls_layout)layout, false, false);
+            }
+}
+
+/* --- gradients against finite differences --------------------------------------------------- */
+
+enum { FM = 5, FN = 6, FK = 7 };
+
+/* sum of r * act(act_below(p) W + b), all by the reference. */
+static double objective(ls_check *c, const ls_linear_fwd *a, const float *p, ls_act below,
+                        const float *r)
+{
+    float x[FM * FK], y[FM * FN], eye[FK * FK] = {0};
+    ls_linear_fwd first = {.x = p, .w = eye, .y = x, .M = FM, .N = FK, .K = FK, .act = below};
+    ls_linear_fwd second = *a;
+    double sum = 0;
+
+    for (int i = 0; i < FK; i++)
+        eye[i * FK + i] = 1;
+    ls_ref_linear_fwd(c->stream, &first);
+    second.x = x;
+    second.y = y;
+    second.z = NULL;
+    ls_ref_linear_fwd(c->stream, &second);
+    for (int i = 0; i < FM * FN; i++)
+        sum += (double)r[i] * (double)y[i];
+    return sum;
+}
+
+/* The slope of the objective in *at: central differences. */
+static double slope(ls_check *c, const ls_linear_fwd *a, const float *p, ls_act below,
+                    const float *r, float *at)
+{
+    const float step = 0x1p-6f, there = *at;
+    double up, down;
+
+    *at = there + step;
+    up = objective(c, a, p, below, r);
+    *at = there - step;
+    down = objective(c, a, p, below, r);
+    *at = there;
+    return (up - down) / (2 * (double)step);
+}
+
+static void check_slopes(const version *v, ls_layout layout, ls_act below)
+{
+    ls_check c;
+    float dx[FM * FK], dw[FK * FN], db[FN], x[FM * FK];
+
+    ls_check_begin(&c, 1);
+    float *p = ls_check_floats(&c, "p", FM * FK, 1), *w = ls_check_floats(&c, "w", FK * FN, 1);
+    float *b = ls_check_floats(&c, "b", FN, 1), *r = ls_check_floats(&c, "r", FM * FN, 1);
+    float *eye = ls_check_floats(&c, "eye", FK * FK, 1);
+    ls_linear_fwd fwd = {.w = w, .b = b, .M = FM, .N = FN, .K = FK, .layout = layout};
+    ls_linear_bwd_x bx = {.dy = r, .w = w, .z = p, .dx = dx, .M = FM, .N = FN, .K = FK};
+    ls_linear_bwd_w bw = {.x = x, .dy = r, .dw = dw, .db = db, .M = FM, .N = FN, .K = FK};
+    memset(eye, 0, FK * FK * sizeof *eye);
+    for (int i = 0; i < FK; i++)
+        eye[i * FK + i] = 1;
+    v->fwd(c.stream,
+           &(ls_linear_fwd){.x = p, .w = eye, .y = x, .M = FM, .N = FK, .K = FK, .act = below});
+    bx.layout = bw.layout = layout;
+    bx.act = below;
+    bw.leaves = 1;
+    v->bwd_x(c.stream, &bx);
+    v->bwd_w(c.stream, &bw);
+    for (int i = 0; i < FM * FK; i++)
+        LS_CHECK_NEAR(dx[i], slope(&c, &fwd, p, below, r, &p[i]), 1e-3);
+    for (int i = 0; i < FK * FN; i++)
+        LS_CHECK_NEAR(dw[i], slope(&c, &fwd, p, below, r, &w[i]), 1e-3);
+    for (int i = 0; i < FN; i++)
+        LS_CHECK_NEAR(db[i], slope(&c, &fwd, p, below, r, &b[i]), 1e-3);
+    ls_check_end(&c);
+}
+
+LS_TEST(linear_gradients_agree_with_finite_differences)
+{
+    version list[VERSIONS + 1];
+    int n = list_versions(list);
+
+    list[n++] = (version){"reference", ls_ref_linear_fwd, ls_ref_linear_bwd_x, ls_ref_linear_bwd_w};
+    for (int i = 0; i < n; i++)
+        for (int layout = LS_LAYOUT_KN; layout <= LS_LAYOUT_NK; layout++)
+            for (int below = LS_ACT_NONE; below <= LS_ACT_SILU; below++)
+                check_slopes(&list[i], (ls_layout)layout, (ls_act)below);
+}
+
+/* --- equal bits --------------------------------------------------------------------------------
+ * One set of inputs, and the outputs of all three rows laid end to end. */
+typedef struct bits_case {
+    int64_t M, N, K, leaves;
+    ls_layout layout;
+    const float *x, *w, *b, *dy, *z;
+    int64_t floats;
+} bits_case;
+
+static void bits_begin(ls_check *c, bits_case *t)
+{
+    ls_check_begin(c, 1);
+    t->x = ls_check_floats(c, "x", t->M * t->K, 1);
+    t->w = ls_check_floats(c, "w", t->K * t->N, 1);
+    t->b = ls_check_floats(c, "b", t->N, 1);
+    t->dy = ls_check_floats(c, "dy", t->M * t->N, 1);
+    t->z = ls_check_floats(c, "z", t->M * t->K, 2);
+    t->floats = 2 * t->M * t->N + t->M * t->K + t->K * t->N + t->N;
+}
+
+static float *bits_of(ls_check *c, const bits_case *t, const version *v, int threads, ls_act act)
+{
+    float *out = ls_check_floats(c, v->name, t->floats, 0), *z = out + t->M * t->N;
+    float *dx = z + t->M * t->N, *dw = dx + t->M * t->K, *db = dw + t->K * t->N;
+    ls_check run;
+
+    ls_check_begin(&run, threads);
+    v->fwd(run.stream, &(ls_linear_fwd){.x = t->x,
+                                        .w = t->w,
+                                        .b = t->b,
+                                        .y = out,
+                                        .z = z,
+                                        .M = t->M,
+                                        .N = t->N,
+                                        .K = t->K,
+                                        .layout = t->layout,
+                                        .act = act});
+    v->bwd_x(run.stream, &(ls_linear_bwd_x){.dy = t->dy,
+                                            .w = t->w,
+                                            .z = t->z,
+                                            .dx = dx,
+                                            .M = t->M,
+                                            .N = t->N,
+                                            .K = t->K,
+                                            .layout = t->layout,
+                                            .act = act});
+    v->bwd_w(run.stream, &(ls_linear_bwd_w){.x = t->x,
+                                            .dy = t->dy,
+                                            .dw = dw,
+                                            .db = db,
+                                            .M = t->M,
+                                            .N = t->N,
+                                            .K = t->K,
+                                            .layout = t->layout,
+                                            .leaves = t->leaves});
+    ls_check_end(&run);
+    return out;
+}
+
+LS_TEST_SECONDS(linear_bits_are_equal_for_threads_and_instruction_sets, 60)
+{
+    static const int64_t cases[][4] = {{60, 70, 801, 3}, {9, 33, 50, 1},   {401, 20, 30, 1},
+                                       {1, 300, 400, 1}, {800, 17, 19, 2}, {45, 129, 33, 5}};
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (size_t i = 0; i < LS_COUNT(cases); i++)
+        for (int act = LS_ACT_NONE; act <= LS_ACT_SILU; act++) {
+            const int64_t *s = cases[i];
+            bits_case t = {.M = s[0], .N = s[1], .K = s[2], .leaves = s[3]};
+            ls_check c;
+            t.layout = (i + (size_t)act) % 2 ? LS_LAYOUT_KN : LS_LAYOUT_NK;
+            bits_begin(&c, &t);
+            float *first = bits_of(&c, &t, &list[n - 1], 1, (ls_act)act);
+            for (int k = 0; k < n; k++)
+                for (int threads = 1; threads <= 3; threads++)
+                    ls_check_same(list[k].name, bits_of(&c, &t, &list[k], threads, (ls_act)act),
+                                  first, t.floats * 4);
+            ls_check_end(&c);
+        }
+}
+
+/* A row of y and of dx does not depend on the rows that it is computed with. */
+LS_TEST_SECONDS(linear_rows_do_not_depend_on_the_batch, 60)
+{
+    enum { M = 43, N = 50, K = 800 };
+    static const int64_t cuts[] = {1, 2, 3, 14, 20, 42};
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++) {
+        ls_check c;
+        ls_check_begin(&c, 2);
+        ls_linear_fwd a = {.M = M, .N = N, .K = K, .act = LS_ACT_GELU, .layout = LS_LAYOUT_NK};
+        const float *x = ls_check_floats(&c, "x", M * K, 1);
+        float *whole = ls_check_floats(&c, "whole", M * N, 0);
+        float *parts = ls_check_floats(&c, "parts", M * N, 0);
+        float *dwhole = ls_check_floats(&c, "whole dx", M * K, 0);
+        float *dparts = ls_check_floats(&c, "dx in parts", M * K, 0);
+        a.w = ls_check_floats(&c, "w", K * N, 1);
+        a.x = x;
+        a.y = whole;
+        list[i].fwd(c.stream, &a);
+        ls_linear_bwd_x d = {.dy = whole, .w = a.w, .dx = dwhole, .M = M, .N = N, .K = K};
+        list[i].bwd_x(c.stream, &d);
+        for (size_t k = 0; k < LS_COUNT(cuts); k++) {
+            a.M = d.M = cuts[k];
+            a.x = x;
+            a.y = parts;
+            d.dy = whole;
+            d.dx = dparts;
+            list[i].fwd(c.stream, &a);
+            list[i].bwd_x(c.stream, &d);
+            a.M = d.M = M - cuts[k];
+            a.x = x + cuts[k] * K;
+            a.y = parts + cuts[k] * N;
+            d.dy = whole + cuts[k] * N;
+            d.dx = dparts + cuts[k] * K;
+            list[i].fwd(c.stream, &a);
+            list[i].bwd_x(c.stream, &d);
+            ls_check_same("y", parts, whole, M * N * 4);
+            ls_check_same("dx", dparts, dwhole, M * K * 4);
+        }
+        ls_check_end(&c);
+    }
+}
+
+/* The tree by hand: halves are perfect subtrees of the leaves' numbers. part[i] is overwritten. */
+static void add_tree(float *part, int64_t n, int leaves)
+{
+    for (int width = 1; width < leaves; width *= 2)
+        for (int i = 0; i + width < leaves; i += 2 * width)
+            for (int64_t k = 0; k < n; k++)
+                part[i * n + k] += part[(i + width) * n + k];
+}
+
+static void check_leaves(const version *v, int leaves, int64_t rows, bool add)
+{
+    enum { N = 37, K = 45, BOTH = N * K + N };
+    ls_check c;
+    ls_linear_bwd_w a = {.M = leaves * rows, .N = N, .K = K, .leaves = leaves, .accumulate = add};
+
+    ls_check_begin(&c, 2);
+    a.layout = leaves % 2 ? LS_LAYOUT_KN : LS_LAYOUT_NK;
+    const float *x = ls_check_floats(&c, "x", a.M * K, 1);
+    const float *dy = ls_check_floats(&c, "dy", a.M * N, 1);
+    const float *there = ls_check_floats(&c, "there", BOTH, 1);
+    float *got = ls_check_copy(&c, "got", there, BOTH);
+    float *part = ls_check_floats(&c, "leaves", leaves * BOTH, 0);
+    a.x = x;
+    a.dy = dy;
+    a.dw = got;
+    a.db = got + N * K;
+    v->bwd_w(c.stream, &a);
+    a.M = rows;
+    a.leaves = 1;
+    a.accumulate = false;
+    for (int i = 0; i < leaves; i++) {
+        a.x = x + i * rows * K;
+        a.dy = dy + i * rows * N;
+        a.dw = part + i * BOTH;
+        a.db = a.dw + N * K;
+        v->bwd_w(c.stream, &a);
+    }
+    add_tree(part, BOTH, leaves);
+    for (int k = 0; add && k < BOTH; k++)
+        part[k] = there[k] + part[k];
+    ls_check_same(v->name, got, part, BOTH * 4);
+    ls_check_end(&c);
+}
+
+LS_TEST_SECONDS(linear_bwd_w_adds_leaves_along_the_tree, 60)
+{
+    static const int leaves[] = {1, 2, 3, 4, 5, 7, 8, 13};
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++)
+        for (size_t k = 0; k < LS_COUNT(leaves); k++) {
+            check_leaves(&list[i], leaves[k], 9, false);
+            check_leaves(&list[i], leaves[k], 11, true);
+        }
+    check_leaves(&list[n - 1], 3, 500, true);
+}
+
+/* NaN must not be hidden by bounded exp and tanh. */
+LS_TEST(linear_fwd_shows_nan)
+{
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++)
+        for (int act = LS_ACT_NONE; act <= LS_ACT_SILU; act++) {
+            float x[2] = {1, NAN}, w[2] = {1, 1}, y[1];
+            ls_check c;
+            ls_check_begin(&c, 1);
+            list[i].fwd(c.stream,
+                        &(ls_linear_fwd){
+                            .x = x, .w = w, .y = y, .M = 1, .N = 1, .K = 2, .act = (ls_act)act});
+            LS_CHECK(isnan(y[0]));
+            ls_check_end(&c);
+        }
+}
