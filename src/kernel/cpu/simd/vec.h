@@ -307,7 +307,7 @@ LS_INLINE float v_largest(ls_v16 a)
  * minimax coefficients of Cephes' expf). Largest error seen: 2 units in the last place. */
 LS_INLINE ls_v16 v_exp(ls_v16 x)
 {
-    x = v_min(v_max(x, v_set(-87.33654f)), v_set(88.37626f));
+    x = v_min(v_set(88.37626f), v_max(v_set(-87.33654f), x)); /* this order keeps NaN */
     ls_v16 n = v_round(v_mul(x, v_set(1.44269504088896341f)));
     ls_v16 r = v_fma(n, v_set(-0.693359375f), x);
     r = v_fma(n, v_set(2.12194440e-4f), r);

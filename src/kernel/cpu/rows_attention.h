@@ -1,0 +1,28 @@
+/* rows_attention.h -- the attention and qkv rows of each CPU implementation, for its table.
+ *
+ * The contract of each row is in kernel.h. The simd versions exist once per instruction set (avx2
+ * and avx512 on x86-64 only) and give equal bits; the reference computes in double. */
+#pragma once
+#include "kernel/kernel.h"
+
+LS_C_BEGIN
+
+#define LS_ATTENTION_ROWS(isa)                                                              \
+    void ls_attention_fwd_row_##isa(ls_stream *stream, const ls_attention_fwd *a);          \
+    void ls_attention_bwd_row_##isa(ls_stream *stream, const ls_attention_bwd *a);          \
+    void ls_qkv_fwd_row_##isa(ls_stream *stream, const ls_qkv *a);                          \
+    void ls_qkv_bwd_row_##isa(ls_stream *stream, const ls_qkv *a);                          \
+    /* Bytes that a->scratch must hold on a device of so many threads; reads no pointer. */ \
+    int64_t ls_attention_bwd_scratch_##isa(const ls_attention_bwd *a, int threads);
+
+LS_ATTENTION_ROWS(generic)
+LS_ATTENTION_ROWS(avx2)
+LS_ATTENTION_ROWS(avx512)
+
+void ls_ref_attention_fwd(ls_stream *stream, const ls_attention_fwd *a);
+void ls_ref_attention_bwd(ls_stream *stream, const ls_attention_bwd *a);
+void ls_ref_qkv_fwd(ls_stream *stream, const ls_qkv *a);
+void ls_ref_qkv_bwd(ls_stream *stream, const ls_qkv *a);
+int64_t ls_ref_attention_bwd_scratch(const ls_attention_bwd *a, int threads);
+
+LS_C_END

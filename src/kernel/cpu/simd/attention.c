@@ -1,0 +1,644 @@
+/* attention.c -- causal attention and its gradient, a tile of 64 queries by 64 keys at a time.
+ *
+ * Queries lie in the lanes. A tile of scores is kept turned, one row per key: S'[s][t] = k[s] .
+ * q[t] is a product whose left side (keys, as they lie) is read value by value and whose right side
+ * (the queries, turned once per tile) is read in vectors. Then the largest score, the sum and every
+ * correction are per lane and need no sums across lanes, O'[d][t] += v[s][d] P'[s][t] has the same
+ * form with P' as it lies, and so have all five products of the gradient:
+ *
+ *     S' = K Q'    dP' = V dO'    dQ' += K' dS'    dV += P' dO    dK += dS' Q
+ *
+ * (a quote means turned). The other way round, with keys in the lanes, would turn K once per tile
+ * of keys and of queries, and reduce across lanes for every score row.
+ *
+ * Forward walks the tiles of keys of one tile of queries upwards with the running largest score m
+ * and sum l of each query; what was summed under a smaller m is multiplied by exp(m_old - m_new).
+ * Example of one query with scores 1, 3 in two tiles: m = 1, l = 1, o = v0; then m = 3,
+ * l = e^-2 + 1, o = e^-2 v0 + v1; at the end o / l.
+ *
+ * What is outside a query's view is skipped by whole tiles, in the tile on the diagonal by blocks
+ * of 16 keys and 16 queries, and masked in the rest. Tile sizes and the order of the sums depend on
+ * the position in the sequence only: not on threads, on the instruction set or on other sequences.
+ * Tasks are heads (forward: or tiles of queries, when heads are few; backward: key heads, which
+ * sum over the query heads that read them). */
+#include "kernel/cpu/rows_attention.h"
+#include "kernel/cpu/simd/tile.h"
+#include "base/rng.h"
+
+enum { TILE = 64, VECTORS = TILE / LS_LANES, SLOTS = 128, MOST_D = 1024 };
+
+/* Below every score; finite, so that differences with it are not NaN. */
+static const float LOWEST = -3.0e38f;
+
+/* What both directions share. */
+typedef struct problem {
+    ls_stream *stream;
+    ls_heads q, k, v;
+    const int32_t *start;
+    int64_t B, T, H, Hkv, D, Dp; /* Dp: D rounded up to whole vectors */
+    int64_t window, tiles;
+    float scale;
+    ls_dropout drop;
+} problem;
+
+/* Packed tiles of keys and values of one head: [TILE][Dp] each, several tiles if they fit. */
+typedef struct keys {
+    const problem *p;
+    int64_t b, hkv;
+    float *slots;
+    int64_t count;       /* of slots */
+    int64_t held[SLOTS]; /* which tile a slot holds, or -1 */
+} keys;
+
+/* One tile of queries of head (b, h), and where it is in its walk over the tiles of keys. */
+typedef struct queries {
+    const problem *p;
+    int64_t b, h, t0, n, vectors; /* positions t0 .. t0+n-1 */
+    int64_t least, most;          /* of the first visible positions */
+    float first[TILE], last[TILE];
+    int64_t s0, keys; /* tile of keys: positions s0 .. s0+keys-1 */
+    bool diagonal;    /* it is the tile of the queries themselves */
+    bool ragged;      /* some query's view begins inside it */
+} queries;
+
+static float *head_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
+{
+    return (float *)heads->p + b * heads->batch + t * heads->time + h * heads->head;
+}
+
+/* n rows of D values, times scale, as rows of Dp; missing rows up to a whole vector are zero. */
+static void pack_rows(const problem *p, float *to, const float *from, int64_t time, int64_t n,
+                      float scale)
+{
+    ls_v16 factor = v_set(scale);
+    int64_t whole = p->D / LS_LANES * LS_LANES;
+
+    for (int64_t i = 0; i < n; i++, from += time, to += p->Dp) {
+        for (int64_t d = 0; d < whole; d += LS_LANES)
+            v_store(to + d, v_mul(factor, v_load(from + d)));
+        if (whole < p->D)
+            v_store(to + whole, v_mul(factor, v_load_part(from + whole, p->D - whole, 0)));
+    }
+    memset(to, 0, (size_t)((ls_round_up(n, LS_LANES) - n) * p->Dp) * sizeof *to);
+}
+
+/* [n][Dp] -> [Dp][TILE]; n is rounded up to whole vectors. */
+static void turn_rows(const problem *p, float *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += LS_LANES)
+        for (int64_t d = 0; d < p->Dp; d += LS_LANES) {
+            ls_v16 r[16];
+#pragma GCC unroll 16
+            for (int x = 0; x < 16; x++)
+                r[x] = v_load(from + (i + x) * p->Dp + d);
+            v_transpose(r);
+#pragma GCC unroll 16
+            for (int x = 0; x < 16; x++)
+                v_store(to + (d + x) * TILE + i, r[x]);
+        }
+}
+
+/* The turned tile, each lane times its factor, back into the rows of a tensor of heads. */
+static void write_turned(const queries *w, const ls_heads *to, const float *from,
+                         const float *factor)
+{
+    const problem *p = w->p;
+
+    for (int64_t i = 0; i < w->n; i += LS_LANES)
+        for (int64_t d = 0; d < p->D; d += LS_LANES) {
+            ls_v16 r[16];
+            int64_t rows = ls_min_i64(LS_LANES, w->n - i), part = ls_min_i64(LS_LANES, p->D - d);
+            float *out = head_at(to, w->b, w->t0 + i, w->h) + d;
+#pragma GCC unroll 16
+            for (int x = 0; x < 16; x++)
+                r[x] = v_mul(v_load(factor + i), v_load(from + (d + x) * TILE + i));
+            v_transpose(r);
+            for (int x = 0; x < rows; x++)
+                if (part == LS_LANES)
+                    v_store(out + x * to->time, r[x]);
+                else
+                    v_store_part(out + x * to->time, part, r[x]);
+        }
+}
+
+static void keys_begin(keys *k, const problem *p, int64_t b, int64_t hkv, float *memory,
+                       const float *end)
+{
+    *k = (keys){.p = p, .b = b, .hkv = hkv, .slots = memory};
+    k->count = ls_min_i64(SLOTS, (end - memory) / (2 * TILE * p->Dp));
+    for (int64_t i = 0; i < k->count; i++)
+        k->held[i] = -1;
+}
+
+/* The packed keys of a tile; its values follow TILE * Dp later. */
+static const float *keys_get(keys *k, int64_t tile)
+{
+    const problem *p = k->p;
+    int64_t slot = tile % k->count, s0 = tile * TILE, n = ls_min_i64(TILE, p->T - s0);
+    float *memory = k->slots + slot * 2 * TILE * p->Dp;
+
+    if (k->held[slot] != tile) {
+        pack_rows(p, memory, head_at(&p->k, k->b, s0, k->hkv), p->k.time, n, 1);
+        pack_rows(p, memory + TILE * p->Dp, head_at(&p->v, k->b, s0, k->hkv), p->v.time, n, 1);
+        k->held[slot] = tile;
+    }
+    return memory;
+}
+
+static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, int64_t tile)
+{
+    *w = (queries){.p = p, .b = b, .h = h, .t0 = tile * TILE, .least = INT64_MAX};
+    w->n = ls_min_i64(TILE, p->T - w->t0);
+    w->vectors = (w->n + LS_LANES - 1) / LS_LANES;
+    for (int64_t i = 0; i < TILE; i++) {
+        int64_t t = w->t0 + i, first = 0;
+        if (p->start && i < w->n)
+            first = ls_max_i64(first, p->start[b * p->T + t]);
+        if (p->window > 0)
+            first = ls_max_i64(first, t - p->window + 1);
+        w->first[i] = (float)first; /* positions are below 2^24: exact */
+        w->last[i] = (float)t;
+        if (i < w->n) {
+            w->least = ls_min_i64(w->least, first);
+            w->most = ls_max_i64(w->most, first);
+        }
+    }
+}
+
+/* Go to a tile of keys. */
+static void queries_face(queries *w, int64_t tile)
+{
+    w->s0 = tile * TILE;
+    w->keys = ls_min_i64(TILE, w->p->T - w->s0);
+    w->diagonal = w->s0 == w->t0;
+    w->ragged = w->most > w->s0;
+}
+
+/* How many keys of the tile the queries of vector c may see; the rest is not computed. */
+static int64_t keys_seen(const queries *w, int64_t c)
+{
+    return w->diagonal ? ls_min_i64(w->keys, (c + 1) * LS_LANES) : w->keys;
+}
+
+/* From which key on the queries of vector c need a mask. */
+static int64_t mask_begin(const queries *w, int64_t c)
+{
+    return w->ragged ? 0 : w->diagonal ? c * LS_LANES : w->keys;
+}
+
+/* 1 where query lane t of vector c sees key j of the tile, else 0: with whole numbers, 1 when
+ * s + 1 - first >= 1 and t + 1 - s >= 1. */
+LS_INLINE ls_v16 visible(const queries *w, int64_t j, int64_t c)
+{
+    ls_v16 s = v_set((float)(w->s0 + j)), one = v_set(1.0f), zero = v_set(0);
+    ls_v16 from = v_sub(v_add(s, one), v_load(w->first + c * LS_LANES));
+    ls_v16 to = v_sub(v_add(v_load(w->last + c * LS_LANES), one), s);
+
+    return v_mul(v_min(v_max(from, zero), one), v_min(v_max(to, zero), one));
+}
+
+/* out[j][lane] = dropout factor of key j = 4 * block + (0..3) for sixteen queries from t on. */
+static void drop_block(const ls_dropout *drop, const uint32_t counter[3], uint32_t t,
+                       float out[4 * LS_LANES])
+{
+    uint32_t c0[16], c1[16], c2[16], c3[16];
+    uint32_t k0 = drop->state->key[0], k1 = drop->state->key[1];
+    float p = drop->p, kept = 1.0f / (1.0f - p);
+
+    for (int i = 0; i < 16; i++) {
+        c0[i] = counter[0];
+        c1[i] = t + (uint32_t)i;
+        c2[i] = counter[1];
+        c3[i] = counter[2];
+    }
+    /* ls_rng_philox() with a lane loop inside each round */
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+        for (int i = 0; i < 16; i++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
+            c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
+            c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
+            c1[i] = (uint32_t)p1;
+            c3[i] = (uint32_t)p0;
+        }
+    for (int i = 0; i < 16; i++) { /* as ls_rng_uniform() >= p */
+        out[i] = (float)(int32_t)(c0[i] >> 8) * (1.0f / 16777216.0f) >= p ? kept : 0.0f;
+        out[16 + i] = (float)(int32_t)(c1[i] >> 8) * (1.0f / 16777216.0f) >= p ? kept : 0.0f;
+        out[32 + i] = (float)(int32_t)(c2[i] >> 8) * (1.0f / 16777216.0f) >= p ? kept : 0.0f;
+        out[48 + i] = (float)(int32_t)(c3[i] >> 8) * (1.0f / 16777216.0f) >= p ? kept : 0.0f;
+    }
+}
+
+/* Dropout factors of vector c of the tile, [seen][LS_LANES]. */
+static void drop_column(const queries *w, int64_t c, float *factors)
+{
+    const ls_dropout *drop = &w->p->drop;
+
+    for (int64_t j = 0; j < keys_seen(w, c); j += 4) {
+        uint32_t counter[3] = {(uint32_t)((w->s0 + j) / 4), drop->state->first_seq + (uint32_t)w->b,
+                               drop->site << 16 | (uint32_t)(w->h + 1)};
+        drop_block(drop, counter, (uint32_t)(w->t0 + c * LS_LANES), factors + j * LS_LANES);
+    }
+}
+
+/* scores[j][t] = keys[j] . turned[.][t], as far as visible. Also dP' from V and dO'. */
+static void multiply_scores(const queries *w, const float *rows, const float *turned, float *scores)
+{
+    int64_t Dp = w->p->Dp;
+    tile_product m = {.a = rows,
+                      .a_row = Dp,
+                      .a_k = 1,
+                      .b = turned,
+                      .b_k = TILE,
+                      .c = scores,
+                      .c_row = TILE,
+                      .rows = w->keys,
+                      .vectors = w->vectors,
+                      .k = w->p->D};
+
+    if (!w->diagonal) {
+        tile_multiply(&m, TILE_NEW);
+        return;
+    }
+    for (int64_t c = 0; c < w->vectors; c++, m.b += LS_LANES, m.c += LS_LANES) {
+        m.rows = keys_seen(w, c);
+        m.vectors = 1;
+        tile_multiply(&m, TILE_NEW);
+    }
+}
+
+/* out[d][t] = factor[t] out[d][t] + sum over keys of rows[j][d] weights[j][t]. */
+static void multiply_turned(const queries *w, const float *rows, const float *weights, float *out,
+                            const float *factor)
+{
+    tile_product m = {.a = rows,
+                      .a_row = 1,
+                      .a_k = w->p->Dp,
+                      .b = weights,
+                      .b_k = TILE,
+                      .c = out,
+                      .c_row = TILE,
+                      .factor = factor,
+                      .rows = w->p->D,
+                      .vectors = w->vectors,
+                      .k = w->keys};
+
+    if (!w->diagonal) {
+        tile_multiply(&m, TILE_SCALE);
+        return;
+    }
+    for (int64_t c = 0; c < w->vectors; c++) {
+        m.vectors = 1;
+        m.k = keys_seen(w, c);
+        tile_multiply(&m, TILE_SCALE);
+        m.b += LS_LANES;
+        m.c += LS_LANES;
+        m.factor += LS_LANES;
+    }
+}
+
+/* --- forward ---------------------------------------------------------------------------------- */
+
+/* A worker's memory for one tile of queries. */
+typedef struct forward {
+    float *rows;    /* [TILE][Dp] queries times scale */
+    float *turned;  /* [Dp][TILE] the same */
+    float *out;     /* [Dp][TILE] */
+    float *scores;  /* [TILE][TILE], then weights */
+    float *factors; /* [TILE][LS_LANES] dropout */
+    float *largest, *sum, *shrink;
+} forward;
+
+typedef struct forward_job {
+    problem p;
+    const ls_attention_fwd *a;
+    int64_t parts; /* tasks of one head: 1, or its tiles */
+} forward_job;
+
+/* Scores of vector c -> weights exp(score - largest), with the walk's largest and sum moved on. */
+static void soften_column(const queries *w, forward *f, int64_t c)
+{
+    int64_t seen = keys_seen(w, c), masked = ls_min_i64(mask_begin(w, c), seen), j = 0;
+    float *s = f->scores + c * LS_LANES;
+    ls_v16 old = v_load(f->largest + c * LS_LANES), m = old;
+
+    for (j = masked; j < seen; j++) { /* invisible: -inf */
+        ls_v16 limit = v_mul(v_fma(visible(w, j, c), v_set(2.0f), v_set(-1.0f)), v_set(INFINITY));
+        v_store(s + j * TILE, v_min(v_load(s + j * TILE), limit));
+    }
+    for (j = 0; j + 4 <= seen; j += 4)
+        m = v_max(m, v_max(v_max(v_load(s + j * TILE), v_load(s + (j + 1) * TILE)),
+                           v_max(v_load(s + (j + 2) * TILE), v_load(s + (j + 3) * TILE))));
+    for (; j < seen; j++)
+        m = v_max(m, v_load(s + j * TILE));
+
+    ls_v16 shrink = v_exp(v_sub(old, m)), sum = v_mul(v_load(f->sum + c * LS_LANES), shrink);
+    for (j = 0; j < masked; j++) {
+        ls_v16 p = v_exp(v_sub(v_load(s + j * TILE), m));
+        sum = v_add(sum, p);
+        v_store(s + j * TILE, p);
+    }
+    for (; j < seen; j++) {
+        ls_v16 p = v_mul(v_exp(v_sub(v_load(s + j * TILE), m)), visible(w, j, c));
+        sum = v_add(sum, p);
+        v_store(s + j * TILE, p);
+    }
+    v_store(f->largest + c * LS_LANES, m);
+    v_store(f->sum + c * LS_LANES, sum);
+    v_store(f->shrink + c * LS_LANES, shrink);
+}
+
+/* The sum above is over all weights; what goes to the output is dropped out. */
+static void drop_weights(const queries *w, forward *f, int64_t c)
+{
+    float *s = f->scores + c * LS_LANES;
+
+    drop_column(w, c, f->factors);
+    for (int64_t j = 0; j < keys_seen(w, c); j++)
+        v_store(s + j * TILE, v_mul(v_load(s + j * TILE), v_load(f->factors + j * LS_LANES)));
+}
+
+static void forward_finish(const queries *w, forward *f, const ls_attention_fwd *a)
+{
+    float *lse = a->lse + (w->b * a->H + w->h) * a->T + w->t0;
+
+    for (int64_t c = 0; c < w->vectors; c++) {
+        ls_v16 sum = v_load(f->sum + c * LS_LANES), m = v_load(f->largest + c * LS_LANES);
+        v_store_part(lse + c * LS_LANES, ls_min_i64(LS_LANES, w->n - c * LS_LANES),
+                     v_add(m, v_log(sum)));
+        v_store(f->shrink + c * LS_LANES, v_div(v_set(1.0f), sum));
+    }
+    write_turned(w, &a->o, f->out, f->shrink);
+}
+
+static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h, int64_t tile)
+{
+    const problem *p = &job->p;
+    queries w;
+
+    queries_begin(&w, p, k->b, h, tile);
+    pack_rows(p, f->rows, head_at(&p->q, w.b, w.t0, h), p->q.time, w.n, p->scale);
+    turn_rows(p, f->turned, f->rows, w.n);
+    memset(f->out, 0, (size_t)(p->Dp * TILE) * sizeof *f->out);
+    for (int64_t i = 0; i < TILE; i++) {
+        f->largest[i] = LOWEST;
+        f->sum[i] = 0;
+    }
+    for (int64_t s = w.least / TILE; s <= tile; s++) {
+        const float *rows = keys_get(k, s);
+        queries_face(&w, s);
+        multiply_scores(&w, rows, f->turned, f->scores);
+        for (int64_t c = 0; c < w.vectors; c++) {
+            soften_column(&w, f, c);
+            if (p->drop.p > 0)
+                drop_weights(&w, f, c);
+        }
+        multiply_turned(&w, rows + TILE * p->Dp, f->scores, f->out, f->shrink);
+    }
+    forward_finish(&w, f, job->a);
+}
+
+static void forward_task(void *context, int64_t index, int worker)
+{
+    const forward_job *job = context;
+    const problem *p = &job->p;
+    float *memory = ls_stream_thread_scratch(p->stream, worker);
+    const float *end = memory + LS_STREAM_THREAD_BYTES / (int64_t)sizeof *memory;
+    int64_t head = index / job->parts, part = index % job->parts, b = head / p->H, h = head % p->H;
+    forward f = {.rows = memory, .turned = memory + TILE * p->Dp, .out = memory + 2 * TILE * p->Dp};
+    keys k;
+
+    f.scores = f.out + TILE * p->Dp;
+    f.factors = f.scores + TILE * TILE;
+    f.largest = f.factors + TILE * LS_LANES;
+    f.sum = f.largest + TILE;
+    f.shrink = f.sum + TILE;
+    keys_begin(&k, p, b, h / (p->H / p->Hkv), f.shrink + TILE, end);
+    if (job->parts == 1)
+        for (int64_t tile = 0; tile < p->tiles; tile++)
+            forward_tile(job, &k, &f, h, tile);
+    else /* later tiles cost more: begin with them, so that no worker ends alone with one */
+        forward_tile(job, &k, &f, h, p->tiles - 1 - part);
+}
+
+/* False, with the stream failed, when these shapes cannot be done. */
+static bool problem_ready(problem *p)
+{
+    LS_BUG_IF(p->Hkv < 1 || p->H % p->Hkv, "%lld query heads for %lld key heads", (long long)p->H,
+              (long long)p->Hkv);
+    p->Dp = ls_round_up(p->D, LS_LANES);
+    p->tiles = (p->T + TILE - 1) / TILE;
+    if (p->D <= MOST_D)
+        return true;
+    ls_fail(LS_EUSAGE, "attention heads of %lld values are too large; at most %d are supported",
+            (long long)p->D, MOST_D);
+    ls_err_hint("Use more heads, so that width / heads is at most %d.", MOST_D);
+    ls_stream_fail(p->stream);
+    return false;
+}
+
+void LS_ISA_NAME(ls_attention_fwd_row)(ls_stream *stream, const ls_attention_fwd *a)
+{
+    forward_job job = {.a = a, .parts = 1};
+
+    job.p = (problem){.stream = stream,
+                      .q = a->q,
+                      .k = a->k,
+                      .v = a->v,
+                      .start = a->start,
+                      .B = a->B,
+                      .T = a->T,
+                      .H = a->H,
+                      .Hkv = a->Hkv,
+                      .D = a->D,
+                      .window = a->window,
+                      .scale = a->scale,
+                      .drop = a->drop};
+    LS_BUG_IF(a->type != LS_F32, "attention of type %d", (int)a->type);
+    if (!problem_ready(&job.p))
+        return;
+    if (a->B * a->H < 8 * ls_pool_threads(ls_stream_pool(stream)))
+        job.parts = ls_max_i64(job.p.tiles, 1);
+    ls_pool_run(ls_stream_pool(stream), forward_task, &job, a->B * a->H * job.parts);
+}
+
+/* --- backward --------------------------------------------------------------------------------- */
+
+/* A worker's memory for one tile of queries. */
+typedef struct backward {
+    float *q, *q_turned; /* [TILE][Dp], [Dp][TILE]: queries times scale */
+    float *dout, *dout_turned;
+    float *dq;                 /* [Dp][TILE] */
+    float *weights, *dweights; /* [TILE][TILE]: P', dP' and then dS' */
+    float *factors;            /* [TILE][LS_LANES] dropout */
+    float *lse, *delta, *ones;
+    float *dk, *dv; /* [T][Dp], sums of the whole key head */
+} backward;
+
+typedef struct backward_job {
+    problem p;
+    const ls_attention_bwd *a;
+} backward_job;
+
+/* delta[t] = do[t] . o[t], which is the sum of p dp of that query. */
+static void backward_deltas(const queries *w, backward *f, const ls_attention_bwd *a)
+{
+    const problem *p = w->p;
+    const float *lse = a->lse + (w->b * a->H + w->h) * a->T + w->t0;
+
+    for (int64_t i = 0; i < TILE; i++) {
+        f->lse[i] = i < w->n ? lse[i] : 0;
+        f->delta[i] = 0;
+    }
+    for (int64_t i = 0; i < w->n; i++) {
+        const float *o = head_at(&a->o, w->b, w->t0 + i, w->h), *dout = f->dout + i * p->Dp;
+        ls_v16 sum = v_set(0);
+        for (int64_t d = 0; d < p->D; d += LS_LANES)
+            sum =
+                v_fma(v_load_part(o + d, ls_min_i64(LS_LANES, p->D - d), 0), v_load(dout + d), sum);
+        f->delta[i] = v_sum(sum);
+    }
+}
+
+/* Scores and dP' of vector c -> weights (dropped out) and dS'. */
+static void backward_column(const queries *w, backward *f, int64_t c)
+{
+    int64_t seen = keys_seen(w, c), masked = mask_begin(w, c);
+    float *s = f->weights + c * LS_LANES, *ds = f->dweights + c * LS_LANES;
+    ls_v16 lse = v_load(f->lse + c * LS_LANES), delta = v_load(f->delta + c * LS_LANES);
+    bool drop = w->p->drop.p > 0;
+
+    if (drop)
+        drop_column(w, c, f->factors);
+    for (int64_t j = 0; j < seen; j++) {
+        ls_v16 p = v_exp(v_sub(v_load(s + j * TILE), lse)), dp = v_load(ds + j * TILE), kept = p;
+        if (j >= masked)
+            kept = p = v_mul(p, visible(w, j, c));
+        if (drop) {
+            ls_v16 factor = v_load(f->factors + j * LS_LANES);
+            dp = v_mul(dp, factor);
+            kept = v_mul(p, factor);
+        }
+        v_store(s + j * TILE, kept);
+        v_store(ds + j * TILE, v_mul(p, v_sub(dp, delta)));
+    }
+}
+
+/* sums[j][d] += sum over the queries of weights[j][t] rows[t][d]. */
+static void multiply_back(const queries *w, const float *weights, const float *rows, float *sums)
+{
+    int64_t Dp = w->p->Dp;
+    tile_product m = {.a = weights,
+                      .a_row = TILE,
+                      .a_k = 1,
+                      .b = rows,
+                      .b_k = Dp,
+                      .c = sums,
+                      .c_row = Dp,
+                      .rows = w->keys,
+                      .vectors = Dp / LS_LANES,
+                      .k = w->n};
+
+    if (!w->diagonal) {
+        tile_multiply(&m, TILE_ADD);
+        return;
+    }
+    for (int64_t j = 0; j < w->keys; j += LS_LANES) { /* keys from j on: queries from j on */
+        m.a = weights + j * TILE + j;
+        m.b = rows + j * Dp;
+        m.c = sums + j * Dp;
+        m.rows = ls_min_i64(LS_LANES, w->keys - j);
+        m.k = w->n - j;
+        tile_multiply(&m, TILE_ADD);
+    }
+}
+
+static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t h, int64_t tile)
+{
+    const problem *p = &job->p;
+    const ls_attention_bwd *a = job->a;
+    queries w;
+
+    queries_begin(&w, p, k->b, h, tile);
+    pack_rows(p, f->q, head_at(&p->q, w.b, w.t0, h), p->q.time, w.n, p->scale);
+    turn_rows(p, f->q_turned, f->q, w.n);
+    pack_rows(p, f->dout, head_at(&a->dout, w.b, w.t0, h), a->dout.time, w.n, 1);
+    turn_rows(p, f->dout_turned, f->dout, w.n);
+    backward_deltas(&w, f, a);
+    memset(f->dq, 0, (size_t)(p->Dp * TILE) * sizeof *f->dq);
+    for (int64_t i = 0; i < TILE; i++)
+        f->ones[i] = 1;
+    for (int64_t s = w.least / TILE; s <= tile; s++) {
+        const float *rows = keys_get(k, s);
+        queries_face(&w, s);
+        multiply_scores(&w, rows, f->q_turned, f->weights);
+        multiply_scores(&w, rows + TILE * p->Dp, f->dout_turned, f->dweights);
+        for (int64_t c = 0; c < w.vectors; c++)
+            backward_column(&w, f, c);
+        multiply_back(&w, f->weights, f->dout, f->dv + w.s0 * p->Dp);
+        multiply_back(&w, f->dweights, f->q, f->dk + w.s0 * p->Dp);
+        multiply_turned(&w, rows, f->dweights, f->dq, f->ones);
+    }
+    for (int64_t i = 0; i < TILE; i++)
+        f->ones[i] = p->scale;
+    write_turned(&w, &a->dq, f->dq, f->ones);
+}
+
+static void backward_task(void *context, int64_t index, int worker)
+{
+    const backward_job *job = context;
+    const problem *p = &job->p;
+    float *memory = ls_stream_thread_scratch(p->stream, worker);
+    const float *end = memory + LS_STREAM_THREAD_BYTES / (int64_t)sizeof *memory;
+    int64_t b = index / p->Hkv, hkv = index % p->Hkv, group = p->H / p->Hkv, n = TILE * p->Dp;
+    backward f = {.q = memory,
+                  .q_turned = memory + n,
+                  .dout = memory + 2 * n,
+                  .dout_turned = memory + 3 * n,
+                  .dq = memory + 4 * n,
+                  .weights = memory + 5 * n};
+    keys k;
+
+    f.dweights = f.weights + TILE * TILE;
+    f.factors = f.dweights + TILE * TILE;
+    f.lse = f.factors + TILE * LS_LANES;
+    f.delta = f.lse + TILE;
+    f.ones = f.delta + TILE;
+    keys_begin(&k, p, b, hkv, f.ones + TILE, end);
+    f.dk = (float *)job->a->scratch + worker * 2 * p->T * p->Dp;
+    f.dv = f.dk + p->T * p->Dp;
+    memset(f.dk, 0, (size_t)(2 * p->T * p->Dp) * sizeof *f.dk);
+    for (int64_t h = hkv * group; h < (hkv + 1) * group; h++)
+        for (int64_t tile = 0; tile < p->tiles; tile++)
+            backward_tile(job, &k, &f, h, tile);
+    for (int64_t t = 0; t < p->T; t++) {
+        memcpy(head_at(&job->a->dk, b, t, hkv), f.dk + t * p->Dp, (size_t)p->D * sizeof(float));
+        memcpy(head_at(&job->a->dv, b, t, hkv), f.dv + t * p->Dp, (size_t)p->D * sizeof(float));
+    }
+}
+
+void LS_ISA_NAME(ls_attention_bwd_row)(ls_stream *stream, const ls_attention_bwd *a)
+{
+    backward_job job = {.a = a};
+
+    job.p = (problem){.stream = stream,
+                      .q = a->q,
+                      .k = a->k,
+                      .v = a->v,
+                      .start = a->start,
+                      .B = a->B,
+                      .T = a->T,
+                      .H = a->H,
+                      .Hkv = a->Hkv,
+                      .D = a->D,
+                      .window = a->window,
+                      .scale = a->scale,
+                      .drop = a->drop};
+    LS_BUG_IF(a->type != LS_F32, "attention of type %d", (int)a->type);
+    if (problem_ready(&job.p))
+        ls_pool_run(ls_stream_pool(stream), backward_task, &job, a->B * a->Hkv);
+}
+
+int64_t LS_ISA_NAME(ls_attention_bwd_scratch)(const ls_attention_bwd *a, int threads)
+{
+    return threads * 2 * a->T * ls_round_up(a->D, LS_LANES) * (int64_t)sizeof(float);
+}

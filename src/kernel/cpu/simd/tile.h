@@ -1,0 +1,193 @@
+/* tile.h -- products, transposes and logarithms on tiles that lie in a core's first cache.
+ *
+ * Every element of a product is one chain of fma over ascending k, so the bits do not depend on how
+ * rows and columns are blocked into registers; that choice is free for each instruction set. */
+#pragma once
+#include "kernel/cpu/simd/vec.h"
+
+/* Rows held in registers for so many vectors of columns: 16 registers of 32 for AVX-512; 12 of 16
+ * for AVX2, where a vector takes two. */
+#if defined(__AVX512F__)
+enum { TILE_NV = 4, TILE_ROWS_4 = 4, TILE_ROWS_1 = 16 };
+#elif defined(__AVX2__)
+enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_1 = 6 };
+#else
+enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_1 = 4 };
+#endif
+
+/* What a product does with the values that C holds. */
+typedef enum tile_mode { TILE_NEW, TILE_ADD, TILE_SCALE } tile_mode;
+
+/* C[i][j] = (0, C[i][j] or factor[j] C[i][j]) + sum over k of A[i][k] B[k][j]. A is read one value
+ * at a time and may have any strides; rows of B and C are whole vectors. */
+typedef struct tile_product {
+    const float *a;
+    int64_t a_row, a_k;
+    const float *b;
+    int64_t b_k;
+    float *c;
+    int64_t c_row;
+    const float *factor; /* TILE_SCALE only */
+    int64_t rows, vectors, k;
+} tile_product;
+
+/* Rows i .. i+R-1 of vectors n .. n+N-1; R, N and mode are constants where this is inlined. */
+LS_INLINE void tile_block(const tile_product *p, int64_t i, int64_t n, int R, int N, tile_mode mode)
+{
+    const float *a = p->a + i * p->a_row, *b = p->b + n * LS_LANES;
+    float *c = p->c + i * p->c_row + n * LS_LANES;
+    int64_t a_row = p->a_row, a_k = p->a_k, b_k = p->b_k, k_end = p->k;
+    ls_v16 sum[16], right[4];
+
+#pragma GCC unroll 16
+    for (int x = 0; x < R * N; x++) {
+        sum[x] = mode == TILE_NEW ? v_set(0) : v_load(c + x / N * p->c_row + x % N * LS_LANES);
+        if (mode == TILE_SCALE)
+            sum[x] = v_mul(sum[x], v_load(p->factor + (n + x % N) * LS_LANES));
+    }
+    for (int64_t k = 0; k < k_end; k++, a += a_k, b += b_k) {
+#pragma GCC unroll 16
+        for (int v = 0; v < N; v++)
+            right[v] = v_load(b + v * LS_LANES);
+#pragma GCC unroll 16
+        for (int x = 0; x < R * N; x++)
+            sum[x] = v_fma(v_set(a[x / N * a_row]), right[x % N], sum[x]);
+    }
+#pragma GCC unroll 16
+    for (int x = 0; x < R * N; x++)
+        v_store(c + x / N * p->c_row + x % N * LS_LANES, sum[x]);
+}
+
+/* All rows of vectors n .. n+N-1. */
+LS_INLINE void tile_columns(const tile_product *p, int64_t n, int R, int N, tile_mode mode)
+{
+    int64_t i = 0;
+
+    for (; i + R <= p->rows; i += R)
+        tile_block(p, i, n, R, N, mode);
+    if (R > 4)
+        for (; i + 4 <= p->rows; i += 4)
+            tile_block(p, i, n, 4, N, mode);
+    for (; i < p->rows; i++)
+        tile_block(p, i, n, 1, N, mode);
+}
+
+LS_INLINE void tile_multiply(const tile_product *p, tile_mode mode)
+{
+    int64_t n = 0;
+
+    if (TILE_NV == 4)
+        for (; n + 4 <= p->vectors; n += 4)
+            tile_columns(p, n, TILE_ROWS_4, 4, mode);
+    for (; n < p->vectors; n++)
+        tile_columns(p, n, TILE_ROWS_1, 1, mode);
+}
+
+/* Sixteen vectors as the rows of a square: rows become columns. */
+#if defined(__AVX512F__)
+LS_INLINE void v_transpose(ls_v16 r[16])
+{
+    __m512d t[16];
+
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i += 2) { /* pairs */
+        t[i] = _mm512_castps_pd(_mm512_unpacklo_ps(r[i], r[i + 1]));
+        t[i + 1] = _mm512_castps_pd(_mm512_unpackhi_ps(r[i], r[i + 1]));
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i += 4) { /* fours: row i+q, part L is column 4L+q */
+        r[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(t[i], t[i + 2]));
+        r[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(t[i], t[i + 2]));
+        r[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(t[i + 1], t[i + 3]));
+        r[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(t[i + 1], t[i + 3]));
+    }
+#pragma GCC unroll 16
+    for (int q = 0; q < 4; q++) { /* and the 4 x 4 parts */
+        ls_v16 a = _mm512_shuffle_f32x4(r[q], r[4 + q], 0x88);
+        ls_v16 b = _mm512_shuffle_f32x4(r[8 + q], r[12 + q], 0x88);
+        ls_v16 c = _mm512_shuffle_f32x4(r[q], r[4 + q], 0xdd);
+        ls_v16 d = _mm512_shuffle_f32x4(r[8 + q], r[12 + q], 0xdd);
+        r[q] = _mm512_shuffle_f32x4(a, b, 0x88);
+        r[4 + q] = _mm512_shuffle_f32x4(c, d, 0x88);
+        r[8 + q] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        r[12 + q] = _mm512_shuffle_f32x4(c, d, 0xdd);
+    }
+}
+#elif defined(__AVX2__)
+LS_INLINE void tile_transpose8(__m256 r[8])
+{
+    __m256 t[8], u[8];
+
+#pragma GCC unroll 16
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 8; i += 4) {
+        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+LS_INLINE void v_transpose(ls_v16 r[16])
+{
+    __m256 quarter[4][8]; /* upper left, upper right, lower left, lower right */
+
+    for (int i = 0; i < 8; i++) {
+        quarter[0][i] = r[i].lo;
+        quarter[1][i] = r[i].hi;
+        quarter[2][i] = r[i + 8].lo;
+        quarter[3][i] = r[i + 8].hi;
+    }
+    for (int q = 0; q < 4; q++)
+        tile_transpose8(quarter[q]);
+    for (int i = 0; i < 8; i++) {
+        r[i] = LS_V2(quarter[0][i], quarter[2][i]);
+        r[i + 8] = LS_V2(quarter[1][i], quarter[3][i]);
+    }
+}
+#else
+LS_INLINE void v_transpose(ls_v16 r[16])
+{
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < i; j++) {
+            float t = r[i].f[j];
+            r[i].f[j] = r[j].f[i];
+            r[j].f[i] = t;
+        }
+}
+#endif
+
+/* ln x for normal x > 0; NaN stays NaN. x = m 2^e with m in [sqrt(1/2), sqrt(2)], ln m =
+ * 2 atanh(s) with s = (m - 1) / (m + 1), |s| < 0.172: the odd series to s^9 is exact to float. */
+LS_INLINE ls_v16 v_log(ls_v16 x)
+{
+    float whole[16], parts[16];
+
+    v_store(parts, x);
+    for (int i = 0; i < 16; i++) {
+        uint32_t bits;
+        memcpy(&bits, &parts[i], 4);
+        /* adding the distance from sqrt(1/2) to 1 carries into the exponent from sqrt(2) on */
+        int32_t e = (int32_t)((bits + 0x004afb0du) >> 23) - 127;
+        bits -= (uint32_t)e << 23;
+        memcpy(&parts[i], &bits, 4);
+        whole[i] = (float)e;
+    }
+    ls_v16 m = v_load(parts), e = v_load(whole), one = v_set(1.0f);
+    ls_v16 s = v_div(v_sub(m, one), v_add(m, one)), s2 = v_mul(s, s);
+    ls_v16 series = v_set(2.0f / 9);
+    series = v_fma(series, s2, v_set(2.0f / 7));
+    series = v_fma(series, s2, v_set(2.0f / 5));
+    series = v_fma(series, s2, v_set(2.0f / 3));
+    series = v_mul(v_mul(series, s2), s);
+    ls_v16 small = v_fma(e, v_set(-2.12194440e-4f), v_fma(v_set(2.0f), s, series));
+    return v_add(v_fma(e, v_set(0.693359375f), small), v_sub(x, x));
+}

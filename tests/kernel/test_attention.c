@@ -1,0 +1,520 @@
+/* test_attention.c -- attention against the reference, its gradient, and its bits. */
+#include "kernel/check.h"
+
+#include <math.h>
+#include "base/mem.h"
+#include "kernel/cpu/rows_attention.h"
+
+/* Scores are sums of D products and weights sums of T, in fp32 chains against double. */
+static const double FORWARD_TOLERANCE = 2e-5, BACKWARD_TOLERANCE = 5e-5;
+
+typedef struct shape {
+    int64_t B, T, H, Hkv, D, window;
+    bool start; /* documents */
+    float drop;
+    bool packed; /* q, k, v inside one [M, (H + 2 Hkv) D] tensor; else apart, with gaps */
+} shape;
+
+typedef struct version {
+    const char *name;
+    void (*fwd)(ls_stream *stream, const ls_attention_fwd *a);
+    void (*bwd)(ls_stream *stream, const ls_attention_bwd *a);
+    int64_t (*scratch)(const ls_attention_bwd *a, int threads);
+} version;
+
+static const version reference = {"reference", ls_ref_attention_fwd, ls_ref_attention_bwd,
+                                  ls_ref_attention_bwd_scratch};
+
+/* The fast versions this CPU can run. */
+static int list_versions(version out[3])
+{
+    int n = 0;
+
+    out[n++] = (version){"generic", ls_attention_fwd_row_generic, ls_attention_bwd_row_generic,
+                         ls_attention_bwd_scratch_generic};
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        out[n++] = (version){"avx2", ls_attention_fwd_row_avx2, ls_attention_bwd_row_avx2,
+                             ls_attention_bwd_scratch_avx2};
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        out[n++] = (version){"avx512", ls_attention_fwd_row_avx512, ls_attention_bwd_row_avx512,
+                             ls_attention_bwd_scratch_avx512};
+#endif
+    return n;
+}
+
+/* Buffer behind a tensor of heads. */
+typedef struct tensor {
+    ls_heads heads;
+    float *base;
+    int64_t size, H;
+} tensor;
+
+typedef struct fixture {
+    ls_check c;
+    shape s;
+    tensor q, k, v, o, dout, dq, dk, dv;
+    float *lse;
+    int32_t *start;
+    ls_step_state *state;
+    float scale;
+} fixture;
+
+enum { RESULTS = 5 }; /* o, lse, dq, dk, dv */
+typedef struct results {
+    float *of[RESULTS]; /* dense [B, T, H, D]; lse [B, H, T] */
+    int64_t size[RESULTS];
+} results;
+
+static const char *const result_names[RESULTS] = {"o", "lse", "dq", "dk", "dv"};
+
+/* Heads before tokens, with gaps after each row of D and each head. */
+static tensor apart(fixture *f, const char *name, int64_t H, float scale)
+{
+    const shape *s = &f->s;
+    tensor t = {.H = H, .heads = {.time = s->D + 3}};
+
+    t.heads.head = s->T * t.heads.time + 5;
+    t.heads.batch = H * t.heads.head;
+    t.size = s->B * t.heads.batch;
+    t.base = ls_check_floats(&f->c, name, t.size, scale);
+    t.heads.p = t.base;
+    return t;
+}
+
+/* Three tensors inside one. */
+static void together(fixture *f, const char *name, float scale, tensor *const t[3])
+{
+    const shape *s = &f->s;
+    int64_t width = (s->H + 2 * s->Hkv) * s->D, first = 0;
+    float *base = ls_check_floats(&f->c, name, s->B * s->T * width, scale);
+
+    for (int i = 0; i < 3; i++) {
+        *t[i] = (tensor){.heads = {base + first, s->T * width, width, s->D},
+                         .base = base,
+                         .size = s->B * s->T * width,
+                         .H = i == 0 ? s->H : s->Hkv};
+        first += t[i]->H * s->D;
+    }
+}
+
+/* A document begins at a token with probability 1/4. */
+static void make_starts(fixture *f)
+{
+    const shape *s = &f->s;
+    int32_t *begins = ls_check_ints(&f->c, "begins", s->B * s->T, 4);
+
+    f->start = ls_check_ints(&f->c, "start", s->B * s->T, 1);
+    for (int64_t b = 0; b < s->B; b++)
+        for (int64_t t = 1; t < s->T; t++)
+            f->start[b * s->T + t] =
+                begins[b * s->T + t] == 0 ? (int32_t)t : f->start[b * s->T + t - 1];
+}
+
+static void begin(fixture *f, shape s, int threads)
+{
+    memset(f, 0, sizeof *f);
+    f->s = s;
+    f->scale = 1.0f / sqrtf((float)s.D);
+    ls_check_begin(&f->c, threads);
+    if (s.packed) {
+        together(f, "qkv", 1.5f, (tensor *[]){&f->q, &f->k, &f->v});
+        together(f, "dqkv", 0, (tensor *[]){&f->dq, &f->dk, &f->dv});
+    } else {
+        f->q = apart(f, "q", s.H, 1.5f);
+        f->k = apart(f, "k", s.Hkv, 1.5f);
+        f->v = apart(f, "v", s.Hkv, 1.5f);
+        f->dq = apart(f, "dq", s.H, 0);
+        f->dk = apart(f, "dk", s.Hkv, 0);
+        f->dv = apart(f, "dv", s.Hkv, 0);
+    }
+    f->o = apart(f, "o", s.H, 0);
+    f->dout = apart(f, "dout", s.H, 1);
+    f->lse = ls_check_floats(&f->c, "lse", s.B * s.H * s.T, 0);
+    f->state = ls_check_bytes(&f->c, "state", sizeof *f->state);
+    *f->state = (ls_step_state){.key = {0x12345678, 0x9abcdef0}, .first_seq = 7};
+    if (s.start)
+        make_starts(f);
+}
+
+static ls_attention_fwd forward_args(const fixture *f)
+{
+    const shape *s = &f->s;
+
+    return (ls_attention_fwd){.type = LS_F32,
+                              .q = f->q.heads,
+                              .k = f->k.heads,
+                              .v = f->v.heads,
+                              .o = f->o.heads,
+                              .lse = f->lse,
+                              .start = f->start,
+                              .B = s->B,
+                              .T = s->T,
+                              .H = s->H,
+                              .Hkv = s->Hkv,
+                              .D = s->D,
+                              .window = s->window,
+                              .scale = f->scale,
+                              .drop = {s->drop, 3, f->state}};
+}
+
+static ls_attention_bwd backward_args(const fixture *f)
+{
+    ls_attention_fwd a = forward_args(f);
+
+    return (ls_attention_bwd){.type = LS_F32,
+                              .q = a.q,
+                              .k = a.k,
+                              .v = a.v,
+                              .o = a.o,
+                              .dout = f->dout.heads,
+                              .dq = f->dq.heads,
+                              .dk = f->dk.heads,
+                              .dv = f->dv.heads,
+                              .lse = a.lse,
+                              .start = a.start,
+                              .B = a.B,
+                              .T = a.T,
+                              .H = a.H,
+                              .Hkv = a.Hkv,
+                              .D = a.D,
+                              .window = a.window,
+                              .scale = a.scale,
+                              .drop = a.drop};
+}
+
+static void run(fixture *f, const version *v, int threads)
+{
+    ls_attention_fwd fwd = forward_args(f);
+    ls_attention_bwd bwd = backward_args(f);
+
+    v->fwd(f->c.stream, &fwd);
+    bwd.scratch = ls_check_bytes(&f->c, "scratch", v->scratch(&bwd, threads));
+    v->bwd(f->c.stream, &bwd);
+    ls_check_sync(&f->c);
+}
+
+static float *element(const tensor *t, int64_t b, int64_t row, int64_t h)
+{
+    return (float *)t->heads.p + b * t->heads.batch + row * t->heads.time + h * t->heads.head;
+}
+
+/* A dense copy; then the tensor is made as it was before, to find writes outside of it. */
+static float *take(const fixture *f, tensor *t, int64_t *size_out)
+{
+    const shape *s = &f->s;
+    float *dense = ls_mem_array((size_t)(s->B * s->T * t->H * s->D), sizeof *dense), *to = dense;
+
+    LS_CHECK(dense);
+    for (int64_t b = 0; b < s->B; b++)
+        for (int64_t row = 0; row < s->T; row++)
+            for (int64_t h = 0; h < t->H; h++, to += s->D) {
+                memcpy(to, element(t, b, row, h), (size_t)s->D * sizeof *to);
+                memset(element(t, b, row, h), 0xff, (size_t)s->D * sizeof *to);
+            }
+    *size_out = to - dense;
+    return dense;
+}
+
+static void check_untouched(const tensor *t, const char *name)
+{
+    const unsigned char *bytes = (const unsigned char *)t->base;
+
+    for (int64_t i = 0; i < t->size * 4; i++)
+        if (bytes[i] != 0xff)
+            ls_test_fail(__FILE__, __LINE__, "a gap of \"%s\" was written", name);
+}
+
+static results collect(fixture *f)
+{
+    results r;
+    tensor *tensors[RESULTS] = {&f->o, NULL, &f->dq, &f->dk, &f->dv};
+
+    for (int i = 0; i < RESULTS; i++)
+        if (tensors[i])
+            r.of[i] = take(f, tensors[i], &r.size[i]);
+    for (int i = 0; i < RESULTS; i++)
+        if (tensors[i])
+            check_untouched(tensors[i], result_names[i]);
+    r.size[1] = f->s.B * f->s.H * f->s.T;
+    r.of[1] = ls_mem_array((size_t)r.size[1], sizeof(float));
+    LS_CHECK(r.of[1]);
+    memcpy(r.of[1], f->lse, (size_t)r.size[1] * sizeof(float));
+    return r;
+}
+
+static results results_of(shape s, const version *v, int threads)
+{
+    fixture f;
+
+    begin(&f, s, threads);
+    run(&f, v, threads);
+    results r = collect(&f);
+    ls_check_end(&f.c);
+    return r;
+}
+
+static void release(results *r)
+{
+    for (int i = 0; i < RESULTS; i++)
+        ls_mem_free(r->of[i]);
+}
+
+static void check_close(const char *name, const results *got, const results *want)
+{
+    for (int i = 0; i < RESULTS; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "%s: %s", name, result_names[i]);
+        ls_check_near(what, got->of[i], want->of[i], want->size[i],
+                      i < 2 ? FORWARD_TOLERANCE : BACKWARD_TOLERANCE);
+    }
+}
+
+static void check_equal(const char *name, const results *got, const results *want)
+{
+    for (int i = 0; i < RESULTS; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "%s: %s", name, result_names[i]);
+        ls_check_same(what, got->of[i], want->of[i], want->size[i] * (int64_t)sizeof(float));
+    }
+}
+
+/* All versions against the reference, and against each other to the last bit. */
+static void check_shape(shape s)
+{
+    version versions[3];
+    int n = list_versions(versions);
+    results want = results_of(s, &reference, 1), first = results_of(s, &versions[0], 1);
+
+    check_close(versions[0].name, &first, &want);
+    for (int i = 1; i < n; i++) {
+        results got = results_of(s, &versions[i], 1);
+        check_equal(versions[i].name, &got, &first);
+        release(&got);
+    }
+    release(&first);
+    release(&want);
+}
+
+LS_TEST_SECONDS(attention_matches_the_reference_for_odd_lengths, 60)
+{
+    static const int64_t lengths[] = {1, 2, 15, 16, 17, 64, 65, 128, 200};
+
+    for (size_t i = 0; i < LS_COUNT(lengths); i++) {
+        check_shape((shape){.B = 2, .T = lengths[i], .H = 3, .Hkv = 3, .D = 16, .packed = i % 2});
+        check_shape((shape){.B = 1, .T = lengths[i], .H = 4, .Hkv = 2, .D = 20, .drop = 0.3f});
+    }
+}
+
+LS_TEST_SECONDS(attention_matches_the_reference_for_odd_heads, 60)
+{
+    static const int64_t sizes[] = {1, 4, 16, 20, 33, 64, 80, 128};
+
+    for (size_t i = 0; i < LS_COUNT(sizes); i++) {
+        check_shape((shape){.B = 1, .T = 70, .H = 1, .Hkv = 1, .D = sizes[i], .packed = true});
+        check_shape((shape){.B = 1, .T = 70, .H = 4, .Hkv = 1, .D = sizes[i], .drop = 0.3f});
+    }
+}
+
+LS_TEST_SECONDS(attention_sees_only_its_window_and_its_document, 60)
+{
+    static const int64_t windows[] = {1, 5, 64, 65, 100};
+
+    for (size_t i = 0; i < LS_COUNT(windows); i++) {
+        shape s = {.B = 2, .T = 200, .H = 2, .Hkv = 1, .D = 20, .window = windows[i]};
+        check_shape(s);
+        s.start = true;
+        s.drop = 0.3f;
+        check_shape(s);
+    }
+    check_shape((shape){.B = 3, .T = 65, .H = 4, .Hkv = 2, .D = 16, .start = true, .packed = true});
+}
+
+LS_TEST(attention_bits_do_not_depend_on_threads)
+{
+    static const shape shapes[] = {
+        {.B = 3, .T = 200, .H = 4, .Hkv = 2, .D = 20, .drop = 0.3f, .start = true, .packed = true},
+        {.B = 1, .T = 321, .H = 1, .Hkv = 1, .D = 64},
+        {.B = 9, .T = 33, .H = 4, .Hkv = 4, .D = 16, .window = 7}};
+    version versions[3];
+    int n = list_versions(versions);
+
+    for (size_t i = 0; i < LS_COUNT(shapes); i++) {
+        results want = results_of(shapes[i], &versions[n - 1], 1);
+        for (int threads = 2; threads <= 3; threads++) {
+            results got = results_of(shapes[i], &versions[n - 1], threads);
+            check_equal("threads", &got, &want);
+            release(&got);
+        }
+        release(&want);
+    }
+}
+
+/* Run sequence b alone, on the same memory. */
+static void run_alone(fixture *f, const version *v, int64_t b)
+{
+    fixture one = *f;
+    tensor *tensors[] = {&one.q, &one.k, &one.v, &one.o, &one.dout, &one.dq, &one.dk, &one.dv};
+
+    for (size_t i = 0; i < LS_COUNT(tensors); i++)
+        tensors[i]->heads.p = element(tensors[i], b, 0, 0);
+    one.s.B = 1;
+    one.lse += b * f->s.H * f->s.T;
+    if (one.start)
+        one.start += b * f->s.T;
+    f->state->first_seq = 7 + (uint32_t)b;
+    ls_attention_fwd fwd = forward_args(&one);
+    ls_attention_bwd bwd = backward_args(&one);
+    v->fwd(f->c.stream, &fwd);
+    bwd.scratch = ls_check_bytes(&f->c, "scratch", v->scratch(&bwd, 2));
+    v->bwd(f->c.stream, &bwd);
+}
+
+LS_TEST(attention_bits_do_not_depend_on_other_sequences)
+{
+    shape s = {.B = 3, .T = 130, .H = 4, .Hkv = 2, .D = 20, .drop = 0.3f, .start = true};
+    version versions[3];
+    const version *v = &versions[list_versions(versions) - 1];
+    results want = results_of(s, v, 2);
+    fixture f;
+
+    begin(&f, s, 2);
+    for (int64_t b = 0; b < s.B; b++)
+        run_alone(&f, v, b);
+    results got = collect(&f);
+    check_equal("one by one", &got, &want);
+    ls_check_end(&f.c);
+    release(&got);
+    release(&want);
+}
+
+/* sum of dout * o, which has the gradient dout. */
+static double loss(fixture *f)
+{
+    ls_attention_fwd a = forward_args(f);
+    double sum = 0;
+
+    ls_ref_attention_fwd(f->c.stream, &a);
+    for (int64_t b = 0; b < f->s.B; b++)
+        for (int64_t t = 0; t < f->s.T; t++)
+            for (int64_t h = 0; h < f->s.H; h++)
+                for (int64_t d = 0; d < f->s.D; d++)
+                    sum +=
+                        (double)element(&f->o, b, t, h)[d] * (double)element(&f->dout, b, t, h)[d];
+    return sum;
+}
+
+static void check_differences(fixture *f, const char *name, const tensor *x, const float *grad)
+{
+    const double step = 1.0 / 128;
+
+    for (int64_t b = 0; b < f->s.B; b++)
+        for (int64_t t = 0; t < f->s.T; t++)
+            for (int64_t h = 0; h < x->H; h++)
+                for (int64_t d = 0; d < f->s.D; d++, grad++) {
+                    float *at = element(x, b, t, h) + d, keep = *at;
+                    *at = keep + (float)step;
+                    double up = loss(f);
+                    *at = keep - (float)step;
+                    double down = loss(f);
+                    *at = keep;
+                    double want = (up - down) / (2 * step);
+                    if (!(fabs((double)*grad - want) <= 1e-3 * (1 + fabs(want))))
+                        ls_test_fail(__FILE__, __LINE__,
+                                     "d%s[%lld,%lld,%lld,%lld] is %g, difference %g", name,
+                                     (long long)b, (long long)t, (long long)h, (long long)d,
+                                     (double)*grad, want);
+                }
+}
+
+LS_TEST(attention_gradient_matches_finite_differences)
+{
+    static const shape shapes[] = {
+        {.B = 1, .T = 9, .H = 2, .Hkv = 2, .D = 5},
+        {.B = 2, .T = 9, .H = 4, .Hkv = 2, .D = 4, .drop = 0.3f, .packed = true},
+        {.B = 2, .T = 8, .H = 3, .Hkv = 1, .D = 4, .start = true, .window = 5}};
+    version versions[3];
+    const version *fast = &versions[list_versions(versions) - 1];
+
+    for (size_t i = 0; i < LS_COUNT(shapes); i++) {
+        const version *both[] = {&reference, fast};
+        for (int n = 0; n < 2; n++) {
+            fixture f;
+            begin(&f, shapes[i], 1);
+            run(&f, both[n], 1);
+            results r = collect(&f);
+            check_differences(&f, "q", &f.q, r.of[2]);
+            check_differences(&f, "k", &f.k, r.of[3]);
+            check_differences(&f, "v", &f.v, r.of[4]);
+            release(&r);
+            ls_check_end(&f.c);
+        }
+    }
+}
+
+LS_TEST(attention_keeps_large_scores_finite)
+{
+    shape s = {.B = 1, .T = 130, .H = 1, .Hkv = 1, .D = 16};
+    version versions[3];
+    int n = list_versions(versions);
+
+    for (int i = 0; i < n; i++) {
+        fixture f;
+        begin(&f, s, 1);
+        f.scale = 100; /* scores of some hundreds: weights are 0 or 1 but for ties */
+        run(&f, &versions[i], 1);
+        results got = collect(&f);
+        for (int k = 0; k < RESULTS; k++)
+            for (int64_t x = 0; x < got.size[k]; x++)
+                LS_CHECK(isfinite(got.of[k][x]));
+        ls_attention_fwd a = forward_args(&f);
+        ls_ref_attention_fwd(f.c.stream, &a);
+        results want = collect(&f);
+        ls_check_near("o", got.of[0], want.of[0], want.size[0], 2e-3); /* ulp of 1000 is 6e-5 */
+        release(&got);
+        release(&want);
+        ls_check_end(&f.c);
+    }
+}
+
+LS_TEST(attention_does_not_hide_nan)
+{
+    shape s = {.B = 1, .T = 70, .H = 1, .Hkv = 1, .D = 16};
+    version versions[3];
+    int n = list_versions(versions);
+
+    for (int i = 0; i < n; i++) {
+        fixture f;
+        begin(&f, s, 1);
+        element(&f.k, 0, 40, 0)[3] = NAN;
+        run(&f, &versions[i], 1);
+        for (int64_t t = 0; t < s.T; t++) /* seen by queries from 40 on, and by no other */
+            LS_CHECK_EQ(isnan(element(&f.o, 0, t, 0)[0]) != 0, t >= 40);
+        ls_check_end(&f.c);
+    }
+}
+
+LS_TEST(attention_refuses_heads_beyond_its_memory)
+{
+    shape s = {.B = 1, .T = 1, .H = 1, .Hkv = 1, .D = 1025};
+    version versions[3];
+    fixture f;
+
+    list_versions(versions);
+    begin(&f, s, 1);
+    ls_attention_fwd a = forward_args(&f);
+    versions[0].fwd(f.c.stream, &a);
+    LS_CHECK_FAILS(ls_stream_sync(f.c.stream, INT64_MAX), LS_EUSAGE, "1025");
+}
+
+LS_TEST(attention_reference_reports_exhausted_memory)
+{
+    fixture f;
+
+    begin(&f, (shape){.B = 1, .T = 3, .H = 1, .Hkv = 1, .D = 4}, 1);
+    ls_attention_fwd a = forward_args(&f);
+    ls_mem_fail_nth(1);
+    ls_ref_attention_fwd(f.c.stream, &a);
+    LS_CHECK_FAILS(ls_stream_sync(f.c.stream, INT64_MAX), LS_ENOMEM, "");
+}
