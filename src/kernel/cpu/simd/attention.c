@@ -23,7 +23,6 @@
  * sum over the query heads that read them). */
 #include "kernel/cpu/rows_attention.h"
 #include "kernel/cpu/simd/tile.h"
-#include "base/rng.h"
 
 enum { TILE = 64, VECTORS = TILE / LS_LANES, SLOTS = 128, MOST_D = 1024 };
 
@@ -197,34 +196,37 @@ LS_INLINE ls_v16 visible(const queries *w, int64_t j, int64_t c)
     return v_mul(v_min(v_max(from, zero), one), v_min(v_max(to, zero), one));
 }
 
-/* out[j][lane] = dropout factor of key j = 4 * block + (0..3) for sixteen queries from t on. */
+/* out[j][lane] = dropout factor of key j = 4 * block + (0..3) for sixteen queries from t on:
+ * ls_rng_philox() with a query in each lane. */
 static void drop_block(const ls_dropout *drop, const uint32_t counter[3], uint32_t t,
                        float out[4 * LS_LANES])
 {
-    uint32_t c0[16], c1[16], c2[16], c3[16];
-    uint32_t k0 = drop->state->key[0], k1 = drop->state->key[1];
-    float p = drop->p, kept = 1.0f / (1.0f - p);
+    uint32_t k0 = drop->state->key[0], k1 = drop->state->key[1], words[4][16];
+    ls_i16 c[4];
 
-    for (int i = 0; i < 16; i++) {
-        c0[i] = counter[0];
-        c1[i] = t + (uint32_t)i;
-        c2[i] = counter[1];
-        c3[i] = counter[2];
+    for (uint32_t i = 0; i < 16; i++) {
+        words[0][i] = counter[0];
+        words[1][i] = t + i;
+        words[2][i] = counter[1];
+        words[3][i] = counter[2];
     }
-    /* ls_rng_philox() with a lane loop inside each round */
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-        for (int i = 0; i < 16; i++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * c0[i], p1 = (uint64_t)0xCD9E8D57u * c2[i];
-            c0[i] = (uint32_t)(p1 >> 32) ^ c1[i] ^ k0;
-            c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c1[i] = (uint32_t)p1;
-            c3[i] = (uint32_t)p0;
-        }
-    for (int i = 0; i < 16; i++) { /* as ls_rng_uniform() >= p */
-        out[i] = (float)(int32_t)(c0[i] >> 8) * (1.0f / 16777216.0f) >= p ? kept : 0.0f;
-        out[16 + i] = (float)(int32_t)(c1[i] >> 8) * (1.0f / 16777216.0f) >= p ? kept : 0.0f;
-        out[32 + i] = (float)(int32_t)(c2[i] >> 8) * (1.0f / 16777216.0f) >= p ? kept : 0.0f;
-        out[48 + i] = (float)(int32_t)(c3[i] >> 8) * (1.0f / 16777216.0f) >= p ? kept : 0.0f;
+    for (int i = 0; i < 4; i++)
+        c[i] = u_load(words[i]);
+#pragma GCC unroll 16
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        ls_i16 high0, low0, high1, low1;
+        u_multiply(c[0], 0xD2511F53u, &high0, &low0);
+        u_multiply(c[2], 0xCD9E8D57u, &high1, &low1);
+        c[0] = u_xor3(high1, c[1], k0);
+        c[1] = low1;
+        c[2] = u_xor3(high0, c[3], k1);
+        c[3] = low0;
+    }
+    /* kept where unit / 2^24 >= p; in whole numbers, where unit + 1 - ceil(p 2^24) is 1 or more */
+    ls_v16 kept = v_set(1.0f / (1.0f - drop->p)), less = v_set(1 - ceilf(drop->p * 16777216.0f));
+    for (int i = 0; i < 4; i++) {
+        ls_v16 x = v_min(v_max(v_add(u_unit24(c[i]), less), v_set(0)), v_set(1.0f));
+        v_store(out + i * LS_LANES, v_mul(kept, x));
     }
 }
 

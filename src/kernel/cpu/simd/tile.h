@@ -8,7 +8,7 @@
 /* Rows held in registers for so many vectors of columns: 16 registers of 32 for AVX-512; 12 of 16
  * for AVX2, where a vector takes two. */
 #if defined(__AVX512F__)
-enum { TILE_NV = 4, TILE_ROWS_4 = 4, TILE_ROWS_1 = 16 };
+enum { TILE_NV = 4, TILE_ROWS_4 = 4, TILE_ROWS_1 = 8 };
 #elif defined(__AVX2__)
 enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_1 = 6 };
 #else
@@ -191,3 +191,88 @@ LS_INLINE ls_v16 v_log(ls_v16 x)
     ls_v16 small = v_fma(e, v_set(-2.12194440e-4f), v_fma(v_set(2.0f), s, series));
     return v_add(v_fma(e, v_set(0.693359375f), small), v_sub(x, x));
 }
+
+/* Sixteen unsigned integers, for random numbers. u_multiply: the halves of the 64-bit products
+ * with m. u_unit24: the upper 24 bits as a whole number. */
+#if defined(__AVX512F__)
+LS_INLINE ls_i16 u_load(const uint32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+LS_INLINE ls_i16 u_xor3(ls_i16 a, ls_i16 b, uint32_t c)
+{
+    return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi32((int32_t)c), 0x96);
+}
+LS_INLINE void u_multiply(ls_i16 a, uint32_t m, ls_i16 *high_out, ls_i16 *low_out)
+{
+    ls_i16 factor = _mm512_set1_epi32((int32_t)m);
+    ls_i16 even = _mm512_mul_epu32(a, factor);
+    ls_i16 odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), factor);
+
+    *high_out = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+    *low_out = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}
+LS_INLINE ls_v16 u_unit24(ls_i16 a)
+{
+    return _mm512_cvtepi32_ps(_mm512_srli_epi32(a, 8));
+}
+#elif defined(__AVX2__)
+LS_INLINE ls_i16 u_load(const uint32_t *p)
+{
+    return (ls_i16){_mm256_loadu_si256((const __m256i *)(const void *)p),
+                    _mm256_loadu_si256((const __m256i *)(const void *)(p + 8))};
+}
+LS_INLINE ls_i16 u_xor3(ls_i16 a, ls_i16 b, uint32_t c)
+{
+    __m256i all = _mm256_set1_epi32((int32_t)c);
+
+    return (ls_i16){_mm256_xor_si256(_mm256_xor_si256(a.lo, b.lo), all),
+                    _mm256_xor_si256(_mm256_xor_si256(a.hi, b.hi), all)};
+}
+LS_INLINE void u_multiply8(__m256i a, uint32_t m, __m256i *high_out, __m256i *low_out)
+{
+    __m256i factor = _mm256_set1_epi32((int32_t)m);
+    __m256i even = _mm256_mul_epu32(a, factor);
+    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
+
+    *high_out = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    *low_out = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+LS_INLINE void u_multiply(ls_i16 a, uint32_t m, ls_i16 *high_out, ls_i16 *low_out)
+{
+    u_multiply8(a.lo, m, &high_out->lo, &low_out->lo);
+    u_multiply8(a.hi, m, &high_out->hi, &low_out->hi);
+}
+LS_INLINE ls_v16 u_unit24(ls_i16 a)
+{
+    return LS_V2(_mm256_cvtepi32_ps(_mm256_srli_epi32(a.lo, 8)),
+                 _mm256_cvtepi32_ps(_mm256_srli_epi32(a.hi, 8)));
+}
+#else
+LS_INLINE ls_i16 u_load(const uint32_t *p)
+{
+    ls_i16 r;
+    memcpy(r.i, p, sizeof r.i);
+    return r;
+}
+LS_INLINE ls_i16 u_xor3(ls_i16 a, ls_i16 b, uint32_t c)
+{
+    LS_EACH(i) a.i[i] = (int32_t)((uint32_t)a.i[i] ^ (uint32_t)b.i[i] ^ c);
+    return a;
+}
+LS_INLINE void u_multiply(ls_i16 a, uint32_t m, ls_i16 *high_out, ls_i16 *low_out)
+{
+    LS_EACH(i)
+    {
+        uint64_t product = (uint64_t)(uint32_t)a.i[i] * m;
+        high_out->i[i] = (int32_t)(uint32_t)(product >> 32);
+        low_out->i[i] = (int32_t)(uint32_t)product;
+    }
+}
+LS_INLINE ls_v16 u_unit24(ls_i16 a)
+{
+    ls_v16 r;
+    LS_EACH(i) r.f[i] = (float)((uint32_t)a.i[i] >> 8);
+    return r;
+}
+#endif
