@@ -8,11 +8,11 @@
 /* Rows held in registers for so many vectors of columns: 16 registers of 32 for AVX-512; 12 of 16
  * for AVX2, where a vector takes two. */
 #if defined(__AVX512F__)
-enum { TILE_NV = 4, TILE_ROWS_4 = 4, TILE_ROWS_1 = 8 };
+enum { TILE_NV = 4, TILE_ROWS_4 = 4, TILE_ROWS_2 = 8, TILE_ROWS_1 = 8 };
 #elif defined(__AVX2__)
-enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_1 = 6 };
+enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 6 };
 #else
-enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_1 = 4 };
+enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 4 };
 #endif
 
 /* What a product does with the values that C holds. */
@@ -37,9 +37,9 @@ LS_INLINE void tile_block(const tile_product *p, int64_t i, int64_t n, int R, in
     const float *a = p->a + i * p->a_row, *b = p->b + n * LS_LANES;
     float *c = p->c + i * p->c_row + n * LS_LANES;
     int64_t a_row = p->a_row, a_k = p->a_k, b_k = p->b_k, k_end = p->k;
-    ls_v16 sum[16], right[4];
+    ls_v16 sum[24], right[4];
 
-#pragma GCC unroll 16
+#pragma GCC unroll 24
     for (int x = 0; x < R * N; x++) {
         sum[x] = mode == TILE_NEW ? v_set(0) : v_load(c + x / N * p->c_row + x % N * LS_LANES);
         if (mode == TILE_SCALE)
@@ -49,11 +49,11 @@ LS_INLINE void tile_block(const tile_product *p, int64_t i, int64_t n, int R, in
 #pragma GCC unroll 16
         for (int v = 0; v < N; v++)
             right[v] = v_load(b + v * LS_LANES);
-#pragma GCC unroll 16
+#pragma GCC unroll 24
         for (int x = 0; x < R * N; x++)
             sum[x] = v_fma(v_set(a[x / N * a_row]), right[x % N], sum[x]);
     }
-#pragma GCC unroll 16
+#pragma GCC unroll 24
     for (int x = 0; x < R * N; x++)
         v_store(c + x / N * p->c_row + x % N * LS_LANES, sum[x]);
 }
@@ -76,9 +76,12 @@ LS_INLINE void tile_multiply(const tile_product *p, tile_mode mode)
 {
     int64_t n = 0;
 
-    if (TILE_NV == 4)
+    if (TILE_NV == 4) {
         for (; n + 4 <= p->vectors; n += 4)
             tile_columns(p, n, TILE_ROWS_4, 4, mode);
+        for (; n + 2 <= p->vectors; n += 2)
+            tile_columns(p, n, TILE_ROWS_2, 2, mode);
+    }
     for (; n < p->vectors; n++)
         tile_columns(p, n, TILE_ROWS_1, 1, mode);
 }
