@@ -1,0 +1,139 @@
+/* ckpt.h -- checkpoints: a store of immutable objects, and a manifest per saved step.
+ *
+ *   DIR/objects/<2 hex>/<32 hex>.safetensors   tensors; named by the XXH3-128 of the whole file
+ *   DIR/step-<10 digits>.json                  manifest; written last, its rename commits
+ *   DIR/lock                                   held by the process that writes
+ *
+ * Whatever happens to a writer, every manifest that a reader finds was complete when it was named,
+ * and is checked again by the reader: its own hash, its objects' sizes, and each block of 1 MiB as
+ * it is read. A damaged checkpoint is never loaded; the one before is, and the log says what that
+ * costs. Objects that did not change are shared between checkpoints. Format: docs/reference/
+ * checkpoint.md.
+ *
+ * A store may be used by several threads; save and prune exclude each other (LS_EBUSY). */
+#pragma once
+#include "base/dtype.h"
+#include "base/str.h"
+
+LS_C_BEGIN
+
+enum { LS_CKPT_RANK = 4, LS_CKPT_PATH = 4096 };
+
+typedef struct ls_ckpt_store ls_ckpt_store;
+typedef struct ls_ckpt ls_ckpt; /* one manifest, read and verified; read-only */
+
+/* A logical tensor in host memory, row major. */
+typedef struct ls_ckpt_tensor {
+    const char *name;  /* unique together with kind; valid UTF-8 */
+    const char *kind;  /* "param", "adam.m", "adam.v" ... */
+    const char *group; /* small tensors of one group and kind share an object; NULL: "" */
+    ls_dtype type;
+    int ndim; /* 0 to LS_CKPT_RANK */
+    int64_t shape[LS_CKPT_RANK];
+    void *bytes; /* read by save, written by load; may be NULL when the tensor is empty */
+} ls_ckpt_tensor;
+
+/* What a manifest says besides tensors. Strings may be NULL when saving (stored as ""). */
+typedef struct ls_ckpt_info {
+    int64_t step;          /* finished steps; 0 to 9,999,999,999 */
+    int64_t cursor;        /* position in the data order */
+    int64_t tokens;        /* seen so far */
+    int64_t generation;    /* of the group of workers that wrote it; 0 for one process */
+    uint64_t seed;         /* of the run */
+    double loss;           /* last training loss; NaN: not known */
+    double val_loss;       /* last validation loss; NaN: not known */
+    const char *run_name;  /* */
+    const char *mesh;      /* how the run was spread out, for people: "dp=1" */
+    const char *config;    /* the resolved run file, any text */
+    const char *extra;     /* the caller's own state, any text */
+    char weights_hash[33]; /* of the logical parameters; computed by save when empty */
+    /* Set by reading only. */
+    int64_t time_s;      /* when it was saved, seconds since 1970 */
+    int64_t total_bytes; /* of all its objects */
+    int64_t new_bytes;   /* of those, written by this save */
+} ls_ckpt_info;
+
+/* Open a store. With create: make the folder, and hold it for writing until close (LS_EBUSY when
+ * another process does). Without: for reading; a save or prune takes the hold when it comes. */
+ls_status ls_ckpt_open(ls_ckpt_store **store_out, const char *dir, bool create);
+void ls_ckpt_close(ls_ckpt_store *store); /* NULL is allowed */
+const char *ls_ckpt_dir(const ls_ckpt_store *store);
+
+/* Which store, and which step of it, a path means: a store, a run folder with a store in
+ * "checkpoints", or a manifest file (then *step_out is its step, otherwise -1). LS_EIO: none. */
+ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out);
+
+/* --- saving ------------------------------------------------------------------------------------
+ */
+
+typedef struct ls_ckpt_saved {
+    int64_t bytes_written; /* objects that were new */
+    int64_t bytes_reused;  /* objects that the store had */
+    int objects_written, objects_reused;
+    double seconds;
+    char path[LS_CKPT_PATH]; /* of the manifest */
+} ls_ckpt_saved;
+
+/* Write a checkpoint of n tensors. When it returns LS_OK the checkpoint survives a power cut; when
+ * it fails, or the process dies in it, all earlier checkpoints are as they were. An existing
+ * checkpoint of the same step is replaced, unless its content is the same. Objects that lie in the
+ * store but are damaged are written anew.
+ * LS_EIO: no space (found out before anything is written, where the system tells), or the system
+ * refused. LS_EBUSY: another save or prune is under way. saved_out may be NULL. */
+ls_status ls_ckpt_save(ls_ckpt_store *store, const ls_ckpt_info *info,
+                       const ls_ckpt_tensor *tensors, int n, ls_ckpt_saved *saved_out);
+
+/* Hash of the tensors of kind "param" in name order: name, dtype, shape, bytes. Independent of the
+ * order given, of groups, objects and sharding. */
+ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_out[33]);
+
+/* Keep the newest keep checkpoints that verify (at least one), remove older ones, then objects that
+ * no manifest names and temporary files of dead writers. *freed_out (may be NULL): bytes. */
+ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out);
+
+/* --- finding and loading -----------------------------------------------------------------------
+ */
+
+/* The steps that have a manifest, sorted, verified or not. *steps_out is owned by the caller
+ * (ls_mem_free). */
+ls_status ls_ckpt_steps(const ls_ckpt_store *store, int64_t **steps_out, int *n_out);
+
+/* Open the checkpoint of a step: its manifest's hash is right and its objects are there with the
+ * right size. LS_EIO: there is none. LS_EDATA: damaged, the message says how.
+ * With step -1: the newest that verifies; damaged ones are passed over, with a warning in the log
+ * and a line in notes (may be NULL). *ckpt_out is NULL when the store has no checkpoint at all;
+ * LS_EDATA when it has some but none is usable. */
+ls_status ls_ckpt_find(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out, ls_str *notes);
+void ls_ckpt_free(ls_ckpt *ckpt); /* NULL is allowed */
+
+const ls_ckpt_info *ls_ckpt_about(const ls_ckpt *ckpt); /* strings borrowed until free */
+const char *ls_ckpt_path(const ls_ckpt *ckpt);          /* of the manifest */
+int ls_ckpt_count(const ls_ckpt *ckpt);                 /* logical tensors */
+/* Tensor i in order of name and kind; bytes and group are NULL, the name is borrowed until free. */
+ls_ckpt_tensor ls_ckpt_nth(const ls_ckpt *ckpt, int i);
+
+/* Fill the tensors from the checkpoint; it may hold more than is asked for. Every object that is
+ * touched is read whole and verified before a byte of it is used. LS_EDATA: a tensor is missing or
+ * has another shape or dtype (nothing is written then), or an object is damaged (tensors may be
+ * partly written). */
+ls_status ls_ckpt_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n);
+
+/* Part of one tensor: the box at offset with shape, row major, into dst. Only the blocks that hold
+ * it are read and verified. */
+ls_status ls_ckpt_read_box(const ls_ckpt *ckpt, const char *name, const char *kind,
+                           const int64_t *offset, const int64_t *shape, void *dst);
+
+/* Load the newest checkpoint that can be loaded: like find and load, but a checkpoint whose objects
+ * turn out to be damaged is passed over too. *found_out is false when the store is empty. Strings
+ * in info_out are borrowed until the next call or until the store is closed. */
+ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int n,
+                              ls_ckpt_info *info_out, bool *found_out);
+
+/* Read every block of every object. Each damaged object is told once: its file, what is wrong, and
+ * the tensors in it ("a, b and 3 more"). *damaged_out: how many. The status is LS_OK also when
+ * objects are damaged; LS_ENOMEM. */
+typedef void (*ls_ckpt_damage)(const char *object_path, const char *reason, const char *tensors,
+                               void *context);
+ls_status ls_ckpt_verify(const ls_ckpt *ckpt, ls_ckpt_damage tell, void *context, int *damaged_out);
+
+LS_C_END

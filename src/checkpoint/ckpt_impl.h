@@ -1,0 +1,153 @@
+/* ckpt_impl.h -- what the files of this room share. Not for other rooms. */
+#pragma once
+#include "base/arena.h"
+#include "base/hash.h"
+#include "checkpoint/ckpt.h"
+#include <pthread.h>
+
+enum { LS_CKPT_BLOCK = 1 << 20 };  /* bytes covered by one CRC32C */
+#define LS_CKPT_SLAB (64 * LS_MIB) /* a tensor longer than this is cut along dimension 0 */
+#define LS_CKPT_MOST_STEP INT64_C(9999999999)
+
+typedef struct ls_ckpt_object {
+    ls_hash hash; /* of the whole file; its name */
+    int64_t bytes;
+    uint32_t *crcs; /* one per block */
+} ls_ckpt_object;
+
+/* A part of a tensor: where it lies in the tensor, and under which key in which object. */
+typedef struct ls_ckpt_box {
+    int object; /* index */
+    const char *key;
+    int64_t offset[LS_CKPT_RANK], shape[LS_CKPT_RANK];
+} ls_ckpt_box;
+
+typedef struct ls_ckpt_row {
+    const char *name, *kind;
+    ls_dtype type;
+    int ndim;
+    int64_t shape[LS_CKPT_RANK];
+    ls_ckpt_box *boxes; /* cover the tensor exactly once */
+    int n_boxes;
+} ls_ckpt_row;
+
+/* A manifest in memory. Everything hangs from the arena. */
+struct ls_ckpt {
+    ls_arena arena;
+    const char *dir, *path;
+    ls_ckpt_info info;
+    ls_hash hash; /* its own */
+    bool has_previous;
+    ls_hash previous;
+    ls_ckpt_row *rows; /* sorted by name, then kind */
+    int n_rows;
+    ls_ckpt_object *objects; /* sorted by hash */
+    int n_objects;
+};
+
+struct ls_ckpt_store {
+    char *dir;              /* owned, without a final slash */
+    int lock_fd;            /* -1: not held */
+    pthread_mutex_t saving; /* held during save and prune; tried, never waited for */
+    pthread_mutex_t guard;  /* of the set below */
+    ls_hash *good;          /* objects this process has written or read whole; owned */
+    int n_good, cap_good;
+    bool named_temps; /* the file system has no unnamed temporary files; set under saving */
+    ls_ckpt *loaded;  /* of the last load_newest; owned */
+};
+
+/* --- manifest.c --- */
+
+static inline int64_t ls_ckpt_blocks(int64_t bytes)
+{
+    return bytes / LS_CKPT_BLOCK + (bytes % LS_CKPT_BLOCK != 0);
+}
+
+int ls_ckpt_hash_order(ls_hash a, ls_hash b); /* like strcmp */
+
+/* Append everything of the manifest that depends on what is saved, not on when. */
+void ls_ckpt_manifest_body(const ls_ckpt *ckpt, ls_str *out);
+/* Append the rest: time, new bytes, previous, and the hash of all text before it. */
+void ls_ckpt_manifest_tail(const ls_ckpt *ckpt, ls_str *out);
+/* Does this manifest text have that body? */
+bool ls_ckpt_manifest_same(const char *text, size_t len, const ls_str *body);
+
+/* Does the text end in its own hash? LS_EDATA: no. hash_out may be NULL. */
+ls_status ls_ckpt_manifest_check(const char *text, size_t len, ls_hash *hash_out);
+
+/* Parse a manifest; every index, offset and length of the result is in range and boxes cover their
+ * tensors exactly once. The hash is not checked here. Fills the ckpt that the caller zeroed. */
+ls_status ls_ckpt_manifest_parse(ls_ckpt *ckpt, const char *text, size_t len);
+
+/* --- object.c --- */
+
+/* Path of an object, appended. */
+void ls_ckpt_object_path(const char *dir, ls_hash hash, ls_str *path_out);
+
+/* An object being read: blocks come in on demand, each checked against its CRC. */
+typedef struct ls_ckpt_reader {
+    int fd;
+    ls_str path;
+    const ls_ckpt_object *object; /* borrowed */
+    unsigned char *bytes;         /* owned, object->bytes long; valid where loaded */
+    bool *loaded;                 /* per block; owned */
+} ls_ckpt_reader;
+
+/* LS_EDATA: missing or of another size. */
+ls_status ls_ckpt_reader_open(ls_ckpt_reader *reader, const char *dir,
+                              const ls_ckpt_object *object);
+/* Bytes begin..end-1 are in memory and verified. LS_EDATA: a block is damaged. */
+ls_status ls_ckpt_reader_need(ls_ckpt_reader *reader, int64_t begin, int64_t end);
+/* All bytes are, and their hash is the object's name. */
+ls_status ls_ckpt_reader_all(ls_ckpt_reader *reader);
+void ls_ckpt_reader_close(ls_ckpt_reader *reader);
+
+/* Read a whole object file in small pieces and compare. LS_EIO: not there. LS_EDATA: damaged. */
+ls_status ls_ckpt_object_verify(const char *dir, const ls_ckpt_object *object);
+
+/* Pieces of memory that make up an object file. */
+typedef struct ls_ckpt_piece {
+    const void *bytes;
+    int64_t len;
+} ls_ckpt_piece;
+
+/* Put an object into the store, durable except for the names of its folders: unnamed temporary
+ * file, reserve, write, fdatasync, link. replace: a damaged file of this name is there. */
+ls_status ls_ckpt_object_write(ls_ckpt_store *store, const ls_ckpt_object *object,
+                               const ls_ckpt_piece *pieces, int n, bool replace);
+
+/* Write text to a named temporary file in the store and rename it to its manifest name. replace:
+ * an existing manifest of this name goes away. */
+ls_status ls_ckpt_manifest_commit(ls_ckpt_store *store, const char *path, const ls_str *text,
+                                  bool replace);
+
+/* Remove a temporary file (its name begins with LS_CKPT_TEMP) unless a living writer holds it. */
+#define LS_CKPT_TEMP ".tmp-"
+void ls_ckpt_temp_sweep(const char *path);
+
+/* --- store.c --- */
+
+ls_status ls_ckpt_store_hold(ls_ckpt_store *store); /* take the lock file */
+bool ls_ckpt_store_is_good(ls_ckpt_store *store, ls_hash hash);
+void ls_ckpt_store_set_good(ls_ckpt_store *store, ls_hash hash); /* may forget: only costs time */
+void ls_ckpt_manifest_path(const char *dir, int64_t step, ls_str *path_out);
+/* Read, check hash, parse. LS_EIO: cannot be read. LS_EDATA: damaged. */
+ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_out);
+/* All objects are there with the right size. LS_EDATA: the first that is not. */
+ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt);
+/* The newest usable checkpoint below a step. Damaged ones on the way are added to passed. */
+typedef struct ls_ckpt_passed {
+    ls_str reasons; /* '\0'-terminated, one per step */
+    int64_t *steps; /* owned */
+    int n;
+} ls_ckpt_passed;
+void ls_ckpt_passed_init(ls_ckpt_passed *passed);
+void ls_ckpt_passed_release(ls_ckpt_passed *passed);
+ls_status ls_ckpt_passed_add(ls_ckpt_passed *passed, int64_t step, const char *reason);
+ls_status ls_ckpt_find_below(const ls_ckpt_store *store, int64_t below, ls_ckpt_passed *passed,
+                             ls_ckpt **ckpt_out);
+/* Warn about each, with what going back to step `used` costs; used -1: none is usable. */
+ls_status ls_ckpt_passed_tell(const ls_ckpt_store *store, const ls_ckpt_passed *passed,
+                              int64_t used, ls_str *notes);
+/* Remove objects without a manifest and dead temporaries; the caller holds `saving`. */
+ls_status ls_ckpt_sweep(ls_ckpt_store *store, int64_t *freed_out);

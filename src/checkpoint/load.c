@@ -1,0 +1,473 @@
+/* load.c -- from a checkpoint back to memory.
+ *
+ * A tensor is stored as boxes, and a caller asks for a box (often the whole tensor). For each
+ * stored box that meets it, the common part is copied row by row:
+ *
+ *     stored box  [2..5) x [0..4)      wanted [3..8) x [1..3)      common [3..5) x [1..3)
+ *
+ *     . . . .          the common part is contiguous along the last dimension only, so one memcpy
+ *     . # # .          per row, unless the row is whole in both: then rows are joined into one copy
+ *     . # # .
+ *
+ * Loading many tensors goes object by object, not tensor by tensor: each object is read once,
+ * whole, its blocks and its hash are checked, and only then are bytes taken from it. */
+#include "checkpoint/ckpt_impl.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "checkpoint/safetensors.h"
+
+static void shape_text(char *out, size_t cap, const int64_t *shape, int ndim)
+{
+    size_t used = (size_t)snprintf(out, cap, "[");
+
+    for (int i = 0; i < ndim && used < cap; i++)
+        used +=
+            (size_t)snprintf(out + used, cap - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    if (used < cap)
+        snprintf(out + used, cap - used, "]");
+}
+
+static int order_row(const void *key, const void *row)
+{
+    const ls_ckpt_row *x = key, *y = row;
+    int order = strcmp(x->name, y->name);
+
+    return order ? order : strcmp(x->kind, y->kind);
+}
+
+static ls_status find_row(const ls_ckpt *ckpt, const char *name, const char *kind,
+                          const ls_ckpt_row **row_out)
+{
+    ls_ckpt_row key = {.name = name, .kind = kind};
+    const ls_ckpt_row *row =
+        ckpt->n_rows ? bsearch(&key, ckpt->rows, (size_t)ckpt->n_rows, sizeof key, order_row)
+                     : NULL;
+
+    if (!row) {
+        ls_status st = ls_fail(LS_EDATA, "checkpoint \"%s\" has no tensor \"%s\" (%s)", ckpt->path,
+                               name, kind);
+        ls_err_hint("It was saved by a run with another model or optimizer.");
+        return st;
+    }
+    *row_out = row;
+    return LS_OK;
+}
+
+/* The row of a tensor, which must have the caller's type and shape. */
+static ls_status match_tensor(const ls_ckpt *ckpt, const ls_ckpt_tensor *t,
+                              const ls_ckpt_row **row_out)
+{
+    char stored[128], wanted[128];
+    const ls_ckpt_row *row = NULL;
+    ls_status st = find_row(ckpt, t->name, t->kind, &row);
+
+    if (st != LS_OK)
+        return st;
+    if (row->type == t->type && row->ndim == t->ndim &&
+        memcmp(row->shape, t->shape, (size_t)t->ndim * sizeof t->shape[0]) == 0) {
+        *row_out = row;
+        return LS_OK;
+    }
+    shape_text(stored, sizeof stored, row->shape, row->ndim);
+    shape_text(wanted, sizeof wanted, t->shape, t->ndim);
+    st = ls_fail(LS_EDATA,
+                 "tensor \"%s\" (%s) is %s %s in checkpoint \"%s\", but the run needs %s %s",
+                 t->name, t->kind, ls_safetensors_dtype_name(row->type), stored, ckpt->path,
+                 ls_safetensors_dtype_name(t->type), wanted);
+    ls_err_hint("It was saved by a run with another model; check model: in the run file.");
+    return st;
+}
+
+/* --- copying boxes ------------------------------------------------------------------------------
+ */
+
+/* What to copy from a stored box to a wanted one, in elements, padded in front to full rank. */
+typedef struct copy {
+    int64_t from[LS_CKPT_RANK], to[LS_CKPT_RANK]; /* where the common part begins in each */
+    int64_t common[LS_CKPT_RANK];                 /* its shape */
+    int64_t from_shape[LS_CKPT_RANK], to_shape[LS_CKPT_RANK];
+} copy;
+
+/* The common part of two boxes of a tensor; false when there is none. */
+static bool intersect(copy *c, const ls_ckpt_box *box, const int64_t *offset, const int64_t *shape,
+                      int ndim)
+{
+    for (int i = 0; i < LS_CKPT_RANK; i++) {
+        int d = i - (LS_CKPT_RANK - ndim);
+        if (d < 0) {
+            c->from[i] = c->to[i] = 0;
+            c->common[i] = c->from_shape[i] = c->to_shape[i] = 1;
+            continue;
+        }
+        int64_t begin = ls_max_i64(box->offset[d], offset[d]);
+        int64_t end = ls_min_i64(box->offset[d] + box->shape[d], offset[d] + shape[d]);
+        if (begin >= end)
+            return false;
+        c->from[i] = begin - box->offset[d];
+        c->to[i] = begin - offset[d];
+        c->common[i] = end - begin;
+        c->from_shape[i] = box->shape[d];
+        c->to_shape[i] = shape[d];
+    }
+    return true;
+}
+
+static int64_t index_of(const int64_t *at, const int64_t *shape)
+{
+    return ((at[0] * shape[1] + at[1]) * shape[2] + at[2]) * shape[3] + at[3];
+}
+
+/* Join dimensions that are whole on both sides, so that a common part of whole rows is one copy. */
+static void join_rows(copy *c)
+{
+    for (int d = LS_CKPT_RANK - 1; d > 0; d--) {
+        int last = LS_CKPT_RANK - 1;
+        if (c->common[last] != c->from_shape[last] || c->common[last] != c->to_shape[last])
+            return;
+        int64_t width = c->common[last];
+        c->common[last] = c->common[last - 1] * width;
+        c->from[last] = c->from[last - 1] * width;
+        c->to[last] = c->to[last - 1] * width;
+        c->from_shape[last] = c->from_shape[last - 1] * width;
+        c->to_shape[last] = c->to_shape[last - 1] * width;
+        for (int i = last - 1; i > 0; i--) {
+            c->common[i] = c->common[i - 1];
+            c->from[i] = c->from[i - 1];
+            c->to[i] = c->to[i - 1];
+            c->from_shape[i] = c->from_shape[i - 1];
+            c->to_shape[i] = c->to_shape[i - 1];
+        }
+        c->common[0] = c->from_shape[0] = c->to_shape[0] = 1;
+        c->from[0] = c->to[0] = 0;
+    }
+}
+
+static void copy_box(const copy *whole, const unsigned char *from, unsigned char *to, int64_t width)
+{
+    copy c = *whole;
+
+    join_rows(&c);
+    for (int64_t i = 0; i < c.common[0]; i++)
+        for (int64_t j = 0; j < c.common[1]; j++)
+            for (int64_t k = 0; k < c.common[2]; k++) {
+                int64_t f[4] = {c.from[0] + i, c.from[1] + j, c.from[2] + k, c.from[3]};
+                int64_t t[4] = {c.to[0] + i, c.to[1] + j, c.to[2] + k, c.to[3]};
+                memcpy(to + index_of(t, c.to_shape) * width,
+                       from + index_of(f, c.from_shape) * width, (size_t)(c.common[3] * width));
+            }
+}
+
+/* --- objects ------------------------------------------------------------------------------------
+ */
+
+/* An object's header, from a reader that has verified it. */
+static ls_status read_header(ls_ckpt_reader *reader, ls_safetensors *file)
+{
+    ls_status st = LS_OK;
+    int64_t head = 0, bytes = reader->object->bytes;
+
+    LS_TRY(st, ls_ckpt_reader_need(reader, 0, ls_min_i64(8, bytes)), out);
+    LS_TRY(st, ls_safetensors_head_bytes(reader->bytes, bytes, reader->path.p, &head), out);
+    LS_TRY(st, ls_ckpt_reader_need(reader, 0, head), out);
+    LS_TRY(st,
+           ls_safetensors_parse_header(file, reader->bytes, (size_t)head, bytes, reader->path.p),
+           out);
+out:
+    return st;
+}
+
+/* Where a box lies in its object; the object's own header must agree with the manifest. */
+static ls_status find_box(const ls_safetensors *file, const ls_ckpt_row *row,
+                          const ls_ckpt_box *box, const char *path,
+                          const ls_safetensors_entry **entry_out)
+{
+    const ls_safetensors_entry *e = ls_safetensors_find(file, box->key);
+
+    if (!e || e->dtype->type != (int)row->type || e->ndim != row->ndim ||
+        memcmp(e->shape, box->shape, (size_t)row->ndim * sizeof box->shape[0]) != 0)
+        return ls_fail(LS_EDATA,
+                       "object \"%s\" does not hold the part of tensor \"%s\" that the "
+                       "manifest says",
+                       path, row->name);
+    *entry_out = e;
+    return LS_OK;
+}
+
+/* Take from one object everything that the tensors want of it. */
+static ls_status load_object(const ls_ckpt *ckpt, int object, const ls_ckpt_row *const *rows,
+                             ls_ckpt_tensor *tensors, int n)
+{
+    ls_status st = LS_OK;
+    ls_ckpt_reader reader;
+    ls_safetensors file = {.count = 0};
+    const int64_t zero[LS_CKPT_RANK] = {0};
+    const ls_safetensors_entry *e;
+    copy c;
+
+    LS_TRY(st, ls_ckpt_reader_open(&reader, ckpt->dir, &ckpt->objects[object]), out);
+    LS_TRY(st, ls_ckpt_reader_all(&reader), out);
+    LS_TRY(st, read_header(&reader, &file), out);
+    for (int i = 0; i < n; i++)
+        for (int b = 0; b < rows[i]->n_boxes; b++) {
+            const ls_ckpt_box *box = &rows[i]->boxes[b];
+            if (box->object != object)
+                continue;
+            LS_TRY(st, find_box(&file, rows[i], box, reader.path.p, &e), out);
+            if (intersect(&c, box, zero, rows[i]->shape, rows[i]->ndim))
+                copy_box(&c, reader.bytes + e->begin, tensors[i].bytes,
+                         ls_dtype_bytes(rows[i]->type));
+        }
+out:
+    ls_safetensors_close(&file);
+    ls_ckpt_reader_close(&reader);
+    return st;
+}
+
+/* The rows of all tensors, and which objects they lie in. */
+typedef struct wanted {
+    const ls_ckpt_row **rows; /* owned */
+    bool *objects;            /* owned */
+} wanted;
+
+static void wanted_release(wanted *w)
+{
+    ls_mem_free(w->rows);
+    ls_mem_free(w->objects);
+}
+
+static ls_status match_all(const ls_ckpt *ckpt, const ls_ckpt_tensor *tensors, int n, wanted *w)
+{
+    ls_status st = LS_OK;
+
+    *w = (wanted){.rows = ls_mem_array((size_t)n, sizeof *w->rows)};
+    w->objects = ls_mem_array((size_t)ckpt->n_objects, sizeof(bool));
+    if (!w->rows || !w->objects)
+        return LS_ENOMEM;
+    for (int i = 0; i < n; i++) {
+        LS_TRY(st, match_tensor(ckpt, &tensors[i], &w->rows[i]), out);
+        for (int b = 0; b < w->rows[i]->n_boxes; b++)
+            w->objects[w->rows[i]->boxes[b].object] = true;
+    }
+out:
+    return st;
+}
+
+static ls_status load_all(const ls_ckpt *ckpt, const wanted *w, ls_ckpt_tensor *tensors, int n)
+{
+    ls_status st = LS_OK;
+
+    for (int o = 0; o < ckpt->n_objects; o++)
+        if (w->objects[o])
+            LS_TRY(st, load_object(ckpt, o, w->rows, tensors, n), out);
+out:
+    return st;
+}
+
+ls_status ls_ckpt_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n)
+{
+    ls_status st = LS_OK;
+    wanted w;
+
+    ls_err_doing("loading step %lld", (long long)ckpt->info.step);
+    LS_TRY(st, match_all(ckpt, tensors, n, &w), out);
+    LS_TRY(st, load_all(ckpt, &w, tensors, n), out);
+out:
+    wanted_release(&w);
+    ls_err_done();
+    return st;
+}
+
+/* Fetch the part of one stored box that is wanted. */
+static ls_status read_common(const ls_ckpt *ckpt, const ls_ckpt_row *row, const ls_ckpt_box *box,
+                             const copy *c, void *dst)
+{
+    ls_status st = LS_OK;
+    ls_ckpt_reader reader;
+    ls_safetensors file = {.count = 0};
+    const ls_safetensors_entry *e;
+    int64_t width = ls_dtype_bytes(row->type), last[LS_CKPT_RANK];
+
+    LS_TRY(st, ls_ckpt_reader_open(&reader, ckpt->dir, &ckpt->objects[box->object]), out);
+    LS_TRY(st, read_header(&reader, &file), out);
+    LS_TRY(st, find_box(&file, row, box, reader.path.p, &e), out);
+    for (int i = 0; i < LS_CKPT_RANK; i++)
+        last[i] = c->from[i] + c->common[i] - 1;
+    LS_TRY(st,
+           ls_ckpt_reader_need(&reader, e->begin + index_of(c->from, c->from_shape) * width,
+                               e->begin + (index_of(last, c->from_shape) + 1) * width),
+           out);
+    copy_box(c, reader.bytes + e->begin, dst, width);
+out:
+    ls_safetensors_close(&file);
+    ls_ckpt_reader_close(&reader);
+    return st;
+}
+
+ls_status ls_ckpt_read_box(const ls_ckpt *ckpt, const char *name, const char *kind,
+                           const int64_t *offset, const int64_t *shape, void *dst)
+{
+    ls_status st = LS_OK;
+    const ls_ckpt_row *row = NULL;
+    copy c;
+
+    LS_TRY(st, find_row(ckpt, name, kind, &row), out);
+    for (int i = 0; i < row->ndim; i++)
+        if (offset[i] < 0 || shape[i] < 0 || offset[i] > row->shape[i] ||
+            shape[i] > row->shape[i] - offset[i]) {
+            char whole[128];
+            shape_text(whole, sizeof whole, row->shape, row->ndim);
+            return ls_fail(LS_EDATA,
+                           "tensor \"%s\" (%s) has shape %s; the part asked for sticks out", name,
+                           kind, whole);
+        }
+    for (int b = 0; b < row->n_boxes; b++)
+        if (intersect(&c, &row->boxes[b], offset, shape, row->ndim))
+            LS_TRY(st, read_common(ckpt, row, &row->boxes[b], &c, dst), out);
+out:
+    return st;
+}
+
+/* --- the newest that loads ----------------------------------------------------------------------
+ */
+
+/* One try: LS_EDATA or LS_EIO with *damaged_out set means that an older checkpoint may do. */
+static ls_status try_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n, bool *damaged_out)
+{
+    ls_status st = LS_OK;
+    wanted w;
+
+    *damaged_out = false;
+    ls_err_doing("loading step %lld", (long long)ckpt->info.step);
+    LS_TRY(st, match_all(ckpt, tensors, n, &w), out);
+    st = load_all(ckpt, &w, tensors, n);
+    *damaged_out = st == LS_EDATA || st == LS_EIO;
+out:
+    wanted_release(&w);
+    ls_err_done();
+    return st;
+}
+
+static ls_status pass_over(ls_ckpt_store *store, ls_ckpt_passed *passed, const ls_ckpt *ckpt)
+{
+    char reason[sizeof ls_err_last()->text + 64];
+
+    snprintf(reason, sizeof reason, "checkpoint of step %lld is damaged: %s",
+             (long long)ckpt->info.step, ls_err_last()->text);
+    pthread_mutex_lock(&store->guard);
+    store->n_good = 0; /* what we believed about the objects may be wrong */
+    pthread_mutex_unlock(&store->guard);
+    return ls_ckpt_passed_add(passed, ckpt->info.step, reason);
+}
+
+ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int n,
+                              ls_ckpt_info *info_out, bool *found_out)
+{
+    ls_status st = LS_OK;
+    ls_ckpt_passed passed;
+    ls_ckpt *ckpt = NULL;
+    int64_t below = INT64_MAX;
+
+    ls_ckpt_passed_init(&passed);
+    for (bool damaged = true; damaged;) {
+        LS_TRY(st, ls_ckpt_find_below(store, below, &passed, &ckpt), out);
+        if (!ckpt)
+            break;
+        st = try_load(ckpt, tensors, n, &damaged);
+        if (st != LS_OK && !damaged)
+            goto out;
+        if (damaged) {
+            LS_TRY(st, pass_over(store, &passed, ckpt), out);
+            below = ckpt->info.step;
+            ls_ckpt_free(ckpt);
+            ckpt = NULL;
+        }
+    }
+    if (passed.n)
+        LS_TRY(st, ls_ckpt_passed_tell(store, &passed, ckpt ? ckpt->info.step : -1, NULL), out);
+    *found_out = ckpt != NULL;
+    if (ckpt) {
+        ls_ckpt_free(store->loaded);
+        store->loaded = ckpt;
+        ckpt = NULL;
+        if (info_out)
+            *info_out = store->loaded->info;
+    }
+out:
+    ls_ckpt_free(ckpt);
+    ls_ckpt_passed_release(&passed);
+    return st;
+}
+
+/* --- verify -------------------------------------------------------------------------------------
+ */
+
+/* The tensors that have a part in an object: "a, b, c and 12 more". */
+static void name_tensors(const ls_ckpt *ckpt, int object, ls_str *out)
+{
+    int n = 0;
+
+    for (int r = 0; r < ckpt->n_rows; r++) {
+        const ls_ckpt_row *row = &ckpt->rows[r];
+        bool in = false;
+        for (int b = 0; b < row->n_boxes && !in; b++)
+            in = row->boxes[b].object == object;
+        if (in && ++n <= 3)
+            ls_str_printf(out, "%s%s (%s)", n > 1 ? ", " : "", row->name, row->kind);
+    }
+    if (n > 3)
+        ls_str_printf(out, " and %d more", n - 3);
+}
+
+/* The object is whole, and holds what the manifest says. */
+static ls_status verify_object(const ls_ckpt *ckpt, int object)
+{
+    ls_status st = LS_OK;
+    ls_ckpt_reader reader;
+    ls_safetensors file = {.count = 0};
+    const ls_safetensors_entry *e;
+
+    LS_TRY(st, ls_ckpt_reader_open(&reader, ckpt->dir, &ckpt->objects[object]), out);
+    LS_TRY(st, ls_ckpt_reader_all(&reader), out);
+    LS_TRY(st, read_header(&reader, &file), out);
+    for (int r = 0; r < ckpt->n_rows; r++)
+        for (int b = 0; b < ckpt->rows[r].n_boxes; b++)
+            if (ckpt->rows[r].boxes[b].object == object)
+                LS_TRY(st,
+                       find_box(&file, &ckpt->rows[r], &ckpt->rows[r].boxes[b], reader.path.p, &e),
+                       out);
+out:
+    ls_safetensors_close(&file);
+    ls_ckpt_reader_close(&reader);
+    return st;
+}
+
+ls_status ls_ckpt_verify(const ls_ckpt *ckpt, ls_ckpt_damage tell, void *context, int *damaged_out)
+{
+    ls_status st = LS_OK;
+    ls_str path, names;
+    int damaged = 0;
+
+    ls_str_init(&path);
+    ls_str_init(&names);
+    for (int o = 0; o < ckpt->n_objects; o++) {
+        st = verify_object(ckpt, o);
+        if (st == LS_ENOMEM)
+            goto out;
+        if (st == LS_OK)
+            continue;
+        ls_str_clear(&path);
+        ls_str_clear(&names);
+        ls_ckpt_object_path(ckpt->dir, ckpt->objects[o].hash, &path);
+        name_tensors(ckpt, o, &names);
+        damaged++;
+        if (tell)
+            tell(path.p, ls_err_last()->text, names.p, context);
+        st = LS_OK;
+    }
+    *damaged_out = damaged;
+out:
+    ls_str_release(&path);
+    ls_str_release(&names);
+    return st;
+}

@@ -1,0 +1,202 @@
+/* prune.c -- what may go: old manifests, then objects that nobody names, then dead temporaries.
+ *
+ * The order is the reverse of saving. A manifest is removed and the folder synced before any of its
+ * objects go, so no crash leaves a manifest whose objects are missing. Objects are kept when any
+ * readable manifest names them, also one that is not usable now: somebody may bring its missing
+ * object back. When a manifest cannot be read for another reason than damage, nothing is removed,
+ * because we do not know what it names. */
+#include "checkpoint/ckpt_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+/* Objects that manifests name, sorted. */
+typedef struct name_set {
+    ls_hash *hashes; /* owned */
+    int n, cap;
+} name_set;
+
+static int order_hashes(const void *a, const void *b)
+{
+    const ls_hash *x = a, *y = b;
+
+    return ls_ckpt_hash_order(*x, *y);
+}
+
+static ls_status add_names(name_set *set, const ls_ckpt *ckpt)
+{
+    if (set->cap - set->n < ckpt->n_objects) {
+        int cap = set->cap * 2 + ckpt->n_objects;
+        ls_hash *grown = ls_mem_resize(set->hashes, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return LS_ENOMEM;
+        set->hashes = grown;
+        set->cap = cap;
+    }
+    for (int i = 0; i < ckpt->n_objects; i++)
+        set->hashes[set->n++] = ckpt->objects[i].hash;
+    return LS_OK;
+}
+
+static ls_status collect_names(const ls_ckpt_store *store, name_set *set)
+{
+    ls_status st = LS_OK;
+    int64_t *steps = NULL;
+    int n = 0;
+
+    LS_TRY(st, ls_ckpt_steps(store, &steps, &n), out);
+    for (int i = 0; i < n; i++) {
+        ls_ckpt *ckpt = NULL;
+        st = ls_ckpt_read_manifest(store->dir, steps[i], &ckpt);
+        if (st == LS_OK)
+            st = add_names(set, ckpt);
+        else if (st == LS_EDATA)
+            st = LS_OK; /* names nothing that we could trust */
+        ls_ckpt_free(ckpt);
+        if (st != LS_OK)
+            goto out;
+    }
+    if (set->n)
+        qsort(set->hashes, (size_t)set->n, sizeof *set->hashes, order_hashes);
+out:
+    ls_mem_free(steps);
+    return st;
+}
+
+static ls_status remove_file(const char *path, int64_t *freed)
+{
+    struct stat info;
+
+    if (LS_FAULT("ckpt.prune")) {
+        errno = EIO;
+        return ls_fail_sys(LS_EIO, "cannot remove \"%s\"", path);
+    }
+    if (stat(path, &info) != 0)
+        return errno == ENOENT ? LS_OK : ls_fail_sys(LS_EIO, "cannot remove \"%s\"", path);
+    if (unlink(path) != 0 && errno != ENOENT)
+        return ls_fail_sys(LS_EIO, "cannot remove \"%s\"", path);
+    *freed += info.st_size;
+    return LS_OK;
+}
+
+/* The hash in an object's name; false for other names. */
+static bool object_of_name(const char *name, ls_hash *hash_out)
+{
+    char hex[LS_HASH_HEX] = "";
+
+    if (strlen(name) < LS_HASH_HEX - 1 || strcmp(name + LS_HASH_HEX - 1, ".safetensors") != 0)
+        return false;
+    memcpy(hex, name, LS_HASH_HEX - 1);
+    for (int i = 0; i < LS_HASH_HEX - 1; i++)
+        if (!strchr("0123456789abcdef", hex[i]))
+            return false;
+    return ls_hash_parse(hex, hash_out) == LS_OK;
+}
+
+static ls_status sweep_folder(const char *folder, const name_set *set, int64_t *freed)
+{
+    ls_status st = LS_OK;
+    ls_str path;
+    DIR *d = opendir(folder);
+
+    if (!d)
+        return errno == ENOENT || errno == ENOTDIR
+                   ? LS_OK
+                   : ls_fail_sys(LS_EIO, "cannot list \"%s\"", folder);
+    ls_str_init(&path);
+    for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+        ls_hash hash;
+        ls_str_clear(&path);
+        ls_str_printf(&path, "%s/%s", folder, e->d_name);
+        LS_TRY(st, ls_str_status(&path), out);
+        if (strncmp(e->d_name, LS_CKPT_TEMP, strlen(LS_CKPT_TEMP)) == 0)
+            ls_ckpt_temp_sweep(path.p);
+        else if (set && object_of_name(e->d_name, &hash) &&
+                 (!set->n ||
+                  !bsearch(&hash, set->hashes, (size_t)set->n, sizeof hash, order_hashes)))
+            LS_TRY(st, remove_file(path.p, freed), out);
+    }
+out:
+    closedir(d);
+    ls_str_release(&path);
+    return st;
+}
+
+ls_status ls_ckpt_sweep(ls_ckpt_store *store, int64_t *freed_out)
+{
+    ls_status st = LS_OK;
+    name_set set = {.n = 0};
+    int64_t freed = 0;
+    char folder[LS_CKPT_PATH];
+
+    LS_TRY(st, collect_names(store, &set), out);
+    LS_TRY(st, sweep_folder(store->dir, NULL, &freed), out);
+    for (int i = 0; i < 256; i++) {
+        if ((size_t)snprintf(folder, sizeof folder, "%s/objects/%02x", store->dir, (unsigned)i) >=
+            sizeof folder)
+            continue;
+        LS_TRY(st, sweep_folder(folder, &set, &freed), out);
+    }
+out:
+    ls_mem_free(set.hashes);
+    *freed_out = freed;
+    return st;
+}
+
+/* Remove manifests: verified ones beyond the newest `keep`, and damaged ones that are older than
+ * the newest verified one (a damaged newer one stays, for somebody to look at). */
+static ls_status prune_manifests(ls_ckpt_store *store, int64_t keep, int64_t *freed)
+{
+    ls_status st = LS_OK;
+    int64_t *steps = NULL, verified = 0;
+    int n = 0, removed = 0;
+    ls_str path;
+
+    ls_str_init(&path);
+    LS_TRY(st, ls_ckpt_steps(store, &steps, &n), out);
+    for (int i = n - 1; i >= 0; i--) {
+        ls_ckpt *ckpt = NULL;
+        st = ls_ckpt_find(store, steps[i], &ckpt, NULL);
+        ls_ckpt_free(ckpt);
+        if (st != LS_OK && st != LS_EDATA)
+            goto out;
+        bool usable = st == LS_OK;
+        st = LS_OK;
+        verified += usable;
+        if (verified == 0 || (usable && verified <= keep))
+            continue;
+        ls_str_clear(&path);
+        ls_ckpt_manifest_path(store->dir, steps[i], &path);
+        LS_TRY(st, ls_str_status(&path), out);
+        LS_TRY(st, remove_file(path.p, freed), out);
+        removed++;
+    }
+    if (removed)
+        LS_TRY(st, ls_file_sync_dir(store->dir), out);
+out:
+    ls_mem_free(steps);
+    ls_str_release(&path);
+    return st;
+}
+
+ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out)
+{
+    ls_status st = LS_OK;
+    int64_t freed = 0, swept = 0;
+
+    if (pthread_mutex_trylock(&store->saving) != 0)
+        return ls_fail(LS_EBUSY, "cannot prune \"%s\": a save is under way", store->dir);
+    LS_TRY(st, ls_ckpt_store_hold(store), out);
+    LS_TRY(st, prune_manifests(store, ls_max_i64(keep, 1), &freed), out);
+    LS_TRY(st, ls_ckpt_sweep(store, &swept), out);
+    if (freed_out)
+        *freed_out = freed + swept;
+out:
+    pthread_mutex_unlock(&store->saving);
+    return st;
+}

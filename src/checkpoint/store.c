@@ -1,0 +1,495 @@
+/* store.c -- the folder: who may write, which steps are there, which of them are usable, and what
+ * may go.
+ *
+ * Nothing says which checkpoint is the newest: no "latest" file that could lie after a crash. A
+ * reader lists the manifests and takes the highest step whose manifest carries its own hash and
+ * whose objects are all there. What it passed over is told, with what that costs.
+ *
+ * Removing goes the other way round than writing: first manifests, then the folder is synced, then
+ * objects that no manifest names any more. A crash in between leaves objects without a manifest,
+ * which the next sweep removes, and never a manifest without its objects. */
+#include "checkpoint/ckpt_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <libgen.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#define MANIFEST_LIMIT (256 * LS_MIB)
+enum { STEP_DIGITS = 10 };
+
+/* --- opening ------------------------------------------------------------------------------------
+ */
+
+static ls_status make_store(const char *dir)
+{
+    ls_status st = LS_OK;
+    char path[LS_CKPT_PATH];
+
+    if ((size_t)snprintf(path, sizeof path, "%s/objects", dir) >= sizeof path)
+        return ls_fail(LS_EIO, "the path \"%s\" is too long", dir);
+    LS_TRY(st, ls_file_make_dirs(path), out);
+    LS_TRY(st, ls_file_sync_dir(dir), out);
+    snprintf(path, sizeof path, "%s", dir);
+    LS_TRY(st, ls_file_sync_dir(dirname(path)), out);
+out:
+    return st;
+}
+
+ls_status ls_ckpt_open(ls_ckpt_store **store_out, const char *dir, bool create)
+{
+    ls_status st = LS_OK;
+    ls_ckpt_store *store = ls_mem_alloc(sizeof *store);
+
+    if (!store)
+        return LS_ENOMEM;
+    store->lock_fd = -1;
+    pthread_mutex_init(&store->saving, NULL);
+    pthread_mutex_init(&store->guard, NULL);
+    store->dir = ls_mem_strdup(dir);
+    if (!store->dir) {
+        st = LS_ENOMEM;
+        goto out;
+    }
+    for (size_t n = strlen(store->dir); n > 1 && store->dir[n - 1] == '/'; n--)
+        store->dir[n - 1] = '\0';
+    if (create) {
+        LS_TRY(st, make_store(store->dir), out);
+        LS_TRY(st, ls_ckpt_store_hold(store), out);
+    } else if (!ls_file_is_dir(store->dir)) {
+        st = ls_fail(LS_EIO, "there is no checkpoint folder \"%s\"", dir);
+        goto out;
+    }
+    *store_out = store;
+out:
+    if (st != LS_OK)
+        ls_ckpt_close(store);
+    return st;
+}
+
+void ls_ckpt_close(ls_ckpt_store *store)
+{
+    if (!store)
+        return;
+    ls_ckpt_free(store->loaded);
+    ls_file_unlock(store->lock_fd);
+    pthread_mutex_destroy(&store->saving);
+    pthread_mutex_destroy(&store->guard);
+    ls_mem_free(store->good);
+    ls_mem_free(store->dir);
+    ls_mem_free(store);
+}
+
+const char *ls_ckpt_dir(const ls_ckpt_store *store)
+{
+    return store->dir;
+}
+
+ls_status ls_ckpt_store_hold(ls_ckpt_store *store)
+{
+    char path[LS_CKPT_PATH];
+
+    if (store->lock_fd >= 0)
+        return LS_OK;
+    if ((size_t)snprintf(path, sizeof path, "%s/lock", store->dir) >= sizeof path)
+        return ls_fail(LS_EIO, "the path \"%s\" is too long", store->dir);
+    return ls_file_lock(path, &store->lock_fd);
+}
+
+bool ls_ckpt_store_is_good(ls_ckpt_store *store, ls_hash hash)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&store->guard);
+    for (int i = 0; i < store->n_good && !found; i++)
+        found = ls_hash_equal(store->good[i], hash);
+    pthread_mutex_unlock(&store->guard);
+    return found;
+}
+
+void ls_ckpt_store_set_good(ls_ckpt_store *store, ls_hash hash)
+{
+    if (ls_ckpt_store_is_good(store, hash))
+        return;
+    pthread_mutex_lock(&store->guard);
+    if (store->n_good == store->cap_good) {
+        int cap = store->cap_good ? store->cap_good * 2 : 64;
+        ls_hash *grown = ls_mem_resize(store->good, (size_t)cap * sizeof *grown);
+        if (grown) {
+            store->good = grown;
+            store->cap_good = cap;
+        }
+    }
+    if (store->n_good < store->cap_good)
+        store->good[store->n_good++] = hash;
+    pthread_mutex_unlock(&store->guard);
+}
+
+/* --- names --------------------------------------------------------------------------------------
+ */
+
+void ls_ckpt_manifest_path(const char *dir, int64_t step, ls_str *path_out)
+{
+    ls_str_printf(path_out, "%s/step-%0*lld.json", dir, STEP_DIGITS, (long long)step);
+}
+
+/* The step in a manifest's name, -1 for any other name. */
+static int64_t step_of_name(const char *name)
+{
+    int64_t step = 0;
+
+    if (strncmp(name, "step-", 5) != 0 || strlen(name) != 5 + STEP_DIGITS + 5 ||
+        strcmp(name + 5 + STEP_DIGITS, ".json") != 0)
+        return -1;
+    for (int i = 5; i < 5 + STEP_DIGITS; i++) {
+        if (name[i] < '0' || name[i] > '9')
+            return -1;
+        step = step * 10 + (name[i] - '0');
+    }
+    return step;
+}
+
+static int order_steps(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+
+    return *x < *y ? -1 : *x > *y;
+}
+
+ls_status ls_ckpt_steps(const ls_ckpt_store *store, int64_t **steps_out, int *n_out)
+{
+    ls_status st = LS_OK;
+    int64_t *steps = NULL;
+    int n = 0, cap = 0;
+    DIR *folder = opendir(store->dir);
+
+    if (!folder)
+        return ls_fail_sys(LS_EIO, "cannot list \"%s\"", store->dir);
+    for (const struct dirent *e; (errno = 0, e = readdir(folder)) != NULL;) {
+        int64_t step = step_of_name(e->d_name);
+        if (step < 0)
+            continue;
+        if (n == cap) {
+            int64_t *grown =
+                ls_mem_resize(steps, (size_t)(cap = cap ? cap * 2 : 16) * sizeof *steps);
+            if (!grown) {
+                st = LS_ENOMEM;
+                goto out;
+            }
+            steps = grown;
+        }
+        steps[n++] = step;
+    }
+    if (errno != 0) {
+        st = ls_fail_sys(LS_EIO, "cannot list \"%s\"", store->dir);
+        goto out;
+    }
+    if (n)
+        qsort(steps, (size_t)n, sizeof *steps, order_steps);
+    *steps_out = steps;
+    *n_out = n;
+    steps = NULL;
+out:
+    closedir(folder);
+    ls_mem_free(steps);
+    return st;
+}
+
+static bool is_store(const char *dir)
+{
+    char path[LS_CKPT_PATH];
+
+    return (size_t)snprintf(path, sizeof path, "%s/objects", dir) < sizeof path &&
+           ls_file_is_dir(path);
+}
+
+ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out)
+{
+    const char *slash = strrchr(path, '/');
+    int64_t step = step_of_name(slash ? slash + 1 : path);
+    char inner[LS_CKPT_PATH];
+
+    *step_out = -1;
+    if (step >= 0 && !ls_file_is_dir(path)) {
+        *step_out = step;
+        if (slash)
+            ls_str_append_bytes(dir_out, path, slash == path ? 1 : (size_t)(slash - path));
+        else
+            ls_str_append_char(dir_out, '.');
+        return ls_str_status(dir_out);
+    }
+    if ((size_t)snprintf(inner, sizeof inner, "%s/checkpoints", path) >= sizeof inner)
+        return ls_fail(LS_EIO, "the path \"%s\" is too long", path);
+    if (is_store(path) || is_store(inner)) {
+        ls_str_append(dir_out, is_store(path) ? path : inner);
+        return ls_str_status(dir_out);
+    }
+    if (!ls_file_exists(path))
+        return ls_fail(LS_EIO, "there is no \"%s\"", path);
+    ls_status st = ls_fail(LS_EIO, "there are no checkpoints in \"%s\"", path);
+    ls_err_hint("Give a run folder (out: in the run file), its checkpoints folder, or a "
+                "step-*.json file.");
+    return st;
+}
+
+/* --- finding ------------------------------------------------------------------------------------
+ */
+
+void ls_ckpt_free(ls_ckpt *ckpt)
+{
+    if (!ckpt)
+        return;
+    ls_arena_release(&ckpt->arena);
+    ls_mem_free(ckpt);
+}
+
+const ls_ckpt_info *ls_ckpt_about(const ls_ckpt *ckpt)
+{
+    return &ckpt->info;
+}
+
+const char *ls_ckpt_path(const ls_ckpt *ckpt)
+{
+    return ckpt->path;
+}
+
+int ls_ckpt_count(const ls_ckpt *ckpt)
+{
+    return ckpt->n_rows;
+}
+
+ls_ckpt_tensor ls_ckpt_nth(const ls_ckpt *ckpt, int i)
+{
+    const ls_ckpt_row *row = &ckpt->rows[i];
+    ls_ckpt_tensor t = {.name = row->name, .kind = row->kind, .type = row->type, .ndim = row->ndim};
+
+    memcpy(t.shape, row->shape, sizeof t.shape);
+    return t;
+}
+
+/* Say once more, with the file's name in front, what a checking function found. */
+static ls_status damaged(const char *path)
+{
+    char why[sizeof ls_err_last()->text];
+
+    memcpy(why, ls_err_last()->text, sizeof why);
+    return ls_fail(LS_EDATA, "checkpoint \"%s\" is damaged: %s", path, why);
+}
+
+static ls_status fill_ckpt(ls_ckpt *ckpt, const char *dir, int64_t step, const ls_str *text)
+{
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_ckpt_manifest_check(text->p, text->len, &ckpt->hash), out);
+    LS_TRY(st, ls_ckpt_manifest_parse(ckpt, text->p, text->len), out);
+    if (ckpt->info.step != step) {
+        st = ls_fail(LS_EDATA, "it is the manifest of step %lld under another name",
+                     (long long)ckpt->info.step);
+        goto out;
+    }
+    ckpt->dir = ls_arena_strdup(&ckpt->arena, dir);
+    if (!ckpt->dir)
+        st = LS_ENOMEM;
+out:
+    return st;
+}
+
+ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_out)
+{
+    ls_status st = LS_OK;
+    ls_str text, path;
+    ls_ckpt *ckpt = ls_mem_alloc(sizeof *ckpt);
+
+    ls_str_init(&text);
+    ls_str_init(&path);
+    if (!ckpt)
+        return LS_ENOMEM;
+    ls_arena_init(&ckpt->arena);
+    ls_ckpt_manifest_path(dir, step, &path);
+    LS_TRY(st, ls_str_status(&path), out);
+    LS_TRY(st, ls_file_read(path.p, MANIFEST_LIMIT, &text), out);
+    st = fill_ckpt(ckpt, dir, step, &text);
+    if (st == LS_OK) {
+        ckpt->path = ls_arena_strdup(&ckpt->arena, path.p);
+        st = ckpt->path ? LS_OK : LS_ENOMEM;
+    } else if (st == LS_EDATA) {
+        st = damaged(path.p);
+    }
+out:
+    if (st == LS_OK)
+        *ckpt_out = ckpt;
+    else
+        ls_ckpt_free(ckpt);
+    ls_str_release(&text);
+    ls_str_release(&path);
+    return st;
+}
+
+ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt)
+{
+    ls_status st = LS_OK;
+    ls_str path;
+
+    ls_str_init(&path);
+    for (int i = 0; i < ckpt->n_objects && st == LS_OK; i++) {
+        struct stat info;
+        ls_str_clear(&path);
+        ls_ckpt_object_path(ckpt->dir, ckpt->objects[i].hash, &path);
+        LS_TRY(st, ls_str_status(&path), out);
+        if (stat(path.p, &info) != 0)
+            st = ls_fail_sys(LS_EDATA, "checkpoint \"%s\" is damaged: object \"%s\" is missing",
+                             ckpt->path, path.p);
+        else if (info.st_size != ckpt->objects[i].bytes)
+            st = ls_fail(LS_EDATA,
+                         "checkpoint \"%s\" is damaged: object \"%s\" has %lld bytes instead of "
+                         "%lld",
+                         ckpt->path, path.p, (long long)info.st_size,
+                         (long long)ckpt->objects[i].bytes);
+    }
+out:
+    ls_str_release(&path);
+    return st;
+}
+
+static ls_status open_step(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out)
+{
+    ls_ckpt *ckpt = NULL;
+    ls_status st = ls_ckpt_read_manifest(store->dir, step, &ckpt);
+
+    if (st == LS_OK)
+        st = ls_ckpt_check_objects(ckpt);
+    if (st == LS_OK)
+        *ckpt_out = ckpt;
+    else
+        ls_ckpt_free(ckpt);
+    return st;
+}
+
+void ls_ckpt_passed_init(ls_ckpt_passed *passed)
+{
+    *passed = (ls_ckpt_passed){.n = 0};
+    ls_str_init(&passed->reasons);
+}
+
+void ls_ckpt_passed_release(ls_ckpt_passed *passed)
+{
+    ls_str_release(&passed->reasons);
+    ls_mem_free(passed->steps);
+    ls_ckpt_passed_init(passed);
+}
+
+ls_status ls_ckpt_passed_add(ls_ckpt_passed *passed, int64_t step, const char *reason)
+{
+    int64_t *grown = ls_mem_resize(passed->steps, (size_t)(passed->n + 1) * sizeof *grown);
+
+    if (!grown)
+        return LS_ENOMEM;
+    passed->steps = grown;
+    ls_str_append_bytes(&passed->reasons, reason, strlen(reason) + 1);
+    ls_status st = ls_str_status(&passed->reasons);
+    if (st == LS_OK)
+        passed->steps[passed->n++] = step;
+    return st;
+}
+
+ls_status ls_ckpt_find_below(const ls_ckpt_store *store, int64_t below, ls_ckpt_passed *passed,
+                             ls_ckpt **ckpt_out)
+{
+    ls_status st = LS_OK;
+    int64_t *steps = NULL;
+    int n = 0;
+
+    *ckpt_out = NULL;
+    LS_TRY(st, ls_ckpt_steps(store, &steps, &n), out);
+    for (int i = n - 1; i >= 0 && !*ckpt_out; i--) {
+        if (steps[i] >= below)
+            continue;
+        st = open_step(store, steps[i], ckpt_out);
+        if (st == LS_EDATA || st == LS_EIO)
+            st = ls_ckpt_passed_add(passed, steps[i], ls_err_last()->text);
+        if (st != LS_OK)
+            goto out;
+    }
+out:
+    ls_mem_free(steps);
+    return st;
+}
+
+ls_status ls_ckpt_passed_tell(const ls_ckpt_store *store, const ls_ckpt_passed *passed,
+                              int64_t used, ls_str *notes)
+{
+    const char *reason = passed->reasons.p;
+
+    if (used < 0) {
+        ls_status st =
+            ls_fail(LS_EDATA, "none of the %d checkpoints in \"%s\" is usable; the newest: %s",
+                    passed->n, store->dir, reason);
+        ls_err_hint("\"lineshaft ckpt verify %s\" shows each damage; start over with another out: "
+                    "folder or move this one away.",
+                    store->dir);
+        return st;
+    }
+    for (int i = 0; i < passed->n; i++) {
+        long long lost = (long long)(passed->steps[i] - used);
+        ls_log(LS_LOG_WARN, "%s; going back to step %lld costs %lld step%s", reason,
+               (long long)used, lost, lost == 1 ? "" : "s");
+        if (notes)
+            ls_str_printf(notes, "%s; going back to step %lld costs %lld step%s\n", reason,
+                          (long long)used, lost, lost == 1 ? "" : "s");
+        reason += strlen(reason) + 1;
+    }
+    return notes ? ls_str_status(notes) : LS_OK;
+}
+
+static ls_status no_such_step(const ls_ckpt_store *store, int64_t step)
+{
+    int64_t *steps = NULL, newest = -1;
+    int n = 0;
+    ls_status st = ls_ckpt_steps(store, &steps, &n);
+
+    if (st != LS_OK)
+        return st;
+    if (n)
+        newest = steps[n - 1];
+    ls_mem_free(steps);
+    st = ls_fail(LS_EIO, "there is no checkpoint of step %lld in \"%s\"", (long long)step,
+                 store->dir);
+    if (newest >= 0)
+        ls_err_hint("The newest is of step %lld; \"lineshaft ckpt list %s\" shows all.",
+                    (long long)newest, store->dir);
+    return st;
+}
+
+ls_status ls_ckpt_find(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out, ls_str *notes)
+{
+    ls_status st = LS_OK;
+    ls_ckpt_passed passed;
+    ls_ckpt *ckpt = NULL;
+
+    ls_ckpt_passed_init(&passed);
+    if (step >= 0) {
+        ls_str path;
+        ls_str_init(&path);
+        ls_ckpt_manifest_path(store->dir, step, &path);
+        st = ls_str_status(&path);
+        if (st == LS_OK)
+            st = ls_file_exists(path.p) ? open_step(store, step, &ckpt) : no_such_step(store, step);
+        ls_str_release(&path);
+        goto out;
+    }
+    LS_TRY(st, ls_ckpt_find_below(store, INT64_MAX, &passed, &ckpt), out);
+    if (passed.n)
+        st = ls_ckpt_passed_tell(store, &passed, ckpt ? ckpt->info.step : -1, notes);
+out:
+    if (st == LS_OK)
+        *ckpt_out = ckpt;
+    else
+        ls_ckpt_free(ckpt);
+    ls_ckpt_passed_release(&passed);
+    return st;
+}

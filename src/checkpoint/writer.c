@@ -1,0 +1,227 @@
+/* writer.c -- one thread, one job at a time, a mutex and a condition.
+ *
+ *   IDLE      no job                         begin() -> RUNNING
+ *   RUNNING   the thread saves               thread  -> FINISHED
+ *   FINISHED  the result waits to be read    poll(), wait() -> IDLE
+ *
+ * The thread is started once and sleeps between jobs, so beginning a save costs copying the rows
+ * into an arena and a wake-up. The job's fields are written by the caller while IDLE and by the
+ * thread while RUNNING; the mutex orders the two. */
+#include "checkpoint/writer.h"
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include <errno.h>
+#include <pthread.h>
+
+typedef enum state { IDLE, RUNNING, FINISHED } state;
+
+struct ls_ckpt_writer {
+    ls_ckpt_store *store; /* borrowed */
+    int64_t keep;
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t changed;
+    state state;
+    bool stop;
+    ls_arena arena; /* of the job's rows */
+    ls_ckpt_info info;
+    ls_ckpt_tensor *tensors;
+    int n;
+    ls_status status; /* of the finished job */
+    ls_err_record record;
+    ls_ckpt_saved saved;
+};
+
+static ls_status do_job(ls_ckpt_writer *w)
+{
+    ls_status st = ls_ckpt_save(w->store, &w->info, w->tensors, w->n, &w->saved);
+
+    if (st == LS_OK && w->keep > 0) {
+        /* The checkpoint is safe; failing to tidy up must not look like failing to save. */
+        if (ls_ckpt_prune(w->store, w->keep, NULL) != LS_OK)
+            ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
+    }
+    return st;
+}
+
+static void *work(void *context)
+{
+    ls_ckpt_writer *w = context;
+
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        while (w->state != RUNNING && !w->stop)
+            pthread_cond_wait(&w->changed, &w->lock);
+        if (w->state != RUNNING)
+            break;
+        pthread_mutex_unlock(&w->lock);
+        ls_status st = do_job(w);
+        pthread_mutex_lock(&w->lock);
+        w->status = st;
+        if (st != LS_OK)
+            w->record = *ls_err_last();
+        w->state = FINISHED;
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *store, int64_t keep)
+{
+    ls_status st = LS_OK;
+    pthread_condattr_t clock;
+    ls_ckpt_writer *w = ls_mem_alloc(sizeof *w);
+
+    if (!w)
+        return LS_ENOMEM;
+    w->store = store;
+    w->keep = keep;
+    ls_arena_init(&w->arena);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC); /* deadlines are monotonic */
+    pthread_cond_init(&w->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    int rc = pthread_create(&w->thread, NULL, work, w);
+    w->started = rc == 0;
+    if (rc != 0) {
+        errno = rc;
+        st = ls_fail_sys(LS_EFAIL, "cannot start the thread that writes checkpoints");
+        ls_ckpt_writer_free(w);
+        return st;
+    }
+    *writer_out = w;
+    return st;
+}
+
+void ls_ckpt_writer_free(ls_ckpt_writer *writer)
+{
+    if (!writer)
+        return;
+    if (writer->started) {
+        pthread_mutex_lock(&writer->lock);
+        writer->stop = true;
+        pthread_cond_broadcast(&writer->changed);
+        pthread_mutex_unlock(&writer->lock);
+        pthread_join(writer->thread, NULL);
+    }
+    pthread_cond_destroy(&writer->changed);
+    pthread_mutex_destroy(&writer->lock);
+    ls_arena_release(&writer->arena);
+    ls_mem_free(writer);
+}
+
+/* Until the running job has ended or the deadline has passed; the lock is held. */
+static bool wait_finished(ls_ckpt_writer *w, int64_t deadline_ns)
+{
+    struct timespec until = {.tv_sec = deadline_ns / LS_NS_PER_S,
+                             .tv_nsec = deadline_ns % LS_NS_PER_S};
+
+    while (w->state == RUNNING) {
+        int rc = deadline_ns == LS_NO_DEADLINE
+                     ? pthread_cond_wait(&w->changed, &w->lock)
+                     : pthread_cond_timedwait(&w->changed, &w->lock, &until);
+        if (rc == ETIMEDOUT)
+            return w->state != RUNNING;
+    }
+    return true;
+}
+
+static ls_status copy_text(ls_arena *arena, const char **text)
+{
+    if (!*text)
+        return LS_OK;
+    *text = ls_arena_strdup(arena, *text);
+    return *text ? LS_OK : LS_ENOMEM;
+}
+
+static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_info *info,
+                          const ls_ckpt_tensor *tensors, int n)
+{
+    ls_status st = LS_OK;
+
+    ls_arena_release(&w->arena);
+    w->info = *info;
+    w->n = n;
+    w->tensors = ls_arena_alloc(&w->arena, (size_t)n * sizeof *tensors);
+    if (!w->tensors)
+        return LS_ENOMEM;
+    LS_TRY(st, copy_text(&w->arena, &w->info.run_name), out);
+    LS_TRY(st, copy_text(&w->arena, &w->info.mesh), out);
+    LS_TRY(st, copy_text(&w->arena, &w->info.config), out);
+    LS_TRY(st, copy_text(&w->arena, &w->info.extra), out);
+    for (int i = 0; i < n; i++) {
+        w->tensors[i] = tensors[i];
+        LS_TRY(st, copy_text(&w->arena, &w->tensors[i].name), out);
+        LS_TRY(st, copy_text(&w->arena, &w->tensors[i].kind), out);
+        LS_TRY(st, copy_text(&w->arena, &w->tensors[i].group), out);
+    }
+out:
+    return st;
+}
+
+/* Hand over a result; the lock is held. */
+static ls_status report(ls_ckpt_writer *w, bool *done_out, ls_ckpt_saved *saved_out)
+{
+    *done_out = w->state == FINISHED;
+    if (w->state != FINISHED)
+        return LS_OK;
+    w->state = IDLE;
+    if (w->status != LS_OK)
+        return ls_err_adopt(&w->record);
+    if (saved_out)
+        *saved_out = w->saved;
+    return LS_OK;
+}
+
+ls_status ls_ckpt_writer_begin(ls_ckpt_writer *writer, const ls_ckpt_info *info,
+                               const ls_ckpt_tensor *tensors, int n, int64_t deadline_ns)
+{
+    ls_status st = LS_OK;
+
+    pthread_mutex_lock(&writer->lock);
+    if (!wait_finished(writer, deadline_ns)) {
+        st = ls_fail(LS_EBUSY, "cannot save step %lld: the save of step %lld is still running",
+                     (long long)info->step, (long long)writer->info.step);
+        goto out;
+    }
+    if (writer->state == FINISHED) {
+        bool done;
+        LS_TRY(st, report(writer, &done, NULL), out);
+    }
+    LS_TRY(st, copy_job(writer, info, tensors, n), out);
+    writer->state = RUNNING;
+    pthread_cond_broadcast(&writer->changed);
+out:
+    pthread_mutex_unlock(&writer->lock);
+    return st;
+}
+
+ls_status ls_ckpt_writer_poll(ls_ckpt_writer *writer, bool *done_out, ls_ckpt_saved *saved_out)
+{
+    pthread_mutex_lock(&writer->lock);
+    ls_status st = report(writer, done_out, saved_out);
+    pthread_mutex_unlock(&writer->lock);
+    return st;
+}
+
+ls_status ls_ckpt_writer_wait(ls_ckpt_writer *writer, int64_t deadline_ns, bool *done_out,
+                              ls_ckpt_saved *saved_out)
+{
+    ls_status st;
+
+    pthread_mutex_lock(&writer->lock);
+    *done_out = false;
+    if (wait_finished(writer, deadline_ns))
+        st = report(writer, done_out, saved_out);
+    else
+        st = ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
+                     (long long)writer->info.step);
+    pthread_mutex_unlock(&writer->lock);
+    return st;
+}

@@ -1,0 +1,39 @@
+/* writer.h -- saves a checkpoint on a thread of its own while training goes on.
+ *
+ * The caller copies its tensors into snapshot buffers (quick), calls begin, and trains on; the
+ * buffers belong to the writer until poll or wait reports the end. One save at a time.
+ *
+ *   idle --begin--> running --(thread)--> finished --poll, wait--> idle
+ *
+ * begin, poll, wait and free are called by one thread. */
+#pragma once
+#include "checkpoint/ckpt.h"
+
+LS_C_BEGIN
+
+typedef struct ls_ckpt_writer ls_ckpt_writer;
+
+/* The store is borrowed until free. keep > 0: prune to that many after each save that succeeded. */
+ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *store, int64_t keep);
+
+/* Start a save. Rows, names and info are copied; tensors[i].bytes are borrowed until the end is
+ * reported. When a save is still running, wait for it until deadline_ns (monotonic; 0: not at all),
+ * then LS_EBUSY. A result that was not fetched is dropped when it was a success, and returned here
+ * (without starting the new save) when it was a failure. */
+ls_status ls_ckpt_writer_begin(ls_ckpt_writer *writer, const ls_ckpt_info *info,
+                               const ls_ckpt_tensor *tensors, int n, int64_t deadline_ns);
+
+/* Has the save ended? *done_out is true once per save; then the status is the save's own, with its
+ * error record, and saved_out (may be NULL) tells what was written. While running or idle: LS_OK
+ * and false. */
+ls_status ls_ckpt_writer_poll(ls_ckpt_writer *writer, bool *done_out, ls_ckpt_saved *saved_out);
+
+/* Wait for the end of the save and report it like poll. Idle: LS_OK and *done_out false.
+ * LS_EDEADLINE: still running. */
+ls_status ls_ckpt_writer_wait(ls_ckpt_writer *writer, int64_t deadline_ns, bool *done_out,
+                              ls_ckpt_saved *saved_out);
+
+/* A save that is running is finished first, so wait with a deadline before. NULL is allowed. */
+void ls_ckpt_writer_free(ls_ckpt_writer *writer);
+
+LS_C_END

@@ -1,0 +1,382 @@
+/* cmd_ckpt.c -- `lineshaft ckpt`: what is in a checkpoint folder, and is it whole.
+ *
+ * list looks at manifests and the sizes of their objects, which is quick; verify reads every byte.
+ * Both only read, so they may be used while a run is writing. */
+#include "checkpoint/ckpt.h"
+#include "cli/command.h"
+
+#include <errno.h>
+#include <math.h>
+#include <time.h>
+#include "base/json.h"
+#include "base/mem.h"
+
+extern const ls_command ls_cmd_ckpt; /* named in the table of cli/command.c */
+
+/* A store that was found by the command line's path. */
+typedef struct target {
+    ls_ckpt_store *store;
+    int64_t *steps;
+    int n;
+    bool json;
+    ls_str out; /* what will be printed */
+} target;
+
+static void target_close(target *t)
+{
+    ls_mem_free(t->steps);
+    ls_ckpt_close(t->store);
+    ls_str_release(&t->out);
+}
+
+static ls_status parse_step(const char *text, int64_t *step_out)
+{
+    char *end;
+
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < 0)
+        return ls_fail(LS_EUSAGE, "--step takes a step number, not \"%s\"", text);
+    *step_out = value;
+    return LS_OK;
+}
+
+/* Open the store and find out which steps are meant. */
+static ls_status target_open(target *t, const ls_args *args)
+{
+    ls_status st = LS_OK;
+    ls_str dir;
+    int64_t only = -1;
+    const char *step = ls_args_value(args, "step");
+
+    *t = (target){.json = ls_args_has(args, "json")};
+    ls_str_init(&t->out);
+    ls_str_init(&dir);
+    LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, &only), out);
+    if (step)
+        LS_TRY(st, parse_step(step, &only), out);
+    LS_TRY(st, ls_ckpt_open(&t->store, dir.p, false), out);
+    if (only < 0) {
+        LS_TRY(st, ls_ckpt_steps(t->store, &t->steps, &t->n), out);
+        goto out;
+    }
+    t->steps = ls_mem_array(1, sizeof *t->steps);
+    if (!t->steps) {
+        st = LS_ENOMEM;
+        goto out;
+    }
+    t->steps[0] = only;
+    t->n = 1;
+out:
+    ls_str_release(&dir);
+    return st;
+}
+
+static ls_status print(target *t)
+{
+    ls_status st = ls_str_status(&t->out);
+
+    if (st == LS_OK &&
+        (fwrite(t->out.p, 1, t->out.len, stdout) != t->out.len || fflush(stdout) != 0))
+        st = ls_fail_sys(LS_EIO, "cannot write to standard output");
+    return st;
+}
+
+static const char *size_text(int64_t bytes, char out[16])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+
+    while (value >= 1024 && unit + 1 < LS_COUNT(units)) {
+        value /= 1024;
+        unit++;
+    }
+    snprintf(out, 16, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return out;
+}
+
+/* UTC, with a "T" or a space between date and time. */
+static const char *date_text(int64_t seconds, char between, char out[32])
+{
+    time_t when = (time_t)seconds;
+    struct tm parts;
+
+    if (!gmtime_r(&when, &parts) || strftime(out, 32, "%Y-%m-%d %H:%M:%SZ", &parts) < 11)
+        snprintf(out, 32, "?");
+    else
+        out[10] = between;
+    return out;
+}
+
+/* --- list ---------------------------------------------------------------------------------------
+ */
+
+static void list_json(ls_json *json, int64_t step, const ls_ckpt *ckpt)
+{
+    ls_json_open(json, '{');
+    ls_json_put_int(json, "step", step);
+    ls_json_put_bool(json, "ok", ckpt != NULL);
+    if (ckpt) {
+        const ls_ckpt_info *info = ls_ckpt_about(ckpt);
+        char date[32];
+        ls_json_put_str(json, "path", ls_ckpt_path(ckpt));
+        ls_json_put_str(json, "run", info->run_name);
+        ls_json_put_str(json, "saved", date_text(info->time_s, 'T', date));
+        ls_json_put_int(json, "bytes", info->total_bytes);
+        ls_json_put_int(json, "new_bytes", info->new_bytes);
+        ls_json_put_int(json, "tensors", ls_ckpt_count(ckpt));
+        ls_json_put_int(json, "tokens", info->tokens);
+        ls_json_put_int(json, "cursor", info->cursor);
+        ls_json_put_num(json, "loss", info->loss);
+        ls_json_put_num(json, "val_loss", info->val_loss);
+        ls_json_put_str(json, "weights_hash", info->weights_hash);
+    } else {
+        ls_json_put_str(json, "reason", ls_err_last()->text);
+    }
+    ls_json_close(json);
+}
+
+static void list_row(ls_str *out, int64_t step, const ls_ckpt *ckpt)
+{
+    char date[32], size[16], fresh[16], loss[16] = "-";
+
+    if (!ckpt) {
+        ls_str_printf(out, "%10lld  %s\n", (long long)step, ls_err_last()->text);
+        return;
+    }
+    const ls_ckpt_info *info = ls_ckpt_about(ckpt);
+    double value = isnan(info->val_loss) ? info->loss : info->val_loss;
+    if (!isnan(value))
+        snprintf(loss, sizeof loss, "%.4f", value);
+    ls_str_printf(out, "%10lld  %-20s  %10s  %10s  %13lld  %8s  ok\n", (long long)step,
+                  date_text(info->time_s, ' ', date), size_text(info->total_bytes, size),
+                  size_text(info->new_bytes, fresh), (long long)info->tokens, loss);
+}
+
+static ls_status run_list(const ls_args *args)
+{
+    ls_status st = LS_OK;
+    ls_json json;
+    target t;
+
+    LS_TRY(st, target_open(&t, args), out);
+    ls_json_begin(&json, &t.out);
+    if (t.json) {
+        ls_json_open(&json, '{');
+        ls_json_put_str(&json, "dir", ls_ckpt_dir(t.store));
+        ls_json_key(&json, "checkpoints");
+        ls_json_open(&json, '[');
+    } else if (t.n == 0) {
+        ls_str_printf(&t.out, "no checkpoints in %s\n", ls_ckpt_dir(t.store));
+    } else {
+        ls_str_printf(&t.out, "%10s  %-20s  %10s  %10s  %13s  %8s  %s\n", "step", "saved", "size",
+                      "new", "tokens", "loss", "state");
+    }
+    for (int i = 0; i < t.n; i++) {
+        ls_ckpt *ckpt = NULL;
+        st = ls_ckpt_find(t.store, t.steps[i], &ckpt, NULL);
+        if (st == LS_ENOMEM)
+            goto out;
+        if (t.json)
+            list_json(&json, t.steps[i], ckpt);
+        else
+            list_row(&t.out, t.steps[i], ckpt);
+        ls_ckpt_free(ckpt);
+        st = LS_OK;
+    }
+    if (t.json) {
+        ls_json_close(&json);
+        ls_json_close(&json);
+        ls_str_append_char(&t.out, '\n');
+    }
+    LS_TRY(st, print(&t), out);
+out:
+    target_close(&t);
+    return st;
+}
+
+/* --- verify -------------------------------------------------------------------------------------
+ */
+
+/* Where damage is told to: text lines or JSON rows. */
+typedef struct report {
+    ls_str *out;
+    ls_json *json; /* NULL: text */
+} report;
+
+static void tell_damage(const char *object, const char *reason, const char *tensors, void *context)
+{
+    const report *r = context;
+
+    if (r->json) {
+        ls_json_open(r->json, '{');
+        ls_json_put_str(r->json, "object", object);
+        ls_json_put_str(r->json, "reason", reason);
+        ls_json_put_str(r->json, "tensors", tensors);
+        ls_json_close(r->json);
+    } else {
+        ls_str_printf(r->out, "  %s\n    holds %s\n", reason, tensors);
+    }
+}
+
+/* Verify one step; *bad_out tells whether it is damaged. */
+static ls_status verify_step(target *t, int64_t step, const report *to, bool *bad_out)
+{
+    ls_ckpt *ckpt = NULL;
+    int damaged = 0;
+    ls_str rows;
+    ls_json json;
+    char size[16];
+    report inner = {.out = &rows, .json = to->json ? &json : NULL};
+
+    ls_str_init(&rows);
+    ls_json_begin(&json, &rows);
+    ls_status st = ls_ckpt_find(t->store, step, &ckpt, NULL);
+    if (st == LS_OK)
+        st = ls_ckpt_verify(ckpt, tell_damage, &inner, &damaged);
+    else if (st == LS_EDATA)
+        damaged = 1;
+    *bad_out = damaged > 0;
+    if (st != LS_OK && st != LS_EDATA)
+        goto out;
+    if (to->json) {
+        ls_json_open(to->json, '{');
+        ls_json_put_int(to->json, "step", step);
+        ls_json_put_bool(to->json, "ok", damaged == 0);
+        if (!ckpt)
+            ls_json_put_str(to->json, "reason", ls_err_last()->text);
+        ls_json_put_int(to->json, "bytes", ckpt ? ls_ckpt_about(ckpt)->total_bytes : 0);
+        ls_json_key(to->json, "damage");
+        ls_json_open(to->json, '[');
+        ls_str_append(&t->out, rows.p);
+        ls_json_close(to->json);
+        ls_json_close(to->json);
+    } else if (!ckpt) {
+        ls_str_printf(&t->out, "step %lld  DAMAGED\n  %s\n", (long long)step, ls_err_last()->text);
+    } else {
+        ls_str_printf(&t->out, "step %lld  %s, %s in %d tensors\n%s", (long long)step,
+                      damaged ? "DAMAGED" : "ok", size_text(ls_ckpt_about(ckpt)->total_bytes, size),
+                      ls_ckpt_count(ckpt), rows.p);
+    }
+    st = ls_str_status(&rows);
+out:
+    ls_ckpt_free(ckpt);
+    ls_str_release(&rows);
+    return st;
+}
+
+static ls_status verify_all(target *t, int *bad_out)
+{
+    ls_status st = LS_OK;
+    ls_json json;
+    report to = {.out = &t->out, .json = t->json ? &json : NULL};
+    bool bad;
+
+    ls_json_begin(&json, &t->out);
+    if (t->json) {
+        ls_json_open(&json, '{');
+        ls_json_put_str(&json, "dir", ls_ckpt_dir(t->store));
+        ls_json_key(&json, "checkpoints");
+        ls_json_open(&json, '[');
+    }
+    for (int i = 0; i < t->n; i++) {
+        LS_TRY(st, verify_step(t, t->steps[i], &to, &bad), out);
+        *bad_out += bad;
+    }
+    if (t->json) {
+        ls_json_close(&json);
+        ls_json_put_int(&json, "damaged", *bad_out);
+        ls_json_close(&json);
+        ls_str_append_char(&t->out, '\n');
+    }
+out:
+    return st;
+}
+
+static ls_status run_verify(const ls_args *args)
+{
+    ls_status st = LS_OK;
+    int bad = 0;
+    target t;
+
+    LS_TRY(st, target_open(&t, args), out);
+    if (t.n == 0) {
+        st = ls_fail(LS_EIO, "there are no checkpoints in \"%s\"", ls_ckpt_dir(t.store));
+        goto out;
+    }
+    LS_TRY(st, verify_all(&t, &bad), out);
+    LS_TRY(st, print(&t), out);
+    if (bad) {
+        st = ls_fail(LS_EDATA, "%d of %d checkpoint%s in \"%s\" %s damaged", bad, t.n,
+                     t.n == 1 ? "" : "s", ls_ckpt_dir(t.store), bad == 1 ? "is" : "are");
+        ls_err_hint("A run that resumes uses the newest one that is whole; damaged objects are "
+                    "written anew when a save needs them.");
+    }
+out:
+    target_close(&t);
+    return st;
+}
+
+/* --- the rows -----------------------------------------------------------------------------------
+ */
+
+static const ls_flag list_flags[] = {
+    {.name = "json", .doc = "Print one JSON object instead of a table."},
+    {.name = NULL},
+};
+
+static const ls_flag verify_flags[] = {
+    {.name = "step", .value = "N", .doc = "Verify only the checkpoint of this step."},
+    {.name = "json", .doc = "Print one JSON object instead of lines."},
+    {.name = NULL},
+};
+
+static const ls_command list = {
+    .name = "list",
+    .summary = "show the checkpoints of a run",
+    .arguments = "DIR",
+    .least = 1,
+    .most = 1,
+    .about = "One line per checkpoint: step, when it was saved (UTC), its size, how much of that\n"
+             "was new (the rest is shared with checkpoints before), tokens seen, loss\n"
+             "(validation loss where there is one), and whether it looks whole. This checks each\n"
+             "manifest's hash and the sizes of its objects; \"ckpt verify\" reads every byte.\n"
+             "\n"
+             "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
+    .examples = "lineshaft ckpt list runs/demo         # a table\n"
+                "lineshaft ckpt list runs/demo --json  # for programs\n",
+    .flags = list_flags,
+    .run = run_list,
+};
+
+static const ls_command verify = {
+    .name = "verify",
+    .summary = "read every byte of checkpoints and compare checksums",
+    .arguments = "DIR",
+    .least = 1,
+    .most = 1,
+    .about = "Reads each object of each checkpoint, compares every block with its checksum and\n"
+             "the whole with its name, and checks that it holds the tensors that the manifest\n"
+             "lists. Damage is shown with the object's file and the tensors in it; the exit code\n"
+             "is then 4. Nothing is changed.\n"
+             "\n"
+             "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
+    .examples = "lineshaft ckpt verify runs/demo             # all checkpoints\n"
+                "lineshaft ckpt verify runs/demo --step 500  # only this one\n",
+    .flags = verify_flags,
+    .run = run_verify,
+};
+
+static const ls_command *const subs[] = {&list, &verify, NULL};
+
+const ls_command ls_cmd_ckpt = {
+    .name = "ckpt",
+    .summary = "list and verify checkpoints",
+    .about = "A run writes checkpoints to the folder \"checkpoints\" in its run folder. Each is a\n"
+             "manifest (step-*.json) that names objects (objects/*/*.safetensors); objects that\n"
+             "did not change are shared.",
+    .examples = "lineshaft ckpt list runs/demo\n"
+                "lineshaft ckpt verify runs/demo --step 500\n",
+    .subs = subs,
+};

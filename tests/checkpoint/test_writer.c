@@ -1,0 +1,131 @@
+/* test_writer.c -- saving in the background. */
+#include "harness.h"
+#include "sample.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/time.h"
+#include "checkpoint/writer.h"
+
+LS_TEST(writer_saves_while_the_caller_goes_on)
+{
+    sample s, snapshot;
+    ls_ckpt_store *store;
+    ls_ckpt_writer *writer;
+    ls_ckpt_info back;
+    ls_ckpt_saved saved;
+    bool done, found;
+    char name[32];
+
+    sample_make(&s);
+    sample_make(&snapshot);
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, 2));
+    LS_CHECK_OK(ls_ckpt_writer_poll(writer, &done, &saved));
+    LS_CHECK(!done);
+    for (int64_t step = 1; step <= 5; step++) {
+        ls_ckpt_info info = sample_info(step);
+        ls_ckpt_tensor rows[SAMPLE_MOST];
+        snprintf(name, sizeof name, "run %d", (int)step);
+        info.run_name = name;
+        sample_fill(&snapshot, (uint32_t)step);
+        memcpy(rows, snapshot.tensors, sizeof rows);
+        LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, rows, snapshot.n, 0));
+        memset(rows, 0, sizeof rows); /* rows and names were copied */
+        memset(name, '!', sizeof name - 1);
+        sample_fill(&s, 77); /* training goes on in its own memory */
+        LS_CHECK_OK(
+            ls_ckpt_writer_wait(writer, ls_time_now_ns() + 15 * LS_NS_PER_S, &done, &saved));
+        LS_CHECK(done && saved.bytes_written > 0);
+    }
+    LS_CHECK_OK(ls_ckpt_load_newest(store, s.tensors, s.n, &back, &found));
+    LS_CHECK(found && back.step == 5 && sample_is(&s, 5));
+    LS_CHECK_STR(back.run_name, "run 5");
+    LS_CHECK(!ls_file_exists("c/step-0000000003.json") && ls_file_exists("c/step-0000000004.json"));
+    ls_ckpt_writer_free(writer);
+    ls_ckpt_close(store);
+    sample_release(&s);
+    sample_release(&snapshot);
+}
+
+LS_TEST(writer_one_save_at_a_time)
+{
+    sample s;
+    ls_ckpt_store *store;
+    ls_ckpt_writer *writer;
+    ls_ckpt_info info = sample_info(1);
+    bool done, busy = false;
+    int64_t end = ls_time_now_ns() + 15 * LS_NS_PER_S;
+
+    sample_make(&s);
+    sample_fill(&s, 1);
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, 0));
+    LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0));
+    info.step = 2;
+    ls_status st = ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0);
+    if (st == LS_EBUSY) {
+        busy = true;
+        LS_CHECK(strstr(ls_err_last()->text, "step 1 is still running"));
+        st = ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, end); /* waits, then starts */
+    }
+    LS_CHECK_OK(st);
+    LS_CHECK(busy); /* saving takes several syncs, beginning takes microseconds */
+    LS_CHECK_FAILS(ls_ckpt_writer_wait(writer, ls_time_now_ns(), &done, NULL), LS_EDEADLINE,
+                   "still running");
+    while (!done)
+        LS_CHECK_OK(ls_ckpt_writer_poll(writer, &done, NULL));
+    LS_CHECK(ls_file_exists("c/step-0000000001.json") && ls_file_exists("c/step-0000000002.json"));
+    LS_CHECK_OK(ls_ckpt_writer_wait(writer, end, &done, NULL)); /* idle: nothing to wait for */
+    LS_CHECK(!done);
+    ls_ckpt_writer_free(writer);
+    ls_ckpt_close(store);
+    sample_release(&s);
+}
+
+LS_TEST(writer_errors_travel_to_the_caller)
+{
+    sample s;
+    ls_ckpt_store *store;
+    ls_ckpt_writer *writer;
+    ls_ckpt_info info = sample_info(1);
+    bool done;
+    int64_t end = ls_time_now_ns() + 15 * LS_NS_PER_S;
+
+    sample_make_tiny(&s);
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, 1));
+    ls_fault_arm("ckpt.object.write@2,ckpt.object.write@3");
+    LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0));
+    LS_CHECK_FAILS(ls_ckpt_writer_wait(writer, end, &done, NULL), LS_EIO, "No space left");
+    LS_CHECK(done);
+    LS_CHECK_STR(ls_err_last()->doing, "saving step 1");
+    /* a failure that nobody fetched comes back from the next begin */
+    LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0));
+    LS_CHECK_FAILS(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, end), LS_EIO,
+                   "No space left");
+    LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, end));
+    LS_CHECK_OK(ls_ckpt_writer_wait(writer, end, &done, NULL));
+    LS_CHECK(done && ls_file_exists("c/step-0000000001.json"));
+    ls_fault_arm(NULL);
+    ls_ckpt_writer_free(writer);
+    ls_ckpt_writer_free(NULL);
+    ls_ckpt_close(store);
+    sample_release(&s);
+}
+
+LS_TEST(writer_freed_while_running_finishes_first)
+{
+    sample s;
+    ls_ckpt_store *store;
+    ls_ckpt_writer *writer;
+    ls_ckpt_info info = sample_info(1);
+
+    sample_make(&s);
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, 1));
+    LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0));
+    ls_ckpt_writer_free(writer);
+    LS_CHECK(ls_file_exists("c/step-0000000001.json"));
+    ls_ckpt_close(store);
+    sample_release(&s);
+}
