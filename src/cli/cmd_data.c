@@ -1,0 +1,682 @@
+/* cmd_data.c -- lineshaft data: shards, tokens, and the proof of the data order.
+ *
+ * Results go to standard output, whole or in large pieces; a line of progress goes to standard
+ * error when it is a terminal and the work has lasted a second. */
+#include "cli/cmd_data.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <unistd.h>
+#include "data/corpus.h"
+#include "data/proof.h"
+#include "data/stories.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/time.h"
+#if __has_include("config/runfile.h")
+#include "config/runfile.h"
+#endif
+
+enum { OUTPUT_BYTES = 1 << 16, FIRST_TEXT = 200 };
+static const int64_t largest_input = LS_GIB;
+
+/* --- output ----------------------------------------------------------------------------------- */
+
+/* Write text to standard output and empty it. */
+static ls_status emit(ls_str *text)
+{
+    ls_status st = ls_str_status(text);
+
+    if (st != LS_OK)
+        return st;
+    if (fwrite(text->p, 1, text->len, stdout) != text->len || fflush(stdout) != 0)
+        return ls_fail_sys(LS_EIO, "cannot write to standard output");
+    ls_str_clear(text);
+    return LS_OK;
+}
+
+/* The same once enough has gathered. */
+static ls_status emit_some(ls_str *text)
+{
+    return text->len < OUTPUT_BYTES ? LS_OK : emit(text);
+}
+
+typedef struct watch {
+    int64_t began_ns, shown_ns;
+    bool tty, shown;
+} watch;
+
+static watch watch_begin(void)
+{
+    return (watch){.began_ns = ls_time_now_ns(), .tty = isatty(STDERR_FILENO) == 1};
+}
+
+static bool watch_due(watch *w)
+{
+    int64_t now = ls_time_now_ns();
+
+    if (!w->tty || now - w->began_ns < LS_NS_PER_S || now - w->shown_ns < 200 * LS_NS_PER_MS)
+        return false;
+    w->shown_ns = now;
+    return w->shown = true;
+}
+
+static void watch_end(const watch *w)
+{
+    if (w->shown)
+        fputs("\r\033[K", stderr);
+}
+
+static void show_bytes(void *context, const char *file, int64_t bytes)
+{
+    watch *w = context;
+
+    if (watch_due(w))
+        fprintf(stderr, "\r\033[Kencoding %s: %lld MiB", file, (long long)(bytes / LS_MIB));
+}
+
+static void show_share(void *context, int64_t done, int64_t all)
+{
+    watch *w = context;
+
+    if (watch_due(w))
+        fprintf(stderr, "\r\033[Kchecking: %d %%", (int)((double)done / (double)all * 100));
+}
+
+/* 1234567 as "1,234,567". */
+static void put_count(ls_str *out, int64_t n)
+{
+    char digits[32];
+    int len = snprintf(digits, sizeof digits, "%lld", (long long)n);
+
+    for (int i = 0; i < len; i++) {
+        if (i && (len - i) % 3 == 0 && digits[i - 1] != '-')
+            ls_str_append_char(out, ',');
+        ls_str_append_char(out, digits[i]);
+    }
+}
+
+/* --- build ------------------------------------------------------------------------------------ */
+
+static const char *tokenizer_name(const ls_args *args)
+{
+    const char *name = ls_args_value(args, "tokenizer");
+
+    return name ? name : "bytes";
+}
+
+static ls_status say_built(const char *path, bool json)
+{
+    ls_status st = LS_OK;
+    ls_shard shard;
+    ls_str text;
+    ls_json j;
+
+    ls_str_init(&text);
+    LS_TRY(st, ls_shard_open(&shard, path), out);
+    if (json) {
+        ls_json_begin(&j, &text);
+        ls_json_open(&j, '{');
+        ls_json_put_str(&j, "file", path);
+        ls_json_put_int(&j, "tokens", shard.tokens);
+        ls_json_put_int(&j, "documents", shard.documents);
+        ls_json_put_int(&j, "bytes", (int64_t)shard.map.len);
+        ls_json_close(&j);
+    } else {
+        ls_str_printf(&text, "%s: ", path);
+        put_count(&text, shard.tokens);
+        ls_str_append(&text, shard.tokens == 1 ? " token in " : " tokens in ");
+        put_count(&text, shard.documents);
+        ls_str_append(&text, shard.documents == 1 ? " document" : " documents");
+    }
+    ls_str_append_char(&text, '\n');
+    st = emit(&text);
+    ls_shard_close(&shard);
+out:
+    ls_str_release(&text);
+    return st;
+}
+
+/* Names of all inputs for the shard's header. */
+static ls_status join_names(const ls_args *args, ls_str *out)
+{
+    for (int i = 0; i < args->n_rest; i++)
+        ls_str_printf(out, "%s%s", i ? " " : "", args->rest[i]);
+    return ls_str_status(out);
+}
+
+static ls_status check_out_name(const char *path)
+{
+    size_t n = path ? strlen(path) : 0;
+    ls_status st;
+
+    if (n >= 5 && strcmp(path + n - 4, ".lst") == 0)
+        return LS_OK;
+    st = path ? ls_fail(LS_EUSAGE, "\"%s\" does not end in .lst", path)
+              : ls_fail(LS_EUSAGE, "--out is missing");
+    ls_err_hint("Name the shard to write, such as --out corpus.lst.");
+    return st;
+}
+
+static ls_status run_build(const ls_args *args)
+{
+    ls_status st = LS_OK;
+    ls_tokenizer *tok = NULL;
+    const char *policy = ls_args_value(args, "utf8");
+    watch w = watch_begin();
+    ls_str name;
+    ls_corpus_build_args build = {.out = ls_args_value(args, "out"),
+                                  .files = args->rest,
+                                  .n_files = args->n_rest,
+                                  .field = ls_args_value(args, "field"),
+                                  .progress = show_bytes,
+                                  .context = &w};
+
+    ls_str_init(&name);
+    LS_TRY(st, check_out_name(build.out), out);
+    if (policy)
+        LS_TRY(st, ls_utf8_parse_policy(policy, &build.utf8), out);
+    LS_TRY(st, ls_tokenizer_open(&tok, tokenizer_name(args)), out);
+    LS_TRY(st, join_names(args, &name), out);
+    build.tok = tok;
+    build.name = name.p;
+    st = ls_corpus_build(&build);
+    watch_end(&w);
+    if (st == LS_OK)
+        st = say_built(build.out, ls_args_has(args, "json"));
+out:
+    ls_tokenizer_free(tok);
+    ls_str_release(&name);
+    return st;
+}
+
+/* --- inspect ---------------------------------------------------------------------------------- */
+
+/* The beginning of the first document, when its tokenizer is one that we have. */
+static ls_status first_text(const ls_shard *shard, ls_str *out)
+{
+    ls_status st = LS_OK;
+    ls_tokenizer *tok = NULL;
+    ls_tokenizer_stream stream;
+    int32_t ids[FIRST_TEXT];
+    int64_t end = shard->documents > 1 ? ls_shard_start(shard, 1) : shard->tokens;
+    int64_t n = ls_max_i64(0, ls_min_i64(end, FIRST_TEXT));
+
+    LS_TRY(st, ls_tokenizer_open(&tok, shard->tokenizer), out);
+    LS_TRY(st, ls_shard_check_tokenizer(shard, tok), out);
+    LS_TRY(st, ls_shard_read(shard, 0, n, ids), out);
+    if (shard->documents > 1 && n && n == end && ids[n - 1] == shard->separator)
+        n--;
+    ls_tokenizer_stream_begin(&stream, tok);
+    for (int64_t i = 0; i < n; i++)
+        LS_TRY(st, ls_tokenizer_stream_feed(&stream, ids[i], out), out);
+    if (n == end)
+        st = ls_tokenizer_stream_end(&stream, out);
+out:
+    ls_tokenizer_free(tok);
+    return st;
+}
+
+static void inspect_json(const ls_shard *shard, const ls_str *text, bool sound, ls_str *out)
+{
+    char tokenizer_hash[LS_HASH_HEX], source_hash[LS_HASH_HEX], tokens_hash[LS_HASH_HEX];
+    ls_json j;
+
+    ls_hash_hex(shard->tokenizer_hash, tokenizer_hash);
+    ls_hash_hex(shard->source_hash, source_hash);
+    ls_hash_hex(shard->tokens_hash, tokens_hash);
+    ls_json_begin(&j, out);
+    ls_json_open(&j, '{');
+    ls_json_put_str(&j, "file", shard->path);
+    ls_json_put_int(&j, "version", LS_SHARD_VERSION);
+    ls_json_put_int(&j, "bytes", (int64_t)shard->map.len);
+    ls_json_put_int(&j, "tokens", shard->tokens);
+    ls_json_put_int(&j, "documents", shard->documents);
+    ls_json_put_int(&j, "width", shard->width);
+    ls_json_put_int(&j, "vocab", shard->vocab);
+    ls_json_put_int(&j, "separator", shard->separator);
+    ls_json_put_str(&j, "tokenizer", shard->tokenizer);
+    ls_json_put_str(&j, "tokenizer_hash", tokenizer_hash);
+    ls_json_put_str(&j, "source", shard->source);
+    ls_json_put_str(&j, "source_hash", source_hash);
+    ls_json_put_str(&j, "tokens_hash", tokens_hash);
+    ls_json_key(&j, "first_text");
+    ls_json_text(&j, text->p, text->len);
+    ls_json_put_bool(&j, "verified", sound);
+    ls_json_close(&j);
+    ls_str_append_char(out, '\n');
+}
+
+static void inspect_text(const ls_shard *shard, const ls_str *text, bool sound, ls_str *out)
+{
+    char hex[LS_HASH_HEX];
+
+    ls_str_printf(out, "%s: token shard, format %d\n", shard->path, LS_SHARD_VERSION);
+    ls_str_append(out, "  tokens     ");
+    put_count(out, shard->tokens);
+    ls_str_printf(out, " of %d byte%s\n  documents  ", shard->width, shard->width > 1 ? "s" : "");
+    put_count(out, shard->documents);
+    ls_hash_hex(shard->tokenizer_hash, hex);
+    ls_str_printf(out, "\n  tokenizer  %s, %d ids (%s)\n", shard->tokenizer, (int)shard->vocab,
+                  hex);
+    ls_hash_hex(shard->source_hash, hex);
+    ls_str_printf(out, "  made of    %s (text %s)\n", shard->source, hex);
+    ls_str_printf(out, "  begins     ");
+    for (size_t i = 0; i < text->len && text->p[i] != '\n'; i++)
+        ls_str_append_char(out, (unsigned char)text->p[i] < 0x20 ? ' ' : text->p[i]);
+    ls_str_printf(out, "\n  verify     %s\n",
+                  sound ? "all checksums match, every id is in the vocabulary" : "FAILED");
+}
+
+static ls_status run_inspect(const ls_args *args)
+{
+    ls_status st = LS_OK, sound;
+    ls_err_record reason = {.code = LS_OK};
+    ls_shard shard = {.width = 0};
+    ls_str text, out;
+
+    ls_str_init(&text);
+    ls_str_init(&out);
+    LS_TRY(st, ls_shard_open(&shard, args->rest[0]), out);
+    sound = ls_shard_verify(&shard);
+    if (sound != LS_OK)
+        reason = *ls_err_last();
+    else if (first_text(&shard, &text) != LS_OK)
+        ls_str_clear(&text); /* made by a tokenizer that is not here: the rest still counts */
+    if (ls_args_has(args, "json"))
+        inspect_json(&shard, &text, sound == LS_OK, &out);
+    else
+        inspect_text(&shard, &text, sound == LS_OK, &out);
+    LS_TRY(st, emit(&out), out);
+    if (sound != LS_OK)
+        st = ls_err_adopt(&reason);
+out:
+    ls_shard_close(&shard);
+    ls_str_release(&text);
+    ls_str_release(&out);
+    return st;
+}
+
+/* --- encode, decode --------------------------------------------------------------------------- */
+
+/* The file, or standard input for "-" and no name. */
+static ls_status read_input(const ls_args *args, ls_str *out)
+{
+    const char *path = args->n_rest ? args->rest[0] : "-";
+
+    return ls_file_read(strcmp(path, "-") == 0 ? "/dev/stdin" : path, largest_input, out);
+}
+
+static ls_status run_encode(const ls_args *args)
+{
+    ls_status st = LS_OK;
+    ls_tokenizer *tok = NULL;
+    ls_tokens tokens;
+    ls_str text, out;
+
+    ls_tokens_init(&tokens);
+    ls_str_init(&text);
+    ls_str_init(&out);
+    LS_TRY(st, ls_tokenizer_open(&tok, tokenizer_name(args)), out);
+    LS_TRY(st, read_input(args, &text), out);
+    LS_TRY(st, ls_tokenizer_encode(tok, text.p, text.len, &tokens), out);
+    for (int64_t i = 0; i < tokens.count; i++) {
+        ls_str_printf(&out, "%d\n", (int)tokens.ids[i]);
+        LS_TRY(st, emit_some(&out), out);
+    }
+    st = emit(&out);
+out:
+    ls_tokenizer_free(tok);
+    ls_tokens_release(&tokens);
+    ls_str_release(&text);
+    ls_str_release(&out);
+    return st;
+}
+
+/* Ids in decimal, separated by white space. */
+static ls_status parse_ids(const ls_str *text, ls_tokens *ids)
+{
+    const char *p = text->p;
+
+    for (;;) {
+        p += strspn(p, " \t\r\n");
+        if (p == text->p + text->len)
+            return LS_OK;
+        char *end;
+        errno = 0;
+        long long id = strtoll(p, &end, 10);
+        if (end == p || errno || id < 0 || id > INT32_MAX || !strchr(" \t\r\n", *end)) {
+            int line = 1;
+            for (const char *q = text->p; q < p; q++)
+                line += *q == '\n';
+            ls_status st = ls_fail(LS_EDATA, "line %d is not a token id: \"%.*s\"", line,
+                                   (int)ls_min_i64(20, (int64_t)strcspn(p, " \t\r\n")), p);
+            ls_err_hint(
+                "Give whole numbers, one a line, as \"lineshaft data encode\" prints them.");
+            return st;
+        }
+        ls_status st = ls_tokens_reserve(ids, 1);
+        if (st != LS_OK)
+            return st;
+        ids->ids[ids->count++] = (int32_t)id;
+        p = end;
+    }
+}
+
+static ls_status run_decode(const ls_args *args)
+{
+    ls_status st = LS_OK;
+    ls_tokenizer *tok = NULL;
+    ls_tokens tokens;
+    ls_str text, out;
+
+    ls_tokens_init(&tokens);
+    ls_str_init(&text);
+    ls_str_init(&out);
+    LS_TRY(st, ls_tokenizer_open(&tok, tokenizer_name(args)), out);
+    LS_TRY(st, read_input(args, &text), out);
+    LS_TRY(st, parse_ids(&text, &tokens), out);
+    LS_TRY(st, ls_tokenizer_decode(tok, tokens.ids, tokens.count, &out), out);
+    st = emit(&out);
+out:
+    ls_tokenizer_free(tok);
+    ls_tokens_release(&tokens);
+    ls_str_release(&text);
+    ls_str_release(&out);
+    return st;
+}
+
+/* --- stories ---------------------------------------------------------------------------------- */
+
+static ls_status parse_whole(const char *flag, const char *text, int64_t *value_out)
+{
+    char *end;
+
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (end == text || *end || errno || n < 0)
+        return ls_fail(LS_EUSAGE, "--%s \"%s\" is not a whole number", flag, text);
+    *value_out = n;
+    return LS_OK;
+}
+
+static ls_status run_stories(const ls_args *args)
+{
+    ls_status st = LS_OK;
+    const char *size = ls_args_value(args, "bytes"), *seed = ls_args_value(args, "seed");
+    int64_t bytes = 2 * LS_MIB, key = 1, written = 0;
+    ls_str out;
+
+    ls_str_init(&out);
+    if (size)
+        LS_TRY(st, ls_source_parse_bytes(size, &bytes), out);
+    if (seed)
+        LS_TRY(st, parse_whole("seed", seed, &key), out);
+    for (int64_t i = 0; written + (int64_t)out.len < bytes; i++) {
+        if (i)
+            ls_str_append_char(&out, '\n');
+        LS_TRY(st, ls_stories_tell((uint64_t)key, i, &out), out);
+        if (out.len >= OUTPUT_BYTES) {
+            written += (int64_t)out.len;
+            LS_TRY(st, emit(&out), out);
+        }
+    }
+    st = emit(&out);
+out:
+    ls_str_release(&out);
+    return st;
+}
+
+/* --- check ------------------------------------------------------------------------------------ */
+
+static void proof_json(const ls_corpus *corpus, const ls_proof *proof, ls_str *out)
+{
+    ls_json j;
+
+    ls_json_begin(&j, out);
+    ls_json_open(&j, '{');
+    ls_json_put_bool(&j, "passed", proof->passed);
+    ls_json_put_str(&j, "fault", proof->passed ? NULL : proof->fault);
+    ls_json_put_int(&j, "positions", proof->positions);
+    ls_json_put_int(&j, "cut", proof->cut);
+    ls_json_key(&j, "sources");
+    ls_json_open(&j, '[');
+    for (int i = 0; i < proof->n_sources; i++) {
+        ls_json_open(&j, '{');
+        ls_json_put_str(&j, "source", ls_corpus_source_name(corpus, i));
+        ls_json_put_int(&j, "train_tokens", ls_corpus_train_tokens(corpus, i));
+        ls_json_put_int(&j, "validation_tokens", ls_corpus_validation_tokens(corpus, i));
+        ls_json_put_int(&j, "windows", proof->sources[i].windows);
+        ls_json_put_int(&j, "whole_epochs", proof->sources[i].epochs);
+        ls_json_put_int(&j, "samples", proof->sources[i].samples);
+        ls_json_close(&j);
+    }
+    ls_json_close(&j);
+    ls_json_close(&j);
+    ls_str_append_char(out, '\n');
+}
+
+static void proof_text(const ls_corpus *corpus, const ls_proof *proof, int64_t sequences,
+                       ls_str *out)
+{
+    for (int i = 0; i < proof->n_sources; i++) {
+        ls_str_printf(out, "%s: ", ls_corpus_source_name(corpus, i));
+        put_count(out, proof->sources[i].windows);
+        ls_str_printf(out, " window%s an epoch, ", proof->sources[i].windows == 1 ? "" : "s");
+        put_count(out, proof->sources[i].samples);
+        ls_str_printf(out, " samples, %lld whole epoch%s\n", (long long)proof->sources[i].epochs,
+                      proof->sources[i].epochs == 1 ? "" : "s");
+    }
+    if (!proof->passed) {
+        ls_str_printf(out, "The order is broken: %s.\n", proof->fault);
+        return;
+    }
+    ls_str_append(out, "In the first ");
+    put_count(out, (proof->positions + sequences - 1) / sequences);
+    ls_str_append(out, " steps no sample is used twice in an epoch, every whole epoch uses each of "
+                       "its samples exactly once,\nand a run that starts at sample ");
+    put_count(out, proof->cut);
+    ls_str_append(out, " meets the same samples as one that walks there.\n");
+}
+
+ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
+{
+    ls_status st = LS_OK;
+    ls_tokenizer *tok = NULL;
+    ls_corpus *corpus = NULL;
+    ls_order *order = ls_mem_alloc(sizeof *order);
+    ls_proof *proof = ls_mem_alloc(sizeof *proof);
+    watch w = watch_begin();
+    char cache[PATH_MAX];
+    ls_str text;
+
+    ls_str_init(&text);
+    if (!order || !proof) {
+        st = LS_ENOMEM;
+        goto out;
+    }
+    snprintf(cache, sizeof cache, "%s/" LS_CORPUS_CACHE, run->out);
+    LS_TRY(st, ls_tokenizer_open(&tok, run->data.tokenizer), out);
+    LS_TRY(st, ls_corpus_open(&corpus, run, tok, cache), out);
+    LS_TRY(st, ls_corpus_order(corpus, (uint64_t)run->train.seed, run->model.context, order), out);
+    int64_t positions = ls_proof_positions(order);
+    if (steps && __builtin_mul_overflow(steps, run->batch.sequences, &positions)) {
+        st = ls_fail(LS_EUSAGE, "%lld steps are too many to walk", (long long)steps);
+        goto out;
+    }
+    st = ls_proof_order(order, positions, show_share, &w, proof);
+    watch_end(&w);
+    if (st != LS_OK)
+        goto out;
+    if (json)
+        proof_json(corpus, proof, &text);
+    else
+        proof_text(corpus, proof, run->batch.sequences, &text);
+    LS_TRY(st, emit(&text), out);
+    if (!proof->passed)
+        st = ls_fail(LS_EFAIL, "the data order is broken: %s", proof->fault);
+out:
+    ls_corpus_close(corpus);
+    ls_tokenizer_free(tok);
+    ls_mem_free(order);
+    ls_mem_free(proof);
+    ls_str_release(&text);
+    return st;
+}
+
+#if __has_include("config/runfile.h")
+static ls_status run_check(const ls_args *args)
+{
+    ls_status st = LS_OK;
+    ls_run run = {.name = NULL};
+    const char *sets[64], *text = ls_args_value(args, "steps");
+    int64_t steps = 0;
+    int n = 0;
+
+    if (text)
+        LS_TRY(st, parse_whole("steps", text, &steps), out);
+    while (n < (int)LS_COUNT(sets) && ls_args_nth(args, "set", n)) {
+        sets[n] = ls_args_nth(args, "set", n);
+        n++;
+    }
+    LS_TRY(st,
+           ls_runfile_load(&run,
+                           &(ls_runfile_source){.path = args->rest[0], .sets = sets, .n_sets = n}),
+           out);
+    st = ls_cmd_data_check(&run, steps, ls_args_has(args, "json"));
+    ls_runfile_release(&run);
+out:
+    return st;
+}
+#endif
+
+/* --- tables ----------------------------------------------------------------------------------- */
+
+#define TOKENIZER_FLAG                                                           \
+    {                                                                            \
+        "tokenizer", 't', "NAME", false, "Tokenizer to use; bytes unless given." \
+    }
+#define JSON_FLAG                                                        \
+    {                                                                    \
+        "json", 0, NULL, false, "Print one JSON object instead of text." \
+    }
+#define END_FLAGS                  \
+    {                              \
+        NULL, 0, NULL, false, NULL \
+    }
+
+static const ls_flag build_flags[] = {
+    TOKENIZER_FLAG,
+    {"out", 'o', "FILE.lst", false, "The shard to write; it appears whole or not at all."},
+    {"field", 0, "NAME", false, "Field of a JSON line that holds the text; text unless given."},
+    {"utf8", 0, "POLICY", false,
+     "What to do with bytes that are not UTF-8: strict stops there, replace puts U+FFFD, bytes "
+     "keeps "
+     "them."},
+    JSON_FLAG,
+    END_FLAGS};
+static const ls_command build = {
+    .name = "build",
+    .summary = "encode text files into one token shard",
+    .arguments = "FILE ...",
+    .least = 1,
+    .most = -1,
+    .about = "Reads .txt files (each is one document) and .jsonl files (each line is one), also "
+             "compressed as .gz or .zst, or \"builtin:stories\", and writes their tokens with an "
+             "index of documents.",
+    .examples = "lineshaft data build --out corpus.lst corpus/*.txt  # every file is a document\n"
+                "lineshaft data build --out web.lst --field body web.jsonl.zst  # every line is\n",
+    .flags = build_flags,
+    .run = run_build};
+
+static const ls_flag inspect_flags[] = {JSON_FLAG, END_FLAGS};
+static const ls_command inspect = {
+    .name = "inspect",
+    .summary = "show what a token shard holds and verify it",
+    .arguments = "FILE.lst",
+    .least = 1,
+    .most = 1,
+    .about =
+        "Prints the header and the beginning of the text, then reads the whole shard: checksums, "
+        "ids, document starts. Exits with an error when anything is wrong.",
+    .examples = "lineshaft data inspect corpus.lst  # header, first words, verdict\n",
+    .flags = inspect_flags,
+    .run = run_inspect};
+
+static const ls_flag token_flags[] = {TOKENIZER_FLAG, END_FLAGS};
+static const ls_command encode = {
+    .name = "encode",
+    .summary = "print the token ids of a text",
+    .arguments = "[FILE]",
+    .least = 0,
+    .most = 1,
+    .about = "Prints one id a line for the bytes of FILE, or of standard input.",
+    .examples = "echo hello | lineshaft data encode  # 104, 101, 108, 108, 111, 10\n",
+    .flags = token_flags,
+    .run = run_encode};
+static const ls_command decode = {
+    .name = "decode",
+    .summary = "print the text of token ids",
+    .arguments = "[FILE]",
+    .least = 0,
+    .most = 1,
+    .about = "Reads ids separated by white space from FILE, or from standard input, and writes "
+             "exactly the bytes that they stand for.",
+    .examples = "lineshaft data encode notes.txt | lineshaft data decode  # notes.txt again\n",
+    .flags = token_flags,
+    .run = run_decode};
+
+#if __has_include("config/runfile.h")
+static const ls_flag check_flags[] = {
+    {"steps", 0, "N", false,
+     "Walk N steps; until every source has finished an epoch unless given."},
+    {"set", 's', "KEY=VALUE", true, "Set an option over the run file."},
+    JSON_FLAG,
+    END_FLAGS};
+static const ls_command check = {
+    .name = "check",
+    .summary = "prove that each sample is used exactly once per epoch",
+    .arguments = "RUN",
+    .least = 1,
+    .most = 1,
+    .about =
+        "Walks the samples of a run with a bitmap per source and epoch, then once more from a "
+        "random place in the middle, and says whether each sample of each epoch was met exactly "
+        "once and whether both walks met the same samples.",
+    .examples = "lineshaft data check run.yaml  # one epoch of every source\n"
+                "lineshaft data check run.yaml --steps 1000 --json  # the first 1000 steps\n",
+    .flags = check_flags,
+    .run = run_check};
+#endif
+
+static const ls_flag stories_flags[] = {
+    {"bytes", 0, "SIZE", false, "How much text, such as 500K or 2M; 2M unless given."},
+    {"seed", 0, "N", false, "Another number gives other stories; 1 unless given."},
+    END_FLAGS};
+static const ls_command stories = {
+    .name = "stories",
+    .summary = "write simple stories to train on",
+    .least = 0,
+    .most = 0,
+    .about =
+        "Writes the text that \"builtin:stories\" stands for: whole stories, with an empty line "
+        "between them, until there is as much as asked for.",
+    .examples = "lineshaft data stories --bytes 2M > stories.txt  # text without a download\n",
+    .flags = stories_flags,
+    .run = run_stories};
+
+static const ls_command *const subs[] = {&build,   &inspect, &encode, &decode,
+#if __has_include("config/runfile.h")
+                                         &check,
+#endif
+                                         &stories, NULL};
+
+const ls_command ls_cmd_data = {
+    .name = "data",
+    .summary = "build, inspect and check training data",
+    .about = "Turns text into token shards, shows what is in them, and proves the order in which a "
+             "run uses its samples.",
+    .examples = "lineshaft data build --out corpus.lst corpus/*.txt  # text to tokens\n"
+                "lineshaft data inspect corpus.lst  # what is in it\n"
+                "lineshaft data check run.yaml  # each sample exactly once per epoch\n",
+    .subs = subs};

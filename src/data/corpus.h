@@ -1,0 +1,76 @@
+/* corpus.h -- what a run trains on: its sources as tokens, each cut into training and validation.
+ *
+ * Each entry of data.text or data.shards is one source; an entry that is a pattern joins all its
+ * files, in the order of their names. Text is encoded once into a shard in cache_dir and that shard
+ * is used again as long as files, tokenizer and settings stay the same. The last data.validation of
+ * a source's tokens are for validation, the rest for training; no window lies in both. Read-only
+ * after opening, so threads may share it. */
+#pragma once
+#include "config/run.h"
+#include "data/order.h"
+#include "data/shard.h"
+#include "data/source.h"
+
+LS_C_BEGIN
+
+typedef struct ls_corpus ls_corpus;
+
+#define LS_CORPUS_CACHE "data" /* folder of cached shards in a run's folder */
+
+/* Build or open what run->data names; the folder cache_dir is made when text has to be encoded.
+ * LS_EIO: a file is missing. LS_EDATA: no text, text shorter than the context, a damaged shard, a
+ * shard of another tokenizer. LS_EUSAGE: settings that contradict each other. */
+ls_status ls_corpus_open(ls_corpus **out, const ls_run *run, const ls_tokenizer *tok,
+                         const char *cache_dir);
+void ls_corpus_close(ls_corpus *corpus); /* NULL is allowed */
+
+int ls_corpus_sources(const ls_corpus *corpus);
+const char *ls_corpus_source_name(const ls_corpus *corpus, int source); /* as the run file has it */
+int64_t ls_corpus_train_tokens(const ls_corpus *corpus, int source);
+int64_t ls_corpus_validation_tokens(const ls_corpus *corpus, int source);
+int64_t ls_corpus_documents(const ls_corpus *corpus, int source);
+/* Shards that this open had to build. */
+int ls_corpus_built(const ls_corpus *corpus);
+
+/* The order of this corpus's training windows for a seed and a window length. */
+ls_status ls_corpus_order(const ls_corpus *corpus, uint64_t seed, int64_t T, ls_order *order_out);
+
+/* n tokens of a source from token number first on. LS_EDATA: the shard is damaged there. */
+ls_status ls_corpus_read(const ls_corpus *corpus, int source, int64_t first, int64_t n,
+                         int32_t *ids_out);
+
+/* For each of n positions from token first on: the first position (0 is first itself) of its
+ * document. What attention needs so that documents do not see each other. */
+void ls_corpus_starts(const ls_corpus *corpus, int source, int64_t first, int64_t n,
+                      int32_t *start_out);
+
+/* Validation windows of T tokens, over all sources: fixed, side by side, in order. To use only some
+ * of them, take the numbers that ls_order_spread() gives. 0 when data.validation is 0. */
+int64_t ls_corpus_validation_windows(const ls_corpus *corpus, int64_t T);
+ls_status ls_corpus_validation(const ls_corpus *corpus, int64_t index, int64_t T,
+                               int32_t *tokens_out, int32_t *targets_out);
+/* Document starts of the same window, as ls_corpus_starts() gives them. */
+void ls_corpus_validation_starts(const ls_corpus *corpus, int64_t index, int64_t T,
+                                 int32_t *start_out);
+
+/* --- building one shard out of files -----------------------------------------------------------
+ */
+
+typedef struct ls_corpus_build_args {
+    const char *out;          /* path of the shard */
+    const char *const *files; /* sources, see data/source.h; not patterns */
+    int n_files;
+    const char *name;  /* what the shard says it was made of */
+    const char *field; /* NULL: "text" */
+    ls_utf8_policy utf8;
+    const ls_tokenizer *tok;
+    ls_hash key; /* see ls_shard.key */
+    /* Called now and then with the bytes of text read so far; NULL: nobody watches. */
+    void (*progress)(void *context, const char *file, int64_t bytes);
+    void *context;
+} ls_corpus_build_args;
+
+/* LS_EDATA when the files hold no text; nothing is written then, nor on any other failure. */
+ls_status ls_corpus_build(const ls_corpus_build_args *args);
+
+LS_C_END

@@ -1,0 +1,47 @@
+/* loader.h -- the batches of a run, step after step, prepared ahead of time.
+ *
+ * One thread fills a ring of buffers with the samples that data/order.h names; the trainer takes
+ * them in order. Memory is allocated once, at open; a step touches no heap. One caller at a time.
+ */
+#pragma once
+#include "data/corpus.h"
+
+LS_C_BEGIN
+
+typedef struct ls_loader ls_loader;
+
+typedef struct ls_loader_args {
+    const ls_corpus *corpus; /* borrowed until close */
+    uint64_t seed;
+    int64_t T;          /* tokens of a sequence */
+    int64_t sequences;  /* of one step */
+    int64_t first_step; /* the step whose batch comes first */
+    bool isolate;       /* fill in ls_batch.start */
+    int depth;          /* buffers in the ring, at least 2; 0: 2 */
+} ls_loader_args;
+
+typedef struct ls_batch {
+    int64_t step;
+    int64_t B, T;
+    const int32_t *tokens;  /* [B, T] */
+    const int32_t *targets; /* [B, T]: the token after each */
+    const int32_t *start; /* [B, T]: first position of the token's document; NULL unless isolate */
+} ls_batch;
+
+/* Start preparing. LS_ENOMEM, LS_EFAIL (no thread), or what ls_corpus_order() says. */
+ls_status ls_loader_open(ls_loader **out, const ls_loader_args *args);
+/* Stop the thread and give everything back. NULL is allowed. */
+void ls_loader_close(ls_loader *loader);
+
+/* The batch of the next step, valid until the next call or close. LS_EDEADLINE: it was not ready by
+ * deadline_ns (of ls_time_now_ns()); asking again is allowed. A failure of the thread comes out
+ * here and stays. */
+ls_status ls_loader_next(ls_loader *loader, int64_t deadline_ns, const ls_batch **batch_out);
+
+/* Time that callers of ls_loader_next() have spent waiting, in all. */
+int64_t ls_loader_waited_ns(const ls_loader *loader);
+
+/* Bytes that open will allocate for batches. */
+int64_t ls_loader_bytes(const ls_loader_args *args);
+
+LS_C_END

@@ -1,0 +1,32 @@
+/* shard_impl.h -- the header of a shard as it lies in the file; for the data room only.
+ *
+ * Little endian, no padding. The tokens follow at tokens_at, the document starts (8 bytes each) at
+ * starts_at, the next multiple of 8; the file ends right after them. */
+#pragma once
+#include "data/shard.h"
+#include <assert.h>
+
+#define LS_SHARD_MAGIC "LSTOKENS"
+
+typedef struct ls_shard_header {
+    char magic[8];
+    uint32_t version, header_bytes, width, vocab;
+    uint64_t tokens, documents, tokens_at, starts_at;
+    ls_hash tokenizer_hash, source_hash, tokens_hash, starts_hash, key;
+    int32_t separator;
+    uint32_t reserved0; /* 0 */
+    char tokenizer[LS_SHARD_TOKENIZER];
+    char source[LS_SHARD_SOURCE];
+    unsigned char reserved[40]; /* 0 */
+    uint32_t reserved1;         /* 0 */
+    uint32_t crc;               /* CRC32C of everything before it */
+} ls_shard_header;
+
+static_assert(sizeof(ls_shard_header) == LS_SHARD_HEADER, "the header has no padding");
+static_assert(offsetof(ls_shard_header, crc) == LS_SHARD_HEADER - 4, "the checksum comes last");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as they are");
+
+static inline uint64_t ls_shard_starts_at(uint64_t tokens, uint64_t width)
+{
+    return (LS_SHARD_HEADER + tokens * width + 7) / 8 * 8;
+}

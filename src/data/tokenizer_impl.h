@@ -1,0 +1,25 @@
+/* tokenizer_impl.h -- what a kind of tokenizer supplies; for the data room only. */
+#pragma once
+#include "data/tokenizer.h"
+
+typedef struct ls_tokenizer_kind {
+    /* Whether a name in a run file means this kind. */
+    bool (*claims)(const char *name);
+    /* Fill name, vocab, separator, hash and state; the caller calls close when it fails. */
+    ls_status (*open)(ls_tokenizer *tok, const char *name);
+    void (*close)(ls_tokenizer *tok); /* release state, half-built too; NULL: nothing to do */
+    ls_status (*encode)(const ls_tokenizer *tok, const unsigned char *bytes, size_t len,
+                        ls_tokens *out);
+    /* The bytes of a valid id, borrowed from the tokenizer. */
+    const unsigned char *(*piece)(const ls_tokenizer *tok, int32_t id, size_t *len_out);
+} ls_tokenizer_kind;
+
+struct ls_tokenizer {
+    const ls_tokenizer_kind *kind;
+    char name[64];
+    int32_t vocab, separator;
+    ls_hash hash;
+    void *state; /* the kind's own, owned */
+};
+
+extern const ls_tokenizer_kind ls_tokenizer_bytes;
