@@ -1,0 +1,372 @@
+/* check.c -- what options mean together.
+ *
+ * First every auto that follows from other options is worked out, then the contradictions are
+ * looked for on the final values, so that a default and a given value can contradict each other and
+ * the message still names both. A check says which two keys disagree, their values, where each was
+ * written and what would be right. */
+#include "config/check.h"
+
+#include "config/explain.h"
+#include "config/value.h"
+#include "base/file.h"
+#include <limits.h>
+#include <unistd.h>
+
+/* Rows of one matrix product beyond which a CPU gains nothing, while activations keep growing. */
+enum { CALL_TOKENS = 4096, LEAF_MOST = 8, DEFAULT_STEPS = 1000, WARMUP_MOST = 100 };
+
+static const ls_option *row_of(const char *key)
+{
+    const ls_option *row = ls_option_find(key);
+
+    LS_BUG_IF(!row, "no option \"%s\"", key);
+    return row;
+}
+
+static const ls_run_origin *origin_of(const ls_run *run, const char *key)
+{
+    return ls_explain_origin(run, row_of(key));
+}
+
+/* --- autos ------------------------------------------------------------------------------------ */
+
+int64_t ls_check_horizon(const ls_run *run)
+{
+    int64_t per_step = run->batch.sequences * run->model.context;
+    int64_t by_tokens = run->train.tokens / per_step + (run->train.tokens % per_step != 0);
+
+    if (run->train.steps == 0)
+        return by_tokens;
+    return by_tokens ? ls_min_i64(by_tokens, run->train.steps) : run->train.steps;
+}
+
+static bool take_auto(ls_run *run, const char *key)
+{
+    const ls_option *row = row_of(key);
+
+    if (!ls_value_is_auto(row, run))
+        return false;
+    run->origins[ls_option_index(row)].automatic = true;
+    return true;
+}
+
+static ls_status resolve_names(ls_run *run)
+{
+    if (take_auto(run, "name")) {
+        const char *slash = strrchr(run->path, '/');
+        const char *base = run->path[0] == '<' ? "run" : slash ? slash + 1 : run->path;
+        char *name = ls_arena_strdup(&run->arena, base);
+        if (!name)
+            return LS_ENOMEM;
+        char *dot = strrchr(name, '.');
+        if (dot && dot != name && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
+            *dot = '\0';
+        run->name = name;
+    }
+    if (take_auto(run, "out")) {
+        run->out = ls_arena_printf(&run->arena, "runs/%s", run->name);
+        if (!run->out)
+            return LS_ENOMEM;
+    }
+    return LS_OK;
+}
+
+/* All leaves when they fit a call, otherwise the largest power of two that does. */
+static int64_t pick_group(const ls_run *run)
+{
+    int64_t leaves = run->batch.sequences / run->batch.leaf;
+    int64_t tokens = run->batch.leaf * run->model.context;
+    int64_t group = 1;
+
+    if (leaves * tokens <= CALL_TOKENS)
+        return leaves;
+    while (group * 2 < leaves && group * 2 * tokens <= CALL_TOKENS)
+        group *= 2;
+    return group;
+}
+
+ls_status ls_check_resolve(ls_run *run)
+{
+    ls_status st = LS_OK;
+
+    LS_TRY(st, resolve_names(run), out);
+    if (take_auto(run, "model.mlp"))
+        run->model.mlp = 4 * run->model.width;
+    if (take_auto(run, "batch.leaf")) {
+        run->batch.leaf = ls_min_i64(LEAF_MOST, run->batch.sequences);
+        while (run->batch.sequences % run->batch.leaf)
+            run->batch.leaf--;
+    }
+    if (take_auto(run, "batch.group"))
+        run->batch.group = pick_group(run);
+    if (take_auto(run, "train.steps"))
+        run->train.steps = run->train.tokens || run->train.seconds > 0 || run->train.target_loss > 0
+                               ? 0
+                               : DEFAULT_STEPS;
+    if (take_auto(run, "train.min_lr"))
+        run->train.min_lr = run->train.lr / 10;
+    if (take_auto(run, "train.warmup"))
+        run->train.warmup = ls_min_i64(ls_check_horizon(run) / 20, WARMUP_MOST);
+    if (take_auto(run, "train.decay"))
+        run->train.decay = ls_check_horizon(run) / 5;
+out:
+    return st;
+}
+
+/* --- contradictions --------------------------------------------------------------------------- */
+
+/* "key is value", with a long value shortened. */
+static void say(const ls_run *run, const char *key, char *out, size_t cap)
+{
+    ls_str text;
+
+    ls_str_init(&text);
+    ls_value_print(row_of(key), run, &text);
+    if (text.len > 40)
+        snprintf(out, cap, "%s is %.36s...", key, text.p);
+    else
+        snprintf(out, cap, "%s is %s", key, text.p);
+    ls_str_release(&text);
+}
+
+/* "run.yaml:3:9: a is 12 but b is 5 (run.yaml:3:24): why". The key that somebody wrote comes first.
+ */
+static ls_status clash(const ls_run *run, const char *a, const char *b, const char *why)
+{
+    char a_is[128], b_is[128];
+    const ls_run_origin *first = origin_of(run, a), *second = origin_of(run, b);
+
+    if (first->source == LS_RUN_DEFAULT && second->source != LS_RUN_DEFAULT) {
+        const char *key = a;
+        const ls_run_origin *origin = first;
+        a = b, b = key;
+        first = second, second = origin;
+    }
+    say(run, a, a_is, sizeof a_is);
+    say(run, b, b_is, sizeof b_is);
+    return ls_fail(LS_EUSAGE, "%s: %s but %s (%s): %s",
+                   first->source == LS_RUN_DEFAULT ? run->path : first->where, a_is, b_is,
+                   second->where, why);
+}
+
+static ls_status check_name(const ls_run *run)
+{
+    const char *where = origin_of(run, "name")->where;
+    char quoted[64];
+    bool bad = !*run->name || run->name[0] == '.' || strlen(run->name) > 200;
+
+    for (const char *p = run->name; *p; p++)
+        bad |= *p == '/' || (unsigned char)*p < 0x20 || *p == 0x7f;
+    if (bad) {
+        ls_value_quote(run->name, quoted, sizeof quoted);
+        ls_fail(LS_EUSAGE, "%s: name %s cannot name a folder",
+                origin_of(run, "name")->automatic ? run->path : where, quoted);
+        ls_err_hint("Use letters, digits, dashes and underscores, or set name in the run file.");
+        return LS_EUSAGE;
+    }
+    if (!*run->out)
+        return ls_fail(LS_EUSAGE, "%s: out is empty", origin_of(run, "out")->where);
+    return LS_OK;
+}
+
+static ls_status check_model(const ls_run *run)
+{
+    ls_status st;
+    int64_t heads = run->model.heads;
+
+    if (run->model.width % heads == 0)
+        return LS_OK;
+    st = clash(run, "model.width", "model.heads", "the heads must divide the width");
+    ls_err_hint("A width of %lld or %lld fits %lld heads.",
+                (long long)ls_max_i64(heads, run->model.width / heads * heads),
+                (long long)((run->model.width / heads + 1) * heads), (long long)heads);
+    return st;
+}
+
+static void hint_divisors(int64_t n)
+{
+    ls_str list;
+    int shown = 0;
+
+    ls_str_init(&list);
+    for (int64_t d = 1; d <= n && shown < 16; d++)
+        if (n % d == 0)
+            ls_str_printf(&list, "%s%lld", shown++ ? ", " : "", (long long)d);
+    ls_err_hint("Leaves that divide %lld: %s%s.", (long long)n, list.p,
+                shown == 16 ? " and more" : "");
+    ls_str_release(&list);
+}
+
+static ls_status check_batch(const ls_run *run)
+{
+    int64_t leaves, group = run->batch.group;
+    ls_status st;
+
+    if (run->batch.sequences % run->batch.leaf) {
+        st = clash(run, "batch.sequences", "batch.leaf", "the leaf must divide the batch");
+        hint_divisors(run->batch.sequences);
+        return st;
+    }
+    leaves = run->batch.sequences / run->batch.leaf;
+    if ((group & (group - 1)) == 0 || group >= leaves)
+        return LS_OK;
+    st = ls_fail(LS_EUSAGE,
+                 "%s: batch.group is %lld, which is neither a power of two nor all %lld leaves",
+                 origin_of(run, "batch.group")->where, (long long)group, (long long)leaves);
+    ls_err_hint("Gradients are summed along a binary tree over leaves, so a call must compute "
+                "whole branches; auto always fits.");
+    return st;
+}
+
+static ls_status check_sources(const ls_run *run)
+{
+    ls_status st = LS_OK;
+    int texts = run->data.text.count, shards = run->data.shards.count;
+
+    if (texts == 0 && shards == 0) {
+        ls_fail(LS_EUSAGE, "%s: neither data.text nor data.shards is given", run->path);
+        ls_err_hint("Say what to train on, for instance data: {text: [corpus/*.txt]}.");
+        return LS_EUSAGE;
+    }
+    if (texts && shards) {
+        st = clash(run, "data.text", "data.shards", "only one of them can be given");
+        ls_err_hint("Keep one; --set data.text=[] empties the other for one run.");
+        return st;
+    }
+    if (run->data.weights.count && run->data.weights.count != texts + shards)
+        return clash(run, "data.weights", texts ? "data.text" : "data.shards",
+                     "there must be one weight per entry");
+    return LS_OK;
+}
+
+/* The option that ends the run first. */
+static const char *horizon_key(const ls_run *run)
+{
+    return run->train.steps && ls_check_horizon(run) == run->train.steps ? "train.steps"
+                                                                         : "train.tokens";
+}
+
+static ls_status check_end(const ls_run *run)
+{
+    ls_status st;
+
+    if (run->train.target_loss > 0 && run->data.validation == 0)
+        return clash(run, "train.target_loss", "data.validation",
+                     "without validation text the loss cannot be measured");
+    if (run->train.steps == 0 && run->train.tokens == 0 && run->train.seconds == 0 &&
+        run->train.target_loss == 0) {
+        st = ls_fail(LS_EUSAGE, "%s: train.steps is 0 and no other end of the run is set",
+                     origin_of(run, "train.steps")->where);
+        ls_err_hint("Set train.steps, train.tokens, train.seconds or train.target_loss.");
+        return st;
+    }
+    if (ls_check_horizon(run) == 0 && run->train.schedule != LS_SCHEDULE_CONSTANT) {
+        st = clash(run, "train.schedule", "train.steps",
+                   "this schedule must know how many steps there will be");
+        ls_err_hint("Set train.steps or train.tokens as well, or take schedule: constant.");
+        return st;
+    }
+    return LS_OK;
+}
+
+static ls_status check_rate(const ls_run *run)
+{
+    int64_t horizon = ls_check_horizon(run);
+    ls_status st;
+
+    if (run->train.min_lr > run->train.lr)
+        return clash(run, "train.min_lr", "train.lr", "the schedule must not end above its top");
+    if (horizon && run->train.warmup > horizon)
+        return clash(run, "train.warmup", horizon_key(run), "warm-up must end before the run does");
+    if (run->train.schedule == LS_SCHEDULE_WSD && run->train.warmup + run->train.decay > horizon) {
+        st = clash(run, "train.decay", horizon_key(run),
+                   "warm-up and decay together are longer than the run");
+        ls_err_hint("There are %lld steps, and warm-up takes %lld of them.", (long long)horizon,
+                    (long long)run->train.warmup);
+        return st;
+    }
+    return LS_OK;
+}
+
+/* --- files ------------------------------------------------------------------------------------ */
+
+static ls_status check_pattern(const char *where, const char *key, const char *pattern)
+{
+    ls_status st = LS_OK;
+    char quoted[64], here[PATH_MAX];
+    ls_str names;
+    int count = 0;
+
+    ls_str_init(&names);
+    ls_value_quote(pattern, quoted, sizeof quoted);
+    st = ls_file_glob(pattern, &names, &count);
+    if (st == LS_ENOMEM)
+        goto out;
+    if (st != LS_OK) {
+        st = ls_fail(LS_EUSAGE, "%s: %s: no file matches %s", where, key, quoted);
+        if (pattern[0] != '/' && getcwd(here, sizeof here))
+            ls_err_hint("Relative paths start at the current folder, \"%.200s\".", here);
+        goto out;
+    }
+    const char *name = names.p;
+    for (int i = 0; i < count; i++, name += strlen(name) + 1) {
+        if (!ls_file_is_dir(name))
+            continue;
+        ls_value_quote(name, quoted, sizeof quoted);
+        st = ls_fail(LS_EUSAGE, "%s: %s: %s is a folder", where, key, quoted);
+        ls_err_hint("Name the files in it, as in folder/*.txt.");
+        goto out;
+    }
+out:
+    ls_str_release(&names);
+    return st;
+}
+
+static ls_status check_list(const ls_run *run, const char *key, const ls_run_list *list)
+{
+    ls_status st = LS_OK;
+    const ls_run_origin *origin = origin_of(run, key);
+
+    for (int i = 0; i < list->count; i++) {
+        if (strncmp(list->items[i], "builtin:", 8) == 0)
+            continue;
+        LS_TRY(st,
+               check_pattern(origin->items ? origin->items[i] : origin->where, key, list->items[i]),
+               out);
+    }
+out:
+    return st;
+}
+
+static ls_status check_files(const ls_run *run)
+{
+    ls_status st = LS_OK;
+    char quoted[64];
+
+    LS_TRY(st, check_list(run, "data.text", &run->data.text), out);
+    LS_TRY(st, check_list(run, "data.shards", &run->data.shards), out);
+    if (ls_file_exists(run->out) && !ls_file_is_dir(run->out)) {
+        const ls_run_origin *origin = origin_of(run, "out");
+        ls_value_quote(run->out, quoted, sizeof quoted);
+        st = ls_fail(LS_EUSAGE, "%s: out: %s is a file, not a folder",
+                     origin->source == LS_RUN_DEFAULT ? run->path : origin->where, quoted);
+    }
+out:
+    return st;
+}
+
+ls_status ls_check_run(const ls_run *run, bool with_files)
+{
+    ls_status st = LS_OK;
+
+    LS_TRY(st, check_name(run), out);
+    LS_TRY(st, check_model(run), out);
+    LS_TRY(st, check_batch(run), out);
+    LS_TRY(st, check_sources(run), out);
+    LS_TRY(st, check_end(run), out);
+    LS_TRY(st, check_rate(run), out);
+    if (with_files)
+        LS_TRY(st, check_files(run), out);
+out:
+    return st;
+}

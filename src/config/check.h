@@ -1,0 +1,21 @@
+/* check.h -- what options mean together: working out autos, finding contradictions. */
+#pragma once
+#include "base/err.h"
+#include "config/run.h"
+
+LS_C_BEGIN
+
+/* Replace each auto that other options determine (name, out, leaf, mlp, min_lr ...). What needs
+ * the tokenizer or the machine stays LS_RUN_AUTO: model.vocab, mesh.dp, eval.sequences,
+ * device.threads. */
+ls_status ls_check_resolve(ls_run *run);
+
+/* LS_EUSAGE when options contradict each other; the message names both with their places.
+ * with_files: also look for the files that data and out name. */
+ls_status ls_check_run(const ls_run *run, bool with_files);
+
+/* Steps after which train.steps or train.tokens ends the run, whichever is first; 0: neither is
+ * set. This is the length that schedules stretch over. */
+int64_t ls_check_horizon(const ls_run *run);
+
+LS_C_END

@@ -1,0 +1,183 @@
+/* explain.c -- the run as text: a table with origins, JSON, a run file, a list of differences.
+ *
+ * Values are compared and hashed as their printed text, because that text reads back to the same
+ * value: there is one notion of equality, the one a user sees. */
+#include "config/explain.h"
+
+#include "base/json.h"
+#include "config/value.h"
+
+const ls_run_origin *ls_explain_origin(const ls_run *run, const ls_option *row)
+{
+    return &run->origins[ls_option_index(row)];
+}
+
+/* "run.yaml:3:9", "default", "auto, default: 4 times model.width". */
+static void print_origin(const ls_run *run, const ls_option *row, ls_str *out)
+{
+    const ls_run_origin *origin = ls_explain_origin(run, row);
+
+    if (origin->automatic || ls_value_is_auto(row, run))
+        ls_str_printf(out, "%s (auto: %s)", origin->where, row->when_auto);
+    else
+        ls_str_append(out, origin->where);
+}
+
+static bool is_wanted(const ls_option *row, const char *const *keys, int n_keys)
+{
+    for (int i = 0; i < n_keys; i++)
+        if (strcmp(row->key, keys[i]) == 0 || (*keys[i] && ls_option_in(row, keys[i])))
+            return true;
+    return n_keys == 0;
+}
+
+static ls_status check_keys(const char *const *keys, int n_keys)
+{
+    for (int i = 0; i < n_keys; i++) {
+        char quoted[64], section[64];
+        ls_str hint;
+
+        if (ls_option_find(keys[i]) || ls_option_find_section(keys[i]))
+            continue;
+        ls_value_quote(keys[i], quoted, sizeof quoted);
+        ls_fail(LS_EUSAGE, "there is no option %s", quoted);
+        snprintf(section, sizeof section, "%.*s", (int)strcspn(keys[i], "."), keys[i]);
+        bool inside = strchr(keys[i], '.') && ls_option_find_section(section);
+        ls_str_init(&hint);
+        ls_option_suggest(inside ? section : "", inside ? strchr(keys[i], '.') + 1 : keys[i],
+                          &hint);
+        ls_err_hint("%s", hint.p);
+        ls_str_release(&hint);
+        return LS_EUSAGE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_explain_table(const ls_run *run, const char *const *keys, int n_keys, ls_str *out)
+{
+    ls_status st = LS_OK;
+    int key_width = 0, value_width = 0;
+    ls_str value;
+
+    ls_str_init(&value);
+    LS_TRY(st, check_keys(keys, n_keys), out);
+    for (int i = 0; i < ls_option_count; i++) {
+        if (!is_wanted(&ls_options[i], keys, n_keys))
+            continue;
+        ls_str_clear(&value);
+        ls_value_print(&ls_options[i], run, &value);
+        key_width = (int)ls_max_i64(key_width, (int64_t)strlen(ls_options[i].key));
+        /* One long list must not push all origins off the screen. */
+        if (value.len <= 40)
+            value_width = (int)ls_max_i64(value_width, (int64_t)value.len);
+    }
+    for (int i = 0; i < ls_option_count; i++) {
+        if (!is_wanted(&ls_options[i], keys, n_keys))
+            continue;
+        ls_str_clear(&value);
+        ls_value_print(&ls_options[i], run, &value);
+        ls_str_printf(out, "%-*s  %-*s  ", key_width, ls_options[i].key, value_width, value.p);
+        print_origin(run, &ls_options[i], out);
+        ls_str_append_char(out, '\n');
+    }
+    LS_TRY(st, ls_str_status(&value), out);
+    st = ls_str_status(out);
+out:
+    ls_str_release(&value);
+    return st;
+}
+
+ls_status ls_explain_json(const ls_run *run, const char *const *keys, int n_keys, ls_str *out)
+{
+    static const char *const sources[] = {"default", "file", "environment", "set"};
+    ls_status st = LS_OK;
+    ls_json json;
+
+    LS_TRY(st, check_keys(keys, n_keys), out);
+    ls_json_begin(&json, out);
+    ls_json_open(&json, '{');
+    ls_json_put_str(&json, "run", run->path);
+    ls_json_key(&json, "settings");
+    ls_json_open(&json, '{');
+    for (int i = 0; i < ls_option_count; i++) {
+        const ls_option *row = &ls_options[i];
+        if (!is_wanted(row, keys, n_keys))
+            continue;
+        ls_json_key(&json, row->key);
+        ls_json_open(&json, '{');
+        ls_json_key(&json, "value");
+        ls_value_json(row, run, &json);
+        ls_json_put_str(&json, "origin", sources[run->origins[i].source]);
+        ls_json_put_str(&json, "where", run->origins[i].where);
+        ls_json_put_bool(&json, "auto", run->origins[i].automatic || ls_value_is_auto(row, run));
+        ls_json_close(&json);
+    }
+    ls_json_close(&json);
+    ls_json_close(&json);
+    ls_str_append_char(out, '\n');
+    st = ls_str_status(out);
+out:
+    return st;
+}
+
+void ls_explain_yaml(const ls_run *run, ls_str *out)
+{
+    const char *section = "";
+
+    for (int i = 0; i < ls_option_count; i++) {
+        const ls_option *row = &ls_options[i];
+        const char *leaf = ls_option_leaf(row);
+        bool inside = leaf != row->key;
+        size_t n = (size_t)(leaf - row->key); /* "batch." */
+
+        if (inside && strncmp(section, row->key, n) != 0)
+            ls_str_printf(out, "%.*s:\n", (int)n - 1, row->key);
+        section = inside ? row->key : "";
+        ls_str_printf(out, "%s%s: ", inside ? "  " : "", leaf);
+        ls_value_print(row, run, out);
+        ls_str_append_char(out, '\n');
+    }
+}
+
+int ls_explain_diff(const ls_run *a, const ls_run *b, ls_str *text)
+{
+    int fixed = 0;
+    ls_str va, vb;
+
+    ls_str_init(&va);
+    ls_str_init(&vb);
+    for (int i = 0; i < ls_option_count; i++) {
+        ls_str_clear(&va);
+        ls_str_clear(&vb);
+        ls_value_print(&ls_options[i], a, &va);
+        ls_value_print(&ls_options[i], b, &vb);
+        if (strcmp(va.p, vb.p) == 0)
+            continue;
+        fixed += ls_options[i].fixed;
+        ls_str_printf(text, "%s: %s -> %s%s\n", ls_options[i].key, va.p, vb.p,
+                      ls_options[i].fixed ? " (cannot change on resume)" : "");
+    }
+    ls_str_release(&va);
+    ls_str_release(&vb);
+    return fixed;
+}
+
+ls_status ls_explain_hash(const ls_run *run, ls_hash *hash_out)
+{
+    ls_status st = LS_OK;
+    ls_str text;
+
+    ls_str_init(&text);
+    for (int i = 0; i < ls_option_count; i++) {
+        if (!ls_options[i].fixed)
+            continue;
+        ls_str_printf(&text, "%s: ", ls_options[i].key);
+        ls_value_print(&ls_options[i], run, &text);
+        ls_str_append_char(&text, '\n');
+    }
+    LS_TRY(st, ls_str_status(&text), out);
+    *hash_out = ls_hash_bytes(text.p, text.len);
+out:
+    ls_str_release(&text);
+    return st;
+}

@@ -1,0 +1,701 @@
+/* option.c -- the table of options, and looking things up in it.
+ *
+ * Everything a user may write in a run file is one row here. A new setting is a field in run.h and
+ * a row; parser, documentation, schema and completion follow by themselves. Defaults are written as
+ * text and go through the same parser as a user's value, so a default cannot be out of range
+ * without a test noticing. */
+#include "config/option.h"
+
+#include <ctype.h>
+#include <math.h>
+
+#define AT(field) offsetof(ls_run, field)
+#define ONE_PROCESS "this version runs one process"
+
+const ls_option_section ls_option_sections[] = {
+    {"model", "The network: its family and its size."},
+    {"data", "What the model reads."},
+    {"batch", "How many sequences make one step, and how they are cut into pieces of work."},
+    {"train", "How long and how the weights are changed."},
+    {"mesh", "How the work is spread over processes."},
+    {"checkpoint", "When the state of the run is saved."},
+    {"eval", "How the run is judged on text it does not train on."},
+    {"device", "What the run computes on."},
+};
+const int ls_option_section_count = (int)LS_COUNT(ls_option_sections);
+
+const ls_option ls_options[] = {
+    {.key = "name",
+     .type = LS_OPTION_STRING,
+     .preset = "auto",
+     .when_auto = "the run file's name without .yaml",
+     .doc = "Name of the run; it becomes the name of the run folder.",
+     .offset = AT(name)},
+    {.key = "out",
+     .type = LS_OPTION_STRING,
+     .preset = "auto",
+     .when_auto = "runs/ and the name of the run",
+     .doc = "Run folder: logs and checkpoints go there. A relative path starts at the current "
+            "folder.",
+     .offset = AT(out)},
+
+    {.key = "model.family",
+     .type = LS_OPTION_ENUM,
+     .preset = "gpt2",
+     .names = {"gpt2"},
+     .limit = "this version builds gpt2 only",
+     .doc = "Architecture of the network.",
+     .offset = AT(model.family),
+     .fixed = true},
+    {.key = "model.layers",
+     .type = LS_OPTION_INT,
+     .least = 1,
+     .most = 1000,
+     .doc = "Transformer blocks. Memory and time grow in proportion.",
+     .offset = AT(model.layers),
+     .fixed = true},
+    {.key = "model.width",
+     .type = LS_OPTION_INT,
+     .least = 1,
+     .most = 65536,
+     .doc = "Size of each token's vector. Weights and time grow with its square.",
+     .offset = AT(model.width),
+     .fixed = true},
+    {.key = "model.heads",
+     .type = LS_OPTION_INT,
+     .least = 1,
+     .most = 1024,
+     .doc = "Attention heads; they must divide the width.",
+     .offset = AT(model.heads),
+     .fixed = true},
+    {.key = "model.context",
+     .type = LS_OPTION_INT,
+     .least = 1,
+     .most = 1048576,
+     .unit = "tokens",
+     .doc = "Tokens of one sequence: how far back the model sees. Attention time grows with its "
+            "square.",
+     .offset = AT(model.context),
+     .fixed = true},
+    {.key = "model.mlp",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 1048576,
+     .when_auto = "4 times model.width",
+     .doc = "Inner width of the feed-forward layers.",
+     .offset = AT(model.mlp),
+     .fixed = true},
+    {.key = "model.vocab",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 2,
+     .most = 16777216,
+     .unit = "tokens",
+     .when_auto = "the size of the tokenizer",
+     .doc = "Rows of the embedding; a number above the tokenizer's size leaves rows unused.",
+     .offset = AT(model.vocab),
+     .fixed = true},
+    {.key = "model.dropout",
+     .type = LS_OPTION_FLOAT,
+     .preset = "0",
+     .least = 0,
+     .most = 1,
+     .below = true,
+     .doc = "Share of activations set to zero while training, against learning a small text by "
+            "heart.",
+     .offset = AT(model.dropout),
+     .fixed = true},
+    {.key = "model.init_std",
+     .type = LS_OPTION_FLOAT,
+     .preset = "0.02",
+     .least = 0,
+     .above = true,
+     .most = 1,
+     .doc = "Standard deviation of the initial weights.",
+     .offset = AT(model.init_std),
+     .fixed = true},
+
+    {.key = "data.text",
+     .type = LS_OPTION_STRINGS,
+     .preset = "[]",
+     .doc = "Text to train on: files, patterns such as corpus/*.txt, or builtin:stories; .txt and "
+            ".jsonl, also .gz and .zst. Relative paths start at the current folder. Give this or "
+            "data.shards.",
+     .offset = AT(data.text),
+     .fixed = true},
+    {.key = "data.shards",
+     .type = LS_OPTION_STRINGS,
+     .preset = "[]",
+     .doc = "Token shards (.lst) made by `lineshaft data build`, instead of text: nothing is left "
+            "to tokenize at the start.",
+     .offset = AT(data.shards),
+     .fixed = true},
+    {.key = "data.weights",
+     .type = LS_OPTION_FLOATS,
+     .preset = "[]",
+     .least = 0,
+     .above = true,
+     .most = HUGE_VAL,
+     .doc = "Shares of a mixture, one per entry of data.text or data.shards; they need not add up "
+            "to 1. Empty: by size.",
+     .offset = AT(data.weights),
+     .fixed = true},
+    {.key = "data.tokenizer",
+     .type = LS_OPTION_STRING,
+     .preset = "bytes",
+     .names = {"bytes"},
+     .limit = "this version has the bytes tokenizer only",
+     .doc = "How text becomes tokens; bytes: each byte is one.",
+     .offset = AT(data.tokenizer),
+     .fixed = true},
+    {.key = "data.field",
+     .type = LS_OPTION_STRING,
+     .preset = "text",
+     .doc = "Field of a .jsonl line that holds the text.",
+     .offset = AT(data.field),
+     .fixed = true},
+    {.key = "data.validation",
+     .type = LS_OPTION_FLOAT,
+     .preset = "10%",
+     .least = 0,
+     .most = 0.9,
+     .doc = "Share of the tokens at the end of each source that is kept for validation and never "
+            "trained on.",
+     .offset = AT(data.validation),
+     .fixed = true},
+    {.key = "data.isolate",
+     .type = LS_OPTION_BOOL,
+     .preset = "false",
+     .doc = "Tokens see only tokens of their own document.",
+     .offset = AT(data.isolate),
+     .fixed = true},
+    {.key = "data.shuffle",
+     .type = LS_OPTION_BOOL,
+     .preset = "true",
+     .doc = "Read the sequences in a random order, a new one each epoch; costs no memory.",
+     .offset = AT(data.shuffle),
+     .fixed = true},
+
+    {.key = "batch.sequences",
+     .type = LS_OPTION_INT,
+     .preset = "16",
+     .least = 1,
+     .most = 1048576,
+     .unit = "sequences",
+     .doc = "Global batch: sequences of one step, on however many machines. The time of a step "
+            "grows in proportion, memory does not.",
+     .offset = AT(batch.sequences),
+     .fixed = true},
+    {.key = "batch.leaf",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 1048576,
+     .unit = "sequences",
+     .when_auto = "the largest divisor of batch.sequences up to 8",
+     .doc = "Sequences of one leaf, the unit whose gradients are summed in a fixed order; it must "
+            "divide batch.sequences.",
+     .offset = AT(batch.leaf),
+     .fixed = true},
+    {.key = "batch.group",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 1048576,
+     .unit = "leaves",
+     .when_auto = "as many leaves as make up to 4096 tokens",
+     .doc = "Leaves that one forward and backward call computes: more need more memory and keep "
+            "the cores busier. A power of two, or all leaves. It changes no result.",
+     .offset = AT(batch.group)},
+
+    {.key = "train.steps",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 0,
+     .most = LS_OPTION_BIG,
+     .unit = "steps",
+     .when_auto = "1000 when no other end is set, otherwise 0",
+     .doc = "Stop after this many steps; 0: no such limit.",
+     .offset = AT(train.steps)},
+    {.key = "train.tokens",
+     .type = LS_OPTION_INT,
+     .preset = "0",
+     .least = 0,
+     .most = LS_OPTION_BIG,
+     .unit = "tokens",
+     .doc = "Stop after this many training tokens; 0: no such limit.",
+     .offset = AT(train.tokens)},
+    {.key = "train.seconds",
+     .type = LS_OPTION_DURATION,
+     .preset = "0",
+     .least = 0,
+     .most = HUGE_VAL,
+     .unit = "seconds",
+     .doc = "Stop after this much training time; 0: no such limit.",
+     .offset = AT(train.seconds)},
+    {.key = "train.target_loss",
+     .type = LS_OPTION_FLOAT,
+     .preset = "0",
+     .least = 0,
+     .most = HUGE_VAL,
+     .doc = "Stop when the validation loss is at or below this; 0: no such limit.",
+     .offset = AT(train.target_loss)},
+    {.key = "train.lr",
+     .type = LS_OPTION_FLOAT,
+     .preset = "1e-3",
+     .least = 0,
+     .above = true,
+     .most = 100,
+     .doc = "Learning rate at its highest.",
+     .offset = AT(train.lr),
+     .fixed = true},
+    {.key = "train.min_lr",
+     .type = LS_OPTION_FLOAT,
+     .preset = "auto",
+     .least = 0,
+     .most = 100,
+     .when_auto = "a tenth of train.lr",
+     .doc = "Learning rate at which the schedule ends.",
+     .offset = AT(train.min_lr),
+     .fixed = true},
+    {.key = "train.schedule",
+     .type = LS_OPTION_ENUM,
+     .preset = "cosine",
+     .names = {"constant", "linear", "cosine", "wsd"},
+     .doc = "Course of the learning rate after warm-up; wsd stays at the top and falls in the last "
+            "train.decay steps.",
+     .offset = AT(train.schedule),
+     .fixed = true},
+    {.key = "train.warmup",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 0,
+     .most = LS_OPTION_BIG,
+     .unit = "steps",
+     .when_auto = "a twentieth of the steps, at most 100",
+     .doc = "Steps in which the learning rate climbs from 0.",
+     .offset = AT(train.warmup)},
+    {.key = "train.decay",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 0,
+     .most = LS_OPTION_BIG,
+     .unit = "steps",
+     .when_auto = "a fifth of the steps",
+     .doc = "Steps of the final fall of the wsd schedule.",
+     .offset = AT(train.decay)},
+    {.key = "train.optimizer",
+     .type = LS_OPTION_ENUM,
+     .preset = "adamw",
+     .names = {"adamw"},
+     .limit = "this version has adamw only",
+     .doc = "Rule that changes the weights; adamw keeps two more numbers per weight in memory.",
+     .offset = AT(train.optimizer),
+     .fixed = true},
+    {.key = "train.beta1",
+     .type = LS_OPTION_FLOAT,
+     .preset = "0.9",
+     .least = 0,
+     .most = 1,
+     .below = true,
+     .doc = "Decay of AdamW's mean of gradients.",
+     .offset = AT(train.beta1),
+     .fixed = true},
+    {.key = "train.beta2",
+     .type = LS_OPTION_FLOAT,
+     .preset = "0.95",
+     .least = 0,
+     .most = 1,
+     .below = true,
+     .doc = "Decay of AdamW's mean of squared gradients.",
+     .offset = AT(train.beta2),
+     .fixed = true},
+    {.key = "train.eps",
+     .type = LS_OPTION_FLOAT,
+     .preset = "1e-8",
+     .least = 0,
+     .above = true,
+     .most = 1,
+     .doc = "Added to AdamW's divisor.",
+     .offset = AT(train.eps),
+     .fixed = true},
+    {.key = "train.weight_decay",
+     .type = LS_OPTION_FLOAT,
+     .preset = "0.1",
+     .least = 0,
+     .most = 100,
+     .doc = "Pull of matrices towards zero; biases and norms are spared.",
+     .offset = AT(train.weight_decay),
+     .fixed = true},
+    {.key = "train.clip",
+     .type = LS_OPTION_FLOAT,
+     .preset = "1.0",
+     .least = 0,
+     .most = HUGE_VAL,
+     .doc = "Largest norm of the whole gradient; longer ones are scaled down. 0: off.",
+     .offset = AT(train.clip),
+     .fixed = true},
+    {.key = "train.seed",
+     .type = LS_OPTION_INT,
+     .preset = "1",
+     .least = 0,
+     .most = LS_OPTION_BIG,
+     .doc = "Start of all random choices: initial weights, order of the data, dropout.",
+     .offset = AT(train.seed),
+     .fixed = true},
+    {.key = "train.reduce",
+     .type = LS_OPTION_ENUM,
+     .preset = "ordered",
+     .names = {"ordered", "fast"},
+     .doc = "How gradients are summed. ordered: equal bits for any number of threads and calls; "
+            "fast: the quickest way, equal within rounding.",
+     .offset = AT(train.reduce),
+     .fixed = true},
+    {.key = "train.nonfinite",
+     .type = LS_OPTION_ENUM,
+     .preset = "stop",
+     .names = {"stop", "skip"},
+     .doc = "What happens at a NaN or Inf in the loss or the gradient: stop and name the tensor, "
+            "or skip the step.",
+     .offset = AT(train.nonfinite)},
+
+    {.key = "precision",
+     .type = LS_OPTION_ENUM,
+     .preset = "fp32",
+     .names = {"fp32"},
+     .limit = "this version computes in fp32 only",
+     .doc = "Number format of the computation.",
+     .offset = AT(precision),
+     .fixed = true},
+
+    {.key = "mesh.dp",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 1,
+     .when_auto = "what is left of the processes",
+     .limit = ONE_PROCESS,
+     .doc = "Data-parallel width: copies of the model that share a batch.",
+     .offset = AT(mesh.dp)},
+    {.key = "mesh.tp",
+     .type = LS_OPTION_INT,
+     .preset = "1",
+     .least = 1,
+     .most = 1,
+     .limit = ONE_PROCESS,
+     .doc = "Tensor-parallel width: processes that share each layer.",
+     .offset = AT(mesh.tp)},
+    {.key = "mesh.pp",
+     .type = LS_OPTION_INT,
+     .preset = "1",
+     .least = 1,
+     .most = 1,
+     .limit = ONE_PROCESS,
+     .doc = "Pipeline stages: processes that share the layers.",
+     .offset = AT(mesh.pp)},
+    {.key = "mesh.cp",
+     .type = LS_OPTION_INT,
+     .preset = "1",
+     .least = 1,
+     .most = 1,
+     .limit = ONE_PROCESS,
+     .doc = "Context-parallel width: processes that share a sequence.",
+     .offset = AT(mesh.cp)},
+    {.key = "mesh.ep",
+     .type = LS_OPTION_INT,
+     .preset = "1",
+     .least = 1,
+     .most = 1,
+     .limit = ONE_PROCESS,
+     .doc = "Expert-parallel width: processes that share the experts.",
+     .offset = AT(mesh.ep)},
+    {.key = "mesh.zero",
+     .type = LS_OPTION_INT,
+     .preset = "0",
+     .least = 0,
+     .most = 0,
+     .limit = ONE_PROCESS,
+     .doc = "ZeRO stage: what data-parallel copies share instead of holding it each.",
+     .offset = AT(mesh.zero)},
+
+    {.key = "sync",
+     .type = LS_OPTION_ENUM,
+     .preset = "allreduce",
+     .names = {"allreduce"},
+     .limit = ONE_PROCESS,
+     .doc = "How copies of the model agree: allreduce sums the gradients in every step.",
+     .offset = AT(sync),
+     .fixed = true},
+
+    {.key = "checkpoint.every",
+     .type = LS_OPTION_INT,
+     .preset = "100",
+     .least = 0,
+     .most = LS_OPTION_BIG,
+     .unit = "steps",
+     .doc = "Save after this many steps; 0: only at the end.",
+     .offset = AT(checkpoint.every)},
+    {.key = "checkpoint.keep",
+     .type = LS_OPTION_INT,
+     .preset = "2",
+     .least = 1,
+     .most = 1000000,
+     .doc = "Newest checkpoints that are kept; older ones are removed.",
+     .offset = AT(checkpoint.keep)},
+
+    {.key = "eval.every",
+     .type = LS_OPTION_INT,
+     .preset = "100",
+     .least = 0,
+     .most = LS_OPTION_BIG,
+     .unit = "steps",
+     .doc = "Measure the validation loss after this many steps; 0: only at the end.",
+     .offset = AT(eval.every)},
+    {.key = "eval.sequences",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 1048576,
+     .unit = "sequences",
+     .when_auto = "all there are, at most 256",
+     .doc = "Validation sequences of one measurement, the same ones each time.",
+     .offset = AT(eval.sequences)},
+    {.key = "eval.sample",
+     .type = LS_OPTION_STRING,
+     .preset = "",
+     .doc = "Prompt of a text that the model writes at each measurement; empty: none.",
+     .offset = AT(eval.sample)},
+    {.key = "eval.sample_tokens",
+     .type = LS_OPTION_INT,
+     .preset = "100",
+     .least = 1,
+     .most = 1048576,
+     .unit = "tokens",
+     .doc = "Length of that text.",
+     .offset = AT(eval.sample_tokens)},
+
+    {.key = "device.kind",
+     .type = LS_OPTION_ENUM,
+     .preset = "auto",
+     .names = {"auto", "cpu"},
+     .limit = "this version trains on the CPU only",
+     .doc = "What computes; auto: the best there is.",
+     .offset = AT(device.kind)},
+    {.key = "device.threads",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 4096,
+     .unit = "threads",
+     .when_auto = "the cores that this process may use",
+     .doc = "Threads that compute. It changes no result.",
+     .offset = AT(device.threads)},
+    {.key = "device.isa",
+     .type = LS_OPTION_ENUM,
+     .preset = "auto",
+     .names = {"auto", "reference", "generic", "avx2", "avx512"},
+     .doc = "Instruction set of the kernels; auto: the best this CPU has. reference is slow and "
+            "exact, for checking.",
+     .offset = AT(device.isa)},
+};
+const int ls_option_count = (int)LS_COUNT(ls_options);
+_Static_assert(LS_COUNT(ls_options) <= LS_OPTION_MOST, "raise LS_OPTION_MOST");
+
+/* Keys that a later version will have; whoever writes one deserves a better answer than "unknown".
+ */
+static const struct {
+    const char *key, *why;
+} later[] = {
+    {"model.import", "this version trains from new weights only and cannot import a model"},
+};
+
+const ls_option *ls_option_find(const char *key)
+{
+    for (int i = 0; i < ls_option_count; i++)
+        if (strcmp(ls_options[i].key, key) == 0)
+            return &ls_options[i];
+    return NULL;
+}
+
+int ls_option_index(const ls_option *row)
+{
+    return (int)(row - ls_options);
+}
+
+const ls_option_section *ls_option_find_section(const char *name)
+{
+    for (int i = 0; i < ls_option_section_count; i++)
+        if (strcmp(ls_option_sections[i].name, name) == 0)
+            return &ls_option_sections[i];
+    return NULL;
+}
+
+const char *ls_option_leaf(const ls_option *row)
+{
+    const char *dot = strchr(row->key, '.');
+
+    return dot ? dot + 1 : row->key;
+}
+
+bool ls_option_in(const ls_option *row, const char *section)
+{
+    size_t n = strlen(section);
+
+    if (n == 0)
+        return !strchr(row->key, '.');
+    return strncmp(row->key, section, n) == 0 && row->key[n] == '.';
+}
+
+const char *ls_option_later(const char *key)
+{
+    for (size_t i = 0; i < LS_COUNT(later); i++)
+        if (strcmp(later[i].key, key) == 0)
+            return later[i].why;
+    return NULL;
+}
+
+void ls_option_variable(const ls_option *row, char *out, size_t cap)
+{
+    snprintf(out, cap, "LINESHAFT_%s", row->key);
+    for (char *p = out; *p; p++)
+        *p = *p == '.' ? '_' : (char)toupper((unsigned char)*p);
+}
+
+/* --- describing ------------------------------------------------------------------------------- */
+
+static void describe_range(const ls_option *row, ls_str *out)
+{
+    bool top = row->most < LS_OPTION_BIG;
+
+    if (row->least == row->most)
+        ls_str_printf(out, "%g", row->least);
+    else if (top && !row->above && !row->below)
+        ls_str_printf(out, " from %.10g to %.10g", row->least, row->most);
+    else
+        ls_str_printf(out, "%s %.10g", row->above ? " above" : ", at least", row->least);
+    if (top && row->least != row->most && (row->above || row->below))
+        ls_str_printf(out, " and %s %.10g", row->below ? "below" : "at most", row->most);
+}
+
+static void describe_names(const ls_option *row, ls_str *out)
+{
+    for (int i = 0; row->names[i]; i++)
+        ls_str_printf(out, "%s%s", i == 0 ? "" : row->names[i + 1] ? ", " : " or ", row->names[i]);
+}
+
+void ls_option_describe(const ls_option *row, ls_str *out)
+{
+    bool single = row->least == row->most;
+
+    switch (row->type) {
+    case LS_OPTION_INT:
+        ls_str_append(out, single ? "" : "a whole number");
+        describe_range(row, out);
+        break;
+    case LS_OPTION_FLOAT:
+        ls_str_append(out, "a number");
+        describe_range(row, out);
+        break;
+    case LS_OPTION_DURATION:
+        ls_str_append(out, "a time such as 90s, 10m or 1h30m");
+        break;
+    case LS_OPTION_BOOL:
+        ls_str_append(out, "true or false");
+        break;
+    case LS_OPTION_ENUM:
+        describe_names(row, out);
+        break;
+    case LS_OPTION_STRING:
+        if (row->names[0])
+            describe_names(row, out);
+        else
+            ls_str_append(out, "text");
+        break;
+    case LS_OPTION_STRINGS:
+        ls_str_append(out, "a list of texts");
+        break;
+    case LS_OPTION_FLOATS:
+        ls_str_append(out, "a list of numbers");
+        describe_range(row, out);
+        break;
+    }
+    if (row->when_auto)
+        ls_str_append(out, single ? " or auto" : ", or auto");
+}
+
+/* --- "did you mean" --------------------------------------------------------------------------- */
+
+/* How many edits still look like a slip of the hand in a name of this length. */
+static int slips(const char *name)
+{
+    size_t n = strlen(name);
+
+    return n <= 2 ? 0 : n <= 4 ? 1 : n <= 9 ? 2 : 3;
+}
+
+/* Keys of other sections with exactly this last part: "steps" -> "train.steps". */
+static int suggest_elsewhere(const char *key, ls_str *out)
+{
+    int found = 0;
+
+    for (int i = 0; i < ls_option_count; i++) {
+        if (strcmp(ls_option_leaf(&ls_options[i]), key) != 0)
+            continue;
+        ls_str_printf(out, "%s\"%s\"", found++ ? " or " : "Did you mean ", ls_options[i].key);
+    }
+    ls_str_append(out, found ? "?" : "");
+    return found;
+}
+
+/* The nearest name within a slip; same_section first, then anywhere. NULL: nothing is near. */
+static const char *nearest(const char *section, const char *key)
+{
+    const char *best = NULL;
+    int least = slips(key) + 1;
+
+    for (int i = 0; i < ls_option_count; i++) {
+        int d = ls_str_distance(ls_option_leaf(&ls_options[i]), key);
+        if (ls_option_in(&ls_options[i], section) && d < least) {
+            least = d;
+            best = ls_options[i].key;
+        }
+    }
+    for (int i = 0; i < ls_option_section_count && !*section; i++) {
+        int d = ls_str_distance(ls_option_sections[i].name, key);
+        if (d < least) {
+            least = d;
+            best = ls_option_sections[i].name;
+        }
+    }
+    for (int i = 0; i < ls_option_count && !best; i++) {
+        if (ls_str_distance(ls_option_leaf(&ls_options[i]), key) <= slips(key) ||
+            ls_str_distance(ls_options[i].key, key) <= slips(key))
+            best = ls_options[i].key;
+    }
+    return best;
+}
+
+void ls_option_suggest(const char *section, const char *key, ls_str *out)
+{
+    const char *best;
+
+    if (suggest_elsewhere(key, out))
+        return;
+    best = nearest(section, key);
+    if (best) {
+        ls_str_printf(out, "Did you mean \"%s\"?", best);
+        return;
+    }
+    if (*section)
+        ls_str_printf(out, "The keys of \"%s\" are", section);
+    else
+        ls_str_append(out, "The keys of a run file are");
+    int n = 0;
+    for (int i = 0; i < ls_option_count; i++)
+        if (ls_option_in(&ls_options[i], section))
+            ls_str_printf(out, "%s %s", n++ ? "," : "", ls_option_leaf(&ls_options[i]));
+    for (int i = 0; i < ls_option_section_count && !*section; i++)
+        ls_str_printf(out, ", %s", ls_option_sections[i].name);
+    ls_str_append_char(out, '.');
+}

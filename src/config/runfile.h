@@ -1,0 +1,33 @@
+/* runfile.h -- loading a run: defaults < run file < LINESHAFT_* variables < --set.
+ *
+ * The file is YAML, read through libyaml's events, so that every message carries file:line:column.
+ * Only what a run file needs is accepted: one document, plain mappings, scalars and lists; anchors,
+ * aliases and tags are refused. Loading reads files but creates nothing. */
+#pragma once
+#include "config/run.h"
+
+LS_C_BEGIN
+
+enum { LS_RUNFILE_BYTES = 1 << 20 }; /* longest run file */
+
+/* What to load. All zero but path is the usual case. */
+typedef struct ls_runfile_source {
+    const char *path;        /* of the run file; or */
+    const char *text;        /* the run file itself, with */
+    size_t len;              /* its bytes, and */
+    const char *text_name;   /* what messages call it; NULL: "<embedded>" */
+    const char *const *sets; /* "batch.leaf=4" each, in order; the last one wins */
+    int n_sets;
+    bool no_environment; /* ignore LINESHAFT_* variables */
+    bool no_files;       /* do not look for the files that data and out name */
+} ls_runfile_source;
+
+/* Fill run: parse, resolve every auto that can be known now, check. On failure run is empty and
+ * needs no release. LS_EUSAGE: the run file, a variable or a --set is wrong or names a file that
+ * does not exist. LS_EIO: the run file cannot be read. */
+ls_status ls_runfile_load(ls_run *run, const ls_runfile_source *source);
+
+/* Safe on an empty run. */
+void ls_runfile_release(ls_run *run);
+
+LS_C_END
