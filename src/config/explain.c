@@ -151,6 +151,10 @@ int ls_explain_diff(const ls_run *a, const ls_run *b, ls_str *text)
         ls_str_clear(&vb);
         ls_value_print(&ls_options[i], a, &va);
         ls_value_print(&ls_options[i], b, &vb);
+        if (va.failed || vb.failed) {
+            fixed = -1; /* out of memory: nothing is known, least of all that nothing differs */
+            break;
+        }
         if (strcmp(va.p, vb.p) == 0)
             continue;
         fixed += ls_options[i].fixed;

@@ -36,7 +36,7 @@ ls_status ls_explain_json(const ls_run *run, const char *const *keys, int n_keys
 void ls_explain_yaml(const ls_run *run, ls_str *out);
 
 /* One line per key whose value differs, with both values; returns how many of them cannot change
- * when a run is resumed. */
+ * when a run is resumed, -1 when memory is exhausted. */
 int ls_explain_diff(const ls_run *a, const ls_run *b, ls_str *text);
 
 /* A hash of all settings that cannot change on resume. */

@@ -1,0 +1,319 @@
+/* args.c -- the command line, parsed by the table.
+ *
+ * getopt_long() was rejected: it keeps global state, prints by itself and cannot suggest names.
+ * A flag whose value is named "a|b|c" in the table accepts exactly these words, so a help text
+ * cannot promise more or less than the parser does. */
+#include "cli/args.h"
+
+const ls_flag ls_args_globals[] = {
+    {"help", 'h', NULL, false, "Show help for the command."},
+    {"version", 0, NULL, false, "Show the version."},
+    {"color", 0, "auto|always|never", false, "When to use colour; auto: on a terminal."},
+    {"verbose", 'v', NULL, true, "Say more about what is done; twice: everything."},
+    {"quiet", 'q', NULL, false, "Say only what went wrong."},
+    {.name = NULL},
+};
+
+/* --- lookup ----------------------------------------------------------------------------------- */
+
+static const ls_flag *find_flag(const ls_command *command, const char *name, size_t len)
+{
+    const ls_flag *lists[] = {command ? command->flags : NULL, ls_args_globals};
+
+    for (size_t i = 0; i < LS_COUNT(lists); i++)
+        for (const ls_flag *f = lists[i]; f && f->name; f++)
+            if (strlen(f->name) == len && memcmp(f->name, name, len) == 0)
+                return f;
+    return NULL;
+}
+
+static const ls_flag *find_letter(const ls_command *command, char letter)
+{
+    const ls_flag *lists[] = {command ? command->flags : NULL, ls_args_globals};
+
+    for (size_t i = 0; i < LS_COUNT(lists); i++)
+        for (const ls_flag *f = lists[i]; f && f->name; f++)
+            if (f->letter && f->letter == letter)
+                return f;
+    return NULL;
+}
+
+static const ls_flag *must_find(const ls_args *args, const char *name)
+{
+    const ls_flag *flag = find_flag(args->command, name, strlen(name));
+
+    LS_BUG_IF(!flag, "the command \"%s\" has no flag \"--%s\" in its table",
+              args->command ? args->command->name : "lineshaft", name);
+    return flag;
+}
+
+const char *ls_args_value(const ls_args *args, const char *name)
+{
+    const ls_flag *flag = must_find(args, name);
+
+    for (int i = args->n_given - 1; i >= 0; i--)
+        if (args->given[i].flag == flag)
+            return args->given[i].value ? args->given[i].value : "";
+    return NULL;
+}
+
+bool ls_args_has(const ls_args *args, const char *name)
+{
+    return ls_args_value(args, name) != NULL;
+}
+
+const char *ls_args_nth(const ls_args *args, const char *name, int i)
+{
+    const ls_flag *flag = must_find(args, name);
+
+    LS_BUG_IF(!flag->repeats, "\"--%s\" does not repeat", name);
+    for (int k = 0; k < args->n_given; k++)
+        if (args->given[k].flag == flag && i-- == 0)
+            return args->given[k].value ? args->given[k].value : "";
+    return NULL;
+}
+
+int ls_args_count(const ls_args *args, const char *name)
+{
+    const ls_flag *flag = must_find(args, name);
+    int n = 0;
+
+    for (int i = 0; i < args->n_given; i++)
+        n += args->given[i].flag == flag;
+    return n;
+}
+
+const ls_command *ls_args_find_command(const ls_command *const *list, const char *name)
+{
+    for (; list && *list; list++)
+        if (strcmp((*list)->name, name) == 0)
+            return *list;
+    return NULL;
+}
+
+void ls_args_full_name(const ls_command *command, ls_str *out)
+{
+    ls_str_append(out, "lineshaft");
+    if (!command)
+        return;
+    for (const ls_command *const *c = ls_commands; *c; c++)
+        for (const ls_command *const *s = (*c)->subs; s && *s; s++)
+            if (*s == command)
+                ls_str_printf(out, " %s", (*c)->name);
+    ls_str_printf(out, " %s", command->name);
+}
+
+/* --- complaints ------------------------------------------------------------------------------- */
+
+static int slips(const char *name)
+{
+    return strlen(name) <= 3 ? 1 : 2;
+}
+
+ls_status ls_args_unknown_command(const ls_command *const *list, const ls_command *group,
+                                  const char *name)
+{
+    const char *best = NULL;
+    int least = slips(name) + 1;
+    ls_str full;
+
+    ls_str_init(&full);
+    ls_args_full_name(group, &full);
+    if (group)
+        ls_fail(LS_EUSAGE, "\"%s\" has no command \"%.60s\"", full.p, name);
+    else
+        ls_fail(LS_EUSAGE, "unknown command \"%.60s\"", name);
+    for (const ls_command *const *c = list; c && *c; c++) {
+        int d = ls_str_distance((*c)->name, name);
+        if (d < least) {
+            least = d;
+            best = (*c)->name;
+        }
+    }
+    if (best)
+        ls_err_hint("Did you mean \"%s %s\"?", full.p, best);
+    else
+        ls_err_hint("`%s --help` lists the commands.", full.p);
+    ls_str_release(&full);
+    return LS_EUSAGE;
+}
+
+static void near_flag(const ls_flag *list, const char *name, int *least, const char **best)
+{
+    for (; list && list->name; list++) {
+        int d = ls_str_distance(list->name, name);
+        if (d < *least) {
+            *least = d;
+            *best = list->name;
+        }
+    }
+}
+
+/* shown is the flag as written; name is its long name or NULL. */
+static ls_status unknown_flag(const ls_command *command, const char *shown, const char *name)
+{
+    const char *best = NULL;
+    int least = name ? slips(name) + 1 : 0;
+    ls_str full;
+
+    ls_str_init(&full);
+    ls_args_full_name(command, &full);
+    ls_fail(LS_EUSAGE, "\"%s\" has no flag \"%.60s\"", full.p, shown);
+    if (name) {
+        near_flag(command ? command->flags : NULL, name, &least, &best);
+        near_flag(ls_args_globals, name, &least, &best);
+    }
+    if (best)
+        ls_err_hint("Did you mean \"--%s\"?", best);
+    else
+        ls_err_hint("`%s --help` lists the flags.", full.p);
+    ls_str_release(&full);
+    return LS_EUSAGE;
+}
+
+static ls_status wrong_count(const ls_args *args)
+{
+    const ls_command *c = args->command;
+    ls_str full;
+
+    ls_str_init(&full);
+    ls_args_full_name(c, &full);
+    if (args->n_rest < c->least)
+        ls_fail(LS_EUSAGE, "\"%s\" needs %s", full.p, c->arguments ? c->arguments : "arguments");
+    else
+        ls_fail(LS_EUSAGE, "\"%s\" does not take the argument \"%.60s\"", full.p,
+                args->rest[c->most]);
+    ls_err_hint("Usage: %s%s%s; `%s --help` says more.", full.p, c->arguments ? " " : "",
+                c->arguments ? c->arguments : "", full.p);
+    ls_str_release(&full);
+    return LS_EUSAGE;
+}
+
+/* --- parsing ---------------------------------------------------------------------------------- */
+
+/* Whether value is one of the words of "a|b|c". */
+static bool is_choice(const char *choices, const char *value)
+{
+    size_t n = strlen(value);
+
+    for (const char *p = choices; *p;) {
+        size_t word = strcspn(p, "|");
+        if (word == n && memcmp(p, value, n) == 0)
+            return true;
+        p += word + (p[word] == '|');
+    }
+    return false;
+}
+
+static ls_status give(ls_args *args, const ls_flag *flag, const char *value)
+{
+    if (args->n_given == (int)LS_COUNT(args->given))
+        return ls_fail(LS_EUSAGE, "more than %d flags are given", args->n_given);
+    if (value && flag->value && strchr(flag->value, '|') && !is_choice(flag->value, value)) {
+        ls_fail(LS_EUSAGE, "--%s cannot be \"%.60s\"", flag->name, value);
+        ls_err_hint("Choose one of %s.", flag->value);
+        return LS_EUSAGE;
+    }
+    args->given[args->n_given].flag = flag;
+    args->given[args->n_given].value = value;
+    args->n_given++;
+    return LS_OK;
+}
+
+static ls_status no_value(const ls_flag *flag)
+{
+    return ls_fail(LS_EUSAGE, "--%s needs a value: --%s %s", flag->name, flag->name, flag->value);
+}
+
+/* --name, --name=value, --name value; *i is the number of the word and moves past the value. */
+static ls_status parse_long(ls_args *args, int argc, const char *const *argv, int *i)
+{
+    const char *name = argv[*i] + 2;
+    size_t n = strcspn(name, "=");
+    const ls_flag *flag = find_flag(args->command, name, n);
+
+    if (!flag) {
+        char word[64], shown[72];
+        snprintf(word, sizeof word, "%.*s", (int)(n < 60 ? n : 60), name);
+        snprintf(shown, sizeof shown, "--%s", word);
+        return unknown_flag(args->command, shown, word);
+    }
+    if (name[n] == '=' && !flag->value)
+        return ls_fail(LS_EUSAGE, "--%s takes no value", flag->name);
+    if (name[n] == '=')
+        return give(args, flag, name + n + 1);
+    if (!flag->value)
+        return give(args, flag, NULL);
+    if (*i + 1 >= argc)
+        return no_value(flag);
+    return give(args, flag, argv[++*i]);
+}
+
+/* -f, -fvalue, -f value, -abc. */
+static ls_status parse_short(ls_args *args, int argc, const char *const *argv, int *i)
+{
+    ls_status st = LS_OK;
+
+    for (const char *p = argv[*i] + 1; *p; p++) {
+        const ls_flag *flag = find_letter(args->command, *p);
+        if (!flag) {
+            char shown[4] = {'-', *p};
+            return unknown_flag(args->command, shown, NULL);
+        }
+        if (flag->value && p[1])
+            return give(args, flag, p + 1);
+        if (flag->value)
+            return *i + 1 < argc ? give(args, flag, argv[++*i]) : no_value(flag);
+        LS_TRY(st, give(args, flag, NULL), out);
+    }
+out:
+    return st;
+}
+
+/* A word that is no flag: the command, its sub-command, or an argument. */
+static ls_status parse_word(ls_args *args, const ls_command *const *commands, const char *word)
+{
+    const ls_command *const *list = args->command ? args->command->subs : commands;
+
+    if (list) {
+        const ls_command *found = ls_args_find_command(list, word);
+        if (!found)
+            return ls_args_unknown_command(list, args->command, word);
+        args->command = found;
+        return LS_OK;
+    }
+    if (args->n_rest == (int)LS_COUNT(args->rest)) {
+        ls_fail(LS_EUSAGE, "more than %d arguments are given", args->n_rest);
+        ls_err_hint("Quote a pattern such as '*.txt', so that lineshaft finds the files itself.");
+        return LS_EUSAGE;
+    }
+    args->rest[args->n_rest++] = word;
+    return LS_OK;
+}
+
+ls_status ls_args_parse(ls_args *args, const ls_command *const *commands, int argc,
+                        const char *const *argv)
+{
+    ls_status st = LS_OK;
+    bool only_words = false;
+
+    *args = (ls_args){.command = NULL};
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        if (!only_words && strcmp(word, "--") == 0)
+            only_words = true;
+        else if (!only_words && strncmp(word, "--", 2) == 0)
+            LS_TRY(st, parse_long(args, argc, argv, &i), out);
+        else if (!only_words && word[0] == '-' && word[1])
+            LS_TRY(st, parse_short(args, argc, argv, &i), out);
+        else
+            LS_TRY(st, parse_word(args, commands, word), out);
+    }
+    const ls_command *c = args->command;
+    if (!c || c->subs || ls_args_has(args, "help") || ls_args_has(args, "version"))
+        return LS_OK;
+    if (args->n_rest < c->least || (c->most >= 0 && args->n_rest > c->most))
+        st = wrong_count(args);
+out:
+    return st;
+}

@@ -1,0 +1,52 @@
+/* cmd_version.c -- `lineshaft version`. */
+#include "cli/cmds.h"
+
+#include <sys/utsname.h>
+#include "cli/term.h"
+#include "base/json.h"
+
+#ifdef __clang__
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+static ls_status run_version(const ls_args *args)
+{
+    ls_status st;
+    struct utsname host;
+    ls_str text;
+    ls_json json;
+
+    ls_str_init(&text);
+    if (uname(&host) != 0)
+        memcpy(host.machine, "unknown", 8);
+    if (ls_args_has(args, "json")) {
+        ls_json_begin(&json, &text);
+        ls_json_open(&json, '{');
+        ls_json_put_str(&json, "version", LS_VERSION);
+        ls_json_put_str(&json, "compiler", COMPILER);
+        ls_json_put_str(&json, "machine", host.machine);
+        ls_json_close(&json);
+        ls_str_append_char(&text, '\n');
+    } else {
+        ls_str_printf(&text, "lineshaft %s\ncompiler: %s\nmachine: %s\n", LS_VERSION, COMPILER,
+                      host.machine);
+    }
+    st = ls_term_print(&text);
+    ls_str_release(&text);
+    return st;
+}
+
+static const ls_flag flags[] = {
+    {"json", 'j', NULL, false, "Print one JSON object."},
+    {.name = NULL},
+};
+const ls_command ls_cmd_version = {
+    .name = "version",
+    .summary = "show the version and how it was built",
+    .about = "Prints the version, the compiler that built it and the machine it runs on.",
+    .examples = "lineshaft version  # for a bug report",
+    .flags = flags,
+    .run = run_version,
+};

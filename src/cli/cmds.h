@@ -1,0 +1,9 @@
+/* cmds.h -- the row of each command; it is defined in cmd_<name>.c and listed in command.c. */
+#pragma once
+#include "cli/command.h"
+
+extern const ls_command ls_cmd_config;
+extern const ls_command ls_cmd_completion;
+extern const ls_command ls_cmd_man;
+extern const ls_command ls_cmd_help;
+extern const ls_command ls_cmd_version;

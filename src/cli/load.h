@@ -1,0 +1,13 @@
+/* load.h -- loading a run for a command, with the flags that all such commands share. */
+#pragma once
+#include "cli/command.h"
+#include "config/run.h"
+
+/* Row of a flag table; ls_load_run() reads it. */
+#define LS_LOAD_SET_FLAG                                                                           \
+    {                                                                                              \
+        "set", 's', "KEY=VALUE", true, "Replace one setting of the run file, as in train.lr=1e-4." \
+    }
+
+/* The run at path with the command's --set flags; see ls_runfile_load(). */
+ls_status ls_load_run(ls_run *run, const ls_args *args, const char *path);

@@ -1,0 +1,32 @@
+/* term.h -- what a stream can show: is it a terminal, how wide, with colour or not.
+ *
+ * A value made once per stream; nothing global. Colour is used on a terminal unless NO_COLOR is set
+ * or TERM is "dumb"; --color=always and --color=never decide otherwise. */
+#pragma once
+#include "cli/command.h"
+
+typedef enum ls_term_style {
+    LS_TERM_PLAIN, /* back to normal */
+    LS_TERM_BOLD,
+    LS_TERM_DIM,
+    LS_TERM_RED,
+    LS_TERM_GREEN,
+    LS_TERM_YELLOW,
+    LS_TERM_CYAN
+} ls_term_style;
+
+typedef struct ls_term {
+    int fd;
+    bool tty;
+    bool color;
+    int width; /* columns; 80 when it is no terminal */
+} ls_term;
+
+/* args may be NULL: no --color given. */
+void ls_term_init(ls_term *term, int fd, const ls_args *args);
+
+/* The escape sequence of a style, "" without colour. */
+const char *ls_term_code(const ls_term *term, ls_term_style style);
+
+/* Write a result to standard output. LS_EIO when it cannot be written (a full disk). */
+ls_status ls_term_print(const ls_str *text);
