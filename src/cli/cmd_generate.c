@@ -4,7 +4,7 @@
 #include <math.h>
 #include "base/mem.h"
 #include "checkpoint/ckpt.h"
-#include "cli/rows.h"
+#include "cli/cmds.h"
 #include "config/runfile.h"
 #include "data/tokenizer.h"
 #include "model/decode.h"

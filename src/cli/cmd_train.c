@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 #include "cli/progress.h"
-#include "cli/rows.h"
+#include "cli/cmds.h"
 #include "config/runfile.h"
 #include "train/loop.h"
 
@@ -65,7 +65,7 @@ static ls_status run_train(const ls_args *args)
         return LS_OK;
     }
     ls_str_init(&line);
-    ls_progress_init(&progress, ls_args_has(args, "quiet"));
+    ls_progress_init(&progress, args);
     signal(SIGINT, on_stop);
     signal(SIGTERM, on_stop);
     st = ls_loop_run(&(ls_session_args){.run = &run,

@@ -2,6 +2,11 @@
 #pragma once
 #include "cli/command.h"
 
+extern const ls_command ls_cmd_train;
+extern const ls_command ls_cmd_generate;
+extern const ls_command ls_cmd_data;
+extern const ls_command ls_cmd_ckpt;
+extern const ls_command ls_cmd_bench;
 extern const ls_command ls_cmd_config;
 extern const ls_command ls_cmd_completion;
 extern const ls_command ls_cmd_man;

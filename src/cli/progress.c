@@ -2,14 +2,15 @@
 #include "cli/progress.h"
 
 #include <math.h>
+#include <unistd.h>
 #include "base/time.h"
-#include "cli/term.h"
 
 enum { BAR = 24, DRAW_MS = 100, LINE_S = 5 };
 
-void ls_progress_init(ls_progress *progress, bool quiet)
+void ls_progress_init(ls_progress *progress, const ls_args *args)
 {
-    *progress = (ls_progress){.tty = ls_term_is_tty(stdout), .quiet = quiet, .val_loss = NAN};
+    *progress = (ls_progress){.quiet = ls_args_has(args, "quiet"), .val_loss = NAN};
+    ls_term_init(&progress->term, STDOUT_FILENO, args);
 }
 
 static void clear_bar(ls_progress *p)
@@ -119,7 +120,7 @@ static void draw_bar(ls_progress *p, const ls_event_step *e, ls_str *text)
 {
     char bar[BAR + 1];
     int full = e->total_steps > 0 ? (int)(BAR * e->step / e->total_steps) : 0;
-    int width = ls_term_width();
+    int width = p->term.width;
 
     for (int i = 0; i < BAR; i++)
         bar[i] = i < full ? '#' : '.';
@@ -138,7 +139,7 @@ static void show_step(ls_progress *p, const ls_event_step *e)
 {
     int64_t now = ls_time_now_ns();
     bool last = e->total_steps > 0 && e->step == e->total_steps;
-    int64_t wait = p->tty ? DRAW_MS * LS_NS_PER_MS : LINE_S * LS_NS_PER_S;
+    int64_t wait = p->term.tty ? DRAW_MS * LS_NS_PER_MS : LINE_S * LS_NS_PER_S;
     ls_str text;
 
     smooth(p, e);
@@ -147,7 +148,7 @@ static void show_step(ls_progress *p, const ls_event_step *e)
     p->shown_ns = now;
     ls_str_init(&text);
     step_text(p, e, &text);
-    if (p->tty)
+    if (p->term.tty)
         draw_bar(p, e, &text);
     else
         printf("%s\n", text.p);
@@ -159,8 +160,8 @@ static void show_step(ls_progress *p, const ls_event_step *e)
 static void show_sample(ls_progress *p, const ls_event_sample *e)
 {
     clear_bar(p);
-    printf("--- after step %lld: %s%s%s", (long long)e->step, ls_term_on(stdout, LS_TERM_BOLD),
-           e->prompt, ls_term_on(stdout, LS_TERM_PLAIN));
+    printf("--- after step %lld: %s%s%s", (long long)e->step, ls_term_code(&p->term, LS_TERM_BOLD),
+           e->prompt, ls_term_code(&p->term, LS_TERM_PLAIN));
     for (size_t i = 0; i < e->text_len; i++) {
         unsigned char c = (unsigned char)e->text[i];
         putchar((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ? '.' : c);

@@ -348,6 +348,16 @@ int64_t ls_corpus_documents(const ls_corpus *corpus, int source)
     return corpus->sources[source].documents;
 }
 
+int64_t ls_corpus_mapped_bytes(const ls_corpus *corpus)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < corpus->n_sources; i++)
+        for (int k = 0; k < corpus->sources[i].n_shards; k++)
+            sum += (int64_t)corpus->sources[i].shards[k].map.len;
+    return sum;
+}
+
 int ls_corpus_built(const ls_corpus *corpus)
 {
     return corpus->built;

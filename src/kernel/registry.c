@@ -7,33 +7,8 @@
 
 #include "base/str.h"
 #include "kernel/cpu/rows_basic.h"
-#if __has_include("kernel/cpu/rows_linear.h") && __has_include("kernel/cpu/rows_attention.h")
-#include "kernel/cpu/rows_linear.h"
 #include "kernel/cpu/rows_attention.h"
-#else /* until all rows are in the tree */
-#define INCOMPLETE
-#define WEAK __attribute__((weak))
-#define WEAK_ROWS(prefix, suffix)                                                          \
-    WEAK void prefix##linear_fwd##suffix(ls_stream *stream, const ls_linear_fwd *a);       \
-    WEAK void prefix##linear_bwd_x##suffix(ls_stream *stream, const ls_linear_bwd_x *a);   \
-    WEAK void prefix##linear_bwd_w##suffix(ls_stream *stream, const ls_linear_bwd_w *a);   \
-    WEAK void prefix##head##suffix(ls_stream *stream, const ls_head *a);                   \
-    WEAK void prefix##attention_fwd##suffix(ls_stream *stream, const ls_attention_fwd *a); \
-    WEAK void prefix##attention_bwd##suffix(ls_stream *stream, const ls_attention_bwd *a); \
-    WEAK void prefix##qkv_fwd##suffix(ls_stream *stream, const ls_qkv *a);                 \
-    WEAK void prefix##qkv_bwd##suffix(ls_stream *stream, const ls_qkv *a)
-#define WEAK_SCRATCH(prefix, suffix)                                          \
-    WEAK int64_t prefix##head_scratch##suffix(const ls_head *a, int threads); \
-    WEAK int64_t prefix##attention_bwd_scratch##suffix(const ls_attention_bwd *a, int threads)
-WEAK_ROWS(ls_, _row_generic);
-WEAK_ROWS(ls_, _row_avx2);
-WEAK_ROWS(ls_, _row_avx512);
-WEAK_ROWS(ls_ref_, );
-WEAK_SCRATCH(ls_, _generic);
-WEAK_SCRATCH(ls_, _avx2);
-WEAK_SCRATCH(ls_, _avx512);
-WEAK_SCRATCH(ls_ref_, );
-#endif
+#include "kernel/cpu/rows_linear.h"
 
 /* --- what each row promises ---------------------------------------------------------------------
  */
@@ -217,7 +192,6 @@ _Static_assert(offsetof(ls_kernels, adamw) - offsetof(ls_kernels, linear_fwd) ==
 
 static void check_complete(const ls_kernels *kernels)
 {
-#ifndef INCOMPLETE
     for (int row = 0; row < LS_ROWS; row++) {
         void (*function)(void);
         memcpy(&function,
@@ -229,7 +203,6 @@ static void check_complete(const ls_kernels *kernels)
         LS_BUG_IF(ls_kernel_rows[row].row != (ls_row)row, "ls_kernel_rows[%d] is out of order",
                   row);
     }
-#endif
     LS_BUG_IF(!kernels->scratch, "the \"%s\" kernels have no scratch", kernels->name);
 }
 

@@ -36,7 +36,7 @@ static int64_t add(ls_model *m, const char *group, const char *name, int64_t row
 static int64_t add_in_block(ls_model *m, int64_t layer, const char *name, int64_t rows,
                             int64_t cols, ls_param_start start, float std)
 {
-    char group[16], full[64];
+    char group[24], full[64];
 
     snprintf(group, sizeof group, "h.%lld", (long long)layer);
     snprintf(full, sizeof full, "%s.%s", group, name);

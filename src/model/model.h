@@ -24,7 +24,7 @@ typedef enum ls_param_start { LS_START_ZERO, LS_START_ONE, LS_START_NORMAL } ls_
 
 typedef struct ls_param {
     char name[LS_PARAM_NAME]; /* "transformer.h.0.attn.c_attn.weight" */
-    char group[16];           /* what is saved together: "embed", "h.0", "final" */
+    char group[24];           /* what is saved together: "embed", "h.0", "final" */
     int ndim;
     int64_t shape[2];
     int64_t first; /* element in the flat buffer */

@@ -29,24 +29,45 @@ typedef struct loop {
     double first_step_s;   /* from the start of the process to the first finished step */
     double speeds[SPEEDS]; /* tokens/s of steps after the first ten, thinned out when full */
     int n_speeds, stride;
-    int32_t *tokens, *targets; /* a call of validation windows, owned */
+    int32_t *windows; /* tokens, targets and starts of a call of validation windows, owned */
     ls_str sample;
     const char *stopped_by;
 } loop;
 
 static int64_t validation_sequences(const ls_session *s)
 {
-    int64_t all = ls_corpus_validation_windows(s->corpus);
+    int64_t all = ls_corpus_validation_windows(s->corpus, s->model.shape.T);
     int64_t want = s->run->eval.sequences;
 
     return ls_min_i64(all, want == LS_RUN_AUTO ? VALIDATION_AUTO : want);
+}
+
+/* Validation windows first .. first+B-1 of n, evenly spread over all there are. */
+static ls_status read_windows(const loop *l, int64_t first, int64_t B, int64_t n,
+                              ls_step_batch *windows_out)
+{
+    const ls_session *s = &l->s;
+    int64_t T = s->model.shape.T, all = ls_corpus_validation_windows(s->corpus, T);
+    int32_t *tokens = l->windows, *targets = tokens + B * T, *start = targets + B * T;
+    ls_status st = LS_OK;
+
+    for (int64_t i = 0; i < B; i++) {
+        int64_t index = ls_order_spread(all, n, first + i);
+        LS_TRY(st, ls_corpus_validation(s->corpus, index, T, tokens + i * T, targets + i * T), out);
+        if (s->run->data.isolate)
+            ls_corpus_validation_starts(s->corpus, index, T, start + i * T);
+    }
+    *windows_out = (ls_step_batch){
+        .tokens = tokens, .targets = targets, .start = s->run->data.isolate ? start : NULL};
+out:
+    return st;
 }
 
 static ls_status evaluate(loop *l)
 {
     ls_session *s = &l->s;
     ls_calls calls;
-    int64_t n = validation_sequences(s), T = s->model.shape.T;
+    int64_t n = validation_sequences(s);
     double total = 0;
     ls_status st = LS_OK;
 
@@ -56,13 +77,13 @@ static ls_status evaluate(loop *l)
     int64_t most = calls.group * calls.leaf;
     for (int64_t done = 0; done < n; done += most) {
         int64_t B = ls_min_i64(most, n - done);
+        ls_step_batch windows;
         double sum;
-        for (int64_t i = 0; i < B; i++)
-            ls_corpus_validation(s->corpus, done + i, n, l->tokens + i * T, l->targets + i * T);
-        LS_TRY(st, ls_step_loss(s->step, l->tokens, l->targets, B, &sum), out);
+        LS_TRY(st, read_windows(l, done, B, n, &windows), out);
+        LS_TRY(st, ls_step_loss(s->step, &windows, B, &sum), out);
         total += sum;
     }
-    s->val_loss = total / (double)(n * T);
+    s->val_loss = total / (double)(n * s->model.shape.T);
     ls_session_emit(
         s, &(ls_event){.kind = LS_EVENT_EVAL,
                        .eval = {.step = s->step_number, .sequences = n, .val_loss = s->val_loss}});
@@ -315,9 +336,8 @@ static ls_status open_loop(loop *l, const ls_session_args *args)
     LS_TRY(st, ls_session_open(&l->s, args), out);
     ls_calls_plan(args->run, &calls);
     size_t n = (size_t)(calls.group * calls.leaf * l->s.model.shape.T);
-    l->tokens = ls_mem_array(n, sizeof *l->tokens);
-    l->targets = ls_mem_array(n, sizeof *l->targets);
-    if (!l->tokens || !l->targets)
+    l->windows = ls_mem_array(3 * n, sizeof *l->windows);
+    if (!l->windows)
         st = LS_ENOMEM;
 out:
     return st;
@@ -346,8 +366,7 @@ ls_status ls_loop_run(const ls_session_args *args)
 out:
     ls_session_close(&l->s);
     ls_str_release(&l->sample);
-    ls_mem_free(l->tokens);
-    ls_mem_free(l->targets);
+    ls_mem_free(l->windows);
     ls_mem_free(l);
     return st;
 }

@@ -46,7 +46,9 @@ static ls_status put_aside(const char *dir)
 
     if (!ls_file_exists(dir))
         return LS_OK;
-    snprintf(aside, sizeof aside, "%s.before-%lld", dir, (long long)time(NULL));
+    if ((size_t)snprintf(aside, sizeof aside, "%s.before-%lld", dir, (long long)time(NULL)) >=
+        sizeof aside)
+        return ls_fail(LS_EIO, "the path of \"%s\" is too long", dir);
     if (rename(dir, aside) != 0)
         return ls_fail_sys(LS_EIO, "cannot move \"%s\" to \"%s\"", dir, aside);
     ls_log(LS_LOG_INFO, "moved earlier checkpoints to \"%s\"", aside);

@@ -107,7 +107,7 @@ static ls_status open_state(ls_session *s)
                              .kernels = s->kernels,
                              .threads = info.threads,
                              .loader_bytes = ls_loader_bytes(&loader),
-                             .mapped_bytes = ls_corpus_bytes(s->corpus)};
+                             .mapped_bytes = ls_corpus_mapped_bytes(s->corpus)};
     ls_status st = LS_OK;
 
     memory.program_bytes = ls_ledger_resident_bytes() -
@@ -157,31 +157,32 @@ static int64_t planned_steps(const ls_run *run)
 static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
+    int64_t train_tokens = 0, validation_tokens = 0;
     ls_calls calls;
-    char device[160];
 
     ls_calls_plan(s->run, &calls);
-    snprintf(device, sizeof device, "%s, %d thread%s", info.name, info.threads,
-             info.threads == 1 ? "" : "s");
+    for (int i = 0; i < ls_corpus_sources(s->corpus); i++) {
+        train_tokens += ls_corpus_train_tokens(s->corpus, i);
+        validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
+    }
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_RANK});
-    ls_session_emit(
-        s, &(ls_event){.kind = LS_EVENT_START,
-                       .start = {.name = s->run->name,
-                                 .out = s->run->out,
-                                 .device = device,
-                                 .kernels = s->kernels->name,
-                                 .reduce = calls.ordered ? "ordered" : "fast",
-                                 .parameters = s->model.elements,
-                                 .vocab = s->model.shape.V,
-                                 .train_tokens = ls_corpus_train_tokens(s->corpus),
-                                 .validation_tokens = ls_corpus_validation_tokens(s->corpus),
-                                 .sequences = calls.sequences,
-                                 .leaf = calls.leaf,
-                                 .group = calls.group,
-                                 .context = s->model.shape.T,
-                                 .first_step = s->step_number,
-                                 .total_steps = s->total_steps,
-                                 .ledger = &s->ledger}});
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_START,
+                                   .start = {.name = s->run->name,
+                                             .out = s->run->out,
+                                             .device = info.name,
+                                             .kernels = s->kernels->name,
+                                             .reduce = calls.ordered ? "ordered" : "fast",
+                                             .parameters = s->model.elements,
+                                             .vocab = s->model.shape.V,
+                                             .train_tokens = train_tokens,
+                                             .validation_tokens = validation_tokens,
+                                             .sequences = calls.sequences,
+                                             .leaf = calls.leaf,
+                                             .group = calls.group,
+                                             .context = s->model.shape.T,
+                                             .first_step = s->step_number,
+                                             .total_steps = s->total_steps,
+                                             .ledger = &s->ledger}});
 }
 
 ls_status ls_session_open(ls_session *session, const ls_session_args *args)

@@ -148,14 +148,15 @@ void ls_step_close(ls_step *step)
     ls_mem_free(step);
 }
 
-static void copy_batch(ls_step *s, const ls_step_batch *batch)
+/* Sequences first .. first+count-1 of a batch to the beginning of the device's buffers. */
+static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, int64_t count)
 {
-    int64_t bytes = s->args.calls.sequences * s->args.model->shape.T * (int64_t)sizeof(int32_t);
+    int64_t T = s->args.model->shape.T, bytes = count * T * (int64_t)sizeof(int32_t);
 
-    ls_stream_copy_in(s->args.stream, s->tokens, batch->tokens, bytes);
-    ls_stream_copy_in(s->args.stream, s->targets, batch->targets, bytes);
+    ls_stream_copy_in(s->args.stream, s->tokens, batch->tokens + first * T, bytes);
+    ls_stream_copy_in(s->args.stream, s->targets, batch->targets + first * T, bytes);
     if (batch->start)
-        ls_stream_copy_in(s->args.stream, s->start, batch->start, bytes);
+        ls_stream_copy_in(s->args.stream, s->start, batch->start + first * T, bytes);
 }
 
 static ls_step_state step_state(const ls_step *s, int64_t number, double lr)
@@ -279,7 +280,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     ls_norm_result norm;
     ls_status st = LS_OK;
 
-    copy_batch(step, batch);
+    copy_windows(step, batch, 0, calls->sequences);
     ls_clock_lap(clock, LS_PART_DATA);
     gradients(step, batch, &host_state, clock);
     update(step);
@@ -336,8 +337,8 @@ out:
     return st;
 }
 
-ls_status ls_step_loss(ls_step *step, const int32_t *tokens, const int32_t *targets,
-                       int64_t sequences, double *sum_out)
+ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
+                       double *sum_out)
 {
     const ls_calls *calls = &step->args.calls;
     int64_t T = step->args.model->shape.T, most = calls->group * calls->leaf;
@@ -345,12 +346,12 @@ ls_status ls_step_loss(ls_step *step, const int32_t *tokens, const int32_t *targ
     ls_status st = LS_OK;
 
     for (int64_t done = 0; done < sequences; done += most) {
-        int64_t B = ls_min_i64(most, sequences - done), bytes = B * T * (int64_t)sizeof(int32_t);
-        ls_stream_copy_in(step->args.stream, step->tokens, tokens + done * T, bytes);
-        ls_stream_copy_in(step->args.stream, step->targets, targets + done * T, bytes);
+        int64_t B = ls_min_i64(most, sequences - done);
+        copy_windows(step, windows, done, B);
         ls_pass_loss(step->pass, &(ls_pass_call){.w = step->state_memory[0],
                                                  .tokens = step->tokens,
                                                  .targets = step->targets,
+                                                 .start = windows->start ? step->start : NULL,
                                                  .B = B,
                                                  .T = T,
                                                  .leaves = 1,

@@ -46,8 +46,8 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
 ls_status ls_step_blame(ls_step *step, int64_t number);
 
 /* Sum of the token losses of `sequences` windows (host memory, [sequences, T]), no gradients. */
-ls_status ls_step_loss(ls_step *step, const int32_t *tokens, const int32_t *targets,
-                       int64_t sequences, double *sum_out);
+ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
+                       double *sum_out);
 
 /* Device pointers, model->flat elements each: weights and the optimizer's moments. */
 typedef struct ls_step_arrays {

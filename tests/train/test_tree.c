@@ -20,7 +20,7 @@ static void do_adds(const ls_tree_add *adds, int n)
 /* The definition: leaves [first, first + width) with missing ones skipped. */
 static void expected(int first, int width, int n, char *out, size_t cap)
 {
-    char left[WIDE / 2], right[WIDE / 2];
+    char left[WIDE / 4], right[WIDE / 4];
 
     if (width == 1) {
         snprintf(out, cap, "%d", first);
