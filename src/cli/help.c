@@ -316,8 +316,8 @@ static void put_environment(const ls_term *term, ls_str *out)
 {
     ls_help_flow(
         "Every key of the run file can be set by a variable: upper case, LINESHAFT_ in "
-        "front, an underscore for each dot. A variable goes before the run file; --set goes "
-        "before both.\n",
+        "front, an underscore for each dot. A variable replaces the value of the run file; "
+        "--set replaces both.\n",
         0, page_width(term), out);
     entry(term, "LINESHAFT_BATCH_SEQUENCES=24", 28, "the same as --set batch.sequences=24", out);
     entry(term, "NO_COLOR", 28, "when set to anything, no colour is used", out);

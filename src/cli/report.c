@@ -10,8 +10,12 @@ static void line(ls_str *out, const ls_term *term, const char *label, const char
 
 void ls_report_render(const ls_err_record *record, const ls_term *term, ls_str *out)
 {
-    ls_str_printf(out, "lineshaft: %s%serror:%s %s\n", ls_term_code(term, LS_TERM_BOLD),
-                  ls_term_code(term, LS_TERM_RED), ls_term_code(term, LS_TERM_PLAIN), record->text);
+    /* Stopping on request is no mistake and should not look like one. */
+    bool asked = record->code == LS_EINTR;
+
+    ls_str_printf(out, "lineshaft: %s%s%s:%s %s\n", ls_term_code(term, LS_TERM_BOLD),
+                  ls_term_code(term, asked ? LS_TERM_YELLOW : LS_TERM_RED),
+                  asked ? "stopped" : "error", ls_term_code(term, LS_TERM_PLAIN), record->text);
     line(out, term, "while", record->doing);
     line(out, term, "hint", record->hint);
 }

@@ -149,6 +149,18 @@ static ls_status clash(const ls_run *run, const char *a, const char *b, const ch
                    second->where, why);
 }
 
+ls_status ls_check_missing(const ls_run *run, const char *key, const char *what)
+{
+    const char *where = NULL;
+
+    for (int i = 0; i < ls_option_section_count; i++)
+        if (ls_option_in(row_of(key), ls_option_sections[i].name))
+            where = run->sections[i];
+    if (where)
+        return ls_fail(LS_EUSAGE, "%s: %s %s", where, key, what);
+    return ls_fail(LS_EUSAGE, "%s:1:1: %s %s", run->path, key, what);
+}
+
 static ls_status check_name(const ls_run *run)
 {
     const char *where = origin_of(run, "name")->where;
@@ -177,9 +189,12 @@ static ls_status check_model(const ls_run *run)
     if (run->model.width % heads == 0)
         return LS_OK;
     st = clash(run, "model.width", "model.heads", "the heads must divide the width");
-    ls_err_hint("A width of %lld or %lld fits %lld heads.",
-                (long long)ls_max_i64(heads, run->model.width / heads * heads),
-                (long long)((run->model.width / heads + 1) * heads), (long long)heads);
+    if (run->model.width < heads)
+        ls_err_hint("A width of %lld fits %lld heads.", (long long)heads, (long long)heads);
+    else
+        ls_err_hint("A width of %lld or %lld fits %lld heads.",
+                    (long long)(run->model.width / heads * heads),
+                    (long long)((run->model.width / heads + 1) * heads), (long long)heads);
     return st;
 }
 
@@ -224,13 +239,13 @@ static ls_status check_sources(const ls_run *run)
     int texts = run->data.text.count, shards = run->data.shards.count;
 
     if (texts == 0 && shards == 0) {
-        ls_fail(LS_EUSAGE, "%s: neither data.text nor data.shards is given", run->path);
+        ls_check_missing(run, "data.text", "or data.shards must be given");
         ls_err_hint("Say what to train on, for instance data: {text: [corpus/*.txt]}.");
         return LS_EUSAGE;
     }
     if (texts && shards) {
         st = clash(run, "data.text", "data.shards", "only one of them can be given");
-        ls_err_hint("Keep one; --set data.text=[] empties the other for one run.");
+        ls_err_hint("Keep one of them; --set data.text=[] removes the text for a single run.");
         return st;
     }
     if (run->data.weights.count && run->data.weights.count != texts + shards)
@@ -261,8 +276,8 @@ static ls_status check_end(const ls_run *run)
         return st;
     }
     if (ls_check_horizon(run) == 0 && run->train.schedule != LS_SCHEDULE_CONSTANT) {
-        st = clash(run, "train.schedule", "train.steps",
-                   "this schedule must know how many steps there will be");
+        st = clash(run, run->train.seconds > 0 ? "train.seconds" : "train.target_loss",
+                   "train.schedule", "this schedule must know how many steps there will be");
         ls_err_hint("Set train.steps or train.tokens as well, or take schedule: constant.");
         return st;
     }

@@ -14,6 +14,9 @@ ls_status ls_check_resolve(ls_run *run);
  * with_files: also look for the files that data and out name. */
 ls_status ls_check_run(const ls_run *run, bool with_files);
 
+/* LS_EUSAGE: "run.yaml:2:1: key is missing", at the place where the key's section stands. */
+ls_status ls_check_missing(const ls_run *run, const char *key, const char *what);
+
 /* Steps after which train.steps or train.tokens ends the run, whichever is first; 0: neither is
  * set. This is the length that schedules stretch over. */
 int64_t ls_check_horizon(const ls_run *run);

@@ -634,6 +634,20 @@ static int slips(const char *name)
     return n <= 2 ? 0 : n <= 4 ? 1 : n <= 9 ? 2 : 3;
 }
 
+/* Edit distance in which two swapped neighbours ("laef") count once. */
+static int edits(const char *a, const char *b)
+{
+    size_t n = strlen(a), i = 0;
+
+    if (n == strlen(b)) {
+        while (i < n && a[i] == b[i])
+            i++;
+        if (i + 1 < n && a[i] == b[i + 1] && a[i + 1] == b[i] && strcmp(a + i + 2, b + i + 2) == 0)
+            return 1;
+    }
+    return ls_str_distance(a, b);
+}
+
 /* Keys of other sections with exactly this last part: "steps" -> "train.steps". */
 static int suggest_elsewhere(const char *key, ls_str *out)
 {
@@ -655,22 +669,22 @@ static const char *nearest(const char *section, const char *key)
     int least = slips(key) + 1;
 
     for (int i = 0; i < ls_option_count; i++) {
-        int d = ls_str_distance(ls_option_leaf(&ls_options[i]), key);
+        int d = edits(ls_option_leaf(&ls_options[i]), key);
         if (ls_option_in(&ls_options[i], section) && d < least) {
             least = d;
             best = ls_options[i].key;
         }
     }
     for (int i = 0; i < ls_option_section_count && !*section; i++) {
-        int d = ls_str_distance(ls_option_sections[i].name, key);
+        int d = edits(ls_option_sections[i].name, key);
         if (d < least) {
             least = d;
             best = ls_option_sections[i].name;
         }
     }
     for (int i = 0; i < ls_option_count && !best; i++) {
-        if (ls_str_distance(ls_option_leaf(&ls_options[i]), key) <= slips(key) ||
-            ls_str_distance(ls_options[i].key, key) <= slips(key))
+        if (edits(ls_option_leaf(&ls_options[i]), key) <= slips(key) ||
+            edits(ls_options[i].key, key) <= slips(key))
             best = ls_options[i].key;
     }
     return best;

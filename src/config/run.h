@@ -107,6 +107,7 @@ typedef struct ls_run {
     ls_arena arena;                /* owns all strings above */
     const char *path;              /* of the run file as given; "<embedded>" for the default */
     struct ls_run_origin *origins; /* one per option row, see config/explain.h */
+    const char **sections;         /* where each section of the table stands; NULL: nowhere */
 } ls_run;
 
 LS_C_END

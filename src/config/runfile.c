@@ -32,9 +32,8 @@ typedef struct loader {
     const char *text;
     size_t len;
     yaml_parser_t parser;
-    yaml_event_t event;                       /* the current one; type YAML_NO_EVENT: none */
-    const char *seen[LS_OPTION_MOST];         /* where each key stood */
-    const char *seen_section[LS_OPTION_MOST]; /* and each section */
+    yaml_event_t event;               /* the current one; type YAML_NO_EVENT: none */
+    const char *seen[LS_OPTION_MOST]; /* where each key stood */
 } loader;
 
 /* A growing list of scalars in the run's arena. */
@@ -92,8 +91,11 @@ static ls_status syntax_error(loader *l)
     if (p->context)
         snprintf(context, sizeof context, " %s that begins in line %zu", p->context,
                  p->context_mark.line + 1);
-    return ls_fail(LS_EUSAGE, "%s: not valid YAML: %s%s", where,
-                   p->problem ? p->problem : "it cannot be read", context);
+    ls_fail(LS_EUSAGE, "%s: not valid YAML: %s%s", where,
+            p->problem ? p->problem : "it cannot be read", context);
+    if (p->context && strstr(p->context, "alias")) /* a pattern such as *.txt */
+        ls_err_hint("Put a text that begins with * in quotes.");
+    return LS_EUSAGE;
 }
 
 static const char *anchor_of(const yaml_event_t *e)
@@ -268,9 +270,8 @@ static ls_status fail_unknown(const char *where, const char *section, const char
 }
 
 /* Remember that what stands at the current event has been seen; it may not come twice. */
-static ls_status mark_seen(loader *l, const char *name, const char *where, const char **seen)
+static ls_status mark_seen(const char *name, const char *where, const char **seen)
 {
-    (void)l;
     if (*seen)
         return ls_fail(LS_EUSAGE, "%s: %s is given twice, first at %s", where, name, *seen);
     *seen = where;
@@ -283,7 +284,7 @@ static ls_status walk_option(loader *l, const ls_option *row, const char *where)
     scalars list = {0};
     ls_value value;
 
-    LS_TRY(st, mark_seen(l, row->key, where, &l->seen[ls_option_index(row)]), out);
+    LS_TRY(st, mark_seen(row->key, where, &l->seen[ls_option_index(row)]), out);
     LS_TRY(st, next_event(l), out);
     LS_TRY(st, read_value(l, row, &list, &value), out);
     if (!value.list && !value.items[0].quoted && !*value.items[0].text) {
@@ -304,7 +305,7 @@ static ls_status walk_section(loader *l, const ls_option_section *section, const
     ls_status st = LS_OK;
     int index = (int)(section - ls_option_sections);
 
-    LS_TRY(st, mark_seen(l, section->name, where, &l->seen_section[index]), out);
+    LS_TRY(st, mark_seen(section->name, where, &l->run->sections[index]), out);
     LS_TRY(st, next_event(l), out);
     if (l->event.type == YAML_MAPPING_START_EVENT) {
         st = walk_mapping(l, section->name);
@@ -603,7 +604,9 @@ static ls_status load_defaults(ls_run *run)
     ls_status st = LS_OK;
 
     run->origins = ls_arena_alloc(&run->arena, (size_t)ls_option_count * sizeof *run->origins);
-    if (!run->origins)
+    run->sections =
+        ls_arena_alloc(&run->arena, (size_t)ls_option_section_count * sizeof *run->sections);
+    if (!run->origins || !run->sections)
         return LS_ENOMEM;
     for (int i = 0; i < ls_option_count; i++) {
         run->origins[i] = (ls_run_origin){.source = LS_RUN_DEFAULT, .where = "default"};
@@ -618,7 +621,7 @@ static ls_status check_required(const ls_run *run)
     for (int i = 0; i < ls_option_count; i++) {
         if (ls_options[i].preset || run->origins[i].source != LS_RUN_DEFAULT)
             continue;
-        ls_fail(LS_EUSAGE, "%s: %s is missing", run->path, ls_options[i].key);
+        ls_check_missing(run, ls_options[i].key, "is missing");
         ls_err_hint("A model needs its size, for instance "
                     "model: {layers: 6, width: 384, heads: 6, context: 256}.");
         return LS_EUSAGE;

@@ -234,7 +234,7 @@ static ls_status refuse_item(const ls_option *row, const ls_value_item *item)
         return refuse(row, item->where, "nothing");
     ls_value_quote(item->text, quoted, sizeof quoted);
     ls_status st = refuse(row, item->where, quoted);
-    if (item->quoted && row->type != LS_OPTION_ENUM && row->type != LS_OPTION_STRING)
+    if (item->quoted && row->type <= LS_OPTION_BOOL)
         ls_err_hint("Remove the quotes if a number or a truth value is meant.");
     const char *near = NULL;
     for (int i = 0; row->names[i] && row->names[1]; i++)
@@ -336,7 +336,7 @@ static ls_status set_strings(const ls_option *row, ls_run *run, const ls_value *
         return LS_ENOMEM;
     for (int i = 0; i < value->count; i++) {
         if (!*value->items[i].text)
-            return refuse_item(row, &value->items[i]);
+            return ls_fail(LS_EUSAGE, "%s: %s has an empty entry", value->items[i].where, row->key);
         items[i] = ls_arena_strdup(&run->arena, value->items[i].text);
         if (!items[i])
             return LS_ENOMEM;
@@ -387,7 +387,7 @@ static void print_number(double x, ls_str *out)
 {
     char text[40];
 
-    for (int digits = 1; digits <= 17; digits++) {
+    for (int digits = 6; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, x);
         if (strtod(text, NULL) == x)
             break;

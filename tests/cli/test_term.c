@@ -1,0 +1,70 @@
+/* test_term.c -- colour by terminal, NO_COLOR and TERM, on a pseudo-terminal. */
+#include "harness.h"
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include "cli/args.h"
+#include "cli/term.h"
+
+static int open_terminal(int *master)
+{
+    *master = posix_openpt(O_RDWR | O_NOCTTY);
+    if (*master < 0 || grantpt(*master) != 0 || unlockpt(*master) != 0)
+        ls_test_skip("no pseudo-terminal can be opened here");
+    int fd = open(ptsname(*master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        ls_test_skip("no pseudo-terminal can be opened here");
+    return fd;
+}
+
+LS_TEST(term_asks_the_terminal)
+{
+    struct winsize size = {.ws_col = 123, .ws_row = 40};
+    int master, fd = open_terminal(&master);
+    ls_term term;
+
+    setenv("TERM", "xterm-256color", 1);
+    unsetenv("NO_COLOR");
+    LS_CHECK_EQ(ioctl(fd, TIOCSWINSZ, &size), 0);
+    ls_term_init(&term, fd, NULL);
+    LS_CHECK(term.tty && term.color);
+    LS_CHECK_EQ(term.width, 123);
+    LS_CHECK_STR(ls_term_code(&term, LS_TERM_RED), "\033[31m");
+    setenv("NO_COLOR", "1", 1);
+    ls_term_init(&term, fd, NULL);
+    LS_CHECK(term.tty && !term.color);
+    LS_CHECK_STR(ls_term_code(&term, LS_TERM_RED), "");
+    setenv("NO_COLOR", "", 1); /* set but empty counts as not set */
+    ls_term_init(&term, fd, NULL);
+    LS_CHECK(term.color);
+    setenv("TERM", "dumb", 1);
+    ls_term_init(&term, fd, NULL);
+    LS_CHECK(!term.color);
+    unsetenv("TERM");
+    ls_term_init(&term, fd, NULL);
+    LS_CHECK(!term.color);
+    close(fd);
+    close(master);
+}
+
+LS_TEST(term_flag_goes_before_everything)
+{
+    int master, fd = open_terminal(&master);
+    ls_args args;
+    ls_term term;
+
+    setenv("TERM", "dumb", 1);
+    setenv("NO_COLOR", "1", 1);
+    LS_CHECK_OK(
+        ls_args_parse(&args, ls_commands, 2, (const char *const[]){"lineshaft", "--color=always"}));
+    ls_term_init(&term, fd, &args);
+    LS_CHECK(term.color);
+    setenv("TERM", "xterm", 1);
+    unsetenv("NO_COLOR");
+    LS_CHECK_OK(
+        ls_args_parse(&args, ls_commands, 2, (const char *const[]){"lineshaft", "--color=never"}));
+    ls_term_init(&term, fd, &args);
+    LS_CHECK(!term.color);
+    close(fd);
+    close(master);
+}

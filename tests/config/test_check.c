@@ -1,0 +1,90 @@
+/* test_check.c -- working out autos. Contradictions are in tests/golden/runfile-errors.txt. */
+#include "harness.h"
+#include "config/check.h"
+#include "config/runfile.h"
+
+static void load(ls_run *run, const char *path, const char *rest)
+{
+    char text[600];
+
+    snprintf(text, sizeof text,
+             "model: {layers: 2, width: 12, heads: 3, context: 100}\n"
+             "data: {text: builtin:stories}\n%s",
+             rest);
+    LS_CHECK_OK(ls_runfile_load(run, &(ls_runfile_source){.text = text,
+                                                          .len = strlen(text),
+                                                          .text_name = path,
+                                                          .no_environment = true,
+                                                          .no_files = true}));
+}
+
+LS_TEST(check_names_a_run_after_its_file)
+{
+    static const struct {
+        const char *path, *name;
+    } cases[] = {{"tiny.yaml", "tiny"}, {"a/b/c.yml", "c"}, {"x/plain", "plain"},
+                 {"v1.2.yaml", "v1.2"}, {"a.txt", "a.txt"}, {NULL, "run"}};
+    ls_run run;
+
+    for (size_t i = 0; i < LS_COUNT(cases); i++) {
+        char out[64];
+        load(&run, cases[i].path, "");
+        snprintf(out, sizeof out, "runs/%s", cases[i].name);
+        LS_CHECK_STR(run.name, cases[i].name);
+        LS_CHECK_STR(run.out, out);
+        ls_runfile_release(&run);
+    }
+    load(&run, "x.yaml", "name: other\n");
+    LS_CHECK_STR(run.out, "runs/other");
+    ls_runfile_release(&run);
+}
+
+LS_TEST(check_picks_leaf_and_group)
+{
+    static const struct {
+        int sequences, leaf, group;
+    } cases[] = {
+        {1, 1, 1},   {7, 7, 1},   {11, 1, 11}, {12, 6, 2},
+        {16, 8, 2},  {13, 1, 13}, {64, 8, 4}, /* 64 x 100 tokens exceed a call: 4 x 8 x 100 fit */
+        {41, 1, 32}, /* prime and too long: a power of two of single sequences */
+    };
+    ls_run run;
+
+    for (size_t i = 0; i < LS_COUNT(cases); i++) {
+        char text[64];
+        snprintf(text, sizeof text, "batch: {sequences: %d}\n", cases[i].sequences);
+        load(&run, NULL, text);
+        LS_CHECK_EQ(run.batch.leaf, cases[i].leaf);
+        LS_CHECK_EQ(run.batch.group, cases[i].group);
+        ls_runfile_release(&run);
+    }
+    load(&run, NULL, "batch: {sequences: 12, leaf: 2, group: 100}\n"); /* more than all is all */
+    ls_runfile_release(&run);
+}
+
+LS_TEST(check_finds_the_end_of_the_run)
+{
+    static const struct {
+        const char *train;
+        int64_t steps, horizon, warmup, decay;
+    } cases[] = {
+        {"", 1000, 1000, 50, 200},
+        {"train: {steps: 30}\n", 30, 30, 1, 6},
+        {"train: {tokens: 16000}\n", 0, 10, 0, 2}, /* 16 x 100 tokens a step */
+        {"train: {tokens: 16001}\n", 0, 11, 0, 2},
+        {"train: {tokens: 16000, steps: 5}\n", 5, 5, 0, 1},
+        {"train: {tokens: 16000, steps: 500}\n", 500, 10, 0, 2},
+        {"train: {seconds: 5, schedule: constant}\n", 0, 0, 0, 0},
+        {"train: {target_loss: 2, steps: 100k}\n", 100000, 100000, 100, 20000},
+    };
+    ls_run run;
+
+    for (size_t i = 0; i < LS_COUNT(cases); i++) {
+        load(&run, NULL, cases[i].train);
+        LS_CHECK_EQ(run.train.steps, cases[i].steps);
+        LS_CHECK_EQ(ls_check_horizon(&run), cases[i].horizon);
+        LS_CHECK_EQ(run.train.warmup, cases[i].warmup);
+        LS_CHECK_EQ(run.train.decay, cases[i].decay);
+        ls_runfile_release(&run);
+    }
+}

@@ -1,0 +1,119 @@
+/* test_option.c -- the table itself: what every row must hold so that all views of it are right. */
+#include "harness.h"
+#include "config/option.h"
+#include "config/value.h"
+
+LS_TEST(option_rows_are_complete)
+{
+    for (int i = 0; i < ls_option_count; i++) {
+        const ls_option *row = &ls_options[i];
+        size_t n = strlen(row->doc);
+
+        LS_CHECK(ls_option_find(row->key) == row); /* also: no key twice */
+        LS_CHECK_EQ(ls_option_index(row), i);
+        LS_CHECK(n > 10 && row->doc[n - 1] == '.');
+        if (row->type == LS_OPTION_INT || row->type == LS_OPTION_FLOAT)
+            LS_CHECK(row->least <= row->most);
+        if (row->type == LS_OPTION_ENUM)
+            LS_CHECK(row->names[0] && !row->names[LS_OPTION_NAMES - 1]);
+        for (int k = 0; k < i; k++)
+            LS_CHECK(ls_options[k].offset != row->offset);
+    }
+}
+
+LS_TEST(option_sections_stand_together)
+{
+    for (int i = 0; i < ls_option_count; i++) {
+        const char *dot = strchr(ls_options[i].key, '.');
+        char section[64];
+
+        if (!dot)
+            continue;
+        snprintf(section, sizeof section, "%.*s", (int)(dot - ls_options[i].key),
+                 ls_options[i].key);
+        LS_CHECK(ls_option_find_section(section) != NULL);
+        LS_CHECK(!strchr(dot + 1, '.'));
+        for (int k = 0; k + 1 < i; k++) /* a row of this section, then another one, then this */
+            LS_CHECK(!(ls_option_in(&ls_options[k], section) &&
+                       !ls_option_in(&ls_options[k + 1], section)));
+    }
+}
+
+LS_TEST(option_defaults_pass_their_own_check)
+{
+    ls_run run = {.path = NULL};
+
+    for (int i = 0; i < ls_option_count; i++)
+        LS_CHECK_OK(ls_value_preset(&ls_options[i], &run));
+    LS_CHECK_EQ(run.batch.sequences, 16);
+    LS_CHECK_EQ(run.batch.leaf, LS_RUN_AUTO);
+    LS_CHECK_NEAR(run.data.validation, 0.1, 0);
+    LS_CHECK_STR(run.eval.sample, "");
+    LS_CHECK(run.name == NULL);
+    LS_CHECK_EQ(run.train.schedule, LS_SCHEDULE_COSINE);
+    ls_arena_release(&run.arena);
+}
+
+LS_TEST(option_enum_names_match_their_enums)
+{
+    static const struct {
+        const char *key, *name;
+        int value;
+    } cases[] = {
+        {"model.family", "gpt2", LS_FAMILY_GPT2},
+        {"train.schedule", "constant", LS_SCHEDULE_CONSTANT},
+        {"train.schedule", "linear", LS_SCHEDULE_LINEAR},
+        {"train.schedule", "cosine", LS_SCHEDULE_COSINE},
+        {"train.schedule", "wsd", LS_SCHEDULE_WSD},
+        {"train.optimizer", "adamw", LS_OPTIMIZER_ADAMW},
+        {"train.reduce", "ordered", LS_REDUCE_ORDERED},
+        {"train.reduce", "fast", LS_REDUCE_FAST},
+        {"train.nonfinite", "stop", LS_NONFINITE_STOP},
+        {"train.nonfinite", "skip", LS_NONFINITE_SKIP},
+        {"precision", "fp32", LS_PRECISION_FP32},
+        {"sync", "allreduce", LS_SYNC_ALLREDUCE},
+        {"device.kind", "auto", LS_DEVICE_AUTO},
+        {"device.kind", "cpu", LS_DEVICE_CPU},
+        {"device.isa", "auto", LS_ISA_AUTO},
+        {"device.isa", "reference", LS_ISA_REFERENCE},
+        {"device.isa", "generic", LS_ISA_GENERIC},
+        {"device.isa", "avx2", LS_ISA_AVX2},
+        {"device.isa", "avx512", LS_ISA_AVX512},
+    };
+    size_t names = 0;
+
+    for (size_t i = 0; i < LS_COUNT(cases); i++)
+        LS_CHECK_STR(ls_option_find(cases[i].key)->names[cases[i].value], cases[i].name);
+    for (int i = 0; i < ls_option_count; i++)
+        for (int k = 0; ls_options[i].type == LS_OPTION_ENUM && ls_options[i].names[k]; k++)
+            names++;
+    LS_CHECK_EQ(names, LS_COUNT(cases)); /* a new name needs a line above */
+}
+
+static void check_hint(const char *section, const char *key, const char *want)
+{
+    ls_str hint;
+
+    ls_str_init(&hint);
+    ls_option_suggest(section, key, &hint);
+    LS_CHECK_STR(hint.p, want);
+    ls_str_release(&hint);
+}
+
+LS_TEST(option_suggests_the_nearest_key)
+{
+    check_hint("", "steps", "Did you mean \"train.steps\"?");
+    check_hint("train", "every", "Did you mean \"checkpoint.every\" or \"eval.every\"?");
+    check_hint("batch", "sequence", "Did you mean \"batch.sequences\"?");
+    check_hint("", "modle", "Did you mean \"model\"?");
+    check_hint("model", "sead", "Did you mean \"train.seed\"?");
+    check_hint("batch", "zzzzzzzz", "The keys of \"batch\" are sequences, leaf, group.");
+}
+
+LS_TEST(option_names_its_variable)
+{
+    char name[96];
+
+    ls_option_variable(ls_option_find("train.min_lr"), name, sizeof name);
+    LS_CHECK_STR(name, "LINESHAFT_TRAIN_MIN_LR");
+}
