@@ -421,16 +421,41 @@ static bool is_plain(const char *text)
                text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-")] == '\0';
 }
 
+/* Characters that YAML refuses, folds as line breaks or takes for a mark unless escaped. */
+static bool needs_escape(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c <= 0xa0) || c == 0x2028 || c == 0x2029 || c == 0xfeff ||
+           c == 0xfffe || c == 0xffff;
+}
+
+/* One text, quoted when it must be. It is valid UTF-8, as all that was ever accepted. */
 static void print_text(const char *text, ls_str *out)
 {
-    ls_json json;
+    const unsigned char *p = (const unsigned char *)text;
 
     if (is_plain(text)) {
         ls_str_append(out, text);
         return;
     }
-    ls_json_begin(&json, out); /* a JSON string is a YAML string in double quotes */
-    ls_json_str(&json, text);
+    ls_str_append_char(out, '"');
+    while (*p) {
+        int n = *p < 0x80 ? 1 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : 4;
+        uint32_t c = n == 1 ? *p : *p & (0xffu >> (n + 1));
+        for (int k = 1; k < n; k++)
+            c = c << 6 | (p[k] & 0x3fu);
+        if (c == '"' || c == '\\')
+            ls_str_printf(out, "\\%c", (char)c);
+        else if (c == '\n')
+            ls_str_append(out, "\\n");
+        else if (c == '\t')
+            ls_str_append(out, "\\t");
+        else if (needs_escape(c))
+            ls_str_printf(out, "\\u%04x", (unsigned)c);
+        else
+            ls_str_append_bytes(out, p, (size_t)n);
+        p += n;
+    }
+    ls_str_append_char(out, '"');
 }
 
 void ls_value_print(const ls_option *row, const ls_run *run, ls_str *out)

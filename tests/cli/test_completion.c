@@ -93,6 +93,17 @@ LS_TEST(completion_is_understood_by_zsh)
                                  &out),
                 0);
     LS_CHECK_STR(out.p, "config explain/1\nordered fast \n");
+    ls_str_clear(&out);
+    /* The glue, with the completion system replaced by functions that say what they were given. */
+    LS_CHECK_EQ(
+        ls_capture_shell("zsh -fc 'compdef() { :; }; compset() { :; }; _files() { echo files; }; "
+                         "compadd() { echo \"$@\"; }; . ./script; "
+                         "words=(lineshaft config ex); CURRENT=3; _lineshaft; "
+                         "words=(lineshaft config check r); CURRENT=4; _lineshaft; "
+                         "words=(lineshaft config check -s sync=); CURRENT=5; _lineshaft'",
+                         &out),
+        0);
+    LS_CHECK_STR(out.p, "-- check explain schema reference\nfiles\n-- allreduce\n");
     ls_str_release(&out);
 }
 

@@ -119,6 +119,33 @@ LS_TEST(explain_yaml_loads_back_to_the_same_run)
     ls_str_release(&diff);
 }
 
+LS_TEST(explain_yaml_keeps_odd_characters)
+{
+    static const char *const texts[] = {
+        "eval.sample=\xc2\x80 \xc2\x85 \xc2\xa0", /* C1 controls, next line, hard space */
+        "eval.sample=\xe2\x80\xa8x\xe2\x80\xa9",  /* line and paragraph separator */
+        "eval.sample=\xef\xbb\xbf \xef\xbf\xbe \xef\xbf\xbf", /* byte order mark, no characters */
+        "eval.sample=\x01\x1b[31m\x7f\r\n\t",
+        "eval.sample=\xf0\x9f\x98\x80 \xe2\x82\xac \xc3\xa4",
+        "eval.sample= spaces around ",
+        "eval.sample=auto",
+        "eval.sample='quotes\" and \\ strokes",
+    };
+
+    for (size_t i = 0; i < LS_COUNT(texts); i++) {
+        ls_run first, second;
+        ls_str yaml;
+        ls_str_init(&yaml);
+        load(&first, TEXT, &texts[i], 1);
+        ls_explain_yaml(&first, &yaml);
+        load(&second, yaml.p, NULL, 0);
+        LS_CHECK_STR(second.eval.sample, strchr(texts[i], '=') + 1);
+        ls_str_release(&yaml);
+        ls_runfile_release(&first);
+        ls_runfile_release(&second);
+    }
+}
+
 LS_TEST(explain_diff_tells_what_may_change_on_resume)
 {
     const char *sets[] = {"train.steps=600", "train.lr=0.2", "batch.sequences=24"};
