@@ -12,12 +12,12 @@ fail() {
 
 # run STATUS COMMAND...: the command must exit with STATUS; its output is left in out and err.
 run() {
-    want=$1
+    expected_status=$1
     shift
     "$@" >out 2>err
-    got=$?
-    if [ "$got" != "$want" ]; then
-        echo "    exit $got, expected $want: $*" >&2
+    status=$?
+    if [ "$status" != "$expected_status" ]; then
+        echo "    exit $status, expected $expected_status: $*" >&2
         tail -n 20 out err >&2
         exit 1
     fi

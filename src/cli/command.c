@@ -2,6 +2,15 @@
 #include "cli/cmds.h"
 
 const ls_command *const ls_commands[] = {
-    &ls_cmd_train,      &ls_cmd_generate, &ls_cmd_data, &ls_cmd_ckpt,    &ls_cmd_config,
-    &ls_cmd_completion, &ls_cmd_man,      &ls_cmd_help, &ls_cmd_version, NULL,
+    &ls_cmd_train,      /* run file in, model out */
+    &ls_cmd_generate,   /* model in, text out */
+    &ls_cmd_data,       /* text and tokens */
+    &ls_cmd_ckpt,       /* what was saved */
+    &ls_cmd_config,     /* run files */
+    &ls_cmd_bench,      /* what this machine can do */
+    &ls_cmd_completion, /* for shells */
+    &ls_cmd_man,        /* for man(1) */
+    &ls_cmd_help,       /* all of it, explained */
+    &ls_cmd_version,    /* for bug reports */
+    NULL,
 };

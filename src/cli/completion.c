@@ -113,7 +113,7 @@ static void put_path_function(ls_str *out)
                        "\n"
                        "# Sets ls_path (\"config check\") and ls_count (arguments so far).\n"
                        "_lineshaft_path() {\n"
-                       "    ls_path= ls_count=0\n"
+                       "    ls_path='' ls_count=0\n"
                        "    while [ $# -gt 0 ]; do\n"
                        "        case $1 in\n"
                        "            -*)\n"
@@ -178,7 +178,8 @@ static void put_key_flags(const ls_flag *flags, const char *path, ls_str *out)
     for (; flags && flags->name; flags++) {
         if (!flags->value || strcmp(flags->value, "KEY=VALUE") != 0)
             continue;
-        ls_str_printf(out, "|\"%s:--%s\"", path, flags->name);
+        ls_str_printf(out, "%s\"%s:--%s\"", out->p[out->len - 1] == '(' ? "" : "|", path,
+                      flags->name);
         if (flags->letter)
             ls_str_printf(out, "|\"%s:-%c\"", path, flags->letter);
     }
@@ -212,7 +213,7 @@ static void put_next_function(ls_str *out)
     ls_str_append(out, "# _lineshaft_next PATH PREVIOUS CURRENT COUNT: words that may come next.\n"
                        "_lineshaft_next() {\n"
                        "    case \"$1:$2\" in\n"
-                       "        \" none\"");
+                       "        (");
     visit_all(key_case, out);
     ls_str_append(out, ") echo \"");
     put_keys("=", out);
@@ -248,7 +249,7 @@ static void bash_script(ls_str *out)
                   "    local cur=${COMP_WORDS[COMP_CWORD]} at=$COMP_CWORD ls_path ls_count words\n"
                   "    COMPREPLY=()\n"
                   "    # bash cuts key=value at the sign: the name stands before it.\n"
-                  "    if [ \"$cur\" = = ]; then cur= at=$((at + 1)); fi\n"
+                  "    if [ \"$cur\" = = ]; then cur='' at=$((at + 1)); fi\n"
                   "    if [ \"${COMP_WORDS[at - 1]}\" = = ]; then\n"
                   "        words=$(_lineshaft_values \"${COMP_WORDS[at - 2]}\")\n"
                   "    else\n"

@@ -206,7 +206,8 @@ const ls_option ls_options[] = {
      .unit = "leaves",
      .when_auto = "as many leaves as make up to 4096 tokens",
      .doc = "Leaves that one forward and backward call computes: more need more memory and keep "
-            "the cores busier. A power of two, or all leaves. It changes no result.",
+            "the cores busier. A power of two, or all leaves. In ordered mode it changes no "
+            "result.",
      .offset = AT(batch.group)},
 
     {.key = "train.steps",
@@ -489,7 +490,7 @@ const ls_option ls_options[] = {
      .most = 4096,
      .unit = "threads",
      .when_auto = "the cores that this process may use",
-     .doc = "Threads that compute. It changes no result.",
+     .doc = "Threads that compute. In ordered mode they change no result.",
      .offset = AT(device.threads)},
     {.key = "device.isa",
      .type = LS_OPTION_ENUM,

@@ -11,6 +11,7 @@
 #include "train/step.h"
 
 #include <math.h>
+#include "base/fault.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "plan/memory.h"
@@ -280,6 +281,8 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     ls_norm_result norm;
     ls_status st = LS_OK;
 
+    if (LS_FAULT("train.nonfinite"))
+        host_state.grad_scale = NAN;
     copy_windows(step, batch, 0, calls->sequences);
     ls_clock_lap(clock, LS_PART_DATA);
     gradients(step, batch, &host_state, clock);

@@ -54,6 +54,8 @@ LS_TEST(completion_works_in_bash)
     ls_str_init(&out);
     LS_CHECK_EQ(ls_capture_shell("bash -n script", &out), 0);
     LS_CHECK_STR(out.p, "");
+    if (ls_capture_shell("command -v shellcheck >/dev/null", &out) == 0)
+        LS_CHECK_EQ(ls_capture_shell("shellcheck -s bash script", &out), 0);
     ls_str_release(&out);
     offers("con", "config");
     offers("config ex", "explain");

@@ -33,10 +33,10 @@ mkdir small-disk
 if mount -t tmpfs -o size=600k tmpfs small-disk 2>/dev/null; then
     trap 'umount small-disk' EXIT
     run 3 "$LINESHAFT" train run.yaml --json --set out=small-disk/run
-    says "MiB"
+    says "No space left"
     umount small-disk
     trap - EXIT
-    mount -t tmpfs -o size=4m tmpfs small-disk && trap 'umount small-disk' EXIT
+    mount -t tmpfs -o size=5m tmpfs small-disk && trap 'umount small-disk' EXIT
     run 0 "$LINESHAFT" train run.yaml --json --set out=small-disk/run --set train.steps=12 \
         --set train.schedule=constant
     dd if=/dev/zero of=small-disk/fill bs=64k >/dev/null 2>&1
