@@ -213,7 +213,7 @@ static const char *const broken[] = {
     "{N} and {f} had {a:b}. |{H} had built {a:b} with {s} own hands. |{G} had given {m} {a:b}. |In "
     "the "
     "yard stood {a:b}, and {n} loved it. ",
-    "?They used it every day. |?It was {q2} and a bit crooked, but it worked. ",
+    "?{N} used it every day. |?It was {q2} and a bit crooked, but it worked. ",
     "/",
     "But one day there was a loud crack. The {b1} was broken. |Then {n} pulled too hard, and the "
     "{b1} "
@@ -321,7 +321,7 @@ static const char *const gift[] = {
     "{N} worked until it was dark. {H} made {j}. |All afternoon {n} was busy. In the end {h} had "
     "{j}. |"
     "{H} took paper, wood and string, and little by little it became {j}. ",
-    "?It was not perfect, but it was made with care. |?{H} wrapped it in a {w2} cloth. ",
+    "?It was not perfect, but it was made with care. |?{H} wrapped it in {a:w2} cloth. ",
     "/",
     "At the party {n} was nervous. \"What if {fh} does not like it?\" {h} thought. |The next day "
     "{n} "
