@@ -2,9 +2,9 @@
  *
  * Shuffling by an index array costs 8 bytes per sample, minutes to build for large corpora, and a
  * cursor that means nothing without it. A shuffle buffer forgets its content on resume. Here the
- * shuffle is arithmetic: a Feistel network over just enough bits for n values, whose round function
- * is Philox; a result >= n is fed in again until it falls below n (cycle walking, fewer than two
- * rounds on average because the network covers less than 2n values). Each step of that is
+ * shuffle is arithmetic: a Feistel network over just enough bits for n values, whose round keys
+ * come from Philox; a result >= n is fed in again until it falls below n (cycle walking, fewer than
+ * two rounds on average because the network covers less than 2n values). Each step of that is
  * invertible, so the whole is a bijection of [0, n).
  *
  * Worked example. T = 4, one source of 23 training tokens, sequences = 2.
@@ -41,13 +41,24 @@ static ls_rng_key key_for(const ls_order *order, uint64_t purpose, int source, i
     return ls_rng_derive(order->seed, purpose << 32 | (uint64_t)source, (uint64_t)number);
 }
 
-/* One round: 64 random bits of the half that stays. */
-static uint64_t mix(ls_rng_key key, uint64_t half, int round)
+/* 64 well mixed bits of the half that stays: the finaliser of splitmix64. */
+static uint64_t mix(uint64_t half, uint64_t key)
 {
-    ls_rng_block b =
-        ls_rng_philox(key, (uint32_t)half, (uint32_t)(half >> 32), (uint32_t)round, 0x6665u);
+    uint64_t z = half ^ key;
 
-    return (uint64_t)b.v[1] << 32 | b.v[0];
+    z = (z ^ z >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
+    return z ^ z >> 31;
+}
+
+/* Philox gives each round its own 64 bits of key. */
+static void make_round_keys(ls_rng_key key, uint64_t keys_out[ROUNDS])
+{
+    for (int i = 0; i < ROUNDS; i += 2) {
+        ls_rng_block b = ls_rng_philox(key, (uint32_t)i, 0, 0, 0x6665u);
+        keys_out[i] = (uint64_t)b.v[1] << 32 | b.v[0];
+        keys_out[i + 1] = (uint64_t)b.v[3] << 32 | b.v[2];
+    }
 }
 
 static int bits_for(int64_t n)
@@ -57,7 +68,7 @@ static int bits_for(int64_t n)
 
 /* The network over 2^bits values. Halves may differ by one bit: the low one changes in even rounds,
  * the high one in odd rounds. Running the rounds backwards undoes it. */
-static uint64_t network(ls_rng_key key, int bits, uint64_t x, bool backwards)
+static uint64_t network(const uint64_t keys[ROUNDS], int bits, uint64_t x, bool backwards)
 {
     int low_bits = bits - bits / 2;
     uint64_t low_mask = (UINT64_C(1) << low_bits) - 1;
@@ -67,9 +78,9 @@ static uint64_t network(ls_rng_key key, int bits, uint64_t x, bool backwards)
     for (int i = 0; i < ROUNDS; i++) {
         int round = backwards ? ROUNDS - 1 - i : i;
         if (round % 2 == 0)
-            low ^= mix(key, high, round) & low_mask;
+            low ^= mix(high, keys[round]) & low_mask;
         else
-            high ^= mix(key, low, round) & high_mask;
+            high ^= mix(low, keys[round]) & high_mask;
     }
     return high << low_bits | low;
 }
@@ -79,9 +90,10 @@ static int64_t walk(ls_rng_key key, int64_t n, int64_t i, bool backwards)
     LS_BUG_IF(n < 1 || n > INT64_C(1) << 62 || i < 0 || i >= n, "permuting %lld of %lld",
               (long long)i, (long long)n);
     int bits = bits_for(n);
-    uint64_t x = (uint64_t)i;
+    uint64_t x = (uint64_t)i, keys[ROUNDS];
+    make_round_keys(key, keys);
     do /* ends: x started below n, and its cycle returns to x */
-        x = network(key, bits, x, backwards);
+        x = network(keys, bits, x, backwards);
     while (x >= (uint64_t)n);
     return (int64_t)x;
 }
@@ -271,7 +283,8 @@ int64_t ls_order_shift(const ls_order *order, int source, int64_t epoch)
 
     if (shifts <= 1)
         return 0;
-    return (int64_t)(mix(key_for(order, FOR_SHIFT, source, epoch), 0, 0) % (uint64_t)shifts);
+    ls_rng_block b = ls_rng_philox(key_for(order, FOR_SHIFT, source, epoch), 0, 0, 0, 0);
+    return (int64_t)(((uint64_t)b.v[1] << 32 | b.v[0]) % (uint64_t)shifts);
 }
 
 ls_sample ls_order_at(const ls_order *order, int64_t position)

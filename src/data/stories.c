@@ -409,51 +409,46 @@ static const plot plots[] = {PLOT(lost),   PLOT(learn), PLOT(broken), PLOT(share
 
 /* --- casting ---------------------------------------------------------------------------------- */
 
-enum { MOST_SLOTS = 40, MOST_TEXT = 48 };
+enum { MOST_SLOTS = 40, MOST_PAIRS = 4, MOST_TEXT = 48 };
 
 typedef struct cast {
     struct {
-        char key[4];
-        char text[MOST_TEXT];
+        const char *key, *text;
     } slots[MOST_SLOTS];
     int count;
+    char pairs[MOST_PAIRS][MOST_TEXT]; /* texts made of two words */
+    int n_pairs;
 } cast;
 
 static void put(cast *c, const char *key, const char *text)
 {
     LS_BUG_IF(c->count == MOST_SLOTS, "too many slots in a story");
-    snprintf(c->slots[c->count].key, sizeof c->slots[0].key, "%s", key);
-    snprintf(c->slots[c->count].text, MOST_TEXT, "%s", text);
+    c->slots[c->count].key = key;
+    c->slots[c->count].text = text;
     c->count++;
 }
 
-static void put_two(cast *c, const char *key, const char *first, const char *second)
+static void put_pair(cast *c, const char *key, const char *first, const char *second)
 {
-    char text[MOST_TEXT];
-
-    snprintf(text, sizeof text, "%s %s", first, second);
+    LS_BUG_IF(c->n_pairs == MOST_PAIRS, "too many pairs of words in a story");
+    char *text = c->pairs[c->n_pairs++];
+    snprintf(text, MOST_TEXT, "%s %s", first, second);
     put(c, key, text);
 }
 
-/* Somebody with a name, a kind and pronouns; keys are told apart by a prefix. */
-static void cast_somebody(cast *c, dice *d, const char *prefix, const char *name_key,
-                          const char *avoid)
+/* Somebody with a name, a kind and pronouns, in the five slots that keys names. */
+static void cast_somebody(cast *c, dice *d, const char *const keys[5], const char *avoid)
 {
     bool woman = roll(d, 2) == 0, pet = roll(d, 3) == 0;
     const char *name = avoid;
-    char key[8];
 
     while (strcmp(name, avoid) == 0)
         name = pet ? PICK(d, pets) : woman ? PICK(d, girls) : PICK(d, boys);
-    put(c, name_key, name);
-    snprintf(key, sizeof key, "%sk", prefix);
-    put(c, key, pet ? PICK(d, animals) : woman ? "girl" : "boy");
-    snprintf(key, sizeof key, "%sh", prefix);
-    put(c, key, woman ? "she" : "he");
-    snprintf(key, sizeof key, "%ss", prefix);
-    put(c, key, woman ? "her" : "his");
-    snprintf(key, sizeof key, "%sm", prefix);
-    put(c, key, woman ? "her" : "him");
+    put(c, keys[0], name);
+    put(c, keys[1], pet ? PICK(d, animals) : woman ? "girl" : "boy");
+    put(c, keys[2], woman ? "she" : "he");
+    put(c, keys[3], woman ? "her" : "his");
+    put(c, keys[4], woman ? "her" : "him");
 }
 
 static void cast_things(cast *c, dice *d)
@@ -461,9 +456,9 @@ static void cast_things(cast *c, dice *d)
     const char *thing = PICK(d, things), *machine = PICK(d, machines);
     const char *color = PICK(d, colors);
 
-    put_two(c, "o", color, thing);
+    put_pair(c, "o", color, thing);
     put(c, "o1", thing);
-    put_two(c, "b", PICK(d, colors), machine);
+    put_pair(c, "b", PICK(d, colors), machine);
     put(c, "b1", machine);
     put(c, "e", PICK(d, foods));
     put(c, "i", PICK(d, babies));
@@ -483,9 +478,12 @@ static void cast_things(cast *c, dice *d)
 
 static void cast_story(cast *c, dice *d)
 {
-    c->count = 0;
-    cast_somebody(c, d, "", "n", "");
-    cast_somebody(c, d, "f", "f", c->slots[0].text);
+    static const char *const hero[] = {"n", "k", "h", "s", "m"};
+    static const char *const friend[] = {"f", "fk", "fh", "fs", "fm"};
+
+    c->count = c->n_pairs = 0;
+    cast_somebody(c, d, hero, "");
+    cast_somebody(c, d, friend, c->slots[0].text);
     const grown_up *g = &PICK(d, grown_ups);
     put(c, "g", g->name);
     put(c, "gh", g->woman ? "she" : "he");
@@ -503,9 +501,12 @@ static void cast_story(cast *c, dice *d)
 
 static const char *slot_text(const cast *c, const char *key, size_t len)
 {
-    for (int i = 0; i < c->count; i++)
-        if (strlen(c->slots[i].key) == len && strncasecmp(c->slots[i].key, key, len) == 0)
+    for (int i = 0; i < c->count; i++) {
+        const char *has = c->slots[i].key;
+        if (has[0] == (char)tolower((unsigned char)key[0]) && strncasecmp(has, key, len) == 0 &&
+            has[len] == '\0')
             return c->slots[i].text;
+    }
     LS_BUG_IF(true, "a story has no slot \"%.*s\"", (int)len, key);
     return "";
 }
@@ -529,7 +530,10 @@ static void fill(ls_str *out, const cast *c, const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
         if (text[i] != '{') {
-            ls_str_append_char(out, text[i]);
+            const char *slot = memchr(text + i, '{', len - i);
+            size_t plain = slot ? (size_t)(slot - text) - i : len - i;
+            ls_str_append_bytes(out, text + i, plain);
+            i += plain - 1;
             continue;
         }
         size_t n = strcspn(text + i, "}");
