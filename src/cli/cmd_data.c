@@ -556,9 +556,9 @@ out:
     {                                                                            \
         "tokenizer", 't', "NAME", false, "Tokenizer to use; bytes unless given." \
     }
-#define JSON_FLAG                                                        \
-    {                                                                    \
-        "json", 0, NULL, false, "Print one JSON object instead of text." \
+#define JSON_FLAG                                                          \
+    {                                                                      \
+        "json", 'j', NULL, false, "Print one JSON object instead of text." \
     }
 #define END_FLAGS                  \
     {                              \
@@ -585,7 +585,7 @@ static const ls_command build = {
              "compressed as .gz or .zst, or \"builtin:stories\", and writes their tokens with an "
              "index of documents.",
     .examples = "lineshaft data build --out corpus.lst corpus/*.txt  # every file is a document\n"
-                "lineshaft data build --out web.lst --field body web.jsonl.zst  # every line is\n",
+                "lineshaft data build --out web.lst --field body web.jsonl.zst  # every line is",
     .flags = build_flags,
     .run = run_build};
 
@@ -599,7 +599,7 @@ static const ls_command inspect = {
     .about =
         "Prints the header and the beginning of the text, then reads the whole shard: checksums, "
         "ids, document starts. Exits with an error when anything is wrong.",
-    .examples = "lineshaft data inspect corpus.lst  # header, first words, verdict\n",
+    .examples = "lineshaft data inspect corpus.lst  # header, first words, verdict",
     .flags = inspect_flags,
     .run = run_inspect};
 
@@ -611,7 +611,7 @@ static const ls_command encode = {
     .least = 0,
     .most = 1,
     .about = "Prints one id a line for the bytes of FILE, or of standard input.",
-    .examples = "echo hello | lineshaft data encode  # 104, 101, 108, 108, 111, 10\n",
+    .examples = "echo hello | lineshaft data encode  # 104, 101, 108, 108, 111, 10",
     .flags = token_flags,
     .run = run_encode};
 static const ls_command decode = {
@@ -622,7 +622,7 @@ static const ls_command decode = {
     .most = 1,
     .about = "Reads ids separated by white space from FILE, or from standard input, and writes "
              "exactly the bytes that they stand for.",
-    .examples = "lineshaft data encode notes.txt | lineshaft data decode  # notes.txt again\n",
+    .examples = "lineshaft data encode notes.txt | lineshaft data decode  # notes.txt again",
     .flags = token_flags,
     .run = run_decode};
 
@@ -644,7 +644,7 @@ static const ls_command check = {
         "random place in the middle, and says whether each sample of each epoch was met exactly "
         "once and whether both walks met the same samples.",
     .examples = "lineshaft data check run.yaml  # one epoch of every source\n"
-                "lineshaft data check run.yaml --steps 1000 --json  # the first 1000 steps\n",
+                "lineshaft data check run.yaml --steps 1000 --json  # the first 1000 steps",
     .flags = check_flags,
     .run = run_check};
 #endif
@@ -661,7 +661,7 @@ static const ls_command stories = {
     .about =
         "Writes the text that \"builtin:stories\" stands for: whole stories, with an empty line "
         "between them, until there is as much as asked for.",
-    .examples = "lineshaft data stories --bytes 2M > stories.txt  # text without a download\n",
+    .examples = "lineshaft data stories --bytes 2M > stories.txt  # text without a download",
     .flags = stories_flags,
     .run = run_stories};
 
@@ -678,5 +678,5 @@ const ls_command ls_cmd_data = {
              "run uses its samples.",
     .examples = "lineshaft data build --out corpus.lst corpus/*.txt  # text to tokens\n"
                 "lineshaft data inspect corpus.lst  # what is in it\n"
-                "lineshaft data check run.yaml  # each sample exactly once per epoch\n",
+                "lineshaft data check run.yaml  # each sample exactly once per epoch",
     .subs = subs};

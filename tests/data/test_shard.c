@@ -323,6 +323,23 @@ LS_TEST(full_disk_leaves_nothing)
         check_fault(plans[i], true);
 }
 
+/* The same on a file system that cannot make files without a name. */
+LS_TEST(named_temporary_file_is_removed)
+{
+    ls_tokenizer tok = fake(256);
+    ls_shard shard;
+
+    ls_fault_arm("shard.unnamed@1,shard.unnamed@2");
+    LS_CHECK_OK(write_small("a.lst", &tok));
+    LS_CHECK_EQ(files_here(), 1);
+    LS_CHECK_OK(ls_shard_open(&shard, "a.lst"));
+    LS_CHECK_OK(ls_shard_verify(&shard));
+    ls_shard_close(&shard);
+    check_fault("shard.unnamed@1,shard.unnamed@2,shard.write@1", true);
+    check_fault("shard.unnamed@1,shard.unnamed@2,file.write@4", true);
+    check_fault("shard.unnamed@1,shard.unnamed@2,shard.rename@1", true);
+}
+
 LS_TEST(kill_leaves_no_half_shard)
 {
     static const char *const plans[] = {"shard.write@1=kill", "file.write@3=kill",
@@ -352,7 +369,7 @@ LS_TEST(unwritable_places_are_named)
 {
     ls_tokenizer tok = fake(256);
 
-    LS_CHECK_FAILS(write_small("no/such/folder/a.lst", &tok), LS_EIO, "no/such/folder/a.lst");
+    LS_CHECK_FAILS(write_small("no/such/folder/a.lst", &tok), LS_EIO, "in \"no/such/folder\"");
 }
 
 LS_TEST(every_failing_allocation_of_a_shard_is_reported)
