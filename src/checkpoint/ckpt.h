@@ -10,7 +10,8 @@
  * costs. Objects that did not change are shared between checkpoints. Format: docs/reference/
  * checkpoint.md.
  *
- * A store may be used by several threads; save and prune exclude each other (LS_EBUSY). */
+ * A store may be used by several threads; save and prune exclude each other (LS_EBUSY), and
+ * ls_ckpt_load_newest() belongs to one of them. */
 #pragma once
 #include "base/dtype.h"
 #include "base/str.h"

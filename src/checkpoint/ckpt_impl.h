@@ -50,8 +50,8 @@ struct ls_ckpt_store {
     int lock_fd;            /* -1: not held */
     pthread_mutex_t saving; /* held during save and prune; tried, never waited for */
     pthread_mutex_t guard;  /* of the set below */
-    ls_hash *good;          /* objects this process has written or read whole; owned */
-    int n_good, cap_good;
+    ls_hash *good;          /* objects of the last save or load, known to be whole; sorted, owned */
+    int n_good;
     bool named_temps; /* the file system has no unnamed temporary files; set under saving */
     ls_ckpt *loaded;  /* of the last load_newest; owned */
 };
@@ -128,8 +128,12 @@ void ls_ckpt_temp_sweep(const char *path);
 /* --- store.c --- */
 
 ls_status ls_ckpt_store_hold(ls_ckpt_store *store); /* take the lock file */
+/* Objects that this process has written or read whole need not be read again to be reused. Only the
+ * last save or load is remembered; forgetting (also when memory is short) only costs time. Those of
+ * ckpt where keep is NULL or true. */
+void ls_ckpt_store_remember(ls_ckpt_store *store, const ls_ckpt *ckpt, const bool *keep);
+void ls_ckpt_store_forget(ls_ckpt_store *store);
 bool ls_ckpt_store_is_good(ls_ckpt_store *store, ls_hash hash);
-void ls_ckpt_store_set_good(ls_ckpt_store *store, ls_hash hash); /* may forget: only costs time */
 void ls_ckpt_manifest_path(const char *dir, int64_t step, ls_str *path_out);
 /* Read, check hash, parse. LS_EIO: cannot be read. LS_EDATA: damaged. */
 ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_out);

@@ -332,7 +332,8 @@ out:
  */
 
 /* One try: LS_EDATA or LS_EIO with *damaged_out set means that an older checkpoint may do. */
-static ls_status try_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n, bool *damaged_out)
+static ls_status try_load(ls_ckpt_store *store, const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n,
+                          bool *damaged_out)
 {
     ls_status st = LS_OK;
     wanted w;
@@ -342,6 +343,8 @@ static ls_status try_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n, b
     LS_TRY(st, match_all(ckpt, tensors, n, &w), out);
     st = load_all(ckpt, &w, tensors, n);
     *damaged_out = st == LS_EDATA || st == LS_EIO;
+    if (st == LS_OK)
+        ls_ckpt_store_remember(store, ckpt, w.objects);
 out:
     wanted_release(&w);
     ls_err_done();
@@ -354,9 +357,7 @@ static ls_status pass_over(ls_ckpt_store *store, ls_ckpt_passed *passed, const l
 
     snprintf(reason, sizeof reason, "checkpoint of step %lld is damaged: %s",
              (long long)ckpt->info.step, ls_err_last()->text);
-    pthread_mutex_lock(&store->guard);
-    store->n_good = 0; /* what we believed about the objects may be wrong */
-    pthread_mutex_unlock(&store->guard);
+    ls_ckpt_store_forget(store); /* what we believed about the objects may be wrong */
     return ls_ckpt_passed_add(passed, ckpt->info.step, reason);
 }
 
@@ -373,7 +374,7 @@ ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int
         LS_TRY(st, ls_ckpt_find_below(store, below, &passed, &ckpt), out);
         if (!ckpt)
             break;
-        st = try_load(ckpt, tensors, n, &damaged);
+        st = try_load(store, ckpt, tensors, n, &damaged);
         if (st != LS_OK && !damaged)
             goto out;
         if (damaged) {

@@ -431,9 +431,7 @@ static ls_status look_for_object(save *s, plan *p)
     }
     st = ls_ckpt_object_verify(s->store->dir, &p->object);
     p->present = st == LS_OK;
-    if (st == LS_OK) {
-        ls_ckpt_store_set_good(s->store, p->object.hash);
-    } else if (st != LS_ENOMEM) {
+    if (st != LS_OK && st != LS_ENOMEM) {
         p->replace = true;
         ls_log(LS_LOG_WARN, "%s; writing it anew", ls_err_last()->text);
         st = LS_OK;
@@ -531,8 +529,7 @@ static ls_status write_objects(save *s)
     snprintf(folder, sizeof folder, "%s/objects", s->store->dir);
     if (any)
         LS_TRY(st, ls_file_sync_dir(folder), out);
-    for (int i = 0; i < s->n_plans; i++)
-        ls_ckpt_store_set_good(s->store, s->plans[i].object.hash);
+    ls_ckpt_store_remember(s->store, &s->ckpt, NULL);
 out:
     return st;
 }
@@ -589,6 +586,7 @@ static ls_status commit(save *s, ls_str *text)
             ls_ckpt_manifest_check(old.p, old.len, NULL) == LS_OK &&
             ls_ckpt_manifest_same(old.p, old.len, text))
             goto out; /* the same state was saved before */
+        ls_log(LS_LOG_INFO, "replacing \"%s\": its content is another", path.p);
     }
     s->ckpt.info.time_s = (int64_t)time(NULL);
     s->ckpt.info.new_bytes = s->saved.bytes_written;

@@ -26,9 +26,12 @@ enum { STEP_DIGITS = 10 };
 /* --- opening ------------------------------------------------------------------------------------
  */
 
+/* Make the folder and, when it is new, see to it that its name survives a power cut: the folders
+ * above it may be new too. Those that we may not open existed before us. */
 static ls_status make_store(const char *dir)
 {
     ls_status st = LS_OK;
+    bool fresh = !ls_file_is_dir(dir);
     char path[LS_CKPT_PATH];
 
     if ((size_t)snprintf(path, sizeof path, "%s/objects", dir) >= sizeof path)
@@ -36,7 +39,11 @@ static ls_status make_store(const char *dir)
     LS_TRY(st, ls_file_make_dirs(path), out);
     LS_TRY(st, ls_file_sync_dir(dir), out);
     snprintf(path, sizeof path, "%s", dir);
-    LS_TRY(st, ls_file_sync_dir(dirname(path)), out);
+    while (fresh && strcmp(path, "/") != 0 && strcmp(path, ".") != 0) {
+        const char *above = dirname(path);
+        memmove(path, above, strlen(above) + 1);
+        fresh = ls_file_sync_dir(path) == LS_OK;
+    }
 out:
     return st;
 }
@@ -101,32 +108,41 @@ ls_status ls_ckpt_store_hold(ls_ckpt_store *store)
     return ls_file_lock(path, &store->lock_fd);
 }
 
+static int order_hashes(const void *a, const void *b)
+{
+    const ls_hash *x = a, *y = b;
+
+    return ls_ckpt_hash_order(*x, *y);
+}
+
 bool ls_ckpt_store_is_good(ls_ckpt_store *store, ls_hash hash)
 {
-    bool found = false;
-
     pthread_mutex_lock(&store->guard);
-    for (int i = 0; i < store->n_good && !found; i++)
-        found = ls_hash_equal(store->good[i], hash);
+    bool found = store->n_good &&
+                 bsearch(&hash, store->good, (size_t)store->n_good, sizeof hash, order_hashes);
     pthread_mutex_unlock(&store->guard);
     return found;
 }
 
-void ls_ckpt_store_set_good(ls_ckpt_store *store, ls_hash hash)
+void ls_ckpt_store_remember(ls_ckpt_store *store, const ls_ckpt *ckpt, const bool *keep)
 {
-    if (ls_ckpt_store_is_good(store, hash))
-        return;
+    ls_hash *good = ls_mem_array((size_t)ckpt->n_objects, sizeof *good);
+    int n = 0;
+
+    for (int i = 0; good && i < ckpt->n_objects; i++)
+        if (!keep || keep[i])
+            good[n++] = ckpt->objects[i].hash; /* sorted, because the table is */
     pthread_mutex_lock(&store->guard);
-    if (store->n_good == store->cap_good) {
-        int cap = store->cap_good ? store->cap_good * 2 : 64;
-        ls_hash *grown = ls_mem_resize(store->good, (size_t)cap * sizeof *grown);
-        if (grown) {
-            store->good = grown;
-            store->cap_good = cap;
-        }
-    }
-    if (store->n_good < store->cap_good)
-        store->good[store->n_good++] = hash;
+    ls_mem_free(store->good);
+    store->good = good;
+    store->n_good = n;
+    pthread_mutex_unlock(&store->guard);
+}
+
+void ls_ckpt_store_forget(ls_ckpt_store *store)
+{
+    pthread_mutex_lock(&store->guard);
+    store->n_good = 0;
     pthread_mutex_unlock(&store->guard);
 }
 

@@ -52,29 +52,33 @@ LS_TEST(writer_one_save_at_a_time)
     sample s;
     ls_ckpt_store *store;
     ls_ckpt_writer *writer;
-    ls_ckpt_info info = sample_info(1);
-    bool done, busy = false;
+    bool done, busy = false, late = false;
     int64_t end = ls_time_now_ns() + 15 * LS_NS_PER_S;
 
     sample_make(&s);
-    sample_fill(&s, 1);
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
     LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, 0));
-    LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0));
-    info.step = 2;
-    ls_status st = ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0);
-    if (st == LS_EBUSY) {
-        busy = true;
-        LS_CHECK(strstr(ls_err_last()->text, "step 1 is still running"));
-        st = ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, end); /* waits, then starts */
+    /* The thread may be quicker than we are, so go on until both refusals have been seen. */
+    for (int64_t step = 2; !busy || !late; step += 2) {
+        ls_ckpt_info info = sample_info(step);
+        LS_CHECK(step < 100);
+        sample_fill(&s, (uint32_t)step);
+        LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0));
+        ls_status st = ls_ckpt_writer_wait(writer, ls_time_now_ns(), &done, NULL);
+        LS_CHECK(st == (done ? LS_OK : LS_EDEADLINE));
+        late = late || st == LS_EDEADLINE;
+        info.step = step + 1;
+        st = ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0);
+        if (st == LS_EBUSY) {
+            busy = true;
+            LS_CHECK(strstr(ls_err_last()->text, "is still running"));
+            st = ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, end); /* waits, then starts */
+        }
+        LS_CHECK_OK(st);
+        for (done = false; !done;)
+            LS_CHECK_OK(ls_ckpt_writer_poll(writer, &done, NULL));
     }
-    LS_CHECK_OK(st);
-    LS_CHECK(busy); /* saving takes several syncs, beginning takes microseconds */
-    LS_CHECK_FAILS(ls_ckpt_writer_wait(writer, ls_time_now_ns(), &done, NULL), LS_EDEADLINE,
-                   "still running");
-    while (!done)
-        LS_CHECK_OK(ls_ckpt_writer_poll(writer, &done, NULL));
-    LS_CHECK(ls_file_exists("c/step-0000000001.json") && ls_file_exists("c/step-0000000002.json"));
+    LS_CHECK(ls_file_exists("c/step-0000000002.json") && ls_file_exists("c/step-0000000003.json"));
     LS_CHECK_OK(ls_ckpt_writer_wait(writer, end, &done, NULL)); /* idle: nothing to wait for */
     LS_CHECK(!done);
     ls_ckpt_writer_free(writer);
