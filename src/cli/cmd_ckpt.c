@@ -322,6 +322,7 @@ out:
  */
 
 static const ls_flag list_flags[] = {
+    {.name = "step", .value = "N", .doc = "Show only the checkpoint of this step."},
     {.name = "json", .doc = "Print one JSON object instead of a table."},
     {.name = NULL},
 };

@@ -13,9 +13,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/time.h"
-#if __has_include("config/runfile.h")
+#include "cli/load.h"
 #include "config/runfile.h"
-#endif
 
 enum { OUTPUT_BYTES = 1 << 16, FIRST_TEXT = 200 };
 static const int64_t largest_input = LS_GIB;
@@ -524,31 +523,21 @@ out:
     return st;
 }
 
-#if __has_include("config/runfile.h")
 static ls_status run_check(const ls_args *args)
 {
     ls_status st = LS_OK;
-    ls_run run = {.name = NULL};
-    const char *sets[64], *text = ls_args_value(args, "steps");
+    ls_run run;
+    const char *text = ls_args_value(args, "steps");
     int64_t steps = 0;
-    int n = 0;
 
     if (text)
         LS_TRY(st, parse_whole("steps", text, &steps), out);
-    while (n < (int)LS_COUNT(sets) && ls_args_nth(args, "set", n)) {
-        sets[n] = ls_args_nth(args, "set", n);
-        n++;
-    }
-    LS_TRY(st,
-           ls_runfile_load(&run,
-                           &(ls_runfile_source){.path = args->rest[0], .sets = sets, .n_sets = n}),
-           out);
+    LS_TRY(st, ls_load_run(&run, args, args->rest[0]), out);
     st = ls_cmd_data_check(&run, steps, ls_args_has(args, "json"));
     ls_runfile_release(&run);
 out:
     return st;
 }
-#endif
 
 /* --- tables ----------------------------------------------------------------------------------- */
 
@@ -626,11 +615,10 @@ static const ls_command decode = {
     .flags = token_flags,
     .run = run_decode};
 
-#if __has_include("config/runfile.h")
 static const ls_flag check_flags[] = {
     {"steps", 0, "N", false,
      "Walk N steps; until every source has finished an epoch unless given."},
-    {"set", 's', "KEY=VALUE", true, "Set an option over the run file."},
+    LS_LOAD_SET_FLAG,
     JSON_FLAG,
     END_FLAGS};
 static const ls_command check = {
@@ -647,7 +635,6 @@ static const ls_command check = {
                 "lineshaft data check run.yaml --steps 1000 --json  # the first 1000 steps",
     .flags = check_flags,
     .run = run_check};
-#endif
 
 static const ls_flag stories_flags[] = {
     {"bytes", 0, "SIZE", false, "How much text, such as 500K or 2M; 2M unless given."},
@@ -665,11 +652,8 @@ static const ls_command stories = {
     .flags = stories_flags,
     .run = run_stories};
 
-static const ls_command *const subs[] = {&build,   &inspect, &encode, &decode,
-#if __has_include("config/runfile.h")
-                                         &check,
-#endif
-                                         &stories, NULL};
+static const ls_command *const subs[] = {&build, &inspect, &encode, &decode,
+                                         &check, &stories, NULL};
 
 const ls_command ls_cmd_data = {
     .name = "data",

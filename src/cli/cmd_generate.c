@@ -204,7 +204,7 @@ out:
 static const ls_flag flags[] = {
     {.name = "prompt", .letter = 'p', .value = "TEXT", .doc = "Text to continue; default: none."},
     {.name = "tokens", .letter = 'n', .value = "N", .doc = "Most tokens to add; default 200."},
-    {.name = "temperature", .value = "X", .doc = "0 takes the most likely token; default 0.8."},
+    {.name = "temperature", .value = "X", .doc = "Randomness: 0 takes the most likely token; default 0.8."},
     {.name = "top-k", .value = "K", .doc = "Choose among the K most likely; 0: all; default 0."},
     {.name = "top-p",
      .value = "P",

@@ -5,19 +5,9 @@
 #include <unistd.h>
 #include "cli/progress.h"
 #include "cli/cmds.h"
+#include "cli/load.h"
 #include "config/runfile.h"
 #include "train/loop.h"
-
-/* What `lineshaft train` runs without a run file: the demonstration. */
-static const char demo_run[] =
-    "# The demonstration: a small GPT learns to tell stories that lineshaft makes up itself.\n"
-    "name: demo\n"
-    "model: {family: gpt2, layers: 4, width: 128, heads: 4, context: 128}\n"
-    "data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}\n"
-    "batch: {sequences: 16, leaf: 4}\n"
-    "train: {steps: 800, lr: 2e-3, schedule: cosine, warmup: 40, weight_decay: 0.1, seed: 1}\n"
-    "checkpoint: {every: 400, keep: 2}\n"
-    "eval: {every: 100, sequences: 64, sample: \"Once upon a time\", sample_tokens: 240}\n";
 
 static volatile sig_atomic_t stop_asked;
 
@@ -40,34 +30,24 @@ static void print_json(void *context, const ls_event *event)
 
 static ls_status run_train(const ls_args *args)
 {
-    const char *sets[LS_COUNT(args->given)];
-    ls_runfile_source source = {.sets = sets};
     ls_progress progress;
     ls_str line;
     ls_run run;
     bool json = ls_args_has(args, "json");
+    ls_status st;
 
-    for (const char *set; (set = ls_args_nth(args, "set", source.n_sets)) != NULL;)
-        sets[source.n_sets++] = set;
-    if (args->n_rest > 0) {
-        source.path = args->rest[0];
-    } else {
-        source.text = demo_run;
-        source.len = sizeof demo_run - 1;
-        source.text_name = "<demo>";
-    }
-    ls_status st = ls_runfile_load(&run, &source);
-    if (st != LS_OK)
-        return st;
     if (ls_args_has(args, "print")) {
-        fputs(demo_run, stdout);
-        ls_runfile_release(&run);
+        fputs(ls_load_demo, stdout);
         return LS_OK;
     }
+    st = ls_load_run(&run, args, args->n_rest > 0 ? args->rest[0] : NULL);
+    if (st != LS_OK)
+        return st;
     ls_str_init(&line);
     ls_progress_init(&progress, args);
     signal(SIGINT, on_stop);
     signal(SIGTERM, on_stop);
+    signal(SIGPIPE, SIG_IGN); /* a reader that went away must not cost the run its last save */
     st = ls_loop_run(&(ls_session_args){.run = &run,
                                         .fresh = ls_args_has(args, "fresh"),
                                         .sink = json ? print_json : ls_progress_event,
@@ -81,10 +61,7 @@ static ls_status run_train(const ls_args *args)
 }
 
 static const ls_flag flags[] = {
-    {.name = "set",
-     .value = "KEY=VALUE",
-     .repeats = true,
-     .doc = "Override a setting of the run file."},
+    LS_LOAD_SET_FLAG,
     {.name = "json", .doc = "Print one JSON object per event instead of a progress display."},
     {.name = "fresh",
      .doc = "Put earlier checkpoints of the run folder aside and start at step 0."},

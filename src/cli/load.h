@@ -9,5 +9,9 @@
         "set", 's', "KEY=VALUE", true, "Replace one setting of the run file, as in train.lr=1e-4." \
     }
 
-/* The run at path with the command's --set flags; see ls_runfile_load(). */
+/* The run file of the demonstration. */
+extern const char ls_load_demo[];
+
+/* The run at path (NULL: the demonstration) with the command's --set flags; see ls_runfile_load().
+ */
 ls_status ls_load_run(ls_run *run, const ls_args *args, const char *path);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <unistd.h>
 #include "base/time.h"
+#include "data/utf8.h"
 
 enum { BAR = 24, DRAW_MS = 100, LINE_S = 5 };
 
@@ -156,15 +157,22 @@ static void show_step(ls_progress *p, const ls_event_step *e)
     fflush(stdout);
 }
 
-/* A sample on lines of its own; control characters that could move the cursor are shown as dots. */
+/* A sample on lines of its own. What is not UTF-8, or could move the cursor, is shown as a dot. */
 static void show_sample(ls_progress *p, const ls_event_sample *e)
 {
+    const unsigned char *t = (const unsigned char *)e->text;
+
     clear_bar(p);
     printf("--- after step %lld: %s%s%s", (long long)e->step, ls_term_code(&p->term, LS_TERM_BOLD),
            e->prompt, ls_term_code(&p->term, LS_TERM_PLAIN));
-    for (size_t i = 0; i < e->text_len; i++) {
-        unsigned char c = (unsigned char)e->text[i];
-        putchar((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ? '.' : c);
+    for (size_t i = 0; i < e->text_len;) {
+        int n = ls_utf8_next(t + i, e->text_len - i);
+        bool plain = n > 1 || (n == 1 && ((t[i] >= 0x20 && t[i] != 0x7f) || t[i] == '\n'));
+        if (plain)
+            fwrite(t + i, 1, (size_t)n, stdout);
+        else
+            putchar('.');
+        i += n > 0 ? (size_t)n : n < 0 ? (size_t)-n : e->text_len - i;
     }
     printf("\n---\n");
     fflush(stdout);

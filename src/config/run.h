@@ -19,6 +19,12 @@ typedef struct ls_run_floats {
 } ls_run_floats;
 
 typedef enum ls_family { LS_FAMILY_GPT2 } ls_family;
+/* What to do with bytes of a text that are not UTF-8. */
+typedef enum ls_utf8_policy {
+    LS_UTF8_STRICT,  /* an error with file and offset */
+    LS_UTF8_REPLACE, /* each becomes U+FFFD */
+    LS_UTF8_BYTES    /* kept as they are: the tokenizer works on bytes */
+} ls_utf8_policy;
 typedef enum ls_schedule {
     LS_SCHEDULE_CONSTANT,
     LS_SCHEDULE_LINEAR,
@@ -58,8 +64,9 @@ typedef struct ls_run {
         ls_run_floats weights; /* mixture, one per entry of text or shards; empty: by size */
         const char *tokenizer; /* "bytes" */
         const char *field;     /* field of a jsonl line that holds the text */
-        double validation;     /* share of tokens at the end of each source kept for validation */
-        bool isolate;          /* tokens attend only inside their document */
+        ls_utf8_policy utf8;
+        double validation; /* share of tokens at the end of each source kept for validation */
+        bool isolate;      /* tokens attend only inside their document */
         bool shuffle;
     } data;
     struct {

@@ -158,7 +158,7 @@ static ls_status open_text(ls_corpus *corpus, source_row *row, const ls_run *run
                                  .n_files = files.count,
                                  .name = entry,
                                  .field = run->data.field,
-                                 .utf8 = LS_UTF8_STRICT,
+                                 .utf8 = run->data.utf8,
                                  .tok = corpus->tok};
     LS_TRY(st, cache_key(corpus, &args, &args.key), out);
     if (!is_cached(path, args.key)) {

@@ -5,15 +5,9 @@
  * replaces (the longest beginning of a character, as the Unicode standard advises). */
 #pragma once
 #include "base/str.h"
+#include "config/run.h"
 
 LS_C_BEGIN
-
-/* What to do with bytes that are not UTF-8. */
-typedef enum ls_utf8_policy {
-    LS_UTF8_STRICT,  /* an error with file and offset */
-    LS_UTF8_REPLACE, /* each becomes U+FFFD */
-    LS_UTF8_BYTES    /* kept as they are: the tokenizer works on bytes */
-} ls_utf8_policy;
 
 #define LS_UTF8_REPLACEMENT "\xef\xbf\xbd"
 

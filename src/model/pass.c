@@ -71,10 +71,12 @@ static int64_t scratch_bytes(const ls_pass_args *args, int threads)
     bool grad = args->training;
     /* Sizes depend on whether gradients are wanted; the pointers are only compared with NULL. */
     float *wanted = grad ? (float *)(uintptr_t)LS_PARAM_ALIGN : NULL;
-    const ls_head head = {
-        .M = M, .C = s->C, .V = s->V, .leaves = leaves, .dh = wanted, .dw = wanted};
+    ls_head head = {.M = M, .C = s->C, .V = s->V, .leaves = leaves, .dh = wanted, .dw = wanted};
 
     most = args->kernels->scratch(LS_ROW_HEAD, &head, threads);
+    head.leaves = 1; /* ls_pass_loss() takes all rows as one leaf */
+    head.dh = head.dw = NULL;
+    most = ls_max_i64(most, args->kernels->scratch(LS_ROW_HEAD, &head, threads));
     if (!grad)
         return most;
     const ls_attention_bwd att = {.B = args->B, .T = args->T, .H = s->H, .Hkv = s->H, .D = s->D};

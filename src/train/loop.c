@@ -108,11 +108,14 @@ static ls_status tell_sample(loop *l)
     LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), &ids), out);
     int64_t n = ids.count, first = n;
     LS_TRY(st, ls_tokens_reserve(&ids, s->run->eval.sample_tokens), out);
-    for (int64_t i = 0; i < s->run->eval.sample_tokens; i++, n++)
+    for (int64_t i = 0; i < s->run->eval.sample_tokens; i++, n++) {
         LS_TRY(st,
                ls_decode_next(s->decode, ls_step_state_arrays(s->step).w, ids.ids, n, &sampling,
                               (uint64_t)i, &ids.ids[n]),
                out);
+        if (ids.ids[n] == ls_tokenizer_separator(s->tokenizer))
+            break; /* the model ended its document */
+    }
     LS_TRY(st, ls_tokenizer_decode(s->tokenizer, ids.ids + first, n - first, &l->sample), out);
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_SAMPLE,
                                    .sample = {.step = s->step_number,

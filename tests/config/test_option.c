@@ -61,6 +61,9 @@ LS_TEST(option_enum_names_match_their_enums)
         int value;
     } cases[] = {
         {"model.family", "gpt2", LS_FAMILY_GPT2},
+        {"data.utf8", "strict", LS_UTF8_STRICT},
+        {"data.utf8", "replace", LS_UTF8_REPLACE},
+        {"data.utf8", "bytes", LS_UTF8_BYTES},
         {"train.schedule", "constant", LS_SCHEDULE_CONSTANT},
         {"train.schedule", "linear", LS_SCHEDULE_LINEAR},
         {"train.schedule", "cosine", LS_SCHEDULE_COSINE},

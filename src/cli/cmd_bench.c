@@ -1,0 +1,791 @@
+/* cmd_bench.c -- `lineshaft bench kernels`: every row of the kernel table at the shapes of a model.
+ *
+ * A row is prepared (buffers, arguments), run once to warm up, then again and again for about 0.2
+ * s; the median counts, because a neighbour on the machine spoils a mean. What a row must compute
+ * and move at least is a formula of the shape (cost_of), so that rates of different versions
+ * compare. Products are held against the measured fma peak, everything else against the measured
+ * bandwidth of main memory; a share above 100 % means that the data stayed in a cache. */
+#include "cli/command.h"
+
+#include <inttypes.h>
+#include "base/json.h"
+#include "base/time.h"
+#include "device/device.h"
+#include "kernel/kernel.h"
+#include "kernel/peak.h"
+
+/* --- shapes ------------------------------------------------------------------------------------
+ */
+
+typedef struct dims {
+    const char *name;
+    int64_t B, T, C, F, V, H;
+    int64_t n; /* elements of flat rows: add, cast, adamw, ... */
+} dims;
+
+static const dims all_dims[] = {
+    {"small", 4, 64, 128, 512, 256, 4, 1 << 20},
+    {"10m", 12, 256, 384, 1536, 256, 6, 10 << 20},
+    {"124m", 4, 256, 768, 3072, 50304, 12, 16 << 20}, /* flat rows: a part of the parameters */
+};
+
+/* Operations (an fma counts two), or bytes that must be read and written once. One of the two is
+ * 0: it decides which peak the row is held against. */
+static void cost_of(ls_row row, const dims *d, double *flops_out, double *bytes_out)
+{
+    double M = (double)(d->B * d->T), T = (double)d->T, C = (double)d->C, F = (double)d->F;
+    double V = (double)d->V, n = (double)d->n, flops = 0, bytes = 0;
+
+    switch (row) {
+    case LS_ROW_LINEAR_FWD: /* C inputs, F outputs */
+    case LS_ROW_LINEAR_BWD_X:
+    case LS_ROW_LINEAR_BWD_W:
+        flops = 2 * M * C * F;
+        break;
+    case LS_ROW_QKV_FWD:
+    case LS_ROW_QKV_BWD: /* 3 C values in and out */
+        bytes = 4 * 2 * M * 3 * C;
+        break;
+    case LS_ROW_ATTENTION_FWD: /* q k^T and p v, over (T + 1) / 2 positions on average */
+        flops = 2 * 2 * M * C * (T + 1) / 2;
+        break;
+    case LS_ROW_ATTENTION_BWD: /* q k^T again, dp, dq, dk, dv */
+        flops = 5 * 2 * M * C * (T + 1) / 2;
+        break;
+    case LS_ROW_NORM_FWD: /* stream, x; sum, y */
+        bytes = 4 * 4 * M * C;
+        break;
+    case LS_ROW_NORM_BWD: /* dy, sum, dsum; dsum, dx */
+        bytes = 4 * 5 * M * C;
+        break;
+    case LS_ROW_ACT_FWD:
+        bytes = 4 * 2 * M * F;
+        break;
+    case LS_ROW_ACT_BWD:
+        bytes = 4 * 3 * M * F;
+        break;
+    case LS_ROW_EMBED_FWD: /* wte rows, wpe; y */
+        bytes = 4 * (2 * M * C + T * C);
+        break;
+    case LS_ROW_EMBED_BWD: /* dy; dwte, dwpe */
+        bytes = 4 * (M * C + V * C + T * C);
+        break;
+    case LS_ROW_HEAD: /* logits, dh, dw */
+        flops = 3 * 2 * M * C * V;
+        break;
+    case LS_ROW_SUM:
+    case LS_ROW_FILL:
+    case LS_ROW_NORM2:
+        bytes = 4 * n;
+        break;
+    case LS_ROW_ADD:
+        bytes = 4 * 3 * n;
+        break;
+    case LS_ROW_CAST: /* fp32 to bf16 */
+        bytes = (4 + 2) * n;
+        break;
+    case LS_ROW_ADAMW: /* grad, m, v, w; m, v, w */
+        bytes = 4 * 7 * n;
+        break;
+    case LS_ROWS:
+        break;
+    }
+    *flops_out = flops;
+    *bytes_out = bytes;
+}
+
+/* --- one case -----------------------------------------------------------------------------------
+ */
+
+enum { MOST_BUFFERS = 24, MOST_RUNS = 2000 };
+
+typedef struct bench {
+    ls_device *device; /* owned */
+    ls_stream *stream; /* owned */
+    const ls_kernels *kernels;
+    const dims *d;
+    double peak_flops, peak_bytes; /* per second; 0 when not measured */
+    ls_status st;                  /* sticky: the first allocation that failed */
+    void *buffers[MOST_BUFFERS];   /* of the row in hand */
+    int n_buffers;
+    union {
+        ls_linear_fwd linear_fwd;
+        ls_linear_bwd_x linear_bwd_x;
+        ls_linear_bwd_w linear_bwd_w;
+        ls_qkv qkv;
+        ls_attention_fwd attention_fwd;
+        ls_attention_bwd attention_bwd;
+        ls_norm_fwd norm_fwd;
+        ls_norm_bwd norm_bwd;
+        ls_act_args act;
+        ls_embed_fwd embed_fwd;
+        ls_embed_bwd embed_bwd;
+        ls_head head;
+        ls_sum sum;
+        ls_add add;
+        ls_cast cast;
+        ls_fill fill;
+        ls_norm2 norm2;
+        ls_adamw adamw;
+    } args;
+} bench;
+
+static void *bytes_of(bench *b, int64_t bytes)
+{
+    void *p = NULL;
+
+    LS_BUG_IF(b->n_buffers == MOST_BUFFERS, "a row with more than %d buffers", MOST_BUFFERS);
+    if (b->st == LS_OK)
+        b->st = ls_device_alloc(b->device, ls_max_i64(bytes, 64), "bench buffer", &p);
+    if (p)
+        b->buffers[b->n_buffers++] = p;
+    return p;
+}
+
+/* n floats of a harmless value. */
+static float *floats(bench *b, int64_t n)
+{
+    float *p = bytes_of(b, n * (int64_t)sizeof *p);
+
+    if (p)
+        b->kernels->fill(b->stream, &(ls_fill){.x = p, .value = 0.01f, .n = n});
+    return p;
+}
+
+static void copy_in(bench *b, void *to, const void *from, int64_t bytes)
+{
+    if (b->st != LS_OK)
+        return;
+    ls_stream_copy_in(b->stream, to, from, bytes);
+    b->st = ls_stream_sync(b->stream, ls_time_now_ns() + 10 * LS_NS_PER_S);
+}
+
+/* n tokens spread over the vocabulary. */
+static int32_t *tokens(bench *b, int64_t n)
+{
+    int32_t *p = bytes_of(b, n * (int64_t)sizeof *p), block[256];
+
+    for (int64_t first = 0; p && first < n; first += (int64_t)LS_COUNT(block)) {
+        int64_t count = ls_min_i64((int64_t)LS_COUNT(block), n - first);
+        for (int64_t i = 0; i < count; i++)
+            block[i] = (int32_t)((first + i) * 7919 % b->d->V);
+        copy_in(b, p + first, block, count * (int64_t)sizeof *block);
+    }
+    return p;
+}
+
+static const ls_step_state *state(bench *b)
+{
+    const ls_step_state s = {.grad_scale = 1e-3f,
+                             .lr = 1e-3f,
+                             .beta1 = 0.9f,
+                             .beta2 = 0.99f,
+                             .eps = 1e-8f,
+                             .bias1 = 0.1f,
+                             .bias2 = 0.01f,
+                             .clip = 1};
+    ls_step_state *p = bytes_of(b, sizeof s);
+
+    copy_in(b, p, &s, sizeof s);
+    return p;
+}
+
+static int64_t rows_of(const bench *b)
+{
+    return b->d->B * b->d->T;
+}
+
+static void prepare_linear_fwd(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C, F = b->d->F;
+
+    b->args.linear_fwd = (ls_linear_fwd){.x = floats(b, M * C),
+                                         .w = floats(b, C * F),
+                                         .b = floats(b, F),
+                                         .y = floats(b, M * F),
+                                         .z = floats(b, M * F),
+                                         .M = M,
+                                         .N = F,
+                                         .K = C,
+                                         .act = LS_ACT_GELU};
+}
+
+static void prepare_linear_bwd_x(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C, F = b->d->F;
+
+    b->args.linear_bwd_x = (ls_linear_bwd_x){.dy = floats(b, M * C),
+                                             .w = floats(b, C * F),
+                                             .z = floats(b, M * F),
+                                             .dx = floats(b, M * F),
+                                             .M = M,
+                                             .N = C,
+                                             .K = F,
+                                             .act = LS_ACT_GELU};
+}
+
+static void prepare_linear_bwd_w(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C, F = b->d->F;
+
+    b->args.linear_bwd_w = (ls_linear_bwd_w){.x = floats(b, M * C),
+                                             .dy = floats(b, M * F),
+                                             .dw = floats(b, C * F),
+                                             .db = floats(b, F),
+                                             .M = M,
+                                             .N = F,
+                                             .K = C,
+                                             .leaves = 1};
+}
+
+/* Heads beside each other in rows of `wide` floats, from column `first` on. */
+static ls_heads heads(const bench *b, float *p, int64_t wide, int64_t first)
+{
+    return (ls_heads){.p = p ? p + first : NULL,
+                      .batch = b->d->T * wide,
+                      .time = wide,
+                      .head = b->d->C / b->d->H};
+}
+
+static void prepare_qkv(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C, H = b->d->H;
+
+    b->args.qkv = (ls_qkv){.packed = floats(b, M * 3 * C),
+                           .q = heads(b, floats(b, M * C), C, 0),
+                           .k = heads(b, floats(b, M * C), C, 0),
+                           .v = heads(b, floats(b, M * C), C, 0),
+                           .rope = floats(b, b->d->T * C / H),
+                           .B = b->d->B,
+                           .T = b->d->T,
+                           .H = H,
+                           .Hkv = H,
+                           .D = C / H};
+}
+
+static void prepare_attention_fwd(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C, H = b->d->H;
+    float *packed = floats(b, M * 3 * C);
+
+    b->args.attention_fwd = (ls_attention_fwd){.q = heads(b, packed, 3 * C, 0),
+                                               .k = heads(b, packed, 3 * C, C),
+                                               .v = heads(b, packed, 3 * C, 2 * C),
+                                               .o = heads(b, floats(b, M * C), C, 0),
+                                               .lse = floats(b, M * H),
+                                               .B = b->d->B,
+                                               .T = b->d->T,
+                                               .H = H,
+                                               .Hkv = H,
+                                               .D = C / H,
+                                               .scale = 0.125f};
+}
+
+static void prepare_attention_bwd(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C, H = b->d->H;
+    float *packed = floats(b, M * 3 * C), *grad = floats(b, M * 3 * C);
+    ls_attention_bwd *a = &b->args.attention_bwd;
+
+    *a = (ls_attention_bwd){.q = heads(b, packed, 3 * C, 0),
+                            .k = heads(b, packed, 3 * C, C),
+                            .v = heads(b, packed, 3 * C, 2 * C),
+                            .o = heads(b, floats(b, M * C), C, 0),
+                            .dout = heads(b, floats(b, M * C), C, 0),
+                            .dq = heads(b, grad, 3 * C, 0),
+                            .dk = heads(b, grad, 3 * C, C),
+                            .dv = heads(b, grad, 3 * C, 2 * C),
+                            .lse = floats(b, M * H),
+                            .B = b->d->B,
+                            .T = b->d->T,
+                            .H = H,
+                            .Hkv = H,
+                            .D = C / H,
+                            .scale = 0.125f};
+}
+
+static void prepare_norm_fwd(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C;
+
+    b->args.norm_fwd = (ls_norm_fwd){.stream = floats(b, M * C),
+                                     .x = floats(b, M * C),
+                                     .sum = floats(b, M * C),
+                                     .y = floats(b, M * C),
+                                     .w = floats(b, C),
+                                     .b = floats(b, C),
+                                     .mean = floats(b, M),
+                                     .rstd = floats(b, M),
+                                     .M = M,
+                                     .C = C,
+                                     .T = b->d->T,
+                                     .eps = 1e-5f};
+}
+
+static void prepare_norm_bwd(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C;
+
+    b->args.norm_bwd = (ls_norm_bwd){.dy = floats(b, M * C),
+                                     .sum = floats(b, M * C),
+                                     .w = floats(b, C),
+                                     .mean = floats(b, M),
+                                     .rstd = floats(b, M),
+                                     .dsum = floats(b, M * C),
+                                     .add_to_dsum = true,
+                                     .dx = floats(b, M * C),
+                                     .dw = floats(b, C),
+                                     .db = floats(b, C),
+                                     .M = M,
+                                     .C = C,
+                                     .T = b->d->T,
+                                     .leaves = 1};
+}
+
+static void prepare_act(bench *b)
+{
+    int64_t M = rows_of(b), F = b->d->F;
+
+    b->args.act = (ls_act_args){.act = LS_ACT_GELU,
+                                .x = floats(b, M * F),
+                                .y = floats(b, M * F),
+                                .dy = floats(b, M * F),
+                                .dx = floats(b, M * F),
+                                .M = M,
+                                .F = F};
+}
+
+static void prepare_embed_fwd(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C;
+
+    b->args.embed_fwd = (ls_embed_fwd){.tokens = tokens(b, M),
+                                       .wte = floats(b, b->d->V * C),
+                                       .wpe = floats(b, b->d->T * C),
+                                       .y = floats(b, M * C),
+                                       .M = M,
+                                       .C = C,
+                                       .T = b->d->T,
+                                       .V = b->d->V};
+}
+
+static void prepare_embed_bwd(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C;
+
+    b->args.embed_bwd = (ls_embed_bwd){.tokens = tokens(b, M),
+                                       .dy = floats(b, M * C),
+                                       .dwte = floats(b, b->d->V * C),
+                                       .dwpe = floats(b, b->d->T * C),
+                                       .M = M,
+                                       .C = C,
+                                       .T = b->d->T,
+                                       .V = b->d->V,
+                                       .positions = b->d->T,
+                                       .leaves = 1};
+}
+
+static void prepare_head(bench *b)
+{
+    int64_t M = rows_of(b), C = b->d->C, V = b->d->V;
+
+    b->args.head = (ls_head){.h = floats(b, M * C),
+                             .w = floats(b, V * C),
+                             .targets = tokens(b, M),
+                             .losses = floats(b, M),
+                             .dh = floats(b, M * C),
+                             .dw = floats(b, V * C),
+                             .state = state(b),
+                             .M = M,
+                             .C = C,
+                             .V = V,
+                             .leaves = 1};
+}
+
+static void prepare_sum(bench *b)
+{
+    b->args.sum =
+        (ls_sum){.x = floats(b, b->d->n), .out = bytes_of(b, 16 * 8), .n = b->d->n, .segments = 16};
+}
+
+static void prepare_add(bench *b)
+{
+    float *sum = floats(b, b->d->n);
+
+    b->args.add = (ls_add){.a = sum, .b = floats(b, b->d->n), .out = sum, .n = b->d->n};
+}
+
+static void prepare_cast(bench *b)
+{
+    b->args.cast = (ls_cast){.from_type = LS_F32,
+                             .to_type = LS_BF16,
+                             .from = floats(b, b->d->n),
+                             .to = bytes_of(b, b->d->n * 2),
+                             .n = b->d->n};
+}
+
+static void prepare_fill(bench *b)
+{
+    b->args.fill = (ls_fill){.x = floats(b, b->d->n), .value = 1, .n = b->d->n};
+}
+
+static void prepare_norm2(bench *b)
+{
+    b->args.norm2 = (ls_norm2){.x = floats(b, b->d->n),
+                               .partials = floats(b, b->d->n / LS_NORM_BLOCK + 1),
+                               .result = bytes_of(b, sizeof(ls_norm_result)),
+                               .state = state(b),
+                               .n = b->d->n};
+}
+
+static void prepare_adamw(bench *b)
+{
+    const ls_adamw_span span = {.count = b->d->n, .decay = 1, .rate = 1};
+    const ls_norm_result result = {.norm = 1, .factor = 1, .bad_block = -1};
+    void *spans = bytes_of(b, sizeof span), *results = bytes_of(b, sizeof result);
+
+    copy_in(b, spans, &span, sizeof span);
+    copy_in(b, results, &result, sizeof result);
+    b->args.adamw = (ls_adamw){.w = floats(b, b->d->n),
+                               .m = floats(b, b->d->n),
+                               .v = floats(b, b->d->n),
+                               .grad = floats(b, b->d->n),
+                               .spans = spans,
+                               .n_spans = 1,
+                               .state = state(b),
+                               .result = results};
+}
+
+/* --- the table ----------------------------------------------------------------------------------
+ */
+
+#define RUN(field, member)                             \
+    static void run_##field(bench *b)                  \
+    {                                                  \
+        b->kernels->field(b->stream, &b->args.member); \
+    }
+RUN(linear_fwd, linear_fwd)
+RUN(linear_bwd_x, linear_bwd_x)
+RUN(linear_bwd_w, linear_bwd_w)
+RUN(qkv_fwd, qkv)
+RUN(qkv_bwd, qkv)
+RUN(attention_fwd, attention_fwd)
+RUN(attention_bwd, attention_bwd)
+RUN(norm_fwd, norm_fwd)
+RUN(norm_bwd, norm_bwd)
+RUN(act_fwd, act)
+RUN(act_bwd, act)
+RUN(embed_fwd, embed_fwd)
+RUN(embed_bwd, embed_bwd)
+RUN(head, head)
+RUN(sum, sum)
+RUN(add, add)
+RUN(cast, cast)
+RUN(fill, fill)
+RUN(norm2, norm2)
+RUN(adamw, adamw)
+
+static const struct {
+    void (*prepare)(bench *b);
+    void (*run)(bench *b);
+} cases[LS_ROWS] = {
+    [LS_ROW_LINEAR_FWD] = {prepare_linear_fwd, run_linear_fwd},
+    [LS_ROW_LINEAR_BWD_X] = {prepare_linear_bwd_x, run_linear_bwd_x},
+    [LS_ROW_LINEAR_BWD_W] = {prepare_linear_bwd_w, run_linear_bwd_w},
+    [LS_ROW_QKV_FWD] = {prepare_qkv, run_qkv_fwd},
+    [LS_ROW_QKV_BWD] = {prepare_qkv, run_qkv_bwd},
+    [LS_ROW_ATTENTION_FWD] = {prepare_attention_fwd, run_attention_fwd},
+    [LS_ROW_ATTENTION_BWD] = {prepare_attention_bwd, run_attention_bwd},
+    [LS_ROW_NORM_FWD] = {prepare_norm_fwd, run_norm_fwd},
+    [LS_ROW_NORM_BWD] = {prepare_norm_bwd, run_norm_bwd},
+    [LS_ROW_ACT_FWD] = {prepare_act, run_act_fwd},
+    [LS_ROW_ACT_BWD] = {prepare_act, run_act_bwd},
+    [LS_ROW_EMBED_FWD] = {prepare_embed_fwd, run_embed_fwd},
+    [LS_ROW_EMBED_BWD] = {prepare_embed_bwd, run_embed_bwd},
+    [LS_ROW_HEAD] = {prepare_head, run_head},
+    [LS_ROW_SUM] = {prepare_sum, run_sum},
+    [LS_ROW_ADD] = {prepare_add, run_add},
+    [LS_ROW_CAST] = {prepare_cast, run_cast},
+    [LS_ROW_FILL] = {prepare_fill, run_fill},
+    [LS_ROW_NORM2] = {prepare_norm2, run_norm2},
+    [LS_ROW_ADAMW] = {prepare_adamw, run_adamw},
+};
+
+/* Rows with scratch get it once their shapes are known. */
+static void prepare_scratch(bench *b, ls_row row)
+{
+    int threads = ls_device_describe(b->device).threads;
+    int64_t bytes = b->kernels->scratch(row, &b->args, threads);
+    void *scratch = bytes > 0 ? bytes_of(b, bytes) : NULL;
+
+    if (row == LS_ROW_NORM_BWD)
+        b->args.norm_bwd.scratch = scratch;
+    else if (row == LS_ROW_EMBED_BWD)
+        b->args.embed_bwd.scratch = scratch;
+    else if (row == LS_ROW_HEAD)
+        b->args.head.scratch = scratch;
+    else if (row == LS_ROW_ATTENTION_BWD)
+        b->args.attention_bwd.scratch = scratch;
+}
+
+/* --- measuring ----------------------------------------------------------------------------------
+ */
+
+static int compare_ns(const void *a, const void *b)
+{
+    const int64_t *x = a, *y = b;
+
+    return *x < *y ? -1 : *x > *y;
+}
+
+/* The median time of one call in seconds. */
+static ls_status measure(bench *b, ls_row row, double *seconds_out)
+{
+    const int64_t enough_ns = 200 * LS_NS_PER_MS;
+    int64_t times[MOST_RUNS], spent = 0;
+    int n = 0;
+
+    for (int i = -1; i < MOST_RUNS && (n < 3 || spent < enough_ns); i++) {
+        int64_t start = ls_time_now_ns();
+        cases[row].run(b);
+        ls_status st = ls_stream_sync(b->stream, start + 600 * LS_NS_PER_S);
+        if (st != LS_OK)
+            return st;
+        int64_t ns = ls_time_now_ns() - start;
+        if (i < 0 && ns < 5 * enough_ns) /* the first warms up; a very slow one counts */
+            continue;
+        times[n++] = ns;
+        spent += ns;
+        if (ns >= 5 * enough_ns)
+            break;
+    }
+    qsort(times, (size_t)n, sizeof *times, compare_ns);
+    *seconds_out = (double)times[n / 2] / 1e9;
+    return LS_OK;
+}
+
+typedef struct figure {
+    ls_row row;
+    double seconds, flops, bytes, share;
+} figure;
+
+/* Prepare, measure and free one row. */
+static ls_status bench_row(bench *b, ls_row row, figure *figure_out)
+{
+    figure f = {.row = row};
+    ls_status st;
+
+    memset(&b->args, 0, sizeof b->args); /* type 0 is LS_F32 */
+    cases[row].prepare(b);
+    prepare_scratch(b, row);
+    st = b->st;
+    if (st == LS_OK)
+        st = measure(b, row, &f.seconds);
+    for (int i = 0; i < b->n_buffers; i++)
+        ls_device_free(b->device, b->buffers[i]);
+    b->n_buffers = 0;
+    if (st != LS_OK)
+        return st;
+    cost_of(row, b->d, &f.flops, &f.bytes);
+    double peak = f.flops > 0 ? b->peak_flops : b->peak_bytes;
+    f.share = peak > 0 ? (f.flops + f.bytes) / f.seconds / peak : 0;
+    *figure_out = f;
+    return LS_OK;
+}
+
+/* --- the command --------------------------------------------------------------------------------
+ */
+
+static void show_head(const bench *b)
+{
+    ls_device_info info = ls_device_describe(b->device);
+
+    printf("%s, %d thread%s, %s kernels, shape %s (B %" PRId64 ", T %" PRId64 ", C %" PRId64
+           ", F %" PRId64 ", V %" PRId64 ", H %" PRId64 ")\n",
+           info.name, info.threads, info.threads == 1 ? "" : "s", b->kernels->name, b->d->name,
+           b->d->B, b->d->T, b->d->C, b->d->F, b->d->V, b->d->H);
+    printf("measured peaks: %.1f GFLOP/s, %.1f GB/s\n\n", b->peak_flops / 1e9, b->peak_bytes / 1e9);
+    printf("%-14s %10s %18s %8s  %s\n", "row", "ms", "rate", "of peak", "formula");
+}
+
+static void show_figure(const figure *f)
+{
+    char rate[32];
+
+    snprintf(rate, sizeof rate, "%.1f %s", (f->flops + f->bytes) / f->seconds / 1e9,
+             f->flops > 0 ? "GFLOP/s" : "GB/s");
+    printf("%-14s %10.3f %18s %6.0f %%  %s\n", ls_kernel_rows[f->row].name, f->seconds * 1e3, rate,
+           f->share * 100, ls_kernel_rows[f->row].formula);
+    fflush(stdout);
+}
+
+static ls_status show_json(const bench *b, const figure *f)
+{
+    ls_status st;
+    ls_json json;
+    ls_str line;
+
+    ls_str_init(&line);
+    ls_json_begin(&json, &line);
+    ls_json_open(&json, '{');
+    ls_json_put_str(&json, "event", "bench");
+    ls_json_put_str(&json, "row", ls_kernel_rows[f->row].name);
+    ls_json_put_str(&json, "kernels", b->kernels->name);
+    ls_json_put_int(&json, "threads", ls_device_describe(b->device).threads);
+    ls_json_put_str(&json, "shape", b->d->name);
+    ls_json_put_num(&json, "ms", f->seconds * 1e3);
+    if (f->flops > 0)
+        ls_json_put_num(&json, "flops_per_s", f->flops / f->seconds);
+    else
+        ls_json_put_num(&json, "bytes_per_s", f->bytes / f->seconds);
+    ls_json_put_num(&json, "peak", f->flops > 0 ? b->peak_flops : b->peak_bytes);
+    ls_json_put_num(&json, "share", f->share);
+    ls_json_close(&json);
+    st = ls_str_status(&line);
+    if (st == LS_OK) {
+        puts(line.p);
+        fflush(stdout);
+    }
+    ls_str_release(&line);
+    return st;
+}
+
+static ls_status find_dims(const char *name, const dims **dims_out)
+{
+    for (size_t i = 0; i < LS_COUNT(all_dims); i++)
+        if (strcmp(all_dims[i].name, name) == 0) {
+            *dims_out = &all_dims[i];
+            return LS_OK;
+        }
+    ls_status st = ls_fail(LS_EUSAGE, "there is no shape named \"%s\"", name);
+    ls_err_hint("The shapes are small, 10m and 124m.");
+    return st;
+}
+
+/* LS_ROWS stands for all rows. */
+static ls_status find_row(const char *name, ls_row *row_out)
+{
+    int near = 0;
+
+    if (!name) {
+        *row_out = LS_ROWS;
+        return LS_OK;
+    }
+    for (int i = 0; i < LS_ROWS; i++) {
+        if (strcmp(ls_kernel_rows[i].name, name) == 0) {
+            *row_out = (ls_row)i;
+            return LS_OK;
+        }
+        if (ls_str_distance(name, ls_kernel_rows[i].name) <
+            ls_str_distance(name, ls_kernel_rows[near].name))
+            near = i;
+    }
+    ls_status st = ls_fail(LS_EUSAGE, "there is no kernel row named \"%s\"", name);
+    ls_err_hint("The nearest name is \"%s\"; without --row all are shown.",
+                ls_kernel_rows[near].name);
+    return st;
+}
+
+static ls_status find_threads(const char *text, int *threads_out)
+{
+    char *end = NULL;
+    long n = text ? strtol(text, &end, 10) : 0;
+
+    if (text && (end == text || *end || n < 1 || n > 1024)) {
+        ls_status st = ls_fail(LS_EUSAGE, "--threads is \"%s\", not a number from 1 to 1024", text);
+        ls_err_hint("Leave it out to use every core that this process may use.");
+        return st;
+    }
+    *threads_out = (int)n;
+    return LS_OK;
+}
+
+/* Whether the table has the row at all. */
+static bool has_row(const ls_kernels *kernels, ls_row row)
+{
+    const char *fields = (const char *)kernels + offsetof(ls_kernels, linear_fwd);
+    void (*function)(void);
+
+    memcpy(&function, fields + (size_t)row * sizeof function, sizeof function);
+    return function != NULL;
+}
+
+static ls_status bench_rows(bench *b, ls_row only, bool json)
+{
+    ls_status st = LS_OK;
+
+    b->peak_flops = ls_peak_flops(b->device, b->kernels->name);
+    b->peak_bytes = ls_peak_bandwidth(b->device);
+    if (!json)
+        show_head(b);
+    for (int row = 0; row < LS_ROWS && st == LS_OK; row++) {
+        figure f;
+        if ((only != LS_ROWS && row != (int)only) || !has_row(b->kernels, (ls_row)row))
+            continue;
+        st = bench_row(b, (ls_row)row, &f);
+        if (st == LS_OK && json)
+            st = show_json(b, &f);
+        else if (st == LS_OK)
+            show_figure(&f);
+    }
+    return st;
+}
+
+static ls_status run_kernels(const ls_args *args)
+{
+    const char *isa = ls_args_value(args, "isa"), *shape = ls_args_value(args, "shape");
+    bench b = {.st = LS_OK};
+    ls_row only = LS_ROWS;
+    int threads = 0;
+    ls_status st;
+
+    LS_TRY(st, find_row(ls_args_value(args, "row"), &only), out);
+    LS_TRY(st, find_dims(shape ? shape : "10m", &b.d), out);
+    LS_TRY(st, find_threads(ls_args_value(args, "threads"), &threads), out);
+    LS_TRY(st, ls_kernel_pick(isa ? isa : "auto", &b.kernels), out);
+    LS_TRY(st, ls_device_open(&b.device, "cpu", threads), out);
+    LS_TRY(st, ls_stream_create(&b.stream, b.device), out);
+    LS_TRY(st, bench_rows(&b, only, ls_args_has(args, "json")), out);
+out:
+    ls_stream_free(b.stream);
+    ls_device_close(b.device);
+    return st;
+}
+
+static const ls_flag kernel_flags[] = {
+    {"isa", 0, "NAME", false,
+     "Kernels to measure: auto (default), avx512, avx2, generic or reference."},
+    {"threads", 0, "N", false, "Threads to use; default: every core this process may use."},
+    {"row", 0, "NAME", false, "Measure this row only, for example norm_fwd."},
+    {"shape", 0, "NAME", false,
+     "Model shape: small, 10m (default) or 124m, which needs about 500 MB."},
+    {"json", 0, NULL, false, "Print one JSON object a line."},
+    {0},
+};
+
+static const ls_command bench_kernels = {
+    .name = "kernels",
+    .summary = "time every kernel row at the shapes of a model",
+    .about =
+        "Times each row of the kernel table for about 0.2 s, beginning with the measured peaks "
+        "of this machine.\n\n"
+        "Products are given in GFLOP/s and as a share of the fma peak of the same "
+        "instructions, other rows in GB/s and as a share of the bandwidth of main memory. A "
+        "share above 100 % means that the data stayed in a cache. Times are medians.",
+    .examples = "lineshaft bench kernels  # all rows, 10M model, best kernels, all cores\n"
+                "lineshaft bench kernels --shape 124m --row head  # one row of a larger model\n"
+                "lineshaft bench kernels --isa avx2 --threads 1  # other instructions, one core\n"
+                "lineshaft bench kernels --json > kernels.jsonl  # for programs\n",
+    .flags = kernel_flags,
+    .run = run_kernels,
+};
+
+static const ls_command *const bench_subs[] = {&bench_kernels, NULL};
+
+const ls_command ls_cmd_bench = {
+    .name = "bench",
+    .summary = "measure what this machine can do",
+    .about = "Measures parts of lineshaft on this machine, beside the peaks of the machine itself.",
+    .examples = "lineshaft bench kernels  # every row of the kernel table\n",
+    .subs = bench_subs,
+};
