@@ -14,7 +14,7 @@ int64_t ls_ref_head_scratch(const ls_head *a, int threads)
 /* logits[v] = h . w[v]; returns the logarithm of the sum of their exp. */
 static double row_logits(const ls_head *a, const float *h, double *logits)
 {
-    double most = -INFINITY, sum = 0;
+    double most = -HUGE_VAL, sum = 0;
 
     for (int64_t v = 0; v < a->V; v++) {
         logits[v] = 0;

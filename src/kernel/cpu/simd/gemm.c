@@ -29,17 +29,33 @@ enum {
          : MR > 4 ? 8
                   : 4,
     TILE = MR * NR,
-    GROUP = 128 / NR, /* panels of B packed together */
-    MC_MOST = (384 + MR - 1) / MR * MR,
+    LINE = 16, /* floats of a cache line */
+    MC_MOST = (280 + MR - 1) / MR * MR,
     FLOATS = LS_STREAM_THREAD_BYTES / 4,
     A_FLOATS = MC_MOST / MR * AS * KC,
-    B_FLOATS = GROUP * NR * KC,
+    B_FLOATS = NR * KC,
     C_FLOATS = FLOATS - A_FLOATS - B_FLOATS
 };
 
 /* --- the micro-kernel --------------------------------------------------------------------------
  * tile = A panel x B panel over kc steps, or tile + that. rows is a constant at every call, so the
  * sums live in registers. */
+LS_INLINE void step(const int rows, ls_v16 sum[MR][NV], const float *a, const float *b)
+{
+    ls_v16 right[NV];
+
+#pragma GCC unroll 2
+    for (int j = 0; j < NV; j++)
+        right[j] = v_load(b + j * LS_LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        ls_v16 left = v_set(a[i]);
+#pragma GCC unroll 2
+        for (int j = 0; j < NV; j++)
+            sum[i][j] = v_fma(left, right[j], sum[i][j]);
+    }
+}
+
 LS_INLINE void multiply(const int rows, int64_t kc, const float *a, const float *b, float *tile,
                         bool add)
 {
@@ -50,20 +66,16 @@ LS_INLINE void multiply(const int rows, int64_t kc, const float *a, const float 
 #pragma GCC unroll 2
         for (int j = 0; j < NV; j++)
             sum[i][j] = v_set(0);
-#pragma GCC unroll 4
-    for (int64_t k = 0; k < kc; k++, a += AS, b += NR) {
-        ls_v16 right[NV];
-#pragma GCC unroll 2
-        for (int j = 0; j < NV; j++)
-            right[j] = v_load(b + j * LS_LANES);
-#pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            ls_v16 left = v_set(a[i]);
-#pragma GCC unroll 2
-            for (int j = 0; j < NV; j++)
-                sum[i][j] = v_fma(left, right[j], sum[i][j]);
-        }
+    /* Four steps at a time: a load then meets its own address stride four steps later, which is
+     * how far ahead the hardware fetches from L2. Measured: a quarter faster than one step. */
+    for (; kc >= 4; kc -= 4, a += 4 * AS, b += 4 * NR) {
+        step(rows, sum, a, b);
+        step(rows, sum, a + AS, b + NR);
+        step(rows, sum, a + 2 * AS, b + 2 * NR);
+        step(rows, sum, a + 3 * AS, b + 3 * NR);
     }
+    for (; kc > 0; kc--, a += AS, b += NR)
+        step(rows, sum, a, b);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -73,8 +85,8 @@ LS_INLINE void multiply(const int rows, int64_t kc, const float *a, const float 
         }
 }
 
-static void multiply_rows(int64_t rows, int64_t kc, const float *a, const float *b, float *tile,
-                          bool add)
+static __attribute__((noinline)) void multiply_rows(int64_t rows, int64_t kc, const float *a,
+                                                    const float *b, float *tile, bool add)
 {
 #define HEIGHT(n)                                        \
     case n:                                              \
@@ -225,23 +237,27 @@ static void pack_across(const float *from, int64_t line, int64_t lines, int64_t 
 }
 
 /* A panel whose lines lie side by side: row k is copied as it is, and filled up with zeros. */
-LS_INLINE void pack_along(const float *from, int64_t step, int64_t lines, int64_t kc, float *to,
-                          int64_t width)
+LS_INLINE void copy_rows(const float *from, int64_t step, int64_t lines, int64_t kc, float *to,
+                         const int64_t width)
 {
     for (int64_t k = 0; k < kc; k++, from += step, to += width) {
         int64_t i = 0;
-        if (lines == NR && width == NR) {
-#pragma GCC unroll 2
-            for (int j = 0; j < NV; j++)
-                v_store(to + j * LS_LANES, v_load(from + j * LS_LANES));
-            continue;
-        }
         for (; i + LS_LANES <= width; i += LS_LANES)
-            v_store(to + i, v_load_part(from + ls_min_i64(i, lines),
-                                        ls_max_i64(0, ls_min_i64(LS_LANES, lines - i)), 0));
+            v_store(to + i, lines - i >= LS_LANES ? v_load(from + i)
+                            : lines > i           ? v_load_part(from + i, lines - i, 0)
+                                                  : v_set(0));
         for (; i < width; i++)
             to[i] = i < lines ? from[i] : 0;
     }
+}
+
+LS_INLINE void pack_along(const float *from, int64_t step, int64_t lines, int64_t kc, float *to,
+                          const int64_t width, const int64_t usual)
+{
+    if (lines == usual)
+        copy_rows(from, step, usual, kc, to, width);
+    else
+        copy_rows(from, step, lines, kc, to, width);
 }
 
 static void pack_a(const ls_gemm *g, int64_t m0, int64_t m1, int64_t k0, int64_t kc, float *to)
@@ -252,20 +268,31 @@ static void pack_a(const ls_gemm *g, int64_t m0, int64_t m1, int64_t k0, int64_t
         if (g->a_k == 1)
             pack_across(from, g->a_m, rows, kc, to, AS);
         else
-            pack_along(from, g->a_k, rows, kc, to, AS);
+            pack_along(from, g->a_k, rows, kc, to, AS, MR);
     }
 }
 
-static void pack_b(const ls_gemm *g, int64_t n0, int64_t n1, int64_t k0, int64_t kc, float *to)
+static void pack_b(const ls_gemm *g, int64_t n, int64_t cols, int64_t k0, int64_t kc, float *to)
 {
-    for (int64_t n = n0; n < n1; n += NR, to += NR * kc) {
-        const float *from = g->b + k0 * g->b_k + n * g->b_n;
-        int64_t cols = ls_min_i64(NR, n1 - n);
-        if (g->b_n == 1)
-            pack_along(from, g->b_k, cols, kc, to, NR);
-        else
-            pack_across(from, g->b_n, cols, kc, to, NR);
-    }
+    const float *from = g->b + k0 * g->b_k + n * g->b_n;
+
+    if (g->b_n == 1)
+        pack_along(from, g->b_k, cols, kc, to, NR, NR);
+    else
+        pack_across(from, g->b_n, cols, kc, to, NR);
+}
+
+/* Fetch a share, `part` of `parts`, of what pack_b will read. */
+static void expect_b(const ls_gemm *g, int64_t n, int64_t cols, int64_t k0, int64_t kc,
+                     int64_t part, int64_t parts)
+{
+    const float *from = g->b + k0 * g->b_k + n * g->b_n;
+    int64_t lines = g->b_n == 1 ? kc : cols, length = g->b_n == 1 ? cols : kc;
+    int64_t step = g->b_n == 1 ? g->b_k : g->b_n;
+
+    for (int64_t i = lines * part / parts; i < lines * (part + 1) / parts; i++)
+        for (int64_t j = 0; j < length; j += LINE)
+            __builtin_prefetch(from + i * step + j, 0, 2);
 }
 
 /* --- one block of C ----------------------------------------------------------------------------*/
@@ -305,25 +332,24 @@ LS_INLINE void expect_tile(const ls_gemm *g, int64_t m, int64_t n, int64_t rows)
 static void multiply_block(const block *x, int64_t k0, int64_t kc, float *c, bool add, bool last)
 {
     const ls_gemm *g = x->p->g;
+    int64_t panels = (x->m1 - x->m0 + MR - 1) / MR;
     _Alignas(64) float spare[TILE];
 
     pack_a(g, x->m0, x->m1, k0, kc, x->a);
-    for (int64_t ng = x->n0; ng < x->n1; ng += GROUP * NR) {
-        int64_t ng1 = ls_min_i64(x->n1, ng + GROUP * NR);
-        const float *b = x->b;
-        pack_b(g, ng, ng1, k0, kc, x->b);
-        for (int64_t n = ng; n < ng1; n += NR, b += NR * kc) {
-            const float *a = x->a;
-            for (int64_t m = x->m0; m < x->m1; m += MR, a += AS * kc) {
-                int64_t rows = ls_min_i64(MR, x->m1 - m);
-                float *tile = x->p->stored ? c : spare;
-                if (last)
-                    expect_tile(g, m, n, rows);
-                multiply_rows(rows, kc, a, b, tile, add);
-                if (last)
-                    g->finish(g, tile, m, n, rows, ls_min_i64(NR, x->n1 - n));
-                c += x->p->stored ? TILE : 0;
-            }
+    for (int64_t n = x->n0; n < x->n1; n += NR) {
+        int64_t cols = ls_min_i64(NR, x->n1 - n), next = ls_min_i64(NR, x->n1 - n - NR);
+        pack_b(g, n, cols, k0, kc, x->b);
+        for (int64_t i = 0; i < panels; i++) {
+            int64_t m = x->m0 + i * MR, rows = ls_min_i64(MR, x->m1 - m);
+            float *tile = x->p->stored ? c : spare;
+            if (next > 0)
+                expect_b(g, n + NR, next, k0, kc, i, panels);
+            if (last)
+                expect_tile(g, m, n, rows);
+            multiply_rows(rows, kc, x->a + i * AS * kc, x->b, tile, add);
+            if (last)
+                g->finish(g, tile, m, n, rows, cols);
+            c += x->p->stored ? TILE : 0;
         }
     }
 }
@@ -441,22 +467,30 @@ void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g)
     ls_pool_run(pool, run_block, &p, p.m_blocks * ((g->N + p.nc - 1) / p.nc));
 }
 
+LS_INLINE void store_tile(float *out, int64_t ld, const float *tile, int64_t rows, int64_t cols,
+                          bool add)
+{
+    for (int64_t i = 0; i < rows; i++, tile += NR, out += ld)
+        for (int64_t j = 0; j < cols; j += LS_LANES) {
+            int64_t left = cols - j;
+            ls_v16 v = v_load(tile + j);
+            if (left >= LS_LANES)
+                v_store(out + j, add ? v_add(v_load(out + j), v) : v);
+            else
+                v_store_part(out + j, left, add ? v_add(v_load_part(out + j, left, 0), v) : v);
+        }
+}
+
 void LS_ISA_NAME(ls_gemm_store)(const ls_gemm *g, const float *tile, int64_t m, int64_t n,
                                 int64_t rows, int64_t cols)
 {
-    for (int64_t i = 0; i < rows; i++, tile += NR) {
-        float *out = g->out + (m + i) * g->ld + n;
-        for (int64_t j = 0; j < cols; j += LS_LANES) {
-            int64_t left = cols - j;
-            if (left >= LS_LANES) {
-                ls_v16 v = v_load(tile + j);
-                v_store(out + j, g->accumulate ? v_add(v_load(out + j), v) : v);
-            } else {
-                ls_v16 v = v_load(tile + j);
-                if (g->accumulate)
-                    v = v_add(v_load_part(out + j, left, 0), v);
-                v_store_part(out + j, left, v);
-            }
-        }
-    }
+    float *out = g->out + m * g->ld + n;
+
+    /* Whole tiles, nearly all of them, get loops of fixed length. */
+    if (rows == MR && cols == NR && !g->accumulate)
+        store_tile(out, g->ld, tile, MR, NR, false);
+    else if (rows == MR && cols == NR)
+        store_tile(out, g->ld, tile, MR, NR, true);
+    else
+        store_tile(out, g->ld, tile, rows, cols, g->accumulate);
 }
