@@ -204,7 +204,9 @@ out:
 static const ls_flag flags[] = {
     {.name = "prompt", .letter = 'p', .value = "TEXT", .doc = "Text to continue; default: none."},
     {.name = "tokens", .letter = 'n', .value = "N", .doc = "Most tokens to add; default 200."},
-    {.name = "temperature", .value = "X", .doc = "Randomness: 0 takes the most likely token; default 0.8."},
+    {.name = "temperature",
+     .value = "X",
+     .doc = "Randomness: 0 takes the most likely token; default 0.8."},
     {.name = "top-k", .value = "K", .doc = "Choose among the K most likely; 0: all; default 0."},
     {.name = "top-p",
      .value = "P",
@@ -221,9 +223,9 @@ const ls_command ls_cmd_generate = {
     .most = 1,
     .about = "CKPT is a run folder, its checkpoints folder, or one manifest (step-*.json). The "
              "newest checkpoint that verifies is used.",
-    .examples = "lineshaft generate runs/demo --prompt \"Once upon a time\"\n"
-                "lineshaft generate runs/demo -p \"The fox\" --temperature 0   # most likely text\n"
-                "lineshaft generate runs/demo/checkpoints/step-0000000400.json",
+    .examples = "lineshaft generate runs/demo --prompt \"Once upon a time\"  # continue a text\n"
+                "lineshaft generate runs/demo -p \"The fox\" --temperature 0  # most likely text\n"
+                "lineshaft generate runs/demo/checkpoints/step-0000000400.json  # an earlier step",
     .flags = flags,
     .run = run_generate,
 };

@@ -82,11 +82,11 @@ const ls_command ls_cmd_train = {
         "holds a checkpoint of the same run, training goes on exactly where it stopped: same "
         "samples, same bits. Ctrl-C finishes the step, saves and exits with 130; a second Ctrl-C "
         "ends at once.",
-    .examples = "lineshaft train                                # the demonstration\n"
-                "lineshaft train run.yaml                       # train, or resume\n"
-                "lineshaft train run.yaml --set train.lr=3e-4   # override one setting\n"
-                "lineshaft train run.yaml --json | jq .loss     # events for programs\n"
-                "lineshaft train --print > run.yaml             # a run file to start from",
+    .examples = "lineshaft train  # the demonstration\n"
+                "lineshaft train run.yaml  # train, or go on\n"
+                "lineshaft train run.yaml --set train.lr=3e-4  # override one setting\n"
+                "lineshaft train run.yaml --json  # events for programs, one a line\n"
+                "lineshaft train --print  # a run file to start from",
     .flags = flags,
     .run = run_train,
 };
