@@ -4,20 +4,29 @@
 DEPS := gcc make pkg-config libyaml-dev libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev \
   libisal-dev
 TEST_DEPS := $(DEPS) g++ librandom123-dev clang clang-format-14 libclang-rt-14-dev zstd shellcheck \
-  man-db
+  man-db python3-minimal
 # Rooms where threads meet; the others are too slow under ThreadSanitizer to be worth it.
 TSAN_TESTS ?= $(foreach room,base device comm cluster data observe train,tests/$(room)/)
 # ThreadSanitizer of gcc 12 and clang 14 cannot map its shadow when addresses are very random.
 UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
 
 .PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan \
-  tsan fuzz examples clean
+  tsan fuzz examples clean demo
 ## make            the program, ./lineshaft
 ## make demo       install what is missing, build, train a small model, let it talk
 ## make test       install what is missing, build, run all tests
 ##                 FILTER=str: only tests whose "path/test_file.c:name" contains str
 help:
 	@sed -n 's/^## \{0,1\}/  /p' tools/targets.mk
+
+# As many jobs as there are cores, unless make was told otherwise.
+JOBS := $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j$(shell nproc 2>/dev/null || echo 2))
+demo: deps
+	@$(MAKE) --no-print-directory $(JOBS) MODE=release all
+	@./lineshaft train
+	@echo
+	@echo "Let it talk:   ./lineshaft generate runs/demo --prompt \"One day\""
+	@echo "Your own text: ./lineshaft train --print > run.yaml, then edit data: and run ./lineshaft train run.yaml"
 
 found:
 	@sh tools/found.sh $(CC) "$(PKGS)"
@@ -36,7 +45,7 @@ test-deps:
 build-test:
 	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft build/test/lineshaft-test
 test: test-deps
-	@$(MAKE) --no-print-directory all build-test
+	@$(MAKE) --no-print-directory $(JOBS) all build-test
 	@build/test/lineshaft-test $(FILTER) --scripts $(SCRIPTS)
 
 ##

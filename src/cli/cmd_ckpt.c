@@ -377,7 +377,7 @@ const ls_command ls_cmd_ckpt = {
     .about = "A run writes checkpoints to the folder \"checkpoints\" in its run folder. Each is a\n"
              "manifest (step-*.json) that names objects (objects/*/*.safetensors); objects that\n"
              "did not change are shared.",
-    .examples = "lineshaft ckpt list runs/demo\n"
-                "lineshaft ckpt verify runs/demo --step 500\n",
+    .examples = "lineshaft ckpt list runs/demo  # what is there\n"
+                "lineshaft ckpt verify runs/demo  # read and check every byte\n",
     .subs = subs,
 };

@@ -574,7 +574,7 @@ static const ls_command build = {
              "compressed as .gz or .zst, or \"builtin:stories\", and writes their tokens with an "
              "index of documents.",
     .examples = "lineshaft data build --out corpus.lst corpus/*.txt  # every file is a document\n"
-                "lineshaft data build --out web.lst --field body web.jsonl.zst  # every line is",
+                "lineshaft data build --out web.lst --field body web.jsonl.zst  # every line is one",
     .flags = build_flags,
     .run = run_build};
 
@@ -611,7 +611,7 @@ static const ls_command decode = {
     .most = 1,
     .about = "Reads ids separated by white space from FILE, or from standard input, and writes "
              "exactly the bytes that they stand for.",
-    .examples = "lineshaft data encode notes.txt | lineshaft data decode  # notes.txt again",
+    .examples = "lineshaft data decode ids.txt  # ids, one a line, to text",
     .flags = token_flags,
     .run = run_decode};
 
