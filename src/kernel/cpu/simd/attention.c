@@ -24,7 +24,7 @@
 #include "kernel/cpu/rows_attention.h"
 #include "kernel/cpu/simd/tile.h"
 
-enum { TILE = 64, VECTORS = TILE / LS_LANES, SLOTS = 128, MOST_D = 1024 };
+enum { TILE = TILE_AHEAD_ROWS, VECTORS = TILE / LS_LANES, SLOTS = 128, MOST_D = 1024 };
 
 /* Below every score; finite, so that differences with it are not NaN. */
 static const float LOWEST = -3.0e38f;
@@ -58,6 +58,7 @@ typedef struct queries {
     int64_t s0, keys; /* tile of keys: positions s0 .. s0+keys-1 */
     bool diagonal;    /* it is the tile of the queries themselves */
     bool ragged;      /* some query's view begins inside it */
+    tile_ahead ahead; /* what this tile writes and the next one reads */
 } queries;
 
 static float *head_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
@@ -164,6 +165,19 @@ static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, in
     }
 }
 
+/* Have a whole tile of a tensor fetched, from position t on, if there is one. */
+static void queries_fetch(queries *w, const ls_heads *heads, int64_t h, int64_t t)
+{
+    tile_ahead *f = &w->ahead;
+
+    if (t + TILE > w->p->T)
+        return;
+    f->length = w->p->D;
+    f->rows[f->end / TILE] = head_at(heads, w->b, t, h);
+    f->stride[f->end / TILE] = heads->time;
+    f->end += TILE;
+}
+
 /* Go to a tile of keys. */
 static void queries_face(queries *w, int64_t tile)
 {
@@ -243,7 +257,7 @@ static void drop_column(const queries *w, int64_t c, float *factors)
 }
 
 /* scores[j][t] = keys[j] . turned[.][t], as far as visible. Also dP' from V and dO'. */
-static void multiply_scores(const queries *w, const float *rows, const float *turned, float *scores)
+static void multiply_scores(queries *w, const float *rows, const float *turned, float *scores)
 {
     int64_t Dp = w->p->Dp;
     tile_product m = {.a = rows,
@@ -253,6 +267,7 @@ static void multiply_scores(const queries *w, const float *rows, const float *tu
                       .b_k = TILE,
                       .c = scores,
                       .c_row = TILE,
+                      .ahead = &w->ahead,
                       .rows = w->keys,
                       .vectors = w->vectors,
                       .k = w->p->D};
@@ -261,15 +276,18 @@ static void multiply_scores(const queries *w, const float *rows, const float *tu
         tile_multiply(&m, TILE_NEW);
         return;
     }
-    for (int64_t c = 0; c < w->vectors; c++, m.b += LS_LANES, m.c += LS_LANES) {
-        m.rows = keys_seen(w, c);
-        m.vectors = 1;
+    for (int64_t j = 0; j < w->keys; j += LS_LANES) { /* key j: queries from j on */
+        m.a = rows + j * Dp;
+        m.b = turned + j;
+        m.c = scores + j * TILE + j;
+        m.rows = ls_min_i64(LS_LANES, w->keys - j);
+        m.vectors = w->vectors - j / LS_LANES;
         tile_multiply(&m, TILE_NEW);
     }
 }
 
 /* out[d][t] = factor[t] out[d][t] + sum over keys of rows[j][d] weights[j][t]. */
-static void multiply_turned(const queries *w, const float *rows, const float *weights, float *out,
+static void multiply_turned(queries *w, const float *rows, const float *weights, float *out,
                             const float *factor)
 {
     tile_product m = {.a = rows,
@@ -280,6 +298,7 @@ static void multiply_turned(const queries *w, const float *rows, const float *we
                       .c = out,
                       .c_row = TILE,
                       .factor = factor,
+                      .ahead = &w->ahead,
                       .rows = w->p->D,
                       .vectors = w->vectors,
                       .k = w->keys};
@@ -288,13 +307,16 @@ static void multiply_turned(const queries *w, const float *rows, const float *we
         tile_multiply(&m, TILE_SCALE);
         return;
     }
-    for (int64_t c = 0; c < w->vectors; c++) {
-        m.vectors = 1;
-        m.k = keys_seen(w, c);
-        tile_multiply(&m, TILE_SCALE);
-        m.b += LS_LANES;
-        m.c += LS_LANES;
-        m.factor += LS_LANES;
+    for (int64_t j = 0; j < w->keys; j += LS_LANES) { /* key j: queries from j on */
+        m.a = rows + j * w->p->Dp;
+        m.b = weights + j * TILE + j;
+        m.c = out + j;
+        m.vectors = w->vectors - j / LS_LANES;
+        m.k = ls_min_i64(LS_LANES, w->keys - j);
+        if (j == 0)
+            tile_multiply(&m, TILE_SCALE);
+        else
+            tile_multiply(&m, TILE_ADD);
     }
 }
 
@@ -372,6 +394,15 @@ static void forward_finish(const queries *w, forward *f, const ls_attention_fwd 
     write_turned(w, &a->o, f->out, f->shrink);
 }
 
+/* What this tile will write and the next one will read. */
+static void forward_fetch(queries *w, const ls_attention_fwd *a, int64_t hkv)
+{
+    queries_fetch(w, &a->o, w->h, w->t0);
+    queries_fetch(w, &a->k, hkv, w->t0 + TILE);
+    queries_fetch(w, &a->v, hkv, w->t0 + TILE);
+    queries_fetch(w, &a->q, w->h, w->t0 + TILE);
+}
+
 static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h, int64_t tile)
 {
     const problem *p = &job->p;
@@ -388,6 +419,8 @@ static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h,
     for (int64_t s = w.least / TILE; s <= tile; s++) {
         const float *rows = keys_get(k, s);
         queries_face(&w, s);
+        if (s == ls_max_i64(w.least / TILE, tile - 2)) /* sooner, it would be evicted again */
+            forward_fetch(&w, job->a, k->hkv);
         multiply_scores(&w, rows, f->turned, f->scores);
         for (int64_t c = 0; c < w.vectors; c++) {
             soften_column(&w, f, c);
@@ -526,7 +559,7 @@ static void backward_column(const queries *w, backward *f, int64_t c)
 }
 
 /* sums[j][d] += sum over the queries of weights[j][t] rows[t][d]. */
-static void multiply_back(const queries *w, const float *weights, const float *rows, float *sums)
+static void multiply_back(queries *w, const float *weights, const float *rows, float *sums)
 {
     int64_t Dp = w->p->Dp;
     tile_product m = {.a = weights,
@@ -536,6 +569,7 @@ static void multiply_back(const queries *w, const float *weights, const float *r
                       .b_k = Dp,
                       .c = sums,
                       .c_row = Dp,
+                      .ahead = &w->ahead,
                       .rows = w->keys,
                       .vectors = Dp / LS_LANES,
                       .k = w->n};
@@ -544,7 +578,7 @@ static void multiply_back(const queries *w, const float *weights, const float *r
         tile_multiply(&m, TILE_ADD);
         return;
     }
-    for (int64_t j = 0; j < w->keys; j += LS_LANES) { /* keys from j on: queries from j on */
+    for (int64_t j = 0; j < w->keys; j += LS_LANES) { /* key j: queries from j on */
         m.a = weights + j * TILE + j;
         m.b = rows + j * Dp;
         m.c = sums + j * Dp;
@@ -552,6 +586,16 @@ static void multiply_back(const queries *w, const float *weights, const float *r
         m.k = w->n - j;
         tile_multiply(&m, TILE_ADD);
     }
+}
+
+static void backward_fetch(queries *w, const ls_attention_bwd *a, int64_t hkv)
+{
+    queries_fetch(w, &a->dq, w->h, w->t0);
+    queries_fetch(w, &a->k, hkv, w->t0 + TILE);
+    queries_fetch(w, &a->v, hkv, w->t0 + TILE);
+    queries_fetch(w, &a->q, w->h, w->t0 + TILE);
+    queries_fetch(w, &a->dout, w->h, w->t0 + TILE);
+    queries_fetch(w, &a->o, w->h, w->t0 + TILE);
 }
 
 static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t h, int64_t tile)
@@ -572,6 +616,8 @@ static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t
     for (int64_t s = w.least / TILE; s <= tile; s++) {
         const float *rows = keys_get(k, s);
         queries_face(&w, s);
+        if (s == ls_max_i64(w.least / TILE, tile - 2)) /* sooner, it would be evicted again */
+            backward_fetch(&w, a, k->hkv);
         multiply_scores(&w, rows, f->q_turned, f->weights);
         multiply_scores(&w, rows + TILE * p->Dp, f->dout_turned, f->dweights);
         for (int64_t c = 0; c < w.vectors; c++)

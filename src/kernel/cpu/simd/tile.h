@@ -15,6 +15,26 @@ enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 6 };
 enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 4 };
 #endif
 
+/* Rows that will be needed soon, brought near while products run: with a few lines per block of a
+ * product the waiting is hidden behind the arithmetic, in one go it would not be. */
+enum { TILE_AHEAD = 6, TILE_AHEAD_ROWS = 64 };
+typedef struct tile_ahead {
+    const float *rows[TILE_AHEAD]; /* the first of TILE_AHEAD_ROWS rows of `length` values */
+    int64_t stride[TILE_AHEAD], length;
+    uint64_t next, end; /* rows fetched and to fetch, over all tensors */
+} tile_ahead;
+
+LS_INLINE void tile_fetch(tile_ahead *f)
+{
+    if (f->next >= f->end)
+        return;
+    uint64_t tensor = f->next / TILE_AHEAD_ROWS, row = f->next % TILE_AHEAD_ROWS;
+    const float *at = f->rows[tensor] + (int64_t)row * f->stride[tensor];
+    for (int64_t i = 0; i < f->length; i += LS_LANES)
+        __builtin_prefetch(at + i);
+    f->next++;
+}
+
 /* What a product does with the values that C holds. */
 typedef enum tile_mode { TILE_NEW, TILE_ADD, TILE_SCALE } tile_mode;
 
@@ -29,6 +49,7 @@ typedef struct tile_product {
     int64_t c_row;
     const float *factor; /* TILE_SCALE only */
     int64_t rows, vectors, k;
+    tile_ahead *ahead;
 } tile_product;
 
 /* Rows i .. i+R-1 of vectors n .. n+N-1; R, N and mode are constants where this is inlined. */
@@ -63,8 +84,11 @@ LS_INLINE void tile_columns(const tile_product *p, int64_t n, int R, int N, tile
 {
     int64_t i = 0;
 
-    for (; i + R <= p->rows; i += R)
+    for (; i + R <= p->rows; i += R) {
         tile_block(p, i, n, R, N, mode);
+        tile_fetch(p->ahead);
+        tile_fetch(p->ahead);
+    }
     if (R > 4)
         for (; i + 4 <= p->rows; i += 4)
             tile_block(p, i, n, 4, N, mode);
