@@ -1,0 +1,53 @@
+/* test_cmd_bench.c -- `bench kernels` with good and bad flags. */
+#include "harness.h"
+
+#include "cli/command.h"
+
+extern const ls_command ls_cmd_bench;
+
+/* Runs the command with flags given as name, value, ..., NULL; a switch has the value NULL. */
+static ls_status run(const char *const *flags)
+{
+    const ls_command *k = ls_cmd_bench.subs[0];
+    ls_args args = {.command = k};
+
+    for (int i = 0; flags[i]; i += 2)
+        for (const ls_flag *f = k->flags; f->name; f++)
+            if (strcmp(f->name, flags[i]) == 0) {
+                args.given[args.n_given].flag = f;
+                args.given[args.n_given++].value = flags[i + 1];
+            }
+    return k->run(&args);
+}
+
+#define RUN(...) run((const char *const[]){__VA_ARGS__, NULL})
+
+LS_TEST(bench_kernels_refuses_flags_it_cannot_mean)
+{
+    LS_CHECK_FAILS(RUN("row", "norm_fw"), LS_EUSAGE, "no kernel row named \"norm_fw\"");
+    LS_CHECK(strstr(ls_err_last()->hint, "\"norm_fwd\""));
+    LS_CHECK_FAILS(RUN("shape", "7b"), LS_EUSAGE, "no shape named \"7b\"");
+    LS_CHECK_FAILS(RUN("threads", "0"), LS_EUSAGE, "--threads is \"0\"");
+    LS_CHECK_FAILS(RUN("threads", "2x"), LS_EUSAGE, "--threads is \"2x\"");
+    LS_CHECK_FAILS(RUN("threads", ""), LS_EUSAGE, "--threads is \"\"");
+    LS_CHECK_FAILS(RUN("isa", "sse"), LS_EUSAGE, "no kernels named \"sse\"");
+}
+
+/* What the command prints for one row, as JSON: a time and a rate that are there and positive. */
+LS_TEST(bench_kernels_prints_one_line_of_json_per_row)
+{
+    char line[512] = "";
+    double ms = 0;
+
+    LS_CHECK(freopen("out.jsonl", "w", stdout));
+    LS_CHECK_OK(RUN("shape", "small", "row", "norm_bwd", "threads", "2", "json", NULL));
+    fflush(stdout);
+    FILE *f = fopen("out.jsonl", "re");
+    LS_CHECK(f && fgets(line, sizeof line, f));
+    LS_CHECK(strstr(line, "\"row\":\"norm_bwd\"") && strstr(line, "\"threads\":2"));
+    LS_CHECK(strstr(line, "\"bytes_per_s\":") && strstr(line, "\"share\":"));
+    const char *at = strstr(line, "\"ms\":");
+    LS_CHECK(at && sscanf(at, "\"ms\":%lf", &ms) == 1 && ms > 0);
+    LS_CHECK(!fgets(line, sizeof line, f));
+    fclose(f);
+}
