@@ -7,7 +7,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <time.h>
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -46,13 +45,17 @@ static ls_status put_aside(const char *dir)
 
     if (!ls_file_exists(dir))
         return LS_OK;
-    if ((size_t)snprintf(aside, sizeof aside, "%s.before-%lld", dir, (long long)time(NULL)) >=
-        sizeof aside)
-        return ls_fail(LS_EIO, "the path of \"%s\" is too long", dir);
-    if (rename(dir, aside) != 0)
-        return ls_fail_sys(LS_EIO, "cannot move \"%s\" to \"%s\"", dir, aside);
-    ls_log(LS_LOG_INFO, "moved earlier checkpoints to \"%s\"", aside);
-    return LS_OK;
+    for (int i = 1; i < 10000; i++) {
+        if ((size_t)snprintf(aside, sizeof aside, "%s.before-%d", dir, i) >= sizeof aside)
+            return ls_fail(LS_EIO, "the path of \"%s\" is too long", dir);
+        if (ls_file_exists(aside))
+            continue;
+        if (rename(dir, aside) != 0)
+            return ls_fail_sys(LS_EIO, "cannot move \"%s\" to \"%s\"", dir, aside);
+        ls_log(LS_LOG_INFO, "moved earlier checkpoints to \"%s\"", aside);
+        return LS_OK;
+    }
+    return ls_fail(LS_EIO, "too many earlier checkpoints beside \"%s\"", dir);
 }
 
 ls_status ls_save_open(ls_session *session)
