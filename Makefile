@@ -29,8 +29,8 @@ BASE_FLAGS := -std=c17 -D_GNU_SOURCE -Isrc -g -fno-common -fvisibility=hidden -f
   -fno-omit-frame-pointer -pthread -DLS_VERSION='"$(VERSION)"'
 MODE_FLAGS_release := -O2
 MODE_FLAGS_test := -O2 -DLS_FAULTS
-MODE_FLAGS_asan := -O1 -DLS_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=undefined
-MODE_FLAGS_tsan := -O1 -DLS_FAULTS -fsanitize=thread
+MODE_FLAGS_asan := -O1 -fno-var-tracking-assignments -DLS_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=undefined
+MODE_FLAGS_tsan := -O1 -fno-var-tracking-assignments -DLS_FAULTS -fsanitize=thread
 MODE_FLAGS_fuzz := -O1 -DLS_FAULTS -fsanitize=fuzzer-no-link,address,undefined \
   -fno-sanitize-recover=undefined
 ifeq ($(MODE),fuzz)
@@ -61,7 +61,10 @@ ISA_FLAGS_generic := -DLS_ISA=generic
 ISA_FLAGS_avx2 := -DLS_ISA=avx2 -mavx2 -mfma
 ISA_FLAGS_avx512 := -DLS_ISA=avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma \
   -mprefer-vector-width=512
-SIMD_OPT := -O3
+# Optimised, except where a sanitizer makes that take minutes: the generic version under asan, and
+# fuzzing, which does not run kernels.
+SIMD_OPT = $(if $(filter release test,$(MODE)),-O3)$(if $(filter fuzz,$(MODE)),-O0)
+ISA_FLAGS_generic += $(if $(filter asan,$(MODE)),-O0)
 
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o) \
   $(foreach isa,$(ISAS),$(SIMD_SRC:src/%.c=$(B)/%.$(isa).o))
@@ -99,7 +102,7 @@ define simd_rule
 $(B)/kernel/cpu/simd/%.$(1).o: src/kernel/cpu/simd/%.c
 	@mkdir -p $$(@D)
 	@echo "  cc     $$< ($(1))"
-	@$$(CC) $$(CFLAGS) $$(if $$(filter release test,$$(MODE)),$$(SIMD_OPT)) $$(ISA_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
+	@$$(CC) $$(CFLAGS) $$(SIMD_OPT) $$(ISA_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call simd_rule,$(isa))))
 # A missing library is said by name, before the first compiler error.
