@@ -67,8 +67,9 @@ LS_INLINE void multiply(const int rows, int64_t kc, const float *a, const float 
         for (int j = 0; j < NV; j++)
             sum[i][j] = v_set(0);
     /* Four steps at a time: a load then meets its own address stride four steps later, which is
-     * how far ahead the hardware fetches from L2. Measured: a quarter faster than one step. */
-    for (; kc >= 4; kc -= 4, a += 4 * AS, b += 4 * NR) {
+     * how far ahead the hardware fetches from L2. Measured: a quarter faster than one step. Only
+     * for whole tiles; other heights are few. */
+    for (; rows == MR && kc >= 4; kc -= 4, a += 4 * AS, b += 4 * NR) {
         step(rows, sum, a, b);
         step(rows, sum, a + AS, b + NR);
         step(rows, sum, a + 2 * AS, b + 2 * NR);

@@ -19,6 +19,13 @@ enum { LS_GEMM_MR = 6, LS_GEMM_NR = 16 };
 #else
 enum { LS_GEMM_MR = 4, LS_GEMM_NR = 16 };
 #endif
+/* For helpers with an exp inside: worth a call where a vector is an array, since inlining them
+ * everywhere makes a file of the generic version take minutes to compile under sanitizers. */
+#if defined(__AVX2__)
+#define LS_GEMM_HELPER LS_INLINE
+#else
+#define LS_GEMM_HELPER static __attribute__((noinline, unused))
+#endif
 enum { LS_GEMM_KC = 384 }; /* part of the definition of a product: changing it changes bits */
 
 typedef struct ls_gemm ls_gemm;

@@ -99,7 +99,7 @@ static float row_largest(const float *x, int64_t n)
 
 /* e^(x - most). v_exp bounds its argument and so hides NaN and Inf; adding 0 * d brings them back,
  * so that a broken logit shows in the loss. */
-LS_INLINE ls_v16 exp_from(ls_v16 x, float most)
+LS_GEMM_HELPER ls_v16 exp_from(ls_v16 x, float most)
 {
     ls_v16 d = v_sub(x, v_set(most));
 

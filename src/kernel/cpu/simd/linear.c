@@ -20,23 +20,23 @@ enum { NR = LS_GEMM_NR };
 #define GELU_3 (float)(1.5957691216057308 * 0.044715)
 
 /* e^-w */
-LS_INLINE ls_v16 act_exp(ls_act act, ls_v16 z)
+LS_GEMM_HELPER ls_v16 act_exp(ls_act act, ls_v16 z)
 {
-    ls_v16 zero = v_set(0);
+    ls_v16 minus_slope = v_set(-1);
 
-    if (act == LS_ACT_SILU)
-        return v_exp(v_sub(zero, z));
-    return v_exp(v_mul(z, v_fma(v_mul(z, z), v_set(-GELU_3), v_set(-GELU_1))));
+    if (act == LS_ACT_GELU)
+        minus_slope = v_fma(v_mul(z, z), v_set(-GELU_3), v_set(-GELU_1));
+    return v_exp(v_mul(z, minus_slope));
 }
 
-LS_INLINE ls_v16 activate(ls_act act, ls_v16 z)
+LS_GEMM_HELPER ls_v16 activate(ls_act act, ls_v16 z)
 {
     if (act == LS_ACT_NONE)
         return z;
     return v_div(z, v_add(v_set(1), act_exp(act, z)));
 }
 
-LS_INLINE ls_v16 activate_slope(ls_act act, ls_v16 z)
+LS_GEMM_HELPER ls_v16 activate_slope(ls_act act, ls_v16 z)
 {
     ls_v16 e = act_exp(act, z), s = v_div(v_set(1), v_add(v_set(1), e));
     ls_v16 bend = v_mul(v_mul(z, s), v_mul(e, s));
