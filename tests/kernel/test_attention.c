@@ -317,6 +317,19 @@ LS_TEST_SECONDS(attention_matches_the_reference_for_odd_heads, 60)
     }
 }
 
+/* More tiles of keys than a worker's memory holds packed. */
+LS_TEST_SECONDS(attention_matches_the_reference_beyond_packed_memory, 60)
+{
+    shape s = {.B = 1, .T = 400, .H = 1, .Hkv = 1, .D = 1000};
+    version versions[3];
+    int n = list_versions(versions);
+    results want = results_of(s, &reference, 1), got = results_of(s, &versions[n - 1], 1);
+
+    check_close(versions[n - 1].name, &got, &want);
+    release(&got);
+    release(&want);
+}
+
 LS_TEST_SECONDS(attention_sees_only_its_window_and_its_document, 60)
 {
     static const int64_t windows[] = {1, 5, 64, 65, 100};
@@ -495,6 +508,14 @@ LS_TEST(attention_does_not_hide_nan)
     }
 }
 
+/* A stream keeps its first failure; end the case on a new one. */
+static void end_failed(fixture *f)
+{
+    ls_stream_free(f->c.stream);
+    LS_CHECK_OK(ls_stream_create(&f->c.stream, f->c.device));
+    ls_check_end(&f->c);
+}
+
 LS_TEST(attention_refuses_heads_beyond_its_memory)
 {
     shape s = {.B = 1, .T = 1, .H = 1, .Hkv = 1, .D = 1025};
@@ -506,6 +527,7 @@ LS_TEST(attention_refuses_heads_beyond_its_memory)
     ls_attention_fwd a = forward_args(&f);
     versions[0].fwd(f.c.stream, &a);
     LS_CHECK_FAILS(ls_stream_sync(f.c.stream, INT64_MAX), LS_EUSAGE, "1025");
+    end_failed(&f);
 }
 
 LS_TEST(attention_reference_reports_exhausted_memory)
@@ -517,4 +539,5 @@ LS_TEST(attention_reference_reports_exhausted_memory)
     ls_mem_fail_nth(1);
     ls_ref_attention_fwd(f.c.stream, &a);
     LS_CHECK_FAILS(ls_stream_sync(f.c.stream, INT64_MAX), LS_ENOMEM, "");
+    end_failed(&f);
 }

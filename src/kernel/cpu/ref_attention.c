@@ -52,7 +52,7 @@ static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t
     int64_t hkv = h / (a->H / a->Hkv), first = first_seen(a->start, a->window, a->T, b, t);
     const float *q = head_at(&a->q, b, t, h);
     float *o = head_at(&a->o, b, t, h);
-    double most = -INFINITY, sum = 0;
+    double most = -(double)INFINITY, sum = 0;
 
     for (int64_t s = first; s <= t; s++) {
         p[s] = (double)a->scale * dot(q, head_at(&a->k, b, s, hkv), a->D);

@@ -24,7 +24,7 @@
 #include "kernel/cpu/rows_attention.h"
 #include "kernel/cpu/simd/tile.h"
 
-enum { TILE = TILE_AHEAD_ROWS, VECTORS = TILE / LS_LANES, SLOTS = 128, MOST_D = 1024 };
+enum { TILE = TILE_AHEAD_ROWS, SLOTS = 128, MOST_D = 1024 };
 
 /* Below every score; finite, so that differences with it are not NaN. */
 static const float LOWEST = -3.0e38f;

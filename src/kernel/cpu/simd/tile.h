@@ -1,12 +1,12 @@
-/* tile.h -- products, transposes and logarithms on tiles that lie in a core's first cache.
+/* tile.h -- products, transposes, logarithms and random bits for tiles in a core's first cache.
  *
  * Every element of a product is one chain of fma over ascending k, so the bits do not depend on how
  * rows and columns are blocked into registers; that choice is free for each instruction set. */
 #pragma once
 #include "kernel/cpu/simd/vec.h"
 
-/* Rows held in registers for so many vectors of columns: 16 registers of 32 for AVX-512; 12 of 16
- * for AVX2, where a vector takes two. */
+/* Rows of a block of 4, 2 and 1 vectors: 16 registers of sums of 32 for AVX-512 (6 x 4 and 8 x 2
+ * for all were slower); 12 of 16 for AVX2, where a vector takes two and blocks have one. */
 #if defined(__AVX512F__)
 enum { TILE_NV = 4, TILE_ROWS_4 = 4, TILE_ROWS_2 = 8, TILE_ROWS_1 = 8 };
 #elif defined(__AVX2__)
