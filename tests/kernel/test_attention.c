@@ -332,7 +332,7 @@ LS_TEST_SECONDS(attention_matches_the_reference_beyond_packed_memory, 60)
 
 LS_TEST_SECONDS(attention_sees_only_its_window_and_its_document, 60)
 {
-    static const int64_t windows[] = {1, 5, 64, 65, 100};
+    static const int64_t windows[] = {1, 5, 63, 64, 65, 127};
 
     for (size_t i = 0; i < LS_COUNT(windows); i++) {
         shape s = {.B = 2, .T = 200, .H = 2, .Hkv = 1, .D = 20, .window = windows[i]};
