@@ -8,10 +8,10 @@ const char ls_load_demo[] =
     "name: demo\n"
     "model: {family: gpt2, layers: 4, width: 128, heads: 4, context: 128}\n"
     "data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}\n"
-    "batch: {sequences: 16, leaf: 4}\n"
-    "train: {steps: 800, lr: 2e-3, schedule: cosine, warmup: 40, weight_decay: 0.1, seed: 1}\n"
+    "batch: {sequences: 8, leaf: 4}\n"
+    "train: {steps: 1600, lr: 3e-3, schedule: cosine, warmup: 100, seed: 1}\n"
     "checkpoint: {every: 400, keep: 2}\n"
-    "eval: {every: 100, sequences: 64, sample: \"Once upon a time\", sample_tokens: 240}\n";
+    "eval: {every: 200, sequences: 64, sample: \"Once upon a time\", sample_tokens: 240}\n";
 
 ls_status ls_load_run(ls_run *run, const ls_args *args, const char *path)
 {

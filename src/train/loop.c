@@ -18,7 +18,13 @@
 #include "train/save.h"
 #include "train/schedule.h"
 
-enum { BATCH_WAIT_S = 600, SPEEDS = 4096, WARM_STEPS = 10, VALIDATION_AUTO = 256 };
+enum {
+    BATCH_WAIT_S = 600,
+    SPEEDS = 4096,
+    WARM_STEPS = 10,
+    VALIDATION_AUTO = 256,
+    FIRST_SAMPLE = 64
+};
 
 /* What the loop itself remembers. */
 typedef struct loop {
@@ -91,8 +97,9 @@ out:
     return st;
 }
 
-/* A continuation of eval.sample with a fixed seed, so that samples of a run can be compared. */
-static ls_status tell_sample(loop *l)
+/* A continuation of eval.sample by count tokens with a fixed seed, so that samples of a run can be
+ * compared. */
+static ls_status tell_sample(loop *l, int64_t count)
 {
     ls_session *s = &l->s;
     const char *prompt = s->run->eval.sample;
@@ -101,14 +108,14 @@ static ls_status tell_sample(loop *l)
     ls_tokens ids;
     ls_status st = LS_OK;
 
-    if (prompt[0] == '\0' || s->run->eval.sample_tokens == 0)
+    if (prompt[0] == '\0' || count == 0)
         return LS_OK;
     ls_tokens_init(&ids);
     ls_str_clear(&l->sample);
     LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), &ids), out);
     int64_t n = ids.count, first = n;
-    LS_TRY(st, ls_tokens_reserve(&ids, s->run->eval.sample_tokens), out);
-    for (int64_t i = 0; i < s->run->eval.sample_tokens; i++, n++) {
+    LS_TRY(st, ls_tokens_reserve(&ids, count), out);
+    for (int64_t i = 0; i < count; i++, n++) {
         LS_TRY(st,
                ls_decode_next(s->decode, ls_step_state_arrays(s->step).w, ids.ids, n, &sampling,
                               (uint64_t)i, &ids.ids[n]),
@@ -125,6 +132,12 @@ static ls_status tell_sample(loop *l)
 out:
     ls_tokens_release(&ids);
     return st;
+}
+
+/* What the model says before it has learned anything; short, because the first step is waiting. */
+static ls_status tell_first_sample(loop *l)
+{
+    return tell_sample(l, ls_min_i64(l->s.run->eval.sample_tokens, FIRST_SAMPLE));
 }
 
 /* Keep a bounded, evenly thinned record of speeds for the median. */
@@ -223,7 +236,7 @@ static ls_status after_step(loop *l, bool last)
 
     if (due(s->step_number, s->run->eval.every) || last) {
         LS_TRY(st, evaluate(l), out);
-        LS_TRY(st, tell_sample(l), out);
+        LS_TRY(st, tell_sample(l, s->run->eval.sample_tokens), out);
         ls_clock_lap(&l->clock, LS_PART_EVAL);
     }
     if (due(s->step_number, s->run->checkpoint.every) && !last) {
@@ -286,7 +299,7 @@ static ls_status train(loop *l)
         return evaluate(l);
     }
     if (l->s.step_number == 0)
-        LS_TRY(st, tell_sample(l), out); /* what the model says before it has learned anything */
+        LS_TRY(st, tell_first_sample(l), out);
     while (!l->stopped_by) {
         ls_clock_begin(&l->clock);
         LS_TRY(st, one_step(l, &r), out);
