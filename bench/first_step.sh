@@ -10,7 +10,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 i=0
 while [ $i -lt "$runs" ]; do
-    ./lineshaft train --json --fresh --set out="$dir/run" --set train.steps=12 --set eval.every=0 \
+    ./lineshaft train --json --fresh --set out="$dir/run" --set train.steps=12 --set train.warmup=2 --set eval.every=0 \
         >"$dir/$i.json"
     i=$((i + 1))
 done
