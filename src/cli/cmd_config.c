@@ -124,8 +124,14 @@ static const ls_command explain = {
 static ls_status run_schema(const ls_args *args)
 {
     ls_str text;
+    ls_run run;
 
-    (void)args;
+    if (args->n_rest > 0) {
+        ls_status st = ls_load_run(&run, args, args->rest[0]);
+        if (st != LS_OK)
+            return st;
+        ls_runfile_release(&run);
+    }
     ls_str_init(&text);
     return print_and_release(ls_schema_json(&text), &text);
 }
@@ -133,10 +139,14 @@ static ls_status run_schema(const ls_args *args)
 static const ls_command schema = {
     .name = "schema",
     .summary = "print a JSON Schema of the run file",
+    .arguments = "[RUN]",
+    .most = 1,
+    .flags = check_flags,
     .about = "Prints a JSON Schema (draft 2020-12) for editors, which then complete keys and mark "
              "mistakes while you type. In an editor with the YAML language server, begin the run "
              "file with the line\n\n"
-             "  # yaml-language-server: $schema=lineshaft.schema.json",
+             "  # yaml-language-server: $schema=lineshaft.schema.json\n\n"
+             "With RUN, that file is checked first, and only a valid one gets its schema.",
     .examples = "lineshaft config schema > lineshaft.schema.json  # save it beside the run file",
     .run = run_schema,
 };
