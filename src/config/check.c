@@ -268,6 +268,9 @@ static ls_status check_end(const ls_run *run)
     if (run->train.target_loss > 0 && run->data.validation == 0)
         return clash(run, "train.target_loss", "data.validation",
                      "without validation text the loss cannot be measured");
+    if (run->train.target_loss > 0 && run->eval.every == 0)
+        return clash(run, "train.target_loss", "eval.every",
+                     "without validation during the run the target cannot be seen");
     if (run->train.steps == 0 && run->train.tokens == 0 && run->train.seconds == 0 &&
         run->train.target_loss == 0) {
         st = ls_fail(LS_EUSAGE, "%s: train.steps is 0 and no other end of the run is set",
