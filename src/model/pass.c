@@ -45,7 +45,9 @@ static void *cut(cutter *c, int64_t bytes)
 {
     void *p = c->base ? c->base + c->used : NULL;
 
-    c->used += ls_round_up(bytes, 256);
+    /* An absurd run file can ask for more than 2^63 bytes in all; stay far above what any machine
+     * has instead, so that the ledger refuses it. */
+    c->used = ls_min_i64(c->used + ls_round_up(bytes, 256), INT64_MAX / 4);
     return p;
 }
 

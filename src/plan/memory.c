@@ -87,6 +87,7 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
     /* Cheapest first: grouping costs nothing but a little speed, a smaller leaf changes the bits, a
      * checkpoint only at the end risks work. */
     for (int change = 0; change < 3 && least > free_bytes; change++) {
+        const ls_run before = small;
         char text[96] = "";
         if (change == 0 && calls.group > 1) {
             small.batch.group = 1;
@@ -99,7 +100,9 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
             snprintf(text, sizeof text, "checkpoint.every: 0");
         }
         int64_t now = total_with(args, &small);
-        if (text[0] && now < least && used < sizeof hint) {
+        if (now >= least)
+            small = before; /* more gradient buffers can cost more than smaller calls save */
+        else if (used < sizeof hint) {
             used +=
                 (size_t)snprintf(hint + used, sizeof hint - used, "%s%s (saves %.1f MiB)",
                                  used ? ", " : "", text, (double)(least - now) / (double)LS_MIB);

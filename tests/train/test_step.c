@@ -229,3 +229,47 @@ LS_TEST(step_refuses_what_does_not_fit_and_says_what_would)
     LS_CHECK(strstr(ls_err_last()->hint, "smaller model"));
     ls_model_release(&model);
 }
+
+/* A change that costs more than it saves is not advised, and does not spoil what comes after it. */
+LS_TEST(step_advises_only_what_helps)
+{
+    ls_run run = ls_tiny_run();
+    const ls_kernels *kernels;
+    ls_ledger ledger;
+    ls_model model;
+
+    run.model.width = 96; /* gradients weigh more than activations */
+    run.batch.group = 8;
+    run.batch.sequences = 8;
+    run.checkpoint.every = 10;
+    LS_CHECK_OK(ls_kernel_pick("auto", &kernels));
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    ls_memory_args args = {.run = &run, .model = &model, .kernels = kernels, .threads = 1};
+    ls_memory_predict(&args, &ledger);
+    int64_t without = ls_ledger_total(&ledger) - ls_ledger_bytes(&ledger, "snapshot");
+    LS_CHECK_FAILS(ls_memory_check(&args, &ledger, without), LS_ENOMEM, "MiB are free");
+    LS_CHECK(strstr(ls_err_last()->hint, "It fits with checkpoint.every: 0"));
+    ls_model_release(&model);
+}
+
+/* Every setting at its highest: more than 2^63 bytes, and still a number that is refused. */
+LS_TEST(step_refuses_what_no_number_can_count)
+{
+    ls_run run = ls_tiny_run();
+    const ls_kernels *kernels;
+    ls_ledger ledger;
+    ls_model model;
+
+    run.model.layers = 1000;
+    run.model.width = 65536;
+    run.model.heads = 1024;
+    run.model.mlp = run.model.context = 1048576;
+    run.batch.sequences = run.batch.leaf = 1048576;
+    LS_CHECK_OK(ls_kernel_pick("auto", &kernels));
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    ls_memory_args args = {.run = &run, .model = &model, .kernels = kernels, .threads = 1};
+    ls_memory_predict(&args, &ledger);
+    LS_CHECK(ls_ledger_total(&ledger) > INT64_MAX / 8);
+    LS_CHECK_FAILS(ls_memory_check(&args, &ledger, 1LL << 50), LS_ENOMEM, "this run needs");
+    ls_model_release(&model);
+}
