@@ -52,7 +52,6 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     char parameters[16], train[16], validation[16];
     ls_str ledger;
 
-    p->total_steps = e->total_steps;
     if (p->quiet)
         return;
     short_number((double)e->parameters, parameters, sizeof parameters);

@@ -14,7 +14,6 @@ typedef struct ls_progress {
     double val_loss;        /* last one; NaN: none */
     double smooth_ms;       /* of a step */
     double split[LS_PARTS]; /* smoothed ms of each part */
-    int64_t total_steps;
 } ls_progress;
 
 void ls_progress_init(ls_progress *progress, const ls_args *args);

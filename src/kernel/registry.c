@@ -58,7 +58,6 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
 #define LS_KERNELS(isa)                                                     \
     static int64_t scratch_##isa(ls_row row, const void *args, int threads) \
     {                                                                       \
-        (void)threads;                                                      \
         switch (row) {                                                      \
         case LS_ROW_ATTENTION_BWD:                                          \
             return ls_attention_bwd_scratch_##isa(args, threads);           \
@@ -105,7 +104,6 @@ LS_KERNELS(avx512);
 
 static int64_t scratch_reference(ls_row row, const void *args, int threads)
 {
-    (void)threads;
     switch (row) {
     case LS_ROW_ATTENTION_BWD:
         return ls_ref_attention_bwd_scratch(args, threads);
