@@ -12,6 +12,11 @@ const ls_run_origin *ls_explain_origin(const ls_run *run, const ls_option *row)
     return &run->origins[ls_option_index(row)];
 }
 
+const char *ls_explain_where(const ls_run *run, const char *key)
+{
+    return run->origins ? ls_explain_origin(run, ls_option_find(key))->where : "run";
+}
+
 /* "run.yaml:3:9", "default", "auto, default: 4 times model.width". */
 static void print_origin(const ls_run *run, const ls_option *row, ls_str *out)
 {

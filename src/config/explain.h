@@ -27,6 +27,9 @@ typedef struct ls_run_origin {
 /* The origin of a row in a loaded run. */
 const ls_run_origin *ls_explain_origin(const ls_run *run, const ls_option *row);
 
+/* Where the value of key was written, for a message; "run" in a run that was made by hand. */
+const char *ls_explain_where(const ls_run *run, const char *key);
+
 /* One aligned line per option: key, value, origin. keys: options or sections to show; 0 of them:
  * all. LS_EUSAGE for a key that does not exist. */
 ls_status ls_explain_table(const ls_run *run, const char *const *keys, int n_keys, ls_str *out);

@@ -348,6 +348,20 @@ int64_t ls_corpus_documents(const ls_corpus *corpus, int source)
     return corpus->sources[source].documents;
 }
 
+ls_hash ls_corpus_hash(const ls_corpus *corpus)
+{
+    ls_hash_stream stream;
+
+    ls_hash_begin(&stream);
+    for (int i = 0; i < corpus->n_sources; i++)
+        for (int k = 0; k < corpus->sources[i].n_shards; k++) {
+            const ls_shard *shard = &corpus->sources[i].shards[k];
+            ls_hash_add(&stream, &shard->tokens_hash, sizeof shard->tokens_hash);
+            ls_hash_add(&stream, &shard->starts_hash, sizeof shard->starts_hash);
+        }
+    return ls_hash_end(&stream);
+}
+
 int64_t ls_corpus_mapped_bytes(const ls_corpus *corpus)
 {
     int64_t sum = 0;

@@ -29,6 +29,8 @@ const char *ls_corpus_source_name(const ls_corpus *corpus, int source); /* as th
 int64_t ls_corpus_train_tokens(const ls_corpus *corpus, int source);
 int64_t ls_corpus_validation_tokens(const ls_corpus *corpus, int source);
 int64_t ls_corpus_documents(const ls_corpus *corpus, int source);
+/* Of all tokens and document starts, as the shards' headers give them: another hash, other data. */
+ls_hash ls_corpus_hash(const ls_corpus *corpus);
 /* Bytes of the mapped shards: what reading all of them makes resident. */
 int64_t ls_corpus_mapped_bytes(const ls_corpus *corpus);
 /* Shards that this open had to build. */

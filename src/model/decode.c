@@ -86,7 +86,9 @@ ls_status ls_decode_next(ls_decode *decode, const float *w, const int32_t *histo
     ls_stream_copy_out(decode->stream, decode->host, decode->logits,
                        s->V * (int64_t)sizeof *decode->host);
     LS_TRY(st, ls_stream_sync(decode->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
-    *token_out = ls_decode_pick(decode->host, decode->order, s->V, sampling, position);
+    /* Rows that no token of the tokenizer uses still have logits; they stand for nothing. */
+    *token_out =
+        ls_decode_pick(decode->host, decode->order, decode->model->tokens, sampling, position);
 out:
     return st;
 }

@@ -25,7 +25,8 @@ ls_status ls_decode_open(ls_decode **decode_out, const ls_model *model, ls_pass 
 void ls_decode_close(ls_decode *decode); /* NULL is allowed */
 
 /* The token after history[0..n-1] (n >= 1, host memory); longer histories count from their end. w
- * is device memory. position numbers the token for the random choice. */
+ * is device memory. Only tokens of the tokenizer are chosen, also where model.vocab is larger.
+ * position numbers the token for the random choice. */
 ls_status ls_decode_next(ls_decode *decode, const float *w, const int32_t *history, int64_t n,
                          const ls_sampling *sampling, uint64_t position, int32_t *token_out);
 

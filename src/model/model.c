@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "config/explain.h"
 
 enum { PER_BLOCK = 12, OUTSIDE = 4 };
 
@@ -66,15 +67,22 @@ static void add_block(ls_model *m, int64_t l)
     b->out_b = add_in_block(m, l, "mlp.c_proj.bias", 0, s->C, LS_START_ZERO, 0);
 }
 
+static ls_status check_vocab(const ls_run *run, int64_t vocab)
+{
+    if (run->model.vocab == LS_RUN_AUTO || run->model.vocab >= vocab)
+        return LS_OK;
+    return ls_fail(LS_EUSAGE, "%s: model.vocab is %lld, but the tokenizer has %lld tokens",
+                   ls_explain_where(run, "model.vocab"), (long long)run->model.vocab,
+                   (long long)vocab);
+}
+
 ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab)
 {
     ls_status st = LS_OK;
     ls_model_shape *s = &model->shape;
 
-    *model = (ls_model){.params = NULL};
-    if (run->model.vocab != LS_RUN_AUTO && run->model.vocab < vocab)
-        return ls_fail(LS_EUSAGE, "model.vocab is %lld, but the tokenizer has %lld tokens",
-                       (long long)run->model.vocab, (long long)vocab);
+    *model = (ls_model){.tokens = vocab};
+    LS_TRY(st, check_vocab(run, vocab), out);
     *s = (ls_model_shape){
         .V = run->model.vocab == LS_RUN_AUTO ? vocab : run->model.vocab,
         .T = run->model.context,

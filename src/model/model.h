@@ -45,6 +45,7 @@ typedef struct ls_model {
     int n_params;
     int64_t elements;        /* of all parameters, without gaps */
     int64_t flat;            /* of the flat buffer, with gaps */
+    int64_t tokens;          /* of the tokenizer; rows of wte above it are never used */
     ls_block_params *blocks; /* owned, L of them */
     int64_t wte, wpe, lnf_w, lnf_b;
 } ls_model;

@@ -1,8 +1,9 @@
 /* session.c -- building and taking down a training process.
  *
- * Order matters for what a user sees: the lock comes first, so that a second run on the same folder
- * is refused before it touches anything; the ledger is checked before large memory is taken; resume
- * comes last, because it fills what was allocated. */
+ * Order matters for what a user sees: settings that cannot work are refused before anything is
+ * made; then the lock, so that a second run on the same folder is refused before it touches
+ * anything; the ledger is checked before large memory is taken; resume comes last, because it fills
+ * what was allocated. */
 #include "train/session.h"
 
 #include <errno.h>
@@ -57,13 +58,24 @@ static const char *isa_name(ls_isa isa)
     return names[isa];
 }
 
+/* What needs neither files nor much memory, and can show that the settings cannot work. */
+static ls_status open_settings(ls_session *s)
+{
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_kernel_pick(isa_name(s->run->device.isa), &s->kernels), out);
+    LS_TRY(st, ls_tokenizer_open(&s->tokenizer, s->run->data.tokenizer), out);
+    LS_TRY(st, ls_model_init(&s->model, s->run, ls_tokenizer_vocab(s->tokenizer)), out);
+out:
+    return st;
+}
+
 static ls_status open_device(ls_session *s)
 {
     const ls_run *run = s->run;
     int threads = run->device.threads == LS_RUN_AUTO ? 0 : (int)run->device.threads;
     ls_status st = LS_OK;
 
-    LS_TRY(st, ls_kernel_pick(isa_name(run->device.isa), &s->kernels), out);
     LS_TRY(st,
            ls_device_open(&s->device, run->device.kind == LS_DEVICE_CPU ? "cpu" : "auto", threads),
            out);
@@ -75,13 +87,11 @@ out:
 static ls_status open_data(ls_session *s)
 {
     char cache[PATH_MAX];
-    ls_status st = LS_OK;
 
-    snprintf(cache, sizeof cache, "%s/data", s->run->out);
-    LS_TRY(st, ls_tokenizer_open(&s->tokenizer, s->run->data.tokenizer), out);
-    LS_TRY(st, ls_corpus_open(&s->corpus, s->run, s->tokenizer, cache), out);
-    LS_TRY(st, ls_model_init(&s->model, s->run, ls_tokenizer_vocab(s->tokenizer)), out);
-out:
+    snprintf(cache, sizeof cache, "%s/%s", s->run->out, LS_CORPUS_CACHE);
+    ls_status st = ls_corpus_open(&s->corpus, s->run, s->tokenizer, cache);
+    if (st == LS_OK)
+        ls_hash_hex(ls_corpus_hash(s->corpus), s->data_hash);
     return st;
 }
 
@@ -203,6 +213,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     ls_err_doing("preparing run \"%s\"", s->run->name);
     s->tokens_per_step = s->run->batch.sequences * s->run->model.context;
     s->total_steps = planned_steps(s->run);
+    LS_TRY(st, open_settings(s), out);
     LS_TRY(st, open_folder(s), out);
     LS_TRY(st, open_device(s), out);
     LS_TRY(st, open_data(s), out);

@@ -15,6 +15,10 @@ run 2 "$LINESHAFT" train run.yaml --set model.width=33
 says "heads"
 run 2 "$LINESHAFT" train run.yaml --set data.text=nowhere.txt
 says "nowhere.txt"
+sed 's/layers: 2/vocab: 10, layers: 2/' run.yaml >vocab.yaml
+run 2 "$LINESHAFT" train vocab.yaml
+says "vocab.yaml:2:"
+nothing_made
 run 2 "$LINESHAFT" train run.yaml --sett a=b
 says "--set"
 run 2 "$LINESHAFT" trian run.yaml
