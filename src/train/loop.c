@@ -7,8 +7,10 @@
  *   until:   steps, tokens, seconds or target loss are reached, or somebody asks to stop
  *   save, summary
  *
- * A step counts as done only when its update is made; a save always describes done steps, so a
- * resumed run repeats nothing and leaves nothing out. */
+ * A step counts as done only when its update is made (or dropped, where train.nonfinite says so); a
+ * save always describes done steps, so a resumed run repeats nothing and leaves nothing out. Who
+ * asks to stop gets no extra validation: it would take its time, and its result could end the
+ * resumed run where one that never stopped goes on. */
 #include "train/loop.h"
 
 #include <math.h>
@@ -39,6 +41,11 @@ typedef struct loop {
     ls_str sample;
     const char *stopped_by;
 } loop;
+
+static bool stop_asked(const loop *l)
+{
+    return l->s.args.stop && *l->s.args.stop;
+}
 
 static int64_t validation_sequences(const ls_session *s)
 {
@@ -84,10 +91,8 @@ static ls_status evaluate(loop *l)
     for (int64_t done = 0; done < n; done += most) {
         int64_t B = ls_min_i64(most, n - done);
         ls_step_batch windows;
-        double sum;
         LS_TRY(st, read_windows(l, done, B, n, &windows), out);
-        LS_TRY(st, ls_step_loss(s->step, &windows, B, &sum), out);
-        total += sum;
+        LS_TRY(st, ls_step_loss(s->step, &windows, B, &total), out);
     }
     s->val_loss = total / (double)(n * s->model.shape.T);
     ls_session_emit(
@@ -115,7 +120,7 @@ static ls_status tell_sample(loop *l, int64_t count)
     LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), &ids), out);
     int64_t n = ids.count, first = n;
     LS_TRY(st, ls_tokens_reserve(&ids, count), out);
-    for (int64_t i = 0; i < count; i++, n++) {
+    for (int64_t i = 0; i < count && !stop_asked(l); i++, n++) {
         LS_TRY(st,
                ls_decode_next(s->decode, ls_step_state_arrays(s->step).w, ids.ids, n, &sampling,
                               (uint64_t)i, &ids.ids[n]),
@@ -181,7 +186,7 @@ static ls_status handle_nonfinite(loop *l)
     ls_session *s = &l->s;
     ls_status st = ls_step_blame(s->step, s->step_number);
 
-    if (s->run->train.nonfinite == LS_NONFINITE_STOP)
+    if (s->run->train.nonfinite == LS_NONFINITE_STOP || st != LS_ENUMERIC)
         return st;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
                                    .incident = {.step = s->step_number,
@@ -254,7 +259,7 @@ static const char *reason_to_stop(const loop *l)
     const ls_session *s = &l->s;
     const ls_run *run = s->run;
 
-    if (s->args.stop && *s->args.stop)
+    if (stop_asked(l))
         return "interrupt";
     if (s->total_steps && s->step_number >= s->total_steps)
         return run->train.tokens && (!run->train.steps || s->step_number < run->train.steps)
@@ -303,7 +308,7 @@ static ls_status train(loop *l)
     while (!l->stopped_by) {
         ls_clock_begin(&l->clock);
         LS_TRY(st, one_step(l, &r), out);
-        bool last = reason_to_stop(l) != NULL;
+        bool last = reason_to_stop(l) != NULL && !stop_asked(l);
         LS_TRY(st, after_step(l, last), out);
         l->stopped_by = reason_to_stop(l);
         tell_step(l, &r);

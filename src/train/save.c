@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -116,9 +117,18 @@ static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
     if (st != LS_OK)
         return st;
     ls_str_init(&diff);
-    if (ls_explain_diff(&before, s->run, &diff) > 0) {
+    int differ = ls_explain_diff(&before, s->run, &diff);
+    if (differ < 0) {
+        st = LS_ENOMEM;
+    } else if (differ > 0) {
         st = ls_fail(LS_EUSAGE, "the checkpoint in \"%s\" was made with other settings:\n%s",
                      s->run->out, diff.p);
+        ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
+                    "checkpoints are put aside, not removed).");
+    } else if (info->extra[0] && strcmp(info->extra, s->data_hash) != 0) {
+        st = ls_fail(LS_EDATA,
+                     "the checkpoint in \"%s\" was trained on other text: its files have changed",
+                     s->run->out);
         ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
                     "checkpoints are put aside, not removed).");
     }
@@ -133,11 +143,13 @@ ls_status ls_save_resume(ls_session *session)
     ls_ckpt *newest = NULL;
     ls_ckpt_info info;
     bool found = false;
+    ls_str passed; /* damaged ones: told by the load */
     ls_status st = LS_OK;
 
+    ls_str_init(&passed);
     ls_err_doing("looking for a checkpoint to resume from");
     /* Settings first: tensors of another shape would give a poorer message. */
-    LS_TRY(st, ls_ckpt_find(s->store, -1, &newest, NULL), out);
+    LS_TRY(st, ls_ckpt_find(s->store, -1, &newest, &passed), out);
     if (!newest)
         goto out;
     LS_TRY(st, check_same_run(s, ls_ckpt_about(newest)), out);
@@ -155,6 +167,7 @@ ls_status ls_save_resume(ls_session *session)
     s->loss = info.loss;
     s->val_loss = info.val_loss;
 out:
+    ls_str_release(&passed);
     ls_ckpt_free(newest);
     ls_err_done();
     return st;
@@ -170,7 +183,8 @@ static ls_ckpt_info info_now(const ls_session *s)
                           .val_loss = s->val_loss,
                           .run_name = s->run->name,
                           .mesh = "dp=1",
-                          .config = s->config.p};
+                          .config = s->config.p,
+                          .extra = s->data_hash};
 }
 
 static void tell_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
@@ -184,16 +198,9 @@ static void tell_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
                                                   .path = saved->path}});
 }
 
-/* A background save ended, well or badly. */
-static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
+/* A save in the background came to nothing, for the reason in this thread's record. */
+static void tell_unsaved(ls_session *s, int64_t step)
 {
-    int64_t step = s->writing_step;
-
-    s->writing_step = -1;
-    if (st == LS_OK) {
-        tell_saved(s, step, saved);
-        return;
-    }
     ls_log(LS_LOG_WARN, "the checkpoint of step %lld was not saved: %s; training goes on",
            (long long)step, ls_err_last()->text);
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
@@ -203,17 +210,36 @@ static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
                                                 .text = ls_err_last()->text}});
 }
 
-static void await_writer(ls_session *s)
+/* A background save ended, well or badly. */
+static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
+{
+    int64_t step = s->writing_step;
+
+    s->writing_step = -1;
+    if (st == LS_OK)
+        tell_saved(s, step, saved);
+    else
+        tell_unsaved(s, step);
+}
+
+/* Wait for the save before. LS_EDEADLINE: it is still running, and the snapshot is still its own.
+ */
+static ls_status await_writer(ls_session *s)
 {
     ls_ckpt_saved saved;
     bool done = false;
 
     if (!s->writer || s->writing_step < 0)
-        return;
+        return LS_OK;
+    if (LS_FAULT("train.writer_wait"))
+        return ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
+                       (long long)s->writing_step);
     ls_status st = ls_ckpt_writer_wait(s->writer, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S,
                                        &done, &saved);
-    if (done || st != LS_OK)
-        tell_ended(s, st, &saved);
+    if (!done)
+        return st;
+    tell_ended(s, st, &saved);
+    return LS_OK;
 }
 
 ls_status ls_save_begin(ls_session *session)
@@ -224,16 +250,18 @@ ls_status ls_save_begin(ls_session *session)
     ls_ckpt_info info = info_now(s);
     ls_status st = LS_OK;
 
-    await_writer(s);
+    if (await_writer(s) != LS_OK) {
+        tell_unsaved(s, s->step_number);
+        return LS_OK;
+    }
     for (int k = 0; k < KINDS; k++)
         ls_stream_copy(s->stream, s->snapshot[k], arrays[k],
                        s->model.flat * (int64_t)sizeof(float));
     LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
-    LS_TRY(st,
-           ls_ckpt_writer_begin(s->writer, &info, s->shadows, n_tensors(s),
-                                ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S),
-           out);
-    s->writing_step = s->step_number;
+    if (ls_ckpt_writer_begin(s->writer, &info, s->shadows, n_tensors(s), 0) == LS_OK)
+        s->writing_step = s->step_number;
+    else
+        tell_unsaved(s, s->step_number);
 out:
     return st;
 }
@@ -257,13 +285,15 @@ ls_status ls_save_final(ls_session *session)
     ls_ckpt_saved saved;
     ls_status st = LS_OK;
 
-    await_writer(s);
-    if (s->saved_step == s->step_number)
-        return LS_OK;
     ls_err_doing("saving step %lld", (long long)s->step_number);
+    LS_TRY(st, await_writer(s), out);
+    if (s->saved_step == s->step_number)
+        goto out;
     LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, n_tensors(s), &saved), out);
     tell_saved(s, s->step_number, &saved);
-    LS_TRY(st, ls_ckpt_prune(s->store, s->run->checkpoint.keep, NULL), out);
+    /* The state is safe; failing to tidy up must not look like failing to save. */
+    if (ls_ckpt_prune(s->store, s->run->checkpoint.keep, NULL) != LS_OK)
+        ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
 out:
     ls_err_done();
     return st;

@@ -10,11 +10,13 @@ ls_status ls_save_open(ls_session *session);
 void ls_save_close(ls_session *session);
 
 /* Load the newest checkpoint, if there is one; sets step_number. Refuses one that was made with
- * settings that cannot change (LS_EUSAGE, the differences in the message). */
+ * settings that cannot change (LS_EUSAGE, the differences in the message) or of other tokens
+ * (LS_EDATA). */
 ls_status ls_save_resume(ls_session *session);
 
-/* Begin to save the present state in the background; waits for the save before it. A failed save
- * does not stop training: it is told as a warning and an incident. */
+/* Begin to save the present state in the background; waits for the save before it, and leaves this
+ * one out when that does not end. A failed save does not stop training: it is told as a warning and
+ * an incident. */
 ls_status ls_save_begin(ls_session *session);
 
 /* Report a background save that has ended. Cheap; once per step. */

@@ -340,12 +340,11 @@ out:
     return st;
 }
 
-ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
-                       double *sum_out)
+ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences, double *sum)
 {
     const ls_calls *calls = &step->args.calls;
     int64_t T = step->args.model->shape.T, most = calls->group * calls->leaf;
-    double total = 0;
+    double total = *sum;
     ls_status st = LS_OK;
 
     for (int64_t done = 0; done < sequences; done += most) {
@@ -369,7 +368,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
         for (int64_t i = 0; i < B; i++) /* in order of sequences, however they are grouped */
             total += step->host_sums[i];
     }
-    *sum_out = total;
+    *sum = total;
 out:
     return st;
 }

@@ -45,9 +45,9 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
  * (LS_ENUMERIC) that names it. */
 ls_status ls_step_blame(ls_step *step, int64_t number);
 
-/* Sum of the token losses of `sequences` windows (host memory, [sequences, T]), no gradients. */
-ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
-                       double *sum_out);
+/* Add the token losses of `sequences` windows (host memory, [sequences, T]) to *sum, one sequence
+ * after the other, so that cutting the windows into calls changes no bit. No gradients. */
+ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences, double *sum);
 
 /* Device pointers, model->flat elements each: weights and the optimizer's moments. */
 typedef struct ls_step_arrays {

@@ -1,0 +1,234 @@
+/* test_loop.c -- whole runs in this process: stopping, resuming, and memory that runs out. */
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "config/runfile.h"
+#include "harness.h"
+#include "train/loop.h"
+
+/* What a run told. */
+typedef struct told {
+    volatile sig_atomic_t stop;
+    uint64_t fail_nth, calls; /* let this allocation of the run fail; how many it made */
+    int64_t stop_after;       /* ask to stop when this step is told; 0: never */
+    int64_t first_step, steps_here;
+    int evals, samples, saved, incidents;
+    int64_t last_eval_step, last_saved_step;
+    char stopped_by[32], hash[40];
+} told;
+
+static void on_event(void *context, const ls_event *event)
+{
+    told *t = context;
+
+    switch (event->kind) {
+    case LS_EVENT_START:
+        t->first_step = event->start.first_step;
+        break;
+    case LS_EVENT_STEP:
+        t->stop = t->stop_after && event->step.step >= t->stop_after;
+        break;
+    case LS_EVENT_EVAL:
+        t->evals++;
+        t->last_eval_step = event->eval.step;
+        break;
+    case LS_EVENT_SAMPLE:
+        t->samples++;
+        break;
+    case LS_EVENT_CHECKPOINT:
+        t->saved++;
+        t->last_saved_step = event->checkpoint.step;
+        break;
+    case LS_EVENT_INCIDENT:
+        t->incidents++;
+        break;
+    case LS_EVENT_SUMMARY:
+        t->steps_here = event->summary.steps_here;
+        snprintf(t->stopped_by, sizeof t->stopped_by, "%s", event->summary.stopped_by);
+        snprintf(t->hash, sizeof t->hash, "%s", event->summary.weights_hash);
+        break;
+    case LS_EVENT_RANK:
+        break;
+    }
+}
+
+enum { MOST_SETS = 6 };
+
+/* A run of a few milliseconds with these settings (NULL ends them) in the folder "run". */
+static ls_status run_with(told *t, const char *const *more)
+{
+    static const char text[] = "model: {layers: 1, width: 8, heads: 1, context: 8}\n"
+                               "data: {text: [text.txt], validation: 20%}\n"
+                               "batch: {sequences: 2, leaf: 1, group: 1}\n"
+                               "train: {steps: 6, warmup: 1}\n"
+                               "checkpoint: {every: 2, keep: 3}\n"
+                               "eval: {every: 3, sequences: 4, sample: \"ab\", sample_tokens: 2}\n"
+                               "device: {threads: 1}\n";
+    const char *sets[MOST_SETS] = {"out=run"};
+    ls_runfile_source source = {
+        .text = text, .len = sizeof text - 1, .sets = sets, .n_sets = 1, .no_environment = true};
+    ls_run run;
+
+    while (*more)
+        sets[source.n_sets++] = *more++;
+    LS_CHECK_OK(ls_runfile_load(&run, &source));
+    uint64_t before = ls_mem_calls();
+    ls_mem_fail_nth(t->fail_nth);
+    ls_status st = ls_loop_run(
+        &(ls_session_args){.run = &run, .sink = on_event, .sink_context = t, .stop = &t->stop});
+    ls_mem_fail_nth(0);
+    t->calls = ls_mem_calls() - before;
+    ls_runfile_release(&run);
+    return st;
+}
+
+static void write_text(const char *sentence)
+{
+    FILE *f = fopen("text.txt", "w");
+
+    LS_CHECK(f);
+    for (int i = 0; i < 40; i++)
+        fprintf(f, "%d %s\n", i, sentence);
+    LS_CHECK_EQ(fclose(f), 0);
+}
+
+static const char *const nothing[] = {NULL};
+
+LS_TEST(loop_resumes_a_stopped_run_to_the_same_weights)
+{
+    told straight = {.stop = 0}, first = {.stop_after = 4}, second = {.stop = 0};
+
+    write_text("a text to learn");
+    LS_CHECK_OK(run_with(&straight, (const char *const[]){"out=straight", NULL}));
+    LS_CHECK_STR(straight.stopped_by, "steps");
+    LS_CHECK_FAILS(run_with(&first, nothing), LS_EINTR, "stopped after step 5");
+    LS_CHECK_STR(first.stopped_by, "interrupt");
+    LS_CHECK_EQ(first.last_saved_step, 5);
+    LS_CHECK_OK(run_with(&second, nothing));
+    LS_CHECK_EQ(second.first_step, 5);
+    LS_CHECK_EQ(second.steps_here, 1);
+    LS_CHECK_STR(second.hash, straight.hash);
+}
+
+/* Validation that nobody planned would keep the user waiting; and its result, in the checkpoint,
+ * could end the resumed run where one that never stopped goes on. */
+LS_TEST(loop_does_not_validate_because_it_was_stopped)
+{
+    told first = {.stop_after = 4}, second = {.stop = 0};
+    const char *const target[] = {"train.target_loss=100", "eval.every=6", NULL};
+
+    write_text("a text to learn");
+    LS_CHECK_FAILS(run_with(&first, target), LS_EINTR, "stopped after step 5");
+    LS_CHECK_EQ(first.evals, 0);
+    LS_CHECK_EQ(first.samples, 1); /* the one before the first step */
+    LS_CHECK_OK(run_with(&second, target));
+    LS_CHECK_EQ(second.steps_here, 1);
+    LS_CHECK_EQ(second.last_eval_step, 6);
+}
+
+LS_TEST(loop_stopped_before_its_first_step_begins_there_again)
+{
+    told first = {.stop = 1}, second = {.stop = 0}, straight = {.stop = 0};
+
+    write_text("a text to learn");
+    LS_CHECK_FAILS(run_with(&first, nothing), LS_EINTR, "stopped after step 0");
+    LS_CHECK_OK(run_with(&second, nothing));
+    LS_CHECK_EQ(second.steps_here, 6);
+    LS_CHECK_OK(run_with(&straight, (const char *const[]){"out=straight", NULL}));
+    LS_CHECK_STR(second.hash, straight.hash);
+}
+
+LS_TEST(loop_samples_only_tokens_of_the_tokenizer)
+{
+    told t = {.stop = 0};
+
+    write_text("a text to learn");
+    LS_CHECK_OK(
+        run_with(&t, (const char *const[]){"model.vocab=5000", "eval.sample_tokens=20", NULL}));
+    LS_CHECK_EQ(t.samples, 3);
+}
+
+LS_TEST(loop_refuses_settings_that_cannot_work_before_it_makes_anything)
+{
+    told t = {.stop = 0};
+
+    write_text("a text to learn");
+    LS_CHECK_FAILS(run_with(&t, (const char *const[]){"model.vocab=10", NULL}), LS_EUSAGE,
+                   "--set: model.vocab is 10");
+    LS_CHECK(!ls_file_exists("run"));
+}
+
+LS_TEST(loop_refuses_to_resume_on_other_text)
+{
+    told t = {.stop = 0};
+
+    write_text("a text to learn");
+    LS_CHECK_OK(run_with(&t, nothing));
+    write_text("a text to learn"); /* written anew, but the same */
+    LS_CHECK_OK(run_with(&t, (const char *const[]){"train.steps=8", NULL}));
+    LS_CHECK_EQ(t.steps_here, 2);
+    write_text("a text that is new");
+    LS_CHECK_FAILS(run_with(&t, (const char *const[]){"train.steps=9", NULL}), LS_EDATA,
+                   "trained on other text");
+}
+
+/* The writer reads the snapshot until it has ended: while it does, the next save is left out. */
+LS_TEST(loop_leaves_a_save_out_while_the_one_before_is_running)
+{
+    told t = {.stop = 0};
+
+    LS_EXPECT_LOG(1);
+    write_text("a text to learn");
+    ls_fault_arm("train.writer_wait@1");
+    LS_CHECK_OK(
+        run_with(&t, (const char *const[]){"checkpoint.every=1", "checkpoint.keep=9", NULL}));
+    LS_CHECK_EQ(t.incidents, 1);
+    LS_CHECK_EQ(t.saved, 5);
+    LS_CHECK(ls_file_exists("run/checkpoints/step-0000000001.json"));
+    LS_CHECK(!ls_file_exists("run/checkpoints/step-0000000002.json"));
+    LS_CHECK_EQ(t.last_saved_step, 6);
+}
+
+/* Runs with the 1st, 2nd ... allocation failing until one needs none of those that are left. Each
+ * ends well or says that memory is short; never a crash, a leak or another error. */
+static void fail_each(bool resume)
+{
+    bool hit = true;
+    int ended_well = 0, ended_badly = 0;
+
+    /* Opening takes them one by one; of a save's hundreds, all alike, every ninth will do. */
+    for (uint64_t n = 1; hit; n += n < 150 ? 1 : 9) {
+        char folder[32], steps[32];
+        told t = {.fail_nth = n};
+        snprintf(folder, sizeof folder, resume ? "out=run" : "out=fresh-%d", (int)n);
+        snprintf(steps, sizeof steps, "train.steps=%d", resume ? 7 + ended_well : 3);
+        ls_err_clear();
+        ls_status st = run_with(
+            &t, (const char *const[]){folder, steps, "checkpoint.every=2", "eval.every=3", NULL});
+        if (st != LS_OK && (st != LS_ENOMEM || !ls_err_last()->text[0]))
+            ls_test_fail(__FILE__, __LINE__, "allocation %d failing: status %d, \"%s\"", (int)n,
+                         (int)st, ls_err_last()->text);
+        ended_badly += st != LS_OK;
+        ended_well += st == LS_OK;
+        hit = t.calls >= n;
+    }
+    LS_CHECK(ended_badly > 50);
+}
+
+LS_TEST_SECONDS(loop_survives_every_failing_allocation, 120)
+{
+    write_text("a text to learn");
+    fail_each(false);
+    ls_test_expect_log((int)ls_log_count(LS_LOG_WARN)); /* saves that failed, told */
+}
+
+LS_TEST_SECONDS(loop_resumes_through_every_failing_allocation, 120)
+{
+    told t = {.stop = 0};
+
+    write_text("a text to learn");
+    LS_CHECK_OK(run_with(&t, nothing));
+    fail_each(true);
+    ls_test_expect_log((int)ls_log_count(LS_LOG_WARN));
+}
