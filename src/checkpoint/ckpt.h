@@ -101,9 +101,9 @@ ls_status ls_ckpt_steps(const ls_ckpt_store *store, int64_t **steps_out, int *n_
 
 /* Open the checkpoint of a step: its manifest's hash is right and its objects are there with the
  * right size. LS_EIO: there is none. LS_EDATA: damaged, the message says how.
- * With step -1: the newest that verifies; damaged ones are passed over, with a warning in the log
- * and a line in notes (may be NULL). *ckpt_out is NULL when the store has no checkpoint at all;
- * LS_EDATA when it has some but none is usable. */
+ * With step -1: the newest that verifies; damaged ones are passed over, each with a line in notes,
+ * or a warning in the log where notes is NULL. *ckpt_out is NULL when the store has no checkpoint
+ * at all; LS_EDATA when it has some but none is usable. */
 ls_status ls_ckpt_find(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out, ls_str *notes);
 void ls_ckpt_free(ls_ckpt *ckpt); /* NULL is allowed */
 

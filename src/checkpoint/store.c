@@ -452,9 +452,10 @@ ls_status ls_ckpt_passed_tell(const ls_ckpt_store *store, const ls_ckpt_passed *
     }
     for (int i = 0; i < passed->n; i++) {
         long long lost = (long long)(passed->steps[i] - used);
-        ls_log(LS_LOG_WARN, "%s; going back to step %lld costs %lld step%s", reason,
-               (long long)used, lost, lost == 1 ? "" : "s");
-        if (notes)
+        if (!notes)
+            ls_log(LS_LOG_WARN, "%s; going back to step %lld costs %lld step%s", reason,
+                   (long long)used, lost, lost == 1 ? "" : "s");
+        else
             ls_str_printf(notes, "%s; going back to step %lld costs %lld step%s\n", reason,
                           (long long)used, lost, lost == 1 ? "" : "s");
         reason += strlen(reason) + 1;

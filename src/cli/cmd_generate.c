@@ -12,7 +12,8 @@
 /* A model loaded for talking. */
 typedef struct speaker {
     ls_ckpt_store *store;
-    ls_ckpt *ckpt;
+    int64_t step;  /* asked for; -1: the newest that verifies */
+    ls_ckpt *ckpt; /* says what the model is */
     ls_run run;
     bool has_run;
     ls_tokenizer *tokenizer;
@@ -43,14 +44,14 @@ static void speaker_release(speaker *s)
 
 static ls_status find_checkpoint(speaker *s, const char *path)
 {
-    ls_str dir;
-    int64_t step;
+    ls_str dir, passed; /* damaged ones: told by the load */
     ls_status st;
 
     ls_str_init(&dir);
-    LS_TRY(st, ls_ckpt_locate(path, &dir, &step), out);
+    ls_str_init(&passed);
+    LS_TRY(st, ls_ckpt_locate(path, &dir, &s->step), out);
     LS_TRY(st, ls_ckpt_open(&s->store, dir.p, false), out);
-    LS_TRY(st, ls_ckpt_find(s->store, step, &s->ckpt, NULL), out);
+    LS_TRY(st, ls_ckpt_find(s->store, s->step, &s->ckpt, &passed), out);
     if (!s->ckpt) {
         st = ls_fail(LS_EIO, "there is no checkpoint in \"%s\"", path);
         ls_err_hint("Train one first: lineshaft train RUN.");
@@ -67,6 +68,7 @@ static ls_status find_checkpoint(speaker *s, const char *path)
     s->has_run = true;
 out:
     ls_str_release(&dir);
+    ls_str_release(&passed);
     return st;
 }
 
@@ -87,7 +89,12 @@ static ls_status load_weights(speaker *s)
                                    .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
                                    .bytes = (float *)s->weights + p->first};
     }
-    st = ls_ckpt_load(s->ckpt, rows, n);
+    if (s->step >= 0) {
+        st = ls_ckpt_load(s->ckpt, rows, n);
+    } else {
+        bool found;
+        st = ls_ckpt_load_newest(s->store, rows, n, NULL, &found);
+    }
     ls_mem_free(rows);
     return st;
 }

@@ -183,7 +183,6 @@ LS_TEST(damage_is_told_in_notes)
     ls_ckpt *ckpt = NULL;
     ls_str notes;
 
-    LS_EXPECT_LOG(1);
     ls_str_init(&notes);
     sample_make_tiny(&s);
     make_two(&s, &own);

@@ -22,10 +22,25 @@ says "damaged"
 [ "$(field start first_step)" -lt 40 ] || fail "a damaged checkpoint was loaded"
 [ "$(field summary weights_hash)" = "$want_hash" ] || fail "weights differ after falling back"
 
+# Damaged weights: generate, too, takes the newest that verifies. (All of the newest's own objects.)
+cp -r runs/small talk
+python3 - talk/checkpoints <<'PY'
+import glob, json, sys
+new, old = [set(json.load(open(p))["objects"]) for p in sorted(glob.glob(sys.argv[1] + "/step-*.json"))[:-3:-1]]
+for name in new - old:
+    for path in glob.glob(sys.argv[1] + "/objects/**/*" + name[2:] + "*", recursive=True):
+        data = bytearray(open(path, "rb").read())
+        data[-9] ^= 16
+        open(path, "wb").write(data)
+PY
+run 0 "$LINESHAFT" generate talk --prompt "Once" --tokens 4
+says "damaged"
+
 # A truncated manifest.
 newest=$(ls runs/small/checkpoints/step-*.json | tail -n 1)
 head -c 200 "$newest" >cut && cp cut "$newest"
 run 0 "$LINESHAFT" train run.yaml --json
+[ "$(grep -c damaged err)" = 1 ] || fail "a damaged checkpoint is not told once"
 [ "$(field summary weights_hash)" = "$want_hash" ] || fail "weights differ after a cut manifest"
 
 # A full disk while training: told, training goes on; at the end: an error, earlier ones intact.
