@@ -573,8 +573,9 @@ static const ls_command build = {
     .about = "Reads .txt files (each is one document) and .jsonl files (each line is one), also "
              "compressed as .gz or .zst, or \"builtin:stories\", and writes their tokens with an "
              "index of documents.",
-    .examples = "lineshaft data build --out corpus.lst corpus/*.txt  # every file is a document\n"
-                "lineshaft data build --out web.lst --field body web.jsonl.zst  # every line is one",
+    .examples =
+        "lineshaft data build --out corpus.lst corpus/*.txt  # every file is a document\n"
+        "lineshaft data build --out web.lst --field body web.jsonl.zst  # every line is one",
     .flags = build_flags,
     .run = run_build};
 
