@@ -183,6 +183,17 @@ static ls_status flag_number(const ls_args *args, const char *name, double prese
     return LS_OK;
 }
 
+static ls_status flag_whole(const ls_args *args, const char *name, double preset, double least,
+                            double most, double *value_out)
+{
+    ls_status st = flag_number(args, name, preset, least, most, value_out);
+
+    if (st == LS_OK && *value_out != floor(*value_out))
+        st = ls_fail(LS_EUSAGE, "--%s must be a whole number, not \"%s\"", name,
+                     ls_args_value(args, name));
+    return st;
+}
+
 static ls_status run_generate(const ls_args *args)
 {
     const char *prompt = ls_args_value(args, "prompt");
@@ -190,11 +201,11 @@ static ls_status run_generate(const ls_args *args)
     speaker s = {.store = NULL};
     ls_status st;
 
-    LS_TRY(st, flag_number(args, "tokens", 200, 1, 1e6, &tokens), out);
+    LS_TRY(st, flag_whole(args, "tokens", 200, 1, 1e6, &tokens), out);
     LS_TRY(st, flag_number(args, "temperature", 0.8, 0, 100, &temperature), out);
-    LS_TRY(st, flag_number(args, "top-k", 0, 0, 1e9, &top_k), out);
+    LS_TRY(st, flag_whole(args, "top-k", 0, 0, 1e9, &top_k), out);
     LS_TRY(st, flag_number(args, "top-p", 0.95, 0, 1, &top_p), out);
-    LS_TRY(st, flag_number(args, "seed", 1, 0, 9e15, &seed), out);
+    LS_TRY(st, flag_whole(args, "seed", 1, 0, 9e15, &seed), out);
     LS_TRY(st, speaker_open(&s, args->rest[0]), out);
     LS_TRY(st,
            speak(&s, prompt ? prompt : "", (int64_t)tokens,

@@ -184,12 +184,13 @@ static double median_speed(loop *l)
 static ls_status handle_nonfinite(loop *l)
 {
     ls_session *s = &l->s;
-    ls_status st = ls_step_blame(s->step, s->step_number);
+    int64_t number = s->step_number + 1; /* as the step's own event will call it */
+    ls_status st = ls_step_blame(s->step, number);
 
     if (s->run->train.nonfinite == LS_NONFINITE_STOP || st != LS_ENUMERIC)
         return st;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
-                                   .incident = {.step = s->step_number,
+                                   .incident = {.step = number,
                                                 .kind = "nonfinite",
                                                 .action = "update skipped",
                                                 .text = ls_err_last()->text}});

@@ -42,7 +42,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
                       ls_clock *clock, ls_step_result *result_out);
 
 /* After a step that was not finite: which tensor was the first to hold NaN or Inf, as an error
- * (LS_ENUMERIC) that names it. */
+ * (LS_ENUMERIC) that names it. number is the step's for people, from 1. */
 ls_status ls_step_blame(ls_step *step, int64_t number);
 
 /* Add the token losses of `sequences` windows (host memory, [sequences, T]) to *sum, one sequence

@@ -47,5 +47,7 @@ says "Once upon"
 cp out a
 run 0 "$LINESHAFT" generate people --prompt "Once upon" --tokens 20
 cmp out a || fail "the same seed told another story"
+run 2 "$LINESHAFT" generate people --tokens 1.5
+says "whole number"
 run 0 "$LINESHAFT" ckpt verify people
 run 0 "$LINESHAFT" ckpt list people
