@@ -499,6 +499,35 @@ void ls_pass_tie(ls_pass *pass, float *grad)
                                                          .n = model->shape.V * model->shape.C});
 }
 
+/* What a block computes, in order. */
+static const char *const block_names[] = {"ln_1", "attn.c_attn", "attn",    "attn.c_proj + stream",
+                                          "ln_2", "mlp.c_fc",    "mlp.act", "mlp.c_proj + stream"};
+
+bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
+                      ls_pass_tensor *tensor_out)
+{
+    enum { PER_BLOCK = LS_COUNT(block_names) };
+    const ls_model_shape *s = &pass->args.model->shape;
+    int64_t M = call->B * call->T, l = (i - 1) / PER_BLOCK;
+
+    if (i == 0 || l >= s->L) {
+        bool last = i != 0;
+        *tensor_out = (ls_pass_tensor){.x = last ? pass->yf : pass->in0, .n = M * s->C};
+        snprintf(tensor_out->name, sizeof tensor_out->name, "transformer.%s",
+                 last ? "ln_f" : "wte + wpe");
+        return i <= s->L * PER_BLOCK + 1;
+    }
+    const block_buffers *b = &pass->blocks[l];
+    const float *const buffers[PER_BLOCK] = {b->y1, b->qkv, b->att, b->mid,
+                                             b->y2, b->z,   b->act, b->next};
+    const int64_t widths[PER_BLOCK] = {s->C, 3 * s->C, s->C, s->C, s->C, s->F, s->F, s->C};
+    int k = (i - 1) % PER_BLOCK;
+    *tensor_out = (ls_pass_tensor){.x = buffers[k], .n = M * widths[k]};
+    snprintf(tensor_out->name, sizeof tensor_out->name, "transformer.h.%lld.%s", (long long)l,
+             block_names[k]);
+    return true;
+}
+
 void ls_pass_loss(ls_pass *pass, const ls_pass_call *call)
 {
     ls_pass_call quiet = *call;

@@ -56,6 +56,18 @@ void ls_pass_backward(ls_pass *pass, const ls_pass_call *call);
 /* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete. */
 void ls_pass_tie(ls_pass *pass, float *grad);
 
+/* A tensor that a call computed, to be looked into when a number is not one. */
+typedef struct ls_pass_tensor {
+    char name[LS_PARAM_NAME]; /* of the module that made it: "transformer.h.0.attn.c_attn" */
+    const float *x;           /* device memory */
+    int64_t n;
+} ls_pass_tensor;
+
+/* Number i of what the last training forward computed, in the order of computation; false past the
+ * end. */
+bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
+                      ls_pass_tensor *tensor_out);
+
 /* Losses only (no dropout, no gradient). */
 void ls_pass_loss(ls_pass *pass, const ls_pass_call *call);
 

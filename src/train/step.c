@@ -34,6 +34,8 @@ struct ls_step {
     ls_step_state *state;
     double *host_sums; /* owned, host */
     int root;          /* gradient buffer of the last step's sum */
+    bool isolated;     /* the batch on the device has document starts */
+    float *look;       /* a block of numbers under examination, while blaming */
 };
 
 static void *cut(char **at, int64_t bytes)
@@ -156,6 +158,7 @@ static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, 
 
     ls_stream_copy_in(s->args.stream, s->tokens, batch->tokens + first * T, bytes);
     ls_stream_copy_in(s->args.stream, s->targets, batch->targets + first * T, bytes);
+    s->isolated = batch->start != NULL;
     if (batch->start)
         ls_stream_copy_in(s->args.stream, s->start, batch->start + first * T, bytes);
 }
@@ -181,28 +184,39 @@ static ls_step_state step_state(const ls_step *s, int64_t number, double lr)
     };
 }
 
-/* Forward and backward of call i, its gradient into grads[buffer]. */
-static void run_call(ls_step *s, const ls_step_batch *batch, int64_t i, int buffer,
-                     ls_step_state *host_state, ls_clock *clock)
+/* Number of call i's first sequence inside the batch. */
+static uint32_t first_sequence(const ls_step *s, int64_t i)
+{
+    return (uint32_t)(ls_calls_first(&s->args.calls, i) * s->args.calls.leaf);
+}
+
+/* Call i over the batch that lies on the device, its gradient into grads[buffer]. */
+static ls_pass_call call_of(const ls_step *s, int64_t i, int buffer)
 {
     const ls_calls *calls = &s->args.calls;
     int64_t T = s->args.model->shape.T, leaves = ls_calls_leaves(calls, i);
-    int64_t first = ls_calls_first(calls, i) * calls->leaf, at = first * T;
-    ls_pass_call call = {.w = s->state_memory[0],
-                         .tokens = s->tokens + at,
-                         .targets = s->targets + at,
-                         .start = batch->start ? s->start + at : NULL,
-                         .B = leaves * calls->leaf,
-                         .T = T,
-                         .dropout = true,
-                         .state = s->state,
-                         .losses = s->losses + at,
-                         .grad = s->grads[buffer],
-                         .leaves = calls->ordered ? leaves : 1,
-                         .ordered = calls->ordered,
-                         .accumulate = !calls->ordered && i > 0};
+    int64_t at = (int64_t)first_sequence(s, i) * T;
 
-    host_state->first_seq = (uint32_t)first;
+    return (ls_pass_call){.w = s->state_memory[0],
+                          .tokens = s->tokens + at,
+                          .targets = s->targets + at,
+                          .start = s->isolated ? s->start + at : NULL,
+                          .B = leaves * calls->leaf,
+                          .T = T,
+                          .dropout = true,
+                          .state = s->state,
+                          .losses = s->losses + at,
+                          .grad = s->grads[buffer],
+                          .leaves = calls->ordered ? leaves : 1,
+                          .ordered = calls->ordered,
+                          .accumulate = !calls->ordered && i > 0};
+}
+
+static void run_call(ls_step *s, int64_t i, int buffer, ls_step_state *host_state, ls_clock *clock)
+{
+    ls_pass_call call = call_of(s, i, buffer);
+
+    host_state->first_seq = first_sequence(s, i);
     ls_stream_copy_in(s->args.stream, s->state, host_state, sizeof *host_state);
     ls_pass_forward(s->pass, &call);
     ls_clock_lap(clock, LS_PART_FORWARD);
@@ -221,8 +235,7 @@ static void do_adds(ls_step *s, const ls_tree_add *adds, int n)
 }
 
 /* All calls, their gradients summed into grads[root]. */
-static void gradients(ls_step *s, const ls_step_batch *batch, ls_step_state *host_state,
-                      ls_clock *clock)
+static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
 {
     const ls_calls *calls = &s->args.calls;
     ls_tree_add adds[LS_TREE_LEVELS];
@@ -232,7 +245,7 @@ static void gradients(ls_step *s, const ls_step_batch *batch, ls_step_state *hos
     s->root = 0;
     for (int64_t i = 0; i < calls->calls; i++) {
         int buffer = calls->ordered ? ls_tree_take(&tree) : 0;
-        run_call(s, batch, i, buffer, host_state, clock);
+        run_call(s, i, buffer, host_state, clock);
         if (calls->ordered)
             do_adds(s, adds, ls_tree_push(&tree, buffer, adds));
         ls_clock_lap(clock, LS_PART_REDUCE);
@@ -285,7 +298,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
         host_state.grad_scale = NAN;
     copy_windows(step, batch, 0, calls->sequences);
     ls_clock_lap(clock, LS_PART_DATA);
-    gradients(step, batch, &host_state, clock);
+    gradients(step, &host_state, clock);
     update(step);
     step->args.kernels->sum(
         step->args.stream,
@@ -304,39 +317,88 @@ out:
     return st;
 }
 
+/* The first element of x (device memory) that is not finite, or -1. */
+static ls_status find_bad(ls_step *s, const float *x, int64_t n, int64_t *index_out,
+                          float *value_out)
+{
+    float *block = s->look;
+    ls_status st = LS_OK;
+
+    *index_out = -1;
+    for (int64_t first = 0; first < n && *index_out < 0; first += LS_NORM_BLOCK) {
+        int64_t count = ls_min_i64(LS_NORM_BLOCK, n - first);
+        ls_stream_copy_out(s->args.stream, block, x + first, count * (int64_t)sizeof *block);
+        LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
+        for (int64_t k = 0; k < count && *index_out < 0; k++)
+            if (!isfinite(block[k])) {
+                *index_out = first + k;
+                *value_out = block[k];
+            }
+    }
+out:
+    return st;
+}
+
+/* Look at one tensor; LS_ENUMERIC, saying so, when it holds a number that is not one. */
+static ls_status accuse(ls_step *s, const char *what, const char *name, const float *x, int64_t n,
+                        int64_t number)
+{
+    int64_t index;
+    float value;
+    ls_status st = find_bad(s, x, n, &index, &value);
+
+    if (st == LS_OK && index >= 0)
+        st = ls_fail(LS_ENUMERIC, "the %s of \"%s\" holds %s at element %lld in step %lld", what,
+                     name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number);
+    return st;
+}
+
+/* Run each call's forward again and look at what it computes, in order. */
+static ls_status accuse_forward(ls_step *s, int64_t number)
+{
+    ls_step_state host_state = step_state(s, number, 0);
+    ls_status st = LS_OK;
+
+    for (int64_t i = 0; i < s->args.calls.calls && st == LS_OK; i++) {
+        ls_pass_call call = call_of(s, i, 0);
+        ls_pass_tensor t;
+        host_state.first_seq = first_sequence(s, i);
+        ls_stream_copy_in(s->args.stream, s->state, &host_state, sizeof host_state);
+        ls_pass_forward(s->pass, &call);
+        for (int k = 0; st == LS_OK && ls_pass_computed(s->pass, &call, k, &t); k++)
+            st = accuse(s, "output", t.name, t.x, t.n, number);
+    }
+    return st;
+}
+
+/* Where it began: a weight, else the first output of the forward pass, else the first gradient of
+ * the backward pass, which walks the parameters from last to first. */
 ls_status ls_step_blame(ls_step *step, int64_t number)
 {
     const ls_model *model = step->args.model;
-    float *block = ls_mem_array(LS_NORM_BLOCK, sizeof *block);
-    ls_norm_result norm;
-    ls_status st;
+    const float *w = step->state_memory[0];
+    ls_status st = LS_OK;
 
-    if (!block)
+    step->look = ls_mem_array(LS_NORM_BLOCK, sizeof *step->look);
+    if (!step->look)
         return LS_ENOMEM;
-    ls_stream_copy_out(step->args.stream, &norm, step->norm, sizeof norm);
-    LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
-    if (norm.bad_block < 0) {
-        st = ls_fail(LS_ENUMERIC, "the loss of step %lld is not finite", (long long)number);
-        goto out;
-    }
-    int64_t first = norm.bad_block * LS_NORM_BLOCK;
-    int64_t n = ls_min_i64(LS_NORM_BLOCK, model->flat - first), k = 0;
-    ls_stream_copy_out(step->args.stream, block, (const float *)step->grads[step->root] + first,
-                       n * (int64_t)sizeof *block);
-    LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
-    while (k < n - 1 && isfinite(block[k]))
-        k++;
-    const ls_param *p = ls_model_param_at(model, first + k);
-    if (isfinite(block[k])) /* every element is finite, their squares are not */
-        st = ls_fail(LS_ENUMERIC, "the gradient of \"%s\" is too large for its norm in step %lld",
-                     p->name, (long long)number);
-    else
-        st = ls_fail(LS_ENUMERIC, "the gradient of \"%s\" holds %s at element %lld in step %lld",
-                     p->name, isnan(block[k]) ? "NaN" : "Inf", (long long)(first + k - p->first),
+    for (int i = 0; i < model->n_params && st == LS_OK; i++)
+        st = accuse(step, "weight", model->params[i].name, w + model->params[i].first,
+                    model->params[i].count, number);
+    if (st == LS_OK)
+        st = accuse_forward(step, number);
+    const float *grad = step->grads[step->root];
+    for (int i = model->n_params - 1; i >= 0 && st == LS_OK; i--)
+        st = accuse(step, "gradient", model->params[i].name, grad + model->params[i].first,
+                    model->params[i].count, number);
+    if (st == LS_OK)
+        st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
                      (long long)number);
-    ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such steps.");
-out:
-    ls_mem_free(block);
+    if (st == LS_ENUMERIC)
+        ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such "
+                    "steps.");
+    ls_mem_free(step->look);
+    step->look = NULL;
     return st;
 }
 
@@ -353,7 +415,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
         ls_pass_loss(step->pass, &(ls_pass_call){.w = step->state_memory[0],
                                                  .tokens = step->tokens,
                                                  .targets = step->targets,
-                                                 .start = windows->start ? step->start : NULL,
+                                                 .start = step->isolated ? step->start : NULL,
                                                  .B = B,
                                                  .T = T,
                                                  .leaves = 1,

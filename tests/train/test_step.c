@@ -168,7 +168,18 @@ LS_TEST(step_learns_one_batch_by_heart)
     LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 120,
                             1e-2, &clock, &r));
     LS_CHECK(!r.finite && w[0] == kept);
-    LS_CHECK_FAILS(ls_step_blame(step, 120), LS_ENUMERIC, "transformer.");
+    LS_CHECK_FAILS(ls_step_blame(step, 120), LS_ENUMERIC,
+                   "the weight of \"transformer.h.1.mlp.c_fc.bias\" holds NaN at element 0");
+    w[model.blocks[1].fc_b] = 0;
+
+    /* Weights so large that a product overflows: the output that did is named, not its victims. */
+    w[model.blocks[0].ln2_w] = 3e38f;
+    w[model.blocks[0].fc_w] = 3e38f;
+    ls_clock_begin(&clock);
+    LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 121,
+                            1e-2, &clock, &r));
+    LS_CHECK(!r.finite);
+    LS_CHECK_FAILS(ls_step_blame(step, 121), LS_ENUMERIC, "the output of \"transformer.h.0.");
     ls_step_close(step);
     ls_model_release(&model);
     ls_stream_free(args.stream);
