@@ -2,6 +2,7 @@
 #include "cli/command.h"
 
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 #include "cli/progress.h"
 #include "cli/cmds.h"
@@ -10,11 +11,26 @@
 #include "train/loop.h"
 
 static volatile sig_atomic_t stop_asked;
+static const char *stop_note; /* set before the handler is: a handler may not format */
 
+/* A step may take a minute: say at once that the key was heard. */
 static void on_stop(int number)
 {
     stop_asked = 1;
     signal(number, SIG_DFL); /* a second one ends the process at once */
+    if (stop_note && write(STDERR_FILENO, stop_note, strlen(stop_note)) < 0)
+        stop_note = NULL; /* nobody reads it */
+}
+
+static void choose_stop_note(const ls_args *args)
+{
+    ls_term term;
+
+    ls_term_init(&term, STDERR_FILENO, args);
+    if (ls_args_has(args, "quiet") || !term.tty)
+        return;
+    stop_note = term.cursor ? "\r\033[Kfinishing this step, then saving (again: end at once)\n"
+                            : "\nfinishing this step, then saving (again: end at once)\n";
 }
 
 static void print_json(void *context, const ls_event *event)
@@ -45,6 +61,7 @@ static ls_status run_train(const ls_args *args)
         return st;
     ls_str_init(&line);
     ls_progress_init(&progress, args);
+    choose_stop_note(args);
     signal(SIGINT, on_stop);
     signal(SIGTERM, on_stop);
     signal(SIGPIPE, SIG_IGN); /* a reader that went away must not cost the run its last save */

@@ -17,8 +17,10 @@ static void show_log(ls_log_level level, const char *line, void *context)
     static const ls_term_style styles[] = {LS_TERM_RED, LS_TERM_YELLOW, LS_TERM_CYAN, LS_TERM_DIM};
     const ls_term *term = context;
 
-    fprintf(stderr, "lineshaft: %s%s:%s %s\n", ls_term_code(term, styles[level]),
-            ls_log_level_name(level), ls_term_code(term, LS_TERM_PLAIN), line);
+    /* A progress line may stand there. */
+    fprintf(stderr, "%slineshaft: %s%s:%s %s\n", term->cursor ? "\r\033[K" : "",
+            ls_term_code(term, styles[level]), ls_log_level_name(level),
+            ls_term_code(term, LS_TERM_PLAIN), line);
 }
 
 static ls_log_level log_level(const ls_args *args)

@@ -1,12 +1,17 @@
-/* progress.c -- drawing events for people. */
+/* progress.c -- drawing events for people.
+ *
+ * The bar is one line that never reaches the right edge: a line that wraps cannot be drawn over,
+ * and a few free columns take the "^C" that a terminal echoes. So the width is asked before each
+ * drawing, the bar gets shorter first, and what no longer fits is left out whole, from the right;
+ * the line begins with what matters most. Figures that jump from step to step are smoothed. */
 #include "cli/progress.h"
 
 #include <math.h>
+#include <string.h>
 #include <unistd.h>
 #include "base/time.h"
-#include "data/utf8.h"
 
-enum { BAR = 24, DRAW_MS = 100, LINE_S = 5 };
+enum { BAR_LONG = 24, BAR_SHORT = 10, EDGE = 4, DRAW_MS = 100, LINE_S = 5, LINE_MOST = 1000 };
 
 void ls_progress_init(ls_progress *progress, const ls_args *args)
 {
@@ -57,18 +62,18 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     short_number((double)e->parameters, parameters, sizeof parameters);
     short_number((double)e->train_tokens, train, sizeof train);
     short_number((double)e->validation_tokens, validation, sizeof validation);
-    printf("%s: %s parameters, vocabulary %lld; %s tokens to train on, %s to validate\n", e->name,
-           parameters, (long long)e->vocab, train, validation);
-    printf(
-        "device %s, %s kernels, %s sums; batch of %lld x %lld tokens (leaf %lld, %lld per call)\n",
-        e->device, e->kernels, e->reduce, (long long)e->sequences, (long long)e->context,
-        (long long)e->leaf, (long long)e->group);
+    printf("run     %s, in %s\n", e->name, e->out);
+    printf("model   %s parameters, vocabulary %lld\n", parameters, (long long)e->vocab);
+    printf("data    %s tokens to train on, %s to validate\n", train, validation);
+    printf("batch   %lld sequences of %lld tokens, in leaves of %lld, %lld per call\n",
+           (long long)e->sequences, (long long)e->context, (long long)e->leaf, (long long)e->group);
+    printf("device  %s\n        %s kernels, %s sums\n", e->device, e->kernels, e->reduce);
     ls_str_init(&ledger);
     ls_ledger_print(e->ledger, &ledger);
-    printf("memory:\n%s", ledger.p);
+    printf("memory\n%s", ledger.p);
     ls_str_release(&ledger);
     if (e->first_step > 0)
-        printf("resumed after step %lld from %s/checkpoints\n", (long long)e->first_step, e->out);
+        printf("resumed after step %lld\n", (long long)e->first_step);
     fflush(stdout);
 }
 
@@ -82,77 +87,109 @@ static void smooth(ls_progress *p, const ls_event_step *e)
         p->split[i] = keep * p->split[i] + (1 - keep) * (double)e->clock->parts_ns[i] / 1e6;
 }
 
-/* "fwd 31% bwd 60% ..." of the parts that matter. */
-static void split_text(const ls_progress *p, ls_str *out)
+/* Append a part of the line unless the line would then be wider than width. */
+static bool fit(ls_str *line, int width, const char *part)
 {
+    if ((long)(line->len + strlen(part)) > width) /* a window may be narrower than EDGE */
+        return false;
+    ls_str_append(line, part);
+    return true;
+}
+
+/* " forward 31% backward 60% ..." of the parts that matter, as many as fit. */
+static void fit_split(const ls_progress *p, int width, ls_str *line)
+{
+    char part[48];
     double sum = 0;
+    bool fits = true, first = true;
 
     for (int i = 0; i < LS_PARTS; i++)
         sum += p->split[i];
-    for (int i = 0; i < LS_PARTS && sum > 0; i++)
-        if (p->split[i] >= 0.01 * sum)
-            ls_str_printf(out, " %s %.0f%%", ls_part_names[i], 100 * p->split[i] / sum);
-}
-
-static void step_text(const ls_progress *p, const ls_event_step *e, ls_str *out)
-{
-    char speed[16], eta[24];
-    double per_step_s = p->smooth_ms / 1e3;
-
-    short_number(e->tokens_per_s, speed, sizeof speed);
-    if (e->total_steps > 0)
-        ls_str_printf(out, "step %lld/%lld", (long long)e->step, (long long)e->total_steps);
-    else
-        ls_str_printf(out, "step %lld", (long long)e->step);
-    ls_str_printf(out, "  loss %.3f", e->loss);
-    if (!isnan(p->val_loss))
-        ls_str_printf(out, "  val %.3f", p->val_loss);
-    ls_str_printf(out, "  %s tok/s", speed);
-    if (e->total_steps > 0) {
-        duration((double)(e->total_steps - e->step) * per_step_s, eta, sizeof eta);
-        ls_str_printf(out, "  eta %s", eta);
+    for (int i = 0; i < LS_PARTS && sum > 0 && fits; i++) {
+        if (p->split[i] < 0.01 * sum)
+            continue;
+        snprintf(part, sizeof part, "%s %s %.0f%%", first ? " " : "", ls_part_names[i],
+                 100 * p->split[i] / sum);
+        fits = fit(line, width, part);
+        first = false;
     }
-    ls_str_append(out, " ");
-    split_text(p, out);
 }
 
-static void draw_bar(ls_progress *p, const ls_event_step *e, ls_str *text)
+static void loss_text(double loss, char *out, size_t cap)
 {
-    char bar[BAR + 1];
-    int full = e->total_steps > 0 ? (int)(BAR * e->step / e->total_steps) : 0;
-    int width = p->term.width;
+    /* A loss that runs away must not push everything else out of the line. */
+    snprintf(out, cap, fabs(loss) < 1000 ? "%.3f" : "%.3g", loss);
+}
 
-    for (int i = 0; i < BAR; i++)
-        bar[i] = i < full ? '#' : '.';
-    bar[BAR] = '\0';
-    ls_str line;
-    ls_str_init(&line);
+static void fit_bar(const ls_event_step *e, int width, ls_str *line)
+{
+    int length = width >= 130 ? BAR_LONG : width >= 60 ? BAR_SHORT : 0;
+    int full = (int)(length * e->step / e->total_steps);
+
+    if (length == 0)
+        return;
+    ls_str_append_char(line, '[');
+    for (int i = 0; i < length; i++)
+        ls_str_append_char(line, i < full ? '#' : '.');
+    ls_str_append(line, "] ");
+}
+
+void ls_progress_line(const ls_progress *p, const ls_event_step *e, bool bar, int width,
+                      ls_str *line)
+{
+    char part[64], number[24];
+    double tokens = e->step > 0 ? (double)e->tokens / (double)e->step : 0; /* of one step */
+
+    if (bar && e->total_steps > 0)
+        fit_bar(e, width, line);
     if (e->total_steps > 0)
-        ls_str_printf(&line, "[%s] ", bar);
-    ls_str_append(&line, text->p);
-    printf("\r%.*s\033[K", width > 1 ? width - 1 : 1, line.p);
-    ls_str_release(&line);
-    p->drawn = true;
+        snprintf(part, sizeof part, "step %lld/%lld", (long long)e->step,
+                 (long long)e->total_steps);
+    else
+        snprintf(part, sizeof part, "step %lld", (long long)e->step);
+    bool fits = fit(line, width, part);
+    loss_text(e->loss, number, sizeof number);
+    snprintf(part, sizeof part, "  loss %s", number);
+    fits = fits && fit(line, width, part);
+    if (!isnan(p->val_loss)) {
+        loss_text(p->val_loss, number, sizeof number);
+        snprintf(part, sizeof part, "  val %s", number);
+        fits = fits && fit(line, width, part);
+    }
+    short_number(p->smooth_ms > 0 ? tokens / p->smooth_ms * 1e3 : 0, number, sizeof number);
+    snprintf(part, sizeof part, "  %s tok/s", number);
+    fits = fits && fit(line, width, part);
+    if (e->total_steps > 0) {
+        duration((double)(e->total_steps - e->step) * p->smooth_ms / 1e3, number, sizeof number);
+        snprintf(part, sizeof part, "  eta %s", number);
+        fits = fits && fit(line, width, part);
+    }
+    if (fits)
+        fit_split(p, width, line);
 }
 
 static void show_step(ls_progress *p, const ls_event_step *e)
 {
     int64_t now = ls_time_now_ns();
-    bool last = e->total_steps > 0 && e->step == e->total_steps;
-    int64_t wait = p->term.tty ? DRAW_MS * LS_NS_PER_MS : LINE_S * LS_NS_PER_S;
-    ls_str text;
+    bool last = e->total_steps > 0 && e->step == e->total_steps, over = p->term.cursor;
+    int64_t wait = over ? DRAW_MS * LS_NS_PER_MS : LINE_S * LS_NS_PER_S;
+    ls_str line;
 
     smooth(p, e);
     if (p->quiet || (!last && p->shown_ns && now - p->shown_ns < wait))
         return;
     p->shown_ns = now;
-    ls_str_init(&text);
-    step_text(p, e, &text);
-    if (p->term.tty)
-        draw_bar(p, e, &text);
-    else
-        printf("%s\n", text.p);
-    ls_str_release(&text);
+    ls_str_init(&line);
+    if (over) {
+        ls_term_measure(&p->term);
+        ls_progress_line(p, e, true, p->term.width - EDGE, &line);
+        printf("\r%s\033[K", line.p);
+        p->drawn = true;
+    } else {
+        ls_progress_line(p, e, false, LINE_MOST, &line);
+        printf("%s\n", line.p);
+    }
+    ls_str_release(&line);
     fflush(stdout);
 }
 
@@ -160,19 +197,14 @@ static void show_step(ls_progress *p, const ls_event_step *e)
 static void show_sample(ls_progress *p, const ls_event_sample *e)
 {
     const unsigned char *t = (const unsigned char *)e->text;
+    size_t len = e->text_len;
 
+    while (len > 0 && t[len - 1] == '\n')
+        len--;
     clear_bar(p);
     printf("--- after step %lld: %s%s%s", (long long)e->step, ls_term_code(&p->term, LS_TERM_BOLD),
            e->prompt, ls_term_code(&p->term, LS_TERM_PLAIN));
-    for (size_t i = 0; i < e->text_len;) {
-        int n = ls_utf8_next(t + i, e->text_len - i);
-        bool plain = n > 1 || (n == 1 && ((t[i] >= 0x20 && t[i] != 0x7f) || t[i] == '\n'));
-        if (plain)
-            fwrite(t + i, 1, (size_t)n, stdout);
-        else
-            putchar('.');
-        i += n > 0 ? (size_t)n : n < 0 ? (size_t)-n : e->text_len - i;
-    }
+    ls_term_text(t, len, stdout);
     printf("\n---\n");
     fflush(stdout);
 }
@@ -184,24 +216,26 @@ static void show_summary(const ls_event_summary *e)
     duration(e->seconds, took, sizeof took);
     short_number(e->tokens_per_s, speed, sizeof speed);
     if (strcmp(e->stopped_by, "done") == 0)
-        printf("already finished: %lld steps were done before", (long long)e->steps);
+        printf("already finished, after step %lld", (long long)e->steps);
     else
-        printf("%s after step %lld: %lld steps in %s, %s tok/s (median)",
+        printf("%s after step %lld",
                strcmp(e->stopped_by, "interrupt") == 0 ? "stopped" : "finished",
-               (long long)e->steps, (long long)e->steps_here, took, speed);
+               (long long)e->steps);
     if (!isnan(e->loss))
-        printf(", loss %.4f", e->loss);
+        printf(": loss %.4f", e->loss);
     if (!isnan(e->val_loss))
         printf(", validation loss %.4f", e->val_loss);
     printf("\n");
     if (e->steps_here > 0)
-        printf("MFU %.1f %% of %.0f GFLOP/s measured here (6 N + 6 L C T per token); first step "
-               "%.2f s after the start\n",
-               100 * e->mfu, e->peak_flops / 1e9, e->start_to_first_step_s);
-    printf("memory: peak %.1f MiB, ledger %.1f MiB (%+.1f %%); weights %s\n",
+        printf(
+            "speed   %s tok/s (median); %lld step%s in %s, the first done %.2f s after the start\n"
+            "        MFU %.1f %% of %.0f GFLOP/s measured here (6 N + 6 L C T per token)\n",
+            speed, (long long)e->steps_here, e->steps_here == 1 ? "" : "s", took,
+            e->start_to_first_step_s, 100 * e->mfu, e->peak_flops / 1e9);
+    printf("memory  peak %.1f MiB, ledger %.1f MiB (%+.1f %%)\n",
            (double)e->peak_bytes / (double)LS_MIB, (double)e->ledger_bytes / (double)LS_MIB,
-           100.0 * (double)(e->peak_bytes - e->ledger_bytes) / (double)e->ledger_bytes,
-           e->weights_hash);
+           100.0 * (double)(e->peak_bytes - e->ledger_bytes) / (double)e->ledger_bytes);
+    printf("weights %s\n", e->weights_hash);
     fflush(stdout);
 }
 
@@ -235,7 +269,8 @@ void ls_progress_event(void *context, const ls_event *event)
         break;
     case LS_EVENT_SUMMARY:
         clear_bar(p);
-        show_summary(&event->summary);
+        if (!p->quiet)
+            show_summary(&event->summary);
         break;
     case LS_EVENT_RANK:
     case LS_EVENT_INCIDENT: /* the log has told it */

@@ -18,5 +18,9 @@ typedef struct ls_progress {
 
 void ls_progress_init(ls_progress *progress, const ls_args *args);
 
+/* What is shown of a step, at most width columns, with or without the bar. */
+void ls_progress_line(const ls_progress *progress, const ls_event_step *step, bool bar, int width,
+                      ls_str *line_out);
+
 /* An ls_event_sink; context is the progress. Writes to standard output. */
 void ls_progress_event(void *context, const ls_event *event);

@@ -3,27 +3,52 @@
 
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include "data/utf8.h"
 
 enum { DEFAULT_WIDTH = 80 };
 
-static bool wants_color(bool tty, const ls_args *args)
+static bool wants_color(const ls_term *term, const ls_args *args)
 {
     const char *given = args ? ls_args_value(args, "color") : NULL;
-    const char *no_color = getenv("NO_COLOR"), *kind = getenv("TERM");
+    const char *no_color = getenv("NO_COLOR");
 
     if (given && strcmp(given, "auto") != 0)
         return strcmp(given, "always") == 0;
-    return tty && !(no_color && *no_color) && kind && *kind && strcmp(kind, "dumb") != 0;
+    return term->cursor && !(no_color && *no_color);
+}
+
+void ls_term_measure(ls_term *term)
+{
+    struct winsize size;
+
+    if (term->tty && ioctl(term->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        term->width = size.ws_col;
 }
 
 void ls_term_init(ls_term *term, int fd, const ls_args *args)
 {
-    struct winsize size;
+    const char *kind = getenv("TERM");
 
     *term = (ls_term){.fd = fd, .tty = isatty(fd) == 1, .width = DEFAULT_WIDTH};
-    term->color = wants_color(term->tty, args);
-    if (term->tty && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        term->width = size.ws_col;
+    term->cursor = term->tty && kind && *kind && strcmp(kind, "dumb") != 0;
+    term->color = wants_color(term, args);
+    ls_term_measure(term);
+}
+
+void ls_term_text(const unsigned char *text, size_t len, FILE *to)
+{
+    for (size_t i = 0; i < len;) {
+        int n = ls_utf8_next(text + i, len - i);
+        unsigned char c = text[i];
+        bool c1 = n == 2 && c == 0xc2 && text[i + 1] < 0xa0; /* U+0080 .. U+009F: control, too */
+        bool plain = n > 1 ? !c1 : n == 1 && ((c >= 0x20 && c != 0x7f) || c == '\n' || c == '\t');
+
+        if (plain)
+            fwrite(text + i, 1, (size_t)n, to);
+        else
+            fputc('.', to);
+        i += n > 0 ? (size_t)n : n < 0 ? (size_t)-n : len - i;
+    }
 }
 
 const char *ls_term_code(const ls_term *term, ls_term_style style)

@@ -18,12 +18,20 @@ typedef enum ls_term_style {
 typedef struct ls_term {
     int fd;
     bool tty;
+    bool cursor; /* a line can be drawn over: a terminal, and TERM is not "dumb" */
     bool color;
     int width; /* columns; 80 when it is no terminal */
 } ls_term;
 
 /* args may be NULL: no --color given. */
 void ls_term_init(ls_term *term, int fd, const ls_args *args);
+
+/* Ask for the width again; a window may change its size at any time. */
+void ls_term_measure(ls_term *term);
+
+/* Text of unknown origin as a terminal may get it: what is not UTF-8, or could move the cursor or
+ * change colours, is shown as a dot; line ends stay. */
+void ls_term_text(const unsigned char *text, size_t len, FILE *to);
 
 /* The escape sequence of a style, "" without colour. */
 const char *ls_term_code(const ls_term *term, ls_term_style style);

@@ -31,11 +31,11 @@ void ls_ledger_print(const ls_ledger *ledger, ls_str *text)
 
     for (int i = 0; i < ledger->count; i++) {
         const ls_ledger_item *item = &ledger->items[i];
-        ls_str_printf(text, "  %-22s %10.1f MiB  %5.1f %%  %s\n", item->name,
+        ls_str_printf(text, "  %-12s %8.1f MiB %5.1f %%  %s\n", item->name,
                       (double)item->bytes / (double)LS_MIB,
                       100.0 * (double)item->bytes / (double)total, item->why);
     }
-    ls_str_printf(text, "  %-22s %10.1f MiB\n", "total", (double)total / (double)LS_MIB);
+    ls_str_printf(text, "  %-12s %8.1f MiB\n", "total", (double)total / (double)LS_MIB);
 }
 
 static int64_t status_bytes(const char *field)
