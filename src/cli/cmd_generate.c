@@ -2,9 +2,11 @@
 #include "cli/command.h"
 
 #include <math.h>
+#include <unistd.h>
 #include "base/mem.h"
 #include "checkpoint/ckpt.h"
 #include "cli/cmds.h"
+#include "cli/term.h"
 #include "config/runfile.h"
 #include "data/tokenizer.h"
 #include "model/decode.h"
@@ -53,7 +55,7 @@ static ls_status find_checkpoint(speaker *s, const char *path)
     LS_TRY(st, ls_ckpt_open(&s->store, dir.p, false), out);
     LS_TRY(st, ls_ckpt_find(s->store, s->step, &s->ckpt, &passed), out);
     if (!s->ckpt) {
-        st = ls_fail(LS_EIO, "there is no checkpoint in \"%s\"", path);
+        st = ls_fail(LS_EUSAGE, "there is no checkpoint in \"%s\"", path);
         ls_err_hint("Train one first: lineshaft train RUN.");
         goto out;
     }
@@ -127,6 +129,16 @@ out:
     return st;
 }
 
+/* A model may write any byte; a terminal must not obey them. Files and pipes get them as they are.
+ */
+static void put_text(const ls_str *text, bool terminal)
+{
+    if (terminal)
+        ls_term_text((const unsigned char *)text->p, text->len, stdout);
+    else
+        fwrite(text->p, 1, text->len, stdout);
+}
+
 /* Continue the prompt on standard output, token by token, never splitting a character. */
 static ls_status speak(speaker *s, const char *prompt, int64_t count, const ls_sampling *sampling)
 {
@@ -134,6 +146,7 @@ static ls_status speak(speaker *s, const char *prompt, int64_t count, const ls_s
     ls_tokens ids;
     ls_str text;
     ls_status st;
+    bool terminal = isatty(STDOUT_FILENO) == 1;
 
     ls_tokens_init(&ids);
     ls_str_init(&text);
@@ -153,12 +166,12 @@ static ls_status speak(speaker *s, const char *prompt, int64_t count, const ls_s
             break; /* the model ended its document */
         ls_str_clear(&text);
         LS_TRY(st, ls_tokenizer_stream_feed(&stream, ids.ids[n], &text), out);
-        fwrite(text.p, 1, text.len, stdout);
+        put_text(&text, terminal);
         fflush(stdout);
     }
     ls_str_clear(&text);
     LS_TRY(st, ls_tokenizer_stream_end(&stream, &text), out);
-    fwrite(text.p, 1, text.len, stdout);
+    put_text(&text, terminal);
     putchar('\n');
 out:
     ls_str_release(&text);
@@ -178,8 +191,8 @@ static ls_status flag_number(const ls_args *args, const char *name, double prese
         return LS_OK;
     *value_out = strtod(text, &end);
     if (end == text || *end || !(*value_out >= least && *value_out <= most))
-        return ls_fail(LS_EUSAGE, "--%s must be a number from %g to %g, not \"%s\"", name, least,
-                       most, text);
+        return ls_fail(LS_EUSAGE, "--%s must be a number from %.16g to %.16g, not \"%s\"", name,
+                       least, most, text);
     return LS_OK;
 }
 
@@ -220,16 +233,19 @@ out:
 }
 
 static const ls_flag flags[] = {
-    {.name = "prompt", .letter = 'p', .value = "TEXT", .doc = "Text to continue; default: none."},
-    {.name = "tokens", .letter = 'n', .value = "N", .doc = "Most tokens to add; default 200."},
+    {.name = "prompt",
+     .letter = 'p',
+     .value = "TEXT",
+     .doc = "Text to continue; none unless given."},
+    {.name = "tokens", .letter = 'n', .value = "N", .doc = "Most tokens to add; 200 unless given."},
     {.name = "temperature",
      .value = "X",
-     .doc = "Randomness: 0 takes the most likely token; default 0.8."},
-    {.name = "top-k", .value = "K", .doc = "Choose among the K most likely; 0: all; default 0."},
+     .doc = "Randomness: 0 takes the most likely token; 0.8 unless given."},
+    {.name = "top-k", .value = "K", .doc = "Choose among the K most likely; all unless given."},
     {.name = "top-p",
      .value = "P",
-     .doc = "Choose among the most likely that sum to P; default 0.95."},
-    {.name = "seed", .value = "N", .doc = "The same seed tells the same story; default 1."},
+     .doc = "Choose among the most likely that sum to P; 0.95 unless given."},
+    {.name = "seed", .value = "N", .doc = "The same seed tells the same story; 1 unless given."},
     {.name = NULL},
 };
 
@@ -240,7 +256,9 @@ const ls_command ls_cmd_generate = {
     .least = 1,
     .most = 1,
     .about = "CKPT is a run folder, its checkpoints folder, or one manifest (step-*.json). The "
-             "newest checkpoint that verifies is used.",
+             "newest checkpoint that is whole is used.\n\nThe text ends after --tokens tokens or "
+             "where the "
+             "model ends its document. On a terminal, bytes that are no text are shown as dots.",
     .examples = "lineshaft generate runs/demo --prompt \"Once upon a time\"  # continue a text\n"
                 "lineshaft generate runs/demo -p \"The fox\" --temperature 0  # most likely text\n"
                 "lineshaft generate runs/demo/checkpoints/step-0000000400.json  # an earlier step",
