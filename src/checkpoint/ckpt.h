@@ -61,7 +61,8 @@ void ls_ckpt_close(ls_ckpt_store *store); /* NULL is allowed */
 const char *ls_ckpt_dir(const ls_ckpt_store *store);
 
 /* Which store, and which step of it, a path means: a store, a run folder with a store in
- * "checkpoints", or a manifest file (then *step_out is its step, otherwise -1). LS_EIO: none. */
+ * "checkpoints", or a manifest file (then *step_out is its step, otherwise -1). LS_EUSAGE: none.
+ * LS_EIO: it cannot be looked at. */
 ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out);
 
 /* --- saving ------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out);
 ls_status ls_ckpt_steps(const ls_ckpt_store *store, int64_t **steps_out, int *n_out);
 
 /* Open the checkpoint of a step: its manifest's hash is right and its objects are there with the
- * right size. LS_EIO: there is none. LS_EDATA: damaged, the message says how.
+ * right size. LS_EUSAGE: there is none. LS_EDATA: damaged, the message says how.
  * With step -1: the newest that verifies; damaged ones are passed over, each with a line in notes,
  * or a warning in the log where notes is NULL. *ckpt_out is NULL when the store has no checkpoint
  * at all; LS_EDATA when it has some but none is usable. */

@@ -224,6 +224,9 @@ static bool is_store(const char *dir)
            ls_file_is_dir(path);
 }
 
+static const char what_to_give[] =
+    "Give a run folder (out: in the run file), its checkpoints folder, or a step-*.json file.";
+
 ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out)
 {
     const char *slash = strrchr(path, '/');
@@ -245,11 +248,17 @@ ls_status ls_ckpt_locate(const char *path, ls_str *dir_out, int64_t *step_out)
         ls_str_append(dir_out, is_store(path) ? path : inner);
         return ls_str_status(dir_out);
     }
-    if (!ls_file_exists(path))
-        return ls_fail(LS_EIO, "there is no \"%s\"", path);
-    ls_status st = ls_fail(LS_EIO, "there are no checkpoints in \"%s\"", path);
-    ls_err_hint("Give a run folder (out: in the run file), its checkpoints folder, or a "
-                "step-*.json file.");
+    if (!ls_file_exists(path)) {
+        bool gone = errno == ENOENT || errno == ENOTDIR;
+        ls_status none = gone ? ls_fail(LS_EUSAGE, "there is no \"%s\"", path)
+                              : ls_fail_sys(LS_EIO, "cannot look at \"%s\"", path);
+        ls_err_hint("%s", what_to_give);
+        return none;
+    }
+    if (access(path, R_OK | X_OK) != 0 && errno == EACCES && ls_file_is_dir(path))
+        return ls_fail_sys(LS_EIO, "cannot look into \"%s\"", path);
+    ls_status st = ls_fail(LS_EUSAGE, "there are no checkpoints in \"%s\"", path);
+    ls_err_hint("%s", what_to_give);
     return st;
 }
 
@@ -445,8 +454,8 @@ ls_status ls_ckpt_passed_tell(const ls_ckpt_store *store, const ls_ckpt_passed *
         ls_status st =
             ls_fail(LS_EDATA, "none of the %d checkpoints in \"%s\" is usable; the newest: %s",
                     passed->n, store->dir, reason);
-        ls_err_hint("\"lineshaft ckpt verify %s\" shows each damage; start over with another out: "
-                    "folder or move this one away.",
+        ls_err_hint("\"lineshaft ckpt verify %s\" shows each damage; \"lineshaft train RUN "
+                    "--fresh\" puts them aside and starts anew.",
                     store->dir);
         return st;
     }
@@ -474,7 +483,7 @@ static ls_status no_such_step(const ls_ckpt_store *store, int64_t step)
     if (n)
         newest = steps[n - 1];
     ls_mem_free(steps);
-    st = ls_fail(LS_EIO, "there is no checkpoint of step %lld in \"%s\"", (long long)step,
+    st = ls_fail(LS_EUSAGE, "there is no checkpoint of step %lld in \"%s\"", (long long)step,
                  store->dir);
     if (newest >= 0)
         ls_err_hint("The newest is of step %lld; \"lineshaft ckpt list %s\" shows all.",

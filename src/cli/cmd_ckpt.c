@@ -19,6 +19,7 @@ typedef struct target {
     int64_t *steps;
     int n;
     bool json;
+    bool one;   /* a single step was asked for */
     ls_str out; /* what will be printed */
 } target;
 
@@ -65,6 +66,7 @@ static ls_status target_open(target *t, const ls_args *args)
         st = LS_ENOMEM;
         goto out;
     }
+    t->one = true;
     t->steps[0] = only;
     t->n = 1;
 out:
@@ -176,7 +178,7 @@ static ls_status run_list(const ls_args *args)
     for (int i = 0; i < t.n; i++) {
         ls_ckpt *ckpt = NULL;
         st = ls_ckpt_find(t.store, t.steps[i], &ckpt, NULL);
-        if (st == LS_ENOMEM)
+        if (st == LS_ENOMEM || (st == LS_EUSAGE && t.one)) /* not there: no row to show */
             goto out;
         if (t.json)
             list_json(&json, t.steps[i], ckpt);
@@ -302,7 +304,7 @@ static ls_status run_verify(const ls_args *args)
 
     LS_TRY(st, target_open(&t, args), out);
     if (t.n == 0) {
-        st = ls_fail(LS_EIO, "there are no checkpoints in \"%s\"", ls_ckpt_dir(t.store));
+        st = ls_fail(LS_EUSAGE, "there are no checkpoints in \"%s\"", ls_ckpt_dir(t.store));
         goto out;
     }
     LS_TRY(st, verify_all(&t, &bad), out);
@@ -323,13 +325,13 @@ out:
 
 static const ls_flag list_flags[] = {
     {.name = "step", .value = "N", .doc = "Show only the checkpoint of this step."},
-    {.name = "json", .doc = "Print one JSON object instead of a table."},
+    {.name = "json", .letter = 'j', .doc = "Print one JSON object instead of a table."},
     {.name = NULL},
 };
 
 static const ls_flag verify_flags[] = {
     {.name = "step", .value = "N", .doc = "Verify only the checkpoint of this step."},
-    {.name = "json", .doc = "Print one JSON object instead of lines."},
+    {.name = "json", .letter = 'j', .doc = "Print one JSON object instead of lines."},
     {.name = NULL},
 };
 

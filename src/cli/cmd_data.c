@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "data/corpus.h"
 #include "data/proof.h"
@@ -157,6 +158,16 @@ static ls_status check_out_name(const char *path)
     return st;
 }
 
+/* A name that cannot be meant as written is the user's slip, not the system's refusal. */
+static ls_status need_file(const char *path)
+{
+    struct stat info;
+
+    if (stat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR))
+        return ls_fail(LS_EUSAGE, "there is no file \"%s\"", path);
+    return LS_OK;
+}
+
 static ls_status run_build(const ls_args *args)
 {
     ls_status st = LS_OK;
@@ -173,8 +184,13 @@ static ls_status run_build(const ls_args *args)
 
     ls_str_init(&name);
     LS_TRY(st, check_out_name(build.out), out);
-    if (policy)
-        LS_TRY(st, ls_utf8_parse_policy(policy, &build.utf8), out);
+    for (int i = 0; i < args->n_rest; i++)
+        if (strncmp(args->rest[i], "builtin:", 8) != 0)
+            LS_TRY(st, need_file(args->rest[i]), out);
+    if (policy && ls_utf8_parse_policy(policy, &build.utf8) != LS_OK) {
+        st = ls_fail(LS_EUSAGE, "--utf8 must be strict, replace or bytes, not \"%s\"", policy);
+        goto out;
+    }
     LS_TRY(st, ls_tokenizer_open(&tok, tokenizer_name(args)), out);
     LS_TRY(st, join_names(args, &name), out);
     build.tok = tok;
@@ -276,6 +292,7 @@ static ls_status run_inspect(const ls_args *args)
 
     ls_str_init(&text);
     ls_str_init(&out);
+    LS_TRY(st, need_file(args->rest[0]), out);
     LS_TRY(st, ls_shard_open(&shard, args->rest[0]), out);
     sound = ls_shard_verify(&shard);
     if (sound != LS_OK)
@@ -303,6 +320,8 @@ static ls_status read_input(const ls_args *args, ls_str *out)
 {
     const char *path = args->n_rest ? args->rest[0] : "-";
 
+    if (strcmp(path, "-") != 0 && need_file(path) != LS_OK)
+        return LS_EUSAGE;
     return ls_file_read(strcmp(path, "-") == 0 ? "/dev/stdin" : path, largest_input, out);
 }
 
@@ -472,10 +491,10 @@ static void proof_text(const ls_corpus *corpus, const ls_proof *proof, int64_t s
     }
     ls_str_append(out, "In the first ");
     put_count(out, (proof->positions + sequences - 1) / sequences);
-    ls_str_append(out, " steps no sample is used twice in an epoch, every whole epoch uses each of "
-                       "its samples exactly once,\nand a run that starts at sample ");
+    ls_str_append(out, " steps no sample is used twice in an epoch, every whole epoch\n"
+                       "uses each of its samples exactly once, and a run that starts at sample ");
     put_count(out, proof->cut);
-    ls_str_append(out, " meets the same samples as one that walks there.\n");
+    ls_str_append(out, "\nmeets the same samples as one that walks there.\n");
 }
 
 ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
@@ -638,7 +657,7 @@ static const ls_command check = {
     .run = run_check};
 
 static const ls_flag stories_flags[] = {
-    {"bytes", 0, "SIZE", false, "How much text, such as 500K or 2M; 2M unless given."},
+    {"bytes", 0, "SIZE", false, "How much text, such as 500K or 2M (1024s); 2M unless given."},
     {"seed", 0, "N", false, "Another number gives other stories; 1 unless given."},
     END_FLAGS};
 static const ls_command stories = {

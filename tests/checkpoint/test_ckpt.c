@@ -283,7 +283,7 @@ LS_TEST(ckpt_find_takes_a_step_or_the_newest)
     LS_CHECK_OK(ls_ckpt_load(ckpt, s.tensors, s.n));
     LS_CHECK(sample_is(&s, 10));
     ls_ckpt_free(ckpt);
-    LS_CHECK_FAILS(ls_ckpt_find(store, 11, &ckpt, NULL), LS_EIO, "no checkpoint of step 11");
+    LS_CHECK_FAILS(ls_ckpt_find(store, 11, &ckpt, NULL), LS_EUSAGE, "no checkpoint of step 11");
     LS_CHECK(strstr(ls_err_last()->hint, "step 30"));
     ls_ckpt_close(store);
     sample_release(&s);
@@ -308,8 +308,8 @@ LS_TEST(ckpt_locate_understands_run_folders_stores_and_files)
     LS_CHECK_OK(ls_ckpt_locate("run/checkpoints/step-0000000012.json", &dir, &step));
     LS_CHECK_STR(dir.p, "run/checkpoints");
     LS_CHECK_EQ(step, 12);
-    LS_CHECK_FAILS(ls_ckpt_locate("nowhere", &dir, &step), LS_EIO, "there is no \"nowhere\"");
-    LS_CHECK_FAILS(ls_ckpt_locate("/", &dir, &step), LS_EIO, "no checkpoints");
+    LS_CHECK_FAILS(ls_ckpt_locate("nowhere", &dir, &step), LS_EUSAGE, "there is no \"nowhere\"");
+    LS_CHECK_FAILS(ls_ckpt_locate("/", &dir, &step), LS_EUSAGE, "no checkpoints");
     ls_str_release(&dir);
     sample_release(&s);
 }

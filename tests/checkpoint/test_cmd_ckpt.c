@@ -109,15 +109,15 @@ LS_TEST(cmd_ckpt_bad_arguments_get_a_sentence)
 
     ls_str_init(&text);
     sample_make_tiny(&s);
-    LS_CHECK_FAILS(run("list", "nowhere", NULL, &text), LS_EIO, "there is no \"nowhere\"");
+    LS_CHECK_FAILS(run("list", "nowhere", NULL, &text), LS_EUSAGE, "there is no \"nowhere\"");
     LS_CHECK_OK(ls_file_make_dirs("empty/objects"));
     LS_CHECK_OK(run("list", "empty", NULL, &text));
     LS_CHECK_STR(text.p, "no checkpoints in empty\n");
-    LS_CHECK_FAILS(run("verify", "empty", NULL, &text), LS_EIO, "no checkpoints in \"empty\"");
+    LS_CHECK_FAILS(run("verify", "empty", NULL, &text), LS_EUSAGE, "no checkpoints in \"empty\"");
     LS_CHECK_OK(sample_save("c", &s, 1));
     LS_CHECK_FAILS(run("verify", "c", (const char *const[]){"step", "9x", NULL}, &text), LS_EUSAGE,
                    "not \"9x\"");
-    LS_CHECK_FAILS(run("verify", "c", (const char *const[]){"step", "9", NULL}, &text), LS_EIO,
+    LS_CHECK_FAILS(run("verify", "c", (const char *const[]){"step", "9", NULL}, &text), LS_EUSAGE,
                    "no checkpoint of step 9");
     ls_str_release(&text);
     sample_release(&s);
