@@ -103,8 +103,7 @@ ls_status ls_file_write_all(int fd, const void *bytes, size_t len, const char *p
         if (n <= 0) {
             ls_status st = ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
             if (errno == ENOSPC || errno == EDQUOT)
-                ls_err_hint("Free some space there or choose another folder with out: in the run "
-                            "file.");
+                ls_err_hint("Free some space there, or choose another folder.");
             return st;
         }
         p += n;
@@ -171,8 +170,11 @@ ls_status ls_file_make_dirs(const char *path)
             continue;
         char c = part[i];
         part[i] = '\0';
-        if (mkdir(part, 0755) != 0 && errno != EEXIST)
-            return ls_fail_sys(LS_EIO, "cannot create folder \"%s\"", part);
+        if (mkdir(part, 0755) != 0 && errno != EEXIST) {
+            ls_status st = ls_fail_sys(LS_EIO, "cannot create folder \"%s\"", part);
+            ls_err_hint("Choose a place where you may write.");
+            return st;
+        }
         part[i] = c;
     }
     if (!ls_file_is_dir(path))

@@ -205,14 +205,29 @@ static bool is_choice(const char *choices, const char *value)
     return false;
 }
 
+/* "a|b|c" as "a, b or c". */
+static void list_choices(const char *choices, char *out, size_t cap)
+{
+    size_t used = 0;
+
+    for (const char *p = choices; *p && used + 4 < cap; p++) {
+        const char *join = *p != '|' ? NULL : strchr(p + 1, '|') ? ", " : " or ";
+        if (join)
+            used += (size_t)snprintf(out + used, cap - used, "%s", join);
+        else
+            out[used++] = *p;
+    }
+    out[used] = '\0';
+}
+
 static ls_status give(ls_args *args, const ls_flag *flag, const char *value)
 {
     if (args->n_given == (int)LS_COUNT(args->given))
         return ls_fail(LS_EUSAGE, "more than %d flags are given", args->n_given);
     if (value && flag->value && strchr(flag->value, '|') && !is_choice(flag->value, value)) {
-        ls_fail(LS_EUSAGE, "--%s cannot be \"%.60s\"", flag->name, value);
-        ls_err_hint("Choose one of %s.", flag->value);
-        return LS_EUSAGE;
+        char choices[64];
+        list_choices(flag->value, choices, sizeof choices);
+        return ls_fail(LS_EUSAGE, "--%s must be %s, not \"%.60s\"", flag->name, choices, value);
     }
     args->given[args->n_given].flag = flag;
     args->given[args->n_given].value = value;

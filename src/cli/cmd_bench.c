@@ -600,10 +600,10 @@ static void show_head(const bench *b)
 {
     ls_device_info info = ls_device_describe(b->device);
 
-    printf("%s, %d thread%s, %s kernels, shape %s (B %" PRId64 ", T %" PRId64 ", C %" PRId64
-           ", F %" PRId64 ", V %" PRId64 ", H %" PRId64 ")\n",
-           info.name, info.threads, info.threads == 1 ? "" : "s", b->kernels->name, b->d->name,
-           b->d->B, b->d->T, b->d->C, b->d->F, b->d->V, b->d->H);
+    printf("%s, %s kernels\nshape %s (B %" PRId64 ", T %" PRId64 ", C %" PRId64 ", F %" PRId64
+           ", V %" PRId64 ", H %" PRId64 ")\n",
+           info.name, b->kernels->name, b->d->name, b->d->B, b->d->T, b->d->C, b->d->F, b->d->V,
+           b->d->H);
     printf("measured peaks: %.1f GFLOP/s, %.1f GB/s\n\n", b->peak_flops / 1e9, b->peak_bytes / 1e9);
     printf("%-14s %10s %18s %8s  %s\n", "row", "ms", "rate", "of peak", "formula");
 }
@@ -749,7 +749,7 @@ static const ls_flag kernel_flags[] = {
     {"row", 0, "NAME", false, "Measure this row only, for example norm_fwd."},
     {"shape", 0, "NAME", false,
      "Model shape: small, 10m (default) or 124m, which needs about 500 MB."},
-    {"json", 0, NULL, false, "Print one JSON object a line."},
+    {"json", 'j', NULL, false, "Print one JSON object a line."},
     {0},
 };
 

@@ -22,11 +22,12 @@ static void summarise(const ls_run *run, ls_str *out)
 {
     int64_t steps = ls_check_horizon(run);
 
-    ls_str_printf(out, "%s is valid: %lld layers of width %lld, %lld x %lld tokens a step, ",
-                  run->path, (long long)run->model.layers, (long long)run->model.width,
-                  (long long)run->batch.sequences, (long long)run->model.context);
+    ls_str_printf(out, "%s is valid: %lld layer%s of width %lld, %lld x %lld tokens a step, ",
+                  run->path, (long long)run->model.layers, run->model.layers == 1 ? "" : "s",
+                  (long long)run->model.width, (long long)run->batch.sequences,
+                  (long long)run->model.context);
     if (steps)
-        ls_str_printf(out, "%lld steps", (long long)steps);
+        ls_str_printf(out, "%lld step%s", (long long)steps, steps == 1 ? "" : "s");
     else
         ls_str_append(out, "no fixed number of steps");
     ls_str_printf(out, ", into %s\n", run->out);

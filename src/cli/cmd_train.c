@@ -79,7 +79,9 @@ static ls_status run_train(const ls_args *args)
 
 static const ls_flag flags[] = {
     LS_LOAD_SET_FLAG,
-    {.name = "json", .doc = "Print one JSON object per event instead of a progress display."},
+    {.name = "json",
+     .letter = 'j',
+     .doc = "Print one JSON object per event instead of a progress display."},
     {.name = "fresh",
      .doc = "Put earlier checkpoints of the run folder aside and start at step 0."},
     {.name = "print", .doc = "Print the run file of the demonstration and do nothing else."},

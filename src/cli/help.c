@@ -288,7 +288,7 @@ static void put_option(const ls_option *row, const ls_term *term, ls_str *out)
 
 static void put_section(const char *section, const char *doc, const ls_term *term, ls_str *out)
 {
-    ls_str_printf(out, "\n%s%s%s  %s\n", ls_term_code(term, LS_TERM_BOLD),
+    ls_str_printf(out, "%s%s%s  %s\n", ls_term_code(term, LS_TERM_BOLD),
                   *section ? section : "top level", ls_term_code(term, LS_TERM_PLAIN), doc);
     for (int i = 0; i < ls_option_count; i++) {
         const ls_option *row = &ls_options[i];
@@ -307,9 +307,12 @@ static void put_run_file(const ls_term *term, ls_str *out)
         "A run file is YAML. Only model and data must be given; each key is shown with its "
         "default. `lineshaft help KEY` says more about one.",
         0, page_width(term), out);
+    ls_str_append_char(out, '\n');
     put_section("", "The run as a whole.", term, out);
-    for (int i = 0; i < ls_option_section_count; i++)
+    for (int i = 0; i < ls_option_section_count; i++) {
+        ls_str_append_char(out, '\n');
         put_section(ls_option_sections[i].name, ls_option_sections[i].doc, term, out);
+    }
 }
 
 static void put_environment(const ls_term *term, ls_str *out)

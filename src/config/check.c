@@ -340,17 +340,33 @@ out:
     return st;
 }
 
+/* What data/ makes itself: "builtin:stories", or with a size, "builtin:stories:20M". */
+static ls_status check_builtin(const char *where, const char *key, const char *name)
+{
+    static const char stories[] = "builtin:stories";
+    const char *rest = name + sizeof stories - 1;
+    char quoted[64];
+
+    if (strncmp(name, stories, sizeof stories - 1) == 0 &&
+        (*rest == '\0' || (*rest == ':' && rest[1] >= '0' && rest[1] <= '9')))
+        return LS_OK;
+    ls_value_quote(name, quoted, sizeof quoted);
+    ls_status st = ls_fail(LS_EUSAGE, "%s: %s: there is no built-in text %s", where, key, quoted);
+    ls_err_hint("The built-in text is %s, or with a size %s:20M.", stories, stories);
+    return st;
+}
+
 static ls_status check_list(const ls_run *run, const char *key, const ls_run_list *list)
 {
     ls_status st = LS_OK;
     const ls_run_origin *origin = origin_of(run, key);
 
     for (int i = 0; i < list->count; i++) {
-        if (strncmp(list->items[i], "builtin:", 8) == 0)
-            continue;
-        LS_TRY(st,
-               check_pattern(origin->items ? origin->items[i] : origin->where, key, list->items[i]),
-               out);
+        const char *where = origin->items ? origin->items[i] : origin->where;
+        if (list == &run->data.text && strncmp(list->items[i], "builtin:", 8) == 0)
+            LS_TRY(st, check_builtin(where, key, list->items[i]), out);
+        else
+            LS_TRY(st, check_pattern(where, key, list->items[i]), out);
     }
 out:
     return st;

@@ -163,7 +163,7 @@ int ls_explain_diff(const ls_run *a, const ls_run *b, ls_str *text)
         if (strcmp(va.p, vb.p) == 0)
             continue;
         fixed += ls_options[i].fixed;
-        ls_str_printf(text, "%s: %s -> %s%s\n", ls_options[i].key, va.p, vb.p,
+        ls_str_printf(text, "  %s: %s -> %s%s\n", ls_options[i].key, va.p, vb.p,
                       ls_options[i].fixed ? " (cannot change on resume)" : "");
     }
     ls_str_release(&va);

@@ -411,6 +411,10 @@ static ls_status load_text(loader *l)
         const char *where = place_of(l, l->event.start_mark);
         st = where ? ls_fail(LS_EUSAGE, "%s: a run file must be a mapping of keys to values", where)
                    : LS_ENOMEM;
+        if (where)
+            ls_err_hint(
+                "Text to train on is named in a run file, under data.text; `lineshaft train "
+                "--print` shows one.");
         goto out;
     }
     LS_TRY(st, walk_mapping(l, ""), out);
@@ -432,6 +436,8 @@ static ls_status read_file(const char *path, ls_str *text)
         snprintf(other, sizeof other, "%s.yaml", path);
         if (ls_file_exists(other))
             ls_err_hint("Did you mean \"%s\"?", other);
+        else
+            ls_err_hint("`lineshaft train --print > run.yaml` writes one to start from.");
         return st;
     }
     if (S_ISDIR(info.st_mode))

@@ -48,7 +48,7 @@ ls_status ls_corpus_build(const ls_corpus_build_args *args)
         LS_TRY(st, copy_file(writer, args, args->files[i], &tokens, &bytes), out);
     if (ls_shard_written_tokens(writer) == 0) {
         st = ls_fail(LS_EDATA, "\"%s\" holds no text", args->name);
-        ls_err_hint("Name a file with text in it under data.text.");
+        ls_err_hint("Name a file with text in it.");
         goto out;
     }
     st = ls_shard_finish(writer);

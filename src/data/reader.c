@@ -125,6 +125,9 @@ static ls_status fill_block(ls_reader *r)
 
 static ls_status damaged(const ls_reader *r, const char *why)
 {
+    /* The libraries' words for a file that never was one of theirs. */
+    if (strcmp(why, "incorrect header check") == 0 || strcmp(why, "Unknown frame descriptor") == 0)
+        return ls_fail(LS_EDATA, "\"%s\" is not compressed as its name says", r->path);
     return ls_fail(LS_EDATA, "\"%s\" is damaged: %s", r->path, why);
 }
 

@@ -192,8 +192,8 @@ static ls_status refuse_utf8(const ls_source *s, int64_t offset)
                                     : ls_fail(LS_EDATA, "\"%s\" is not UTF-8 at byte %lld",
                                               s->args.path, (long long)offset);
     ls_err_hint(
-        "Set data.utf8 (--utf8 on the command line) to replace, which puts U+FFFD there, or "
-        "to bytes, which keeps the text as it is.");
+        "Convert it to UTF-8, or set data.utf8 (data build: --utf8) to replace, which puts U+FFFD "
+        "there, or to bytes, which keeps the text as it is.");
     return st;
 }
 

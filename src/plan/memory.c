@@ -73,12 +73,24 @@ static int64_t total_with(const ls_memory_args *args, const ls_run *changed)
     return ls_ledger_total(&ledger);
 }
 
+/* MiB as far as a person can read them, then GiB. */
+static const char *size_text(int64_t bytes, char out[24])
+{
+    double mib = (double)bytes / (double)LS_MIB;
+
+    if (mib < 10000)
+        snprintf(out, 24, "%.1f MiB", mib);
+    else
+        snprintf(out, 24, "%.1f GiB", mib / 1024);
+    return out;
+}
+
 ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, int64_t free_bytes)
 {
     int64_t total = ls_ledger_total(ledger), least = total;
     ls_run small = *args->run;
     ls_calls calls;
-    char hint[300] = "";
+    char hint[300] = "", size[24], other[24];
     size_t used = 0;
 
     if (total <= free_bytes)
@@ -103,18 +115,17 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
         if (now >= least)
             small = before; /* more gradient buffers can cost more than smaller calls save */
         else if (used < sizeof hint) {
-            used +=
-                (size_t)snprintf(hint + used, sizeof hint - used, "%s%s (saves %.1f MiB)",
-                                 used ? ", " : "", text, (double)(least - now) / (double)LS_MIB);
+            used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s (saves %s)",
+                                     used ? ", " : "", text, size_text(least - now, size));
             least = now;
         }
     }
-    ls_status st = ls_fail(LS_ENOMEM, "this run needs %.1f MiB, but %.1f MiB are free",
-                           (double)total / (double)LS_MIB, (double)free_bytes / (double)LS_MIB);
+    ls_status st = ls_fail(LS_ENOMEM, "this run needs %s of memory, but %s are free",
+                           size_text(total, size), size_text(free_bytes, other));
     if (least <= free_bytes)
         ls_err_hint("It fits with %s.", hint);
     else
-        ls_err_hint("Even with %s it needs %.1f MiB: choose a smaller model or context.",
-                    used ? hint : "the smallest call", (double)least / (double)LS_MIB);
+        ls_err_hint("Even with %s it needs %s: choose a smaller model or context.",
+                    used ? hint : "the smallest call", size_text(least, size));
     return st;
 }

@@ -381,8 +381,8 @@ ls_status ls_loop_run(const ls_session_args *args)
     LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
     if (strcmp(l->stopped_by, "interrupt") == 0) {
-        st = ls_fail(LS_EINTR, "stopped after step %lld, which is saved in \"%s\"",
-                     (long long)l->s.step_number, args->run->out);
+        st = ls_fail(LS_EINTR, "step %lld is saved in \"%s\"", (long long)l->s.step_number,
+                     args->run->out);
         ls_err_hint("Run the same command again to go on from there.");
     }
 out:

@@ -121,8 +121,9 @@ static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
     if (differ < 0) {
         st = LS_ENOMEM;
     } else if (differ > 0) {
-        st = ls_fail(LS_EUSAGE, "the checkpoint in \"%s\" was made with other settings:\n%s",
-                     s->run->out, diff.p);
+        st = ls_fail(LS_EUSAGE,
+                     "the checkpoint in \"%s\" was made with other settings (then -> now):\n%.*s",
+                     s->run->out, (int)diff.len - 1, diff.p); /* without the last line end */
         ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
                     "checkpoints are put aside, not removed).");
     } else if (info->extra[0] && strcmp(info->extra, s->data_hash) != 0) {

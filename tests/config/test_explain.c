@@ -157,9 +157,9 @@ LS_TEST(explain_diff_tells_what_may_change_on_resume)
     load(&a, TEXT, NULL, 0);
     load(&b, TEXT, sets, 1);
     LS_CHECK_EQ(ls_explain_diff(&a, &b, &diff), 0); /* a longer run is no different run */
-    LS_CHECK_STR(diff.p, "train.steps: 300 -> 600\n"
-                         "train.warmup: 15 -> 30\n"
-                         "train.decay: 60 -> 120\n");
+    LS_CHECK_STR(diff.p, "  train.steps: 300 -> 600\n"
+                         "  train.warmup: 15 -> 30\n"
+                         "  train.decay: 60 -> 120\n");
     LS_CHECK_OK(ls_explain_hash(&a, &before));
     LS_CHECK_OK(ls_explain_hash(&b, &after));
     LS_CHECK(ls_hash_equal(before, after));

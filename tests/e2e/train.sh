@@ -43,7 +43,7 @@ run 0 "$LINESHAFT" train run.yaml --json
 # People get lines, not JSON; and the model talks.
 run 0 "$LINESHAFT" train run.yaml --set out=people
 says "validation loss"
-says "memory: peak"
+says "memory  peak"
 run 0 "$LINESHAFT" generate people --prompt "Once upon" --tokens 20
 says "Once upon"
 cp out a

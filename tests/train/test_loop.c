@@ -102,7 +102,7 @@ LS_TEST(loop_resumes_a_stopped_run_to_the_same_weights)
     write_text("a text to learn");
     LS_CHECK_OK(run_with(&straight, (const char *const[]){"out=straight", NULL}));
     LS_CHECK_STR(straight.stopped_by, "steps");
-    LS_CHECK_FAILS(run_with(&first, nothing), LS_EINTR, "stopped after step 5");
+    LS_CHECK_FAILS(run_with(&first, nothing), LS_EINTR, "step 5 is saved");
     LS_CHECK_STR(first.stopped_by, "interrupt");
     LS_CHECK_EQ(first.last_saved_step, 5);
     LS_CHECK_OK(run_with(&second, nothing));
@@ -119,7 +119,7 @@ LS_TEST(loop_does_not_validate_because_it_was_stopped)
     const char *const target[] = {"train.target_loss=100", "eval.every=6", NULL};
 
     write_text("a text to learn");
-    LS_CHECK_FAILS(run_with(&first, target), LS_EINTR, "stopped after step 5");
+    LS_CHECK_FAILS(run_with(&first, target), LS_EINTR, "step 5 is saved");
     LS_CHECK_EQ(first.evals, 0);
     LS_CHECK_EQ(first.samples, 1); /* the one before the first step */
     LS_CHECK_OK(run_with(&second, target));
@@ -132,7 +132,7 @@ LS_TEST(loop_stopped_before_its_first_step_begins_there_again)
     told first = {.stop = 1}, second = {.stop = 0}, straight = {.stop = 0};
 
     write_text("a text to learn");
-    LS_CHECK_FAILS(run_with(&first, nothing), LS_EINTR, "stopped after step 0");
+    LS_CHECK_FAILS(run_with(&first, nothing), LS_EINTR, "step 0 is saved");
     LS_CHECK_OK(run_with(&second, nothing));
     LS_CHECK_EQ(second.steps_here, 6);
     LS_CHECK_OK(run_with(&straight, (const char *const[]){"out=straight", NULL}));
