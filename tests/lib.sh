@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # lib.sh -- what the end-to-end tests share; sourced, not run.
 #
 # Each test runs in an empty scratch folder. LINESHAFT is the program; fail ends the test.

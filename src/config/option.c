@@ -15,7 +15,7 @@
 const ls_option_section ls_option_sections[] = {
     {"model", "The network: its family and its size."},
     {"data", "What the model reads."},
-    {"batch", "How many sequences make one step, and how they are cut into pieces of work."},
+    {"batch", "How many sequences make one step, and how they are cut up for work."},
     {"train", "How long and how the weights are changed."},
     {"mesh", "How the work is spread over processes."},
     {"checkpoint", "When the state of the run is saved."},

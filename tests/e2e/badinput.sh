@@ -32,7 +32,7 @@ printf 'too short' >short.txt
 run 4 "$LINESHAFT" train run.yaml --set data.text=short.txt --set out=o2
 says "context"
 printf 'good text and then \377\376 bad bytes, again and again\n' >utf8.txt
-for i in 1 2 3 4 5 6 7 8; do cat utf8.txt utf8.txt >more && cp more utf8.txt; done
+for _ in 1 2 3 4 5 6 7 8; do cat utf8.txt utf8.txt >more.txt && cp more.txt utf8.txt; done
 run 4 "$LINESHAFT" train run.yaml --set data.text=utf8.txt --set out=o3
 says "UTF-8"
 run 3 "$LINESHAFT" train run.yaml --set out=/proc/nowhere

@@ -7,7 +7,7 @@ want_hash=$(field summary weights_hash)
 newest=$(ls runs/small/checkpoints/step-*.json | tail -n 1)
 
 # One flipped byte in an object of the newest checkpoint only.
-object=$(ls -t $(find runs/small/checkpoints/objects -type f) | head -n 1)
+object=$(ls -t runs/small/checkpoints/objects/*/* | head -n 1)
 python3 - "$object" <<'PY'
 import sys
 with open(sys.argv[1], "r+b") as f:
@@ -38,7 +38,7 @@ says "damaged"
 
 # A truncated manifest.
 newest=$(ls runs/small/checkpoints/step-*.json | tail -n 1)
-head -c 200 "$newest" >cut && cp cut "$newest"
+head -c 200 "$newest" >cut.json && cp cut.json "$newest"
 run 0 "$LINESHAFT" train run.yaml --json
 [ "$(grep -c damaged err)" = 1 ] || fail "a damaged checkpoint is not told once"
 [ "$(field summary weights_hash)" = "$want_hash" ] || fail "weights differ after a cut manifest"

@@ -38,7 +38,7 @@ cmp a b || fail "two runs of one file differ"
 
 # A finished run ends at once, well.
 run 0 "$LINESHAFT" train run.yaml --json
-[ "$(field summary stopped_by)" = done ] || fail "a finished run trained again"
+[ "$(field summary stopped_by)" = "done" ] || fail "a finished run trained again"
 
 # People get lines, not JSON; and the model talks.
 run 0 "$LINESHAFT" train run.yaml --set out=people
