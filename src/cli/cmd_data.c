@@ -650,7 +650,9 @@ static const ls_command check = {
     .about =
         "Walks the samples of a run with a bitmap per source and epoch, then once more from a "
         "random place in the middle, and says whether each sample of each epoch was met exactly "
-        "once and whether both walks met the same samples.",
+        "once and whether both walks met the same samples. Text that is not yet tokens in the run "
+        "folder is "
+        "built there first, as `lineshaft train` would.",
     .examples = "lineshaft data check run.yaml  # one epoch of every source\n"
                 "lineshaft data check run.yaml --steps 1000 --json  # the first 1000 steps",
     .flags = check_flags,

@@ -74,6 +74,10 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     ls_str_release(&ledger);
     if (e->first_step > 0)
         printf("resumed after step %lld\n", (long long)e->first_step);
+    if (p->term.cursor) { /* a first step may take long: show that it is under way */
+        printf("step %lld is under way", (long long)e->first_step + 1);
+        p->drawn = true;
+    }
     fflush(stdout);
 }
 
@@ -222,9 +226,10 @@ static void show_summary(const ls_event_summary *e)
                strcmp(e->stopped_by, "interrupt") == 0 ? "stopped" : "finished",
                (long long)e->steps);
     if (!isnan(e->loss))
-        printf(": loss %.4f", e->loss);
+        printf(fabs(e->loss) < 1000 ? ": loss %.4f" : ": loss %.4g", e->loss);
     if (!isnan(e->val_loss))
-        printf(", validation loss %.4f", e->val_loss);
+        printf(fabs(e->val_loss) < 1000 ? ", validation loss %.4f" : ", validation loss %.4g",
+               e->val_loss);
     printf("\n");
     if (e->steps_here > 0)
         printf("speed   %s tok/s (median); %lld step%s in %s, the first after %.2f s\n"
