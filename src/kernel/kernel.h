@@ -220,7 +220,8 @@ typedef struct ls_embed_bwd {
 
 /* head: logits = h W^T, a chunk at a time and never whole; losses[row] = -log
  * softmax(logits)[target] (0 where target is -1); where dh is given, the gradients of grad_scale *
- * sum of losses: dh = dlogits W, dw = dlogits^T h with the tree over leaves. */
+ * sum of losses: dh = dlogits W, dw = dlogits^T h with the tree over leaves. With one leaf and
+ * accumulate, chunks of rows are added to what is there one after the other. */
 typedef struct ls_head {
     ls_dtype type;
     const void *h;              /* [M, C] */
@@ -345,7 +346,8 @@ typedef struct ls_kernels {
     void (*norm2)(ls_stream *stream, const ls_norm2 *a);
     void (*adamw)(ls_stream *stream, const ls_adamw *a);
     /* Bytes that the `scratch` of a row must hold for these arguments (whose pointers are not
-     * read) on a device of so many threads; 0 for rows without one. */
+     * read) on a device of so many threads; 0 for rows without one. Enough also for fewer leaves of
+     * as many rows. With several leaves `accumulate` counts; with one it does not. */
     int64_t (*scratch)(ls_row row, const void *args, int threads);
 } ls_kernels;
 

@@ -177,9 +177,35 @@ LS_TEST_SECONDS(head_adds_leaves_along_the_tree, 60)
             check_leaves(&list[i], leaves, 7, false);
             check_leaves(&list[i], leaves, 4, true);
         }
-        check_leaves(&list[i], 1, 900, true); /* three chunks */
+        check_leaves(&list[i], 1, 900, false); /* three chunks */
         check_leaves(&list[i], 3, 390, true);
         check_leaves(&list[i], 3, 390, false);
+    }
+}
+
+/* One leaf of several chunks is added to dw chunk by chunk, in the scratch that was asked for
+ * without accumulate: a trainer asks once and accumulates from its second call on. */
+LS_TEST(head_accumulates_one_leaf_without_more_scratch)
+{
+    enum { M = 900, CHUNK = 384, C = 5, V = 19 };
+    version list[VERSIONS];
+    int n = list_versions(list);
+
+    for (int i = 0; i < n; i++) {
+        task t;
+        task_begin(&t, M, C, V);
+        ls_head a = {.M = M, .C = C, .V = V, .leaves = 1};
+        int64_t bytes = list[i].scratch(&a, 2);
+        a.accumulate = true;
+        LS_CHECK_EQ(list[i].scratch(&a, 2), bytes);
+        t.accumulate = true;
+        result got = task_run(&t, &list[i], 2, 0, M);
+        for (int64_t first = 0; first < M; first += CHUNK) {
+            result part = task_run(&t, &list[i], 1, first, ls_min_i64(CHUNK, M - first));
+            t.there = part.dw;
+        }
+        ls_check_same("dw", got.dw, t.there, V * C * 4);
+        ls_check_end(&t.check);
     }
 }
 

@@ -10,9 +10,8 @@
  * dw of a leaf grows over its chunks, so its partial sum must lie somewhere: in dw itself where
  * that is free, else in scratch, [V, C] for each level of the binary counter over leaves (see
  * gemm.c). Scratch, beside the logits of one chunk:
- *   one leaf, no accumulate             nothing
- *   one leaf in one chunk, accumulate   nothing: the product adds to dw
- *   n leaves                            floor(log2 n) buffers; one more with accumulate
+ *   one leaf    nothing: its chunks go into dw one after the other, with accumulate or without
+ *   n leaves    floor(log2 n) buffers; one more with accumulate
  * Keeping the dlogits of a whole leaf instead would cost rows x V, which is more as soon as a leaf
  * has more rows than the model is wide; computing logits twice would cost a third more time. */
 #include "kernel/cpu/rows_linear.h"
@@ -48,7 +47,7 @@ static int64_t chunk_rows(const ls_head *a)
  * the question is asked before there are pointers. */
 static int64_t sum_buffers(const ls_head *a)
 {
-    if (a->leaves == 1 && a->M <= chunk_rows(a))
+    if (a->leaves == 1)
         return 0;
     return ls_gemm_depth(a->leaves) - (a->accumulate ? 0 : 1);
 }
@@ -312,7 +311,7 @@ void LS_ISA_NAME(ls_head_row)(ls_stream *stream, const ls_head *a)
     if (!a->dh || !a->dw)
         for (int64_t leaf = 0; leaf < a->leaves; leaf++)
             run_leaf(&j, leaf, NULL, false);
-    else if (a->leaves == 1 && a->M <= j.chunk)
+    else if (a->leaves == 1)
         run_leaf(&j, 0, a->dw, a->accumulate);
     else
         run_leaves(&j);
