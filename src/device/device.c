@@ -167,6 +167,11 @@ void ls_stream_fail(ls_stream *stream)
     stream->failure = *ls_err_last();
 }
 
+bool ls_stream_failed(const ls_stream *stream)
+{
+    return stream->failed;
+}
+
 ls_pool *ls_stream_pool(const ls_stream *stream)
 {
     return stream->device->pool;

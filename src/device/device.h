@@ -51,6 +51,9 @@ ls_status ls_stream_sync(ls_stream *stream, int64_t deadline_ns);
 /* For kernels: report a failure of queued work; the record is this thread's last one. */
 void ls_stream_fail(ls_stream *stream);
 
+/* For CPU kernels, whose work is done at once: whether work queued so far has failed. */
+bool ls_stream_failed(const ls_stream *stream);
+
 /* For CPU kernels: the team of threads behind this stream, and private memory of each worker
  * (LS_STREAM_THREAD_BYTES, aligned to 4096) for packed blocks; its content does not survive a row.
  */

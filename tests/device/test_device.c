@@ -179,9 +179,11 @@ LS_TEST(device_stream_failure_is_sticky_and_drops_later_work)
     LS_CHECK_OK(ls_stream_create(&stream, device));
     LS_CHECK_OK(ls_stream_create(&other, device));
     LS_CHECK_OK(ls_device_alloc(device, 4, "a", &a));
+    LS_CHECK(!ls_stream_failed(stream));
     ls_fail(LS_ENUMERIC, "first cause");
     ls_err_hint("Look there.");
     ls_stream_fail(stream);
+    LS_CHECK(ls_stream_failed(stream) && !ls_stream_failed(other));
     ls_fail(LS_EIO, "second cause");
     ls_stream_fail(stream);
     ls_stream_copy_in(stream, a, "new", 4);

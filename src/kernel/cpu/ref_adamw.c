@@ -20,7 +20,7 @@ static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t i)
 
 void ls_ref_adamw(ls_stream *stream, const ls_adamw *a)
 {
-    if (a->result->bad_block >= 0 || ls_stream_sync(stream, 0) != LS_OK)
+    if (a->result->bad_block >= 0 || ls_stream_failed(stream))
         return;
     for (int64_t k = 0; k < a->n_spans; k++)
         for (int64_t i = 0; i < a->spans[k].count; i++)

@@ -87,7 +87,7 @@ void LS_ISA_NAME(ls_adamw_row)(ls_stream *stream, const ls_adamw *a)
     ls_adamw args = *a;
     int64_t tasks = 0;
 
-    if (a->result->bad_block >= 0 || ls_stream_sync(stream, 0) != LS_OK)
+    if (a->result->bad_block >= 0 || ls_stream_failed(stream))
         return;
     for (int64_t i = 0; i < a->n_spans; i++)
         tasks += pieces(&a->spans[i]);
