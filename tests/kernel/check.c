@@ -2,11 +2,32 @@
 #include "kernel/check.h"
 
 #include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/time.h"
 
 enum { GUARD = 128, GUARD_BYTE = 0xA5 };
+
+const ls_kernels *ls_check_reference(void)
+{
+    const ls_kernels *k = NULL;
+
+    LS_CHECK_OK(ls_kernel_pick("reference", &k));
+    return k;
+}
+
+int ls_check_tables(ls_kernels tables_out[LS_CHECK_TABLES])
+{
+    const ls_kernels *list[LS_CHECK_TABLES + 1];
+    int count = ls_kernel_list(list, LS_CHECK_TABLES + 1) - 1; /* the reference is the last */
+
+    LS_CHECK(count >= 1 && list[count] == ls_check_reference());
+    for (int i = 0; i < count; i++)
+        tables_out[i] = *list[count - 1 - i];
+    return count;
+}
 
 void ls_check_begin(ls_check *c, int threads)
 {
@@ -18,12 +39,11 @@ void ls_check_begin(ls_check *c, int threads)
 static void check_guards(const ls_check *c, int i)
 {
     const unsigned char *p = c->buffers[i].base;
-    const unsigned char *end = p + GUARD + c->buffers[i].bytes;
 
     for (int k = 0; k < GUARD; k++)
-        if (p[k] != GUARD_BYTE || end[k] != GUARD_BYTE)
-            ls_test_fail(__FILE__, __LINE__, "bytes %s \"%s\" were overwritten",
-                         p[k] != GUARD_BYTE ? "before" : "after", c->buffers[i].name);
+        if (p[k] != GUARD_BYTE)
+            ls_test_fail(__FILE__, __LINE__, "bytes before \"%s\" were overwritten",
+                         c->buffers[i].name);
 }
 
 void ls_check_end(ls_check *c)
@@ -31,7 +51,8 @@ void ls_check_end(ls_check *c)
     ls_check_sync(c);
     for (int i = 0; i < c->count; i++) {
         check_guards(c, i);
-        free(c->buffers[i].base);
+        munmap((void *)((uintptr_t)c->buffers[i].base & ~((uintptr_t)getpagesize() - 1)),
+               c->buffers[i].mapped);
     }
     ls_stream_free(c->stream);
     ls_device_close(c->device);
@@ -39,13 +60,17 @@ void ls_check_end(ls_check *c)
 
 void *ls_check_bytes(ls_check *c, const char *name, int64_t bytes)
 {
-    size_t all = (size_t)ls_round_up(bytes + 2 * GUARD, 64);
-    unsigned char *base = aligned_alloc(64, all);
+    int64_t page = getpagesize(), room = ls_round_up(bytes + GUARD, page);
+    unsigned char *map = mmap(NULL, (size_t)(room + page), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *base = map + room - bytes - GUARD;
 
-    LS_CHECK(base && c->count < LS_CHECK_BUFFERS);
-    memset(base, GUARD_BYTE, all);
+    LS_CHECK(map != MAP_FAILED && c->count < LS_CHECK_BUFFERS);
+    LS_CHECK(mprotect(map + room, (size_t)page, PROT_NONE) == 0);
+    memset(base, GUARD_BYTE, GUARD);
     memset(base + GUARD, 0xff, (size_t)bytes);
     c->buffers[c->count].base = base;
+    c->buffers[c->count].mapped = (size_t)(room + page);
     c->buffers[c->count].bytes = (size_t)bytes;
     c->buffers[c->count].name = name;
     c->count++;

@@ -6,18 +6,24 @@
 
 enum { LS_CHECK_BUFFERS = 64 };
 
-/* A set of buffers that lives for one case. Each has guard bytes on both sides. */
+/* A set of buffers that lives for one case. Each has guard bytes before it, and ends where a page
+ * ends that nobody may touch, so that reading too far is found as well. */
 typedef struct ls_check {
     ls_device *device;
     ls_stream *stream;
     struct {
         unsigned char *base;
-        size_t bytes;
+        size_t mapped, bytes;
         const char *name;
     } buffers[LS_CHECK_BUFFERS];
     int count;
     uint32_t seed;
 } ls_check;
+
+/* The fast tables that this CPU can run, the plainest first; returns how many. */
+enum { LS_CHECK_TABLES = 3 };
+int ls_check_tables(ls_kernels tables_out[LS_CHECK_TABLES]);
+const ls_kernels *ls_check_reference(void);
 
 void ls_check_begin(ls_check *c, int threads);
 void ls_check_end(ls_check *c); /* checks all guards, frees all */

@@ -9,14 +9,6 @@
 /* Runs the row for one shape and copies its n results to out. */
 typedef void (*ls_rows_run)(ls_check *c, const ls_kernels *k, const void *shape, float *out);
 
-static inline const ls_kernels *ls_rows_reference(void)
-{
-    const ls_kernels *k = NULL;
-
-    LS_CHECK_OK(ls_kernel_pick("reference", &k));
-    return k;
-}
-
 static inline float *ls_rows_once(ls_rows_run run, const void *shape, const ls_kernels *k,
                                   int threads, int64_t n)
 {
@@ -35,10 +27,10 @@ static inline void ls_rows_check(ls_row row, ls_rows_run run, const void *shape,
     const ls_kernels *list[8];
     int count = ls_kernel_list(list, 8);
     const char *name = ls_kernel_rows[row].name;
-    float *want = ls_rows_once(run, shape, ls_rows_reference(), 1, n), *first = NULL;
+    float *want = ls_rows_once(run, shape, ls_check_reference(), 1, n), *first = NULL;
 
     for (int i = 0; i < count; i++) {
-        if (list[i] == ls_rows_reference())
+        if (list[i] == ls_check_reference())
             continue;
         for (int threads = first ? 3 : 1; threads <= 3; threads++) {
             float *got = ls_rows_once(run, shape, list[i], threads, n);

@@ -91,7 +91,7 @@ static double loss(ls_check *c, const ls_act_args *a)
 {
     double total = 0;
 
-    ls_rows_reference()->act_fwd(c->stream, a);
+    ls_check_reference()->act_fwd(c->stream, a);
     for (int64_t i = 0; i < a->M * a->F; i++)
         total += (double)((const float *)a->dy)[i] * (double)((const float *)a->y)[i];
     return total;
@@ -105,7 +105,7 @@ LS_TEST(act_gradients_are_finite_differences)
         s.gated = form / 2;
         ls_check_begin(&c, 1);
         ls_act_args a = make(&c, &s);
-        ls_rows_reference()->act_bwd(c.stream, &a);
+        ls_check_reference()->act_bwd(c.stream, &a);
         float *x = (float *)(uintptr_t)a.x;
         for (int64_t i = 0; i < s.M * s.F * (s.gated ? 2 : 1); i++) {
             float was = x[i];

@@ -3,10 +3,6 @@
 
 #include <math.h>
 #include "base/mem.h"
-#include "kernel/cpu/rows_attention.h"
-
-/* Scores are sums of D products and weights sums of T, in fp32 chains against double. */
-static const double FORWARD_TOLERANCE = 2e-5, BACKWARD_TOLERANCE = 5e-5;
 
 typedef struct shape {
     int64_t B, T, H, Hkv, D, window;
@@ -14,35 +10,6 @@ typedef struct shape {
     float drop;
     bool packed; /* q, k, v inside one [M, (H + 2 Hkv) D] tensor; else apart, with gaps */
 } shape;
-
-typedef struct version {
-    const char *name;
-    void (*fwd)(ls_stream *stream, const ls_attention_fwd *a);
-    void (*bwd)(ls_stream *stream, const ls_attention_bwd *a);
-    int64_t (*scratch)(const ls_attention_bwd *a, int threads);
-} version;
-
-static const version reference = {"reference", ls_ref_attention_fwd, ls_ref_attention_bwd,
-                                  ls_ref_attention_bwd_scratch};
-
-/* The fast versions this CPU can run. */
-static int list_versions(version out[3])
-{
-    int n = 0;
-
-    out[n++] = (version){"generic", ls_attention_fwd_row_generic, ls_attention_bwd_row_generic,
-                         ls_attention_bwd_scratch_generic};
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        out[n++] = (version){"avx2", ls_attention_fwd_row_avx2, ls_attention_bwd_row_avx2,
-                             ls_attention_bwd_scratch_avx2};
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        out[n++] = (version){"avx512", ls_attention_fwd_row_avx512, ls_attention_bwd_row_avx512,
-                             ls_attention_bwd_scratch_avx512};
-#endif
-    return n;
-}
 
 /* Buffer behind a tensor of heads. */
 typedef struct tensor {
@@ -184,14 +151,14 @@ static ls_attention_bwd backward_args(const fixture *f)
                               .drop = a.drop};
 }
 
-static void run(fixture *f, const version *v, int threads)
+static void run(fixture *f, const ls_kernels *v, int threads)
 {
     ls_attention_fwd fwd = forward_args(f);
     ls_attention_bwd bwd = backward_args(f);
 
-    v->fwd(f->c.stream, &fwd);
-    bwd.scratch = ls_check_bytes(&f->c, "scratch", v->scratch(&bwd, threads));
-    v->bwd(f->c.stream, &bwd);
+    v->attention_fwd(f->c.stream, &fwd);
+    bwd.scratch = ls_check_bytes(&f->c, "scratch", v->scratch(LS_ROW_ATTENTION_BWD, &bwd, threads));
+    v->attention_bwd(f->c.stream, &bwd);
     ls_check_sync(&f->c);
 }
 
@@ -244,7 +211,7 @@ static results collect(fixture *f)
     return r;
 }
 
-static results results_of(shape s, const version *v, int threads)
+static results results_of(shape s, const ls_kernels *v, int threads)
 {
     fixture f;
 
@@ -267,7 +234,8 @@ static void check_close(const char *name, const results *got, const results *wan
         char what[64];
         snprintf(what, sizeof what, "%s: %s", name, result_names[i]);
         ls_check_near(what, got->of[i], want->of[i], want->size[i],
-                      i < 2 ? FORWARD_TOLERANCE : BACKWARD_TOLERANCE);
+                      i < 2 ? ls_kernel_rows[LS_ROW_ATTENTION_FWD].tolerance
+                            : ls_kernel_rows[LS_ROW_ATTENTION_BWD].tolerance);
     }
 }
 
@@ -283,9 +251,9 @@ static void check_equal(const char *name, const results *got, const results *wan
 /* All versions against the reference, and against each other to the last bit. */
 static void check_shape(shape s)
 {
-    version versions[3];
-    int n = list_versions(versions);
-    results want = results_of(s, &reference, 1), first = results_of(s, &versions[0], 1);
+    ls_kernels versions[LS_CHECK_TABLES];
+    int n = ls_check_tables(versions);
+    results want = results_of(s, ls_check_reference(), 1), first = results_of(s, &versions[0], 1);
 
     check_close(versions[0].name, &first, &want);
     for (int i = 1; i < n; i++) {
@@ -321,9 +289,9 @@ LS_TEST_SECONDS(attention_matches_the_reference_for_odd_heads, 60)
 LS_TEST_SECONDS(attention_matches_the_reference_beyond_packed_memory, 60)
 {
     shape s = {.B = 1, .T = 400, .H = 1, .Hkv = 1, .D = 1000};
-    version versions[3];
-    int n = list_versions(versions);
-    results want = results_of(s, &reference, 1), got = results_of(s, &versions[n - 1], 1);
+    ls_kernels versions[LS_CHECK_TABLES];
+    int n = ls_check_tables(versions);
+    results want = results_of(s, ls_check_reference(), 1), got = results_of(s, &versions[n - 1], 1);
 
     check_close(versions[n - 1].name, &got, &want);
     release(&got);
@@ -350,8 +318,8 @@ LS_TEST(attention_bits_do_not_depend_on_threads)
         {.B = 3, .T = 200, .H = 4, .Hkv = 2, .D = 20, .drop = 0.3f, .start = true, .packed = true},
         {.B = 1, .T = 321, .H = 1, .Hkv = 1, .D = 64},
         {.B = 9, .T = 33, .H = 4, .Hkv = 4, .D = 16, .window = 7}};
-    version versions[3];
-    int n = list_versions(versions);
+    ls_kernels versions[LS_CHECK_TABLES];
+    int n = ls_check_tables(versions);
 
     for (size_t i = 0; i < LS_COUNT(shapes); i++) {
         results want = results_of(shapes[i], &versions[n - 1], 1);
@@ -365,7 +333,7 @@ LS_TEST(attention_bits_do_not_depend_on_threads)
 }
 
 /* Run sequence b alone, on the same memory. */
-static void run_alone(fixture *f, const version *v, int64_t b)
+static void run_alone(fixture *f, const ls_kernels *v, int64_t b)
 {
     fixture one = *f;
     tensor *tensors[] = {&one.q, &one.k, &one.v, &one.o, &one.dout, &one.dq, &one.dk, &one.dv};
@@ -379,16 +347,16 @@ static void run_alone(fixture *f, const version *v, int64_t b)
     f->state->first_seq = 7 + (uint32_t)b;
     ls_attention_fwd fwd = forward_args(&one);
     ls_attention_bwd bwd = backward_args(&one);
-    v->fwd(f->c.stream, &fwd);
-    bwd.scratch = ls_check_bytes(&f->c, "scratch", v->scratch(&bwd, 2));
-    v->bwd(f->c.stream, &bwd);
+    v->attention_fwd(f->c.stream, &fwd);
+    bwd.scratch = ls_check_bytes(&f->c, "scratch", v->scratch(LS_ROW_ATTENTION_BWD, &bwd, 2));
+    v->attention_bwd(f->c.stream, &bwd);
 }
 
 LS_TEST(attention_bits_do_not_depend_on_other_sequences)
 {
     shape s = {.B = 3, .T = 130, .H = 4, .Hkv = 2, .D = 20, .drop = 0.3f, .start = true};
-    version versions[3];
-    const version *v = &versions[list_versions(versions) - 1];
+    ls_kernels versions[LS_CHECK_TABLES];
+    const ls_kernels *v = &versions[ls_check_tables(versions) - 1];
     results want = results_of(s, v, 2);
     fixture f;
 
@@ -408,7 +376,7 @@ static double loss(fixture *f)
     ls_attention_fwd a = forward_args(f);
     double sum = 0;
 
-    ls_ref_attention_fwd(f->c.stream, &a);
+    ls_check_reference()->attention_fwd(f->c.stream, &a);
     for (int64_t b = 0; b < f->s.B; b++)
         for (int64_t t = 0; t < f->s.T; t++)
             for (int64_t h = 0; h < f->s.H; h++)
@@ -447,11 +415,11 @@ LS_TEST(attention_gradient_matches_finite_differences)
         {.B = 1, .T = 9, .H = 2, .Hkv = 2, .D = 5},
         {.B = 2, .T = 9, .H = 4, .Hkv = 2, .D = 4, .drop = 0.3f, .packed = true},
         {.B = 2, .T = 8, .H = 3, .Hkv = 1, .D = 4, .start = true, .window = 5}};
-    version versions[3];
-    const version *fast = &versions[list_versions(versions) - 1];
+    ls_kernels versions[LS_CHECK_TABLES];
+    const ls_kernels *fast = &versions[ls_check_tables(versions) - 1];
 
     for (size_t i = 0; i < LS_COUNT(shapes); i++) {
-        const version *both[] = {&reference, fast};
+        const ls_kernels *both[] = {ls_check_reference(), fast};
         for (int n = 0; n < 2; n++) {
             fixture f;
             begin(&f, shapes[i], 1);
@@ -469,8 +437,8 @@ LS_TEST(attention_gradient_matches_finite_differences)
 LS_TEST(attention_keeps_large_scores_finite)
 {
     shape s = {.B = 1, .T = 130, .H = 1, .Hkv = 1, .D = 16};
-    version versions[3];
-    int n = list_versions(versions);
+    ls_kernels versions[LS_CHECK_TABLES];
+    int n = ls_check_tables(versions);
 
     for (int i = 0; i < n; i++) {
         fixture f;
@@ -482,7 +450,7 @@ LS_TEST(attention_keeps_large_scores_finite)
             for (int64_t x = 0; x < got.size[k]; x++)
                 LS_CHECK(isfinite(got.of[k][x]));
         ls_attention_fwd a = forward_args(&f);
-        ls_ref_attention_fwd(f.c.stream, &a);
+        ls_check_reference()->attention_fwd(f.c.stream, &a);
         results want = collect(&f);
         ls_check_near("o", got.of[0], want.of[0], want.size[0], 2e-3); /* ulp of 1000 is 6e-5 */
         release(&got);
@@ -494,8 +462,8 @@ LS_TEST(attention_keeps_large_scores_finite)
 LS_TEST(attention_does_not_hide_nan)
 {
     shape s = {.B = 1, .T = 70, .H = 1, .Hkv = 1, .D = 16};
-    version versions[3];
-    int n = list_versions(versions);
+    ls_kernels versions[LS_CHECK_TABLES];
+    int n = ls_check_tables(versions);
 
     for (int i = 0; i < n; i++) {
         fixture f;
@@ -519,13 +487,13 @@ static void end_failed(fixture *f)
 LS_TEST(attention_refuses_heads_beyond_its_memory)
 {
     shape s = {.B = 1, .T = 1, .H = 1, .Hkv = 1, .D = 1025};
-    version versions[3];
+    ls_kernels versions[LS_CHECK_TABLES];
     fixture f;
 
-    list_versions(versions);
+    ls_check_tables(versions);
     begin(&f, s, 1);
     ls_attention_fwd a = forward_args(&f);
-    versions[0].fwd(f.c.stream, &a);
+    versions[0].attention_fwd(f.c.stream, &a);
     LS_CHECK_FAILS(ls_stream_sync(f.c.stream, INT64_MAX), LS_EUSAGE, "1025");
     end_failed(&f);
 }
@@ -537,7 +505,7 @@ LS_TEST(attention_reference_reports_exhausted_memory)
     begin(&f, (shape){.B = 1, .T = 3, .H = 1, .Hkv = 1, .D = 4}, 1);
     ls_attention_fwd a = forward_args(&f);
     ls_mem_fail_nth(1);
-    ls_ref_attention_fwd(f.c.stream, &a);
+    ls_check_reference()->attention_fwd(f.c.stream, &a);
     LS_CHECK_FAILS(ls_stream_sync(f.c.stream, INT64_MAX), LS_ENOMEM, "");
     end_failed(&f);
 }

@@ -163,8 +163,8 @@ LS_TEST_SECONDS(cast_is_right_for_every_16_bit_value, 60)
         float *wide = ls_check_floats(&c, "wide", n, 0), *want = ls_check_floats(&c, "want", n, 0);
         for (int64_t i = 0; i < n; i++)
             half[i] = (uint16_t)i;
-        cast(&c, ls_rows_reference(), LS_F32, want, types[t], half, n);
-        cast(&c, ls_rows_reference(), types[1 - t], want_other, types[t], half, n);
+        cast(&c, ls_check_reference(), LS_F32, want, types[t], half, n);
+        cast(&c, ls_check_reference(), types[1 - t], want_other, types[t], half, n);
         for (int k = 0; k < count; k++) {
             cast(&c, list[k], LS_F32, wide, types[t], half, n);
             cast(&c, list[k], types[t], back, LS_F32, wide, n);

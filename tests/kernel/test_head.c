@@ -2,32 +2,6 @@
 #include "kernel/check.h"
 
 #include <math.h>
-#include "kernel/cpu/rows_linear.h"
-
-typedef struct version {
-    const char *name;
-    void (*head)(ls_stream *stream, const ls_head *a);
-    int64_t (*scratch)(const ls_head *a, int threads);
-} version;
-
-enum { VERSIONS = 3 };
-
-static int list_versions(version *list)
-{
-    int n = 0;
-
-    list[n++] = (version){"generic", ls_head_row_generic, ls_head_scratch_generic};
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        list[n++] = (version){"avx2", ls_head_row_avx2, ls_head_scratch_avx2};
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        list[n++] = (version){"avx512", ls_head_row_avx512, ls_head_scratch_avx512};
-#endif
-    return n;
-}
-
-static const version reference = {"reference", ls_ref_head, ls_ref_head_scratch};
 
 /* Inputs of one case; every run of it gets its own outputs and scratch, with guards. */
 typedef struct task {
@@ -61,7 +35,7 @@ static void task_begin(task *t, int64_t M, int64_t C, int64_t V)
 }
 
 /* Rows [first, first + M) of the case. */
-static result task_run(task *t, const version *v, int threads, int64_t first, int64_t M)
+static result task_run(task *t, const ls_kernels *v, int threads, int64_t first, int64_t M)
 {
     result r;
     ls_check run;
@@ -78,19 +52,19 @@ static result task_run(task *t, const version *v, int threads, int64_t first, in
     a.dw = r.dw;
     a.state = &t->state;
     ls_check_begin(&run, threads);
-    a.scratch = ls_check_bytes(&run, "scratch", v->scratch(&a, threads));
+    a.scratch = ls_check_bytes(&run, "scratch", v->scratch(LS_ROW_HEAD, &a, threads));
     v->head(run.stream, &a);
     ls_check_end(&run);
     return r;
 }
 
-static void check_near_reference(task *t, const version *v)
+static void check_near_reference(task *t, const ls_kernels *v)
 {
-    result got = task_run(t, v, 2, 0, t->M), want = task_run(t, &reference, 1, 0, t->M);
+    result got = task_run(t, v, 2, 0, t->M), want = task_run(t, ls_check_reference(), 1, 0, t->M);
 
-    ls_check_near("losses", got.losses, want.losses, t->M, 3e-6);
-    ls_check_near("dh", got.dh, want.dh, t->M * t->C, 3e-6);
-    ls_check_near("dw", got.dw, want.dw, t->V * t->C, 3e-6);
+    ls_check_near("losses", got.losses, want.losses, t->M, ls_kernel_rows[LS_ROW_HEAD].tolerance);
+    ls_check_near("dh", got.dh, want.dh, t->M * t->C, ls_kernel_rows[LS_ROW_HEAD].tolerance);
+    ls_check_near("dw", got.dw, want.dw, t->V * t->C, ls_kernel_rows[LS_ROW_HEAD].tolerance);
 }
 
 /* M, C, V, leaves. Rows beyond 384 make a leaf of several chunks. */
@@ -101,8 +75,8 @@ static const int64_t shapes[][4] = {{1, 1, 1, 1},   {1, 1, 2, 1},    {3, 5, 7, 1
 
 LS_TEST_SECONDS(head_agrees_with_the_reference, 60)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++)
         for (size_t s = 0; s < LS_COUNT(shapes); s++) {
@@ -118,8 +92,8 @@ LS_TEST_SECONDS(head_agrees_with_the_reference, 60)
 
 LS_TEST_SECONDS(head_bits_are_equal_for_threads_and_instruction_sets, 60)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (size_t s = 0; s < LS_COUNT(shapes); s++) {
         task t;
@@ -139,7 +113,7 @@ LS_TEST_SECONDS(head_bits_are_equal_for_threads_and_instruction_sets, 60)
 }
 
 /* Leaves in one call against one call per leaf and the tree by hand. */
-static void check_leaves(const version *v, int leaves, int64_t rows, bool accumulate)
+static void check_leaves(const ls_kernels *v, int leaves, int64_t rows, bool accumulate)
 {
     enum { C = 5, V = 19, N = C * V };
     task t;
@@ -169,8 +143,8 @@ static void check_leaves(const version *v, int leaves, int64_t rows, bool accumu
 
 LS_TEST_SECONDS(head_adds_leaves_along_the_tree, 60)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++) {
         for (int leaves = 1; leaves <= 8; leaves++) {
@@ -188,16 +162,16 @@ LS_TEST_SECONDS(head_adds_leaves_along_the_tree, 60)
 LS_TEST(head_accumulates_one_leaf_without_more_scratch)
 {
     enum { M = 900, CHUNK = 384, C = 5, V = 19 };
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++) {
         task t;
         task_begin(&t, M, C, V);
         ls_head a = {.M = M, .C = C, .V = V, .leaves = 1};
-        int64_t bytes = list[i].scratch(&a, 2);
+        int64_t bytes = list[i].scratch(LS_ROW_HEAD, &a, 2);
         a.accumulate = true;
-        LS_CHECK_EQ(list[i].scratch(&a, 2), bytes);
+        LS_CHECK_EQ(list[i].scratch(LS_ROW_HEAD, &a, 2), bytes);
         t.accumulate = true;
         result got = task_run(&t, &list[i], 2, 0, M);
         for (int64_t first = 0; first < M; first += CHUNK) {
@@ -222,8 +196,8 @@ static double total_loss(task *t)
     a.losses = losses;
     a.leaves = 1;
     a.scratch = scratch;
-    LS_CHECK(ls_ref_head_scratch(&a, 1) <= (int64_t)sizeof scratch);
-    ls_ref_head(t->check.stream, &a);
+    LS_CHECK(ls_check_reference()->scratch(LS_ROW_HEAD, &a, 1) <= (int64_t)sizeof scratch);
+    ls_check_reference()->head(t->check.stream, &a);
     for (int64_t i = 0; i < t->M; i++)
         sum += (double)losses[i];
     return sum * (double)t->state.grad_scale;
@@ -244,10 +218,10 @@ static double slope(task *t, float *at)
 
 LS_TEST(head_gradients_agree_with_finite_differences)
 {
-    version list[VERSIONS + 1];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
 
-    list[n++] = reference;
+    list[n++] = *ls_check_reference();
     for (int i = 0; i < n; i++) {
         task t;
         task_begin(&t, 6, 5, 9);
@@ -269,8 +243,8 @@ LS_TEST(head_gradients_agree_with_finite_differences)
 
 LS_TEST(head_without_target_gives_no_loss_and_no_gradient)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++) {
         task t;
@@ -291,8 +265,8 @@ LS_TEST(head_without_target_gives_no_loss_and_no_gradient)
 /* Loss alone, as validation asks for it: no gradients, no state; the same bits. */
 LS_TEST(head_gives_the_same_loss_without_gradients)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++) {
         task t;
@@ -301,7 +275,7 @@ LS_TEST(head_gives_the_same_loss_without_gradients)
         ls_head a = {.h = t.h, .w = t.w, .targets = t.targets, .M = t.M, .C = t.C, .V = t.V};
         a.leaves = 3;
         a.losses = ls_check_floats(&t.check, "losses alone", t.M, 0);
-        a.scratch = ls_check_bytes(&t.check, "scratch", list[i].scratch(&a, 2));
+        a.scratch = ls_check_bytes(&t.check, "scratch", list[i].scratch(LS_ROW_HEAD, &a, 2));
         list[i].head(t.check.stream, &a);
         ls_check_same("losses", a.losses, want.losses, t.M * 4);
         a.dh = ls_check_floats(&t.check, "dh without dw", t.M * t.C, 0);
@@ -314,8 +288,8 @@ LS_TEST(head_gives_the_same_loss_without_gradients)
 
 LS_TEST(head_is_exact_where_the_answer_is_known)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++) {
         float h[1] = {1}, w[20], losses[1];
@@ -324,7 +298,7 @@ LS_TEST(head_is_exact_where_the_answer_is_known)
         ls_head a = {.h = h, .w = w, .targets = target, .losses = losses, .M = 1, .C = 1, .V = 20};
         ls_check_begin(&c, 1);
         a.leaves = 1;
-        a.scratch = ls_check_bytes(&c, "scratch", list[i].scratch(&a, 1));
+        a.scratch = ls_check_bytes(&c, "scratch", list[i].scratch(LS_ROW_HEAD, &a, 1));
         for (int k = 0; k < 20; k++)
             w[k] = 3; /* all alike: ln 20 */
         list[i].head(c.stream, &a);
@@ -342,7 +316,7 @@ LS_TEST(head_is_exact_where_the_answer_is_known)
     }
 }
 
-static void check_refused(const version *v, int32_t bad, const char *part)
+static void check_refused(const ls_kernels *v, int32_t bad, const char *part)
 {
     task t;
     ls_device *device;
@@ -355,7 +329,7 @@ static void check_refused(const version *v, int32_t bad, const char *part)
     ls_head a = {.h = t.h, .w = t.w, .targets = t.targets, .M = t.M, .C = t.C, .V = t.V};
     a.leaves = 1;
     a.losses = ls_check_floats(&t.check, "losses", t.M, 0);
-    a.scratch = ls_check_bytes(&t.check, "scratch", v->scratch(&a, 1));
+    a.scratch = ls_check_bytes(&t.check, "scratch", v->scratch(LS_ROW_HEAD, &a, 1));
     v->head(stream, &a);
     LS_CHECK_FAILS(ls_stream_sync(stream, INT64_MAX), LS_EDATA, part);
     ls_stream_free(stream);
@@ -365,10 +339,10 @@ static void check_refused(const version *v, int32_t bad, const char *part)
 
 LS_TEST(head_refuses_targets_outside_the_vocabulary)
 {
-    version list[VERSIONS + 1];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
 
-    list[n++] = reference;
+    list[n++] = *ls_check_reference();
     for (int i = 0; i < n; i++) {
         check_refused(&list[i], 20, "target 20 of row 2");
         check_refused(&list[i], -2, "target -2 of row 2");

@@ -2,35 +2,6 @@
 #include "kernel/check.h"
 
 #include <math.h>
-#include "kernel/cpu/rows_linear.h"
-
-typedef struct version {
-    const char *name;
-    void (*fwd)(ls_stream *stream, const ls_linear_fwd *a);
-    void (*bwd_x)(ls_stream *stream, const ls_linear_bwd_x *a);
-    void (*bwd_w)(ls_stream *stream, const ls_linear_bwd_w *a);
-} version;
-
-enum { VERSIONS = 3 };
-
-/* The versions that this CPU can run; returns how many. */
-static int list_versions(version *list)
-{
-    int n = 0;
-
-    list[n++] = (version){"generic", ls_linear_fwd_row_generic, ls_linear_bwd_x_row_generic,
-                          ls_linear_bwd_w_row_generic};
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        list[n++] = (version){"avx2", ls_linear_fwd_row_avx2, ls_linear_bwd_x_row_avx2,
-                              ls_linear_bwd_w_row_avx2};
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        list[n++] = (version){"avx512", ls_linear_fwd_row_avx512, ls_linear_bwd_x_row_avx512,
-                              ls_linear_bwd_w_row_avx512};
-#endif
-    return n;
-}
 
 /* M, N, K: one, odd, around the sizes of tiles, one row, more than one block of the sum. */
 static const int64_t shapes[][3] = {{1, 1, 1},   {3, 5, 7},     {17, 33, 65},  {1, 40, 50},
@@ -38,13 +9,7 @@ static const int64_t shapes[][3] = {{1, 1, 1},   {3, 5, 7},     {17, 33, 65},  {
                                     {4, 7, 801}, {6, 129, 20},  {401, 18, 9},  {13, 259, 33},
                                     {770, 3, 2}, {27, 17, 48},  {5, 1, 400},   {1, 1, 769}};
 
-/* What K elements of size one may lose in fp32, and a little for exp and tanh. */
-static double tolerance(int64_t terms)
-{
-    return 2e-6 + 3e-7 * sqrt((double)terms);
-}
-
-static void check_fwd(const version *v, const int64_t *s, ls_layout layout, ls_act act)
+static void check_fwd(const ls_kernels *v, const int64_t *s, ls_layout layout, ls_act act)
 {
     int64_t M = s[0], N = s[1], K = s[2];
     ls_check c;
@@ -59,18 +24,18 @@ static void check_fwd(const version *v, const int64_t *s, ls_layout layout, ls_a
     a.z = act == LS_ACT_NONE ? NULL : ls_check_floats(&c, "z", M * N, 0);
     r.y = ls_check_floats(&c, "y of the reference", M * N, 0);
     r.z = a.z ? ls_check_floats(&c, "z of the reference", M * N, 0) : NULL;
-    v->fwd(c.stream, &a);
-    ls_ref_linear_fwd(c.stream, &r);
-    ls_check_near("y", a.y, r.y, M * N, tolerance(K));
+    v->linear_fwd(c.stream, &a);
+    ls_check_reference()->linear_fwd(c.stream, &r);
+    ls_check_near("y", a.y, r.y, M * N, ls_kernel_rows[LS_ROW_LINEAR_FWD].tolerance);
     if (a.z)
-        ls_check_near("z", a.z, r.z, M * N, tolerance(K));
+        ls_check_near("z", a.z, r.z, M * N, ls_kernel_rows[LS_ROW_LINEAR_FWD].tolerance);
     ls_check_end(&c);
 }
 
 LS_TEST_SECONDS(linear_fwd_agrees_with_the_reference, 60)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++)
         for (size_t s = 0; s < LS_COUNT(shapes); s++)
@@ -80,7 +45,8 @@ LS_TEST_SECONDS(linear_fwd_agrees_with_the_reference, 60)
             }
 }
 
-static void check_bwd_x(const version *v, const int64_t *s, ls_layout layout, ls_act act, bool add)
+static void check_bwd_x(const ls_kernels *v, const int64_t *s, ls_layout layout, ls_act act,
+                        bool add)
 {
     int64_t M = s[0], N = s[1], K = s[2];
     ls_check c;
@@ -94,16 +60,16 @@ static void check_bwd_x(const version *v, const int64_t *s, ls_layout layout, ls
     r = a;
     a.dx = ls_check_floats(&c, "dx", M * K, add ? 1.0f : 0.0f);
     r.dx = ls_check_copy(&c, "dx of the reference", a.dx, M * K);
-    v->bwd_x(c.stream, &a);
-    ls_ref_linear_bwd_x(c.stream, &r);
-    ls_check_near("dx", a.dx, r.dx, M * K, tolerance(N));
+    v->linear_bwd_x(c.stream, &a);
+    ls_check_reference()->linear_bwd_x(c.stream, &r);
+    ls_check_near("dx", a.dx, r.dx, M * K, ls_kernel_rows[LS_ROW_LINEAR_BWD_X].tolerance);
     ls_check_end(&c);
 }
 
 LS_TEST_SECONDS(linear_bwd_x_agrees_with_the_reference, 60)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++)
         for (size_t s = 0; s < LS_COUNT(shapes); s++)
@@ -114,7 +80,8 @@ LS_TEST_SECONDS(linear_bwd_x_agrees_with_the_reference, 60)
             }
 }
 
-static void check_bwd_w(const version *v, const int64_t *s, ls_layout layout, bool add, bool bias)
+static void check_bwd_w(const ls_kernels *v, const int64_t *s, ls_layout layout, bool add,
+                        bool bias)
 {
     int64_t M = s[0], N = s[1], K = s[2];
     ls_check c;
@@ -129,18 +96,18 @@ static void check_bwd_w(const version *v, const int64_t *s, ls_layout layout, bo
     r.dw = ls_check_copy(&c, "dw of the reference", a.dw, K * N);
     a.db = bias ? ls_check_floats(&c, "db", N, add ? 1.0f : 0.0f) : NULL;
     r.db = bias ? ls_check_copy(&c, "db of the reference", a.db, N) : NULL;
-    v->bwd_w(c.stream, &a);
-    ls_ref_linear_bwd_w(c.stream, &r);
-    ls_check_near("dw", a.dw, r.dw, K * N, tolerance(M));
+    v->linear_bwd_w(c.stream, &a);
+    ls_check_reference()->linear_bwd_w(c.stream, &r);
+    ls_check_near("dw", a.dw, r.dw, K * N, ls_kernel_rows[LS_ROW_LINEAR_BWD_W].tolerance);
     if (bias)
-        ls_check_near("db", a.db, r.db, N, tolerance(M));
+        ls_check_near("db", a.db, r.db, N, ls_kernel_rows[LS_ROW_LINEAR_BWD_W].tolerance);
     ls_check_end(&c);
 }
 
 LS_TEST_SECONDS(linear_bwd_w_agrees_with_the_reference, 60)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++)
         for (size_t s = 0; s < LS_COUNT(shapes); s++)
@@ -166,11 +133,11 @@ static double objective(ls_check *c, const ls_linear_fwd *a, const float *p, ls_
 
     for (int i = 0; i < FK; i++)
         eye[i * FK + i] = 1;
-    ls_ref_linear_fwd(c->stream, &first);
+    ls_check_reference()->linear_fwd(c->stream, &first);
     second.x = x;
     second.y = y;
     second.z = NULL;
-    ls_ref_linear_fwd(c->stream, &second);
+    ls_check_reference()->linear_fwd(c->stream, &second);
     for (int i = 0; i < FM * FN; i++)
         sum += (double)r[i] * (double)y[i];
     return sum;
@@ -191,7 +158,7 @@ static double slope(ls_check *c, const ls_linear_fwd *a, const float *p, ls_act 
     return (up - down) / (2 * (double)step);
 }
 
-static void check_slopes(const version *v, ls_layout layout, ls_act below)
+static void check_slopes(const ls_kernels *v, ls_layout layout, ls_act below)
 {
     ls_check c;
     float dx[FM * FK], dw[FK * FN], db[FN], x[FM * FK];
@@ -206,13 +173,13 @@ static void check_slopes(const version *v, ls_layout layout, ls_act below)
     memset(eye, 0, FK * FK * sizeof *eye);
     for (int i = 0; i < FK; i++)
         eye[i * FK + i] = 1;
-    v->fwd(c.stream,
-           &(ls_linear_fwd){.x = p, .w = eye, .y = x, .M = FM, .N = FK, .K = FK, .act = below});
+    v->linear_fwd(c.stream, &(ls_linear_fwd){
+                                .x = p, .w = eye, .y = x, .M = FM, .N = FK, .K = FK, .act = below});
     bx.layout = bw.layout = layout;
     bx.act = below;
     bw.leaves = 1;
-    v->bwd_x(c.stream, &bx);
-    v->bwd_w(c.stream, &bw);
+    v->linear_bwd_x(c.stream, &bx);
+    v->linear_bwd_w(c.stream, &bw);
     for (int i = 0; i < FM * FK; i++)
         LS_CHECK_NEAR(dx[i], slope(&c, &fwd, p, below, r, &p[i]), 1e-3);
     for (int i = 0; i < FK * FN; i++)
@@ -224,10 +191,10 @@ static void check_slopes(const version *v, ls_layout layout, ls_act below)
 
 LS_TEST(linear_gradients_agree_with_finite_differences)
 {
-    version list[VERSIONS + 1];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
 
-    list[n++] = (version){"reference", ls_ref_linear_fwd, ls_ref_linear_bwd_x, ls_ref_linear_bwd_w};
+    list[n++] = *ls_check_reference();
     for (int i = 0; i < n; i++)
         for (int layout = LS_LAYOUT_KN; layout <= LS_LAYOUT_NK; layout++)
             for (int below = LS_ACT_NONE; below <= LS_ACT_SILU; below++)
@@ -254,41 +221,41 @@ static void bits_begin(ls_check *c, bits_case *t)
     t->floats = 2 * t->M * t->N + t->M * t->K + t->K * t->N + t->N;
 }
 
-static float *bits_of(ls_check *c, const bits_case *t, const version *v, int threads, ls_act act)
+static float *bits_of(ls_check *c, const bits_case *t, const ls_kernels *v, int threads, ls_act act)
 {
     float *out = ls_check_floats(c, v->name, t->floats, 0), *z = out + t->M * t->N;
     float *dx = z + t->M * t->N, *dw = dx + t->M * t->K, *db = dw + t->K * t->N;
     ls_check run;
 
     ls_check_begin(&run, threads);
-    v->fwd(run.stream, &(ls_linear_fwd){.x = t->x,
-                                        .w = t->w,
-                                        .b = t->b,
-                                        .y = out,
-                                        .z = z,
-                                        .M = t->M,
-                                        .N = t->N,
-                                        .K = t->K,
-                                        .layout = t->layout,
-                                        .act = act});
-    v->bwd_x(run.stream, &(ls_linear_bwd_x){.dy = t->dy,
-                                            .w = t->w,
-                                            .z = t->z,
-                                            .dx = dx,
-                                            .M = t->M,
-                                            .N = t->N,
-                                            .K = t->K,
-                                            .layout = t->layout,
-                                            .act = act});
-    v->bwd_w(run.stream, &(ls_linear_bwd_w){.x = t->x,
-                                            .dy = t->dy,
-                                            .dw = dw,
-                                            .db = db,
-                                            .M = t->M,
-                                            .N = t->N,
-                                            .K = t->K,
-                                            .layout = t->layout,
-                                            .leaves = t->leaves});
+    v->linear_fwd(run.stream, &(ls_linear_fwd){.x = t->x,
+                                               .w = t->w,
+                                               .b = t->b,
+                                               .y = out,
+                                               .z = z,
+                                               .M = t->M,
+                                               .N = t->N,
+                                               .K = t->K,
+                                               .layout = t->layout,
+                                               .act = act});
+    v->linear_bwd_x(run.stream, &(ls_linear_bwd_x){.dy = t->dy,
+                                                   .w = t->w,
+                                                   .z = t->z,
+                                                   .dx = dx,
+                                                   .M = t->M,
+                                                   .N = t->N,
+                                                   .K = t->K,
+                                                   .layout = t->layout,
+                                                   .act = act});
+    v->linear_bwd_w(run.stream, &(ls_linear_bwd_w){.x = t->x,
+                                                   .dy = t->dy,
+                                                   .dw = dw,
+                                                   .db = db,
+                                                   .M = t->M,
+                                                   .N = t->N,
+                                                   .K = t->K,
+                                                   .layout = t->layout,
+                                                   .leaves = t->leaves});
     ls_check_end(&run);
     return out;
 }
@@ -297,8 +264,8 @@ LS_TEST_SECONDS(linear_bits_are_equal_for_threads_and_instruction_sets, 60)
 {
     static const int64_t cases[][4] = {{60, 70, 801, 3}, {9, 33, 50, 1},   {401, 20, 30, 1},
                                        {1, 300, 400, 1}, {800, 17, 19, 2}, {45, 129, 33, 5}};
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (size_t i = 0; i < LS_COUNT(cases); i++)
         for (int act = LS_ACT_NONE; act <= LS_ACT_SILU; act++) {
@@ -321,8 +288,8 @@ LS_TEST_SECONDS(linear_rows_do_not_depend_on_the_batch, 60)
 {
     enum { M = 43, N = 50, K = 800 };
     static const int64_t cuts[] = {1, 2, 3, 14, 20, 42};
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++) {
         ls_check c;
@@ -336,24 +303,24 @@ LS_TEST_SECONDS(linear_rows_do_not_depend_on_the_batch, 60)
         a.w = ls_check_floats(&c, "w", K * N, 1);
         a.x = x;
         a.y = whole;
-        list[i].fwd(c.stream, &a);
+        list[i].linear_fwd(c.stream, &a);
         ls_linear_bwd_x d = {.dy = whole, .w = a.w, .dx = dwhole, .M = M, .N = N, .K = K};
-        list[i].bwd_x(c.stream, &d);
+        list[i].linear_bwd_x(c.stream, &d);
         for (size_t k = 0; k < LS_COUNT(cuts); k++) {
             a.M = d.M = cuts[k];
             a.x = x;
             a.y = parts;
             d.dy = whole;
             d.dx = dparts;
-            list[i].fwd(c.stream, &a);
-            list[i].bwd_x(c.stream, &d);
+            list[i].linear_fwd(c.stream, &a);
+            list[i].linear_bwd_x(c.stream, &d);
             a.M = d.M = M - cuts[k];
             a.x = x + cuts[k] * K;
             a.y = parts + cuts[k] * N;
             d.dy = whole + cuts[k] * N;
             d.dx = dparts + cuts[k] * K;
-            list[i].fwd(c.stream, &a);
-            list[i].bwd_x(c.stream, &d);
+            list[i].linear_fwd(c.stream, &a);
+            list[i].linear_bwd_x(c.stream, &d);
             ls_check_same("y", parts, whole, M * N * 4);
             ls_check_same("dx", dparts, dwhole, M * K * 4);
         }
@@ -370,7 +337,7 @@ static void add_tree(float *part, int64_t n, int leaves)
                 part[i * n + k] += part[(i + width) * n + k];
 }
 
-static void check_leaves(const version *v, int leaves, int64_t rows, bool add)
+static void check_leaves(const ls_kernels *v, int leaves, int64_t rows, bool add)
 {
     enum { N = 37, K = 45, BOTH = N * K + N };
     ls_check c;
@@ -387,7 +354,7 @@ static void check_leaves(const version *v, int leaves, int64_t rows, bool add)
     a.dy = dy;
     a.dw = got;
     a.db = got + N * K;
-    v->bwd_w(c.stream, &a);
+    v->linear_bwd_w(c.stream, &a);
     a.M = rows;
     a.leaves = 1;
     a.accumulate = false;
@@ -396,7 +363,7 @@ static void check_leaves(const version *v, int leaves, int64_t rows, bool add)
         a.dy = dy + i * rows * N;
         a.dw = part + i * BOTH;
         a.db = a.dw + N * K;
-        v->bwd_w(c.stream, &a);
+        v->linear_bwd_w(c.stream, &a);
     }
     add_tree(part, BOTH, leaves);
     for (int k = 0; add && k < BOTH; k++)
@@ -408,8 +375,8 @@ static void check_leaves(const version *v, int leaves, int64_t rows, bool add)
 LS_TEST_SECONDS(linear_bwd_w_adds_leaves_along_the_tree, 60)
 {
     static const int leaves[] = {1, 2, 3, 4, 5, 7, 8, 13};
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++)
         for (size_t k = 0; k < LS_COUNT(leaves); k++) {
@@ -422,18 +389,66 @@ LS_TEST_SECONDS(linear_bwd_w_adds_leaves_along_the_tree, 60)
 /* NaN must not be hidden by bounded exp and tanh. */
 LS_TEST(linear_fwd_shows_nan)
 {
-    version list[VERSIONS];
-    int n = list_versions(list);
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
 
     for (int i = 0; i < n; i++)
         for (int act = LS_ACT_NONE; act <= LS_ACT_SILU; act++) {
             float x[2] = {1, NAN}, w[2] = {1, 1}, y[1];
             ls_check c;
             ls_check_begin(&c, 1);
-            list[i].fwd(c.stream,
-                        &(ls_linear_fwd){
-                            .x = x, .w = w, .y = y, .M = 1, .N = 1, .K = 2, .act = (ls_act)act});
+            list[i].linear_fwd(
+                c.stream, &(ls_linear_fwd){
+                              .x = x, .w = w, .y = y, .M = 1, .N = 1, .K = 2, .act = (ls_act)act});
             LS_CHECK(isnan(y[0]));
             ls_check_end(&c);
         }
+}
+
+/* A fused activation and the row of its own are one definition: equal bits, also where the values
+ * are absurd. */
+LS_TEST(linear_activates_with_the_bits_of_the_activation_rows)
+{
+    enum { M = 5, N = 37, K = 3 };
+    const float far[] = {-1e30f, -3e13f, -1e5f, -12, -9.9f, 9.9f, 12, 1e5f, 1e20f, NAN};
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
+
+    for (int i = 0; i < 2 * n; i++) {
+        const ls_kernels *v = &list[i / 2];
+        ls_act act = i % 2 ? LS_ACT_SILU : LS_ACT_GELU;
+        ls_check c;
+        ls_check_begin(&c, 1);
+        const float *x = ls_check_floats(&c, "x", M * K, 1);
+        const float *w = ls_check_floats(&c, "w", K * N, 2);
+        float *b = ls_check_floats(&c, "b", N, 1);
+        float *z = ls_check_floats(&c, "z", M * N, 0), *y = ls_check_floats(&c, "y", M * N, 0);
+        float *plain = ls_check_floats(&c, "plain", M * N, 0);
+        float *dy = ls_check_floats(&c, "dy", M * K, 1), *dz = ls_check_floats(&c, "dz", M * N, 0);
+        memcpy(b, far, sizeof far);
+        v->linear_fwd(
+            c.stream,
+            &(ls_linear_fwd){
+                .x = x, .w = w, .b = b, .y = y, .z = z, .M = M, .N = N, .K = K, .act = act});
+        v->act_fwd(c.stream, &(ls_act_args){.act = act, .x = z, .y = plain, .M = M, .F = N});
+        ls_check_same("value", y, plain, M * N * 4);
+        /* the layer above has N inputs and K outputs */
+        ls_linear_bwd_x d = {.dy = dy, .w = w, .z = z, .dx = dz, .M = M, .N = K, .K = N};
+        d.act = act;
+        d.layout = LS_LAYOUT_NK;
+        v->linear_bwd_x(c.stream, &d);
+        d.act = LS_ACT_NONE;
+        d.dx = y;
+        v->linear_bwd_x(c.stream, &d);
+        v->act_bwd(c.stream,
+                   &(ls_act_args){.act = act, .x = z, .dy = y, .dx = plain, .M = M, .F = N});
+        ls_check_same("gradient", dz, plain, M * N * 4);
+        for (int m = 0; m < M; m++) {
+            for (int k = 0; k < 9; k++)
+                LS_CHECK(isfinite(dz[m * N + k]));
+            LS_CHECK(fabsf(dz[m * N + 1]) < 1e-3f); /* far below zero: flat */
+            LS_CHECK(isnan(dz[m * N + 9]));
+        }
+        ls_check_end(&c);
+    }
 }

@@ -59,7 +59,7 @@ static ls_norm_bwd bwd_args(ls_check *c, const shape *s)
     ls_norm_fwd f = fwd_args(c, s);
     ls_norm_bwd a = {.type = LS_F32, .kind = s->kind, .M = s->M, .C = s->C, .T = s->T};
 
-    ls_rows_reference()->norm_fwd(c->stream, &f);
+    ls_check_reference()->norm_fwd(c->stream, &f);
     a.dy = ls_check_floats(c, "dy", n, 1);
     a.sum = s->x ? f.sum : f.stream;
     a.w = f.w;
@@ -172,7 +172,7 @@ static double loss(ls_check *c, const ls_norm_fwd *f, const float *dy, const flo
     const float *y = f->y, *sum = f->sum;
     double total = 0;
 
-    ls_rows_reference()->norm_fwd(c->stream, f);
+    ls_check_reference()->norm_fwd(c->stream, f);
     for (int64_t i = 0; i < f->M * f->C; i++)
         total += (double)dy[i] * (double)y[i] + (double)above[i] * (double)sum[i];
     return total;
@@ -204,8 +204,8 @@ static void check_gradients(ls_norm_kind kind)
     float *above = ls_check_copy(&c, "above", b.dsum, s.M * s.C);
     c.seed = 1; /* the same inputs once more, so that they can be moved */
     ls_norm_fwd f = fwd_args(&c, &s);
-    b.scratch = ls_rows_scratch(&c, ls_rows_reference(), LS_ROW_NORM_BWD, &b);
-    ls_rows_reference()->norm_bwd(c.stream, &b);
+    b.scratch = ls_rows_scratch(&c, ls_check_reference(), LS_ROW_NORM_BWD, &b);
+    ls_check_reference()->norm_bwd(c.stream, &b);
     float *stream = (float *)(uintptr_t)f.stream, *x = (float *)(uintptr_t)f.x;
     for (int64_t i = 0; i < s.M * s.C; i++) {
         check_slope(&c, &f, b.dy, above, stream + i, (double)((float *)b.dsum)[i]);

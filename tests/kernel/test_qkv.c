@@ -2,29 +2,14 @@
 #include "kernel/check.h"
 
 #include <math.h>
-#include "kernel/cpu/rows_attention.h"
 
 typedef void (*qkv_row)(ls_stream *stream, const ls_qkv *a);
-typedef struct version {
-    const char *name;
-    qkv_row fwd, bwd;
-} version;
-
-/* The reference first, then the fast versions this CPU can run. */
-static int list_versions(version out[4])
+/* The reference first, then the fast tables this CPU can run. */
+enum { TABLES = 1 + LS_CHECK_TABLES };
+static int list_versions(ls_kernels out[TABLES])
 {
-    int n = 0;
-
-    out[n++] = (version){"reference", ls_ref_qkv_fwd, ls_ref_qkv_bwd};
-    out[n++] = (version){"generic", ls_qkv_fwd_row_generic, ls_qkv_bwd_row_generic};
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        out[n++] = (version){"avx2", ls_qkv_fwd_row_avx2, ls_qkv_bwd_row_avx2};
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        out[n++] = (version){"avx512", ls_qkv_fwd_row_avx512, ls_qkv_bwd_row_avx512};
-#endif
-    return n;
+    out[0] = *ls_check_reference();
+    return 1 + ls_check_tables(out + 1);
 }
 
 typedef struct fixture {
@@ -67,13 +52,13 @@ static const ls_qkv shapes[] = {{.B = 1, .T = 1, .H = 1, .Hkv = 1, .D = 2},
 
 LS_TEST(qkv_splits_into_heads)
 {
-    version versions[4];
+    ls_kernels versions[TABLES];
     int n = list_versions(versions);
 
     for (int i = 0; i < n; i++) {
         fixture f;
         begin(&f, shapes[2], false, 1, 0);
-        versions[i].fwd(f.c.stream, &f.a);
+        versions[i].qkv_fwd(f.c.stream, &f.a);
         const float *q = f.a.q.p, *k = f.a.k.p, *v = f.a.v.p, *packed = f.a.packed;
         for (int64_t b = 0; b < 3; b++)
             for (int64_t t = 0; t < 5; t++)
@@ -93,7 +78,7 @@ LS_TEST(qkv_splits_into_heads)
 /* Fast versions near the reference, and equal among each other, in both directions. */
 LS_TEST(qkv_versions_agree)
 {
-    version versions[4];
+    ls_kernels versions[TABLES];
     int n = list_versions(versions);
 
     for (size_t s = 0; s < LS_COUNT(shapes); s++)
@@ -101,13 +86,13 @@ LS_TEST(qkv_versions_agree)
             for (int back = 0; back < 2; back++) {
                 fixture want, f[3];
                 begin(&want, shapes[s], rope, back ? 0 : 1.0f, back ? 1.0f : 0);
-                (back ? versions[0].bwd : versions[0].fwd)(want.c.stream, &want.a);
+                (back ? versions[0].qkv_bwd : versions[0].qkv_fwd)(want.c.stream, &want.a);
                 for (int i = 1; i < n; i++) {
                     fixture *g = &f[i - 1];
                     begin(g, shapes[s], rope, back ? 0 : 1.0f, back ? 1.0f : 0);
-                    (back ? versions[i].bwd : versions[i].fwd)(g->c.stream, &g->a);
+                    (back ? versions[i].qkv_bwd : versions[i].qkv_fwd)(g->c.stream, &g->a);
                     const fixture *to = i == 1 ? &want : &f[0];
-                    double tolerance = i == 1 ? 1e-6 : 0;
+                    double tolerance = i == 1 ? ls_kernel_rows[LS_ROW_QKV_FWD].tolerance : 0;
                     ls_check_near("packed", g->a.packed, to->a.packed, g->packed, tolerance);
                     ls_check_near("q", g->a.q.p, to->a.q.p, g->q, tolerance);
                     ls_check_near("k", g->a.k.p, to->a.k.p, g->kv, tolerance);
@@ -121,13 +106,13 @@ LS_TEST(qkv_versions_agree)
 
 LS_TEST(qkv_turns_as_the_formula_says)
 {
-    version versions[4];
+    ls_kernels versions[TABLES];
     int n = list_versions(versions);
 
     for (int i = 0; i < n; i++) {
         fixture f;
         begin(&f, (ls_qkv){.B = 1, .T = 2, .H = 1, .Hkv = 1, .D = 4}, true, 1, 0);
-        versions[i].fwd(f.c.stream, &f.a);
+        versions[i].qkv_fwd(f.c.stream, &f.a);
         const float *x = (const float *)f.a.packed + 12, *q = (const float *)f.a.q.p + 4;
         const float *rope = f.a.rope + 4; /* position 1 */
         for (int pair = 0; pair < 2; pair++) {
@@ -142,7 +127,7 @@ LS_TEST(qkv_turns_as_the_formula_says)
 /* A rotation's gradient is its inverse. */
 LS_TEST(qkv_backward_turns_back)
 {
-    version versions[4];
+    ls_kernels versions[TABLES];
     int n = list_versions(versions);
 
     for (int i = 0; i < n; i++)
@@ -150,9 +135,9 @@ LS_TEST(qkv_backward_turns_back)
             fixture f;
             begin(&f, shapes[s], true, 1, 0);
             float *was = ls_check_copy(&f.c, "was", f.a.packed, f.packed);
-            versions[i].fwd(f.c.stream, &f.a);
+            versions[i].qkv_fwd(f.c.stream, &f.a);
             f.a.packed = ls_check_floats(&f.c, "back", f.packed, 0);
-            versions[i].bwd(f.c.stream, &f.a);
+            versions[i].qkv_bwd(f.c.stream, &f.a);
             ls_check_near("turned back", f.a.packed, was, f.packed, 2e-6);
             ls_check_end(&f.c);
         }
@@ -170,7 +155,7 @@ static double dot(const float *x, const float *y, int64_t n)
 /* <y, F x> = <F' y, x> for the linear map F and its transpose F', any x and y. */
 LS_TEST(qkv_backward_is_the_transpose_of_forward)
 {
-    version versions[4];
+    ls_kernels versions[TABLES];
     int n = list_versions(versions);
 
     for (int i = 0; i < n; i++)
@@ -179,8 +164,8 @@ LS_TEST(qkv_backward_is_the_transpose_of_forward)
             begin(&x, shapes[s], true, 1, 0);
             begin(&y, shapes[s], true, 0, 1);
             y.a.rope = x.a.rope;
-            versions[i].fwd(x.c.stream, &x.a);
-            versions[i].bwd(y.c.stream, &y.a);
+            versions[i].qkv_fwd(x.c.stream, &x.a);
+            versions[i].qkv_bwd(y.c.stream, &y.a);
             double left = dot(x.a.q.p, y.a.q.p, x.q) + dot(x.a.k.p, y.a.k.p, x.kv) +
                           dot(x.a.v.p, y.a.v.p, x.kv);
             LS_CHECK_NEAR(left, dot(x.a.packed, y.a.packed, x.packed), 1e-5 * (double)x.packed);
@@ -192,19 +177,19 @@ LS_TEST(qkv_backward_is_the_transpose_of_forward)
 /* Views of the packed tensor itself are a valid target. */
 LS_TEST(qkv_turns_in_place)
 {
-    version versions[4];
+    ls_kernels versions[TABLES];
     int n = list_versions(versions);
 
     for (int i = 0; i < n; i++) {
         fixture f, g;
         begin(&f, shapes[2], true, 1, 0);
         begin(&g, shapes[2], true, 1, 0);
-        versions[i].fwd(f.c.stream, &f.a);
+        versions[i].qkv_fwd(f.c.stream, &f.a);
         float *base = g.a.packed;
         g.a.q = (ls_heads){base, 5 * 160, 160, 20};
         g.a.k = (ls_heads){base + 80, 5 * 160, 160, 20};
         g.a.v = (ls_heads){base + 120, 5 * 160, 160, 20};
-        versions[i].fwd(g.c.stream, &g.a);
+        versions[i].qkv_fwd(g.c.stream, &g.a);
         for (int64_t row = 0; row < 15; row++) {
             const float *k = (const float *)f.a.k.p + row * 40;
             ls_check_same("k", base + row * 160 + 80, k, 40 * 4);

@@ -10,11 +10,6 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
-static float *head_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
-{
-    return (float *)heads->p + b * heads->batch + t * heads->time + h * heads->head;
-}
-
 static double dot(const float *x, const float *y, int64_t n)
 {
     double sum = 0;
@@ -50,12 +45,12 @@ static double drop_factor(const ls_dropout *drop, int64_t b, int64_t h, int64_t 
 static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t, double *p)
 {
     int64_t hkv = h / (a->H / a->Hkv), first = first_seen(a->start, a->window, a->T, b, t);
-    const float *q = head_at(&a->q, b, t, h);
-    float *o = head_at(&a->o, b, t, h);
+    const float *q = ls_heads_at(&a->q, b, t, h);
+    float *o = ls_heads_at(&a->o, b, t, h);
     double most = -(double)INFINITY, sum = 0;
 
     for (int64_t s = first; s <= t; s++) {
-        p[s] = (double)a->scale * dot(q, head_at(&a->k, b, s, hkv), a->D);
+        p[s] = (double)a->scale * dot(q, ls_heads_at(&a->k, b, s, hkv), a->D);
         most = fmax(most, p[s]);
     }
     for (int64_t s = first; s <= t; s++) {
@@ -68,7 +63,7 @@ static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t
     for (int64_t d = 0; d < a->D; d++) {
         double out = 0;
         for (int64_t s = first; s <= t; s++)
-            out += p[s] * (double)head_at(&a->v, b, s, hkv)[d];
+            out += p[s] * (double)ls_heads_at(&a->v, b, s, hkv)[d];
         o[d] = (float)out;
     }
 }
@@ -93,14 +88,14 @@ static void one_query_back(const ls_attention_bwd *a, int64_t b, int64_t h, int6
                            double *dv, double *dq)
 {
     int64_t hkv = h / (a->H / a->Hkv), D = a->D;
-    const float *q = head_at(&a->q, b, t, h), *dout = head_at(&a->dout, b, t, h);
+    const float *q = ls_heads_at(&a->q, b, t, h), *dout = ls_heads_at(&a->dout, b, t, h);
     double scale = (double)a->scale, lse = (double)a->lse[(b * a->H + h) * a->T + t];
-    double delta = dot(dout, head_at(&a->o, b, t, h), D);
+    double delta = dot(dout, ls_heads_at(&a->o, b, t, h), D);
 
     for (int64_t d = 0; d < D; d++)
         dq[d] = 0;
     for (int64_t s = first_seen(a->start, a->window, a->T, b, t); s <= t; s++) {
-        const float *k = head_at(&a->k, b, s, hkv), *v = head_at(&a->v, b, s, hkv);
+        const float *k = ls_heads_at(&a->k, b, s, hkv), *v = ls_heads_at(&a->v, b, s, hkv);
         double p = exp(scale * dot(q, k, D) - lse);
         double m = drop_factor(&a->drop, b, h, t, s);
         double ds = p * (m * dot(dout, v, D) - delta) * scale;
@@ -111,7 +106,7 @@ static void one_query_back(const ls_attention_bwd *a, int64_t b, int64_t h, int6
         }
     }
     for (int64_t d = 0; d < D; d++)
-        head_at(&a->dq, b, t, h)[d] = (float)dq[d];
+        ls_heads_at(&a->dq, b, t, h)[d] = (float)dq[d];
 }
 
 /* One key head with all query heads that read it. */
@@ -127,8 +122,8 @@ static void one_key_head(const ls_attention_bwd *a, int64_t b, int64_t hkv, doub
             one_query_back(a, b, h, t, dk, dv, dq);
     for (int64_t t = 0; t < a->T; t++)
         for (int64_t d = 0; d < a->D; d++) {
-            head_at(&a->dk, b, t, hkv)[d] = (float)dk[t * a->D + d];
-            head_at(&a->dv, b, t, hkv)[d] = (float)dv[t * a->D + d];
+            ls_heads_at(&a->dk, b, t, hkv)[d] = (float)dk[t * a->D + d];
+            ls_heads_at(&a->dv, b, t, hkv)[d] = (float)dv[t * a->D + d];
         }
 }
 
@@ -144,11 +139,4 @@ void ls_ref_attention_bwd(ls_stream *stream, const ls_attention_bwd *a)
         for (int64_t hkv = 0; hkv < a->Hkv; hkv++)
             one_key_head(a, b, hkv, sums);
     ls_mem_free(sums);
-}
-
-int64_t ls_ref_attention_bwd_scratch(const ls_attention_bwd *a, int threads)
-{
-    (void)a;
-    (void)threads;
-    return 0;
 }

@@ -48,17 +48,13 @@ void ls_ref_head(ls_stream *stream, const ls_head *a)
     double *logits = a->scratch, *dw = logits + a->V;
 
     LS_BUG_IF(a->type != LS_F32, "head of type %d", (int)a->type);
+    if (!ls_head_check_targets(stream, a))
+        return;
     for (int64_t i = 0; a->dh && a->dw && i < a->V * a->C; i++)
         dw[i] = 0;
     for (int64_t m = 0; m < a->M; m++) {
         int32_t target = a->targets[m];
         double lse = row_logits(a, (const float *)a->h + m * a->C, logits);
-        if (target < -1 || target >= a->V) {
-            ls_fail(LS_EDATA, "target %d of row %lld is not in the vocabulary of %lld", (int)target,
-                    (long long)m, (long long)a->V);
-            ls_stream_fail(stream);
-            return;
-        }
         a->losses[m] = target < 0 ? 0 : (float)(lse - logits[target]);
         if (!a->dh)
             continue;

@@ -1,7 +1,31 @@
-/* ref_impl.h -- what the reference rows share: dropout of one element, the tree over leaves. */
+/* ref_impl.h -- what the reference rows share: activations, dropout of one element, the tree over
+ * leaves. */
 #pragma once
 #include "base/rng.h"
 #include "kernel/kernel.h"
+#include <math.h>
+
+#define LS_REF_GELU 0.79788456080286535588 /* sqrt(2 / pi) */
+
+static inline double ls_ref_act_value(ls_act act, double x)
+{
+    if (act == LS_ACT_GELU)
+        return 0.5 * x * (1 + tanh(LS_REF_GELU * (x + 0.044715 * x * x * x)));
+    return act == LS_ACT_SILU ? x / (1 + exp(-x)) : x;
+}
+
+static inline double ls_ref_act_slope(ls_act act, double x)
+{
+    if (act == LS_ACT_GELU) {
+        double t = tanh(LS_REF_GELU * (x + 0.044715 * x * x * x));
+        return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * LS_REF_GELU * (1 + 3 * 0.044715 * x * x);
+    }
+    if (act == LS_ACT_SILU) {
+        double s = 1 / (1 + exp(-x));
+        return s * (1 + x * (1 - s));
+    }
+    return 1;
+}
 
 /* What element (row, column) of an [M, C] tensor is multiplied by; the rule of ls_dropout, word by
  * word. */

@@ -2,46 +2,12 @@
  *
  * Slow and plain on purpose; every other version is compared with this one. Since a sum in double
  * is exact to far below the tolerance, the tree over leaves needs no care here. */
+#include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_linear.h"
-
-#include <math.h>
 
 static double weight(const float *w, ls_layout layout, int64_t N, int64_t K, int64_t k, int64_t n)
 {
     return (double)(layout == LS_LAYOUT_KN ? w[k * N + n] : w[n * K + k]);
-}
-
-/* sqrt(2 / pi) */
-static const double gelu_scale = 0.79788456080286535588;
-
-static double act_value(ls_act act, double z)
-{
-    switch (act) {
-    case LS_ACT_GELU:
-        return 0.5 * z * (1 + tanh(gelu_scale * (z + 0.044715 * z * z * z)));
-    case LS_ACT_SILU:
-        return z / (1 + exp(-z));
-    case LS_ACT_NONE:
-        break;
-    }
-    return z;
-}
-
-static double act_slope(ls_act act, double z)
-{
-    double t, s;
-
-    switch (act) {
-    case LS_ACT_GELU:
-        t = tanh(gelu_scale * (z + 0.044715 * z * z * z));
-        return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * gelu_scale * (1 + 3 * 0.044715 * z * z);
-    case LS_ACT_SILU:
-        s = 1 / (1 + exp(-z));
-        return s * (1 + z * (1 - s));
-    case LS_ACT_NONE:
-        break;
-    }
-    return 1;
 }
 
 void ls_ref_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
@@ -60,7 +26,7 @@ void ls_ref_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
                 sum += (double)a->b[n];
             if (z)
                 z[m * a->N + n] = (float)sum;
-            y[m * a->N + n] = (float)act_value(a->act, sum);
+            y[m * a->N + n] = (float)ls_ref_act_value(a->act, sum);
         }
 }
 
@@ -77,7 +43,7 @@ void ls_ref_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a)
             for (int64_t n = 0; n < a->N; n++)
                 sum += (double)dy[m * a->N + n] * weight(a->w, a->layout, a->N, a->K, k, n);
             if (a->act != LS_ACT_NONE)
-                sum *= act_slope(a->act, (double)z[m * a->K + k]);
+                sum *= ls_ref_act_slope(a->act, (double)z[m * a->K + k]);
             if (a->accumulate)
                 sum += (double)dx[m * a->K + k];
             dx[m * a->K + k] = (float)sum;

@@ -4,11 +4,6 @@
  * gradient of a rotation is the rotation by the opposite angle. */
 #include "kernel/cpu/rows_attention.h"
 
-static float *head_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
-{
-    return (float *)heads->p + b * heads->batch + t * heads->time + h * heads->head;
-}
-
 /* y = x turned by the angles of one position, sign -1: turned back. */
 static void turn(const float *x, float *y, const float *rope, int64_t D, double sign)
 {
@@ -33,9 +28,9 @@ static void one_token(const ls_qkv *a, int64_t b, int64_t t, bool forward)
     const float *rope = a->rope ? a->rope + t * (a->D / 2) * 2 : NULL;
 
     for (int64_t n = 0; n < heads; n++, row += a->D) {
-        float *head = n < a->H            ? head_at(&a->q, b, t, n)
-                      : n < a->H + a->Hkv ? head_at(&a->k, b, t, n - a->H)
-                                          : head_at(&a->v, b, t, n - a->H - a->Hkv);
+        float *head = n < a->H            ? ls_heads_at(&a->q, b, t, n)
+                      : n < a->H + a->Hkv ? ls_heads_at(&a->k, b, t, n - a->H)
+                                          : ls_heads_at(&a->v, b, t, n - a->H - a->Hkv);
         const float *from = forward ? row : head;
         float *to = forward ? head : row;
         if (rope && n < a->H + a->Hkv)

@@ -19,10 +19,15 @@ LS_ATTENTION_ROWS(generic)
 LS_ATTENTION_ROWS(avx2)
 LS_ATTENTION_ROWS(avx512)
 
+/* Where the values of head h at position t of sequence b begin. */
+static inline float *ls_heads_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
+{
+    return (float *)heads->p + b * heads->batch + t * heads->time + h * heads->head;
+}
+
 void ls_ref_attention_fwd(ls_stream *stream, const ls_attention_fwd *a);
 void ls_ref_attention_bwd(ls_stream *stream, const ls_attention_bwd *a);
 void ls_ref_qkv_fwd(ls_stream *stream, const ls_qkv *a);
 void ls_ref_qkv_bwd(ls_stream *stream, const ls_qkv *a);
-int64_t ls_ref_attention_bwd_scratch(const ls_attention_bwd *a, int threads);
 
 LS_C_END

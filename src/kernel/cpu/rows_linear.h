@@ -25,4 +25,8 @@ void ls_ref_linear_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a);
 void ls_ref_head(ls_stream *stream, const ls_head *a);
 int64_t ls_ref_head_scratch(const ls_head *a, int threads);
 
+/* True when every target is -1 or in [0, V). Otherwise the stream has failed, with value and row.
+ */
+bool ls_head_check_targets(ls_stream *stream, const ls_head *a);
+
 LS_C_END

@@ -1,67 +1,12 @@
 /* act.c -- the activation of the MLP, plain or gated, and its gradient.
  *
- *     GELU: y = x/2 (1 + tanh(u)) = x s(2 u),  u = k (x + 0.044715 x^3),  k = sqrt(2 / pi)
- *     SiLU: y = x s(x)
- *
- * Both are x times a sigmoid s(z) = 1 / (1 + e) with e = exp(-z), whose slope is z' e s^2. Written
- * so, nothing cancels: small results far below zero keep their relative accuracy, which 1 - tanh^2
- * would lose.
- *
  * The activation is a constant in each copy of the loop (the loops are inlined into the switch), so
  * nothing is decided per element. Work is cut into pieces of PIECE columns of a row; a plain
  * activation is one long row. */
 #include "kernel/cpu/rows_basic.h"
-#include "kernel/cpu/simd/vec.h"
+#include "kernel/cpu/simd/act.h"
 
 enum { PIECE = 8192 };
-
-#define GELU_K 0.79788456080286536f
-#define GELU_CUBE 0.044715f
-
-/* What goes into the sigmoid, with its sign turned. */
-LS_INLINE ls_v16 minus_z(ls_v16 x, ls_act act)
-{
-    if (act == LS_ACT_SILU)
-        return v_sub(v_set(0.0f), x);
-    return v_mul(v_mul(v_set(-2 * GELU_K), x), v_fma(v_set(GELU_CUBE), v_mul(x, x), v_set(1.0f)));
-}
-
-LS_INLINE ls_v16 act_value(ls_v16 x, ls_act act)
-{
-    if (act == LS_ACT_NONE)
-        return x;
-    return v_div(x, v_add(v_set(1.0f), v_exp(minus_z(x, act))));
-}
-
-/* s + x z' e s^2 */
-LS_INLINE ls_v16 act_slope(ls_v16 x, ls_act act)
-{
-    ls_v16 one = v_set(1.0f), rise = x; /* x z' */
-
-    if (act == LS_ACT_NONE)
-        return one;
-    if (act == LS_ACT_GELU) {
-        /* Beyond +-16 the slope is 0 or 1; without the limit x^3 may overflow and meet a zero. NaN
-         * passes: the limits come first, and the second operand wins. */
-        x = v_min(v_set(16.0f), v_max(v_set(-16.0f), x));
-        rise = v_mul(v_mul(v_set(2 * GELU_K), x), v_fma(v_set(3 * GELU_CUBE), v_mul(x, x), one));
-    }
-    ls_v16 e = v_exp(minus_z(x, act)), s = v_div(one, v_add(one, e));
-    return v_fma(rise, v_mul(v_mul(e, s), s), s);
-}
-
-LS_INLINE ls_v16 load(const float *p, int64_t n)
-{
-    return n >= LS_LANES ? v_load(p) : v_load_part(p, n, 0);
-}
-
-LS_INLINE void store(float *p, int64_t n, ls_v16 x)
-{
-    if (n >= LS_LANES)
-        v_store(p, x);
-    else
-        v_store_part(p, n, x);
-}
 
 /* One piece of a row. Without a gate, up and dup are NULL. */
 typedef struct piece {
@@ -74,10 +19,10 @@ LS_INLINE void fwd_piece(const piece *p, ls_act act)
 {
     for (int64_t i = 0; i < p->n; i += LS_LANES) {
         int64_t left = p->n - i;
-        ls_v16 y = act_value(load(p->x + i, left), act);
+        ls_v16 y = act_value(act, v_load_most(p->x + i, left));
         if (p->up)
-            y = v_mul(y, load(p->up + i, left));
-        store(p->y + i, left, y);
+            y = v_mul(y, v_load_most(p->up + i, left));
+        v_store_most(p->y + i, left, y);
     }
 }
 
@@ -85,13 +30,13 @@ LS_INLINE void bwd_piece(const piece *p, ls_act act)
 {
     for (int64_t i = 0; i < p->n; i += LS_LANES) {
         int64_t left = p->n - i;
-        ls_v16 x = load(p->x + i, left), dy = load(p->dy + i, left);
+        ls_v16 x = v_load_most(p->x + i, left), dy = v_load_most(p->dy + i, left);
         if (p->up) {
-            ls_v16 up = load(p->up + i, left);
-            store(p->dup + i, left, v_mul(dy, act_value(x, act)));
+            ls_v16 up = v_load_most(p->up + i, left);
+            v_store_most(p->dup + i, left, v_mul(dy, act_value(act, x)));
             dy = v_mul(dy, up);
         }
-        store(p->dx + i, left, v_mul(dy, act_slope(x, act)));
+        v_store_most(p->dx + i, left, v_mul(dy, act_slope(act, x)));
     }
 }
 

@@ -23,8 +23,14 @@
  * sum over the query heads that read them). */
 #include "kernel/cpu/rows_attention.h"
 #include "kernel/cpu/simd/tile.h"
+#include "kernel/cpu/simd/transpose.h"
 
-enum { TILE = TILE_AHEAD_ROWS, SLOTS = 128, MOST_D = 1024 };
+enum {
+    TILE = TILE_AHEAD_ROWS,
+    SLOTS = 128,
+    MOST_D = 1024,
+    MOST_T = 1 << 24 /* positions are compared as floats */
+};
 
 /* Below every score; finite, so that differences with it are not NaN. */
 static const float LOWEST = -3.0e38f;
@@ -60,11 +66,6 @@ typedef struct queries {
     bool ragged;      /* some query's view begins inside it */
     tile_ahead ahead; /* what this tile writes and the next one reads */
 } queries;
-
-static float *head_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
-{
-    return (float *)heads->p + b * heads->batch + t * heads->time + h * heads->head;
-}
 
 /* n rows of D values, times scale, as rows of Dp; missing rows up to a whole vector are zero. */
 static void pack_rows(const problem *p, float *to, const float *from, int64_t time, int64_t n,
@@ -107,17 +108,14 @@ static void write_turned(const queries *w, const ls_heads *to, const float *from
     for (int64_t i = 0; i < w->n; i += LS_LANES)
         for (int64_t d = 0; d < p->D; d += LS_LANES) {
             ls_v16 r[16];
-            int64_t rows = ls_min_i64(LS_LANES, w->n - i), part = ls_min_i64(LS_LANES, p->D - d);
-            float *out = head_at(to, w->b, w->t0 + i, w->h) + d;
+            int64_t rows = ls_min_i64(LS_LANES, w->n - i);
+            float *out = ls_heads_at(to, w->b, w->t0 + i, w->h) + d;
 #pragma GCC unroll 16
             for (int x = 0; x < 16; x++)
                 r[x] = v_mul(v_load(factor + i), v_load(from + (d + x) * TILE + i));
             v_transpose(r);
             for (int x = 0; x < rows; x++)
-                if (part == LS_LANES)
-                    v_store(out + x * to->time, r[x]);
-                else
-                    v_store_part(out + x * to->time, part, r[x]);
+                v_store_most(out + x * to->time, p->D - d, r[x]);
         }
 }
 
@@ -138,8 +136,8 @@ static const float *keys_get(keys *k, int64_t tile)
     float *memory = k->slots + slot * 2 * TILE * p->Dp;
 
     if (k->held[slot] != tile) {
-        pack_rows(p, memory, head_at(&p->k, k->b, s0, k->hkv), p->k.time, n, 1);
-        pack_rows(p, memory + TILE * p->Dp, head_at(&p->v, k->b, s0, k->hkv), p->v.time, n, 1);
+        pack_rows(p, memory, ls_heads_at(&p->k, k->b, s0, k->hkv), p->k.time, n, 1);
+        pack_rows(p, memory + TILE * p->Dp, ls_heads_at(&p->v, k->b, s0, k->hkv), p->v.time, n, 1);
         k->held[slot] = tile;
     }
     return memory;
@@ -156,7 +154,7 @@ static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, in
             first = ls_max_i64(first, p->start[b * p->T + t]);
         if (p->window > 0)
             first = ls_max_i64(first, t - p->window + 1);
-        w->first[i] = (float)first; /* positions are below 2^24: exact */
+        w->first[i] = (float)first; /* exact: see MOST_T */
         w->last[i] = (float)t;
         if (i < w->n) {
             w->least = ls_min_i64(w->least, first);
@@ -173,7 +171,7 @@ static void queries_fetch(queries *w, const ls_heads *heads, int64_t h, int64_t 
     if (t + TILE > w->p->T)
         return;
     f->length = w->p->D;
-    f->rows[f->end / TILE] = head_at(heads, w->b, t, h);
+    f->rows[f->end / TILE] = ls_heads_at(heads, w->b, t, h);
     f->stride[f->end / TILE] = heads->time;
     f->end += TILE;
 }
@@ -409,7 +407,7 @@ static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h,
     queries w;
 
     queries_begin(&w, p, k->b, h, tile);
-    pack_rows(p, f->rows, head_at(&p->q, w.b, w.t0, h), p->q.time, w.n, p->scale);
+    pack_rows(p, f->rows, ls_heads_at(&p->q, w.b, w.t0, h), p->q.time, w.n, p->scale);
     turn_rows(p, f->turned, f->rows, w.n);
     memset(f->out, 0, (size_t)(p->Dp * TILE) * sizeof *f->out);
     for (int64_t i = 0; i < TILE; i++) {
@@ -460,6 +458,7 @@ static bool problem_ready(problem *p)
 {
     LS_BUG_IF(p->Hkv < 1 || p->H % p->Hkv, "%lld query heads for %lld key heads", (long long)p->H,
               (long long)p->Hkv);
+    LS_BUG_IF(p->T > MOST_T, "attention over %lld positions", (long long)p->T);
     p->Dp = ls_round_up(p->D, LS_LANES);
     p->tiles = (p->T + TILE - 1) / TILE;
     if (p->D <= MOST_D)
@@ -525,11 +524,10 @@ static void backward_deltas(const queries *w, backward *f, const ls_attention_bw
         f->delta[i] = 0;
     }
     for (int64_t i = 0; i < w->n; i++) {
-        const float *o = head_at(&a->o, w->b, w->t0 + i, w->h), *dout = f->dout + i * p->Dp;
+        const float *o = ls_heads_at(&a->o, w->b, w->t0 + i, w->h), *dout = f->dout + i * p->Dp;
         ls_v16 sum = v_set(0);
         for (int64_t d = 0; d < p->D; d += LS_LANES)
-            sum =
-                v_fma(v_load_part(o + d, ls_min_i64(LS_LANES, p->D - d), 0), v_load(dout + d), sum);
+            sum = v_fma(v_load_most(o + d, p->D - d), v_load(dout + d), sum);
         f->delta[i] = v_sum(sum);
     }
 }
@@ -605,9 +603,9 @@ static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t
     queries w;
 
     queries_begin(&w, p, k->b, h, tile);
-    pack_rows(p, f->q, head_at(&p->q, w.b, w.t0, h), p->q.time, w.n, p->scale);
+    pack_rows(p, f->q, ls_heads_at(&p->q, w.b, w.t0, h), p->q.time, w.n, p->scale);
     turn_rows(p, f->q_turned, f->q, w.n);
-    pack_rows(p, f->dout, head_at(&a->dout, w.b, w.t0, h), a->dout.time, w.n, 1);
+    pack_rows(p, f->dout, ls_heads_at(&a->dout, w.b, w.t0, h), a->dout.time, w.n, 1);
     turn_rows(p, f->dout_turned, f->dout, w.n);
     backward_deltas(&w, f, a);
     memset(f->dq, 0, (size_t)(p->Dp * TILE) * sizeof *f->dq);
@@ -659,8 +657,8 @@ static void backward_task(void *context, int64_t index, int worker)
         for (int64_t tile = 0; tile < p->tiles; tile++)
             backward_tile(job, &k, &f, h, tile);
     for (int64_t t = 0; t < p->T; t++) {
-        memcpy(head_at(&job->a->dk, b, t, hkv), f.dk + t * p->Dp, (size_t)p->D * sizeof(float));
-        memcpy(head_at(&job->a->dv, b, t, hkv), f.dv + t * p->Dp, (size_t)p->D * sizeof(float));
+        memcpy(ls_heads_at(&job->a->dk, b, t, hkv), f.dk + t * p->Dp, (size_t)p->D * sizeof(float));
+        memcpy(ls_heads_at(&job->a->dv, b, t, hkv), f.dv + t * p->Dp, (size_t)p->D * sizeof(float));
     }
 }
 

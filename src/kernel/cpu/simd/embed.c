@@ -16,19 +16,6 @@
 
 enum { PARTS = LS_TILE / LS_LANES, DEEPEST = 40 };
 
-LS_INLINE ls_v16 load(const float *p, int64_t n)
-{
-    return n >= LS_LANES ? v_load(p) : v_load_part(p, n, 0);
-}
-
-LS_INLINE void store(float *p, int64_t n, ls_v16 x)
-{
-    if (n >= LS_LANES)
-        v_store(p, x);
-    else
-        v_store_part(p, n, x);
-}
-
 /* --- forward ------------------------------------------------------------------------------------
  */
 
@@ -41,15 +28,15 @@ LS_INLINE void fwd_row(const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
 
     for (int64_t c = 0; c < a->C; c += LS_LANES) {
         int64_t n = a->C - c;
-        ls_v16 x = load(e + c, n);
+        ls_v16 x = v_load_most(e + c, n);
         if (p)
-            x = v_add(x, load(p + c, n));
+            x = v_add(x, v_load_most(p + c, n));
         if (drop->on) {
             if (c % LS_TILE == 0)
                 drop_tile(drop, row, c, factor);
             x = v_mul(x, v_load(factor + c % LS_TILE));
         }
-        store(y + c, n, x);
+        v_store_most(y + c, n, x);
     }
 }
 
@@ -143,7 +130,7 @@ LS_INLINE tile leaf_sum(const ls_embed_bwd *a, const ls_drop *drop, const row_li
             int64_t left = n - j * LS_LANES;
             if (left <= 0)
                 break;
-            ls_v16 x = load(dy + j * LS_LANES, left);
+            ls_v16 x = v_load_most(dy + j * LS_LANES, left);
             acc.part[j] = drop->on ? v_fma(x, v_load(factor + j * LS_LANES), acc.part[j])
                                    : v_add(acc.part[j], x);
         }
@@ -169,7 +156,9 @@ static void sum_tile(const ls_embed_bwd *a, const ls_drop *drop, const row_list 
     for (int j = 0; j < PARTS && n > j * LS_LANES; j++) {
         int64_t left = n - j * LS_LANES;
         float *o = out + c + j * LS_LANES;
-        store(o, left, a->accumulate ? v_add(load(o, left), k.sum[0].part[j]) : k.sum[0].part[j]);
+        v_store_most(o, left,
+                     a->accumulate ? v_add(v_load_most(o, left), k.sum[0].part[j])
+                                   : k.sum[0].part[j]);
     }
 }
 

@@ -12,13 +12,13 @@
  * the time at 384 x 384, less for wider outputs. Packing weights once per step is what would save
  * most of it; a barrier between packing and use inside each call would not.
  *
- * The tree over leaves is a binary counter per block. After leaf i the top of the stack is merged
- * with the one below as often as i + 1 is divisible by two; at the end the stack is folded from the
- * top. Five leaves: 0 | 0 1 -> 01 | 01 2 | 01 2 3 -> 01 23 -> 0123 | 0123 4 -> (0123)4.
+ * The tree over leaves (leaves.h) is a stack of partial sums per block.
  *
  * Few rows (generation) take the same way: the micro-kernel exists for every height, so one row
  * costs one row of fma, and packing keeps up with the memory that weights come from. */
 #include "kernel/cpu/simd/gemm.h"
+#include "kernel/cpu/leaves.h"
+#include "kernel/cpu/simd/transpose.h"
 
 enum {
     MR = LS_GEMM_MR,
@@ -126,40 +126,14 @@ enum { SQUARE = 16 };
 LS_INLINE void transpose(const float *from, int64_t from_row, int64_t rows, int64_t cols, float *to,
                          int64_t to_row)
 {
-    __m512 r[16], t[16];
+    ls_v16 r[16];
 
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         r[i] = i >= rows    ? v_set(0)
                : cols == 16 ? v_load(from + i * from_row)
                             : v_load_part(from + i * from_row, cols, 0);
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-    /* r[4 g + c]: column c of each lane's four, rows 4 g .. 4 g + 3 */
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-        r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-        r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        t[c] = _mm512_shuffle_f32x4(r[c], r[c + 4], 0x88);     /* lanes 0 2 of rows 0-7 */
-        t[c + 4] = _mm512_shuffle_f32x4(r[c], r[c + 4], 0xdd); /* lanes 1 3 */
-        t[c + 8] = _mm512_shuffle_f32x4(r[c + 8], r[c + 12], 0x88);
-        t[c + 12] = _mm512_shuffle_f32x4(r[c + 8], r[c + 12], 0xdd);
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        r[c] = _mm512_shuffle_f32x4(t[c], t[c + 8], 0x88);
-        r[c + 8] = _mm512_shuffle_f32x4(t[c], t[c + 8], 0xdd);
-        r[c + 4] = _mm512_shuffle_f32x4(t[c + 4], t[c + 12], 0x88);
-        r[c + 12] = _mm512_shuffle_f32x4(t[c + 4], t[c + 12], 0xdd);
-    }
+    v_transpose(r);
 #pragma GCC unroll 16
     for (int j = 0; j < 16; j++)
         if (j < cols)
@@ -174,32 +148,16 @@ LS_INLINE void transpose(const float *from, int64_t from_row, int64_t rows, int6
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)cols), lane);
-    __m256 r[8], t[8];
+    __m256 r[8];
 
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
         r[i] = i < rows ? _mm256_maskload_ps(from + i * from_row, mask) : _mm256_setzero_ps();
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        t[c] = _mm256_permute2f128_ps(r[c], r[c + 4], 0x20);
-        t[c + 4] = _mm256_permute2f128_ps(r[c], r[c + 4], 0x31);
-    }
+    v_transpose8(r);
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++)
         if (j < cols)
-            _mm256_storeu_ps(to + j * to_row, t[j]);
+            _mm256_storeu_ps(to + j * to_row, r[j]);
 }
 
 #else
@@ -408,11 +366,9 @@ static void run_block(void *context, int64_t index, int worker)
     }
     for (int64_t leaf = 0; leaf < g->leaves; leaf++) {
         multiply_leaf(&x, leaf, x.c + ++top * x.floats, false);
-        for (int64_t n = leaf + 1; n % 2 == 0; n /= 2)
+        for (int i = ls_leaves_merges(leaf, g->leaves, top); i > 0; i--)
             merge_top(&x, top--);
     }
-    for (; top > 0; top--)
-        merge_top(&x, top);
     finish_block(&x);
 }
 
@@ -433,7 +389,7 @@ static void choose_cut(plan *p, int threads)
     double best = 0;
 
     if (p->stored) {
-        int64_t floats = C_FLOATS / ls_gemm_depth(g->leaves);
+        int64_t floats = C_FLOATS / ls_leaves_depth(g->leaves);
         mc_most = ls_min_i64(mc_most, ls_round_up(g->M, MR));
         while (mc_most > 4 * MR && floats / mc_most < mc_most)
             mc_most -= MR;
@@ -474,12 +430,8 @@ LS_INLINE void store_tile(float *out, int64_t ld, const float *tile, int64_t row
 {
     for (int64_t i = 0; i < rows; i++, tile += NR, out += ld)
         for (int64_t j = 0; j < cols; j += LS_LANES) {
-            int64_t left = cols - j;
             ls_v16 v = v_load(tile + j);
-            if (left >= LS_LANES)
-                v_store(out + j, add ? v_add(v_load(out + j), v) : v);
-            else
-                v_store_part(out + j, left, add ? v_add(v_load_part(out + j, left, 0), v) : v);
+            v_store_most(out + j, cols - j, add ? v_add(v_load_most(out + j, cols - j), v) : v);
         }
 }
 

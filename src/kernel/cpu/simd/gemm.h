@@ -19,13 +19,6 @@ enum { LS_GEMM_MR = 6, LS_GEMM_NR = 16 };
 #else
 enum { LS_GEMM_MR = 4, LS_GEMM_NR = 16 };
 #endif
-/* For helpers with an exp inside: worth a call where a vector is an array, since inlining them
- * everywhere makes a file of the generic version take minutes to compile under sanitizers. */
-#if defined(__AVX2__)
-#define LS_GEMM_HELPER LS_INLINE
-#else
-#define LS_GEMM_HELPER static __attribute__((noinline, unused))
-#endif
 enum { LS_GEMM_KC = 384 }; /* part of the definition of a product: changing it changes bits */
 
 typedef struct ls_gemm ls_gemm;
@@ -55,13 +48,3 @@ void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g);
 /* The finish that writes C, or adds it to what is there. */
 void LS_ISA_NAME(ls_gemm_store)(const ls_gemm *g, const float *tile, int64_t m, int64_t n,
                                 int64_t rows, int64_t cols);
-
-/* Depth of the binary counter that sums so many leaves: how many partial sums exist at most. */
-static inline int ls_gemm_depth(int64_t leaves)
-{
-    int depth = 1;
-
-    while (leaves >>= 1)
-        depth++;
-    return depth;
-}

@@ -14,13 +14,15 @@
  *   n leaves    floor(log2 n) buffers; one more with accumulate
  * Keeping the dlogits of a whole leaf instead would cost rows x V, which is more as soon as a leaf
  * has more rows than the model is wide; computing logits twice would cost a third more time. */
+#include "kernel/cpu/leaves.h"
+#include "kernel/cpu/rows_basic.h"
 #include "kernel/cpu/rows_linear.h"
 #include "kernel/cpu/simd/gemm.h"
 
 enum {
     LOGIT_BYTES = 64 << 20, /* of a chunk, when that leaves it CHUNK_LEAST rows */
     CHUNK_LEAST = 16,
-    ADD_STEP = 1 << 16 /* elements of one task of an addition */
+    TASK_ROWS = 8 /* of the softmax */
 };
 
 typedef struct job {
@@ -49,7 +51,7 @@ static int64_t sum_buffers(const ls_head *a)
 {
     if (a->leaves == 1)
         return 0;
-    return ls_gemm_depth(a->leaves) - (a->accumulate ? 0 : 1);
+    return ls_leaves_depth(a->leaves) - (a->accumulate ? 0 : 1);
 }
 
 static int64_t logit_floats(const ls_head *a)
@@ -61,27 +63,6 @@ int64_t LS_ISA_NAME(ls_head_scratch)(const ls_head *a, int threads)
 {
     (void)threads;
     return 4 * (logit_floats(a) + sum_buffers(a) * a->V * a->C);
-}
-
-/* ln x for x > 0 (else NaN), the same bits everywhere: x = 2^e m with m in [0.7, 1.42), and with
- * s = (m - 1) / (m + 1), ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...); |s| < 0.18, so eleven terms are
- * enough for double. */
-static double natural_log(double x)
-{
-    int e;
-    double m = frexp(x, &e), s, ss, sum = 0;
-
-    if (!(x > 0) || isinf(x))
-        return x > 0 ? x : (double)NAN;
-    if (m < 0.70710678118654752) {
-        m *= 2;
-        e--;
-    }
-    s = (m - 1) / (m + 1);
-    ss = s * s;
-    for (int i = 21; i >= 1; i -= 2)
-        sum = sum * ss + 1.0 / i;
-    return 2 * s * sum + e * 0.69314718055994530942;
 }
 
 static float row_largest(const float *x, int64_t n)
@@ -96,9 +77,9 @@ static float row_largest(const float *x, int64_t n)
     return v_largest(most);
 }
 
-/* e^(x - most). v_exp bounds its argument and so hides NaN and Inf; adding 0 * d brings them back,
- * so that a broken logit shows in the loss. */
-LS_GEMM_HELPER ls_v16 exp_from(ls_v16 x, float most)
+/* e^(x - most). v_exp bounds its argument and so hides Inf; adding 0 * d turns it into NaN, so that
+ * a broken logit shows in the loss. */
+LS_HELPER ls_v16 exp_from(ls_v16 x, float most)
 {
     ls_v16 d = v_sub(x, v_set(most));
 
@@ -146,29 +127,37 @@ static void row_scale(float *x, int64_t n, float by)
 }
 
 /* One row of the chunk: its loss, and its logits become their gradient. */
-static void softmax_task(void *context, int64_t index, int worker)
+static void softmax_row(const job *j, int64_t row)
 {
-    const job *j = context;
     const ls_head *a = j->a;
     int64_t V = a->V;
-    float *x = j->logits + index * V;
-    int32_t target = a->targets[j->first + index];
-    float most, sum, hit;
+    float *x = j->logits + row * V, *loss = a->losses + j->first + row;
+    int32_t target = a->targets[j->first + row];
+    float most, sum, hit, log_sum[LS_LANES];
 
-    (void)worker;
     if (target < 0) {
-        a->losses[j->first + index] = 0;
+        *loss = 0;
         memset(x, 0, (size_t)V * sizeof *x);
         return;
     }
     most = row_largest(x, V);
     hit = x[target];
     sum = a->dh ? row_exp(x, V, most, true) : row_exp(x, V, most, false);
-    a->losses[j->first + index] = (float)(natural_log((double)sum) + ((double)most - (double)hit));
+    v_store(log_sum, v_log(v_set(sum)));
+    *loss = log_sum[0] + (most - hit);
     if (a->dh) {
         row_scale(x, V, j->grad_scale / sum);
         x[target] -= j->grad_scale;
     }
+}
+
+static void softmax_task(void *context, int64_t index, int worker)
+{
+    const job *j = context;
+
+    (void)worker;
+    for (int64_t r = index * TASK_ROWS; r < ls_min_i64((index + 1) * TASK_ROWS, j->rows); r++)
+        softmax_row(j, r);
 }
 
 static void chunk_logits(const job *j)
@@ -218,29 +207,11 @@ static void chunk_dw(const job *j, float *into, bool add)
 }
 
 /* into = into + from */
-typedef struct addition {
-    float *into;
-    const float *from;
-    int64_t n;
-} addition;
-
-static void add_task(void *context, int64_t index, int worker)
-{
-    const addition *s = context;
-    int64_t i = index * ADD_STEP, end = ls_min_i64(s->n, i + ADD_STEP);
-
-    (void)worker;
-    for (; i + LS_LANES <= end; i += LS_LANES)
-        v_store(s->into + i, v_add(v_load(s->into + i), v_load(s->from + i)));
-    for (; i < end; i++)
-        s->into[i] += s->from[i];
-}
-
 static void add_buffer(const job *j, float *into, const float *from)
 {
-    addition s = {into, from, j->a->V * j->a->C};
+    ls_add args = {.a = into, .b = from, .out = into, .n = j->a->V * j->a->C};
 
-    ls_pool_run(ls_stream_pool(j->stream), add_task, &s, (s.n + ADD_STEP - 1) / ADD_STEP);
+    LS_ISA_NAME(ls_add_row)(j->stream, &args);
 }
 
 /* Level i of the counter over leaves; the lowest is dw itself where it may be overwritten. */
@@ -258,7 +229,8 @@ static void run_leaf(job *j, int64_t leaf, float *into, bool direct)
         j->first = leaf * j->leaf_rows + r;
         j->rows = ls_min_i64(j->chunk, j->leaf_rows - r);
         chunk_logits(j);
-        ls_pool_run(ls_stream_pool(j->stream), softmax_task, j, j->rows);
+        ls_pool_run(ls_stream_pool(j->stream), softmax_task, j,
+                    (j->rows + TASK_ROWS - 1) / TASK_ROWS);
         if (!j->a->dh)
             continue;
         chunk_dh(j);
@@ -274,25 +246,11 @@ static void run_leaves(job *j)
 
     for (int64_t leaf = 0; leaf < a->leaves; leaf++) {
         run_leaf(j, leaf, level(j, ++top), false);
-        for (int64_t i = leaf + 1; i % 2 == 0; i /= 2, top--)
+        for (int i = ls_leaves_merges(leaf, a->leaves, top); i > 0; i--, top--)
             add_buffer(j, level(j, top - 1), level(j, top));
     }
-    for (; top > 0; top--)
-        add_buffer(j, level(j, top - 1), level(j, top));
     if (a->accumulate)
         add_buffer(j, a->dw, level(j, 0));
-}
-
-static bool targets_ok(ls_stream *stream, const ls_head *a)
-{
-    for (int64_t i = 0; i < a->M; i++)
-        if (a->targets[i] < -1 || a->targets[i] >= a->V) {
-            ls_fail(LS_EDATA, "target %d of row %lld is not in the vocabulary of %lld",
-                    (int)a->targets[i], (long long)i, (long long)a->V);
-            ls_stream_fail(stream);
-            return false;
-        }
-    return true;
 }
 
 void LS_ISA_NAME(ls_head_row)(ls_stream *stream, const ls_head *a)
@@ -302,7 +260,7 @@ void LS_ISA_NAME(ls_head_row)(ls_stream *stream, const ls_head *a)
     LS_BUG_IF(a->type != LS_F32, "head of type %d", (int)a->type);
     LS_BUG_IF(a->leaves < 1 || a->M % a->leaves != 0, "%lld leaves of %lld rows",
               (long long)a->leaves, (long long)a->M);
-    if (!targets_ok(stream, a))
+    if (!ls_head_check_targets(stream, a))
         return;
     j.leaf_rows = a->M / a->leaves;
     j.chunk = chunk_rows(a);

@@ -7,44 +7,12 @@
  *             ever transposed on the way out
  *
  * The layouts of W differ only in two strides, which packing evens out. */
+#include "kernel/cpu/leaves.h"
 #include "kernel/cpu/rows_linear.h"
+#include "kernel/cpu/simd/act.h"
 #include "kernel/cpu/simd/gemm.h"
 
 enum { NR = LS_GEMM_NR };
-
-/* Both activations are z s with s = 1 / (1 + e^-w): w = z gives SiLU, and since
- * (1 + tanh u) / 2 = 1 / (1 + e^-2u), w = 2 sqrt(2 / pi) (z + 0.044715 z^3) gives GELU's tanh form.
- * In this form small values keep their digits, which 1 + tanh would lose. The slope is
- * s + z s (1 - s) w', with 1 - s = e^-w s. */
-#define GELU_1 1.5957691216057308f /* 2 sqrt(2 / pi) */
-#define GELU_3 (float)(1.5957691216057308 * 0.044715)
-
-/* e^-w */
-LS_GEMM_HELPER ls_v16 act_exp(ls_act act, ls_v16 z)
-{
-    ls_v16 minus_slope = v_set(-1);
-
-    if (act == LS_ACT_GELU)
-        minus_slope = v_fma(v_mul(z, z), v_set(-GELU_3), v_set(-GELU_1));
-    return v_exp(v_mul(z, minus_slope));
-}
-
-LS_GEMM_HELPER ls_v16 activate(ls_act act, ls_v16 z)
-{
-    if (act == LS_ACT_NONE)
-        return z;
-    return v_div(z, v_add(v_set(1), act_exp(act, z)));
-}
-
-LS_GEMM_HELPER ls_v16 activate_slope(ls_act act, ls_v16 z)
-{
-    ls_v16 e = act_exp(act, z), s = v_div(v_set(1), v_add(v_set(1), e));
-    ls_v16 bend = v_mul(v_mul(z, s), v_mul(e, s));
-
-    if (act == LS_ACT_GELU)
-        bend = v_mul(bend, v_fma(v_mul(z, z), v_set(3 * GELU_3), v_set(GELU_1)));
-    return v_add(s, bend);
-}
 
 /* Sixteen outputs of the forward product, or the first n of them. */
 LS_INLINE void finish_fwd_16(const ls_linear_fwd *a, ls_act act, const float *tile, int64_t at,
@@ -54,16 +22,10 @@ LS_INLINE void finish_fwd_16(const ls_linear_fwd *a, ls_act act, const float *ti
     ls_v16 v = v_load(tile);
 
     if (a->b)
-        v = v_add(v, n == LS_LANES ? v_load(a->b + column) : v_load_part(a->b + column, n, 0));
-    if (n == LS_LANES) {
-        if (z)
-            v_store(z, v);
-        v_store(y, activate(act, v));
-    } else {
-        if (z)
-            v_store_part(z, n, v);
-        v_store_part(y, n, activate(act, v));
-    }
+        v = v_add(v, v_load_most(a->b + column, n));
+    if (z)
+        v_store_most(z, n, v);
+    v_store_most(y, n, act_value(act, v));
 }
 
 LS_INLINE void finish_fwd_tile(const ls_gemm *g, ls_act act, const float *tile, int64_t m,
@@ -127,12 +89,8 @@ LS_INLINE void finish_bwd_x_tile(const ls_gemm *g, ls_act act, const float *tile
             int64_t at = (m + i) * a->K + n + j;
             const float *z = (const float *)a->z + at;
             float *dx = (float *)a->dx + at;
-            ls_v16 v = v_load(tile + i * NR + j);
-            if (cols - j >= LS_LANES)
-                v_store(dx, v_mul(v, activate_slope(act, v_load(z))));
-            else
-                v_store_part(dx, cols - j,
-                             v_mul(v, activate_slope(act, v_load_part(z, cols - j, 0))));
+            ls_v16 slope = act_slope(act, v_load_most(z, cols - j));
+            v_store_most(dx, cols - j, v_mul(v_load(tile + i * NR + j), slope));
         }
 }
 
@@ -188,7 +146,7 @@ LS_INLINE void strip_add(strip *into, const strip *from)
 LS_INLINE void strip_load(strip *s, const float *row, int64_t n)
 {
     for (int j = 0; j < STRIP_V; j++, row += LS_LANES, n -= LS_LANES)
-        s->v[j] = n >= LS_LANES ? v_load(row) : n > 0 ? v_load_part(row, n, 0) : v_set(0);
+        s->v[j] = n > 0 ? v_load_most(row, n) : v_set(0);
 }
 
 LS_INLINE void strip_sum_rows(strip *sum, const float *dy, int64_t ld, int64_t rows, int64_t n)
@@ -234,11 +192,9 @@ static void bias_task(void *context, int64_t index, int worker)
     for (int64_t leaf = 0; leaf < a->leaves; leaf++) {
         strip_sum_leaf(&stack[++top], (const float *)a->dy + leaf * rows * a->N + first, a->N, rows,
                        n);
-        for (int64_t i = leaf + 1; i % 2 == 0; i /= 2, top--)
+        for (int i = ls_leaves_merges(leaf, a->leaves, top); i > 0; i--, top--)
             strip_add(&stack[top - 1], &stack[top]);
     }
-    for (; top > 0; top--)
-        strip_add(&stack[top - 1], &stack[top]);
     if (a->accumulate) {
         strip there;
         strip_load(&there, db, n);
@@ -246,7 +202,7 @@ static void bias_task(void *context, int64_t index, int worker)
         stack[0] = there;
     }
     for (int j = 0; j < STRIP_V && n > 0; j++, db += LS_LANES, n -= LS_LANES)
-        v_store_part(db, ls_min_i64(n, LS_LANES), stack[0].v[j]);
+        v_store_most(db, n, stack[0].v[j]);
 }
 
 void LS_ISA_NAME(ls_linear_bwd_w_row)(ls_stream *stream, const ls_linear_bwd_w *a)

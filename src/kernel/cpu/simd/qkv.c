@@ -20,11 +20,6 @@ typedef struct angles {
     float *cosines, *sines, *minus;
 } angles;
 
-static float *head_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
-{
-    return (float *)heads->p + b * heads->batch + t * heads->time + h * heads->head;
-}
-
 static void part_angles(const float *rope, int64_t pairs, float sign, angles *w)
 {
     for (int64_t i = 0; i < pairs; i++) {
@@ -37,12 +32,12 @@ static void part_angles(const float *rope, int64_t pairs, float sign, angles *w)
 static void turn(const float *x, float *y, const angles *w, int64_t pairs)
 {
     for (int64_t i = 0; i < pairs; i += LS_LANES) {
-        int64_t n = ls_min_i64(LS_LANES, pairs - i);
-        ls_v16 c = v_load_part(w->cosines + i, n, 0), s = v_load_part(w->sines + i, n, 0);
-        ls_v16 minus = v_load_part(w->minus + i, n, 0);
-        ls_v16 first = v_load_part(x + i, n, 0), second = v_load_part(x + pairs + i, n, 0);
-        v_store_part(y + i, n, v_fma(first, c, v_mul(second, minus)));
-        v_store_part(y + pairs + i, n, v_fma(second, c, v_mul(first, s)));
+        int64_t n = pairs - i;
+        ls_v16 c = v_load_most(w->cosines + i, n), s = v_load_most(w->sines + i, n);
+        ls_v16 minus = v_load_most(w->minus + i, n);
+        ls_v16 first = v_load_most(x + i, n), second = v_load_most(x + pairs + i, n);
+        v_store_most(y + i, n, v_fma(first, c, v_mul(second, minus)));
+        v_store_most(y + pairs + i, n, v_fma(second, c, v_mul(first, s)));
     }
 }
 
@@ -55,9 +50,9 @@ static void one_token(const job *j, int64_t b, int64_t t, angles *w)
     if (a->rope)
         part_angles(a->rope + t * pairs * 2, pairs, j->forward ? 1.0f : -1.0f, w);
     for (int64_t n = 0; n < heads; n++, row += a->D) {
-        float *head = n < a->H            ? head_at(&a->q, b, t, n)
-                      : n < a->H + a->Hkv ? head_at(&a->k, b, t, n - a->H)
-                                          : head_at(&a->v, b, t, n - a->H - a->Hkv);
+        float *head = n < a->H            ? ls_heads_at(&a->q, b, t, n)
+                      : n < a->H + a->Hkv ? ls_heads_at(&a->k, b, t, n - a->H)
+                                          : ls_heads_at(&a->v, b, t, n - a->H - a->Hkv);
         const float *from = j->forward ? row : head;
         float *to = j->forward ? head : row;
         if (a->rope && n < a->H + a->Hkv)

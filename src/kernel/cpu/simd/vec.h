@@ -17,12 +17,15 @@
 #define LS_ISA_JOIN(name, isa) LS_ISA_JOIN2(name, isa)
 #define LS_ISA_NAME(name) LS_ISA_JOIN(name, LS_ISA)
 
-/* The generic version is for machines without these instructions and for comparing bits: leaving the
- * decision to the compiler there keeps sanitizer builds from taking minutes per file. */
+/* The generic version is for machines without these instructions and for comparing bits: leaving
+ * the decision to the compiler there, and calling what has an exp inside, keeps sanitizer builds
+ * from taking minutes per file. */
 #if defined(__AVX512F__) || defined(__AVX2__)
 #define LS_INLINE static inline __attribute__((always_inline, unused))
+#define LS_HELPER LS_INLINE /* has an exp inside */
 #else
 #define LS_INLINE static inline __attribute__((unused))
+#define LS_HELPER static __attribute__((noinline, unused))
 #endif
 enum { LS_LANES = 16 };
 
@@ -286,6 +289,19 @@ LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
 
 #endif
 
+/* As many of sixteen elements as there are left; n may be larger, and is 16 nearly always. */
+LS_INLINE ls_v16 v_load_most(const float *p, int64_t n)
+{
+    return n >= LS_LANES ? v_load(p) : v_load_part(p, n, 0);
+}
+LS_INLINE void v_store_most(float *p, int64_t n, ls_v16 a)
+{
+    if (n >= LS_LANES)
+        v_store(p, a);
+    else
+        v_store_part(p, n, a);
+}
+
 /* The sum of all lanes: lane i + lane i+8, then +4, +2, +1. */
 LS_INLINE float v_sum(ls_v16 a)
 {
@@ -327,10 +343,29 @@ LS_INLINE ls_v16 v_exp(ls_v16 x)
     return v_mul(p, v_pow2(v_to_int(n)));
 }
 
-/* tanh(x) = 1 - 2 / (e^2x + 1): absolute error below 2e-7, which is what GELU needs. */
-LS_INLINE ls_v16 v_tanh(ls_v16 x)
+/* ln x for normal x > 0; NaN stays NaN. x = m 2^e with m in [sqrt(1/2), sqrt(2)], ln m =
+ * 2 atanh(s) with s = (m - 1) / (m + 1), |s| < 0.172: the odd series to s^9 is exact to float. */
+LS_INLINE ls_v16 v_log(ls_v16 x)
 {
-    ls_v16 e = v_exp(v_add(x, x));
+    float whole[16], parts[16];
 
-    return v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(e, v_set(1.0f))));
+    v_store(parts, x);
+    for (int i = 0; i < 16; i++) {
+        uint32_t bits;
+        memcpy(&bits, &parts[i], 4);
+        /* adding the distance from sqrt(1/2) to 1 carries into the exponent from sqrt(2) on */
+        int32_t e = (int32_t)((bits + 0x004afb0du) >> 23) - 127;
+        bits -= (uint32_t)e << 23;
+        memcpy(&parts[i], &bits, 4);
+        whole[i] = (float)e;
+    }
+    ls_v16 m = v_load(parts), e = v_load(whole), one = v_set(1.0f);
+    ls_v16 s = v_div(v_sub(m, one), v_add(m, one)), s2 = v_mul(s, s);
+    ls_v16 series = v_set(2.0f / 9);
+    series = v_fma(series, s2, v_set(2.0f / 7));
+    series = v_fma(series, s2, v_set(2.0f / 5));
+    series = v_fma(series, s2, v_set(2.0f / 3));
+    series = v_mul(v_mul(series, s2), s);
+    ls_v16 small = v_fma(e, v_set(-2.12194440e-4f), v_fma(v_set(2.0f), s, series));
+    return v_add(v_fma(e, v_set(0.693359375f), small), v_sub(x, x));
 }

@@ -1,5 +1,6 @@
-/* rows_basic.c -- the parts of rows that all versions share, the reference included. */
+/* rows_shared.c -- the parts of rows that all versions share, the reference included. */
 #include "kernel/cpu/rows_basic.h"
+#include "kernel/cpu/rows_linear.h"
 
 #include <math.h>
 
@@ -11,6 +12,20 @@ bool ls_embed_check_tokens(ls_stream *stream, const int32_t *tokens, int64_t M, 
         ls_fail(LS_EDATA,
                 "token %d at position %lld of the batch is outside the vocabulary of %lld",
                 tokens[i], (long long)i, (long long)V);
+        ls_err_hint("Build the data with the tokenizer that the model was made for.");
+        ls_stream_fail(stream);
+        return false;
+    }
+    return true;
+}
+
+bool ls_head_check_targets(ls_stream *stream, const ls_head *a)
+{
+    for (int64_t i = 0; i < a->M; i++) {
+        if (a->targets[i] >= -1 && a->targets[i] < a->V)
+            continue;
+        ls_fail(LS_EDATA, "target %d of row %lld is not in the vocabulary of %lld",
+                (int)a->targets[i], (long long)i, (long long)a->V);
         ls_err_hint("Build the data with the tokenizer that the model was made for.");
         ls_stream_fail(stream);
         return false;
