@@ -267,12 +267,12 @@ typedef struct ls_fill {
 
 /* norm2: partials[i] = sum of squares of block i of LS_NORM_BLOCK elements (the last may be short),
  * then result: the root of the sum over the perfect binary tree over blocks, the clip factor, and
- * the first block that is not finite (-1: none). */
+ * the first block whose sum of squares is not finite in fp32 (-1: none). */
 enum { LS_NORM_BLOCK = 16384 };
 typedef struct ls_norm_result {
     float norm;
     float factor;      /* what gradients are multiplied by: min(1, clip / norm), 1 when clip is 0 */
-    int64_t bad_block; /* first block with NaN or Inf, or -1 */
+    int64_t bad_block; /* first block with NaN, Inf or values beyond 1e19, or -1 */
 } ls_norm_result;
 typedef struct ls_norm2 {
     const float *x;
