@@ -29,6 +29,7 @@ enum {
     TRIES = 20,
     REPEATS = 50,
     SAMPLES = 24,
+    COMPARED_BYTES = 64 << 20, /* of each result, between two runs */
     WORKSPACE_BYTES = 64 << 20,
 };
 
@@ -84,7 +85,8 @@ static const variant variants[] = {
 
 enum { VARIANTS = sizeof(variants) / sizeof(variants[0]), RACERS = 16 };
 
-_Static_assert(VARIANTS <= RACERS && ALGOS <= RACERS, "race() holds events for these");
+_Static_assert((int)VARIANTS <= (int)RACERS && (int)ALGOS <= (int)RACERS,
+               "race() holds events for these");
 
 typedef struct bench {
     cublasLtHandle_t handle;
@@ -503,6 +505,29 @@ static double check(const call *c, const bench *b, const product *p, const varia
     return worst;
 }
 
+/* Whether two runs from the same state leave the same bits. */
+static bool repeats(const call *c, const bench *b, const product *p, const variant *v,
+                    const cublasLtMatmulHeuristicResult_t *h)
+{
+    extent e = extent_of(p, v->kind);
+    size_t bytes = (size_t)(e.rows * e.cols) * (v->fp32 ? 4 : 2);
+    char *copy = malloc(2 * (size_t)COMPARED_BYTES);
+    bool same = copy != NULL;
+
+    bytes = bytes < COMPARED_BYTES ? bytes : COMPARED_BYTES;
+    for (int i = 0; i < 2 && same; i++) {
+        prepare(b, p, v);
+        same = call_run(c, b, v, h) == CUBLAS_STATUS_SUCCESS;
+        cuda_check(cudaStreamSynchronize(b->stream), "run the product");
+        cuda_check(
+            cudaMemcpy(copy + i * (size_t)COMPARED_BYTES, b->d, bytes, cudaMemcpyDeviceToHost),
+            "copy out");
+    }
+    same = same && memcmp(copy, copy + (size_t)COMPARED_BYTES, bytes) == 0;
+    free(copy);
+    return same;
+}
+
 /* ---------------------------------------------------------------- main */
 
 /* A variant of a product with the fastest algorithm found for it. */
@@ -543,16 +568,18 @@ static void entry_print(entry *e, const bench *b, const product *p, const double
 {
     const cublasLtMatmulHeuristicResult_t *h = &e->algos[e->which];
     double err = check(&e->c, b, p, e->v, h);
+    bool same = repeats(&e->c, b, p, e->v, h);
     int32_t split = 0;
     size_t written;
 
     cublasLtMatmulAlgoConfigGetAttribute(&h->algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split,
                                          sizeof(split), &written);
     printf("%-14s %-32s %7.4f ms %4.0f TFLOP/s %+8.1f us to plain; first of heuristics %+5.1f %%, "
-           "choice %d of %d, split %d, workspace %zu MiB, error %.1e %s\n",
+           "choice %d of %d, split %d, workspace %zu MiB, error %.1e %s, same bits: %s\n",
            p->name, e->v->name, e->ms, 2e-9 * (double)p->M * (double)p->N * (double)p->K / e->ms,
            (e->ms - plain_ms[e->v->kind]) * 1e3, (e->first_ms / e->best_ms - 1.0) * 100.0, e->which,
-           e->found, split, h->workspaceSize >> 20, err, err < 2e-2 ? "right" : "WRONG");
+           e->found, split, h->workspaceSize >> 20, err, err < 2e-2 ? "right" : "WRONG",
+           same ? "yes" : "NO");
     fflush(stdout);
 }
 

@@ -225,7 +225,8 @@ static ls_cudesc build_delta(ls_cugraph *g, shape s, ls_cudesc dout)
         ls_cugraph_map(g, CUDNN_POINTWISE_MUL, dout, o, ls_cugraph_dense(s.B, s.H, s.T, s.D));
 
     ls_cugraph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, prod, sum);
-    /* a product with one: the place of the dropout factor in the pattern, which must be filled */
+    /* A product with one: the place of the dropout factor in the pattern. Without it the plan is
+     * accepted all the same and delta is never written. */
     ls_cugraph_apply(g, CUDNN_POINTWISE_MUL, sum, ls_cugraph_scalar(g, ID_ONE), delta);
     return delta;
 }
@@ -793,6 +794,9 @@ static void *run_job(void *arg)
     ls_cugraph_init(&g, handle);
     j->loaded = j->ok = ls_cugraph_load(&g, path, &p);
     if (!j->loaded) {
+        /* a plan of another cuDNN or card leaves a failed graph behind */
+        ls_cugraph_release(&g);
+        ls_cugraph_init(&g, handle);
         build(&g, j->s, j->kind);
         j->ok = ls_cugraph_plans(&g, 1, &p) == 1;
     }
