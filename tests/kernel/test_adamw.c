@@ -141,3 +141,31 @@ LS_TEST(adamw_touches_nothing_when_it_must_not)
         ls_check_end(&c);
     }
 }
+
+/* A moment that only shrinks ends at zero, not among the denormal numbers that slow a CPU down. */
+LS_TEST(adamw_leaves_no_denormal_first_moment)
+{
+    enum { N = 21 };
+    ls_kernels list[LS_CHECK_TABLES];
+    int count = ls_check_tables(list);
+
+    for (int k = 0; k < count; k++) {
+        ls_check c;
+        ls_check_begin(&c, 1);
+        ls_adamw a = make(&c, N, 1);
+        prepare(&a, N, 1);
+        memset((float *)(uintptr_t)a.grad, 0, N * sizeof *a.grad);
+        for (int i = 0; i < N; i++) {
+            a.m[i] = i % 2 ? -1e-41f : 1e-36f;
+            a.v[i] = 1e-8f;
+        }
+        list[k].adamw(c.stream, &a);
+        for (int i = 0; i < N; i++)
+            LS_CHECK(i % 2 ? a.m[i] == 0 : a.m[i] == 0.9f * 1e-36f);
+        for (int step = 0; step < 100; step++)
+            list[k].adamw(c.stream, &a);
+        for (int i = 0; i < N; i++)
+            LS_CHECK(a.m[i] == 0);
+        ls_check_end(&c);
+    }
+}

@@ -31,12 +31,22 @@ LS_INLINE rule make_rule(const ls_adamw *a, const ls_adamw_span *span)
                   .minus_lr = v_set(-(s->lr * span->rate))};
 }
 
+/* x, or 0 where |x| < 2^-123. Without gradients m shrinks by beta1 a step and within a thousand
+ * steps falls among the denormal numbers, where it stays for good: the least of them times 0.9 is
+ * itself. The row is then 16 times slower, measured, for values that move no weight. */
+LS_INLINE ls_v16 without_dust(ls_v16 x)
+{
+    ls_v16 size = v_max(x, v_sub(v_set(0), x));
+
+    return v_mul(x, v_min(v_set(1), v_round(v_mul(size, v_set(0x1p122f)))));
+}
+
 /* New w; m and v are updated in place. */
 LS_INLINE ls_v16 update(const rule *r, ls_v16 w, ls_v16 grad, ls_v16 *m, ls_v16 *v)
 {
     ls_v16 g = v_mul(grad, r->factor);
 
-    *m = v_fma(r->beta1, *m, v_mul(r->rest1, g));
+    *m = without_dust(v_fma(r->beta1, *m, v_mul(r->rest1, g)));
     *v = v_fma(r->beta2, *v, v_mul(v_mul(r->rest2, g), g));
     ls_v16 step = v_div(v_mul(*m, r->unbias1), v_fma(v_sqrt(*v), r->unbias2, r->eps));
     return v_fma(r->minus_lr, v_fma(r->decay, w, step), w);
