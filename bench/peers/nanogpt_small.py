@@ -5,7 +5,7 @@ Windows are drawn at random as nanoGPT draws them; validation loss is the mean o
 import math, os, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
 
-L, C, H, T, B, V, STEPS = 4, 128, 4, 64, 12, 256, 2000
+L, C, H, T, B, V, STEPS, LR = 4, 128, 4, 64, 12, 256, 2000, 2e-3
 torch.set_num_threads(len(os.sched_getaffinity(0)))
 torch.manual_seed(int(sys.argv[2]))
 data = torch.tensor(list(open(sys.argv[1], "rb").read()))
@@ -50,12 +50,12 @@ class GPT(nn.Module):
 model = GPT()
 groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
           {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
-opt = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99))
+opt = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.99))
 began, times = time.perf_counter(), []
 for step in range(STEPS):
     t0 = time.perf_counter()
-    lr = 1e-3 * (step + 1) / 100 if step < 100 else \
-        1e-4 + 0.5 * 9e-4 * (1 + math.cos(math.pi * (step - 100) / (STEPS - 101)))
+    lr = LR * (step + 1) / 100 if step < 100 else \
+        LR / 10 + 0.45 * LR * (1 + math.cos(math.pi * (step - 100) / (STEPS - 101)))
     for g in opt.param_groups:
         g["lr"] = lr
     at = torch.randint(len(train) - T - 1, (B,))
