@@ -34,6 +34,7 @@ typedef struct loop {
     ls_clock clock;
     int64_t begun_ns;      /* when training began */
     int64_t steps_here;    /* done by this process */
+    int64_t skipped;       /* of those, not finite */
     double first_step_s;   /* from the start of the process to the first finished step */
     double speeds[SPEEDS]; /* tokens/s of steps after the first ten, thinned out when full */
     int n_speeds, stride;
@@ -185,7 +186,7 @@ static ls_status handle_nonfinite(loop *l)
 {
     ls_session *s = &l->s;
     int64_t number = s->step_number + 1; /* as the step's own event will call it */
-    ls_status st = ls_step_blame(s->step, number);
+    ls_status st = ls_step_blame(s->step, s->step_number);
 
     if (s->run->train.nonfinite == LS_NONFINITE_STOP || st != LS_ENUMERIC)
         return st;
@@ -194,7 +195,11 @@ static ls_status handle_nonfinite(loop *l)
                                                 .kind = "nonfinite",
                                                 .action = "update skipped",
                                                 .text = ls_err_last()->text}});
-    ls_log(LS_LOG_WARN, "%s; its update is skipped", ls_err_last()->text);
+    /* Once weights are broken every step is: tell the 1st, 2nd, 4th, 8th ... of them. */
+    l->skipped++;
+    if ((l->skipped & (l->skipped - 1)) == 0)
+        ls_log(LS_LOG_WARN, "%s; its update is skipped (%lld so far)", ls_err_last()->text,
+               (long long)l->skipped);
     ls_err_clear();
     return LS_OK;
 }

@@ -25,6 +25,7 @@ static ls_status open_folder(ls_session *s)
     char path[PATH_MAX];
     ls_status st = LS_OK;
 
+    s->made_folder = !ls_file_exists(out);
     LS_TRY(st, ls_file_make_dirs(out), out_label);
     snprintf(path, sizeof path, "%s/run.lock", out);
     st = ls_file_lock(path, &s->lock_fd);
@@ -35,16 +36,34 @@ static ls_status open_folder(ls_session *s)
     }
     if (st != LS_OK)
         goto out_label;
-    snprintf(path, sizeof path, "%s/events.jsonl", out);
-    s->events_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (s->events_fd < 0) {
-        st = ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
-        goto out_label;
-    }
     ls_explain_yaml(s->run, &s->config);
     LS_TRY(st, ls_str_status(&s->config), out_label);
 out_label:
     return st;
+}
+
+static ls_status open_events(ls_session *s)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/events.jsonl", s->run->out);
+    s->events_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    return s->events_fd < 0 ? ls_fail_sys(LS_EIO, "cannot write \"%s\"", path) : LS_OK;
+}
+
+/* A run that could not be opened takes its folder away again, unless something of value is in it:
+ * rmdir leaves folders that are not empty, such as encoded text. */
+static void remove_folder(const ls_session *s)
+{
+    static const char *const leftovers[] = {"data", "checkpoints/lock", "checkpoints/objects",
+                                            "checkpoints", "run.lock"};
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < LS_COUNT(leftovers); i++) {
+        snprintf(path, sizeof path, "%s/%s", s->run->out, leftovers[i]);
+        (void)remove(path);
+    }
+    (void)rmdir(s->run->out);
 }
 
 static const char *isa_name(ls_isa isa)
@@ -224,9 +243,12 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
         LS_TRY(st, start_weights(s), out);
     ls_loader_args loader = loader_args(s);
     LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
+    LS_TRY(st, open_events(s), out);
     emit_start(s);
 out:
     ls_err_done();
+    if (st != LS_OK && s->made_folder && s->lock_fd >= 0)
+        remove_folder(s);
     if (st != LS_OK)
         ls_session_close(s);
     return st;

@@ -29,6 +29,7 @@ typedef struct ls_session {
     ls_session_args args;
     const ls_run *run;
     int lock_fd;
+    bool made_folder; /* the run folder was not there before */
     ls_device *device;
     ls_stream *stream;
     const ls_kernels *kernels;

@@ -349,7 +349,7 @@ static ls_status accuse(ls_step *s, const char *what, const char *name, const fl
 
     if (st == LS_OK && index >= 0)
         st = ls_fail(LS_ENUMERIC, "the %s of \"%s\" holds %s at element %lld in step %lld", what,
-                     name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number);
+                     name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number + 1);
     return st;
 }
 
@@ -393,7 +393,7 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
                     model->params[i].count, number);
     if (st == LS_OK)
         st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
-                     (long long)number);
+                     (long long)number + 1);
     if (st == LS_ENUMERIC)
         ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such "
                     "steps.");

@@ -41,8 +41,9 @@ void ls_step_close(ls_step *step); /* NULL is allowed */
 ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number, double lr,
                       ls_clock *clock, ls_step_result *result_out);
 
-/* After a step that was not finite: which tensor was the first to hold NaN or Inf, as an error
- * (LS_ENUMERIC) that names it. number is the step's for people, from 1. */
+/* After step `number` (from 0, as it was run) was not finite: where NaN or Inf first appeared (a
+ * weight, an output of the forward pass, a gradient), as an error (LS_ENUMERIC) that names it. The
+ * message counts steps from 1, as events do. */
 ls_status ls_step_blame(ls_step *step, int64_t number);
 
 /* Add the token losses of `sequences` windows (host memory, [sequences, T]) to *sum, one sequence

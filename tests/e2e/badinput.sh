@@ -28,9 +28,11 @@ nothing_made
 : >empty.txt
 run 4 "$LINESHAFT" train run.yaml --set data.text=empty.txt --set out=o1
 says "empty.txt"
+[ ! -e o1 ] || fail "a refused run left $(find o1)"
 printf 'too short' >short.txt
 run 4 "$LINESHAFT" train run.yaml --set data.text=short.txt --set out=o2
 says "context"
+[ ! -e o2/events.jsonl ] || fail "a refused run left $(find o2)"
 printf 'good text and then \377\376 bad bytes, again and again\n' >utf8.txt
 for _ in 1 2 3 4 5 6 7 8; do cat utf8.txt utf8.txt >more.txt && cp more.txt utf8.txt; done
 run 4 "$LINESHAFT" train run.yaml --set data.text=utf8.txt --set out=o3
