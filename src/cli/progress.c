@@ -15,7 +15,7 @@ enum { BAR_LONG = 24, BAR_SHORT = 10, EDGE = 4, DRAW_MS = 100, LINE_S = 5, LINE_
 
 void ls_progress_init(ls_progress *progress, const ls_args *args)
 {
-    *progress = (ls_progress){.quiet = ls_args_has(args, "quiet"), .val_loss = NAN};
+    *progress = (ls_progress){.quiet = ls_args_has(args, "quiet"), .val_loss = (double)NAN};
     ls_term_init(&progress->term, STDOUT_FILENO, args);
 }
 

@@ -90,7 +90,7 @@ ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab)
         .C = run->model.width,
         .H = run->model.heads,
         .D = run->model.width / run->model.heads,
-        .F = run->model.mlp == LS_RUN_AUTO ? 4 * run->model.width : run->model.mlp,
+        .F = run->model.mlp,
         .eps = 1e-5f,
         .dropout = (float)run->model.dropout,
         .init_std = (float)run->model.init_std,

@@ -1,26 +1,13 @@
 /* calls.c -- leaves into calls. */
 #include "plan/calls.h"
 
-/* The largest power of two of leaves that keeps a call small, or all leaves when they fit. */
-static int64_t auto_group(const ls_run *run, int64_t leaves)
-{
-    int64_t tokens = run->batch.leaf * run->model.context, group = 1;
-
-    if (leaves * tokens <= LS_CALLS_AUTO_TOKENS)
-        return leaves;
-    while (group * 2 <= leaves && group * 2 * tokens <= LS_CALLS_AUTO_TOKENS)
-        group *= 2;
-    return group;
-}
-
 void ls_calls_plan(const ls_run *run, ls_calls *calls_out)
 {
     ls_calls c = {.sequences = run->batch.sequences, .leaf = run->batch.leaf};
 
     c.ordered = run->train.reduce == LS_REDUCE_ORDERED;
     c.leaves = c.sequences / c.leaf;
-    c.group = run->batch.group == LS_RUN_AUTO ? auto_group(run, c.leaves)
-                                              : ls_min_i64(run->batch.group, c.leaves);
+    c.group = ls_min_i64(run->batch.group, c.leaves);
     c.calls = (c.leaves + c.group - 1) / c.group;
     c.buffers = 1;
     if (c.ordered)

@@ -16,9 +16,7 @@ typedef struct ls_calls {
     bool ordered;
 } ls_calls;
 
-/* Tokens of a call that `batch.group: auto` aims at. */
-enum { LS_CALLS_AUTO_TOKENS = 4096 };
-
+/* run is loaded: leaf and group are numbers, never auto. */
 void ls_calls_plan(const ls_run *run, ls_calls *calls_out);
 
 /* First leaf and number of leaves of call i. */

@@ -301,7 +301,7 @@ static void tell_step(loop *l, const ls_step_result *r)
 
 static ls_status train(loop *l)
 {
-    ls_step_result r = {.loss = NAN};
+    ls_step_result r = {.loss = (double)NAN};
     ls_status st = LS_OK;
 
     l->stopped_by = reason_to_stop(l);

@@ -13,8 +13,7 @@ double ls_schedule_lr(const ls_run *run, int64_t step, int64_t total)
     if (total <= 0 || run->train.schedule == LS_SCHEDULE_CONSTANT)
         return lr;
     if (run->train.schedule == LS_SCHEDULE_WSD) {
-        int64_t decay = run->train.decay == LS_RUN_AUTO ? total / 5 : run->train.decay;
-        begin = ls_max_i64(warmup, total - decay);
+        begin = ls_max_i64(warmup, total - run->train.decay);
         if (step < begin)
             return lr;
     }

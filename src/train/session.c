@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "config/check.h"
 #include "config/explain.h"
 #include "config/runfile.h"
 #include "train/save.h"
@@ -173,16 +174,6 @@ static ls_status start_weights(ls_session *s)
     return st;
 }
 
-static int64_t planned_steps(const ls_run *run)
-{
-    int64_t per_step = run->batch.sequences * run->model.context;
-    int64_t by_tokens = (run->train.tokens + per_step - 1) / per_step;
-
-    if (run->train.steps == 0 || by_tokens == 0)
-        return ls_max_i64(run->train.steps, by_tokens);
-    return ls_min_i64(run->train.steps, by_tokens);
-}
-
 static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
@@ -225,13 +216,13 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
                       .events_fd = -1,
                       .saved_step = -1,
                       .writing_step = -1,
-                      .loss = NAN,
-                      .val_loss = NAN};
+                      .loss = (double)NAN,
+                      .val_loss = (double)NAN};
     ls_str_init(&s->config);
     ls_str_init(&s->line);
     ls_err_doing("preparing run \"%s\"", s->run->name);
     s->tokens_per_step = s->run->batch.sequences * s->run->model.context;
-    s->total_steps = planned_steps(s->run);
+    s->total_steps = ls_check_horizon(s->run);
     LS_TRY(st, open_settings(s), out);
     LS_TRY(st, open_folder(s), out);
     LS_TRY(st, open_device(s), out);

@@ -55,7 +55,7 @@ LS_TEST(progress_line_without_an_end_and_with_a_wild_loss)
     ls_str_init(&line);
     e.total_steps = 0; /* ends by time: nothing to draw a bar of, no time to go */
     e.loss = 129776928.375;
-    p.val_loss = NAN;
+    p.val_loss = (double)NAN;
     LS_CHECK_STR(line_of(&p, &e, 76, &line),
                  "step 260  loss 1.3e+08  20.5k tok/s  forward 32% backward 66% optimizer 2%");
     ls_str_release(&line);

@@ -12,7 +12,7 @@ LS_TEST(model_gpt2_has_its_published_size)
     run.model.width = 768;
     run.model.heads = 12;
     run.model.context = 1024;
-    run.model.mlp = LS_RUN_AUTO;
+    run.model.mlp = 3072;
     LS_CHECK_OK(ls_model_init(&model, &run, 50257));
     LS_CHECK_EQ(model.elements, 124439808);
     LS_CHECK_EQ(model.n_params, 12 * 12 + 4);

@@ -39,11 +39,3 @@ LS_TEST(calls_need_log2_buffers_in_ordered_mode_only)
     LS_CHECK_EQ(plan(8, 1, 8, 64, LS_REDUCE_ORDERED).buffers, 1);
     LS_CHECK_EQ(plan(8, 1, 1, 64, LS_REDUCE_FAST).buffers, 1);
 }
-
-LS_TEST(calls_auto_group_is_a_subtree_or_everything)
-{
-    LS_CHECK_EQ(plan(12, 2, LS_RUN_AUTO, 64, LS_REDUCE_ORDERED).group, 6);
-    ls_calls c = plan(48, 2, LS_RUN_AUTO, 256, LS_REDUCE_ORDERED);
-    LS_CHECK_EQ(c.group, 8);
-    LS_CHECK_EQ(plan(12, 4, LS_RUN_AUTO, 8192, LS_REDUCE_ORDERED).group, 1);
-}
