@@ -58,7 +58,7 @@ typedef struct ls_event_checkpoint {
 
 typedef struct ls_event_incident {
     int64_t step;
-    const char *kind;   /* "nonfinite", "checkpoint" */
+    const char *kind;   /* "nonfinite", "checkpoint", "resume" */
     const char *action; /* what was done about it */
     const char *text;
 } ls_event_incident;

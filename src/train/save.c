@@ -138,6 +138,20 @@ static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
     return st;
 }
 
+/* The newest step that has a manifest at all, damaged or not; -1: none. */
+static ls_status newest_step(const ls_ckpt_store *store, int64_t *step_out)
+{
+    int64_t *steps;
+    int n;
+    ls_status st = ls_ckpt_steps(store, &steps, &n);
+
+    if (st != LS_OK)
+        return st;
+    *step_out = n ? steps[n - 1] : -1;
+    ls_mem_free(steps);
+    return LS_OK;
+}
+
 ls_status ls_save_resume(ls_session *session)
 {
     ls_session *s = session;
@@ -163,6 +177,7 @@ ls_status ls_save_resume(ls_session *session)
                      (long long)(info.step * s->run->batch.sequences));
         goto out;
     }
+    LS_TRY(st, newest_step(s->store, &s->newest_step), out);
     s->step_number = info.step;
     s->saved_step = info.step;
     s->loss = info.loss;

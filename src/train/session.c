@@ -205,6 +205,24 @@ static void emit_start(ls_session *s)
                                              .ledger = &s->ledger}});
 }
 
+/* Falling back to an older checkpoint costs work: programs that watch must hear of it too. */
+static void emit_fallback(ls_session *s)
+{
+    char text[160];
+
+    if (s->newest_step <= s->step_number)
+        return;
+    snprintf(text, sizeof text,
+             "the checkpoint of step %lld is damaged: %lld steps are done again from step %lld",
+             (long long)s->newest_step, (long long)(s->newest_step - s->step_number),
+             (long long)s->step_number);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = s->step_number,
+                                                .kind = "resume",
+                                                .action = "an older checkpoint was used",
+                                                .text = text}});
+}
+
 ls_status ls_session_open(ls_session *session, const ls_session_args *args)
 {
     ls_session *s = session;
@@ -214,6 +232,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
                       .run = args->run,
                       .lock_fd = -1,
                       .events_fd = -1,
+                      .newest_step = -1,
                       .saved_step = -1,
                       .writing_step = -1,
                       .loss = (double)NAN,
@@ -236,6 +255,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
     LS_TRY(st, open_events(s), out);
     emit_start(s);
+    emit_fallback(s);
 out:
     ls_err_done();
     if (st != LS_OK && s->made_folder && s->lock_fd >= 0)

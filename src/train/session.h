@@ -53,8 +53,9 @@ typedef struct ls_session {
     ls_ckpt_tensor *shadows;     /* the same rows, pointing at the snapshot, owned */
     ls_str config;               /* the resolved run file */
     char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */
-    int64_t saved_step;          /* newest step known to be saved, -1: none */
-    int64_t writing_step;        /* what the writer is at, -1: nothing */
+    int64_t newest_step;  /* that had a manifest when resuming; above step_number: damaged ones */
+    int64_t saved_step;   /* newest step known to be saved, -1: none */
+    int64_t writing_step; /* what the writer is at, -1: nothing */
 
     int events_fd;   /* events.jsonl */
     bool events_bad; /* it could not be written; said once */

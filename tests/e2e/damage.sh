@@ -20,6 +20,7 @@ run 4 "$LINESHAFT" ckpt verify runs/small
 run 0 "$LINESHAFT" train run.yaml --json
 says "damaged"
 [ "$(field start first_step)" -lt 40 ] || fail "a damaged checkpoint was loaded"
+[ "$(field incident kind)" = resume ] || fail "no incident tells of the older checkpoint"
 [ "$(field summary weights_hash)" = "$want_hash" ] || fail "weights differ after falling back"
 
 # Damaged weights: generate, too, takes the newest that verifies. (All of the newest's own objects.)
