@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 seconds=${FUZZ_SECONDS:-60} # also when it is set but empty
 cores=$(nproc)
-work=$root/build/fuzz/work
+work=$root/build/fuzz/runs
 if [ $# = 0 ]; then
     echo "fuzz: no targets in tests/fuzz"
     exit 0
@@ -43,7 +43,7 @@ report() { # report NAME
     fi
     bad=1
     tail -n 40 "$work/$1.log"
-    echo "  FAILED $1 (exit $rc); the whole log: build/fuzz/work/$1.log"
+    echo "  FAILED $1 (exit $rc); the whole log: build/fuzz/runs/$1.log"
     echo "         again with the input named above: build/fuzz/$1 INPUT"
 }
 
