@@ -22,6 +22,13 @@ static void on_stop(int number)
         stop_note = NULL; /* nobody reads it */
 }
 
+/* `train --json | head`: nobody listens any more, so stop, but not without saving. */
+static void on_reader_gone(int number)
+{
+    (void)number;
+    stop_asked = 1;
+}
+
 static void choose_stop_note(const ls_args *args)
 {
     ls_term term;
@@ -64,7 +71,7 @@ static ls_status run_train(const ls_args *args)
     choose_stop_note(args);
     signal(SIGINT, on_stop);
     signal(SIGTERM, on_stop);
-    signal(SIGPIPE, SIG_IGN); /* a reader that went away must not cost the run its last save */
+    signal(SIGPIPE, on_reader_gone);
     st = ls_loop_run(&(ls_session_args){.run = &run,
                                         .fresh = ls_args_has(args, "fresh"),
                                         .sink = json ? print_json : ls_progress_event,

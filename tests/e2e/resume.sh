@@ -44,6 +44,11 @@ awk -v s="$start" '$1 > s' want >tail-want
 cmp tail-want got || fail "losses differ after kill -9"
 [ "$(field summary weights_hash)" = "$want_hash" ] || fail "weights differ after kill -9"
 
+# A reader that goes away stops the run, saved.
+"$LINESHAFT" train run.yaml --json --set out=pipe --set train.steps=100000 2>err | head -n 5 >/dev/null
+grep -q "is saved in" err || fail "a run whose reader went away did not say that it was saved"
+run 0 "$LINESHAFT" ckpt verify pipe
+
 # Another batch is another run: refused, with the difference, and nothing is lost.
 run 2 "$LINESHAFT" train run.yaml --set out=straight --set batch.sequences=8
 says "batch.sequences"
