@@ -1,11 +1,11 @@
-"""nanogpt_small.py TEXT SEED -- the small task in PyTorch: the model and settings of bench/nanogpt_small.yaml.
+"""nanogpt_small.py TEXT SEED LR -- the small task in PyTorch: the model and settings of bench/nanogpt_small.yaml.
 
 Windows are drawn at random as nanoGPT draws them; validation loss is the mean over the whole last tenth.
 """
 import math, os, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
 
-L, C, H, T, B, V, STEPS, LR = 4, 128, 4, 64, 12, 256, 2000, 2e-3
+L, C, H, T, B, V, STEPS, LR = 4, 128, 4, 64, 12, 256, 2000, float(sys.argv[3])
 torch.set_num_threads(len(os.sched_getaffinity(0)))
 torch.manual_seed(int(sys.argv[2]))
 data = torch.tensor(list(open(sys.argv[1], "rb").read()))
