@@ -276,6 +276,44 @@ LS_TEST(hostile_headers_are_refused)
     ls_str_release(&bytes);
 }
 
+/* More than 2^32 tokens, in a sparse file: a small shard's header with a larger count, two tokens
+ * on both sides of the border, and the document index behind them. */
+LS_TEST(shard_of_more_than_2_to_32_tokens_is_read)
+{
+    ls_tokenizer tok = fake(256);
+    const uint64_t tokens = (UINT64_C(1) << 32) + 1000, border = UINT64_C(1) << 32;
+    const uint64_t starts[1] = {0};
+    ls_shard_header h;
+    ls_shard shard;
+    ls_str bytes;
+    int32_t ids[3];
+
+    ls_str_init(&bytes);
+    LS_CHECK_OK(write_small("small.lst", &tok));
+    LS_CHECK_OK(ls_file_read("small.lst", LS_MIB, &bytes));
+    memcpy(&h, bytes.p, sizeof h);
+    ls_str_release(&bytes);
+    h.tokens = tokens;
+    h.documents = 1;
+    h.starts_at = ls_shard_starts_at(tokens, 1);
+    h.crc = ls_hash_crc32c(0, &h, offsetof(ls_shard_header, crc));
+    FILE *f = fopen("large.lst", "wb");
+    LS_CHECK(f && fwrite(&h, sizeof h, 1, f) == 1);
+    LS_CHECK(fseeko(f, (off_t)(LS_SHARD_HEADER + border - 1), SEEK_SET) == 0);
+    LS_CHECK(fwrite("\7\11", 1, 2, f) == 2);
+    LS_CHECK(fseeko(f, (off_t)h.starts_at, SEEK_SET) == 0);
+    LS_CHECK(fwrite(starts, sizeof starts, 1, f) == 1 && fclose(f) == 0);
+
+    LS_CHECK_OK(ls_shard_open(&shard, "large.lst"));
+    LS_CHECK_EQ(shard.tokens, tokens);
+    LS_CHECK_OK(ls_shard_read(&shard, (int64_t)border - 1, 3, ids));
+    LS_CHECK_EQ(ids[0], 7);
+    LS_CHECK_EQ(ids[1], 9);
+    LS_CHECK_EQ(ids[2], 0);
+    LS_CHECK_OK(ls_shard_read(&shard, (int64_t)tokens - 1, 1, ids));
+    ls_shard_close(&shard);
+}
+
 LS_TEST(other_files_and_tokenizers_are_refused)
 {
     ls_tokenizer one = fake(256), other = fake(300);
