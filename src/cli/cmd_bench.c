@@ -81,6 +81,9 @@ static void cost_of(ls_row row, const dims *d, double *flops_out, double *bytes_
     case LS_ROW_ADD:
         bytes = 4 * 3 * n;
         break;
+    case LS_ROW_SCALE:
+        bytes = 4 * 2 * n;
+        break;
     case LS_ROW_CAST: /* fp32 to bf16 */
         bytes = (4 + 2) * n;
         break;
@@ -123,6 +126,7 @@ typedef struct bench {
         ls_head head;
         ls_sum sum;
         ls_add add;
+        ls_scale scale;
         ls_cast cast;
         ls_fill fill;
         ls_norm2 norm2;
@@ -415,6 +419,11 @@ static void prepare_add(bench *b)
     b->args.add = (ls_add){.a = sum, .b = floats(b, b->d->n), .out = sum, .n = b->d->n};
 }
 
+static void prepare_scale(bench *b)
+{
+    b->args.scale = (ls_scale){.x = floats(b, b->d->n), .value = 1, .n = b->d->n};
+}
+
 static void prepare_cast(bench *b)
 {
     b->args.cast = (ls_cast){.from_type = LS_F32,
@@ -480,6 +489,7 @@ RUN(embed_bwd, embed_bwd)
 RUN(head, head)
 RUN(sum, sum)
 RUN(add, add)
+RUN(scale, scale)
 RUN(cast, cast)
 RUN(fill, fill)
 RUN(norm2, norm2)
@@ -505,6 +515,7 @@ static const struct {
     [LS_ROW_HEAD] = {prepare_head, run_head},
     [LS_ROW_SUM] = {prepare_sum, run_sum},
     [LS_ROW_ADD] = {prepare_add, run_add},
+    [LS_ROW_SCALE] = {prepare_scale, run_scale},
     [LS_ROW_CAST] = {prepare_cast, run_cast},
     [LS_ROW_FILL] = {prepare_fill, run_fill},
     [LS_ROW_NORM2] = {prepare_norm2, run_norm2},

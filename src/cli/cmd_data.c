@@ -337,7 +337,7 @@ static ls_status run_encode(const ls_args *args)
     ls_str_init(&out);
     LS_TRY(st, ls_tokenizer_open(&tok, tokenizer_name(args)), out);
     LS_TRY(st, read_input(args, &text), out);
-    LS_TRY(st, ls_tokenizer_encode(tok, text.p, text.len, &tokens), out);
+    LS_TRY(st, ls_tokenizer_encode(tok, text.p, text.len, LS_ENCODE_SPECIAL, &tokens), out);
     for (int64_t i = 0; i < tokens.count; i++) {
         ls_str_printf(&out, "%d\n", (int)tokens.ids[i]);
         LS_TRY(st, emit_some(&out), out);

@@ -151,7 +151,8 @@ static ls_status speak(speaker *s, const char *prompt, int64_t count, const ls_s
     ls_tokens_init(&ids);
     ls_str_init(&text);
     ls_tokenizer_stream_begin(&stream, s->tokenizer);
-    LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), &ids), out);
+    LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), LS_ENCODE_TEMPLATE, &ids),
+           out);
     LS_TRY(st, ls_tokens_reserve(&ids, count + 1), out);
     int64_t n = ids.count;
     if (n == 0) /* no prompt: begin as after the end of a document */

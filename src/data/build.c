@@ -19,7 +19,9 @@ static ls_status copy_file(ls_shard_writer *writer, const ls_corpus_build_args *
             ls_shard_begin_document(writer);
         ls_shard_note_text(writer, piece.bytes, piece.len);
         ls_tokens_clear(tokens);
-        LS_TRY(st, ls_tokenizer_encode(args->tok, piece.bytes, piece.len, tokens), out);
+        LS_TRY(st,
+               ls_tokenizer_encode(args->tok, piece.bytes, piece.len, LS_ENCODE_SPECIAL, tokens),
+               out);
         LS_TRY(st, ls_shard_append(writer, tokens->ids, tokens->count), out);
         *bytes += (int64_t)piece.len;
         if (args->progress)

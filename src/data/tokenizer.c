@@ -59,6 +59,7 @@ ls_status ls_tokenizer_open(ls_tokenizer **out, const char *name)
     if (!tok)
         return LS_ENOMEM;
     tok->kind = kind;
+    tok->bos = tok->eos = -1;
     LS_TRY(st, kind->open(tok, name), out);
     *out = tok;
 out:
@@ -96,10 +97,40 @@ int32_t ls_tokenizer_separator(const ls_tokenizer *tok)
     return tok->separator;
 }
 
-ls_status ls_tokenizer_encode(const ls_tokenizer *tok, const void *bytes, size_t len,
+int32_t ls_tokenizer_bos(const ls_tokenizer *tok)
+{
+    return tok->bos;
+}
+
+int32_t ls_tokenizer_eos(const ls_tokenizer *tok)
+{
+    return tok->eos;
+}
+
+int32_t ls_tokenizer_find(const ls_tokenizer *tok, const char *token)
+{
+    return tok->kind->find ? tok->kind->find(tok, token) : -1;
+}
+
+bool ls_tokenizer_is_special(const ls_tokenizer *tok, int32_t id)
+{
+    return tok->kind->is_special && tok->kind->is_special(tok, id);
+}
+
+const char *ls_tokenizer_chat_template(const ls_tokenizer *tok)
+{
+    return tok->chat_template;
+}
+
+ls_status ls_tokenizer_encode(const ls_tokenizer *tok, const void *bytes, size_t len, unsigned how,
                               ls_tokens *out)
 {
-    return tok->kind->encode(tok, bytes, len, out);
+    return tok->kind->encode(tok, bytes, len, how, out);
+}
+
+size_t ls_tokenizer_cut(const ls_tokenizer *tok, const void *bytes, size_t len)
+{
+    return tok->kind->cut ? tok->kind->cut(tok, bytes, len) : len;
 }
 
 /* The bytes of id, or LS_EDATA. */

@@ -2,8 +2,8 @@
  *
  * A tokenizer is opened by name and is read-only afterwards, so threads may share it. Its hash
  * names what it does (kind, vocabulary, rules), and goes into every shard: tokens made by one
- * tokenizer are never read with another. "bytes" is the one kind so far: id = byte, 256 of them,
- * any text. */
+ * tokenizer are never read with another. "bytes": id = byte, 256 of them, any text. Any other name
+ * is a folder with a tokenizer.json (or that file), as Hugging Face models have. */
 #pragma once
 #include "base/hash.h"
 #include "base/str.h"
@@ -24,7 +24,7 @@ void ls_tokens_clear(ls_tokens *tokens);
 /* Room for more ids after those that are there. */
 ls_status ls_tokens_reserve(ls_tokens *tokens, int64_t more);
 
-/* LS_EUSAGE: no tokenizer of that name. */
+/* LS_EUSAGE: no tokenizer of that name. LS_EDATA: its files are not what they should be. */
 ls_status ls_tokenizer_open(ls_tokenizer **out, const char *name);
 void ls_tokenizer_free(ls_tokenizer *tok); /* NULL is allowed */
 
@@ -32,10 +32,29 @@ const char *ls_tokenizer_name(const ls_tokenizer *tok);
 int32_t ls_tokenizer_vocab(const ls_tokenizer *tok); /* ids are 0 .. vocab-1 */
 ls_hash ls_tokenizer_hash(const ls_tokenizer *tok);
 int32_t ls_tokenizer_separator(const ls_tokenizer *tok); /* the id put between documents */
+/* The token that a text begins with, or the one that a model ends with; -1: none. */
+int32_t ls_tokenizer_bos(const ls_tokenizer *tok);
+int32_t ls_tokenizer_eos(const ls_tokenizer *tok);
+/* The id of a token by its text ("<|im_end|>"), added tokens included; -1: none. */
+int32_t ls_tokenizer_find(const ls_tokenizer *tok, const char *token);
+/* Whether an id is a special token: control, not text. */
+bool ls_tokenizer_is_special(const ls_tokenizer *tok, int32_t id);
+/* The chat template that came with the tokenizer (Jinja), or NULL. */
+const char *ls_tokenizer_chat_template(const ls_tokenizer *tok);
+
+/* What encoding does beyond plain text. */
+enum {
+    LS_ENCODE_SPECIAL = 1, /* special tokens written in the text become their ids */
+    LS_ENCODE_TEMPLATE = 2 /* add what the tokenizer adds to a whole text, such as <s> in front */
+};
 
 /* Append the ids of len bytes. */
-ls_status ls_tokenizer_encode(const ls_tokenizer *tok, const void *bytes, size_t len,
+ls_status ls_tokenizer_encode(const ls_tokenizer *tok, const void *bytes, size_t len, unsigned how,
                               ls_tokens *out);
+
+/* How many of the len bytes, from the start, can be encoded on their own when more text follows,
+ * with the same ids as in one piece. 0: none, more text must be seen first. */
+size_t ls_tokenizer_cut(const ls_tokenizer *tok, const void *bytes, size_t len);
 
 /* Append exactly the bytes that the ids stand for, whether they are UTF-8 or not.
  * LS_EDATA: an id outside the vocabulary, named with its place. */

@@ -25,11 +25,12 @@ static ls_status open_bytes(ls_tokenizer *tok, const char *name)
 }
 
 static ls_status encode(const ls_tokenizer *tok, const unsigned char *bytes, size_t len,
-                        ls_tokens *out)
+                        unsigned how, ls_tokens *out)
 {
     ls_status st = ls_tokens_reserve(out, (int64_t)len);
 
     (void)tok;
+    (void)how;
     if (st != LS_OK)
         return st;
     for (size_t i = 0; i < len; i++)

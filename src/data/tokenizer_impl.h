@@ -9,7 +9,11 @@ typedef struct ls_tokenizer_kind {
     ls_status (*open)(ls_tokenizer *tok, const char *name);
     void (*close)(ls_tokenizer *tok); /* release state, half-built too; NULL: nothing to do */
     ls_status (*encode)(const ls_tokenizer *tok, const unsigned char *bytes, size_t len,
-                        ls_tokens *out);
+                        unsigned how, ls_tokens *out);
+    /* See ls_tokenizer_cut(); NULL: everywhere. */
+    size_t (*cut)(const ls_tokenizer *tok, const unsigned char *bytes, size_t len);
+    int32_t (*find)(const ls_tokenizer *tok, const char *token); /* NULL: none */
+    bool (*is_special)(const ls_tokenizer *tok, int32_t id);     /* NULL: none */
     /* The bytes of a valid id, borrowed from the tokenizer. */
     const unsigned char *(*piece)(const ls_tokenizer *tok, int32_t id, size_t *len_out);
 } ls_tokenizer_kind;
@@ -17,7 +21,8 @@ typedef struct ls_tokenizer_kind {
 struct ls_tokenizer {
     const ls_tokenizer_kind *kind;
     char name[64];
-    int32_t vocab, separator;
+    int32_t vocab, separator, bos, eos; /* bos, eos: -1 when there is none */
+    const char *chat_template;          /* in state, or NULL */
     ls_hash hash;
     void *state; /* the kind's own, owned */
 };

@@ -9,8 +9,8 @@
  *
  * Shapes. B sequences of T tokens, M = B * T rows; C width; H query heads and Hkv key/value heads
  * of D; F inner MLP width; V vocabulary. All tensors are dense and row-major unless a stride is
- * given. Activations have type `type` (LS_F32 today), parameters and gradients of parameters are
- * fp32.
+ * given. Activations and the parameters that a row reads have type `type` (LS_F32 on the CPU);
+ * gradients of parameters, statistics and losses are fp32.
  *
  * Leaves. A call covers `leaves` leaves of M / leaves rows each. Rows that sum over tokens
  * (gradients of parameters) must give the sum over the perfect binary tree over leaves: leaf sums
@@ -55,17 +55,21 @@ typedef enum ls_layout {
     LS_LAYOUT_NK  /* [outputs, inputs], as Linear stores it */
 } ls_layout;
 
-/* linear_fwd: y = act(x W + b). z, where given, keeps the value before the activation. */
+/* linear_fwd: y = act(x W + b). z, where given, keeps the value before the activation. With
+ * accumulate: y += x W, without bias and activation. The rows of y may lie apart (ldy), so that a
+ * product can go into some columns of a wider tensor. */
 typedef struct ls_linear_fwd {
     ls_dtype type;
-    const void *x;  /* [M, K] */
-    const float *w; /* by layout */
-    const float *b; /* [N] or NULL */
-    void *y;        /* [M, N] */
-    void *z;        /* [M, N] or NULL; needed by the activation's gradient */
+    const void *x; /* [M, K] */
+    const void *w; /* by layout */
+    const void *b; /* [N] or NULL */
+    void *y;       /* [M, N] */
+    void *z;       /* [M, N] or NULL; needed by the activation's gradient */
     int64_t M, N, K;
+    int64_t ldy; /* elements from row to row of y; 0: N. Anything else only without z */
     ls_layout layout;
     ls_act act;
+    bool accumulate;
 } ls_linear_fwd;
 
 /* linear_bwd_x: dx = (dy W^T) * act'(z), where act and z belong to the layer *below*, whose output
@@ -73,10 +77,11 @@ typedef struct ls_linear_fwd {
 typedef struct ls_linear_bwd_x {
     ls_dtype type;
     const void *dy; /* [M, N] */
-    const float *w;
+    const void *w;
     const void *z; /* [M, K] or NULL */
     void *dx;      /* [M, K] */
     int64_t M, N, K;
+    int64_t ldy; /* elements from row to row of dy; 0: N */
     ls_layout layout;
     ls_act act;
     bool accumulate; /* dx += (only with act NONE) */
@@ -91,6 +96,7 @@ typedef struct ls_linear_bwd_w {
     float *dw;
     float *db; /* [N] or NULL */
     int64_t M, N, K;
+    int64_t ldy; /* elements from row to row of dy; 0: N */
     ls_layout layout;
     int64_t leaves;
     bool accumulate;
@@ -103,28 +109,44 @@ typedef struct ls_heads {
     int64_t batch, time, head;
 } ls_heads;
 
-/* qkv_fwd: split the packed product [M, (H + 2 Hkv) D] into q, k, v and rotate q and k. Pair i of
- * position t turns (a, b) = (x[i], x[i + D/2]) into (a c - b s, b c + a s) with c, s = rope[t][i].
- * qkv_bwd: the gradient, from dq, dk, dv back to packed. rope NULL: only the split. */
+/* qkv_fwd: split the packed product [M, (H + 2 Hkv) D] into q, k, v; where q_norm and k_norm are
+ * given, each head of q and k is first normalised (RMS over D, times the weight); then q and k are
+ * turned. Pair i of position t turns (a, b) = (x[i], x[i + D/2]) into (a c - b s, b c + a s) with
+ * c, s = rope[past + t][i]. q, k and v may be views of packed itself, except with norms and a
+ * gradient to come, which needs the product as it was.
+ * qkv_bwd: the gradient, from dq, dk, dv back to packed, which may be where they are. */
 typedef struct ls_qkv {
     ls_dtype type;
-    void *packed;      /* [M, (H + 2 Hkv) D]; read by fwd, written by bwd */
-    ls_heads q, k, v;  /* written by fwd, read by bwd */
-    const float *rope; /* [T, D / 2, 2]: cosine, sine; or NULL */
+    void *packed;                /* [M, (H + 2 Hkv) D]; read by fwd, written by bwd */
+    ls_heads q, k, v;            /* written by fwd, read by bwd */
+    const float *rope;           /* [positions, D / 2, 2]: cosine, sine; or NULL: no turning */
+    int64_t past;                /* position of the first token */
+    const void *q_norm, *k_norm; /* [D] each, or both NULL */
+    float eps;
+    float *rstd;         /* [M, H + Hkv], with norms: written by fwd unless NULL, read by bwd */
+    const void *product; /* bwd with norms: what packed was in fwd */
+    float *dq_norm, *dk_norm; /* bwd with norms: [D] each, or both NULL; tree over leaves */
     int64_t B, T, H, Hkv, D;
+    int64_t leaves;  /* bwd with norms */
+    bool accumulate; /* dq_norm, dk_norm */
+    void *scratch;   /* bwd with norms */
 } ls_qkv;
 
 /* attention_fwd: o = softmax(scale q k^T, causal) v per head; query head h reads key head
  * h / (H / Hkv). Position t sees s with first <= s <= t, where first is the largest of 0,
  * start[b][t] (where given) and t - window + 1 (where window > 0). Scores are never stored whole;
- * lse[b][h][t] keeps the natural logarithm of the sum of exp for the gradient. */
+ * lse[b][h][t] keeps the natural logarithm of the sum of exp for the gradient.
+ * With past > 0 the T queries are the last ones of past + T positions: k and v hold all of these,
+ * query t stands at position past + t; no start and no dropout. Its bits are those of the same
+ * query in a call over all positions. */
 typedef struct ls_attention_fwd {
     ls_dtype type;
     ls_heads q, k, v;     /* read */
     ls_heads o;           /* written */
-    float *lse;           /* [B, H, T], written */
+    float *lse;           /* [B, H, T], written; NULL: no gradient will be asked for */
     const int32_t *start; /* [B, T] or NULL: first position each token may see */
     int64_t B, T, H, Hkv, D;
+    int64_t past;   /* positions of k and v before the first query */
     int64_t window; /* 0: none */
     float scale;
     ls_dropout drop;
@@ -156,7 +178,7 @@ typedef struct ls_norm_fwd {
     const void *x;      /* [M, C] what a block adds, or NULL */
     void *sum;          /* [M, C], or NULL when x is */
     void *y;            /* [M, C] */
-    const float *w, *b; /* [C]; b may be NULL */
+    const void *w, *b;  /* [C]; b may be NULL */
     float *mean, *rstd; /* [M] */
     int64_t M, C, T;
     float eps;
@@ -170,11 +192,12 @@ typedef struct ls_norm_bwd {
     ls_norm_kind kind;
     const void *dy;  /* [M, C] */
     const void *sum; /* [M, C] what was normalised */
-    const float *w, *mean, *rstd;
+    const void *w;
+    const float *mean, *rstd;
     void *dsum;       /* [M, C] gradient of the residual stream */
     bool add_to_dsum; /* dsum holds the gradient that comes from above the norm */
     void *dx;         /* [M, C] or NULL */
-    float *dw, *db;   /* [C]; db may be NULL */
+    float *dw, *db;   /* [C]; either may be NULL */
     int64_t M, C, T, leaves;
     bool accumulate; /* dw, db */
     ls_dropout drop;
@@ -194,15 +217,16 @@ typedef struct ls_act_args {
     int64_t M, F;
 } ls_act_args;
 
-/* embed_fwd: y[row] = dropout(wte[token] + wpe[row % T]). A token outside [0, V) fails the stream.
- * embed_bwd: dwte and dwpe; every row of dwte is written (or added to), in token order. */
+/* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T]). A token outside [0, V) fails the
+ * stream. embed_bwd: dwte and dwpe; every row of dwte is written (or added to), in token order. */
 typedef struct ls_embed_fwd {
     ls_dtype type;
     const int32_t *tokens; /* [M] */
-    const float *wte;      /* [V, C] */
-    const float *wpe;      /* [T, C] or NULL */
+    const void *wte;       /* [V, C] */
+    const void *wpe;       /* [past + T, C] or NULL */
     void *y;               /* [M, C] */
     int64_t M, C, T, V;
+    int64_t past; /* position of the first token */
     ls_dropout drop;
 } ls_embed_fwd;
 
@@ -225,7 +249,7 @@ typedef struct ls_embed_bwd {
 typedef struct ls_head {
     ls_dtype type;
     const void *h;              /* [M, C] */
-    const float *w;             /* [V, C] */
+    const void *w;              /* [V, C] */
     const int32_t *targets;     /* [M], -1: no loss */
     float *losses;              /* [M] */
     void *dh;                   /* [M, C] or NULL: loss only */
@@ -249,6 +273,13 @@ typedef struct ls_add {
     float *out;
     int64_t n;
 } ls_add;
+
+/* scale: x = value * x. */
+typedef struct ls_scale {
+    float *x;
+    float value;
+    int64_t n;
+} ls_scale;
 
 /* cast: to_type <- from_type, rounded to nearest even. F32, BF16 and F16. */
 typedef struct ls_cast {
@@ -285,9 +316,10 @@ typedef struct ls_norm2 {
 /* adamw: for each span, with g = grad * result->factor: m, v, then w -= lr (m^ / (sqrt(v^) + eps) +
  * decay w). Does nothing at all when result->bad_block >= 0 (the host decides what to do). */
 typedef struct ls_adamw_span {
-    int64_t first, count; /* elements of the flat buffers */
-    float decay;          /* multiplies state->weight_decay: 0 or 1 */
-    float rate;           /* multiplies state->lr */
+    int64_t first, count; /* elements of m, v and grad */
+    int64_t w_first; /* the same in w: parameters that are not trained have a place only there */
+    float decay;     /* multiplies state->weight_decay: 0 or 1 */
+    float rate;      /* multiplies state->lr */
 } ls_adamw_span;
 typedef struct ls_adamw {
     float *w, *m, *v;
@@ -315,6 +347,7 @@ typedef enum ls_row {
     LS_ROW_HEAD,
     LS_ROW_SUM,
     LS_ROW_ADD,
+    LS_ROW_SCALE,
     LS_ROW_CAST,
     LS_ROW_FILL,
     LS_ROW_NORM2,
@@ -341,6 +374,7 @@ typedef struct ls_kernels {
     void (*head)(ls_stream *stream, const ls_head *a);
     void (*sum)(ls_stream *stream, const ls_sum *a);
     void (*add)(ls_stream *stream, const ls_add *a);
+    void (*scale)(ls_stream *stream, const ls_scale *a);
     void (*cast)(ls_stream *stream, const ls_cast *a);
     void (*fill)(ls_stream *stream, const ls_fill *a);
     void (*norm2)(ls_stream *stream, const ls_norm2 *a);

@@ -44,6 +44,7 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
      "a chain of C fma, then exp within 2 units and a sum over V"},
     {LS_ROW_SUM, "sum", "out = sum of a segment, in double", 1e-7, "double on both sides"},
     {LS_ROW_ADD, "add", "out = a + b", 0, "one rounding, the same one"},
+    {LS_ROW_SCALE, "scale", "x = value x", 0, "one rounding, the same one"},
     {LS_ROW_CAST, "cast", "to = from, to nearest even", 0, "one rounding, the same one"},
     {LS_ROW_FILL, "fill", "x = value", 0, "nothing is computed"},
     {LS_ROW_NORM2, "norm2", "norm of x, clip factor, first bad block", 1e-5,
@@ -89,6 +90,7 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
         .head = ls_head_row_##isa,                                          \
         .sum = ls_sum_row_##isa,                                            \
         .add = ls_add_row_##isa,                                            \
+        .scale = ls_scale_row_##isa,                                        \
         .cast = ls_cast_row_##isa,                                          \
         .fill = ls_fill_row_##isa,                                          \
         .norm2 = ls_norm2_row_##isa,                                        \
@@ -132,6 +134,7 @@ static const ls_kernels kernels_reference = {
     .head = ls_ref_head,
     .sum = ls_ref_sum,
     .add = ls_ref_add,
+    .scale = ls_ref_scale,
     .cast = ls_ref_cast,
     .fill = ls_ref_fill,
     .norm2 = ls_ref_norm2,

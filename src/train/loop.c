@@ -118,7 +118,8 @@ static ls_status tell_sample(loop *l, int64_t count)
         return LS_OK;
     ls_tokens_init(&ids);
     ls_str_clear(&l->sample);
-    LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), &ids), out);
+    LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), LS_ENCODE_TEMPLATE, &ids),
+           out);
     int64_t n = ids.count, first = n;
     LS_TRY(st, ls_tokens_reserve(&ids, count), out);
     for (int64_t i = 0; i < count && !stop_asked(l); i++, n++) {

@@ -76,6 +76,7 @@ static ls_status send_spans(ls_step *s)
         return LS_ENOMEM;
     for (int i = 0; i < model->n_params; i++)
         spans[i] = (ls_adamw_span){.first = model->params[i].first,
+                                   .w_first = model->params[i].first,
                                    .count = model->params[i].count,
                                    .decay = model->params[i].decay ? 1.0f : 0.0f,
                                    .rate = 1.0f};

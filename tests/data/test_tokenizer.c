@@ -19,7 +19,7 @@ LS_TEST(bytes_round_trip_every_value)
     LS_CHECK_OK(ls_tokenizer_open(&tok, "bytes"));
     LS_CHECK_EQ(ls_tokenizer_vocab(tok), 256);
     LS_CHECK_EQ(ls_tokenizer_separator(tok), 0);
-    LS_CHECK_OK(ls_tokenizer_encode(tok, all, sizeof all, &ids));
+    LS_CHECK_OK(ls_tokenizer_encode(tok, all, sizeof all, 0, &ids));
     LS_CHECK_EQ(ids.count, 512);
     LS_CHECK_EQ(ids.ids[3], 21);
     LS_CHECK_OK(ls_tokenizer_decode(tok, ids.ids, ids.count, &text));
@@ -105,7 +105,7 @@ LS_TEST(every_failing_allocation_is_reported)
         ls_mem_fail_nth(n);
         ls_status st = ls_tokenizer_open(&tok, "bytes");
         if (st == LS_OK)
-            st = ls_tokenizer_encode(tok, "hello", 5, &ids);
+            st = ls_tokenizer_encode(tok, "hello", 5, 0, &ids);
         ls_mem_fail_nth(0);
         ls_tokens_release(&ids);
         ls_tokenizer_free(tok);

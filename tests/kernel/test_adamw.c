@@ -20,6 +20,7 @@ static ls_adamw make(ls_check *c, int64_t n, int64_t spans)
     for (int64_t i = 0; i < spans; i++) {
         int64_t first = i * n / spans;
         list[i] = (ls_adamw_span){.first = first,
+                                  .w_first = first,
                                   .count = (i + 1) * n / spans - first - (i + 1 < spans),
                                   .decay = (float)(i % 2),
                                   .rate = i % 3 ? 1 : 0.5f};

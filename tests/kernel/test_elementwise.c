@@ -32,6 +32,15 @@ static void run_add(ls_check *c, const ls_kernels *k, const void *shape, float *
     ls_rows_put(out, b, n);
 }
 
+static void run_scale(ls_check *c, const ls_kernels *k, const void *shape, float *out)
+{
+    int64_t n = *(const int64_t *)shape;
+    float *x = ls_check_floats(c, "x", n, 1);
+
+    k->scale(c->stream, &(ls_scale){.x = x, .value = -0.3f, .n = n});
+    ls_rows_put(out, x, n);
+}
+
 static void run_fill(ls_check *c, const ls_kernels *k, const void *shape, float *out)
 {
     int64_t n = *(const int64_t *)shape;
@@ -41,13 +50,14 @@ static void run_fill(ls_check *c, const ls_kernels *k, const void *shape, float 
     ls_rows_put(out, x, n);
 }
 
-LS_TEST_SECONDS(sum_add_and_fill_equal_reference, 60)
+LS_TEST_SECONDS(sum_add_scale_and_fill_equal_reference, 60)
 {
     for (size_t i = 0; i < LS_COUNT(counts); i++) {
         int64_t n = counts[i];
         ls_rows_check(LS_ROW_SUM, run_sum, (int64_t[]){n, 1}, 1);
         ls_rows_check(LS_ROW_SUM, run_sum, (int64_t[]){3 * n, 3}, 3);
         ls_rows_check(LS_ROW_ADD, run_add, &n, 3 * n);
+        ls_rows_check(LS_ROW_SCALE, run_scale, &n, n);
         ls_rows_check(LS_ROW_FILL, run_fill, &n, n);
     }
 }

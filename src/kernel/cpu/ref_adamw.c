@@ -3,11 +3,13 @@
 
 #include <math.h>
 
-static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t i)
+static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t k)
 {
+    int64_t i = span->first + k;
+    float *there = &a->w[span->w_first + k];
     const ls_step_state *s = a->state;
     double g = (double)a->grad[i] * (double)a->result->factor;
-    double b1 = (double)s->beta1, b2 = (double)s->beta2, w = (double)a->w[i];
+    double b1 = (double)s->beta1, b2 = (double)s->beta2, w = (double)*there;
     double m = b1 * (double)a->m[i] + (1 - b1) * g;
     double v = b2 * (double)a->v[i] + (1 - b2) * g * g;
     double step = m / (double)s->bias1 / (sqrt(v / (double)s->bias2) + (double)s->eps);
@@ -15,7 +17,7 @@ static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t i)
 
     a->m[i] = (float)m;
     a->v[i] = (float)v;
-    a->w[i] = (float)(w - (double)s->lr * (double)span->rate * (step + decay * w));
+    *there = (float)(w - (double)s->lr * (double)span->rate * (step + decay * w));
 }
 
 void ls_ref_adamw(ls_stream *stream, const ls_adamw *a)
@@ -24,5 +26,5 @@ void ls_ref_adamw(ls_stream *stream, const ls_adamw *a)
         return;
     for (int64_t k = 0; k < a->n_spans; k++)
         for (int64_t i = 0; i < a->spans[k].count; i++)
-            update(a, &a->spans[k], a->spans[k].first + i);
+            update(a, &a->spans[k], i);
 }

@@ -1,4 +1,5 @@
-/* ref_elementwise.c -- sum, add, cast, fill and norm2, one element after the other, in double. */
+/* ref_elementwise.c -- sum, add, scale, cast, fill and norm2, one element after the other, in
+ * double. */
 #include "kernel/cpu/rows_basic.h"
 
 #include <math.h>
@@ -21,6 +22,13 @@ void ls_ref_add(ls_stream *stream, const ls_add *a)
     (void)stream;
     for (int64_t i = 0; i < a->n; i++)
         a->out[i] = (float)((double)a->a[i] + (double)a->b[i]);
+}
+
+void ls_ref_scale(ls_stream *stream, const ls_scale *a)
+{
+    (void)stream;
+    for (int64_t i = 0; i < a->n; i++)
+        a->x[i] = (float)((double)a->value * (double)a->x[i]);
 }
 
 void ls_ref_fill(ls_stream *stream, const ls_fill *a)

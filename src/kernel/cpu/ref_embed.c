@@ -9,9 +9,9 @@ void ls_ref_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
         return;
     for (int64_t row = 0; row < a->M; row++)
         for (int64_t c = 0; c < a->C; c++) {
-            double x = (double)a->wte[a->tokens[row] * a->C + c];
+            double x = (double)((const float *)a->wte)[a->tokens[row] * a->C + c];
             if (a->wpe)
-                x += (double)a->wpe[row % a->T * a->C + c];
+                x += (double)((const float *)a->wpe)[(a->past + row % a->T) * a->C + c];
             ((float *)a->y)[row * a->C + c] = (float)(x * ls_ref_keep(&a->drop, row, c, a->T));
         }
 }

@@ -19,7 +19,7 @@ static double row_logits(const ls_head *a, const float *h, double *logits)
     for (int64_t v = 0; v < a->V; v++) {
         logits[v] = 0;
         for (int64_t c = 0; c < a->C; c++)
-            logits[v] += (double)h[c] * (double)a->w[v * a->C + c];
+            logits[v] += (double)h[c] * (double)((const float *)a->w)[v * a->C + c];
         most = fmax(most, logits[v]);
     }
     for (int64_t v = 0; v < a->V; v++)
@@ -35,7 +35,7 @@ static void row_grads(const ls_head *a, int64_t m, const double *dlogits, double
     for (int64_t c = 0; c < a->C; c++) {
         double sum = 0;
         for (int64_t v = 0; v < a->V; v++) {
-            sum += dlogits[v] * (double)a->w[v * a->C + c];
+            sum += dlogits[v] * (double)((const float *)a->w)[v * a->C + c];
             if (a->dw)
                 dw[v * a->C + c] += dlogits[v] * (double)h[c];
         }

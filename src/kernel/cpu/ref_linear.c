@@ -23,7 +23,7 @@ void ls_ref_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
             for (int64_t k = 0; k < a->K; k++)
                 sum += (double)x[m * a->K + k] * weight(a->w, a->layout, a->N, a->K, k, n);
             if (a->b)
-                sum += (double)a->b[n];
+                sum += (double)((const float *)a->b)[n];
             if (z)
                 z[m * a->N + n] = (float)sum;
             y[m * a->N + n] = (float)ls_ref_act_value(a->act, sum);

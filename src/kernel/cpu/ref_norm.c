@@ -40,8 +40,8 @@ void ls_ref_norm_fwd(ls_stream *stream, const ls_norm_fwd *a)
         double mean = a->kind == LS_NORM_LAYER ? row_mean(s, a->C) : 0;
         double rstd = row_rstd(s, a->C, mean, (double)a->eps);
         for (int64_t c = 0; c < a->C; c++)
-            y[c] = (float)(((double)s[c] - mean) * rstd * (double)a->w[c] +
-                           (a->b ? (double)a->b[c] : 0));
+            y[c] = (float)(((double)s[c] - mean) * rstd * (double)((const float *)a->w)[c] +
+                           (a->b ? (double)((const float *)a->b)[c] : 0));
         a->rstd[row] = (float)rstd;
         if (a->mean)
             a->mean[row] = (float)mean;
@@ -67,14 +67,14 @@ static void bwd_row(const ls_norm_bwd *a, int64_t row)
     double mean_g = 0, mean_gh = 0;
 
     for (int64_t c = 0; c < a->C; c++) {
-        double g = dy_of(a, row, c) * (double)a->w[c];
+        double g = dy_of(a, row, c) * (double)((const float *)a->w)[c];
         mean_g += g / (double)a->C;
         mean_gh += g * h_of(a, row, c) / (double)a->C;
     }
     if (a->kind == LS_NORM_RMS)
         mean_g = 0;
     for (int64_t c = 0; c < a->C; c++) {
-        double g = dy_of(a, row, c) * (double)a->w[c];
+        double g = dy_of(a, row, c) * (double)((const float *)a->w)[c];
         double d = (double)a->rstd[row] * (g - mean_g - h_of(a, row, c) * mean_gh);
         if (a->add_to_dsum)
             d += (double)ds[c];

@@ -18,6 +18,7 @@ LS_C_BEGIN
     void prefix##embed_bwd##suffix(ls_stream *stream, const ls_embed_bwd *a); \
     void prefix##sum##suffix(ls_stream *stream, const ls_sum *a);             \
     void prefix##add##suffix(ls_stream *stream, const ls_add *a);             \
+    void prefix##scale##suffix(ls_stream *stream, const ls_scale *a);         \
     void prefix##cast##suffix(ls_stream *stream, const ls_cast *a);           \
     void prefix##fill##suffix(ls_stream *stream, const ls_fill *a);           \
     void prefix##norm2##suffix(ls_stream *stream, const ls_norm2 *a);         \

@@ -55,7 +55,7 @@ LS_INLINE ls_v16 update(const rule *r, ls_v16 w, ls_v16 grad, ls_v16 *m, ls_v16 
 static void update_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n)
 {
     rule r = make_rule(a, span);
-    float *w = a->w + span->first + from, *m = a->m + span->first + from;
+    float *w = a->w + span->w_first + from, *m = a->m + span->first + from;
     float *v = a->v + span->first + from;
     const float *g = a->grad + span->first + from;
     int64_t i = 0;

@@ -46,7 +46,8 @@ void LS_ISA_NAME(ls_sum_row)(ls_stream *stream, const ls_sum *a)
     ls_pool_run(ls_stream_pool(stream), sum_task, &args, a->segments);
 }
 
-/* --- add, fill ----------------------------------------------------------------------------------
+/* --- add, scale, fill
+ * ----------------------------------------------------------------------------------
  */
 
 static void add_task(void *context, int64_t index, int worker)
@@ -66,6 +67,25 @@ void LS_ISA_NAME(ls_add_row)(ls_stream *stream, const ls_add *a)
     ls_add args = *a;
 
     ls_pool_run(ls_stream_pool(stream), add_task, &args, blocks(a->n));
+}
+
+static void scale_task(void *context, int64_t index, int worker)
+{
+    const ls_scale *a = context;
+    int64_t i = index * BLOCK, end = ls_min_i64(i + BLOCK, a->n);
+
+    (void)worker;
+    for (; i + LS_LANES <= end; i += LS_LANES)
+        v_store(a->x + i, v_mul(v_set(a->value), v_load(a->x + i)));
+    for (; i < end; i++)
+        a->x[i] *= a->value;
+}
+
+void LS_ISA_NAME(ls_scale_row)(ls_stream *stream, const ls_scale *a)
+{
+    ls_scale args = *a;
+
+    ls_pool_run(ls_stream_pool(stream), scale_task, &args, blocks(a->n));
 }
 
 static void fill_task(void *context, int64_t index, int worker)

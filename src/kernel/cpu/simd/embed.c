@@ -21,8 +21,8 @@ enum { PARTS = LS_TILE / LS_LANES, DEEPEST = 40 };
 
 LS_INLINE void fwd_row(const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
 {
-    const float *e = a->wte + a->tokens[row] * a->C;
-    const float *p = a->wpe ? a->wpe + row % a->T * a->C : NULL;
+    const float *e = (const float *)a->wte + a->tokens[row] * a->C;
+    const float *p = a->wpe ? (const float *)a->wpe + (a->past + row % a->T) * a->C : NULL;
     float *y = (float *)a->y + row * a->C;
     float factor[LS_TILE];
 

@@ -22,7 +22,7 @@ LS_INLINE void finish_fwd_16(const ls_linear_fwd *a, ls_act act, const float *ti
     ls_v16 v = v_load(tile);
 
     if (a->b)
-        v = v_add(v, v_load_most(a->b + column, n));
+        v = v_add(v, v_load_most((const float *)a->b + column, n));
     if (z)
         v_store_most(z, n, v);
     v_store_most(y, n, act_value(act, v));

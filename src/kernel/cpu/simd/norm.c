@@ -144,9 +144,11 @@ LS_INLINE void scale_tile(const float *s, const float *w, const float *b, float 
 
 LS_INLINE void scale_row(const ls_norm_fwd *a, const float *s, float *y, float mean, float rstd)
 {
-#define SCALE_BIAS(c, n) scale_tile(s + (c), a->w + (c), a->b + (c), y + (c), n, mean, rstd)
-#define SCALE(c, n) scale_tile(s + (c), a->w + (c), NULL, y + (c), n, mean, rstd)
-    if (a->b)
+    const float *w = a->w, *b = a->b;
+
+#define SCALE_BIAS(c, n) scale_tile(s + (c), w + (c), b + (c), y + (c), n, mean, rstd)
+#define SCALE(c, n) scale_tile(s + (c), w + (c), NULL, y + (c), n, mean, rstd)
+    if (b)
         LS_TILES(a->C, SCALE_BIAS);
     else
         LS_TILES(a->C, SCALE);

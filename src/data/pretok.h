@@ -1,0 +1,32 @@
+/* pretok.h -- where a text is cut into pieces before BPE merges inside each of them.
+ *
+ * A pre-tokenizer is a pattern: the pieces are its matches, and the text between matches, in order,
+ * so that the pieces joined are the text. The patterns of GPT-2, Llama-3 and Qwen2 are scanned by
+ * hand-written code (same pieces, many times faster), any other by PCRE2. Read-only after opening,
+ * so threads may share it; what a thread needs to match lies in its own ls_pretok_work. */
+#pragma once
+#include "base/err.h"
+
+LS_C_BEGIN
+
+typedef struct ls_pretok ls_pretok;
+typedef struct ls_pretok_work ls_pretok_work;
+
+#define LS_PRETOK_GPT2 "gpt2" /* names that stand for the known patterns */
+#define LS_PRETOK_LLAMA3 "llama3"
+#define LS_PRETOK_QWEN2 "qwen2"
+
+/* pattern is a name above, or a regular expression as tokenizer.json has it. LS_EDATA: it cannot
+ * be compiled; the message has the place. */
+ls_status ls_pretok_open(ls_pretok **out, const char *pattern);
+void ls_pretok_free(ls_pretok *pretok); /* NULL is allowed */
+/* The regular expression, also of a name. */
+const char *ls_pretok_pattern(const ls_pretok *pretok);
+
+ls_status ls_pretok_work_open(ls_pretok_work **out, const ls_pretok *pretok);
+void ls_pretok_work_free(ls_pretok_work *work); /* NULL is allowed */
+
+/* The end of the piece that begins at `at` (at < len, on a character); text is valid UTF-8. */
+size_t ls_pretok_next(ls_pretok_work *work, const unsigned char *text, size_t len, size_t at);
+
+LS_C_END
