@@ -85,13 +85,49 @@ static int64_t pick_group(const ls_run *run)
     return group;
 }
 
+/* What the family settles. */
+static void resolve_model(ls_run *run)
+{
+    ls_run_model *m = &run->model;
+    bool gpt2 = m->family == LS_FAMILY_GPT2;
+
+    if (take_auto(run, "model.kv_heads"))
+        m->kv_heads = m->heads;
+    if (take_auto(run, "model.head_size"))
+        m->head_size = m->width / m->heads;
+    if (take_auto(run, "model.mlp"))
+        m->mlp = gpt2 ? 4 * m->width : ls_round_up((8 * m->width + 2) / 3, 64);
+    if (take_auto(run, "model.norm_eps"))
+        m->norm_eps = gpt2 ? 1e-5 : 1e-6;
+    if (m->bias == LS_BIAS_AUTO) {
+        m->bias = gpt2 ? LS_BIAS_ALL : m->family == LS_FAMILY_QWEN2 ? LS_BIAS_QKV : LS_BIAS_NONE;
+        run->origins[ls_option_index(row_of("model.bias"))].automatic = true;
+    }
+    if (m->tied == LS_TIED_AUTO) {
+        m->tied = LS_TIED_YES;
+        run->origins[ls_option_index(row_of("model.tied"))].automatic = true;
+    }
+}
+
+/* A model brings its tokenizer along. */
+static ls_status resolve_tokenizer(ls_run *run)
+{
+    run->data.tokenizer = "bytes";
+    if (*run->model.import)
+        run->data.tokenizer = ls_arena_strdup(&run->arena, run->model.import);
+    return run->data.tokenizer ? LS_OK : LS_ENOMEM;
+}
+
 ls_status ls_check_resolve(ls_run *run)
 {
     ls_status st = LS_OK;
 
     LS_TRY(st, resolve_names(run), out);
-    if (take_auto(run, "model.mlp"))
-        run->model.mlp = 4 * run->model.width;
+    resolve_model(run);
+    if (take_auto(run, "data.tokenizer"))
+        LS_TRY(st, resolve_tokenizer(run), out);
+    if (take_auto(run, "lora.alpha"))
+        run->lora.alpha = 2 * (double)run->lora.rank;
     if (take_auto(run, "batch.leaf")) {
         run->batch.leaf = ls_min_i64(LEAF_MOST, run->batch.sequences);
         while (run->batch.sequences % run->batch.leaf)
@@ -181,13 +217,34 @@ static ls_status check_name(const ls_run *run)
     return LS_OK;
 }
 
+/* Settings that a family cannot have. */
+static ls_status check_family(const ls_run *run)
+{
+    const ls_run_model *m = &run->model;
+    bool gpt2 = m->family == LS_FAMILY_GPT2;
+
+    if (gpt2 && m->kv_heads != m->heads)
+        return clash(run, "model.kv_heads", "model.family", "gpt2 has as many as heads");
+    if (gpt2 && m->rope_scaling != LS_ROPE_PLAIN)
+        return clash(run, "model.rope_scaling", "model.family", "gpt2 learns its positions");
+    if (!gpt2 && m->head_size % 2)
+        return clash(run, "model.head_size", "model.family", "rotary positions turn pairs");
+    if (m->heads % m->kv_heads)
+        return clash(run, "model.kv_heads", "model.heads", "they must divide the heads");
+    if (m->rope_scaling == LS_ROPE_LLAMA3 && m->rope_low >= m->rope_high)
+        return clash(run, "model.rope_low", "model.rope_high", "low must be below high");
+    if (run->lora.rank && run->train.freeze.count)
+        return clash(run, "lora.rank", "train.freeze", "with LoRA everything else is frozen");
+    return LS_OK;
+}
+
 static ls_status check_model(const ls_run *run)
 {
     ls_status st;
     int64_t heads = run->model.heads;
 
-    if (run->model.width % heads == 0)
-        return LS_OK;
+    if (run->model.width % heads == 0 || !origin_of(run, "model.head_size")->automatic)
+        return check_family(run);
     st = clash(run, "model.width", "model.heads", "the heads must divide the width");
     if (run->model.width < heads)
         ls_err_hint("A width of %lld fits %lld heads.", (long long)heads, (long long)heads);

@@ -11,6 +11,7 @@ LS_C_BEGIN
 
 typedef enum ls_run_source {
     LS_RUN_DEFAULT,
+    LS_RUN_IMPORT, /* the configuration in the folder of model.import */
     LS_RUN_FILE,
     LS_RUN_ENVIRONMENT,
     LS_RUN_SET

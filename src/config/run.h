@@ -18,7 +18,29 @@ typedef struct ls_run_floats {
     int count;
 } ls_run_floats;
 
-typedef enum ls_family { LS_FAMILY_GPT2 } ls_family;
+/* Architectures, by the names that Hugging Face configurations give them (model_type). */
+typedef enum ls_family {
+    LS_FAMILY_GPT2,
+    LS_FAMILY_LLAMA,
+    LS_FAMILY_MISTRAL,
+    LS_FAMILY_QWEN2,
+    LS_FAMILY_QWEN3
+} ls_family;
+/* Which linear layers of a block have a bias. */
+typedef enum ls_bias {
+    LS_BIAS_AUTO, /* only before the run is resolved: gpt2 all, qwen2 qkv, the others none */
+    LS_BIAS_NONE,
+    LS_BIAS_QKV,       /* the projections to queries, keys and values */
+    LS_BIAS_ATTENTION, /* these and the one back to the stream */
+    LS_BIAS_MLP,       /* those of the MLP only */
+    LS_BIAS_ALL
+} ls_bias;
+typedef enum ls_tied { LS_TIED_AUTO, LS_TIED_YES, LS_TIED_NO } ls_tied;
+typedef enum ls_rope_scaling {
+    LS_ROPE_PLAIN,
+    LS_ROPE_LINEAR, /* positions divided by the factor */
+    LS_ROPE_LLAMA3  /* slow frequencies divided by the factor, a smooth passage between */
+} ls_rope_scaling;
 /* What to do with bytes of a text that are not UTF-8. */
 typedef enum ls_utf8_policy {
     LS_UTF8_STRICT,  /* an error with file and offset */
@@ -47,22 +69,44 @@ typedef enum ls_isa {
 
 #define LS_RUN_AUTO (-1) /* value of an integer option written as "auto" */
 
+/* The network. */
+typedef struct ls_run_model {
+    const char *import; /* folder of a model to start from; "" for none */
+    ls_family family;
+    int64_t layers, width, heads, context;
+    int64_t kv_heads;  /* auto: as many as heads */
+    int64_t head_size; /* auto: width / heads */
+    int64_t mlp;       /* inner width of the MLP; auto: 4 width, or 8/3 width for gated ones */
+    int64_t vocab;     /* auto: the tokenizer's size */
+    ls_bias bias;
+    ls_tied tied; /* the head's weights are the embedding's */
+    double norm_eps;
+    double rope_theta;
+    ls_rope_scaling rope_scaling;
+    double rope_factor, rope_low, rope_high; /* of the scaling; low and high: llama3 only */
+    int64_t rope_original;                   /* context before scaling; llama3 only */
+    int64_t window;                          /* positions that a token sees; 0: all before it */
+    int64_t window_from;                     /* first layer that has the window */
+    double dropout;
+    double init_std;
+} ls_run_model;
+
+/* Small matrices beside frozen ones. */
+typedef struct ls_run_lora {
+    int64_t rank; /* 0: none */
+    double alpha; /* auto: twice the rank; the product counts alpha / rank times */
+    ls_run_list targets;
+} ls_run_lora;
+
 typedef struct ls_run {
     const char *name; /* default: the run file's name without .yaml */
     const char *out;  /* run folder; default runs/<name> */
-    struct {
-        ls_family family;
-        int64_t layers, width, heads, context;
-        int64_t mlp;   /* inner width of the MLP; auto: 4 * width */
-        int64_t vocab; /* auto: the tokenizer's size */
-        double dropout;
-        double init_std;
-    } model;
+    ls_run_model model;
     struct {
         ls_run_list text;      /* files, patterns, or "builtin:stories"; txt, jsonl, .gz, .zst */
         ls_run_list shards;    /* token shards (.lst) instead of text */
         ls_run_floats weights; /* mixture, one per entry of text or shards; empty: by size */
-        const char *tokenizer; /* "bytes" */
+        const char *tokenizer; /* "bytes", or a folder with a tokenizer.json */
         const char *field;     /* field of a jsonl line that holds the text */
         ls_utf8_policy utf8;
         double validation; /* share of tokens at the end of each source kept for validation */
@@ -89,7 +133,9 @@ typedef struct ls_run {
         int64_t seed;
         ls_reduce reduce;
         ls_nonfinite nonfinite;
+        ls_run_list freeze; /* patterns of parameter names that stay as they are */
     } train;
+    ls_run_lora lora;
     ls_precision precision;
     struct {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <yaml.h>
 #include "config/check.h"
+#include "config/hf.h"
 #include "config/explain.h"
 #include "config/value.h"
 #include "base/file.h"
@@ -655,6 +656,8 @@ ls_status ls_runfile_load(ls_run *run, const ls_runfile_source *source)
         LS_TRY(st, load_environment(run), out);
     for (int i = 0; i < source->n_sets; i++)
         LS_TRY(st, apply_set(run, source->sets[i]), out);
+    if (*run->model.import && !source->no_files)
+        LS_TRY(st, ls_hf_import(run), out);
     LS_TRY(st, check_required(run), out);
     LS_TRY(st, ls_check_resolve(run), out);
     LS_TRY(st, ls_check_run(run, !source->no_files), out);

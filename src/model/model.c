@@ -1,71 +1,302 @@
-/* model.c -- the table of a GPT-2's parameters.
+/* model.c -- the table of a model's parameters.
  *
- * Order in the flat buffer: embeddings, blocks from first to last, final norm. Matrices keep the
- * memory order of the Hugging Face checkpoint ([inputs, outputs] for Conv1D), so import, export and
- * the hash of weights are plain copies. */
+ * Order in the flat buffer: embeddings, blocks from first to last, final norm, head; then the small
+ * matrices of LoRA, if any. Matrices keep the memory order of the Hugging Face checkpoint
+ * ([inputs, outputs] for GPT-2's Conv1D, [outputs, inputs] for the others), so import, export and
+ * the hash of weights are plain copies. Names and shapes of a block are two lists, GPT-2's and the
+ * Llama family's; what a family has beyond its list is a matter of flags in the shape. */
 #include "model/model.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "config/explain.h"
 
-enum { PER_BLOCK = 12, OUTSIDE = 4 };
+/* Most parameters: 16 of a block (qkv with biases, norms of q and k ...) and a pair per adapter. */
+enum { PER_BLOCK = 18 + 2 * LS_ADAPTERS, OUTSIDE = 5 };
 
-/* Add one parameter and return where it begins. */
-static int64_t add(ls_model *m, const char *group, const char *name, int64_t rows, int64_t cols,
-                   ls_param_start start, float std)
+/* A parameter about to be added. */
+typedef struct spec {
+    const char *name;   /* behind the prefix of the block */
+    int64_t rows, cols; /* rows 0: a vector */
+    ls_param_start start;
+    float std;
+    bool joined; /* lies directly behind the one before: one product reads both */
+} spec;
+
+typedef struct builder {
+    ls_model *model;
+    const ls_run *run;
+    char prefix[64]; /* "model.layers.3." */
+    char group[24];
+} builder;
+
+/* --- what is trained -------------------------------------------------------------------------- */
+
+static bool is_frozen(const ls_run *run, const ls_param *p)
 {
+    if (run->lora.rank > 0)
+        return !p->lora;
+    for (int i = 0; i < run->train.freeze.count; i++)
+        if (fnmatch(run->train.freeze.items[i], p->name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* A pattern that fits nothing is a mistake that would otherwise train what was to be kept. */
+static ls_status check_freeze(const ls_model *m, const ls_run *run)
+{
+    int64_t trained = 0;
+
+    for (int i = 0; i < run->train.freeze.count; i++) {
+        bool fits = false;
+        for (int k = 0; k < m->n_params && !fits; k++)
+            fits = fnmatch(run->train.freeze.items[i], m->params[k].name, 0) == 0;
+        if (fits)
+            continue;
+        ls_status st = ls_fail(LS_EUSAGE, "%s: train.freeze: no parameter is called \"%s\"",
+                               ls_explain_where(run, "train.freeze"), run->train.freeze.items[i]);
+        ls_err_hint("Names are like \"%s\"; * stands for any text.", m->params[0].name);
+        return st;
+    }
+    for (int k = 0; k < m->n_params; k++)
+        trained += m->params[k].trained >= 0 ? m->params[k].count : 0;
+    if (trained == 0)
+        return ls_fail(LS_EUSAGE, "%s: train.freeze leaves nothing to train",
+                       ls_explain_where(run, "train.freeze"));
+    return LS_OK;
+}
+
+/* --- adding ----------------------------------------------------------------------------------- */
+
+/* Add one parameter and return where it lies. */
+static ls_place add(builder *b, spec s, bool lora)
+{
+    ls_model *m = b->model;
     ls_param *p = &m->params[m->n_params++];
 
-    snprintf(p->name, sizeof p->name, "transformer.%s", name);
-    snprintf(p->group, sizeof p->group, "%s", group);
-    p->ndim = rows ? 2 : 1;
-    p->shape[0] = rows ? rows : cols;
-    p->shape[1] = rows ? cols : 1;
+    snprintf(p->name, sizeof p->name, "%s%s", b->prefix, s.name);
+    snprintf(p->group, sizeof p->group, "%s", b->group);
+    p->ndim = s.rows ? 2 : 1;
+    p->shape[0] = s.rows ? s.rows : s.cols;
+    p->shape[1] = s.rows ? s.cols : 1;
     p->count = p->shape[0] * p->shape[1];
-    p->first = m->flat;
-    p->start = start;
-    p->std = std;
-    p->decay = rows > 0;
+    p->start = s.start;
+    p->std = s.std;
+    p->decay = s.rows > 0;
+    p->lora = lora;
+    p->first = s.joined ? m->flat : ls_round_up(m->flat, LS_PARAM_ALIGN);
+    m->flat = p->first + p->count;
     m->elements += p->count;
-    m->flat = ls_round_up(p->first + p->count, LS_PARAM_ALIGN);
-    return p->first;
+    p->trained = -1;
+    if (!is_frozen(b->run, p)) {
+        const ls_param *before = p - 1;
+        bool side_by_side = s.joined && before->trained >= 0;
+        p->trained = side_by_side ? m->trained : ls_round_up(m->trained, LS_PARAM_ALIGN);
+        m->trained = p->trained + p->count;
+    }
+    return (ls_place){p->first, p->trained};
 }
 
-static int64_t add_in_block(ls_model *m, int64_t layer, const char *name, int64_t rows,
-                            int64_t cols, ls_param_start start, float std)
-{
-    char group[24], full[64];
+static const ls_place nowhere = {-1, -1};
 
-    snprintf(group, sizeof group, "h.%lld", (long long)layer);
-    snprintf(full, sizeof full, "%s.%s", group, name);
-    return add(m, group, full, rows, cols, start, std);
+static ls_place add_if(builder *b, bool wanted, spec s)
+{
+    return wanted ? add(b, s, false) : nowhere;
 }
 
-static void add_block(ls_model *m, int64_t l)
+static spec vector(const char *name, int64_t n, ls_param_start start)
 {
-    const ls_model_shape *s = &m->shape;
-    ls_block_params *b = &m->blocks[l];
+    return (spec){.name = name, .cols = n, .start = start};
+}
+
+/* A matrix of K inputs and N outputs in the layout of the family. */
+static spec matrix(const builder *b, const char *name, int64_t K, int64_t N, float std)
+{
+    bool kn = b->model->shape.layout == LS_LAYOUT_KN;
+
+    return (spec){name, kn ? K : N, kn ? N : K, LS_START_NORMAL, std, false};
+}
+
+static spec joined(spec s)
+{
+    s.joined = true;
+    return s;
+}
+
+/* Projections into the residual stream start smaller, so that its variance does not grow with depth
+ * (GPT-2). */
+static float std_into_stream(const ls_model_shape *s)
+{
+    return s->init_std / sqrtf(2.0f * (float)s->L);
+}
+
+static void add_block_gpt2(builder *b, ls_block_params *p)
+{
+    const ls_model_shape *s = &b->model->shape;
+    float std = s->init_std, into = std_into_stream(s);
+    int64_t A = s->H * s->D; /* width of all heads together */
+    bool qkv = s->bias_qkv, proj = s->bias_proj, mlp = s->bias_mlp;
+
+    p->ln1_w = add(b, vector("ln_1.weight", s->C, LS_START_ONE), false);
+    p->ln1_b = add(b, vector("ln_1.bias", s->C, LS_START_ZERO), false);
+    p->qkv_w[0] = add(b, matrix(b, "attn.c_attn.weight", s->C, 3 * A, std), false);
+    p->qkv_b[0] = add_if(b, qkv, vector("attn.c_attn.bias", 3 * A, LS_START_ZERO));
+    p->proj_w = add(b, matrix(b, "attn.c_proj.weight", A, s->C, into), false);
+    p->proj_b = add_if(b, proj, vector("attn.c_proj.bias", s->C, LS_START_ZERO));
+    p->ln2_w = add(b, vector("ln_2.weight", s->C, LS_START_ONE), false);
+    p->ln2_b = add(b, vector("ln_2.bias", s->C, LS_START_ZERO), false);
+    p->fc_w[0] = add(b, matrix(b, "mlp.c_fc.weight", s->C, s->F, std), false);
+    p->fc_b[0] = add_if(b, mlp, vector("mlp.c_fc.bias", s->F, LS_START_ZERO));
+    p->out_w = add(b, matrix(b, "mlp.c_proj.weight", s->F, s->C, into), false);
+    p->out_b = add_if(b, mlp, vector("mlp.c_proj.bias", s->C, LS_START_ZERO));
+}
+
+static void add_attention_llama(builder *b, ls_block_params *p)
+{
+    const ls_model_shape *s = &b->model->shape;
     float std = s->init_std;
-    /* Projections into the residual stream start smaller, so that its variance does not grow with
-     * depth (GPT-2). */
-    float into = std / sqrtf(2.0f * (float)s->L);
+    int64_t A = s->H * s->D, Akv = s->Hkv * s->D;
+    bool bias = s->bias_qkv;
 
-    b->ln1_w = add_in_block(m, l, "ln_1.weight", 0, s->C, LS_START_ONE, 0);
-    b->ln1_b = add_in_block(m, l, "ln_1.bias", 0, s->C, LS_START_ZERO, 0);
-    b->qkv_w = add_in_block(m, l, "attn.c_attn.weight", s->C, 3 * s->C, LS_START_NORMAL, std);
-    b->qkv_b = add_in_block(m, l, "attn.c_attn.bias", 0, 3 * s->C, LS_START_ZERO, 0);
-    b->proj_w = add_in_block(m, l, "attn.c_proj.weight", s->C, s->C, LS_START_NORMAL, into);
-    b->proj_b = add_in_block(m, l, "attn.c_proj.bias", 0, s->C, LS_START_ZERO, 0);
-    b->ln2_w = add_in_block(m, l, "ln_2.weight", 0, s->C, LS_START_ONE, 0);
-    b->ln2_b = add_in_block(m, l, "ln_2.bias", 0, s->C, LS_START_ZERO, 0);
-    b->fc_w = add_in_block(m, l, "mlp.c_fc.weight", s->C, s->F, LS_START_NORMAL, std);
-    b->fc_b = add_in_block(m, l, "mlp.c_fc.bias", 0, s->F, LS_START_ZERO, 0);
-    b->out_w = add_in_block(m, l, "mlp.c_proj.weight", s->F, s->C, LS_START_NORMAL, into);
-    b->out_b = add_in_block(m, l, "mlp.c_proj.bias", 0, s->C, LS_START_ZERO, 0);
+    p->qkv_w[0] = add(b, matrix(b, "self_attn.q_proj.weight", s->C, A, std), false);
+    p->qkv_w[1] = add(b, joined(matrix(b, "self_attn.k_proj.weight", s->C, Akv, std)), false);
+    p->qkv_w[2] = add(b, joined(matrix(b, "self_attn.v_proj.weight", s->C, Akv, std)), false);
+    p->qkv_b[0] = add_if(b, bias, vector("self_attn.q_proj.bias", A, LS_START_ZERO));
+    p->qkv_b[1] = add_if(b, bias, joined(vector("self_attn.k_proj.bias", Akv, LS_START_ZERO)));
+    p->qkv_b[2] = add_if(b, bias, joined(vector("self_attn.v_proj.bias", Akv, LS_START_ZERO)));
+    p->q_norm = add_if(b, s->qk_norm, vector("self_attn.q_norm.weight", s->D, LS_START_ONE));
+    p->k_norm = add_if(b, s->qk_norm, vector("self_attn.k_norm.weight", s->D, LS_START_ONE));
+    p->proj_w = add(b, matrix(b, "self_attn.o_proj.weight", A, s->C, std_into_stream(s)), false);
+    p->proj_b = add_if(b, s->bias_proj, vector("self_attn.o_proj.bias", s->C, LS_START_ZERO));
 }
+
+static void add_block_llama(builder *b, ls_block_params *p)
+{
+    const ls_model_shape *s = &b->model->shape;
+    float std = s->init_std;
+    bool bias = s->bias_mlp;
+
+    p->ln1_w = add(b, vector("input_layernorm.weight", s->C, LS_START_ONE), false);
+    add_attention_llama(b, p);
+    p->ln2_w = add(b, vector("post_attention_layernorm.weight", s->C, LS_START_ONE), false);
+    p->fc_w[0] = add(b, matrix(b, "mlp.gate_proj.weight", s->C, s->F, std), false);
+    p->fc_w[1] = add(b, joined(matrix(b, "mlp.up_proj.weight", s->C, s->F, std)), false);
+    p->fc_b[0] = add_if(b, bias, vector("mlp.gate_proj.bias", s->F, LS_START_ZERO));
+    p->fc_b[1] = add_if(b, bias, joined(vector("mlp.up_proj.bias", s->F, LS_START_ZERO)));
+    p->out_w = add(b, matrix(b, "mlp.down_proj.weight", s->F, s->C, std_into_stream(s)), false);
+    p->out_b = add_if(b, bias, vector("mlp.down_proj.bias", s->C, LS_START_ZERO));
+}
+
+static void set_nowhere(ls_block_params *p)
+{
+    ls_place *const places[] = {&p->ln1_w,    &p->ln1_b,    &p->qkv_w[0], &p->qkv_w[1],
+                                &p->qkv_w[2], &p->qkv_b[0], &p->qkv_b[1], &p->qkv_b[2],
+                                &p->q_norm,   &p->k_norm,   &p->proj_w,   &p->proj_b,
+                                &p->ln2_w,    &p->ln2_b,    &p->fc_w[0],  &p->fc_w[1],
+                                &p->fc_b[0],  &p->fc_b[1],  &p->out_w,    &p->out_b};
+
+    for (size_t i = 0; i < LS_COUNT(places); i++)
+        *places[i] = nowhere;
+    for (int i = 0; i < LS_ADAPTERS; i++)
+        p->adapters[i] = (ls_adapter){.a = nowhere, .b = nowhere};
+}
+
+/* --- LoRA ------------------------------------------------------------------------------------- */
+
+/* What can have small matrices, by the names that targets are given by. */
+typedef struct lora_site {
+    const char *module; /* "self_attn.q_proj" */
+    int64_t K, N, first;
+} lora_site;
+
+static void lora_sites(const ls_model_shape *s, lora_site sites[LS_ADAPTERS])
+{
+    int64_t C = s->C, F = s->F, A = s->H * s->D, Akv = s->Hkv * s->D;
+
+    memset(sites, 0, LS_ADAPTERS * sizeof *sites);
+    if (s->family == LS_FAMILY_GPT2) {
+        sites[LS_ADAPTER_Q] = (lora_site){"attn.c_attn", C, 3 * A, 0};
+        sites[LS_ADAPTER_O] = (lora_site){"attn.c_proj", A, C, 0};
+        sites[LS_ADAPTER_GATE] = (lora_site){"mlp.c_fc", C, F, 0};
+        sites[LS_ADAPTER_DOWN] = (lora_site){"mlp.c_proj", F, C, 0};
+        return;
+    }
+    sites[LS_ADAPTER_Q] = (lora_site){"self_attn.q_proj", C, A, 0};
+    sites[LS_ADAPTER_K] = (lora_site){"self_attn.k_proj", C, Akv, A};
+    sites[LS_ADAPTER_V] = (lora_site){"self_attn.v_proj", C, Akv, A + Akv};
+    sites[LS_ADAPTER_O] = (lora_site){"self_attn.o_proj", A, C, 0};
+    sites[LS_ADAPTER_GATE] = (lora_site){"mlp.gate_proj", C, F, 0};
+    sites[LS_ADAPTER_UP] = (lora_site){"mlp.up_proj", C, F, F};
+    sites[LS_ADAPTER_DOWN] = (lora_site){"mlp.down_proj", F, C, 0};
+}
+
+static bool names_module(const char *target, const char *module)
+{
+    const char *dot = strchr(module, '.');
+
+    return strcmp(target, module) == 0 || strcmp(target, dot + 1) == 0;
+}
+
+static bool is_target(const ls_run *run, const char *module)
+{
+    for (int i = 0; i < run->lora.targets.count; i++)
+        if (names_module(run->lora.targets.items[i], module))
+            return true;
+    return run->lora.targets.count == 0;
+}
+
+static ls_status check_targets(const ls_model *m, const ls_run *run)
+{
+    lora_site sites[LS_ADAPTERS];
+
+    lora_sites(&m->shape, sites);
+    for (int i = 0; i < run->lora.targets.count; i++) {
+        bool fits = false;
+        ls_str names;
+        for (int k = 0; k < LS_ADAPTERS; k++)
+            fits |= sites[k].module && names_module(run->lora.targets.items[i], sites[k].module);
+        if (fits)
+            continue;
+        ls_str_init(&names);
+        for (int k = 0; k < LS_ADAPTERS; k++)
+            if (sites[k].module)
+                ls_str_printf(&names, "%s%s", names.len ? ", " : "", sites[k].module);
+        ls_status st = ls_fail(LS_EUSAGE, "%s: lora.targets: this model has no layer \"%s\"",
+                               ls_explain_where(run, "lora.targets"), run->lora.targets.items[i]);
+        ls_err_hint("Its layers are %s; the part before the dot may be left out.", names.p);
+        ls_str_release(&names);
+        return st;
+    }
+    return LS_OK;
+}
+
+/* A starts at random and B at zero, so that training starts from the base model itself. */
+static void add_adapters(builder *b, ls_block_params *p)
+{
+    const ls_model_shape *s = &b->model->shape;
+    lora_site sites[LS_ADAPTERS];
+    char name[64];
+
+    lora_sites(s, sites);
+    for (int i = 0; i < LS_ADAPTERS; i++) {
+        if (!sites[i].module || !is_target(b->run, sites[i].module))
+            continue;
+        ls_adapter *to = &p->adapters[i];
+        *to = (ls_adapter){.K = sites[i].K, .N = sites[i].N, .first = sites[i].first};
+        snprintf(name, sizeof name, "%s.lora_A.weight", sites[i].module);
+        to->a = add(
+            b,
+            (spec){name, s->lora_rank, to->K, LS_START_UNIFORM, 1.0f / sqrtf((float)to->K), false},
+            true);
+        snprintf(name, sizeof name, "%s.lora_B.weight", sites[i].module);
+        to->b = add(b, (spec){name, to->N, s->lora_rank, LS_START_ZERO, 0, false}, true);
+    }
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
 
 static ls_status check_vocab(const ls_run *run, int64_t vocab)
 {
@@ -76,37 +307,132 @@ static ls_status check_vocab(const ls_run *run, int64_t vocab)
                    (long long)vocab);
 }
 
+static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
+{
+    const ls_run_model *r = &run->model;
+    bool gpt2 = r->family == LS_FAMILY_GPT2, all = r->bias == LS_BIAS_ALL;
+    bool attention = all || r->bias == LS_BIAS_ATTENTION;
+
+    return (ls_model_shape){
+        .family = r->family,
+        .V = r->vocab == LS_RUN_AUTO ? vocab : r->vocab,
+        .T = r->context,
+        .L = r->layers,
+        .C = r->width,
+        .F = r->mlp,
+        .H = r->heads,
+        .Hkv = r->kv_heads,
+        .D = r->head_size,
+        .norm = gpt2 ? LS_NORM_LAYER : LS_NORM_RMS,
+        .act = gpt2 ? LS_ACT_GELU : LS_ACT_SILU,
+        .gated = !gpt2,
+        .positions = gpt2,
+        .rope = !gpt2,
+        .qk_norm = r->family == LS_FAMILY_QWEN3,
+        .tied = r->tied == LS_TIED_YES,
+        .bias_qkv = attention || r->bias == LS_BIAS_QKV,
+        .bias_proj = attention,
+        .bias_mlp = all || r->bias == LS_BIAS_MLP,
+        .layout = gpt2 ? LS_LAYOUT_KN : LS_LAYOUT_NK,
+        .window = r->window,
+        .window_from = r->window_from,
+        .eps = (float)r->norm_eps,
+        .dropout = (float)r->dropout,
+        .init_std = (float)r->init_std,
+        .lora_rank = run->lora.rank,
+        .lora_scale = run->lora.rank ? (float)(run->lora.alpha / (double)run->lora.rank) : 0,
+    };
+}
+
+static bool block_is_trained(const ls_model *m, int first_param, int end_param)
+{
+    for (int i = first_param; i < end_param; i++)
+        if (m->params[i].trained >= 0)
+            return true;
+    return false;
+}
+
+static void begin_block(builder *b, int64_t l)
+{
+    bool gpt2 = b->model->shape.family == LS_FAMILY_GPT2;
+
+    snprintf(b->prefix, sizeof b->prefix, gpt2 ? "transformer.h.%lld." : "model.layers.%lld.",
+             (long long)l);
+    snprintf(b->group, sizeof b->group, "h.%lld", (long long)l);
+}
+
+static void add_blocks(builder *b)
+{
+    ls_model *m = b->model;
+    const ls_model_shape *s = &m->shape;
+
+    for (int64_t l = 0; l < s->L; l++) {
+        ls_block_params *p = &m->blocks[l];
+        int first = m->n_params;
+        begin_block(b, l);
+        set_nowhere(p);
+        p->window = l >= s->window_from ? s->window : 0;
+        if (s->family == LS_FAMILY_GPT2)
+            add_block_gpt2(b, p);
+        else
+            add_block_llama(b, p);
+        p->trained = block_is_trained(m, first, m->n_params);
+    }
+}
+
+static void add_all(builder *b)
+{
+    ls_model *m = b->model;
+    const ls_model_shape *s = &m->shape;
+    bool gpt2 = s->family == LS_FAMILY_GPT2;
+    const char *outer = gpt2 ? "transformer." : "model.";
+
+    snprintf(b->prefix, sizeof b->prefix, "%s", outer);
+    snprintf(b->group, sizeof b->group, "embed");
+    m->wte = add(b,
+                 (spec){gpt2 ? "wte.weight" : "embed_tokens.weight", s->V, s->C, LS_START_NORMAL,
+                        s->init_std, false},
+                 false);
+    m->wpe = add_if(b, s->positions,
+                    (spec){"wpe.weight", s->T, s->C, LS_START_NORMAL, s->init_std, false});
+    add_blocks(b);
+    snprintf(b->prefix, sizeof b->prefix, "%s", outer);
+    snprintf(b->group, sizeof b->group, "final");
+    m->lnf_w = add(b, vector(gpt2 ? "ln_f.weight" : "norm.weight", s->C, LS_START_ONE), false);
+    m->lnf_b = add_if(b, gpt2, vector("ln_f.bias", s->C, LS_START_ZERO));
+    b->prefix[0] = '\0';
+    m->head = m->wte;
+    if (!s->tied)
+        m->head = add(b, (spec){"lm_head.weight", s->V, s->C, LS_START_NORMAL, s->init_std, false},
+                      false);
+    for (int64_t l = 0; l < s->L && s->lora_rank > 0; l++) {
+        int first = m->n_params;
+        begin_block(b, l);
+        add_adapters(b, &m->blocks[l]);
+        m->blocks[l].trained |= block_is_trained(m, first, m->n_params);
+    }
+    m->flat = ls_round_up(m->flat, LS_PARAM_ALIGN);
+    m->trained = ls_round_up(m->trained, LS_PARAM_ALIGN);
+}
+
 ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab)
 {
     ls_status st = LS_OK;
-    ls_model_shape *s = &model->shape;
+    builder b = {.model = model, .run = run};
 
-    *model = (ls_model){.tokens = vocab};
+    *model = (ls_model){.tokens = vocab, .run = run->model};
     LS_TRY(st, check_vocab(run, vocab), out);
-    *s = (ls_model_shape){
-        .V = run->model.vocab == LS_RUN_AUTO ? vocab : run->model.vocab,
-        .T = run->model.context,
-        .L = run->model.layers,
-        .C = run->model.width,
-        .H = run->model.heads,
-        .D = run->model.width / run->model.heads,
-        .F = run->model.mlp,
-        .eps = 1e-5f,
-        .dropout = (float)run->model.dropout,
-        .init_std = (float)run->model.init_std,
-    };
-    model->params = ls_mem_array((size_t)(s->L * PER_BLOCK + OUTSIDE), sizeof *model->params);
-    model->blocks = ls_mem_array((size_t)s->L, sizeof *model->blocks);
+    model->shape = shape_of(run, vocab);
+    int64_t L = model->shape.L;
+    model->params = ls_mem_array((size_t)(L * PER_BLOCK + OUTSIDE), sizeof *model->params);
+    model->blocks = ls_mem_array((size_t)L, sizeof *model->blocks);
     if (!model->params || !model->blocks) {
         st = LS_ENOMEM;
         goto out;
     }
-    model->wte = add(model, "embed", "wte.weight", s->V, s->C, LS_START_NORMAL, s->init_std);
-    model->wpe = add(model, "embed", "wpe.weight", s->T, s->C, LS_START_NORMAL, s->init_std);
-    for (int64_t l = 0; l < s->L; l++)
-        add_block(model, l);
-    model->lnf_w = add(model, "final", "ln_f.weight", 0, s->C, LS_START_ONE, 0);
-    model->lnf_b = add(model, "final", "ln_f.bias", 0, s->C, LS_START_ZERO, 0);
+    LS_TRY(st, check_targets(model, run), out);
+    add_all(&b);
+    LS_TRY(st, check_freeze(model, run), out);
 out:
     if (st != LS_OK)
         ls_model_release(model);
@@ -120,37 +446,98 @@ void ls_model_release(ls_model *model)
     *model = (ls_model){.params = NULL};
 }
 
+/* Values in [0, 1) number first .. first+count-1 of the stream that key names. */
+static void uniform_values(ls_rng_key key, int64_t first, int64_t count, float *values_out)
+{
+    for (int64_t k = 0; k < count; k++) {
+        uint64_t i = (uint64_t)(first + k);
+        ls_rng_block block = ls_rng_philox(key, (uint32_t)(i / 4), (uint32_t)(i / 4 >> 32), 0, 0);
+        values_out[k] = ls_rng_uniform(block.v[i % 4]);
+    }
+}
+
 void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t count,
                     float *values_out)
 {
-    if (p->start == LS_START_NORMAL) {
+    bool normal = p->start == LS_START_NORMAL, uniform = p->start == LS_START_UNIFORM;
+
+    if (normal || uniform) {
         ls_hash name = ls_hash_bytes(p->name, strlen(p->name));
-        ls_rng_normal(ls_rng_derive(seed, name.hi, name.lo), (uint64_t)first, (uint64_t)count,
-                      values_out);
+        ls_rng_key key = ls_rng_derive(seed, name.hi, name.lo);
+        if (normal)
+            ls_rng_normal(key, (uint64_t)first, (uint64_t)count, values_out);
+        else
+            uniform_values(key, first, count, values_out);
     }
     for (int64_t k = 0; k < count; k++)
-        values_out[k] = p->start == LS_START_NORMAL ? values_out[k] * p->std
-                        : p->start == LS_START_ONE  ? 1.0f
-                                                    : 0.0f;
+        values_out[k] = normal                     ? values_out[k] * p->std
+                        : uniform                  ? (2.0f * values_out[k] - 1.0f) * p->std
+                        : p->start == LS_START_ONE ? 1.0f
+                                                   : 0.0f;
 }
 
 const ls_param *ls_model_param_at(const ls_model *model, int64_t element)
 {
-    int low = 0, high = model->n_params - 1;
+    const ls_param *found = NULL;
 
-    while (low < high) { /* the last parameter that begins at or before element */
-        int middle = (low + high + 1) / 2;
-        if (model->params[middle].first <= element)
-            low = middle;
-        else
-            high = middle - 1;
+    for (int i = 0; i < model->n_params; i++) {
+        const ls_param *p = &model->params[i];
+        if (p->trained >= 0 && p->trained <= element)
+            found = p;
     }
-    return &model->params[low];
+    return found;
+}
+
+const ls_param *ls_model_find(const ls_model *model, const char *name)
+{
+    for (int i = 0; i < model->n_params; i++)
+        if (strcmp(model->params[i].name, name) == 0)
+            return &model->params[i];
+    return NULL;
+}
+
+/* Radians per position of pair i, rounded to fp32 where transformers rounds. */
+static float rope_frequency(const ls_model *model, int64_t i)
+{
+    const ls_run_model *r = &model->run;
+    const double pi = 3.14159265358979323846;
+    float share = (float)(2 * i) / (float)model->shape.D;
+    float f = 1.0f / (float)pow(r->rope_theta, (double)share);
+    double wave = 2 * pi / (double)f, turns = (double)r->rope_original / wave;
+
+    switch (r->rope_scaling) {
+    case LS_ROPE_PLAIN:
+        return f;
+    case LS_ROPE_LINEAR:
+        return f / (float)r->rope_factor;
+    case LS_ROPE_LLAMA3:
+        if (turns > r->rope_high)
+            return f;
+        if (turns < r->rope_low)
+            return f / (float)r->rope_factor;
+        double smooth = (turns - r->rope_low) / (r->rope_high - r->rope_low);
+        return (float)((1 - smooth) * (double)f / r->rope_factor + smooth * (double)f);
+    }
+    return f;
+}
+
+void ls_model_rope(const ls_model *model, int64_t first, int64_t n, float *table_out)
+{
+    int64_t pairs = model->shape.D / 2;
+
+    for (int64_t i = 0; i < pairs; i++) {
+        float f = rope_frequency(model, i);
+        for (int64_t t = 0; t < n; t++) {
+            float angle = (float)(first + t) * f;
+            table_out[(t * pairs + i) * 2] = (float)cos((double)angle);
+            table_out[(t * pairs + i) * 2 + 1] = (float)sin((double)angle);
+        }
+    }
 }
 
 double ls_model_flops_per_token(const ls_model *model, int64_t T)
 {
     const ls_model_shape *s = &model->shape;
 
-    return 6.0 * (double)model->elements + 6.0 * (double)s->L * (double)s->C * (double)T;
+    return 6.0 * (double)model->elements + 6.0 * (double)s->L * (double)(s->H * s->D) * (double)T;
 }

@@ -2,41 +2,97 @@
  *
  * A model here is a description without memory. All parameters live in one flat fp32 buffer; each
  * starts on a multiple of LS_PARAM_ALIGN elements, and the gaps hold zeros for ever, so that one
- * pass over the flat buffer (norm, optimizer, hash, checkpoint) needs no list of tensors. Gradients
- * use the same places. Initial values are functions of (seed, tensor name, global element). */
+ * pass over the flat buffer (norm, optimizer, hash, checkpoint) needs no list of tensors. Only
+ * parameters that one product reads together (q, k, v; gate, up) lie side by side without a gap.
+ *
+ * Parameters that are trained have a second place, in the buffers of gradients and moments, laid
+ * out by the same rules. When all are trained the two places are equal. Initial values are
+ * functions of (seed, tensor name, global element). */
 #pragma once
 #include "base/err.h"
 #include "config/run.h"
+#include "kernel/kernel.h"
 
 LS_C_BEGIN
 
-enum { LS_PARAM_ALIGN = 64, LS_PARAM_NAME = 80 };
+enum { LS_PARAM_ALIGN = 64, LS_PARAM_NAME = 112 };
 
-/* GPT-2: pre-norm blocks, learned positions, tanh GELU, biases everywhere, head tied to wte. */
+/* The transformer: pre-norm blocks of attention and MLP around one residual stream. */
 typedef struct ls_model_shape {
-    int64_t V, T, L, C, H, D, F; /* vocabulary, context, layers, width, heads, head size, MLP */
-    float eps;
-    float dropout;
-    float init_std;
+    ls_family family;
+    int64_t V, T, L, C, F; /* vocabulary, context, layers, width, MLP */
+    int64_t H, Hkv, D;     /* query heads, key/value heads, head size */
+    ls_norm_kind norm;     /* LayerNorm has a bias, RMSNorm none */
+    ls_act act;            /* gelu, or silu where gated */
+    bool gated;            /* MLP: act(gate) * up instead of act(fc) */
+    bool positions;        /* learned positions are added to the embedding */
+    bool rope;             /* queries and keys are turned by their position */
+    bool qk_norm;          /* each head of q and k is normalised first */
+    bool tied;             /* the head reads the embedding's weights */
+    bool bias_qkv, bias_proj, bias_mlp;
+    ls_layout layout;    /* of all matrices of the blocks */
+    int64_t window;      /* 0: none */
+    int64_t window_from; /* first layer that has it */
+    float eps, dropout, init_std;
+    int64_t lora_rank; /* 0: none */
+    float lora_scale;  /* alpha / rank */
 } ls_model_shape;
 
-typedef enum ls_param_start { LS_START_ZERO, LS_START_ONE, LS_START_NORMAL } ls_param_start;
+typedef enum ls_param_start {
+    LS_START_ZERO,
+    LS_START_ONE,
+    LS_START_NORMAL,
+    LS_START_UNIFORM /* between -std and std */
+} ls_param_start;
 
 typedef struct ls_param {
-    char name[LS_PARAM_NAME]; /* "transformer.h.0.attn.c_attn.weight" */
+    char name[LS_PARAM_NAME]; /* "model.layers.0.self_attn.q_proj.weight" */
     char group[24];           /* what is saved together: "embed", "h.0", "final" */
     int ndim;
     int64_t shape[2];
-    int64_t first; /* element in the flat buffer */
+    int64_t first;   /* element in the flat buffer of weights */
+    int64_t trained; /* element in the buffers of gradients and moments; -1: frozen */
     int64_t count;
     ls_param_start start;
-    float std;  /* of LS_START_NORMAL */
+    float std;  /* of LS_START_NORMAL and LS_START_UNIFORM */
     bool decay; /* weight decay applies: matrices only */
+    bool lora;  /* a small matrix beside another: not part of the base model */
 } ls_param;
 
-/* Where one block's parameters lie: element offsets in the flat buffer. */
+/* Where a parameter lies: element of the weights (-1: the model has no such parameter) and of the
+ * gradients (-1: no gradient is wanted). */
+typedef struct ls_place {
+    int64_t w, g;
+} ls_place;
+
+/* A pair of small matrices beside a weight of K inputs and N outputs: y[first ..] += scale B A x.
+ * a is [rank, K], b is [N, rank]. */
+typedef struct ls_adapter {
+    ls_place a, b;       /* a.w is -1: none */
+    int64_t K, N, first; /* first column of the packed output */
+} ls_adapter;
+
+/* gpt2 has one matrix for q, k and v, and one for the way into the MLP: the first of each. */
+enum {
+    LS_ADAPTER_Q,
+    LS_ADAPTER_K,
+    LS_ADAPTER_V,
+    LS_ADAPTER_O,
+    LS_ADAPTER_GATE,
+    LS_ADAPTER_UP,
+    LS_ADAPTER_DOWN,
+    LS_ADAPTERS
+};
+
+/* Where one block's parameters lie. A packed product has parts (q, k, v; gate, up), which lie side
+ * by side in the weights; among the gradients only those that are trained have a place. GPT-2 has
+ * one part each. */
 typedef struct ls_block_params {
-    int64_t ln1_w, ln1_b, qkv_w, qkv_b, proj_w, proj_b, ln2_w, ln2_b, fc_w, fc_b, out_w, out_b;
+    ls_place ln1_w, ln1_b, qkv_w[3], qkv_b[3], q_norm, k_norm, proj_w, proj_b;
+    ls_place ln2_w, ln2_b, fc_w[2], fc_b[2], out_w, out_b;
+    ls_adapter adapters[LS_ADAPTERS];
+    int64_t window;
+    bool trained; /* some parameter of this block is */
 } ls_block_params;
 
 typedef struct ls_model {
@@ -44,13 +100,16 @@ typedef struct ls_model {
     ls_param *params; /* owned */
     int n_params;
     int64_t elements;        /* of all parameters, without gaps */
-    int64_t flat;            /* of the flat buffer, with gaps */
+    int64_t flat;            /* of the flat buffer of weights, with gaps */
+    int64_t trained;         /* of the buffers of gradients and moments, with gaps */
     int64_t tokens;          /* of the tokenizer; rows of wte above it are never used */
     ls_block_params *blocks; /* owned, L of them */
-    int64_t wte, wpe, lnf_w, lnf_b;
+    ls_place wte, wpe, lnf_w, lnf_b, head; /* head.w is wte.w when tied */
+    ls_run_model run; /* the settings that made it; strings borrowed from the run */
 } ls_model;
 
-/* vocab is the tokenizer's size; model.vocab may ask for more, not for less. */
+/* vocab is the tokenizer's size; model.vocab may ask for more, not for less. LS_EUSAGE: a pattern
+ * of train.freeze or a target of lora.targets that fits nothing. */
 ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab);
 void ls_model_release(ls_model *model);
 
@@ -59,11 +118,19 @@ void ls_model_release(ls_model *model);
 void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t count,
                     float *values_out);
 
-/* The parameter that holds element i of the flat buffer, or the one before the gap it lies in. */
+/* The trained parameter that holds element i of the gradients, or the one before the gap it lies
+ * in. */
 const ls_param *ls_model_param_at(const ls_model *model, int64_t element);
+/* The parameter of that name, or NULL. */
+const ls_param *ls_model_find(const ls_model *model, const char *name);
+
+/* Cosine and sine of each pair of each of n positions from first on: [n, D / 2, 2], to host
+ * memory. The angles are rounded as transformers rounds them (fp32), since weights were trained
+ * with those. */
+void ls_model_rope(const ls_model *model, int64_t first, int64_t n, float *table_out);
 
 /* Arithmetic of one training token, forward and backward, by llm.c's convention: 6 for each
- * parameter plus 6 L C T for causal attention (only the half that is computed). */
+ * parameter plus 6 L H D T for causal attention (only the half that is computed). */
 double ls_model_flops_per_token(const ls_model *model, int64_t T);
 
 LS_C_END

@@ -19,6 +19,8 @@ typedef struct ls_pass_args {
     int64_t B, T;              /* largest call */
     int64_t leaves;            /* most leaves of a training call */
     bool training;             /* keep what backward needs */
+    int64_t cache;             /* positions whose keys and values are kept between calls, so that a
+                                * text can be read piece by piece; 0: none; not with training */
 } ls_pass_args;
 
 /* One call. All pointers are device memory. */
@@ -28,10 +30,11 @@ typedef struct ls_pass_call {
     const int32_t *targets; /* [B, T], -1: no loss; NULL for logits */
     const int32_t *start;   /* [B, T] or NULL: first position each token may see */
     int64_t B, T;
+    int64_t past; /* positions before tokens that the cache holds; needs a cache unless 0 */
     bool dropout; /* apply the model's dropout, keyed by state */
     const ls_step_state *state;
     float *losses;   /* [B, T]: loss of each token */
-    float *grad;     /* flat gradients; see ls_pass_grad_elements */
+    float *grad;     /* of what is trained; see ls_pass_grad_elements */
     int64_t leaves;  /* tree of sums over this many leaves; 1 in fast mode */
     bool ordered;    /* keep the head's part of the tied gradient apart */
     bool accumulate; /* add to grad */
@@ -43,17 +46,18 @@ int64_t ls_pass_bytes(const ls_pass_args *args, int threads);
 ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args);
 void ls_pass_close(ls_pass *pass); /* NULL is allowed */
 
-/* Elements of a gradient buffer. In ordered mode wte's two gradients, from the embedding and from
- * the head it is tied to, are summed over leaves separately: (tree of embedding parts) + (tree of
- * head parts). Otherwise the bits would depend on how leaves are grouped into calls, and later on
- * which pipeline stages hold the two ends. The head's part lies behind the flat parameters. */
+/* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
+ * from the head it is tied to, are summed over leaves separately: (tree of embedding parts) + (tree
+ * of head parts). Otherwise the bits would depend on how leaves are grouped into calls, and later
+ * on which pipeline stages hold the two ends. The head's part lies behind the flat parameters. */
 int64_t ls_pass_grad_elements(const ls_model *model, bool ordered);
 
 /* Forward up to the final norm; then the head, its loss and the whole backward. */
 void ls_pass_forward(ls_pass *pass, const ls_pass_call *call);
 void ls_pass_backward(ls_pass *pass, const ls_pass_call *call);
 
-/* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete. */
+/* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete.
+ * Nothing to do where the head is not tied or not trained. */
 void ls_pass_tie(ls_pass *pass, float *grad);
 
 /* A tensor that a call computed, to be looked into when a number is not one. */
@@ -71,7 +75,8 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
 /* Losses only (no dropout, no gradient). */
 void ls_pass_loss(ls_pass *pass, const ls_pass_call *call);
 
-/* Logits [V] of token number `row` of the call. */
+/* Logits [V] of token number `row` of the call. With a cache, the call's keys and values are kept
+ * at positions past .. past+T-1. */
 void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float *logits);
 
 LS_C_END

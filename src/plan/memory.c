@@ -11,7 +11,7 @@
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 {
     int64_t tokens = calls->sequences * model->shape.T;
-    int64_t blocks = (model->flat + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
     return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
            ls_round_up(tokens * (int64_t)sizeof(float), 256) +
@@ -29,15 +29,15 @@ bool ls_memory_has_snapshot(const ls_run *run)
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 {
     const ls_run *run = args->run;
-    int64_t flat = args->model->flat * (int64_t)sizeof(float);
+    int64_t flat = ls_round_up(args->model->flat * (int64_t)sizeof(float), 4096);
+    int64_t moment = ls_round_up(args->model->trained * (int64_t)sizeof(float), 4096);
     ls_calls calls;
 
     *ledger_out = (ls_ledger){.count = 0};
     ls_calls_plan(run, &calls);
     ls_ledger_add(ledger_out, "program", "binary, libraries, small objects", args->program_bytes);
-    ls_ledger_add(ledger_out, "weights", "parameters, fp32", ls_round_up(flat, 4096));
-    ls_ledger_add(ledger_out, "optimizer", "two moments per parameter",
-                  ls_round_up(flat, 4096) * 2);
+    ls_ledger_add(ledger_out, "weights", "parameters, fp32", flat);
+    ls_ledger_add(ledger_out, "optimizer", "two moments per trained parameter", moment * 2);
     ls_ledger_add(ledger_out, "gradients",
                   calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
                   calls.buffers * ls_round_up(ls_pass_grad_elements(args->model, calls.ordered) *
@@ -53,7 +53,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
                   ls_pass_bytes(&pass, args->threads));
     if (ls_memory_has_snapshot(run))
         ls_ledger_add(ledger_out, "snapshot", "what a checkpoint is written from",
-                      ls_round_up(flat, 4096) * 3);
+                      flat + moment * 2);
     ls_ledger_add(ledger_out, "threads", "packed blocks of each thread",
                   (int64_t)args->threads * LS_STREAM_THREAD_BYTES);
     ls_ledger_add(ledger_out, "batch", "tokens, losses, partial sums, text samples",

@@ -17,26 +17,28 @@
 enum { KINDS = 3, WRITER_WAIT_S = 600 };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
 
-static int n_tensors(const ls_session *s)
+/* One row per parameter, then the moments of those that are trained; returns how many. */
+static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
 {
-    return KINDS * s->model.n_params;
-}
+    int n = 0;
 
-static void fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
-{
     for (int k = 0; k < KINDS; k++)
         for (int i = 0; i < s->model.n_params; i++) {
             const ls_param *p = &s->model.params[i];
-            rows[k * s->model.n_params + i] = (ls_ckpt_tensor){
+            int64_t first = k == 0 ? p->first : p->trained;
+            if (first < 0)
+                continue;
+            rows[n++] = (ls_ckpt_tensor){
                 .name = p->name,
                 .kind = kinds[k],
                 .group = p->group,
                 .type = LS_F32,
                 .ndim = p->ndim,
                 .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
-                .bytes = (float *)arrays[k] + p->first,
+                .bytes = (float *)arrays[k] + first,
             };
         }
+    return n;
 }
 
 /* Earlier checkpoints are moved, not removed: nothing is lost by --fresh. */
@@ -59,12 +61,17 @@ static ls_status put_aside(const char *dir)
     return ls_fail(LS_EIO, "too many earlier checkpoints beside \"%s\"", dir);
 }
 
+/* Bytes of the weights, or of one moment. */
+static int64_t state_bytes(const ls_session *s, int kind)
+{
+    return (kind == 0 ? s->model.flat : s->model.trained) * (int64_t)sizeof(float);
+}
+
 ls_status ls_save_open(ls_session *session)
 {
     ls_session *s = session;
     ls_step_arrays live = ls_step_state_arrays(s->step);
     void *arrays[KINDS] = {live.w, live.m, live.v};
-    int64_t bytes = s->model.flat * (int64_t)sizeof(float);
     char dir[PATH_MAX];
     ls_status st = LS_OK;
 
@@ -72,19 +79,22 @@ ls_status ls_save_open(ls_session *session)
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     if (s->args.fresh)
         LS_TRY(st, put_aside(dir), out);
-    s->tensors = ls_mem_array((size_t)n_tensors(s), sizeof *s->tensors);
-    s->shadows = ls_mem_array((size_t)n_tensors(s), sizeof *s->shadows);
+    s->tensors = ls_mem_array((size_t)(KINDS * s->model.n_params), sizeof *s->tensors);
+    s->shadows = ls_mem_array((size_t)(KINDS * s->model.n_params), sizeof *s->shadows);
     if (!s->tensors || !s->shadows) {
         st = LS_ENOMEM;
         goto out;
     }
-    fill_rows(s, s->tensors, arrays);
+    s->n_tensors = fill_rows(s, s->tensors, arrays);
     LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
     if (!ls_memory_has_snapshot(s->run))
         goto out;
     for (int k = 0; k < KINDS; k++)
-        LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &s->snapshot[k]), out);
-    fill_rows(s, s->shadows, s->snapshot);
+        LS_TRY(
+            st,
+            ls_device_alloc(s->device, state_bytes(s, k), "checkpoint snapshot", &s->snapshot[k]),
+            out);
+    (void)fill_rows(s, s->shadows, s->snapshot);
     LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
 out:
     return st;
@@ -168,7 +178,7 @@ ls_status ls_save_resume(ls_session *session)
     if (!newest)
         goto out;
     LS_TRY(st, check_same_run(s, ls_ckpt_about(newest)), out);
-    LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, n_tensors(s), &info, &found), out);
+    LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, &info, &found), out);
     if (!found)
         goto out;
     if (info.cursor != info.step * s->run->batch.sequences) {
@@ -271,10 +281,9 @@ ls_status ls_save_begin(ls_session *session)
         return LS_OK;
     }
     for (int k = 0; k < KINDS; k++)
-        ls_stream_copy(s->stream, s->snapshot[k], arrays[k],
-                       s->model.flat * (int64_t)sizeof(float));
+        ls_stream_copy(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
     LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
-    if (ls_ckpt_writer_begin(s->writer, &info, s->shadows, n_tensors(s), 0) == LS_OK)
+    if (ls_ckpt_writer_begin(s->writer, &info, s->shadows, s->n_tensors, 0) == LS_OK)
         s->writing_step = s->step_number;
     else
         tell_unsaved(s, s->step_number);
@@ -305,7 +314,7 @@ ls_status ls_save_final(ls_session *session)
     LS_TRY(st, await_writer(s), out);
     if (s->saved_step == s->step_number)
         goto out;
-    LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, n_tensors(s), &saved), out);
+    LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors, &saved), out);
     tell_saved(s, s->step_number, &saved);
     /* The state is safe; failing to tidy up must not look like failing to save. */
     if (ls_ckpt_prune(s->store, s->run->checkpoint.keep, NULL) != LS_OK)

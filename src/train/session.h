@@ -47,9 +47,10 @@ typedef struct ls_session {
 
     /* checkpoints */
     ls_ckpt_store *store;
-    ls_ckpt_writer *writer;      /* NULL: saved only at the end */
-    void *snapshot[3];           /* device memory that the writer reads: w, m, v */
-    ls_ckpt_tensor *tensors;     /* 3 per parameter, owned; bytes point at the live state */
+    ls_ckpt_writer *writer;  /* NULL: saved only at the end */
+    void *snapshot[3];       /* device memory that the writer reads: w, m, v */
+    ls_ckpt_tensor *tensors; /* weights and moments, owned; bytes point at the live state */
+    int n_tensors;
     ls_ckpt_tensor *shadows;     /* the same rows, pointing at the snapshot, owned */
     ls_str config;               /* the resolved run file */
     char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */

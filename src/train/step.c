@@ -30,6 +30,7 @@ struct ls_step {
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
     float *partials;
     ls_adamw_span *spans;
+    int64_t n_spans;
     ls_norm_result *norm;
     ls_step_state *state;
     double *host_sums; /* owned, host */
@@ -51,7 +52,7 @@ static void lay_out(ls_step *s)
 {
     const ls_model *model = s->args.model;
     int64_t tokens = s->args.calls.sequences * model->shape.T;
-    int64_t blocks = (model->flat + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     char *at = s->small;
 
     s->tokens = cut(&at, tokens * 3 * (int64_t)sizeof(int32_t));
@@ -65,7 +66,7 @@ static void lay_out(ls_step *s)
     s->state = cut(&at, sizeof(ls_step_state));
 }
 
-/* One span per parameter: weight decay differs between matrices and vectors. */
+/* One span per trained parameter: weight decay differs between matrices and vectors. */
 static ls_status send_spans(ls_step *s)
 {
     const ls_model *model = s->args.model;
@@ -74,13 +75,16 @@ static ls_status send_spans(ls_step *s)
 
     if (!spans)
         return LS_ENOMEM;
-    for (int i = 0; i < model->n_params; i++)
-        spans[i] = (ls_adamw_span){.first = model->params[i].first,
-                                   .w_first = model->params[i].first,
-                                   .count = model->params[i].count,
-                                   .decay = model->params[i].decay ? 1.0f : 0.0f,
-                                   .rate = 1.0f};
-    ls_stream_copy_in(s->args.stream, s->spans, spans, model->n_params * (int64_t)sizeof *spans);
+    for (int i = 0; i < model->n_params; i++) {
+        if (model->params[i].trained < 0)
+            continue;
+        spans[s->n_spans++] = (ls_adamw_span){.first = model->params[i].trained,
+                                              .w_first = model->params[i].first,
+                                              .count = model->params[i].count,
+                                              .decay = model->params[i].decay ? 1.0f : 0.0f,
+                                              .rate = 1.0f};
+    }
+    ls_stream_copy_in(s->args.stream, s->spans, spans, s->n_spans * (int64_t)sizeof *spans);
     st = ls_stream_sync(s->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S);
     ls_mem_free(spans);
     return st;
@@ -94,8 +98,10 @@ static ls_status alloc_state(ls_step *s)
     int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
     ls_status st = LS_OK;
 
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
         LS_TRY(st, ls_device_alloc(device, bytes, names[i], &s->state_memory[i]), out);
+        bytes = s->args.model->trained * (int64_t)sizeof(float);
+    }
     bytes = ls_pass_grad_elements(s->args.model, calls->ordered) * (int64_t)sizeof(float);
     for (int i = 0; i < calls->buffers; i++)
         LS_TRY(st, ls_device_alloc(device, bytes, "gradients", &s->grads[i]), out);
@@ -266,13 +272,13 @@ static void update(ls_step *s)
                                          .partials = s->partials,
                                          .result = s->norm,
                                          .state = s->state,
-                                         .n = s->args.model->flat});
+                                         .n = s->args.model->trained});
     k->adamw(s->args.stream, &(ls_adamw){.w = s->state_memory[0],
                                          .m = s->state_memory[1],
                                          .v = s->state_memory[2],
                                          .grad = s->grads[s->root],
                                          .spans = s->spans,
-                                         .n_spans = s->args.model->n_params,
+                                         .n_spans = s->n_spans,
                                          .state = s->state,
                                          .result = s->norm});
 }
@@ -390,8 +396,9 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
         st = accuse_forward(step, number);
     const float *grad = step->grads[step->root];
     for (int i = model->n_params - 1; i >= 0 && st == LS_OK; i--)
-        st = accuse(step, "gradient", model->params[i].name, grad + model->params[i].first,
-                    model->params[i].count, number);
+        if (model->params[i].trained >= 0)
+            st = accuse(step, "gradient", model->params[i].name, grad + model->params[i].trained,
+                        model->params[i].count, number);
     if (st == LS_OK)
         st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
                      (long long)number + 1);

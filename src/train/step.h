@@ -50,7 +50,7 @@ ls_status ls_step_blame(ls_step *step, int64_t number);
  * after the other, so that cutting the windows into calls changes no bit. No gradients. */
 ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences, double *sum);
 
-/* Device pointers, model->flat elements each: weights and the optimizer's moments. */
+/* Device pointers: weights (model->flat elements) and the optimizer's moments (model->trained). */
 typedef struct ls_step_arrays {
     float *w, *m, *v;
 } ls_step_arrays;

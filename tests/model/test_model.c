@@ -10,7 +10,8 @@ LS_TEST(model_gpt2_has_its_published_size)
 
     run.model.layers = 12;
     run.model.width = 768;
-    run.model.heads = 12;
+    run.model.heads = run.model.kv_heads = 12;
+    run.model.head_size = 64;
     run.model.context = 1024;
     run.model.mlp = 3072;
     LS_CHECK_OK(ls_model_init(&model, &run, 50257));

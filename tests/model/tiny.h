@@ -9,7 +9,13 @@ static inline ls_run ls_tiny_run(void)
 
     run.model.layers = 2;
     run.model.width = 24;
-    run.model.heads = 3;
+    run.model.import = "";
+    run.model.heads = run.model.kv_heads = 3;
+    run.model.head_size = 8;
+    run.model.bias = LS_BIAS_ALL;
+    run.model.tied = LS_TIED_YES;
+    run.model.norm_eps = 1e-5;
+    run.model.rope_theta = 10000;
     run.model.context = 13;
     run.model.mlp = 40;
     run.model.vocab = LS_RUN_AUTO;

@@ -164,17 +164,17 @@ LS_TEST(step_learns_one_batch_by_heart)
     float *w = ls_step_state_arrays(step).w, kept = w[0];
     ls_clock clock;
     ls_clock_begin(&clock);
-    w[model.blocks[1].fc_b] = NAN;
+    w[model.blocks[1].fc_b[0].w] = NAN;
     LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 120,
                             1e-2, &clock, &r));
     LS_CHECK(!r.finite && w[0] == kept);
     LS_CHECK_FAILS(ls_step_blame(step, 120), LS_ENUMERIC,
                    "the weight of \"transformer.h.1.mlp.c_fc.bias\" holds NaN at element 0");
-    w[model.blocks[1].fc_b] = 0;
+    w[model.blocks[1].fc_b[0].w] = 0;
 
     /* Weights so large that a product overflows: the output that did is named, not its victims. */
-    w[model.blocks[0].ln2_w] = 3e38f;
-    w[model.blocks[0].fc_w] = 3e38f;
+    w[model.blocks[0].ln2_w.w] = 3e38f;
+    w[model.blocks[0].fc_w[0].w] = 3e38f;
     ls_clock_begin(&clock);
     LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 121,
                             1e-2, &clock, &r));
@@ -249,6 +249,7 @@ LS_TEST(step_advises_only_what_helps)
     ls_ledger ledger;
     ls_model model;
 
+    run.model.head_size = 32;
     run.model.width = 96; /* gradients weigh more than activations */
     run.batch.group = 8;
     run.batch.sequences = 8;
@@ -273,7 +274,8 @@ LS_TEST(step_refuses_what_no_number_can_count)
 
     run.model.layers = 1000;
     run.model.width = 65536;
-    run.model.heads = 1024;
+    run.model.heads = run.model.kv_heads = 1024;
+    run.model.head_size = 64;
     run.model.mlp = run.model.context = 1048576;
     run.batch.sequences = run.batch.leaf = 1048576;
     LS_CHECK_OK(ls_kernel_pick("auto", &kernels));

@@ -1,0 +1,35 @@
+/* hf.h -- config.json of a Hugging Face folder: the model section of a run, spelled differently.
+ *
+ * Reading accepts both spellings of rotary settings (rope_theta with rope_scaling, or everything in
+ * rope_parameters) and refuses, by name, whatever would make another model than ours: another
+ * architecture, activation or scaling, experts, layers that differ in ways we cannot express.
+ * Nothing is guessed. */
+#pragma once
+#include "base/str.h"
+#include "config/run.h"
+
+LS_C_BEGIN
+
+enum { LS_HF_EOS = 16 };
+
+/* What config.json says besides the model's shape. */
+typedef struct ls_hf_config {
+    ls_run_model model;     /* family, sizes ...; strings are empty */
+    int64_t bos;            /* token ids; -1: none */
+    int64_t eos[LS_HF_EOS]; /* a model may have several */
+    int n_eos;
+    char dtype[16]; /* "float32", "bfloat16", "float16" ..., "" when not given */
+} ls_hf_config;
+
+/* name stands in messages. LS_EDATA: not such a file, or a value that cannot be. LS_EUSAGE: a model
+ * that lineshaft does not build; the message says what about it. */
+ls_status ls_hf_read(ls_hf_config *config_out, const char *text, size_t len, const char *name);
+
+/* The text of a config.json that transformers loads; model is resolved, vocab included. */
+void ls_hf_write(const ls_hf_config *config, ls_str *out);
+
+/* Fill the model section of a run from run->model.import's config.json; keys that the run file
+ * gives itself must agree, except context and dropout. */
+ls_status ls_hf_import(ls_run *run);
+
+LS_C_END
