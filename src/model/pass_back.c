@@ -1,0 +1,329 @@
+/* pass_back.c -- the ls_pass_gradient of the transformer, from the head down to the embedding.
+ *
+ * See pass.c for the order; what is frozen is skipped, and where nothing below is trained the walk
+ * ends. */
+#include "model/pass_impl.h"
+
+#include <math.h>
+
+/* Gradients of one part of a layer: N columns of dy. Nothing for what is frozen. */
+static void part_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
+                      const float *x, const float *dy, ls_place w, ls_place b, int64_t N)
+{
+    float *dw = ls_pass_gradient(call, w), *db = ls_pass_gradient(call, b);
+
+    if (!dw && !db)
+        return;
+    pass->args.kernels->linear_bwd_w(pass->args.stream,
+                                     &(ls_linear_bwd_w){.x = x,
+                                                        .dy = dy,
+                                                        .dw = dw,
+                                                        .db = db,
+                                                        .M = call->B * call->T,
+                                                        .N = N,
+                                                        .K = at->K,
+                                                        .ldy = at->N,
+                                                        .layout = pass->args.model->shape.layout,
+                                                        .leaves = call->leaves,
+                                                        .accumulate = call->accumulate});
+}
+
+/* Whether the gradients of all parts, of `unit` elements per output, lie side by side like the
+ * parts themselves (or are all frozen). */
+static bool side_by_side(const ls_pass_layer *at, const ls_place *places, int64_t unit)
+{
+    for (int i = 1; i < at->n_parts; i++) {
+        bool frozen = places[0].g < 0 && places[i].g < 0;
+        if (!frozen && places[i].g != places[i - 1].g + at->widths[i - 1] * unit)
+            return false;
+    }
+    return true;
+}
+
+static void parts_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
+                       const float *x, const float *dy)
+{
+    if (side_by_side(at, at->w, at->K) && side_by_side(at, at->b, 1)) {
+        part_back(pass, call, at, x, dy, at->w[0], at->b[0], at->N);
+        return;
+    }
+    for (int i = 0; i < at->n_parts; dy += at->widths[i], i++)
+        part_back(pass, call, at, x, dy, at->w[i], at->b[i], at->widths[i]);
+}
+
+/* Gradients of the adapters of a layer, and their share of dx. */
+static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                       const ls_pass_layer *at, const float *x, const float *dy, float *dx)
+{
+    const ls_kernels *k = pass->args.kernels;
+    const ls_model_shape *s = &pass->args.model->shape;
+    int64_t M = call->B * call->T, rank = s->lora_rank;
+
+    for (int i = at->adapter; i < at->adapter + at->n_adapters; i++) {
+        const ls_adapter *a = &pass->args.model->blocks[l].adapters[i];
+        if (a->a.w < 0)
+            continue;
+        ls_linear_bwd_w back = {.x = pass->blocks[l].small[i],
+                                .dy = dy + a->first,
+                                .dw = ls_pass_gradient(call, a->b),
+                                .M = M,
+                                .N = a->N,
+                                .K = rank,
+                                .ldy = at->N,
+                                .layout = LS_LAYOUT_NK,
+                                .leaves = call->leaves,
+                                .accumulate = call->accumulate};
+        k->linear_bwd_w(pass->args.stream, &back);
+        k->linear_bwd_x(pass->args.stream, &(ls_linear_bwd_x){.dy = dy + a->first,
+                                                              .w = call->w + a->b.w,
+                                                              .dx = pass->dsmall,
+                                                              .M = M,
+                                                              .N = a->N,
+                                                              .K = rank,
+                                                              .ldy = at->N,
+                                                              .layout = LS_LAYOUT_NK});
+        k->scale(pass->args.stream,
+                 &(ls_scale){.x = pass->dsmall, .value = s->lora_scale, .n = M * rank});
+        back.x = x;
+        back.dy = pass->dsmall;
+        back.dw = ls_pass_gradient(call, a->a);
+        back.N = rank;
+        back.K = a->K;
+        back.ldy = rank;
+        k->linear_bwd_w(pass->args.stream, &back);
+        k->linear_bwd_x(pass->args.stream, &(ls_linear_bwd_x){.dy = pass->dsmall,
+                                                              .w = call->w + a->a.w,
+                                                              .dx = dx,
+                                                              .M = M,
+                                                              .N = rank,
+                                                              .K = a->K,
+                                                              .layout = LS_LAYOUT_NK,
+                                                              .accumulate = true});
+    }
+}
+
+/* Gradients of a layer's parameters, then of its input into dx; with act, through the activation
+ * below it, whose input was z. dx may be x: the parameters' gradients come first. */
+static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                        const ls_pass_layer *at, const float *x, const float *dy, ls_act act,
+                        const float *z, float *dx)
+{
+    bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
+
+    LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
+    parts_back(pass, call, at, x, dy);
+    pass->args.kernels->linear_bwd_x(pass->args.stream,
+                                     &(ls_linear_bwd_x){.dy = dy,
+                                                        .w = ls_pass_weight(call, at->w[0]),
+                                                        .z = z,
+                                                        .dx = dx,
+                                                        .M = call->B * call->T,
+                                                        .N = at->N,
+                                                        .K = at->K,
+                                                        .layout = pass->args.model->shape.layout,
+                                                        .act = act});
+    if (adapted)
+        adapt_back(pass, call, l, at, x, dy, dx);
+}
+
+/* The norm's share of dstream, and dx, the ls_pass_gradient of what was added just before it. */
+static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd args, ls_place w,
+                      ls_place b, ls_dropout drop)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+
+    args.kind = s->norm;
+    args.dy = pass->dy;
+    args.w = ls_pass_weight(call, w);
+    args.dsum = pass->dstream;
+    args.dx = drop.p > 0 ? pass->dbranch : NULL;
+    args.dw = ls_pass_gradient(call, w);
+    args.db = ls_pass_gradient(call, b);
+    if (s->norm == LS_NORM_RMS)
+        args.mean = NULL;
+    args.M = call->B * call->T;
+    args.C = s->C;
+    args.T = call->T;
+    args.leaves = call->leaves;
+    args.accumulate = call->accumulate;
+    args.drop = drop;
+    args.scratch = pass->scratch;
+    pass->args.kernels->norm_bwd(pass->args.stream, &args);
+}
+
+static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    const ls_pass_buffers *b = &pass->blocks[l];
+    ls_heads dq = ls_pass_part_of_qkv(s, call->T, pass->dqkv, 0);
+    ls_heads dk = ls_pass_part_of_qkv(s, call->T, pass->dqkv, 1);
+    ls_heads dv = ls_pass_part_of_qkv(s, call->T, pass->dqkv, 2);
+
+    pass->args.kernels->attention_bwd(
+        pass->args.stream,
+        &(ls_attention_bwd){.q = ls_pass_part_of_qkv(s, call->T, b->turned, 0),
+                            .k = ls_pass_part_of_qkv(s, call->T, b->turned, 1),
+                            .v = ls_pass_part_of_qkv(s, call->T, b->turned, 2),
+                            .o = ls_pass_heads_of(s, call->T, b->att),
+                            .dout = ls_pass_heads_of(s, call->T, pass->datt),
+                            .dq = dq,
+                            .dk = dk,
+                            .dv = dv,
+                            .lse = b->lse,
+                            .start = call->start,
+                            .B = call->B,
+                            .T = call->T,
+                            .H = s->H,
+                            .Hkv = s->Hkv,
+                            .D = s->D,
+                            .window = p->window,
+                            .scale = 1.0f / sqrtf((float)s->D),
+                            .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
+                            .scratch = pass->scratch});
+    if (!ls_pass_turns(s))
+        return;
+    ls_qkv row = ls_pass_qkv_row(pass, call, l);
+    row.packed = pass->dqkv;
+    row.q = dq;
+    row.k = dk;
+    row.v = dv;
+    row.product = b->qkv;
+    row.dq_norm = ls_pass_gradient(call, p->q_norm);
+    row.dk_norm = ls_pass_gradient(call, p->k_norm);
+    row.leaves = call->leaves;
+    row.accumulate = call->accumulate;
+    row.scratch = pass->scratch;
+    pass->args.kernels->qkv_bwd(pass->args.stream, &row);
+}
+
+static bool act_rides_out(const ls_model_shape *s, const ls_block_params *p,
+                          const ls_pass_layers *at)
+{
+    return !s->gated && !ls_pass_has_adapter(p, &at->out);
+}
+
+/* From the ls_pass_gradient of the MLP's output to that of its input, in pass->dy. */
+static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                     const ls_pass_layers *at, const float *dbranch)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    const ls_pass_buffers *b = &pass->blocks[l];
+    float *dz = pass->dz;
+
+    if (act_rides_out(s, p, at)) {
+        linear_back(pass, call, l, &at->out, b->act, dbranch, s->act, b->z, dz);
+    } else {
+        /* An adapter still reads act while dx is made; without one dx may take its place. */
+        bool adapted = ls_pass_has_adapter(p, &at->out);
+        float *dact = adapted ? pass->dact : b->act;
+        dz = b->z;
+        linear_back(pass, call, l, &at->out, b->act, dbranch, LS_ACT_NONE, NULL, dact);
+        pass->args.kernels->act_bwd(pass->args.stream, &(ls_act_args){.act = s->act,
+                                                                      .gated = s->gated,
+                                                                      .x = b->z,
+                                                                      .dy = dact,
+                                                                      .dx = dz,
+                                                                      .M = call->B * call->T,
+                                                                      .F = s->F});
+    }
+    linear_back(pass, call, l, &at->fc, b->y2, dz, LS_ACT_NONE, NULL, pass->dy);
+}
+
+static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    const ls_pass_buffers *b = &pass->blocks[l];
+    bool drops = call->dropout && s->dropout > 0;
+    const float *dbranch = drops ? pass->dbranch : pass->dstream;
+    ls_dropout none = {.p = 0};
+    ls_pass_layers at;
+
+    ls_pass_layers_of(pass->args.model, l, &at);
+    mlp_back(pass, call, l, &at, dbranch);
+    norm_back(pass, call,
+              (ls_norm_bwd){.sum = b->mid, .mean = b->mean2, .rstd = b->rstd2, .add_to_dsum = true},
+              p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ));
+    linear_back(pass, call, l, &at.proj, b->att, dbranch, LS_ACT_NONE, NULL, pass->datt);
+    attention_back(pass, call, l);
+    linear_back(pass, call, l, &at.qkv, b->y1, pass->dqkv, LS_ACT_NONE, NULL, pass->dy);
+    norm_back(pass, call,
+              (ls_norm_bwd){.sum = ls_pass_stream_into(pass, l),
+                            .mean = b->mean1,
+                            .rstd = b->rstd1,
+                            .add_to_dsum = true},
+              p->ln1_w, p->ln1_b, l > 0 ? ls_pass_drop_at(pass, call, l - 1, SITE_OUT) : none);
+}
+
+static void embed_back(const ls_pass *pass, const ls_pass_call *call)
+{
+    const ls_model *model = pass->args.model;
+    const ls_model_shape *s = &model->shape;
+    /* In fast mode the embedding adds to what the head left in a tied wte, but wpe starts afresh.
+     */
+    bool adds = s->tied && !call->ordered && !call->accumulate;
+
+    if (model->wte.g < 0 && model->wpe.g < 0)
+        return;
+    if (adds && model->wpe.g >= 0)
+        pass->args.kernels->fill(
+            pass->args.stream,
+            &(ls_fill){.x = ls_pass_gradient(call, model->wpe), .n = s->T * s->C});
+    pass->args.kernels->embed_bwd(
+        pass->args.stream, &(ls_embed_bwd){.tokens = call->tokens,
+                                           .dy = pass->dstream,
+                                           .dwte = ls_pass_gradient(call, model->wte),
+                                           .dwpe = ls_pass_gradient(call, model->wpe),
+                                           .M = call->B * call->T,
+                                           .C = s->C,
+                                           .T = call->T,
+                                           .V = s->V,
+                                           .positions = s->positions ? s->T : 0,
+                                           .leaves = call->leaves,
+                                           .accumulate = call->accumulate || adds,
+                                           .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED),
+                                           .scratch = pass->scratch});
+}
+
+/* The lowest block that a ls_pass_gradient must reach; 0 where the embedding is trained. */
+static int64_t lowest_trained(const ls_model *model)
+{
+    int64_t l = 0;
+
+    if (model->wte.g >= 0 || model->wpe.g >= 0)
+        return 0;
+    while (l < model->shape.L && !model->blocks[l].trained)
+        l++;
+    return l;
+}
+
+void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
+{
+    const ls_model *model = pass->args.model;
+    const ls_model_shape *s = &model->shape;
+    int64_t lowest = lowest_trained(model);
+
+    LS_BUG_IF(!pass->args.training, "backward in a pass that keeps nothing for it");
+    ls_pass_head(pass, call, true);
+    norm_back(
+        pass, call,
+        (ls_norm_bwd){.sum = pass->blocks[s->L - 1].next, .mean = pass->meanf, .rstd = pass->rstdf},
+        model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, s->L - 1, SITE_OUT));
+    for (int64_t l = s->L - 1; l >= lowest; l--)
+        block_backward(pass, call, l);
+    embed_back(pass, call);
+}
+
+void ls_pass_tie(ls_pass *pass, float *grad)
+{
+    const ls_model *model = pass->args.model;
+
+    if (!ls_pass_parts_tied(model, true))
+        return;
+    pass->args.kernels->add(pass->args.stream, &(ls_add){.a = grad + model->wte.g,
+                                                         .b = grad + model->trained,
+                                                         .out = grad + model->wte.g,
+                                                         .n = model->shape.V * model->shape.C});
+}

@@ -1,0 +1,74 @@
+/* pass_impl.h -- what the files of the pass share; for the model room only. */
+#pragma once
+#include "model/pass.h"
+
+/* Where dropout happens; block l uses 3 l + these. */
+enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_PROJ = 2, SITE_OUT = 3 };
+
+/* What one block computes. */
+typedef struct ls_pass_buffers {
+    float *y1, *mean1, *rstd1, *qkv, *turned, *qk_rstd, *att, *lse, *mid, *y2, *mean2, *rstd2, *z,
+        *act, *next;
+    float *keys, *values;      /* the cache, [B, cache, Hkv, D] each */
+    float *small[LS_ADAPTERS]; /* scale A x, [M, rank] */
+} ls_pass_buffers;
+
+struct ls_pass {
+    ls_pass_args args;
+    int64_t bytes;
+    void *memory; /* owned */
+    float *in0, *branch, *yf, *meanf, *rstdf, *rope;
+    float *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
+    void *scratch;
+    ls_pass_buffers *blocks; /* L of them, owned; equal ones when not training, but for the cache */
+};
+
+/* A linear layer of the blocks: y = act(x W + b), and its adapters. */
+typedef struct ls_pass_layer {
+    int64_t K, N;
+    const ls_place *w, *b; /* n_parts of them each, side by side in the weights */
+    const int64_t *widths; /* outputs of each part */
+    int n_parts;
+    int adapter, n_adapters; /* the first one in ls_block_params.adapters, and how many there may be
+                              * side by side */
+} ls_pass_layer;
+
+/* The layers of a block. widths hold the outputs of the parts of the packed ones. */
+typedef struct ls_pass_layers {
+    int64_t qkv_widths[3], fc_widths[2];
+    ls_pass_layer qkv, proj, fc, out;
+} ls_pass_layers;
+
+/* Widths: of all heads of queries, of the packed product of q, k and v, and of the MLP's value
+ * before its activation. */
+int64_t ls_pass_att_width(const ls_model_shape *s);
+int64_t ls_pass_qkv_width(const ls_model_shape *s);
+int64_t ls_pass_fc_width(const ls_model_shape *s);
+
+/* Whether q and k are changed between the product and attention. */
+bool ls_pass_turns(const ls_model_shape *s);
+
+/* Queries, keys or values (0, 1, 2) in a packed product; heads of attention's output. */
+ls_heads ls_pass_part_of_qkv(const ls_model_shape *s, int64_t T, float *qkv, int which);
+ls_heads ls_pass_heads_of(const ls_model_shape *s, int64_t T, float *x);
+
+/* A parameter that a call reads, or NULL where the model has none; likewise its gradient, NULL also
+ * where it is frozen. */
+const float *ls_pass_weight(const ls_pass_call *call, ls_place p);
+float *ls_pass_gradient(const ls_pass_call *call, ls_place p);
+
+/* The layers of block l; they point into the model and into *to itself. */
+void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);
+bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);
+
+/* The dropout at a site of block l; what enters block l; the row between the packed product and
+ * attention, without the tensors that differ between forward and backward. */
+ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);
+const float *ls_pass_stream_into(const ls_pass *pass, int64_t l);
+ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+
+/* Whether ordered mode keeps two parts of the tied gradient apart. */
+bool ls_pass_parts_tied(const ls_model *model, bool ordered);
+
+/* The head and its loss; with grad also the gradients, dh in pass->dy. */
+void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad);

@@ -1,0 +1,262 @@
+/* pass_memory.c -- the buffers of a pass: one description, for counting and for cutting. */
+#include "model/pass_impl.h"
+
+#include "base/mem.h"
+#include "base/time.h"
+
+/* Hand out pieces of one buffer; with base NULL it only counts. */
+typedef struct cutter {
+    char *base;
+    int64_t used;
+} cutter;
+
+static void *cut(cutter *c, int64_t bytes)
+{
+    void *p = c->base ? c->base + c->used : NULL;
+
+    /* An absurd run file can ask for more than 2^63 bytes in all; stay far above what any machine
+     * has instead, so that the ledger refuses it. */
+    c->used = ls_min_i64(c->used + ls_round_up(bytes, 256), INT64_MAX / 4);
+    return p;
+}
+
+static float *cut_floats(cutter *c, int64_t n)
+{
+    return cut(c, n * (int64_t)sizeof(float));
+}
+
+/* Of all heads of queries, and of the packed product of q, k and v. */
+int64_t ls_pass_att_width(const ls_model_shape *s)
+{
+    return s->H * s->D;
+}
+
+int64_t ls_pass_qkv_width(const ls_model_shape *s)
+{
+    return (s->H + 2 * s->Hkv) * s->D;
+}
+
+/* Of the MLP's value before its activation. */
+int64_t ls_pass_fc_width(const ls_model_shape *s)
+{
+    return s->gated ? 2 * s->F : s->F;
+}
+
+/* Whether q and k are changed between the product and attention. */
+bool ls_pass_turns(const ls_model_shape *s)
+{
+    return s->rope || s->qk_norm;
+}
+
+/* Queries, keys or values (0, 1, 2) in a packed product. */
+ls_heads ls_pass_part_of_qkv(const ls_model_shape *s, int64_t T, float *qkv, int which)
+{
+    int64_t first = which == 0 ? 0 : which == 1 ? s->H : s->H + s->Hkv;
+
+    return (ls_heads){qkv + first * s->D, T * ls_pass_qkv_width(s), ls_pass_qkv_width(s), s->D};
+}
+
+ls_heads ls_pass_heads_of(const ls_model_shape *s, int64_t T, float *x)
+{
+    return (ls_heads){x, T * ls_pass_att_width(s), ls_pass_att_width(s), s->D};
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static int64_t backward_scratch(const ls_pass_args *args, int threads)
+{
+    const ls_model_shape *s = &args->model->shape;
+    const ls_kernels *k = args->kernels;
+    int64_t B = args->B, T = args->T, leaves = args->leaves;
+    float *wanted = (float *)(uintptr_t)LS_PARAM_ALIGN; /* only compared with NULL */
+    const ls_attention_bwd att = {.B = B, .T = T, .H = s->H, .Hkv = s->Hkv, .D = s->D};
+    const ls_norm_bwd norm = {.M = B * T, .C = s->C, .T = T, .leaves = leaves};
+    const ls_embed_bwd embed = {.M = B * T,
+                                .C = s->C,
+                                .T = T,
+                                .V = s->V,
+                                .positions = s->positions ? s->T : 0,
+                                .leaves = leaves};
+    const ls_qkv qkv = {.B = B,
+                        .T = T,
+                        .H = s->H,
+                        .Hkv = s->Hkv,
+                        .D = s->D,
+                        .leaves = leaves,
+                        .q_norm = wanted,
+                        .k_norm = wanted,
+                        .dq_norm = wanted,
+                        .dk_norm = wanted};
+    int64_t most = k->scratch(LS_ROW_ATTENTION_BWD, &att, threads);
+
+    most = ls_max_i64(most, k->scratch(LS_ROW_NORM_BWD, &norm, threads));
+    if (s->qk_norm)
+        most = ls_max_i64(most, k->scratch(LS_ROW_QKV_BWD, &qkv, threads));
+    return ls_max_i64(most, k->scratch(LS_ROW_EMBED_BWD, &embed, threads));
+}
+
+static int64_t scratch_bytes(const ls_pass_args *args, int threads)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T, most;
+    float *wanted = args->training ? (float *)(uintptr_t)LS_PARAM_ALIGN : NULL;
+    ls_head head = {
+        .M = M, .C = s->C, .V = s->V, .leaves = args->leaves, .dh = wanted, .dw = wanted};
+
+    most = args->kernels->scratch(LS_ROW_HEAD, &head, threads);
+    head.leaves = 1; /* ls_pass_loss() takes all rows as one leaf */
+    head.dh = head.dw = NULL;
+    most = ls_max_i64(most, args->kernels->scratch(LS_ROW_HEAD, &head, threads));
+    return args->training ? ls_max_i64(most, backward_scratch(args, threads)) : most;
+}
+
+static void cut_block(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T;
+    bool keep = args->training;
+
+    b->y1 = cut_floats(c, M * s->C);
+    b->mean1 = cut_floats(c, M);
+    b->rstd1 = cut_floats(c, M);
+    b->qkv = cut_floats(c, M * ls_pass_qkv_width(s));
+    b->turned = keep && s->qk_norm ? cut_floats(c, M * ls_pass_qkv_width(s)) : b->qkv;
+    b->qk_rstd = keep && s->qk_norm ? cut_floats(c, M * (s->H + s->Hkv)) : NULL;
+    b->att = cut_floats(c, M * ls_pass_att_width(s));
+    b->lse = cut_floats(c, args->B * s->H * args->T);
+    b->mid = cut_floats(c, M * s->C);
+    b->y2 = cut_floats(c, M * s->C);
+    b->mean2 = cut_floats(c, M);
+    b->rstd2 = cut_floats(c, M);
+    b->z = keep || s->gated || s->lora_rank ? cut_floats(c, M * ls_pass_fc_width(s)) : NULL;
+    b->act = cut_floats(c, M * s->F);
+    b->next = cut_floats(c, M * s->C);
+    for (int i = 0; i < LS_ADAPTERS; i++)
+        if (args->model->blocks[l].adapters[i].a.w >= 0)
+            b->small[i] = cut_floats(c, M * s->lora_rank);
+}
+
+static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T;
+
+    pass->dstream = cut_floats(c, M * s->C);
+    pass->dbranch = s->dropout > 0 ? cut_floats(c, M * s->C) : NULL;
+    pass->dy = cut_floats(c, M * s->C);
+    pass->dqkv = cut_floats(c, M * ls_pass_qkv_width(s));
+    pass->datt = cut_floats(c, M * ls_pass_att_width(s));
+    pass->dz = s->gated ? NULL : cut_floats(c, M * s->F);
+    pass->dact = s->lora_rank ? cut_floats(c, M * s->F) : NULL;
+    pass->dsmall = s->lora_rank ? cut_floats(c, M * s->lora_rank) : NULL;
+}
+
+/* The one description of the buffer, used for counting and for cutting. blocks may be NULL. */
+static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *pass)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T, kept = args->B * args->cache * s->Hkv * s->D;
+
+    pass->in0 = cut_floats(c, M * s->C);
+    pass->branch = cut_floats(c, M * s->C);
+    pass->yf = cut_floats(c, M * s->C);
+    pass->meanf = cut_floats(c, M);
+    pass->rstdf = cut_floats(c, M);
+    pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
+    for (int64_t l = 0; l < s->L; l++) {
+        ls_pass_buffers b = {.y1 = NULL};
+        if (l == 0 || args->training)
+            cut_block(c, args, l, &b);
+        else if (pass->blocks)
+            b = pass->blocks[0];
+        b.keys = cut_floats(c, kept);
+        b.values = cut_floats(c, kept);
+        if (pass->blocks)
+            pass->blocks[l] = b;
+    }
+    if (args->training)
+        cut_backward(c, args, pass);
+    pass->scratch = cut(c, scratch_bytes(args, threads));
+}
+
+int64_t ls_pass_bytes(const ls_pass_args *args, int threads)
+{
+    cutter c = {.base = NULL};
+    ls_pass unused = {.blocks = NULL};
+
+    lay_out(&c, args, threads, &unused);
+    return ls_round_up(c.used, 4096);
+}
+
+/* Angles of all positions, a piece at a time. */
+static ls_status send_rope(const ls_pass *pass)
+{
+    enum { PIECE = 256 };
+    const ls_model *model = pass->args.model;
+    int64_t D = model->shape.D, positions = ls_max_i64(pass->args.T, pass->args.cache);
+    float *piece = ls_mem_array((size_t)(PIECE * D), sizeof *piece);
+    ls_status st = LS_OK;
+
+    if (!piece)
+        return LS_ENOMEM;
+    for (int64_t t = 0; t < positions && st == LS_OK; t += PIECE) {
+        int64_t n = ls_min_i64(PIECE, positions - t);
+        ls_model_rope(model, t, n, piece);
+        ls_stream_copy_in(pass->args.stream, pass->rope + t * D, piece,
+                          n * D * (int64_t)sizeof *piece);
+        st = ls_stream_sync(pass->args.stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
+    }
+    ls_mem_free(piece);
+    return st;
+}
+
+ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
+{
+    ls_status st = LS_OK;
+    ls_device *device = ls_stream_device(args->stream);
+    int threads = ls_device_describe(device).threads;
+    ls_pass *pass = ls_mem_alloc(sizeof *pass);
+
+    if (!pass)
+        return LS_ENOMEM;
+    LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
+    pass->args = *args;
+    pass->blocks = ls_mem_array((size_t)args->model->shape.L, sizeof *pass->blocks);
+    if (!pass->blocks) {
+        st = LS_ENOMEM;
+        goto out;
+    }
+    pass->bytes = ls_pass_bytes(args, threads);
+    LS_TRY(st, ls_device_alloc(device, pass->bytes, "activations", &pass->memory), out);
+    cutter c = {.base = pass->memory};
+    lay_out(&c, args, threads, pass);
+    if (pass->rope)
+        LS_TRY(st, send_rope(pass), out);
+    *pass_out = pass;
+out:
+    if (st != LS_OK)
+        ls_pass_close(pass);
+    return st;
+}
+
+void ls_pass_close(ls_pass *pass)
+{
+    if (!pass)
+        return;
+    ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
+    ls_mem_free(pass->blocks);
+    ls_mem_free(pass);
+}
+
+/* The tied ls_pass_gradient has two parts that ordered mode keeps apart. */
+bool ls_pass_parts_tied(const ls_model *model, bool ordered)
+{
+    return ordered && model->shape.tied && model->wte.g >= 0;
+}
+
+int64_t ls_pass_grad_elements(const ls_model *model, bool ordered)
+{
+    return model->trained + (ls_pass_parts_tied(model, ordered)
+                                 ? ls_round_up(model->shape.V * model->shape.C, LS_PARAM_ALIGN)
+                                 : 0);
+}
