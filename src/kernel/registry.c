@@ -20,10 +20,10 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
      "a chain of N fma in fp32 against double"},
     {LS_ROW_LINEAR_BWD_W, "linear_bwd_w", "dw = x^T dy, db = sum dy", 2e-5,
      "a chain over the rows of a leaf in fp32 against double"},
-    {LS_ROW_QKV_FWD, "qkv_fwd", "q, k, v = split(packed), q and k rotated", 1e-6,
-     "two products and one sum per element"},
-    {LS_ROW_QKV_BWD, "qkv_bwd", "packed = join(dq, dk, dv), dq and dk rotated back", 1e-6,
-     "two products and one sum per element"},
+    {LS_ROW_QKV_FWD, "qkv_fwd", "q, k, v = split(packed), q and k normalised and rotated", 2e-6,
+     "a mean of squares over 16 lanes, then two products and one sum per element"},
+    {LS_ROW_QKV_BWD, "qkv_bwd", "packed, dq_norm, dk_norm of qkv_fwd", 2e-5,
+     "differences of fp32 means; dq_norm and dk_norm are sums over all rows and heads"},
     {LS_ROW_ATTENTION_FWD, "attention_fwd", "o = softmax(scale q k^T, causal) v", 2e-5,
      "exp within 2 units, sums over T in fp32, rescaled per block"},
     {LS_ROW_ATTENTION_BWD, "attention_bwd", "dq, dk, dv of attention_fwd", 5e-5,
@@ -68,6 +68,8 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
             return ls_norm_bwd_scratch(args);                               \
         case LS_ROW_EMBED_BWD:                                              \
             return ls_embed_bwd_scratch(args);                              \
+        case LS_ROW_QKV_BWD:                                                \
+            return ls_qkv_bwd_scratch(args);                                \
         default:                                                            \
             return 0;                                                       \
         }                                                                   \

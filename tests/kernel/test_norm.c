@@ -128,6 +128,37 @@ LS_TEST_SECONDS(norm_equals_reference_in_all_forms, 60)
     }
 }
 
+/* Without dw, or db, or both: what is asked for has the bits of the call that gives all, and with
+ * none of them there is no scratch. */
+LS_TEST(norm_bwd_leaves_out_what_is_not_asked_for)
+{
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+    shape s = {.M = 70, .C = 83, .T = 70, .leaves = 2, .x = true, .bias = true, .dx = true};
+
+    for (int i = 0; i < n; i++)
+        for (int without = 1; without < 4; without++) {
+            ls_check c;
+            ls_check_begin(&c, 2);
+            ls_norm_bwd a = bwd_args(&c, &s), b = a;
+            a.scratch = ls_rows_scratch(&c, list[i], LS_ROW_NORM_BWD, &a);
+            list[i]->norm_bwd(c.stream, &a);
+            b.dsum = ls_check_floats(&c, "second dsum", s.M * s.C, 0);
+            b.dx = ls_check_floats(&c, "second dx", s.M * s.C, 0);
+            b.dw = without & 1 ? NULL : ls_check_floats(&c, "second dw", s.C, 0);
+            b.db = without & 2 ? NULL : ls_check_floats(&c, "second db", s.C, 0);
+            b.scratch = without == 3 ? NULL : a.scratch;
+            list[i]->norm_bwd(c.stream, &b);
+            ls_check_same("dsum", b.dsum, a.dsum, s.M * s.C * 4);
+            ls_check_same("dx", b.dx, a.dx, s.M * s.C * 4);
+            if (b.dw)
+                ls_check_same("dw", b.dw, a.dw, s.C * 4);
+            if (b.db)
+                ls_check_same("db", b.db, a.db, s.C * 4);
+            ls_check_end(&c);
+        }
+}
+
 /* dw and db of `leaves` leaves are the tree over calls of one leaf each. */
 LS_TEST(norm_sums_leaves_as_a_tree)
 {

@@ -1,7 +1,8 @@
 /* test_qkv.c -- the split into heads and the rotation of queries and keys. */
-#include "kernel/check.h"
+#include "kernel/rows.h"
 
 #include <math.h>
+#include "base/mem.h"
 
 typedef void (*qkv_row)(ls_stream *stream, const ls_qkv *a);
 /* The reference first, then the fast tables this CPU can run. */
@@ -201,4 +202,288 @@ LS_TEST(qkv_turns_in_place)
         ls_check_end(&g.c);
         ls_check_end(&f.c);
     }
+}
+
+/* --- a past, and norms ---------------------------------------------------------------------- */
+
+typedef struct form {
+    int64_t B, T, H, Hkv, D, past, leaves;
+    bool rope, accumulate, weights; /* weights: dq_norm and dk_norm are asked for */
+    bool in_place;                  /* backward: packed is where dq, dk and dv are */
+} form;
+
+static int64_t form_packed(const form *s)
+{
+    return s->B * s->T * (s->H + 2 * s->Hkv) * s->D;
+}
+
+static const float *new_rope(ls_check *c, int64_t positions, int64_t D)
+{
+    float *table = ls_check_floats(c, "rope", positions * D, 1);
+
+    for (int64_t i = 0; i < positions * (D / 2); i++) {
+        double angle = 3 * (double)table[2 * i];
+        table[2 * i] = (float)cos(angle);
+        table[2 * i + 1] = (float)sin(angle);
+    }
+    return table;
+}
+
+/* q, k, v as views of one packed tensor. */
+static void view(ls_qkv *a, float *base)
+{
+    int64_t width = (a->H + 2 * a->Hkv) * a->D;
+
+    a->q = (ls_heads){base, a->T * width, width, a->D};
+    a->k = (ls_heads){base + a->H * a->D, a->T * width, width, a->D};
+    a->v = (ls_heads){base + (a->H + a->Hkv) * a->D, a->T * width, width, a->D};
+}
+
+/* Forward arguments with norms; heads go to a tensor of the packed form. */
+static ls_qkv norm_args(ls_check *c, const form *s)
+{
+    ls_qkv a = {.type = LS_F32, .B = s->B, .T = s->T, .H = s->H, .Hkv = s->Hkv, .D = s->D};
+
+    a.past = s->past;
+    a.eps = 1e-5f;
+    a.packed = ls_check_floats(c, "packed", form_packed(s), 1.5f);
+    view(&a, ls_check_floats(c, "heads", form_packed(s), 0));
+    a.rope = s->rope ? new_rope(c, s->past + s->T, s->D) : NULL;
+    a.q_norm = ls_check_floats(c, "q_norm", s->D, 1);
+    a.k_norm = ls_check_floats(c, "k_norm", s->D, 1);
+    a.rstd = ls_check_floats(c, "rstd", s->B * s->T * (s->H + s->Hkv), 0);
+    return a;
+}
+
+static void run_norms_fwd(ls_check *c, const ls_kernels *k, const void *shape, float *out)
+{
+    const form *s = shape;
+    ls_qkv a = norm_args(c, s);
+
+    k->qkv_fwd(c->stream, &a);
+    out = ls_rows_put(out, a.q.p, form_packed(s));
+    ls_rows_put(out, a.rstd, s->B * s->T * (s->H + s->Hkv));
+}
+
+/* Backward arguments from the reference's forward. */
+static ls_qkv norm_bwd_args(ls_check *c, const form *s)
+{
+    ls_qkv a = norm_args(c, s);
+
+    ls_check_reference()->qkv_fwd(c->stream, &a);
+    a.product = a.packed;
+    view(&a, ls_check_floats(c, "dheads", form_packed(s), 1));
+    a.packed = s->in_place ? a.q.p : ls_check_floats(c, "dpacked", form_packed(s), 0);
+    if (s->weights) {
+        a.dq_norm = ls_check_floats(c, "dq_norm", s->D, s->accumulate ? 1 : 0);
+        a.dk_norm = ls_check_floats(c, "dk_norm", s->D, s->accumulate ? 1 : 0);
+        a.leaves = s->leaves;
+        a.accumulate = s->accumulate;
+    }
+    return a;
+}
+
+static void run_norms_bwd(ls_check *c, const ls_kernels *k, const void *shape, float *out)
+{
+    const form *s = shape;
+    ls_qkv a = norm_bwd_args(c, s);
+
+    if (s->weights)
+        a.scratch = ls_rows_scratch(c, k, LS_ROW_QKV_BWD, &a);
+    k->qkv_bwd(c->stream, &a);
+    out = ls_rows_put(out, a.packed, form_packed(s));
+    if (s->weights) {
+        out = ls_rows_put(out, a.dq_norm, s->D);
+        ls_rows_put(out, a.dk_norm, s->D);
+    }
+}
+
+static const form forms[] = {
+    {1, 1, 1, 1, 2, 0, 1, true, false, true, false},
+    {1, 1, 2, 1, 1, 0, 1, false, true, true, false},
+    {2, 3, 4, 2, 15, 0, 3, false, false, true, true},
+    {3, 35, 4, 2, 16, 9, 3, true, true, true, false},
+    {2, 17, 3, 3, 34, 5, 2, true, false, true, true},
+    {5, 40, 8, 1, 20, 1, 5, true, true, true, true},
+    {1, 70, 2, 2, 128, 3, 1, true, false, true, false},
+    {2, 9, 3, 1, 64, 7, 1, true, false, false, true},
+    {1, 33, 2, 1, 17, 0, 1, false, false, false, false},
+};
+
+LS_TEST_SECONDS(qkv_norms_equal_the_reference, 60)
+{
+    for (size_t i = 0; i < LS_COUNT(forms); i++) {
+        const form *s = &forms[i];
+        int64_t rows = s->B * s->T;
+        ls_rows_check(LS_ROW_QKV_FWD, run_norms_fwd, s, form_packed(s) + rows * (s->H + s->Hkv));
+        ls_rows_check(LS_ROW_QKV_BWD, run_norms_bwd, s,
+                      form_packed(s) + (s->weights ? 2 * s->D : 0));
+    }
+}
+
+/* x = (3, 4), weight (1, 2): the mean of squares is 12.5; turned by 90 degrees. */
+LS_TEST(qkv_normalises_before_it_turns)
+{
+    ls_kernels versions[TABLES];
+    int n = list_versions(versions);
+
+    for (int i = 0; i < n; i++) {
+        const float rope[4] = {1, 0, 0, 1}, weight[2] = {1, 2}, ones[2] = {1, 1};
+        float packed[6] = {3, 4, 3, 4, 3, 4}, out[6], rstd[2];
+        ls_qkv a = {.packed = packed, .B = 1, .T = 1, .H = 1, .Hkv = 1, .D = 2, .past = 1};
+        ls_check c;
+        ls_check_begin(&c, 1);
+        view(&a, out);
+        a.rope = rope;
+        a.q_norm = weight;
+        a.k_norm = ones;
+        a.rstd = rstd;
+        versions[i].qkv_fwd(c.stream, &a);
+        double r = 1 / sqrt(12.5);
+        const double want[6] = {-8 * r, 3 * r, -4 * r, 3 * r, 3, 4};
+        for (int e = 0; e < 6; e++)
+            LS_CHECK_NEAR(out[e], want[e], 1e-6);
+        LS_CHECK_NEAR(rstd[0], r, 1e-7);
+        LS_CHECK_NEAR(rstd[1], r, 1e-7);
+        ls_check_end(&c);
+    }
+}
+
+/* Tokens from `past` on have the bits that they have in a call over all, with norms or without. */
+LS_TEST(qkv_bits_do_not_depend_on_where_a_call_begins)
+{
+    const form s = {.B = 1, .T = 29, .H = 3, .Hkv = 1, .D = 20, .rope = true};
+    ls_kernels versions[TABLES];
+    int n = list_versions(versions);
+    int64_t width = 5 * 20;
+
+    for (int i = 0; i < 2 * n; i++)
+        for (int64_t past = 0; past < s.T; past += 7) {
+            ls_check c;
+            ls_check_begin(&c, 2);
+            ls_qkv whole = norm_args(&c, &s);
+            if (i % 2)
+                whole.q_norm = whole.k_norm = NULL;
+            ls_qkv part = whole;
+            float *out = ls_check_floats(&c, "part", (s.T - past) * width, 0);
+            part.past = past;
+            part.T = s.T - past;
+            part.packed = (float *)whole.packed + past * width;
+            part.rstd = NULL;
+            view(&part, out);
+            versions[i / 2].qkv_fwd(c.stream, &whole);
+            versions[i / 2].qkv_fwd(c.stream, &part);
+            ls_check_same("part", out, (float *)whole.q.p + past * width, part.T * width * 4);
+            ls_check_end(&c);
+        }
+}
+
+/* With norms and no gradient to come, views of packed itself are a valid target. */
+LS_TEST(qkv_normalises_in_place)
+{
+    ls_kernels versions[TABLES];
+    int n = list_versions(versions);
+
+    for (int i = 0; i < n; i++)
+        for (size_t k = 0; k < LS_COUNT(forms); k++) {
+            ls_check c;
+            ls_check_begin(&c, 2);
+            ls_qkv a = norm_args(&c, &forms[k]), b = a;
+            b.packed = ls_check_copy(&c, "in place", a.packed, form_packed(&forms[k]));
+            b.rstd = NULL;
+            view(&b, b.packed);
+            versions[i].qkv_fwd(c.stream, &a);
+            versions[i].qkv_fwd(c.stream, &b);
+            ls_check_same("in place", b.packed, a.q.p, form_packed(&forms[k]) * 4);
+            ls_check_end(&c);
+        }
+}
+
+/* dq_norm and dk_norm of `leaves` leaves are the tree over calls of one leaf each. */
+LS_TEST(qkv_sums_leaves_as_a_tree)
+{
+    const ls_kernels *k;
+    const int64_t counts[] = {4, 3, 5}, sizes[] = {7, 70};
+
+    LS_CHECK_OK(ls_kernel_pick("auto", &k));
+    for (int i = 0; i < 6; i++) {
+        int64_t L = counts[i % 3], T = sizes[i / 3], width = 5 * 19;
+        form s = {.B = L, .T = T, .H = 3, .Hkv = 1, .D = 19, .leaves = L, .weights = true};
+        float *dq[5], *dk[5];
+        ls_check c;
+        ls_check_begin(&c, 2);
+        ls_qkv a = norm_bwd_args(&c, &s), one = a;
+        a.scratch = ls_rows_scratch(&c, k, LS_ROW_QKV_BWD, &a);
+        k->qkv_bwd(c.stream, &a);
+        one.scratch = a.scratch;
+        one.B = one.leaves = 1;
+        for (int64_t l = 0; l < L; l++) {
+            view(&one, (float *)a.q.p + l * T * width);
+            one.packed = (float *)a.packed + l * T * width;
+            one.product = (const float *)a.product + l * T * width;
+            one.rstd = a.rstd + l * T * 4;
+            one.dq_norm = dq[l] = ls_check_floats(&c, "leaf dq_norm", 19, 0);
+            one.dk_norm = dk[l] = ls_check_floats(&c, "leaf dk_norm", 19, 0);
+            k->qkv_bwd(c.stream, &one);
+        }
+        ls_rows_tree(&c, k, dq, L, 19);
+        ls_rows_tree(&c, k, dk, L, 19);
+        ls_check_same("dq_norm", a.dq_norm, dq[0], 19 * 4);
+        ls_check_same("dk_norm", a.dk_norm, dk[0], 19 * 4);
+        ls_check_end(&c);
+    }
+}
+
+/* The slope of sum of r * heads in *at: central differences of the reference. */
+static double slope(ls_check *c, const ls_qkv *fwd, const float *r, int64_t n, float *at)
+{
+    const float step = 0x1p-7f, there = *at;
+    double up, down;
+
+    *at = there + step;
+    ls_check_reference()->qkv_fwd(c->stream, fwd);
+    up = dot(fwd->q.p, r, n);
+    *at = there - step;
+    ls_check_reference()->qkv_fwd(c->stream, fwd);
+    down = dot(fwd->q.p, r, n);
+    *at = there;
+    return (up - down) / (2 * (double)step);
+}
+
+LS_TEST(qkv_norm_gradients_are_finite_differences)
+{
+    const form s = {1, 3, 4, 2, 6, 2, 1, true, false, true, false};
+    int64_t n = form_packed(&s);
+    ls_check c;
+
+    ls_check_begin(&c, 1);
+    ls_qkv back = norm_bwd_args(&c, &s);
+    c.seed = 1; /* the same inputs once more, so that they can be moved */
+    ls_qkv fwd = norm_args(&c, &s);
+    const float *r = back.q.p;
+    ls_check_reference()->qkv_bwd(c.stream, &back);
+    for (int64_t i = 0; i < n; i++)
+        LS_CHECK_NEAR(((float *)back.packed)[i], slope(&c, &fwd, r, n, (float *)fwd.packed + i),
+                      2e-3);
+    for (int64_t i = 0; i < s.D; i++) {
+        LS_CHECK_NEAR(back.dq_norm[i], slope(&c, &fwd, r, n, (float *)(uintptr_t)fwd.q_norm + i),
+                      2e-3);
+        LS_CHECK_NEAR(back.dk_norm[i], slope(&c, &fwd, r, n, (float *)(uintptr_t)fwd.k_norm + i),
+                      2e-3);
+    }
+    ls_check_end(&c);
+}
+
+LS_TEST(qkv_reference_reports_exhausted_memory)
+{
+    ls_check c;
+
+    ls_check_begin(&c, 1);
+    ls_qkv a = norm_args(&c, &forms[0]);
+    ls_mem_fail_nth(1);
+    ls_check_reference()->qkv_fwd(c.stream, &a);
+    LS_CHECK_FAILS(ls_stream_sync(c.stream, INT64_MAX), LS_ENOMEM, "");
+    ls_stream_free(c.stream); /* it keeps its failure */
+    LS_CHECK_OK(ls_stream_create(&c.stream, c.device));
+    ls_check_end(&c);
 }

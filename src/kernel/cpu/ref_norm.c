@@ -119,8 +119,10 @@ void ls_ref_norm_bwd(ls_stream *stream, const ls_norm_bwd *a)
         bwd_row(a, row);
     for (int64_t c = 0; c < a->C; c++) {
         column k = {a, c};
-        double dw = ls_ref_tree_sum(leaf_dw, &k, a->leaves);
-        a->dw[c] = (float)(dw + (a->accumulate ? (double)a->dw[c] : 0));
+        if (a->dw) {
+            double dw = ls_ref_tree_sum(leaf_dw, &k, a->leaves);
+            a->dw[c] = (float)(dw + (a->accumulate ? (double)a->dw[c] : 0));
+        }
         if (a->db) {
             double db = ls_ref_tree_sum(leaf_db, &k, a->leaves);
             a->db[c] = (float)(db + (a->accumulate ? (double)a->db[c] : 0));

@@ -1,61 +1,144 @@
-/* ref_qkv.c -- splitting the packed product into heads, with rotation: the formula in double.
+/* ref_qkv.c -- splitting the packed product into heads, with norm and rotation: the formula in
+ * double.
  *
  * The packed row of a token holds H query heads, Hkv key heads and Hkv value heads of D each. The
- * gradient of a rotation is the rotation by the opposite angle. */
+ * gradient of a rotation is the rotation by the opposite angle; the gradient of the norm is that of
+ * simd/norm.c's RMS kind, with one weight for all query heads and one for all key heads. */
+#include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_attention.h"
 
-/* y = x turned by the angles of one position, sign -1: turned back. */
-static void turn(const float *x, float *y, const float *rope, int64_t D, double sign)
+#include "base/mem.h"
+
+/* x turned by the angles of one position, sign -1: turned back. */
+static void turn(double *x, const float *rope, int64_t D, double sign)
 {
     for (int64_t i = 0; i < D / 2; i++) {
         double c = (double)rope[2 * i], s = sign * (double)rope[2 * i + 1];
-        double first = (double)x[i], second = (double)x[i + D / 2];
-        y[i] = (float)(first * c - second * s);
-        y[i + D / 2] = (float)(second * c + first * s);
+        double first = x[i], second = x[i + D / 2];
+        x[i] = first * c - second * s;
+        x[i + D / 2] = second * c + first * s;
     }
 }
 
-static void copy_head(const float *x, float *y, int64_t D)
+/* Head n of a token, counted over q, k and v. */
+typedef struct place {
+    int64_t b, t, n;
+    const float *weight; /* of its norm, or NULL */
+    const float *rope;   /* of its position, or NULL */
+    int64_t at;          /* its first element in packed and product */
+    int64_t stat;        /* its element of rstd */
+} place;
+
+static place place_of(const ls_qkv *a, int64_t b, int64_t t, int64_t n)
 {
-    for (int64_t i = 0; i < D; i++)
-        y[i] = x[i];
+    int64_t row = b * a->T + t;
+    place w = {.b = b, .t = t, .n = n, .at = (row * (a->H + 2 * a->Hkv) + n) * a->D};
+
+    w.stat = row * (a->H + a->Hkv) + n;
+    if (n < a->H + a->Hkv) {
+        w.weight = n < a->H ? a->q_norm : a->k_norm;
+        w.rope = a->rope ? a->rope + (a->past + t) * (a->D / 2) * 2 : NULL;
+    }
+    return w;
 }
 
-static void one_token(const ls_qkv *a, int64_t b, int64_t t, bool forward)
+static float *head_at(const ls_qkv *a, const place *w)
+{
+    int64_t n = w->n;
+
+    return n < a->H            ? ls_heads_at(&a->q, w->b, w->t, n)
+           : n < a->H + a->Hkv ? ls_heads_at(&a->k, w->b, w->t, n - a->H)
+                               : ls_heads_at(&a->v, w->b, w->t, n - a->H - a->Hkv);
+}
+
+static void head_fwd(const ls_qkv *a, const place *w, double *x)
+{
+    const float *from = (const float *)a->packed + w->at;
+    float *to = head_at(a, w);
+    double square = 0;
+
+    for (int64_t i = 0; i < a->D; i++) {
+        x[i] = (double)from[i];
+        square += x[i] * x[i];
+    }
+    if (w->weight) {
+        double rstd = 1 / sqrt(square / (double)a->D + (double)a->eps);
+        for (int64_t i = 0; i < a->D; i++)
+            x[i] *= rstd * (double)w->weight[i];
+        if (a->rstd)
+            a->rstd[w->stat] = (float)rstd;
+    }
+    if (w->rope)
+        turn(x, w->rope, a->D, 1);
+    for (int64_t i = 0; i < a->D; i++)
+        to[i] = (float)x[i];
+}
+
+/* sums: [2][D] of dq_norm and dk_norm. */
+static void head_bwd(const ls_qkv *a, const place *w, double *x, double *sums)
+{
+    const float *from = head_at(a, w);
+    const float *was = w->weight ? (const float *)a->product + w->at : NULL;
+    float *to = (float *)a->packed + w->at;
+
+    for (int64_t i = 0; i < a->D; i++)
+        x[i] = (double)from[i];
+    if (w->rope)
+        turn(x, w->rope, a->D, -1);
+    if (w->weight) {
+        double rstd = (double)a->rstd[w->stat], mean = 0;
+        double *sum = sums + (w->n < a->H ? 0 : a->D);
+        for (int64_t i = 0; i < a->D; i++) {
+            double h = (double)was[i] * rstd;
+            sum[i] += x[i] * h;
+            mean += x[i] * (double)w->weight[i] * h / (double)a->D;
+        }
+        for (int64_t i = 0; i < a->D; i++)
+            x[i] = rstd * (x[i] * (double)w->weight[i] - (double)was[i] * rstd * mean);
+    }
+    for (int64_t i = 0; i < a->D; i++)
+        to[i] = (float)x[i];
+}
+
+static void add_sums(const ls_qkv *a, const double *sums)
+{
+    for (int64_t i = 0; i < a->D; i++) {
+        a->dq_norm[i] = (float)(sums[i] + (a->accumulate ? (double)a->dq_norm[i] : 0));
+        a->dk_norm[i] = (float)(sums[a->D + i] + (a->accumulate ? (double)a->dk_norm[i] : 0));
+    }
+}
+
+/* Since a sum in double is exact to far below the tolerance, the tree over leaves needs no care. */
+static void all_tokens(ls_stream *stream, const ls_qkv *a, bool forward)
 {
     int64_t heads = a->H + 2 * a->Hkv;
-    float *row = (float *)a->packed + (b * a->T + t) * heads * a->D;
-    const float *rope = a->rope ? a->rope + t * (a->D / 2) * 2 : NULL;
+    double *x = ls_mem_array((size_t)(3 * a->D), sizeof *x);
 
-    for (int64_t n = 0; n < heads; n++, row += a->D) {
-        float *head = n < a->H            ? ls_heads_at(&a->q, b, t, n)
-                      : n < a->H + a->Hkv ? ls_heads_at(&a->k, b, t, n - a->H)
-                                          : ls_heads_at(&a->v, b, t, n - a->H - a->Hkv);
-        const float *from = forward ? row : head;
-        float *to = forward ? head : row;
-        if (rope && n < a->H + a->Hkv)
-            turn(from, to, rope, a->D, forward ? 1 : -1);
-        else
-            copy_head(from, to, a->D);
+    ls_qkv_check(a, forward);
+    if (!x) {
+        ls_stream_fail(stream);
+        return;
     }
-}
-
-static void all_tokens(const ls_qkv *a, bool forward)
-{
-    LS_BUG_IF(a->rope && a->D % 2, "rope turns pairs, but D is %lld", (long long)a->D);
-    for (int64_t b = 0; b < a->B; b++)
-        for (int64_t t = 0; t < a->T; t++)
-            one_token(a, b, t, forward);
+    for (int64_t i = 0; i < 3 * a->D; i++)
+        x[i] = 0;
+    for (int64_t i = 0; i < a->B * a->T * heads; i++) {
+        place w = place_of(a, i / heads / a->T, i / heads % a->T, i % heads);
+        if (forward)
+            head_fwd(a, &w, x);
+        else
+            head_bwd(a, &w, x, x + a->D);
+    }
+    if (!forward && a->dq_norm)
+        add_sums(a, x + a->D);
+    ls_mem_free(x);
 }
 
 void ls_ref_qkv_fwd(ls_stream *stream, const ls_qkv *a)
 {
-    (void)stream;
-    all_tokens(a, true);
+    all_tokens(stream, a, true);
 }
 
 void ls_ref_qkv_bwd(ls_stream *stream, const ls_qkv *a)
 {
-    (void)stream;
-    all_tokens(a, false);
+    all_tokens(stream, a, false);
 }

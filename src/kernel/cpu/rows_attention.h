@@ -25,6 +25,26 @@ static inline float *ls_heads_at(const ls_heads *heads, int64_t b, int64_t t, in
     return (float *)heads->p + b * heads->batch + t * heads->time + h * heads->head;
 }
 
+/* qkv_bwd with norms keeps one partial dq_norm and dk_norm per chunk of tokens:
+ * [leaves][chunks][2][D rounded up]. */
+enum { LS_QKV_CHUNK_TOKENS = 32 };
+
+static inline int64_t ls_qkv_bwd_chunks(const ls_qkv *a) /* per leaf */
+{
+    return (a->B * a->T / a->leaves + LS_QKV_CHUNK_TOKENS - 1) / LS_QKV_CHUNK_TOKENS;
+}
+
+/* Without leaves there are no norms, and nothing is needed. */
+static inline int64_t ls_qkv_bwd_scratch(const ls_qkv *a)
+{
+    if (a->leaves < 1)
+        return 0;
+    return a->leaves * ls_qkv_bwd_chunks(a) * 2 * ls_round_up(a->D, 16) * (int64_t)sizeof(float);
+}
+
+/* Stops the program when the contract excludes these arguments. */
+void ls_qkv_check(const ls_qkv *a, bool forward);
+
 void ls_ref_attention_fwd(ls_stream *stream, const ls_attention_fwd *a);
 void ls_ref_attention_bwd(ls_stream *stream, const ls_attention_bwd *a);
 void ls_ref_qkv_fwd(ls_stream *stream, const ls_qkv *a);

@@ -11,7 +11,8 @@
  *
  *     leaf 0: chunk 0 + chunk 1, then + (chunk 2)     leaf 1: the same      leaf 0 + leaf 1
  *
- * Which thread makes which chunk does not matter, so the bits do not depend on threads. */
+ * Which thread makes which chunk does not matter, so the bits do not depend on threads. When
+ * neither is asked for, nothing is summed. */
 #include "kernel/cpu/rows_basic.h"
 #include "kernel/cpu/simd/dropout.h"
 #include "kernel/cpu/simd/vec.h"
@@ -200,16 +201,19 @@ typedef struct bwd_row {
     float mean_g, mean_gh;
 } bwd_row;
 
-/* Sums g and g h of a tile, and adds to the chunk's dw and db. */
-LS_INLINE void gather_tile(const bwd_row *r, int64_t c, int64_t n, lanes *acc_g, lanes *acc_gh)
+/* Sums g and g h of a tile, and adds to the chunk's dw and db where these are wanted. */
+LS_INLINE void gather_tile(const bwd_row *r, int64_t c, int64_t n, bool sums, lanes *acc_g,
+                           lanes *acc_gh)
 {
     for (int j = 0; j < tile_parts(n); j++) {
         int64_t at = c + j * LS_LANES;
         ls_v16 dy = tile_load(r->dy + c, n, j, 0);
         ls_v16 h = v_mul(v_sub(tile_load(r->s + c, n, j, r->mean), v_set(r->mean)), v_set(r->rstd));
         ls_v16 g = v_mul(dy, tile_load(r->w + c, n, j, 0));
-        v_store(r->dw + at, v_fma(dy, h, v_load(r->dw + at)));
-        v_store(r->db + at, v_add(dy, v_load(r->db + at)));
+        if (sums) {
+            v_store(r->dw + at, v_fma(dy, h, v_load(r->dw + at)));
+            v_store(r->db + at, v_add(dy, v_load(r->db + at)));
+        }
         acc_g->part[j] = v_add(acc_g->part[j], g);
         acc_gh->part[j] = v_fma(g, h, acc_gh->part[j]);
     }
@@ -259,11 +263,13 @@ static void norm_bwd_task(void *context, int64_t index, int worker)
     int64_t chunks = ls_norm_bwd_chunks(a), leaf_rows = a->M / a->leaves;
     int64_t leaf = index / chunks, first = index % chunks * LS_NORM_CHUNK_ROWS;
     int64_t wide = ls_round_up(a->C, LS_LANES);
-    float *partial = (float *)a->scratch + index * 2 * wide;
+    bool sums = a->dw || a->db;
+    float *partial = sums ? (float *)a->scratch + index * 2 * wide : NULL;
     float inverse = 1.0f / (float)a->C;
 
     (void)worker;
-    memset(partial, 0, (size_t)(2 * wide) * sizeof *partial);
+    if (sums)
+        memset(partial, 0, (size_t)(2 * wide) * sizeof *partial);
     for (int64_t i = first; i < ls_min_i64(first + LS_NORM_CHUNK_ROWS, leaf_rows); i++) {
         int64_t row = leaf * leaf_rows + i, at = row * a->C;
         lanes acc_g = lanes_zero(), acc_gh = lanes_zero();
@@ -273,11 +279,15 @@ static void norm_bwd_task(void *context, int64_t index, int worker)
                      .ds = (float *)a->dsum + at,
                      .dx = a->dx ? (float *)a->dx + at : NULL,
                      .dw = partial,
-                     .db = partial + wide,
+                     .db = sums ? partial + wide : NULL,
                      .mean = a->kind == LS_NORM_LAYER ? a->mean[row] : 0,
                      .rstd = a->rstd[row]};
-#define GATHER(c, n) gather_tile(&r, c, n, &acc_g, &acc_gh)
-        LS_TILES(a->C, GATHER);
+#define GATHER(c, n) gather_tile(&r, c, n, true, &acc_g, &acc_gh)
+#define GATHER_MEANS(c, n) gather_tile(&r, c, n, false, &acc_g, &acc_gh)
+        if (sums)
+            LS_TILES(a->C, GATHER);
+        else
+            LS_TILES(a->C, GATHER_MEANS);
         r.mean_g = a->kind == LS_NORM_LAYER ? lanes_sum(&acc_g) * inverse : 0;
         r.mean_gh = lanes_sum(&acc_gh) * inverse;
         spread_back_row(a, &r, &drop, row);
@@ -325,5 +335,6 @@ void LS_ISA_NAME(ls_norm_bwd_row)(ls_stream *stream, const ls_norm_bwd *a)
     LS_BUG_IF(a->leaves < 1 || a->M < 1 || a->M % a->leaves != 0, "%lld rows in %lld leaves",
               (long long)a->M, (long long)a->leaves);
     ls_pool_run(ls_stream_pool(stream), norm_bwd_task, &args, a->leaves * ls_norm_bwd_chunks(a));
-    ls_pool_run(ls_stream_pool(stream), norm_bwd_join, &args, (a->C + LS_LANES - 1) / LS_LANES);
+    if (a->dw || a->db)
+        ls_pool_run(ls_stream_pool(stream), norm_bwd_join, &args, (a->C + LS_LANES - 1) / LS_LANES);
 }
