@@ -452,3 +452,117 @@ LS_TEST(linear_activates_with_the_bits_of_the_activation_rows)
         ls_check_end(&c);
     }
 }
+
+/* --- rows that lie apart -----------------------------------------------------------------------
+ * A product into some columns of a wider tensor, and gradients from there, have the bits of the
+ * dense calls; what lies between is not touched. */
+
+/* [M, N] into rows that lie ld apart; the gaps are 0xff. Ends with the last element. */
+static float *spread(ls_check *c, const char *name, const float *dense, int64_t M, int64_t N,
+                     int64_t ld)
+{
+    float *to = ls_check_floats(c, name, (M - 1) * ld + N, 0);
+
+    for (int64_t m = 0; m < M; m++)
+        memcpy(to + m * ld, dense + m * N, (size_t)N * sizeof *to);
+    return to;
+}
+
+static void check_spread(const char *name, const float *got, const float *dense, int64_t M,
+                         int64_t N, int64_t ld)
+{
+    static const unsigned char gap[4] = {0xff, 0xff, 0xff, 0xff};
+
+    for (int64_t m = 0; m < M; m++) {
+        ls_check_same(name, got + m * ld, dense + m * N, N * 4);
+        for (int64_t n = N; m + 1 < M && n < ld; n++)
+            ls_check_same("a gap", got + m * ld + n, gap, 4);
+    }
+}
+
+static void check_apart_fwd(const ls_kernels *v, const int64_t *s, ls_layout layout, ls_act act)
+{
+    int64_t M = s[0], N = s[1], K = s[2], ld = N + 5;
+    ls_linear_fwd a = {.M = M, .N = N, .K = K, .layout = layout, .act = act}, r;
+    ls_check c;
+
+    ls_check_begin(&c, 2);
+    a.x = ls_check_floats(&c, "x", M * K, 1);
+    a.w = ls_check_floats(&c, "w", K * N, 0.5f);
+    a.b = ls_check_floats(&c, "b", N, 1);
+    float *there = ls_check_floats(&c, "there", M * N, 1);
+    float *dense = ls_check_floats(&c, "dense", M * N, 0);
+    float *apart = spread(&c, "apart", there, M, N, ld);
+    a.y = dense;
+    v->linear_fwd(c.stream, &a);
+    a.y = apart;
+    a.ldy = ld;
+    v->linear_fwd(c.stream, &a);
+    check_spread("y", apart, dense, M, N, ld);
+
+    a.b = NULL; /* and added to what is there */
+    a.act = LS_ACT_NONE;
+    a.ldy = N;
+    a.y = dense;
+    v->linear_fwd(c.stream, &a);
+    a.ldy = ld;
+    a.accumulate = true;
+    a.y = spread(&c, "accumulated", there, M, N, ld);
+    v->linear_fwd(c.stream, &a);
+    for (int64_t i = 0; i < M * N; i++)
+        dense[i] = there[i] + dense[i];
+    check_spread("y added to", a.y, dense, M, N, ld);
+    r = a;
+    r.y = spread(&c, "reference", there, M, N, ld);
+    ls_check_reference()->linear_fwd(c.stream, &r);
+    for (int64_t m = 0; m < M; m++)
+        ls_check_near("y", dense + m * N, (float *)r.y + m * ld, N,
+                      ls_kernel_rows[LS_ROW_LINEAR_FWD].tolerance);
+    ls_check_end(&c);
+}
+
+static void check_apart_bwd(const ls_kernels *v, const int64_t *s, ls_layout layout, ls_act act)
+{
+    int64_t M = s[0], N = s[1], K = s[2], ld = N + 3;
+    ls_linear_bwd_x x = {.M = M, .N = N, .K = K, .layout = layout, .act = act};
+    ls_linear_bwd_w w = {.M = M, .N = N, .K = K, .layout = layout, .leaves = M % 3 ? 1 : 3};
+    ls_check c;
+
+    ls_check_begin(&c, 2);
+    const float *dense = ls_check_floats(&c, "dy", M * N, 1);
+    const float *apart = spread(&c, "dy apart", dense, M, N, ld);
+    float *dx[2], *dw[2], *db[2];
+    x.w = ls_check_floats(&c, "w", K * N, 0.5f);
+    x.z = ls_check_floats(&c, "z", M * K, 2);
+    w.x = ls_check_floats(&c, "x", M * K, 1);
+    for (int i = 0; i < 2; i++) {
+        x.dx = dx[i] = ls_check_floats(&c, "dx", M * K, 0);
+        w.dw = dw[i] = ls_check_floats(&c, "dw", K * N, 0);
+        w.db = db[i] = ls_check_floats(&c, "db", N, 0);
+        x.dy = w.dy = i ? apart : dense;
+        x.ldy = w.ldy = i ? ld : 0;
+        v->linear_bwd_x(c.stream, &x);
+        v->linear_bwd_w(c.stream, &w);
+    }
+    ls_check_same("dx", dx[1], dx[0], M * K * 4);
+    ls_check_same("dw", dw[1], dw[0], K * N * 4);
+    ls_check_same("db", db[1], db[0], N * 4);
+    ls_check_end(&c);
+}
+
+LS_TEST_SECONDS(linear_takes_rows_that_lie_apart, 60)
+{
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
+
+    list[n++] = *ls_check_reference();
+    for (int i = 0; i < n; i++)
+        for (size_t s = 0; s < LS_COUNT(shapes); s++)
+            for (int layout = LS_LAYOUT_KN; layout <= LS_LAYOUT_NK; layout++) {
+                bool plain = i + 1 == n; /* in double, a second rounding shows when adding */
+                ls_act act = (ls_act)((s + (size_t)layout) % 3);
+                if (!plain)
+                    check_apart_fwd(&list[i], shapes[s], (ls_layout)layout, act);
+                check_apart_bwd(&list[i], shapes[s], (ls_layout)layout, act);
+            }
+}

@@ -25,6 +25,18 @@ void ls_ref_linear_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a);
 void ls_ref_head(ls_stream *stream, const ls_head *a);
 int64_t ls_ref_head_scratch(const ls_head *a, int threads);
 
+/* Elements from row to row of y or dy. */
+static inline int64_t ls_linear_ld(int64_t ldy, int64_t N)
+{
+    LS_BUG_IF(ldy != 0 && ldy < N, "rows of %lld elements lie %lld apart", (long long)N,
+              (long long)ldy);
+    return ldy ? ldy : N;
+}
+
+/* Stop the program when the contract excludes these arguments. */
+void ls_linear_fwd_check(const ls_linear_fwd *a);
+void ls_linear_bwd_x_check(const ls_linear_bwd_x *a);
+
 /* True when every target is -1 or in [0, V). Otherwise the stream has failed, with value and row.
  */
 bool ls_head_check_targets(ls_stream *stream, const ls_head *a);

@@ -6,7 +6,8 @@
  *   bwd_w     dw[K, N] = x^T dy, or dw[N, K] = dy^T x: the weight's own layout, so that nothing is
  *             ever transposed on the way out
  *
- * The layouts of W differ only in two strides, which packing evens out. */
+ * The layouts of W differ only in two strides, which packing evens out; so does the distance
+ * between rows of dy. */
 #include "kernel/cpu/leaves.h"
 #include "kernel/cpu/rows_linear.h"
 #include "kernel/cpu/simd/act.h"
@@ -35,7 +36,7 @@ LS_INLINE void finish_fwd_tile(const ls_gemm *g, ls_act act, const float *tile, 
 
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j += LS_LANES) {
-            int64_t at = (m + i) * a->N + n + j;
+            int64_t at = (m + i) * g->ld + n + j; /* z has rows of N, and so has y with z */
             if (cols - j >= LS_LANES)
                 finish_fwd_16(a, act, tile + i * NR + j, at, n + j, LS_LANES);
             else
@@ -66,16 +67,17 @@ void LS_ISA_NAME(ls_linear_fwd_row)(ls_stream *stream, const ls_linear_fwd *a)
     bool kn = a->layout == LS_LAYOUT_KN;
     ls_gemm g = {.a = a->x, .a_m = a->K, .a_k = 1, .b = a->w, .leaves = 1, .args = a};
 
-    LS_BUG_IF(a->type != LS_F32, "linear_fwd of type %d", (int)a->type);
+    ls_linear_fwd_check(a);
     g.b_k = kn ? a->N : 1;
     g.b_n = kn ? 1 : a->K;
     g.M = a->M;
     g.N = a->N;
     g.K = a->K;
-    g.finish = finish_fwd;
+    g.finish = a->accumulate ? LS_ISA_NAME(ls_gemm_store) : finish_fwd;
     g.out = a->y;
     g.aside = a->z;
-    g.ld = a->N;
+    g.ld = ls_linear_ld(a->ldy, a->N);
+    g.accumulate = a->accumulate;
     LS_ISA_NAME(ls_gemm_run)(stream, &g);
 }
 
@@ -108,11 +110,10 @@ static void finish_bwd_x(const ls_gemm *g, const float *tile, int64_t m, int64_t
 void LS_ISA_NAME(ls_linear_bwd_x_row)(ls_stream *stream, const ls_linear_bwd_x *a)
 {
     bool kn = a->layout == LS_LAYOUT_KN;
-    ls_gemm g = {.a = a->dy, .a_m = a->N, .a_k = 1, .b = a->w, .leaves = 1, .args = a};
+    ls_gemm g = {.a = a->dy, .a_k = 1, .b = a->w, .leaves = 1, .args = a};
 
-    LS_BUG_IF(a->type != LS_F32, "linear_bwd_x of type %d", (int)a->type);
-    LS_BUG_IF(a->act != LS_ACT_NONE && (a->accumulate || !a->z),
-              "linear_bwd_x with an activation needs z and cannot accumulate");
+    ls_linear_bwd_x_check(a);
+    g.a_m = ls_linear_ld(a->ldy, a->N);
     /* The roles of N and K are exchanged: the product sums over outputs. */
     g.b_k = kn ? 1 : a->K;
     g.b_n = kn ? a->N : 1;
@@ -184,14 +185,14 @@ static void bias_task(void *context, int64_t index, int worker)
 {
     const ls_linear_bwd_w *a = context;
     int64_t rows = a->M / a->leaves, first = index * STRIP, n = ls_min_i64(STRIP, a->N - first);
+    int64_t ld = ls_linear_ld(a->ldy, a->N);
     strip stack[LEVELS];
     float *db = a->db + first;
     int top = -1;
 
     (void)worker;
     for (int64_t leaf = 0; leaf < a->leaves; leaf++) {
-        strip_sum_leaf(&stack[++top], (const float *)a->dy + leaf * rows * a->N + first, a->N, rows,
-                       n);
+        strip_sum_leaf(&stack[++top], (const float *)a->dy + leaf * rows * ld + first, ld, rows, n);
         for (int i = ls_leaves_merges(leaf, a->leaves, top); i > 0; i--, top--)
             strip_add(&stack[top - 1], &stack[top]);
     }
@@ -208,14 +209,17 @@ static void bias_task(void *context, int64_t index, int worker)
 void LS_ISA_NAME(ls_linear_bwd_w_row)(ls_stream *stream, const ls_linear_bwd_w *a)
 {
     bool kn = a->layout == LS_LAYOUT_KN;
+    int64_t ld = ls_linear_ld(a->ldy, a->N);
     ls_gemm g = {.a_m = 1, .b_n = 1, .K = a->M, .leaves = a->leaves, .out = a->dw};
     ls_linear_bwd_w copy = *a;
 
     LS_BUG_IF(a->type != LS_F32, "linear_bwd_w of type %d", (int)a->type);
     g.a = kn ? a->x : a->dy;
     g.b = kn ? a->dy : a->x;
-    g.M = g.a_k = kn ? a->K : a->N;
-    g.N = g.b_k = g.ld = kn ? a->N : a->K;
+    g.a_k = kn ? a->K : ld;
+    g.b_k = kn ? ld : a->K;
+    g.M = kn ? a->K : a->N;
+    g.N = g.ld = kn ? a->N : a->K;
     g.accumulate = a->accumulate;
     g.finish = LS_ISA_NAME(ls_gemm_store);
     LS_ISA_NAME(ls_gemm_run)(stream, &g);
