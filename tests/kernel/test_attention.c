@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include "base/mem.h"
+#include "base/rng.h"
 
 typedef struct shape {
     int64_t B, T, H, Hkv, D, window;
@@ -508,4 +509,144 @@ LS_TEST(attention_reference_reports_exhausted_memory)
     ls_check_reference()->attention_fwd(f.c.stream, &a);
     LS_CHECK_FAILS(ls_stream_sync(f.c.stream, INT64_MAX), LS_ENOMEM, "");
     end_failed(&f);
+}
+
+/* --- a past ---------------------------------------------------------------------------------- */
+
+/* All of `length` positions, and the last T of past + T of them. */
+typedef struct later {
+    int64_t B, length, past, T, H, Hkv, D, window;
+} later;
+
+/* The first `positions` of [B, length, H, D]; the rest is NaN, and the last sequence ends with its
+ * last position. */
+static ls_heads cache_of(ls_check *c, const char *name, const float *all, const later *s)
+{
+    int64_t row = s->Hkv * s->D, batch = s->length * row, held = (s->past + s->T) * row;
+    float *to = ls_check_floats(c, name, (s->B - 1) * batch + held, 0);
+
+    for (int64_t b = 0; b < s->B; b++)
+        memcpy(to + b * batch, all + b * batch, (size_t)held * sizeof *to);
+    return (ls_heads){to, batch, row, s->D};
+}
+
+static ls_attention_fwd later_whole(ls_check *c, const later *s)
+{
+    int64_t q = s->H * s->D, k = s->Hkv * s->D, n = s->length;
+    ls_attention_fwd a = {.type = LS_F32, .B = s->B, .T = n, .H = s->H, .Hkv = s->Hkv, .D = s->D};
+
+    a.q = (ls_heads){ls_check_floats(c, "q", s->B * n * q, 1.5f), n * q, q, s->D};
+    a.k = (ls_heads){ls_check_floats(c, "k", s->B * n * k, 1.5f), n * k, k, s->D};
+    a.v = (ls_heads){ls_check_floats(c, "v", s->B * n * k, 1.5f), n * k, k, s->D};
+    a.o = (ls_heads){ls_check_floats(c, "o", s->B * n * q, 0), n * q, q, s->D};
+    a.lse = ls_check_floats(c, "lse", s->B * s->H * n, 0);
+    a.scale = 1.0f / sqrtf((float)s->D);
+    a.window = s->window;
+    return a;
+}
+
+/* The call with a past, its queries and outputs dense. */
+static ls_attention_fwd later_part(ls_check *c, const later *s, const ls_attention_fwd *whole)
+{
+    int64_t row = s->H * s->D, n = s->T * row;
+    ls_attention_fwd a = *whole;
+    float *q = ls_check_floats(c, "later q", s->B * n, 0);
+
+    for (int64_t b = 0; b < s->B; b++)
+        memcpy(q + b * n, (float *)whole->q.p + b * whole->q.batch + s->past * row,
+               (size_t)n * sizeof *q);
+    a.q = (ls_heads){q, n, row, s->D};
+    a.k = cache_of(c, "later k", whole->k.p, s);
+    a.v = cache_of(c, "later v", whole->v.p, s);
+    a.o = (ls_heads){ls_check_floats(c, "later o", s->B * n, 0), n, row, s->D};
+    a.lse = ls_check_floats(c, "later lse", s->B * s->H * s->T, 0);
+    a.T = s->T;
+    a.past = s->past;
+    return a;
+}
+
+static void check_later(const later *s, const ls_kernels *v, int threads)
+{
+    int64_t row = s->H * s->D, n = s->T * row;
+    ls_check c;
+
+    ls_check_begin(&c, threads);
+    ls_attention_fwd whole = later_whole(&c, s), part = later_part(&c, s, &whole), plain = part;
+    v->attention_fwd(c.stream, &whole);
+    v->attention_fwd(c.stream, &part);
+    for (int64_t b = 0; b < s->B; b++) {
+        ls_check_same("o", (float *)part.o.p + b * n,
+                      (float *)whole.o.p + b * whole.o.batch + s->past * row, n * 4);
+        for (int64_t h = b * s->H; h < (b + 1) * s->H; h++)
+            ls_check_same("lse", part.lse + h * s->T, whole.lse + h * s->length + s->past,
+                          s->T * 4);
+    }
+    plain.o.p = ls_check_floats(&c, "o without lse", s->B * n, 0);
+    plain.lse = NULL;
+    v->attention_fwd(c.stream, &plain);
+    ls_check_same("o without lse", plain.o.p, part.o.p, s->B * n * 4);
+    plain.o.p = ls_check_floats(&c, "o of the reference", s->B * n, 0);
+    ls_check_reference()->attention_fwd(c.stream, &plain);
+    ls_check_near("o", part.o.p, plain.o.p, s->B * n,
+                  ls_kernel_rows[LS_ROW_ATTENTION_FWD].tolerance);
+    ls_check_end(&c);
+}
+
+/* Over all ways to call: tiles of queries or few of them, windows, shared key heads. */
+LS_TEST_SECONDS(attention_bits_do_not_depend_on_where_a_call_begins, 60)
+{
+    ls_kernels versions[LS_CHECK_TABLES];
+    int n = ls_check_tables(versions);
+    ls_rng_key key = ls_rng_derive(11, 1, 1);
+
+    for (uint32_t i = 0; i < 60; i++) {
+        static const int64_t heads[][2] = {{1, 1}, {4, 2}, {6, 1}, {3, 3}, {20, 1}};
+        static const int64_t sizes[] = {1, 16, 20, 33, 64};
+        ls_rng_block r = ls_rng_philox(key, i, 0, 0, 0), u = ls_rng_philox(key, i, 1, 0, 0);
+        later s = {.B = 1 + r.v[0] % 2, .H = heads[i % 5][0], .Hkv = heads[i % 5][1]};
+        s.D = sizes[r.v[1] % 5];
+        s.T = 1 + (i % 2 ? r.v[2] % 8 : r.v[2] % 150); /* few, or tiles */
+        s.past = i % 3 ? u.v[0] % 200 : u.v[0] % 4 * 64;
+        s.length = s.past + s.T + u.v[1] % 70;
+        s.window = u.v[2] % 2 ? 1 + u.v[3] % 130 : 0;
+        check_later(&s, &versions[i % (uint32_t)n], 1 + (int)(r.v[3] % 3));
+    }
+}
+
+/* The versions agree with a past too, and 600 positions one by one are the whole. */
+LS_TEST(attention_decodes_token_by_token_with_the_bits_of_the_whole)
+{
+    const later shapes[] = {{2, 90, 80, 5, 4, 2, 20, 0}, {1, 200, 70, 60, 2, 1, 33, 50}};
+    ls_kernels versions[LS_CHECK_TABLES];
+    int n = ls_check_tables(versions);
+    ls_check c;
+
+    for (size_t k = 0; k < LS_COUNT(shapes); k++) {
+        int64_t size = shapes[k].B * shapes[k].T * shapes[k].H * shapes[k].D;
+        const float *first = NULL;
+        ls_check_begin(&c, 2);
+        for (int i = 0; i < n; i++) {
+            c.seed = 1;
+            ls_attention_fwd whole = later_whole(&c, &shapes[k]);
+            ls_attention_fwd part = later_part(&c, &shapes[k], &whole);
+            versions[i].attention_fwd(c.stream, &part);
+            first = first ? first : part.o.p;
+            ls_check_same(versions[i].name, part.o.p, first, size * 4);
+        }
+        ls_check_end(&c);
+    }
+    later s = {.B = 1, .length = 600, .H = 4, .Hkv = 2, .D = 16, .T = 600};
+    ls_check_begin(&c, 2);
+    ls_attention_fwd whole = later_whole(&c, &s), one = whole;
+    float *o = ls_check_floats(&c, "one by one", 600 * 64, 0);
+    versions[n - 1].attention_fwd(c.stream, &whole);
+    one.T = 1;
+    one.lse = NULL;
+    for (one.past = 0; one.past < 600; one.past++) {
+        one.q.p = (float *)whole.q.p + one.past * 64;
+        one.o.p = o + one.past * 64;
+        versions[n - 1].attention_fwd(c.stream, &one);
+    }
+    ls_check_same("one by one", o, whole.o.p, 600 * 64 * 4);
+    ls_check_end(&c);
 }

@@ -42,27 +42,30 @@ static double drop_factor(const ls_dropout *drop, int64_t b, int64_t h, int64_t 
     return ls_rng_uniform(block.v[s % 4]) >= drop->p ? 1 / (1 - (double)drop->p) : 0;
 }
 
+/* Without a past, position and row are the same; with one there is neither start nor dropout. */
 static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t, double *p)
 {
-    int64_t hkv = h / (a->H / a->Hkv), first = first_seen(a->start, a->window, a->T, b, t);
+    int64_t hkv = h / (a->H / a->Hkv), last = a->past + t;
+    int64_t first = first_seen(a->start, a->window, a->T, b, last);
     const float *q = ls_heads_at(&a->q, b, t, h);
     float *o = ls_heads_at(&a->o, b, t, h);
     double most = -(double)INFINITY, sum = 0;
 
-    for (int64_t s = first; s <= t; s++) {
+    for (int64_t s = first; s <= last; s++) {
         p[s] = (double)a->scale * dot(q, ls_heads_at(&a->k, b, s, hkv), a->D);
         most = fmax(most, p[s]);
     }
-    for (int64_t s = first; s <= t; s++) {
+    for (int64_t s = first; s <= last; s++) {
         p[s] = exp(p[s] - most);
         sum += p[s];
     }
-    a->lse[(b * a->H + h) * a->T + t] = (float)(most + log(sum));
-    for (int64_t s = first; s <= t; s++)
+    if (a->lse)
+        a->lse[(b * a->H + h) * a->T + t] = (float)(most + log(sum));
+    for (int64_t s = first; s <= last; s++)
         p[s] = p[s] / sum * drop_factor(&a->drop, b, h, t, s);
     for (int64_t d = 0; d < a->D; d++) {
         double out = 0;
-        for (int64_t s = first; s <= t; s++)
+        for (int64_t s = first; s <= last; s++)
             out += p[s] * (double)ls_heads_at(&a->v, b, s, hkv)[d];
         o[d] = (float)out;
     }
@@ -70,8 +73,10 @@ static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t
 
 void ls_ref_attention_fwd(ls_stream *stream, const ls_attention_fwd *a)
 {
-    double *p = ls_mem_array((size_t)a->T, sizeof *p); /* the weights of one query */
+    double *p = ls_mem_array((size_t)(a->past + a->T), sizeof *p); /* the weights of one query */
 
+    LS_BUG_IF(a->past && (a->start || a->drop.p > 0),
+              "attention with a past, and start or dropout");
     if (!p) {
         ls_stream_fail(stream);
         return;

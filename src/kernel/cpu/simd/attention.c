@@ -20,20 +20,19 @@
  * of 16 keys and 16 queries, and masked in the rest. Tile sizes and the order of the sums depend on
  * the position in the sequence only: not on threads, on the instruction set or on other sequences.
  * Tasks are heads (forward: or tiles of queries, when heads are few; backward: key heads, which
- * sum over the query heads that read them). */
-#include "kernel/cpu/rows_attention.h"
-#include "kernel/cpu/simd/tile.h"
+ * sum over the query heads that read them).
+ *
+ * With a past, tiles of queries still lie on multiples of 64 positions: in the first one the lanes
+ * before the first query hold zeros and are not written. Few queries go another way with the same
+ * bits: see attention_few.c. */
+#include "kernel/cpu/simd/attention.h"
 #include "kernel/cpu/simd/transpose.h"
 
 enum {
-    TILE = TILE_AHEAD_ROWS,
+    TILE = LS_ATTENTION_TILE,
     SLOTS = 128,
-    MOST_D = 1024,
     MOST_T = 1 << 24 /* positions are compared as floats */
 };
-
-/* Below every score; finite, so that differences with it are not NaN. */
-static const float LOWEST = -3.0e38f;
 
 /* What both directions share. */
 typedef struct problem {
@@ -41,7 +40,8 @@ typedef struct problem {
     ls_heads q, k, v;
     const int32_t *start;
     int64_t B, T, H, Hkv, D, Dp; /* Dp: D rounded up to whole vectors */
-    int64_t window, tiles;
+    int64_t past, end;           /* positions before the first query, and of all keys */
+    int64_t window, first_tile, tiles;
     float scale;
     ls_dropout drop;
 } problem;
@@ -59,6 +59,7 @@ typedef struct keys {
 typedef struct queries {
     const problem *p;
     int64_t b, h, t0, n, vectors; /* positions t0 .. t0+n-1 */
+    int64_t lo;                   /* first lane with a query: 0 but for a past */
     int64_t least, most;          /* of the first visible positions */
     float first[TILE], last[TILE];
     int64_t s0, keys; /* tile of keys: positions s0 .. s0+keys-1 */
@@ -67,8 +68,8 @@ typedef struct queries {
     tile_ahead ahead; /* what this tile writes and the next one reads */
 } queries;
 
-/* n rows of D values, times scale, as rows of Dp; missing rows up to a whole vector are zero. */
-static void pack_rows(const problem *p, float *to, const float *from, int64_t time, int64_t n,
+/* n rows of D values, times scale, as rows of Dp. */
+static void copy_rows(const problem *p, float *to, const float *from, int64_t time, int64_t n,
                       float scale)
 {
     ls_v16 factor = v_set(scale);
@@ -80,7 +81,14 @@ static void pack_rows(const problem *p, float *to, const float *from, int64_t ti
         if (whole < p->D)
             v_store(to + whole, v_mul(factor, v_load_part(from + whole, p->D - whole, 0)));
     }
-    memset(to, 0, (size_t)((ls_round_up(n, LS_LANES) - n) * p->Dp) * sizeof *to);
+}
+
+/* The same, and missing rows up to a whole vector are zero. */
+static void pack_rows(const problem *p, float *to, const float *from, int64_t time, int64_t n,
+                      float scale)
+{
+    copy_rows(p, to, from, time, n, scale);
+    memset(to + n * p->Dp, 0, (size_t)((ls_round_up(n, LS_LANES) - n) * p->Dp) * sizeof *to);
 }
 
 /* [n][Dp] -> [Dp][TILE]; n is rounded up to whole vectors. */
@@ -108,14 +116,13 @@ static void write_turned(const queries *w, const ls_heads *to, const float *from
     for (int64_t i = 0; i < w->n; i += LS_LANES)
         for (int64_t d = 0; d < p->D; d += LS_LANES) {
             ls_v16 r[16];
-            int64_t rows = ls_min_i64(LS_LANES, w->n - i);
-            float *out = ls_heads_at(to, w->b, w->t0 + i, w->h) + d;
+            int64_t rows = ls_min_i64(LS_LANES, w->n - i), t = w->t0 + i - p->past;
 #pragma GCC unroll 16
             for (int x = 0; x < 16; x++)
                 r[x] = v_mul(v_load(factor + i), v_load(from + (d + x) * TILE + i));
             v_transpose(r);
-            for (int x = 0; x < rows; x++)
-                v_store_most(out + x * to->time, p->D - d, r[x]);
+            for (int64_t x = ls_max_i64(0, w->lo - i); x < rows; x++)
+                v_store_most(ls_heads_at(to, w->b, t + x, w->h) + d, p->D - d, r[x]);
         }
 }
 
@@ -132,7 +139,7 @@ static void keys_begin(keys *k, const problem *p, int64_t b, int64_t hkv, float 
 static const float *keys_get(keys *k, int64_t tile)
 {
     const problem *p = k->p;
-    int64_t slot = tile % k->count, s0 = tile * TILE, n = ls_min_i64(TILE, p->T - s0);
+    int64_t slot = tile % k->count, s0 = tile * TILE, n = ls_min_i64(TILE, p->end - s0);
     float *memory = k->slots + slot * 2 * TILE * p->Dp;
 
     if (k->held[slot] != tile) {
@@ -146,7 +153,8 @@ static const float *keys_get(keys *k, int64_t tile)
 static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, int64_t tile)
 {
     *w = (queries){.p = p, .b = b, .h = h, .t0 = tile * TILE, .least = INT64_MAX};
-    w->n = ls_min_i64(TILE, p->T - w->t0);
+    w->n = ls_min_i64(TILE, p->end - w->t0);
+    w->lo = ls_max_i64(0, p->past - w->t0);
     w->vectors = (w->n + LS_LANES - 1) / LS_LANES;
     for (int64_t i = 0; i < TILE; i++) {
         int64_t t = w->t0 + i, first = 0;
@@ -156,19 +164,19 @@ static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, in
             first = ls_max_i64(first, t - p->window + 1);
         w->first[i] = (float)first; /* exact: see MOST_T */
         w->last[i] = (float)t;
-        if (i < w->n) {
+        if (i >= w->lo && i < w->n) {
             w->least = ls_min_i64(w->least, first);
             w->most = ls_max_i64(w->most, first);
         }
     }
 }
 
-/* Have a whole tile of a tensor fetched, from position t on, if there is one. */
-static void queries_fetch(queries *w, const ls_heads *heads, int64_t h, int64_t t)
+/* Have a whole tile of a tensor of `rows` rows fetched, from row t on, if there is one. */
+static void queries_fetch(queries *w, const ls_heads *heads, int64_t h, int64_t t, int64_t rows)
 {
     tile_ahead *f = &w->ahead;
 
-    if (t + TILE > w->p->T)
+    if (t < 0 || t + TILE > rows)
         return;
     f->length = w->p->D;
     f->rows[f->end / TILE] = ls_heads_at(heads, w->b, t, h);
@@ -180,7 +188,7 @@ static void queries_fetch(queries *w, const ls_heads *heads, int64_t h, int64_t 
 static void queries_face(queries *w, int64_t tile)
 {
     w->s0 = tile * TILE;
-    w->keys = ls_min_i64(TILE, w->p->T - w->s0);
+    w->keys = ls_min_i64(TILE, w->p->end - w->s0);
     w->diagonal = w->s0 == w->t0;
     w->ragged = w->most > w->s0;
 }
@@ -381,24 +389,38 @@ static void drop_weights(const queries *w, forward *f, int64_t c)
 
 static void forward_finish(const queries *w, forward *f, const ls_attention_fwd *a)
 {
-    float *lse = a->lse + (w->b * a->H + w->h) * a->T + w->t0;
-
     for (int64_t c = 0; c < w->vectors; c++) {
         ls_v16 sum = v_load(f->sum + c * LS_LANES), m = v_load(f->largest + c * LS_LANES);
-        v_store_part(lse + c * LS_LANES, ls_min_i64(LS_LANES, w->n - c * LS_LANES),
-                     v_add(m, v_log(sum)));
+        v_store(f->largest + c * LS_LANES, v_add(m, v_log(sum)));
         v_store(f->shrink + c * LS_LANES, v_div(v_set(1.0f), sum));
     }
+    if (a->lse)
+        memcpy(a->lse + (w->b * a->H + w->h) * a->T + w->t0 + w->lo - a->past, f->largest + w->lo,
+               (size_t)(w->n - w->lo) * sizeof *a->lse);
     write_turned(w, &a->o, f->out, f->shrink);
 }
 
 /* What this tile will write and the next one will read. */
 static void forward_fetch(queries *w, const ls_attention_fwd *a, int64_t hkv)
 {
-    queries_fetch(w, &a->o, w->h, w->t0);
-    queries_fetch(w, &a->k, hkv, w->t0 + TILE);
-    queries_fetch(w, &a->v, hkv, w->t0 + TILE);
-    queries_fetch(w, &a->q, w->h, w->t0 + TILE);
+    int64_t t = w->t0 - a->past;
+
+    queries_fetch(w, &a->o, w->h, t, a->T);
+    queries_fetch(w, &a->k, hkv, w->t0 + TILE, w->p->end);
+    queries_fetch(w, &a->v, hkv, w->t0 + TILE, w->p->end);
+    queries_fetch(w, &a->q, w->h, t + TILE, a->T);
+}
+
+/* The queries of a tile, times scale, and zeros in the other lanes. */
+static void pack_queries(const queries *w, float *to)
+{
+    const problem *p = w->p;
+    int64_t end = ls_round_up(w->n, LS_LANES);
+
+    memset(to, 0, (size_t)(w->lo * p->Dp) * sizeof *to);
+    copy_rows(p, to + w->lo * p->Dp, ls_heads_at(&p->q, w->b, w->t0 + w->lo - p->past, w->h),
+              p->q.time, w->n - w->lo, p->scale);
+    memset(to + w->n * p->Dp, 0, (size_t)((end - w->n) * p->Dp) * sizeof *to);
 }
 
 static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h, int64_t tile)
@@ -407,11 +429,11 @@ static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h,
     queries w;
 
     queries_begin(&w, p, k->b, h, tile);
-    pack_rows(p, f->rows, ls_heads_at(&p->q, w.b, w.t0, h), p->q.time, w.n, p->scale);
+    pack_queries(&w, f->rows);
     turn_rows(p, f->turned, f->rows, w.n);
     memset(f->out, 0, (size_t)(p->Dp * TILE) * sizeof *f->out);
     for (int64_t i = 0; i < TILE; i++) {
-        f->largest[i] = LOWEST;
+        f->largest[i] = LS_ATTENTION_LOWEST;
         f->sum[i] = 0;
     }
     for (int64_t s = w.least / TILE; s <= tile; s++) {
@@ -448,9 +470,9 @@ static void forward_task(void *context, int64_t index, int worker)
     keys_begin(&k, p, b, h / (p->H / p->Hkv), f.shrink + TILE, end);
     if (job->parts == 1)
         for (int64_t tile = 0; tile < p->tiles; tile++)
-            forward_tile(job, &k, &f, h, tile);
+            forward_tile(job, &k, &f, h, p->first_tile + tile);
     else /* later tiles cost more: begin with them, so that no worker ends alone with one */
-        forward_tile(job, &k, &f, h, p->tiles - 1 - part);
+        forward_tile(job, &k, &f, h, p->first_tile + p->tiles - 1 - part);
 }
 
 /* False, with the stream failed, when these shapes cannot be done. */
@@ -458,14 +480,18 @@ static bool problem_ready(problem *p)
 {
     LS_BUG_IF(p->Hkv < 1 || p->H % p->Hkv, "%lld query heads for %lld key heads", (long long)p->H,
               (long long)p->Hkv);
-    LS_BUG_IF(p->T > MOST_T, "attention over %lld positions", (long long)p->T);
+    p->end = p->past + p->T;
+    LS_BUG_IF(p->past < 0 || p->end > MOST_T, "attention over %lld positions", (long long)p->end);
+    LS_BUG_IF(p->past && (p->start || p->drop.p > 0),
+              "attention with a past, and start or dropout");
     p->Dp = ls_round_up(p->D, LS_LANES);
-    p->tiles = (p->T + TILE - 1) / TILE;
-    if (p->D <= MOST_D)
+    p->first_tile = p->past / TILE;
+    p->tiles = (p->end + TILE - 1) / TILE - p->first_tile;
+    if (p->D <= LS_ATTENTION_MOST_D)
         return true;
     ls_fail(LS_EUSAGE, "attention heads of %lld values are too large; at most %d are supported",
-            (long long)p->D, MOST_D);
-    ls_err_hint("Use more heads, so that width / heads is at most %d.", MOST_D);
+            (long long)p->D, LS_ATTENTION_MOST_D);
+    ls_err_hint("Use more heads, so that width / heads is at most %d.", LS_ATTENTION_MOST_D);
     ls_stream_fail(p->stream);
     return false;
 }
@@ -484,12 +510,17 @@ void LS_ISA_NAME(ls_attention_fwd_row)(ls_stream *stream, const ls_attention_fwd
                       .H = a->H,
                       .Hkv = a->Hkv,
                       .D = a->D,
+                      .past = a->past,
                       .window = a->window,
                       .scale = a->scale,
                       .drop = a->drop};
     LS_BUG_IF(a->type != LS_F32, "attention of type %d", (int)a->type);
     if (!problem_ready(&job.p))
         return;
+    if (a->T <= LS_ATTENTION_FEW && !a->start && a->drop.p <= 0) {
+        LS_ISA_NAME(ls_attention_few)(stream, a);
+        return;
+    }
     if (a->B * a->H < 8 * ls_pool_threads(ls_stream_pool(stream)))
         job.parts = ls_max_i64(job.p.tiles, 1);
     ls_pool_run(ls_stream_pool(stream), forward_task, &job, a->B * a->H * job.parts);
@@ -588,12 +619,12 @@ static void multiply_back(queries *w, const float *weights, const float *rows, f
 
 static void backward_fetch(queries *w, const ls_attention_bwd *a, int64_t hkv)
 {
-    queries_fetch(w, &a->dq, w->h, w->t0);
-    queries_fetch(w, &a->k, hkv, w->t0 + TILE);
-    queries_fetch(w, &a->v, hkv, w->t0 + TILE);
-    queries_fetch(w, &a->q, w->h, w->t0 + TILE);
-    queries_fetch(w, &a->dout, w->h, w->t0 + TILE);
-    queries_fetch(w, &a->o, w->h, w->t0 + TILE);
+    queries_fetch(w, &a->dq, w->h, w->t0, a->T);
+    queries_fetch(w, &a->k, hkv, w->t0 + TILE, a->T);
+    queries_fetch(w, &a->v, hkv, w->t0 + TILE, a->T);
+    queries_fetch(w, &a->q, w->h, w->t0 + TILE, a->T);
+    queries_fetch(w, &a->dout, w->h, w->t0 + TILE, a->T);
+    queries_fetch(w, &a->o, w->h, w->t0 + TILE, a->T);
 }
 
 static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t h, int64_t tile)
