@@ -233,6 +233,8 @@ static ls_status check_family(const ls_run *run)
         return clash(run, "model.kv_heads", "model.heads", "they must divide the heads");
     if (m->rope_scaling == LS_ROPE_LLAMA3 && m->rope_low >= m->rope_high)
         return clash(run, "model.rope_low", "model.rope_high", "low must be below high");
+    if (run->lora.rank && !*run->model.import)
+        return clash(run, "lora.rank", "model.import", "there must be a model to fine-tune");
     if (run->lora.rank && run->train.freeze.count)
         return clash(run, "lora.rank", "train.freeze", "with LoRA everything else is frozen");
     return LS_OK;

@@ -88,7 +88,7 @@ typedef struct ls_linear_bwd_x {
 } ls_linear_bwd_x;
 
 /* linear_bwd_w: dw = x^T dy in the weight's own layout, db = sum over rows of dy; tree over leaves.
- */
+ * Either may be NULL. */
 typedef struct ls_linear_bwd_w {
     ls_dtype type;
     const void *x;  /* [M, K] */
@@ -218,7 +218,8 @@ typedef struct ls_act_args {
 } ls_act_args;
 
 /* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T]). A token outside [0, V) fails the
- * stream. embed_bwd: dwte and dwpe; every row of dwte is written (or added to), in token order. */
+ * stream. embed_bwd: dwte and dwpe, either may be NULL; every row of dwte is written (or added to),
+ * in token order. */
 typedef struct ls_embed_fwd {
     ls_dtype type;
     const int32_t *tokens; /* [M] */

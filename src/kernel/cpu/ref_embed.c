@@ -57,7 +57,7 @@ void ls_ref_embed_bwd(ls_stream *stream, const ls_embed_bwd *a)
     memset(used, 0, (size_t)a->V * sizeof *used);
     for (int64_t row = 0; row < a->M; row++)
         used[a->tokens[row]] = 1;
-    for (int64_t v = 0; v < a->V; v++)
+    for (int64_t v = 0; a->dwte && v < a->V; v++)
         if (used[v])
             sum_row(a, v, false, a->dwte + v * a->C);
         else if (!a->accumulate)

@@ -61,7 +61,7 @@ void ls_ref_linear_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
 
     (void)stream;
     LS_BUG_IF(a->type != LS_F32, "linear_bwd_w of type %d", (int)a->type);
-    for (int64_t k = 0; k < a->K; k++)
+    for (int64_t k = 0; a->dw && k < a->K; k++)
         for (int64_t n = 0; n < a->N; n++) {
             float *dw = &a->dw[a->layout == LS_LAYOUT_KN ? k * a->N + n : n * a->K + k];
             double sum = 0;

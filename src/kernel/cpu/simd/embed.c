@@ -242,10 +242,12 @@ void LS_ISA_NAME(ls_embed_bwd_row)(ls_stream *stream, const ls_embed_bwd *a)
               (long long)a->T, (long long)a->positions);
     if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
         return;
-    sort_rows(a, start, rows);
-    b.cuts = (a->C + width - 1) / width;
-    b.blocks = ls_min_i64(a->V, 64);
-    ls_pool_run(ls_stream_pool(stream), dwte_task, &b, b.blocks * b.cuts);
+    if (a->dwte) {
+        sort_rows(a, start, rows);
+        b.cuts = (a->C + width - 1) / width;
+        b.blocks = ls_min_i64(a->V, 64);
+        ls_pool_run(ls_stream_pool(stream), dwte_task, &b, b.blocks * b.cuts);
+    }
     if (a->dwpe) {
         b.blocks = ls_min_i64(a->positions, 64);
         ls_pool_run(ls_stream_pool(stream), dwpe_task, &b, b.blocks);

@@ -222,7 +222,8 @@ void LS_ISA_NAME(ls_linear_bwd_w_row)(ls_stream *stream, const ls_linear_bwd_w *
     g.N = g.ld = kn ? a->N : a->K;
     g.accumulate = a->accumulate;
     g.finish = LS_ISA_NAME(ls_gemm_store);
-    LS_ISA_NAME(ls_gemm_run)(stream, &g);
+    if (a->dw)
+        LS_ISA_NAME(ls_gemm_run)(stream, &g);
     if (a->db)
         ls_pool_run(ls_stream_pool(stream), bias_task, &copy, (a->N + STRIP - 1) / STRIP);
 }
