@@ -538,6 +538,9 @@ void ls_model_rope(const ls_model *model, int64_t first, int64_t n, float *table
 double ls_model_flops_per_token(const ls_model *model, int64_t T)
 {
     const ls_model_shape *s = &model->shape;
+    double parameters = 0;
 
-    return 6.0 * (double)model->elements + 6.0 * (double)s->L * (double)(s->H * s->D) * (double)T;
+    for (int i = 0; i < model->n_params; i++)
+        parameters += (model->params[i].trained >= 0 ? 6.0 : 4.0) * (double)model->params[i].count;
+    return parameters + 6.0 * (double)s->L * (double)(s->H * s->D) * (double)T;
 }

@@ -130,7 +130,8 @@ const ls_param *ls_model_find(const ls_model *model, const char *name);
 void ls_model_rope(const ls_model *model, int64_t first, int64_t n, float *table_out);
 
 /* Arithmetic of one training token, forward and backward, by llm.c's convention: 6 for each
- * parameter plus 6 L H D T for causal attention (only the half that is computed). */
+ * parameter (4 for a frozen one: it has no gradient of its own) plus 6 L H D T for causal attention
+ * (only the half that is computed). */
 double ls_model_flops_per_token(const ls_model *model, int64_t T);
 
 LS_C_END

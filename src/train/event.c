@@ -67,7 +67,8 @@ static void put_summary(ls_json *j, const ls_event_summary *e)
     ls_json_put_num(j, "loss", e->loss);
     ls_json_put_num(j, "val_loss", e->val_loss);
     ls_json_put_num(j, "mfu", e->mfu);
-    ls_json_put_str(j, "mfu_convention", "6 N + 6 L C T per token, of the measured FMA peak");
+    ls_json_put_str(j, "mfu_convention",
+                    "6 N + 6 L C T per token, 4 for a frozen parameter, of the measured FMA peak");
     ls_json_put_num(j, "peak_flops", e->peak_flops);
     ls_json_put_int(j, "peak_bytes", e->peak_bytes);
     ls_json_put_int(j, "ledger_bytes", e->ledger_bytes);
