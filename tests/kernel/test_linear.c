@@ -328,6 +328,49 @@ LS_TEST_SECONDS(linear_rows_do_not_depend_on_the_batch, 60)
     }
 }
 
+/* One to nine rows, which go another way than many, have the bits that they have among many. */
+static void check_few(const ls_kernels *v, int64_t N, int64_t K, ls_layout layout)
+{
+    enum { M = 17 };
+    ls_check c;
+    ls_linear_fwd a = {.M = M, .N = N, .K = K, .act = LS_ACT_SILU, .layout = layout};
+
+    ls_check_begin(&c, 1 + (int)(N % 3));
+    const float *x = ls_check_floats(&c, "x", M * K, 1);
+    float *whole = ls_check_floats(&c, "whole", M * N, 0);
+    a.w = ls_check_floats(&c, "w", K * N, 1);
+    a.b = ls_check_floats(&c, "b", N, 1);
+    a.x = x;
+    a.y = whole;
+    v->linear_fwd(c.stream, &a);
+    for (int64_t rows = 1; rows <= 9; rows++) {
+        int64_t first = M - rows;
+        a.M = rows;
+        a.x = x + first * K;
+        a.y = ls_check_floats(&c, "few", rows * N, 0);
+        v->linear_fwd(c.stream, &a);
+        ls_check_same("few rows", a.y, whole + first * N, rows * N * 4);
+    }
+    ls_check_end(&c);
+}
+
+LS_TEST_SECONDS(linear_few_rows_have_the_bits_of_many, 60)
+{
+    static const int64_t sizes[][2] = {{1, 1},    {16, 16},  {33, 385}, {50, 7},
+                                       {31, 801}, {300, 20}, {65, 768}};
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
+
+    for (int i = 0; i < n; i++)
+        for (int layout = LS_LAYOUT_KN; layout <= LS_LAYOUT_NK; layout++)
+            for (size_t s = 0; s < LS_COUNT(sizes); s++)
+                check_few(&list[i], sizes[s][0], sizes[s][1], (ls_layout)layout);
+    for (int layout = LS_LAYOUT_KN; layout <= LS_LAYOUT_NK; layout++) {
+        check_few(&list[n - 1], 2100, 9, (ls_layout)layout);   /* more columns than a task takes */
+        check_few(&list[n - 1], 18, 25000, (ls_layout)layout); /* and more values of k */
+    }
+}
+
 /* The tree by hand: halves are perfect subtrees of the leaves' numbers. part[i] is overwritten. */
 static void add_tree(float *part, int64_t n, int leaves)
 {

@@ -14,8 +14,7 @@
  *
  * The tree over leaves (leaves.h) is a stack of partial sums per block.
  *
- * Few rows (generation) take the same way: the micro-kernel exists for every height, so one row
- * costs one row of fma, and packing keeps up with the memory that weights come from. */
+ * Few rows (generation) go another way with the same bits, without packing: see gemm_few.c. */
 #include "kernel/cpu/simd/gemm.h"
 #include "kernel/cpu/leaves.h"
 #include "kernel/cpu/simd/transpose.h"
@@ -419,6 +418,10 @@ void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g)
               (long long)g->leaves, (long long)g->K);
     if (g->M <= 0 || g->N <= 0)
         return;
+    if (g->M <= LS_GEMM_FEW && g->leaves == 1 && g->a_k == 1) {
+        LS_ISA_NAME(ls_gemm_run_few)(stream, g);
+        return;
+    }
     p.stored = g->leaves > 1 || g->K > KC;
     choose_cut(&p, ls_pool_threads(pool));
     p.m_blocks = (g->M + p.mc - 1) / p.mc;

@@ -20,10 +20,12 @@ enum { LS_GEMM_MR = 6, LS_GEMM_NR = 16 };
 enum { LS_GEMM_MR = 4, LS_GEMM_NR = 16 };
 #endif
 enum { LS_GEMM_KC = 384 }; /* part of the definition of a product: changing it changes bits */
+enum { LS_GEMM_FEW = 8 };  /* rows of A up to which B is not worth packing */
 
 typedef struct ls_gemm ls_gemm;
 
-/* Element (m + i, n + j) of C, for i < rows <= MR and j < cols <= NR, is tile[i * NR + j]. */
+/* Element (m + i, n + j) of C, for i < rows (at most MR or LS_GEMM_FEW) and j < cols <= NR, is
+ * tile[i * NR + j]. */
 typedef void (*ls_gemm_finish)(const ls_gemm *g, const float *tile, int64_t m, int64_t n,
                                int64_t rows, int64_t cols);
 
@@ -44,6 +46,9 @@ struct ls_gemm {
 
 /* Runs on the stream's team of threads. finish is called once per tile, from any of them. */
 void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g);
+
+/* The same for M up to LS_GEMM_FEW with one leaf and a_k = 1; ls_gemm_run() comes here itself. */
+void LS_ISA_NAME(ls_gemm_run_few)(ls_stream *stream, const ls_gemm *g);
 
 /* The finish that writes C, or adds it to what is there. */
 void LS_ISA_NAME(ls_gemm_store)(const ls_gemm *g, const float *tile, int64_t m, int64_t n,

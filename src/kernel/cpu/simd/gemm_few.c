@@ -1,0 +1,229 @@
+/* gemm_few.c -- products with few rows (generation): B is read once, as it lies, and not packed.
+ *
+ * The time is that of reading B from memory, so a task is a range of columns, and all rows of A are
+ * served by one reading. The bits are those of gemm.c: each element is one chain of fma over a
+ * block of LS_GEMM_KC values of k, starting at +0, and the blocks are added in order.
+ *
+ * Columns side by side (b_n = 1): a task takes GROUP rows of B at a time over all its columns, so
+ * that memory is read in long runs; the chains wait in the worker's memory from group to group.
+ *
+ * k along memory (b_k = 1): a chain over k in order cannot be spread over lanes. So sixteen columns
+ * lie in the lanes: squares of 16 columns by 16 k are turned in registers. Sixteen runs at a time
+ * are what the hardware fetches by itself; asking for lines ahead was slower.
+ *
+ * M is a constant in the inner loops, and the block of A is laid out k by k, so that its values
+ * have fixed distances. */
+#include "kernel/cpu/simd/gemm.h"
+#include "kernel/cpu/simd/transpose.h"
+
+enum {
+    KC = LS_GEMM_KC,
+    NR = LS_GEMM_NR,
+    MOST = LS_GEMM_FEW,
+    GROUP = 8,      /* rows of B taken together */
+    COLUMNS = 2048, /* of a task at most: its chains stay near */
+    RUN = 64 * KC   /* values of k whose part of A is laid out at a time */
+};
+
+typedef struct few {
+    const ls_gemm *g;
+    ls_stream *stream;
+    int64_t columns; /* of a task */
+} few;
+
+/* One task: columns n0 .. n0+n-1. */
+typedef struct range {
+    const ls_gemm *g;
+    int64_t n0, n, wide; /* wide: n in whole tiles */
+    float *total;        /* [M][wide] sums of the blocks of k so far */
+    float *chain;        /* [M][wide] of the current block, when columns lie side by side */
+    float *a;            /* [k][M], values k0 .. k0+k-1 of all rows */
+    int64_t k0, k;
+} range;
+
+static void turn_a(const range *x)
+{
+    const ls_gemm *g = x->g;
+
+    for (int64_t k = 0; k < x->k; k++)
+        for (int64_t m = 0; m < g->M; m++)
+            x->a[k * g->M + m] = g->a[m * g->a_m + x->k0 + k];
+}
+
+/* --- columns side by side ---------------------------------------------------------------------*/
+
+/* chain[m][j..] += a[0..G-1][m] b[0..G-1][j..] for sixteen columns, or the last ones. M, G and
+ * whole are constants. */
+LS_INLINE void along_16(const range *x, const float *a, const float *b, int64_t j, int M, int G,
+                        const bool whole)
+{
+    ls_v16 right[GROUP];
+
+#pragma GCC unroll 8
+    for (int i = 0; i < G; i++)
+        right[i] =
+            whole ? v_load(b + i * x->g->b_k + j) : v_load_most(b + i * x->g->b_k + j, x->n - j);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) {
+        float *to = x->chain + m * x->wide + j;
+        ls_v16 sum = v_load(to);
+#pragma GCC unroll 8
+        for (int i = 0; i < G; i++)
+            sum = v_fma(v_set(a[i * M + m]), right[i], sum);
+        v_store(to, sum);
+    }
+}
+
+/* One block of k, the first one at k0 of the run. */
+LS_INLINE void along_block(const range *x, int64_t k0, int64_t kc, int M)
+{
+    const float *a = x->a + k0 * M, *b = x->g->b + (x->k0 + k0) * x->g->b_k + x->n0;
+    int64_t whole = x->n / LS_LANES * LS_LANES, k = 0;
+
+    memset(x->chain, 0, (size_t)(M * x->wide) * sizeof *x->chain);
+    for (; k + GROUP <= kc; k += GROUP, a += GROUP * M, b += GROUP * x->g->b_k) {
+        for (int64_t j = 0; j < whole; j += LS_LANES)
+            along_16(x, a, b, j, M, GROUP, true);
+        if (whole < x->n)
+            along_16(x, a, b, whole, M, GROUP, false);
+    }
+    for (; k < kc; k++, a += M, b += x->g->b_k)
+        for (int64_t j = 0; j < x->n; j += LS_LANES)
+            along_16(x, a, b, j, M, 1, false);
+    for (int64_t i = 0; i < M * x->wide; i += LS_LANES) {
+        ls_v16 sum = v_load(x->chain + i);
+        v_store(x->total + i, x->k0 + k0 == 0 ? sum : v_add(v_load(x->total + i), sum));
+    }
+}
+
+LS_INLINE void along_run(const range *x, int M)
+{
+    for (int64_t k = 0; k < x->k || k == 0; k += KC)
+        along_block(x, k, ls_min_i64(KC, x->k - k), M);
+}
+
+/* --- k along memory ---------------------------------------------------------------------------*/
+
+LS_INLINE void across_square(const float *a, const ls_v16 r[16], int M, ls_v16 sum[MOST])
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++)
+            sum[m] = v_fma(v_set(a[i * M + m]), r[i], sum[m]);
+}
+
+/* One block of k of columns j .. j+15, or `cols` of them; the block at k0 of the run. */
+LS_INLINE void across_16(const range *x, int64_t j, int64_t cols, int64_t k0, int64_t kc, int M)
+{
+    const ls_gemm *g = x->g;
+    const float *a = x->a + k0 * M, *b = g->b + (x->n0 + j) * g->b_n + x->k0 + k0;
+    ls_v16 sum[MOST], r[16];
+    int64_t k = 0;
+
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++)
+        sum[m] = v_set(0);
+    for (; cols == LS_LANES && k + LS_LANES <= kc; k += LS_LANES, a += LS_LANES * M) {
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            r[i] = v_load(b + i * g->b_n + k);
+        v_transpose(r);
+        across_square(a, r, M, sum);
+    }
+    for (; k < kc; k += LS_LANES) {
+        int64_t left = ls_min_i64(LS_LANES, kc - k);
+        for (int64_t i = 0; i < 16; i++)
+            r[i] = i < cols ? v_load_most(b + i * g->b_n + k, left) : v_set(0);
+        v_transpose(r);
+        for (int64_t i = 0; i < left; i++, a += M)
+#pragma GCC unroll 8
+            for (int m = 0; m < M; m++)
+                sum[m] = v_fma(v_set(a[m]), r[i], sum[m]);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) {
+        float *to = x->total + m * x->wide + j;
+        v_store(to, x->k0 + k0 == 0 ? sum[m] : v_add(v_load(to), sum[m]));
+    }
+}
+
+/* All of k for one group of columns after the other: long runs of memory. */
+LS_INLINE void across_run(const range *x, int M)
+{
+    for (int64_t j = 0; j < x->n; j += LS_LANES)
+        for (int64_t k = 0; k < x->k || k == 0; k += KC)
+            across_16(x, j, ls_min_i64(LS_LANES, x->n - j), k, ls_min_i64(KC, x->k - k), M);
+}
+
+/* --- a task -----------------------------------------------------------------------------------*/
+
+static void multiply_run(const range *x)
+{
+    bool along = x->g->b_n == 1;
+
+#define HEIGHT(n)             \
+    case n:                   \
+        if (along)            \
+            along_run(x, n);  \
+        else                  \
+            across_run(x, n); \
+        break
+    switch (x->g->M) {
+        HEIGHT(1);
+        HEIGHT(2);
+        HEIGHT(3);
+        HEIGHT(4);
+        HEIGHT(5);
+        HEIGHT(6);
+        HEIGHT(7);
+        HEIGHT(8);
+    }
+#undef HEIGHT
+}
+
+static void finish_range(const range *x)
+{
+    const ls_gemm *g = x->g;
+    _Alignas(64) float tile[MOST * NR];
+
+    for (int64_t j = 0; j < x->n; j += NR) {
+        for (int64_t m = 0; m < g->M; m++)
+            memcpy(tile + m * NR, x->total + m * x->wide + j, NR * sizeof *tile);
+        g->finish(g, tile, 0, x->n0 + j, g->M, ls_min_i64(NR, x->n - j));
+    }
+}
+
+static void few_task(void *context, int64_t index, int worker)
+{
+    const few *f = context;
+    const ls_gemm *g = f->g;
+    range x = {.g = g, .n0 = index * f->columns};
+
+    x.n = ls_min_i64(f->columns, g->N - x.n0);
+    x.wide = ls_round_up(x.n, NR);
+    x.total = ls_stream_thread_scratch(f->stream, worker);
+    x.chain = x.total + MOST * COLUMNS;
+    x.a = x.chain + MOST * COLUMNS;
+    for (x.k0 = 0; x.k0 < g->K || x.k0 == 0; x.k0 += RUN) {
+        x.k = ls_min_i64(RUN, g->K - x.k0);
+        turn_a(&x);
+        multiply_run(&x);
+    }
+    finish_range(&x);
+}
+
+_Static_assert(MOST *(2 * COLUMNS + RUN) * 4 <= LS_STREAM_THREAD_BYTES, "too little memory");
+_Static_assert(COLUMNS % NR == 0 && KC % GROUP == 0 && KC % LS_LANES == 0, "sizes of blocks");
+
+void LS_ISA_NAME(ls_gemm_run_few)(ls_stream *stream, const ls_gemm *g)
+{
+    ls_pool *pool = ls_stream_pool(stream);
+    int64_t shares = 2 * ls_pool_threads(pool); /* one more each, for workers that are held up */
+    few f = {.g = g, .stream = stream};
+
+    if (ls_pool_threads(pool) == 1)
+        shares = 1;
+    f.columns = ls_min_i64(COLUMNS, ls_round_up((g->N + shares - 1) / shares, 4 * NR));
+    ls_pool_run(pool, few_task, &f, (g->N + f.columns - 1) / f.columns);
+}
