@@ -170,3 +170,49 @@ LS_TEST(adamw_leaves_no_denormal_first_moment)
         ls_check_end(&c);
     }
 }
+
+/* Parameters that are not trained have a place in w only: three spans, dense in m, v and grad, are
+ * updated with the bits that they have when all is trained, and what lies between stays. */
+LS_TEST(adamw_passes_over_what_is_not_trained)
+{
+    enum { N = 400, TRAINED = 17 + 16 + 5 };
+    const ls_adamw_span spans[3] = {{0, 17, 3, 1, 1}, {17, 16, 150, 0, 0.5f}, {33, 5, N - 5, 1, 1}};
+    const ls_kernels *list[8];
+    int count = ls_kernel_list(list, 8);
+
+    for (int k = 0; k < count; k++) {
+        ls_check c;
+        ls_check_begin(&c, 3);
+        ls_adamw dense = make(&c, TRAINED, 3), a = dense;
+        ls_adamw_span *same = ls_check_bytes(&c, "dense spans", sizeof spans);
+        ls_adamw_span *gaps = ls_check_bytes(&c, "spans with gaps", sizeof spans);
+        float *w = ls_check_floats(&c, "w with gaps", N, 1);
+        for (int i = 0; i < 3; i++) {
+            gaps[i] = same[i] = spans[i];
+            same[i].w_first = same[i].first;
+            memcpy(w + spans[i].w_first, dense.w + spans[i].first,
+                   (size_t)spans[i].count * sizeof *w);
+        }
+        float *was = ls_check_copy(&c, "w before", w, N);
+        dense.spans = same;
+        a.spans = gaps;
+        a.w = w;
+        a.m = ls_check_copy(&c, "m", dense.m, TRAINED);
+        a.v = ls_check_copy(&c, "v", dense.v, TRAINED);
+        for (int t = 1; t <= STEPS; t++) {
+            prepare(&dense, TRAINED, t); /* both read the same gradient and state */
+            list[k]->adamw(c.stream, &dense);
+            list[k]->adamw(c.stream, &a);
+        }
+        ls_check_same("m", a.m, dense.m, TRAINED * 4);
+        ls_check_same("v", a.v, dense.v, TRAINED * 4);
+        for (int i = 0; i < 3; i++) {
+            LS_CHECK(w[spans[i].w_first] != was[spans[i].w_first]);
+            ls_check_same("w", w + spans[i].w_first, dense.w + spans[i].first, spans[i].count * 4);
+            memcpy(w + spans[i].w_first, was + spans[i].w_first,
+                   (size_t)spans[i].count * sizeof *w);
+        }
+        ls_check_same("w that is not trained", w, was, N * 4);
+        ls_check_end(&c);
+    }
+}

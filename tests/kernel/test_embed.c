@@ -205,3 +205,60 @@ LS_TEST(embed_refuses_tokens_outside_the_vocabulary)
         ls_check_end(&c);
     }
 }
+
+/* Tokens from `past` on have the bits that they have in a call over all, and wpe is read up to its
+ * last row and no further. */
+LS_TEST(embed_begins_at_a_position)
+{
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+    const shape s = {.B = 1, .T = 13, .C = 21, .V = 7, .wpe = true};
+
+    for (int i = 0; i < n; i++)
+        for (int64_t past = 0; past < s.T; past++) {
+            ls_check c;
+            ls_check_begin(&c, 2);
+            ls_embed_fwd whole = fwd_args(&c, &s), part = whole;
+            part.tokens += past;
+            part.past = past;
+            part.M = part.T = s.T - past;
+            part.y = ls_check_floats(&c, "part", part.M * s.C, 0);
+            list[i]->embed_fwd(c.stream, &whole);
+            list[i]->embed_fwd(c.stream, &part);
+            ls_check_same("y", part.y, (float *)whole.y + past * s.C, part.M * s.C * 4);
+            for (int64_t e = 0; e < part.M * s.C; e++) {
+                int64_t row = e / s.C, column = e % s.C;
+                float want = ((const float *)part.wte)[part.tokens[row] * s.C + column] +
+                             ((const float *)part.wpe)[(past + row) * s.C + column];
+                LS_CHECK_NEAR(((float *)part.y)[e], want, 1e-6);
+            }
+            ls_check_end(&c);
+        }
+}
+
+/* Every sequence of a call begins at the same position. */
+LS_TEST(embed_begins_all_sequences_at_the_position)
+{
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+
+    for (int i = 0; i < n; i++) {
+        const int32_t tokens[4] = {0, 1, 1, 0};
+        const float wte[2] = {10, 20}, wpe[4] = {1, 2, 3, 4};
+        float y[4];
+        ls_check c;
+        ls_check_begin(&c, 1);
+        list[i]->embed_fwd(c.stream, &(ls_embed_fwd){.tokens = tokens,
+                                                     .wte = wte,
+                                                     .wpe = wpe,
+                                                     .y = y,
+                                                     .M = 4,
+                                                     .C = 1,
+                                                     .T = 2,
+                                                     .V = 2,
+                                                     .past = 2});
+        const float want[4] = {13, 24, 23, 14};
+        ls_check_same("y", y, want, sizeof want);
+        ls_check_end(&c);
+    }
+}

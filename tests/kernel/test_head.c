@@ -348,3 +348,33 @@ LS_TEST(head_refuses_targets_outside_the_vocabulary)
         check_refused(&list[i], -2, "target -2 of row 2");
     }
 }
+
+/* Where w is not trained: losses and dh have the bits of the call that gives dw as well. */
+LS_TEST_SECONDS(head_gives_dh_without_dw, 60)
+{
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
+
+    list[n++] = *ls_check_reference();
+    for (int i = 0; i < n; i++)
+        for (size_t s = 0; s < LS_COUNT(shapes); s++) {
+            task t;
+            task_begin(&t, shapes[s][0], shapes[s][1], shapes[s][2]);
+            t.leaves = shapes[s][3];
+            t.accumulate = s % 2;
+            result want = task_run(&t, &list[i], 2, 0, t.M);
+            ls_head a = {.h = t.h, .w = t.w, .targets = t.targets, .state = &t.state};
+            a.M = t.M;
+            a.C = t.C;
+            a.V = t.V;
+            a.leaves = t.leaves;
+            a.accumulate = t.accumulate;
+            a.losses = ls_check_floats(&t.check, "losses", t.M, 0);
+            a.dh = ls_check_floats(&t.check, "dh", t.M * t.C, 0);
+            a.scratch = ls_check_bytes(&t.check, "scratch", list[i].scratch(LS_ROW_HEAD, &a, 2));
+            list[i].head(t.check.stream, &a);
+            ls_check_same("losses", a.losses, want.losses, t.M * 4);
+            ls_check_same("dh", a.dh, want.dh, t.M * t.C * 4);
+            ls_check_end(&t.check);
+        }
+}
