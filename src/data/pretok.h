@@ -22,11 +22,15 @@ ls_status ls_pretok_open(ls_pretok **out, const char *pattern);
 void ls_pretok_free(ls_pretok *pretok); /* NULL is allowed */
 /* The regular expression, also of a name. */
 const char *ls_pretok_pattern(const ls_pretok *pretok);
+/* Scanned by our own code: never looks back, and no piece goes on over a blank after a character
+ * that is not white space. */
+bool ls_pretok_is_known(const ls_pretok *pretok);
 
 ls_status ls_pretok_work_open(ls_pretok_work **out, const ls_pretok *pretok);
 void ls_pretok_work_free(ls_pretok_work *work); /* NULL is allowed */
 
-/* The end of the piece that begins at `at` (at < len, on a character); text is valid UTF-8. */
+/* The end of the piece that begins at `at` (at < len, on a character); text is valid UTF-8. 0: the
+ * pattern took too many steps on this text and was stopped (LS_EDATA); never for a known one. */
 size_t ls_pretok_next(ls_pretok_work *work, const unsigned char *text, size_t len, size_t at);
 
 LS_C_END
