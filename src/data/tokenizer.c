@@ -1,14 +1,14 @@
 /* tokenizer.c -- the table of tokenizer kinds, and what all kinds share.
  *
- * A kind supplies four functions (data/tokenizer_impl.h); decoding and streaming are built here on
- * "the bytes of one id". A second kind is one more row and one more file. */
+ * A kind supplies a few functions (data/tokenizer_impl.h); decoding and streaming are built here on
+ * "the bytes of one id". Another kind is one more row and one more file. */
 #include "data/tokenizer.h"
 
 #include "data/tokenizer_impl.h"
 #include "data/utf8.h"
 #include "base/mem.h"
 
-static const ls_tokenizer_kind *const kinds[] = {&ls_tokenizer_bytes};
+static const ls_tokenizer_kind *const kinds[] = {&ls_tokenizer_bytes, &ls_tokenizer_json};
 
 void ls_tokens_init(ls_tokens *tokens)
 {
@@ -52,7 +52,7 @@ ls_status ls_tokenizer_open(ls_tokenizer **out, const char *name)
             kind = kinds[i];
     if (!kind) {
         st = ls_fail(LS_EUSAGE, "there is no tokenizer \"%s\"", name);
-        ls_err_hint("The tokenizer of this version is \"bytes\".");
+        ls_err_hint("Write \"bytes\", or the path of a folder that has a tokenizer.json.");
         return st;
     }
     tok = ls_mem_alloc(sizeof *tok);
@@ -133,27 +133,42 @@ size_t ls_tokenizer_cut(const ls_tokenizer *tok, const void *bytes, size_t len)
     return tok->kind->cut ? tok->kind->cut(tok, bytes, len) : len;
 }
 
-/* The bytes of id, or LS_EDATA. */
-static ls_status piece_of(const ls_tokenizer *tok, int32_t id, const unsigned char **bytes_out,
-                          size_t *len_out)
+/* The bytes that id adds to a text, or LS_EDATA. begun and strip are those of the text so far. */
+static ls_status piece_of(const ls_tokenizer *tok, int32_t id, bool *begun, int *strip,
+                          const unsigned char **bytes_out, size_t *len_out)
 {
     if (id < 0 || id >= tok->vocab)
         return ls_fail(LS_EDATA, "token id %d is not in the vocabulary of \"%s\" (0 to %d)",
                        (int)id, tok->name, (int)tok->vocab - 1);
-    *bytes_out = tok->kind->piece(tok, id, len_out);
+    *bytes_out = tok->kind->piece(tok, id, !*begun, len_out);
+    *begun = true;
+    while (*strip && *len_out) {
+        if (**bytes_out != tok->strip_byte) {
+            *strip = 0;
+            break;
+        }
+        ++*bytes_out;
+        --*len_out;
+        --*strip;
+    }
     return LS_OK;
 }
 
 ls_status ls_tokenizer_decode(const ls_tokenizer *tok, const int32_t *ids, int64_t n, ls_str *out)
 {
+    bool begun = false;
+    int strip = tok->strip;
+
     for (int64_t i = 0; i < n; i++) {
         const unsigned char *bytes;
         size_t len;
-        ls_status st = piece_of(tok, ids[i], &bytes, &len);
+        ls_status st = piece_of(tok, ids[i], &begun, &strip, &bytes, &len);
         if (st != LS_OK) {
             ls_err_hint("It is id number %lld of those given.", (long long)i + 1);
             return st;
         }
+        if (i && tok->join_blank)
+            ls_str_append_char(out, ' ');
         ls_str_append_bytes(out, bytes, len);
     }
     return ls_str_status(out);
@@ -161,7 +176,7 @@ ls_status ls_tokenizer_decode(const ls_tokenizer *tok, const int32_t *ids, int64
 
 void ls_tokenizer_stream_begin(ls_tokenizer_stream *stream, const ls_tokenizer *tok)
 {
-    *stream = (ls_tokenizer_stream){.tok = tok};
+    *stream = (ls_tokenizer_stream){.tok = tok, .strip = tok->strip};
 }
 
 /* One more byte: emit what is now complete or can no longer become complete. */
@@ -186,10 +201,13 @@ ls_status ls_tokenizer_stream_feed(ls_tokenizer_stream *stream, int32_t id, ls_s
 {
     const unsigned char *bytes;
     size_t len;
-    ls_status st = piece_of(stream->tok, id, &bytes, &len);
+    bool follows = stream->begun;
+    ls_status st = piece_of(stream->tok, id, &stream->begun, &stream->strip, &bytes, &len);
 
     if (st != LS_OK)
         return st;
+    if (follows && stream->tok->join_blank)
+        take_byte(stream, ' ', out);
     for (size_t i = 0; i < len; i++)
         take_byte(stream, bytes[i], out);
     return ls_str_status(out);
@@ -199,6 +217,6 @@ ls_status ls_tokenizer_stream_end(ls_tokenizer_stream *stream, ls_str *out)
 {
     if (stream->n_held)
         ls_str_append(out, LS_UTF8_REPLACEMENT);
-    stream->n_held = 0;
+    ls_tokenizer_stream_begin(stream, stream->tok);
     return ls_str_status(out);
 }

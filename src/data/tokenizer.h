@@ -44,8 +44,9 @@ const char *ls_tokenizer_chat_template(const ls_tokenizer *tok);
 
 /* What encoding does beyond plain text. */
 enum {
-    LS_ENCODE_SPECIAL = 1, /* special tokens written in the text become their ids */
-    LS_ENCODE_TEMPLATE = 2 /* add what the tokenizer adds to a whole text, such as <s> in front */
+    LS_ENCODE_SPECIAL = 1,  /* special tokens written in the text become their ids */
+    LS_ENCODE_TEMPLATE = 2, /* add what the tokenizer adds to a whole text, such as <s> in front */
+    LS_ENCODE_CONTINUE = 4  /* the text goes on after a place that ls_tokenizer_cut() gave */
 };
 
 /* Append the ids of len bytes. */
@@ -53,7 +54,10 @@ ls_status ls_tokenizer_encode(const ls_tokenizer *tok, const void *bytes, size_t
                               ls_tokens *out);
 
 /* How many of the len bytes, from the start, can be encoded on their own when more text follows,
- * with the same ids as in one piece. 0: none, more text must be seen first. */
+ * with the same ids as in one piece, the rest with LS_ENCODE_CONTINUE. 0: none, more text must be
+ * seen first. Some tokenizers can never be cut; a caller then encodes up to LS_TOKENIZER_WHOLE
+ * bytes in one go and refuses more. */
+#define LS_TOKENIZER_WHOLE (64 * LS_MIB)
 size_t ls_tokenizer_cut(const ls_tokenizer *tok, const void *bytes, size_t len);
 
 /* Append exactly the bytes that the ids stand for, whether they are UTF-8 or not.
@@ -67,6 +71,8 @@ typedef struct ls_tokenizer_stream {
     const ls_tokenizer *tok; /* borrowed until the stream ends */
     unsigned char held[4];   /* the beginning of a character */
     int n_held;
+    bool begun; /* a token has been fed */
+    int strip;  /* so many bytes may still be left out at the beginning */
 } ls_tokenizer_stream;
 
 void ls_tokenizer_stream_begin(ls_tokenizer_stream *stream, const ls_tokenizer *tok);

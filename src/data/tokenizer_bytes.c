@@ -45,9 +45,10 @@ static ls_status encode(const ls_tokenizer *tok, const unsigned char *bytes, siz
 static const unsigned char each_byte[VOCAB] = {SIXTY_FOUR(0), SIXTY_FOUR(64), SIXTY_FOUR(128),
                                                SIXTY_FOUR(192)};
 
-static const unsigned char *piece(const ls_tokenizer *tok, int32_t id, size_t *len_out)
+static const unsigned char *piece(const ls_tokenizer *tok, int32_t id, bool first, size_t *len_out)
 {
     (void)tok;
+    (void)first;
     *len_out = 1;
     return &each_byte[id];
 }

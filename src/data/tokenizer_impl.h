@@ -14,8 +14,8 @@ typedef struct ls_tokenizer_kind {
     size_t (*cut)(const ls_tokenizer *tok, const unsigned char *bytes, size_t len);
     int32_t (*find)(const ls_tokenizer *tok, const char *token); /* NULL: none */
     bool (*is_special)(const ls_tokenizer *tok, int32_t id);     /* NULL: none */
-    /* The bytes of a valid id, borrowed from the tokenizer. */
-    const unsigned char *(*piece)(const ls_tokenizer *tok, int32_t id, size_t *len_out);
+    /* The bytes of a valid id, borrowed from the tokenizer. first: it is the first of a text. */
+    const unsigned char *(*piece)(const ls_tokenizer *tok, int32_t id, bool first, size_t *len_out);
 } ls_tokenizer_kind;
 
 struct ls_tokenizer {
@@ -23,8 +23,11 @@ struct ls_tokenizer {
     char name[64];
     int32_t vocab, separator, bos, eos; /* bos, eos: -1 when there is none */
     const char *chat_template;          /* in state, or NULL */
+    int strip;                          /* so many times strip_byte is left out ... */
+    unsigned char strip_byte;           /* ... at the beginning of a decoded text */
+    bool join_blank;                    /* a blank stands between decoded tokens */
     ls_hash hash;
     void *state; /* the kind's own, owned */
 };
 
-extern const ls_tokenizer_kind ls_tokenizer_bytes;
+extern const ls_tokenizer_kind ls_tokenizer_bytes, ls_tokenizer_json;
