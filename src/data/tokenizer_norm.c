@@ -85,36 +85,80 @@ static ls_status order_marks(ls_norm_work *work, size_t n)
     return st;
 }
 
-/* Append the normal form of a run. */
-static ls_status form_run(ls_norm_work *work, const unsigned char *p, size_t len,
-                          utf8proc_option_t how, ls_str *out)
+/* Characters younger than Unicode 9 that have a mark's class or a decomposition. */
+static bool is_younger(int32_t code)
 {
-    size_t n = 0;
-    utf8proc_uint8_t bytes[4];
-    int boundary = 0;
+    static const struct {
+        int32_t first, last;
+    } young[] = {{0x7fd, 0x7fd},     {0x897, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
+                 {0xc3c, 0xc3c},     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},
+                 {0x1abf, 0x1aff},   {0x1df6, 0x1dfa},   {0x32ff, 0x32ff},   {0xa7f1, 0xa7f4},
+                 {0xa82c, 0xa82c},   {0xab69, 0xab69},   {0x105c0, 0x105ff}, {0x10781, 0x107ba},
+                 {0x10d24, 0x10d27}, {0x10d69, 0x10d6d}, {0x10eab, 0x10eac}, {0x10efa, 0x10eff},
+                 {0x10f46, 0x10f50}, {0x10f82, 0x10f85}, {0x11070, 0x11070}, {0x1133b, 0x1133b},
+                 {0x11380, 0x113e2}, {0x1145e, 0x1145e}, {0x11839, 0x1183a}, {0x11930, 0x11943},
+                 {0x119e0, 0x119e0}, {0x11a34, 0x11a34}, {0x11a47, 0x11a47}, {0x11a99, 0x11a99},
+                 {0x11d42, 0x11d45}, {0x11d97, 0x11d97}, {0x11f41, 0x11f42}, {0x16100, 0x1613f},
+                 {0x16d40, 0x16d7f}, {0x16ff0, 0x16ff1}, {0x1e030, 0x1e08f}, {0x1e130, 0x1e136},
+                 {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1e4ec, 0x1e4ef}, {0x1e5ee, 0x1e5ef},
+                 {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9}};
+    size_t low = 0, high = LS_COUNT(young);
 
-    for (size_t i = 0; i < len;) {
-        int32_t code, room[32];
-        utf8proc_ssize_t used = utf8proc_iterate(p + i, (utf8proc_ssize_t)(len - i), &code);
-        if (used <= 0)
-            return ls_fail(LS_EDATA, "a text is not UTF-8");
-        i += (size_t)used;
-        utf8proc_ssize_t m = utf8proc_decompose_char(code, room, 32, how, &boundary);
-        LS_BUG_IF(m < 0 || m > 32, "U+%X has a decomposition of %lld", (unsigned)code,
-                  (long long)m);
-        ls_status st = grow(&work->codes, &work->cap, n + (size_t)m);
-        if (st != LS_OK)
-            return st;
-        memcpy(work->codes + n, room, (size_t)m * sizeof *room);
-        n += (size_t)m;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (code > young[mid].last)
+            low = mid + 1;
+        else
+            high = mid;
     }
+    return low < LS_COUNT(young) && code >= young[low].first;
+}
+
+/* Append the normal form of the n decomposed characters in work. */
+static ls_status put_form(ls_norm_work *work, size_t n, utf8proc_option_t how, ls_str *out)
+{
     ls_status st = order_marks(work, n);
-    if (st != LS_OK)
+    utf8proc_uint8_t bytes[4];
+
+    if (st != LS_OK || n == 0)
         return st;
     utf8proc_ssize_t left = utf8proc_normalize_utf32(work->codes, (utf8proc_ssize_t)n, how);
     for (utf8proc_ssize_t i = 0; i < left; i++)
         ls_str_append_bytes(out, bytes, (size_t)utf8proc_encode_char(work->codes[i], bytes));
     return LS_OK;
+}
+
+/* Append the normal form of a run. */
+static ls_status form_run(ls_norm_work *work, const unsigned char *p, size_t len,
+                          utf8proc_option_t how, ls_str *out)
+{
+    ls_status st = LS_OK;
+    size_t n = 0;
+
+    for (size_t i = 0; i < len;) {
+        int32_t code, room[32];
+        int boundary = 0;
+        utf8proc_ssize_t used = utf8proc_iterate(p + i, (utf8proc_ssize_t)(len - i), &code);
+        if (used <= 0)
+            return ls_fail(LS_EDATA, "a text is not UTF-8");
+        if (is_younger(code)) { /* nothing joins over it */
+            LS_TRY(st, put_form(work, n, how, out), out);
+            n = 0;
+            ls_str_append_bytes(out, p + i, (size_t)used);
+            i += (size_t)used;
+            continue;
+        }
+        i += (size_t)used;
+        utf8proc_ssize_t m = utf8proc_decompose_char(code, room, 32, how, &boundary);
+        LS_BUG_IF(m < 0 || m > 32, "U+%X has a decomposition of %lld", (unsigned)code,
+                  (long long)m);
+        LS_TRY(st, grow(&work->codes, &work->cap, n + (size_t)m), out);
+        memcpy(work->codes + n, room, (size_t)m * sizeof *room);
+        n += (size_t)m;
+    }
+    st = put_form(work, n, how, out);
+out:
+    return st;
 }
 
 /* Where the ASCII text at i ends; its last character is left to the run behind it. */
