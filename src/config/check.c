@@ -431,6 +431,22 @@ out:
     return st;
 }
 
+/* "bytes", or a path where something is; what it holds is the tokenizer's to judge. */
+static ls_status check_tokenizer(const ls_run *run)
+{
+    const ls_run_origin *origin = origin_of(run, "data.tokenizer");
+    const char *name = run->data.tokenizer;
+    char quoted[64];
+
+    if (strcmp(name, "bytes") == 0 || ls_file_exists(name))
+        return LS_OK;
+    ls_value_quote(name, quoted, sizeof quoted);
+    ls_status st =
+        ls_fail(LS_EUSAGE, "%s: data.tokenizer: there is no folder %s", origin->where, quoted);
+    ls_err_hint("Write bytes, or the path of a folder that has a tokenizer.json.");
+    return st;
+}
+
 static ls_status check_files(const ls_run *run)
 {
     ls_status st = LS_OK;
@@ -438,6 +454,7 @@ static ls_status check_files(const ls_run *run)
 
     LS_TRY(st, check_list(run, "data.text", &run->data.text), out);
     LS_TRY(st, check_list(run, "data.shards", &run->data.shards), out);
+    LS_TRY(st, check_tokenizer(run), out);
     if (ls_file_exists(run->out) && !ls_file_is_dir(run->out)) {
         const ls_run_origin *origin = origin_of(run, "out");
         ls_value_quote(run->out, quoted, sizeof quoted);

@@ -2,8 +2,9 @@
  *
  * tokenizer.json holds expressions for another engine (Oniguruma, Ruby's syntax), so an expression
  * that PCRE2 would read in another sense is refused instead of cutting differently in silence:
- * class intersections, \h (hexadecimal digits there, blanks here), classes inside classes. Where
- * the senses differ by an option only, it is set: ^ and $ stand at every line.
+ * class intersections, \h (hexadecimal digits there, blanks here), classes inside classes, (?m).
+ * Where the senses differ in little, the expression is translated: ^ and $ stand at every line, and
+ * \s, \w and \b are written out, because the engines have other sets for them.
  *
  * A hostile expression can make a backtracking matcher work for ever. The matcher has limits on
  * steps and on memory; reaching one is an error that names the pattern. */
@@ -11,6 +12,7 @@
 
 #include "data/pretok_impl.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -68,60 +70,127 @@ static ls_status refuse(const char *what, size_t place)
                    what, place);
 }
 
-/* What PCRE2 would accept in another sense than the one it was written in. */
-static ls_status check_syntax(const char *p)
+/* White space and word characters, as parts of a class. */
+#define SPACES "\\x09-\\x0d\\x{85}\\p{Z}"
+#define WORDS                                                                                  \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}" \
+    "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+
+/* The escape \c in PCRE2's terms; NULL: as it is. */
+static const char *escape_text(char c, bool in_class)
 {
+    switch (c) {
+    case 's':
+        return in_class ? SPACES : "[" SPACES "]";
+    case 'w':
+        return in_class ? WORDS : "[" WORDS "]";
+    case 'S':
+        return in_class ? NULL : "[^" SPACES "]";
+    case 'W':
+        return in_class ? NULL : "[^" WORDS "]";
+    case 'b':
+        return in_class ? NULL
+                        : "(?:(?<=[" WORDS "])(?![" WORDS "])|(?<![" WORDS "])(?=[" WORDS "]))";
+    case 'B':
+        return in_class ? NULL
+                        : "(?:(?<=[" WORDS "])(?=[" WORDS "])|(?<![" WORDS "])(?![" WORDS "]))";
+    default:
+        return NULL;
+    }
+}
+
+/* Whether the group that begins at p, "(?", switches on what the engines call by other letters. */
+static bool has_option_m(const char *p)
+{
+    for (p += 2; (*p >= 'a' && *p <= 'z') || *p == '-'; p++)
+        if (*p == 'm')
+            return true;
+    return false;
+}
+
+/* Outside a class: what the next character opens or means. */
+static ls_status enter(const char *p, size_t i, bool *in_class)
+{
+    if (p[i] == '(' && p[i + 1] == '*')
+        return refuse("a verb \"(*\"", i);
+    if (p[i] == '(' && p[i + 1] == '?' && has_option_m(p + i))
+        return refuse("the option \"m\"", i);
+    *in_class = p[i] == '[';
+    return LS_OK;
+}
+
+/* Append the expression in PCRE2's terms; LS_EDATA for what has none. */
+static ls_status translate(const char *p, ls_str *out)
+{
+    ls_status st = LS_OK;
     bool in_class = false;
+    size_t opened = 0; /* first place inside the class: a bracket there is a plain character */
 
     for (size_t i = 0; p[i]; i++) {
-        if (p[i] == '\\') {
-            i++;
-            if (p[i] == 'h' || p[i] == 'H')
-                return refuse("\\h", i - 1);
-            if (!p[i])
-                break;
-        } else if (!in_class) {
-            if (p[i] == '(' && p[i + 1] == '*')
-                return refuse("a verb \"(*\"", i);
-            if (p[i] == '[') {
-                in_class = true;
-                i += p[i + 1] == '^';
-                i += p[i + 1] == ']'; /* a bracket in front is a plain character */
-            }
-        } else if (p[i] == ']') {
+        if (p[i] == '\\' && p[i + 1]) {
+            char c = p[++i];
+            const char *text = escape_text(c, in_class);
+            if (c == 'h' || c == 'H' || (in_class && (c == 'S' || c == 'W')))
+                return refuse("an escape in another sense", i - 1);
+            if (text)
+                ls_str_append(out, text);
+            else
+                ls_str_append_bytes(out, p + i - 1, 2);
+            continue;
+        }
+        ls_str_append_char(out, p[i]);
+        if (!in_class) {
+            LS_TRY(st, enter(p, i, &in_class), out);
+            opened = i + 1 + (in_class && p[i + 1] == '^');
+        } else if (p[i] == ']' && i > opened) {
             in_class = false;
         } else if (p[i] == '[') {
             const char *end = p[i + 1] == ':' ? strstr(p + i, ":]") : NULL;
             if (!end)
                 return refuse("a class inside a class", i);
+            ls_str_append_bytes(out, p + i + 1, (size_t)(end - p) + 1 - i);
             i = (size_t)(end - p) + 1;
         } else if (p[i] == '&' && p[i + 1] == '&') {
             return refuse("an intersection \"&&\"", i);
         }
     }
-    return LS_OK;
+    st = ls_str_status(out);
+out:
+    return st;
 }
 
-static ls_status compile(ls_pretok *pretok)
+static ls_status compile_text(const char *pattern, pcre2_code **out)
 {
-    ls_status st = LS_OK;
     int error;
     PCRE2_SIZE place;
     PCRE2_UCHAR text[160];
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
 
-    LS_TRY(st, check_syntax(pretok->pattern), out);
-    pretok->code = pcre2_compile((PCRE2_SPTR)pretok->pattern, PCRE2_ZERO_TERMINATED, options,
-                                 &error, &place, NULL);
-    if (!pretok->code) {
-        pcre2_get_error_message(error, text, sizeof text);
-        st = ls_fail(LS_EDATA, "the pattern of the pre-tokenizer is wrong at byte %zu: %s",
-                     (size_t)place, (const char *)text);
-        goto out;
+    *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, options, &error, &place, NULL);
+    if (*out)
+        return LS_OK;
+    pcre2_get_error_message(error, text, sizeof text);
+    return ls_fail(LS_EDATA, "the pattern of the pre-tokenizer is wrong at byte %zu: %s",
+                   (size_t)place, (const char *)text);
+}
+
+static ls_status compile(ls_pretok *pretok)
+{
+    ls_status st = LS_OK;
+    ls_str text;
+
+    ls_str_init(&text);
+    LS_TRY(st, translate(pretok->pattern, &text), out);
+    LS_TRY(st, compile_text(pretok->pattern, &pretok->code), out); /* for the place of an error */
+    if (strcmp(text.p, pretok->pattern) != 0) {
+        pcre2_code_free(pretok->code);
+        pretok->code = NULL;
+        LS_TRY(st, compile_text(text.p, &pretok->code), out);
     }
     /* Without a compiler for this machine the pattern is interpreted: slower, the same pieces. */
     (void)pcre2_jit_compile(pretok->code, PCRE2_JIT_COMPLETE);
 out:
+    ls_str_release(&text);
     return st;
 }
 
