@@ -1,4 +1,5 @@
-/* cmd_data.c -- lineshaft data: shards, tokens, and the proof of the data order.
+/* cmd_data.c -- lineshaft data: shards, and the proof of the data order. What concerns tokenizers
+ * is in cmd_tokenizer.c.
  *
  * Results go to standard output, whole or in large pieces; a line of progress goes to standard
  * error when it is a terminal and the work has lasted a second. */
@@ -14,16 +15,15 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cli/cmd_tokenizer.h"
 #include "cli/load.h"
 #include "config/runfile.h"
 
 enum { OUTPUT_BYTES = 1 << 16, FIRST_TEXT = 200 };
-static const int64_t largest_input = LS_GIB;
 
 /* --- output ----------------------------------------------------------------------------------- */
 
-/* Write text to standard output and empty it. */
-static ls_status emit(ls_str *text)
+ls_status ls_cmd_data_emit(ls_str *text)
 {
     ls_status st = ls_str_status(text);
 
@@ -35,23 +35,17 @@ static ls_status emit(ls_str *text)
     return LS_OK;
 }
 
-/* The same once enough has gathered. */
-static ls_status emit_some(ls_str *text)
+ls_status ls_cmd_data_emit_some(ls_str *text)
 {
-    return text->len < OUTPUT_BYTES ? LS_OK : emit(text);
+    return text->len < OUTPUT_BYTES ? LS_OK : ls_cmd_data_emit(text);
 }
 
-typedef struct watch {
-    int64_t began_ns, shown_ns;
-    bool tty, shown;
-} watch;
-
-static watch watch_begin(void)
+ls_cmd_data_watch ls_cmd_data_watch_begin(void)
 {
-    return (watch){.began_ns = ls_time_now_ns(), .tty = isatty(STDERR_FILENO) == 1};
+    return (ls_cmd_data_watch){.began_ns = ls_time_now_ns(), .tty = isatty(STDERR_FILENO) == 1};
 }
 
-static bool watch_due(watch *w)
+bool ls_cmd_data_watch_due(ls_cmd_data_watch *w)
 {
     int64_t now = ls_time_now_ns();
 
@@ -61,7 +55,7 @@ static bool watch_due(watch *w)
     return w->shown = true;
 }
 
-static void watch_end(const watch *w)
+void ls_cmd_data_watch_end(const ls_cmd_data_watch *w)
 {
     if (w->shown)
         fputs("\r\033[K", stderr);
@@ -69,22 +63,21 @@ static void watch_end(const watch *w)
 
 static void show_bytes(void *context, const char *file, int64_t bytes)
 {
-    watch *w = context;
+    ls_cmd_data_watch *w = context;
 
-    if (watch_due(w))
+    if (ls_cmd_data_watch_due(w))
         fprintf(stderr, "\r\033[Kencoding %s: %lld MiB", file, (long long)(bytes / LS_MIB));
 }
 
 static void show_share(void *context, int64_t done, int64_t all)
 {
-    watch *w = context;
+    ls_cmd_data_watch *w = context;
 
-    if (watch_due(w))
+    if (ls_cmd_data_watch_due(w))
         fprintf(stderr, "\r\033[Kchecking: %d %%", (int)((double)done / (double)all * 100));
 }
 
-/* 1234567 as "1,234,567". */
-static void put_count(ls_str *out, int64_t n)
+void ls_cmd_data_put_count(ls_str *out, int64_t n)
 {
     char digits[32];
     int len = snprintf(digits, sizeof digits, "%lld", (long long)n);
@@ -97,13 +90,6 @@ static void put_count(ls_str *out, int64_t n)
 }
 
 /* --- build ------------------------------------------------------------------------------------ */
-
-static const char *tokenizer_name(const ls_args *args)
-{
-    const char *name = ls_args_value(args, "tokenizer");
-
-    return name ? name : "bytes";
-}
 
 static ls_status say_built(const char *path, bool json)
 {
@@ -124,13 +110,13 @@ static ls_status say_built(const char *path, bool json)
         ls_json_close(&j);
     } else {
         ls_str_printf(&text, "%s: ", path);
-        put_count(&text, shard.tokens);
+        ls_cmd_data_put_count(&text, shard.tokens);
         ls_str_append(&text, shard.tokens == 1 ? " token in " : " tokens in ");
-        put_count(&text, shard.documents);
+        ls_cmd_data_put_count(&text, shard.documents);
         ls_str_append(&text, shard.documents == 1 ? " document" : " documents");
     }
     ls_str_append_char(&text, '\n');
-    st = emit(&text);
+    st = ls_cmd_data_emit(&text);
     ls_shard_close(&shard);
 out:
     ls_str_release(&text);
@@ -158,8 +144,7 @@ static ls_status check_out_name(const char *path)
     return st;
 }
 
-/* A name that cannot be meant as written is the user's slip, not the system's refusal. */
-static ls_status need_file(const char *path)
+ls_status ls_cmd_data_need_file(const char *path)
 {
     struct stat info;
 
@@ -173,7 +158,7 @@ static ls_status run_build(const ls_args *args)
     ls_status st = LS_OK;
     ls_tokenizer *tok = NULL;
     const char *policy = ls_args_value(args, "utf8");
-    watch w = watch_begin();
+    ls_cmd_data_watch w = ls_cmd_data_watch_begin();
     ls_str name;
     ls_corpus_build_args build = {.out = ls_args_value(args, "out"),
                                   .files = args->rest,
@@ -186,17 +171,17 @@ static ls_status run_build(const ls_args *args)
     LS_TRY(st, check_out_name(build.out), out);
     for (int i = 0; i < args->n_rest; i++)
         if (strncmp(args->rest[i], "builtin:", 8) != 0)
-            LS_TRY(st, need_file(args->rest[i]), out);
+            LS_TRY(st, ls_cmd_data_need_file(args->rest[i]), out);
     if (policy && ls_utf8_parse_policy(policy, &build.utf8) != LS_OK) {
         st = ls_fail(LS_EUSAGE, "--utf8 must be strict, replace or bytes, not \"%s\"", policy);
         goto out;
     }
-    LS_TRY(st, ls_tokenizer_open(&tok, tokenizer_name(args)), out);
+    LS_TRY(st, ls_tokenizer_open(&tok, ls_cmd_tokenizer_name(args)), out);
     LS_TRY(st, join_names(args, &name), out);
     build.tok = tok;
     build.name = name.p;
     st = ls_corpus_build(&build);
-    watch_end(&w);
+    ls_cmd_data_watch_end(&w);
     if (st == LS_OK)
         st = say_built(build.out, ls_args_has(args, "json"));
 out:
@@ -268,9 +253,9 @@ static void inspect_text(const ls_shard *shard, const ls_str *text, bool sound, 
 
     ls_str_printf(out, "%s: token shard, format %d\n", shard->path, LS_SHARD_VERSION);
     ls_str_append(out, "  tokens     ");
-    put_count(out, shard->tokens);
+    ls_cmd_data_put_count(out, shard->tokens);
     ls_str_printf(out, " of %d byte%s\n  documents  ", shard->width, shard->width > 1 ? "s" : "");
-    put_count(out, shard->documents);
+    ls_cmd_data_put_count(out, shard->documents);
     ls_hash_hex(shard->tokenizer_hash, hex);
     ls_str_printf(out, "\n  tokenizer  %s, %d ids (%s)\n", shard->tokenizer, (int)shard->vocab,
                   hex);
@@ -292,7 +277,7 @@ static ls_status run_inspect(const ls_args *args)
 
     ls_str_init(&text);
     ls_str_init(&out);
-    LS_TRY(st, need_file(args->rest[0]), out);
+    LS_TRY(st, ls_cmd_data_need_file(args->rest[0]), out);
     LS_TRY(st, ls_shard_open(&shard, args->rest[0]), out);
     sound = ls_shard_verify(&shard);
     if (sound != LS_OK)
@@ -303,7 +288,7 @@ static ls_status run_inspect(const ls_args *args)
         inspect_json(&shard, &text, sound == LS_OK, &out);
     else
         inspect_text(&shard, &text, sound == LS_OK, &out);
-    LS_TRY(st, emit(&out), out);
+    LS_TRY(st, ls_cmd_data_emit(&out), out);
     if (sound != LS_OK)
         st = ls_err_adopt(&reason);
 out:
@@ -313,100 +298,9 @@ out:
     return st;
 }
 
-/* --- encode, decode --------------------------------------------------------------------------- */
-
-/* The file, or standard input for "-" and no name. */
-static ls_status read_input(const ls_args *args, ls_str *out)
-{
-    const char *path = args->n_rest ? args->rest[0] : "-";
-
-    if (strcmp(path, "-") != 0 && need_file(path) != LS_OK)
-        return LS_EUSAGE;
-    return ls_file_read(strcmp(path, "-") == 0 ? "/dev/stdin" : path, largest_input, out);
-}
-
-static ls_status run_encode(const ls_args *args)
-{
-    ls_status st = LS_OK;
-    ls_tokenizer *tok = NULL;
-    ls_tokens tokens;
-    ls_str text, out;
-
-    ls_tokens_init(&tokens);
-    ls_str_init(&text);
-    ls_str_init(&out);
-    LS_TRY(st, ls_tokenizer_open(&tok, tokenizer_name(args)), out);
-    LS_TRY(st, read_input(args, &text), out);
-    LS_TRY(st, ls_tokenizer_encode(tok, text.p, text.len, LS_ENCODE_SPECIAL, &tokens), out);
-    for (int64_t i = 0; i < tokens.count; i++) {
-        ls_str_printf(&out, "%d\n", (int)tokens.ids[i]);
-        LS_TRY(st, emit_some(&out), out);
-    }
-    st = emit(&out);
-out:
-    ls_tokenizer_free(tok);
-    ls_tokens_release(&tokens);
-    ls_str_release(&text);
-    ls_str_release(&out);
-    return st;
-}
-
-/* Ids in decimal, separated by white space. */
-static ls_status parse_ids(const ls_str *text, ls_tokens *ids)
-{
-    const char *p = text->p;
-
-    for (;;) {
-        p += strspn(p, " \t\r\n");
-        if (p == text->p + text->len)
-            return LS_OK;
-        char *end;
-        errno = 0;
-        long long id = strtoll(p, &end, 10);
-        if (end == p || errno || id < 0 || id > INT32_MAX || !strchr(" \t\r\n", *end)) {
-            int line = 1;
-            for (const char *q = text->p; q < p; q++)
-                line += *q == '\n';
-            ls_status st = ls_fail(LS_EDATA, "line %d is not a token id: \"%.*s\"", line,
-                                   (int)ls_min_i64(20, (int64_t)strcspn(p, " \t\r\n")), p);
-            ls_err_hint(
-                "Give whole numbers, one a line, as \"lineshaft data encode\" prints them.");
-            return st;
-        }
-        ls_status st = ls_tokens_reserve(ids, 1);
-        if (st != LS_OK)
-            return st;
-        ids->ids[ids->count++] = (int32_t)id;
-        p = end;
-    }
-}
-
-static ls_status run_decode(const ls_args *args)
-{
-    ls_status st = LS_OK;
-    ls_tokenizer *tok = NULL;
-    ls_tokens tokens;
-    ls_str text, out;
-
-    ls_tokens_init(&tokens);
-    ls_str_init(&text);
-    ls_str_init(&out);
-    LS_TRY(st, ls_tokenizer_open(&tok, tokenizer_name(args)), out);
-    LS_TRY(st, read_input(args, &text), out);
-    LS_TRY(st, parse_ids(&text, &tokens), out);
-    LS_TRY(st, ls_tokenizer_decode(tok, tokens.ids, tokens.count, &out), out);
-    st = emit(&out);
-out:
-    ls_tokenizer_free(tok);
-    ls_tokens_release(&tokens);
-    ls_str_release(&text);
-    ls_str_release(&out);
-    return st;
-}
-
 /* --- stories ---------------------------------------------------------------------------------- */
 
-static ls_status parse_whole(const char *flag, const char *text, int64_t *value_out)
+ls_status ls_cmd_data_parse_whole(const char *flag, const char *text, int64_t *value_out)
 {
     char *end;
 
@@ -429,17 +323,17 @@ static ls_status run_stories(const ls_args *args)
     if (size)
         LS_TRY(st, ls_source_parse_bytes(size, &bytes), out);
     if (seed)
-        LS_TRY(st, parse_whole("seed", seed, &key), out);
+        LS_TRY(st, ls_cmd_data_parse_whole("seed", seed, &key), out);
     for (int64_t i = 0; written + (int64_t)out.len < bytes; i++) {
         if (i)
             ls_str_append_char(&out, '\n');
         LS_TRY(st, ls_stories_tell((uint64_t)key, i, &out), out);
         if (out.len >= OUTPUT_BYTES) {
             written += (int64_t)out.len;
-            LS_TRY(st, emit(&out), out);
+            LS_TRY(st, ls_cmd_data_emit(&out), out);
         }
     }
-    st = emit(&out);
+    st = ls_cmd_data_emit(&out);
 out:
     ls_str_release(&out);
     return st;
@@ -479,9 +373,9 @@ static void proof_text(const ls_corpus *corpus, const ls_proof *proof, int64_t s
 {
     for (int i = 0; i < proof->n_sources; i++) {
         ls_str_printf(out, "%s: ", ls_corpus_source_name(corpus, i));
-        put_count(out, proof->sources[i].windows);
+        ls_cmd_data_put_count(out, proof->sources[i].windows);
         ls_str_printf(out, " window%s an epoch, ", proof->sources[i].windows == 1 ? "" : "s");
-        put_count(out, proof->sources[i].samples);
+        ls_cmd_data_put_count(out, proof->sources[i].samples);
         ls_str_printf(out, " samples, %lld whole epoch%s\n", (long long)proof->sources[i].epochs,
                       proof->sources[i].epochs == 1 ? "" : "s");
     }
@@ -490,10 +384,10 @@ static void proof_text(const ls_corpus *corpus, const ls_proof *proof, int64_t s
         return;
     }
     ls_str_append(out, "In the first ");
-    put_count(out, (proof->positions + sequences - 1) / sequences);
+    ls_cmd_data_put_count(out, (proof->positions + sequences - 1) / sequences);
     ls_str_append(out, " steps no sample is used twice in an epoch, every whole epoch\n"
                        "uses each of its samples exactly once, and a run that starts at sample ");
-    put_count(out, proof->cut);
+    ls_cmd_data_put_count(out, proof->cut);
     ls_str_append(out, "\nmeets the same samples as one that walks there.\n");
 }
 
@@ -504,7 +398,7 @@ ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
     ls_corpus *corpus = NULL;
     ls_order *order = ls_mem_alloc(sizeof *order);
     ls_proof *proof = ls_mem_alloc(sizeof *proof);
-    watch w = watch_begin();
+    ls_cmd_data_watch w = ls_cmd_data_watch_begin();
     char cache[PATH_MAX];
     ls_str text;
 
@@ -523,14 +417,14 @@ ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
         goto out;
     }
     st = ls_proof_order(order, positions, show_share, &w, proof);
-    watch_end(&w);
+    ls_cmd_data_watch_end(&w);
     if (st != LS_OK)
         goto out;
     if (json)
         proof_json(corpus, proof, &text);
     else
         proof_text(corpus, proof, run->batch.sequences, &text);
-    LS_TRY(st, emit(&text), out);
+    LS_TRY(st, ls_cmd_data_emit(&text), out);
     if (!proof->passed)
         st = ls_fail(LS_EFAIL, "the data order is broken: %s", proof->fault);
 out:
@@ -550,7 +444,7 @@ static ls_status run_check(const ls_args *args)
     int64_t steps = 0;
 
     if (text)
-        LS_TRY(st, parse_whole("steps", text, &steps), out);
+        LS_TRY(st, ls_cmd_data_parse_whole("steps", text, &steps), out);
     LS_TRY(st, ls_load_run(&run, args, args->rest[0]), out);
     st = ls_cmd_data_check(&run, steps, ls_args_has(args, "json"));
     ls_runfile_release(&run);
@@ -560,29 +454,16 @@ out:
 
 /* --- tables ----------------------------------------------------------------------------------- */
 
-#define TOKENIZER_FLAG                                                           \
-    {                                                                            \
-        "tokenizer", 't', "NAME", false, "Tokenizer to use; bytes unless given." \
-    }
-#define JSON_FLAG                                                          \
-    {                                                                      \
-        "json", 'j', NULL, false, "Print one JSON object instead of text." \
-    }
-#define END_FLAGS                  \
-    {                              \
-        NULL, 0, NULL, false, NULL \
-    }
-
 static const ls_flag build_flags[] = {
-    TOKENIZER_FLAG,
+    LS_CMD_TOKENIZER_FLAG,
     {"out", 'o', "FILE.lst", false, "The shard to write; it appears whole or not at all."},
     {"field", 0, "NAME", false, "Field of a JSON line that holds the text; text unless given."},
     {"utf8", 0, "POLICY", false,
      "What to do with bytes that are not UTF-8: strict stops there, replace puts U+FFFD, bytes "
      "keeps "
      "them."},
-    JSON_FLAG,
-    END_FLAGS};
+    LS_CMD_DATA_JSON_FLAG,
+    LS_CMD_DATA_END_FLAGS};
 static const ls_command build = {
     .name = "build",
     .summary = "encode text files into one token shard",
@@ -598,7 +479,7 @@ static const ls_command build = {
     .flags = build_flags,
     .run = run_build};
 
-static const ls_flag inspect_flags[] = {JSON_FLAG, END_FLAGS};
+static const ls_flag inspect_flags[] = {LS_CMD_DATA_JSON_FLAG, LS_CMD_DATA_END_FLAGS};
 static const ls_command inspect = {
     .name = "inspect",
     .summary = "show what a token shard holds and verify it",
@@ -612,35 +493,12 @@ static const ls_command inspect = {
     .flags = inspect_flags,
     .run = run_inspect};
 
-static const ls_flag token_flags[] = {TOKENIZER_FLAG, END_FLAGS};
-static const ls_command encode = {
-    .name = "encode",
-    .summary = "print the token ids of a text",
-    .arguments = "[FILE]",
-    .least = 0,
-    .most = 1,
-    .about = "Prints one id a line for the bytes of FILE, or of standard input.",
-    .examples = "echo hello | lineshaft data encode  # 104, 101, 108, 108, 111, 10",
-    .flags = token_flags,
-    .run = run_encode};
-static const ls_command decode = {
-    .name = "decode",
-    .summary = "print the text of token ids",
-    .arguments = "[FILE]",
-    .least = 0,
-    .most = 1,
-    .about = "Reads ids separated by white space from FILE, or from standard input, and writes "
-             "exactly the bytes that they stand for.",
-    .examples = "lineshaft data decode ids.txt  # ids, one a line, to text",
-    .flags = token_flags,
-    .run = run_decode};
-
 static const ls_flag check_flags[] = {
     {"steps", 0, "N", false,
      "Walk N steps; until every source has finished an epoch unless given."},
     LS_LOAD_SET_FLAG,
-    JSON_FLAG,
-    END_FLAGS};
+    LS_CMD_DATA_JSON_FLAG,
+    LS_CMD_DATA_END_FLAGS};
 static const ls_command check = {
     .name = "check",
     .summary = "prove that each sample is used exactly once per epoch",
@@ -661,7 +519,7 @@ static const ls_command check = {
 static const ls_flag stories_flags[] = {
     {"bytes", 0, "SIZE", false, "How much text, such as 500K or 2M (1024s); 2M unless given."},
     {"seed", 0, "N", false, "Another number gives other stories; 1 unless given."},
-    END_FLAGS};
+    LS_CMD_DATA_END_FLAGS};
 static const ls_command stories = {
     .name = "stories",
     .summary = "write simple stories to train on",
@@ -674,14 +532,15 @@ static const ls_command stories = {
     .flags = stories_flags,
     .run = run_stories};
 
-static const ls_command *const subs[] = {&build, &inspect, &encode, &decode,
-                                         &check, &stories, NULL};
+static const ls_command *const subs[] = {
+    &build, &inspect, &ls_cmd_tokenizer, &ls_cmd_encode, &ls_cmd_decode, &check, &stories, NULL};
 
 const ls_command ls_cmd_data = {
     .name = "data",
     .summary = "build, inspect and check training data",
-    .about = "Turns text into token shards, shows what is in them, and proves the order in which a "
-             "run uses its samples.",
+    .about =
+        "Trains tokenizers, turns text into token shards, shows what is in them, and proves the "
+        "order in which a run uses its samples.",
     .examples = "lineshaft data build --out corpus.lst corpus/*.txt  # text to tokens\n"
                 "lineshaft data inspect corpus.lst  # what is in it\n"
                 "lineshaft data check run.yaml  # each sample exactly once per epoch",

@@ -4,7 +4,8 @@
  * certain where its words end: a word is counted once the word after it has ended as well, some
  * bytes before the end of what is held. That is enough for patterns that look one character ahead,
  * as all the known ones do, and leaves room for a special token that has only begun. What no piece
- * ends (a mebibyte without a space) is counted as it stands.
+ * ends (a mebibyte without a space) is counted as it stands. A pattern that looks back sees no
+ * further than the beginning of what is held.
  *
  * Words live in a hash table. When their bytes pass the limit, words seen once are dropped, then
  * those seen twice, and so on until half of the room is free; the user is told how many. They are
@@ -172,8 +173,12 @@ static ls_status count_text(counter *c, size_t *at, size_t stop, bool open)
     if (*at == stop)
         return LS_OK;
     size_t end = ls_pretok_next(c->work, text, stop, *at);
+    if (end == 0)
+        return LS_EDATA;
     while (end < stop) {
         size_t next = ls_pretok_next(c->work, text, stop, end);
+        if (next == 0)
+            return LS_EDATA;
         if (open && next + c->longest >= stop)
             return LS_OK;
         LS_TRY(st, count_word(c, text + *at, end - *at), out);
