@@ -17,9 +17,12 @@
  * Visiting whole words instead, as others do, costs the length of a word for each merge in it: a
  * file with one giant word then takes hours. Here the work is that of the merges themselves.
  *
- * Two pairs can spell the same token (ab+c, a+bc). Then there are two merges and one token. A pair
- * that comes back after its merge, because its part was spelled in the second way, is merged again
- * without a second entry. A pair that would spell a special token is never merged. */
+ * No token is made twice. Bytes between two borders that no merge has crossed were merged by their
+ * own pairs only, so they hold the same tokens wherever they stand: there is never ab+c in one
+ * place and a+bc in another. So every pair that a merge makes has the new token in it, its cells
+ * come in ascending order, and once merged it does not come back.
+ *
+ * A pair that would spell a special token is never merged. */
 #include "data/bpe_train.h"
 
 #include "data/bpe_train_impl.h"
@@ -35,7 +38,6 @@ typedef struct pair {
     uint32_t *cells; /* where it was seen, owned */
     uint32_t n, cap;
     bool touched; /* counted up by the merge in progress */
-    bool merged;  /* has its line in the list of merges */
     bool refused; /* would spell a special token */
 } pair;
 
@@ -58,8 +60,6 @@ typedef struct trainer {
     size_t n_heap, cap_heap;
     uint32_t *touched; /* pairs, owned */
     uint32_t n_touched, cap_touched;
-    int32_t *spelled; /* table from the bytes of a token to its id + 1; owned */
-    uint32_t spelled_mask;
     int32_t limit; /* tokens to make, bytes included */
 } trainer;
 
@@ -258,40 +258,9 @@ static const char *bytes_of(const ls_bpe_train *train, int32_t id)
     return train->bytes.p + train->tokens[id].at;
 }
 
-/* FNV-1a: a token is hashed a few times in all. */
-static uint32_t hash_spelling(const char *bytes, int32_t len)
+/* The last len bytes of the buffer become a token. */
+static ls_status add_token(ls_bpe_train *train, int32_t len, ls_bpe_train_pair of, int32_t *id_out)
 {
-    uint32_t h = 2166136261u;
-
-    for (int32_t i = 0; i < len; i++)
-        h = (h ^ (unsigned char)bytes[i]) * 16777619u;
-    return h ^ h >> 15;
-}
-
-/* The slot of these bytes: that of the token which spells them, or a free one. */
-static uint32_t find_spelling(const trainer *t, const char *bytes, int32_t len)
-{
-    uint32_t slot = hash_spelling(bytes, len) & t->spelled_mask;
-
-    for (int32_t id; (id = t->spelled[slot]) != 0; slot = (slot + 1) & t->spelled_mask)
-        if (t->train->tokens[id - 1].len == len &&
-            memcmp(bytes_of(t->train, id - 1), bytes, (size_t)len) == 0)
-            break;
-    return slot;
-}
-
-/* The last len bytes of the buffer become a token, unless there is one that spells them. */
-static ls_status add_token(trainer *t, int32_t len, int32_t *id_out)
-{
-    ls_bpe_train *train = t->train;
-    uint64_t at = train->bytes.len - (size_t)len;
-    uint32_t slot = find_spelling(t, train->bytes.p + at, len);
-
-    if (t->spelled[slot]) {
-        *id_out = t->spelled[slot] - 1;
-        train->bytes.len = at;
-        return LS_OK;
-    }
     if (train->n_tokens == train->cap_tokens) {
         int32_t cap = train->cap_tokens ? train->cap_tokens * 2 : 1024;
         ls_bpe_train_token *p = ls_mem_resize(train->tokens, (size_t)cap * sizeof *p);
@@ -300,9 +269,8 @@ static ls_status add_token(trainer *t, int32_t len, int32_t *id_out)
         train->tokens = p;
         train->cap_tokens = cap;
     }
-    train->tokens[train->n_tokens] = (ls_bpe_train_token){at, len};
-    t->spelled[slot] = ++train->n_tokens;
-    *id_out = train->n_tokens - 1;
+    train->tokens[train->n_tokens] = (ls_bpe_train_token){train->bytes.len - (size_t)len, len, of};
+    *id_out = train->n_tokens++;
     return LS_OK;
 }
 
@@ -324,20 +292,6 @@ static ls_status spells_special(const trainer *t, int32_t len, bool *is_out)
 out:
     ls_str_release(&text);
     return st;
-}
-
-static ls_status add_merge(ls_bpe_train *train, int32_t left, int32_t right)
-{
-    if (train->n_merges == train->cap_merges) {
-        int32_t cap = train->cap_merges ? train->cap_merges * 2 : 1024;
-        ls_bpe_train_pair *p = ls_mem_resize(train->merges, (size_t)cap * sizeof *p);
-        if (!p)
-            return LS_ENOMEM;
-        train->merges = p;
-        train->cap_merges = cap;
-    }
-    train->merges[train->n_merges++] = (ls_bpe_train_pair){left, right};
-    return LS_OK;
 }
 
 /* --- merging ---------------------------------------------------------------------------------- */
@@ -383,28 +337,16 @@ out:
     return st;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-    return (x > y) - (x < y);
-}
-
 static ls_status merge_all(trainer *t, uint32_t number, int32_t id)
 {
     ls_status st = LS_OK;
     pair *p = &t->pairs[number];
     ls_bpe_train_pair key = {p->left, p->right};
     uint32_t *cells = p->cells, n = p->n;
-    bool sorted = true;
 
-    /* The list is taken away from the pair, which can get a new one while it is walked. */
+    /* Pairs move when their array grows, so the list is taken away from the pair. */
     p->cells = NULL;
     p->n = p->cap = 0;
-    for (uint32_t i = 1; i < n && sorted; i++)
-        sorted = cells[i - 1] <= cells[i];
-    if (!sorted)
-        qsort(cells, n, sizeof *cells, ascending);
     for (uint32_t i = 0; i < n; i++)
         LS_TRY(st, merge_at(t, cells[i], key, id), out);
     st = push_touched(t);
@@ -413,7 +355,7 @@ out:
     return st;
 }
 
-/* The token that a pair spells, and its line in the list; refused: none. */
+/* Make the token that a pair spells, unless that is refused. */
 static ls_status name_pair(trainer *t, uint32_t number, int32_t *id_out)
 {
     ls_status st = LS_OK;
@@ -431,10 +373,7 @@ static ls_status name_pair(trainer *t, uint32_t number, int32_t *id_out)
         train->bytes.len = at;
         goto out;
     }
-    LS_TRY(st, add_token(t, len, id_out), out);
-    if (!p->merged)
-        LS_TRY(st, add_merge(train, p->left, p->right), out);
-    p->merged = true;
+    st = add_token(train, len, (ls_bpe_train_pair){p->left, p->right}, id_out);
 out:
     return st;
 }
@@ -491,7 +430,7 @@ static ls_status add_bytes(trainer *t, int32_t id_out[LS_BPE_TRAIN_BYTES])
             if (is_printable(b) == (pass == 0)) {
                 ls_str_append_char(&t->train->bytes, (char)b);
                 LS_TRY(st, ls_str_status(&t->train->bytes), out);
-                LS_TRY(st, add_token(t, 1, &id_out[b]), out);
+                LS_TRY(st, add_token(t->train, 1, (ls_bpe_train_pair){0, 0}, &id_out[b]), out);
             }
 out:
     return st;
@@ -550,7 +489,6 @@ static void release_trainer(trainer *t)
     ls_mem_free(t->table);
     ls_mem_free(t->heap);
     ls_mem_free(t->touched);
-    ls_mem_free(t->spelled);
 }
 
 static ls_status train_on(ls_bpe_train *train, const ls_bpe_train_words *words,
@@ -558,20 +496,11 @@ static ls_status train_on(ls_bpe_train *train, const ls_bpe_train_words *words,
 {
     ls_status st = LS_OK;
     trainer t = {.train = train, .words = words, .limit = args->vocab - args->n_specials};
-    uint32_t slots = 1024;
 
-    while (slots < 2 * (uint32_t)t.limit)
-        slots *= 2;
-    t.spelled = ls_mem_array(slots, sizeof *t.spelled);
-    t.spelled_mask = slots - 1;
-    if (!t.spelled) {
-        st = LS_ENOMEM;
-        goto out;
-    }
     LS_TRY(st, lay_words(&t), out);
     LS_TRY(st, make_merges(&t, args), out);
     train->stats = (ls_bpe_train_stats){.vocab = train->n_tokens + train->n_specials,
-                                        .merges = train->n_merges,
+                                        .merges = train->n_tokens - LS_BPE_TRAIN_BYTES,
                                         .bytes = words->bytes,
                                         .tokens = count_tokens(&t),
                                         .words = words->n,
@@ -704,7 +633,6 @@ void ls_bpe_train_free(ls_bpe_train *train)
     ls_mem_free(train->specials);
     ls_mem_free(train->pattern);
     ls_mem_free(train->tokens);
-    ls_mem_free(train->merges);
     ls_str_release(&train->bytes);
     ls_mem_free(train);
 }

@@ -39,7 +39,7 @@ typedef struct ls_bpe_train_args {
 
 typedef struct ls_bpe_train_stats {
     int32_t vocab;  /* tokens in all; fewer than asked for when no pair was frequent enough */
-    int32_t merges; /* a token can be the result of more than one */
+    int32_t merges; /* tokens that are neither bytes nor special */
     int64_t bytes;  /* of text, special tokens not counted */
     int64_t tokens; /* the same text in tokens of the new vocabulary */
     int64_t words;  /* distinct words that were trained on */

@@ -31,14 +31,15 @@ void ls_bpe_train_words_release(ls_bpe_train_words *words);
 
 /* --- result ----------------------------------------------------------------------------------- */
 
-typedef struct ls_bpe_train_token {
-    uint64_t at; /* of its first byte in bytes */
-    int32_t len;
-} ls_bpe_train_token;
-
 typedef struct ls_bpe_train_pair {
     int32_t left, right;
 } ls_bpe_train_pair;
+
+typedef struct ls_bpe_train_token {
+    uint64_t at; /* of its first byte in bytes */
+    int32_t len;
+    ls_bpe_train_pair of; /* the tokens it was merged of; not for the 256 bytes */
+} ls_bpe_train_token;
 
 struct ls_bpe_train {
     char *pattern;   /* the regular expression; owned */
@@ -46,10 +47,8 @@ struct ls_bpe_train {
     char **specials; /* owned */
     int n_specials;
     ls_str bytes;               /* of all tokens, one after another */
-    ls_bpe_train_token *tokens; /* without special ones, owned */
+    ls_bpe_train_token *tokens; /* 256 bytes, then one for each merge; owned */
     int32_t n_tokens, cap_tokens;
-    ls_bpe_train_pair *merges; /* owned */
-    int32_t n_merges, cap_merges;
     ls_bpe_train_stats stats;
 };
 

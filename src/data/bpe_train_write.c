@@ -28,10 +28,12 @@ static void spell_token(const ls_bpe_train *train, int32_t id, ls_str *out)
 
 ls_status ls_bpe_train_merge(const ls_bpe_train *train, int32_t i, ls_str *out)
 {
-    LS_BUG_IF(i < 0 || i >= train->n_merges, "merge %d of %d", (int)i, (int)train->n_merges);
-    spell_token(train, train->merges[i].left, out);
+    LS_BUG_IF(i < 0 || i >= train->stats.merges, "merge %d of %d", (int)i,
+              (int)train->stats.merges);
+    ls_bpe_train_pair of = train->tokens[LS_BPE_TRAIN_BYTES + i].of;
+    spell_token(train, of.left, out);
     ls_str_append_char(out, ' ');
-    spell_token(train, train->merges[i].right, out);
+    spell_token(train, of.right, out);
     return ls_str_status(out);
 }
 
@@ -90,13 +92,13 @@ static void put_merges(ls_json *j, const ls_bpe_train *train, ls_str *line)
 {
     bool arrays = false;
 
-    for (int32_t i = 0; i < train->n_merges; i++) {
+    for (int32_t i = 0; i < train->stats.merges; i++) {
         ls_str_clear(line);
-        spell_token(train, train->merges[i].left, line);
+        spell_token(train, train->tokens[LS_BPE_TRAIN_BYTES + i].of.left, line);
         arrays = arrays || strncmp(line->p, "#version", 8) == 0;
     }
     ls_json_open(j, '[');
-    for (int32_t i = 0; i < train->n_merges; i++) {
+    for (int32_t i = 0; i < train->stats.merges; i++) {
         ls_str_clear(line);
         if (!arrays) {
             ls_bpe_train_merge(train, i, line);
@@ -104,10 +106,10 @@ static void put_merges(ls_json *j, const ls_bpe_train *train, ls_str *line)
             continue;
         }
         ls_json_open(j, '[');
-        spell_token(train, train->merges[i].left, line);
+        spell_token(train, train->tokens[LS_BPE_TRAIN_BYTES + i].of.left, line);
         ls_json_str(j, line->p);
         ls_str_clear(line);
-        spell_token(train, train->merges[i].right, line);
+        spell_token(train, train->tokens[LS_BPE_TRAIN_BYTES + i].of.right, line);
         ls_json_str(j, line->p);
         ls_json_close(j);
     }
