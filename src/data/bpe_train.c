@@ -9,10 +9,10 @@
  *
  * Each pair of neighbours knows its count (words weighted by how often they occur) and the cells
  * where it was seen. A merge visits only those, in ascending order, so that of three equal tokens
- * the first two are merged; cells that no longer hold the pair are passed over. Its neighbours'
- * pairs are counted down and the new ones up. The most frequent pair is on top of a heap whose
- * entries may be out of date: counts only fall until a pair is touched again, and a touched pair is
- * entered anew, so an entry whose count is wrong is simply put back with the right one.
+ * the first two are merged; cells that no longer hold the pair are passed over. The pairs with its
+ * neighbours are counted down and the new ones up. The most frequent pair is on top of a heap whose
+ * entries may be out of date: once its merge has passed, the count of a new pair only falls, so an
+ * entry whose count is wrong is simply put back with the right one.
  *
  * Visiting whole words instead, as others do, costs the length of a word for each merge in it: a
  * file with one giant word then takes hours. Here the work is that of the merges themselves.
@@ -37,7 +37,6 @@ typedef struct pair {
     int64_t count;
     uint32_t *cells; /* where it was seen, owned */
     uint32_t n, cap;
-    bool touched; /* counted up by the merge in progress */
     bool refused; /* would spell a special token */
 } pair;
 
@@ -46,6 +45,17 @@ typedef struct entry { /* of the heap */
     ls_bpe_train_pair key;
     uint32_t pair;
 } entry;
+
+/* The tokens that a merge meets on one side of its pair. Each costs one look into the table of
+ * pairs for the whole merge, however often it is met. */
+typedef struct side {
+    struct {
+        int64_t count; /* how often it was met, words weighted */
+        uint32_t pair; /* it and the new token: number + 1 */
+    } * of;            /* by token; all zero between merges; owned */
+    int32_t *met;      /* tokens, in the order they were met first; owned */
+    int32_t n_met;
+} side;
 
 typedef struct trainer {
     ls_bpe_train *train; /* borrowed */
@@ -58,8 +68,7 @@ typedef struct trainer {
     uint32_t mask;
     entry *heap; /* owned */
     size_t n_heap, cap_heap;
-    uint32_t *touched; /* pairs, owned */
-    uint32_t n_touched, cap_touched;
+    side before, after;
     int32_t limit; /* tokens to make, bytes included */
 } trainer;
 
@@ -116,32 +125,9 @@ static ls_status find_pair(trainer *t, int32_t left, int32_t right, uint32_t *pa
     return LS_OK;
 }
 
-static ls_status touch(trainer *t, uint32_t number)
+/* The pair now stands at cell, count times. */
+static ls_status count_up(pair *p, uint32_t cell, int64_t count)
 {
-    if (t->pairs[number].touched)
-        return LS_OK;
-    if (t->n_touched == t->cap_touched) {
-        uint32_t cap = t->cap_touched ? t->cap_touched * 2 : 1024;
-        uint32_t *p = ls_mem_resize(t->touched, cap * sizeof *p);
-        if (!p)
-            return LS_ENOMEM;
-        t->touched = p;
-        t->cap_touched = cap;
-    }
-    t->touched[t->n_touched++] = number;
-    t->pairs[number].touched = true;
-    return LS_OK;
-}
-
-/* left and right now stand side by side at cell, count times. */
-static ls_status count_up(trainer *t, int32_t left, int32_t right, uint32_t cell, int64_t count)
-{
-    uint32_t number;
-    ls_status st = find_pair(t, left, right, &number);
-
-    if (st != LS_OK)
-        return st;
-    pair *p = &t->pairs[number];
     if (p->n == p->cap) {
         uint32_t cap = p->cap ? p->cap * 2 : 4;
         uint32_t *cells = ls_mem_resize(p->cells, cap * sizeof *cells);
@@ -152,23 +138,12 @@ static ls_status count_up(trainer *t, int32_t left, int32_t right, uint32_t cell
     }
     p->cells[p->n++] = cell;
     p->count += count;
-    return touch(t, number);
-}
-
-/* ... and no longer do. */
-static ls_status count_down(trainer *t, int32_t left, int32_t right, int64_t count)
-{
-    uint32_t number;
-    ls_status st = find_pair(t, left, right, &number);
-
-    if (st == LS_OK)
-        t->pairs[number].count -= count;
-    return st;
+    return LS_OK;
 }
 
 /* --- the heap --------------------------------------------------------------------------------- */
 
-static bool before(const entry *a, const entry *b)
+static bool comes_first(const entry *a, const entry *b)
 {
     if (a->count != b->count)
         return a->count > b->count;
@@ -191,7 +166,7 @@ static ls_status heap_push(trainer *t, uint32_t number)
         t->cap_heap = cap;
     }
     size_t i = t->n_heap++;
-    for (; i && before(&e, &t->heap[(i - 1) / 2]); i = (i - 1) / 2)
+    for (; i && comes_first(&e, &t->heap[(i - 1) / 2]); i = (i - 1) / 2)
         t->heap[i] = t->heap[(i - 1) / 2];
     t->heap[i] = e;
     return LS_OK;
@@ -206,29 +181,14 @@ static entry heap_pop(trainer *t)
         size_t child = 2 * i + 1;
         if (child >= t->n_heap)
             break;
-        child += child + 1 < t->n_heap && before(&t->heap[child + 1], &t->heap[child]);
-        if (!before(&t->heap[child], &last))
+        child += child + 1 < t->n_heap && comes_first(&t->heap[child + 1], &t->heap[child]);
+        if (!comes_first(&t->heap[child], &last))
             break;
         t->heap[i] = t->heap[child];
         i = child;
     }
     t->heap[i] = last;
     return top;
-}
-
-static ls_status push_touched(trainer *t)
-{
-    ls_status st = LS_OK;
-
-    for (uint32_t i = 0; i < t->n_touched; i++) {
-        pair *p = &t->pairs[t->touched[i]];
-        p->touched = false;
-        if (p->count > 0 && !p->refused)
-            LS_TRY(st, heap_push(t, t->touched[i]), out);
-    }
-    t->n_touched = 0;
-out:
-    return st;
 }
 
 /* The most frequent pair, NOTHING when none occurs min_count times. */
@@ -309,8 +269,24 @@ static uint32_t token_before(const trainer *t, uint32_t cell)
     return c >= 0 || c == WALL ? cell - 1 : cell - (uint32_t)-c;
 }
 
-/* Merge left and right into id at this cell, if they stand there. */
-static ls_status merge_at(trainer *t, uint32_t cell, ls_bpe_train_pair p, int32_t id)
+/* A merge has met token on this side: it and the new one, left and right, now stand at cell. */
+static ls_status meet(trainer *t, side *s, int32_t token, ls_bpe_train_pair made, uint32_t cell,
+                      int64_t count)
+{
+    if (!s->of[token].pair) {
+        uint32_t number;
+        ls_status st = find_pair(t, made.left, made.right, &number);
+        if (st != LS_OK)
+            return st;
+        s->of[token].pair = number + 1;
+        s->met[s->n_met++] = token;
+    }
+    s->of[token].count += count;
+    return count_up(&t->pairs[s->of[token].pair - 1], cell, count);
+}
+
+/* Merge left and right into id at this cell, if they stand there; count is added to *sum. */
+static ls_status merge_at(trainer *t, uint32_t cell, ls_bpe_train_pair p, int32_t id, int64_t *sum)
 {
     ls_status st = LS_OK;
     uint32_t second = cell + (uint32_t)len_of(t, p.left);
@@ -318,21 +294,52 @@ static ls_status merge_at(trainer *t, uint32_t cell, ls_bpe_train_pair p, int32_
     if (t->cells[cell] != p.left || t->cells[second] != p.right)
         return LS_OK;
     int64_t count = t->words->words[t->word_of[cell]].count;
-    uint32_t len = (uint32_t)len_of(t, id), after = cell + len, ahead = token_before(t, cell);
-    int32_t l = t->cells[ahead], r = t->cells[after];
+    uint32_t len = (uint32_t)len_of(t, id), end = cell + len, ahead = token_before(t, cell);
+    int32_t l = t->cells[ahead], r = t->cells[end];
 
     t->cells[second] = INSIDE;
-    t->cells[after - 1] = -(int32_t)len;
+    t->cells[end - 1] = -(int32_t)len;
     t->cells[cell] = id;
-    LS_TRY(st, count_down(t, p.left, p.right, count), out);
-    if (l != WALL) {
-        LS_TRY(st, count_down(t, l, p.left, count), out);
-        LS_TRY(st, count_up(t, l, id, ahead, count), out);
+    *sum += count;
+    if (l != WALL)
+        LS_TRY(st, meet(t, &t->before, l, (ls_bpe_train_pair){l, id}, ahead, count), out);
+    if (r != WALL)
+        LS_TRY(st, meet(t, &t->after, r, (ls_bpe_train_pair){id, r}, cell, count), out);
+out:
+    return st;
+}
+
+/* The pairs that a merge has parted: those of each token met with the one it stood beside. */
+static ls_status count_down(trainer *t, const side *s, ls_bpe_train_pair p)
+{
+    ls_status st = LS_OK;
+
+    for (int32_t i = 0; i < s->n_met; i++) {
+        uint32_t number;
+        int32_t token = s->met[i];
+        LS_TRY(st,
+               s == &t->before ? find_pair(t, token, p.left, &number)
+                               : find_pair(t, p.right, token, &number),
+               out);
+        t->pairs[number].count -= s->of[token].count;
     }
-    if (r != WALL) {
-        LS_TRY(st, count_down(t, p.right, r, count), out);
-        LS_TRY(st, count_up(t, id, r, cell, count), out);
+out:
+    return st;
+}
+
+/* Enter the pairs that a merge has made, and forget the tokens met. */
+static ls_status push_made(trainer *t, side *s)
+{
+    ls_status st = LS_OK;
+
+    for (int32_t i = 0; i < s->n_met; i++) {
+        uint32_t number = s->of[s->met[i]].pair - 1;
+        s->of[s->met[i]].pair = 0;
+        s->of[s->met[i]].count = 0;
+        if (t->pairs[number].count > 0)
+            LS_TRY(st, heap_push(t, number), out);
     }
+    s->n_met = 0;
 out:
     return st;
 }
@@ -343,13 +350,18 @@ static ls_status merge_all(trainer *t, uint32_t number, int32_t id)
     pair *p = &t->pairs[number];
     ls_bpe_train_pair key = {p->left, p->right};
     uint32_t *cells = p->cells, n = p->n;
+    int64_t sum = 0;
 
     /* Pairs move when their array grows, so the list is taken away from the pair. */
     p->cells = NULL;
     p->n = p->cap = 0;
     for (uint32_t i = 0; i < n; i++)
-        LS_TRY(st, merge_at(t, cells[i], key, id), out);
-    st = push_touched(t);
+        LS_TRY(st, merge_at(t, cells[i], key, id, &sum), out);
+    t->pairs[number].count -= sum;
+    LS_TRY(st, count_down(t, &t->before, key), out);
+    LS_TRY(st, count_down(t, &t->after, key), out);
+    LS_TRY(st, push_made(t, &t->before), out);
+    st = push_made(t, &t->after);
 out:
     ls_mem_free(cells);
     return st;
@@ -442,7 +454,7 @@ static ls_status lay_words(trainer *t)
     const ls_bpe_train_words *words = t->words;
     size_t n = words->text_len + words->n + 1;
     int32_t ids[LS_BPE_TRAIN_BYTES];
-    uint32_t at = 0;
+    uint32_t at = 0, number;
 
     LS_TRY(st, add_bytes(t, ids), out);
     t->cells = ls_mem_array(n, sizeof *t->cells);
@@ -457,13 +469,16 @@ static ls_status lay_words(trainer *t)
         for (uint32_t i = 0; i < word->len; i++, at++) {
             t->cells[at] = ids[words->text[word->at + i]];
             t->word_of[at] = (int32_t)w;
-            if (i)
-                LS_TRY(st, count_up(t, t->cells[at - 1], t->cells[at], at - 1, word->count), out);
+            if (i == 0)
+                continue;
+            LS_TRY(st, find_pair(t, t->cells[at - 1], t->cells[at], &number), out);
+            LS_TRY(st, count_up(&t->pairs[number], at - 1, word->count), out);
         }
         t->cells[at++] = WALL;
     }
     t->n_cells = at;
-    st = push_touched(t);
+    for (number = 0; number < t->n_pairs; number++)
+        LS_TRY(st, heap_push(t, number), out);
 out:
     return st;
 }
@@ -488,7 +503,17 @@ static void release_trainer(trainer *t)
     ls_mem_free(t->word_of);
     ls_mem_free(t->table);
     ls_mem_free(t->heap);
-    ls_mem_free(t->touched);
+    ls_mem_free(t->before.of);
+    ls_mem_free(t->before.met);
+    ls_mem_free(t->after.of);
+    ls_mem_free(t->after.met);
+}
+
+static ls_status reserve_side(side *s, int32_t tokens)
+{
+    s->of = ls_mem_array((size_t)tokens, sizeof *s->of);
+    s->met = ls_mem_array((size_t)tokens, sizeof *s->met);
+    return s->of && s->met ? LS_OK : LS_ENOMEM;
 }
 
 static ls_status train_on(ls_bpe_train *train, const ls_bpe_train_words *words,
@@ -497,6 +522,8 @@ static ls_status train_on(ls_bpe_train *train, const ls_bpe_train_words *words,
     ls_status st = LS_OK;
     trainer t = {.train = train, .words = words, .limit = args->vocab - args->n_specials};
 
+    LS_TRY(st, reserve_side(&t.before, t.limit), out);
+    LS_TRY(st, reserve_side(&t.after, t.limit), out);
     LS_TRY(st, lay_words(&t), out);
     LS_TRY(st, make_merges(&t, args), out);
     train->stats = (ls_bpe_train_stats){.vocab = train->n_tokens + train->n_specials,

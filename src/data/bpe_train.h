@@ -34,7 +34,7 @@ typedef struct ls_bpe_train_args {
     void *context;
 } ls_bpe_train_args;
 
-/* About 20 bytes of memory are needed for each of these. */
+/* About 30 bytes of memory are needed for each of these. */
 #define LS_BPE_TRAIN_WORDS (64 * LS_MIB)
 
 typedef struct ls_bpe_train_stats {

@@ -206,9 +206,7 @@ LS_TEST_SECONDS(bpe_train_equals_a_slow_trainer, 60)
 
 LS_TEST(bpe_train_cuts_special_tokens_out)
 {
-    const char *specials[] = {"<|end|>", "<|end|>!",
-                              "\xc4\xa0"
-                              "a"};
+    const char *specials[] = {"<|end|>", "<|end|>!", "Ġa"};
     ls_bpe_train_args args = on_file(1000, 2);
     ls_str got;
 
