@@ -264,7 +264,7 @@ static ls_status split_name(const char *folder, char name[PATH_MAX], char above[
 
 static ls_status write_file(const char *folder, const char *name, const ls_str *text)
 {
-    char path[PATH_MAX + 32];
+    char path[PATH_MAX + 64];
 
     snprintf(path, sizeof path, "%s/%s", folder, name);
     return ls_file_write_atomic(path, text->p, text->len);
@@ -273,7 +273,7 @@ static ls_status write_file(const char *folder, const char *name, const ls_str *
 static void remove_files(const char *folder)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
-    char path[PATH_MAX + 32];
+    char path[PATH_MAX + 64];
 
     for (size_t i = 0; i < LS_COUNT(names); i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
