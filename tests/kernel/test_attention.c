@@ -605,7 +605,7 @@ LS_TEST_SECONDS(attention_bits_do_not_depend_on_where_a_call_begins, 60)
         ls_rng_block r = ls_rng_philox(key, i, 0, 0, 0), u = ls_rng_philox(key, i, 1, 0, 0);
         later s = {.B = 1 + r.v[0] % 2, .H = heads[i % 5][0], .Hkv = heads[i % 5][1]};
         s.D = sizes[r.v[1] % 5];
-        s.T = 1 + (i % 2 ? r.v[2] % 8 : r.v[2] % 150); /* few, or tiles */
+        s.T = 1 + (i % 2 ? r.v[2] % 18 : r.v[2] % 150); /* few, or tiles */
         s.past = i % 3 ? u.v[0] % 200 : u.v[0] % 4 * 64;
         s.length = s.past + s.T + u.v[1] % 70;
         s.window = u.v[2] % 2 ? 1 + u.v[3] % 130 : 0;

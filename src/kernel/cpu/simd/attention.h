@@ -6,7 +6,7 @@
 enum {
     LS_ATTENTION_TILE = TILE_AHEAD_ROWS, /* keys whose scores share a largest one: makes the bits */
     LS_ATTENTION_MOST_D = 1024,
-    LS_ATTENTION_FEW = 8 /* positions of queries up to which a call counts as few */
+    LS_ATTENTION_FEW = 16 /* positions of queries up to which a call counts as few */
 };
 
 /* Below every score; finite, so that differences with it are not NaN. */
