@@ -94,7 +94,7 @@ out:
 
 ls_status ls_explain_json(const ls_run *run, const char *const *keys, int n_keys, ls_str *out)
 {
-    static const char *const sources[] = {"default", "file", "environment", "set"};
+    static const char *const sources[] = {"default", "import", "file", "environment", "set"};
     ls_status st = LS_OK;
     ls_json json;
 

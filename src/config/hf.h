@@ -25,11 +25,20 @@ typedef struct ls_hf_config {
  * that lineshaft does not build; the message says what about it. */
 ls_status ls_hf_read(ls_hf_config *config_out, const char *text, size_t len, const char *name);
 
-/* The text of a config.json that transformers loads; model is resolved, vocab included. */
+/* config.json of a folder. LS_EUSAGE also when there is no such folder or file. */
+ls_status ls_hf_open(ls_hf_config *config_out, const char *folder);
+
+/* Whether transformers can express the model: a run may combine what no family of theirs has.
+ * LS_EUSAGE says what. */
+ls_status ls_hf_writable(const ls_run_model *model);
+
+/* The text of a config.json that transformers loads; model is resolved, vocab included, and
+ * writable. */
 void ls_hf_write(const ls_hf_config *config, ls_str *out);
 
 /* Fill the model section of a run from run->model.import's config.json; keys that the run file
- * gives itself must agree, except context and dropout. */
+ * gives itself must agree, except context (for gpt2 not above what was learned), dropout and
+ * init_std. */
 ls_status ls_hf_import(ls_run *run);
 
 LS_C_END

@@ -1,0 +1,204 @@
+/* hf_write.c -- writing config.json of a Hugging Face folder.
+ *
+ * Both spellings of rotary settings are written, since readers of either age exist. Keys with the
+ * value that a family always has are written too where another reader's default differs. */
+#include "config/hf.h"
+
+#include "base/json.h"
+
+static const char *const types[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+static const char *const classes[] = {"GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM",
+                                      "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
+
+static ls_status cannot(const ls_run_model *m, const char *what)
+{
+    ls_status st =
+        ls_fail(LS_EUSAGE, "transformers has no %s model with %s", types[m->family], what);
+
+    ls_err_hint("The checkpoint stays usable here; only a Hugging Face folder cannot hold it.");
+    return st;
+}
+
+ls_status ls_hf_writable(const ls_run_model *m)
+{
+    bool qwen = m->family == LS_FAMILY_QWEN2 || m->family == LS_FAMILY_QWEN3;
+    bool divides = m->width % m->heads == 0;
+
+    if (m->window && !qwen && m->family != LS_FAMILY_MISTRAL)
+        return cannot(m, "a sliding window");
+    if (m->window && m->window_from && !qwen)
+        return cannot(m, "a window in some layers only");
+    switch (m->family) {
+    case LS_FAMILY_GPT2:
+        if (m->bias != LS_BIAS_ALL)
+            return cannot(m, "layers without bias");
+        return m->head_size * m->heads == m->width ? LS_OK
+                                                   : cannot(m, "heads that do not fill its width");
+    case LS_FAMILY_LLAMA:
+        if (m->bias == LS_BIAS_QKV)
+            return cannot(m, "a bias on queries, keys and values only");
+        return divides ? LS_OK : cannot(m, "heads that do not divide its width");
+    case LS_FAMILY_MISTRAL:
+        return m->bias == LS_BIAS_NONE ? LS_OK : cannot(m, "biases");
+    case LS_FAMILY_QWEN2:
+        return m->bias == LS_BIAS_QKV ? LS_OK
+                                      : cannot(m, "biases elsewhere than queries, keys and values");
+    case LS_FAMILY_QWEN3:
+        return m->bias == LS_BIAS_NONE || m->bias == LS_BIAS_ATTENTION ? LS_OK
+                                                                       : cannot(m, "such biases");
+    }
+    return LS_OK;
+}
+
+/* Readers in typed languages want a fraction where a number is one: 10000.0, not 10000. */
+static void put_float(ls_json *json, const char *key, double value)
+{
+    ls_json_put_num(json, key, value);
+    const char *p = json->out->p + json->out->len;
+    while (p > json->out->p && ((p[-1] >= '0' && p[-1] <= '9') || p[-1] == '-'))
+        p--;
+    if (p > json->out->p && p[-1] == ':')
+        ls_str_append(json->out, ".0");
+}
+
+static void put_ids(ls_json *json, const ls_hf_config *config)
+{
+    ls_json_key(json, "bos_token_id");
+    if (config->bos >= 0)
+        ls_json_int(json, config->bos);
+    else
+        ls_json_str(json, NULL);
+    ls_json_key(json, "eos_token_id");
+    if (config->n_eos == 0)
+        ls_json_str(json, NULL);
+    else if (config->n_eos == 1)
+        ls_json_int(json, config->eos[0]);
+    else {
+        ls_json_open(json, '[');
+        for (int i = 0; i < config->n_eos; i++)
+            ls_json_int(json, config->eos[i]);
+        ls_json_close(json);
+    }
+}
+
+static void put_gpt2(ls_json *json, const ls_run_model *m)
+{
+    ls_json_put_int(json, "n_embd", m->width);
+    ls_json_put_int(json, "n_layer", m->layers);
+    ls_json_put_int(json, "n_head", m->heads);
+    ls_json_put_int(json, "n_positions", m->context);
+    ls_json_put_int(json, "n_ctx", m->context);
+    ls_json_put_int(json, "n_inner", m->mlp);
+    ls_json_put_str(json, "activation_function", "gelu_new");
+    put_float(json, "layer_norm_epsilon", m->norm_eps);
+    put_float(json, "resid_pdrop", m->dropout);
+    put_float(json, "embd_pdrop", m->dropout);
+    put_float(json, "attn_pdrop", m->dropout);
+    ls_json_put_bool(json, "scale_attn_weights", true);
+    ls_json_put_bool(json, "scale_attn_by_inverse_layer_idx", false);
+    ls_json_put_bool(json, "reorder_and_upcast_attn", false);
+}
+
+static void put_rope_numbers(ls_json *json, const ls_run_model *m)
+{
+    static const char *const names[] = {"default", "linear", "llama3"};
+
+    ls_json_put_str(json, "rope_type", names[m->rope_scaling]);
+    if (m->rope_scaling != LS_ROPE_PLAIN)
+        put_float(json, "factor", m->rope_factor);
+    if (m->rope_scaling == LS_ROPE_LLAMA3) {
+        put_float(json, "low_freq_factor", m->rope_low);
+        put_float(json, "high_freq_factor", m->rope_high);
+        ls_json_put_int(json, "original_max_position_embeddings", m->rope_original);
+    }
+}
+
+static void put_rope(ls_json *json, const ls_run_model *m)
+{
+    put_float(json, "rope_theta", m->rope_theta);
+    ls_json_key(json, "rope_scaling");
+    if (m->rope_scaling == LS_ROPE_PLAIN) {
+        ls_json_str(json, NULL);
+    } else {
+        ls_json_open(json, '{');
+        put_rope_numbers(json, m);
+        ls_json_close(json);
+    }
+    ls_json_key(json, "rope_parameters");
+    ls_json_open(json, '{');
+    put_float(json, "rope_theta", m->rope_theta);
+    put_rope_numbers(json, m);
+    ls_json_close(json);
+}
+
+static void put_window(ls_json *json, const ls_run_model *m)
+{
+    bool mistral = m->family == LS_FAMILY_MISTRAL;
+
+    ls_json_key(json, "sliding_window");
+    if (m->window)
+        ls_json_int(json, m->window);
+    else
+        ls_json_str(json, NULL);
+    if (mistral)
+        return;
+    ls_json_put_bool(json, "use_sliding_window", m->window > 0);
+    ls_json_put_int(json, "max_window_layers", m->window ? m->window_from : m->layers);
+    ls_json_key(json, "layer_types");
+    ls_json_open(json, '[');
+    for (int64_t l = 0; l < m->layers; l++)
+        ls_json_str(json,
+                    m->window && l >= m->window_from ? "sliding_attention" : "full_attention");
+    ls_json_close(json);
+}
+
+static void put_llama(ls_json *json, const ls_run_model *m)
+{
+    bool llama = m->family == LS_FAMILY_LLAMA, all = m->bias == LS_BIAS_ALL;
+
+    ls_json_put_int(json, "hidden_size", m->width);
+    ls_json_put_int(json, "intermediate_size", m->mlp);
+    ls_json_put_int(json, "num_hidden_layers", m->layers);
+    ls_json_put_int(json, "num_attention_heads", m->heads);
+    ls_json_put_int(json, "num_key_value_heads", m->kv_heads);
+    ls_json_put_int(json, "head_dim", m->head_size);
+    ls_json_put_int(json, "max_position_embeddings", m->context);
+    ls_json_put_str(json, "hidden_act", "silu");
+    put_float(json, "rms_norm_eps", m->norm_eps);
+    if (llama || m->family == LS_FAMILY_QWEN3)
+        ls_json_put_bool(json, "attention_bias", all || m->bias == LS_BIAS_ATTENTION);
+    if (llama)
+        ls_json_put_bool(json, "mlp_bias", all || m->bias == LS_BIAS_MLP);
+    put_float(json, "attention_dropout", 0);
+    put_rope(json, m);
+    if (!llama)
+        put_window(json, m);
+}
+
+void ls_hf_write(const ls_hf_config *config, ls_str *out)
+{
+    const ls_run_model *m = &config->model;
+    const char *dtype = *config->dtype ? config->dtype : "float32";
+    ls_json json;
+
+    ls_json_begin(&json, out);
+    ls_json_open(&json, '{');
+    ls_json_key(&json, "architectures");
+    ls_json_open(&json, '[');
+    ls_json_str(&json, classes[m->family]);
+    ls_json_close(&json);
+    ls_json_put_str(&json, "model_type", types[m->family]);
+    ls_json_put_int(&json, "vocab_size", m->vocab);
+    if (m->family == LS_FAMILY_GPT2)
+        put_gpt2(&json, m);
+    else
+        put_llama(&json, m);
+    ls_json_put_bool(&json, "tie_word_embeddings", m->tied == LS_TIED_YES);
+    put_float(&json, "initializer_range", m->init_std);
+    put_ids(&json, config);
+    ls_json_put_bool(&json, "use_cache", true);
+    ls_json_put_str(&json, "dtype", dtype);
+    ls_json_put_str(&json, "torch_dtype", dtype);
+    ls_json_close(&json);
+    ls_str_append_char(out, '\n');
+}
