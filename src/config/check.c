@@ -465,14 +465,15 @@ out:
     return st;
 }
 
-ls_status ls_check_run(const ls_run *run, bool with_files)
+ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
 {
     ls_status st = LS_OK;
 
     LS_TRY(st, check_name(run), out);
     LS_TRY(st, check_model(run), out);
     LS_TRY(st, check_batch(run), out);
-    LS_TRY(st, check_sources(run), out);
+    if (with_sources)
+        LS_TRY(st, check_sources(run), out);
     LS_TRY(st, check_end(run), out);
     LS_TRY(st, check_rate(run), out);
     if (with_files)

@@ -11,8 +11,9 @@ LS_C_BEGIN
 ls_status ls_check_resolve(ls_run *run);
 
 /* LS_EUSAGE when options contradict each other; the message names both with their places.
- * with_files: also look for the files that data and out name. */
-ls_status ls_check_run(const ls_run *run, bool with_files);
+ * with_files: also look for the files that data and out name. with_sources: data must name
+ * something to train on. */
+ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources);
 
 /* LS_EUSAGE: "run.yaml:2:1: key is missing", at the place where the key's section stands. */
 ls_status ls_check_missing(const ls_run *run, const char *key, const char *what);

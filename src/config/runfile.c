@@ -660,7 +660,7 @@ ls_status ls_runfile_load(ls_run *run, const ls_runfile_source *source)
         LS_TRY(st, ls_hf_import(run), out);
     LS_TRY(st, check_required(run), out);
     LS_TRY(st, ls_check_resolve(run), out);
-    LS_TRY(st, ls_check_run(run, !source->no_files), out);
+    LS_TRY(st, ls_check_run(run, !source->no_files, !source->model_only), out);
 out:
     if (st != LS_OK)
         ls_runfile_release(run);

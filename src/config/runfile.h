@@ -20,6 +20,7 @@ typedef struct ls_runfile_source {
     int n_sets;
     bool no_environment; /* ignore LINESHAFT_* variables */
     bool no_files;       /* do not look for the files that data and out name */
+    bool model_only;     /* the run describes a model: it need not name anything to train on */
 } ls_runfile_source;
 
 /* Fill run: parse, resolve every auto that can be known now, check. On failure run is empty and

@@ -43,6 +43,14 @@ ls_status ls_folder_tokenizer(const ls_folder *folder, ls_tokenizer **tok_out);
  * and counts the others. */
 ls_status ls_folder_check(const ls_folder *folder, const ls_model *model);
 
+/* What the weights are stored as ("F32", "BF16", "F32 and BF16"), and in how many files. */
+const char *ls_folder_dtype(const ls_folder *folder);
+int ls_folder_files(const ls_folder *folder);
+
+/* The folder that config.json, the tokenizer and the fingerprint lie in: path itself, or the run
+ * folder that a store belongs to. */
+const char *ls_folder_home(const ls_folder *folder);
+
 /* Whether the folder has parameter p. */
 bool ls_folder_has(const ls_folder *folder, const ls_param *p);
 
@@ -51,7 +59,7 @@ ls_status ls_folder_read(const ls_folder *folder, const ls_param *p, int64_t fir
                          float *values_out);
 
 /* All parameters that the folder has into the flat buffer w (host memory, model->flat elements);
- * gaps get zeros. */
+ * gaps, and what the folder lacks, get zeros. */
 ls_status ls_folder_load(const ls_folder *folder, const ls_model *model, float *w);
 
 LS_C_END

@@ -18,6 +18,7 @@
 #include "config/check.h"
 #include "config/explain.h"
 #include "config/runfile.h"
+#include "exchange/folder.h"
 #include "train/save.h"
 
 static ls_status open_folder(ls_session *s)
@@ -151,25 +152,49 @@ out:
     return st;
 }
 
-/* Fresh weights, a piece at a time, so that no second copy of them ever exists. */
-static ls_status start_weights(ls_session *s)
+/* One parameter from the folder that has it, or fresh, a piece at a time. */
+static ls_status start_param(ls_session *s, const ls_folder *from, const ls_param *p, float *piece,
+                             int64_t piece_elements)
 {
-    enum { PIECE = 65536 };
-    float *piece = ls_mem_array(PIECE, sizeof *piece);
+    bool has = from && ls_folder_has(from, p);
     ls_status st = LS_OK;
 
-    if (!piece)
-        return LS_ENOMEM;
-    for (int i = 0; i < s->model.n_params && st == LS_OK; i++) {
-        const ls_param *p = &s->model.params[i];
-        for (int64_t k = 0; k < p->count && st == LS_OK; k += PIECE) {
-            int64_t n = ls_min_i64(PIECE, p->count - k);
+    for (int64_t k = 0; k < p->count && st == LS_OK; k += piece_elements) {
+        int64_t n = ls_min_i64(piece_elements, p->count - k);
+        if (has)
+            LS_TRY(st, ls_folder_read(from, p, k, n, piece), out);
+        else
             ls_model_start(p, (uint64_t)s->run->train.seed, k, n, piece);
-            ls_stream_copy_in(s->stream, ls_step_state_arrays(s->step).w + p->first + k, piece,
-                              n * (int64_t)sizeof *piece);
-            st = ls_stream_sync(s->stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
-        }
+        ls_stream_copy_in(s->stream, ls_step_state_arrays(s->step).w + p->first + k, piece,
+                          n * (int64_t)sizeof *piece);
+        st = ls_stream_sync(s->stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
     }
+out:
+    return st;
+}
+
+/* The first weights: of the imported model, and fresh ones for what it lacks. No second copy of
+ * them ever exists. */
+static ls_status start_weights(ls_session *s)
+{
+    enum { PIECE = 262144 };
+    float *piece = ls_mem_array(PIECE, sizeof *piece);
+    ls_folder *from = NULL;
+    ls_status st = piece ? LS_OK : LS_ENOMEM;
+
+    if (st != LS_OK)
+        return st;
+    if (*s->run->model.import) {
+        ls_err_doing("importing \"%s\"", s->run->model.import);
+        st = ls_folder_open(&from, s->run->model.import, -1);
+        if (st == LS_OK)
+            st = ls_folder_check(from, &s->model);
+    }
+    for (int i = 0; i < s->model.n_params && st == LS_OK; i++)
+        st = start_param(s, from, &s->model.params[i], piece, PIECE);
+    if (*s->run->model.import)
+        ls_err_done();
+    ls_folder_close(from);
     ls_mem_free(piece);
     return st;
 }
