@@ -92,6 +92,26 @@ typedef struct ls_safetensors_item {
  * The file is head_out followed by the items' bytes in their new order. */
 ls_status ls_safetensors_layout(ls_safetensors_item *items, int count, ls_str *head_out);
 
+/* A file being written piece by piece, for tensors that are not in memory all at once or not in the
+ * type that is stored. The file has its name from the start; who needs it whole or not at all puts
+ * it into a folder that is renamed afterwards. */
+typedef struct ls_safetensors_writer {
+    int fd;           /* -1: closed */
+    const char *path; /* borrowed until close */
+    int64_t at, end;  /* bytes written, and in all */
+} ls_safetensors_writer;
+
+/* Lay the items out (see above), reserve the file's space and write everything that goes before the
+ * first tensor. LS_EIO: no space, or the system refused. */
+ls_status ls_safetensors_create(ls_safetensors_writer *writer, const char *path,
+                                ls_safetensors_item *items, int count);
+/* The next bytes, in the order that the items now have. */
+ls_status ls_safetensors_put(ls_safetensors_writer *writer, const void *bytes, int64_t len);
+/* Make it durable and close it; everything must have been put. */
+ls_status ls_safetensors_finish(ls_safetensors_writer *writer);
+/* Close without finishing. Safe on a finished writer. */
+void ls_safetensors_abandon(ls_safetensors_writer *writer);
+
 /* Number of elements of a shape, and bytes of a tensor; false when it does not fit in 63 bits or a
  * dimension is negative. */
 bool ls_safetensors_elements(const int64_t *shape, int ndim, int64_t *elements_out);

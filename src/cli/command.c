@@ -4,6 +4,8 @@
 const ls_command *const ls_commands[] = {
     &ls_cmd_train,      /* run file in, model out */
     &ls_cmd_generate,   /* model in, text out */
+    &ls_cmd_import,     /* models of others in */
+    &ls_cmd_export,     /* and ours out */
     &ls_cmd_data,       /* text and tokens */
     &ls_cmd_ckpt,       /* what was saved */
     &ls_cmd_config,     /* run files */

@@ -1,0 +1,116 @@
+/* cmd_export.c -- lineshaft export: a checkpoint becomes a Hugging Face folder. */
+#include "cli/command.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include "cli/cmds.h"
+#include "cli/term.h"
+#include "exchange/export.h"
+
+static ls_status parse_type(const ls_args *args, ls_export_args *to)
+{
+    static const struct {
+        const char *name;
+        ls_dtype type;
+    } rows[] = {{"f32", LS_F32}, {"bf16", LS_BF16}, {"f16", LS_F16}};
+    const char *text = ls_args_value(args, "dtype");
+
+    to->same_type = !text;
+    if (!text)
+        return LS_OK;
+    for (size_t i = 0; i < LS_COUNT(rows); i++)
+        if (strcmp(text, rows[i].name) == 0) {
+            to->type = rows[i].type;
+            return LS_OK;
+        }
+    return ls_fail(LS_EUSAGE, "--dtype must be f32, bf16 or f16, not \"%s\"", text);
+}
+
+/* "5G", "500M", "5GB": powers of ten, as elsewhere for files of models. */
+static ls_status parse_shard(const ls_args *args, int64_t *bytes_out)
+{
+    static const char units[] = "KMGT";
+    const char *text = ls_args_value(args, "max-shard");
+    char *end;
+
+    *bytes_out = INT64_C(5000000000);
+    if (!text)
+        return LS_OK;
+    double value = strtod(text, &end);
+    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    if (unit) {
+        value *= pow(1000, (double)(unit - units + 1));
+        end++;
+    }
+    if (end == text || (*end && strcmp(end, "B") != 0) || !(value >= 1 && value <= 1e15)) {
+        ls_status st =
+            ls_fail(LS_EUSAGE, "--max-shard must be a size such as 5G, not \"%s\"", text);
+        return st;
+    }
+    *bytes_out = (int64_t)value;
+    return LS_OK;
+}
+
+static ls_status run_export(const ls_args *args)
+{
+    static const char *const types[] = {"F32", "BF16", "F16"};
+    ls_export_args job = {.from = args->rest[0],
+                          .to = args->rest[1],
+                          .step = -1,
+                          .adapter = ls_args_has(args, "adapter")};
+    ls_export_report r;
+    ls_str out;
+    ls_status st;
+
+    ls_str_init(&out);
+    LS_TRY(st, parse_type(args, &job), out);
+    LS_TRY(st, parse_shard(args, &job.shard), out);
+    LS_TRY(st, ls_export(&job, &r), out);
+    ls_str_printf(&out, "exported %s to %s in %.1f s\n", job.from, job.to, r.seconds);
+    ls_str_printf(&out, "%s      %.1f million parameters as %s, %.1f MB in %d file%s\n",
+                  job.adapter ? "adapter" : "weights", (double)r.parameters / 1e6, types[r.type],
+                  (double)r.bytes / 1e6, r.files, r.files == 1 ? "" : "s");
+    if (r.merged)
+        ls_str_append(&out, "LoRA         merged into the weights\n");
+    if (!job.adapter) {
+        ls_str_printf(&out, "tokenizer    %s\n", r.tokenizer ? "copied" : "none known");
+        ls_str_printf(&out,
+                      "fingerprint  verified: the folder computes what the model does (largest "
+                      "difference %.1e)\n",
+                      r.worst);
+    }
+    LS_TRY(st, ls_str_status(&out), out);
+    LS_TRY(st, ls_term_print(&out), out);
+out:
+    ls_str_release(&out);
+    return st;
+}
+
+static const ls_flag flags[] = {
+    {.name = "dtype",
+     .value = "TYPE",
+     .doc = "f32, bf16 or f16; unless given, the type that the model came with, or f32."},
+    {.name = "max-shard",
+     .value = "SIZE",
+     .doc = "Most bytes of one file, as in 500M; 5G unless given."},
+    {.name = "adapter",
+     .doc = "Write only what LoRA trained, as a PEFT adapter, instead of merging it."},
+    {.name = NULL},
+};
+
+const ls_command ls_cmd_export = {
+    .name = "export",
+    .summary = "write a model as a Hugging Face folder",
+    .arguments = "CKPT HF_FOLDER",
+    .least = 2,
+    .most = 2,
+    .about = "CKPT is a run folder, its checkpoints folder, one manifest (step-*.json) or an "
+             "imported model. HF_FOLDER must not exist or be empty; it appears whole or not at "
+             "all.\n\nAfter writing, the folder is opened again and must compute the same logits "
+             "as the model, as far as the type allows.",
+    .examples = "lineshaft export runs/demo hf/demo                # load it with transformers\n"
+                "lineshaft export runs/demo hf/demo --dtype bf16   # half the size\n"
+                "lineshaft export runs/tuned hf/tuned --adapter    # only what LoRA trained",
+    .flags = flags,
+    .run = run_export,
+};

@@ -1,0 +1,82 @@
+/* cmd_import.c -- lineshaft import: a Hugging Face folder becomes one of ours. */
+#include "cli/command.h"
+
+#include <math.h>
+#include "cli/cmds.h"
+#include "cli/term.h"
+#include "exchange/import.h"
+
+static const char *const families[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+
+static void say_proof(const ls_import_report *r, ls_str *out)
+{
+    if (r->proof == LS_IMPORT_PROVED)
+        ls_str_printf(out,
+                      "fingerprint  verified: its logits are those on record (largest difference "
+                      "%.1e)\n",
+                      r->worst);
+    else
+        ls_str_append(out, "fingerprint  none came with the model; one was made from this "
+                           "import\n");
+    if (!isnan(r->loss) && r->loss_tokens)
+        ls_str_printf(out,
+                      "plausible?   loss %.2f on %lld tokens of plain English; a model that knows "
+                      "nothing has %.2f\n",
+                      r->loss, (long long)r->loss_tokens, log((double)r->vocab));
+}
+
+static void say_next(const ls_import_report *r, const char *to, ls_str *out)
+{
+    ls_str_append(out, "\nnext\n");
+    if (r->tokenizer)
+        ls_str_printf(out, "  lineshaft generate %s --prompt \"Once upon a time\"\n", to);
+    ls_str_printf(out,
+                  "  lineshaft train RUN.yaml    # with model: {import: %s, context: %lld} in it\n",
+                  to, (long long)(r->context < 1024 ? r->context : 1024));
+    ls_str_printf(out, "  lineshaft export %s FOLDER\n", to);
+}
+
+static ls_status run_import(const ls_args *args)
+{
+    const char *from = args->rest[0], *to = args->rest[1];
+    ls_import_report r;
+    ls_str out;
+    ls_status st;
+
+    ls_str_init(&out);
+    LS_TRY(st, ls_import(from, to, &r), out);
+    ls_str_printf(&out, "imported %s to %s in %.1f s\n", from, to, r.seconds);
+    ls_str_printf(&out,
+                  "model        %s, %.1f million parameters: %lld layers, width %lld, context "
+                  "%lld, vocabulary %lld\n",
+                  families[r.family], (double)r.parameters / 1e6, (long long)r.layers,
+                  (long long)r.width, (long long)r.context, (long long)r.vocab);
+    ls_str_printf(&out, "weights      %s in %d file%s, kept as F32; hash %s\n", r.dtype, r.files,
+                  r.files == 1 ? "" : "s", r.weights_hash);
+    ls_str_printf(&out, "tokenizer    %s\n", r.tokenizer ? "copied" : "none came with the model");
+    say_proof(&r, &out);
+    say_next(&r, to, &out);
+    LS_TRY(st, ls_str_status(&out), out);
+    LS_TRY(st, ls_term_print(&out), out);
+out:
+    ls_str_release(&out);
+    return st;
+}
+
+const ls_command ls_cmd_import = {
+    .name = "import",
+    .summary = "take over a Hugging Face model",
+    .arguments = "HF_FOLDER OUT",
+    .least = 2,
+    .most = 2,
+    .about =
+        "HF_FOLDER holds config.json and model.safetensors (or shards with an index). OUT, which "
+        "must not exist or be empty, becomes a folder that every command takes as a checkpoint: "
+        "the weights as F32, config.json and the tokenizer's files.\n\nEvery tensor must be "
+        "there with the right shape, and none may be left over. Where the folder carries a "
+        "fingerprint (lineshaft_fingerprint.json: some logits of fixed tokens), the imported "
+        "model must compute the same, so that weights that are laid out differently are an error "
+        "and not a worse model.\n\nFamilies: gpt2, llama, mistral, qwen2, qwen3.",
+    .examples = "lineshaft import ~/models/gpt2 models/gpt2  # then generate, train or export it",
+    .run = run_import,
+};

@@ -1,0 +1,27 @@
+/* copy.h -- the small files that travel with a model, and folders that appear whole. */
+#pragma once
+#include "base/err.h"
+
+LS_C_BEGIN
+
+/* Copy what there is of the tokenizer's files from folder to folder. *count_out: how many. */
+ls_status ls_copy_tokenizer(const char *from, const char *to, int *count_out);
+/* One file by name; nothing when it is not there. */
+ls_status ls_copy_file(const char *from, const char *to, const char *name, bool *done_out);
+/* The tokenizer "bytes" as a tokenizer.json that other programs load: 256 tokens, id = byte. */
+ls_status ls_copy_bytes_tokenizer(const char *to);
+
+/* A folder in the making beside its final place. */
+typedef struct ls_copy_stage {
+    char path[4096];  /* where to write */
+    char final[4096]; /* where it will be */
+} ls_copy_stage;
+
+/* LS_EUSAGE: the final place exists and is not an empty folder. */
+ls_status ls_copy_stage_begin(ls_copy_stage *stage, const char *final);
+/* Give it its name. */
+ls_status ls_copy_stage_commit(ls_copy_stage *stage);
+/* Remove what was written. Safe after commit and on one that never began. */
+void ls_copy_stage_drop(ls_copy_stage *stage);
+
+LS_C_END
