@@ -67,8 +67,8 @@ static ls_status run_export(const ls_args *args)
     LS_TRY(st, parse_shard(args, &job.shard), out);
     LS_TRY(st, ls_export(&job, &r), out);
     ls_str_printf(&out, "exported %s to %s in %.1f s\n", job.from, job.to, r.seconds);
-    ls_str_printf(&out, "%s      %.1f million parameters as %s, %.1f MB in %d file%s\n",
-                  job.adapter ? "adapter" : "weights", (double)r.parameters / 1e6, types[r.type],
+    ls_str_printf(&out, "%s      %lld parameters as %s, %.1f MB in %d file%s\n",
+                  job.adapter ? "adapter" : "weights", (long long)r.parameters, types[r.type],
                   (double)r.bytes / 1e6, r.files, r.files == 1 ? "" : "s");
     if (r.merged)
         ls_str_append(&out, "LoRA         merged into the weights\n");

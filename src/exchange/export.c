@@ -242,11 +242,13 @@ static ls_status write_config(job *j)
     j->config = *ls_folder_config(j->folder);
     /* A fine-tuned model keeps the token ids of the one it came from, while that is still there. */
     if (j->config.bos < 0 && j->config.n_eos == 0 && *origin(j) && ls_file_is_dir(origin(j))) {
-        if (ls_hf_open(&base, origin(j)) == LS_OK) {
+        st = ls_hf_open(&base, origin(j));
+        if (st == LS_ENOMEM)
+            goto out;
+        if (st == LS_OK)
             j->config = base;
-        } else {
-            ls_err_clear();
-        }
+        else
+            ls_err_clear(); /* gone or changed since: the ids stay unknown */
     }
     j->config.model = j->r.run.model;
     snprintf(j->config.dtype, sizeof j->config.dtype, "%s", torch_name(j->report.type));

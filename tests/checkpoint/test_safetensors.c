@@ -205,3 +205,87 @@ LS_TEST(safetensors_survives_each_failed_allocation)
     ls_safetensors_close(&file);
     ls_str_release(&bytes);
 }
+
+/* Every type of the format: name, bits, and whether a whole number of bytes is asked for. */
+LS_TEST(safetensors_knows_every_type)
+{
+    static const struct {
+        const char *name;
+        int bits;
+    } rows[] = {{"BOOL", 8},    {"U8", 8},         {"I8", 8},          {"U16", 16}, {"I16", 16},
+                {"U32", 32},    {"I32", 32},       {"U64", 64},        {"I64", 64}, {"F16", 16},
+                {"BF16", 16},   {"F32", 32},       {"F64", 64},        {"C64", 64}, {"F8_E4M3", 8},
+                {"F8_E5M2", 8}, {"F8_E8M0", 8},    {"F8_E4M3FNUZ", 8}, {"F4", 4},   {"F6_E2M3", 6},
+                {"F6_E3M2", 6}, {"F8_E5M2FNUZ", 8}};
+    char header[160];
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        ls_safetensors file;
+        ls_str bytes;
+        LS_CHECK_EQ(ls_safetensors_dtype_find(rows[i].name)->bits, rows[i].bits);
+        snprintf(header, sizeof header,
+                 "{\"a\":{\"dtype\":\"%s\",\"shape\":[8],\"data_offsets\":[0,%d]}}", rows[i].name,
+                 rows[i].bits);
+        ls_str_init(&bytes);
+        build(&bytes, header, (size_t)rows[i].bits);
+        LS_CHECK_OK(ls_safetensors_parse(&file, bytes.p, bytes.len, "x"));
+        ls_safetensors_close(&file);
+        ls_str_release(&bytes);
+    }
+    check_refused("{\"a\":{\"dtype\":\"F6_E2M3\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2,
+                  "ask for");
+    check_refused("{\"a\":{\"dtype\":\"f32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+                  "unknown dtype");
+}
+
+/* Cases of the format's own list that are not above. */
+LS_TEST(safetensors_refuses_hostile_headers)
+{
+    ls_str deep;
+
+    check_refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                  "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+                  4, "inside another");
+    check_refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],"
+                  "\"data_offsets\":[9223372036854775804,9223372036854775807]}}",
+                  4, "");
+    check_refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],"
+                  "\"dtype\":\"F32\"}}",
+                  4, "not valid JSON");
+    check_refused("{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+                  "not valid JSON");
+    check_refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[18446744073709551616],"
+                  "\"data_offsets\":[0,4]}}",
+                  4, "not valid JSON");
+    ls_str_init(&deep);
+    ls_str_append(&deep, "{\"a\":");
+    for (int i = 0; i < 100000; i++)
+        ls_str_append_char(&deep, '[');
+    check_refused(deep.p, 0, "not valid JSON");
+    ls_str_release(&deep);
+}
+
+LS_TEST(safetensors_writes_piece_by_piece)
+{
+    float a[6] = {1, 2, 3, 4, 5, 6}, b[3] = {7, 8, 9};
+    ls_safetensors_item items[2] = {{.name = "b", .type = LS_F32, .ndim = 1, .shape = {3}},
+                                    {.name = "a", .type = LS_F32, .ndim = 2, .shape = {2, 3}}};
+    ls_safetensors_writer w;
+    ls_safetensors file;
+
+    LS_CHECK_OK(ls_safetensors_create(&w, "x.safetensors", items, 2));
+    LS_CHECK_STR(items[0].name, "a");
+    LS_CHECK_OK(ls_safetensors_put(&w, a, 4));
+    LS_CHECK_OK(ls_safetensors_put(&w, a + 1, 20));
+    LS_CHECK_OK(ls_safetensors_put(&w, b, 12));
+    LS_CHECK_OK(ls_safetensors_finish(&w));
+    ls_safetensors_abandon(&w);
+    LS_CHECK_OK(ls_safetensors_open(&file, "x.safetensors"));
+    const ls_safetensors_entry *e = ls_safetensors_find(&file, "a");
+    LS_CHECK(memcmp((const char *)file.bytes + e->begin, a, sizeof a) == 0);
+    e = ls_safetensors_find(&file, "b");
+    LS_CHECK(memcmp((const char *)file.bytes + e->begin, b, sizeof b) == 0);
+    ls_safetensors_close(&file);
+    LS_CHECK_FAILS(ls_safetensors_create(&w, "nowhere/x.safetensors", items, 2), LS_EIO,
+                   "cannot write \"nowhere/x.safetensors\"");
+}

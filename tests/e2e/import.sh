@@ -1,0 +1,91 @@
+#!/bin/sh
+# A trained model goes out as a Hugging Face folder, comes back, is tuned whole and by LoRA, and goes
+# out again; each mistake is said.
+. "$LINESHAFT_ROOT/tests/lib.sh"
+cat >run.yaml <<'YAML'
+name: base
+model: {family: llama, layers: 2, width: 32, heads: 4, kv_heads: 2, context: 32, tied: false}
+data: {text: [builtin:stories], validation: 5%}
+batch: {sequences: 4, leaf: 4}
+train: {steps: 30, lr: 1e-2}
+eval: {every: 0}
+YAML
+run 0 "$LINESHAFT" train run.yaml --json
+hash=$(field summary weights_hash)
+
+# Out and in: the same weights.
+run 0 "$LINESHAFT" export runs/base hf
+says "fingerprint  verified"
+for file in config.json generation_config.json model.safetensors tokenizer.json \
+    lineshaft_fingerprint.json; do
+    [ -f "hf/$file" ] || fail "no $file"
+done
+run 0 "$LINESHAFT" import hf ours
+says "llama, 47,264 parameters"
+says "fingerprint  verified"
+says "$hash"
+run 0 "$LINESHAFT" ckpt verify ours
+run 0 "$LINESHAFT" export ours back
+cmp hf/model.safetensors back/model.safetensors || fail "the weights changed on the way"
+cmp hf/config.json back/config.json || fail "the configuration changed on the way"
+run 0 "$LINESHAFT" export ours small --dtype bf16 --max-shard 30K
+says "files"
+[ -f small/model.safetensors.index.json ] || fail "no index"
+
+# Fine-tuning, from the folder and from the import, starts from the same weights.
+cat >tune.yaml <<'YAML'
+name: tune
+model: {import: hf, context: 16}
+data: {text: [builtin:stories], validation: 5%, tokenizer: bytes}
+batch: {sequences: 2, leaf: 2}
+train: {steps: 3, lr: 1e-4}
+eval: {every: 0}
+YAML
+run 0 "$LINESHAFT" train tune.yaml --json
+losses >a
+python3 - a <<'PY' || fail "tuning did not start from the trained model"
+import sys
+first = float(open(sys.argv[1]).readline().split()[1])
+assert first < 4.5, first  # a model that knows nothing has ln 256 = 5.5
+PY
+run 0 "$LINESHAFT" train tune.yaml --json --set model.import=ours --set out=runs/tune2
+losses >b
+cmp a b || fail "the import trains differently from the folder"
+run 0 "$LINESHAFT" train tune.yaml --json --set train.steps=4 # the checkpoint wins over the import
+run 0 "$LINESHAFT" generate runs/tune --prompt "Once" --tokens 5
+run 0 "$LINESHAFT" train tune.yaml --json --set lora.rank=4 --set out=runs/lora --set train.lr=1e-2
+run 0 "$LINESHAFT" export runs/lora merged
+says "merged into the weights"
+cmp -s hf/model.safetensors merged/model.safetensors && fail "LoRA changed nothing"
+run 0 "$LINESHAFT" export runs/lora adapter --adapter
+[ -f adapter/adapter_model.safetensors ] || fail "no adapter"
+grep -q '"base_model_name_or_path":"hf"' adapter/adapter_config.json || fail "adapter without base"
+run 0 "$LINESHAFT" import merged tuned
+run 2 "$LINESHAFT" export runs/tune x --adapter
+says "without LoRA"
+
+# Mistakes.
+run 2 "$LINESHAFT" import nowhere x
+says "there is no \"nowhere\""
+run 2 "$LINESHAFT" import hf ours
+says "exists and is not an empty folder"
+run 2 "$LINESHAFT" import ours x
+says "already"
+run 2 "$LINESHAFT" export ours x --dtype f8
+says "f32, bf16 or f16"
+run 2 "$LINESHAFT" train tune.yaml --set model.width=64 --set out=x
+says "model.width is 64 but the imported model has 32 (hf/config.json)"
+mkdir bin
+cp hf/config.json bin
+echo x >bin/pytorch_model.bin
+run 2 "$LINESHAFT" import bin x
+says "Convert it to safetensors first"
+rm small/model-00002*
+run 4 "$LINESHAFT" import small x
+says "is missing: model.safetensors.index.json names it"
+head -c 20000 hf/model.safetensors >back/model.safetensors
+run 4 "$LINESHAFT" import back x
+says "ends behind the end of the file"
+[ ! -e x ] || fail "a failed command left something"
+ls -d ./*.tmp-* 2>/dev/null && fail "temporary folders were left"
+exit 0
