@@ -69,7 +69,8 @@ ISA_FLAGS_generic += $(if $(filter asan,$(MODE)),-O0)
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o) \
   $(foreach isa,$(ISAS),$(SIMD_SRC:src/%.c=$(B)/%.$(isa).o))
 MAIN_OBJ := $(MAIN_SRC:src/%.c=$(B)/%.o)
-TEST_SRC := $(sort $(shell find tests -name '*.c' -not -path 'tests/fuzz/*' 2>/dev/null))
+TEST_SRC := $(sort $(shell find tests -name '*.c' -not -path 'tests/fuzz/*' \
+  -not -path 'tests/conformance/*' 2>/dev/null))
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 SCRIPTS := $(sort $(wildcard tests/e2e/*.sh))
 
@@ -89,6 +90,11 @@ $(B)/lineshaft: $(LIB_OBJ) $(MAIN_OBJ)
 $(B)/lineshaft-test: $(LIB_OBJ) $(TEST_OBJ)
 	@echo "  link   $@"
 	@$(CC) $(LDFLAGS) -rdynamic -o $@ $^ $(LIBS)
+
+# Small programs that conformance tests talk to.
+$(B)/conformance-%: $(LIB_OBJ) $(B)/tests/conformance/%.o
+	@echo "  link   $@"
+	@$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 $(B)/%.o: src/%.c
 	@mkdir -p $(@D)

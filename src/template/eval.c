@@ -1,0 +1,788 @@
+/* eval.c -- running a template: expressions to values, statements to text.
+ *
+ * Variables live in frames. A loop's turn, a macro call and a block that is captured have one of
+ * their own, an if has not; what is set inside is gone afterwards, as in Jinja. A macro sees the
+ * frames around its definition, not those of its caller. */
+#include "template/tpl_impl.h"
+
+#include <limits.h>
+#include <math.h>
+#include "base/mem.h"
+
+static const ls_tpl_value absent = {.kind = LS_TPL_ABSENT};
+
+static ls_tpl_value eval(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n);
+static void run(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n);
+
+/* One level further down; each is a few calls in C. The caller takes it back. */
+static bool sink(ls_tpl_machine *m)
+{
+    if (++m->depth > LS_TPL_LEVELS)
+        ls_tpl_fail(m, "the template is nested too deeply");
+    return m->st == LS_OK;
+}
+
+/* --- frames -----------------------------------------------------------------------------------
+ */
+
+static ls_tpl_frame *new_frame(ls_tpl_machine *m, ls_tpl_frame *parent)
+{
+    ls_tpl_frame *f = ls_tpl_alloc(m, sizeof *f);
+
+    if (f)
+        f->parent = parent;
+    return f;
+}
+
+static void assign(ls_tpl_machine *m, ls_tpl_frame *f, const char *name, ls_tpl_value value)
+{
+    for (int i = 0; i < f->count; i++)
+        if (strcmp(f->names[i], name) == 0) {
+            f->values[i] = value;
+            return;
+        }
+    if (f->count == f->cap) {
+        int cap = f->cap ? 2 * f->cap : 4;
+        const char **names = ls_tpl_alloc(m, (size_t)cap * sizeof *names);
+        ls_tpl_value *values = ls_tpl_alloc(m, (size_t)cap * sizeof *values);
+        if (!names || !values)
+            return;
+        for (int i = 0; i < f->count; i++) {
+            names[i] = f->names[i];
+            values[i] = f->values[i];
+        }
+        f->names = names;
+        f->values = values;
+        f->cap = cap;
+    }
+    f->names[f->count] = name;
+    f->values[f->count++] = value;
+}
+
+static ls_tpl_value look_up(ls_tpl_machine *m, const ls_tpl_frame *f, const char *name)
+{
+    for (; f; f = f->parent)
+        for (int i = 0; i < f->count; i++)
+            if (strcmp(f->names[i], name) == 0)
+                return f->values[i];
+    const ls_tpl_function *function = ls_tpl_find_function(name);
+    if (!function)
+        return ls_tpl_undefined(name);
+    ls_tpl_callable *call = ls_tpl_alloc(m, sizeof *call);
+    if (!call)
+        return absent;
+    call->function = function;
+    return (ls_tpl_value){.kind = LS_TPL_CALLABLE, .u.call = call};
+}
+
+/* --- operators --------------------------------------------------------------------------------
+ */
+
+static bool is_whole(ls_tpl_value v)
+{
+    return v.kind == LS_TPL_INT || v.kind == LS_TPL_BOOL;
+}
+
+static int64_t whole(ls_tpl_value v)
+{
+    return v.kind == LS_TPL_BOOL ? v.u.b : v.u.i;
+}
+
+static double real(ls_tpl_value v)
+{
+    return v.kind == LS_TPL_FLOAT ? v.u.f : (double)whole(v);
+}
+
+static ls_tpl_value join(ls_tpl_machine *m, ls_tpl_value a, ls_tpl_value b)
+{
+    size_t len = a.u.s.len + b.u.s.len;
+    char *text = ls_tpl_charge(m, (int64_t)len) ? ls_tpl_alloc(m, len + 1) : NULL;
+
+    if (!text)
+        return absent;
+    memcpy(text, a.u.s.p, a.u.s.len);
+    memcpy(text + a.u.s.len, b.u.s.p, b.u.s.len);
+    return ls_tpl_view(text, len);
+}
+
+static ls_tpl_value join_lists(ls_tpl_machine *m, ls_tpl_value a, ls_tpl_value b)
+{
+    int64_t count = a.u.list.count + b.u.list.count;
+    ls_tpl_value *items =
+        ls_tpl_charge(m, count * 8) ? ls_tpl_alloc(m, (size_t)count * sizeof *items) : NULL;
+
+    if (!items)
+        return absent;
+    for (int64_t i = 0; i < count; i++)
+        items[i] = i < a.u.list.count ? a.u.list.items[i] : b.u.list.items[i - a.u.list.count];
+    ls_tpl_value v = ls_tpl_list(items, count);
+    v.tuple = a.tuple;
+    return v;
+}
+
+/* A text or a list so many times. */
+static ls_tpl_value repeat(ls_tpl_machine *m, ls_tpl_value a, int64_t times)
+{
+    bool text = a.kind == LS_TPL_STR;
+    size_t one = text ? a.u.s.len : (size_t)a.u.list.count * sizeof(ls_tpl_value), all;
+
+    times = times < 0 ? 0 : times;
+    if (__builtin_mul_overflow(one, (size_t)times, &all))
+        all = SIZE_MAX / 2;
+    char *to = ls_tpl_alloc(m, all + 1);
+    if (!to || !ls_tpl_charge(m, (int64_t)all))
+        return absent;
+    for (int64_t i = 0; one && i < times; i++)
+        memcpy(to + (size_t)i * one, text ? (const void *)a.u.s.p : a.u.list.items, one);
+    if (text)
+        return ls_tpl_view(to, all);
+    ls_tpl_value v = ls_tpl_list((const ls_tpl_value *)(const void *)to, a.u.list.count * times);
+    v.tuple = a.tuple;
+    return v;
+}
+
+static ls_tpl_value whole_arithmetic(ls_tpl_machine *m, int op, int64_t a, int64_t b)
+{
+    int64_t result = 0;
+    bool over = false;
+
+    if ((op == LS_TPL_FLOORDIV || op == '%') && b == 0)
+        return ls_tpl_fail(m, "a number is divided by 0");
+    switch (op) {
+    case '+':
+        over = __builtin_add_overflow(a, b, &result);
+        break;
+    case '-':
+        over = __builtin_sub_overflow(a, b, &result);
+        break;
+    case '*':
+        over = __builtin_mul_overflow(a, b, &result);
+        break;
+    case LS_TPL_FLOORDIV:
+        over = a == INT64_MIN && b == -1;
+        result = over ? 0 : a / b - ((a % b != 0) && ((a < 0) != (b < 0)));
+        break;
+    case '%': /* of the sign of the divisor */
+        result = b == -1 ? 0 : a % b;
+        result += result && (result < 0) != (b < 0) ? b : 0;
+        break;
+    case LS_TPL_POW:
+        result = 1;
+        for (int64_t i = 0; i < b && !over; i++)
+            over = __builtin_mul_overflow(result, a, &result) || !ls_tpl_charge(m, 1);
+        break;
+    }
+    return over ? ls_tpl_fail(m, "a number grows beyond 64 bits") : ls_tpl_int(result);
+}
+
+static ls_tpl_value real_arithmetic(ls_tpl_machine *m, int op, double a, double b)
+{
+    if ((op == '/' || op == LS_TPL_FLOORDIV || op == '%') && b == 0)
+        return ls_tpl_fail(m, "a number is divided by 0");
+    switch (op) {
+    case '+':
+        return ls_tpl_float(a + b);
+    case '-':
+        return ls_tpl_float(a - b);
+    case '*':
+        return ls_tpl_float(a * b);
+    case '/':
+        return ls_tpl_float(a / b);
+    case LS_TPL_FLOORDIV:
+        return ls_tpl_float(floor(a / b));
+    case '%': {
+        double rest = fmod(a, b);
+        return ls_tpl_float(rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest);
+    }
+    default:
+        return ls_tpl_float(pow(a, b));
+    }
+}
+
+static ls_tpl_value arithmetic(ls_tpl_machine *m, int op, ls_tpl_value a, ls_tpl_value b)
+{
+    char symbol[3] = {(char)op, '\0', '\0'};
+    bool numbers =
+        (is_whole(a) || a.kind == LS_TPL_FLOAT) && (is_whole(b) || b.kind == LS_TPL_FLOAT);
+
+    if (numbers && is_whole(a) && is_whole(b) && op != '/' && !(op == LS_TPL_POW && whole(b) < 0))
+        return whole_arithmetic(m, op, whole(a), whole(b));
+    if (numbers)
+        return real_arithmetic(m, op, real(a), real(b));
+    if (op == '+' && a.kind == LS_TPL_STR && b.kind == LS_TPL_STR)
+        return join(m, a, b);
+    if (op == '+' && a.kind == LS_TPL_LIST && b.kind == LS_TPL_LIST && a.tuple == b.tuple)
+        return join_lists(m, a, b);
+    if (op == '*' && is_whole(b) && (a.kind == LS_TPL_STR || a.kind == LS_TPL_LIST))
+        return repeat(m, a, whole(b));
+    if (op == '*' && is_whole(a) && (b.kind == LS_TPL_STR || b.kind == LS_TPL_LIST))
+        return repeat(m, b, whole(a));
+    if (a.kind == LS_TPL_UNDEFINED || b.kind == LS_TPL_UNDEFINED)
+        return ls_tpl_fail(m, "\"%.80s\" is undefined",
+                           a.kind == LS_TPL_UNDEFINED ? a.u.missing : b.u.missing);
+    if (op == LS_TPL_FLOORDIV || op == LS_TPL_POW)
+        symbol[0] = symbol[1] = op == LS_TPL_POW ? '*' : '/';
+    return ls_tpl_fail(m, "\"%s\" is not possible between %s and %s", symbol,
+                       ls_tpl_kind_name(a.kind), ls_tpl_kind_name(b.kind));
+}
+
+static bool holds(ls_tpl_machine *m, int op, ls_tpl_value a, ls_tpl_value b)
+{
+    switch (op) {
+    case LS_TPL_EQ:
+        return ls_tpl_equal(m, a, b, 0);
+    case LS_TPL_NE:
+        return !ls_tpl_equal(m, a, b, 0);
+    case LS_TPL_IN:
+        return ls_tpl_contains(m, b, a);
+    case LS_TPL_NOT_IN:
+        return !ls_tpl_contains(m, b, a);
+    default:
+        break;
+    }
+    int order = ls_tpl_order(m, a, b, 0);
+    /* NaN is neither below nor above nor equal. */
+    if ((a.kind == LS_TPL_FLOAT && isnan(a.u.f)) || (b.kind == LS_TPL_FLOAT && isnan(b.u.f)))
+        return false;
+    return op == '<'         ? order < 0
+           : op == '>'       ? order > 0
+           : op == LS_TPL_LE ? order <= 0
+                             : order >= 0;
+}
+
+static ls_tpl_value compare(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value left = eval(m, f, n->kids[0]);
+
+    for (int i = 1; i < n->n_kids && m->st == LS_OK; i++) {
+        ls_tpl_value right = eval(m, f, n->kids[i]);
+        if (m->st != LS_OK || !holds(m, n->ops[i - 1], left, right))
+            return ls_tpl_bool(false);
+        left = right;
+    }
+    return ls_tpl_bool(true);
+}
+
+/* --- calls ------------------------------------------------------------------------------------
+ */
+
+static ls_tpl_value *eval_all(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value *values = ls_tpl_alloc(m, (size_t)n->n_kids * sizeof *values);
+
+    for (int i = 0; values && i < n->n_kids && m->st == LS_OK; i++)
+        values[i] = eval(m, f, n->kids[i]);
+    return values;
+}
+
+bool ls_tpl_bind(ls_tpl_machine *m, const ls_tpl_row *row, const ls_tpl_value *args,
+                 const char *const *names, int n, ls_tpl_value *bound_out)
+{
+    for (int i = 0; i < LS_TPL_ARGS; i++)
+        bound_out[i] = absent;
+    for (int i = 0; i < n; i++) {
+        int place = names && names[i] ? -1 : i;
+        for (int k = 0; place < 0 && k < row->most; k++)
+            if (row->params[k] && strcmp(row->params[k], names[i]) == 0)
+                place = k;
+        if (place < 0)
+            ls_tpl_fail(m, "\"%s\" has no argument \"%.80s\"", row->name, names[i]);
+        else if (place >= row->most)
+            ls_tpl_fail(m, "\"%s\" has too many arguments", row->name);
+        else
+            bound_out[place] = args[i];
+        if (m->st != LS_OK)
+            return false;
+    }
+    for (int i = 0; i < row->least; i++)
+        if (bound_out[i].kind == LS_TPL_ABSENT)
+            ls_tpl_fail(m, "\"%s\" needs an argument \"%s\"", row->name, row->params[i]);
+    return m->st == LS_OK;
+}
+
+/* Run statements with their output caught. */
+static ls_tpl_value capture(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *body)
+{
+    ls_str *outer = m->out, text;
+
+    ls_str_init(&text);
+    m->out = &text;
+    m->captures++;
+    run(m, f, body);
+    m->captures--;
+    m->out = outer;
+    return ls_tpl_take(m, &text);
+}
+
+/* Arguments of a macro into its frame. */
+static void bind_macro(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *macro,
+                       const ls_tpl_value *args, const char *const *names, int n)
+{
+    for (int p = 0; p < macro->n_names && m->st == LS_OK; p++) {
+        ls_tpl_value value = absent;
+        for (int i = 0; i < n; i++)
+            if (names && names[i] ? strcmp(names[i], macro->names[p]) == 0 : i == p)
+                value = args[i];
+        if (value.kind == LS_TPL_ABSENT)
+            value = macro->kids[p] ? eval(m, f, macro->kids[p]) : ls_tpl_undefined(macro->names[p]);
+        assign(m, f, macro->names[p], value);
+    }
+    for (int i = 0; i < n && m->st == LS_OK; i++) {
+        bool known = names && names[i] ? strcmp(names[i], "caller") == 0 : i < macro->n_names;
+        for (int p = 0; names && names[i] && p < macro->n_names; p++)
+            known |= strcmp(names[i], macro->names[p]) == 0;
+        if (!known)
+            ls_tpl_fail(m, "macro \"%.80s\" takes %d arguments, none more or of another name",
+                        macro->name, macro->n_names);
+        if (names && names[i] && strcmp(names[i], "caller") == 0)
+            assign(m, f, "caller", args[i]);
+    }
+}
+
+static ls_tpl_value call_macro(ls_tpl_machine *m, const ls_tpl_callable *call,
+                               const ls_tpl_value *args, const char *const *names, int n)
+{
+    ls_tpl_frame *f = new_frame(m, call->home);
+    ls_tpl_value v = absent;
+
+    if (!f)
+        return absent;
+    if (++m->calls > LS_TPL_CALLS)
+        return ls_tpl_fail(m, "macros call each other more than %d deep", LS_TPL_CALLS);
+    bind_macro(m, f, call->macro, args, names, n);
+    if (m->st == LS_OK)
+        v = capture(m, f, call->macro->body);
+    m->calls--;
+    return v;
+}
+
+static ls_tpl_value call_value(ls_tpl_machine *m, ls_tpl_value target, const ls_tpl_value *args,
+                               const char *const *names, int n)
+{
+    ls_tpl_value bound[LS_TPL_ARGS];
+
+    if (m->st != LS_OK)
+        return absent;
+    if (target.kind == LS_TPL_UNDEFINED)
+        return ls_tpl_fail(m, "\"%.80s\" is undefined", target.u.missing);
+    if (target.kind != LS_TPL_CALLABLE)
+        return ls_tpl_fail(m, "%s cannot be called", ls_tpl_kind_name(target.kind));
+    const ls_tpl_callable *call = target.u.call;
+    if (call->macro)
+        return call_macro(m, call, args, names, n);
+    if (call->function)
+        return call->function->run(m, args, names, n);
+    if (!ls_tpl_bind(m, call->method, args, names, n, bound))
+        return absent;
+    return call->method->run(m, call->self, bound);
+}
+
+static ls_tpl_value eval_call(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value target = eval(m, f, n->a);
+    ls_tpl_value *args = m->st == LS_OK ? eval_all(m, f, n) : NULL;
+
+    m->line = n->line;
+    return args ? call_value(m, target, args, n->names, n->n_kids) : absent;
+}
+
+/* A filter or test over a value that is already there. */
+static ls_tpl_value apply(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n,
+                          ls_tpl_value self)
+{
+    ls_tpl_value bound[LS_TPL_ARGS];
+    ls_tpl_value *args = m->st == LS_OK ? eval_all(m, f, n) : NULL;
+
+    m->line = n->line;
+    if (!args || !ls_tpl_bind(m, n->row, args, n->names, n->n_kids, bound))
+        return absent;
+    return n->row->run(m, self, bound);
+}
+
+/* A chain of filters whose innermost has no operand: of a block's text. */
+static ls_tpl_value apply_chain(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n,
+                                ls_tpl_value text)
+{
+    if (!n || m->st != LS_OK)
+        return text;
+    if (sink(m))
+        text = apply_chain(m, f, n->a, text);
+    m->depth--;
+    return m->st == LS_OK ? apply(m, f, n, text) : text;
+}
+
+/* --- expressions ------------------------------------------------------------------------------
+ */
+
+static ls_tpl_value eval_items(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value *items = eval_all(m, f, n);
+    ls_tpl_value v;
+
+    if (n->type == LS_TPL_ITEMS) {
+        v = ls_tpl_list(items, items ? n->n_kids : 0);
+        v.tuple = n->constant.tuple;
+        return v;
+    }
+    v = ls_tpl_new_dict(m);
+    for (int i = 0; items && i + 1 < n->n_kids && m->st == LS_OK; i += 2)
+        ls_tpl_dict_put(m, v.u.dict, items[i], items[i + 1]);
+    return v;
+}
+
+static ls_tpl_value eval_slice(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value a = eval(m, f, n->a);
+    ls_tpl_value bounds[3] = {n->b ? eval(m, f, n->b) : absent, n->c ? eval(m, f, n->c) : absent,
+                              n->d ? eval(m, f, n->d) : absent};
+
+    return m->st == LS_OK ? ls_tpl_slice(m, a, bounds) : absent;
+}
+
+static ls_tpl_value eval_sign(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value a = eval(m, f, n->a);
+
+    if (m->st != LS_OK)
+        return absent;
+    if (a.kind == LS_TPL_FLOAT)
+        return n->type == LS_TPL_PLUS ? a : ls_tpl_float(-a.u.f);
+    if (!is_whole(a))
+        return ls_tpl_fail(m, "%s has no sign", ls_tpl_kind_name(a.kind));
+    return whole_arithmetic(m, n->type == LS_TPL_PLUS ? '+' : '-', 0, whole(a));
+}
+
+static ls_tpl_value eval_pair(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value a = eval(m, f, n->a), b = m->st == LS_OK ? eval(m, f, n->b) : absent;
+
+    m->line = n->line;
+    if (m->st != LS_OK)
+        return absent;
+    if (n->type == LS_TPL_ITEM)
+        return ls_tpl_item(m, a, b);
+    if (n->type == LS_TPL_ARITHMETIC)
+        return arithmetic(m, n->op, a, b);
+    a = ls_tpl_to_str(m, a);
+    b = ls_tpl_to_str(m, b);
+    return m->st == LS_OK ? join(m, a, b) : absent;
+}
+
+static ls_tpl_value eval_node(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value a;
+
+    switch (n->type) {
+    case LS_TPL_CONST:
+        return n->constant;
+    case LS_TPL_NAME:
+        return look_up(m, f, n->name);
+    case LS_TPL_ITEMS:
+    case LS_TPL_PAIRS:
+        return eval_items(m, f, n);
+    case LS_TPL_ATTR:
+        a = eval(m, f, n->a);
+        return m->st == LS_OK ? ls_tpl_attribute(m, a, n->name) : absent;
+    case LS_TPL_ITEM:
+    case LS_TPL_ARITHMETIC:
+    case LS_TPL_CONCAT:
+        return eval_pair(m, f, n);
+    case LS_TPL_SLICE:
+        return eval_slice(m, f, n);
+    case LS_TPL_CALL:
+        return eval_call(m, f, n);
+    case LS_TPL_FILTER:
+    case LS_TPL_TEST:
+        a = eval(m, f, n->a);
+        return m->st == LS_OK ? apply(m, f, n, a) : absent;
+    case LS_TPL_NOT:
+        return ls_tpl_bool(!ls_tpl_truth(eval(m, f, n->a)));
+    case LS_TPL_NEGATE:
+    case LS_TPL_PLUS:
+        return eval_sign(m, f, n);
+    case LS_TPL_COMPARE:
+        return compare(m, f, n);
+    case LS_TPL_AND:
+    case LS_TPL_OR:
+        a = eval(m, f, n->a);
+        return ls_tpl_truth(a) == (n->type == LS_TPL_OR) ? a : eval(m, f, n->b);
+    case LS_TPL_IF_ELSE:
+        if (ls_tpl_truth(eval(m, f, n->a)))
+            return eval(m, f, n->b);
+        return n->c ? eval(m, f, n->c) : ls_tpl_undefined("an if without else");
+    default:
+        LS_BUG_IF(true, "node %d is no expression", (int)n->type);
+    }
+    return absent;
+}
+
+static ls_tpl_value eval(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value v = absent;
+
+    m->line = n->line;
+    if (sink(m) && ls_tpl_charge(m, 1))
+        v = eval_node(m, f, n);
+    m->depth--;
+    return v;
+}
+
+/* --- statements -------------------------------------------------------------------------------
+ */
+
+static void unpack(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n, ls_tpl_value value)
+{
+    if (n->n_names == 1) {
+        assign(m, f, n->names[0], value);
+        return;
+    }
+    value = ls_tpl_iterate(m, value);
+    if (m->st == LS_OK && value.u.list.count != n->n_names)
+        ls_tpl_fail(m, "%lld values cannot be given to %d names", (long long)value.u.list.count,
+                    n->n_names);
+    for (int i = 0; i < n->n_names && m->st == LS_OK; i++)
+        assign(m, f, n->names[i], value.u.list.items[i]);
+}
+
+static void run_set(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n, ls_tpl_value value)
+{
+    if (m->st != LS_OK)
+        return;
+    if (!n->name) {
+        unpack(m, f, n, value);
+        return;
+    }
+    ls_tpl_value space = look_up(m, f, n->name);
+    if (space.kind != LS_TPL_SPACE)
+        ls_tpl_fail(m, "\"%.80s\" is not a namespace, so \"%.80s\" in it cannot be set", n->name,
+                    n->names[0]);
+    else
+        ls_tpl_dict_put(m, space.u.dict, ls_tpl_view(n->names[0], strlen(n->names[0])), value);
+}
+
+/* The items of a loop that pass its condition. */
+static ls_tpl_value pick(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n, ls_tpl_value all)
+{
+    ls_tpl_value *items = ls_tpl_alloc(m, (size_t)all.u.list.count * sizeof *items);
+    int64_t count = 0;
+
+    for (int64_t i = 0; items && i < all.u.list.count && m->st == LS_OK; i++) {
+        ls_tpl_frame *inner = new_frame(m, f);
+        if (!inner)
+            break;
+        unpack(m, inner, n, all.u.list.items[i]);
+        if (m->st == LS_OK && ls_tpl_truth(eval(m, inner, n->b)))
+            items[count++] = all.u.list.items[i];
+    }
+    return ls_tpl_list(items, count);
+}
+
+static void run_for(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value all = eval(m, f, n->a);
+
+    if (m->st == LS_OK)
+        all = ls_tpl_iterate(m, all);
+    if (m->st == LS_OK && n->b)
+        all = pick(m, f, n, all);
+    if (m->st != LS_OK)
+        return;
+    ls_tpl_loop *loop = ls_tpl_alloc(m, sizeof *loop);
+    if (!loop)
+        return;
+    *loop = (ls_tpl_loop){all.u.list.items, 0, all.u.list.count, m->loops++};
+    for (; loop->index < loop->count && m->st == LS_OK; loop->index++) {
+        ls_tpl_frame *inner = ls_tpl_charge(m, 1) ? new_frame(m, f) : NULL;
+        if (!inner)
+            break;
+        unpack(m, inner, n, loop->items[loop->index]);
+        assign(m, inner, "loop", (ls_tpl_value){.kind = LS_TPL_LOOP, .u.loop = loop});
+        run(m, inner, n->body);
+        ls_tpl_type jump = m->jump;
+        m->jump = LS_TPL_TEXT;
+        if (jump == LS_TPL_BREAK)
+            break;
+    }
+    m->loops--;
+    if (loop->count == 0)
+        run(m, f, n->orelse);
+}
+
+static ls_tpl_value make_macro(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_callable *call = ls_tpl_alloc(m, sizeof *call);
+
+    if (!call)
+        return absent;
+    call->macro = n;
+    call->home = f;
+    return (ls_tpl_value){.kind = LS_TPL_CALLABLE, .u.call = call};
+}
+
+/* The call of a call block, with its body as one more argument. */
+static ls_tpl_value call_with(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value target = eval(m, f, n->a->a);
+    int count = n->a->n_kids;
+    ls_tpl_value *args = ls_tpl_alloc(m, ((size_t)count + 1) * sizeof *args);
+    const char **names = ls_tpl_alloc(m, ((size_t)count + 1) * sizeof *names);
+
+    for (int i = 0; args && names && i < count && m->st == LS_OK; i++) {
+        args[i] = eval(m, f, n->a->kids[i]);
+        names[i] = n->a->names[i];
+    }
+    if (!args || !names || m->st != LS_OK)
+        return absent;
+    args[count] = make_macro(m, f, n);
+    names[count] = "caller";
+    return call_value(m, target, args, names, count + 1);
+}
+
+static void run_generation(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_template_spans *spans = m->args->spans;
+    size_t begin = m->out->len;
+    ls_tpl_frame *inner = new_frame(m, f);
+
+    if (!inner)
+        return;
+    run(m, inner, n->body);
+    if (!spans || m->captures || m->st != LS_OK || m->out->len == begin)
+        return;
+    if (spans->count == spans->cap) {
+        int cap = spans->cap ? 2 * spans->cap : 16;
+        ls_template_span *items = ls_mem_resize(spans->items, (size_t)cap * sizeof *items);
+        if (!items) {
+            m->st = LS_ENOMEM;
+            return;
+        }
+        spans->items = items;
+        spans->cap = cap;
+    }
+    spans->items[spans->count++] = (ls_template_span){begin, m->out->len};
+}
+
+static void run_with(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_frame *inner = new_frame(m, f);
+
+    for (int i = 0; inner && i < n->n_kids && m->st == LS_OK; i++)
+        assign(m, inner, n->names[i], eval(m, f, n->kids[i]));
+    if (inner)
+        run(m, inner, n->body);
+}
+
+/* The statements that catch their body's text. */
+static void run_captured(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_frame *inner = new_frame(m, f);
+    ls_tpl_value text = inner ? capture(m, inner, n->body) : absent;
+
+    text = apply_chain(m, f, n->a, text);
+    if (m->st != LS_OK)
+        return;
+    if (n->type == LS_TPL_SET_TO)
+        run_set(m, f, n, text);
+    else
+        ls_tpl_write(m, text, m->out);
+}
+
+static void run_one(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    ls_tpl_value v;
+
+    switch (n->type) {
+    case LS_TPL_TEXT:
+        ls_tpl_write(m, n->constant, m->out);
+        break;
+    case LS_TPL_PRINT:
+        v = eval(m, f, n->a);
+        ls_tpl_write(m, v, m->out);
+        break;
+    case LS_TPL_IF:
+        v = eval(m, f, n->a);
+        run(m, f, ls_tpl_truth(v) ? n->body : n->orelse);
+        break;
+    case LS_TPL_FOR:
+        run_for(m, f, n);
+        break;
+    case LS_TPL_SET:
+        v = eval(m, f, n->a);
+        run_set(m, f, n, v);
+        break;
+    case LS_TPL_SET_TO:
+    case LS_TPL_FILTERED:
+        run_captured(m, f, n);
+        break;
+    case LS_TPL_MACRO:
+        assign(m, f, n->name, make_macro(m, f, n));
+        break;
+    case LS_TPL_CALL_WITH:
+        v = call_with(m, f, n);
+        ls_tpl_write(m, v, m->out);
+        break;
+    case LS_TPL_WITH:
+        run_with(m, f, n);
+        break;
+    case LS_TPL_GENERATION:
+        run_generation(m, f, n);
+        break;
+    case LS_TPL_BREAK:
+    case LS_TPL_CONTINUE:
+        m->jump = n->type;
+        break;
+    default:
+        LS_BUG_IF(true, "node %d is no statement", (int)n->type);
+    }
+}
+
+static void run(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
+{
+    for (; n && m->st == LS_OK && m->jump == LS_TPL_TEXT; n = n->next) {
+        m->line = n->line;
+        if (!ls_tpl_charge(m, 1))
+            break;
+        if (sink(m))
+            run_one(m, f, n);
+        m->depth--;
+        if (m->out->failed && m->st == LS_OK)
+            m->st = LS_ENOMEM;
+    }
+}
+
+ls_status ls_template_render(const ls_template *tpl, const ls_template_args *args, ls_str *out)
+{
+    ls_tpl_machine m = {.tpl = tpl,
+                        .args = args,
+                        .steps_left = args->steps ? args->steps : LS_TEMPLATE_STEPS,
+                        .memory_left = LS_TEMPLATE_MEMORY,
+                        .line = 1,
+                        .jump = LS_TPL_TEXT,
+                        .out = out};
+
+    ls_arena_init(&m.arena);
+    if (args->spans)
+        args->spans->count = 0;
+    ls_tpl_frame *root = new_frame(&m, NULL);
+    ls_tpl_value context = root ? ls_tpl_from_json(&m, args->context, 0) : absent;
+    if (m.st == LS_OK && context.kind == LS_TPL_DICT) {
+        for (int64_t i = 0; i < context.u.dict->count && m.st == LS_OK; i++)
+            assign(&m, root, context.u.dict->keys[i].u.s.p, context.u.dict->values[i]);
+        run(&m, root, tpl->body);
+    }
+    if (m.st == LS_OK)
+        m.st = ls_str_status(out);
+    ls_arena_release(&m.arena);
+    return m.st;
+}
+
+void ls_template_spans_init(ls_template_spans *spans)
+{
+    *spans = (ls_template_spans){.items = NULL};
+}
+
+void ls_template_spans_release(ls_template_spans *spans)
+{
+    ls_mem_free(spans->items);
+    ls_template_spans_init(spans);
+}
