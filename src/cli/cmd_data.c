@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cli/cmd_chat.h"
 #include "cli/cmd_tokenizer.h"
 #include "cli/load.h"
 #include "config/runfile.h"
@@ -172,6 +173,10 @@ static ls_status run_build(const ls_args *args)
     for (int i = 0; i < args->n_rest; i++)
         if (strncmp(args->rest[i], "builtin:", 8) != 0)
             LS_TRY(st, ls_cmd_data_need_file(args->rest[i]), out);
+    if (ls_args_has(args, "template")) {
+        st = ls_cmd_chat_build(args);
+        goto out;
+    }
     if (policy && ls_utf8_parse_policy(policy, &build.utf8) != LS_OK) {
         st = ls_fail(LS_EUSAGE, "--utf8 must be strict, replace or bytes, not \"%s\"", policy);
         goto out;
@@ -228,13 +233,15 @@ static void inspect_json(const ls_shard *shard, const ls_str *text, bool sound, 
     ls_json_begin(&j, out);
     ls_json_open(&j, '{');
     ls_json_put_str(&j, "file", shard->path);
-    ls_json_put_int(&j, "version", LS_SHARD_VERSION);
+    ls_json_put_int(&j, "version", shard->version);
     ls_json_put_int(&j, "bytes", (int64_t)shard->map.len);
     ls_json_put_int(&j, "tokens", shard->tokens);
     ls_json_put_int(&j, "documents", shard->documents);
     ls_json_put_int(&j, "width", shard->width);
     ls_json_put_int(&j, "vocab", shard->vocab);
     ls_json_put_int(&j, "separator", shard->separator);
+    ls_json_put_int(&j, "targets", shard->marked);
+    ls_json_put_int(&j, "window", shard->window);
     ls_json_put_str(&j, "tokenizer", shard->tokenizer);
     ls_json_put_str(&j, "tokenizer_hash", tokenizer_hash);
     ls_json_put_str(&j, "source", shard->source);
@@ -251,11 +258,14 @@ static void inspect_text(const ls_shard *shard, const ls_str *text, bool sound, 
 {
     char hex[LS_HASH_HEX];
 
-    ls_str_printf(out, "%s: token shard, format %d\n", shard->path, LS_SHARD_VERSION);
+    ls_str_printf(out, "%s: token shard, format %d\n", shard->path, shard->version);
     ls_str_append(out, "  tokens     ");
     ls_cmd_data_put_count(out, shard->tokens);
     ls_str_printf(out, " of %d byte%s\n  documents  ", shard->width, shard->width > 1 ? "s" : "");
     ls_cmd_data_put_count(out, shard->documents);
+    if (shard->window)
+        ls_str_printf(out, "\n  chat       windows of %lld tokens, loss on %lld of all",
+                      (long long)shard->window, (long long)shard->marked);
     ls_hash_hex(shard->tokenizer_hash, hex);
     ls_str_printf(out, "\n  tokenizer  %s, %d ids (%s)\n", shard->tokenizer, (int)shard->vocab,
                   hex);
@@ -462,6 +472,9 @@ static const ls_flag build_flags[] = {
      "What to do with bytes that are not UTF-8: strict stops there, replace puts U+FFFD, bytes "
      "keeps "
      "them."},
+    {"template", 0, "NAME", false,
+     "The lines are conversations: write them out with this template (see `lineshaft data chat`)."},
+    {"context", 0, "N", false, "With --template: the run's model.context, in tokens."},
     LS_CMD_DATA_JSON_FLAG,
     LS_CMD_DATA_END_FLAGS};
 static const ls_command build = {
@@ -532,8 +545,9 @@ static const ls_command stories = {
     .flags = stories_flags,
     .run = run_stories};
 
-static const ls_command *const subs[] = {
-    &build, &inspect, &ls_cmd_tokenizer, &ls_cmd_encode, &ls_cmd_decode, &check, &stories, NULL};
+static const ls_command *const subs[] = {&build,         &inspect,       &ls_cmd_tokenizer,
+                                         &ls_cmd_encode, &ls_cmd_decode, &check,
+                                         &stories,       &ls_cmd_chat,   NULL};
 
 const ls_command ls_cmd_data = {
     .name = "data",

@@ -282,6 +282,15 @@ const ls_option ls_options[] = {
      .doc = "Field of a .jsonl line that holds the text.",
      .offset = AT(data.field),
      .fixed = true},
+    {.key = "data.template",
+     .type = LS_OPTION_STRING,
+     .preset = "none",
+     .doc =
+         "Chat data: lines of .jsonl are conversations (messages), written out by this template, "
+         "with loss only on what the assistant says. auto: the tokenizer's own template; chatml, "
+         "llama3 or qwen: a built-in one; or the path of a .jinja file. none: plain text.",
+     .offset = AT(data.chat_template),
+     .fixed = true},
     {.key = "data.validation",
      .type = LS_OPTION_FLOAT,
      .preset = "10%",

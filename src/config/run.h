@@ -108,6 +108,7 @@ typedef struct ls_run {
         ls_run_floats weights; /* mixture, one per entry of text or shards; empty: by size */
         const char *tokenizer; /* "bytes", or a folder with a tokenizer.json */
         const char *field;     /* field of a jsonl line that holds the text */
+        const char *chat_template; /* data.template: "none", "auto", a built-in one, or a file */
         ls_utf8_policy utf8;
         double validation; /* share of tokens at the end of each source kept for validation */
         bool isolate;      /* tokens attend only inside their document */

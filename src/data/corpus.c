@@ -8,6 +8,7 @@
 #include "data/corpus.h"
 
 #include <limits.h>
+#include "data/chat.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -19,7 +20,8 @@ typedef struct source_row {
     ls_shard *shards; /* owned */
     int64_t *first;   /* owned: number of each shard's first token */
     int n_shards;     /* opened */
-    int64_t tokens, train, documents;
+    int64_t tokens, train, documents, marked;
+    bool chat; /* its shards are marked and laid out for the run's windows */
 } source_row;
 
 struct ls_corpus {
@@ -27,7 +29,8 @@ struct ls_corpus {
     source_row *sources;     /* owned */
     int n_sources;
     double *weights; /* owned; NULL: by size */
-    bool shuffle;
+    bool shuffle, isolate;
+    int64_t T; /* windows of chat data */
     int built;
 };
 
@@ -67,6 +70,29 @@ out:
     return st;
 }
 
+/* Chat data fits one length of windows, and does not mix with plain text in one source. */
+static ls_status check_layout(source_row *row, const ls_corpus *corpus, const ls_shard *shard)
+{
+    bool chat = shard->version == LS_SHARD_MARKED;
+    ls_status st = LS_OK;
+
+    if (row->n_shards == 1)
+        row->chat = chat;
+    if (chat != row->chat) {
+        st = ls_fail(LS_EDATA, "\"%s\" joins chat data and plain text", row->name);
+        ls_err_hint("Give them as two entries of data.shards.");
+    } else if (chat && shard->window != corpus->T) {
+        st = ls_fail(LS_EDATA,
+                     "\"%s\" is laid out for a context of %lld tokens, model.context is %lld",
+                     shard->path, (long long)shard->window, (long long)corpus->T);
+        ls_err_hint(
+            "Build it again with \"lineshaft data build --template ... --context %lld\", or "
+            "name the .jsonl file under data.text.",
+            (long long)corpus->T);
+    }
+    return st;
+}
+
 static ls_status add_shard(source_row *row, const ls_corpus *corpus, const char *path)
 {
     ls_status st = LS_OK;
@@ -76,6 +102,8 @@ static ls_status add_shard(source_row *row, const ls_corpus *corpus, const char 
     row->first[row->n_shards++] = row->tokens;
     row->tokens += shard->tokens;
     row->documents += shard->documents;
+    row->marked += shard->marked;
+    LS_TRY(st, check_layout(row, corpus, shard), out);
     LS_TRY(st, ls_shard_check_tokenizer(shard, corpus->tok), out);
     if (shard->tokens * shard->width <= verify_up_to)
         LS_TRY(st, ls_shard_verify(shard), out);
@@ -107,7 +135,7 @@ out:
 
 /* The key of a cached shard: everything that decides its content. */
 static ls_status cache_key(const ls_corpus *corpus, const ls_corpus_build_args *args,
-                           ls_hash *key_out)
+                           const char *settings, ls_hash *key_out)
 {
     ls_status st = LS_OK;
     char hex[LS_HASH_HEX];
@@ -117,6 +145,7 @@ static ls_status cache_key(const ls_corpus *corpus, const ls_corpus_build_args *
     ls_hash_hex(ls_tokenizer_hash(corpus->tok), hex);
     ls_str_printf(&text, "shard %d tokenizer %s field %s utf8 %d\n", LS_SHARD_VERSION, hex,
                   args->field ? args->field : "text", (int)args->utf8);
+    ls_str_append(&text, settings);
     for (int i = 0; i < args->n_files; i++)
         LS_TRY(st, ls_source_identify(args->files[i], &text), out);
     LS_TRY(st, ls_str_status(&text), out);
@@ -137,6 +166,63 @@ static bool is_cached(const char *path, ls_hash key)
                 (shard.tokens * shard.width > verify_up_to || ls_shard_verify(&shard) == LS_OK);
     ls_shard_close(&shard);
     return good;
+}
+
+/* The shard of a source of text, built when the cache has none. */
+static ls_status make_text(ls_corpus *corpus, ls_corpus_build_args *args, const char *cache_dir)
+{
+    ls_status st = LS_OK;
+
+    LS_TRY(st, cache_key(corpus, args, "", &args->key), out);
+    if (is_cached(args->out, args->key))
+        goto out;
+    ls_err_clear(); /* a cache that cannot be used is no failure */
+    LS_TRY(st, ls_file_make_dirs(cache_dir), out);
+    ls_err_doing("encoding \"%s\"", args->name);
+    st = ls_corpus_build(args);
+    ls_err_done();
+    if (st != LS_OK)
+        goto out;
+    corpus->built++;
+    ls_log(LS_LOG_INFO, "encoded \"%s\" into \"%s\"", args->name, args->out);
+out:
+    return st;
+}
+
+/* The same for conversations. */
+static ls_status make_chat(ls_corpus *corpus, const ls_corpus_build_args *args, const ls_run *run,
+                           const char *cache_dir)
+{
+    ls_status st = LS_OK;
+    ls_chat *chat = NULL;
+    ls_str settings;
+    char hex[LS_HASH_HEX];
+    ls_chat_build_args build = {.out = args->out,
+                                .files = args->files,
+                                .n_files = args->n_files,
+                                .name = args->name,
+                                .utf8 = args->utf8,
+                                .window = corpus->T};
+
+    ls_str_init(&settings);
+    LS_TRY(st, ls_chat_open(&chat, run->data.chat_template, corpus->tok), out);
+    ls_hash_hex(ls_chat_hash(chat), hex);
+    ls_str_printf(&settings, "chat template %s window %lld\n", hex, (long long)corpus->T);
+    LS_TRY(st, ls_str_status(&settings), out);
+    LS_TRY(st, cache_key(corpus, args, settings.p, &build.key), out);
+    if (is_cached(args->out, build.key))
+        goto out;
+    ls_err_clear();
+    LS_TRY(st, ls_file_make_dirs(cache_dir), out);
+    ls_err_doing("encoding the conversations of \"%s\"", args->name);
+    st = ls_chat_build(chat, &build, NULL);
+    ls_err_done();
+    if (st == LS_OK)
+        corpus->built++;
+out:
+    ls_chat_close(chat);
+    ls_str_release(&settings);
+    return st;
 }
 
 static ls_status open_text(ls_corpus *corpus, source_row *row, const ls_run *run, int number,
@@ -160,18 +246,10 @@ static ls_status open_text(ls_corpus *corpus, source_row *row, const ls_run *run
                                  .field = run->data.field,
                                  .utf8 = run->data.utf8,
                                  .tok = corpus->tok};
-    LS_TRY(st, cache_key(corpus, &args, &args.key), out);
-    if (!is_cached(path, args.key)) {
-        ls_err_clear(); /* a cache that cannot be used is no failure */
-        LS_TRY(st, ls_file_make_dirs(cache_dir), out);
-        ls_err_doing("encoding \"%s\"", entry);
-        st = ls_corpus_build(&args);
-        ls_err_done();
-        if (st != LS_OK)
-            goto out;
-        corpus->built++;
-        ls_log(LS_LOG_INFO, "encoded \"%s\" into \"%s\"", entry, path);
-    }
+    LS_TRY(st,
+           ls_chat_is_meant(run->data.chat_template) ? make_chat(corpus, &args, run, cache_dir)
+                                                     : make_text(corpus, &args, cache_dir),
+           out);
     st = add_shard(row, corpus, path);
 out:
     list_release(&files);
@@ -184,9 +262,18 @@ static ls_status split_source(source_row *row, double validation, int64_t T)
     int64_t held_back = (int64_t)((double)row->tokens * validation);
     ls_status st;
 
+    if (row->chat && held_back > 0) /* whole windows, one at least */
+        held_back = ls_max_i64(T, held_back / T * T);
     row->train = row->tokens - held_back;
-    if (row->train > T)
+    if (row->train > T || (row->chat && row->train == T))
         return LS_OK;
+    if (row->chat) {
+        st = ls_fail(LS_EDATA, "\"%s\" fills %lld windows of %lld tokens, of which %lld are left",
+                     row->name, (long long)(row->tokens / T), (long long)T,
+                     (long long)(row->train / T));
+        ls_err_hint("Use more conversations, or set data.validation to 0.");
+        return st;
+    }
     if (row->tokens == 0)
         return ls_fail(LS_EDATA, "\"%s\" holds no text", row->name);
     if (held_back == 0)
@@ -282,6 +369,8 @@ ls_status ls_corpus_open(ls_corpus **out, const ls_run *run, const ls_tokenizer 
         return LS_ENOMEM;
     corpus->tok = tok;
     corpus->shuffle = run->data.shuffle;
+    corpus->isolate = run->data.isolate;
+    corpus->T = T;
     int n = run->data.text.count + run->data.shards.count;
     corpus->sources = ls_mem_array((size_t)n, sizeof *corpus->sources);
     if (!corpus->sources) {
@@ -296,6 +385,7 @@ ls_status ls_corpus_open(ls_corpus **out, const ls_run *run, const ls_tokenizer 
                                     : open_shards(corpus, row, run->data.shards.items[i]),
                out);
         LS_TRY(st, split_source(row, run->data.validation, T), out);
+        corpus->isolate |= row->chat;
     }
     LS_TRY(st, check_validation(corpus, run->data.validation, T), out);
     LS_TRY(st, try_order(corpus, T), out);
@@ -358,6 +448,8 @@ ls_hash ls_corpus_hash(const ls_corpus *corpus)
             const ls_shard *shard = &corpus->sources[i].shards[k];
             ls_hash_add(&stream, &shard->tokens_hash, sizeof shard->tokens_hash);
             ls_hash_add(&stream, &shard->starts_hash, sizeof shard->starts_hash);
+            if (shard->mark_bytes)
+                ls_hash_add(&stream, &shard->marks_hash, sizeof shard->marks_hash);
         }
     return ls_hash_end(&stream);
 }
@@ -372,6 +464,16 @@ int64_t ls_corpus_mapped_bytes(const ls_corpus *corpus)
     return sum;
 }
 
+int64_t ls_corpus_marked_tokens(const ls_corpus *corpus, int source)
+{
+    return corpus->sources[source].marked;
+}
+
+bool ls_corpus_isolates(const ls_corpus *corpus)
+{
+    return corpus->isolate;
+}
+
 int ls_corpus_built(const ls_corpus *corpus)
 {
     return corpus->built;
@@ -380,14 +482,19 @@ int ls_corpus_built(const ls_corpus *corpus)
 ls_status ls_corpus_order(const ls_corpus *corpus, uint64_t seed, int64_t T, ls_order *order_out)
 {
     int64_t tokens[LS_ORDER_SOURCES];
+    bool aligned[LS_ORDER_SOURCES];
 
-    for (int i = 0; i < corpus->n_sources; i++)
+    for (int i = 0; i < corpus->n_sources; i++) {
         tokens[i] = corpus->sources[i].train;
+        aligned[i] = corpus->sources[i].chat;
+        LS_BUG_IF(aligned[i] && T != corpus->T, "chat data in windows of %lld", (long long)T);
+    }
     return ls_order_init(order_out, &(ls_order_args){.seed = seed,
                                                      .T = T,
                                                      .shuffle = corpus->shuffle,
                                                      .n_sources = corpus->n_sources,
                                                      .tokens = tokens,
+                                                     .aligned = aligned,
                                                      .weights = corpus->weights});
 }
 
@@ -447,10 +554,68 @@ void ls_corpus_starts(const ls_corpus *corpus, int source, int64_t first, int64_
     }
 }
 
+/* Whether a document begins at a token. */
+static bool begins_at(const source_row *row, int64_t token)
+{
+    int i = shard_of(row, token);
+    int64_t at = token - row->first[i];
+
+    return at == ls_shard_start(&row->shards[i], ls_shard_document_at(&row->shards[i], at));
+}
+
+/* No loss where a token is not marked as a target. */
+static void drop_unmarked(const source_row *row, int64_t first, int64_t n, int32_t *targets)
+{
+    for (int64_t t = 0; t < n;) {
+        int i = shard_of(row, first + t);
+        int64_t at = first + t - row->first[i], end = ls_min_i64(n, t + row->shards[i].tokens - at);
+        for (; t < end; t++, at++)
+            if (!ls_shard_is_target(&row->shards[i], at))
+                targets[t] = -1;
+    }
+}
+
+ls_status ls_corpus_window(const ls_corpus *corpus, int source, int64_t first, int64_t T,
+                           int32_t *tokens_out, int32_t *targets_out, int32_t *start_out)
+{
+    const source_row *row = &corpus->sources[source];
+    /* Windows of chat data end with their last token: nothing needs to follow it. */
+    int64_t targets = ls_min_i64(T, row->tokens - first - 1);
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_corpus_read(corpus, source, first, T, tokens_out), out);
+    LS_TRY(st, ls_corpus_read(corpus, source, first + 1, targets, targets_out), out);
+    for (int64_t t = targets; t < T; t++)
+        targets_out[t] = -1;
+    if (row->chat)
+        drop_unmarked(row, first + 1, targets, targets_out);
+    if (!start_out)
+        goto out;
+    /* What follows each token, first: a document that begins there is not this one's. */
+    ls_corpus_starts(corpus, source, first + 1, targets, start_out);
+    for (int64_t t = 0; t < targets; t++)
+        if (start_out[t] == t && begins_at(row, first + 1 + t))
+            targets_out[t] = -1;
+    ls_corpus_starts(corpus, source, first, T, start_out);
+out:
+    return st;
+}
+
+int64_t ls_corpus_counted(const int32_t *targets, int64_t n)
+{
+    int64_t counted = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        counted += targets[i] >= 0;
+    return counted;
+}
+
 static int64_t windows_of(const source_row *row, int64_t T)
 {
     int64_t held_back = row->tokens - row->train;
 
+    if (row->chat)
+        return held_back / T;
     return held_back > T ? (held_back - 1) / T : 0;
 }
 
@@ -479,22 +644,10 @@ static int find_validation(const ls_corpus *corpus, int64_t index, int64_t T, in
 }
 
 ls_status ls_corpus_validation(const ls_corpus *corpus, int64_t index, int64_t T,
-                               int32_t *tokens_out, int32_t *targets_out)
-{
-    int64_t first = 0;
-    int source = find_validation(corpus, index, T, &first);
-    ls_status st = ls_corpus_read(corpus, source, first, T, tokens_out);
-
-    if (st == LS_OK)
-        st = ls_corpus_read(corpus, source, first + 1, T, targets_out);
-    return st;
-}
-
-void ls_corpus_validation_starts(const ls_corpus *corpus, int64_t index, int64_t T,
-                                 int32_t *start_out)
+                               int32_t *tokens_out, int32_t *targets_out, int32_t *start_out)
 {
     int64_t first = 0;
     int source = find_validation(corpus, index, T, &first);
 
-    ls_corpus_starts(corpus, source, first, T, start_out);
+    return ls_corpus_window(corpus, source, first, T, tokens_out, targets_out, start_out);
 }

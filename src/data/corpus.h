@@ -3,8 +3,9 @@
  * Each entry of data.text or data.shards is one source; an entry that is a pattern joins all its
  * files, in the order of their names. Text is encoded once into a shard in cache_dir and that shard
  * is used again as long as files, tokenizer and settings stay the same. The last data.validation of
- * a source's tokens are for validation, the rest for training; no window lies in both. Read-only
- * after opening, so threads may share it. */
+ * a source's tokens are for validation, the rest for training; no window lies in both. Chat data
+ * (data.template, or marked shards) is cut into whole windows and has targets only where its marks
+ * say so. Read-only after opening, so threads may share it. */
 #pragma once
 #include "config/run.h"
 #include "data/order.h"
@@ -29,6 +30,10 @@ const char *ls_corpus_source_name(const ls_corpus *corpus, int source); /* as th
 int64_t ls_corpus_train_tokens(const ls_corpus *corpus, int source);
 int64_t ls_corpus_validation_tokens(const ls_corpus *corpus, int source);
 int64_t ls_corpus_documents(const ls_corpus *corpus, int source);
+/* Tokens that are targets, of all tokens of a source; fewer only for chat data. */
+int64_t ls_corpus_marked_tokens(const ls_corpus *corpus, int source);
+/* Whether documents must not see each other: data.isolate, or any source is chat data. */
+bool ls_corpus_isolates(const ls_corpus *corpus);
 /* Of all tokens and document starts, as the shards' headers give them: another hash, other data. */
 ls_hash ls_corpus_hash(const ls_corpus *corpus);
 /* Bytes of the mapped shards: what reading all of them makes resident. */
@@ -48,14 +53,20 @@ ls_status ls_corpus_read(const ls_corpus *corpus, int source, int64_t first, int
 void ls_corpus_starts(const ls_corpus *corpus, int source, int64_t first, int64_t n,
                       int32_t *start_out);
 
+/* The window of T tokens from token first on, and the target after each: -1 where a token is not
+ * marked as a target and, when start_out is given (as ls_corpus_starts() fills it), where the next
+ * token belongs to another document. */
+ls_status ls_corpus_window(const ls_corpus *corpus, int source, int64_t first, int64_t T,
+                           int32_t *tokens_out, int32_t *targets_out, int32_t *start_out);
+/* Targets that are not -1, of n. */
+int64_t ls_corpus_counted(const int32_t *targets, int64_t n);
+
 /* Validation windows of T tokens, over all sources: fixed, side by side, in order. To use only some
  * of them, take the numbers that ls_order_spread() gives. 0 when data.validation is 0. */
 int64_t ls_corpus_validation_windows(const ls_corpus *corpus, int64_t T);
+/* start_out may be NULL; see ls_corpus_window(). */
 ls_status ls_corpus_validation(const ls_corpus *corpus, int64_t index, int64_t T,
-                               int32_t *tokens_out, int32_t *targets_out);
-/* Document starts of the same window, as ls_corpus_starts() gives them. */
-void ls_corpus_validation_starts(const ls_corpus *corpus, int64_t index, int64_t T,
-                                 int32_t *start_out);
+                               int32_t *tokens_out, int32_t *targets_out, int32_t *start_out);
 
 /* --- building one shard out of files -----------------------------------------------------------
  */

@@ -25,9 +25,8 @@ typedef struct slot {
 struct ls_loader {
     ls_loader_args args;
     ls_order order;
-    void *block;     /* owned: all batches */
-    slot *slots;     /* owned */
-    int32_t *window; /* owned: T + 1 tokens */
+    void *block; /* owned: all batches */
+    slot *slots; /* owned */
 
     pthread_t thread;
     bool started;
@@ -56,8 +55,9 @@ static int64_t plane_bytes(const ls_loader_args *args)
 
 int64_t ls_loader_bytes(const ls_loader_args *args)
 {
-    return plane_bytes(args) * (args->isolate ? 3 : 2) * depth_of(args) + ALIGN +
-           (args->T + 1) * (int64_t)sizeof(int32_t);
+    bool isolate = args->isolate || ls_corpus_isolates(args->corpus);
+
+    return plane_bytes(args) * (isolate ? 3 : 2) * depth_of(args) + ALIGN;
 }
 
 static ls_status fill_batch(ls_loader *loader, int64_t step)
@@ -65,16 +65,15 @@ static ls_status fill_batch(ls_loader *loader, int64_t step)
     const ls_loader_args *a = &loader->args;
     slot *s = &loader->slots[step % depth_of(a)];
 
+    s->batch.counted = 0;
     for (int64_t b = 0; b < a->sequences; b++) {
         ls_sample sample = ls_order_at(&loader->order, step * a->sequences + b);
         ls_status st =
-            ls_corpus_read(a->corpus, sample.source, sample.first, a->T + 1, loader->window);
+            ls_corpus_window(a->corpus, sample.source, sample.first, a->T, s->tokens + b * a->T,
+                             s->targets + b * a->T, a->isolate ? s->start + b * a->T : NULL);
         if (st != LS_OK)
             return st;
-        memcpy(s->tokens + b * a->T, loader->window, (size_t)a->T * sizeof(int32_t));
-        memcpy(s->targets + b * a->T, loader->window + 1, (size_t)a->T * sizeof(int32_t));
-        if (a->isolate)
-            ls_corpus_starts(a->corpus, sample.source, sample.first, a->T, s->start + b * a->T);
+        s->batch.counted += ls_corpus_counted(s->targets + b * a->T, a->T);
     }
     s->batch.step = step;
     return LS_OK;
@@ -111,9 +110,8 @@ static ls_status make_ring(ls_loader *l)
     int depth = depth_of(a);
 
     l->slots = ls_mem_array((size_t)depth, sizeof *l->slots);
-    l->window = ls_mem_array((size_t)a->T + 1, sizeof *l->window);
     l->block = ls_mem_alloc((size_t)(plane * (a->isolate ? 3 : 2) * depth + ALIGN));
-    if (!l->slots || !l->window || !l->block)
+    if (!l->slots || !l->block)
         return LS_ENOMEM;
     char *base = (char *)(((uintptr_t)l->block + ALIGN - 1) / ALIGN * ALIGN);
     for (int i = 0; i < depth; i++) {
@@ -125,7 +123,11 @@ static ls_status make_ring(ls_loader *l)
             s->start = (int32_t *)(void *)(base + at);
             at += plane;
         }
-        s->batch = (ls_batch){0, a->sequences, a->T, s->tokens, s->targets, s->start};
+        s->batch = (ls_batch){.B = a->sequences,
+                              .T = a->T,
+                              .tokens = s->tokens,
+                              .targets = s->targets,
+                              .start = s->start};
     }
     return LS_OK;
 }
@@ -167,6 +169,7 @@ ls_status ls_loader_open(ls_loader **out, const ls_loader_args *args)
     if (!l)
         return LS_ENOMEM;
     l->args = *args;
+    l->args.isolate = args->isolate || ls_corpus_isolates(args->corpus);
     l->filled = l->taken = args->first_step;
     LS_TRY(st, ls_corpus_order(args->corpus, args->seed, args->T, &l->order), out);
     LS_TRY(st, make_ring(l), out);
@@ -195,7 +198,6 @@ void ls_loader_close(ls_loader *loader)
         pthread_mutex_destroy(&loader->lock);
     ls_mem_free(loader->block);
     ls_mem_free(loader->slots);
-    ls_mem_free(loader->window);
     ls_mem_free(loader);
 }
 

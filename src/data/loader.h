@@ -16,7 +16,7 @@ typedef struct ls_loader_args {
     int64_t T;          /* tokens of a sequence */
     int64_t sequences;  /* of one step */
     int64_t first_step; /* the step whose batch comes first */
-    bool isolate;       /* fill in ls_batch.start */
+    bool isolate;       /* fill in ls_batch.start; so it is for chat data in any case */
     int depth;          /* buffers in the ring, at least 2; 0: 2 */
 } ls_loader_args;
 
@@ -24,7 +24,8 @@ typedef struct ls_batch {
     int64_t step;
     int64_t B, T;
     const int32_t *tokens;  /* [B, T] */
-    const int32_t *targets; /* [B, T]: the token after each */
+    const int32_t *targets; /* [B, T]: the token after each, or -1: no loss there */
+    int64_t counted;        /* targets that are not -1 */
     const int32_t *start; /* [B, T]: first position of the token's document; NULL unless isolate */
 } ls_batch;
 

@@ -116,14 +116,17 @@ int64_t ls_order_spread(int64_t total, int64_t used, int64_t i)
 }
 
 /* How many windows fit so that every shift leaves room for all of them. */
-static ls_status cut_source(ls_order_source *s, int number, int64_t tokens, int64_t T, bool shuffle)
+static ls_status cut_source(ls_order_source *s, int number, const ls_order_args *args)
 {
-    int64_t fit = (tokens - 1) / T;
+    int64_t tokens = args->tokens[number], T = args->T;
+    bool aligned = args->aligned && args->aligned[number], shuffle = args->shuffle && !aligned;
+    int64_t least = aligned ? T : T + 1, fit = (tokens - !aligned) / T;
 
-    if (tokens < T + 1)
-        return ls_fail(LS_EDATA, "source %d has %lld training tokens, a window needs %lld", number,
-                       (long long)tokens, (long long)T + 1);
+    if (tokens < least)
+        return ls_fail(LS_EDATA, "source %d has %lld training tokens, a window needs %lld",
+                       number + 1, (long long)tokens, (long long)least);
     s->tokens = tokens;
+    s->aligned = aligned;
     s->windows = shuffle && fit > 1 ? fit - 1 : fit;
     s->shifts = shuffle ? ls_min_i64(T, tokens - s->windows * T) : 1;
     return LS_OK;
@@ -205,8 +208,7 @@ ls_status ls_order_init(ls_order *order, const ls_order_args *args)
                         .weighted = args->weights != NULL,
                         .n_sources = args->n_sources};
     for (int i = 0; i < args->n_sources; i++) {
-        ls_status st =
-            cut_source(&order->sources[i], i + 1, args->tokens[i], args->T, args->shuffle);
+        ls_status st = cut_source(&order->sources[i], i, args);
         if (st != LS_OK)
             return st;
         order->windows += order->sources[i].windows;

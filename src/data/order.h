@@ -6,7 +6,8 @@
  * one integer, any step can be sought, and the order does not depend on ranks or threads.
  *
  * Within each epoch of a source every one of its windows occurs exactly once. Epochs start at a
- * shift of 0 .. T-1 tokens that differs between them, so that windows are cut at other places. */
+ * shift of 0 .. T-1 tokens that differs between them, so that windows are cut at other places.
+ * Aligned sources (chat data) are not shifted: their windows begin at multiples of T. */
 #pragma once
 #include "base/err.h"
 #include "base/rng.h"
@@ -22,6 +23,7 @@ typedef struct ls_order_source {
     int64_t tokens;  /* of the training part */
     int64_t windows; /* of one epoch; the same in each */
     int64_t shifts;  /* an epoch's shift is below this; 1 means always 0 */
+    bool aligned;    /* cut into windows by its maker: no shift, no token behind the last one */
     int64_t first;   /* windows of the sources before this one, or quotas of them with weights */
     int64_t quota;   /* positions in each block of LS_ORDER_BLOCK; 0 without weights */
 } ls_order_source;
@@ -45,6 +47,7 @@ typedef struct ls_order_args {
     int n_sources;
     const int64_t *tokens; /* training tokens of each source */
     const double *weights; /* one per source, any scale, all above 0; NULL: by size */
+    const bool *aligned;   /* see ls_order_source; NULL: none is */
 } ls_order_args;
 
 typedef struct ls_sample {
@@ -55,7 +58,7 @@ typedef struct ls_sample {
 } ls_sample;
 
 /* LS_EUSAGE: too many sources, or a weight too small to be kept. LS_EDATA: a source with fewer than
- * T + 1 tokens; the message counts from 1. */
+ * T + 1 tokens (aligned: T); the message counts from 1. */
 ls_status ls_order_init(ls_order *order, const ls_order_args *args);
 
 /* The sample at position >= 0. */

@@ -83,7 +83,7 @@ static void mark(walk *w, int64_t position, ls_sample s)
               (long long)s.window, (long long)s.epoch, s.source + 1);
         return;
     }
-    if (s.first < 0 || s.first + order->T + 1 > from->tokens ||
+    if (s.first < 0 || s.first + order->T + !from->aligned > from->tokens ||
         s.first != ls_order_shift(order, s.source, s.epoch) + s.window * order->T)
         fault(w->proof, "position %lld begins at token %lld, outside its window", at,
               (long long)s.first);
@@ -145,6 +145,7 @@ static ls_status make_again(const ls_order *order, ls_order **again_out)
 {
     int64_t tokens[LS_ORDER_SOURCES];
     double weights[LS_ORDER_SOURCES];
+    bool aligned[LS_ORDER_SOURCES];
     ls_order *again = ls_mem_alloc(sizeof *again);
 
     if (!again)
@@ -152,6 +153,7 @@ static ls_status make_again(const ls_order *order, ls_order **again_out)
     for (int i = 0; i < order->n_sources; i++) {
         tokens[i] = order->sources[i].tokens;
         weights[i] = (double)order->sources[i].quota;
+        aligned[i] = order->sources[i].aligned;
     }
     ls_status st =
         ls_order_init(again, &(ls_order_args){.seed = order->seed,
@@ -159,6 +161,7 @@ static ls_status make_again(const ls_order *order, ls_order **again_out)
                                               .shuffle = order->shuffle,
                                               .n_sources = order->n_sources,
                                               .tokens = tokens,
+                                              .aligned = aligned,
                                               .weights = order->weighted ? weights : NULL});
     if (st != LS_OK)
         ls_mem_free(again);

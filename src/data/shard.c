@@ -35,9 +35,9 @@ static ls_status check_identity(const ls_shard *shard, const ls_shard_header *h,
     }
     if (len < LS_SHARD_HEADER)
         return refuse_rebuild(shard, "is cut off inside its header");
-    if (h->version != LS_SHARD_VERSION) {
-        snprintf(text, sizeof text, "has shard format %u, this program reads format %d",
-                 (unsigned)h->version, LS_SHARD_VERSION);
+    if (h->version != LS_SHARD_VERSION && h->version != LS_SHARD_MARKED) {
+        snprintf(text, sizeof text, "has shard format %u, this program reads formats %d and %d",
+                 (unsigned)h->version, LS_SHARD_VERSION, LS_SHARD_MARKED);
         return refuse_rebuild(shard, text);
     }
     if (ls_hash_crc32c(0, h, offsetof(ls_shard_header, crc)) != h->crc)
@@ -68,6 +68,12 @@ static ls_status check_lengths(const ls_shard *shard, const ls_shard_header *h, 
     if (h->starts_at != ls_shard_starts_at(h->tokens, h->width))
         return refuse_rebuild(shard, "is damaged: its document index is not where it must be");
     end = h->starts_at + start_bytes;
+    if (h->version == LS_SHARD_MARKED) {
+        if (h->marks_at != end || h->window < 1 || h->window > INT32_MAX ||
+            h->tokens % h->window != 0 || h->marked > h->tokens)
+            return refuse_rebuild(shard, "is damaged: its marks or windows are impossible");
+        end += ls_shard_mark_bytes(h->tokens);
+    }
     if (end != len) {
         snprintf(text, sizeof text, "is %s: it has %zu bytes, its header says %llu",
                  len < end ? "cut off" : "damaged", len, (unsigned long long)end);
@@ -86,6 +92,12 @@ static ls_status check_names(const ls_shard *shard, const ls_shard_header *h)
 
 static void take_header(ls_shard *shard, const ls_shard_header *h)
 {
+    bool marked = h->version == LS_SHARD_MARKED;
+
+    shard->version = (int)h->version;
+    shard->window = marked ? (int64_t)h->window : 0;
+    shard->marked = (int64_t)(marked ? h->marked : h->tokens);
+    shard->marks_hash = h->marks_hash;
     shard->width = (int)h->width;
     shard->vocab = (int32_t)h->vocab;
     shard->separator = h->separator;
@@ -112,6 +124,7 @@ static ls_status parse(ls_shard *shard, const unsigned char *bytes, size_t len)
     take_header(shard, &h);
     shard->token_bytes = bytes + h.tokens_at;
     shard->start_bytes = bytes + h.starts_at;
+    shard->mark_bytes = h.version == LS_SHARD_MARKED ? bytes + h.marks_at : NULL;
 out:
     return st;
 }
@@ -239,6 +252,33 @@ static ls_status verify_starts(const ls_shard *shard)
     return LS_OK;
 }
 
+/* The bits that are set, none of them behind the last token, and documents inside windows. */
+static ls_status verify_marks(const ls_shard *shard)
+{
+    int64_t bytes = (int64_t)ls_shard_mark_bytes((uint64_t)shard->tokens), set = 0;
+
+    if (!shard->mark_bytes)
+        return LS_OK;
+    if (!ls_hash_equal(ls_hash_bytes(shard->mark_bytes, (size_t)bytes), shard->marks_hash))
+        return refuse_rebuild(shard, "is damaged: the checksum of its marks does not match");
+    for (int64_t i = 0; i < bytes; i++)
+        set += __builtin_popcount(shard->mark_bytes[i]);
+    if (set != shard->marked ||
+        (shard->tokens % 8 && shard->mark_bytes[bytes - 1] >> (shard->tokens % 8)))
+        return refuse_rebuild(shard, "is damaged: its marks do not match its tokens");
+    for (int64_t i = 0; i < shard->documents; i++) {
+        int64_t first = ls_shard_start(shard, i);
+        int64_t end = i + 1 < shard->documents ? ls_shard_start(shard, i + 1) : shard->tokens;
+        if (first / shard->window != (end - 1) / shard->window) {
+            char text[120];
+            snprintf(text, sizeof text, "is damaged: document %lld lies in two windows",
+                     (long long)i);
+            return refuse_rebuild(shard, text);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status verify_ids(const ls_shard *shard)
 {
     int32_t ids[1024];
@@ -267,6 +307,7 @@ ls_status ls_shard_verify(const ls_shard *shard)
     if (!ls_hash_equal(starts, shard->starts_hash))
         return refuse_rebuild(shard, "is damaged: the checksum of its documents does not match");
     LS_TRY(st, verify_starts(shard), out);
+    LS_TRY(st, verify_marks(shard), out);
     LS_TRY(st, verify_ids(shard), out);
 out:
     return st;

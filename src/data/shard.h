@@ -1,11 +1,12 @@
 /* shard.h -- tokens in a file: written once, then mapped and only read.
  *
  * A shard (.lst, docs/reference/shards.md) holds the ids of one or more documents, where each
- * document starts, and which tokenizer made them. Opening checks every length in the header against
- * the file, so whoever holds an open shard may ask for any token below `tokens`; contents are
- * checked by ls_shard_verify() and, id by id, while reading. A file that shrinks while it is mapped
- * kills the process (SIGBUS): shards are replaced by rename, never changed in place. Reading is
- * thread-safe, writing is not. */
+ * document starts, and which tokenizer made them. A marked shard also says for each token whether a
+ * model should learn to predict it, and is laid out in windows that no document crosses. Opening
+ * checks every length in the header against the file, so whoever holds an open shard may ask for
+ * any token below `tokens`; contents are checked by ls_shard_verify() and, id by id, while reading.
+ * A file that shrinks while it is mapped kills the process (SIGBUS): shards are replaced by rename,
+ * never changed in place. Reading is thread-safe, writing is not. */
 #pragma once
 #include "base/file.h"
 #include "data/tokenizer.h"
@@ -14,7 +15,8 @@ LS_C_BEGIN
 
 enum {
     LS_SHARD_HEADER = 512,
-    LS_SHARD_VERSION = 1,
+    LS_SHARD_VERSION = 1, /* plain tokens */
+    LS_SHARD_MARKED = 2,  /* with marks: which tokens are targets */
     LS_SHARD_TOKENIZER = 64,
     LS_SHARD_SOURCE = 256
 };
@@ -22,6 +24,7 @@ enum {
 typedef struct ls_shard {
     ls_file_map map; /* owned; empty for a view */
     char *path;      /* owned */
+    int version;     /* LS_SHARD_VERSION or LS_SHARD_MARKED */
     int width;       /* bytes of a token: 1, 2 or 4 */
     int32_t vocab, separator;
     int64_t tokens, documents;
@@ -33,6 +36,10 @@ typedef struct ls_shard {
     char source[LS_SHARD_SOURCE];       /* what it was made of, ends in '\0' */
     const unsigned char *token_bytes;   /* in the mapping */
     const unsigned char *start_bytes;   /* in the mapping; 8 bytes each, little endian */
+    const unsigned char *mark_bytes;    /* in the mapping; NULL: every token is a target */
+    int64_t window;     /* tokens of a window, which tokens is a multiple of; or 0 */
+    int64_t marked;     /* tokens that are targets; all of them without marks */
+    ls_hash marks_hash; /* of the marks' bytes */
 } ls_shard;
 
 /* Map path and check its header. LS_EIO: cannot be read. LS_EDATA: not a shard, of another version,
@@ -43,7 +50,8 @@ ls_status ls_shard_view(ls_shard *shard, const void *bytes, size_t len, const ch
 /* Safe on a half-opened or already closed shard. */
 void ls_shard_close(ls_shard *shard);
 
-/* Read everything: hashes, every id below vocab, document starts rising. LS_EDATA otherwise. */
+/* Read everything: hashes, every id below vocab, document starts rising, no document in two windows
+ * of a marked shard. LS_EDATA otherwise. */
 ls_status ls_shard_verify(const ls_shard *shard);
 
 /* LS_EDATA unless tok made this shard; both are named. */
@@ -51,6 +59,12 @@ ls_status ls_shard_check_tokenizer(const ls_shard *shard, const ls_tokenizer *to
 
 /* n ids from token number first on; first + n may not pass the end. LS_EDATA: an id >= vocab. */
 ls_status ls_shard_read(const ls_shard *shard, int64_t first, int64_t n, int32_t *ids_out);
+
+/* Whether token number i is a target: a model is to predict it. Always true without marks. */
+static inline bool ls_shard_is_target(const ls_shard *shard, int64_t i)
+{
+    return !shard->mark_bytes || (shard->mark_bytes[i / 8] >> (i % 8) & 1);
+}
 
 /* Where document number i starts; 0 <= i < documents. Not trusted to rise until verified, but never
  * outside 0 .. tokens. */
@@ -71,6 +85,9 @@ typedef struct ls_shard_args {
     const char *source;      /* name of what it is made of; cut to fit */
     ls_hash key;             /* see ls_shard.key */
     int width;               /* 0: the smallest that holds the vocabulary */
+    /* Above 0: a marked shard of windows of so many tokens. No separators are added, documents may
+     * not cross a window, and at the end the tokens must fill their windows. */
+    int64_t window;
 } ls_shard_args;
 
 ls_status ls_shard_create(ls_shard_writer **writer_out, const ls_shard_args *args);
@@ -81,6 +98,10 @@ void ls_shard_begin_document(ls_shard_writer *writer);
 
 /* ids of the current document. */
 ls_status ls_shard_append(ls_shard_writer *writer, const int32_t *ids, int64_t n);
+
+/* The same with marks: ids[i] is a target where marks[i] is not 0. Marked shards only. */
+ls_status ls_shard_append_marked(ls_shard_writer *writer, const int32_t *ids,
+                                 const unsigned char *marks, int64_t n);
 
 /* Add the text that the ids came from to the source's hash. */
 void ls_shard_note_text(ls_shard_writer *writer, const void *bytes, size_t len);

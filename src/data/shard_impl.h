@@ -1,7 +1,8 @@
 /* shard_impl.h -- the header of a shard as it lies in the file; for the data room only.
  *
  * Little endian, no padding. The tokens follow at tokens_at, the document starts (8 bytes each) at
- * starts_at, the next multiple of 8; the file ends right after them. */
+ * starts_at, the next multiple of 8. In version 1 the file ends right after them; in version 2 the
+ * marks follow, one bit per token, lowest bit first, and then it ends. */
 #pragma once
 #include "data/shard.h"
 #include <assert.h>
@@ -17,9 +18,11 @@ typedef struct ls_shard_header {
     uint32_t reserved0; /* 0 */
     char tokenizer[LS_SHARD_TOKENIZER];
     char source[LS_SHARD_SOURCE];
-    unsigned char reserved[40]; /* 0 */
-    uint32_t reserved1;         /* 0 */
-    uint32_t crc;               /* CRC32C of everything before it */
+    /* version 2 only, 0 in version 1 */
+    uint64_t marks_at, window, marked;
+    ls_hash marks_hash;
+    uint32_t reserved1; /* 0 */
+    uint32_t crc;       /* CRC32C of everything before it */
 } ls_shard_header;
 
 static_assert(sizeof(ls_shard_header) == LS_SHARD_HEADER, "the header has no padding");
@@ -29,4 +32,9 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as t
 static inline uint64_t ls_shard_starts_at(uint64_t tokens, uint64_t width)
 {
     return (LS_SHARD_HEADER + tokens * width + 7) / 8 * 8;
+}
+
+static inline uint64_t ls_shard_mark_bytes(uint64_t tokens)
+{
+    return tokens / 8 + (tokens % 8 != 0);
 }

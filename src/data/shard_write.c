@@ -2,8 +2,9 @@
  *
  * Tokens go through one buffer into the file behind room for the header; document starts go into a
  * second file without a name, because a corpus may have more documents than memory, and are copied
- * behind the tokens at the end. The header is written last: until then the file is zeros where the
- * magic must be. Then fsync, rename, fsync of the folder; only the rename commits.
+ * behind the tokens at the end; marks, where there are any, go into a third in the same way. The
+ * header is written last: until then the file is zeros where the magic must be. Then fsync, rename,
+ * fsync of the folder; only the rename commits.
  *
  * The file has no name while it grows (O_TMPFILE), so that even kill -9 leaves nothing. It gets a
  * temporary name for the instant before the rename, because a link cannot replace a file. */
@@ -18,7 +19,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-enum { BUFFER_BYTES = 1 << 20, STARTS_BUFFERED = 4096 };
+enum { BUFFER_BYTES = 1 << 20, STARTS_BUFFERED = 4096, MARKS_BUFFERED = 1 << 15 };
 
 struct ls_shard_writer {
     char *path, *temp; /* owned; temp is PATH.tmp.PID */
@@ -26,14 +27,17 @@ struct ls_shard_writer {
     const ls_tokenizer *tok;
     int fd;         /* -1: none */
     int starts_fd;  /* -1: none yet */
+    int marks_fd;   /* likewise */
     bool named;     /* temp exists */
     bool fresh;     /* the next append begins a document */
     ls_status lost; /* a failure that an append already reported */
     ls_shard_header header;
-    ls_hash_stream tokens_hash, starts_hash, source_hash;
+    ls_hash_stream tokens_hash, starts_hash, source_hash, marks_hash;
     size_t used; /* bytes in buffer */
     int n_starts;
     uint64_t starts[STARTS_BUFFERED];
+    int64_t marks_written;               /* tokens whose marks lie in the file */
+    unsigned char marks[MARKS_BUFFERED]; /* of the tokens behind them, a bit each */
     unsigned char buffer[BUFFER_BYTES];
 };
 
@@ -64,6 +68,8 @@ static void release(ls_shard_writer *w)
         close(w->fd);
     if (w->starts_fd >= 0)
         close(w->starts_fd);
+    if (w->marks_fd >= 0)
+        close(w->marks_fd);
     if (w->named)
         unlink(w->temp);
     ls_mem_free(w->path);
@@ -103,7 +109,8 @@ static void fill_header(ls_shard_header *h, const ls_shard_args *args)
     int width = args->width ? args->width : vocab <= 1u << 8 ? 1 : vocab <= 1u << 16 ? 2 : 4;
 
     memcpy(h->magic, LS_SHARD_MAGIC, sizeof h->magic);
-    h->version = LS_SHARD_VERSION;
+    h->version = args->window > 0 ? LS_SHARD_MARKED : LS_SHARD_VERSION;
+    h->window = (uint64_t)ls_max_i64(0, args->window);
     h->header_bytes = LS_SHARD_HEADER;
     h->tokens_at = LS_SHARD_HEADER;
     h->width = (uint32_t)width;
@@ -123,13 +130,14 @@ ls_status ls_shard_create(ls_shard_writer **writer_out, const ls_shard_args *arg
 
     if (!w)
         return LS_ENOMEM;
-    w->fd = w->starts_fd = -1;
+    w->fd = w->starts_fd = w->marks_fd = -1;
     w->tok = args->tok;
     LS_TRY(st, name_files(w, args->path), out);
     fill_header(&w->header, args);
     ls_hash_begin(&w->tokens_hash);
     ls_hash_begin(&w->starts_hash);
     ls_hash_begin(&w->source_hash);
+    ls_hash_begin(&w->marks_hash);
     LS_TRY(st, open_unnamed(w->folder, w->temp, true, &w->fd, &w->named), out);
     LS_TRY(st, ls_file_write_all(w->fd, room, sizeof room, w->path), out);
     *writer_out = w;
@@ -151,21 +159,43 @@ static ls_status write_tokens(ls_shard_writer *w)
     return st;
 }
 
-static ls_status write_starts(ls_shard_writer *w)
+/* Bytes to a file beside the tokens, which is made when it is first needed. */
+static ls_status write_aside(ls_shard_writer *w, int *fd, const char *suffix, const void *bytes,
+                             size_t len)
 {
     ls_status st = LS_OK;
     char temp[PATH_MAX];
     bool named;
 
-    if (w->starts_fd < 0) {
-        if ((size_t)snprintf(temp, sizeof temp, "%s.docs", w->temp) >= sizeof temp)
+    if (*fd < 0) {
+        if ((size_t)snprintf(temp, sizeof temp, "%s.%s", w->temp, suffix) >= sizeof temp)
             return ls_fail(LS_EIO, "cannot write \"%s\": the path is too long", w->path);
-        LS_TRY(st, open_unnamed(w->folder, temp, false, &w->starts_fd, &named), out);
+        LS_TRY(st, open_unnamed(w->folder, temp, false, fd, &named), out);
     }
-    ls_hash_add(&w->starts_hash, w->starts, (size_t)w->n_starts * 8);
-    st = ls_file_write_all(w->starts_fd, w->starts, (size_t)w->n_starts * 8, w->path);
-    w->n_starts = 0;
+    st = ls_file_write_all(*fd, bytes, len, w->path);
 out:
+    return st;
+}
+
+static ls_status write_starts(ls_shard_writer *w)
+{
+    size_t len = (size_t)w->n_starts * 8;
+
+    ls_hash_add(&w->starts_hash, w->starts, len);
+    w->n_starts = 0;
+    return write_aside(w, &w->starts_fd, "docs", w->starts, len);
+}
+
+/* The marks that are buffered; all of their bytes but the last are full. */
+static ls_status write_marks(ls_shard_writer *w)
+{
+    int64_t n = (int64_t)w->header.tokens - w->marks_written;
+    size_t len = (size_t)ls_shard_mark_bytes((uint64_t)n);
+
+    ls_hash_add(&w->marks_hash, w->marks, len);
+    ls_status st = write_aside(w, &w->marks_fd, "marks", w->marks, len);
+    memset(w->marks, 0, sizeof w->marks);
+    w->marks_written += n;
     return st;
 }
 
@@ -190,7 +220,7 @@ static ls_status start_document(ls_shard_writer *w)
 {
     ls_status st = LS_OK;
 
-    if (w->header.documents)
+    if (w->header.documents && !w->header.window)
         put_token(w, w->header.separator);
     if (w->n_starts == STARTS_BUFFERED)
         LS_TRY(st, write_starts(w), out);
@@ -221,6 +251,31 @@ out:
     return st;
 }
 
+ls_status ls_shard_append_marked(ls_shard_writer *writer, const int32_t *ids,
+                                 const unsigned char *marks, int64_t n)
+{
+    ls_status st = LS_OK;
+    ls_shard_writer *w = writer;
+
+    LS_BUG_IF(!w->header.window, "marks for a plain shard");
+    for (int64_t i = 0; i < n; i++) {
+        int64_t bit = (int64_t)w->header.tokens - w->marks_written;
+        if (bit == MARKS_BUFFERED * 8) {
+            LS_TRY(st, write_marks(w), out);
+            bit = 0;
+        }
+        LS_TRY(st, ls_shard_append(w, &ids[i], 1), out);
+        if (marks[i]) {
+            w->marks[bit / 8] |= (unsigned char)(1u << (bit % 8));
+            w->header.marked++;
+        }
+    }
+out:
+    if (st != LS_OK)
+        w->lost = st;
+    return st;
+}
+
 void ls_shard_note_text(ls_shard_writer *writer, const void *bytes, size_t len)
 {
     ls_hash_add(&writer->source_hash, bytes, len);
@@ -236,20 +291,14 @@ int64_t ls_shard_written_documents(const ls_shard_writer *writer)
     return (int64_t)writer->header.documents;
 }
 
-/* Document starts behind the tokens, at a multiple of 8. */
-static ls_status copy_starts(ls_shard_writer *w)
+/* The first left bytes of a file beside, behind what is there. */
+static ls_status copy_aside(ls_shard_writer *w, int fd, uint64_t left)
 {
-    static const unsigned char zeros[8];
     ls_status st = LS_OK;
-    uint64_t tokens_end = LS_SHARD_HEADER + w->header.tokens * w->header.width;
-    uint64_t left = w->header.documents * 8;
 
-    w->header.starts_at = ls_shard_starts_at(w->header.tokens, w->header.width);
-    LS_TRY(st, ls_file_write_all(w->fd, zeros, (size_t)(w->header.starts_at - tokens_end), w->path),
-           out);
     for (off_t at = 0; left;) {
         size_t want = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES;
-        ssize_t n = pread(w->starts_fd, w->buffer, want, at);
+        ssize_t n = pread(fd, w->buffer, want, at);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -262,6 +311,25 @@ out:
     return st;
 }
 
+/* Document starts behind the tokens, at a multiple of 8, and marks behind them. */
+static ls_status copy_index(ls_shard_writer *w)
+{
+    static const unsigned char zeros[8];
+    ls_status st = LS_OK;
+    ls_shard_header *h = &w->header;
+    uint64_t tokens_end = LS_SHARD_HEADER + h->tokens * h->width;
+
+    h->starts_at = ls_shard_starts_at(h->tokens, h->width);
+    LS_TRY(st, ls_file_write_all(w->fd, zeros, (size_t)(h->starts_at - tokens_end), w->path), out);
+    LS_TRY(st, copy_aside(w, w->starts_fd, h->documents * 8), out);
+    if (h->window) {
+        h->marks_at = h->starts_at + h->documents * 8;
+        LS_TRY(st, copy_aside(w, w->marks_fd, ls_shard_mark_bytes(h->tokens)), out);
+    }
+out:
+    return st;
+}
+
 static ls_status seal(ls_shard_writer *w)
 {
     ls_shard_header *h = &w->header;
@@ -269,6 +337,8 @@ static ls_status seal(ls_shard_writer *w)
     h->tokens_hash = ls_hash_end(&w->tokens_hash);
     h->starts_hash = ls_hash_end(&w->starts_hash);
     h->source_hash = ls_hash_end(&w->source_hash);
+    if (h->window)
+        h->marks_hash = ls_hash_end(&w->marks_hash);
     h->crc = ls_hash_crc32c(0, h, offsetof(ls_shard_header, crc));
     if (lseek(w->fd, 0, SEEK_SET) != 0)
         return ls_fail_sys(LS_EIO, "cannot write \"%s\"", w->path);
@@ -304,9 +374,14 @@ ls_status ls_shard_finish(ls_shard_writer *writer)
 
     if (st != LS_OK)
         goto out;
+    LS_BUG_IF(writer->header.window && writer->header.tokens % writer->header.window,
+              "%llu tokens do not fill windows of %llu", (unsigned long long)writer->header.tokens,
+              (unsigned long long)writer->header.window);
     LS_TRY(st, write_tokens(writer), out);
     LS_TRY(st, write_starts(writer), out);
-    LS_TRY(st, copy_starts(writer), out);
+    if (writer->header.window)
+        LS_TRY(st, write_marks(writer), out);
+    LS_TRY(st, copy_index(writer), out);
     LS_TRY(st, seal(writer), out);
     LS_TRY(st, commit(writer), out);
 out:

@@ -272,21 +272,20 @@ static ls_status refuse_field(const ls_source *s)
     return st;
 }
 
-/* The text of one line; *text_out is NULL for a blank line or an empty text. */
-static ls_status parse_line(ls_source *s, const char *line, size_t len, const char **text_out,
-                            size_t *len_out)
+/* The object of one line into s->object; NULL there for a blank line. */
+static ls_status parse_object(ls_source *s, const char *line, size_t len)
 {
     json_error_t e;
     ls_status st = LS_OK;
     size_t blank = 0;
 
-    *text_out = NULL;
+    json_decref(s->object);
+    s->object = NULL;
     while (blank < len && isspace((unsigned char)line[blank]))
         blank++;
     if (blank == len)
         return LS_OK;
     LS_TRY(st, apply_policy(s, &line, &len), out);
-    json_decref(s->object);
     s->object = json_loadb(line, len, JSON_ALLOW_NUL, &e);
     if (!s->object)
         return ls_fail(LS_EDATA, "%s:%lld:%d: %s", s->args.path, (long long)s->line, e.column,
@@ -294,13 +293,23 @@ static ls_status parse_line(ls_source *s, const char *line, size_t len, const ch
     if (!json_is_object(s->object))
         return ls_fail(LS_EDATA, "%s:%lld: the line is not a JSON object", s->args.path,
                        (long long)s->line);
-    const json_t *text = json_object_get(s->object, s->args.field);
+out:
+    return st;
+}
+
+/* The text of the line's object; *text_out is NULL for a blank line or an empty text. */
+static ls_status take_text(const ls_source *s, const char **text_out, size_t *len_out)
+{
+    const json_t *text = s->object ? json_object_get(s->object, s->args.field) : NULL;
+
+    *text_out = NULL;
+    if (!s->object)
+        return LS_OK;
     if (!json_is_string(text))
         return refuse_field(s);
     *len_out = json_string_length(text);
     *text_out = *len_out ? json_string_value(text) : NULL;
-out:
-    return st;
+    return LS_OK;
 }
 
 /* Make held begin with one whole line; *len_out without its '\n'. At the end *len_out is 0 and
@@ -331,24 +340,64 @@ out:
     return st;
 }
 
+/* One line more, its object into s->object; *ended_out when there is none. */
+static ls_status read_line(ls_source *s, bool *ended_out)
+{
+    ls_status st = LS_OK;
+    size_t len = 0;
+
+    LS_TRY(st, hold_line(s, &len), out);
+    *ended_out = s->ended && s->used == s->held.len;
+    if (*ended_out)
+        goto out;
+    const char *line = s->held.p + s->used;
+    s->used += len + (s->used + len < s->held.len);
+    s->line++;
+    st = parse_object(s, line, len);
+out:
+    return st;
+}
+
 static ls_status next_line(ls_source *s, ls_source_piece *piece)
 {
     ls_status st = LS_OK;
+    bool ended = false;
 
     *piece = (ls_source_piece){.bytes = NULL};
     while (!piece->bytes) {
-        size_t len = 0;
-        LS_TRY(st, hold_line(s, &len), out);
-        if (s->ended && s->used == s->held.len)
+        LS_TRY(st, read_line(s, &ended), out);
+        if (ended)
             break;
-        const char *line = s->held.p + s->used;
-        s->used += len + (s->used + len < s->held.len);
-        s->line++;
-        LS_TRY(st, parse_line(s, line, len, &piece->bytes, &piece->len), out);
+        LS_TRY(st, take_text(s, &piece->bytes, &piece->len), out);
     }
     piece->begins = true;
 out:
     return st;
+}
+
+ls_status ls_source_next_object(ls_source *source, const json_t **object_out)
+{
+    ls_status st = LS_OK;
+    bool ended = false;
+
+    *object_out = NULL;
+    if (source->kind != LINES) {
+        st = ls_fail(LS_EUSAGE, "\"%s\" does not hold conversations", source->args.path);
+        ls_err_hint("Conversations are JSON lines (.jsonl) with a field \"messages\"; set "
+                    "data.template to none for plain text.");
+        return st;
+    }
+    do
+        LS_TRY(st, read_line(source, &ended), out);
+    while (!ended && !source->object);
+    *object_out = ended ? NULL : source->object;
+out:
+    return st;
+}
+
+int64_t ls_source_line(const ls_source *source)
+{
+    return source->line;
 }
 
 static ls_status next_story(ls_source *s, ls_source_piece *piece)

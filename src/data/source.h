@@ -10,6 +10,7 @@
  * mark at the start is dropped. */
 #pragma once
 #include "data/utf8.h"
+#include <jansson.h>
 
 LS_C_BEGIN
 
@@ -36,6 +37,12 @@ void ls_source_close(ls_source *source); /* NULL is allowed */
 /* The next piece, never empty. A piece of a long document ends after a line where it has one, and
  * never inside a character. LS_EDATA names file and line (or byte offset). */
 ls_status ls_source_next(ls_source *source, ls_source_piece *piece_out);
+
+/* The next line's object of a source of JSON lines, borrowed until the next call; NULL when it has
+ * ended. Blank lines are passed over. LS_EUSAGE: the source is not of JSON lines. */
+ls_status ls_source_next_object(ls_source *source, const json_t **object_out);
+/* Number of the line that came last, from 1. */
+int64_t ls_source_line(const ls_source *source);
 
 /* What a name stands for, mixed into hash: size and time of change of a file, version and size of
  * built-in text. Changes when the text may have changed. */

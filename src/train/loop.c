@@ -63,16 +63,20 @@ static ls_status read_windows(const loop *l, int64_t first, int64_t B, int64_t n
     const ls_session *s = &l->s;
     int64_t T = s->model.shape.T, all = ls_corpus_validation_windows(s->corpus, T);
     int32_t *tokens = l->windows, *targets = tokens + B * T, *start = targets + B * T;
+    bool isolate = ls_corpus_isolates(s->corpus);
     ls_status st = LS_OK;
 
     for (int64_t i = 0; i < B; i++) {
         int64_t index = ls_order_spread(all, n, first + i);
-        LS_TRY(st, ls_corpus_validation(s->corpus, index, T, tokens + i * T, targets + i * T), out);
-        if (s->run->data.isolate)
-            ls_corpus_validation_starts(s->corpus, index, T, start + i * T);
+        LS_TRY(st,
+               ls_corpus_validation(s->corpus, index, T, tokens + i * T, targets + i * T,
+                                    isolate ? start + i * T : NULL),
+               out);
     }
-    *windows_out = (ls_step_batch){
-        .tokens = tokens, .targets = targets, .start = s->run->data.isolate ? start : NULL};
+    *windows_out = (ls_step_batch){.tokens = tokens,
+                                   .targets = targets,
+                                   .start = isolate ? start : NULL,
+                                   .counted = ls_corpus_counted(targets, B * T)};
 out:
     return st;
 }
@@ -81,7 +85,7 @@ static ls_status evaluate(loop *l)
 {
     ls_session *s = &l->s;
     ls_calls calls;
-    int64_t n = validation_sequences(s);
+    int64_t n = validation_sequences(s), counted = 0;
     double total = 0;
     ls_status st = LS_OK;
 
@@ -94,8 +98,9 @@ static ls_status evaluate(loop *l)
         ls_step_batch windows;
         LS_TRY(st, read_windows(l, done, B, n, &windows), out);
         LS_TRY(st, ls_step_loss(s->step, &windows, B, &total), out);
+        counted += windows.counted;
     }
-    s->val_loss = total / (double)(n * s->model.shape.T);
+    s->val_loss = total / (double)ls_max_i64(1, counted);
     ls_session_emit(
         s, &(ls_event){.kind = LS_EVENT_EVAL,
                        .eval = {.step = s->step_number, .sequences = n, .val_loss = s->val_loss}});
@@ -220,7 +225,8 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
            ls_step_run(s->step,
                        &(ls_step_batch){.tokens = batch->tokens,
                                         .targets = batch->targets,
-                                        .start = batch->start},
+                                        .start = batch->start,
+                                        .counted = batch->counted},
                        s->step_number, lr, &l->clock, result_out),
            out);
     if (!result_out->finite)

@@ -36,6 +36,7 @@ struct ls_step {
     double *host_sums; /* owned, host */
     int root;          /* gradient buffer of the last step's sum */
     bool isolated;     /* the batch on the device has document starts */
+    int64_t counted;   /* targets of the last step's batch */
     float *look;       /* a block of numbers under examination, while blaming */
 };
 
@@ -178,8 +179,7 @@ static ls_step_state step_state(const ls_step *s, int64_t number, double lr)
 
     return (ls_step_state){
         .key = {key.k[0], key.k[1]},
-        .grad_scale =
-            (float)(1.0 / ((double)s->args.calls.sequences * (double)s->args.model->shape.T)),
+        .grad_scale = (float)(1.0 / (double)ls_max_i64(1, s->counted)),
         .lr = (float)lr,
         .beta1 = (float)run->train.beta1,
         .beta2 = (float)run->train.beta2,
@@ -297,6 +297,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
 {
     const ls_calls *calls = &step->args.calls;
     int64_t tokens = calls->sequences * step->args.model->shape.T;
+    step->counted = batch->counted ? batch->counted : tokens;
     ls_step_state host_state = step_state(step, number, lr);
     ls_norm_result norm;
     ls_status st = LS_OK;
@@ -315,7 +316,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     ls_stream_copy_out(step->args.stream, &norm, step->norm, sizeof norm);
     LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
     double sum = tree_sum(step->host_sums, calls->leaves);
-    *result_out = (ls_step_result){.loss = sum / (double)tokens,
+    *result_out = (ls_step_result){.loss = sum / (double)step->counted,
                                    .grad_norm = (double)norm.norm,
                                    .lr = lr,
                                    .finite = norm.bad_block < 0 && isfinite(sum)};

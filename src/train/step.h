@@ -25,6 +25,7 @@ typedef struct ls_step_args {
 typedef struct ls_step_batch {
     const int32_t *tokens, *targets; /* [sequences, T] */
     const int32_t *start;            /* likewise, or NULL */
+    int64_t counted; /* targets that are not -1: the mean is over them; 0: all of them are */
 } ls_step_batch;
 
 typedef struct ls_step_result {

@@ -271,3 +271,40 @@ LS_TEST(bad_mixtures_are_refused)
     args.n_sources = LS_ORDER_SOURCES + 1;
     LS_CHECK_FAILS(ls_order_init(&order, &args), LS_EUSAGE, "at most 256");
 }
+
+/* Sources that are cut into windows by their maker: no shift, every window used, mixed with others.
+ */
+LS_TEST(aligned_sources_are_not_shifted)
+{
+    static const int64_t tokens[] = {5 * 16, 16, 16 * 9 + 3};
+    static const bool aligned[] = {true, true, false};
+    static const double weights[] = {1, 1, 2};
+    static ls_order order;
+    static ls_proof proof;
+
+    for (int weighted = 0; weighted < 2; weighted++) {
+        LS_CHECK_OK(ls_order_init(&order, &(ls_order_args){.seed = 9,
+                                                           .T = 16,
+                                                           .shuffle = true,
+                                                           .n_sources = 3,
+                                                           .tokens = tokens,
+                                                           .aligned = aligned,
+                                                           .weights = weighted ? weights : NULL}));
+        LS_CHECK_EQ(order.sources[0].windows, 5);
+        LS_CHECK_EQ(order.sources[1].windows, 1);
+        LS_CHECK_EQ(order.sources[2].windows, 8);
+        for (int64_t p = 0; p < 5000; p++) {
+            ls_sample s = ls_order_at(&order, p);
+            if (s.source < 2)
+                LS_CHECK_EQ(s.first, s.window * 16);
+            LS_CHECK_EQ(ls_order_find(&order, s.source, s.epoch, s.window), p);
+        }
+        LS_CHECK_OK(ls_proof_order(&order, 9000, NULL, NULL, &proof));
+        LS_CHECK_STR(proof.fault, "");
+    }
+    LS_CHECK_FAILS(
+        ls_order_init(
+            &order,
+            &(ls_order_args){.T = 17, .n_sources = 1, .tokens = tokens + 1, .aligned = aligned}),
+        LS_EDATA, "a window needs 17");
+}

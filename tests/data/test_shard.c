@@ -238,7 +238,7 @@ static void lie_separator(ls_shard_header *h)
 }
 static void lie_version(ls_shard_header *h)
 {
-    h->version = 2;
+    h->version = 3;
 }
 static void lie_name(ls_shard_header *h)
 {
@@ -269,7 +269,7 @@ LS_TEST(hostile_headers_are_refused)
     check_lie(&bytes, lie_vocab, "vocabulary does not fit");
     check_lie(&bytes, lie_small_vocab, "its vocabulary ends at 8");
     check_lie(&bytes, lie_separator, "separator");
-    check_lie(&bytes, lie_version, "shard format 2");
+    check_lie(&bytes, lie_version, "shard format 3");
     check_lie(&bytes, lie_name, "does not end");
     check_lie(&bytes, lie_starts_at, "document index");
     check_lie(&bytes, lie_header_bytes, "impossible length");
@@ -428,4 +428,177 @@ LS_TEST(every_failing_allocation_of_a_shard_is_reported)
     }
     LS_CHECK(n >= 5);
     ls_shard_close(&shard);
+}
+
+/* --- marked shards -----------------------------------------------------------------------------
+ */
+
+/* Two windows of 8: documents of 5, 3 and 8 tokens; every third token is a target. */
+static ls_status write_marked(const char *path, const ls_tokenizer *tok)
+{
+    static const int lengths[] = {5, 3, 8};
+    ls_shard_writer *w;
+    int32_t id = 1;
+    int at = 0;
+    ls_status st = ls_shard_create(
+        &w, &(ls_shard_args){.path = path, .tok = tok, .source = "chat", .window = 8});
+
+    if (st != LS_OK)
+        return st;
+    for (int d = 0; d < 3 && st == LS_OK; d++) {
+        ls_shard_begin_document(w);
+        for (int i = 0; i < lengths[d] && st == LS_OK; i++, id++, at++)
+            st = ls_shard_append_marked(w, &id, &(unsigned char){at % 3 == 0}, 1);
+    }
+    if (st == LS_OK)
+        return ls_shard_finish(w);
+    ls_shard_abandon(w);
+    return st;
+}
+
+LS_TEST(marked_shard_round_trips)
+{
+    ls_tokenizer tok = fake(300);
+    ls_shard shard;
+    int32_t ids[16];
+
+    LS_CHECK_OK(write_marked("m.lst", &tok));
+    LS_CHECK_EQ(files_here(), 1);
+    LS_CHECK_OK(ls_shard_open(&shard, "m.lst"));
+    LS_CHECK_OK(ls_shard_verify(&shard));
+    LS_CHECK_EQ(shard.version, LS_SHARD_MARKED);
+    LS_CHECK_EQ(shard.window, 8);
+    LS_CHECK_EQ(shard.tokens, 16); /* no separators */
+    LS_CHECK_EQ(shard.documents, 3);
+    LS_CHECK_EQ(shard.marked, 6);
+    LS_CHECK_OK(ls_shard_read(&shard, 0, 16, ids));
+    for (int i = 0; i < 16; i++) {
+        LS_CHECK_EQ(ids[i], i + 1);
+        LS_CHECK_EQ(ls_shard_is_target(&shard, i), i % 3 == 0);
+    }
+    ls_shard_close(&shard);
+    /* A plain shard is version 1, as before, and all of it is targets. */
+    LS_CHECK_OK(write_small("a.lst", &tok));
+    LS_CHECK_OK(ls_shard_open(&shard, "a.lst"));
+    LS_CHECK_EQ(shard.version, LS_SHARD_VERSION);
+    LS_CHECK_EQ(shard.marked, shard.tokens);
+    LS_CHECK_EQ(shard.window, 0);
+    LS_CHECK(ls_shard_is_target(&shard, 3));
+    ls_shard_close(&shard);
+}
+
+LS_TEST(marks_cross_their_buffer)
+{
+    enum { WINDOW = 1000, TOKENS = 600 * WINDOW }; /* the buffer holds 262,144 */
+    ls_tokenizer tok = fake(256);
+    ls_shard_writer *w;
+    ls_shard shard;
+    int64_t marked = 0;
+
+    LS_CHECK_OK(ls_shard_create(
+        &w, &(ls_shard_args){.path = "m.lst", .tok = &tok, .source = "", .window = WINDOW}));
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        unsigned char mark = i * 7919u % 11 < 4;
+        if (i % WINDOW == 0)
+            ls_shard_begin_document(w);
+        LS_CHECK_OK(ls_shard_append_marked(w, &(int32_t){(int32_t)(i % 251)}, &mark, 1));
+        marked += mark;
+    }
+    LS_CHECK_OK(ls_shard_finish(w));
+    LS_CHECK_OK(ls_shard_open(&shard, "m.lst"));
+    LS_CHECK_OK(ls_shard_verify(&shard));
+    LS_CHECK_EQ(shard.marked, marked);
+    for (uint32_t i = 0; i < TOKENS; i++)
+        LS_CHECK_EQ(ls_shard_is_target(&shard, i), i * 7919u % 11 < 4);
+    ls_shard_close(&shard);
+}
+
+LS_TEST(marked_shard_cut_or_damaged_is_refused)
+{
+    ls_tokenizer tok = fake(256);
+    ls_str bytes;
+    ls_shard shard;
+
+    ls_str_init(&bytes);
+    LS_CHECK_OK(write_marked("m.lst", &tok));
+    LS_CHECK_OK(ls_file_read("m.lst", LS_MIB, &bytes));
+    LS_CHECK_EQ(bytes.len, LS_SHARD_HEADER + 16 + 3 * 8 + 2);
+    for (size_t n = 0; n < bytes.len; n++)
+        LS_CHECK_FAILS(ls_shard_view(&shard, bytes.p, n, "cut"), LS_EDATA, "\"cut\" ");
+    for (size_t bit = 0; bit < bytes.len * 8; bit++) {
+        bytes.p[bit / 8] = (char)(bytes.p[bit / 8] ^ 1 << bit % 8);
+        ls_status st = ls_shard_view(&shard, bytes.p, bytes.len, "flip");
+        if (st == LS_OK) {
+            st = ls_shard_verify(&shard);
+            ls_shard_close(&shard);
+        }
+        if (st != LS_EDATA)
+            ls_test_fail(__FILE__, __LINE__, "bit %zu was not noticed", bit);
+        bytes.p[bit / 8] = (char)(bytes.p[bit / 8] ^ 1 << bit % 8);
+    }
+    ls_str_release(&bytes);
+}
+
+static void lie_window(ls_shard_header *h)
+{
+    h->window = 7;
+}
+static void lie_no_window(ls_shard_header *h)
+{
+    h->window = 0;
+}
+static void lie_small_window(ls_shard_header *h)
+{
+    h->window = 4;
+}
+static void lie_marked(ls_shard_header *h)
+{
+    h->marked = 5;
+}
+static void lie_too_marked(ls_shard_header *h)
+{
+    h->marked = 17;
+}
+static void lie_marks_at(ls_shard_header *h)
+{
+    h->marks_at++;
+}
+static void lie_unmarked(ls_shard_header *h)
+{
+    h->version = LS_SHARD_VERSION;
+}
+
+LS_TEST(hostile_headers_of_marked_shards_are_refused)
+{
+    ls_tokenizer tok = fake(256);
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    LS_CHECK_OK(write_marked("m.lst", &tok));
+    LS_CHECK_OK(ls_file_read("m.lst", LS_MIB, &bytes));
+    check_lie(&bytes, lie_window, "marks or windows");
+    check_lie(&bytes, lie_no_window, "marks or windows");
+    check_lie(&bytes, lie_small_window, "lies in two windows");
+    check_lie(&bytes, lie_marked, "do not match its tokens");
+    check_lie(&bytes, lie_too_marked, "marks or windows");
+    check_lie(&bytes, lie_marks_at, "marks or windows");
+    check_lie(&bytes, lie_unmarked, "header says");
+    ls_str_release(&bytes);
+}
+
+LS_TEST(every_failing_allocation_of_a_marked_writer_is_reported)
+{
+    ls_tokenizer tok = fake(256);
+    uint64_t n = 1;
+
+    for (;; n++) {
+        ls_mem_fail_nth(n);
+        ls_status st = write_marked("m.lst", &tok);
+        ls_mem_fail_nth(0);
+        if (st == LS_OK)
+            break;
+        LS_CHECK_EQ(st, LS_ENOMEM);
+        LS_CHECK_EQ(files_here(), 0);
+    }
+    LS_CHECK(n > 1);
 }

@@ -1,0 +1,502 @@
+/* test_chat.c -- conversations: read, written out, marked, laid into windows, served. */
+#include "data/chat.h"
+
+#include <unistd.h>
+#include "data/corpus.h"
+#include "data/loader.h"
+#include "data/proof.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "harness.h"
+
+static const char hello[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},"
+                            "{\"role\":\"assistant\",\"content\":\"Hello\"}]}";
+
+typedef struct chat {
+    ls_tokenizer *tok;
+    ls_chat *chat;
+    ls_chat_text text;
+} chat;
+
+static void open_chat(chat *c, const char *template)
+{
+    LS_CHECK_OK(ls_tokenizer_open(&c->tok, "bytes"));
+    LS_CHECK_OK(ls_chat_open(&c->chat, template, c->tok));
+    ls_chat_text_init(&c->text);
+}
+
+static void close_chat(chat *c)
+{
+    ls_chat_close(c->chat);
+    ls_tokenizer_free(c->tok);
+    ls_chat_text_release(&c->text);
+}
+
+static ls_status render(chat *c, const char *line)
+{
+    json_error_t error;
+    json_t *object = json_loads(line, 0, &error);
+
+    LS_CHECK(object);
+    ls_status st = ls_chat_render(c->chat, object, "f.jsonl:7", 0, &c->text);
+    json_decref(object);
+    return st;
+}
+
+/* The text with its answers in square brackets. */
+static void check_text(chat *c, const char *line, const char *want)
+{
+    ls_str marked;
+    size_t at = 0;
+
+    LS_CHECK_OK(render(c, line));
+    ls_str_init(&marked);
+    for (int i = 0; i < c->text.answers.count; i++) {
+        const ls_template_span *span = &c->text.answers.items[i];
+        ls_str_append_bytes(&marked, c->text.text.p + at, span->begin - at);
+        ls_str_append_char(&marked, '[');
+        ls_str_append_bytes(&marked, c->text.text.p + span->begin, span->end - span->begin);
+        ls_str_append_char(&marked, ']');
+        at = span->end;
+    }
+    ls_str_append(&marked, c->text.text.p + at);
+    LS_CHECK_STR(marked.p, want);
+    ls_str_release(&marked);
+}
+
+static void put(const char *path, const char *text)
+{
+    LS_CHECK_OK(ls_file_write_atomic(path, text, strlen(text)));
+}
+
+LS_TEST(built_in_templates_mark_answers)
+{
+    static const char two[] =
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"
+        "{\"role\":\"user\",\"content\":\"yes\"},{\"role\":\"assistant\",\"content\":\"yes\"},"
+        "{\"role\":\"user\",\"content\":\"yes\"},{\"role\":\"assistant\",\"content\":\" ok "
+        "\\n\"}]}";
+    chat c;
+
+    open_chat(&c, "chatml");
+    check_text(&c, hello,
+               "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[Hello<|im_end|>]\n");
+    check_text(&c, two,
+               "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nyes<|im_end|>\n"
+               "<|im_start|>assistant\n[yes<|im_end|>]\n<|im_start|>user\nyes<|im_end|>\n"
+               "<|im_start|>assistant\n[ ok \n<|im_end|>]\n");
+    close_chat(&c);
+    open_chat(&c, "qwen");
+    check_text(&c, hello,
+               "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+               "assistant.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+               "[Hello<|im_end|>]\n");
+    close_chat(&c);
+    open_chat(&c, "llama3");
+    check_text(&c, two,
+               "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+               "<|start_header_id|>user<|end_header_id|>\n\nyes<|eot_id|>"
+               "<|start_header_id|>assistant<|end_header_id|>\n\n[yes<|eot_id|>]"
+               "<|start_header_id|>user<|end_header_id|>\n\nyes<|eot_id|>"
+               "<|start_header_id|>assistant<|end_header_id|>\n\n[ok<|eot_id|>]");
+    close_chat(&c);
+}
+
+LS_TEST(spellings_of_messages)
+{
+    chat c;
+
+    put("plain.jinja", "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+                       "{% if add_generation_prompt %}a:{% endif %}");
+    open_chat(&c, "plain.jinja");
+    check_text(&c,
+               "{\"conversations\":[{\"from\":\"system\",\"value\":\"s\"},{\"from\":\"human\","
+               "\"value\":\"q\"},{\"from\":\"gpt\",\"value\":\"r\"}]}",
+               "s:s;u:q;a:[r;]");
+    check_text(&c,
+               "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+               "{\"type\":\"text\",\"text\":\"\xc3\xa9\"}]},{\"role\":\"assistant\",\"content\":"
+               "[{\"type\":\"text\",\"text\":\"b\"}]}]}",
+               "u:a\xc3\xa9;a:[b;]");
+    check_text(&c,
+               "{\"messages\":[{\"role\":\"assistant\",\"content\":\"first\"},{\"role\":\"user\","
+               "\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\"}]}",
+               "a:[first;]u:q;a:[;]");
+    close_chat(&c);
+    /* Without anything that ends a turn, white space does. */
+    put("bare.jinja", "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}{{ '\\n' }}{% endfor "
+                      "%}{% if add_generation_prompt %}a:{% endif %}");
+    open_chat(&c, "bare.jinja");
+    check_text(&c, hello, "u:Hi\na:[Hello\n]");
+    close_chat(&c);
+}
+
+/* Thoughts of earlier answers are dropped, as Qwen3's template does. */
+static const char thinking[] =
+    "{%- set ns = namespace(last=0) %}"
+    "{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
+    "{% endfor %}"
+    "{%- for m in messages %}{{- '<' ~ m.role ~ '>' }}"
+    "{%- if m.role == 'assistant' and loop.index0 < ns.last %}"
+    "{{- m.content.split('</think>')[-1].lstrip('\\n') }}"
+    "{%- else %}{{- m.content }}{% endif %}{{- '<end>\\n' }}{% endfor %}"
+    "{%- if add_generation_prompt %}{{- '<assistant>' }}{% endif %}";
+
+LS_TEST(answers_are_found_in_rewritten_history)
+{
+    chat c;
+
+    put("think.jinja", thinking);
+    open_chat(&c, "think.jinja");
+    check_text(&c,
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"b\"},{\"role\":\"assistant\","
+               "\"content\":\"<think>x</think>\\n\\nb\"},{\"role\":\"user\",\"content\":\"c\"},"
+               "{\"role\":\"assistant\",\"content\":\"<think>y</think>\\n\\nd\"}]}",
+               "<user>b<end>\n<assistant>[b<end>]\n<user>c<end>\n"
+               "<assistant>[<think>y</think>\n\nd<end>]\n");
+    close_chat(&c);
+    /* A template that does not show an answer at all is told so. */
+    put("blind.jinja", "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}");
+    open_chat(&c, "blind.jinja");
+    LS_CHECK_FAILS(render(&c, hello), LS_EDATA,
+                   "f.jsonl:7: the answer in message 2 cannot be found");
+    close_chat(&c);
+}
+
+LS_TEST(generation_blocks_are_believed)
+{
+    chat c;
+
+    put("gen.jinja",
+        "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}"
+        "{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<end>{% endfor %}");
+    open_chat(&c, "gen.jinja");
+    check_text(&c, hello, "<user>Hi<end><assistant>[Hello]<end>");
+    LS_CHECK_FAILS(render(&c, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"), LS_EDATA,
+                   "no message of the assistant");
+    close_chat(&c);
+}
+
+LS_TEST(bad_conversations_are_refused_by_line)
+{
+    static const struct {
+        const char *line, *says;
+    } rows[] = {
+        {"{\"text\":\"x\"}", "has no list \"messages\""},
+        {"{\"messages\":\"x\"}", "has no list \"messages\""},
+        {"{\"messages\":[]}", "the conversation is empty"},
+        {"{\"messages\":[1]}", "message 1 is not an object"},
+        {"{\"messages\":[{\"content\":\"x\"}]}", "message 1 has no role"},
+        {"{\"messages\":[{\"role\":\"narrator\",\"content\":\"x\"}]}", "unknown role \"narrator\""},
+        {"{\"messages\":[{\"role\":\"user\"}]}", "the content of message 1 is missing"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "message 1 is not a string"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":null}]}", "message 1 is not a string"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
+         "part 1 of message 1 is not text"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "no message of the assistant"},
+    };
+    chat c;
+
+    open_chat(&c, "chatml");
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        LS_CHECK_FAILS(render(&c, rows[i].line), LS_EDATA, rows[i].says);
+        LS_CHECK(strncmp(ls_err_last()->text, "f.jsonl:7: ", 11) == 0);
+    }
+    close_chat(&c);
+    put("no.jinja", "{{ raise_exception('only in pairs') }}");
+    open_chat(&c, "no.jinja");
+    LS_CHECK_FAILS(render(&c, hello), LS_EDATA,
+                   "f.jsonl:7: chat template line 1: the template "
+                   "refuses this: only in pairs");
+    close_chat(&c);
+}
+
+LS_TEST(templates_are_found_or_refused)
+{
+    ls_tokenizer *tok;
+    ls_chat *c;
+
+    LS_CHECK(!ls_chat_is_meant(NULL) && !ls_chat_is_meant("none") && ls_chat_is_meant("auto"));
+    LS_CHECK_OK(ls_tokenizer_open(&tok, "bytes"));
+    LS_CHECK_FAILS(ls_chat_open(&c, "auto", tok), LS_EUSAGE, "has no chat template of its own");
+    LS_CHECK_FAILS(ls_chat_open(&c, "chatmel", tok), LS_EUSAGE, "no chat template \"chatmel\"");
+    put("bad.jinja", "a\n{{ x | foo }}");
+    LS_CHECK_FAILS(ls_chat_open(&c, "bad.jinja", tok), LS_EDATA,
+                   "chat template line 2: filter \"foo\" is not supported");
+    ls_tokenizer_free(tok);
+}
+
+LS_TEST(marks_are_those_of_the_answers)
+{
+    chat c;
+    ls_tokens ids;
+    ls_str marks;
+
+    open_chat(&c, "chatml");
+    ls_tokens_init(&ids);
+    ls_str_init(&marks);
+    LS_CHECK_OK(render(&c, hello));
+    LS_CHECK_OK(ls_chat_encode(c.chat, &c.text, &ids, &marks));
+    LS_CHECK_EQ(ids.count, (int64_t)c.text.text.len);
+    LS_CHECK_EQ(marks.len, c.text.text.len);
+    const ls_template_span *span = &c.text.answers.items[0];
+    for (int64_t i = 0; i < ids.count; i++) {
+        LS_CHECK_EQ(ids.ids[i], (unsigned char)c.text.text.p[i]);
+        LS_CHECK_EQ(marks.p[i], (size_t)i >= span->begin && (size_t)i < span->end);
+    }
+    ls_tokens_release(&ids);
+    ls_str_release(&marks);
+    close_chat(&c);
+}
+
+/* --- shards and runs ---------------------------------------------------------------------------
+ */
+
+/* "u" and k letters, answered by k letters: 3 + 3 + 2k tokens with the template below. */
+static void put_chats(const char *path, const int *lengths, int n)
+{
+    ls_str s;
+
+    ls_str_init(&s);
+    for (int i = 0; i < n; i++) {
+        ls_str_append(&s, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+        for (int k = 0; k < lengths[i]; k++)
+            ls_str_append_char(&s, (char)('a' + i % 26));
+        ls_str_append(&s, "\"},{\"role\":\"assistant\",\"content\":\"");
+        for (int k = 0; k < lengths[i]; k++)
+            ls_str_append_char(&s, (char)('A' + i % 26));
+        ls_str_append(&s, "\"}]}\n");
+    }
+    put(path, s.p);
+    ls_str_release(&s);
+    put("t.jinja", "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+                   "{% if add_generation_prompt %}a:{% endif %}");
+}
+
+LS_TEST(conversations_are_laid_into_windows)
+{
+    static const int lengths[] = {5, 0, 2, 30, 1}; /* 16, 6, 10, 66, 8 tokens */
+    const char *files[] = {"c.jsonl"};
+    ls_chat_built built;
+    ls_shard shard;
+    int32_t ids[24];
+    chat c;
+
+    LS_EXPECT_LOG(1);
+    put_chats("c.jsonl", lengths, 5);
+    open_chat(&c, "t.jinja");
+    LS_CHECK_OK(
+        ls_chat_build(c.chat,
+                      &(ls_chat_build_args){
+                          .out = "c.lst", .files = files, .n_files = 1, .name = "c", .window = 24},
+                      &built));
+    LS_CHECK_EQ(built.conversations, 5);
+    LS_CHECK_EQ(built.cut, 1);
+    LS_CHECK_EQ(built.lost, 1); /* its question fills the window */
+    LS_CHECK_EQ(built.tokens, 16 + 6 + 10 + 8);
+    LS_CHECK_EQ(built.targets, 6 + 1 + 3 + 2);
+    LS_CHECK_EQ(built.windows, 2);
+    LS_CHECK_OK(ls_shard_open(&shard, "c.lst"));
+    LS_CHECK_OK(ls_shard_verify(&shard));
+    LS_CHECK_EQ(shard.tokens, 48);
+    LS_CHECK_EQ(shard.documents, 6); /* 16 6 and filling, 10 8 and filling */
+    LS_CHECK_EQ(ls_shard_start(&shard, 2), 22);
+    LS_CHECK_EQ(ls_shard_start(&shard, 3), 24);
+    LS_CHECK_OK(ls_shard_read(&shard, 0, 24, ids));
+    static const char want[] = "u:aaaaa;a:AAAAA;u:;a:;\0\0";
+    static const char marks[] = "..........xxxxxx.....x..";
+    for (int i = 0; i < 24; i++) {
+        LS_CHECK_EQ(ids[i], want[i]);
+        LS_CHECK_EQ(ls_shard_is_target(&shard, i), marks[i] == 'x');
+    }
+    ls_shard_close(&shard);
+    /* Files that hold no conversation leave nothing behind. */
+    files[0] = "empty.jsonl";
+    put("empty.jsonl", "\n \n");
+    LS_CHECK_FAILS(
+        ls_chat_build(c.chat,
+                      &(ls_chat_build_args){
+                          .out = "e.lst", .files = files, .n_files = 1, .name = "e", .window = 24},
+                      NULL),
+        LS_EDATA, "holds no conversation");
+    LS_CHECK(!ls_file_exists("e.lst"));
+    files[0] = "plain.txt";
+    put("plain.txt", "x\n");
+    LS_CHECK_FAILS(
+        ls_chat_build(c.chat,
+                      &(ls_chat_build_args){
+                          .out = "e.lst", .files = files, .n_files = 1, .name = "e", .window = 24},
+                      NULL),
+        LS_EUSAGE, "\"plain.txt\" does not hold conversations");
+    close_chat(&c);
+}
+
+typedef struct setup {
+    ls_run run;
+    ls_tokenizer *tok;
+    const char *items[2];
+} setup;
+
+static void set_up(setup *s, const char *entry, int64_t context)
+{
+    memset(s, 0, sizeof *s);
+    s->items[0] = entry;
+    s->run.model.context = context;
+    s->run.data.field = "text";
+    s->run.data.chat_template = "t.jinja";
+    s->run.data.shuffle = true;
+    s->run.data.text = (ls_run_list){s->items, 1};
+    LS_CHECK_OK(ls_tokenizer_open(&s->tok, "bytes"));
+}
+
+/* Every conversation comes whole, sees only itself, and counts only its answers. */
+LS_TEST(a_run_trains_on_answers_only)
+{
+    enum { T = 24, CHATS = 26 };
+    int lengths[CHATS], seen[CHATS] = {0};
+    static ls_order order;
+    static ls_proof proof;
+    const ls_batch *batch;
+    ls_loader *loader;
+    ls_corpus *c;
+    setup s;
+
+    for (int i = 0; i < CHATS; i++)
+        lengths[i] = i % 9; /* 6 to 22 tokens */
+    put_chats("c.jsonl", lengths, CHATS);
+    set_up(&s, "c.jsonl", T);
+    LS_CHECK_OK(ls_corpus_open(&c, &s.run, s.tok, "cache"));
+    LS_CHECK(ls_corpus_isolates(c));
+    LS_CHECK_EQ(ls_corpus_built(c), 1);
+    LS_CHECK_OK(ls_corpus_order(c, 3, T, &order));
+    LS_CHECK_EQ(order.windows * T, ls_corpus_train_tokens(c, 0));
+    LS_CHECK_OK(ls_proof_order(&order, 3 * order.windows + 1, NULL, NULL, &proof));
+    LS_CHECK_STR(proof.fault, "");
+    LS_CHECK(proof.passed);
+    LS_CHECK_EQ(proof.sources[0].epochs, 3);
+    ls_loader_args args = {.corpus = c, .seed = 3, .T = T, .sequences = 1};
+    LS_CHECK_OK(ls_loader_open(&loader, &args));
+    for (int64_t w = 0; w < order.windows; w++) {
+        int64_t counted = 0;
+        LS_CHECK_OK(ls_loader_next(loader, ls_time_now_ns() + 10 * LS_NS_PER_S, &batch));
+        LS_CHECK(batch->start);
+        for (int t = 0; t < T; t++) {
+            int32_t id = batch->tokens[t], target = batch->targets[t];
+            if (id == 'u' && batch->tokens[t + 1] == ':')
+                LS_CHECK_EQ(batch->start[t], t);
+            /* An answer is capitals and the end of its turn. */
+            bool counts =
+                t + 1 < T && ((batch->tokens[t + 1] >= 'A' && batch->tokens[t + 1] <= 'Z') ||
+                              (batch->tokens[t + 1] == ';' && id != ':' && id < 'a') ||
+                              (batch->tokens[t + 1] == ';' && id == ':' && t > 0 &&
+                               batch->tokens[t - 1] == 'a'));
+            LS_CHECK_EQ(target, counts ? batch->tokens[t + 1] : -1);
+            counted += counts;
+            if (counts && target == ';' && id >= 'A')
+                seen[id - 'A']++;
+        }
+        LS_CHECK_EQ(batch->counted, counted);
+    }
+    for (int i = 0; i < CHATS; i++)
+        LS_CHECK_EQ(seen[i], lengths[i] > 0);
+    ls_loader_close(loader);
+    ls_corpus_close(c);
+    ls_tokenizer_free(s.tok);
+}
+
+LS_TEST(chat_data_is_cached_split_and_checked)
+{
+    int lengths[40];
+    int32_t tokens[24], targets[24], start[24];
+    ls_corpus *c;
+    setup s;
+
+    for (int i = 0; i < 40; i++)
+        lengths[i] = 7; /* 20 tokens: one in each window */
+    put_chats("c.jsonl", lengths, 40);
+    set_up(&s, "c.jsonl", 24);
+    s.run.data.validation = 0.1;
+    LS_CHECK_OK(ls_corpus_open(&c, &s.run, s.tok, "cache"));
+    LS_CHECK_EQ(ls_corpus_train_tokens(c, 0), 36 * 24);
+    LS_CHECK_EQ(ls_corpus_validation_windows(c, 24), 4);
+    LS_CHECK_EQ(ls_corpus_marked_tokens(c, 0), 40 * 8);
+    for (int64_t i = 0; i < 4; i++) {
+        LS_CHECK_OK(ls_corpus_validation(c, i, 24, tokens, targets, start));
+        LS_CHECK_EQ(ls_corpus_counted(targets, 24), 8);
+        LS_CHECK_EQ(start[23], 20); /* the filling */
+        LS_CHECK_EQ(tokens[2], 'a' + (36 + i) % 26);
+    }
+    ls_hash hash = ls_corpus_hash(c);
+    ls_corpus_close(c);
+    LS_CHECK_OK(ls_corpus_open(&c, &s.run, s.tok, "cache"));
+    LS_CHECK_EQ(ls_corpus_built(c), 0);
+    LS_CHECK(ls_hash_equal(ls_corpus_hash(c), hash));
+    ls_corpus_close(c);
+    /* Another template or another context is another shard. */
+    s.run.model.context = 26;
+    LS_CHECK_OK(ls_corpus_open(&c, &s.run, s.tok, "cache"));
+    LS_CHECK_EQ(ls_corpus_built(c), 1);
+    ls_corpus_close(c);
+    put("t.jinja", "{% for m in messages %}{{ m.role[1] }}:{{ m.content }};{% endfor %}"
+                   "{% if add_generation_prompt %}s:{% endif %}");
+    LS_CHECK_OK(ls_corpus_open(&c, &s.run, s.tok, "cache"));
+    LS_CHECK_EQ(ls_corpus_built(c), 1);
+    ls_corpus_close(c);
+    /* The shard alone, for the context it was made for and for another one. */
+    s.items[0] = "cache/text-0.lst";
+    s.run.data.shards = s.run.data.text;
+    s.run.data.text.count = 0;
+    LS_CHECK_OK(ls_corpus_open(&c, &s.run, s.tok, "cache"));
+    LS_CHECK(ls_corpus_isolates(c));
+    ls_corpus_close(c);
+    s.run.model.context = 24;
+    LS_CHECK_FAILS(ls_corpus_open(&c, &s.run, s.tok, "cache"), LS_EDATA,
+                   "laid out for a context of 26 tokens, model.context is 24");
+    ls_tokenizer_free(s.tok);
+}
+
+LS_TEST(too_few_conversations_are_refused)
+{
+    static const int lengths[] = {7};
+    ls_corpus *c;
+    setup s;
+
+    put_chats("c.jsonl", lengths, 1);
+    set_up(&s, "c.jsonl", 24);
+    LS_CHECK_OK(ls_corpus_open(&c, &s.run, s.tok, "cache")); /* one window is enough */
+    ls_corpus_close(c);
+    s.run.data.validation = 0.1;
+    LS_CHECK_FAILS(ls_corpus_open(&c, &s.run, s.tok, "cache"), LS_EDATA,
+                   "fills 1 windows of 24 tokens, of which 0 are left");
+    ls_tokenizer_free(s.tok);
+}
+
+LS_TEST(every_failing_allocation_of_a_chat_build_is_reported)
+{
+    static const int lengths[] = {3, 4};
+    const char *files[] = {"c.jsonl"};
+    uint64_t n = 1;
+    chat c;
+
+    put_chats("c.jsonl", lengths, 2);
+    for (;; n++) {
+        c = (chat){.tok = NULL};
+        LS_CHECK_OK(ls_tokenizer_open(&c.tok, "bytes"));
+        ls_mem_fail_nth(n);
+        ls_status st = ls_chat_open(&c.chat, "t.jinja", c.tok);
+        if (st == LS_OK)
+            st = ls_chat_build(
+                c.chat,
+                &(ls_chat_build_args){
+                    .out = "c.lst", .files = files, .n_files = 1, .name = "c", .window = 24},
+                NULL);
+        ls_mem_fail_nth(0);
+        ls_chat_close(c.chat);
+        ls_tokenizer_free(c.tok);
+        if (st == LS_OK)
+            break;
+        LS_CHECK_EQ(st, LS_ENOMEM);
+        LS_CHECK(!ls_file_exists("c.lst"));
+    }
+    LS_CHECK(n > 20);
+}
