@@ -1,6 +1,7 @@
 /* render.c -- the template interpreter behind a pipe, for tests/conformance/template.py.
  *
- * Reads one JSON object a line: {"template": text, "context": object}. Answers each with one line:
+ * Reads one JSON object a line: {"template": text, "context": object}, where the text may be the
+ * name of a built-in template. Answers each with one line:
  * {"text": ..., "spans": [[begin, end], ...]} or {"error": ...}. Spans count bytes. */
 #include <stdlib.h>
 #include "base/json.h"
@@ -16,8 +17,10 @@ static void answer(const json_t *request, ls_str *out)
 
     ls_str_init(&rendered);
     ls_template_spans_init(&spans);
-    ls_status st =
-        ls_template_parse(&tpl, json_string_value(text), json_string_length(text), "chat template");
+    const char *builtin = ls_template_builtin(json_string_value(text));
+    ls_status st = builtin ? ls_template_parse(&tpl, builtin, strlen(builtin), "chat template")
+                           : ls_template_parse(&tpl, json_string_value(text),
+                                               json_string_length(text), "chat template");
     if (st == LS_OK)
         st = ls_template_render(
             tpl,

@@ -114,10 +114,16 @@ LAYOUT += ["a\n  {%- raw %}\n {{ x }} \n{%- endraw %}\nb\n", "a\n  {% raw -%}\n 
            "{%- set x = 1 -%}\n\n {{- x -}} \n z", "  {# c #}  {% if true %} y{% endif %}", "{{ {'a': {'b': 1}} }}",
            "{{ '}}' }}{{ \"%}\" }}", "\u00a0{%- if true %}\u2003x{% endif %}", "\u2003{% if true %}x{% endif %}"]
 
-BUILTIN = {
-    "chatml": "{%- for message in messages -%}\n{{- '<|im_start|>' ~ message.role ~ '\\n' ~ message.content ~ '<|im_end|>\\n' -}}\n"
-              "{%- endfor -%}\n{%- if add_generation_prompt -%}\n{{- '<|im_start|>assistant\\n' -}}\n{%- endif -%}\n",
-}
+def chatml(context):
+    """The format, told apart from any template."""
+    text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in context["messages"])
+    return text + "<|im_start|>assistant\n" * context["add_generation_prompt"]
+
+
+def llama3(context):
+    head = "<|start_header_id|>{}<|end_header_id|>\n\n"
+    text = "".join(head.format(m["role"]) + m["content"].strip() + "<|eot_id|>" for m in context["messages"])
+    return "<|begin_of_text|>" + text + head.format("assistant") * context["add_generation_prompt"]
 
 
 def conversations(rng, count):
@@ -189,9 +195,9 @@ def main():
         if render(MARKED, context).get("spans") != spans(MARKED, context):
             failures += 1
             print("generation: other spans", context)
-    # {{ ... }} of a built-in template is ours alone: it must be the same text under jinja2 too.
-    for context in conversations(rng, 200):
-        compare("chatml", BUILTIN["chatml"], context, reference(BUILTIN["chatml"], context))
+    for context in conversations(rng, 300):
+        compare("chatml", "chatml", context, {"text": chatml(context)})
+        compare("llama3", "llama3", context, {"text": llama3(context)})
 
     folder = os.path.join(shared, "tokenizers", "qwen2.5")
     if os.path.exists(os.path.join(folder, "tokenizer_config.json")):
@@ -205,6 +211,8 @@ def main():
             except Exception as error:
                 want = {"error": str(error)}
             compare("qwen2.5", template, context, want)
+            if not context["tools"] and all(m["role"] != "tool" and "tool_calls" not in m for m in context["messages"]):
+                compare("qwen", "qwen", context, want)
     else:
         print(f"skipped: Qwen2.5's own template ({folder} is not there)")
     print(f"template: {checked} comparisons, {failures} differ")
