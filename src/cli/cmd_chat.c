@@ -184,6 +184,7 @@ out:
 
 static void say_built(const char *path, const ls_chat_built *n, int64_t window, bool json)
 {
+    int64_t kept = n->conversations - n->lost;
     ls_str out;
     ls_json j;
 
@@ -203,9 +204,10 @@ static void say_built(const char *path, const ls_chat_built *n, int64_t window, 
     } else {
         ls_str_printf(
             &out,
-            "%s: %lld conversations in %lld windows of %lld tokens (%.0f %% full), loss on "
-            "%lld of %lld tokens",
-            path, (long long)(n->conversations - n->lost), (long long)n->windows, (long long)window,
+            "%s: %lld conversation%s in %lld window%s of %lld tokens (%.0f %% full), loss "
+            "on %lld of %lld tokens",
+            path, (long long)kept, kept == 1 ? "" : "s", (long long)n->windows,
+            n->windows == 1 ? "" : "s", (long long)window,
             100.0 * (double)n->tokens / ((double)n->windows * (double)window),
             (long long)n->targets, (long long)n->tokens);
     }

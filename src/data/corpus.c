@@ -268,9 +268,9 @@ static ls_status split_source(source_row *row, double validation, int64_t T)
     if (row->train > T || (row->chat && row->train == T))
         return LS_OK;
     if (row->chat) {
-        st = ls_fail(LS_EDATA, "\"%s\" fills %lld windows of %lld tokens, of which %lld are left",
-                     row->name, (long long)(row->tokens / T), (long long)T,
-                     (long long)(row->train / T));
+        st = ls_fail(
+            LS_EDATA, "\"%s\" has %lld windows of %lld tokens, of which %lld are left for training",
+            row->name, (long long)(row->tokens / T), (long long)T, (long long)(row->train / T));
         ls_err_hint("Use more conversations, or set data.validation to 0.");
         return st;
     }

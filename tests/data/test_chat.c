@@ -467,7 +467,7 @@ LS_TEST(too_few_conversations_are_refused)
     ls_corpus_close(c);
     s.run.data.validation = 0.1;
     LS_CHECK_FAILS(ls_corpus_open(&c, &s.run, s.tok, "cache"), LS_EDATA,
-                   "fills 1 windows of 24 tokens, of which 0 are left");
+                   "has 1 windows of 24 tokens, of which 0 are left for training");
     ls_tokenizer_free(s.tok);
 }
 
