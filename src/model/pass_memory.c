@@ -248,6 +248,11 @@ void ls_pass_close(ls_pass *pass)
     ls_mem_free(pass);
 }
 
+ls_pass_args ls_pass_describe(const ls_pass *pass)
+{
+    return pass->args;
+}
+
 /* The tied ls_pass_gradient has two parts that ordered mode keeps apart. */
 bool ls_pass_parts_tied(const ls_model *model, bool ordered)
 {
