@@ -6,8 +6,7 @@
 
 static ls_status run_generate(const ls_args *args)
 {
-    const char *path = args->rest[0];
-    ls_generate_model m = {.store = NULL};
+    ls_generate_model m = {.folder = NULL};
     ls_generate_settings s;
     ls_tokens ids;
     ls_str prompt;
@@ -16,8 +15,8 @@ static ls_status run_generate(const ls_args *args)
     ls_tokens_init(&ids);
     ls_str_init(&prompt);
     LS_TRY(st, ls_generate_read_flags(&s, args), out);
-    LS_TRY(st, ls_generate_find(&m, path), out);
-    LS_TRY(st, ls_generate_read_defaults(&s, args, &m, path), out);
+    LS_TRY(st, ls_generate_find(&m, args->rest[0]), out);
+    LS_TRY(st, ls_generate_read_defaults(&s, args, &m), out);
     LS_TRY(st, ls_generate_read_prompt(args, &prompt), out);
     LS_TRY(st, ls_generate_encode(&m, &s, &prompt, &ids), out);
     int64_t context = s.context ? s.context : m.model.shape.T;

@@ -4,19 +4,15 @@
  * weights are loaded last, so that a mistake in a flag costs no time. */
 #pragma once
 #include "cli/command.h"
-#include "checkpoint/ckpt.h"
 #include "data/tokenizer.h"
+#include "exchange/folder.h"
 #include "model/decode.h"
 
 enum { LS_GENERATE_EOS = 32 };
 
 /* A model and what it needs to talk. */
 typedef struct ls_generate_model {
-    ls_ckpt_store *store;
-    int64_t step;  /* asked for; -1: the newest that verifies */
-    ls_ckpt *ckpt; /* says what the model is */
-    ls_run run;
-    bool has_run;
+    ls_folder *folder;
     ls_tokenizer *tokenizer;
     ls_model model;
     int32_t eos[LS_GENERATE_EOS]; /* tokens with which the model ends its text */
@@ -55,7 +51,7 @@ ls_status ls_generate_read_flags(ls_generate_settings *s, const ls_args *args);
 /* The defaults of a folder's generation_config.json for what no flag sets; a folder without one is
  * fine. */
 ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args,
-                                    ls_generate_model *m, const char *folder);
+                                    ls_generate_model *m);
 /* --prompt, or what --prompt-file names; empty without either. */
 ls_status ls_generate_read_prompt(const ls_args *args, ls_str *prompt_out);
 

@@ -6,7 +6,7 @@
 #include "cli/cmd_generate.h"
 
 #include "base/mem.h"
-#include "config/runfile.h"
+#include "base/time.h"
 #include "plan/ledger.h"
 
 enum { CHUNK = 256 };
@@ -21,87 +21,59 @@ void ls_generate_release(ls_generate_model *m)
     ls_device_close(m->device);
     ls_model_release(&m->model);
     ls_tokenizer_free(m->tokenizer);
-    if (m->has_run)
-        ls_runfile_release(&m->run);
-    ls_ckpt_free(m->ckpt);
-    ls_ckpt_close(m->store);
+    ls_folder_close(m->folder);
 }
 
-static ls_status find_checkpoint(ls_generate_model *m, const char *path)
-{
-    ls_str dir, passed; /* damaged ones: told by the load */
-    ls_status st;
-
-    ls_str_init(&dir);
-    ls_str_init(&passed);
-    LS_TRY(st, ls_ckpt_locate(path, &dir, &m->step), out);
-    LS_TRY(st, ls_ckpt_open(&m->store, dir.p, false), out);
-    LS_TRY(st, ls_ckpt_find(m->store, m->step, &m->ckpt, &passed), out);
-    if (!m->ckpt) {
-        st = ls_fail(LS_EUSAGE, "there is no checkpoint in \"%s\"", path);
-        ls_err_hint("Train one first: lineshaft train RUN.");
-        goto out;
-    }
-    const char *config = ls_ckpt_about(m->ckpt)->config;
-    LS_TRY(st,
-           ls_runfile_load(&m->run, &(ls_runfile_source){.text = config,
-                                                         .len = strlen(config),
-                                                         .text_name = ls_ckpt_path(m->ckpt),
-                                                         .no_environment = true,
-                                                         .no_files = true}),
-           out);
-    m->has_run = true;
-out:
-    ls_str_release(&dir);
-    ls_str_release(&passed);
-    return st;
-}
-
-/* The end tokens that the tokenizer names; a document of plain bytes ends with its separator. */
+/* The end tokens that config.json names, else the tokenizer's; a document of plain bytes ends with
+ * its separator. */
 static void find_eos(ls_generate_model *m)
 {
+    const ls_hf_config *config = ls_folder_config(m->folder);
     int32_t eos = ls_tokenizer_eos(m->tokenizer);
 
-    m->eos[m->n_eos++] = eos >= 0 ? eos : ls_tokenizer_separator(m->tokenizer);
+    for (int i = 0; i < config->n_eos; i++)
+        m->eos[m->n_eos++] = (int32_t)config->eos[i];
+    if (m->n_eos == 0)
+        m->eos[m->n_eos++] = eos >= 0 ? eos : ls_tokenizer_separator(m->tokenizer);
 }
 
 ls_status ls_generate_find(ls_generate_model *m, const char *path)
 {
     ls_status st;
 
-    *m = (ls_generate_model){.store = NULL};
-    LS_TRY(st, find_checkpoint(m, path), out);
-    LS_TRY(st, ls_tokenizer_open(&m->tokenizer, m->run.data.tokenizer), out);
-    LS_TRY(st, ls_model_init(&m->model, &m->run, ls_tokenizer_vocab(m->tokenizer)), out);
+    *m = (ls_generate_model){.folder = NULL};
+    LS_TRY(st, ls_folder_open(&m->folder, path, -1), out);
+    LS_TRY(st, ls_folder_tokenizer(m->folder, &m->tokenizer), out);
+    LS_TRY(st, ls_model_init(&m->model, ls_folder_run(m->folder), ls_tokenizer_vocab(m->tokenizer)),
+           out);
+    LS_TRY(st, ls_folder_check(m->folder, &m->model), out);
     find_eos(m);
 out:
     return st;
 }
 
+/* A device with memory of its own gets a copy. */
 static ls_status load_weights(ls_generate_model *m)
 {
-    int n = m->model.n_params;
-    ls_ckpt_tensor *rows = ls_mem_array((size_t)n, sizeof *rows);
-    ls_status st = LS_OK;
+    int64_t bytes = m->model.flat * (int64_t)sizeof(float);
+    float *host = NULL;
+    ls_status st;
 
-    if (!rows)
-        return LS_ENOMEM;
-    for (int i = 0; i < n; i++) {
-        const ls_param *p = &m->model.params[i];
-        rows[i] = (ls_ckpt_tensor){.name = p->name,
-                                   .kind = "param",
-                                   .type = LS_F32,
-                                   .ndim = p->ndim,
-                                   .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
-                                   .bytes = (float *)m->weights + p->first};
+    LS_TRY(st, ls_device_alloc(m->device, bytes, "weights", &m->weights), out);
+    if (ls_device_describe(m->device).host_memory) {
+        st = ls_folder_load(m->folder, &m->model, m->weights);
+        goto out;
     }
-    if (m->step >= 0) {
-        st = ls_ckpt_load(m->ckpt, rows, n);
-    } else {
-        bool found;
-        st = ls_ckpt_load_newest(m->store, rows, n, NULL, &found);
+    host = ls_mem_array((size_t)m->model.flat, sizeof *host);
+    if (!host) {
+        st = LS_ENOMEM;
+        goto out;
     }
-    ls_mem_free(rows);
+    LS_TRY(st, ls_folder_load(m->folder, &m->model, host), out);
+    ls_stream_copy_in(m->stream, m->weights, host, bytes);
+    st = ls_stream_sync(m->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
+out:
+    ls_mem_free(host);
     return st;
 }
 
@@ -162,10 +134,6 @@ ls_status ls_generate_load(ls_generate_model *m, int64_t cache, bool tell_memory
     args.kernels = m->kernels;
     args.stream = m->stream;
     LS_TRY(st, check_memory(m, &args, tell_memory), out);
-    LS_TRY(
-        st,
-        ls_device_alloc(m->device, m->model.flat * (int64_t)sizeof(float), "weights", &m->weights),
-        out);
     LS_TRY(st, load_weights(m), out);
     LS_TRY(st, ls_pass_open(&m->pass, &args), out);
     LS_TRY(st, ls_decode_open(&m->decode, &m->model, m->pass, m->stream), out);

@@ -182,7 +182,7 @@ static ls_status use_config(ls_generate_settings *s, const ls_args *args, ls_gen
 }
 
 ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args,
-                                    ls_generate_model *m, const char *folder)
+                                    ls_generate_model *m)
 {
     json_t *config = NULL;
     json_error_t where;
@@ -191,7 +191,7 @@ ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args
 
     ls_str_init(&path);
     ls_str_init(&text);
-    ls_str_printf(&path, "%s/generation_config.json", folder);
+    ls_str_printf(&path, "%s/generation_config.json", ls_folder_home(m->folder));
     LS_TRY(st, ls_str_status(&path), out);
     if (!ls_file_exists(path.p))
         goto out;

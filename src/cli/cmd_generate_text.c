@@ -146,20 +146,24 @@ static ls_status print_json(speech *sp)
     return ls_term_print(&sp->piece);
 }
 
-/* "12 tokens of prompt (340/s), 200 tokens added (95.2/s), ended by --tokens" */
+/* " (95.2/s)", or nothing where there was nothing to measure. */
+static void print_rate(double per_second)
+{
+    if (isfinite(per_second))
+        fprintf(stderr, per_second < 100 ? " (%.1f/s)" : " (%.0f/s)", per_second);
+}
+
+/* "12 tokens of prompt (340/s), 200 added (95.2/s), ended by --tokens" */
 static void print_summary(const speech *sp)
 {
     static const char *const why[] = {"ended by --tokens", "the model ended its text",
                                       "ended by a stop string", "interrupted"};
     int64_t said = sp->ids.count - sp->prompt;
-    double read = rate(sp->prompt, sp->read_ns), speed = rate(said - 1, sp->said_ns);
 
     fprintf(stderr, "%lld token%s of prompt", (long long)sp->prompt, sp->prompt == 1 ? "" : "s");
-    if (isfinite(read))
-        fprintf(stderr, " (%.4g/s)", read);
+    print_rate(rate(sp->prompt, sp->read_ns));
     fprintf(stderr, ", %lld added", (long long)said);
-    if (isfinite(speed))
-        fprintf(stderr, " (%.4g/s)", speed);
+    print_rate(rate(said - 1, sp->said_ns));
     fprintf(stderr, ", %s\n", why[sp->why]);
 }
 
