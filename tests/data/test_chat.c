@@ -5,6 +5,7 @@
 #include "data/corpus.h"
 #include "data/loader.h"
 #include "data/proof.h"
+#include "data/tokenizer_impl.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "harness.h"
@@ -247,6 +248,59 @@ LS_TEST(marks_are_those_of_the_answers)
     ls_tokens_release(&ids);
     ls_str_release(&marks);
     close_chat(&c);
+}
+
+/* A tokenizer that changes text, as normalisation does: two equal bytes in a row become one id. */
+static ls_status squeeze(const ls_tokenizer *tok, const unsigned char *bytes, size_t len,
+                         unsigned how, ls_tokens *out)
+{
+    (void)tok;
+    (void)how;
+    LS_CHECK_OK(ls_tokens_reserve(out, (int64_t)len));
+    for (size_t i = 0; i < len; i++)
+        if (i == 0 || bytes[i] != bytes[i - 1])
+            out->ids[out->count++] = bytes[i];
+    return LS_OK;
+}
+
+static const unsigned char *no_piece(const ls_tokenizer *tok, int32_t id, size_t *len_out)
+{
+    (void)tok;
+    (void)id;
+    *len_out = 1;
+    return (const unsigned char *)"?";
+}
+
+LS_TEST(marks_do_not_need_tokens_that_spell_the_text)
+{
+    static const ls_tokenizer_kind kind = {.encode = squeeze, .piece = no_piece};
+    ls_tokenizer tok = {.kind = &kind, .vocab = 256, .bos = -1, .eos = -1};
+    chat c = {.tok = &tok};
+    ls_tokens ids;
+    ls_str marks;
+    json_error_t error;
+    json_t *object = json_loads(hello, 0, &error);
+
+    put("t.jinja", "{% for m in messages %}{{ m.role[0] }}::{{ m.content }};;{% endfor %}"
+                   "{% if add_generation_prompt %}a::{% endif %}");
+    LS_CHECK_OK(ls_chat_open(&c.chat, "t.jinja", &tok));
+    ls_chat_text_init(&c.text);
+    ls_tokens_init(&ids);
+    ls_str_init(&marks);
+    LS_CHECK_OK(ls_chat_render(c.chat, object, "f:1", 0, &c.text));
+    LS_CHECK_STR(c.text.text.p, "u::Hi;;a::Hello;;");
+    LS_CHECK_OK(ls_chat_encode(c.chat, &c.text, &ids, &marks));
+    static const char want[] = "u:Hi;a:Helo;", counts[] = ".......xxxxx";
+    LS_CHECK_EQ(ids.count, (int64_t)strlen(want));
+    for (int64_t i = 0; i < ids.count; i++) {
+        LS_CHECK_EQ(ids.ids[i], want[i]);
+        LS_CHECK_EQ(marks.p[i], counts[i] == 'x');
+    }
+    json_decref(object);
+    ls_tokens_release(&ids);
+    ls_str_release(&marks);
+    ls_chat_text_release(&c.text);
+    ls_chat_close(c.chat);
 }
 
 /* --- shards and runs ---------------------------------------------------------------------------
