@@ -89,7 +89,8 @@ out:
 static const ls_flag flags[] = {
     {.name = "dtype",
      .value = "TYPE",
-     .doc = "f32, bf16 or f16; unless given, the type that the model came with, or f32."},
+     .doc = "Numbers in the files: f32, bf16 or f16; unless given, the type that the model came "
+            "with, or f32."},
     {.name = "max-shard",
      .value = "SIZE",
      .doc = "Most bytes of one file, as in 500M; 5G unless given."},
