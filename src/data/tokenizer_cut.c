@@ -213,9 +213,12 @@ ls_status ls_json_plan_cuts(ls_json_rules *rules)
     rules->by_words = !rules->by_byte && !ls_bpe_joins_over(rules->bpe, LS_JSON_MARK) &&
                       ls_bpe_find(rules->bpe, LS_JSON_MARK, 3) >= 0 && rules->keeps_merging;
     rules->can_cut = steps_cut(rules);
-    for (int i = 0; i < rules->n_norm; i++)
+    bool prepends = false;
+    for (int i = 0; i < rules->n_norm; i++) {
         if (rules->norm[i].kind == LS_NORM_NFKC || rules->norm[i].kind == LS_NORM_NFKD)
             rules->cut_ascii = true; /* other characters may become blanks */
+        prepends = prepends || rules->norm[i].kind == LS_NORM_PREPEND;
+    }
     for (int32_t i = 0; i < rules->n_added; i++) {
         const ls_added_token *t = &rules->added[i];
         const char *blanks[] = {" ", LS_JSON_MARK};
@@ -223,7 +226,8 @@ ls_status ls_json_plan_cuts(ls_json_rules *rules)
             exclude(rules, t->content, strlen(t->content), blanks[k]);
             exclude(rules, t->match, t->match_len, blanks[k]);
         }
-        if (t->rstrip && t->match_len) {
+        /* What follows a token is a text of its own, with something put in front of it. */
+        if ((t->rstrip || prepends) && t->match_len) {
             rules->no_cut_after[(unsigned char)t->match[t->match_len - 1]] = true;
             rules->no_cut_after[(unsigned char)t->content[strlen(t->content) - 1]] = true;
         }

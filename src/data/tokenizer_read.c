@@ -12,7 +12,7 @@ typedef struct reader {
     ls_tokenizer *tok;
     ls_json_rules *rules;
     json_t *root, *vocab, *merges;
-    const char **by_id; /* [vocab] the token as written, borrowed from root; NULL: a hole */
+    const char **by_id; /* [vocab] the token as written, borrowed; NULL: a hole */
     ls_str raw[3];      /* texts in the making */
 } reader;
 
@@ -315,6 +315,7 @@ static ls_status read_added(reader *r)
         LS_TRY(st, read_added_token(r, item, t), out);
         if (t->normalized)
             LS_TRY(st, normalise_token(rules, &work, t), out);
+        r->by_id[t->id] = t->match; /* decoded as it is found, so does the package */
         LS_TRY(st, ls_added_insert(t->normalized ? &rules->after : &rules->before, rules->n_added),
                out);
         rules->n_added++;

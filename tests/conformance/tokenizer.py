@@ -257,7 +257,9 @@ def whole(name, folder, tok, scratch, text):
     back = run("data", "decode", "--tokenizer", folder, path).decode(errors="replace")
     want_text = tok.decode(want, skip_special_tokens=False)
     if back != want_text and "\ufffd" not in want_text:
-        fail(name, "texts", text, repr(back), repr(want_text))
+        at = len(os.path.commonprefix([back, want_text]))
+        fail(name, f"texts from character {at}", text, repr(back[max(0, at - 9):]),
+             repr(want_text[max(0, at - 9):]))
     return len(got)
 
 
