@@ -268,6 +268,8 @@ static ls_status encode_anew(ls_bpe_work *work, const unsigned char *piece, size
         ids = work->many.ids;
         n = ls_bpe_merge_many(bpe, &work->many, first_symbols(bpe, piece, len, ids));
     }
+    if (n == 0) /* nothing in it is known, and out may have no memory yet */
+        return LS_OK;
     LS_TRY(st, ls_tokens_reserve(out, (int64_t)n), out);
     memcpy(out->ids + out->count, ids, n * sizeof *ids);
     out->count += (int64_t)n;
@@ -303,7 +305,8 @@ static ls_status encode_short(ls_bpe_work *work, const unsigned char *piece, siz
     if (st == LS_OK && out->count - before <= SHORT_IDS) {
         *b = *a;
         *a = (short_slot){.key = {key[0], key[1]}, .n = (int32_t)(out->count - before)};
-        memcpy(a->ids, out->ids + before, (size_t)a->n * sizeof a->ids[0]);
+        if (a->n)
+            memcpy(a->ids, out->ids + before, (size_t)a->n * sizeof a->ids[0]);
     }
     return st;
 }
@@ -335,7 +338,8 @@ static ls_status encode_long(ls_bpe_work *work, const unsigned char *piece, size
         a->len = (uint8_t)len;
         a->n = (uint8_t)(out->count - before);
         memcpy(a->key, piece, len);
-        memcpy(a->ids, out->ids + before, (size_t)a->n * sizeof a->ids[0]);
+        if (a->n)
+            memcpy(a->ids, out->ids + before, (size_t)a->n * sizeof a->ids[0]);
     }
     return st;
 }
