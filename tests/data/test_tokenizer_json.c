@@ -4,12 +4,12 @@
 
 #include "data/bpe.h"
 #include "data/corpus.h"
+#include "config/runfile.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "harness.h"
 
 #include <pthread.h>
-#include <sys/stat.h>
 
 #define MARK "\xe2\x96\x81"
 #define BLANK "\xc4\xa0" /* U+0120: a blank in ByteLevel's alphabet */
@@ -369,6 +369,20 @@ LS_TEST(every_failing_allocation_is_survived)
         ls_tokens_release(&ids);
     }
     LS_CHECK(nth > 30);
+}
+
+LS_TEST(a_run_file_names_a_folder_that_must_exist)
+{
+    static const char text[] = "model: {layers: 1, width: 8, heads: 1, context: 8}\n"
+                               "data: {text: [builtin:stories], tokenizer: tok}\n";
+    ls_runfile_source source = {.text = text, .len = sizeof text - 1, .no_environment = true};
+    ls_run run;
+
+    LS_CHECK_FAILS(ls_runfile_load(&run, &source), LS_EUSAGE, "there is no folder \"tok\"");
+    LS_CHECK_OK(ls_file_make_dirs("tok"));
+    LS_CHECK_OK(ls_runfile_load(&run, &source));
+    LS_CHECK_STR(run.data.tokenizer, "tok");
+    ls_runfile_release(&run);
 }
 
 /* --- files next to it ---------------------------------------------------------------------------
