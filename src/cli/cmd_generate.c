@@ -61,6 +61,8 @@ static const ls_flag flags[] = {
      .doc = "End before this text; may be given several times."},
     {.name = "seed", .value = "N", .doc = "The same seed tells the same story; 1 unless given."},
     {.name = "ignore-eos", .doc = "Go on where the model would end its text."},
+    {.name = "chat",
+     .doc = "The prompt is what a user says; the model's chat template asks for the answer."},
     {.name = "context",
      .value = "N",
      .doc = "Most tokens that the model sees at once; all that it can unless given."},

@@ -45,21 +45,24 @@ void ls_generate_release(ls_generate_model *m);
 
 /* --- cmd_generate_settings.c ------------------------------------------------------------------ */
 
-/* LS_EUSAGE: a flag that cannot be meant. LS_EDATA: a generation_config.json that cannot be. The
- * end tokens of generation_config.json are added to those of the model. */
+/* LS_EUSAGE: a flag that cannot be meant. LS_EDATA: a generation_config.json that cannot be. */
 ls_status ls_generate_read_flags(ls_generate_settings *s, const ls_args *args);
 /* The defaults of a folder's generation_config.json for what no flag sets; a folder without one is
- * fine. */
+ * fine. Its end tokens are added to those of the model. */
 ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args,
                                     ls_generate_model *m);
+
+/* --- cmd_generate_prompt.c -------------------------------------------------------------------- */
+
 /* --prompt, or what --prompt-file names; empty without either. */
 ls_status ls_generate_read_prompt(const ls_args *args, ls_str *prompt_out);
+/* The ids that the model reads: the prompt, with --chat as the chat template writes it. LS_EUSAGE:
+ * more than the context holds, or no chat template. */
+ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_settings *s,
+                             const ls_str *prompt, ls_tokens *ids_out);
 
 /* --- cmd_generate_text.c ---------------------------------------------------------------------- */
 
 /* Continue the prompt on standard output. LS_EINTR: Ctrl-C; what was said is said. */
 ls_status ls_generate_speak(ls_generate_model *m, const ls_generate_settings *s,
                             const ls_str *prompt, const ls_tokens *ids);
-/* Prompt ids in the order that the model is to read. LS_EUSAGE: more than the context holds. */
-ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_settings *s,
-                             const ls_str *prompt, ls_tokens *ids_out);

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "data/utf8.h"
 
-enum { CONFIG_BYTES = 1 << 20, PROMPT_BYTES = 64 << 20 };
+enum { CONFIG_BYTES = 1 << 20 };
 
 /* One number that a flag or generation_config.json may set. */
 typedef struct number {
@@ -122,6 +122,7 @@ ls_status ls_generate_read_flags(ls_generate_settings *s, const ls_args *args)
 
     *s = (ls_generate_settings){.ignore_eos = ls_args_has(args, "ignore-eos"),
                                 .json = ls_args_has(args, "json"),
+                                .chat = ls_args_has(args, "chat"),
                                 .quiet = ls_args_has(args, "quiet")};
     describe(&v, rows);
     for (int i = 0; i < NUMBERS; i++)
@@ -208,14 +209,4 @@ out:
     ls_str_release(&path);
     ls_str_release(&text);
     return st;
-}
-
-ls_status ls_generate_read_prompt(const ls_args *args, ls_str *prompt_out)
-{
-    const char *text = ls_args_value(args, "prompt"), *file = ls_args_value(args, "prompt-file");
-
-    if (file)
-        return ls_file_read(strcmp(file, "-") == 0 ? "/dev/stdin" : file, PROMPT_BYTES, prompt_out);
-    ls_str_append(prompt_out, text ? text : "");
-    return ls_str_status(prompt_out);
 }

@@ -38,38 +38,6 @@ static void on_stop(int number)
     signal(number, SIG_DFL); /* a second one ends the process at once */
 }
 
-/* --- the prompt ------------------------------------------------------------------------------- */
-
-ls_status ls_generate_encode(const ls_generate_model *m, const ls_generate_settings *s,
-                             const ls_str *prompt, ls_tokens *ids_out)
-{
-    int64_t T = m->model.shape.T, context = s->context ? s->context : T;
-    ls_status st;
-
-    if (context > T)
-        return ls_fail(LS_EUSAGE, "--context is %lld, but the model has %lld positions",
-                       (long long)context, (long long)T);
-    LS_TRY(st,
-           ls_tokenizer_encode(m->tokenizer, prompt->p, prompt->len,
-                               LS_ENCODE_TEMPLATE | LS_ENCODE_SPECIAL, ids_out),
-           out);
-    if (ids_out->count == 0) { /* no prompt: begin as after the end of a document */
-        LS_TRY(st, ls_tokens_reserve(ids_out, 1), out);
-        ids_out->ids[ids_out->count++] = ls_tokenizer_separator(m->tokenizer);
-    }
-    if (ids_out->count > context) {
-        st = ls_fail(LS_EUSAGE, "the prompt has %lld tokens, but the context holds %lld",
-                     (long long)ids_out->count, (long long)context);
-        if (context < T)
-            ls_err_hint("Shorten it, or raise --context; the model has %lld positions.",
-                        (long long)T);
-        else
-            ls_err_hint("Shorten it: the model cannot read more at once.");
-    }
-out:
-    return st;
-}
-
 /* --- output ----------------------------------------------------------------------------------- */
 
 /* A model may write any byte; a terminal must not obey them. Files and pipes get them as they are.
@@ -184,7 +152,7 @@ static ls_status read_prompt(speech *sp)
     const ls_generate_model *m = sp->m;
     ls_status st = LS_OK;
 
-    for (int64_t i = 0; i < sp->prompt; i++)
+    for (int64_t i = 0; i < sp->prompt && !sp->s->chat; i++) /* a chat's answer is its own text */
         if (!ls_tokenizer_is_special(m->tokenizer, sp->ids.ids[i]))
             LS_TRY(st, ls_tokenizer_stream_feed(&sp->stream, sp->ids.ids[i], &sp->piece), out);
     for (int64_t n = PIECE; n < sp->prompt && !stop_asked; n += PIECE)
@@ -272,7 +240,8 @@ ls_status ls_generate_speak(ls_generate_model *m, const ls_generate_settings *s,
     stop_asked = 0;
     signal(SIGINT, on_stop);
     signal(SIGTERM, on_stop);
-    LS_TRY(st, show(&sp, prompt->p, prompt->len), out);
+    if (!s->chat)
+        LS_TRY(st, show(&sp, prompt->p, prompt->len), out);
     LS_TRY(st, answer(&sp), out);
     if (s->json)
         LS_TRY(st, print_json(&sp), out);

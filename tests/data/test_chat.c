@@ -263,10 +263,12 @@ static ls_status squeeze(const ls_tokenizer *tok, const unsigned char *bytes, si
     return LS_OK;
 }
 
-static const unsigned char *no_piece(const ls_tokenizer *tok, int32_t id, size_t *len_out)
+static const unsigned char *no_piece(const ls_tokenizer *tok, int32_t id, bool first,
+                                     size_t *len_out)
 {
     (void)tok;
     (void)id;
+    (void)first;
     *len_out = 1;
     return (const unsigned char *)"?";
 }
