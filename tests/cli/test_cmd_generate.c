@@ -33,7 +33,7 @@ LS_TEST(generate_survives_every_failing_allocation)
                    "--repetition-penalty", "1.1", "--json");
         ls_mem_fail_nth(0);
         int code = c.code;
-        bool told = strstr(c.err.p, "memory") != NULL;
+        bool told = strstr(c.err.p, "lineshaft: error: ") != NULL;
         ls_capture_release(&c);
         if (code == 0)
             break;
