@@ -82,7 +82,7 @@ static void make_logits(float *x, int64_t n, uint64_t seed, float spread, bool t
         x[i] = ties ? floorf(x[i] * spread) : x[i] * spread;
 }
 
-LS_TEST(decode_pick_chooses_what_sorting_all_would_choose)
+LS_TEST_SECONDS(decode_pick_chooses_what_sorting_all_would_choose, 60)
 {
     static const double temperatures[] = {0.05, 0.7, 1, 3, 1000};
     static const int64_t ks[] = {0, 1, 2, 40, 300, 100000};
@@ -190,8 +190,8 @@ LS_TEST(decode_penalties_count_each_token_as_defined)
     }
 }
 
-/* The time of a choice in a large vocabulary; the limit is loose, machines under test are busy. */
-LS_TEST(decode_pick_of_a_large_vocabulary_is_quick)
+/* Sorting is what the choice avoids; machines under test are busy, so no absolute limit. */
+LS_TEST_SECONDS(decode_pick_of_a_large_vocabulary_is_quicker_than_sorting_it, 60)
 {
     enum { LARGE = 151936, ROUNDS = 15 };
     static const ls_sampling settings[] = {
@@ -210,7 +210,10 @@ LS_TEST(decode_pick_of_a_large_vocabulary_is_quick)
             best = ls_min_i64(best, ls_time_now_ns() - begin);
         }
 
-        LS_CHECK(best < 20 * LS_NS_PER_MS);
+        double margin;
+        int64_t begin = ls_time_now_ns();
+        plain(x, LARGE, &settings[k], 0, &margin);
+        LS_CHECK(best < ls_time_now_ns() - begin);
     }
     ls_mem_free(x);
     ls_mem_free(scratch);
