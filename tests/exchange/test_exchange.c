@@ -57,7 +57,7 @@ LS_TEST(exchange_round_trip_keeps_every_byte)
         hub s;
         ls_import_report in, again;
         ls_export_report out;
-        char hf[16], ours[16], back[16], ours2[16], a[64], b[64];
+        char hf[24], ours[24], back[24], ours2[24], a[64], b[64];
         snprintf(hf, sizeof hf, "hf%d", i);
         snprintf(ours, sizeof ours, "ours%d", i);
         snprintf(back, sizeof back, "back%d", i);
