@@ -90,6 +90,10 @@ $(B)/lineshaft: $(LIB_OBJ) $(MAIN_OBJ)
 $(B)/lineshaft-test: $(LIB_OBJ) $(TEST_OBJ)
 	@echo "  link   $@"
 	@$(CC) $(LDFLAGS) -rdynamic -o $@ $^ $(LIBS)
+# What tests/conformance/*.py compare with other implementations.
+$(B)/lineshaft-probe: $(LIB_OBJ) $(B)/tests/conformance/probe.o
+	@echo "  link   $@"
+	@$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 # Small programs that conformance tests talk to.
 $(B)/conformance-%: $(LIB_OBJ) $(B)/tests/conformance/%.o
@@ -112,7 +116,7 @@ $(B)/kernel/cpu/simd/%.$(1).o: src/kernel/cpu/simd/%.c
 endef
 $(foreach isa,$(ISAS),$(eval $(call simd_rule,$(isa))))
 # A missing library is said by name, before the first compiler error.
-$(LIB_OBJ) $(MAIN_OBJ) $(TEST_OBJ): | libraries
+$(LIB_OBJ) $(MAIN_OBJ) $(TEST_OBJ) $(B)/tests/conformance/probe.o: | libraries
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 
 .PHONY: FORCE

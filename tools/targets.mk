@@ -11,7 +11,7 @@ TSAN_TESTS ?= $(foreach room,base device comm cluster data observe train,tests/$
 UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
 
 .PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan \
-  tsan fuzz examples clean demo
+  tsan fuzz examples conformance clean demo
 ## make            the program, ./lineshaft
 ## make demo       install what is missing, build, train a small model, let it talk
 ## make test       install what is missing, build, run all tests
@@ -107,6 +107,12 @@ endif
 examples:
 	@$(MAKE) --no-print-directory MODE=release lineshaft
 	@sh tools/examples.sh build/release/lineshaft
+
+## make conformance  compare with PyTorch, transformers, tokenizers and peft (fetched once, kept in
+##                 ~/.cache/lineshaft/peers); NAME=models: only tests/conformance/models.py
+conformance: test-deps
+	@sh tools/deps.sh python3-venv
+	@sh tools/conformance.sh $(NAME)
 
 ##
 ## make clean      remove what was built

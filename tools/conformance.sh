@@ -1,0 +1,59 @@
+#!/bin/sh
+# conformance.sh [NAME ...] -- compare lineshaft with PyTorch, transformers, tokenizers and peft.
+#
+# Runs every tests/conformance/*.py, or those whose names are given, in the environment that
+# bench/peers/setup.sh keeps outside the tree. A script prints what it checks and ends with
+# "ok NAME"; exit status 77 with a reason as the last line means skipped, any other but 0 failed.
+# Files are made in a scratch folder that goes away. Exit status: 0 all well, 1 something failed,
+# 77 there is no environment and none could be made.
+set -eu
+cd "$(dirname "$0")/.."
+root=$PWD
+python=${XDG_CACHE_HOME:-$HOME/.cache}/lineshaft/peers/bin/python
+names=$*
+
+if ! sh bench/peers/setup.sh; then
+    echo "conformance: skipped, there is no Python environment with the packages to compare with"
+    exit 77
+fi
+make --no-print-directory MODE=test build/test/lineshaft build/test/lineshaft-probe
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export LINESHAFT_ROOT="$root" LINESHAFT="$root/build/test/lineshaft"
+export LINESHAFT_PROBE="$root/build/test/lineshaft-probe"
+export LINESHAFT_DATA="$root/../shared/data" # may be absent; then scripts skip what needs it
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false TRANSFORMERS_VERBOSITY=error
+export PYTHONDONTWRITEBYTECODE=1 NO_COLOR=1
+
+passed=0 failed=0 skipped=0 failures=
+for script in tests/conformance/*.py; do
+    name=$(basename "$script" .py)
+    case " $names " in
+    "  " | *" $name "*) ;;
+    *) continue ;;
+    esac
+    mkdir "$scratch/$name"
+    began=$(date +%s)
+    echo "-- $name"
+    rc=0
+    (cd "$scratch/$name" && "$python" "$root/$script") >"$scratch/$name.log" 2>&1 || rc=$?
+    sed 's/^/   /' "$scratch/$name.log"
+    rm -rf "${scratch:?}/$name"
+    last=$(tail -n 1 "$scratch/$name.log")
+    took=$(($(date +%s) - began))
+    if [ "$rc" = 0 ] && [ "$last" = "ok $name" ]; then
+        passed=$((passed + 1))
+        echo "-- $name: passed, $took s"
+    elif [ "$rc" = 77 ]; then
+        skipped=$((skipped + 1))
+        echo "-- $name: skipped ($last)"
+    else
+        failed=$((failed + 1))
+        failures="$failures $name"
+        echo "-- $name: FAILED (exit $rc), $took s"
+    fi
+done
+[ -z "$failures" ] || echo "conformance: failed:$failures"
+echo "conformance: $passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]
