@@ -1,0 +1,157 @@
+"""oracle.py -- what the model scripts share: random tiny models in folders, our probe, comparisons.
+
+Every model is a function of (family, number): configuration, weights and batches come from seeded
+generators. Weights, biases and norms are all random, so that a forgotten bias or norm shows.
+"""
+import json, os, subprocess, sys
+import numpy as np, torch
+import transformers
+from safetensors.numpy import load_file, save_file
+
+torch.set_num_threads(2)
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+PROBE = os.environ["LINESHAFT_PROBE"]
+LINESHAFT = os.environ["LINESHAFT"]
+T, B = 37, 3  # odd on purpose
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+PER_FAMILY = 4
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+
+# What makes each configuration special; sizes are drawn below where nothing is said.
+SPECIAL = {
+    "gpt2": [
+        {},
+        {"n_inner": 72, "layer_norm_epsilon": 1e-6},
+        {"n_embd": 40, "n_head": 5, "n_layer": 3},
+        {"tie_word_embeddings": False}],
+    "llama": [
+        {"tie_word_embeddings": True},
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+         "attention_bias": True, "old_spelling": True},
+        {"rope_parameters": LLAMA3, "mlp_bias": True, "head_dim": 24},
+        {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True, "old_spelling": True,
+         "num_attention_heads": 6, "num_key_value_heads": 2}],
+    "mistral": [
+        {"sliding_window": 8},
+        {"sliding_window": 5, "head_dim": 10, "old_spelling": True},
+        {"sliding_window": None, "tie_word_embeddings": True},
+        {"sliding_window": 64, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}],
+    "qwen2": [
+        {"tie_word_embeddings": True},
+        {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1,
+         "num_hidden_layers": 3},
+        {"use_sliding_window": False, "sliding_window": 7, "old_spelling": True},
+        {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0,
+         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}],
+    "qwen3": [
+        {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16},
+        {"tie_word_embeddings": True, "head_dim": 20},
+        {"attention_bias": True, "head_dim": 6, "old_spelling": True},
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2, "head_dim": 34,
+         "num_hidden_layers": 3}]}
+
+
+def configuration(family, number):
+    """The transformers configuration, and whether config.json is to use the old spelling."""
+    rng = np.random.default_rng([FAMILIES.index(family), number])
+    special = dict(SPECIAL[family][number])
+    old = special.pop("old_spelling", False)
+    heads = int(rng.choice([3, 4, 6]))
+    vocab = int(rng.integers(60, 130))
+    tokens = {"bos_token_id": 1, "eos_token_id": 2}
+    if family == "gpt2":
+        keys = {"vocab_size": vocab, "n_positions": T, "n_embd": 8 * heads, "n_layer": 2,
+                "n_head": heads, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, **tokens}
+    else:
+        keys = {"vocab_size": vocab, "max_position_embeddings": 64, "hidden_size": 12 * heads,
+                "intermediate_size": int(rng.integers(40, 90)), "num_hidden_layers": 2,
+                "num_attention_heads": heads, "tie_word_embeddings": False,
+                "num_key_value_heads": heads // int(rng.choice([d for d in (1, 2, 3) if heads % d == 0])),
+                "rms_norm_eps": float(rng.choice([1e-5, 1e-6])), **tokens}
+    keys.update(special)
+    return transformers.AutoConfig.for_model(family, **keys), old
+
+
+def random_model(config, seed):
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            x = torch.randn(p.shape, generator=rng)
+            norm = p.dim() == 1 and name.endswith("weight")
+            p.copy_(1 + 0.2 * x if norm else 0.2 * x if p.dim() == 1 else 0.15 * x)
+    return model.eval()
+
+
+def respell(folder):
+    """config.json as older versions of transformers wrote it."""
+    path = os.path.join(folder, "config.json")
+    config = json.load(open(path))
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    config.pop("layer_types", None)
+    config["torch_dtype"] = config.pop("dtype", "float32")
+    json.dump(config, open(path, "w"))
+
+
+def save(model, folder, old_spelling=False, **options):
+    model.save_pretrained(folder, **options)
+    if old_spelling:
+        respell(folder)
+    return folder
+
+
+def batches(vocab, seed, *shape):
+    """Tokens, and targets of which a tenth count for nothing when masked."""
+    rng = np.random.default_rng(seed)
+    return (rng.integers(0, vocab, shape).astype(np.int32), rng.integers(0, vocab, shape).astype(np.int32))
+
+
+def probe(command, folder, inputs, *settings):
+    save_file(inputs, "in.safetensors")
+    sets = ["model.import=" + folder, "data.tokenizer=bytes", *settings]
+    done = subprocess.run([PROBE, command, "in.safetensors", "out.safetensors", *sets],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        fail("%s %s: %s" % (command, " ".join(sets), done.stderr.strip()))
+    return load_file("out.safetensors")
+
+
+def loss_of(model, tokens, targets, reduction="mean"):
+    logits = model(torch.tensor(tokens).long(), use_cache=False).logits
+    loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]),
+                                             torch.tensor(targets).long().reshape(-1),
+                                             ignore_index=-1, reduction=reduction)
+    return logits, loss
+
+
+FAILURES = []
+
+
+def fail(text):
+    print("FAILED " + text)
+    FAILURES.append(text)
+    raise Wrong(text)
+
+
+class Wrong(Exception):
+    pass
+
+
+def within(what, got, limit):
+    if not got <= limit:  # also when it is not a number
+        print("FAILED %s: %.3g, at most %.3g is allowed" % (what, got, limit))
+        FAILURES.append(what)
+
+
+def end(name):
+    """The last line of a script."""
+    if FAILURES:
+        sys.exit("%d failures" % len(FAILURES))
+    print("ok " + name)
