@@ -154,8 +154,7 @@ static ls_status open_probe(probe *p, const char *input, const char *const *sets
                                                          .len = sizeof text - 1,
                                                          .sets = sets,
                                                          .n_sets = n_sets,
-                                                         .no_environment = true,
-                                                         .no_files = true}),
+                                                         .no_environment = true}),
            out);
     LS_TRY(st, ls_model_init(&p->model, &p->run, p->run.model.vocab), out);
     LS_TRY(st, ls_device_open(&p->device, "auto", (int)ls_max_i64(p->run.device.threads, 0)), out);
@@ -272,7 +271,7 @@ static ls_status open_check(const probe *p, check *c)
     LS_TRY(st, send(p, NULL, M * four, &c->buffers[LOSSES]), out);
     LS_TRY(st, send(p, NULL, ls_pass_grad_elements(&p->model, true) * four, &c->buffers[GRAD]),
            out);
-    LS_TRY(st, send(p, NULL, c->V * four, &c->buffers[LOGITS]), out);
+    LS_TRY(st, send(p, NULL, M * c->V * four, &c->buffers[LOGITS]), out);
     LS_TRY(st, send(p, &state, sizeof state, &c->buffers[STATE]), out);
     LS_TRY(st,
            ls_pass_open(&c->pass, &(ls_pass_args){.model = &p->model,
@@ -294,22 +293,29 @@ static void close_check(const probe *p, check *c)
         ls_device_free(p->device, c->buffers[i]);
 }
 
+/* The head over all rows of the final norm, the last thing that a forward pass computes. Training
+ * never holds all logits, so this product is made here. */
 static ls_status put_logits(probe *p, check *c)
 {
-    int64_t M = c->B * c->T, shape[3] = {c->B, c->T, c->V};
-    float *all = ls_mem_array((size_t)(M * c->V), sizeof *all);
-    ls_status st = LS_OK;
+    const ls_model *m = &p->model;
+    ls_pass_call call = call_of(c, false);
+    int64_t shape[3] = {c->B, c->T, c->V};
+    ls_pass_tensor last = {.x = NULL}, next;
+    float *logits = NULL;
 
-    if (!all)
-        return LS_ENOMEM;
-    put(p, "", "logits", LS_F32, all, 3, shape);
-    for (int64_t row = 0; row < M && st == LS_OK; row++) {
-        ls_pass_call call = call_of(c, false);
-        ls_pass_logits(c->pass, &call, row, c->buffers[LOGITS]);
-        ls_stream_copy_out(p->stream, all + row * c->V, c->buffers[LOGITS],
-                           c->V * (int64_t)sizeof *all);
-        st = finish(p);
-    }
+    ls_pass_forward(c->pass, &call);
+    for (int i = 0; ls_pass_computed(c->pass, &call, i, &next); i++)
+        last = next;
+    p->kernels->linear_fwd(p->stream, &(ls_linear_fwd){.x = last.x,
+                                                       .w = call.w + m->head.w,
+                                                       .y = c->buffers[LOGITS],
+                                                       .M = c->B * c->T,
+                                                       .N = c->V,
+                                                       .K = m->shape.C,
+                                                       .layout = LS_LAYOUT_NK});
+    ls_status st = fetch_floats(p, c->buffers[LOGITS], c->B * c->T * c->V, &logits);
+    if (st == LS_OK)
+        put(p, "", "logits", LS_F32, logits, 3, shape);
     return st;
 }
 
