@@ -1,6 +1,6 @@
 """models.py -- logits, losses, gradients and training steps against transformers, PyTorch and peft."""
 import os, sys
-import numpy as np, torch
+import numpy as np, torch, transformers
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools"))
 import oracle
@@ -43,9 +43,9 @@ def gradients_of(model, rename=lambda name: name):
     return {rename(n): p.grad.numpy() for n, p in model.named_parameters() if p.requires_grad}
 
 
-def check_numbers(what, model, folder, seed, *settings, extra=None, rename=lambda name: name):
-    tokens, targets = oracle.batches(model.config.vocab_size, seed, B, T)
-    targets[1, 3:9] = targets[0, 0] = -1
+def check_numbers(what, model, folder, seed, *settings, shape=(B, T), extra=None, rename=lambda name: name):
+    tokens, targets = oracle.batches(model.config.vocab_size, seed, *shape)
+    targets[-1, 3:9] = targets[0, 0] = -1
     ours = oracle.probe("check", folder, {"tokens": tokens, "targets": targets, **(extra or {})}, *settings)
     model.zero_grad()
     logits, loss = oracle.loss_of(model, tokens, targets)
@@ -113,6 +113,18 @@ def check_family(family):
             check_steps(what + " " + order, model, folder, number, STEPS, "train.reduce=" + order)
 
 
+def check_long():
+    """Positions in the thousands, where a frequency that is wrong in its last bit shows."""
+    rope = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 512}
+    for name, keys in (("plain", {}), ("llama3", {"rope_parameters": rope})):
+        config = transformers.LlamaConfig(
+            vocab_size=70, hidden_size=64, intermediate_size=96, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=2048, **keys)
+        model = oracle.random_model(config, 200)
+        check_numbers("llama, 1500 tokens, " + name, model, oracle.save(model, "long-" + name), 9, shape=(1, 1500))
+
+
 # --- LoRA and frozen parameters -------------------------------------------------------------------
 
 def check_lora(family, number, targets, rank=4, alpha=6):
@@ -152,6 +164,32 @@ def check_frozen(family, number, *patterns):
     check_steps(what, model, folder, 80 + number, 20, freeze)
 
 
+# --- what is not built ----------------------------------------------------------------------------
+
+REFUSED = [  # family, settings, what the message must say
+    ("mixtral", {}, "experts"),
+    ("qwen3_moe", {}, "experts"),
+    ("gemma2", {}, "gemma2"),
+    ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "yarn"),
+    ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}, "dynamic"),
+    ("llama", {"hidden_act": "gelu"}, "hidden_act"),
+    ("gpt2", {"activation_function": "relu"}, "activation_function"),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "num_hidden_layers": 2, "layer_types":
+               ["sliding_attention", "full_attention"]}, "layer_types")]
+
+
+def check_refusals():
+    tokens, targets = oracle.batches(50, 1, 1, 3)
+    for number, (family, keys, say) in enumerate(REFUSED):
+        folder = "refused-%d" % number
+        transformers.AutoConfig.for_model(family, **keys).save_pretrained(folder)
+        code, said = oracle.refused(folder, {"tokens": tokens, "targets": targets})
+        if code != 2 or say not in said:
+            oracle.fail("%s %s: exit %d, said: %s" % (family, keys, code, said))
+        print("refused: " + said.removeprefix("lineshaft-probe: "))
+
+
 def attempt(check, *args):
     try:
         check(*args)
@@ -166,6 +204,8 @@ if __name__ == "__main__":
     for family in only:
         attempt(check_family, family)
     if set(only) == set(FAMILIES):
+        attempt(check_long)
+        attempt(check_refusals)
         attempt(check_lora, "llama", 1, ["q_proj", "v_proj"])
         attempt(check_lora, "llama", 3, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])
         attempt(check_lora, "qwen3", 0, ["k_proj", "up_proj", "down_proj"])

@@ -8,7 +8,7 @@ import numpy as np, torch
 import transformers
 from safetensors.numpy import load_file, save_file
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tiny models: a second thread only waits
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
@@ -113,14 +113,26 @@ def batches(vocab, seed, *shape):
     return (rng.integers(0, vocab, shape).astype(np.int32), rng.integers(0, vocab, shape).astype(np.int32))
 
 
-def probe(command, folder, inputs, *settings):
+def run_probe(command, folder, inputs, *settings):
     save_file(inputs, "in.safetensors")
     sets = ["model.import=" + folder, "data.tokenizer=bytes", *settings]
-    done = subprocess.run([PROBE, command, "in.safetensors", "out.safetensors", *sets],
+    return subprocess.run([PROBE, command, "in.safetensors", "out.safetensors", *sets],
                           capture_output=True, text=True)
+
+
+def probe(command, folder, inputs, *settings):
+    """The tensors that our side computes."""
+    done = run_probe(command, folder, inputs, *settings)
     if done.returncode != 0:
-        fail("%s %s: %s" % (command, " ".join(sets), done.stderr.strip()))
+        fail("%s of %s %s: exit %d, %s" %
+             (command, folder, " ".join(settings), done.returncode, done.stderr.strip()))
     return load_file("out.safetensors")
+
+
+def refused(folder, inputs):
+    """Exit status and message for a folder that we do not build."""
+    done = run_probe("check", folder, inputs)
+    return done.returncode, done.stderr.strip()
 
 
 def loss_of(model, tokens, targets, reduction="mean"):
