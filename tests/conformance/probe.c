@@ -27,6 +27,7 @@
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 #include "config/runfile.h"
+#include "exchange/folder.h"
 #include "train/step.h"
 
 enum { MOST_ITEMS = 4096, WAIT_S = 600 };
@@ -113,16 +114,17 @@ static ls_status get_ints(const probe *p, const char *name, int ndim, int64_t *s
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static ls_status load_file(probe *p, const ls_safetensors *file)
+/* What the input has under the name of a parameter takes its place. */
+static ls_status load_input(probe *p)
 {
     for (int i = 0; i < p->model.n_params; i++) {
         const ls_param *param = &p->model.params[i];
-        const ls_safetensors_entry *e = ls_safetensors_find(file, param->name);
+        const ls_safetensors_entry *e = ls_safetensors_find(&p->input, param->name);
         if (!e)
             continue;
         if (e->dtype->type != LS_F32 || e->end - e->begin != param->count * 4)
             return ls_fail(LS_EUSAGE, "\"%s\" has another size or type", param->name);
-        memcpy(p->w + param->first, (const char *)file->bytes + e->begin,
+        memcpy(p->w + param->first, (const char *)p->input.bytes + e->begin,
                (size_t)(e->end - e->begin));
     }
     return LS_OK;
@@ -130,16 +132,15 @@ static ls_status load_file(probe *p, const ls_safetensors *file)
 
 static ls_status load_weights(probe *p)
 {
-    char path[4096];
-    ls_safetensors file = {.count = 0};
+    ls_folder *folder = NULL;
     ls_status st = LS_OK;
 
-    snprintf(path, sizeof path, "%s/model.safetensors", p->run.model.import);
-    LS_TRY(st, ls_safetensors_open(&file, path), out);
-    LS_TRY(st, load_file(p, &file), out);
-    LS_TRY(st, load_file(p, &p->input), out);
+    LS_TRY(st, ls_folder_open(&folder, p->run.model.import, -1), out);
+    LS_TRY(st, ls_folder_check(folder, &p->model), out);
+    LS_TRY(st, ls_folder_load(folder, &p->model, p->w), out);
+    LS_TRY(st, load_input(p), out);
 out:
-    ls_safetensors_close(&file);
+    ls_folder_close(folder);
     return st;
 }
 

@@ -76,7 +76,7 @@ def configuration(family, number):
     return transformers.AutoConfig.for_model(family, **keys), old
 
 
-def random_model(config, seed):
+def random_model(config, seed, std=0.15):
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     rng = torch.Generator().manual_seed(seed)
@@ -84,7 +84,7 @@ def random_model(config, seed):
         for name, p in model.named_parameters():
             x = torch.randn(p.shape, generator=rng)
             norm = p.dim() == 1 and name.endswith("weight")
-            p.copy_(1 + 0.2 * x if norm else 0.2 * x if p.dim() == 1 else 0.15 * x)
+            p.copy_(1 + 0.2 * x if norm else 0.2 * x if p.dim() == 1 else std * x)
     return model.eval()
 
 
