@@ -72,6 +72,7 @@ MAIN_OBJ := $(MAIN_SRC:src/%.c=$(B)/%.o)
 TEST_SRC := $(sort $(shell find tests -name '*.c' -not -path 'tests/fuzz/*' \
   -not -path 'tests/conformance/*' 2>/dev/null))
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
+CONFORMANCE_OBJ := $(patsubst %.c,$(B)/%.o,$(sort $(wildcard tests/conformance/*.c)))
 SCRIPTS := $(sort $(wildcard tests/e2e/*.sh))
 
 # --- building ----------------------------------------------------------------------------------
@@ -90,8 +91,9 @@ $(B)/lineshaft: $(LIB_OBJ) $(MAIN_OBJ)
 $(B)/lineshaft-test: $(LIB_OBJ) $(TEST_OBJ)
 	@echo "  link   $@"
 	@$(CC) $(LDFLAGS) -rdynamic -o $@ $^ $(LIBS)
-# What tests/conformance/*.py compare with other implementations.
-$(B)/lineshaft-probe: $(LIB_OBJ) $(B)/tests/conformance/probe.o
+
+# Small programs that conformance tests talk to.
+$(B)/conformance-%: $(LIB_OBJ) $(B)/tests/conformance/%.o
 	@echo "  link   $@"
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
@@ -116,7 +118,7 @@ $(B)/kernel/cpu/simd/%.$(1).o: src/kernel/cpu/simd/%.c
 endef
 $(foreach isa,$(ISAS),$(eval $(call simd_rule,$(isa))))
 # A missing library is said by name, before the first compiler error.
-$(LIB_OBJ) $(MAIN_OBJ) $(TEST_OBJ) $(B)/tests/conformance/probe.o: | libraries
+$(LIB_OBJ) $(MAIN_OBJ) $(TEST_OBJ) $(CONFORMANCE_OBJ): | libraries
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 
 .PHONY: FORCE

@@ -92,7 +92,7 @@ def check_damage(family):
         code, said = oracle.refused(folder, {"tokens": tokens, "targets": targets})
         if code != 4 or name not in said:
             oracle.fail("%s, %s: exit %d, said: %s" % (family, what, code, said))
-        print("refused: " + said.removeprefix("lineshaft-probe: "))
+        print("refused: " + said.removeprefix("conformance-probe: "))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import oracle
 from oracle import B, T, FAMILIES, PER_FAMILY
 
 STEPS = 50
+# How the gradients of a batch are summed in training number 0, 1 ...: order, leaf, leaves of a call.
+SUMS = [("ordered", 1, 1), ("fast", 1, 1), ("fast", 3, 1), ("ordered", 1, 2)]
 TRAIN = ["train.lr=1e-3", "train.beta1=0.9", "train.beta2=0.95", "train.eps=1e-8",
          "train.weight_decay=0.1", "train.clip=1.0"]
 
@@ -108,9 +110,9 @@ def check_family(family):
         folder = oracle.save(model, "%s-%d" % (family, number), old)
         what = "%s %d" % (family, number)
         check_numbers(what, model, folder, number)
-        if number in (0, 3):
-            order = ("ordered", "fast")[number // 3]
-            check_steps(what + " " + order, model, folder, number, STEPS, "train.reduce=" + order)
+        order, leaf, group = SUMS[number]
+        check_steps("%s %s, leaf %d" % (what, order, leaf), model, folder, number, STEPS,
+                    "train.reduce=" + order, "batch.leaf=%d" % leaf, "batch.group=%d" % group)
 
 
 def check_long():
@@ -187,7 +189,7 @@ def check_refusals():
         code, said = oracle.refused(folder, {"tokens": tokens, "targets": targets})
         if code != 2 or say not in said:
             oracle.fail("%s %s: exit %d, said: %s" % (family, keys, code, said))
-        print("refused: " + said.removeprefix("lineshaft-probe: "))
+        print("refused: " + said.removeprefix("conformance-probe: "))
 
 
 def attempt(check, *args):

@@ -1,8 +1,8 @@
 /* probe.c -- numbers of the model, for the scripts of tests/conformance to compare.
  *
- *   lineshaft-probe check INPUT OUTPUT [SETTING ...]
- *   lineshaft-probe train INPUT OUTPUT [SETTING ...]
- *   lineshaft-probe greedy INPUT OUTPUT [SETTING ...]
+ *   conformance-probe check INPUT OUTPUT [SETTING ...]
+ *   conformance-probe train INPUT OUTPUT [SETTING ...]
+ *   conformance-probe greedy INPUT OUTPUT [SETTING ...]
  *
  * A setting is one of the run file ("model.import=FOLDER", "train.lr=1e-3"); the weights are those
  * of the folder in model.import. INPUT and OUTPUT are safetensors files; whatever INPUT has under
@@ -582,7 +582,7 @@ int main(int argc, char **argv)
     ls_status st = LS_EUSAGE;
 
     if (argc < 4) {
-        fprintf(stderr, "lineshaft-probe check|train|greedy INPUT OUTPUT [SETTING ...]\n");
+        fprintf(stderr, "conformance-probe check|train|greedy INPUT OUTPUT [SETTING ...]\n");
         return 2;
     }
     LS_TRY(st, open_probe(&p, argv[2], (const char *const *)(argv + 4), argc - 4), out);
@@ -594,7 +594,7 @@ int main(int argc, char **argv)
         st = write_output(&p, argv[3]);
 out:
     if (st != LS_OK)
-        fprintf(stderr, "lineshaft-probe: %s\n", ls_err_last()->text);
+        fprintf(stderr, "conformance-probe: %s\n", ls_err_last()->text);
     close_probe(&p);
     return ls_err_exit_code(st);
 }
