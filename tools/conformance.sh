@@ -31,12 +31,19 @@ export LINESHAFT_PROBE="$root/build/test/conformance-probe"
 export LINESHAFT_DATA="$root/../shared/data" # may be absent; then scripts skip what needs it
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false TRANSFORMERS_VERBOSITY=error
 export PYTHONDONTWRITEBYTECODE=1 NO_COLOR=1
+# Random strings for each tokenizer: the whole suite is to take minutes.
+export CONFORMANCE_LINES="${CONFORMANCE_LINES:-3000}" CONFORMANCE_FILES="${CONFORMANCE_FILES:-20}"
 
 run_script() { # run_script NAME, in its scratch folder
     script=$root/tests/conformance/$1.py
     case $1 in # those that are told on the command line what to run
     template) set -- "$root/build/test/conformance-render" "$LINESHAFT_DATA" ;;
-    tokenizer | bpe_train) set -- "$LINESHAFT" ;;
+    tokenizer) set -- "$LINESHAFT" ;;
+    bpe_train) # the smaller text is enough here
+        set -- "$LINESHAFT"
+        text=$LINESHAFT_DATA/text/tinyshakespeare.txt
+        [ ! -e "$text" ] || set -- "$@" "$text"
+        ;;
     *) set -- ;;
     esac
     "$python" "$script" "$@"
