@@ -1,5 +1,5 @@
 """stories260k.py -- a real trained Llama tells its known story, token for token as transformers does."""
-import os, subprocess, sys
+import json, os, subprocess, sys
 import numpy as np
 
 data = os.environ["LINESHAFT_DATA"]
@@ -44,20 +44,20 @@ def check_logits(model, folder, ids):
     print("logits over the story: max abs difference %.1e" % far)
 
 
-def check_command(folder, text, prompt):
-    """What a user types; its tokenizer, its cache, its text."""
-    done = subprocess.run([oracle.LINESHAFT, "generate", folder, "--prompt", prompt, "--tokens", str(COUNT),
-                           "--temperature", "0"], capture_output=True)
+def check_command(folder, ids, text, prompt):
+    """What a user types: our tokenizer, our cache, our text."""
+    words = [oracle.LINESHAFT, "generate", folder, "--prompt", prompt, "--temperature", "0", "--ignore-eos"]
+    done = subprocess.run(words + ["--tokens", str(COUNT), "--json"], capture_output=True, text=True)
     if done.returncode != 0:
-        oracle.fail("lineshaft generate: " + done.stderr.decode().strip())
-    told = done.stdout.decode("utf-8").rstrip("\n")
-    if not told.startswith(KNOWN):
-        oracle.fail("lineshaft generate does not tell the known story: " + repr(told[:120]))
-    if told != text.rstrip("\n"):
-        same = len(os.path.commonprefix([told, text]))
-        oracle.fail("lineshaft generate leaves transformers' story after %d characters: %r, theirs %r" %
-                    (same, told[same:same + 40], text[same:same + 40]))
-    print("lineshaft generate %s: %d characters equal transformers'" % (repr(prompt), len(told)))
+        oracle.fail("lineshaft generate: " + done.stderr.strip())
+    ours = json.loads(done.stdout)
+    told = (ours["prompt_ids"] + ours["ids"])[:len(ids)]
+    if told != ids[:len(told)] or len(told) < len(ids):
+        oracle.fail("lineshaft generate, prompt \"%s\": other tokens than transformers: %s" % (prompt, told))
+    if not (prompt + ours["text"]).startswith(text):
+        oracle.fail("lineshaft generate: other text for the same tokens: " + repr(prompt + ours["text"]))
+    print("lineshaft generate, prompt \"%s\": %d tokens and %d characters equal transformers'" %
+          (prompt, len(told), len(text)))
 
 
 if __name__ == "__main__":
@@ -69,4 +69,6 @@ if __name__ == "__main__":
         oracle.fail("the converted folder does not tell the known story: " + repr(text[:120]))
     check_ids(folder, ids)
     check_logits(model, folder, ids)
+    for prompt in ("", "Once upon a time"):
+        check_command(folder, ids, text, prompt)
     oracle.end("stories260k")
