@@ -8,6 +8,20 @@ void ls_json_begin(ls_json *json, ls_str *out)
     *json = (ls_json){.out = out};
 }
 
+void ls_json_begin_lines(ls_json *json, ls_str *out, int indent)
+{
+    *json = (ls_json){.out = out, .indent = indent};
+}
+
+static void new_line(ls_json *json)
+{
+    if (!json->indent)
+        return;
+    ls_str_append_char(json->out, '\n');
+    for (int i = 0; i < json->depth * json->indent; i++)
+        ls_str_append_char(json->out, ' ');
+}
+
 static void before_value(ls_json *json)
 {
     if (json->after_key) {
@@ -19,6 +33,8 @@ static void before_value(ls_json *json)
     if (json->comma[json->depth])
         ls_str_append_char(json->out, ',');
     json->comma[json->depth] = true;
+    if (json->depth)
+        new_line(json);
 }
 
 void ls_json_open(ls_json *json, char bracket)
@@ -35,8 +51,12 @@ void ls_json_open(ls_json *json, char bracket)
 void ls_json_close(ls_json *json)
 {
     LS_BUG_IF(json->depth == 0 || json->after_key, "closing JSON that is not open");
-    ls_str_append_char(json->out, json->open[json->depth] == '{' ? '}' : ']');
+    char bracket = json->open[json->depth] == '{' ? '}' : ']';
+    bool empty = !json->comma[json->depth];
     json->depth--;
+    if (!empty)
+        new_line(json);
+    ls_str_append_char(json->out, bracket);
 }
 
 /* Length of the valid UTF-8 sequence at p (at most left bytes), 0 when there is none. */
@@ -92,8 +112,9 @@ void ls_json_key(ls_json *json, const char *key)
     if (json->comma[json->depth])
         ls_str_append_char(json->out, ',');
     json->comma[json->depth] = true;
+    new_line(json);
     put_escaped(json->out, key, strlen(key));
-    ls_str_append_char(json->out, ':');
+    ls_str_append(json->out, json->indent ? ": " : ":");
     json->after_key = true;
 }
 

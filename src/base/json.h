@@ -14,9 +14,13 @@ typedef struct ls_json {
     bool comma[24]; /* the next value at this depth needs one */
     char open[24];  /* '{' or '[' */
     bool after_key;
+    int indent; /* spaces per depth; 0: all in one line */
 } ls_json;
 
 void ls_json_begin(ls_json *json, ls_str *out);
+/* For files that people read: every value of an object or array on its own line, a space after each
+ * colon. */
+void ls_json_begin_lines(ls_json *json, ls_str *out, int indent);
 void ls_json_open(ls_json *json, char bracket); /* '{' or '[' */
 void ls_json_close(ls_json *json);
 void ls_json_key(ls_json *json, const char *key);

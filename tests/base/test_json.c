@@ -20,6 +20,29 @@ static json_t *read_back(const ls_str *text)
     return got;
 }
 
+LS_TEST(json_lines_are_indented)
+{
+    ls_str s;
+    ls_json j;
+
+    ls_str_init(&s);
+    ls_json_begin_lines(&j, &s, 2);
+    ls_json_open(&j, '{');
+    ls_json_put_int(&j, "a", 1);
+    ls_json_key(&j, "b");
+    ls_json_open(&j, '[');
+    ls_json_int(&j, 2);
+    ls_json_open(&j, '{');
+    ls_json_close(&j);
+    ls_json_close(&j);
+    ls_json_key(&j, "c");
+    ls_json_open(&j, '[');
+    ls_json_close(&j);
+    ls_json_close(&j);
+    LS_CHECK_STR(s.p, "{\n  \"a\": 1,\n  \"b\": [\n    2,\n    {}\n  ],\n  \"c\": []\n}");
+    ls_str_release(&s);
+}
+
 LS_TEST(json_nested_values_read_back)
 {
     ls_str s;
