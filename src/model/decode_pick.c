@@ -35,6 +35,7 @@ typedef struct picker {
     double per_unit;  /* buckets per unit of logit */
     bucket *buckets;  /* scratch, [BUCKETS] */
     uint64_t *keys;   /* scratch, [V] */
+    uint16_t *at;     /* scratch, [V] in whole blocks: the bucket of each token */
     float *few;       /* scratch, [FEW]: the logits of the k most likely, in order */
     int32_t *ids;     /* scratch, [FEW]: which tokens these are */
 } picker;
@@ -49,7 +50,7 @@ typedef struct place {
 size_t ls_decode_pick_bytes(int64_t V)
 {
     return BUCKETS * sizeof(bucket) + FEW * (sizeof(float) + sizeof(int32_t)) +
-           (size_t)V * sizeof(uint64_t);
+           (size_t)V * sizeof(uint64_t) + (size_t)ls_round_up(V, BLOCK) * sizeof(uint16_t);
 }
 
 /* --- weights ---------------------------------------------------------------------------------- */
@@ -66,10 +67,9 @@ static inline double exponent(double x, double top, double steepness)
     return y < last ? last : y;
 }
 
-/* 2^y in units of 2^-UNIT_BITS, rounded to a whole number, for y from
- * exponent(). The fraction's power is a
- * Taylor polynomial (powers of ln 2 over factorials), whose error is below 3e-13: a third of a
- * unit. */
+/* 2^y in units of 2^-UNIT_BITS, rounded to a whole number, for y from exponent(). The fraction's
+ * power is a Taylor polynomial (powers of ln 2 over factorials), whose error is below 3e-13: a
+ * third of a unit. */
 static inline double weight_of(double y)
 {
     const double shift = 6755399441055744.0; /* 1.5 * 2^52: adding it rounds to a whole number */
@@ -97,7 +97,8 @@ static uint64_t weight(const picker *p, float x)
     return (uint64_t)weight_of(exponent((double)x, p->top, p->steepness));
 }
 
-static void block_weights(const picker *p, const float *restrict x, double *restrict w)
+static inline __attribute__((always_inline)) void
+weights_loop(const picker *p, const float *restrict x, double *restrict w)
 {
     double top = p->top, steepness = p->steepness;
 
@@ -108,14 +109,48 @@ static void block_weights(const picker *p, const float *restrict x, double *rest
 }
 
 /* The bucket of each: by the distance from the largest. */
-static void block_buckets(const picker *p, const float *restrict x, int32_t *restrict at)
+static inline __attribute__((always_inline)) void
+buckets_loop(const picker *p, const float *restrict x, uint16_t *restrict at)
 {
     double top = p->top, per_unit = p->per_unit;
+    int32_t wide[BLOCK];
 
     for (int k = 0; k < BLOCK; k++) {
         double b = (top - (double)x[k]) * per_unit;
-        at[k] = (int32_t)(b < BUCKETS - 1 ? b : BUCKETS - 1);
+        wide[k] = (int32_t)(b < BUCKETS - 1 ? b : BUCKETS - 1);
     }
+    for (int k = 0; k < BLOCK; k++)
+        at[k] = (uint16_t)wide[k];
+}
+
+/* Weights (unless w is NULL) and buckets of a block. The same operations on longer vectors give the
+ * same bits, because nothing is fused. */
+static void block_plain(const picker *p, const float *x, double *w, uint16_t *at)
+{
+    if (w)
+        weights_loop(p, x, w);
+    buckets_loop(p, x, at);
+}
+
+#if defined __x86_64__
+__attribute__((target("avx2"))) static void block_avx2(const picker *p, const float *x, double *w,
+                                                       uint16_t *at)
+{
+    if (w)
+        weights_loop(p, x, w);
+    buckets_loop(p, x, at);
+}
+#endif
+
+typedef void block_fn(const picker *p, const float *x, double *w, uint16_t *at);
+
+static block_fn *pick_block(void)
+{
+#if defined __x86_64__
+    if (__builtin_cpu_supports("avx2"))
+        return block_avx2;
+#endif
+    return block_plain;
 }
 
 /* Block i of the logits; the last one is filled up with what is there. */
@@ -158,16 +193,14 @@ static void measure(const picker *p, float *top_out, float *least_out)
 static void fill_buckets(picker *p, bool weights)
 {
     double w[BLOCK] = {0};
-    int32_t at[BLOCK];
     float rest[BLOCK];
+    block_fn *block = pick_block();
 
     memset(p->buckets, 0, BUCKETS * sizeof *p->buckets);
     for (int64_t i = 0; i < p->V; i += BLOCK) {
         int64_t n = ls_min_i64(BLOCK, p->V - i);
-        const float *x = block_at(p, i, rest);
-        if (weights)
-            block_weights(p, x, w);
-        block_buckets(p, x, at);
+        const uint16_t *at = p->at + i;
+        block(p, block_at(p, i, rest), weights ? w : NULL, p->at + i);
         for (int64_t k = 0; k < n; k++) {
             bucket *b = &p->buckets[at[k]];
             b->sum += (uint64_t)(int64_t)w[k];
@@ -215,17 +248,27 @@ static void sort_keys(uint64_t *a, int64_t n)
     }
 }
 
+/* Whether a block has a token in buckets a to b: most blocks have none. */
+static bool block_has(const uint16_t *at, int a, int b)
+{
+    uint16_t low = (uint16_t)a, span = (uint16_t)(b - a), hits = 0;
+
+    for (int k = 0; k < BLOCK; k++)
+        hits |= (uint16_t)(at[k] - low) <= span;
+    return hits != 0;
+}
+
 /* The tokens of buckets a to b in order, as keys; their number. */
 static int64_t gather(picker *p, int a, int b)
 {
-    int32_t at[BLOCK];
-    float rest[BLOCK];
     int64_t n = 0;
     bool sorted = true;
 
     for (int64_t i = 0; i < p->V; i += BLOCK) {
         int64_t in_block = ls_min_i64(BLOCK, p->V - i);
-        block_buckets(p, block_at(p, i, rest), at);
+        const uint16_t *at = p->at + i;
+        if (!block_has(at, a, b))
+            continue;
         for (int64_t k = 0; k < in_block; k++)
             if (at[k] >= a && at[k] <= b) {
                 p->keys[n] = key_of(p->x[i + k], i + k);
@@ -331,6 +374,7 @@ int32_t ls_decode_pick(const float *logits, void *scratch, int64_t V, const ls_s
     p.few = (float *)(void *)(p.buckets + BUCKETS);
     p.ids = (int32_t *)(void *)(p.few + FEW);
     p.keys = (uint64_t *)(void *)(p.ids + FEW);
+    p.at = (uint16_t *)(void *)(p.keys + V);
     p.top = (double)top;
     p.steepness = fmin(1.4426950408889634 / sampling->temperature, 1e300); /* 1 / ln 2 */
     /* Tokens whose weight rounds to nothing share the last bucket. */
