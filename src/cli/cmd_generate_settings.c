@@ -192,7 +192,8 @@ ls_status ls_generate_read_defaults(ls_generate_settings *s, const ls_args *args
 
     ls_str_init(&path);
     ls_str_init(&text);
-    ls_str_printf(&path, "%s/generation_config.json", ls_folder_home(m->folder));
+    const char *origin = ls_folder_origin(m->folder);
+    ls_str_printf(&path, "%s/generation_config.json", *origin ? origin : ls_folder_home(m->folder));
     LS_TRY(st, ls_str_status(&path), out);
     if (!ls_file_exists(path.p))
         goto out;

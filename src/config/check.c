@@ -7,6 +7,7 @@
 #include "config/check.h"
 
 #include "config/explain.h"
+#include "config/hf.h"
 #include "config/value.h"
 #include "base/file.h"
 #include <limits.h>
@@ -50,7 +51,7 @@ static bool take_auto(ls_run *run, const char *key)
     return true;
 }
 
-static ls_status resolve_names(ls_run *run)
+ls_status ls_check_names(ls_run *run)
 {
     if (take_auto(run, "name")) {
         const char *slash = strrchr(run->path, '/');
@@ -122,7 +123,7 @@ ls_status ls_check_resolve(ls_run *run)
 {
     ls_status st = LS_OK;
 
-    LS_TRY(st, resolve_names(run), out);
+    LS_TRY(st, ls_check_names(run), out);
     resolve_model(run);
     if (take_auto(run, "data.tokenizer"))
         LS_TRY(st, resolve_tokenizer(run), out);
@@ -431,14 +432,19 @@ out:
     return st;
 }
 
-/* "bytes", or a path where something is; what it holds is the tokenizer's to judge. */
+/* "bytes", or a path where something is, or was when the run began and kept a copy; what it holds
+ * is the tokenizer's to judge. */
 static ls_status check_tokenizer(const ls_run *run)
 {
     const ls_run_origin *origin = origin_of(run, "data.tokenizer");
     const char *name = run->data.tokenizer;
-    char quoted[64];
+    char quoted[64], kept[PATH_MAX];
 
     if (strcmp(name, "bytes") == 0 || ls_file_exists(name))
+        return LS_OK;
+    if ((size_t)snprintf(kept, sizeof kept, "%s/" LS_HF_COPIES "/tokenizer.json", run->out) <
+            sizeof kept &&
+        ls_file_exists(kept))
         return LS_OK;
     ls_value_quote(name, quoted, sizeof quoted);
     ls_status st =

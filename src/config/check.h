@@ -9,6 +9,8 @@ LS_C_BEGIN
  * the tokenizer or the machine stays LS_RUN_AUTO: model.vocab, mesh.dp, eval.sequences,
  * device.threads. */
 ls_status ls_check_resolve(ls_run *run);
+/* Only name and out, for those who need them before the rest is known. */
+ls_status ls_check_names(ls_run *run);
 
 /* LS_EUSAGE when options contradict each other; the message names both with their places.
  * with_files: also look for the files that data and out name. with_sources: data must name

@@ -1,9 +1,11 @@
 /* hf.c -- reading config.json of a Hugging Face folder.
  *
- * The file is a loose collection of keys that grew over years: sizes have synonyms, rotary settings
- * have two spellings, and what is absent has a default that differs between families. Each value
- * goes through one of few getters, which know the synonyms, the limits and how to say what is
- * wrong. Defaults are those of transformers, because a folder without the key means exactly that.
+ * The file is a loose collection of keys that grew over years: sizes of gpt2 have synonyms, rotary
+ * settings have two spellings, and what is absent has a default that differs between families. Each
+ * value goes through one of few getters, which know the synonyms, the limits and how to say what is
+ * wrong. Names and defaults are those of transformers, because a folder without the key means
+ * exactly that: a name that transformers passes over must not count here, or the same file would be
+ * two models.
  *
  * Everything that would make another function of the same weights is refused by name. Keys that
  * only concern training by others (dropout of attention, caches, parallel plans) are passed over.
@@ -192,10 +194,14 @@ static ls_status refuse_variants(const reader *r)
 {
     char key[64], quoted[64], text[128];
     const json_t *q = json_object_get(r->root, "quantization_config");
-    const json_t *act =
-        find(r->root, "hidden_act|activation_function|hidden_activation", key, sizeof key);
-    bool gpt2 = r->family == LS_FAMILY_GPT2;
+    bool gpt2 = r->family == LS_FAMILY_GPT2, causal;
+    const json_t *act = find(r->root, gpt2 ? "activation_function" : "hidden_act", key, sizeof key);
+    ls_status st = get_bool(r, "is_causal", true, &causal);
 
+    if (st != LS_OK)
+        return st;
+    if (!causal)
+        return refuse(r, "is_causal", "a model that looks at later tokens cannot continue text");
     if (q && !json_is_null(q)) {
         const char *method = json_string_value(json_object_get(q, "quant_method"));
         clean(method ? method : "an unnamed method", quoted, sizeof quoted);
@@ -250,21 +256,24 @@ static ls_status read_sizes(const reader *r)
     ls_status st;
 
     LS_TRY(st, get_int(r, "vocab_size", 2, 16777216, REQUIRED, &m->vocab), out);
-    LS_TRY(st, get_int(r, "hidden_size|n_embd|dim", 1, 65536, REQUIRED, &m->width), out);
-    LS_TRY(
-        st,
-        get_int(r, "num_hidden_layers|n_layer|n_layers|num_layers", 1, 1000, REQUIRED, &m->layers),
-        out);
-    LS_TRY(st, get_int(r, "num_attention_heads|n_head|n_heads", 1, 1024, REQUIRED, &m->heads), out);
     LS_TRY(st,
-           get_int(r, gpt2 ? "n_inner|intermediate_size" : "intermediate_size|hidden_dim|n_inner",
-                   1, 1048576, gpt2 ? 4 * m->width : REQUIRED, &m->mlp),
+           get_int(r, gpt2 ? "hidden_size|n_embd" : "hidden_size", 1, 65536, REQUIRED, &m->width),
            out);
     LS_TRY(st,
-           get_int(r,
-                   gpt2 ? "n_positions|max_position_embeddings|n_ctx"
-                        : "max_position_embeddings|n_positions|n_ctx|max_seq_len",
-                   1, 1048576, contexts[r->family], &m->context),
+           get_int(r, gpt2 ? "num_hidden_layers|n_layer" : "num_hidden_layers", 1, 1000, REQUIRED,
+                   &m->layers),
+           out);
+    LS_TRY(st,
+           get_int(r, gpt2 ? "num_attention_heads|n_head" : "num_attention_heads", 1, 1024,
+                   REQUIRED, &m->heads),
+           out);
+    LS_TRY(st,
+           get_int(r, gpt2 ? "n_inner" : "intermediate_size", 1, 1048576,
+                   gpt2 ? 4 * m->width : REQUIRED, &m->mlp),
+           out);
+    LS_TRY(st,
+           get_int(r, gpt2 ? "max_position_embeddings|n_positions" : "max_position_embeddings", 1,
+                   1048576, contexts[r->family], &m->context),
            out);
     if (m->mlp > 1048576)
         st = ls_fail(LS_EDATA, "%s: 4 times \"n_embd\" is too large", r->name);
@@ -277,7 +286,7 @@ static ls_status read_heads(const reader *r)
     ls_run_model *m = &r->to->model;
     bool gpt2 = r->family == LS_FAMILY_GPT2;
     /* Absent is not null: null means as many as heads. */
-    bool absent = !has(r->root, "num_key_value_heads") && !has(r->root, "n_kv_heads");
+    bool absent = !has(r->root, "num_key_value_heads");
     int64_t kv = !absent || gpt2 || r->family == LS_FAMILY_LLAMA ? m->heads
                  : r->family == LS_FAMILY_MISTRAL                ? 8
                                                                  : 32;
@@ -287,7 +296,7 @@ static ls_status read_heads(const reader *r)
     if (r->family == LS_FAMILY_QWEN3 && !has(r->root, "head_dim"))
         size = 128;
     LS_TRY(st, get_int(r, "head_dim", 1, 1024, size, &m->head_size), out);
-    LS_TRY(st, get_int(r, "num_key_value_heads|n_kv_heads", 1, 1024, kv, &m->kv_heads), out);
+    LS_TRY(st, get_int(r, "num_key_value_heads", 1, 1024, kv, &m->kv_heads), out);
     bool odd = m->width % m->heads != 0;
     if (odd &&
         (gpt2 || !has(r->root, "head_dim") || json_is_null(json_object_get(r->root, "head_dim"))))
@@ -340,12 +349,10 @@ static ls_status read_flags(const reader *r)
         m->bias = attention ? LS_BIAS_ATTENTION : LS_BIAS_NONE;
         break;
     }
-    LS_TRY(
-        st,
-        get_num(r, r->root,
-                gpt2 ? "layer_norm_epsilon|layer_norm_eps|norm_epsilon" : "rms_norm_eps|norm_eps",
-                1e-30, 1, gpt2 ? 1e-5 : 1e-6, &m->norm_eps),
-        out);
+    LS_TRY(st,
+           get_num(r, r->root, gpt2 ? "layer_norm_epsilon" : "rms_norm_eps", 1e-30, 1,
+                   gpt2 ? 1e-5 : 1e-6, &m->norm_eps),
+           out);
     LS_TRY(st, get_num(r, r->root, "initializer_range", 0, 1, 0.02, &m->init_std), out);
     if (m->init_std == 0)
         m->init_std = 0.02; /* only new matrices are made with it, and they must differ */
@@ -412,7 +419,7 @@ static ls_status read_theta(const reader *r, const json_t *rope)
     double top, inner;
     ls_status st;
 
-    LS_TRY(st, get_num(r, r->root, "rope_theta|rotary_emb_base", 1.000001, 1e12, 0, &top), out);
+    LS_TRY(st, get_num(r, r->root, "rope_theta", 1.000001, 1e12, 0, &top), out);
     LS_TRY(st, get_num(r, rope, "rope_theta", 1.000001, 1e12, 0, &inner), out);
     if (top > 0 && inner > 0 && top != inner)
         return ls_fail(LS_EDATA, "%s: \"rope_theta\" is %.10g in one place and %.10g in another",
@@ -422,19 +429,19 @@ out:
     return st;
 }
 
-static ls_status read_rope(const reader *r)
+/* The settings in one object, of either spelling. */
+static ls_status read_rope_object(const reader *r, const char *key)
 {
-    char key[64];
-    const json_t *rope = find(r->root, "rope_parameters|rope_scaling", key, sizeof key);
+    const json_t *rope = json_object_get(r->root, key);
+    const char *inner;
+    json_t *value;
     double share;
     ls_status st;
 
-    if (r->family == LS_FAMILY_GPT2)
-        return LS_OK;
+    if (json_is_null(rope))
+        rope = NULL;
     if (rope && !json_is_object(rope))
         return ls_fail(LS_EDATA, "%s: \"%s\" is not an object", r->name, key);
-    const char *inner;
-    json_t *value;
     json_object_foreach((json_t *)(uintptr_t)rope, inner, value)
     {
         if (json_is_object(value))
@@ -448,6 +455,40 @@ static ls_status read_rope(const reader *r)
     LS_TRY(st, read_theta(r, rope), out);
     LS_TRY(st, read_rope_type(r, rope), out);
     LS_TRY(st, read_rope_numbers(r, rope), out);
+out:
+    return st;
+}
+
+static bool same_rope(const ls_run_model *a, const ls_run_model *b)
+{
+    bool scaled = a->rope_scaling != LS_ROPE_PLAIN, three = a->rope_scaling == LS_ROPE_LLAMA3;
+
+    return a->rope_scaling == b->rope_scaling && a->rope_theta == b->rope_theta &&
+           (!scaled || a->rope_factor == b->rope_factor) &&
+           (!three || (a->rope_low == b->rope_low && a->rope_high == b->rope_high &&
+                       a->rope_original == b->rope_original));
+}
+
+/* Versions of transformers differ in which spelling wins where both stand, so they must agree. */
+static ls_status read_rope(const reader *r)
+{
+    const json_t *old = json_object_get(r->root, "rope_scaling");
+    const json_t *parameters = json_object_get(r->root, "rope_parameters");
+    ls_run_model first;
+    ls_status st;
+
+    if (r->family == LS_FAMILY_GPT2)
+        return LS_OK;
+    if (!old || json_is_null(old) || (json_is_object(old) && json_object_size(old) == 0))
+        return read_rope_object(r, "rope_parameters");
+    LS_TRY(st, read_rope_object(r, "rope_scaling"), out);
+    if (!parameters || json_is_null(parameters))
+        goto out;
+    first = r->to->model;
+    LS_TRY(st, read_rope_object(r, "rope_parameters"), out);
+    if (!same_rope(&first, &r->to->model))
+        st = ls_fail(LS_EDATA, "%s: \"rope_scaling\" and \"rope_parameters\" contradict each other",
+                     r->name);
 out:
     return st;
 }
@@ -528,6 +569,8 @@ static ls_status read_ids(const reader *r)
     const json_t *eos = json_object_get(r->root, "eos_token_id");
     bool list = json_is_array(eos);
 
+    r->to->bos_unsaid = !bos;
+    r->to->eos_unsaid = !eos;
     r->to->bos = is_id(r, bos) ? json_integer_value(bos) : -1;
     if (!list) {
         if (is_id(r, eos))
@@ -540,6 +583,35 @@ static ls_status read_ids(const reader *r)
         if (is_id(r, json_array_get(eos, i)))
             r->to->eos[r->to->n_eos++] = json_integer_value(json_array_get(eos, i));
     return LS_OK;
+}
+
+/* What others made of their model and we would only lose; nothing here changes what it computes. */
+static void read_kept(const reader *r)
+{
+    static const struct {
+        const char *key;
+        bool number; /* written in its own place, as a fraction */
+    } rows[] = {{"pad_token_id", false},     {"unk_token_id", false},
+                {"pretraining_tp", false},   {"attention_dropout", true},
+                {"embd_pdrop", true},        {"attn_pdrop", true},
+                {"summary_use_proj", false}, {"summary_proj_to_labels", false}};
+    ls_hf_config *to = r->to;
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        const json_t *value = json_object_get(r->root, rows[i].key);
+        ls_hf_kept kept = {.key = rows[i].key, .value = json_number_value(value)};
+        if (rows[i].number && json_is_number(value) && kept.value >= 0 && kept.value <= 1)
+            kept.kind = LS_HF_KEPT_NUM;
+        else if (!rows[i].number && json_is_integer(value) && fabs(kept.value) < 1e9)
+            kept.kind = LS_HF_KEPT_INT;
+        else if (!rows[i].number && json_is_boolean(value))
+            kept = (ls_hf_kept){kept.key, LS_HF_KEPT_BOOL, json_is_true(value)};
+        else if (!rows[i].number && json_is_null(value))
+            kept.kind = LS_HF_KEPT_NULL;
+        else
+            continue;
+        to->kept[to->n_kept++] = kept;
+    }
 }
 
 static void read_dtype(const reader *r)
@@ -575,6 +647,7 @@ static ls_status read_all(reader *r)
     LS_TRY(st, read_window(r), out);
     LS_TRY(st, read_ids(r), out);
     read_dtype(r);
+    read_kept(r);
 out:
     return st;
 }
@@ -715,12 +788,20 @@ ls_status ls_hf_import(ls_run *run)
 {
     ls_hf_config config;
     const ls_run given = *run;
-    char *where = ls_arena_printf(&run->arena, "%s/config.json", run->model.import);
+    const char *folder = run->model.import;
+    char *copies = ls_arena_printf(&run->arena, "%s/" LS_HF_COPIES, run->out);
+    char *where = ls_arena_printf(&run->arena, "%s/config.json", copies ? copies : "");
     ls_status st;
 
+    if (!copies || !where)
+        return LS_ENOMEM;
+    if (!ls_file_is_dir(folder) && ls_file_exists(where))
+        folder = copies;
+    else
+        where = ls_arena_printf(&run->arena, "%s/config.json", folder);
     if (!where)
         return LS_ENOMEM;
-    st = ls_hf_open(&config, run->model.import);
+    st = ls_hf_open(&config, folder);
     if (st == LS_EUSAGE) { /* say who asked for this folder */
         const ls_err_record record = *ls_err_last();
         st = ls_fail(LS_EUSAGE, "%s: model.import: %s", ls_explain_where(run, "model.import"),

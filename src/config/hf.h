@@ -10,7 +10,25 @@
 
 LS_C_BEGIN
 
-enum { LS_HF_EOS = 16 };
+/* Where a run keeps copies of its tokenizer's files and of the imported config.json, inside its own
+ * folder: it can be used and resumed when the originals are gone. */
+#define LS_HF_COPIES "tokenizer"
+
+enum { LS_HF_EOS = 16, LS_HF_KEPT = 16 };
+
+typedef enum ls_hf_kept_kind {
+    LS_HF_KEPT_NUM, /* a fraction that writing asks for by name */
+    LS_HF_KEPT_INT,
+    LS_HF_KEPT_BOOL,
+    LS_HF_KEPT_NULL
+} ls_hf_kept_kind;
+
+/* A key that means nothing here, and goes out as it came in. */
+typedef struct ls_hf_kept {
+    const char *key; /* static */
+    ls_hf_kept_kind kind;
+    double value;
+} ls_hf_kept;
 
 /* What config.json says besides the model's shape. */
 typedef struct ls_hf_config {
@@ -18,6 +36,11 @@ typedef struct ls_hf_config {
     int64_t bos;            /* token ids; -1: none */
     int64_t eos[LS_HF_EOS]; /* a model may have several */
     int n_eos;
+    /* The key is not there at all: it is not written either, since readers then have an id of
+     * their own, which null would take from them. */
+    bool bos_unsaid, eos_unsaid;
+    ls_hf_kept kept[LS_HF_KEPT]; /* pad_token_id and the like */
+    int n_kept;
     char dtype[16]; /* "float32", "bfloat16", "float16" ..., "" when not given */
 } ls_hf_config;
 
@@ -38,7 +61,8 @@ void ls_hf_write(const ls_hf_config *config, ls_str *out);
 
 /* Fill the model section of a run from run->model.import's config.json; keys that the run file
  * gives itself must agree, except context (for gpt2 not above what was learned), dropout and
- * init_std. */
+ * init_std. When that folder is gone, the copy that the run keeps in run->out serves; out is
+ * resolved. */
 ls_status ls_hf_import(ls_run *run);
 
 LS_C_END

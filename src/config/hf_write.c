@@ -1,7 +1,8 @@
 /* hf_write.c -- writing config.json of a Hugging Face folder.
  *
  * Both spellings of rotary settings are written, since readers of either age exist. Keys with the
- * value that a family always has are written too where another reader's default differs. */
+ * value that a family always has are written too where another reader's default differs. The text
+ * is indented as transformers does it. */
 #include "config/hf.h"
 
 #include "base/json.h"
@@ -53,21 +54,52 @@ ls_status ls_hf_writable(const ls_run_model *m)
 /* Readers in typed languages want a fraction where a number is one: 10000.0, not 10000. */
 static void put_float(ls_json *json, const char *key, double value)
 {
-    ls_json_put_num(json, key, value);
-    const char *p = json->out->p + json->out->len;
-    while (p > json->out->p && ((p[-1] >= '0' && p[-1] <= '9') || p[-1] == '-'))
-        p--;
-    if (p > json->out->p && p[-1] == ':')
+    ls_json_key(json, key);
+    size_t start = json->out->len;
+    ls_json_num(json, value);
+    const char *text = json->out->p + start;
+    if (ls_str_status(json->out) == LS_OK && text[strspn(text, "-0123456789")] == '\0')
         ls_str_append(json->out, ".0");
+}
+
+/* A number, unless the model came with another. */
+static void put_kept(ls_json *json, const ls_hf_config *config, const char *key, double value)
+{
+    for (int i = 0; i < config->n_kept; i++)
+        if (strcmp(config->kept[i].key, key) == 0 && config->kept[i].kind == LS_HF_KEPT_NUM)
+            value = config->kept[i].value;
+    put_float(json, key, value);
+}
+
+/* What came along and is written nowhere else. */
+static void put_rest(ls_json *json, const ls_hf_config *config)
+{
+    for (int i = 0; i < config->n_kept; i++) {
+        const ls_hf_kept *k = &config->kept[i];
+        switch (k->kind) {
+        case LS_HF_KEPT_NUM: /* put_kept() */
+            break;
+        case LS_HF_KEPT_INT:
+            ls_json_put_int(json, k->key, (int64_t)k->value);
+            break;
+        case LS_HF_KEPT_BOOL:
+            ls_json_put_bool(json, k->key, k->value != 0);
+            break;
+        case LS_HF_KEPT_NULL:
+            ls_json_put_str(json, k->key, NULL);
+            break;
+        }
+    }
 }
 
 static void put_ids(ls_json *json, const ls_hf_config *config)
 {
-    ls_json_key(json, "bos_token_id");
     if (config->bos >= 0)
-        ls_json_int(json, config->bos);
-    else
-        ls_json_str(json, NULL);
+        ls_json_put_int(json, "bos_token_id", config->bos);
+    else if (!config->bos_unsaid)
+        ls_json_put_str(json, "bos_token_id", NULL);
+    if (config->n_eos == 0 && config->eos_unsaid)
+        return;
     ls_json_key(json, "eos_token_id");
     if (config->n_eos == 0)
         ls_json_str(json, NULL);
@@ -81,8 +113,10 @@ static void put_ids(ls_json *json, const ls_hf_config *config)
     }
 }
 
-static void put_gpt2(ls_json *json, const ls_run_model *m)
+static void put_gpt2(ls_json *json, const ls_hf_config *config)
 {
+    const ls_run_model *m = &config->model;
+
     ls_json_put_int(json, "n_embd", m->width);
     ls_json_put_int(json, "n_layer", m->layers);
     ls_json_put_int(json, "n_head", m->heads);
@@ -92,8 +126,8 @@ static void put_gpt2(ls_json *json, const ls_run_model *m)
     ls_json_put_str(json, "activation_function", "gelu_new");
     put_float(json, "layer_norm_epsilon", m->norm_eps);
     put_float(json, "resid_pdrop", m->dropout);
-    put_float(json, "embd_pdrop", m->dropout);
-    put_float(json, "attn_pdrop", m->dropout);
+    put_kept(json, config, "embd_pdrop", m->dropout);
+    put_kept(json, config, "attn_pdrop", m->dropout);
     ls_json_put_bool(json, "scale_attn_weights", true);
     ls_json_put_bool(json, "scale_attn_by_inverse_layer_idx", false);
     ls_json_put_bool(json, "reorder_and_upcast_attn", false);
@@ -152,8 +186,9 @@ static void put_window(ls_json *json, const ls_run_model *m)
     ls_json_close(json);
 }
 
-static void put_llama(ls_json *json, const ls_run_model *m)
+static void put_llama(ls_json *json, const ls_hf_config *config)
 {
+    const ls_run_model *m = &config->model;
     bool llama = m->family == LS_FAMILY_LLAMA, all = m->bias == LS_BIAS_ALL;
 
     ls_json_put_int(json, "hidden_size", m->width);
@@ -169,7 +204,7 @@ static void put_llama(ls_json *json, const ls_run_model *m)
         ls_json_put_bool(json, "attention_bias", all || m->bias == LS_BIAS_ATTENTION);
     if (llama)
         ls_json_put_bool(json, "mlp_bias", all || m->bias == LS_BIAS_MLP);
-    put_float(json, "attention_dropout", 0);
+    put_kept(json, config, "attention_dropout", 0);
     put_rope(json, m);
     if (!llama)
         put_window(json, m);
@@ -181,7 +216,7 @@ void ls_hf_write(const ls_hf_config *config, ls_str *out)
     const char *dtype = *config->dtype ? config->dtype : "float32";
     ls_json json;
 
-    ls_json_begin(&json, out);
+    ls_json_begin_lines(&json, out, 2);
     ls_json_open(&json, '{');
     ls_json_key(&json, "architectures");
     ls_json_open(&json, '[');
@@ -190,12 +225,13 @@ void ls_hf_write(const ls_hf_config *config, ls_str *out)
     ls_json_put_str(&json, "model_type", types[m->family]);
     ls_json_put_int(&json, "vocab_size", m->vocab);
     if (m->family == LS_FAMILY_GPT2)
-        put_gpt2(&json, m);
+        put_gpt2(&json, config);
     else
-        put_llama(&json, m);
+        put_llama(&json, config);
     ls_json_put_bool(&json, "tie_word_embeddings", m->tied == LS_TIED_YES);
     put_float(&json, "initializer_range", m->init_std);
     put_ids(&json, config);
+    put_rest(&json, config);
     ls_json_put_bool(&json, "use_cache", true);
     ls_json_put_str(&json, "dtype", dtype);
     ls_json_put_str(&json, "torch_dtype", dtype);

@@ -143,7 +143,7 @@ static ls_status write_index(job *j, int files)
     for (int i = 0; i < j->r.model.n_params; i++)
         if (wanted(j, &j->r.model.params[i]))
             bytes += j->r.model.params[i].count * ls_dtype_bytes(j->report.type);
-    ls_json_begin(&json, &text);
+    ls_json_begin_lines(&json, &text, 2);
     ls_json_open(&json, '{');
     ls_json_key(&json, "metadata");
     ls_json_open(&json, '{');
@@ -220,20 +220,9 @@ static const char *torch_name(ls_dtype type)
     return type == LS_BF16 ? "bfloat16" : type == LS_F16 ? "float16" : "float32";
 }
 
-/* Where files of the model that this one was made from lie; "" for none. */
-static const char *origin(const job *j)
-{
-    const ls_run *run = ls_folder_run(j->folder);
-    char path[PATH_MAX];
-
-    snprintf(path, sizeof path, "%s/config.json", ls_folder_home(j->folder));
-    if (ls_file_exists(path))
-        return ls_folder_home(j->folder);
-    return run->model.import;
-}
-
 static ls_status write_config(job *j)
 {
+    const char *origin = ls_folder_origin(j->folder);
     ls_hf_config base;
     ls_str text;
     ls_status st;
@@ -241,8 +230,8 @@ static ls_status write_config(job *j)
     ls_str_init(&text);
     j->config = *ls_folder_config(j->folder);
     /* A fine-tuned model keeps the token ids of the one it came from, while that is still there. */
-    if (j->config.bos < 0 && j->config.n_eos == 0 && *origin(j) && ls_file_is_dir(origin(j))) {
-        st = ls_hf_open(&base, origin(j));
+    if (j->config.bos < 0 && j->config.n_eos == 0 && *origin && ls_file_is_dir(origin)) {
+        st = ls_hf_open(&base, origin);
         if (st == LS_ENOMEM)
             goto out;
         if (st == LS_OK)
@@ -262,17 +251,18 @@ out:
 /* The one that came with the model, or the token ids alone. */
 static ls_status write_generation(job *j)
 {
+    const char *origin = ls_folder_origin(j->folder);
     bool done = false;
     ls_json json;
     ls_str text;
     ls_status st = LS_OK;
 
     ls_str_init(&text);
-    if (*origin(j))
-        LS_TRY(st, ls_copy_file(origin(j), j->stage.path, "generation_config.json", &done), out);
+    if (*origin)
+        LS_TRY(st, ls_copy_file(origin, j->stage.path, "generation_config.json", &done), out);
     if (done)
         goto out;
-    ls_json_begin(&json, &text);
+    ls_json_begin_lines(&json, &text, 2);
     ls_json_open(&json, '{');
     if (j->config.bos >= 0)
         ls_json_put_int(&json, "bos_token_id", j->config.bos);
@@ -295,10 +285,15 @@ out:
 static ls_status write_tokenizer(job *j)
 {
     const char *name = ls_folder_run(j->folder)->data.tokenizer;
+    char copies[PATH_MAX];
     int files = 0;
     ls_status st;
 
     LS_TRY(st, ls_copy_tokenizer(ls_folder_home(j->folder), j->stage.path, &files), out);
+    if (files == 0 && !ls_folder_is_hf(j->folder)) {
+        snprintf(copies, sizeof copies, "%s/" LS_HF_COPIES, ls_folder_home(j->folder));
+        LS_TRY(st, ls_copy_tokenizer(copies, j->stage.path, &files), out);
+    }
     if (files == 0 && strcmp(name, "bytes") == 0) {
         LS_TRY(st, ls_copy_bytes_tokenizer(j->stage.path), out);
         files = 1;
@@ -351,7 +346,7 @@ static ls_status write_adapter(job *j)
     ls_status st;
 
     ls_str_init(&text);
-    ls_json_begin(&json, &text);
+    ls_json_begin_lines(&json, &text, 2);
     ls_json_open(&json, '{');
     ls_json_put_str(&json, "peft_type", "LORA");
     ls_json_put_str(&json, "task_type", "CAUSAL_LM");

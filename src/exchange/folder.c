@@ -103,19 +103,35 @@ static void home_of_store(const char *dir, ls_str *home_out)
         ls_str_append_bytes(home_out, dir, slash == dir ? 1 : (size_t)(slash - dir));
 }
 
-/* Token ids and dtype that an import kept; a run that was trained here has none. */
+/* Token ids and dtype that an import kept; a run that was trained from nothing has none. */
 static ls_status config_of_ours(ls_folder *f)
 {
     ls_hf_config kept;
 
     f->config = (ls_hf_config){.model = f->run.model, .bos = -1};
-    if (!holds(f->home.p, "config.json"))
+    if (!holds(f->home.p, "config.json") && !holds(f->home.p, LS_HF_COPIES "/config.json"))
         return LS_OK;
-    ls_status st = ls_hf_open(&kept, f->home.p);
+    ls_status st = ls_hf_open(&kept, ls_folder_origin(f));
     if (st == LS_OK) {
         kept.model = f->run.model;
         f->config = kept;
+        if (ls_folder_origin(f) != f->home.p)
+            f->config.dtype[0] = '\0'; /* the weights were trained since, in full precision */
     }
+    return st;
+}
+
+/* Where there is neither kind, say what would be one. */
+static ls_status locate(const ls_folder *f, ls_str *dir_out, int64_t *step_out)
+{
+    ls_status st = ls_ckpt_locate(f->path, dir_out, step_out);
+
+    if (st != LS_EUSAGE)
+        return st;
+    st = ls_file_exists(f->path) ? ls_fail(LS_EUSAGE, "there is no model in \"%s\"", f->path)
+                                 : ls_fail(LS_EUSAGE, "there is no \"%s\"", f->path);
+    ls_err_hint("Give a Hugging Face folder (config.json and model.safetensors), a run folder, its "
+                "checkpoints folder or one manifest (step-*.json).");
     return st;
 }
 
@@ -126,10 +142,12 @@ static ls_status open_ours(ls_folder *f, int64_t step)
     ls_status st;
 
     ls_str_init(&dir);
-    LS_TRY(st, ls_ckpt_locate(f->path, &dir, &named), out);
+    LS_TRY(st, locate(f, &dir, &named), out);
     f->step = step >= 0 ? step : named;
     home_of_store(dir.p, &f->home);
+    ls_str_printf(&f->copies, "%s/" LS_HF_COPIES, f->home.p);
     LS_TRY(st, ls_str_status(&f->home), out);
+    LS_TRY(st, ls_str_status(&f->copies), out);
     LS_TRY(st, ls_ckpt_open(&f->store, dir.p, false), out);
     LS_TRY(st, ls_ckpt_find(f->store, f->step, &f->ckpt, NULL), out);
     if (!f->ckpt) {
@@ -154,6 +172,7 @@ ls_status ls_folder_open(ls_folder **folder_out, const char *path, int64_t step)
         return LS_ENOMEM;
     f->step = -1;
     ls_str_init(&f->home);
+    ls_str_init(&f->copies);
     f->path = ls_mem_strdup(path);
     if (!f->path) {
         st = LS_ENOMEM;
@@ -184,6 +203,7 @@ void ls_folder_close(ls_folder *f)
     if (f->has_run)
         ls_runfile_release(&f->run);
     ls_str_release(&f->home);
+    ls_str_release(&f->copies);
     ls_mem_free(f->path);
     ls_mem_free(f);
 }
@@ -228,10 +248,19 @@ const char *ls_folder_home(const ls_folder *f)
     return f->home.p;
 }
 
+const char *ls_folder_origin(const ls_folder *f)
+{
+    if (f->hf || holds(f->home.p, "config.json"))
+        return f->home.p;
+    return holds(f->home.p, LS_HF_COPIES "/config.json") ? f->copies.p : f->run.model.import;
+}
+
 ls_status ls_folder_tokenizer(const ls_folder *f, ls_tokenizer **tok_out)
 {
     if (holds(f->home.p, "tokenizer.json"))
         return ls_tokenizer_open(tok_out, f->home.p);
+    if (!f->hf && holds(f->home.p, LS_HF_COPIES "/tokenizer.json"))
+        return ls_tokenizer_open(tok_out, f->copies.p);
     if (!f->hf)
         return ls_tokenizer_open(tok_out, f->run.data.tokenizer);
     ls_status st = ls_fail(LS_EUSAGE, "there is no tokenizer.json in \"%s\"", f->path);

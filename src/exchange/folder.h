@@ -34,7 +34,8 @@ const ls_hf_config *ls_folder_config(const ls_folder *folder);
 /* The checkpoint behind one of our folders; NULL for Hugging Face's. */
 const ls_ckpt *ls_folder_ckpt(const ls_folder *folder);
 
-/* The tokenizer that belongs to the model. LS_EUSAGE: none is there. */
+/* The tokenizer that belongs to the model: beside it, the copy that the run kept, or the one that
+ * its run names. LS_EUSAGE: none is there. */
 ls_status ls_folder_tokenizer(const ls_folder *folder, ls_tokenizer **tok_out);
 
 /* Every parameter of the model (but for small matrices of LoRA that the folder lacks) is there with
@@ -50,6 +51,11 @@ int ls_folder_files(const ls_folder *folder);
 /* The folder that config.json, the tokenizer and the fingerprint lie in: path itself, or the run
  * folder that a store belongs to. */
 const char *ls_folder_home(const ls_folder *folder);
+
+/* Where config.json and generation_config.json of the model that this one was made from lie: its
+ * home, what the run kept, or the folder that it imported, which may be gone; "": trained from
+ * nothing. */
+const char *ls_folder_origin(const ls_folder *folder);
 
 /* Whether the folder has parameter p. */
 bool ls_folder_has(const ls_folder *folder, const ls_param *p);

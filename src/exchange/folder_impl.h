@@ -12,6 +12,7 @@ typedef struct ls_folder_tensor {
 struct ls_folder {
     char *path; /* as given; owned */
     ls_str home;
+    ls_str copies; /* what a run of ours kept of other folders; empty for Hugging Face's */
     bool hf;
     ls_run run; /* released when has_run */
     bool has_run;

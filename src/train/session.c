@@ -18,6 +18,8 @@
 #include "config/check.h"
 #include "config/explain.h"
 #include "config/runfile.h"
+#include "config/hf.h"
+#include "exchange/copy.h"
 #include "exchange/folder.h"
 #include "train/save.h"
 
@@ -79,13 +81,28 @@ static const char *isa_name(ls_isa isa)
     return names[isa];
 }
 
+/* The tokenizer, or the copy that an earlier start kept when the original is gone. */
+static ls_status open_tokenizer(ls_session *s)
+{
+    const char *name = s->run->data.tokenizer;
+    char kept[PATH_MAX], file[PATH_MAX + 32];
+
+    snprintf(kept, sizeof kept, "%s/" LS_HF_COPIES, s->run->out);
+    snprintf(file, sizeof file, "%s/tokenizer.json", kept);
+    if (strcmp(name, "bytes") != 0 && !ls_file_exists(name) && ls_file_exists(file)) {
+        ls_log(LS_LOG_INFO, "\"%s\" is gone: the tokenizer in \"%s\" is used", name, kept);
+        name = kept;
+    }
+    return ls_tokenizer_open(&s->tokenizer, name);
+}
+
 /* What needs neither files nor much memory, and can show that the settings cannot work. */
 static ls_status open_settings(ls_session *s)
 {
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_kernel_pick(isa_name(s->run->device.isa), &s->kernels), out);
-    LS_TRY(st, ls_tokenizer_open(&s->tokenizer, s->run->data.tokenizer), out);
+    LS_TRY(st, open_tokenizer(s), out);
     LS_TRY(st, ls_model_init(&s->model, s->run, ls_tokenizer_vocab(s->tokenizer)), out);
 out:
     return st;
@@ -199,6 +216,19 @@ static ls_status start_weights(ls_session *s)
     return st;
 }
 
+/* What the run needs of other folders, so that it can be used when they are gone. A start from
+ * nothing renews what an earlier one may have left. */
+static ls_status keep_copies(const ls_session *s)
+{
+    const char *tokenizer = s->run->data.tokenizer, *import = s->run->model.import;
+    bool gone = strcmp(tokenizer, "bytes") != 0 && !ls_file_exists(tokenizer);
+
+    if (gone) /* then what is kept is all there is */
+        return LS_OK;
+    return ls_copy_keep(s->run->out, tokenizer, ls_file_is_dir(import) ? import : "",
+                        s->step_number == 0);
+}
+
 static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
@@ -276,6 +306,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     LS_TRY(st, ls_save_resume(s), out);
     if (s->step_number == 0)
         LS_TRY(st, start_weights(s), out);
+    LS_TRY(st, keep_copies(s), out);
     ls_loader_args loader = loader_args(s);
     LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
     LS_TRY(st, open_events(s), out);

@@ -97,6 +97,57 @@ LS_TEST(hf_reads_both_spellings_of_rotary_settings)
                    LS_EDATA, "\"rope_theta\" is 1000000 in one place and 10000 in another");
 }
 
+/* The spelling that wins differs between versions of transformers. */
+LS_TEST(hf_asks_both_rotary_spellings_to_agree)
+{
+    ls_hf_config c;
+
+    LS_CHECK_OK(read_text("{" LLAMA ",\"rope_theta\":77,\"rope_scaling\":{\"type\":\"linear\","
+                          "\"factor\":4},\"rope_parameters\":{\"rope_type\":\"linear\","
+                          "\"factor\":4.0,\"rope_theta\":77.0}}",
+                          &c));
+    LS_CHECK_EQ(c.model.rope_scaling, LS_ROPE_LINEAR);
+    LS_CHECK_NEAR(c.model.rope_theta, 77, 0);
+    LS_CHECK_FAILS(read_text("{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4},"
+                             "\"rope_parameters\":{\"rope_type\":\"default\"}}",
+                             &c),
+                   LS_EDATA, "\"rope_scaling\" and \"rope_parameters\" contradict each other");
+    LS_CHECK_FAILS(read_text("{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4},"
+                             "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4,"
+                             "\"rope_theta\":500000}}",
+                             &c),
+                   LS_EDATA, "contradict");
+    LS_CHECK_OK(read_text("{" LLAMA ",\"rope_scaling\":{},\"rope_parameters\":"
+                          "{\"rope_type\":\"linear\",\"factor\":4}}",
+                          &c));
+    LS_CHECK_EQ(c.model.rope_scaling, LS_ROPE_LINEAR);
+}
+
+/* A name that transformers passes over must not make another model here. */
+LS_TEST(hf_passes_over_names_that_transformers_does_not_know)
+{
+    ls_hf_config c;
+
+    LS_CHECK_OK(read_text("{" GPT2 ",\"hidden_act\":\"relu\",\"layer_norm_eps\":0.5,"
+                          "\"intermediate_size\":40,\"n_ctx\":7}",
+                          &c));
+    LS_CHECK_NEAR(c.model.norm_eps, 1e-5, 0);
+    LS_CHECK_EQ(c.model.mlp, 128);
+    LS_CHECK_EQ(c.model.context, 1024);
+    LS_CHECK_OK(read_text("{" LLAMA ",\"activation_function\":\"relu\",\"norm_eps\":0.5,"
+                          "\"rotary_emb_base\":5,\"n_kv_heads\":1}",
+                          &c));
+    LS_CHECK_NEAR(c.model.norm_eps, 1e-6, 0);
+    LS_CHECK_NEAR(c.model.rope_theta, 10000, 0);
+    LS_CHECK_EQ(c.model.kv_heads, 4);
+    LS_CHECK_FAILS(read_text("{" GPT2 ",\"hidden_act\":\"gelu_new\","
+                             "\"activation_function\":\"relu\"}",
+                             &c),
+                   LS_EUSAGE, "the activation \"relu\"");
+    LS_CHECK_OK(read_text("{" GPT2 ",\"num_attention_heads\":2}", &c)); /* the synonym wins */
+    LS_CHECK_EQ(c.model.heads, 2);
+}
+
 LS_TEST(hf_reads_gpt2_with_its_defaults)
 {
     ls_hf_config c;
@@ -173,6 +224,7 @@ LS_TEST(hf_refuses_other_models_by_name)
         {"{" LLAMA ",\"partial_rotary_factor\":0.5}", "a part of each head", LS_EUSAGE},
         {"{" LLAMA ",\"quantization_config\":{\"quant_method\":\"gptq\"}}", "quantized by \"gptq\"",
          LS_EUSAGE},
+        {"{" LLAMA ",\"is_causal\":false}", "looks at later tokens", LS_EUSAGE},
         {"{" GPT2 ",\"scale_attn_weights\":false}", "attention without scaling", LS_EUSAGE},
         {"{" GPT2 ",\"reorder_and_upcast_attn\":true}", "reordered", LS_EUSAGE},
         {"{" GPT2 ",\"add_cross_attention\":true}", "another text", LS_EUSAGE},
@@ -251,6 +303,38 @@ LS_TEST(hf_writes_what_it_reads)
     check_round("{" GPT2 ",\"n_inner\":77,\"eos_token_id\":3,\"tie_word_embeddings\":false}");
     check_round("{" QWEN3 ",\"attention_bias\":true,\"sliding_window\":16,"
                 "\"use_sliding_window\":true,\"max_window_layers\":1}");
+}
+
+/* What means nothing here travels along, and what was not said stays unsaid. */
+LS_TEST(hf_keeps_what_it_does_not_use)
+{
+    ls_hf_config c;
+    ls_str out;
+
+    ls_str_init(&out);
+    LS_CHECK_OK(read_text("{" LLAMA ",\"pad_token_id\":7,\"pretraining_tp\":2,"
+                          "\"attention_dropout\":0.25,\"transformers_version\":\"4\","
+                          "\"unk_token_id\":\"no\"}",
+                          &c));
+    ls_hf_write(&c, &out);
+    LS_CHECK_OK(ls_str_status(&out));
+    LS_CHECK(strstr(out.p, "\n  \"pad_token_id\": 7,\n"));
+    LS_CHECK(strstr(out.p, "\n  \"pretraining_tp\": 2,\n"));
+    LS_CHECK(strstr(out.p, "\n  \"attention_dropout\": 0.25,\n"));
+    LS_CHECK(strstr(out.p, "\n  \"rope_theta\": 10000.0,\n"));
+    LS_CHECK(!strstr(out.p, "transformers_version"));
+    LS_CHECK(!strstr(out.p, "unk_token_id"));
+    LS_CHECK(!strstr(out.p, "eos_token_id"));
+    ls_str_clear(&out);
+    LS_CHECK_OK(read_text("{" GPT2 ",\"pad_token_id\":null,\"eos_token_id\":null,"
+                          "\"attn_pdrop\":0,\"resid_pdrop\":0.5}",
+                          &c));
+    ls_hf_write(&c, &out);
+    LS_CHECK(strstr(out.p, "\"pad_token_id\": null"));
+    LS_CHECK(strstr(out.p, "\"eos_token_id\": null"));
+    LS_CHECK(strstr(out.p, "\"attn_pdrop\": 0.0"));
+    LS_CHECK(strstr(out.p, "\"embd_pdrop\": 0.5"));
+    ls_str_release(&out);
 }
 
 LS_TEST(hf_says_what_no_family_has)

@@ -25,6 +25,10 @@ says "llama, 47,264 parameters"
 says "fingerprint  verified"
 says "$hash"
 run 0 "$LINESHAFT" ckpt verify ours
+run 0 "$LINESHAFT" generate hf -p "Once" -n 8 --seed 3
+cp out told
+run 0 "$LINESHAFT" generate ours -p "Once" -n 8 --seed 3
+cmp out told || fail "the import tells another story than the folder"
 run 0 "$LINESHAFT" export ours back
 cmp hf/model.safetensors back/model.safetensors || fail "the weights changed on the way"
 cmp hf/config.json back/config.json || fail "the configuration changed on the way"
@@ -59,14 +63,52 @@ says "merged into the weights"
 cmp -s hf/model.safetensors merged/model.safetensors && fail "LoRA changed nothing"
 run 0 "$LINESHAFT" export runs/lora adapter --adapter
 [ -f adapter/adapter_model.safetensors ] || fail "no adapter"
-grep -q '"base_model_name_or_path":"hf"' adapter/adapter_config.json || fail "adapter without base"
+grep -q '"base_model_name_or_path": "hf"' adapter/adapter_config.json || fail "adapter without base"
 run 0 "$LINESHAFT" import merged tuned
 run 2 "$LINESHAFT" export runs/tune x --adapter
 says "without LoRA"
 
+# What a run took from other folders it keeps: they may go, and it is used, exported and resumed.
+run 0 "$LINESHAFT" data tokenizer --train --vocab 300 -o tok builtin:stories
+python3 - <<'PY'
+import json
+config = json.load(open("hf/config.json"))
+config.update(pad_token_id=9, eos_token_id=3)
+json.dump(config, open("hf/config.json", "w"))
+json.dump({"eos_token_id": [3], "top_k": 1}, open("hf/generation_config.json", "w"))
+PY
+run 0 "$LINESHAFT" train run.yaml --set data.tokenizer=tok --set out=runs/own
+run 0 "$LINESHAFT" train tune.yaml --set out=runs/kept --set checkpoint.every=2
+for run in own kept; do
+    run 0 "$LINESHAFT" generate runs/$run -p "Once" -n 8
+    cp out told-$run
+done
+mv tok tok-moved
+mv hf hf-moved
+for run in own kept; do
+    run 0 "$LINESHAFT" generate runs/$run -p "Once" -n 8
+    cmp out told-$run || fail "$run: another story after the folder moved"
+    run 0 "$LINESHAFT" export runs/$run out-$run
+    says "tokenizer    copied"
+done
+cmp tok-moved/tokenizer.json out-own/tokenizer.json || fail "another tokenizer"
+grep -q '"pad_token_id": 9' out-kept/config.json || fail "pad_token_id was lost"
+cmp hf-moved/generation_config.json out-kept/generation_config.json || fail "generation_config"
+run 0 "$LINESHAFT" train run.yaml --set data.tokenizer=tok --set out=runs/own --set train.steps=32
+run 0 "$LINESHAFT" train tune.yaml --set out=runs/kept --set train.steps=5
+run 2 "$LINESHAFT" train tune.yaml --set out=runs/new
+says "\"hf\" is not a folder"
+mv hf-moved hf
+
 # Mistakes.
 run 2 "$LINESHAFT" import nowhere x
 says "there is no \"nowhere\""
+says "Give a Hugging Face folder"
+run 2 "$LINESHAFT" generate nowhere
+says "Give a Hugging Face folder"
+mkdir empty
+run 2 "$LINESHAFT" import empty x
+says "there is no model in \"empty\""
 run 2 "$LINESHAFT" import hf ours
 says "exists and is not an empty folder"
 run 2 "$LINESHAFT" import ours x
@@ -87,5 +129,10 @@ head -c 20000 hf/model.safetensors >back/model.safetensors
 run 4 "$LINESHAFT" import back x
 says "ends behind the end of the file"
 [ ! -e x ] || fail "a failed command left something"
+
+# A command that was killed leaves a folder under another name; the next one removes it.
+mkdir x.tmp-1
+echo half >x.tmp-1/model.safetensors
+run 0 "$LINESHAFT" import hf x
 ls -d ./*.tmp-* 2>/dev/null && fail "temporary folders were left"
 exit 0

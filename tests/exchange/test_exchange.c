@@ -321,3 +321,79 @@ LS_TEST(exchange_has_no_adapter_without_lora)
     LS_CHECK_FAILS(ls_export(&args, &out), LS_EUSAGE, "was trained without LoRA");
     hub_release(&s);
 }
+
+/* --- folders in the making -------------------------------------------------------------------- */
+
+static void put(const char *path, const char *text)
+{
+    LS_CHECK_OK(ls_file_write_atomic(path, text, strlen(text)));
+}
+
+LS_TEST(copy_removes_what_a_killed_process_left)
+{
+    ls_copy_stage mine = {.path = ""}, other = {.path = ""};
+
+    LS_CHECK_EQ(mkdir("out.tmp-1", 0755), 0);
+    put("out.tmp-1/model.safetensors", "half");
+    LS_CHECK_EQ(mkdir("out.tmp-1/checkpoints", 0755), 0);
+    LS_CHECK_EQ(mkdir("out.tmp-x", 0755), 0);  /* not ours */
+    LS_CHECK_EQ(mkdir("out2.tmp-1", 0755), 0); /* of another folder */
+    put("out.tmp-7", "a file");
+    LS_CHECK_EQ(mkdir("elsewhere", 0755), 0);
+    put("elsewhere/file", "precious");
+    LS_CHECK_EQ(symlink("elsewhere", "out.tmp-8"), 0);
+    LS_CHECK_OK(ls_copy_stage_begin(&mine, "out/"));
+    LS_CHECK(!ls_file_exists("out.tmp-1"));
+    LS_CHECK(ls_file_exists("out.tmp-x") && ls_file_exists("out2.tmp-1"));
+    LS_CHECK(ls_file_exists("out.tmp-7") && ls_file_exists("elsewhere/file"));
+    /* Somebody who is still writing keeps the folder. */
+    LS_CHECK_FAILS(ls_copy_stage_begin(&other, "out"), LS_EIO, "cannot create folder");
+    LS_CHECK(ls_file_exists(mine.path));
+    LS_CHECK_OK(ls_copy_stage_commit(&mine));
+    LS_CHECK(ls_file_is_dir("out"));
+    ls_copy_stage_drop(&mine);
+    LS_CHECK(ls_file_is_dir("out"));
+}
+
+static void check_text(const char *path, const char *want)
+{
+    ls_str text;
+
+    ls_str_init(&text);
+    LS_CHECK_OK(ls_file_read(path, 1000, &text));
+    LS_CHECK_STR(text.p, want);
+    ls_str_release(&text);
+}
+
+LS_TEST(copy_keeps_what_a_run_needs)
+{
+    LS_CHECK_EQ(mkdir("run", 0755), 0);
+    LS_CHECK_EQ(mkdir("tok", 0755), 0);
+    LS_CHECK_EQ(mkdir("hf", 0755), 0);
+    put("tok/tokenizer.json", "one");
+    put("tok/chat_template.jinja", "chat");
+    put("tok/model.safetensors", "large");
+    put("hf/config.json", "config");
+    put("hf/tokenizer.json", "another");
+    LS_CHECK_OK(ls_copy_keep("run", "bytes", "", true));
+    LS_CHECK(!ls_file_exists("run/tokenizer"));
+    LS_CHECK_OK(ls_copy_keep("run", "tok", "hf", true));
+    check_text("run/tokenizer/tokenizer.json", "one");
+    check_text("run/tokenizer/chat_template.jinja", "chat");
+    check_text("run/tokenizer/config.json", "config");
+    LS_CHECK(!ls_file_exists("run/tokenizer/model.safetensors"));
+    put("tok/tokenizer.json", "two");
+    LS_CHECK_OK(ls_copy_keep("run", "tok", "", false)); /* what is there stays */
+    check_text("run/tokenizer/tokenizer.json", "one");
+    put("tok/mine.json", "three"); /* a tokenizer may be named by its file */
+    LS_CHECK_OK(ls_copy_keep("run", "tok/mine.json", "", true));
+    check_text("run/tokenizer/tokenizer.json", "three");
+    LS_CHECK(!ls_file_exists("run/tokenizer/config.json"));
+    ls_fault_arm("file.write@2");
+    LS_CHECK_FAILS(ls_copy_keep("run", "tok", "hf", true), LS_EIO, "No space left");
+    ls_fault_arm(NULL);
+    LS_CHECK(!ls_file_exists("run/tokenizer"));
+    LS_CHECK_OK(ls_copy_keep("run", "bytes", "hf", false));
+    LS_CHECK(!ls_file_exists("run/tokenizer/tokenizer.json"));
+    check_text("run/tokenizer/config.json", "config");
+}
