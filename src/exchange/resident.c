@@ -56,23 +56,31 @@ void ls_resident_close(ls_resident *r)
     *r = (ls_resident){.w = NULL};
 }
 
-/* W += scale B A for a pair beside W, which is [N, K], or [K, N] for gpt2. Sums are made in double
- * and rounded once. */
+/* W += scale B A for a pair beside W, which is [N, K], or [K, N] for gpt2. Sums are made in double,
+ * a piece of a row at a time so that rows of A are read in order, and rounded once. */
 static void merge_pair(ls_resident *r, const ls_adapter *pair, ls_place weight)
 {
+    enum { PIECE = 256 };
     const ls_model_shape *s = &r->model.shape;
     const float *a = r->w + pair->a.w;
     float *b = r->w + pair->b.w, *w = r->w + weight.w;
     int64_t step_n = s->layout == LS_LAYOUT_NK ? pair->K : 1;
     int64_t step_k = s->layout == LS_LAYOUT_NK ? 1 : pair->N;
+    double sums[PIECE];
 
     for (int64_t n = 0; n < pair->N; n++) {
-        for (int64_t k = 0; k < pair->K; k++) {
-            double sum = 0;
-            for (int64_t i = 0; i < s->lora_rank; i++)
-                sum += (double)b[n * s->lora_rank + i] * (double)a[i * pair->K + k];
-            float *to = &w[n * step_n + k * step_k];
-            *to = (float)((double)*to + (double)s->lora_scale * sum);
+        for (int64_t first = 0; first < pair->K; first += PIECE) {
+            int64_t count = ls_min_i64(PIECE, pair->K - first);
+            memset(sums, 0, sizeof sums);
+            for (int64_t i = 0; i < s->lora_rank; i++) {
+                const float *row = a + i * pair->K + first;
+                double factor = (double)b[n * s->lora_rank + i];
+                for (int64_t k = 0; k < count; k++)
+                    sums[k] += factor * (double)row[k];
+            }
+            float *to = w + n * step_n + first * step_k;
+            for (int64_t k = 0; k < count; k++, to += step_k)
+                *to = (float)((double)*to + (double)s->lora_scale * sums[k]);
         }
     }
     memset(b, 0, (size_t)(pair->N * s->lora_rank) * sizeof *b);
