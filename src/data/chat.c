@@ -1,12 +1,13 @@
 /* chat.c -- where the answers are in the text that a template writes.
  *
  * A template says nothing about that (unless it has {% generation %} blocks, which are believed),
- * so it is asked twice for each message i of the assistant: before  messages 0 .. i-1 with the
- * prompt that asks the model to speak after   messages 0 .. i What `after` has beyond `before` is
- * the answer, and the whole text usually begins with `after`. Example in ChatML, with two messages:
- *   before  <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n
- *   after   <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n
- *   answer  Hello<|im_end|>          white space behind the end of the turn is not part of it
+ * so it is asked twice for each message i of the assistant. The text `before` has the messages 0 to
+ * i-1 and the prompt that asks the model to speak; the text `after` has the messages 0 to i. What
+ * `after` has beyond `before` is the answer, and the whole text usually begins with `after`.
+ * Example in ChatML, with two messages: before
+ * <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n after
+ * <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n answer  Hello<|im_end|>
+ * white space behind the end of the turn is not part of it
  *
  * Some templates rewrite history: they drop the thoughts of all answers but the last. Then the
  * whole text does not begin with `after`, and the answer is found by changing it: the conversation
@@ -17,7 +18,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-enum { VERSION = 1 }; /* raise it when other answers are found in the same text */
+enum { VERSION = 2 }; /* raise it when other answers are found in the same text */
 static const int64_t longest_template = LS_TEMPLATE_TEXT;
 /* Characters for private use: nobody writes them, no template looks for them. */
 static const char other_content[] = "\xee\x80\x81\xee\x80\x82\xee\x80\x83";
@@ -339,31 +340,18 @@ static bool is_prefix(const char *p, size_t len, const ls_str *of)
     return len <= of->len && memcmp(p, of->p, len) == 0;
 }
 
-static ls_status add_span(ls_template_spans *spans, size_t begin, size_t end)
-{
-    if (spans->count == spans->cap) {
-        int cap = spans->cap ? 2 * spans->cap : 16;
-        ls_template_span *items = ls_mem_resize(spans->items, (size_t)cap * sizeof *items);
-        if (!items)
-            return LS_ENOMEM;
-        spans->items = items;
-        spans->cap = cap;
-    }
-    spans->items[spans->count++] = (ls_template_span){begin, end};
-    return LS_OK;
-}
-
 /* The end of an answer that reaches to len: white space behind the end of the turn is not part of
- * it, but where nothing else ends the turn it does. */
+ * it, but where nothing else ends the turn it is. Nothing does when the content, which may be empty
+ * beside tool calls, stands last; one that itself ends like a turn stands earlier too. */
 static size_t end_of_turn(const job *j, size_t i, const char *text, size_t begin, size_t len)
 {
-    const json_t *message = json_array_get(j->messages, i);
-    const char *content = json_string_value(json_object_get(message, "content"));
-    size_t n = without_space(content, strlen(content)), bare = without_space(text, len);
+    const json_t *content = json_object_get(json_array_get(j->messages, i), "content");
+    const char *words = json_string_value(content);
+    size_t n = without_space(words, json_string_length(content)), bare = without_space(text, len);
 
-    if (bare <= begin || (bare - begin >= n && memcmp(text + bare - n, content, n) == 0))
+    if (bare <= begin)
         return len;
-    return bare;
+    return n && memmem(text + begin, bare - begin, words, n) == text + bare - n ? len : bare;
 }
 
 /* Where a and b part, and how much of their ends is equal behind that; never inside a character. */
@@ -468,7 +456,7 @@ static ls_status find_answers(const job *j, const ls_str *whole, ls_template_spa
             goto out;
         }
         last = span.end;
-        LS_TRY(st, add_span(answers, span.begin, span.end), out);
+        LS_TRY(st, ls_template_spans_add(answers, span), out);
     }
     if (answers->count == 0) {
         st = ls_fail(LS_EDATA, "%s: the conversation has no message of the assistant", j->where);
@@ -550,9 +538,10 @@ out:
     return st;
 }
 
-/* How many ids of the whole text are those of its first len bytes. */
-static ls_status count_common(const ls_chat *chat, const ls_chat_text *text, const ls_tokens *ids,
-                              size_t len, ls_tokens *part, int64_t *n_out)
+/* How many ids of the whole text begin in its first len bytes: those that these bytes alone give,
+ * and one more where the whole has a token that reaches over their end. */
+static ls_status count_begun(const ls_chat *chat, const ls_chat_text *text, const ls_tokens *ids,
+                             size_t len, ls_tokens *part, int64_t *n_out)
 {
     int64_t n = 0;
 
@@ -560,12 +549,12 @@ static ls_status count_common(const ls_chat *chat, const ls_chat_text *text, con
     ls_status st = ls_tokenizer_encode(chat->tok, text->text.p, len, LS_ENCODE_SPECIAL, part);
     while (st == LS_OK && n < part->count && n < ids->count && part->ids[n] == ids->ids[n])
         n++;
-    *n_out = n;
+    *n_out = n + (n < part->count && n < ids->count);
     return st;
 }
 
-/* For tokenizers that change text (normalisation): an answer's tokens are those behind the tokens
- * that the text before it shares with the whole. */
+/* For tokenizers that change text (normalisation): an answer's tokens are those that begin behind
+ * the text before it, and before its end. */
 static ls_status mark_by_parts(const ls_chat *chat, const ls_chat_text *text, const ls_tokens *ids,
                                char *marks)
 {
@@ -577,8 +566,8 @@ static ls_status mark_by_parts(const ls_chat *chat, const ls_chat_text *text, co
     for (int i = 0; i < text->answers.count; i++) {
         int64_t begin, end;
         const ls_template_span *span = &text->answers.items[i];
-        LS_TRY(st, count_common(chat, text, ids, span->begin, &part, &begin), out);
-        LS_TRY(st, count_common(chat, text, ids, span->end, &part, &end), out);
+        LS_TRY(st, count_begun(chat, text, ids, span->begin, &part, &begin), out);
+        LS_TRY(st, count_begun(chat, text, ids, span->end, &part, &end), out);
         for (int64_t k = begin; k < end; k++)
             marks[k] = 1;
     }

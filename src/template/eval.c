@@ -649,17 +649,7 @@ static void run_generation(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node
     run(m, inner, n->body);
     if (!spans || m->captures || m->st != LS_OK || m->out->len == begin)
         return;
-    if (spans->count == spans->cap) {
-        int cap = spans->cap ? 2 * spans->cap : 16;
-        ls_template_span *items = ls_mem_resize(spans->items, (size_t)cap * sizeof *items);
-        if (!items) {
-            m->st = LS_ENOMEM;
-            return;
-        }
-        spans->items = items;
-        spans->cap = cap;
-    }
-    spans->items[spans->count++] = (ls_template_span){begin, m->out->len};
+    m->st = ls_template_spans_add(spans, (ls_template_span){begin, m->out->len});
 }
 
 static void run_with(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node *n)
@@ -779,6 +769,20 @@ ls_status ls_template_render(const ls_template *tpl, const ls_template_args *arg
 void ls_template_spans_init(ls_template_spans *spans)
 {
     *spans = (ls_template_spans){.items = NULL};
+}
+
+ls_status ls_template_spans_add(ls_template_spans *spans, ls_template_span span)
+{
+    if (spans->count == spans->cap) {
+        int cap = spans->cap ? 2 * spans->cap : 16;
+        ls_template_span *items = ls_mem_resize(spans->items, (size_t)cap * sizeof *items);
+        if (!items)
+            return LS_ENOMEM;
+        spans->items = items;
+        spans->cap = cap;
+    }
+    spans->items[spans->count++] = span;
+    return LS_OK;
 }
 
 void ls_template_spans_release(ls_template_spans *spans)

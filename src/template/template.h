@@ -56,6 +56,7 @@ bool ls_template_marks(const ls_template *tpl);
 const char *ls_template_builtin(const char *name);
 
 void ls_template_spans_init(ls_template_spans *spans);
+ls_status ls_template_spans_add(ls_template_spans *spans, ls_template_span span);
 void ls_template_spans_release(ls_template_spans *spans); /* leaves it empty and usable */
 
 LS_C_END

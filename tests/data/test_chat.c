@@ -250,6 +250,28 @@ LS_TEST(marks_are_those_of_the_answers)
     close_chat(&c);
 }
 
+/* What ends the turn is told from the content, also when there is none or it looks like that. */
+LS_TEST(blank_and_misleading_answers_end_with_their_turn)
+{
+    static const char blank[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},"
+                                "{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]},"
+                                "{\"role\":\"assistant\",\"content\":\"\\n\"},"
+                                "{\"role\":\"assistant\",\"content\":\"<|im_end|> \"}]}";
+    chat c;
+
+    open_chat(&c, "chatml");
+    check_text(&c, blank,
+               "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[<|im_end|>]\n"
+               "<|im_start|>assistant\n[\n<|im_end|>]\n"
+               "<|im_start|>assistant\n[<|im_end|> <|im_end|>]\n");
+    close_chat(&c);
+    put("open.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+                      "{% if add_generation_prompt %}assistant: {% endif %}");
+    open_chat(&c, "open.jinja");
+    check_text(&c, hello, "user: Hi\nassistant: [Hello\n]");
+    close_chat(&c);
+}
+
 /* A tokenizer that changes text, as normalisation does: two equal bytes in a row become one id. */
 static ls_status squeeze(const ls_tokenizer *tok, const unsigned char *bytes, size_t len,
                          unsigned how, ls_tokens *out)
@@ -299,6 +321,48 @@ LS_TEST(marks_do_not_need_tokens_that_spell_the_text)
         LS_CHECK_EQ(marks.p[i], counts[i] == 'x');
     }
     json_decref(object);
+    ls_tokens_release(&ids);
+    ls_str_release(&marks);
+    ls_chat_text_release(&c.text);
+    ls_chat_close(c.chat);
+}
+
+/* Two equal bytes in a row are one token, whose id says nothing of the text. */
+static ls_status pair_up(const ls_tokenizer *tok, const unsigned char *bytes, size_t len,
+                         unsigned how, ls_tokens *out)
+{
+    (void)tok;
+    (void)how;
+    LS_CHECK_OK(ls_tokens_reserve(out, (int64_t)len));
+    for (size_t i = 0; i < len; i++) {
+        bool two = i + 1 < len && bytes[i] == bytes[i + 1];
+        out->ids[out->count++] = bytes[i] + (two ? 128 : 0);
+        i += two;
+    }
+    return LS_OK;
+}
+
+LS_TEST(a_token_that_begins_before_the_answer_is_no_target)
+{
+    static const ls_tokenizer_kind kind = {.encode = pair_up, .piece = no_piece};
+    ls_tokenizer tok = {.kind = &kind, .vocab = 256, .bos = -1, .eos = -1};
+    chat c = {.tok = &tok};
+    ls_tokens ids;
+    ls_str marks;
+
+    put("t.jinja", "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+                   "{% if add_generation_prompt %}a:{% endif %}");
+    LS_CHECK_OK(ls_chat_open(&c.chat, "t.jinja", &tok));
+    ls_chat_text_init(&c.text);
+    ls_tokens_init(&ids);
+    ls_str_init(&marks);
+    LS_CHECK_OK(render(&c, "{\"messages\":[{\"role\":\"user\",\"content\":\"H\"},{\"role\":"
+                           "\"assistant\",\"content\":\":x\"}]}"));
+    LS_CHECK_STR(c.text.text.p, "u:H;a::x;");
+    LS_CHECK_OK(ls_chat_encode(c.chat, &c.text, &ids, &marks));
+    LS_CHECK_EQ(ids.count, 8);
+    for (int64_t i = 0; i < ids.count; i++)
+        LS_CHECK_EQ(marks.p[i], i >= 6); /* number 5 is the two colons */
     ls_tokens_release(&ids);
     ls_str_release(&marks);
     ls_chat_text_release(&c.text);
