@@ -63,7 +63,7 @@ static ls_tpl_value reach(ls_tpl_machine *m, ls_tpl_value v, ls_tpl_value path)
 static ls_tpl_value f_trim(ls_tpl_machine *m, ls_tpl_value v, const ls_tpl_value *a)
 {
     v = ls_tpl_to_str(m, v);
-    return ls_tpl_charge(m, (int64_t)v.u.s.len) ? ls_tpl_strip(v, a[0], true, true) : absent;
+    return m->st == LS_OK ? ls_tpl_strip_charged(m, v, a[0], true, true) : absent;
 }
 
 static ls_tpl_value f_upper(ls_tpl_machine *m, ls_tpl_value v, const ls_tpl_value *a)

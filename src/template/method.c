@@ -27,9 +27,13 @@ static bool ends(ls_tpl_value v, ls_tpl_value with)
 static ls_tpl_value any_of(ls_tpl_machine *m, ls_tpl_value v, ls_tpl_value with,
                            bool (*holds)(ls_tpl_value, ls_tpl_value))
 {
+    if (!ls_tpl_charge(m, with.kind == LS_TPL_STR ? (int64_t)with.u.s.len : 1))
+        return absent;
     if (with.kind == LS_TPL_LIST && with.tuple) {
         for (int64_t i = 0; i < with.u.list.count && m->st == LS_OK; i++)
-            if (need_text(m, with.u.list.items[i]) && holds(v, with.u.list.items[i]))
+            if (need_text(m, with.u.list.items[i]) &&
+                ls_tpl_charge(m, (int64_t)with.u.list.items[i].u.s.len) &&
+                holds(v, with.u.list.items[i]))
                 return ls_tpl_bool(true);
         return ls_tpl_bool(false);
     }
@@ -51,11 +55,7 @@ static ls_tpl_value strip(ls_tpl_machine *m, ls_tpl_value v, ls_tpl_value chars,
 {
     if (chars.kind != LS_TPL_ABSENT && chars.kind != LS_TPL_NONE && !need_text(m, chars))
         return absent;
-    int64_t each = chars.kind == LS_TPL_STR ? (int64_t)chars.u.s.len : 1;
-    if (each > 4096)
-        return ls_tpl_fail(m, "too many characters to strip");
-    return ls_tpl_charge(m, (int64_t)v.u.s.len * each) ? ls_tpl_strip(v, chars, left, right)
-                                                       : absent;
+    return ls_tpl_strip_charged(m, v, chars, left, right);
 }
 
 static ls_tpl_value m_strip(ls_tpl_machine *m, ls_tpl_value v, const ls_tpl_value *a)
@@ -106,14 +106,14 @@ static ls_tpl_value m_replace(ls_tpl_machine *m, ls_tpl_value v, const ls_tpl_va
 
 static ls_tpl_value m_removeprefix(ls_tpl_machine *m, ls_tpl_value v, const ls_tpl_value *a)
 {
-    if (!need_text(m, a[0]) || !begins(v, a[0]))
+    if (!need_text(m, a[0]) || !ls_tpl_charge(m, (int64_t)a[0].u.s.len) || !begins(v, a[0]))
         return v;
     return ls_tpl_view(v.u.s.p + a[0].u.s.len, v.u.s.len - a[0].u.s.len);
 }
 
 static ls_tpl_value m_removesuffix(ls_tpl_machine *m, ls_tpl_value v, const ls_tpl_value *a)
 {
-    if (!need_text(m, a[0]) || !ends(v, a[0]))
+    if (!need_text(m, a[0]) || !ls_tpl_charge(m, (int64_t)a[0].u.s.len) || !ends(v, a[0]))
         return v;
     return ls_tpl_view(v.u.s.p, v.u.s.len - a[0].u.s.len);
 }
@@ -121,20 +121,31 @@ static ls_tpl_value m_removesuffix(ls_tpl_machine *m, ls_tpl_value v, const ls_t
 /* --- looking for and splitting ----------------------------------------------------------------
  */
 
-/* The last place of what in v, or NULL. */
-static const char *find_last(ls_tpl_value v, ls_tpl_value what)
+/* The last place of what in v, or NULL. A place whose ends agree is charged before it is compared:
+ * a long row of one letter agrees nearly everywhere. */
+static const char *find_last(ls_tpl_machine *m, ls_tpl_value v, ls_tpl_value what)
 {
-    for (size_t i = v.u.s.len - what.u.s.len + 1; what.u.s.len <= v.u.s.len && i-- > 0;)
-        if (memcmp(v.u.s.p + i, what.u.s.p, what.u.s.len) == 0)
-            return v.u.s.p + i;
-    return NULL;
+    size_t n = what.u.s.len;
+
+    if (n == 0 || n > v.u.s.len)
+        return n ? NULL : v.u.s.p + v.u.s.len;
+    for (const char *p = v.u.s.p + v.u.s.len - n;; p--) {
+        if (p[0] == what.u.s.p[0] && p[n - 1] == what.u.s.p[n - 1]) {
+            if (!ls_tpl_charge(m, (int64_t)n))
+                return NULL;
+            if (memcmp(p, what.u.s.p, n) == 0)
+                return p;
+        }
+        if (p == v.u.s.p)
+            return NULL;
+    }
 }
 
 static ls_tpl_value find(ls_tpl_machine *m, ls_tpl_value v, ls_tpl_value what, bool last)
 {
     if (!need_text(m, what) || !ls_tpl_charge(m, (int64_t)v.u.s.len))
         return absent;
-    const char *p = last ? find_last(v, what)
+    const char *p = last ? find_last(m, v, what)
                          : (const char *)memmem(v.u.s.p, v.u.s.len, what.u.s.p, what.u.s.len);
     return ls_tpl_int(p ? ls_tpl_chars(v.u.s.p, (size_t)(p - v.u.s.p)) : -1);
 }
@@ -244,7 +255,7 @@ static ls_tpl_value m_rsplit(ls_tpl_machine *m, ls_tpl_value v, const ls_tpl_val
     if (a[0].u.s.len == 0)
         return ls_tpl_fail(m, "a text cannot be split at nothing");
     const char *found;
-    while (m->st == LS_OK && list.count < most && (found = find_last(v, a[0]))) {
+    while (m->st == LS_OK && list.count < most && (found = find_last(m, v, a[0]))) {
         add_part(m, &list, found + a[0].u.s.len, v.u.s.p + v.u.s.len);
         v.u.s.len = (size_t)(found - v.u.s.p);
     }

@@ -86,6 +86,17 @@ ls_tpl_value ls_tpl_strip(ls_tpl_value s, ls_tpl_value chars, bool left, bool ri
     return ls_tpl_view(p, (size_t)(end - p));
 }
 
+ls_tpl_value ls_tpl_strip_charged(ls_tpl_machine *m, ls_tpl_value s, ls_tpl_value chars, bool left,
+                                  bool right)
+{
+    int64_t each = chars.kind == LS_TPL_STR ? (int64_t)chars.u.s.len : 1;
+
+    if (each > 4096)
+        return ls_tpl_fail(m, "too many characters to strip");
+    return ls_tpl_charge(m, (int64_t)s.u.s.len * each) ? ls_tpl_strip(s, chars, left, right)
+                                                       : ls_tpl_undefined("");
+}
+
 static void put_upper(ls_str *out, uint32_t c)
 {
     if (c == 0xdf)

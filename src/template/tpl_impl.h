@@ -285,6 +285,9 @@ size_t ls_tpl_char_at(const char *p, size_t len, int64_t n);
 void ls_tpl_put_char(ls_str *out, uint32_t c);
 /* Without white space (chars absent) or without the given characters, on either side. */
 ls_tpl_value ls_tpl_strip(ls_tpl_value s, ls_tpl_value chars, bool left, bool right);
+/* The same for what a template asks for: it may name many characters. */
+ls_tpl_value ls_tpl_strip_charged(ls_tpl_machine *m, ls_tpl_value s, ls_tpl_value chars, bool left,
+                                  bool right);
 /* How: 'u' upper, 'l' lower, 'c' first upper and the rest lower, 't' so in each word. */
 ls_tpl_value ls_tpl_case(ls_tpl_machine *m, ls_tpl_value s, char how);
 ls_tpl_value ls_tpl_replace(ls_tpl_machine *m, ls_tpl_value s, ls_tpl_value from, ls_tpl_value to,

@@ -124,7 +124,9 @@ static int64_t find_key(ls_tpl_machine *m, const ls_tpl_dict *dict, ls_tpl_value
     for (int64_t i = 0; i < dict->count; i++) {
         const ls_tpl_value *k = &dict->keys[i];
         if (k->kind == LS_TPL_STR && key.kind == LS_TPL_STR) {
-            if (k->u.s.len == key.u.s.len && memcmp(k->u.s.p, key.u.s.p, key.u.s.len) == 0)
+            if (k->u.s.len == key.u.s.len &&
+                (key.u.s.len < 64 || ls_tpl_charge(m, (int64_t)key.u.s.len)) &&
+                memcmp(k->u.s.p, key.u.s.p, key.u.s.len) == 0)
                 return i;
         } else if (ls_tpl_equal(m, *k, key, 0)) {
             return i;
@@ -551,7 +553,6 @@ static int64_t bound(ls_tpl_value v, int64_t n, int64_t step, bool last)
     return i < low ? low : i > high ? high : i;
 }
 
-/* Element i of a list or of a text whose characters are listed. */
 ls_tpl_value ls_tpl_slice(ls_tpl_machine *m, ls_tpl_value a, const ls_tpl_value bounds[3])
 {
     for (int i = 0; i < 3; i++)

@@ -250,3 +250,28 @@ LS_TEST(every_failing_allocation_is_reported)
     }
     LS_CHECK(n > 10);
 }
+
+/* What costs the product of two lengths is charged as that: each of these would take hours. */
+LS_TEST(long_texts_cannot_keep_it_busy)
+{
+    static const char long_text[] = "{% set s = 'a' * 4000000 %}";
+    static const char *const work[] = {
+        "{{ s.rfind('a' * 1000000 + 'b' + 'a') }}",
+        "{{ s.rsplit('a' * 1000000 + 'b' + 'a', 1) }}",
+        "{{ s | trim('bcd' * 1000 + 'a') }}",
+        "{% for i in range(100000) %}{{ s.startswith(s) }}{% endfor %}",
+        "{% for i in range(100000) %}{{ s.startswith(('b', s)) }}{% endfor %}",
+        "{% for i in range(100000) %}{% set t = s.removesuffix(s) %}{% endfor %}",
+        "{% set d = {s + 'b': 1} %}{% set k = s + 'c' %}{% for i in range(100000) %}"
+        "{% set t = d.get(k) %}{% endfor %}"};
+    char text[300];
+
+    for (size_t i = 0; i < LS_COUNT(work); i++) {
+        snprintf(text, sizeof text, "%s%s", long_text, work[i]);
+        check_refused(text, "takes too many steps");
+    }
+    check_refused("{{ 'a' | trim('b' * 5000) }}", "too many characters to strip");
+    check("{{ 'abcabc'.rfind('bc') }} {{ 'abc'.rfind('') }} {{ ''.rfind('') }} {{ 'a'.rfind('ab') "
+          "}} {{ 'abab'.rsplit('ab', 1) }} {{ 'aaa'.rfind('aa') }}",
+          "4 3 0 -1 ['ab', ''] 1");
+}
