@@ -45,6 +45,20 @@ static ls_status put_rest(builder *b)
     return st;
 }
 
+static ls_status check_held(const builder *b)
+{
+    if ((int64_t)b->held.len <= LS_TOKENIZER_WHOLE)
+        return LS_OK;
+    ls_status st =
+        ls_fail(LS_EDATA,
+                "a document has %lld MiB without a place where the tokenizer \"%s\" "
+                "can be interrupted; at most %lld are encoded in one go",
+                (long long)((int64_t)b->held.len / LS_MIB), ls_tokenizer_name(b->args->tok),
+                (long long)(LS_TOKENIZER_WHOLE / LS_MIB));
+    ls_err_hint("Split the text into documents, for example one a line in a .jsonl file.");
+    return st;
+}
+
 static ls_status put_part(builder *b, const ls_source_piece *piece)
 {
     ls_status st = LS_OK;
@@ -54,24 +68,19 @@ static ls_status put_part(builder *b, const ls_source_piece *piece)
         LS_TRY(st, put(b, piece->bytes, n), out);
         ls_str_append_bytes(&b->held, piece->bytes + n, piece->len - n);
         b->look_at = n ? 0 : 2 * b->held.len;
-        return ls_str_status(&b->held);
+        LS_TRY(st, ls_str_status(&b->held), out);
+        return check_held(b);
     }
     ls_str_append_bytes(&b->held, piece->bytes, piece->len);
     LS_TRY(st, ls_str_status(&b->held), out);
     if (b->held.len < b->look_at)
-        return LS_OK;
+        return check_held(b);
     size_t n = ls_tokenizer_cut(b->args->tok, b->held.p, b->held.len);
     b->look_at = n ? 0 : 2 * b->held.len;
     LS_TRY(st, put(b, b->held.p, n), out);
     b->held.len -= n;
     memmove(b->held.p, b->held.p + n, b->held.len + 1);
-    if ((int64_t)b->held.len > LS_TOKENIZER_WHOLE) {
-        st = ls_fail(LS_EDATA,
-                     "a document has %lld MiB without a place where the tokenizer \"%s\" can "
-                     "be interrupted",
-                     (long long)((int64_t)b->held.len / LS_MIB), ls_tokenizer_name(b->args->tok));
-        ls_err_hint("Split the text into documents, for example one a line in a .jsonl file.");
-    }
+    st = check_held(b);
 out:
     return st;
 }

@@ -190,14 +190,18 @@ static bool accept(const ls_added_walk *w, const ls_added_token *t, size_t start
 
     if ((t->special && !w->specials) || (t->single_word && !stands_alone(w, start, stop)))
         return false;
+    /* What the token before took along is not walked over again: a text of blanks alone, and a
+     * token that is a blank, would else cost the square of its length. */
     if (t->lstrip) {
-        while (start > 0 && is_space(code_before(w->text, start, &n)))
+        while (start > w->done && is_space(code_before(w->text, start, &n)))
             start -= n;
         start = start > w->done ? start : w->done;
     }
-    if (t->rstrip)
+    if (t->rstrip) {
+        stop = stop > w->done ? stop : w->done;
         while (stop < w->len && is_space(code_at(w->text, w->len, stop, &n)))
             stop += n;
+    }
     *part = (ls_added_part){start, stop, t->id};
     return true;
 }

@@ -149,8 +149,7 @@ typedef struct ls_undo_step {
 /* Append the bytes of one token. */
 void ls_undo_token(const ls_undo_step *steps, int n, const char *token, bool first, ls_str *out);
 
-/* The character that ByteLevel writes for a byte, and back (-1: none does). */
-uint32_t ls_byte_level_char(unsigned char byte);
+/* The byte that ByteLevel writes as a character; -1: none. */
 int ls_byte_level_byte(uint32_t code);
 /* A token in ByteLevel's alphabet to bytes; false: it has other characters. */
 bool ls_byte_level_text(const char *token, ls_str *out);

@@ -13,17 +13,6 @@ static bool prints(unsigned b)
     return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
 }
 
-uint32_t ls_byte_level_char(unsigned char byte)
-{
-    uint32_t code = 0x100;
-
-    if (prints(byte))
-        return byte;
-    for (unsigned b = 0; b < byte; b++)
-        code += !prints(b);
-    return code;
-}
-
 int ls_byte_level_byte(uint32_t code)
 {
     if (code < 0x100)

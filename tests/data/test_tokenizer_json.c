@@ -569,6 +569,61 @@ LS_TEST(a_word_of_a_megabyte_takes_no_time)
     ls_tokenizer_free(tok);
 }
 
+/* Tokens that take the blanks around them along, in a text of nothing else. */
+LS_TEST(greedy_blank_tokens_take_no_time)
+{
+    enum { LEN = 1 << 20 };
+    static const char *const flags[] = {"lstrip", "rstrip"};
+    char *text = ls_mem_alloc(LEN + 1);
+
+    memset(text, ' ', LEN);
+    for (size_t k = 0; k < LS_COUNT(flags); k++) {
+        ls_str json;
+        ls_tokens ids;
+        ls_str_init(&json);
+        ls_str_printf(&json,
+                      "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},"
+                      "\"added_tokens\":[{\"id\":1,\"content\":\" \",\"%s\":true,"
+                      "\"normalized\":false}]}",
+                      flags[k]);
+        ls_tokenizer *tok = open_text(json.p);
+        check_ids(tok, "a   a", 0, "0 1 1 1 0");
+        ls_tokens_init(&ids);
+        LS_CHECK_OK(ls_tokenizer_encode(tok, text, LEN, 0, &ids));
+        LS_CHECK_EQ(ids.count, LEN);
+        ls_tokens_release(&ids);
+        ls_tokenizer_free(tok);
+        ls_str_release(&json);
+    }
+    ls_mem_free(text);
+}
+
+/* A document in one line must not be larger than what is encoded in one go, either. */
+LS_TEST(a_document_without_a_place_to_cut_is_refused)
+{
+    size_t len = (size_t)LS_TOKENIZER_WHOLE + LS_MIB;
+    const char *file = "long.jsonl";
+    ls_tokenizer *tok = open_byte_level(GPT2_RULES);
+    ls_str text;
+
+    ls_tokenizer_free(tok);
+    put_file("tok/tokenizer_config.json", "{\"eos_token\":\"<|end|>\"}");
+    LS_CHECK_OK(ls_tokenizer_open(&tok, "tok"));
+    ls_str_init(&text);
+    ls_str_append(&text, "{\"text\":\"");
+    ls_str_reserve(&text, len + 64);
+    LS_CHECK_OK(ls_str_status(&text));
+    memset(text.p + text.len, 'a', len);
+    text.len += len;
+    ls_str_append(&text, "\"}\n");
+    LS_CHECK_OK(ls_file_write_atomic(file, text.p, text.len));
+    LS_CHECK_FAILS(ls_corpus_build(&(ls_corpus_build_args){
+                       .tok = tok, .out = "a.shard", .name = "long", .files = &file, .n_files = 1}),
+                   LS_EDATA, "a document has 65 MiB without a place where the tokenizer \"tok\"");
+    ls_str_release(&text);
+    ls_tokenizer_free(tok);
+}
+
 /* The two ways of merging give the same: words below and above the limit between them. */
 LS_TEST(few_and_many_symbols_merge_alike)
 {
