@@ -3,8 +3,8 @@
  * A weight matrix whose halves are interleaved the other way, or a square one that is transposed,
  * has the right name, shape and checksum, and gives another model without any error. Its logits
  * tell. A fingerprint lies beside a model as lineshaft_fingerprint.json, and is verified whenever
- * the model is imported or exported; tests/conformance/fingerprint.py makes the same file with
- * transformers, so that an import can be proved against the original.
+ * the model is imported or exported; tests/conformance/tools/fingerprint.py makes the same file
+ * with transformers, so that an import can be proved against the original.
  *
  * Tokens are a function of the vocabulary's size: token i is x mod vocab with x the upper 32 bits
  * of (i + 1) * 0x9E3779B97F4A7C15 mod 2^64. Places in the vocabulary continue the same sequence at

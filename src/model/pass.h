@@ -44,7 +44,7 @@ typedef struct ls_pass_call {
 int64_t ls_pass_bytes(const ls_pass_args *args, int threads);
 
 ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args);
-void ls_pass_close(ls_pass *pass); /* NULL is allowed */
+void ls_pass_close(ls_pass *pass);                  /* NULL is allowed */
 ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with */
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and

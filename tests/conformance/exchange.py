@@ -71,19 +71,12 @@ def round_trip(family, number, dtype):
 
 # --- the proof that travels with a model ---------------------------------------------------------
 
-def fingerprint_tool():
-    for path in (here + "/fingerprint.py", here + "/tools/fingerprint.py"):
-        if os.path.exists(path):
-            return path
-    oracle.fail("fingerprint.py is missing")
-
-
 def check_fingerprint(family):
     """transformers' own logits on record: the right import is proved, a rotary layout that is not is refused."""
     config, old = oracle.configuration(family, 0)
     model = oracle.random_model(config, 750)
     hf = oracle.save(model, family + "-print", old)
-    subprocess.run([sys.executable, fingerprint_tool(), hf], check=True, capture_output=True)
+    subprocess.run([sys.executable, here + "/tools/fingerprint.py", hf], check=True, capture_output=True)
     said = lineshaft("import", hf, family + "-proved")
     proof = [line for line in said.splitlines() if line.startswith("fingerprint")]
     if not proof or "verified" not in proof[0]:

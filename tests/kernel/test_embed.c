@@ -7,6 +7,7 @@
 typedef struct shape {
     int64_t B, T, C, V, positions, leaves;
     bool wpe, accumulate;
+    bool no_dwte; /* the gradient of positions alone */
     float p;
 } shape;
 
@@ -39,7 +40,8 @@ static ls_embed_bwd bwd_args(ls_check *c, const shape *s)
         for (int64_t i = 0; i < a.M; i++)
             ((int32_t *)(uintptr_t)a.tokens)[i] &= ~1;
     a.dy = ls_check_floats(c, "dy", a.M * s->C, 1);
-    a.dwte = ls_check_floats(c, "dwte", s->V * s->C, s->accumulate ? 1 : 0);
+    if (!s->no_dwte)
+        a.dwte = ls_check_floats(c, "dwte", s->V * s->C, s->accumulate ? 1 : 0);
     a.positions = s->positions;
     a.dwpe = s->wpe ? ls_check_floats(c, "dwpe", s->positions * s->C, s->accumulate ? 1 : 0) : NULL;
     a.leaves = s->leaves;
@@ -62,7 +64,8 @@ static void run_bwd(ls_check *c, const ls_kernels *k, const void *shape_, float 
 
     a.scratch = ls_rows_scratch(c, k, LS_ROW_EMBED_BWD, &a);
     k->embed_bwd(c->stream, &a);
-    out = ls_rows_put(out, a.dwte, a.V * a.C);
+    if (a.dwte)
+        out = ls_rows_put(out, a.dwte, a.V * a.C);
     if (a.dwpe)
         ls_rows_put(out, a.dwpe, a.positions * a.C);
 }
@@ -70,7 +73,8 @@ static void run_bwd(ls_check *c, const ls_kernels *k, const void *shape_, float 
 static void check_shape(const shape *s)
 {
     ls_rows_check(LS_ROW_EMBED_FWD, run_fwd, s, s->B * s->T * s->C);
-    ls_rows_check(LS_ROW_EMBED_BWD, run_bwd, s, s->V * s->C + (s->wpe ? s->positions * s->C : 0));
+    ls_rows_check(LS_ROW_EMBED_BWD, run_bwd, s,
+                  (s->no_dwte ? 0 : s->V * s->C) + (s->wpe ? s->positions * s->C : 0));
 }
 
 LS_TEST_SECONDS(embed_equals_reference_on_odd_shapes, 60)
@@ -86,6 +90,16 @@ LS_TEST_SECONDS(embed_equals_reference_on_odd_shapes, 60)
             s.leaves = form & 4 ? 3 : 1;
             check_shape(&s);
         }
+}
+
+LS_TEST(embed_gradient_of_positions_alone)
+{
+    shape s = {.B = 3, .T = 5, .C = 17, .V = 7, .positions = 9, .leaves = 3, .wpe = true};
+
+    s.no_dwte = true;
+    check_shape(&s);
+    s.accumulate = true;
+    check_shape(&s);
 }
 
 LS_TEST_SECONDS(embed_equals_reference_with_large_vocabulary, 60)
