@@ -1,6 +1,7 @@
 /* cmd_export.c -- lineshaft export: a checkpoint becomes a Hugging Face folder. */
 #include "cli/command.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include "cli/cmds.h"
@@ -37,7 +38,7 @@ static ls_status parse_shard(const ls_args *args, int64_t *bytes_out)
     if (!text)
         return LS_OK;
     double value = strtod(text, &end);
-    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    const char *unit = isalpha((unsigned char)*end) ? strchr(units, *end & ~0x20) : NULL;
     if (unit) {
         value *= pow(1000, (double)(unit - units + 1));
         end++;

@@ -189,6 +189,7 @@ ls_status ls_fingerprint_verify(const ls_resident *r, const ls_fingerprint *want
     const ls_model_shape *s = &r->model.shape;
     int64_t T = ls_min_i64(want->n_tokens, s->T);
     double worst = 0;
+    int compared = 0;
     probe p;
     ls_status st;
 
@@ -202,6 +203,14 @@ ls_status ls_fingerprint_verify(const ls_resident *r, const ls_fingerprint *want
             continue;
         LS_TRY(st, probe_row(&p, want->tokens, T, want->rows[k].position), out);
         st = compare_row(&p, &want->rows[k], tolerance, path, &worst);
+        compared++;
+    }
+    if (compared == 0) {
+        st = ls_fail(LS_EDATA,
+                     "the fingerprint in \"%s\" proves nothing: it looks only at positions beyond "
+                     "the model's context of %lld",
+                     path, (long long)s->T);
+        ls_err_hint("Remove " LS_FINGERPRINT_FILE " from the folder to go on without proof.");
     }
     if (worst_out)
         *worst_out = worst;

@@ -47,8 +47,8 @@ typedef struct ls_fingerprint {
 ls_status ls_fingerprint_make(const ls_resident *resident, ls_fingerprint *print_out);
 
 /* Compute what want asks for and compare. path is the model's, for messages. Positions beyond the
- * model's context are left out. LS_EDATA: another model. *worst_out (may be NULL): the largest
- * difference, as a share like tolerance. */
+ * model's context are left out. LS_EDATA: another model, or no position is left. *worst_out (may be
+ * NULL): the largest difference, as a share like tolerance. */
 ls_status ls_fingerprint_verify(const ls_resident *resident, const ls_fingerprint *want,
                                 double tolerance, const char *path, double *worst_out);
 

@@ -67,6 +67,7 @@ static void remove_folder(const ls_session *s)
         snprintf(path, sizeof path, "%s/%s", s->run->out, leftovers[i]);
         (void)remove(path);
     }
+    (void)ls_copy_keep(s->run->out, "bytes", "", true); /* nothing to keep: what was is removed */
     (void)rmdir(s->run->out);
 }
 

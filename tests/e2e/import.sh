@@ -115,8 +115,12 @@ run 2 "$LINESHAFT" import ours x
 says "already"
 run 2 "$LINESHAFT" export ours x --dtype f8
 says "f32, bf16 or f16"
+run 2 "$LINESHAFT" export ours x --max-shard "0.5 "
+says "a size such as 5G"
 run 2 "$LINESHAFT" train tune.yaml --set model.width=64 --set out=x
 says "model.width is 64 but the imported model has 32 (hf/config.json)"
+run 2 "$LINESHAFT" train tune.yaml --set model.import=runs/lora --set out=x
+says "It is a run: write its model with lineshaft export"
 mkdir bin
 cp hf/config.json bin
 echo x >bin/pytorch_model.bin

@@ -322,6 +322,28 @@ LS_TEST(exchange_has_no_adapter_without_lora)
     hub_release(&s);
 }
 
+LS_TEST(fingerprint_that_compares_nothing_proves_nothing)
+{
+    hub s;
+    ls_import_report in;
+    ls_fingerprint print;
+    ls_import_report again;
+    bool found;
+
+    hub_init(&s, "family: llama, layers: 1, width: 16, heads: 2, context: 20, vocab: 61");
+    hub_write(&s, "hf", 1);
+    LS_CHECK_OK(ls_import("hf", "ours", &in));
+    LS_CHECK_OK(ls_fingerprint_read(&print, "ours", &found));
+    LS_CHECK(found && print.n_tokens == 20);
+    print.n_tokens = 24; /* made with a longer context, and looking at its end only */
+    print.n_rows = 1;
+    print.rows[0].position = 23;
+    LS_CHECK_OK(ls_fingerprint_write(&print, "hf"));
+    LS_CHECK_FAILS(ls_import("hf", "again", &again), LS_EDATA, "proves nothing");
+    LS_CHECK(!ls_file_exists("again"));
+    hub_release(&s);
+}
+
 /* --- folders in the making -------------------------------------------------------------------- */
 
 static void put(const char *path, const char *text)
