@@ -228,6 +228,8 @@ bool ls_added_next(ls_added_walk *w, ls_added_part *part_out)
         w->at += token->match_len;
         if (!accept(w, token, start, &part))
             continue;
+        if (part.start >= part.stop) /* white space that the token before took along entirely */
+            continue;
         if (w->done < part.start) {
             *part_out = (ls_added_part){w->done, part.start, -1};
             w->next = part;

@@ -642,6 +642,7 @@ static void run_generation(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node
 {
     ls_template_spans *spans = m->args->spans;
     size_t begin = m->out->len;
+    int outside = spans ? spans->count : 0;
     ls_tpl_frame *inner = new_frame(m, f);
 
     if (!inner)
@@ -649,6 +650,7 @@ static void run_generation(ls_tpl_machine *m, ls_tpl_frame *f, const ls_tpl_node
     run(m, inner, n->body);
     if (!spans || m->captures || m->st != LS_OK || m->out->len == begin)
         return;
+    spans->count = outside; /* blocks inside are part of this one */
     m->st = ls_template_spans_add(spans, (ls_template_span){begin, m->out->len});
 }
 

@@ -9,9 +9,14 @@
 #include <math.h>
 #include <utf8proc.h>
 
-static void fail_deep(ls_tpl_machine *m)
+/* Whether a value at this depth may be written behind out; charges for it. */
+static bool may_write(ls_tpl_machine *m, ls_tpl_value v, const ls_str *out, int depth)
 {
-    ls_tpl_fail(m, "a value is nested too deeply to be written");
+    if (depth > LS_TPL_DEEP)
+        ls_tpl_fail(m, "a value is nested too deeply to be written");
+    if (out->len > LS_TEMPLATE_OUTPUT)
+        ls_tpl_fail(m, "the text grows beyond %d MiB", LS_TEMPLATE_OUTPUT >> 20);
+    return ls_tpl_charge(m, v.kind == LS_TPL_STR ? (int64_t)v.u.s.len : 1);
 }
 
 /* The shortest digits that read back, laid out as Python does. */
@@ -123,11 +128,7 @@ static void repr_items(ls_tpl_machine *m, ls_tpl_value v, ls_str *out, int depth
 
 void ls_tpl_write_repr(ls_tpl_machine *m, ls_tpl_value v, ls_str *out, int depth)
 {
-    if (depth > LS_TPL_DEEP)
-        fail_deep(m);
-    if (out->len > LS_TEMPLATE_OUTPUT)
-        ls_tpl_fail(m, "the text grows beyond %d MiB", LS_TEMPLATE_OUTPUT >> 20);
-    if (!ls_tpl_charge(m, v.kind == LS_TPL_STR ? (int64_t)v.u.s.len : 1))
+    if (!may_write(m, v, out, depth))
         return;
     switch (v.kind) {
     case LS_TPL_STR:
@@ -290,11 +291,7 @@ static void write_items(ls_tpl_machine *m, ls_tpl_value v, const ls_tpl_json_sty
 void ls_tpl_write_json(ls_tpl_machine *m, ls_tpl_value v, const ls_tpl_json_style *style,
                        ls_str *out, int depth)
 {
-    if (depth > LS_TPL_DEEP)
-        fail_deep(m);
-    if (out->len > LS_TEMPLATE_OUTPUT)
-        ls_tpl_fail(m, "the text grows beyond %d MiB", LS_TEMPLATE_OUTPUT >> 20);
-    if (!ls_tpl_charge(m, v.kind == LS_TPL_STR ? (int64_t)v.u.s.len : 1))
+    if (!may_write(m, v, out, depth))
         return;
     switch (v.kind) {
     case LS_TPL_NONE:

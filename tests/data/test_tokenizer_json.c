@@ -569,6 +569,31 @@ LS_TEST(a_word_of_a_megabyte_takes_no_time)
     ls_tokenizer_free(tok);
 }
 
+/* What a token took along is not a token again, unless that one does not look to the left. The ids
+ * are those of the package, which fails on the first row. */
+LS_TEST(blanks_that_were_taken_along_are_gone)
+{
+    static const struct {
+        const char *flags, *ids;
+    } rows[] = {{"\"lstrip\":true", "0 2 0"},
+                {"\"lstrip\":true,\"rstrip\":true", "0 2 0"},
+                {"\"rstrip\":true", "0 2 1 1 0"}};
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        ls_str json;
+        ls_str_init(&json);
+        ls_str_printf(&json,
+                      "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},"
+                      "\"added_tokens\":[{\"id\":1,\"content\":\" \",%s,\"normalized\":false},"
+                      "{\"id\":2,\"content\":\"<r>\",\"rstrip\":true,\"normalized\":false}]}",
+                      rows[i].flags);
+        ls_tokenizer *tok = open_text(json.p);
+        check_ids(tok, "a<r>  a", 0, rows[i].ids);
+        ls_tokenizer_free(tok);
+        ls_str_release(&json);
+    }
+}
+
 /* Tokens that take the blanks around them along, in a text of nothing else. */
 LS_TEST(greedy_blank_tokens_take_no_time)
 {

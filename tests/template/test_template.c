@@ -111,7 +111,8 @@ LS_TEST(generation_blocks_give_their_places)
 
     ls_str_init(&out);
     ls_template_spans_init(&spans);
-    LS_CHECK_OK(render("{% for m in messages %}<{% generation %}{{ m.content }}{% endgeneration %}>"
+    LS_CHECK_OK(render("{% for m in messages %}<{% generation %}{{ m.content[0] }}"
+                       "{% generation %}{{ m.content[1:] }}{% endgeneration %}{% endgeneration %}>"
                        "{% endfor %}{% generation %}{% endgeneration %}",
                        0, &spans, &out));
     LS_CHECK_EQ(spans.count, 2);
