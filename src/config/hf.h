@@ -41,7 +41,8 @@ typedef struct ls_hf_config {
     bool bos_unsaid, eos_unsaid;
     ls_hf_kept kept[LS_HF_KEPT]; /* pad_token_id and the like */
     int n_kept;
-    char dtype[16]; /* "float32", "bfloat16", "float16" ..., "" when not given */
+    int64_t positions; /* of the model this one was tuned from, where more; 0: unknown */
+    char dtype[16];    /* "float32", "bfloat16", "float16" ..., "" when not given */
 } ls_hf_config;
 
 /* name stands in messages. LS_EDATA: not such a file, or a value that cannot be. LS_EUSAGE: a model

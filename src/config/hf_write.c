@@ -197,7 +197,8 @@ static void put_llama(ls_json *json, const ls_hf_config *config)
     ls_json_put_int(json, "num_attention_heads", m->heads);
     ls_json_put_int(json, "num_key_value_heads", m->kv_heads);
     ls_json_put_int(json, "head_dim", m->head_size);
-    ls_json_put_int(json, "max_position_embeddings", m->context);
+    /* Tuned on shorter texts, a model with rotary positions still reads the longer ones. */
+    ls_json_put_int(json, "max_position_embeddings", ls_max_i64(m->context, config->positions));
     ls_json_put_str(json, "hidden_act", "silu");
     put_float(json, "rms_norm_eps", m->norm_eps);
     if (llama || m->family == LS_FAMILY_QWEN3)

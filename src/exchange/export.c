@@ -234,10 +234,12 @@ static ls_status write_config(job *j)
         st = ls_hf_open(&base, origin);
         if (st == LS_ENOMEM)
             goto out;
-        if (st == LS_OK)
+        if (st == LS_OK) {
             j->config = base;
-        else
+            j->config.positions = base.model.context;
+        } else {
             ls_err_clear(); /* gone or changed since: the ids stay unknown */
+        }
     }
     j->config.model = j->r.run.model;
     snprintf(j->config.dtype, sizeof j->config.dtype, "%s", torch_name(j->report.type));

@@ -113,6 +113,7 @@ static ls_status config_of_ours(ls_folder *f)
         return LS_OK;
     ls_status st = ls_hf_open(&kept, ls_folder_origin(f));
     if (st == LS_OK) {
+        kept.positions = kept.model.context;
         kept.model = f->run.model;
         f->config = kept;
         if (ls_folder_origin(f) != f->home.p)

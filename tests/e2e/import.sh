@@ -59,6 +59,7 @@ run 0 "$LINESHAFT" train tune.yaml --json --set train.steps=4 # the checkpoint w
 run 0 "$LINESHAFT" generate runs/tune --prompt "Once" --tokens 5
 run 0 "$LINESHAFT" train tune.yaml --json --set lora.rank=4 --set out=runs/lora --set train.lr=1e-2
 run 0 "$LINESHAFT" export runs/lora merged
+grep -q "\"max_position_embeddings\": 32" merged/config.json # not the shorter context of the tuning
 says "merged into the weights"
 cmp -s hf/model.safetensors merged/model.safetensors && fail "LoRA changed nothing"
 run 0 "$LINESHAFT" export runs/lora adapter --adapter
