@@ -3,15 +3,13 @@
  * list looks at manifests and the sizes of their objects, which is quick; verify reads every byte.
  * Both only read, so they may be used while a run is writing. */
 #include "checkpoint/ckpt.h"
-#include "cli/command.h"
+#include "cli/cmds.h"
 
 #include <errno.h>
 #include <math.h>
 #include <time.h>
 #include "base/json.h"
 #include "base/mem.h"
-
-extern const ls_command ls_cmd_ckpt; /* named in the table of cli/command.c */
 
 /* A store that was found by the command line's path. */
 typedef struct target {
@@ -371,15 +369,16 @@ static const ls_command verify = {
     .run = run_verify,
 };
 
-static const ls_command *const subs[] = {&list, &verify, NULL};
+static const ls_command *const subs[] = {&list, &ls_cmd_ckpt_show, &verify, NULL};
 
 const ls_command ls_cmd_ckpt = {
     .name = "ckpt",
-    .summary = "list and verify checkpoints",
+    .summary = "list, show and verify checkpoints",
     .about = "A run writes checkpoints to the folder \"checkpoints\" in its run folder. Each is a\n"
              "manifest (step-*.json) that names objects (objects/*/*.safetensors); objects that\n"
              "did not change are shared.",
     .examples = "lineshaft ckpt list runs/demo  # what is there\n"
+                "lineshaft ckpt show runs/demo  # its parameters by name\n"
                 "lineshaft ckpt verify runs/demo  # read and check every byte\n",
     .subs = subs,
 };

@@ -20,12 +20,13 @@ static ls_status print_and_release(ls_status st, ls_str *text)
 
 static void summarise(const ls_run *run, ls_str *out)
 {
+    const ls_option *family = ls_option_find("model.family");
     int64_t steps = ls_check_horizon(run);
 
-    ls_str_printf(out, "%s is valid: %lld layer%s of width %lld, %lld x %lld tokens a step, ",
-                  run->path, (long long)run->model.layers, run->model.layers == 1 ? "" : "s",
-                  (long long)run->model.width, (long long)run->batch.sequences,
-                  (long long)run->model.context);
+    ls_str_printf(out, "%s is valid: %s, %lld layer%s of width %lld, %lld x %lld tokens a step, ",
+                  run->path, family->names[run->model.family], (long long)run->model.layers,
+                  run->model.layers == 1 ? "" : "s", (long long)run->model.width,
+                  (long long)run->batch.sequences, (long long)run->model.context);
     if (steps)
         ls_str_printf(out, "%lld step%s", (long long)steps, steps == 1 ? "" : "s");
     else
@@ -41,7 +42,8 @@ static ls_status run_check(const ls_args *args)
 
     ls_str_init(&text);
     LS_TRY(st, ls_load_run(&run, args, args->rest[0]), out);
-    if (!ls_args_has(args, "quiet"))
+    st = ls_load_prove(&run);
+    if (st == LS_OK && !ls_args_has(args, "quiet"))
         summarise(&run, &text);
     ls_runfile_release(&run);
 out:
@@ -57,7 +59,8 @@ static const ls_command check = {
     .most = 1,
     .about =
         "Reads the run file exactly as `lineshaft train` would, with variables and --set, and "
-        "checks every value, contradictions between values, and that the files it names exist. "
+        "checks every value, contradictions between values, that the files it names exist, and "
+        "that tokenizer, template, frozen parameters and LoRA targets fit the model. "
         "Nothing is created. The exit code is 0 when the file is valid and 2 when it is not; "
         "the message then says where and why.",
     .examples = "lineshaft config check run.yaml  # is this file right?\n"

@@ -66,6 +66,12 @@ static ls_status run_train(const ls_args *args)
     st = ls_load_run(&run, args, args->n_rest > 0 ? args->rest[0] : NULL);
     if (st != LS_OK)
         return st;
+    if (*run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
+        st = ls_load_prove(&run); /* for its warning */
+    if (st != LS_OK) {
+        ls_runfile_release(&run);
+        return st;
+    }
     ls_str_init(&line);
     ls_progress_init(&progress, args);
     choose_stop_note(args);

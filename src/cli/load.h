@@ -15,3 +15,8 @@ extern const char ls_load_demo[];
 /* The run at path (NULL: the demonstration) with the command's --set flags; see ls_runfile_load().
  */
 ls_status ls_load_run(ls_run *run, const ls_args *args, const char *path);
+
+/* What `lineshaft train` finds out about a run before it makes anything: the tokenizer and the chat
+ * template can be read, the vocabulary fits, and every name in train.freeze and lora.targets fits
+ * something. Warns of a tokenizer that is not the imported model's own. Nothing is created. */
+ls_status ls_load_prove(const ls_run *run);

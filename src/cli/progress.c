@@ -54,16 +54,20 @@ static void duration(double seconds, char *out, size_t cap)
 
 static void show_start(ls_progress *p, const ls_event_start *e)
 {
-    char parameters[16], train[16], validation[16];
+    char parameters[16], trained[16], train[16], validation[16];
     ls_str ledger;
 
     if (p->quiet)
         return;
     short_number((double)e->parameters, parameters, sizeof parameters);
+    short_number((double)e->trained, trained, sizeof trained);
     short_number((double)e->train_tokens, train, sizeof train);
     short_number((double)e->validation_tokens, validation, sizeof validation);
     printf("run     %s, in %s\n", e->name, e->out);
-    printf("model   %s parameters, vocabulary %lld\n", parameters, (long long)e->vocab);
+    printf("model   %s, %s parameters", e->family, parameters);
+    if (e->trained < e->parameters)
+        printf(", %s of them trained", trained);
+    printf(", vocabulary %lld\n", (long long)e->vocab);
     printf("data    %s tokens to train on, %s to validate\n", train, validation);
     printf("batch   %lld sequences of %lld tokens, in leaves of %lld, %lld per call\n",
            (long long)e->sequences, (long long)e->context, (long long)e->leaf, (long long)e->group);

@@ -234,6 +234,17 @@ static ls_status check_family(const ls_run *run)
         return clash(run, "model.kv_heads", "model.heads", "they must divide the heads");
     if (m->rope_scaling == LS_ROPE_LLAMA3 && m->rope_low >= m->rope_high)
         return clash(run, "model.rope_low", "model.rope_high", "low must be below high");
+    if (m->rope_scaling == LS_ROPE_PLAIN && m->rope_factor != 1)
+        return clash(run, "model.rope_factor", "model.rope_scaling", "there is nothing to scale");
+    return LS_OK;
+}
+
+static ls_status check_tuning(const ls_run *run)
+{
+    if (run->lora.rank == 0 && run->lora.alpha != 0)
+        return clash(run, "lora.alpha", "lora.rank", "without a rank there is no LoRA");
+    if (run->lora.rank == 0 && run->lora.targets.count)
+        return clash(run, "lora.targets", "lora.rank", "without a rank there is no LoRA");
     if (run->lora.rank && !*run->model.import)
         return clash(run, "lora.rank", "model.import", "there must be a model to fine-tune");
     if (run->lora.rank && run->train.freeze.count)
@@ -477,6 +488,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
 
     LS_TRY(st, check_name(run), out);
     LS_TRY(st, check_model(run), out);
+    LS_TRY(st, check_tuning(run), out);
     LS_TRY(st, check_batch(run), out);
     if (with_sources)
         LS_TRY(st, check_sources(run), out);

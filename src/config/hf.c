@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <math.h>
 #include "base/file.h"
+#include "base/log.h"
 #include "config/explain.h"
 #include "config/value.h"
 
@@ -759,8 +760,15 @@ static bool is_auto(const ls_option *row, const ls_run *run)
 
 static ls_status check_context(const ls_run *run, const ls_hf_config *config, const char *where)
 {
-    if (config->model.family != LS_FAMILY_GPT2 || run->model.context <= config->model.context)
+    if (run->model.context <= config->model.context)
         return LS_OK;
+    if (config->model.family != LS_FAMILY_GPT2) { /* rotary positions can be extended by training */
+        ls_log(LS_LOG_WARN,
+               "%s: model.context is %lld, but the imported model was made for %lld tokens (%s)",
+               ls_explain_where(run, "model.context"), (long long)run->model.context,
+               (long long)config->model.context, where);
+        return LS_OK;
+    }
     return ls_fail(LS_EUSAGE,
                    "%s: model.context is %lld but the imported model learned only %lld positions "
                    "(%s)",

@@ -302,9 +302,14 @@ static ls_status check_vocab(const ls_run *run, int64_t vocab)
 {
     if (run->model.vocab == LS_RUN_AUTO || run->model.vocab >= vocab)
         return LS_OK;
-    return ls_fail(LS_EUSAGE, "%s: model.vocab is %lld, but the tokenizer has %lld tokens",
-                   ls_explain_where(run, "model.vocab"), (long long)run->model.vocab,
-                   (long long)vocab);
+    ls_status st = ls_fail(LS_EUSAGE, "%s: model.vocab is %lld, but the tokenizer has %lld tokens",
+                           ls_explain_where(run, "model.vocab"), (long long)run->model.vocab,
+                           (long long)vocab);
+    if (*run->model.import)
+        ls_err_hint("The tokenizer (data.tokenizer) must be the one that the model was made with.");
+    else
+        ls_err_hint("Leave model.vocab out: then the tokenizer settles it.");
+    return st;
 }
 
 static ls_model_shape shape_of(const ls_run *run, int64_t vocab)

@@ -8,10 +8,12 @@ static void put_start(ls_json *j, const ls_event_start *e)
 {
     ls_json_put_str(j, "name", e->name);
     ls_json_put_str(j, "out", e->out);
+    ls_json_put_str(j, "family", e->family);
     ls_json_put_str(j, "device", e->device);
     ls_json_put_str(j, "kernels", e->kernels);
     ls_json_put_str(j, "reduce", e->reduce);
     ls_json_put_int(j, "parameters", e->parameters);
+    ls_json_put_int(j, "trained", e->trained);
     ls_json_put_int(j, "vocab", e->vocab);
     ls_json_put_int(j, "train_tokens", e->train_tokens);
     ls_json_put_int(j, "validation_tokens", e->validation_tokens);

@@ -22,7 +22,8 @@ typedef enum ls_event_kind {
 } ls_event_kind;
 
 typedef struct ls_event_start {
-    const char *name, *out, *device, *kernels, *reduce;
+    const char *name, *out, *family, *device, *kernels, *reduce;
+    int64_t trained; /* of the parameters: fewer with LoRA or train.freeze */
     int64_t parameters, train_tokens, validation_tokens, vocab;
     int64_t sequences, leaf, group, context;
     int64_t first_step;  /* steps already done when this process began */

@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "config/check.h"
 #include "config/explain.h"
+#include "config/option.h"
 #include "config/runfile.h"
 #include "config/hf.h"
 #include "exchange/copy.h"
@@ -233,10 +234,14 @@ static ls_status keep_copies(const ls_session *s)
 static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
-    int64_t train_tokens = 0, validation_tokens = 0;
+    const ls_option *family = ls_option_find("model.family");
+    int64_t train_tokens = 0, validation_tokens = 0, trained = 0;
     ls_calls calls;
 
     ls_calls_plan(s->run, &calls);
+    for (int i = 0; i < s->model.n_params; i++)
+        if (s->model.params[i].trained >= 0)
+            trained += s->model.params[i].count;
     for (int i = 0; i < ls_corpus_sources(s->corpus); i++) {
         train_tokens += ls_corpus_train_tokens(s->corpus, i);
         validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
@@ -245,10 +250,12 @@ static void emit_start(ls_session *s)
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_START,
                                    .start = {.name = s->run->name,
                                              .out = s->run->out,
+                                             .family = family->names[s->run->model.family],
                                              .device = info.name,
                                              .kernels = s->kernels->name,
                                              .reduce = calls.ordered ? "ordered" : "fast",
                                              .parameters = s->model.elements,
+                                             .trained = trained,
                                              .vocab = s->model.shape.V,
                                              .train_tokens = train_tokens,
                                              .validation_tokens = validation_tokens,
