@@ -39,7 +39,7 @@ bad() {
     run 2 "$LINESHAFT" config check tune.yaml --set "$1"
     says "$2"
 }
-bad train.freeze=[none.such] "no parameter is called"
+bad "train.freeze=[none.such]" "no parameter is called"
 bad lora.alpha=8 "without a rank there is no LoRA"
 bad lora.targets=q_proj "without a rank there is no LoRA"
 bad data.template=qwn "there is no chat template"
