@@ -557,5 +557,7 @@ const ls_command ls_cmd_data = {
         "order in which a run uses its samples.",
     .examples = "lineshaft data build --out corpus.lst corpus/*.txt  # text to tokens\n"
                 "lineshaft data inspect corpus.lst  # what is in it\n"
+                "lineshaft data tokenizer --train --vocab 8192 -o tok corpus/*.txt  # a tokenizer\n"
+                "lineshaft data chat chat.jsonl --tokenizer tok  # what the model will see\n"
                 "lineshaft data check run.yaml  # each sample exactly once per epoch",
     .subs = subs};

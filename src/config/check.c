@@ -241,9 +241,13 @@ static ls_status check_family(const ls_run *run)
 
 static ls_status check_tuning(const ls_run *run)
 {
-    if (run->lora.rank == 0 && run->lora.alpha != 0)
+    /* A rank of 0 that was written switches off what stays in the file; one that was forgotten
+     * would train all weights instead. */
+    bool forgotten = run->lora.rank == 0 && origin_of(run, "lora.rank")->source == LS_RUN_DEFAULT;
+
+    if (forgotten && run->lora.alpha != 0)
         return clash(run, "lora.alpha", "lora.rank", "without a rank there is no LoRA");
-    if (run->lora.rank == 0 && run->lora.targets.count)
+    if (forgotten && run->lora.targets.count)
         return clash(run, "lora.targets", "lora.rank", "without a rank there is no LoRA");
     if (run->lora.rank && !*run->model.import)
         return clash(run, "lora.rank", "model.import", "there must be a model to fine-tune");

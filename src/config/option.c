@@ -13,7 +13,8 @@
 #define ONE_PROCESS "this version runs one process"
 
 const ls_option_section ls_option_sections[] = {
-    {"model", "The network: its family and its size."},
+    {"model",
+     "The network: its family and its size. With model.import, no other key must be given."},
     {"data", "What the model reads."},
     {"batch", "How many sequences make one step, and how they are cut up for work."},
     {"train", "How long and how the weights are changed."},

@@ -58,3 +58,4 @@ says "was made for 16 tokens"
 run 0 "$LINESHAFT" data tokenizer --train --vocab 280 -o tok builtin:stories
 run 0 "$LINESHAFT" config check tune.yaml --set data.tokenizer=tok
 says "is not the tokenizer of model.import"
+run 0 "$LINESHAFT" config check tune.yaml --set lora.rank=0 --set lora.alpha=8 # switched off
