@@ -97,7 +97,7 @@ LS_TEST(dispatch_checks_and_explains_a_run_file)
     LS_CAPTURE(&c, "config", "check", "run.yaml", "-s", "train.steps=7");
     LS_CHECK_EQ(c.code, 0);
     LS_CHECK_STR(c.err.p, "");
-    LS_CHECK_STR(c.out.p, "run.yaml is valid: 6 layers of width 384, 16 x 256 tokens a step, "
+    LS_CHECK_STR(c.out.p, "run.yaml is valid: gpt2, 6 layers of width 384, 16 x 256 tokens a step, "
                           "7 steps, into runs/run\n");
     ls_capture_release(&c);
     LS_CAPTURE(&c, "config", "check", "-q", "run.yaml");
