@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
+#include "cli/cmd_data.h"
 #include "cli/cmds.h"
 #include "cli/term.h"
 #include "exchange/export.h"
@@ -58,7 +59,8 @@ static ls_status run_export(const ls_args *args)
     ls_export_args job = {.from = args->rest[0],
                           .to = args->rest[1],
                           .step = -1,
-                          .adapter = ls_args_has(args, "adapter")};
+                          .adapter = ls_args_has(args, "adapter"),
+                          .base = ls_args_value(args, "base")};
     ls_export_report r;
     ls_str out;
     ls_status st;
@@ -68,9 +70,11 @@ static ls_status run_export(const ls_args *args)
     LS_TRY(st, parse_shard(args, &job.shard), out);
     LS_TRY(st, ls_export(&job, &r), out);
     ls_str_printf(&out, "exported %s to %s in %.1f s\n", job.from, job.to, r.seconds);
-    ls_str_printf(&out, "%s      %lld parameters as %s, %.1f MB in %d file%s\n",
-                  job.adapter ? "adapter" : "weights", (long long)r.parameters, types[r.type],
-                  (double)r.bytes / 1e6, r.files, r.files == 1 ? "" : "s");
+    ls_str_append(&out, job.adapter ? "adapter      " : "weights      ");
+    ls_cmd_data_put_count(&out, r.parameters);
+    ls_str_printf(&out, " parameters as %s, ", types[r.type]);
+    ls_cmd_data_put_count(&out, r.bytes);
+    ls_str_printf(&out, " bytes in %d file%s\n", r.files, r.files == 1 ? "" : "s");
     if (r.merged)
         ls_str_append(&out, "LoRA         merged into the weights\n");
     if (!job.adapter) {
@@ -97,6 +101,11 @@ static const ls_flag flags[] = {
      .doc = "Most bytes of one file, as in 500M; 5G unless given."},
     {.name = "adapter",
      .doc = "Write only what LoRA trained, as a PEFT adapter, instead of merging it."},
+    {.name = "base",
+     .value = "NAME",
+     .doc =
+         "With --adapter: the base model that adapter_config.json names, such as the path or hub "
+         "name that transformers loads; model.import of the run unless given."},
     {.name = NULL},
 };
 

@@ -4,8 +4,8 @@
 #include <jansson.h>
 #include <time.h>
 #include "base/file.h"
+#include "data/chat.h"
 #include "data/utf8.h"
-#include "template/template.h"
 
 enum { PROMPT_BYTES = 64 << 20 };
 
@@ -19,50 +19,33 @@ ls_status ls_generate_read_prompt(const ls_args *args, ls_str *prompt_out)
     return ls_str_status(prompt_out);
 }
 
-/* A token's text, for a template; "" where the tokenizer has none. */
-static ls_status put_token(const ls_tokenizer *tok, int32_t id, json_t *context, const char *key)
+/* The prompt as what a user says, written out up to where the answer begins: by the template that
+ * the run was trained with, otherwise by the tokenizer's own. */
+static ls_status write_chat(const ls_generate_model *m, const ls_str *prompt, ls_str *out)
 {
-    ls_status st = LS_OK;
-    ls_str text;
-
-    ls_str_init(&text);
-    if (id >= 0)
-        LS_TRY(st, ls_tokenizer_decode(tok, &id, 1, &text), out);
-    if (json_object_set_new(context, key, json_stringn(text.p, text.len)) != 0)
-        st = ls_fail(LS_ENOMEM, "out of memory");
-out:
-    ls_str_release(&text);
-    return st;
-}
-
-/* The prompt as what a user says, written out by the model's chat template up to where the answer
- * begins. */
-static ls_status write_chat(const ls_tokenizer *tok, const ls_str *prompt, ls_str *out)
-{
-    const char *source = ls_tokenizer_chat_template(tok);
-    ls_template *tpl = NULL;
-    json_t *context = NULL;
+    const char *name = ls_folder_run(m->folder)->data.chat_template;
+    ls_chat *chat = NULL;
+    json_t *object = NULL;
     ls_status st;
 
-    if (!source) {
+    if (ls_utf8_valid(prompt->p, prompt->len) != prompt->len)
+        return ls_fail(LS_EDATA, "the prompt is not UTF-8, which --chat needs");
+    if (!ls_chat_is_meant(name) && !ls_tokenizer_chat_template(m->tokenizer)) {
         st = ls_fail(LS_EUSAGE, "--chat needs a chat template, but the model's tokenizer has none");
         ls_err_hint("It is no chat model, or its tokenizer_config.json is missing.");
         return st;
     }
-    if (ls_utf8_valid(prompt->p, prompt->len) != prompt->len)
-        return ls_fail(LS_EDATA, "the prompt is not UTF-8, which --chat needs");
-    context = json_pack("{s:[{s:s,s:s%}],s:b}", "messages", "role", "user", "content", prompt->p,
-                        prompt->len, "add_generation_prompt", 1);
-    if (!context)
-        return ls_fail(LS_ENOMEM, "out of memory");
-    LS_TRY(st, put_token(tok, ls_tokenizer_bos(tok), context, "bos_token"), out);
-    LS_TRY(st, put_token(tok, ls_tokenizer_eos(tok), context, "eos_token"), out);
-    LS_TRY(st, ls_template_parse(&tpl, source, strlen(source), "chat template"), out);
-    st = ls_template_render(
-        tpl, &(ls_template_args){.context = context, .now = (int64_t)time(NULL)}, out);
+    LS_TRY(st, ls_chat_open(&chat, ls_chat_is_meant(name) ? name : "auto", m->tokenizer), out);
+    object = json_pack("{s:[{s:s,s:s%}]}", "messages", "role", "user", "content", prompt->p,
+                       prompt->len);
+    if (!object) {
+        st = ls_fail(LS_ENOMEM, "out of memory");
+        goto out;
+    }
+    st = ls_chat_prompt(chat, object, "the prompt", (int64_t)time(NULL), out);
 out:
-    ls_template_free(tpl);
-    json_decref(context);
+    ls_chat_close(chat);
+    json_decref(object);
     return st;
 }
 
@@ -76,7 +59,7 @@ static ls_status encode_text(const ls_generate_model *m, const ls_generate_setti
         return ls_tokenizer_encode(m->tokenizer, prompt->p, prompt->len,
                                    LS_ENCODE_TEMPLATE | LS_ENCODE_SPECIAL, ids_out);
     ls_str_init(&chat);
-    LS_TRY(st, write_chat(m->tokenizer, prompt, &chat), out);
+    LS_TRY(st, write_chat(m, prompt, &chat), out);
     /* A chat template writes the first token of a text itself. */
     st = ls_tokenizer_encode(m->tokenizer, chat.p, chat.len, LS_ENCODE_SPECIAL, ids_out);
 out:

@@ -2,6 +2,7 @@
 #include "cli/command.h"
 
 #include <math.h>
+#include "cli/cmd_data.h"
 #include "cli/cmds.h"
 #include "cli/term.h"
 #include "exchange/import.h"
@@ -9,14 +10,16 @@
 static const char *const families[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
 
 /* "51,232" or "124.4 million". */
-static void say_count(int64_t n, char *out, size_t cap)
+static void say_tokenizer(const ls_import_report *r, ls_str *out)
 {
-    if (n >= 1000000)
-        snprintf(out, cap, "%.1f million", (double)n / 1e6);
-    else if (n >= 1000)
-        snprintf(out, cap, "%d,%03d", (int)(n / 1000), (int)(n % 1000));
-    else
-        snprintf(out, cap, "%d", (int)n);
+    ls_str_printf(out, "tokenizer    %s", r->tokenizer ? "copied" : "none came with the model");
+    if (r->tokens > r->vocab)
+        ls_str_printf(out,
+                      ", but it has %lld tokens and the model %lld: generate and train refuse it",
+                      (long long)r->tokens, (long long)r->vocab);
+    else if (r->tokenizer && r->problem[0])
+        ls_str_printf(out, ", but it cannot be used here: %s", r->problem);
+    ls_str_append_char(out, '\n');
 }
 
 static void say_proof(const ls_import_report *r, ls_str *out)
@@ -51,22 +54,20 @@ static ls_status run_import(const ls_args *args)
 {
     const char *from = args->rest[0], *to = args->rest[1];
     ls_import_report r;
-    char count[32];
     ls_str out;
     ls_status st;
 
     ls_str_init(&out);
     LS_TRY(st, ls_import(from, to, &r), out);
-    say_count(r.parameters, count, sizeof count);
     ls_str_printf(&out, "imported %s to %s in %.1f s\n", from, to, r.seconds);
-    ls_str_printf(&out,
-                  "model        %s, %s parameters: %lld layers, width %lld, context "
-                  "%lld, vocabulary %lld\n",
-                  families[r.family], count, (long long)r.layers, (long long)r.width,
-                  (long long)r.context, (long long)r.vocab);
+    ls_str_printf(&out, "model        %s, ", families[r.family]);
+    ls_cmd_data_put_count(&out, r.parameters);
+    ls_str_printf(&out, " parameters: %lld layers, width %lld, context %lld, vocabulary %lld\n",
+                  (long long)r.layers, (long long)r.width, (long long)r.context,
+                  (long long)r.vocab);
     ls_str_printf(&out, "weights      %s in %d file%s, kept as F32; hash %s\n", r.dtype, r.files,
                   r.files == 1 ? "" : "s", r.weights_hash);
-    ls_str_printf(&out, "tokenizer    %s\n", r.tokenizer ? "copied" : "none came with the model");
+    say_tokenizer(&r, &out);
     say_proof(&r, &out);
     say_next(&r, to, &out);
     LS_TRY(st, ls_str_status(&out), out);

@@ -16,6 +16,7 @@
 #include "data/chat.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum { VERSION = 2 }; /* raise it when other answers are found in the same text */
@@ -25,6 +26,7 @@ static const char other_content[] = "\xee\x80\x81\xee\x80\x82\xee\x80\x83";
 
 struct ls_chat {
     ls_template *tpl;
+    char *text; /* of the template, owned */
     const ls_tokenizer *tok;
     ls_hash hash;
 };
@@ -61,6 +63,29 @@ static ls_status find_template(const char *name, const ls_tokenizer *tok, ls_str
     return ls_file_read(name, longest_template, text);
 }
 
+/* Marks such as <|im_start|> are meant to be tokens; spelled in pieces they teach a model little.
+ */
+static void warn_of_spelling(const ls_chat *chat)
+{
+    char mark[64];
+
+    if (strcmp(ls_tokenizer_name(chat->tok), "bytes") == 0)
+        return; /* spells everything */
+    for (const char *p = strstr(chat->text, "<|"); p; p = strstr(p + 2, "<|")) {
+        const char *end = strstr(p, "|>");
+        size_t n = end ? (size_t)(end + 2 - p) : sizeof mark;
+        if (n >= sizeof mark || memchr(p, ' ', n) || memchr(p, '\'', n) || memchr(p, '"', n))
+            continue; /* put together by the template */
+        snprintf(mark, sizeof mark, "%.*s", (int)n, p);
+        if (ls_tokenizer_find(chat->tok, mark) >= 0)
+            continue;
+        ls_log(LS_LOG_WARN,
+               "the chat template writes %s, which is no token of \"%s\": it is spelled in pieces",
+               mark, ls_tokenizer_name(chat->tok));
+        return;
+    }
+}
+
 ls_status ls_chat_open(ls_chat **out, const char *name, const ls_tokenizer *tok)
 {
     ls_status st = LS_OK;
@@ -73,6 +98,13 @@ ls_status ls_chat_open(ls_chat **out, const char *name, const ls_tokenizer *tok)
     chat->tok = tok;
     LS_TRY(st, find_template(name, tok, &text), out);
     LS_TRY(st, ls_template_parse(&chat->tpl, text.p, text.len, "chat template"), out);
+    chat->text = ls_mem_alloc(text.len + 1);
+    if (!chat->text) {
+        st = LS_ENOMEM;
+        goto out;
+    }
+    memcpy(chat->text, text.p, text.len + 1);
+    warn_of_spelling(chat);
     ls_str_printf(&text, "%cversion %d", '\0', VERSION);
     LS_TRY(st, ls_str_status(&text), out);
     chat->hash = ls_hash_bytes(text.p, text.len);
@@ -89,7 +121,13 @@ void ls_chat_close(ls_chat *chat)
     if (!chat)
         return;
     ls_template_free(chat->tpl);
+    ls_mem_free(chat->text);
     ls_mem_free(chat);
+}
+
+const char *ls_chat_template(const ls_chat *chat)
+{
+    return chat->text;
 }
 
 ls_hash ls_chat_hash(const ls_chat *chat)
@@ -501,6 +539,27 @@ ls_status ls_chat_render(const ls_chat *chat, const json_t *object, const char *
     else if (out->answers.count == 0)
         st = ls_fail(LS_EDATA, "%s: the conversation has no message of the assistant", where);
 out:
+    json_decref(j.context);
+    json_decref(j.messages);
+    return name_place(&j, st);
+}
+
+ls_status ls_chat_prompt(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
+                         ls_str *out)
+{
+    job j = {.chat = chat,
+             .where = where,
+             .now = now,
+             .context = json_object(),
+             .messages = json_array()};
+    ls_status st = j.context && j.messages ? LS_OK : no_json();
+
+    if (st == LS_OK)
+        st = read_messages(&j, object);
+    if (st == LS_OK)
+        st = fill_context(&j, object);
+    if (st == LS_OK)
+        st = render(&j, json_array_size(j.messages), true, NULL, out);
     json_decref(j.context);
     json_decref(j.messages);
     return name_place(&j, st);

@@ -20,6 +20,8 @@ bool ls_chat_is_meant(const char *name);
  * LS_EUSAGE: there is none. LS_EDATA: it cannot be parsed. tok is borrowed until close. */
 ls_status ls_chat_open(ls_chat **out, const char *name, const ls_tokenizer *tok);
 void ls_chat_close(ls_chat *chat); /* NULL is allowed */
+/* The text of the template, as it was found. Borrowed until close. */
+const char *ls_chat_template(const ls_chat *chat);
 /* Of the template and of how answers are found: another hash, other text or marks. */
 ls_hash ls_chat_hash(const ls_chat *chat);
 
@@ -39,6 +41,10 @@ void ls_chat_text_release(ls_chat_text *text);
  * template accepts, or one without an answer. */
 ls_status ls_chat_render(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
                          ls_chat_text *out);
+
+/* Write out a conversation that waits for an answer: up to where the assistant begins to speak. */
+ls_status ls_chat_prompt(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
+                         ls_str *out);
 
 /* Its ids, the same as those of the text in one piece, and a byte for each: 1 where it is a target.
  * marks_out is resized like tokens; the first token is never a target. */

@@ -267,8 +267,13 @@ static ls_status refuse_field(const ls_source *s)
     }
     ls_status st = ls_fail(LS_EDATA, "%s:%lld: the object has no field \"%s\"", s->args.path,
                            (long long)s->line, field);
-    ls_err_hint("Name the field that holds the text with data.field (--field); this line has %s.",
-                has[0] ? has : "none");
+    if (json_object_get(object, "messages") || json_object_get(object, "conversations"))
+        ls_err_hint(
+            "These are conversations: set data.template (--template), for instance to auto.");
+    else
+        ls_err_hint("Name the field that holds the text with data.field (--field); this line has "
+                    "%s.",
+                    has[0] ? has : "none");
     return st;
 }
 
@@ -287,9 +292,14 @@ static ls_status parse_object(ls_source *s, const char *line, size_t len)
         return LS_OK;
     LS_TRY(st, apply_policy(s, &line, &len), out);
     s->object = json_loadb(line, len, JSON_ALLOW_NUL, &e);
-    if (!s->object)
-        return ls_fail(LS_EDATA, "%s:%lld:%d: %s", s->args.path, (long long)s->line, e.column,
-                       e.text);
+    if (!s->object) {
+        st =
+            ls_fail(LS_EDATA, "%s:%lld:%d: %s", s->args.path, (long long)s->line, e.column, e.text);
+        ls_err_hint(
+            "A .jsonl file has one JSON object a line; plain text is read from other names, "
+            "such as .txt.");
+        return st;
+    }
     if (!json_is_object(s->object))
         return ls_fail(LS_EDATA, "%s:%lld: the line is not a JSON object", s->args.path,
                        (long long)s->line);

@@ -16,6 +16,7 @@
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 #include "exchange/convert.h"
+#include "data/chat.h"
 #include "exchange/copy.h"
 
 typedef struct job {
@@ -284,6 +285,30 @@ out:
     return st;
 }
 
+/* The template that a run's conversations were written with: without it nobody can ask the model as
+ * it was taught. */
+static ls_status write_template(job *j)
+{
+    const char *name = ls_folder_run(j->folder)->data.chat_template;
+    ls_tokenizer *tok = NULL;
+    ls_chat *chat = NULL;
+    ls_status st = LS_OK;
+    ls_str text;
+
+    if (!ls_chat_is_meant(name) || strcmp(name, "auto") == 0)
+        return LS_OK;
+    ls_str_init(&text);
+    LS_TRY(st, ls_folder_tokenizer(j->folder, &tok), out);
+    LS_TRY(st, ls_chat_open(&chat, name, tok), out);
+    ls_str_append(&text, ls_chat_template(chat));
+    st = write_text(j, "chat_template.jinja", &text);
+out:
+    ls_str_release(&text);
+    ls_chat_close(chat);
+    ls_tokenizer_free(tok);
+    return st;
+}
+
 static ls_status write_tokenizer(job *j)
 {
     const char *name = ls_folder_run(j->folder)->data.tokenizer;
@@ -303,6 +328,7 @@ static ls_status write_tokenizer(job *j)
         LS_TRY(st, ls_copy_tokenizer(name, j->stage.path, &files), out);
     }
     j->report.tokenizer = files > 0;
+    st = write_template(j);
 out:
     return st;
 }
@@ -352,7 +378,8 @@ static ls_status write_adapter(job *j)
     ls_json_open(&json, '{');
     ls_json_put_str(&json, "peft_type", "LORA");
     ls_json_put_str(&json, "task_type", "CAUSAL_LM");
-    ls_json_put_str(&json, "base_model_name_or_path", run->model.import);
+    ls_json_put_str(&json, "base_model_name_or_path",
+                    j->args->base ? j->args->base : run->model.import);
     ls_json_put_int(&json, "r", run->lora.rank);
     ls_json_put_num(&json, "lora_alpha", run->lora.alpha);
     ls_json_put_num(&json, "lora_dropout", 0);

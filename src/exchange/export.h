@@ -12,6 +12,7 @@ typedef struct ls_export_args {
     bool same_type;   /* the type that the model came with, F32 when it is not known */
     int64_t shard;    /* most bytes of one file; 0: one file */
     bool adapter;     /* only the small matrices of LoRA */
+    const char *base; /* what an adapter calls its base model; NULL: model.import of the run */
 } ls_export_args;
 
 typedef struct ls_export_report {

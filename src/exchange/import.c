@@ -91,10 +91,13 @@ static ls_status measure(const ls_folder *f, const ls_resident *r, ls_import_rep
     if (st != LS_OK) {
         if (st == LS_ENOMEM)
             return st;
+        snprintf(report->problem, sizeof report->problem, "%s", ls_err_last()->text);
         ls_err_clear();
         return LS_OK;
     }
-    st = ls_fingerprint_loss(r, tok, &report->loss, &report->loss_tokens);
+    report->tokens = ls_tokenizer_vocab(tok);
+    if (report->tokens <= report->vocab)
+        st = ls_fingerprint_loss(r, tok, &report->loss, &report->loss_tokens);
     ls_tokenizer_free(tok);
     return st;
 }

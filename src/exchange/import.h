@@ -15,8 +15,10 @@ typedef struct ls_import_report {
     char dtype[48]; /* found in the files */
     int files;
     ls_import_proof proof;
-    double worst;        /* largest difference of a logit, as a share of their root mean square */
-    bool tokenizer;      /* one travelled along */
+    double worst;   /* largest difference of a logit, as a share of their root mean square */
+    bool tokenizer; /* one travelled along */
+    int64_t tokens; /* that it has; 0: it could not be read, for this reason: */
+    char problem[640];
     double loss;         /* on a short English text, nats a token; NaN: not measured */
     int64_t loss_tokens; /* predicted for it */
     char weights_hash[33];
