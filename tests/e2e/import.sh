@@ -59,13 +59,37 @@ run 0 "$LINESHAFT" train tune.yaml --json --set train.steps=4 # the checkpoint w
 run 0 "$LINESHAFT" generate runs/tune --prompt "Once" --tokens 5
 run 0 "$LINESHAFT" train tune.yaml --json --set lora.rank=4 --set out=runs/lora --set train.lr=1e-2
 run 0 "$LINESHAFT" export runs/lora merged
-grep -q "\"max_position_embeddings\": 32" merged/config.json # not the shorter context of the tuning
+grep -q '"max_position_embeddings": 32' merged/config.json || fail "the context of the tuning went out"
 says "merged into the weights"
 cmp -s hf/model.safetensors merged/model.safetensors && fail "LoRA changed nothing"
 run 0 "$LINESHAFT" export runs/lora adapter --adapter
 [ -f adapter/adapter_model.safetensors ] || fail "no adapter"
 grep -q '"base_model_name_or_path": "hf"' adapter/adapter_config.json || fail "adapter without base"
+run 0 "$LINESHAFT" export runs/lora named --adapter --base someone/base
+grep -q '"base_model_name_or_path": "someone/base"' named/adapter_config.json || fail "--base is ignored"
 run 0 "$LINESHAFT" import merged tuned
+
+# A run on conversations is asked with the template that it was taught with, and takes it along.
+for _ in 1 2 3 4 5 6; do
+    echo '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}'
+done >chat.jsonl
+run 4 "$LINESHAFT" train tune.yaml --json --set data.text=[chat.jsonl] --set out=runs/x
+says "These are conversations: set data.template"
+run 0 "$LINESHAFT" train tune.yaml --json --set data.text=[chat.jsonl] --set data.validation=0 \
+    --set data.template=chatml --set model.context=128 --set out=runs/chat
+run 0 "$LINESHAFT" generate runs/chat --chat --prompt "Hi" --tokens 3 --context 128
+run 0 "$LINESHAFT" export runs/chat chat
+grep -q im_start chat/chat_template.jinja || fail "the template stayed behind"
+run 2 "$LINESHAFT" generate runs/tune --chat --prompt "Hi"
+says "needs a chat template"
+
+# A tokenizer with more tokens than the model is told at once.
+mkdir words
+run 0 "$LINESHAFT" data tokenizer --train builtin:stories:64K --vocab 300 -o words/tokenizer
+cp -r hf larger
+cp words/tokenizer/tokenizer.json larger/
+run 0 "$LINESHAFT" import larger larger-ours
+says "it has 300 tokens and the model 256"
 run 2 "$LINESHAFT" export runs/tune x --adapter
 says "without LoRA"
 
