@@ -4,7 +4,15 @@
 #include "base/mem.h"
 #include "device/device_impl.h"
 
-static const ls_device_ops *const devices[] = {&ls_device_cpu};
+static const ls_device_ops *const devices[] = {&ls_device_cuda, &ls_device_cpu};
+
+const char *ls_device_unusable(const char *kind)
+{
+    for (size_t i = 0; i < LS_COUNT(devices); i++)
+        if (strcmp(kind, devices[i]->kind) == 0)
+            return devices[i]->unusable();
+    return "there is no such device";
+}
 
 ls_status ls_device_open(ls_device **device_out, const char *kind, int threads)
 {
@@ -12,10 +20,12 @@ ls_status ls_device_open(ls_device **device_out, const char *kind, int threads)
     bool any = strcmp(kind, "auto") == 0;
 
     for (size_t i = 0; i < LS_COUNT(devices) && !ops; i++) {
+        if (any ? !devices[i]->automatic : strcmp(kind, devices[i]->kind) != 0)
+            continue;
         const char *reason = devices[i]->unusable();
         if (any && !reason)
             ops = devices[i];
-        if (!any && strcmp(kind, devices[i]->kind) == 0) {
+        if (!any) {
             if (reason)
                 return ls_fail(LS_EUSAGE, "cannot use device \"%s\": %s", kind, reason);
             ops = devices[i];
@@ -23,7 +33,7 @@ ls_status ls_device_open(ls_device **device_out, const char *kind, int threads)
     }
     if (!ops) {
         ls_fail(LS_EUSAGE, "there is no device \"%s\"", kind);
-        ls_err_hint("Choose \"auto\" or \"cpu\".");
+        ls_err_hint("Choose \"auto\", \"cpu\" or \"cuda\".");
         return LS_EUSAGE;
     }
     ls_device *device = ls_mem_alloc(sizeof *device);
@@ -51,7 +61,7 @@ void ls_device_close(ls_device *device)
 
 ls_device_info ls_device_describe(const ls_device *device)
 {
-    ls_device_info info = {.threads = device->threads};
+    ls_device_info info = {.threads = device->threads, .graphs = device->ops->graphs};
 
     device->ops->describe(device, &info);
     return info;
@@ -96,6 +106,30 @@ void ls_device_free(ls_device *device, void *memory)
     LS_BUG_IF(true, "freeing memory that the device does not know");
 }
 
+ls_status ls_device_host_alloc(ls_device *device, int64_t bytes, const char *what,
+                               void **memory_out)
+{
+    LS_BUG_IF(bytes < 0, "the size of %s has overflowed", what);
+    void *memory = device->ops->host_alloc(device, ls_max_i64(bytes, 1));
+
+    if (!memory)
+        return ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB of host memory for %s",
+                       (double)bytes / (double)LS_MIB, what);
+    *memory_out = memory;
+    return LS_OK;
+}
+
+void ls_device_host_free(ls_device *device, void *memory, int64_t bytes)
+{
+    if (memory)
+        device->ops->host_free(device, memory, ls_max_i64(bytes, 1));
+}
+
+const ls_plugin *ls_device_plugin(const ls_device *device)
+{
+    return device->plugin;
+}
+
 int64_t ls_device_used_bytes(const ls_device *device)
 {
     return device->used_bytes;
@@ -113,12 +147,19 @@ ls_status ls_stream_create(ls_stream **stream_out, ls_device *device)
     if (!stream)
         return LS_ENOMEM;
     stream->device = device;
+    ls_status st = device->ops->stream_open ? device->ops->stream_open(stream) : LS_OK;
+    if (st != LS_OK) {
+        ls_mem_free(stream);
+        return st;
+    }
     *stream_out = stream;
     return LS_OK;
 }
 
 void ls_stream_free(ls_stream *stream)
 {
+    if (stream && stream->device->ops->stream_close)
+        stream->device->ops->stream_close(stream);
     ls_mem_free(stream);
 }
 
@@ -180,4 +221,104 @@ ls_pool *ls_stream_pool(const ls_stream *stream)
 void *ls_stream_thread_scratch(const ls_stream *stream, int worker)
 {
     return (char *)stream->device->thread_scratch + (size_t)worker * LS_STREAM_THREAD_BYTES;
+}
+
+void *ls_stream_native(const ls_stream *stream)
+{
+    return stream->native;
+}
+
+/* --- events --------------------------------------------------------------------------------- */
+
+ls_status ls_event_create(ls_event **event_out, ls_device *device)
+{
+    ls_event *event = ls_mem_alloc(sizeof *event);
+
+    if (!event)
+        return LS_ENOMEM;
+    event->device = device;
+    ls_status st = device->ops->event_open ? device->ops->event_open(event) : LS_OK;
+    if (st != LS_OK) {
+        ls_mem_free(event);
+        return st;
+    }
+    *event_out = event;
+    return LS_OK;
+}
+
+void ls_event_free(ls_event *event)
+{
+    if (event && event->device->ops->event_close)
+        event->device->ops->event_close(event);
+    ls_mem_free(event);
+}
+
+void ls_event_record(ls_event *event, ls_stream *stream)
+{
+    LS_BUG_IF(event->device != stream->device, "an event of another device");
+    if (!stream->failed)
+        event->device->ops->event_record(event, stream);
+}
+
+void ls_stream_wait(ls_stream *stream, ls_event *event)
+{
+    LS_BUG_IF(event->device != stream->device, "an event of another device");
+    if (!stream->failed)
+        event->device->ops->stream_wait(stream, event);
+}
+
+ls_status ls_event_sync(ls_event *event, int64_t deadline_ns)
+{
+    return event->device->ops->event_sync(event, deadline_ns);
+}
+
+ls_status ls_event_between(ls_event *begin, ls_event *end, double *ms_out)
+{
+    LS_BUG_IF(begin->device != end->device, "events of two devices");
+    return begin->device->ops->event_between(begin, end, ms_out);
+}
+
+/* --- graphs --------------------------------------------------------------------------------- */
+
+ls_status ls_graph_begin(ls_stream *stream)
+{
+    if (!stream->device->ops->graphs)
+        return ls_fail(LS_EUSAGE, "device \"%s\" cannot record graphs", stream->device->ops->kind);
+    return stream->failed ? ls_err_adopt(&stream->failure)
+                          : stream->device->ops->graph_begin(stream);
+}
+
+ls_status ls_graph_end(ls_stream *stream, ls_graph **graph_out)
+{
+    void *native = NULL;
+    ls_graph *graph = ls_mem_alloc(sizeof *graph);
+    ls_status st = stream->device->ops->graph_end(stream, &native); /* also to end a failed one */
+
+    if (st == LS_OK && stream->failed)
+        st = ls_err_adopt(&stream->failure);
+    if (st == LS_OK && !graph)
+        st = LS_ENOMEM;
+    if (st != LS_OK) {
+        if (native)
+            stream->device->ops->graph_free(stream->device, native);
+        ls_mem_free(graph);
+        return st;
+    }
+    *graph = (ls_graph){.device = stream->device, .native = native};
+    *graph_out = graph;
+    return LS_OK;
+}
+
+void ls_graph_launch(ls_graph *graph, ls_stream *stream)
+{
+    LS_BUG_IF(graph->device != stream->device, "a graph of another device");
+    if (!stream->failed)
+        graph->device->ops->graph_launch(graph->native, stream);
+}
+
+void ls_graph_free(ls_graph *graph)
+{
+    if (graph)
+        graph->device->ops->graph_free(graph->device, graph->native);
+    ls_mem_free(graph);
 }

@@ -18,19 +18,32 @@ typedef struct ls_stream ls_stream;
 typedef struct ls_device_info {
     char name[96];    /* "cpu: Intel Xeon, 2 threads" */
     bool host_memory; /* device pointers are host pointers */
+    bool graphs;      /* a stream's work can be recorded and replayed */
     int threads;      /* 1 on a GPU */
     int64_t free_bytes, total_bytes;
+    int64_t fixed_bytes; /* what the device holds for itself beside what was allocated */
 } ls_device_info;
 
-/* kind: "auto", "cpu". threads 0: as many as this process may use. */
+/* kind: "auto", "cpu", "cuda". "auto" is the CPU: a GPU is used only when it is asked for. threads
+ * 0: as many as this process may use; a GPU ignores it. */
 ls_status ls_device_open(ls_device **device_out, const char *kind, int threads);
+
+/* Why this kind cannot be opened here ("no NVIDIA driver"), or NULL when it can. Looks for the
+ * driver only, so that it is quick; opening may still find something wrong. */
+const char *ls_device_unusable(const char *kind);
 void ls_device_close(ls_device *device); /* NULL is allowed; memory still in use is a bug */
 ls_device_info ls_device_describe(const ls_device *device);
 
-/* Zeroed memory, aligned to 4096 bytes, resident at once (so that used bytes are predicted bytes).
- * what names it in messages. LS_ENOMEM says how much was asked for and how much is free. */
+/* Zeroed memory, aligned to 4096 bytes (256 on a GPU), resident at once (so that used bytes are
+ * predicted bytes). what names it in messages. LS_ENOMEM says how much was asked for and how much
+ * is free. */
 ls_status ls_device_alloc(ls_device *device, int64_t bytes, const char *what, void **memory_out);
 void ls_device_free(ls_device *device, void *memory); /* NULL is allowed */
+
+/* Zeroed host memory that copies need not stage first (page-locked for a GPU). Not counted. */
+ls_status ls_device_host_alloc(ls_device *device, int64_t bytes, const char *what,
+                               void **memory_out);
+void ls_device_host_free(ls_device *device, void *memory, int64_t bytes); /* NULL is allowed */
 
 /* Bytes allocated now, and the most so far. */
 int64_t ls_device_used_bytes(const ls_device *device);
@@ -40,13 +53,34 @@ ls_status ls_stream_create(ls_stream **stream_out, ls_device *device);
 void ls_stream_free(ls_stream *stream); /* NULL is allowed */
 ls_device *ls_stream_device(const ls_stream *stream);
 
-/* Queued copies of ranges that do not overlap; host memory must stay valid until the next sync. */
+/* Queued copies of ranges that do not overlap; host memory must stay valid until the next sync. A
+ * copy waits for the device unless the host memory is from ls_device_host_alloc(). */
 void ls_stream_copy_in(ls_stream *stream, void *device_dst, const void *host_src, int64_t bytes);
 void ls_stream_copy_out(ls_stream *stream, void *host_dst, const void *device_src, int64_t bytes);
 void ls_stream_copy(ls_stream *stream, void *device_dst, const void *device_src, int64_t bytes);
 
 /* Wait until all queued work is done; returns the stream's first failure, if any. */
 ls_status ls_stream_sync(ls_stream *stream, int64_t deadline_ns);
+
+/* A point in the work of a stream: recorded in one, waited for by another or by the host. Recording
+ * again moves it. Waiting for one that was never recorded returns at once. */
+typedef struct ls_event ls_event;
+ls_status ls_event_create(ls_event **event_out, ls_device *device);
+void ls_event_free(ls_event *event); /* NULL is allowed */
+void ls_event_record(ls_event *event, ls_stream *stream);
+void ls_stream_wait(ls_stream *stream, ls_event *event);
+ls_status ls_event_sync(ls_event *event, int64_t deadline_ns);
+/* Milliseconds between two recorded points, both reached. */
+ls_status ls_event_between(ls_event *begin, ls_event *end, double *ms_out);
+
+/* What is queued between begin and end is recorded, not done; a launch does it all. Everything
+ * recorded must have run once before: what is chosen or allocated on first use cannot be while
+ * recording. LS_EUSAGE on a device without graphs. */
+typedef struct ls_graph ls_graph;
+ls_status ls_graph_begin(ls_stream *stream);
+ls_status ls_graph_end(ls_stream *stream, ls_graph **graph_out);
+void ls_graph_launch(ls_graph *graph, ls_stream *stream);
+void ls_graph_free(ls_graph *graph); /* NULL is allowed */
 
 /* For kernels: report a failure of queued work; the record is this thread's last one. */
 void ls_stream_fail(ls_stream *stream);
@@ -60,5 +94,11 @@ bool ls_stream_failed(const ls_stream *stream);
 enum { LS_STREAM_THREAD_BYTES = 4 << 20 };
 ls_pool *ls_stream_pool(const ls_stream *stream);
 void *ls_stream_thread_scratch(const ls_stream *stream, int worker);
+
+/* For GPU kernels: what the device keeps behind the stream. And what the device brought along for
+ * the kernel room (see plugin.h); NULL on the CPU. */
+void *ls_stream_native(const ls_stream *stream);
+typedef struct ls_plugin ls_plugin;
+const ls_plugin *ls_device_plugin(const ls_device *device);
 
 LS_C_END

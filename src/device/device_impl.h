@@ -1,12 +1,15 @@
 /* device_impl.h -- what a kind of device provides; private to this room.
  *
  * One table per kind, listed in device.c in order of preference; "auto" takes the first that is
- * usable. All entries are required. */
+ * usable. All entries are required but those said to be optional. */
 #pragma once
 #include "device/device.h"
+#include "device/plugin.h"
 
 typedef struct ls_device_ops {
     const char *kind;
+    bool automatic; /* "auto" may take it */
+    bool graphs;    /* the graph entries are there */
     /* No side effect; NULL when usable, else the reason why not. */
     const char *(*unusable)(void);
     ls_status (*open)(ls_device *device, int threads);
@@ -14,8 +17,22 @@ typedef struct ls_device_ops {
     void (*describe)(const ls_device *device, ls_device_info *info_out);
     void *(*alloc)(ls_device *device, int64_t bytes);
     void (*free)(ls_device *device, void *memory, int64_t bytes);
+    void *(*host_alloc)(ls_device *device, int64_t bytes);
+    void (*host_free)(ls_device *device, void *memory, int64_t bytes);
+    ls_status (*stream_open)(ls_stream *stream); /* optional, both */
+    void (*stream_close)(ls_stream *stream);
     void (*copy)(ls_stream *stream, void *dst, const void *src, int64_t bytes);
     ls_status (*sync)(ls_stream *stream, int64_t deadline_ns);
+    ls_status (*event_open)(ls_event *event); /* optional, both */
+    void (*event_close)(ls_event *event);
+    void (*event_record)(ls_event *event, ls_stream *stream);
+    void (*stream_wait)(ls_stream *stream, ls_event *event);
+    ls_status (*event_sync)(ls_event *event, int64_t deadline_ns);
+    ls_status (*event_between)(ls_event *begin, ls_event *end, double *ms_out);
+    ls_status (*graph_begin)(ls_stream *stream); /* optional, all */
+    ls_status (*graph_end)(ls_stream *stream, void **native_out);
+    void (*graph_launch)(void *graph, ls_stream *stream);
+    void (*graph_free)(ls_device *device, void *graph);
 } ls_device_ops;
 
 enum { LS_DEVICE_BUFFERS = 256, LS_DEVICE_PAGE = 4096 };
@@ -25,6 +42,8 @@ struct ls_device {
     ls_pool *pool;        /* owned; the team that runs CPU kernels */
     void *thread_scratch; /* owned; LS_STREAM_THREAD_BYTES per worker */
     int threads;
+    const ls_plugin *plugin; /* of a GPU: borrowed for ever, since plugins are never closed */
+    void *native;            /* of a GPU: what the plugin made */
     struct {
         void *memory;
         int64_t bytes;
@@ -34,8 +53,21 @@ struct ls_device {
 
 struct ls_stream {
     ls_device *device; /* borrowed */
+    void *native;      /* of a GPU: what the plugin made */
     bool failed;
     ls_err_record failure;
 };
 
+struct ls_event {
+    ls_device *device; /* borrowed */
+    void *native;
+    int64_t at_ns; /* on the CPU: when it was recorded */
+};
+
+struct ls_graph {
+    ls_device *device; /* borrowed */
+    void *native;
+};
+
 extern const ls_device_ops ls_device_cpu;
+extern const ls_device_ops ls_device_cuda;

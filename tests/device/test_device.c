@@ -274,3 +274,66 @@ LS_TEST(device_misuse_aborts)
             ls_test_fail(__FILE__, __LINE__, "misuse %d did not abort", which);
     }
 }
+
+LS_TEST(device_events_on_the_cpu_are_times)
+{
+    ls_device *device = open_cpu(1);
+    ls_stream *stream;
+    ls_event *begin, *end;
+    double ms = -1;
+
+    LS_CHECK_OK(ls_stream_create(&stream, device));
+    LS_CHECK_OK(ls_event_create(&begin, device));
+    LS_CHECK_OK(ls_event_create(&end, device));
+    LS_CHECK_FAILS(ls_event_between(begin, end, &ms), LS_EFAIL, "not recorded");
+    LS_CHECK_OK(ls_event_sync(begin, 0)); /* never recorded: nothing to wait for */
+    ls_event_record(begin, stream);
+    int64_t until = ls_time_now_ns() + 2 * LS_NS_PER_MS;
+    while (ls_time_now_ns() < until)
+        ;
+    ls_event_record(end, stream);
+    ls_stream_wait(stream, end);
+    LS_CHECK_OK(ls_event_between(begin, end, &ms));
+    LS_CHECK(ms >= 2 && ms < 10000);
+    ls_event_free(begin);
+    ls_event_free(end);
+    ls_event_free(NULL);
+    ls_stream_free(stream);
+    ls_device_close(device);
+}
+
+LS_TEST(device_host_memory_is_zeroed_and_not_counted)
+{
+    ls_device *device = open_cpu(1);
+    unsigned char *p;
+
+    LS_CHECK_OK(ls_device_host_alloc(device, 5000, "input", (void **)&p));
+    for (int i = 0; i < 5000; i++)
+        LS_CHECK_EQ(p[i], 0);
+    LS_CHECK_EQ(ls_device_used_bytes(device), 0);
+    ls_device_host_free(device, p, 5000);
+    ls_device_host_free(device, NULL, 0);
+    LS_CHECK_FAILS(ls_device_host_alloc(device, INT64_C(1) << 60, "input", (void **)&p), LS_ENOMEM,
+                   "host memory for input");
+    ls_device_close(device);
+}
+
+LS_TEST(device_graphs_are_for_gpus)
+{
+    ls_device *device = open_cpu(1);
+    ls_stream *stream;
+
+    LS_CHECK_OK(ls_stream_create(&stream, device));
+    LS_CHECK(!ls_device_describe(device).graphs);
+    LS_CHECK_FAILS(ls_graph_begin(stream), LS_EUSAGE, "cannot record graphs");
+    LS_CHECK(!ls_stream_native(stream) && !ls_device_plugin(device));
+    ls_graph_free(NULL);
+    ls_stream_free(stream);
+    ls_device_close(device);
+}
+
+LS_TEST(device_says_why_a_kind_cannot_be_used)
+{
+    LS_CHECK(!ls_device_unusable("cpu"));
+    LS_CHECK_STR(ls_device_unusable("tpu"), "there is no such device");
+}

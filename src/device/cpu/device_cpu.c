@@ -7,6 +7,7 @@
 #include "device/device_impl.h"
 
 #include <sys/mman.h>
+#include "base/time.h"
 
 static const char *never(void)
 {
@@ -157,14 +158,59 @@ static ls_status cpu_sync(ls_stream *stream, int64_t deadline_ns)
     return LS_OK;
 }
 
+static void *cpu_host_alloc(ls_device *device, int64_t bytes)
+{
+    return cpu_alloc(device, ls_round_up(bytes, LS_DEVICE_PAGE));
+}
+
+static void cpu_host_free(ls_device *device, void *memory, int64_t bytes)
+{
+    cpu_free(device, memory, ls_round_up(bytes, LS_DEVICE_PAGE));
+}
+
+/* Work is done when it is queued, so an event is the time at which it was recorded. */
+static void cpu_event_record(ls_event *event, ls_stream *stream)
+{
+    (void)stream;
+    event->at_ns = ls_time_now_ns();
+}
+
+static void cpu_stream_wait(ls_stream *stream, ls_event *event)
+{
+    (void)stream;
+    (void)event;
+}
+
+static ls_status cpu_event_sync(ls_event *event, int64_t deadline_ns)
+{
+    (void)event;
+    (void)deadline_ns;
+    return LS_OK;
+}
+
+static ls_status cpu_event_between(ls_event *begin, ls_event *end, double *ms_out)
+{
+    if (!begin->at_ns || !end->at_ns)
+        return ls_fail(LS_EFAIL, "cannot measure between events that were not recorded");
+    *ms_out = (double)(end->at_ns - begin->at_ns) / (double)LS_NS_PER_MS;
+    return LS_OK;
+}
+
 const ls_device_ops ls_device_cpu = {
     .kind = "cpu",
+    .automatic = true,
     .unusable = never,
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_host_free,
     .copy = cpu_copy,
     .sync = cpu_sync,
+    .event_record = cpu_event_record,
+    .stream_wait = cpu_stream_wait,
+    .event_sync = cpu_event_sync,
+    .event_between = cpu_event_between,
 };

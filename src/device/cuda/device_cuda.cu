@@ -1,0 +1,479 @@
+/* device_cuda.cu -- memory, streams, events and graphs of one NVIDIA GPU.
+ *
+ * Waiting: an event is recorded and polled, at first without a pause, then with short sleeps, so
+ * that every wait ends at its deadline; the runtime's own waits have none. An error of queued work
+ * shows up in such a poll, long after the row that caused it was queued; the message names the last
+ * rows, and LINESHAFT_CUDA_SYNC=1 waits after each one to find which it was. After such an error
+ * the card's context is lost: every later call fails with the same error, nothing is retried. */
+#include "device/cuda/native.cuh"
+
+#include <time.h>
+#include "base/time.h"
+#include "device/cuda/shim.cuh"
+
+/* Old enough to lack what the kernels need: bf16 matrix units came with 8.0. */
+enum { LEAST_MAJOR = 8, EVENT_SPINS = 2000, SLEEP_NS = 20000 };
+
+ls_status ls_cuda_failed(cudaError_t error, const char *what)
+{
+    ls_status code = error == cudaErrorMemoryAllocation ? LS_ENOMEM : LS_EFAIL;
+
+    return ls_fail(code, "cannot %s on the GPU: %s (%s)", what, cudaGetErrorString(error),
+                   cudaGetErrorName(error));
+}
+
+static ls_status plugin_load(const ls_plugin_host *host)
+{
+    int driver = 0, runtime = 0;
+
+    ls_shim_load(host);
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (driver / 1000 >= runtime / 1000)
+        return LS_OK;
+    ls_fail(LS_EUSAGE, "the NVIDIA driver knows CUDA %d.%d, but the plugin is built with %d.%d",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    ls_err_hint("Update the driver, or build with an older CUDA toolkit.");
+    return LS_EUSAGE;
+}
+
+/* --- the device ----------------------------------------------------------------------------- */
+
+static ls_status check_card(const cudaDeviceProp *p)
+{
+    if (p->major >= LEAST_MAJOR)
+        return LS_OK;
+    return ls_fail(LS_EUSAGE,
+                   "cannot use the GPU \"%s\": its compute capability is %d.%d, and 8.0 is the "
+                   "first with bf16",
+                   p->name, p->major, p->minor);
+}
+
+static ls_status device_init(ls_cuda_device *d)
+{
+    ls_status st = LS_OK;
+    cudaDeviceProp p;
+    const char *each = getenv("LINESHAFT_CUDA_SYNC");
+
+    LS_TRY(st, ls_cuda_ok(cudaGetDevice(&d->ordinal), "find a card"), out);
+    LS_TRY(st, ls_cuda_ok(cudaGetDeviceProperties(&p, d->ordinal), "read the card's properties"),
+           out);
+    LS_TRY(st, check_card(&p), out);
+    snprintf(d->name, sizeof d->name, "%.79s", p.name);
+    d->multiprocessors = p.multiProcessorCount;
+    d->shared_bytes = (int)p.sharedMemPerBlockOptin;
+    d->sync_each = each && *each && *each != '0';
+    LS_TRY(st, ls_cuda_ok(cudaFree(NULL), "start"), out);
+out:
+    return st;
+}
+
+static ls_status device_open(void **native_out)
+{
+    ls_cuda_device *d = (ls_cuda_device *)ls_mem_alloc(sizeof *d);
+
+    if (!d)
+        return LS_ENOMEM;
+    ls_status st = device_init(d);
+    if (st != LS_OK) {
+        ls_mem_free(d);
+        return st;
+    }
+    *native_out = d;
+    return LS_OK;
+}
+
+static void device_close(void *native)
+{
+    ls_cuda_device *d = (ls_cuda_device *)native;
+
+    if (d->products)
+        d->drop_products(d->products);
+    if (d->attention)
+        d->drop_attention(d->attention);
+    ls_mem_free(d);
+}
+
+static void device_describe(void *native, ls_device_info *info_out)
+{
+    const ls_cuda_device *d = (const ls_cuda_device *)native;
+    size_t free_bytes = 0, total_bytes = 0;
+
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    snprintf(info_out->name, sizeof info_out->name, "cuda: %s", d->name);
+    info_out->host_memory = false;
+    info_out->free_bytes = (int64_t)free_bytes;
+    info_out->total_bytes = (int64_t)total_bytes;
+    info_out->fixed_bytes = d->fixed_bytes;
+}
+
+/* Memory is cleared at once and waited for: a stream of its own may use it next. */
+static void *zeroed(int64_t bytes)
+{
+    void *p = NULL;
+
+    if (cudaMalloc(&p, (size_t)bytes) != cudaSuccess) {
+        cudaGetLastError(); /* not sticky: forget it, the caller says what was asked for */
+        return NULL;
+    }
+    if (cudaMemset(p, 0, (size_t)bytes) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess)
+        return p;
+    cudaFree(p);
+    return NULL;
+}
+
+static void *device_alloc(void *native, int64_t bytes)
+{
+    (void)native;
+    return zeroed(bytes);
+}
+
+static void device_free(void *native, void *memory)
+{
+    (void)native;
+    cudaFree(memory);
+}
+
+static void *host_alloc(void *native, int64_t bytes)
+{
+    void *p = NULL;
+
+    (void)native;
+    if (cudaMallocHost(&p, (size_t)bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    memset(p, 0, (size_t)bytes);
+    return p;
+}
+
+static void host_free(void *native, void *memory)
+{
+    (void)native;
+    cudaFreeHost(memory);
+}
+
+/* --- streams -------------------------------------------------------------------------------- */
+
+static void stream_close(void *stream)
+{
+    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+
+    if (s->stream)
+        cudaStreamSynchronize(s->stream);
+    if (s->workspace)
+        s->device->fixed_bytes -= LS_CUDA_WORKSPACE;
+    s->device->fixed_bytes -= s->arena_bytes;
+    cudaFree(s->workspace);
+    cudaFree(s->arena);
+    cudaFree(s->faults);
+    cudaFreeHost(s->faults_seen);
+    if (s->reached)
+        cudaEventDestroy(s->reached);
+    if (s->stream)
+        cudaStreamDestroy(s->stream);
+    ls_mem_free(s);
+}
+
+static ls_status stream_init(ls_cuda_stream *s)
+{
+    ls_status st = LS_OK;
+    size_t faults = LS_CUDA_FAULTS * sizeof *s->faults;
+
+    LS_TRY(
+        st,
+        ls_cuda_ok(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "create a stream"),
+        out);
+    LS_TRY(st,
+           ls_cuda_ok(cudaEventCreateWithFlags(&s->reached, cudaEventDisableTiming),
+                      "create an event"),
+           out);
+    LS_TRY(st, ls_cuda_ok(cudaMalloc(&s->workspace, LS_CUDA_WORKSPACE), "allocate a workspace"),
+           out);
+    s->device->fixed_bytes += LS_CUDA_WORKSPACE;
+    LS_TRY(st, ls_cuda_ok(cudaMalloc((void **)&s->faults, faults), "allocate fault cells"), out);
+    LS_TRY(st, ls_cuda_ok(cudaMallocHost((void **)&s->faults_seen, faults), "allocate fault cells"),
+           out);
+    LS_TRY(st, ls_cuda_ok(cudaMemset(s->faults, 0xff, faults), "clear fault cells"), out);
+    LS_TRY(st, ls_cuda_ok(cudaDeviceSynchronize(), "clear fault cells"), out);
+out:
+    return st;
+}
+
+static ls_status stream_open(void *native, void **stream_out)
+{
+    ls_cuda_stream *s = (ls_cuda_stream *)ls_mem_alloc(sizeof *s);
+
+    if (!s)
+        return LS_ENOMEM;
+    s->device = (ls_cuda_device *)native;
+    ls_status st = stream_init(s);
+    if (st != LS_OK) {
+        stream_close(s);
+        return st;
+    }
+    *stream_out = s;
+    return LS_OK;
+}
+
+void *ls_cuda_arena(ls_cuda_stream *s, int64_t bytes)
+{
+    bytes = ls_round_up(ls_max_i64(bytes, 1), LS_MIB);
+    if (bytes <= s->arena_bytes)
+        return s->arena;
+    if (s->recording) {
+        ls_fail(LS_EFAIL, "a recorded row needs %lld MiB of memory for itself that were not there",
+                (long long)(bytes / LS_MIB));
+        ls_err_hint("Run the same work once before recording it.");
+        return NULL;
+    }
+    cudaStreamSynchronize(s->stream); /* the old arena may be in use */
+    cudaFree(s->arena);
+    s->device->fixed_bytes -= s->arena_bytes;
+    s->arena = NULL;
+    s->arena_bytes = 0;
+    cudaError_t error = cudaMalloc(&s->arena, (size_t)bytes);
+    if (error != cudaSuccess) {
+        cudaGetLastError();
+        ls_fail(LS_ENOMEM, "cannot allocate %lld MiB on the GPU for the sums of a row",
+                (long long)(bytes / LS_MIB));
+        return NULL;
+    }
+    s->arena_bytes = bytes;
+    s->device->fixed_bytes += bytes;
+    return s->arena;
+}
+
+static ls_status stream_copy(void *stream, void *dst, const void *src, int64_t bytes)
+{
+    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+
+    return ls_cuda_ok(cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDefault, s->stream),
+                      "queue a copy");
+}
+
+/* "norm_fwd, linear_fwd": the last rows queued, oldest first. */
+static void recent_rows(const ls_cuda_stream *s, char *text_out, size_t cap)
+{
+    int64_t n = ls_min_i64(s->queued, LS_CUDA_RECENT);
+    size_t used = 0;
+
+    snprintf(text_out, cap, "none");
+    for (int64_t i = s->queued - n; i < s->queued && used < cap; i++)
+        used += (size_t)snprintf(text_out + used, cap - used, "%s%s",
+                                 i == s->queued - n ? "" : ", ", s->recent[i % LS_CUDA_RECENT]);
+}
+
+static ls_status work_failed(const ls_cuda_stream *s, cudaError_t error)
+{
+    char rows[160];
+
+    recent_rows(s, rows, sizeof rows);
+    ls_fail(LS_EFAIL, "the GPU stopped in queued work: %s (%s); the last rows queued: %s",
+            cudaGetErrorString(error), cudaGetErrorName(error), rows);
+    ls_err_hint(s->device->sync_each
+                    ? "The last row named is the one that failed."
+                    : "Set LINESHAFT_CUDA_SYNC=1 to wait after every row and see which one fails.");
+    return LS_EFAIL;
+}
+
+/* Poll an event until it is reached or the deadline has passed. */
+static cudaError_t poll_event(cudaEvent_t event, int64_t deadline_ns)
+{
+    cudaError_t error = cudaEventQuery(event);
+
+    for (int64_t i = 0; error == cudaErrorNotReady; i++) {
+        if (i >= EVENT_SPINS) {
+            struct timespec pause = {0, SLEEP_NS};
+            nanosleep(&pause, NULL);
+        }
+        if (ls_time_now_ns() > deadline_ns)
+            break;
+        error = cudaEventQuery(event);
+    }
+    return error;
+}
+
+static ls_status read_faults(const ls_cuda_stream *s)
+{
+    for (int i = 0; i < LS_CUDA_FAULTS; i++) {
+        ls_cuda_fault f = s->faults_seen[i];
+        if (f == LS_CUDA_NO_FAULT)
+            continue;
+        return s->fault_text(i, (uint32_t)(f >> 32), (int32_t)(uint32_t)f);
+    }
+    return LS_OK;
+}
+
+ls_status ls_cuda_sync(ls_cuda_stream *s, int64_t deadline_ns)
+{
+    char rows[160];
+    cudaError_t error =
+        cudaMemcpyAsync(s->faults_seen, s->faults, LS_CUDA_FAULTS * sizeof *s->faults,
+                        cudaMemcpyDeviceToHost, s->stream);
+
+    if (error == cudaSuccess)
+        error = cudaEventRecord(s->reached, s->stream);
+    if (error == cudaSuccess)
+        error = poll_event(s->reached, deadline_ns);
+    if (error == cudaErrorNotReady) {
+        recent_rows(s, rows, sizeof rows);
+        return ls_fail(LS_EDEADLINE, "the GPU did not finish in time; the last rows queued: %s",
+                       rows);
+    }
+    return error == cudaSuccess ? read_faults(s) : work_failed(s, error);
+}
+
+static ls_status stream_sync(void *stream, int64_t deadline_ns)
+{
+    return ls_cuda_sync((ls_cuda_stream *)stream, deadline_ns);
+}
+
+bool ls_cuda_row_begin(ls_cuda_stream *s, ls_stream *stream, const char *name)
+{
+    if (ls_stream_failed(stream))
+        return false;
+    s->recent[s->queued++ % LS_CUDA_RECENT] = name;
+    return true;
+}
+
+void ls_cuda_row_end(ls_cuda_stream *s, ls_stream *stream)
+{
+    cudaError_t error = cudaPeekAtLastError();
+    const char *name = s->recent[(s->queued - 1) % LS_CUDA_RECENT];
+    char what[80];
+
+    if (ls_stream_failed(stream))
+        return;
+    if (error != cudaSuccess) {
+        snprintf(what, sizeof what, "queue %s", name);
+        ls_cuda_failed(cudaGetLastError(), what);
+        ls_stream_fail(stream);
+    } else if (s->device->sync_each && !s->recording && ls_cuda_sync(s, LS_NO_DEADLINE) != LS_OK)
+        ls_stream_fail(stream);
+}
+
+/* --- events --------------------------------------------------------------------------------- */
+
+static ls_status event_open(void *native, void **event_out)
+{
+    cudaEvent_t event = NULL;
+    ls_status st = ls_cuda_ok(cudaEventCreate(&event), "create an event");
+
+    (void)native;
+    if (st == LS_OK)
+        *event_out = event;
+    return st;
+}
+
+static void event_close(void *event)
+{
+    cudaEventDestroy((cudaEvent_t)event);
+}
+
+static ls_status event_record(void *event, void *stream)
+{
+    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+
+    return ls_cuda_ok(cudaEventRecord((cudaEvent_t)event, s->stream), "record an event");
+}
+
+static ls_status stream_wait(void *stream, void *event)
+{
+    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+
+    return ls_cuda_ok(cudaStreamWaitEvent(s->stream, (cudaEvent_t)event, 0), "wait for an event");
+}
+
+static ls_status event_sync(void *event, int64_t deadline_ns)
+{
+    cudaError_t error = poll_event((cudaEvent_t)event, deadline_ns);
+
+    if (error == cudaErrorNotReady)
+        return ls_fail(LS_EDEADLINE, "the GPU did not reach a point of its work in time");
+    return ls_cuda_ok(error, "wait for an event");
+}
+
+static ls_status event_between(void *begin, void *end, double *ms_out)
+{
+    float ms = 0;
+    ls_status st = ls_cuda_ok(cudaEventElapsedTime(&ms, (cudaEvent_t)begin, (cudaEvent_t)end),
+                              "measure between events");
+
+    if (st == LS_OK)
+        *ms_out = (double)ms;
+    return st;
+}
+
+/* --- graphs --------------------------------------------------------------------------------- */
+
+static ls_status graph_begin(void *stream)
+{
+    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+    ls_status st = ls_cuda_ok(cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal),
+                              "begin a recording");
+
+    s->recording = st == LS_OK;
+    return st;
+}
+
+static ls_status graph_end(void *stream, void **graph_out)
+{
+    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+    ls_status st = LS_OK;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+
+    s->recording = false;
+    LS_TRY(st, ls_cuda_ok(cudaStreamEndCapture(s->stream, &graph), "end a recording"), out);
+    LS_TRY(st, ls_cuda_ok(cudaGraphInstantiate(&exec, graph, 0), "prepare a recording"), out);
+    *graph_out = exec;
+out:
+    if (graph)
+        cudaGraphDestroy(graph);
+    return st;
+}
+
+static ls_status graph_launch(void *graph, void *stream)
+{
+    ls_cuda_stream *s = (ls_cuda_stream *)stream;
+
+    s->recent[s->queued++ % LS_CUDA_RECENT] = "a recorded graph";
+    return ls_cuda_ok(cudaGraphLaunch((cudaGraphExec_t)graph, s->stream), "launch a recording");
+}
+
+static void graph_free(void *graph)
+{
+    cudaGraphExecDestroy((cudaGraphExec_t)graph);
+}
+
+/* Members in the order of plugin.h; the kernel room's part is filled in by kernel/cuda/table.cu. */
+const ls_plugin ls_cuda_device_entries = {
+    .abi = LS_PLUGIN_ABI,
+    .version = LS_VERSION,
+    .kind = "cuda",
+    .load = plugin_load,
+    .open = device_open,
+    .close = device_close,
+    .describe = device_describe,
+    .alloc = device_alloc,
+    .free = device_free,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+    .stream_open = stream_open,
+    .stream_close = stream_close,
+    .copy = stream_copy,
+    .sync = stream_sync,
+    .event_open = event_open,
+    .event_close = event_close,
+    .event_record = event_record,
+    .stream_wait = stream_wait,
+    .event_sync = event_sync,
+    .event_between = event_between,
+    .graph_begin = graph_begin,
+    .graph_end = graph_end,
+    .graph_launch = graph_launch,
+    .graph_free = graph_free,
+    .kernels = NULL,
+    .kernels_stamp = 0,
+};

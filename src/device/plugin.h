@@ -1,0 +1,66 @@
+/* plugin.h -- what the program and a device plugin know of each other.
+ *
+ * A plugin is a shared library with one visible symbol, a struct ls_plugin. The program opens it
+ * when a device of its kind is asked for and never closes it. The plugin is built from the same
+ * tree: abi, version and the stamp of the kernel room must be equal, or it is refused. It links
+ * nothing of the program; what it needs (raising errors, memory, what is behind a stream) it gets
+ * as functions in ls_plugin_host. Handles are opaque: `native` is the plugin's. */
+#pragma once
+#include "device/device.h"
+
+LS_C_BEGIN
+
+enum { LS_PLUGIN_ABI = 1 };
+
+/* What the program lends. Texts are finished; the record is made on the calling thread. */
+typedef struct ls_plugin_host {
+    ls_status (*raise)(ls_status code, const char *file, int line, const char *text);
+    void (*hint)(const char *text);
+    void (*bug)(const char *file, int line, const char *cond, const char *text);
+    void *(*alloc)(size_t bytes); /* as ls_mem_alloc() */
+    void (*free)(void *p);
+    void *(*stream_native)(const ls_stream *stream);
+    void (*stream_fail)(ls_stream *stream);
+    bool (*stream_failed)(const ls_stream *stream);
+} ls_plugin_host;
+
+struct ls_plugin {
+    int abi;             /* LS_PLUGIN_ABI */
+    const char *version; /* of the program it was built for */
+    const char *kind;    /* "cuda" */
+
+    /* Called once, before anything else. host is borrowed for ever. LS_EUSAGE with the reason when
+     * this machine's driver or cards do not fit. */
+    ls_status (*load)(const ls_plugin_host *host);
+
+    ls_status (*open)(void **native_out);
+    void (*close)(void *native);
+    void (*describe)(void *native, ls_device_info *info_out);
+    void *(*alloc)(void *native, int64_t bytes); /* zeroed; NULL: there is not enough */
+    void (*free)(void *native, void *memory);
+    void *(*host_alloc)(void *native, int64_t bytes); /* zeroed, page-locked */
+    void (*host_free)(void *native, void *memory);
+
+    ls_status (*stream_open)(void *native, void **stream_out);
+    void (*stream_close)(void *stream);
+    ls_status (*copy)(void *stream, void *dst, const void *src, int64_t bytes);
+    ls_status (*sync)(void *stream, int64_t deadline_ns);
+
+    ls_status (*event_open)(void *native, void **event_out);
+    void (*event_close)(void *event);
+    ls_status (*event_record)(void *event, void *stream);
+    ls_status (*stream_wait)(void *stream, void *event);
+    ls_status (*event_sync)(void *event, int64_t deadline_ns);
+    ls_status (*event_between)(void *begin, void *end, double *ms_out);
+
+    ls_status (*graph_begin)(void *stream);
+    ls_status (*graph_end)(void *stream, void **graph_out);
+    ls_status (*graph_launch)(void *graph, void *stream);
+    void (*graph_free)(void *graph);
+
+    /* For the kernel room: an ls_kernels, and a number made of the sizes of its structs. */
+    const void *kernels;
+    uint64_t kernels_stamp;
+};
+
+LS_C_END
