@@ -125,3 +125,4 @@ $(LIB_OBJ) $(MAIN_OBJ) $(TEST_OBJ) $(CONFORMANCE_OBJ): | libraries
 FORCE:
 
 include tools/targets.mk
+include tools/cuda.mk

@@ -3,7 +3,7 @@
 # another room's *_impl.h. Prints each offence and fails when there is one.
 set -eu
 cd "$(dirname "$0")/../src"
-find . \( -name '*.[ch]' -o -name '*.cu' \) | sed 's|^\./||' | sort | xargs awk '
+find . \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) | sed 's|^\./||' | sort | xargs awk '
 FILENAME == "LAYERS" { if ($0 ~ /^#/ || NF == 0) next
             split($0, part, ":"); room = part[1]; known[room] = 1
             n = split(part[2], low, " "); for (i = 1; i <= n; i++) may[room, low[i]] = 1

@@ -57,7 +57,7 @@ check: format-check layers headers shell-check
 	@$(MAKE) --no-print-directory fuzz
 	@$(MAKE) --no-print-directory examples
 
-SOURCES := $(sort $(shell find src tests tools -name '*.[ch]' -o -name '*.cu' 2>/dev/null))
+SOURCES := $(sort $(shell find src tests tools -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null))
 ## make format     rewrite the sources with clang-format 14 (format-check: only compare)
 format:
 	@clang-format-14 -i $(SOURCES)

@@ -327,6 +327,9 @@ typedef struct ls_adamw {
     const float *grad;
     const ls_adamw_span *spans; /* device memory */
     int64_t n_spans;
+    void *copy; /* the new weights once more, rounded to copy_type, at the places they have
+                   in w: what rows of a smaller type read; or NULL (always on the CPU) */
+    ls_dtype copy_type;
     const ls_step_state *state;
     const ls_norm_result *result;
 } ls_adamw;
@@ -358,7 +361,7 @@ typedef enum ls_row {
 
 /* One implementation of every row. */
 typedef struct ls_kernels {
-    const char *name; /* "reference", "generic", "avx2", "avx512" */
+    const char *name; /* "reference", "generic", "avx2", "avx512", "cuda" */
     void (*linear_fwd)(ls_stream *stream, const ls_linear_fwd *a);
     void (*linear_bwd_x)(ls_stream *stream, const ls_linear_bwd_x *a);
     void (*linear_bwd_w)(ls_stream *stream, const ls_linear_bwd_w *a);
@@ -399,6 +402,27 @@ extern const ls_kernel_row ls_kernel_rows[LS_ROWS];
 /* The implementation of that name for this device; "auto" takes the fastest this CPU can run.
  * LS_EUSAGE when the CPU lacks the instruction set, with the reason. */
 ls_status ls_kernel_pick(const char *name, const ls_kernels **kernels_out);
+
+/* The table for a device: on the CPU as ls_kernel_pick(), on a GPU the one that its plugin brought,
+ * whose name is the device's kind ("cuda"); name must then be that or "auto". */
+ls_status ls_kernel_for(const ls_device *device, const char *name, const ls_kernels **kernels_out);
+
+/* A number made of the sizes of all arguments: a plugin built against other ones is refused. */
+static inline uint64_t ls_kernel_stamp(void)
+{
+    const size_t sizes[] = {
+        sizeof(ls_kernels),       sizeof(ls_step_state),    sizeof(ls_linear_fwd),
+        sizeof(ls_linear_bwd_x),  sizeof(ls_linear_bwd_w),  sizeof(ls_qkv),
+        sizeof(ls_attention_fwd), sizeof(ls_attention_bwd), sizeof(ls_norm_fwd),
+        sizeof(ls_norm_bwd),      sizeof(ls_act_args),      sizeof(ls_embed_fwd),
+        sizeof(ls_embed_bwd),     sizeof(ls_head),          sizeof(ls_norm_result),
+        sizeof(ls_adamw_span),    sizeof(ls_adamw),         LS_ROWS};
+    uint64_t stamp = 0;
+
+    for (size_t i = 0; i < LS_COUNT(sizes); i++)
+        stamp = stamp * 1000003u + sizes[i];
+    return stamp;
+}
 
 /* All implementations, best first; usable ones only; returns how many. */
 int ls_kernel_list(const ls_kernels **list_out, int most);

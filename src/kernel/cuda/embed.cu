@@ -1,0 +1,466 @@
+/* embed.cu -- token and position vectors, and the sums that are their gradients.
+ *
+ * The gradient sorts the rows by token on the device (a stable radix sort, so each token's rows
+ * stay in order). Then a block owns all rows of one token and some columns, and nobody else writes
+ * there: no atomic adds. Inside a leaf, lane y of the block adds entries y, y + LANES, ... of that
+ * token, and the lanes are added in order, so the order depends on the rows of the leaf only.
+ * With one leaf a token with more than PIECE rows is cut: each piece is summed by a block of its
+ * own into scratch, and the pieces are added in order; else one common token would hold up all.
+ * Leaf sums climb the tree over leaves; a leaf without the token is left out of it (its sum would
+ * be +0). Positions are the same sums over rows t, T + t, 2 T + t, ...
+ *
+ * Tokens outside the vocabulary are reported through the fault cells and sorted behind all others,
+ * where nobody reads them. */
+#include "kernel/cuda/common.cuh"
+
+#include <cub/device/device_radix_sort.cuh>
+
+enum { THREADS = 256, LANES = 8, COLUMNS = 32, PIECE = 64 };
+
+/* --- forward -------------------------------------------------------------------------------- */
+
+template <typename T> struct fwd_args {
+    const int32_t *tokens;
+    const T *wte, *wpe;
+    T *y;
+    int64_t M, C, tokens_per_seq, V, past;
+    ls_drop drop;
+    ls_cuda_fault *faults;
+};
+
+template <int VEC, typename T> __global__ void fwd_kernel(fwd_args<T> a)
+{
+    uint32_t per_row = (uint32_t)(a.C / VEC);
+    int64_t step = (int64_t)gridDim.x * blockDim.x, vectors = a.M * per_row;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < vectors; i += step) {
+        int64_t row = i / per_row, c = (i - row * per_row) * VEC;
+        int32_t token = a.tokens[row];
+        float x[VEC], p[VEC], factor[VEC];
+        if (token < 0 || token >= a.V) {
+            if (c == 0)
+                ls_fault(a.faults, LS_ROW_EMBED_FWD, row, token);
+            token = 0;
+        }
+        ls_load<VEC>(a.wte + token * a.C + c, x);
+        if (a.wpe) {
+            ls_load<VEC>(a.wpe + (a.past + row % a.tokens_per_seq) * a.C + c, p);
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                x[k] += p[k];
+        }
+        if (a.drop.p > 0) {
+            ls_keep<VEC>(a.drop, row, c, a.tokens_per_seq, factor);
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                x[k] *= factor[k];
+        }
+        ls_store<VEC>(a.y + row * a.C + c, x);
+    }
+}
+
+template <typename T> static void fwd(ls_cuda_stream *s, const ls_embed_fwd *a)
+{
+    constexpr int VEC = ls_vec_of<T>::n;
+    fwd_args<T> k = {a->tokens, (const T *)a->wte, (const T *)a->wpe,   (T *)a->y, a->M, a->C, a->T,
+                     a->V,      a->past,           ls_drop_of(a->drop), s->faults};
+
+    if (a->C % VEC == 0 && ls_cuda_aligned(a->wte, 16) && ls_cuda_aligned(a->wpe, 16) &&
+        ls_cuda_aligned(a->y, 16))
+        fwd_kernel<VEC, T>
+            <<<ls_cuda_grid(s, a->M * a->C / VEC, THREADS), THREADS, 0, s->stream>>>(k);
+    else
+        fwd_kernel<1, T><<<ls_cuda_grid(s, a->M * a->C, THREADS), THREADS, 0, s->stream>>>(k);
+}
+
+void ls_cuda_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
+{
+    ls_cuda_row row(stream, LS_ROW_EMBED_FWD);
+
+    if (!row.on || !row.ok(ls_cuda_check_type(LS_ROW_EMBED_FWD, a->type)) || a->M == 0)
+        return;
+    if (a->type == LS_F32)
+        fwd<float>(row.s, a);
+    else
+        fwd<ls_bf16>(row.s, a);
+}
+
+/* --- sorting -------------------------------------------------------------------------------- */
+
+/* The parts of scratch: keys and rows as they come and sorted, sums of pieces, the sort's own. */
+typedef struct sorted {
+    uint32_t *keys_in, *keys;
+    int32_t *rows_in, *rows;
+    float *pieces; /* [2 (M / PIECE + 1), C] */
+    void *memory;  /* the sort's own */
+} sorted;
+
+static int key_bits(int64_t V)
+{
+    int bits = 1;
+
+    while (V >> bits)
+        bits++;
+    return bits;
+}
+
+static cudaError_t sort(const sorted *k, size_t *bytes, void *memory, const ls_embed_bwd *a,
+                        cudaStream_t stream)
+{
+    return cub::DeviceRadixSort::SortPairs(memory, *bytes, k->keys_in, k->keys, k->rows_in, k->rows,
+                                           (int)a->M, 0, key_bits(a->V), stream);
+}
+
+static int64_t piece_bytes(const ls_embed_bwd *a)
+{
+    return ls_round_up(2 * (a->M / PIECE + 1) * a->C * (int64_t)sizeof(float), 256);
+}
+
+int64_t ls_cuda_embed_scratch(const ls_embed_bwd *a)
+{
+    sorted none = {};
+    size_t bytes = 0;
+
+    if (sort(&none, &bytes, NULL, a, NULL) != cudaSuccess) {
+        cudaGetLastError();
+        bytes = (size_t)(a->M * 16 + LS_MIB); /* no device to ask: more than it takes */
+    }
+    return 4 * ls_round_up(a->M * 4, 256) + piece_bytes(a) + ls_round_up((int64_t)bytes, 256);
+}
+
+__global__ void keys_kernel(const int32_t *tokens, int64_t M, int64_t V, uint32_t *keys,
+                            int32_t *rows, ls_cuda_fault *faults)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i >= M)
+        return;
+    int32_t token = tokens[i];
+    bool known = token >= 0 && token < V;
+    if (!known)
+        ls_fault(faults, LS_ROW_EMBED_BWD, i, token);
+    keys[i] = known ? (uint32_t)token : (uint32_t)V;
+    rows[i] = (int32_t)i;
+}
+
+static ls_status sort_rows(ls_cuda_stream *s, const ls_embed_bwd *a, sorted *k)
+{
+    int64_t room = ls_round_up(a->M * 4, 256);
+    char *at = (char *)a->scratch;
+    size_t bytes = 0;
+
+    k->keys_in = (uint32_t *)at;
+    k->keys = (uint32_t *)(at + room);
+    k->rows_in = (int32_t *)(at + 2 * room);
+    k->rows = (int32_t *)(at + 3 * room);
+    k->pieces = (float *)(at + 4 * room);
+    k->memory = at + 4 * room + piece_bytes(a);
+    keys_kernel<<<(unsigned)((a->M + THREADS - 1) / THREADS), THREADS, 0, s->stream>>>(
+        a->tokens, a->M, a->V, k->keys_in, k->rows_in, s->faults);
+    cudaError_t error = sort(k, &bytes, NULL, a, s->stream);
+    if (error == cudaSuccess)
+        error = sort(k, &bytes, k->memory, a, s->stream);
+    return ls_cuda_ok(error, "sort tokens");
+}
+
+/* --- sums ----------------------------------------------------------------------------------- */
+
+template <typename T> struct sum_args {
+    const T *dy;
+    const uint32_t *keys; /* of sorted rows; NULL: positions */
+    const int32_t *rows;
+    float *out;    /* dwte or dwpe */
+    float *pieces; /* of tokens with many rows; tokens only */
+    int64_t M, C, tokens_per_seq, V, leaf_rows;
+    bool accumulate, many; /* many: more than one leaf */
+    ls_drop drop;
+};
+
+/* Row number i of the list that begins at `first`: sorted rows, or every T-th row. */
+template <typename T>
+__device__ inline int64_t list_row(const sum_args<T> &a, int64_t first, int64_t i)
+{
+    return a.keys ? a.rows[first + i] : first + i * a.tokens_per_seq;
+}
+
+/* How many of the first n sorted keys are like the first. */
+__device__ inline int64_t count_equal(const uint32_t *keys, int64_t n)
+{
+    int64_t low = 1, high = n;
+
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (keys[middle] == keys[0])
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The first entry from begin on whose row is not below `row`; rows grow along a list. */
+template <typename T>
+__device__ inline int64_t leaf_end(const sum_args<T> &a, int64_t first, int64_t begin,
+                                   int64_t count, int64_t row)
+{
+    int64_t low = begin + 1, high = count;
+
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (list_row(a, first, middle) < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Leaf sums on their way up: level[i] is where sum i meets sum i - 1; see cpu/simd/embed.c. */
+template <int VEC> struct climb {
+    float sum[32][VEC];
+    int level[32];
+    int depth;
+    int64_t leaf;
+
+    __device__ void join()
+    {
+        depth--;
+        for (int k = 0; k < VEC; k++)
+            sum[depth - 1][k] += sum[depth][k];
+    }
+    __device__ void push(const float (&v)[VEC], int64_t of)
+    {
+        int at = depth ? 64 - __clzll(leaf ^ of) : 0;
+        while (depth >= 2 && level[depth - 1] < at)
+            join();
+        for (int k = 0; k < VEC; k++)
+            sum[depth][k] = v[k];
+        level[depth] = at;
+        leaf = of;
+        depth++;
+    }
+};
+
+/* The sum of list entries begin .. end, all of one leaf, over this thread's columns; complete in
+ * lane 0. */
+template <int VEC, typename T>
+__device__ void leaf_sum(const sum_args<T> &a, int64_t first, int64_t begin, int64_t end, int64_t c,
+                         float (*lanes)[COLUMNS * VEC], float (&total)[VEC])
+{
+    float v[VEC], factor[VEC];
+
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        total[k] = 0;
+    for (int64_t i = begin + threadIdx.y; c < a.C && i < end; i += LANES) {
+        int64_t row = list_row(a, first, i);
+        ls_load<VEC>(a.dy + row * a.C + c, v);
+        if (a.drop.p > 0)
+            ls_keep<VEC>(a.drop, row, c, a.tokens_per_seq, factor);
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            total[k] = a.drop.p > 0 ? fmaf(v[k], factor[k], total[k]) : total[k] + v[k];
+    }
+    if (end - begin == 1)
+        return; /* all in lane 0 already; the same for the whole block */
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        lanes[threadIdx.y][threadIdx.x * VEC + k] = total[k];
+    __syncthreads();
+    if (threadIdx.y == 0)
+        for (int y = 1; y < LANES && y < end - begin; y++)
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                total[k] += lanes[y][threadIdx.x * VEC + k];
+    __syncthreads();
+}
+
+/* out[id] (+)= total. */
+template <int VEC, typename T>
+__device__ inline void give(const sum_args<T> &a, int64_t id, int64_t c, const float (&total)[VEC])
+{
+    if (threadIdx.y != 0 || c >= a.C)
+        return;
+    for (int k = 0; k < VEC; k++) {
+        float *out = a.out + id * a.C + c + k;
+        *out = a.accumulate ? *out + total[k] : total[k];
+    }
+}
+
+/* Where the rows of the token at place `at` of the sorted list begin. */
+__device__ inline int64_t segment_begin(const uint32_t *keys, int64_t at)
+{
+    int64_t low = 0, high = at;
+
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (keys[middle] == keys[at])
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* Where the sum of the piece that begins at `at` is kept. A stretch of PIECE places sees at most
+ * one piece that goes on and one that is the first of its token. */
+template <typename T>
+__device__ inline float *piece_at(const sum_args<T> &a, int64_t at, int64_t begin)
+{
+    return a.pieces + (2 * (at / PIECE) + (at == begin ? 1 : 0)) * a.C;
+}
+
+/* One leaf. Block x: the piece that begins at place x of the sorted list; others leave. */
+template <int VEC, typename T> __global__ void piece_kernel(sum_args<T> a)
+{
+    __shared__ float lanes[LANES][COLUMNS * VEC];
+    int64_t at = blockIdx.x, id = a.keys[at], begin, count;
+    int64_t c = ((int64_t)blockIdx.y * COLUMNS + threadIdx.x) * VEC;
+    float total[VEC];
+
+    if (id >= a.V)
+        return;
+    bool first = at == 0 || a.keys[at - 1] != (uint32_t)id;
+    begin = first ? at : segment_begin(a.keys, at);
+    if ((at - begin) % PIECE)
+        return;
+    count = count_equal(a.keys + at, min(a.M - at, (int64_t)PIECE + 1));
+    bool cut = at != begin || count > PIECE;
+    leaf_sum<VEC>(a, at, 0, min(count, (int64_t)PIECE), c, lanes, total);
+    if (!cut) {
+        give<VEC, T>(a, id, c, total);
+    } else if (threadIdx.y == 0 && c < a.C) {
+        float *out = piece_at(a, at, begin) + c;
+        for (int k = 0; k < VEC; k++)
+            out[k] = total[k];
+    }
+}
+
+/* One leaf. Block x: the token that begins at place x, if it was cut: its pieces in order. */
+template <int VEC, typename T> __global__ void join_kernel(sum_args<T> a)
+{
+    int64_t at = blockIdx.x, id = a.keys[at], c = (int64_t)threadIdx.x * VEC;
+
+    if (id >= a.V || (at > 0 && a.keys[at - 1] == (uint32_t)id))
+        return;
+    if (at + PIECE >= a.M || a.keys[at + PIECE] != (uint32_t)id)
+        return;
+    int64_t count = count_equal(a.keys + at, a.M - at);
+    for (; c < a.C; c += blockDim.x * VEC) {
+        float total[VEC];
+        for (int k = 0; k < VEC; k++)
+            total[k] = piece_at(a, at, at)[c + k];
+        for (int64_t p = at + PIECE; p < at + count; p += PIECE)
+            for (int k = 0; k < VEC; k++)
+                total[k] += piece_at(a, p, at)[c + k];
+        for (int k = 0; k < VEC; k++) {
+            float *out = a.out + id * a.C + c + k;
+            *out = a.accumulate ? *out + total[k] : total[k];
+        }
+    }
+}
+
+/* Several leaves, or positions. Block x: the token whose rows begin at place x of the sorted list
+ * (others leave), or position x. */
+template <int VEC, typename T> __global__ void sum_kernel(sum_args<T> a)
+{
+    __shared__ float lanes[LANES][COLUMNS * VEC];
+    int64_t first = blockIdx.x, count, id = first;
+    int64_t c = ((int64_t)blockIdx.y * COLUMNS + threadIdx.x) * VEC;
+    float total[VEC];
+
+    if (a.keys) {
+        id = a.keys[first];
+        if (id >= a.V || (first > 0 && a.keys[first - 1] == (uint32_t)id))
+            return;
+        count = count_equal(a.keys + first, a.M - first);
+    } else {
+        count = (a.M - first + a.tokens_per_seq - 1) / a.tokens_per_seq;
+    }
+    if (!a.many) {
+        leaf_sum<VEC>(a, first, 0, count, c, lanes, total);
+        give<VEC, T>(a, id, c, total);
+        return;
+    }
+    climb<VEC> up;
+    up.depth = 0;
+    for (int64_t begin = 0, end; begin < count; begin = end) {
+        int64_t leaf = list_row(a, first, begin) / a.leaf_rows;
+        end = leaf_end(a, first, begin, count, (leaf + 1) * a.leaf_rows);
+        leaf_sum<VEC>(a, first, begin, end, c, lanes, total);
+        up.push(total, leaf);
+    }
+    while (up.depth > 1)
+        up.join();
+    give<VEC, T>(a, id, c, up.sum[0]);
+}
+
+template <int VEC, typename T>
+static void launch_sums(ls_cuda_stream *s, const sum_args<T> &g, int64_t lists)
+{
+    int64_t wide = COLUMNS * VEC;
+    dim3 grid((unsigned)lists, (unsigned)((g.C + wide - 1) / wide)), block(COLUMNS, LANES);
+
+    if (g.many || !g.keys) {
+        sum_kernel<VEC, T><<<grid, block, 0, s->stream>>>(g);
+        return;
+    }
+    piece_kernel<VEC, T><<<grid, block, 0, s->stream>>>(g);
+    join_kernel<VEC, T><<<(unsigned)lists, 128, 0, s->stream>>>(g);
+}
+
+/* Gradients of tokens (k given) or of positions. */
+template <typename T>
+static void sums(ls_cuda_stream *s, const ls_embed_bwd *a, const sorted *k, int64_t lists,
+                 float *out)
+{
+    constexpr int VEC = ls_vec_of<T>::n;
+    sum_args<T> g = {(const T *)a->dy,
+                     k ? k->keys : NULL,
+                     k ? k->rows : NULL,
+                     out,
+                     k ? k->pieces : NULL,
+                     a->M,
+                     a->C,
+                     a->T,
+                     a->V,
+                     a->M / a->leaves,
+                     a->accumulate,
+                     a->leaves > 1,
+                     ls_drop_of(a->drop)};
+
+    if (a->C % VEC == 0 && ls_cuda_aligned(a->dy, 16))
+        launch_sums<VEC, T>(s, g, lists);
+    else
+        launch_sums<1, T>(s, g, lists);
+}
+
+template <typename T> static ls_status bwd(ls_cuda_stream *s, const ls_embed_bwd *a)
+{
+    sorted k = {};
+    size_t vectors = (size_t)a->C * sizeof(float);
+    ls_status st = a->dwte ? sort_rows(s, a, &k) : LS_OK;
+
+    if (st == LS_OK && !a->accumulate && a->dwte)
+        st = ls_cuda_ok(cudaMemsetAsync(a->dwte, 0, (size_t)a->V * vectors, s->stream),
+                        "clear a gradient");
+    if (st == LS_OK && !a->accumulate && a->dwpe && a->positions > a->T)
+        st = ls_cuda_ok(cudaMemsetAsync(a->dwpe + a->T * a->C, 0,
+                                        (size_t)(a->positions - a->T) * vectors, s->stream),
+                        "clear a gradient");
+    if (st != LS_OK)
+        return st;
+    if (a->dwte)
+        sums<T>(s, a, &k, a->M, a->dwte);
+    if (a->dwpe)
+        sums<T>(s, a, NULL, ls_min_i64(a->T, a->M), a->dwpe);
+    return LS_OK;
+}
+
+void ls_cuda_embed_bwd(ls_stream *stream, const ls_embed_bwd *a)
+{
+    ls_cuda_row row(stream, LS_ROW_EMBED_BWD);
+
+    if (row.on && row.ok(ls_cuda_check_type(LS_ROW_EMBED_BWD, a->type)) && a->M > 0)
+        row.ok(a->type == LS_F32 ? bwd<float>(row.s, a) : bwd<ls_bf16>(row.s, a));
+}

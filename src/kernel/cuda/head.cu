@@ -1,0 +1,304 @@
+/* head.cu -- logits, softmax, loss and their gradients, a chunk of rows at a time.
+ *
+ * For each leaf, for each chunk of its rows: logits = h W^T into scratch; one kernel, a block for
+ * each row, finds maximum and sum of exp and writes dlogits = (softmax - onehot) * grad_scale in
+ * their place, reading a row that fits into shared memory once and a longer one twice; dh = dlogits
+ * W; dw += dlogits^T h in fp32. Logits have the type of h. Their rows are padded to 16 bytes, so
+ * that a vocabulary of odd size costs nothing. A chunk never crosses a leaf and its length depends
+ * only on V and the leaf.
+ *
+ * The chunks of a leaf are added to dw one after the other. Several leaves need a stack of [V, C]
+ * sums behind the logits in scratch, joined as in linear.cu. */
+#include "kernel/cuda/product.cuh"
+
+#include <math_constants.h>
+
+enum { THREADS = 1024 };
+static const int64_t LOGIT_BYTES = (int64_t)512 << 20, CHUNK_STEP = 128;
+
+/* --- softmax, loss and gradient ------------------------------------------------------------- */
+
+template <typename T> struct row_args {
+    T *logits;
+    int64_t ld, V, first; /* first: row of the whole tensor that this chunk begins with */
+    const int32_t *targets;
+    float *losses;
+    const ls_step_state *state; /* NULL: losses only */
+    ls_cuda_fault *faults;
+};
+
+template <typename T> __device__ inline float exp_of(float x)
+{
+    return sizeof(T) == 4 ? expf(x) : __expf(x);
+}
+
+/* Maximum and sum of exp over a block, to all threads. */
+__device__ inline void join(float &most, float &sum, float *part)
+{
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+
+    for (int round = 0; round < 2; round++) {
+        float top = ls_warp_max(most);
+        sum = ls_warp_sum(top == -CUDART_INF_F ? 0.0f : sum * expf(most - top));
+        most = top;
+        if (round == 1)
+            return;
+        if (lane == 0) {
+            part[2 * warp] = most;
+            part[2 * warp + 1] = sum;
+        }
+        __syncthreads();
+        most = lane < warps ? part[2 * lane] : -CUDART_INF_F;
+        sum = lane < warps ? part[2 * lane + 1] : 0.0f;
+    }
+}
+
+/* The row's target, or -1; a value outside is reported once. */
+template <typename T> __device__ inline int32_t target_of(const row_args<T> &a, int64_t row)
+{
+    int32_t target = a.targets[row];
+
+    if (target >= -1 && target < a.V)
+        return target;
+    if (threadIdx.x == 0)
+        ls_fault(a.faults, LS_ROW_HEAD, row, target);
+    return -1;
+}
+
+/* v joins the running maximum and sum; columns from V on (the padding) do not count. */
+template <int VEC, typename T>
+__device__ inline void add_logits(const row_args<T> &a, int64_t c, const float (&v)[VEC],
+                                  float &most, float &sum)
+{
+    float top = most;
+
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        top = c + k < a.V ? fmaxf(top, v[k]) : top;
+    sum = most == -CUDART_INF_F ? 0.0f : sum * exp_of<T>(most - top);
+    most = top;
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        sum += c + k < a.V ? exp_of<T>(v[k] - most) : 0.0f;
+}
+
+/* dlogits of VEC columns, in place of the logits. */
+template <int VEC, typename T>
+__device__ inline void put_grads(T *x, int64_t c, float (&v)[VEC], int32_t target, float lse,
+                                 float scale)
+{
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        v[k] =
+            target < 0 ? 0.0f : (exp_of<T>(v[k] - lse) - (c + k == target ? 1.0f : 0.0f)) * scale;
+    ls_store<VEC>(x + c, v);
+}
+
+/* A row that fits into shared memory: read once. A thread reads there only what it put there, so
+ * nobody waits; two blocks on a multiprocessor load and compute in turn. */
+template <typename T> __global__ void __launch_bounds__(THREADS, 2) kept_kernel(row_args<T> a)
+{
+    constexpr int VEC = ls_vec_of<T>::n;
+    extern __shared__ uint4 kept[];
+    __shared__ float part[64];
+    int64_t row = a.first + blockIdx.x;
+    T *x = a.logits + blockIdx.x * a.ld;
+    int32_t target = target_of(a, row);
+    int vectors = (int)((a.V + VEC - 1) / VEC);
+    float most = -CUDART_INF_F, sum = 0, v[VEC];
+
+#pragma unroll 4
+    for (int i = threadIdx.x; i < vectors; i += THREADS)
+        kept[i] = reinterpret_cast<const uint4 *>(x)[i];
+    float hit = target >= 0 && threadIdx.x == 0 ? ls_get(x[target]) : 0.0f;
+    for (int i = threadIdx.x; i < vectors; i += THREADS) {
+        ls_load<VEC>(reinterpret_cast<const T *>(&kept[i]), v);
+        add_logits<VEC, T>(a, (int64_t)i * VEC, v, most, sum);
+    }
+    join(most, sum, part); /* waits for all: the target's logit has been read */
+    float lse = most + logf(sum);
+    if (threadIdx.x == 0)
+        a.losses[row] = target < 0 ? 0.0f : lse - hit;
+    if (!a.state)
+        return;
+    float scale = a.state->grad_scale;
+    for (int i = threadIdx.x; i < vectors; i += THREADS) {
+        ls_load<VEC>(reinterpret_cast<const T *>(&kept[i]), v);
+        put_grads<VEC, T>(x, (int64_t)i * VEC, v, target, lse, scale);
+    }
+}
+
+/* A row of any length: read twice, the second time from the cache. */
+template <int VEC, typename T> __global__ void __launch_bounds__(THREADS) row_kernel(row_args<T> a)
+{
+    __shared__ float part[64];
+    int64_t row = a.first + blockIdx.x;
+    T *x = a.logits + blockIdx.x * a.ld;
+    int32_t target = target_of(a, row);
+    float most = -CUDART_INF_F, sum = 0, v[VEC];
+
+    for (int64_t c = threadIdx.x * VEC; c < a.V; c += THREADS * VEC) {
+        ls_load<VEC>(x + c, v); /* rows are padded: reading past V is reading our own scratch */
+        add_logits<VEC, T>(a, c, v, most, sum);
+    }
+    join(most, sum, part);
+    float lse = most + logf(sum);
+    if (threadIdx.x == 0)
+        a.losses[row] = target < 0 ? 0.0f : lse - ls_get(x[target]);
+    if (!a.state)
+        return;
+    __syncthreads(); /* the target's logit is read before it is overwritten */
+    float scale = a.state->grad_scale;
+    for (int64_t c = threadIdx.x * VEC; c < a.V; c += THREADS * VEC) {
+        ls_load<VEC>(x + c, v);
+        put_grads<VEC, T>(x, c, v, target, lse, scale);
+    }
+}
+
+/* --- chunks and leaves ---------------------------------------------------------------------- */
+
+static int64_t padded(const ls_head *a)
+{
+    return ls_round_up(a->V, 16 / ls_dtype_bytes(a->type));
+}
+
+/* Rows of a chunk: as many as LOGIT_BYTES allow, evenly over the leaf. */
+static int64_t chunk_rows(const ls_head *a)
+{
+    int64_t leaf = ls_max_i64(a->M / a->leaves, 1);
+    int64_t most = LOGIT_BYTES / (padded(a) * ls_dtype_bytes(a->type));
+    int64_t chunks = (leaf + ls_max_i64(most, 1) - 1) / ls_max_i64(most, 1);
+
+    return ls_min_i64(leaf, ls_round_up((leaf + chunks - 1) / chunks, CHUNK_STEP));
+}
+
+static int64_t logit_bytes(const ls_head *a)
+{
+    return ls_round_up(chunk_rows(a) * padded(a) * ls_dtype_bytes(a->type), 256);
+}
+
+static int64_t levels(int64_t leaves)
+{
+    int64_t n = 1;
+
+    while (leaves >> n)
+        n++;
+    return n;
+}
+
+int64_t ls_cuda_head_scratch(const ls_head *a)
+{
+    int64_t sums = a->leaves > 1 ? levels(a->leaves) * ls_round_up(a->V * a->C * 4, 256) : 0;
+
+    return logit_bytes(a) + sums;
+}
+
+template <typename T>
+static ls_status rows(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_t n)
+{
+    constexpr int VEC = ls_vec_of<T>::n;
+    row_args<T> k = {(T *)a->scratch,         padded(a), a->V, first, a->targets, a->losses,
+                     a->dh ? a->state : NULL, s->faults};
+    int64_t bytes = k.ld * (int64_t)sizeof(T);
+    bool aligned = ls_cuda_aligned(a->scratch, 16);
+
+    if (aligned && bytes <= s->device->shared_bytes - 1024) {
+        ls_status st = ls_cuda_ok(cudaFuncSetAttribute(kept_kernel<T>,
+                                                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                       s->device->shared_bytes - 1024),
+                                  "ask for shared memory");
+        if (st == LS_OK)
+            kept_kernel<T><<<(unsigned)n, THREADS, (size_t)bytes, s->stream>>>(k);
+        return st;
+    }
+    if (aligned)
+        row_kernel<VEC, T><<<(unsigned)n, THREADS, 0, s->stream>>>(k);
+    else
+        row_kernel<1, T><<<(unsigned)n, THREADS, 0, s->stream>>>(k);
+    return LS_OK;
+}
+
+/* One chunk; dw NULL: not wanted. */
+static ls_status chunk(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_t n, float *dw,
+                       bool add)
+{
+    int64_t bytes = ls_dtype_bytes(a->type);
+    const char *h = (const char *)a->h + first * a->C * bytes;
+    ls_product logits = {}, dh = {}, grad = {};
+
+    logits.in = logits.out = dh.in = dh.out = grad.in = a->type;
+    grad.out = LS_F32;
+    logits.m = grad.n = dh.k = a->V;
+    logits.n = grad.k = dh.n = n;
+    logits.k = grad.m = dh.m = a->C;
+    logits.a = dh.a = a->w;
+    logits.b = grad.a = h;
+    logits.d = a->scratch;
+    dh.b = grad.b = a->scratch;
+    logits.transpose_a = grad.transpose_b = true;
+    logits.lda = logits.ldb = dh.lda = dh.ldd = grad.lda = grad.ldd = a->C;
+    logits.ldd = dh.ldb = grad.ldb = padded(a);
+    grad.d = dw;
+    grad.add = add;
+    ls_status st = ls_product_queue(s, &logits);
+    if (st != LS_OK)
+        return st;
+    st = a->type == LS_F32 ? rows<float>(s, a, first, n) : rows<ls_bf16>(s, a, first, n);
+    if (st != LS_OK || !a->dh)
+        return st;
+    dh.d = (char *)a->dh + first * a->C * bytes;
+    st = ls_product_queue(s, &dh);
+    return st == LS_OK && dw ? ls_product_queue(s, &grad) : st;
+}
+
+/* All chunks of a leaf; their dw go into dw one after the other. */
+static ls_status leaf(ls_cuda_stream *s, const ls_head *a, int64_t number, float *dw, bool add)
+{
+    int64_t n = a->M / a->leaves, each = chunk_rows(a);
+    ls_status st = LS_OK;
+
+    for (int64_t at = 0; at < n && st == LS_OK; at += each)
+        st = chunk(s, a, number * n + at, ls_min_i64(each, n - at), dw, add || at > 0);
+    return st;
+}
+
+static ls_status all_leaves(ls_cuda_stream *s, const ls_head *a)
+{
+    int64_t n = a->V * a->C, room = ls_round_up(n * 4, 256) / 4;
+    float *sums = (float *)((char *)a->scratch + logit_bytes(a));
+    ls_status st = LS_OK;
+    int top = 0;
+
+    for (int64_t i = 0; i < a->leaves; i++) {
+        st = leaf(s, a, i, sums + top * room, false);
+        if (st != LS_OK)
+            return st;
+        top++;
+        int merges = i + 1 == a->leaves ? top - 1 : __builtin_ctzll((uint64_t)i + 1);
+        for (; merges > 0; merges--, top--)
+            ls_cuda_add_floats(s, sums + (top - 2) * room, sums + (top - 1) * room,
+                               sums + (top - 2) * room, n);
+    }
+    if (a->accumulate)
+        ls_cuda_add_floats(s, a->dw, sums, a->dw, n);
+    else
+        st = ls_cuda_ok(
+            cudaMemcpyAsync(a->dw, sums, (size_t)n * 4, cudaMemcpyDeviceToDevice, s->stream),
+            "copy a sum");
+    return st;
+}
+
+void ls_cuda_head(ls_stream *stream, const ls_head *a)
+{
+    ls_cuda_row row(stream, LS_ROW_HEAD);
+    bool tree = a->leaves > 1 && a->dh && a->dw;
+
+    if (!row.on || !row.ok(ls_cuda_check_type(LS_ROW_HEAD, a->type)) || a->M == 0)
+        return;
+    if (tree) {
+        row.ok(all_leaves(row.s, a));
+        return;
+    }
+    for (int64_t i = 0; i < a->leaves && row.on; i++)
+        row.ok(leaf(row.s, a, i, a->dh ? a->dw : NULL, a->accumulate));
+}

@@ -1,0 +1,364 @@
+/* product.cu -- see product.cuh. Which algorithm is fastest is not known beforehand: the first
+ * answer of cuBLASLt's heuristics is up to a quarter slower than the best of eight. So each new
+ * shape races them once, on its real inputs but into memory of its own (the race must not add to
+ * gradients), and keeps the winner with the descriptors. Bits can depend on the algorithm; within
+ * a process a shape keeps its own, and LINESHAFT_CUDA_ALGORITHMS=first takes the first answer
+ * always, which two processes agree on.
+ *
+ * Plans are found by comparing keys of plain numbers in an open hash table. Nothing is ever
+ * removed; a model has a few dozen shapes. */
+#include "kernel/cuda/product.cuh"
+
+#include <cublasLt.h>
+
+enum { PLANS = 2048, ANSWERS = 8, RACES = 4 };
+
+typedef struct key {
+    int64_t m, n, k, lda, ldb, ldd, ld_aux;
+    int32_t in, out, transpose_a, transpose_b, add, epilogue, bias;
+    int32_t align_a, align_b, align_d; /* bytes, up to 256 */
+} key;
+
+typedef struct plan {
+    bool used, plain; /* plain: cuBLASLt has no algorithm, use the kernel below */
+    key k;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algo;
+} plan;
+
+typedef struct products {
+    cublasLtHandle_t handle;
+    bool first_only;
+    plan plans[PLANS];
+} products;
+
+static ls_status lt_ok(cublasStatus_t status, const char *what)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return LS_OK;
+    return ls_fail(status == CUBLAS_STATUS_ALLOC_FAILED ? LS_ENOMEM : LS_EFAIL,
+                   "cannot %s in cuBLASLt: %s", what, cublasLtGetStatusName(status));
+}
+
+static void drop_products(void *all)
+{
+    products *ps = (products *)all;
+
+    for (int i = 0; i < PLANS; i++) {
+        if (ps->plans[i].desc)
+            cublasLtMatmulDescDestroy(ps->plans[i].desc);
+        cublasLtMatrixLayout_t layouts[] = {ps->plans[i].a, ps->plans[i].b, ps->plans[i].d};
+        for (cublasLtMatrixLayout_t l : layouts)
+            if (l)
+                cublasLtMatrixLayoutDestroy(l);
+    }
+    if (ps->handle)
+        cublasLtDestroy(ps->handle);
+    ls_mem_free(ps);
+}
+
+static ls_status get_products(ls_cuda_device *d, products **out)
+{
+    if (!d->products) {
+        products *ps = (products *)ls_mem_alloc(sizeof *ps);
+        if (!ps)
+            return LS_ENOMEM;
+        const char *how = getenv("LINESHAFT_CUDA_ALGORITHMS");
+        ps->first_only = how && strcmp(how, "first") == 0;
+        ls_status st = lt_ok(cublasLtCreate(&ps->handle), "start");
+        if (st != LS_OK) {
+            ls_mem_free(ps);
+            return st;
+        }
+        d->products = ps;
+        d->drop_products = drop_products;
+    }
+    *out = (products *)d->products;
+    return LS_OK;
+}
+
+/* --- plans ---------------------------------------------------------------------------------- */
+
+static int32_t alignment(const void *p)
+{
+    int32_t bytes = 256;
+
+    while ((uintptr_t)p % (uintptr_t)bytes)
+        bytes /= 2;
+    return bytes;
+}
+
+static key key_of(const ls_product *p)
+{
+    key k;
+
+    memset(&k, 0, sizeof k); /* compared as bytes */
+    k.m = p->m;
+    k.n = p->n;
+    k.k = p->k;
+    k.lda = p->lda;
+    k.ldb = p->ldb;
+    k.ldd = p->ldd;
+    k.ld_aux = p->aux ? p->ld_aux : 0;
+    k.in = p->in;
+    k.out = p->out;
+    k.transpose_a = p->transpose_a;
+    k.transpose_b = p->transpose_b;
+    k.add = p->add;
+    k.epilogue = p->epilogue;
+    k.bias = p->bias != NULL;
+    k.align_a = alignment(p->a);
+    k.align_b = alignment(p->b);
+    k.align_d = alignment(p->d);
+    return k;
+}
+
+/* The place of a key: where it is, or a free one; NULL when the table is full. */
+static plan *place_of(products *ps, const key *k)
+{
+    const unsigned char *bytes = (const unsigned char *)k;
+    uint64_t h = 14695981039346656037ull;
+
+    for (size_t i = 0; i < sizeof *k; i++)
+        h = (h ^ bytes[i]) * 1099511628211ull;
+    for (uint64_t i = 0; i < PLANS; i++) {
+        plan *p = &ps->plans[(h + i) % PLANS];
+        if (!p->used || memcmp(&p->k, k, sizeof *k) == 0)
+            return p;
+    }
+    return NULL;
+}
+
+static cudaDataType_t lt_type(ls_dtype type)
+{
+    return type == LS_F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+static cublasLtEpilogue_t lt_epilogue(const ls_product *p)
+{
+    switch (p->epilogue) {
+    case LS_EPILOGUE_BIAS:
+        return CUBLASLT_EPILOGUE_BIAS;
+    case LS_EPILOGUE_GELU_AUX:
+        return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case LS_EPILOGUE_DGELU:
+        return CUBLASLT_EPILOGUE_DGELU;
+    default:
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+/* The pointers of bias and aux are part of the description, so they are set before every call. */
+static cublasStatus_t set_pointers(plan *pl, const ls_product *p)
+{
+    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
+
+    if (p->bias)
+        st = cublasLtMatmulDescSetAttribute(pl->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
+                                            sizeof p->bias);
+    if (p->aux && st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatmulDescSetAttribute(pl->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                                            &p->aux, sizeof p->aux);
+    return st;
+}
+
+static cublasStatus_t describe(plan *pl, const ls_product *p)
+{
+    cublasOperation_t ta = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t tb = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = lt_epilogue(p);
+    cublasStatus_t st = cublasLtMatmulDescCreate(&pl->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatmulDescSetAttribute(pl->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatmulDescSetAttribute(pl->desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatmulDescSetAttribute(pl->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                            sizeof epilogue);
+    if (st == CUBLAS_STATUS_SUCCESS && p->aux)
+        st = cublasLtMatmulDescSetAttribute(pl->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+                                            &p->ld_aux, sizeof p->ld_aux);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = set_pointers(pl, p);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatrixLayoutCreate(&pl->a, lt_type(p->in),
+                                        (uint64_t)(p->transpose_a ? p->k : p->m),
+                                        (uint64_t)(p->transpose_a ? p->m : p->k), p->lda);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatrixLayoutCreate(&pl->b, lt_type(p->in),
+                                        (uint64_t)(p->transpose_b ? p->n : p->k),
+                                        (uint64_t)(p->transpose_b ? p->k : p->n), p->ldb);
+    if (st == CUBLAS_STATUS_SUCCESS)
+        st = cublasLtMatrixLayoutCreate(&pl->d, lt_type(p->out), (uint64_t)p->m, (uint64_t)p->n,
+                                        p->ldd);
+    return st;
+}
+
+static cublasStatus_t run(ls_cuda_stream *s, products *ps, plan *pl, const ls_product *p, void *d,
+                          const cublasLtMatmulAlgo_t *algo)
+{
+    const float one = 1, beta = p->add ? 1.0f : 0.0f;
+
+    return cublasLtMatmul(ps->handle, pl->desc, &one, p->a, pl->a, p->b, pl->b, &beta, d, pl->d, d,
+                          pl->d, algo, s->workspace, LS_CUDA_WORKSPACE, s->stream);
+}
+
+/* Milliseconds of one algorithm, or a negative number when it does not run. */
+static float time_one(ls_cuda_stream *s, products *ps, plan *pl, const ls_product *p, void *d,
+                      const cublasLtMatmulAlgo_t *algo, cudaEvent_t at[2])
+{
+    float ms = -1;
+
+    if (run(s, ps, pl, p, d, algo) != CUBLAS_STATUS_SUCCESS) /* the first call also loads code */
+        return -1;
+    cudaEventRecord(at[0], s->stream);
+    for (int i = 0; i < RACES; i++)
+        if (run(s, ps, pl, p, d, algo) != CUBLAS_STATUS_SUCCESS)
+            return -1;
+    cudaEventRecord(at[1], s->stream);
+    if (cudaEventSynchronize(at[1]) != cudaSuccess || cudaEventElapsedTime(&ms, at[0], at[1]) != 0)
+        return -1;
+    return ms;
+}
+
+/* The fastest of the answers, by time; the first when they cannot be timed. aux is written by a
+ * GELU epilogue, with what the call itself will write. */
+static int fastest(ls_cuda_stream *s, products *ps, plan *pl, const ls_product *p,
+                   const cublasLtMatmulHeuristicResult_t *answers, int found)
+{
+    cudaEvent_t at[2] = {NULL, NULL};
+    void *d = NULL;
+    size_t bytes = (size_t)(p->ldd * p->n * ls_dtype_bytes(p->out));
+    int best = 0;
+    float best_ms = -1;
+
+    if (cudaMalloc(&d, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    if (cudaMemsetAsync(d, 0, bytes, s->stream) == cudaSuccess &&
+        cudaEventCreate(&at[0]) == cudaSuccess && cudaEventCreate(&at[1]) == cudaSuccess)
+        for (int i = 0; i < found; i++) {
+            float ms = time_one(s, ps, pl, p, d, &answers[i].algo, at);
+            if (ms >= 0 && (best_ms < 0 || ms < best_ms)) {
+                best_ms = ms;
+                best = i;
+            }
+        }
+    for (cudaEvent_t e : at)
+        if (e)
+            cudaEventDestroy(e);
+    cudaStreamSynchronize(s->stream);
+    cudaFree(d);
+    return best;
+}
+
+static cublasStatus_t ask(products *ps, plan *pl, const key *k,
+                          cublasLtMatmulHeuristicResult_t answers[ANSWERS], int *found)
+{
+    cublasLtMatmulPreference_t pref = NULL;
+    size_t bytes = LS_CUDA_WORKSPACE;
+    uint32_t a = (uint32_t)k->align_a, b = (uint32_t)k->align_b, d = (uint32_t)k->align_d;
+    cublasStatus_t st = cublasLtMatmulPreferenceCreate(&pref);
+
+    if (st != CUBLAS_STATUS_SUCCESS)
+        return st;
+    cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
+                                         sizeof bytes);
+    cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a,
+                                         sizeof a);
+    cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b,
+                                         sizeof b);
+    cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d,
+                                         sizeof d);
+    cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d,
+                                         sizeof d);
+    st = cublasLtMatmulAlgoGetHeuristic(ps->handle, pl->desc, pl->a, pl->b, pl->d, pl->d, pref,
+                                        ANSWERS, answers, found);
+    cublasLtMatmulPreferenceDestroy(pref);
+    return st;
+}
+
+static ls_status make_plan(ls_cuda_stream *s, products *ps, plan *pl, const key *k,
+                           const ls_product *p)
+{
+    cublasLtMatmulHeuristicResult_t answers[ANSWERS];
+    int found = 0, which = 0;
+    ls_status st = lt_ok(describe(pl, p), "describe a product");
+
+    if (st != LS_OK)
+        return st;
+    pl->k = *k;
+    pl->used = true;
+    if (ask(ps, pl, k, answers, &found) != CUBLAS_STATUS_SUCCESS || found == 0) {
+        pl->plain = true;
+        return LS_OK;
+    }
+    if (found > 1 && !ps->first_only && !s->recording)
+        which = fastest(s, ps, pl, p, answers, found);
+    pl->algo = answers[which].algo;
+    return LS_OK;
+}
+
+/* --- what cuBLASLt has no algorithm for ------------------------------------------------------ */
+
+/* One thread for each element; for odd shapes only. */
+template <typename IN, typename OUT> __global__ void plain_kernel(ls_product p)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = i % p.m, col = i / p.m;
+    const IN *a = (const IN *)p.a, *b = (const IN *)p.b;
+    float sum = 0;
+
+    if (col >= p.n)
+        return;
+    for (int64_t k = 0; k < p.k; k++)
+        sum = fmaf(ls_get(p.transpose_a ? a[k + row * p.lda] : a[row + k * p.lda]),
+                   ls_get(p.transpose_b ? b[col + k * p.ldb] : b[k + col * p.ldb]), sum);
+    OUT *d = (OUT *)p.d + row + col * p.ldd;
+    if (p.bias)
+        sum += ls_get(((const OUT *)p.bias)[row]);
+    if (p.epilogue == LS_EPILOGUE_GELU_AUX) {
+        ((OUT *)p.aux)[row + col * p.ld_aux] = ls_put<OUT>(sum);
+        sum = ls_act_value(LS_ACT_GELU, sum);
+    } else if (p.epilogue == LS_EPILOGUE_DGELU) {
+        sum *= ls_act_slope(LS_ACT_GELU, ls_get(((const OUT *)p.aux)[row + col * p.ld_aux]));
+    }
+    *d = ls_put<OUT>(p.add ? ls_get(*d) + sum : sum);
+}
+
+static void run_plain(ls_cuda_stream *s, const ls_product *p)
+{
+    unsigned grid = (unsigned)((p->m * p->n + 127) / 128);
+
+    if (p->in == LS_F32)
+        plain_kernel<float, float><<<grid, 128, 0, s->stream>>>(*p);
+    else if (p->out == LS_F32)
+        plain_kernel<ls_bf16, float><<<grid, 128, 0, s->stream>>>(*p);
+    else
+        plain_kernel<ls_bf16, ls_bf16><<<grid, 128, 0, s->stream>>>(*p);
+}
+
+ls_status ls_product_queue(ls_cuda_stream *s, const ls_product *p)
+{
+    products *ps = NULL;
+    key k = key_of(p);
+    ls_status st = get_products(s->device, &ps);
+
+    if (st != LS_OK)
+        return st;
+    plan *pl = place_of(ps, &k);
+    if (!pl)
+        return ls_fail(LS_EFAIL, "more than %d shapes of matrix products", (int)PLANS);
+    if (!pl->used)
+        st = make_plan(s, ps, pl, &k, p);
+    if (st != LS_OK)
+        return st;
+    if (pl->plain) {
+        run_plain(s, p);
+        return LS_OK;
+    }
+    st = lt_ok(set_pointers(pl, p), "describe a product");
+    return st == LS_OK ? lt_ok(run(s, ps, pl, p, p->d, &pl->algo), "queue a product") : st;
+}

@@ -1,0 +1,34 @@
+/* product.cuh -- matrix products through cuBLASLt, with the algorithm of each shape found once.
+ *
+ * D = A B (+ D), column-major as cuBLAS counts: D is m x n, the sum runs over k. A row-major matrix
+ * of ours is the transpose of one there. fp32 is full fp32 (no tf32); bf16 is summed in fp32. */
+#pragma once
+#include "kernel/cuda/common.cuh"
+
+typedef enum ls_epilogue {
+    LS_EPILOGUE_NONE,
+    LS_EPILOGUE_BIAS,     /* + bias[m] */
+    LS_EPILOGUE_GELU_AUX, /* gelu(. + bias), what was before it into aux; bias may be NULL */
+    LS_EPILOGUE_DGELU     /* . * gelu'(aux) */
+} ls_epilogue;
+
+typedef struct ls_product {
+    ls_dtype in, out; /* of A and B, of D; the bias has out's type */
+    int64_t m, n, k;
+    bool transpose_a, transpose_b; /* A is k x m, B is n x k */
+    int64_t lda, ldb, ldd, ld_aux;
+    bool add; /* D += */
+    ls_epilogue epilogue;
+    const void *a, *b, *bias;
+    void *d, *aux;
+} ls_product;
+
+/* Queue it. The first call of a shape times several algorithms; while recording the heuristics'
+ * first answer is taken instead, and kept. */
+ls_status ls_product_queue(ls_cuda_stream *s, const ls_product *p);
+
+/* Whether cuBLASLt's GELU epilogues can be used: they want 16-byte rows of aux. */
+static inline bool ls_product_gelu_fits(ls_dtype type, const void *aux, int64_t ld)
+{
+    return type == LS_BF16 && ld % 8 == 0 && ls_cuda_aligned(aux, 16);
+}

@@ -1,0 +1,83 @@
+/* table.cu -- the CUDA rows as a table, and the one symbol that the plugin shows. */
+#include "kernel/cuda/common.cuh"
+
+/* The names of kernel/registry.c, which the plugin does not link. */
+const char *ls_cuda_row_name(ls_row row)
+{
+    static const char *const names[LS_ROWS] = {
+        "linear_fwd",    "linear_bwd_x", "linear_bwd_w", "qkv_fwd", "qkv_bwd", "attention_fwd",
+        "attention_bwd", "norm_fwd",     "norm_bwd",     "act_fwd", "act_bwd", "embed_fwd",
+        "embed_bwd",     "head",         "sum",          "add",     "scale",   "cast",
+        "fill",          "norm2",        "adamw"};
+
+    return names[row];
+}
+
+/* What device code found wrong, in the words that the CPU uses. */
+ls_status ls_cuda_fault_text(int row, uint32_t place, int32_t value)
+{
+    if (row == LS_ROW_HEAD)
+        ls_fail(LS_EDATA, "target %d of row %u is not in the vocabulary", value, place);
+    else
+        ls_fail(LS_EDATA, "token %d at position %u of the batch is outside the vocabulary", value,
+                place);
+    ls_err_hint("Build the data with the tokenizer that the model was made for.");
+    return LS_EDATA;
+}
+
+static int64_t scratch(ls_row row, const void *args, int threads)
+{
+    (void)threads;
+    switch (row) {
+    case LS_ROW_QKV_BWD:
+        return ls_cuda_qkv_scratch((const ls_qkv *)args);
+    case LS_ROW_ATTENTION_BWD:
+        return ls_cuda_attention_scratch((const ls_attention_bwd *)args);
+    case LS_ROW_NORM_BWD:
+        return ls_cuda_norm_scratch((const ls_norm_bwd *)args);
+    case LS_ROW_EMBED_BWD:
+        return ls_cuda_embed_scratch((const ls_embed_bwd *)args);
+    case LS_ROW_HEAD:
+        return ls_cuda_head_scratch((const ls_head *)args);
+    default:
+        return 0;
+    }
+}
+
+static const ls_kernels kernels = {
+    .name = "cuda",
+    .linear_fwd = ls_cuda_linear_fwd,
+    .linear_bwd_x = ls_cuda_linear_bwd_x,
+    .linear_bwd_w = ls_cuda_linear_bwd_w,
+    .qkv_fwd = ls_cuda_qkv_fwd,
+    .qkv_bwd = ls_cuda_qkv_bwd,
+    .attention_fwd = ls_cuda_attention_fwd,
+    .attention_bwd = ls_cuda_attention_bwd,
+    .norm_fwd = ls_cuda_norm_fwd,
+    .norm_bwd = ls_cuda_norm_bwd,
+    .act_fwd = ls_cuda_act_fwd,
+    .act_bwd = ls_cuda_act_bwd,
+    .embed_fwd = ls_cuda_embed_fwd,
+    .embed_bwd = ls_cuda_embed_bwd,
+    .head = ls_cuda_head,
+    .sum = ls_cuda_sum,
+    .add = ls_cuda_add,
+    .scale = ls_cuda_scale,
+    .cast = ls_cuda_cast,
+    .fill = ls_cuda_fill,
+    .norm2 = ls_cuda_norm2,
+    .adamw = ls_cuda_adamw,
+    .scratch = scratch,
+};
+
+/* The device room's entries with ours; filled in when the library is loaded. */
+static ls_plugin whole()
+{
+    ls_plugin p = ls_cuda_device_entries;
+
+    p.kernels = &kernels;
+    p.kernels_stamp = ls_kernel_stamp();
+    return p;
+}
+
+extern "C" __attribute__((visibility("default"))) const ls_plugin ls_plugin_cuda = whole();

@@ -1,0 +1,42 @@
+# cuda.mk -- the CUDA plugin: built where nvcc is, never needed by the program.
+NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA_PLUGIN := build/cuda/liblineshaft_cuda.so
+CUDA_SRC := $(sort $(wildcard src/device/cuda/*.cu src/kernel/cuda/*.cu))
+CUDA_OBJ := $(CUDA_SRC:src/%.cu=build/cuda/%.o)
+# Machine code for Ampere and Hopper, and PTX that later cards compile when they load it.
+CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
+  -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
+NVCC_FLAGS = -std=c++20 -O3 -Isrc -D_GNU_SOURCE -DLS_VERSION='"$(VERSION)"' $(CUDA_ARCH) --threads 2 \
+  -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra,-ffp-contract=off $(if $(CI),-Werror all-warnings)
+
+.PHONY: cuda gpu-test
+ifeq ($(NVCC),)
+cuda:
+	@echo "lineshaft: no nvcc, the CUDA plugin is not built"
+else
+## make cuda       the CUDA plugin, where nvcc is; it is put beside the programs
+cuda: $(CUDA_PLUGIN)
+	@mkdir -p build/release build/test
+	@ln -sf ../cuda/$(notdir $(CUDA_PLUGIN)) build/release/$(notdir $(CUDA_PLUGIN))
+	@ln -sf ../cuda/$(notdir $(CUDA_PLUGIN)) build/test/$(notdir $(CUDA_PLUGIN))
+$(CUDA_PLUGIN): $(CUDA_OBJ)
+	@echo "  link   $@"
+	@$(NVCC) -shared -cudart static -o $@ $^ -lcublasLt -lcudnn
+build/cuda/%.o: src/%.cu
+	@mkdir -p $(@D)
+	@echo "  nvcc   $<"
+	@$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $<
+-include $(shell find build/cuda -name '*.d' 2>/dev/null)
+endif
+
+## make gpu-test   the kernel rows on this machine's NVIDIA GPU against the CPU
+gpu-test: cuda
+	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft-test
+	@build/test/lineshaft-test tests/gpu/
+
+# A training step out of the CUDA rows, timed; see bench/gpu/step_gpu.c.
+build/release/step_gpu: bench/gpu/step_gpu.c cuda
+	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft
+	@echo "  link   $@"
+	@$(CC) -O2 $(BASE_FLAGS) $(WARN) -o $@ $< $(LIB_OBJ:$(B)/%=build/release/%) $(LDFLAGS) $(LIBS)
