@@ -1,0 +1,116 @@
+/* test_gpu_model.c -- a whole model, forward and backward, on a GPU and on the CPU in fp32. */
+#include "gpu/gpu.h"
+
+#include <math.h>
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/time.h"
+#include "model/pass.h"
+
+enum { B = 4, T = 33, V = 259, LEAVES = 4 };
+
+/* What a device computed. */
+typedef struct outcome {
+    float *losses, *grad;
+    int64_t elements;
+} outcome;
+
+static void *put(ls_device *d, ls_stream *s, const void *from, int64_t bytes)
+{
+    void *p = NULL;
+
+    LS_CHECK_OK(ls_device_alloc(d, bytes, "test", &p));
+    if (from)
+        ls_stream_copy_in(s, p, from, bytes);
+    LS_CHECK_OK(ls_stream_sync(s, ls_time_now_ns() + 60 * LS_NS_PER_S));
+    return p;
+}
+
+static outcome run_model(const ls_model *model, const float *weights, const int32_t *tokens,
+                         ls_device *d, ls_stream *s, const ls_kernels *k, bool ordered)
+{
+    outcome out = {.elements = ls_pass_grad_elements(model, ordered)};
+    ls_step_state state = {.key = {1, 2}, .grad_scale = 1.0f / (B * T)};
+    ls_pass_args args = {.model = model,
+                         .kernels = k,
+                         .stream = s,
+                         .B = B,
+                         .T = T,
+                         .leaves = LEAVES,
+                         .training = true};
+    ls_pass_call call = {.B = B, .T = T, .dropout = true, .leaves = ordered ? LEAVES : 1};
+    ls_pass *pass = NULL;
+    void *w = put(d, s, weights, model->flat * 4), *in = put(d, s, tokens, B * T * 4);
+    void *next = put(d, s, tokens + 1, B * T * 4), *st = put(d, s, &state, sizeof state);
+    void *losses = put(d, s, NULL, B * T * 4), *grad = put(d, s, NULL, out.elements * 4);
+
+    LS_CHECK_OK(ls_pass_open(&pass, &args));
+    call.w = w, call.tokens = in, call.targets = next, call.state = st;
+    call.losses = losses, call.grad = grad, call.ordered = ordered;
+    ls_pass_forward(pass, &call);
+    ls_pass_backward(pass, &call);
+    out.losses = malloc(B * T * sizeof(float));
+    out.grad = malloc((size_t)out.elements * sizeof(float));
+    LS_CHECK(out.losses && out.grad);
+    ls_stream_copy_out(s, out.losses, losses, B * T * 4);
+    ls_stream_copy_out(s, out.grad, grad, out.elements * 4);
+    LS_CHECK_OK(ls_stream_sync(s, ls_time_now_ns() + 60 * LS_NS_PER_S));
+    ls_pass_close(pass);
+    void *const all[] = {w, in, next, st, losses, grad};
+    for (size_t i = 0; i < LS_COUNT(all); i++)
+        ls_device_free(d, all[i]);
+    return out;
+}
+
+static void make_model(ls_model *model, float dropout)
+{
+    ls_run run = {.model = {.vocab = LS_RUN_AUTO,
+                            .context = 64,
+                            .layers = 3,
+                            .width = 72,
+                            .heads = 3,
+                            .mlp = 200,
+                            .dropout = (double)dropout,
+                            .init_std = 0.05}};
+
+    LS_CHECK_OK(ls_model_init(model, &run, V));
+}
+
+LS_TEST_SECONDS(gpu_model_equals_cpu, 120)
+{
+    ls_gpu g;
+    int32_t tokens[B * T + 1];
+    const ls_kernels *cpu = NULL;
+
+    ls_gpu_open(&g);
+    LS_CHECK_OK(ls_kernel_pick("auto", &cpu));
+    for (int i = 0; i <= B * T; i++)
+        tokens[i] = (int32_t)(ls_rng_philox((ls_rng_key){{5, 6}}, (uint32_t)i, 0, 0, 0).v[0] % V);
+    for (int form = 0; form < 4; form++) {
+        ls_model model;
+        make_model(&model, form / 2 ? 0.2f : 0.0f);
+        float *w = calloc((size_t)model.flat, sizeof *w);
+        LS_CHECK(w);
+        for (int i = 0; i < model.n_params; i++)
+            ls_model_start(&model.params[i], 11, 0, model.params[i].count,
+                           w + model.params[i].first);
+        outcome want = run_model(&model, w, tokens, g.cpu, g.cpu_stream, cpu, form % 2);
+        outcome got = run_model(&model, w, tokens, g.device, g.stream, g.k, form % 2);
+        outcome again = run_model(&model, w, tokens, g.device, g.stream, g.k, form % 2);
+        for (int i = 0; i < B * T; i++)
+            LS_CHECK_NEAR(got.losses[i], want.losses[i], 1e-4);
+        double most = 0, wrong = 0;
+        for (int64_t i = 0; i < want.elements; i++) {
+            most = fmax(most, fabs((double)want.grad[i]));
+            wrong = fmax(wrong, fabs((double)got.grad[i] - (double)want.grad[i]));
+        }
+        LS_CHECK(most > 0);
+        LS_CHECK_NEAR(wrong / most, 0, 1e-4);
+        LS_CHECK(memcmp(got.grad, again.grad, (size_t)got.elements * sizeof(float)) == 0);
+        LS_CHECK(memcmp(got.losses, again.losses, sizeof(float) * B * T) == 0);
+        free(want.losses), free(want.grad), free(got.losses), free(got.grad);
+        free(again.losses), free(again.grad), free(w);
+        ls_model_release(&model);
+    }
+    ls_gpu_close(&g);
+}

@@ -1,0 +1,263 @@
+/* test_gpu_products.c -- linear rows and head on a GPU against the reference. */
+#include "gpu/gpu.h"
+
+#include <math.h>
+#include "base/time.h"
+
+typedef struct linear_shape {
+    int64_t M, N, K, leaves;
+    ls_act act;
+    ls_layout layout;
+    bool bias, keep, accumulate;
+    int64_t wider; /* columns that rows of y are longer by */
+} linear_shape;
+
+/* The dense reference of a product into some columns: gaps stay NaN. */
+static void spread(const float *dense, int64_t M, int64_t N, float *out, int64_t ld)
+{
+    for (int64_t m = 0; m < M; m++)
+        memcpy(out + m * ld, dense + m * N, (size_t)N * sizeof *out);
+}
+
+static void gather(const float *in, int64_t ld, int64_t M, int64_t N, float *dense)
+{
+    for (int64_t m = 0; m < M; m++)
+        memcpy(dense + m * N, in + m * ld, (size_t)N * sizeof *dense);
+}
+
+static void forward_case(ls_gpu *g, const void *shape)
+{
+    const linear_shape *s = shape;
+    int64_t M = s->M, N = s->N, K = s->K, ld = N + s->wider;
+    ls_gpu_tensor x = ls_gpu_values(g, "x", M * K, 1), w = ls_gpu_values(g, "w", K * N, 0.5f);
+    ls_gpu_tensor b = ls_gpu_values(g, "b", N, 1), z = ls_gpu_values(g, "z", M * N, 0);
+    ls_gpu_tensor y = ls_gpu_values(g, "y", M * ld, s->accumulate ? 1.0f : 0.0f);
+    float *dense = malloc((size_t)(M * N) * sizeof *dense);
+    ls_linear_fwd a = {.type = g->type, .M = M, .N = N, .K = K, .layout = s->layout, .act = s->act};
+    ls_linear_fwd r = a;
+
+    LS_CHECK(dense);
+    r.type = LS_F32;
+    a.x = x.device, a.w = w.device, a.y = y.device;
+    r.x = x.host, r.w = w.host, r.y = dense;
+    a.ldy = s->wider ? ld : 0;
+    a.accumulate = s->accumulate;
+    if (s->bias)
+        a.b = b.device, r.b = s->accumulate ? NULL : b.host;
+    if (s->keep)
+        a.z = z.device, r.z = z.host;
+    if (s->accumulate)
+        r.act = LS_ACT_NONE;
+    g->k->linear_fwd(g->stream, &a);
+    g->reference->linear_fwd(g->cpu_stream, &r);
+    for (int64_t i = 0; s->accumulate && i < M * N; i++)
+        dense[i] += y.host[i / N * ld + i % N];
+    spread(dense, M, N, y.host, ld);
+    ls_gpu_near(g, &y, ls_gpu_tolerance(g, LS_ROW_LINEAR_FWD));
+    if (s->keep)
+        ls_gpu_near(g, &z, ls_gpu_tolerance(g, LS_ROW_LINEAR_FWD));
+    free(dense);
+}
+
+static void input_case(ls_gpu *g, const void *shape)
+{
+    const linear_shape *s = shape;
+    int64_t M = s->M, N = s->N, K = s->K, ld = N + s->wider;
+    ls_gpu_tensor dy = ls_gpu_values(g, "dy", M * ld, 1), w = ls_gpu_values(g, "w", K * N, 0.5f);
+    ls_gpu_tensor z = ls_gpu_values(g, "z", M * K, 2);
+    ls_gpu_tensor dx = ls_gpu_values(g, "dx", M * K, s->accumulate ? 1.0f : 0.0f);
+    float *dense = malloc((size_t)(M * N) * sizeof *dense);
+    ls_linear_bwd_x a = {.type = g->type, .M = M, .N = N, .K = K, .layout = s->layout};
+    a.act = s->accumulate ? LS_ACT_NONE : s->act;
+    a.accumulate = s->accumulate;
+    ls_linear_bwd_x r = a;
+
+    LS_CHECK(dense);
+    gather(dy.host, ld, M, N, dense);
+    r.type = LS_F32;
+    a.ldy = s->wider ? ld : 0;
+    a.dy = dy.device, a.w = w.device, a.z = z.device, a.dx = dx.device;
+    r.dy = dense, r.w = w.host, r.z = z.host, r.dx = dx.host;
+    g->k->linear_bwd_x(g->stream, &a);
+    g->reference->linear_bwd_x(g->cpu_stream, &r);
+    ls_gpu_near(g, &dx, ls_gpu_tolerance(g, LS_ROW_LINEAR_BWD_X));
+    free(dense);
+}
+
+static void weight_case(ls_gpu *g, const void *shape)
+{
+    const linear_shape *s = shape;
+    int64_t M = s->M, N = s->N, K = s->K, ld = N + s->wider;
+    float start = s->accumulate ? 1.0f : 0.0f;
+    ls_gpu_tensor x = ls_gpu_values(g, "x", M * K, 1), dy = ls_gpu_values(g, "dy", M * ld, 0.5f);
+    ls_gpu_tensor dw = ls_gpu_floats(g, "dw", K * N, start), db = ls_gpu_floats(g, "db", N, start);
+    float *dense = malloc((size_t)(M * N) * sizeof *dense);
+    ls_linear_bwd_w a = {.type = g->type, .M = M, .N = N, .K = K, .layout = s->layout};
+    a.leaves = s->leaves;
+    a.accumulate = s->accumulate;
+    ls_linear_bwd_w r = a;
+
+    LS_CHECK(dense);
+    gather(dy.host, ld, M, N, dense);
+    r.type = LS_F32;
+    a.ldy = s->wider ? ld : 0;
+    a.x = x.device, a.dy = dy.device, a.dw = dw.device;
+    r.x = x.host, r.dy = dense, r.dw = dw.host;
+    if (s->bias)
+        a.db = db.device, r.db = db.host;
+    g->k->linear_bwd_w(g->stream, &a);
+    g->reference->linear_bwd_w(g->cpu_stream, &r);
+    ls_gpu_near(g, &dw, 5e-5);
+    if (s->bias)
+        ls_gpu_near(g, &db, 5e-5);
+    free(dense);
+}
+
+static const linear_shape linear_shapes[] = {
+    {1, 1, 1, 1, LS_ACT_NONE, LS_LAYOUT_KN, true, false, false, 0},
+    {3, 5, 7, 3, LS_ACT_GELU, LS_LAYOUT_NK, true, true, false, 0},
+    {17, 33, 65, 1, LS_ACT_SILU, LS_LAYOUT_KN, false, true, false, 0},
+    {20, 64, 48, 5, LS_ACT_GELU, LS_LAYOUT_KN, true, true, false, 0},
+    {20, 64, 48, 4, LS_ACT_GELU, LS_LAYOUT_NK, false, true, false, 0},
+    {128, 96, 384, 1, LS_ACT_GELU, LS_LAYOUT_NK, true, false, false, 16},
+    {64, 40, 72, 2, LS_ACT_NONE, LS_LAYOUT_KN, true, false, true, 24},
+    {50, 31, 17, 1, LS_ACT_SILU, LS_LAYOUT_NK, true, false, false, 3},
+    {400, 256, 128, 1, LS_ACT_NONE, LS_LAYOUT_NK, true, true, false, 0},
+    {1, 200, 801, 1, LS_ACT_NONE, LS_LAYOUT_NK, false, false, true, 0},
+};
+
+LS_TEST_SECONDS(gpu_linear_fwd_equals_reference, 120)
+{
+    ls_gpu_cases(forward_case, linear_shapes, LS_COUNT(linear_shapes), sizeof *linear_shapes);
+}
+
+LS_TEST_SECONDS(gpu_linear_bwd_x_equals_reference, 120)
+{
+    ls_gpu_cases(input_case, linear_shapes, LS_COUNT(linear_shapes), sizeof *linear_shapes);
+}
+
+LS_TEST_SECONDS(gpu_linear_bwd_w_equals_reference, 120)
+{
+    ls_gpu_cases(weight_case, linear_shapes, LS_COUNT(linear_shapes), sizeof *linear_shapes);
+}
+
+/* --- head ----------------------------------------------------------------------------------- */
+
+typedef struct head_shape {
+    int64_t M, C, V, leaves;
+    bool grad, dw, accumulate;
+} head_shape;
+
+static void head_case(ls_gpu *g, const void *shape)
+{
+    const head_shape *s = shape;
+    ls_step_state state = {.grad_scale = 0.25f};
+    ls_gpu_tensor h = ls_gpu_values(g, "h", s->M * s->C, 1);
+    ls_gpu_tensor w = ls_gpu_values(g, "w", s->V * s->C, 1 / sqrtf((float)s->C));
+    ls_gpu_tensor targets = ls_gpu_ints(g, "targets", s->M, (int32_t)s->V);
+    ls_gpu_tensor losses = ls_gpu_floats(g, "losses", s->M, 0);
+    ls_gpu_tensor dh = ls_gpu_values(g, "dh", s->M * s->C, 0);
+    ls_gpu_tensor dw = ls_gpu_floats(g, "dw", s->V * s->C, s->accumulate ? 1.0f : 0.0f);
+    ls_head a = {.type = g->type, .M = s->M, .C = s->C, .V = s->V, .leaves = s->leaves}, r;
+
+    for (int64_t i = 2; i < s->M; i += 5)
+        targets.ints[i] = -1;
+    ls_gpu_send(g, &targets);
+    a.accumulate = s->accumulate;
+    r = a;
+    r.type = LS_F32;
+    a.h = h.device, a.w = w.device, a.targets = targets.device, a.losses = losses.device;
+    r.h = h.host, r.w = w.host, r.targets = targets.ints, r.losses = losses.host;
+    a.state = ls_gpu_bytes(g, "state", &state, sizeof state).device, r.state = &state;
+    if (s->grad)
+        a.dh = dh.device, r.dh = dh.host;
+    if (s->dw)
+        a.dw = dw.device, r.dw = dw.host;
+    a.scratch = ls_gpu_scratch(g, LS_ROW_HEAD, &a);
+    r.scratch = ls_gpu_host_scratch(g, LS_ROW_HEAD, &r);
+    g->k->head(g->stream, &a);
+    g->reference->head(g->cpu_stream, &r);
+    ls_gpu_near(g, &losses, ls_gpu_tolerance(g, LS_ROW_HEAD));
+    if (s->grad)
+        ls_gpu_near(g, &dh, ls_gpu_tolerance(g, LS_ROW_HEAD) / 4);
+    if (s->dw)
+        ls_gpu_near(g, &dw, ls_gpu_tolerance(g, LS_ROW_HEAD) / 2);
+}
+
+LS_TEST_SECONDS(gpu_head_equals_reference, 120)
+{
+    static const head_shape shapes[] = {
+        {1, 1, 2, 1, true, true, false},       {7, 17, 33, 1, true, true, true},
+        {30, 64, 1001, 5, true, true, true},   {24, 40, 50, 3, true, true, false},
+        {40, 96, 2050, 1, true, false, false}, {9, 24, 513, 1, false, false, false},
+        {300, 64, 5000, 1, true, true, false}};
+
+    ls_gpu_cases(head_case, shapes, LS_COUNT(shapes), sizeof *shapes);
+}
+
+LS_TEST(gpu_head_tells_a_bad_target)
+{
+    ls_gpu g;
+
+    ls_gpu_open(&g);
+    ls_gpu_begin(&g, LS_F32, 0);
+    ls_gpu_tensor h = ls_gpu_values(&g, "h", 4 * 8, 1), w = ls_gpu_values(&g, "w", 10 * 8, 1);
+    ls_gpu_tensor targets = ls_gpu_ints(&g, "targets", 4, 10),
+                  losses = ls_gpu_floats(&g, "l", 4, 0);
+    ls_head a = {.M = 4, .C = 8, .V = 10, .leaves = 1};
+    targets.ints[2] = 10;
+    ls_gpu_send(&g, &targets);
+    a.h = h.device, a.w = w.device, a.targets = targets.device, a.losses = losses.device;
+    a.scratch = ls_gpu_scratch(&g, LS_ROW_HEAD, &a);
+    g.k->head(g.stream, &a);
+    LS_CHECK_FAILS(ls_stream_sync(g.stream, ls_time_now_ns() + 10 * LS_NS_PER_S), LS_EDATA,
+                   "target 10 of row 2");
+    ls_gpu_close(&g);
+}
+
+/* With several leaves the bits are those of one call for each leaf, joined by `add`. */
+LS_TEST_SECONDS(gpu_leaves_are_a_tree, 60)
+{
+    enum { LEAVES = 5, ROWS = 24, N = 64, K = 48 };
+    ls_gpu g;
+    float *got, *want;
+
+    ls_gpu_open(&g);
+    for (int t = 0; t < 2; t++) {
+        ls_gpu_begin(&g, t ? LS_BF16 : LS_F32, 0);
+        ls_gpu_tensor x = ls_gpu_values(&g, "x", LEAVES * ROWS * K, 1);
+        ls_gpu_tensor dy = ls_gpu_values(&g, "dy", LEAVES * ROWS * N, 1);
+        ls_gpu_tensor dw = ls_gpu_floats(&g, "dw", K * N, 0), db = ls_gpu_floats(&g, "db", N, 0);
+        ls_gpu_tensor part = ls_gpu_floats(&g, "part", LEAVES * (K * N + N), 0);
+        ls_linear_bwd_w a = {.type = g.type, .M = LEAVES * ROWS, .N = N, .K = K, .leaves = LEAVES};
+        a.x = x.device, a.dy = dy.device, a.dw = dw.device, a.db = db.device;
+        g.k->linear_bwd_w(g.stream, &a);
+        float *p = part.device;
+        int64_t bytes = ls_dtype_bytes(g.type);
+        a.M = ROWS;
+        a.leaves = 1;
+        for (int i = 0; i < LEAVES; i++, p += K * N + N) {
+            a.x = (char *)x.device + i * ROWS * K * bytes;
+            a.dy = (char *)dy.device + i * ROWS * N * bytes;
+            a.dw = p, a.db = p + K * N;
+            g.k->linear_bwd_w(g.stream, &a);
+        }
+        p = part.device;
+        for (int step = 1; step < LEAVES; step *= 2)
+            for (int i = 0; i + step < LEAVES; i += 2 * step)
+                g.k->add(g.stream, &(ls_add){.a = p + i * (K * N + N),
+                                             .b = p + (i + step) * (K * N + N),
+                                             .out = p + i * (K * N + N),
+                                             .n = K * N + N});
+        got = ls_gpu_fetch(&g, &dw);
+        want = ls_gpu_fetch(&g, &part);
+        LS_CHECK(memcmp(got, want, K * N * sizeof *got) == 0);
+        free(got);
+        got = ls_gpu_fetch(&g, &db);
+        LS_CHECK(memcmp(got, want + K * N, N * sizeof *got) == 0);
+        free(got);
+        free(want);
+        ls_gpu_end(&g);
+    }
+    ls_gpu_close(&g);
+}
