@@ -15,6 +15,7 @@ ifeq ($(NVCC),)
 cuda:
 	@echo "lineshaft: no nvcc, the CUDA plugin is not built"
 else
+all: cuda
 ## make cuda       the CUDA plugin, where nvcc is; it is put beside the programs
 cuda: $(CUDA_PLUGIN)
 	@mkdir -p build/release build/test

@@ -17,12 +17,12 @@ UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
 ## make test       install what is missing, build, run all tests
 ##                 FILTER=str: only tests whose "path/test_file.c:name" contains str
 help:
-	@sed -n 's/^## \{0,1\}/  /p' tools/targets.mk
+	@sed -n 's/^## \{0,1\}/  /p' tools/targets.mk tools/cuda.mk
 
 # As many jobs as there are cores, unless make was told otherwise.
 JOBS := $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j$(shell nproc 2>/dev/null || echo 2))
 demo: deps
-	@$(MAKE) --no-print-directory $(JOBS) MODE=release all
+	@$(MAKE) --no-print-directory $(JOBS) MODE=release found lineshaft
 	@./lineshaft train
 	@echo
 	@echo "Let it talk:   ./lineshaft generate runs/demo --prompt \"One day\""
@@ -45,7 +45,7 @@ test-deps:
 build-test:
 	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft build/test/lineshaft-test
 test: test-deps
-	@$(MAKE) --no-print-directory $(JOBS) all build-test
+	@$(MAKE) --no-print-directory $(JOBS) found lineshaft build-test
 	@build/test/lineshaft-test $(FILTER) --scripts $(SCRIPTS)
 
 ##

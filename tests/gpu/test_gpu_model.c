@@ -1,4 +1,4 @@
-/* test_gpu_model.c -- a whole model, forward and backward, on a GPU and on the CPU in fp32. */
+/* test_gpu_model.c -- whole models, forward and backward, on a GPU and on the CPU in fp32. */
 #include "gpu/gpu.h"
 
 #include <math.h>
@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "base/time.h"
 #include "model/pass.h"
+#include "model/tiny.h"
 
 enum { B = 4, T = 33, V = 259, LEAVES = 4 };
 
@@ -62,21 +63,61 @@ static outcome run_model(const ls_model *model, const float *weights, const int3
     return out;
 }
 
-static void make_model(ls_model *model, float dropout)
-{
-    ls_run run = {.model = {.vocab = LS_RUN_AUTO,
-                            .context = 64,
-                            .layers = 3,
-                            .width = 72,
-                            .heads = 3,
-                            .mlp = 200,
-                            .dropout = (double)dropout,
-                            .init_std = 0.05}};
+/* The kinds of model whose calls differ. */
+typedef struct kind {
+    const char *name;
+    ls_family family;
+    int64_t kv_heads, window, lora;
+    double dropout;
+} kind;
 
+static const kind kinds[] = {
+    {"gpt2", LS_FAMILY_GPT2, 3, 0, 0, 0},   {"gpt2, dropout", LS_FAMILY_GPT2, 3, 0, 0, 0.2},
+    {"llama", LS_FAMILY_LLAMA, 1, 0, 0, 0}, {"mistral, window", LS_FAMILY_MISTRAL, 3, 5, 0, 0},
+    {"qwen3", LS_FAMILY_QWEN3, 1, 0, 0, 0}, {"llama, lora", LS_FAMILY_LLAMA, 3, 0, 4, 0}};
+
+static void make_model(ls_model *model, const kind *k)
+{
+    ls_run run = ls_tiny_run();
+
+    run.model.family = k->family;
+    run.model.layers = 3;
+    run.model.width = 72;
+    run.model.head_size = 24;
+    run.model.kv_heads = k->kv_heads;
+    run.model.context = 64;
+    run.model.mlp = 200;
+    run.model.dropout = k->dropout;
+    run.model.init_std = 0.05;
+    run.model.window = k->window;
+    run.model.bias = k->family == LS_FAMILY_GPT2 ? LS_BIAS_ALL : LS_BIAS_NONE;
+    run.lora.rank = k->lora;
+    run.lora.alpha = 2 * (double)k->lora;
     LS_CHECK_OK(ls_model_init(model, &run, V));
 }
 
-LS_TEST_SECONDS(gpu_model_equals_cpu, 120)
+static void compare(const kind *k, const outcome *got, const outcome *want)
+{
+    double most = 0, wrong = 0;
+
+    for (int i = 0; i < B * T; i++)
+        LS_CHECK_NEAR(got->losses[i], want->losses[i], 1e-4);
+    for (int64_t i = 0; i < want->elements; i++) {
+        most = fmax(most, fabs((double)want->grad[i]));
+        wrong = fmax(wrong, fabs((double)got->grad[i] - (double)want->grad[i]));
+    }
+    if (!(most > 0 && wrong <= 1e-4 * most))
+        ls_test_fail(__FILE__, __LINE__, "%s: gradients differ by %.3g of %.3g", k->name, wrong,
+                     most);
+}
+
+static void drop(outcome *o)
+{
+    free(o->losses);
+    free(o->grad);
+}
+
+LS_TEST_SECONDS(gpu_models_equal_cpu, 120)
 {
     ls_gpu g;
     int32_t tokens[B * T + 1];
@@ -84,32 +125,27 @@ LS_TEST_SECONDS(gpu_model_equals_cpu, 120)
 
     ls_gpu_open(&g);
     LS_CHECK_OK(ls_kernel_pick("auto", &cpu));
-    for (int i = 0; i <= B * T; i++)
-        tokens[i] = (int32_t)(ls_rng_philox((ls_rng_key){{5, 6}}, (uint32_t)i, 0, 0, 0).v[0] % V);
-    for (int form = 0; form < 4; form++) {
+    ls_tiny_tokens(3, B * T + 1, V, tokens);
+    for (size_t form = 0; form < 2 * LS_COUNT(kinds); form++) {
+        const kind *k = &kinds[form / 2];
+        bool ordered = form % 2;
         ls_model model;
-        make_model(&model, form / 2 ? 0.2f : 0.0f);
+        make_model(&model, k);
         float *w = calloc((size_t)model.flat, sizeof *w);
         LS_CHECK(w);
         for (int i = 0; i < model.n_params; i++)
             ls_model_start(&model.params[i], 11, 0, model.params[i].count,
                            w + model.params[i].first);
-        outcome want = run_model(&model, w, tokens, g.cpu, g.cpu_stream, cpu, form % 2);
-        outcome got = run_model(&model, w, tokens, g.device, g.stream, g.k, form % 2);
-        outcome again = run_model(&model, w, tokens, g.device, g.stream, g.k, form % 2);
-        for (int i = 0; i < B * T; i++)
-            LS_CHECK_NEAR(got.losses[i], want.losses[i], 1e-4);
-        double most = 0, wrong = 0;
-        for (int64_t i = 0; i < want.elements; i++) {
-            most = fmax(most, fabs((double)want.grad[i]));
-            wrong = fmax(wrong, fabs((double)got.grad[i] - (double)want.grad[i]));
-        }
-        LS_CHECK(most > 0);
-        LS_CHECK_NEAR(wrong / most, 0, 1e-4);
+        outcome want = run_model(&model, w, tokens, g.cpu, g.cpu_stream, cpu, ordered);
+        outcome got = run_model(&model, w, tokens, g.device, g.stream, g.k, ordered);
+        outcome again = run_model(&model, w, tokens, g.device, g.stream, g.k, ordered);
+        compare(k, &got, &want);
         LS_CHECK(memcmp(got.grad, again.grad, (size_t)got.elements * sizeof(float)) == 0);
         LS_CHECK(memcmp(got.losses, again.losses, sizeof(float) * B * T) == 0);
-        free(want.losses), free(want.grad), free(got.losses), free(got.grad);
-        free(again.losses), free(again.grad), free(w);
+        drop(&want);
+        drop(&got);
+        drop(&again);
+        free(w);
         ls_model_release(&model);
     }
     ls_gpu_close(&g);

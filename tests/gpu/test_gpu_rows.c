@@ -148,7 +148,10 @@ LS_TEST_SECONDS(gpu_norm_equals_reference, 120)
         {LS_NORM_LAYER, 40, 384, 20, 1, true, true, true, false, 0.3f},
         {LS_NORM_RMS, 33, 2048, 11, 1, false, false, false, false, 0},
         {LS_NORM_LAYER, 3, 8200, 3, 1, true, true, true, true, 0.1f},
-        {LS_NORM_LAYER, 2500, 48, 500, 5, true, false, true, false, 0}};
+        {LS_NORM_LAYER, 2500, 48, 500, 5, true, false, true, false, 0},
+        {LS_NORM_RMS, 50, 4096, 10, 2, true, false, true, false, 0.1f},
+        {LS_NORM_LAYER, 70, 1600, 7, 7, true, true, false, true, 0},
+        {LS_NORM_LAYER, 9000, 64, 9, 1, true, true, true, false, 0}};
 
     ls_gpu_cases(norm_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }
@@ -203,6 +206,13 @@ static void embed_case(ls_gpu *g, const void *shape)
     ls_gpu_near(g, &dwte, 2e-5);
     if (s->wpe)
         ls_gpu_near(g, &dwpe, 2e-5);
+    if (s->wpe && !s->accumulate) { /* positions alone */
+        ls_gpu_tensor alone = ls_gpu_floats(g, "dwpe alone", dwpe.n, 0);
+        memcpy(alone.host, dwpe.host, (size_t)dwpe.n * sizeof *alone.host);
+        ba.dwte = NULL, ba.dwpe = alone.device;
+        g->k->embed_bwd(g->stream, &ba);
+        ls_gpu_near(g, &alone, 2e-5);
+    }
 }
 
 LS_TEST_SECONDS(gpu_embed_equals_reference, 120)
@@ -211,9 +221,52 @@ LS_TEST_SECONDS(gpu_embed_equals_reference, 120)
                                          {12, 17, 4, 5, 9, 3, 0, true, true, 0},
                                          {60, 64, 20, 7, 20, 5, 3, true, false, 0.25f},
                                          {512, 40, 128, 300, 128, 1, 0, false, false, 0},
-                                         {1000, 264, 250, 3, 251, 4, 0, true, true, 0}};
+                                         {1000, 264, 250, 3, 251, 4, 0, true, true, 0},
+                                         {1000, 72, 250, 3, 250, 1, 0, true, true, 0},
+                                         {700, 17, 350, 40, 350, 1, 0, true, false, 0.1f},
+                                         {320, 8, 64, 5, 64, 1, 0, false, false, 0}};
 
     ls_gpu_cases(embed_case, shapes, LS_COUNT(shapes), sizeof *shapes);
+}
+
+/* With several leaves the bits are those of one call for each leaf, joined by `add`. */
+LS_TEST_SECONDS(gpu_embed_leaves_are_a_tree, 60)
+{
+    enum { LEAVES = 3, ROWS = 700, C = 72, V = 11, N = V * C };
+    ls_gpu g;
+
+    ls_gpu_open(&g);
+    for (int t = 0; t < 2; t++) {
+        ls_gpu_begin(&g, t ? LS_BF16 : LS_F32, 0);
+        ls_gpu_tensor tokens = ls_gpu_ints(&g, "tokens", LEAVES * ROWS, V);
+        ls_gpu_tensor dy = ls_gpu_values(&g, "dy", LEAVES * ROWS * C, 1);
+        ls_gpu_tensor dwte = ls_gpu_floats(&g, "dwte", N, 0);
+        ls_gpu_tensor part = ls_gpu_floats(&g, "part", LEAVES * N, 0);
+        for (int64_t i = 0; i < LEAVES * ROWS; i++) /* one common token, one only in one leaf */
+            tokens.ints[i] = i % 3 ? 2 : i < ROWS && i % 7 == 0 ? 10 : tokens.ints[i] % 10;
+        ls_gpu_send(&g, &tokens);
+        ls_embed_bwd a = {.type = g.type, .M = LEAVES * ROWS, .C = C, .T = ROWS, .V = V};
+        a.leaves = LEAVES, a.tokens = tokens.device, a.dy = dy.device, a.dwte = dwte.device;
+        a.scratch = ls_gpu_scratch(&g, LS_ROW_EMBED_BWD, &a);
+        g.k->embed_bwd(g.stream, &a);
+        float *p = part.device;
+        a.M = ROWS, a.leaves = 1;
+        for (int i = 0; i < LEAVES; i++) {
+            a.tokens = (int32_t *)tokens.device + i * ROWS;
+            a.dy = (char *)dy.device + i * ROWS * C * ls_dtype_bytes(g.type);
+            a.dwte = p + i * N;
+            g.k->embed_bwd(g.stream, &a);
+        }
+        g.k->add(g.stream, &(ls_add){.a = p, .b = p + N, .out = p, .n = N});
+        g.k->add(g.stream, &(ls_add){.a = p, .b = p + 2 * N, .out = p, .n = N});
+        float *got = ls_gpu_fetch(&g, &dwte), *want = ls_gpu_fetch(&g, &part);
+        for (int i = 0; i < N; i++)
+            LS_CHECK_NEAR(got[i], want[i], 0);
+        free(got);
+        free(want);
+        ls_gpu_end(&g);
+    }
+    ls_gpu_close(&g);
 }
 
 /* --- elements ------------------------------------------------------------------------------- */

@@ -293,6 +293,12 @@ __global__ void __launch_bounds__(TREE_COLUMNS *TREE_LANES)
     int64_t column = (int64_t)blockIdx.x * TREE_COLUMNS + threadIdx.x;
     ls_tree tree;
 
+    if (blockIdx.y == 1) {
+        part += n;
+        out = second;
+    }
+    if (!out)
+        return;
     tree.count = 0;
     for (int64_t leaf = 0; leaf < leaves; leaf++) {
         float sum = 0;
@@ -314,8 +320,11 @@ __global__ void __launch_bounds__(TREE_COLUMNS *TREE_LANES)
 }
 
 void ls_cuda_tree_finish(ls_cuda_stream *s, const float *part, int64_t leaves, int64_t chunks,
-                         int64_t n, int64_t pitch, float *out, bool accumulate)
+                         int64_t n, int64_t pitch, float *out, float *second, bool accumulate)
 {
-    tree_kernel<<<(unsigned)((n + TREE_COLUMNS - 1) / TREE_COLUMNS), dim3(TREE_COLUMNS, TREE_LANES),
-                  0, s->stream>>>(part, leaves, chunks, n, pitch, out, accumulate);
+    dim3 grid((unsigned)((n + TREE_COLUMNS - 1) / TREE_COLUMNS), second ? 2 : 1);
+
+    if (out || second)
+        tree_kernel<<<grid, dim3(TREE_COLUMNS, TREE_LANES), 0, s->stream>>>(
+            part, leaves, chunks, n, pitch, out, second, accumulate);
 }

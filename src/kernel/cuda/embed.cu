@@ -1,13 +1,15 @@
 /* embed.cu -- token and position vectors, and the sums that are their gradients.
  *
  * The gradient sorts the rows by token on the device (a stable radix sort, so each token's rows
- * stay in order). Then a block owns all rows of one token and some columns, and nobody else writes
- * there: no atomic adds. Inside a leaf, lane y of the block adds entries y, y + LANES, ... of that
- * token, and the lanes are added in order, so the order depends on the rows of the leaf only.
- * With one leaf a token with more than PIECE rows is cut: each piece is summed by a block of its
- * own into scratch, and the pieces are added in order; else one common token would hold up all.
- * Leaf sums climb the tree over leaves; a leaf without the token is left out of it (its sum would
- * be +0). Positions are the same sums over rows t, T + t, 2 T + t, ...
+ * stay in order); the rows of one token in one leaf are a run. A run is summed in pieces of PIECE
+ * rows: each piece one after the other, then the pieces one after the other, so the order depends
+ * on the rows of the leaf only. No atomic adds.
+ *
+ * One leaf: threads own the pieces that begin in a stretch of PIECE places of the sorted list; the
+ * pieces of a run that has several meet in scratch. So a token that is very common holds up nobody.
+ * Several leaves: a block owns all rows of one token and some columns; runs climb the tree over
+ * leaves; a leaf without the token is left out of it (its sum would be +0). Positions are the same
+ * sums over rows t, T + t, 2 T + t, ...
  *
  * Tokens outside the vocabulary are reported through the fault cells and sorted behind all others,
  * where nobody reads them. */
@@ -15,7 +17,7 @@
 
 #include <cub/device/device_radix_sort.cuh>
 
-enum { THREADS = 256, LANES = 8, COLUMNS = 32, PIECE = 64 };
+enum { THREADS = 256, LANES = 8, COLUMNS = 32, PIECE = 64, AHEAD = 4 };
 
 /* --- forward -------------------------------------------------------------------------------- */
 
@@ -241,38 +243,58 @@ template <int VEC> struct climb {
     }
 };
 
+/* The sum of list entries begin .. end, at least one, one after the other; AHEAD loads at a time.
+ */
+template <int VEC, typename T>
+__device__ inline void piece_sum(const sum_args<T> &a, int64_t first, int64_t begin, int64_t end,
+                                 int64_t c, float (&total)[VEC])
+{
+    float v[AHEAD][VEC], factor[VEC];
+
+    for (int64_t at = begin; at < end; at += AHEAD) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (at + i < end)
+                ls_load<VEC>(a.dy + list_row(a, first, at + i) * a.C + c, v[i]);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (at + i >= end)
+                break;
+            if (a.drop.p > 0)
+                ls_keep<VEC>(a.drop, list_row(a, first, at + i), c, a.tokens_per_seq, factor);
+#pragma unroll
+            for (int k = 0; k < VEC; k++) {
+                float x = a.drop.p > 0 ? v[i][k] * factor[k] : v[i][k];
+                total[k] = at + i == begin ? x : total[k] + x;
+            }
+        }
+    }
+}
+
 /* The sum of list entries begin .. end, all of one leaf, over this thread's columns; complete in
- * lane 0. */
+ * lane 0. A lane sums a piece; LANES pieces are added in order, then the next ones. */
 template <int VEC, typename T>
 __device__ void leaf_sum(const sum_args<T> &a, int64_t first, int64_t begin, int64_t end, int64_t c,
                          float (*lanes)[COLUMNS * VEC], float (&total)[VEC])
 {
-    float v[VEC], factor[VEC];
-
-#pragma unroll
-    for (int k = 0; k < VEC; k++)
-        total[k] = 0;
-    for (int64_t i = begin + threadIdx.y; c < a.C && i < end; i += LANES) {
-        int64_t row = list_row(a, first, i);
-        ls_load<VEC>(a.dy + row * a.C + c, v);
-        if (a.drop.p > 0)
-            ls_keep<VEC>(a.drop, row, c, a.tokens_per_seq, factor);
+    for (int64_t at = begin; at < end; at += PIECE * LANES) {
+        int64_t from = at + threadIdx.y * PIECE, to = min(from + PIECE, end);
+        float sum[VEC];
+        if (c < a.C && from < end)
+            piece_sum<VEC, T>(a, first, from, to, c, sum);
 #pragma unroll
         for (int k = 0; k < VEC; k++)
-            total[k] = a.drop.p > 0 ? fmaf(v[k], factor[k], total[k]) : total[k] + v[k];
+            lanes[threadIdx.y][threadIdx.x * VEC + k] = sum[k];
+        __syncthreads();
+        if (threadIdx.y == 0)
+            for (int y = 0; y < LANES && at + y * PIECE < end; y++)
+#pragma unroll
+                for (int k = 0; k < VEC; k++) {
+                    float x = lanes[y][threadIdx.x * VEC + k];
+                    total[k] = at == begin && y == 0 ? x : total[k] + x;
+                }
+        __syncthreads();
     }
-    if (end - begin == 1)
-        return; /* all in lane 0 already; the same for the whole block */
-#pragma unroll
-    for (int k = 0; k < VEC; k++)
-        lanes[threadIdx.y][threadIdx.x * VEC + k] = total[k];
-    __syncthreads();
-    if (threadIdx.y == 0)
-        for (int y = 1; y < LANES && y < end - begin; y++)
-#pragma unroll
-            for (int k = 0; k < VEC; k++)
-                total[k] += lanes[y][threadIdx.x * VEC + k];
-    __syncthreads();
 }
 
 /* out[id] (+)= total. */
@@ -287,8 +309,15 @@ __device__ inline void give(const sum_args<T> &a, int64_t id, int64_t c, const f
     }
 }
 
-/* Where the rows of the token at place `at` of the sorted list begin. */
-__device__ inline int64_t segment_begin(const uint32_t *keys, int64_t at)
+/* --- one leaf ------------------------------------------------------------------------------- */
+
+__device__ inline bool same_before(const uint32_t *keys, int64_t at)
+{
+    return at > 0 && keys[at - 1] == keys[at];
+}
+
+/* Where the run of place `at` begins. */
+__device__ inline int64_t run_begin(const uint32_t *keys, int64_t at)
 {
     int64_t low = 0, high = at;
 
@@ -302,65 +331,73 @@ __device__ inline int64_t segment_begin(const uint32_t *keys, int64_t at)
     return low;
 }
 
-/* Where the sum of the piece that begins at `at` is kept. A stretch of PIECE places sees at most
- * one piece that goes on and one that is the first of its token. */
-template <typename T>
-__device__ inline float *piece_at(const sum_args<T> &a, int64_t at, int64_t begin)
+/* The first place of the stretch from `first` on where a piece begins. */
+__device__ inline int64_t first_piece(const uint32_t *keys, int64_t first, int64_t M)
 {
-    return a.pieces + (2 * (at / PIECE) + (at == begin ? 1 : 0)) * a.C;
+    if (!same_before(keys, first))
+        return first;
+    int64_t begin = run_begin(keys, first);
+    int64_t next = begin + (first - begin + PIECE - 1) / PIECE * PIECE;
+    int64_t end = first + count_equal(keys + first, min(M - first, (int64_t)PIECE + 1));
+    return min(next, end);
 }
 
-/* One leaf. Block x: the piece that begins at place x of the sorted list; others leave. */
-template <int VEC, typename T> __global__ void piece_kernel(sum_args<T> a)
+/* Where the sum of a piece is kept whose run has others: a stretch sees at most one that goes on
+ * and one that is the first of its run, since that run is longer than the stretch. */
+template <typename T>
+__device__ inline float *piece_at(const sum_args<T> &a, int64_t at, bool is_first)
 {
-    __shared__ float lanes[LANES][COLUMNS * VEC];
-    int64_t at = blockIdx.x, id = a.keys[at], begin, count;
-    int64_t c = ((int64_t)blockIdx.y * COLUMNS + threadIdx.x) * VEC;
-    float total[VEC];
+    return a.pieces + (2 * (at / PIECE) + (is_first ? 1 : 0)) * a.C;
+}
 
-    if (id >= a.V)
+/* Block x: the pieces that begin in stretch x of the sorted list; a thread walks them for VEC
+ * columns. */
+template <int VEC, typename T> __global__ void stretch_kernel(sum_args<T> a)
+{
+    int64_t first = (int64_t)blockIdx.x * PIECE, end = min(first + PIECE, a.M);
+    int64_t c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * VEC;
+
+    if (c >= a.C)
         return;
-    bool first = at == 0 || a.keys[at - 1] != (uint32_t)id;
-    begin = first ? at : segment_begin(a.keys, at);
-    if ((at - begin) % PIECE)
-        return;
-    count = count_equal(a.keys + at, min(a.M - at, (int64_t)PIECE + 1));
-    bool cut = at != begin || count > PIECE;
-    leaf_sum<VEC>(a, at, 0, min(count, (int64_t)PIECE), c, lanes, total);
-    if (!cut) {
-        give<VEC, T>(a, id, c, total);
-    } else if (threadIdx.y == 0 && c < a.C) {
-        float *out = piece_at(a, at, begin) + c;
+    for (int64_t at = first_piece(a.keys, first, a.M), next; at < end; at = next) {
+        uint32_t id = a.keys[at];
+        bool is_first = !same_before(a.keys, at);
+        int64_t count = count_equal(a.keys + at, min(a.M - at, (int64_t)PIECE + 1));
+        float total[VEC];
+        next = at + min(count, (int64_t)PIECE);
+        if (id >= a.V)
+            return;
+        piece_sum<VEC, T>(a, at, 0, next - at, c, total);
+        bool whole = is_first && count <= PIECE, add = whole && a.accumulate;
+        float *out = whole ? a.out + (int64_t)id * a.C : piece_at(a, at, is_first);
         for (int k = 0; k < VEC; k++)
-            out[k] = total[k];
+            out[c + k] = add ? out[c + k] + total[k] : total[k];
     }
 }
 
-/* One leaf. Block x: the token that begins at place x, if it was cut: its pieces in order. */
+/* Block x: the run of several pieces that begins in stretch x, if there is one. It is the stretch's
+ * last run. */
 template <int VEC, typename T> __global__ void join_kernel(sum_args<T> a)
 {
-    int64_t at = blockIdx.x, id = a.keys[at], c = (int64_t)threadIdx.x * VEC;
+    int64_t first = (int64_t)blockIdx.x * PIECE, last = min(first + PIECE, a.M) - 1;
+    int64_t c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * VEC;
+    int64_t begin = run_begin(a.keys, last), count = count_equal(a.keys + begin, a.M - begin);
 
-    if (id >= a.V || (at > 0 && a.keys[at - 1] == (uint32_t)id))
+    if (c >= a.C || a.keys[last] >= a.V || begin < first || count <= PIECE)
         return;
-    if (at + PIECE >= a.M || a.keys[at + PIECE] != (uint32_t)id)
-        return;
-    int64_t count = count_equal(a.keys + at, a.M - at);
-    for (; c < a.C; c += blockDim.x * VEC) {
-        float total[VEC];
+    float total[VEC], *out = a.out + (int64_t)a.keys[last] * a.C;
+    for (int k = 0; k < VEC; k++)
+        total[k] = piece_at(a, begin, true)[c + k];
+    for (int64_t at = begin + PIECE; at < begin + count; at += PIECE)
         for (int k = 0; k < VEC; k++)
-            total[k] = piece_at(a, at, at)[c + k];
-        for (int64_t p = at + PIECE; p < at + count; p += PIECE)
-            for (int k = 0; k < VEC; k++)
-                total[k] += piece_at(a, p, at)[c + k];
-        for (int k = 0; k < VEC; k++) {
-            float *out = a.out + id * a.C + c + k;
-            *out = a.accumulate ? *out + total[k] : total[k];
-        }
-    }
+            total[k] += piece_at(a, at, false)[c + k];
+    for (int k = 0; k < VEC; k++)
+        out[c + k] = a.accumulate ? out[c + k] + total[k] : total[k];
 }
 
-/* Several leaves, or positions. Block x: the token whose rows begin at place x of the sorted list
+/* --- several leaves, or positions ----------------------------------------------------------- */
+
+/* Block x: the token whose rows begin at place x of the sorted list
  * (others leave), or position x. */
 template <int VEC, typename T> __global__ void sum_kernel(sum_args<T> a)
 {
@@ -405,8 +442,9 @@ static void launch_sums(ls_cuda_stream *s, const sum_args<T> &g, int64_t lists)
         sum_kernel<VEC, T><<<grid, block, 0, s->stream>>>(g);
         return;
     }
-    piece_kernel<VEC, T><<<grid, block, 0, s->stream>>>(g);
-    join_kernel<VEC, T><<<(unsigned)lists, 128, 0, s->stream>>>(g);
+    dim3 stretches((unsigned)((g.M + PIECE - 1) / PIECE), grid.y);
+    stretch_kernel<VEC, T><<<stretches, COLUMNS, 0, s->stream>>>(g);
+    join_kernel<VEC, T><<<stretches, COLUMNS, 0, s->stream>>>(g);
 }
 
 /* Gradients of tokens (k given) or of positions. */

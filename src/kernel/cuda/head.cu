@@ -14,7 +14,7 @@
 #include <math_constants.h>
 
 enum { THREADS = 1024 };
-static const int64_t LOGIT_BYTES = (int64_t)512 << 20, CHUNK_STEP = 128;
+static const int64_t LOGIT_BYTES = (int64_t)1 << 30, CHUNK_STEP = 128;
 
 /* --- softmax, loss and gradient ------------------------------------------------------------- */
 

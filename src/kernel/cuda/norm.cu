@@ -15,11 +15,11 @@
 #include "kernel/cuda/common.cuh"
 
 enum {
-    BACK_CHUNKS = 528, /* of a leaf at most: four blocks for each multiprocessor of a large card */
-    BACK_ROWS = 16,    /* of a chunk at least */
-    KEPT = 4,          /* vectors of a row that a thread keeps at most */
-    ROW_WARPS = 4,     /* of a block whose warps take a row each */
-    MOST_WARPS = 8     /* of a block that takes a row together */
+    BACK_CHUNKS = 1056, /* of a leaf at most: eight blocks for each multiprocessor of an H200 */
+    BACK_ROWS = 16,     /* of a chunk at least */
+    KEPT = 4,           /* vectors of a row that a thread keeps at most */
+    ROW_WARPS = 4,      /* of a block whose warps take a row each */
+    MOST_WARPS = 8      /* of a block that takes a row together */
 };
 
 /* --- rows in registers ------------------------------------------------------------------------
@@ -322,28 +322,32 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS)
     chunk_of(a, begin, end);
     for (int64_t row = begin + warp; row < end; row += warps) {
         float mean = LAYER ? a.mean[row] : 0.0f, rstd = a.rstd[row], sum_g = 0, sum_gh = 0;
-        float dy[NV][VEC], h[NV][VEC], w[VEC];
+        float dy[VEC], h[VEC], w[VEC], d[VEC];
+        uint4 raw_dy[NV], raw_x[NV], raw_d[NV]; /* all loads first, kept as they are */
 #pragma unroll
-        for (int j = 0; j < NV; j++) { /* all loads first */
+        for (int j = 0; j < NV; j++) {
             int64_t c = (int64_t)(first + j * step) * VEC;
             if (c < a.C) {
-                ls_load<VEC>(a.dy + row * a.C + c, dy[j]);
-                ls_load<VEC>(a.sum + row * a.C + c, h[j]);
+                raw_dy[j] = *reinterpret_cast<const uint4 *>(a.dy + row * a.C + c);
+                raw_x[j] = *reinterpret_cast<const uint4 *>(a.sum + row * a.C + c);
+                if (a.add)
+                    raw_d[j] = *reinterpret_cast<const uint4 *>(a.dsum + row * a.C + c);
             }
         }
 #pragma unroll
         for (int j = 0; j < NV; j++) {
             int64_t c = (int64_t)(first + j * step) * VEC;
             if (c < a.C) {
+                ls_load<VEC>(reinterpret_cast<const T *>(&raw_dy[j]), dy);
+                ls_load<VEC>(reinterpret_cast<const T *>(&raw_x[j]), h);
                 ls_load<VEC>(a.w + c, w);
 #pragma unroll
                 for (int k = 0; k < VEC; k++) {
-                    h[j][k] = (h[j][k] - mean) * rstd;
-                    dw[j][k] = fmaf(dy[j][k], h[j][k], dw[j][k]);
-                    db[j][k] += dy[j][k];
-                    dy[j][k] *= w[k]; /* g from here on */
-                    sum_g += dy[j][k];
-                    sum_gh = fmaf(dy[j][k], h[j][k], sum_gh);
+                    h[k] = (h[k] - mean) * rstd;
+                    dw[j][k] = fmaf(dy[k], h[k], dw[j][k]);
+                    db[j][k] += dy[k];
+                    sum_g = fmaf(dy[k], w[k], sum_g);
+                    sum_gh = fmaf(dy[k] * w[k], h[k], sum_gh);
                 }
             }
         }
@@ -353,14 +357,16 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS)
 #pragma unroll
         for (int j = 0; j < NV; j++) {
             int64_t c = (int64_t)(first + j * step) * VEC;
-            float d[VEC];
             if (c >= a.C)
                 break;
+            ls_load<VEC>(reinterpret_cast<const T *>(&raw_dy[j]), dy);
+            ls_load<VEC>(reinterpret_cast<const T *>(&raw_x[j]), h);
+            ls_load<VEC>(a.w + c, w);
             if (a.add)
-                ls_load<VEC>(a.dsum + row * a.C + c, d);
+                ls_load<VEC>(reinterpret_cast<const T *>(&raw_d[j]), d);
 #pragma unroll
             for (int k = 0; k < VEC; k++) {
-                float g = rstd * (dy[j][k] - sum_g - h[j][k] * sum_gh);
+                float g = rstd * (dy[k] * w[k] - sum_g - (h[k] - mean) * rstd * sum_gh);
                 d[k] = a.add ? d[k] + g : g;
             }
             give_dx<VEC, T>(a, row, c, d);
@@ -501,10 +507,8 @@ template <typename T> static ls_status bwd_type(ls_cuda_stream *s, const ls_norm
     ls_status st = a->kind == LS_NORM_LAYER ? bwd<T, true>(s, k, blocks, fits)
                                             : bwd<T, false>(s, k, blocks, fits);
 
-    if (st == LS_OK && a->dw)
-        ls_cuda_tree_finish(s, k.part, a->leaves, chunks, a->C, 2 * a->C, a->dw, a->accumulate);
-    if (st == LS_OK && a->db)
-        ls_cuda_tree_finish(s, k.part + a->C, a->leaves, chunks, a->C, 2 * a->C, a->db,
+    if (st == LS_OK)
+        ls_cuda_tree_finish(s, k.part, a->leaves, chunks, a->C, 2 * a->C, a->dw, a->db,
                             a->accumulate);
     return st;
 }

@@ -279,11 +279,8 @@ template <typename T> static void norm_bwd(ls_cuda_stream *s, const ls_qkv *a)
     norm_bwd_kernel<T>
         <<<(unsigned)(leaves * chunks), THREADS, (size_t)(WARPS * 2 * a->D) * sizeof(float),
            s->stream>>>(places_of(a), rows, each, chunks, part);
-    if (a->dq_norm)
-        ls_cuda_tree_finish(s, part, leaves, chunks, a->D, 2 * a->D, a->dq_norm, a->accumulate);
-    if (a->dk_norm)
-        ls_cuda_tree_finish(s, part + a->D, leaves, chunks, a->D, 2 * a->D, a->dk_norm,
-                            a->accumulate);
+    ls_cuda_tree_finish(s, part, leaves, chunks, a->D, 2 * a->D, a->dq_norm, a->dk_norm,
+                        a->accumulate);
 }
 
 /* --- the rows ------------------------------------------------------------------------------- */
