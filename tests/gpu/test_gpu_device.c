@@ -176,3 +176,47 @@ LS_TEST(gpu_refuses_other_kernels)
     LS_CHECK_STR(k->name, "generic");
     ls_gpu_close(&g);
 }
+
+/* An error of queued work is told at the next sync, with the rows it may have been; after that the
+ * card is lost to this process. */
+static void break_the_card(const char *hint)
+{
+    ls_gpu g;
+    float *nowhere = (float *)(uintptr_t)4096;
+
+    ls_gpu_open(&g);
+    g.k->fill(g.stream, &(ls_fill){.x = (float *)g.block, .n = 100});
+    g.k->scale(g.stream, &(ls_scale){.x = nowhere, .value = 2, .n = 100});
+    LS_CHECK_FAILS(ls_stream_sync(g.stream, ls_time_now_ns() + 10 * LS_NS_PER_S), LS_EFAIL,
+                   "the last rows queued: fill, scale");
+    LS_CHECK(strstr(ls_err_last()->text, "illegal memory access"));
+    LS_CHECK(strstr(ls_err_last()->hint, hint));
+    g.k->fill(g.stream, &(ls_fill){.x = (float *)g.block, .n = 100}); /* dropped */
+    LS_CHECK_FAILS(ls_stream_sync(g.stream, 0), LS_EFAIL, "the last rows queued: fill, scale");
+}
+
+LS_TEST(gpu_tells_an_error_of_queued_work)
+{
+    break_the_card("LINESHAFT_CUDA_SYNC=1");
+}
+
+LS_TEST(gpu_finds_the_row_that_failed)
+{
+    setenv("LINESHAFT_CUDA_SYNC", "1", 1);
+    break_the_card("The last row named");
+}
+
+/* A library that is no plugin of ours is refused with a sentence. */
+LS_TEST(gpu_refuses_a_foreign_plugin)
+{
+    ls_device *device = NULL;
+
+    if (ls_device_unusable("cuda"))
+        ls_test_skip("%s", ls_device_unusable("cuda"));
+    setenv("LINESHAFT_CUDA_PLUGIN", "/nowhere/plugin.so", 1);
+    LS_CHECK_FAILS(ls_device_open(&device, "cuda", 0), LS_EUSAGE, "/nowhere/plugin.so");
+    LS_CHECK(strstr(ls_err_last()->hint, "make cuda"));
+    setenv("LINESHAFT_CUDA_PLUGIN", "libm.so.6", 1);
+    LS_CHECK_FAILS(ls_device_open(&device, "cuda", 0), LS_EUSAGE, "another version");
+    LS_CHECK(!device);
+}

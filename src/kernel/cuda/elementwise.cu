@@ -287,7 +287,7 @@ enum { TREE_COLUMNS = 32, TREE_LANES = 32 };
  * order; the leaves climb the tree. */
 __global__ void __launch_bounds__(TREE_COLUMNS *TREE_LANES)
     tree_kernel(const float *part, int64_t leaves, int64_t chunks, int64_t n, int64_t pitch,
-                float *out, bool accumulate)
+                float *out, float *second, bool accumulate)
 {
     __shared__ float lane_sum[TREE_LANES][TREE_COLUMNS];
     int64_t column = (int64_t)blockIdx.x * TREE_COLUMNS + threadIdx.x;

@@ -5,7 +5,7 @@
  * rows: each piece one after the other, then the pieces one after the other, so the order depends
  * on the rows of the leaf only. No atomic adds.
  *
- * One leaf: threads own the pieces that begin in a stretch of PIECE places of the sorted list; the
+ * One leaf: threads own the pieces that begin in a stretch of OWN places of the sorted list; the
  * pieces of a run that has several meet in scratch. So a token that is very common holds up nobody.
  * Several leaves: a block owns all rows of one token and some columns; runs climb the tree over
  * leaves; a leaf without the token is left out of it (its sum would be +0). Positions are the same
@@ -17,7 +17,7 @@
 
 #include <cub/device/device_radix_sort.cuh>
 
-enum { THREADS = 256, LANES = 8, COLUMNS = 32, PIECE = 64, AHEAD = 4 };
+enum { THREADS = 256, LANES = 8, COLUMNS = 32, PIECE = 64, OWN = 8, AHEAD = 4 };
 
 /* --- forward -------------------------------------------------------------------------------- */
 
@@ -354,7 +354,7 @@ __device__ inline float *piece_at(const sum_args<T> &a, int64_t at, bool is_firs
  * columns. */
 template <int VEC, typename T> __global__ void stretch_kernel(sum_args<T> a)
 {
-    int64_t first = (int64_t)blockIdx.x * PIECE, end = min(first + PIECE, a.M);
+    int64_t first = (int64_t)blockIdx.x * OWN, end = min(first + OWN, a.M);
     int64_t c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * VEC;
 
     if (c >= a.C)
@@ -375,8 +375,8 @@ template <int VEC, typename T> __global__ void stretch_kernel(sum_args<T> a)
     }
 }
 
-/* Block x: the run of several pieces that begins in stretch x, if there is one. It is the stretch's
- * last run. */
+/* Block x: the run of several pieces that begins in PIECE places from x PIECE on, if there is one.
+ * It is the last that begins there. */
 template <int VEC, typename T> __global__ void join_kernel(sum_args<T> a)
 {
     int64_t first = (int64_t)blockIdx.x * PIECE, last = min(first + PIECE, a.M) - 1;
@@ -395,9 +395,28 @@ template <int VEC, typename T> __global__ void join_kernel(sum_args<T> a)
         out[c + k] = a.accumulate ? out[c + k] + total[k] : total[k];
 }
 
-/* --- several leaves, or positions ----------------------------------------------------------- */
+/* --- positions, and several leaves ----------------------------------------------------------- */
 
-/* Block x: the token whose rows begin at place x of the sorted list
+/* One leaf. Block x: position x, whose rows lie T apart. */
+template <int VEC, typename T> __global__ void position_kernel(sum_args<T> a)
+{
+    int64_t first = blockIdx.x, c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * VEC;
+    int64_t count = (a.M - first + a.tokens_per_seq - 1) / a.tokens_per_seq;
+    float total[VEC], sum[VEC];
+
+    if (c >= a.C)
+        return;
+    piece_sum<VEC, T>(a, first, 0, min(count, (int64_t)PIECE), c, total);
+    for (int64_t at = PIECE; at < count; at += PIECE) {
+        piece_sum<VEC, T>(a, first, at, min(at + PIECE, count), c, sum);
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            total[k] += sum[k];
+    }
+    give<VEC, T>(a, first, c, total);
+}
+
+/* Several leaves. Block x: the token whose rows begin at place x of the sorted list
  * (others leave), or position x. */
 template <int VEC, typename T> __global__ void sum_kernel(sum_args<T> a)
 {
@@ -413,11 +432,6 @@ template <int VEC, typename T> __global__ void sum_kernel(sum_args<T> a)
         count = count_equal(a.keys + first, a.M - first);
     } else {
         count = (a.M - first + a.tokens_per_seq - 1) / a.tokens_per_seq;
-    }
-    if (!a.many) {
-        leaf_sum<VEC>(a, first, 0, count, c, lanes, total);
-        give<VEC, T>(a, id, c, total);
-        return;
     }
     climb<VEC> up;
     up.depth = 0;
@@ -438,13 +452,18 @@ static void launch_sums(ls_cuda_stream *s, const sum_args<T> &g, int64_t lists)
     int64_t wide = COLUMNS * VEC;
     dim3 grid((unsigned)lists, (unsigned)((g.C + wide - 1) / wide)), block(COLUMNS, LANES);
 
-    if (g.many || !g.keys) {
+    if (g.many) {
         sum_kernel<VEC, T><<<grid, block, 0, s->stream>>>(g);
         return;
     }
-    dim3 stretches((unsigned)((g.M + PIECE - 1) / PIECE), grid.y);
+    if (!g.keys) {
+        position_kernel<VEC, T><<<grid, COLUMNS, 0, s->stream>>>(g);
+        return;
+    }
+    dim3 stretches((unsigned)((g.M + OWN - 1) / OWN), grid.y);
+    dim3 joins((unsigned)((g.M + PIECE - 1) / PIECE), grid.y);
     stretch_kernel<VEC, T><<<stretches, COLUMNS, 0, s->stream>>>(g);
-    join_kernel<VEC, T><<<stretches, COLUMNS, 0, s->stream>>>(g);
+    join_kernel<VEC, T><<<joins, COLUMNS, 0, s->stream>>>(g);
 }
 
 /* Gradients of tokens (k given) or of positions. */

@@ -65,33 +65,45 @@ template <typename T> __device__ inline int32_t target_of(const row_args<T> &a, 
     return -1;
 }
 
-/* v joins the running maximum and sum; columns from V on (the padding) do not count. */
+/* VEC logits join the running maximum and sum; only the first `count` of them are in the row. */
 template <int VEC, typename T>
-__device__ inline void add_logits(const row_args<T> &a, int64_t c, const float (&v)[VEC],
-                                  float &most, float &sum)
+__device__ inline void add_logits(float (&v)[VEC], int count, float &most, float &sum)
 {
+    if (count < VEC) /* the row's last, in one thread */
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            v[k] = k < count ? v[k] : -CUDART_INF_F;
     float top = most;
-
 #pragma unroll
     for (int k = 0; k < VEC; k++)
-        top = c + k < a.V ? fmaxf(top, v[k]) : top;
-    sum = most == -CUDART_INF_F ? 0.0f : sum * exp_of<T>(most - top);
-    most = top;
+        top = fmaxf(top, v[k]);
+    if (top > most) {
+        sum *= exp_of<T>(most - top); /* from minus infinity: 0 times 0 */
+        most = top;
+    }
 #pragma unroll
     for (int k = 0; k < VEC; k++)
-        sum += c + k < a.V ? exp_of<T>(v[k] - most) : 0.0f;
+        sum += exp_of<T>(v[k] - most);
 }
 
-/* dlogits of VEC columns, in place of the logits. */
+/* dlogits of VEC columns, in place of the logits; `hit` is the target's place among them. */
 template <int VEC, typename T>
-__device__ inline void put_grads(T *x, int64_t c, float (&v)[VEC], int32_t target, float lse,
-                                 float scale)
+__device__ inline void put_grads(T *x, float (&v)[VEC], int hit, float lse, float scale)
 {
 #pragma unroll
     for (int k = 0; k < VEC; k++)
-        v[k] =
-            target < 0 ? 0.0f : (exp_of<T>(v[k] - lse) - (c + k == target ? 1.0f : 0.0f)) * scale;
-    ls_store<VEC>(x + c, v);
+        v[k] = scale == 0.0f ? 0.0f : exp_of<T>(v[k] - lse) * scale; /* also of a NaN */
+    if (hit >= 0 && hit < VEC)
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            v[k] -= k == hit ? scale : 0.0f;
+    ls_store<VEC>(x, v);
+}
+
+/* A row without a target has no gradient. */
+template <typename T> __device__ inline float scale_of(const row_args<T> &a, int32_t target)
+{
+    return target < 0 ? 0.0f : a.state->grad_scale;
 }
 
 /* A row that fits into shared memory: read once. A thread reads there only what it put there, so
@@ -104,7 +116,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) kept_kernel(
     int64_t row = a.first + blockIdx.x;
     T *x = a.logits + blockIdx.x * a.ld;
     int32_t target = target_of(a, row);
-    int vectors = (int)((a.V + VEC - 1) / VEC);
+    int V = (int)a.V, vectors = (V + VEC - 1) / VEC;
     float most = -CUDART_INF_F, sum = 0, v[VEC];
 
 #pragma unroll 4
@@ -113,7 +125,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) kept_kernel(
     float hit = target >= 0 && threadIdx.x == 0 ? ls_get(x[target]) : 0.0f;
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
         ls_load<VEC>(reinterpret_cast<const T *>(&kept[i]), v);
-        add_logits<VEC, T>(a, (int64_t)i * VEC, v, most, sum);
+        add_logits<VEC, T>(v, V - i * VEC, most, sum);
     }
     join(most, sum, part); /* waits for all: the target's logit has been read */
     float lse = most + logf(sum);
@@ -121,10 +133,10 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 2) kept_kernel(
         a.losses[row] = target < 0 ? 0.0f : lse - hit;
     if (!a.state)
         return;
-    float scale = a.state->grad_scale;
+    float scale = scale_of(a, target);
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
         ls_load<VEC>(reinterpret_cast<const T *>(&kept[i]), v);
-        put_grads<VEC, T>(x, (int64_t)i * VEC, v, target, lse, scale);
+        put_grads<VEC, T>(x + i * VEC, v, target - i * VEC, lse, scale);
     }
 }
 
@@ -135,11 +147,12 @@ template <int VEC, typename T> __global__ void __launch_bounds__(THREADS) row_ke
     int64_t row = a.first + blockIdx.x;
     T *x = a.logits + blockIdx.x * a.ld;
     int32_t target = target_of(a, row);
+    int V = (int)a.V;
     float most = -CUDART_INF_F, sum = 0, v[VEC];
 
-    for (int64_t c = threadIdx.x * VEC; c < a.V; c += THREADS * VEC) {
+    for (int c = threadIdx.x * VEC; c < V; c += THREADS * VEC) {
         ls_load<VEC>(x + c, v); /* rows are padded: reading past V is reading our own scratch */
-        add_logits<VEC, T>(a, c, v, most, sum);
+        add_logits<VEC, T>(v, V - c, most, sum);
     }
     join(most, sum, part);
     float lse = most + logf(sum);
@@ -148,10 +161,10 @@ template <int VEC, typename T> __global__ void __launch_bounds__(THREADS) row_ke
     if (!a.state)
         return;
     __syncthreads(); /* the target's logit is read before it is overwritten */
-    float scale = a.state->grad_scale;
-    for (int64_t c = threadIdx.x * VEC; c < a.V; c += THREADS * VEC) {
+    float scale = scale_of(a, target);
+    for (int c = threadIdx.x * VEC; c < V; c += THREADS * VEC) {
         ls_load<VEC>(x + c, v);
-        put_grads<VEC, T>(x, c, v, target, lse, scale);
+        put_grads<VEC, T>(x + c, v, target - c, lse, scale);
     }
 }
 

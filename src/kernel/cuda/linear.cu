@@ -147,7 +147,7 @@ static ls_status tree_dw(ls_cuda_stream *s, const ls_linear_bwd_w *a)
 
 /* --- gradients of biases -------------------------------------------------------------------- */
 
-enum { SUM_LANES = 8, SUM_COLUMNS = 32, SUM_CHUNKS = 128 };
+enum { SUM_LANES = 8, SUM_COLUMNS = 32, SUM_CHUNKS = 256, SUM_AHEAD = 4 };
 
 /* Block (x, chunk): SUM_COLUMNS vectors of columns, lanes y step over the chunk's rows. */
 template <int VEC, typename T>
@@ -159,16 +159,21 @@ __global__ void column_kernel(const T *x, int64_t ld, int64_t n, int64_t leaf_ro
     int64_t first = leaf * leaf_rows + chunk * chunk_rows;
     int64_t end = first + min(chunk_rows, leaf_rows - chunk * chunk_rows);
     int64_t c = ((int64_t)blockIdx.x * SUM_COLUMNS + threadIdx.x) * VEC;
-    float acc[VEC], v[VEC];
+    float acc[VEC], v[SUM_AHEAD][VEC];
 
 #pragma unroll
     for (int k = 0; k < VEC; k++)
         acc[k] = 0;
-    for (int64_t row = first + threadIdx.y; c < n && row < end; row += SUM_LANES) {
-        ls_load<VEC>(x + row * ld + c, v);
+    for (int64_t row = first + threadIdx.y; c < n && row < end; row += SUM_LANES * SUM_AHEAD) {
 #pragma unroll
-        for (int k = 0; k < VEC; k++)
-            acc[k] += v[k];
+        for (int i = 0; i < SUM_AHEAD; i++) /* loads first, so that they overlap */
+            if (row + i * SUM_LANES < end)
+                ls_load<VEC>(x + (row + i * SUM_LANES) * ld + c, v[i]);
+#pragma unroll
+        for (int i = 0; i < SUM_AHEAD; i++)
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                acc[k] += row + i * SUM_LANES < end ? v[i][k] : 0.0f;
     }
 #pragma unroll
     for (int k = 0; k < VEC; k++)

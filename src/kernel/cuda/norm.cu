@@ -303,7 +303,7 @@ __device__ inline void give_dx(const bwd_args<T> &a, int64_t row, int64_t c, flo
 
 /* A row in registers: NV vectors for each thread of a warp, or of the block. */
 template <int NV, bool BLOCK, typename T, bool LAYER>
-__global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS)
+__global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS, BLOCK || NV > 3 ? 1 : 4)
     bwd_rows_kernel(bwd_args<T> a)
 {
     constexpr int VEC = ls_vec_of<T>::n;
