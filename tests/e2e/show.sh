@@ -22,7 +22,7 @@ run 0 "$LINESHAFT" export runs/base hf
 run 0 "$LINESHAFT" ckpt show hf
 says "llama, "
 run 2 "$LINESHAFT" ckpt show .
-says "A model is a Hugging Face folder"
+says "Give a Hugging Face folder"
 
 # Mistakes are found before the run.
 cat >tune.yaml <<'YAML'
