@@ -516,21 +516,40 @@ static ls_status name_place(const job *j, ls_status st)
     return st;
 }
 
+/* Read the conversation; to be ended also when this fails. */
+static ls_status begin_job(job *j, const ls_chat *chat, const json_t *object, const char *where,
+                           int64_t now)
+{
+    ls_status st = LS_OK;
+
+    *j = (job){.chat = chat,
+               .where = where,
+               .now = now,
+               .context = json_object(),
+               .messages = json_array()};
+    if (!j->context || !j->messages)
+        return no_json();
+    LS_TRY(st, read_messages(j, object), out);
+    st = fill_context(j, object);
+out:
+    return st;
+}
+
+static ls_status end_job(job *j, ls_status st)
+{
+    json_decref(j->context);
+    json_decref(j->messages);
+    return name_place(j, st);
+}
+
 ls_status ls_chat_render(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
                          ls_chat_text *out)
 {
-    job j = {.chat = chat,
-             .where = where,
-             .now = now,
-             .context = json_object(),
-             .messages = json_array()};
-    ls_status st = j.context && j.messages ? LS_OK : no_json();
+    job j;
+    ls_status st;
     bool marks = ls_template_marks(chat->tpl);
 
-    if (st != LS_OK)
-        goto out;
-    LS_TRY(st, read_messages(&j, object), out);
-    LS_TRY(st, fill_context(&j, object), out);
+    LS_TRY(st, begin_job(&j, chat, object, where, now), out);
     LS_TRY(st,
            render(&j, json_array_size(j.messages), false, marks ? &out->answers : NULL, &out->text),
            out);
@@ -539,30 +558,18 @@ ls_status ls_chat_render(const ls_chat *chat, const json_t *object, const char *
     else if (out->answers.count == 0)
         st = ls_fail(LS_EDATA, "%s: the conversation has no message of the assistant", where);
 out:
-    json_decref(j.context);
-    json_decref(j.messages);
-    return name_place(&j, st);
+    return end_job(&j, st);
 }
 
 ls_status ls_chat_prompt(const ls_chat *chat, const json_t *object, const char *where, int64_t now,
                          ls_str *out)
 {
-    job j = {.chat = chat,
-             .where = where,
-             .now = now,
-             .context = json_object(),
-             .messages = json_array()};
-    ls_status st = j.context && j.messages ? LS_OK : no_json();
+    job j;
+    ls_status st = begin_job(&j, chat, object, where, now);
 
     if (st == LS_OK)
-        st = read_messages(&j, object);
-    if (st == LS_OK)
-        st = fill_context(&j, object);
-    if (st == LS_OK)
         st = render(&j, json_array_size(j.messages), true, NULL, out);
-    json_decref(j.context);
-    json_decref(j.messages);
-    return name_place(&j, st);
+    return end_job(&j, st);
 }
 
 /* --- tokens -----------------------------------------------------------------------------------
