@@ -96,11 +96,10 @@ $(B)/lineshaft-test: $(LIB_OBJ) $(TEST_OBJ)
 $(B)/conformance-%: $(LIB_OBJ) $(B)/tests/conformance/%.o
 	@echo "  link   $@"
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
-
-# Small programs that conformance tests talk to.
-$(B)/conformance-%: $(LIB_OBJ) $(B)/tests/conformance/%.o
+# A program of a bench, such as bench/tokenizer.c.
+$(B)/bench-%: bench/%.c $(LIB_OBJ)
 	@echo "  link   $@"
-	@$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+	@$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(LIBS)
 
 $(B)/%.o: src/%.c
 	@mkdir -p $(@D)

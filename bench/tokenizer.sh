@@ -10,12 +10,6 @@ if [ $# = 0 ]; then
 fi
 peer=${XDG_CACHE_HOME:-$HOME/.cache}/lineshaft/peers/bin/python
 [ -x "$peer" ] || { echo "tokenizer.sh: no peer environment (bench/peers/setup.sh makes one)" >&2; exit 1; }
-make --no-print-directory -C "$root" all >/dev/null
+make --no-print-directory -C "$root" build/release/bench-tokenizer >/dev/null
 tool=$root/build/release/bench-tokenizer
-libs=$(pkg-config --libs yaml-0.1 jansson libzstd zlib libxxhash libisal libpcre2-8 libutf8proc)
-# Everything of the program but its main().
-objects=$(find "$root/build/release" -name '*.o' ! -path '*/cli/main.o' ! -path '*/tests/*')
-# shellcheck disable=SC2086
-"${CC:-gcc}" -std=c17 -D_GNU_SOURCE -O2 -I"$root/src" -o "$tool" "$root/bench/tokenizer.c" $objects \
-    $libs -lm -pthread
 exec "$peer" "$root/bench/tokenizer.py" "$tool" "$@"
