@@ -33,8 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const texts[] = {
         "", "a",
-        "hello  world 12\n\n x'll <s>ab</s> \xc3\xa9"
-        "e\xcc\x81\xcc\xa7 \xe2\x96\x81\xf0\x9f\x98\x80 \t.",
+        ("hello  world 12\n\n x'll <s>ab</s> \xc3\xa9"
+         "e\xcc\x81\xcc\xa7 \xe2\x96\x81\xf0\x9f\x98\x80 \t."),
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabab"};
     ls_tokenizer *tok = NULL;
 
