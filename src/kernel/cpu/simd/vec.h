@@ -6,6 +6,7 @@
  * is always the same tree, so the three versions agree to the last bit. */
 #pragma once
 #include "base/base.h"
+#include "base/dtype.h"
 #include <math.h>
 
 #if defined(__AVX512F__) || defined(__AVX2__)
@@ -99,6 +100,23 @@ LS_INLINE ls_v16 v_load_part(const float *p, int64_t n, float fill)
 LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
 {
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), a);
+}
+
+/* Sixteen bf16 values: exact on the way in, to nearest even on the way out, NaN stays NaN. */
+LS_INLINE ls_v16 v_load_bf16(const uint16_t *p)
+{
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+LS_INLINE void v_store_bf16(uint16_t *p, ls_v16 a)
+{
+    __m512i bits = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    __m512i near = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+
+    near = _mm512_mask_or_epi32(near, nan, bits, _mm512_set1_epi32(0x400000));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(near, 16)));
 }
 
 #elif defined(__AVX2__)
@@ -289,6 +307,32 @@ LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
 
 #endif
 
+#if !defined(__AVX512F__)
+/* Plain code that the compiler makes vectors of. */
+LS_INLINE ls_v16 v_load_bf16(const uint16_t *p)
+{
+    uint32_t bits[16];
+    float t[16];
+
+    for (int i = 0; i < 16; i++)
+        bits[i] = (uint32_t)p[i] << 16;
+    memcpy(t, bits, sizeof t);
+    return v_load(t);
+}
+LS_INLINE void v_store_bf16(uint16_t *p, ls_v16 a)
+{
+    uint32_t bits[16];
+    float t[16];
+
+    v_store(t, a);
+    memcpy(bits, t, sizeof bits);
+    for (int i = 0; i < 16; i++) {
+        uint32_t near = bits[i] + 0x7fff + (bits[i] >> 16 & 1), quiet = bits[i] | 0x400000;
+        p[i] = (uint16_t)(((bits[i] & 0x7fffffff) > 0x7f800000 ? quiet : near) >> 16);
+    }
+}
+#endif
+
 /* As many of sixteen elements as there are left; n may be larger, and is 16 nearly always. */
 LS_INLINE ls_v16 v_load_most(const float *p, int64_t n)
 {
@@ -300,6 +344,43 @@ LS_INLINE void v_store_most(float *p, int64_t n, ls_v16 a)
         v_store(p, a);
     else
         v_store_part(p, n, a);
+}
+
+/* Elements i .. i+15 of a tensor of a type (LS_F32 or LS_BF16), as floats; or as many of them as
+ * there are left. The type is a constant wherever these are used, so no test is left in a loop. */
+LS_INLINE ls_v16 v_load_as(const ls_dtype type, const void *x, int64_t i)
+{
+    return type == LS_BF16 ? v_load_bf16((const uint16_t *)x + i) : v_load((const float *)x + i);
+}
+LS_INLINE void v_store_as(const ls_dtype type, void *x, int64_t i, ls_v16 a)
+{
+    if (type == LS_BF16)
+        v_store_bf16((uint16_t *)x + i, a);
+    else
+        v_store((float *)x + i, a);
+}
+LS_INLINE ls_v16 v_load_most_as(const ls_dtype type, const void *x, int64_t i, int64_t n)
+{
+    uint16_t t[16] = {0};
+
+    if (type != LS_BF16)
+        return v_load_most((const float *)x + i, n);
+    if (n >= LS_LANES)
+        return v_load_bf16((const uint16_t *)x + i);
+    memcpy(t, (const uint16_t *)x + i, (size_t)n * sizeof *t);
+    return v_load_bf16(t);
+}
+LS_INLINE void v_store_most_as(const ls_dtype type, void *x, int64_t i, int64_t n, ls_v16 a)
+{
+    uint16_t t[16];
+
+    if (type != LS_BF16) {
+        v_store_most((float *)x + i, n, a);
+        return;
+    }
+    v_store_bf16(n >= LS_LANES ? (uint16_t *)x + i : t, a);
+    if (n < LS_LANES)
+        memcpy((uint16_t *)x + i, t, (size_t)n * sizeof *t);
 }
 
 /* The sum of all lanes: lane i + lane i+8, then +4, +2, +1. */
