@@ -55,16 +55,29 @@ typedef enum ls_layout {
     LS_LAYOUT_NK  /* [outputs, inputs], as Linear stores it */
 } ls_layout;
 
+/* pack: a weight in an order of the implementation's own, for any number of products with it: as
+ * the right side of linear_fwd, or of linear_bwd_x. It must be packed again when the weight
+ * changes. */
+typedef struct ls_pack {
+    ls_dtype type;
+    const void *w; /* by layout */
+    void *to;      /* ls_kernels.packed_bytes() */
+    int64_t N, K;
+    ls_layout layout;
+    bool backward; /* for linear_bwd_x */
+} ls_pack;
+
 /* linear_fwd: y = act(x W + b). z, where given, keeps the value before the activation. With
  * accumulate: y += x W, without bias and activation. The rows of y may lie apart (ldy), so that a
  * product can go into some columns of a wider tensor. */
 typedef struct ls_linear_fwd {
     ls_dtype type;
-    const void *x; /* [M, K] */
-    const void *w; /* by layout */
-    const void *b; /* [N] or NULL */
-    void *y;       /* [M, N] */
-    void *z;       /* [M, N] or NULL; needed by the activation's gradient */
+    const void *x;      /* [M, K] */
+    const void *w;      /* by layout */
+    const void *packed; /* w as packed for this row, or NULL; quicker, equal bits */
+    const void *b;      /* [N] or NULL */
+    void *y;            /* [M, N] */
+    void *z;            /* [M, N] or NULL; needed by the activation's gradient */
     int64_t M, N, K;
     int64_t ldy; /* elements from row to row of y; 0: N. Anything else only without z */
     ls_layout layout;
@@ -78,8 +91,9 @@ typedef struct ls_linear_bwd_x {
     ls_dtype type;
     const void *dy; /* [M, N] */
     const void *w;
-    const void *z; /* [M, K] or NULL */
-    void *dx;      /* [M, K] */
+    const void *packed; /* w as packed for this row, or NULL */
+    const void *z;      /* [M, K] or NULL */
+    void *dx;           /* [M, K] */
     int64_t M, N, K;
     int64_t ldy; /* elements from row to row of dy; 0: N */
     ls_layout layout;
@@ -387,6 +401,9 @@ typedef struct ls_kernels {
      * read) on a device of so many threads; 0 for rows without one. Enough also for fewer leaves of
      * as many rows. With several leaves `accumulate` counts; with one it does not. */
     int64_t (*scratch)(ls_row row, const void *args, int threads);
+    /* Both NULL where weights are read as they lie. */
+    int64_t (*packed_bytes)(const ls_pack *a);
+    void (*pack)(ls_stream *stream, const ls_pack *a);
 } ls_kernels;
 
 /* What a row promises, for tests, docs and bench. */
@@ -410,13 +427,25 @@ ls_status ls_kernel_for(const ls_device *device, const char *name, const ls_kern
 /* A number made of the sizes of all arguments: a plugin built against other ones is refused. */
 static inline uint64_t ls_kernel_stamp(void)
 {
-    const size_t sizes[] = {
-        sizeof(ls_kernels),       sizeof(ls_step_state),    sizeof(ls_linear_fwd),
-        sizeof(ls_linear_bwd_x),  sizeof(ls_linear_bwd_w),  sizeof(ls_qkv),
-        sizeof(ls_attention_fwd), sizeof(ls_attention_bwd), sizeof(ls_norm_fwd),
-        sizeof(ls_norm_bwd),      sizeof(ls_act_args),      sizeof(ls_embed_fwd),
-        sizeof(ls_embed_bwd),     sizeof(ls_head),          sizeof(ls_norm_result),
-        sizeof(ls_adamw_span),    sizeof(ls_adamw),         LS_ROWS};
+    const size_t sizes[] = {sizeof(ls_kernels),
+                            sizeof(ls_pack),
+                            sizeof(ls_step_state),
+                            sizeof(ls_linear_fwd),
+                            sizeof(ls_linear_bwd_x),
+                            sizeof(ls_linear_bwd_w),
+                            sizeof(ls_qkv),
+                            sizeof(ls_attention_fwd),
+                            sizeof(ls_attention_bwd),
+                            sizeof(ls_norm_fwd),
+                            sizeof(ls_norm_bwd),
+                            sizeof(ls_act_args),
+                            sizeof(ls_embed_fwd),
+                            sizeof(ls_embed_bwd),
+                            sizeof(ls_head),
+                            sizeof(ls_norm_result),
+                            sizeof(ls_adamw_span),
+                            sizeof(ls_adamw),
+                            LS_ROWS};
     uint64_t stamp = 0;
 
     for (size_t i = 0; i < LS_COUNT(sizes); i++)

@@ -98,6 +98,8 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
         .norm2 = ls_norm2_row_##isa,                                        \
         .adamw = ls_adamw_row_##isa,                                        \
         .scratch = scratch_##isa,                                           \
+        .packed_bytes = ls_packed_bytes_##isa,                              \
+        .pack = ls_pack_row_##isa,                                          \
     }
 
 LS_KERNELS(generic);

@@ -1,11 +1,12 @@
 /* device_cpu.c -- the CPU as a device: anonymous mappings, a team of threads, work done at once.
  *
- * Memory is touched when it is allocated (MAP_POPULATE), so that a run that does not fit fails
+ * Memory is touched when it is allocated, so that a run that does not fit fails
  * before the first step, and the bytes the kernel counts are the bytes of the ledger. What is asked
  * for is first compared with what is free, because populating too much is not refused: it ends in
  * the kernel's out-of-memory killer. Free is the least of the machine's and the container's. */
 #include "device/device_impl.h"
 
+#include <errno.h>
 #include <sys/mman.h>
 #include "base/time.h"
 
@@ -14,12 +15,43 @@ static const char *never(void)
     return NULL;
 }
 
+/* Large blocks begin at a border of huge pages and ask for them: rows of a matrix lie pages apart,
+ * and looking up 4 KiB pages cost a tenth of the time of products. What is left over behind the
+ * last huge page has small ones, so not a byte more than asked for becomes resident. */
+enum { HUGE_PAGE = 2 << 20 };
+
+static bool populate(char *p, int64_t bytes)
+{
+    if (madvise(p, (size_t)bytes, MADV_POPULATE_WRITE) == 0)
+        return true;
+    if (errno != EINVAL) /* the kernel knows the call: there is too little memory */
+        return false;
+    for (int64_t i = 0; i < bytes; i += 4096)
+        ((volatile char *)p)[i] = 0;
+    return true;
+}
+
 static void *map_memory(int64_t bytes)
 {
-    void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    int64_t room = bytes >= HUGE_PAGE ? bytes + HUGE_PAGE : bytes;
+    char *p = mmap(NULL, (size_t)room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED)
+        return NULL;
+    if (room > bytes) {
+        int64_t before = -(int64_t)(uintptr_t)p & (HUGE_PAGE - 1);
+        int64_t end = ls_round_up(bytes, 4096);
+        if (before > 0)
+            munmap(p, (size_t)before);
+        p += before;
+        if (room - before > end)
+            munmap(p + end, (size_t)(room - before - end));
+        madvise(p, (size_t)bytes, MADV_HUGEPAGE); /* without them it is only slower */
+    }
+    if (populate(p, bytes))
+        return p;
+    munmap(p, (size_t)bytes);
+    return NULL;
 }
 
 /* The number after name (and any ':') on its line of a file like /proc/meminfo or memory.stat; with

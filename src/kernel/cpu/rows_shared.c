@@ -92,7 +92,7 @@ void ls_qkv_check(const ls_qkv *a, bool forward)
 
 void ls_linear_fwd_check(const ls_linear_fwd *a)
 {
-    LS_BUG_IF(a->type != LS_F32, "linear_fwd of type %d", (int)a->type);
+    LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "linear_fwd of type %d", (int)a->type);
     LS_BUG_IF(a->z && ls_linear_ld(a->ldy, a->N) != a->N, "linear_fwd with z and rows apart");
     LS_BUG_IF(a->accumulate && (a->b || a->z || a->act != LS_ACT_NONE),
               "linear_fwd cannot accumulate with a bias, an activation or z");
@@ -100,7 +100,7 @@ void ls_linear_fwd_check(const ls_linear_fwd *a)
 
 void ls_linear_bwd_x_check(const ls_linear_bwd_x *a)
 {
-    LS_BUG_IF(a->type != LS_F32, "linear_bwd_x of type %d", (int)a->type);
+    LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "linear_bwd_x of type %d", (int)a->type);
     LS_BUG_IF(a->act != LS_ACT_NONE && (a->accumulate || !a->z),
               "linear_bwd_x with an activation needs z and cannot accumulate");
 }

@@ -6,7 +6,10 @@
  * in order. So a row of C depends on nothing but its row of A, and a column on its column of B.
  *
  * With leaves > 1, K is `leaves` runs of equal length; each run is a product of its own as above,
- * and the results are added along the perfect binary tree over runs. */
+ * and the results are added along the perfect binary tree over runs.
+ *
+ * A and B may be bf16: their values are widened on the way in, and the sums are those of the
+ * widened matrices. */
 #pragma once
 #include "device/device.h"
 #include "kernel/cpu/simd/vec.h"
@@ -30,18 +33,24 @@ typedef void (*ls_gemm_finish)(const ls_gemm *g, const float *tile, int64_t m, i
                                int64_t rows, int64_t cols);
 
 struct ls_gemm {
-    const float *a; /* element (m, k) is a[m * a_m + k * a_k]; a_m or a_k is 1 */
+    ls_dtype a_type, b_type, out_type; /* LS_F32 or LS_BF16 */
+    const void *a;                     /* element (m, k) is a[m * a_m + k * a_k]; a_m or a_k is 1 */
     int64_t a_m, a_k;
-    const float *b; /* element (k, n) is b[k * b_k + n * b_n]; b_k or b_n is 1 */
+    const void *b; /* element (k, n) is b[k * b_k + n * b_n]; b_k or b_n is 1 */
     int64_t b_k, b_n;
+    const float *packed; /* B as ls_gemm_pack() laid it out, or NULL; only with one leaf */
     int64_t M, N, K;
     int64_t leaves; /* divides K */
     ls_gemm_finish finish;
     const void *args; /* of finish: the row's own struct */
-    float *out;       /* C: row-major, ld elements from row to row */
+    void *out;        /* C: row-major, ld elements from row to row */
     int64_t ld;
-    const float *aside; /* another tensor of C's shape that finish reads or writes, or NULL */
-    bool accumulate;    /* of ls_gemm_store: out = out + C */
+    const void *aside; /* another tensor of C's shape and type that finish reads or writes, or
+                          NULL */
+    bool accumulate;   /* of ls_gemm_store and sums: out = out + C */
+    /* Sums over k of the rows of A ([M]) or the columns of B ([N]), or NULL: a chain of additions
+     * inside each block of K, blocks in order, then the tree. */
+    float *a_sums, *b_sums;
 };
 
 /* Runs on the stream's team of threads. finish is called once per tile, from any of them. */
@@ -53,3 +62,8 @@ void LS_ISA_NAME(ls_gemm_run_few)(ls_stream *stream, const ls_gemm *g);
 /* The finish that writes C, or adds it to what is there. */
 void LS_ISA_NAME(ls_gemm_store)(const ls_gemm *g, const float *tile, int64_t m, int64_t n,
                                 int64_t rows, int64_t cols);
+
+/* B (by b, b_type, b_k, b_n, N and K of g) as panels of NR columns, block of K by block of K;
+ * ls_gemm_packed_floats() of them. */
+int64_t LS_ISA_NAME(ls_gemm_packed_floats)(int64_t N, int64_t K);
+void LS_ISA_NAME(ls_gemm_pack)(ls_stream *stream, const ls_gemm *g, float *to);

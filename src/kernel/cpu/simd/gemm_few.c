@@ -47,99 +47,129 @@ static void turn_a(const range *x)
 
     for (int64_t k = 0; k < x->k; k++)
         for (int64_t m = 0; m < g->M; m++)
-            x->a[k * g->M + m] = g->a[m * g->a_m + x->k0 + k];
+            x->a[k * g->M + m] = v_one_as(g->a_type, g->a, m * g->a_m + x->k0 + k);
+}
+
+/* The first n of sixteen values of B from an index on. */
+static __attribute__((noinline)) ls_v16 load_most(const ls_gemm *g, int64_t at, int64_t n)
+{
+    return g->b_type == LS_BF16 ? v_load_most_as(LS_BF16, g->b, at, n)
+                                : v_load_most_as(LS_F32, g->b, at, n);
 }
 
 /* --- columns side by side ---------------------------------------------------------------------*/
 
-/* chain[m][j..] += a[0..G-1][m] b[0..G-1][j..] for sixteen columns, or the last ones. M, G and
- * whole are constants. */
-LS_INLINE void along_16(const range *x, const float *a, const float *b, int64_t j, int M, int G,
-                        const bool whole)
+/* chain[m][j..] += a[0..GROUP-1][m] b[0..GROUP-1][j..] for sixteen columns. M is a constant. */
+LS_INLINE void along_16(const range *x, const ls_dtype type, const float *a, int64_t b, int64_t j,
+                        int M)
 {
     ls_v16 right[GROUP];
 
 #pragma GCC unroll 8
-    for (int i = 0; i < G; i++)
-        right[i] =
-            whole ? v_load(b + i * x->g->b_k + j) : v_load_most(b + i * x->g->b_k + j, x->n - j);
+    for (int i = 0; i < GROUP; i++)
+        right[i] = v_load_as(type, x->g->b, b + i * x->g->b_k + j);
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++) {
         float *to = x->chain + m * x->wide + j;
         ls_v16 sum = v_load(to);
 #pragma GCC unroll 8
-        for (int i = 0; i < G; i++)
+        for (int i = 0; i < GROUP; i++)
             sum = v_fma(v_set(a[i * M + m]), right[i], sum);
         v_store(to, sum);
     }
 }
 
-/* One block of k, the first one at k0 of the run. */
-LS_INLINE void along_block(const range *x, int64_t k0, int64_t kc, int M)
+/* The same for what is left over: the last columns, or fewer than GROUP rows of B. */
+static __attribute__((noinline)) void along_rest(const range *x, const float *a, int64_t b,
+                                                 int64_t j, int M, int rows)
 {
-    const float *a = x->a + k0 * M, *b = x->g->b + (x->k0 + k0) * x->g->b_k + x->n0;
+    for (int i = 0; i < rows; i++, a += M, b += x->g->b_k) {
+        ls_v16 right = load_most(x->g, b + j, x->n - j);
+        for (int m = 0; m < M; m++) {
+            float *to = x->chain + m * x->wide + j;
+            v_store(to, v_fma(v_set(a[m]), right, v_load(to)));
+        }
+    }
+}
+
+/* One block of k, the first one at k0 of the run. */
+LS_INLINE void along_block(const range *x, const ls_dtype type, int64_t k0, int64_t kc, int M)
+{
+    const float *a = x->a + k0 * M;
+    int64_t b = (x->k0 + k0) * x->g->b_k + x->n0; /* index of the first value */
     int64_t whole = x->n / LS_LANES * LS_LANES, k = 0;
 
     memset(x->chain, 0, (size_t)(M * x->wide) * sizeof *x->chain);
     for (; k + GROUP <= kc; k += GROUP, a += GROUP * M, b += GROUP * x->g->b_k) {
         for (int64_t j = 0; j < whole; j += LS_LANES)
-            along_16(x, a, b, j, M, GROUP, true);
+            along_16(x, type, a, b, j, M);
         if (whole < x->n)
-            along_16(x, a, b, whole, M, GROUP, false);
+            along_rest(x, a, b, whole, M, GROUP);
     }
     for (; k < kc; k++, a += M, b += x->g->b_k)
         for (int64_t j = 0; j < x->n; j += LS_LANES)
-            along_16(x, a, b, j, M, 1, false);
+            along_rest(x, a, b, j, M, 1);
     for (int64_t i = 0; i < M * x->wide; i += LS_LANES) {
         ls_v16 sum = v_load(x->chain + i);
         v_store(x->total + i, x->k0 + k0 == 0 ? sum : v_add(v_load(x->total + i), sum));
     }
 }
 
-LS_INLINE void along_run(const range *x, int M)
+LS_INLINE void along_run(const range *x, const ls_dtype type, int M)
 {
     for (int64_t k = 0; k < x->k || k == 0; k += KC)
-        along_block(x, k, ls_min_i64(KC, x->k - k), M);
+        along_block(x, type, k, ls_min_i64(KC, x->k - k), M);
 }
 
 /* --- k along memory ---------------------------------------------------------------------------*/
 
-LS_INLINE void across_square(const float *a, const ls_v16 r[16], int M, ls_v16 sum[MOST])
+/* The sums over n values of k of a turned square. Not unrolled over k: the time is that of reading
+ * B, and sixteen copies of this for every height take a compiler half a minute. */
+LS_INLINE void across_square(const float *a, const ls_v16 *r, int64_t n, int M, ls_v16 sum[MOST])
 {
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
+#pragma GCC unroll 1
+    for (int64_t i = 0; i < n; i++)
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++)
             sum[m] = v_fma(v_set(a[i * M + m]), r[i], sum[m]);
+}
+
+/* Sixteen lines of B from an index on, or `cols` of them, `left` values each; turned. */
+static __attribute__((noinline)) void turn_square(const range *x, int64_t b, int64_t cols,
+                                                  int64_t left, ls_v16 r[16])
+{
+    const ls_gemm *g = x->g;
+
+    if (cols < LS_LANES || left < LS_LANES)
+        for (int64_t i = 0; i < 16; i++)
+            r[i] = i < cols ? load_most(g, b + i * g->b_n, left) : v_set(0);
+    else if (g->b_type == LS_BF16)
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            r[i] = v_load_as(LS_BF16, g->b, b + i * g->b_n);
+    else
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            r[i] = v_load_as(LS_F32, g->b, b + i * g->b_n);
+    v_transpose(r);
 }
 
 /* One block of k of columns j .. j+15, or `cols` of them; the block at k0 of the run. */
 LS_INLINE void across_16(const range *x, int64_t j, int64_t cols, int64_t k0, int64_t kc, int M)
 {
     const ls_gemm *g = x->g;
-    const float *a = x->a + k0 * M, *b = g->b + (x->n0 + j) * g->b_n + x->k0 + k0;
+    const float *a = x->a + k0 * M;
+    int64_t b = (x->n0 + j) * g->b_n + x->k0 + k0; /* index of the first value */
     ls_v16 sum[MOST], r[16];
     int64_t k = 0;
 
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++)
         sum[m] = v_set(0);
-    for (; cols == LS_LANES && k + LS_LANES <= kc; k += LS_LANES, a += LS_LANES * M) {
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++)
-            r[i] = v_load(b + i * g->b_n + k);
-        v_transpose(r);
-        across_square(a, r, M, sum);
-    }
-    for (; k < kc; k += LS_LANES) {
+    for (; k < kc; k += LS_LANES, a += LS_LANES * M) {
         int64_t left = ls_min_i64(LS_LANES, kc - k);
-        for (int64_t i = 0; i < 16; i++)
-            r[i] = i < cols ? v_load_most(b + i * g->b_n + k, left) : v_set(0);
-        v_transpose(r);
-        for (int64_t i = 0; i < left; i++, a += M)
-#pragma GCC unroll 8
-            for (int m = 0; m < M; m++)
-                sum[m] = v_fma(v_set(a[m]), r[i], sum[m]);
+        turn_square(x, b + k, cols, left, r);
+        across_square(a, r, left, M, sum);
     }
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++) {
@@ -158,16 +188,20 @@ LS_INLINE void across_run(const range *x, int M)
 
 /* --- a task -----------------------------------------------------------------------------------*/
 
-static void multiply_run(const range *x)
+LS_INLINE void multiply_height(const range *x, const ls_dtype type, int M)
 {
-    bool along = x->g->b_n == 1;
+    if (x->g->b_n == 1)
+        along_run(x, type, M);
+    else
+        across_run(x, M);
+}
 
-#define HEIGHT(n)             \
-    case n:                   \
-        if (along)            \
-            along_run(x, n);  \
-        else                  \
-            across_run(x, n); \
+LS_INLINE void multiply_run(const range *x, const ls_dtype type)
+{
+#if defined(__AVX512F__) || defined(__AVX2__)
+#define HEIGHT(n)                      \
+    case n:                            \
+        multiply_height(x, type, (n)); \
         break
     switch (x->g->M) {
         HEIGHT(1);
@@ -180,6 +214,9 @@ static void multiply_run(const range *x)
         HEIGHT(8);
     }
 #undef HEIGHT
+#else /* without vectors there is nothing to keep in registers */
+    multiply_height(x, type, (int)x->g->M);
+#endif
 }
 
 static void finish_range(const range *x)
@@ -208,7 +245,10 @@ static void few_task(void *context, int64_t index, int worker)
     for (x.k0 = 0; x.k0 < g->K || x.k0 == 0; x.k0 += RUN) {
         x.k = ls_min_i64(RUN, g->K - x.k0);
         turn_a(&x);
-        multiply_run(&x);
+        if (g->b_type == LS_BF16)
+            multiply_run(&x, LS_BF16);
+        else
+            multiply_run(&x, LS_F32);
     }
     finish_range(&x);
 }

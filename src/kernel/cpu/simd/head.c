@@ -1,35 +1,35 @@
 /* head.c -- logits, softmax, loss and their gradients, a chunk of rows at a time.
  *
- * For each leaf, for each chunk of its rows: logits = h W^T into scratch; per row the loss, and
- * dlogits = (softmax - onehot) * grad_scale in place; dh = dlogits W; dw += dlogits^T h. Row by row
- * losses and dh do not depend on chunks at all. dw sums over rows: a chunk is at most one block of
- * K of the product, chunk sums are added in order within a leaf and leaves along the tree, so that
- * the bits depend only on the rows of a leaf. A chunk never crosses a leaf and its length depends
- * only on V and the leaf.
+ * For each chunk: logits = h W^T into scratch; per row the loss, and dlogits = (softmax - onehot) *
+ * grad_scale in place; dh = dlogits W; dw (+)= dlogits^T h. Row by row losses and dh do not depend
+ * on chunks at all. dw sums over rows, first those of a leaf, then along the tree over leaves.
  *
- * dw of a leaf grows over its chunks, so its partial sum must lie somewhere: in dw itself where
- * that is free, else in scratch, [V, C] for each level of the binary counter over leaves (see
- * gemm.c). Scratch, beside the logits of one chunk:
- *   one leaf    nothing: its chunks go into dw one after the other, with accumulate or without
- *   n leaves    floor(log2 n) buffers; one more with accumulate
- * Keeping the dlogits of a whole leaf instead would cost rows x V, which is more as soon as a leaf
- * has more rows than the model is wide; computing logits twice would cost a third more time. */
+ * A chunk is a group of 1, 2, 4, ... leaves whose logits fit into LOGIT_BYTES: such a group is a
+ * subtree, so its dw is one product with the tree inside, and only sums of groups need memory of
+ * their own. A leaf that does not fit is taken in chunks of one block of K of the product, whose
+ * sums are added in order, as the product would. So the bits depend on neither.
+ *
+ * dw of a group grows over its chunks, so its partial sum must lie somewhere: in dw itself where
+ * that is free, else in scratch, [V, C] for each level of the binary counter over groups (see
+ * leaves.h). Scratch, beside the logits of one chunk:
+ *   one group   nothing: it goes into dw, with accumulate or without
+ *   n groups    floor(log2 n) buffers; one more with accumulate */
 #include "kernel/cpu/leaves.h"
 #include "kernel/cpu/rows_basic.h"
 #include "kernel/cpu/rows_linear.h"
 #include "kernel/cpu/simd/gemm.h"
 
 enum {
-    LOGIT_BYTES = 64 << 20, /* of a chunk, when that leaves it CHUNK_LEAST rows */
-    CHUNK_LEAST = 16,
-    TASK_ROWS = 8 /* of the softmax */
+    LOGIT_BYTES = 256 << 20, /* of a chunk, when that leaves it one block of K */
+    TASK_ROWS = 8            /* of the softmax */
 };
 
 typedef struct job {
     const ls_head *a;
     ls_stream *stream;
     int64_t leaf_rows;
-    int64_t chunk; /* rows of a full chunk */
+    int64_t group; /* leaves */
+    int64_t chunk; /* rows of a full chunk: a group, or a part of a leaf */
     float *logits; /* [chunk, V] in scratch */
     float *sums;   /* [V, C] buffers in scratch, or NULL */
     float grad_scale;
@@ -37,21 +37,39 @@ typedef struct job {
     int64_t rows;
 } job;
 
-static int64_t chunk_rows(const ls_head *a)
+/* Leaves that are taken together, at least one. */
+static int64_t group_leaves(const ls_head *a)
 {
-    int64_t most = LOGIT_BYTES / 4 / ls_max_i64(a->V, 1) / CHUNK_LEAST * CHUNK_LEAST;
+    int64_t bytes = 4 * ls_max_i64(a->V, 1) * ls_max_i64(a->M / a->leaves, 1), group = 1;
 
-    most = ls_max_i64(CHUNK_LEAST, ls_min_i64(most, LS_GEMM_KC));
-    return ls_max_i64(1, ls_min_i64(most, a->M / a->leaves));
+    while (group < a->leaves && 2 * group * bytes <= LOGIT_BYTES)
+        group *= 2;
+    return group;
 }
 
-/* Buffers of [V, C] that the sum over leaves needs in scratch. Whether dw is given does not count:
+static int64_t chunk_rows(const ls_head *a)
+{
+    int64_t leaf_rows = a->M / a->leaves;
+
+    if (4 * a->V * leaf_rows > LOGIT_BYTES)
+        return ls_min_i64(leaf_rows, LS_GEMM_KC);
+    return ls_max_i64(1, ls_min_i64(group_leaves(a), a->leaves) * leaf_rows);
+}
+
+static int64_t groups_of(const ls_head *a)
+{
+    int64_t group = group_leaves(a);
+
+    return (a->leaves + group - 1) / group;
+}
+
+/* Buffers of [V, C] that the sum over groups needs in scratch. Whether dw is given does not count:
  * the question is asked before there are pointers. */
 static int64_t sum_buffers(const ls_head *a)
 {
-    if (a->leaves == 1)
+    if (groups_of(a) == 1)
         return 0;
-    return ls_leaves_depth(a->leaves) - (a->accumulate ? 0 : 1);
+    return ls_leaves_depth(groups_of(a)) - (a->accumulate ? 0 : 1);
 }
 
 static int64_t logit_floats(const ls_head *a)
@@ -163,14 +181,16 @@ static void softmax_task(void *context, int64_t index, int worker)
 static void chunk_logits(const job *j)
 {
     const ls_head *a = j->a;
-    ls_gemm g = {.a = (const float *)a->h + j->first * a->C, .a_m = a->C, .a_k = 1, .b = a->w};
+    ls_gemm g = {.a_type = a->type, .a = a->h, .a_m = a->C, .a_k = 1, .leaves = 1};
 
+    g.a = (const char *)a->h + j->first * a->C * ls_dtype_bytes(a->type);
+    g.b_type = a->type;
+    g.b = a->w;
     g.b_k = 1;
     g.b_n = a->C;
     g.M = j->rows;
     g.N = g.ld = a->V;
     g.K = a->C;
-    g.leaves = 1;
     g.out = j->logits;
     g.finish = LS_ISA_NAME(ls_gemm_store);
     LS_ISA_NAME(ls_gemm_run)(j->stream, &g);
@@ -181,11 +201,13 @@ static void chunk_dh(const job *j)
     const ls_head *a = j->a;
     ls_gemm g = {.a = j->logits, .a_m = a->V, .a_k = 1, .b = a->w, .b_k = a->C, .b_n = 1};
 
+    g.b_type = a->type;
     g.M = j->rows;
     g.N = g.ld = a->C;
     g.K = a->V;
     g.leaves = 1;
-    g.out = (float *)a->dh + j->first * a->C;
+    g.out_type = a->type;
+    g.out = (char *)a->dh + j->first * a->C * ls_dtype_bytes(a->type);
     g.finish = LS_ISA_NAME(ls_gemm_store);
     LS_ISA_NAME(ls_gemm_run)(j->stream, &g);
 }
@@ -195,11 +217,12 @@ static void chunk_dw(const job *j, float *into, bool add)
     const ls_head *a = j->a;
     ls_gemm g = {.a = j->logits, .a_m = 1, .a_k = a->V, .b_k = a->C, .b_n = 1};
 
-    g.b = (const float *)a->h + j->first * a->C;
+    g.b_type = a->type;
+    g.b = (const char *)a->h + j->first * a->C * ls_dtype_bytes(a->type);
     g.M = a->V;
     g.N = g.ld = a->C;
     g.K = j->rows;
-    g.leaves = 1;
+    g.leaves = ls_max_i64(1, j->rows / ls_max_i64(j->leaf_rows, 1));
     g.out = into;
     g.accumulate = add;
     g.finish = LS_ISA_NAME(ls_gemm_store);
@@ -214,7 +237,7 @@ static void add_buffer(const job *j, float *into, const float *from)
     LS_ISA_NAME(ls_add_row)(j->stream, &args);
 }
 
-/* Level i of the counter over leaves; the lowest is dw itself where it may be overwritten. */
+/* Level i of the counter over groups; the lowest is dw itself where it may be overwritten. */
 static float *level(const job *j, int i)
 {
     int64_t at = j->a->accumulate ? i : i - 1;
@@ -222,12 +245,15 @@ static float *level(const job *j, int i)
     return at < 0 ? j->a->dw : j->sums + at * j->a->V * j->a->C;
 }
 
-/* All chunks of a leaf; its dw is left in `into`. direct: add to what is there. */
-static void run_leaf(job *j, int64_t leaf, float *into, bool direct)
+/* All chunks of a group; its dw is left in `into`. direct: add to what is there. */
+static void run_group(job *j, int64_t group, float *into, bool direct)
 {
-    for (int64_t r = 0; r < j->leaf_rows; r += j->chunk) {
-        j->first = leaf * j->leaf_rows + r;
-        j->rows = ls_min_i64(j->chunk, j->leaf_rows - r);
+    int64_t begin = group * j->group * j->leaf_rows;
+    int64_t end = ls_min_i64(j->a->M, begin + j->group * j->leaf_rows);
+
+    for (int64_t r = begin; r < end; r += j->chunk) {
+        j->first = r;
+        j->rows = ls_min_i64(j->chunk, end - r);
         chunk_logits(j);
         ls_pool_run(ls_stream_pool(j->stream), softmax_task, j,
                     (j->rows + TASK_ROWS - 1) / TASK_ROWS);
@@ -235,18 +261,18 @@ static void run_leaf(job *j, int64_t leaf, float *into, bool direct)
             continue;
         chunk_dh(j);
         if (into)
-            chunk_dw(j, into, r > 0 || direct);
+            chunk_dw(j, into, r > begin || direct);
     }
 }
 
-static void run_leaves(job *j)
+static void run_groups(job *j, int64_t groups)
 {
     const ls_head *a = j->a;
     int top = -1;
 
-    for (int64_t leaf = 0; leaf < a->leaves; leaf++) {
-        run_leaf(j, leaf, level(j, ++top), false);
-        for (int i = ls_leaves_merges(leaf, a->leaves, top); i > 0; i--, top--)
+    for (int64_t group = 0; group < groups; group++) {
+        run_group(j, group, level(j, ++top), false);
+        for (int i = ls_leaves_merges(group, groups, top); i > 0; i--, top--)
             add_buffer(j, level(j, top - 1), level(j, top));
     }
     if (a->accumulate)
@@ -256,21 +282,24 @@ static void run_leaves(job *j)
 void LS_ISA_NAME(ls_head_row)(ls_stream *stream, const ls_head *a)
 {
     job j = {.a = a, .stream = stream, .logits = a->scratch};
+    int64_t groups;
 
-    LS_BUG_IF(a->type != LS_F32, "head of type %d", (int)a->type);
+    LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "head of type %d", (int)a->type);
     LS_BUG_IF(a->leaves < 1 || a->M % a->leaves != 0, "%lld leaves of %lld rows",
               (long long)a->leaves, (long long)a->M);
     if (!ls_head_check_targets(stream, a))
         return;
+    groups = groups_of(a);
     j.leaf_rows = a->M / a->leaves;
+    j.group = group_leaves(a);
     j.chunk = chunk_rows(a);
     j.sums = j.logits + logit_floats(a);
     j.grad_scale = a->dh ? a->state->grad_scale : 0;
     if (!a->dh || !a->dw)
-        for (int64_t leaf = 0; leaf < a->leaves; leaf++)
-            run_leaf(&j, leaf, NULL, false);
-    else if (a->leaves == 1)
-        run_leaf(&j, 0, a->dw, a->accumulate);
+        for (int64_t group = 0; group < groups; group++)
+            run_group(&j, group, NULL, false);
+    else if (sum_buffers(a) == 0)
+        run_group(&j, 0, a->dw, a->accumulate);
     else
-        run_leaves(&j);
+        run_groups(&j, groups);
 }

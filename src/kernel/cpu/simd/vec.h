@@ -383,6 +383,19 @@ LS_INLINE void v_store_most_as(const ls_dtype type, void *x, int64_t i, int64_t 
         memcpy((uint16_t *)x + i, t, (size_t)n * sizeof *t);
 }
 
+/* One of them. */
+LS_INLINE float v_one_as(const ls_dtype type, const void *x, int64_t i)
+{
+    uint32_t bits;
+    float f;
+
+    if (type == LS_F32)
+        return ((const float *)x)[i];
+    bits = (uint32_t)((const uint16_t *)x)[i] << 16;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
 /* The sum of all lanes: lane i + lane i+8, then +4, +2, +1. */
 LS_INLINE float v_sum(ls_v16 a)
 {
