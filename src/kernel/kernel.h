@@ -342,7 +342,7 @@ typedef struct ls_adamw {
     const ls_adamw_span *spans; /* device memory */
     int64_t n_spans;
     void *copy; /* the new weights once more, rounded to copy_type, at the places they have
-                   in w: what rows of a smaller type read; or NULL (always on the CPU) */
+                   in w: what rows of a smaller type read (LS_BF16 on the CPU); or NULL */
     ls_dtype copy_type;
     const ls_step_state *state;
     const ls_norm_result *result;

@@ -77,7 +77,7 @@ void ls_qkv_check(const ls_qkv *a, bool forward)
 {
     bool norms = a->q_norm != NULL;
 
-    LS_BUG_IF(a->type != LS_F32, "qkv rows of type %d", (int)a->type);
+    LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "qkv rows of type %d", (int)a->type);
     LS_BUG_IF(a->rope && a->D % 2, "rope turns pairs, but D is %lld", (long long)a->D);
     LS_BUG_IF(norms != (a->k_norm != NULL), "qkv with a norm of q or k alone");
     LS_BUG_IF(a->past < 0, "qkv with a past of %lld", (long long)a->past);

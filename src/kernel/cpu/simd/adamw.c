@@ -5,6 +5,7 @@
  *     w = w - lr (m / bias1 / (sqrt(v / bias2) + eps) + decay w)
  * The divisions by bias1 and sqrt(bias2) are turned into factors once per span. A task is PIECE
  * elements of one span; it finds its span by walking the list, which is short beside the piece.
+ * A copy of the weights in bf16, for rows that read them so, is written on the way.
  * A stream that has failed must not touch the weights, so that the caller can go on from them. */
 #include "kernel/cpu/rows_basic.h"
 #include "kernel/cpu/simd/vec.h"
@@ -52,7 +53,8 @@ LS_INLINE ls_v16 update(const rule *r, ls_v16 w, ls_v16 grad, ls_v16 *m, ls_v16 
     return v_fma(r->minus_lr, v_fma(r->decay, w, step), w);
 }
 
-static void update_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n)
+LS_INLINE void update_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t from, int64_t n,
+                            uint16_t *copy)
 {
     rule r = make_rule(a, span);
     float *w = a->w + span->w_first + from, *m = a->m + span->first + from;
@@ -62,17 +64,23 @@ static void update_piece(const ls_adamw *a, const ls_adamw_span *span, int64_t f
 
     for (; i + LS_LANES <= n; i += LS_LANES) {
         ls_v16 vm = v_load(m + i), vv = v_load(v + i);
-        v_store(w + i, update(&r, v_load(w + i), v_load(g + i), &vm, &vv));
+        ls_v16 vw = update(&r, v_load(w + i), v_load(g + i), &vm, &vv);
+        v_store(w + i, vw);
         v_store(m + i, vm);
         v_store(v + i, vv);
+        if (copy)
+            v_store_bf16(copy + i, vw);
     }
     if (i < n) {
         int64_t left = n - i;
         ls_v16 vm = v_load_part(m + i, left, 0), vv = v_load_part(v + i, left, 0);
         ls_v16 vw = v_load_part(w + i, left, 0), vg = v_load_part(g + i, left, 0);
-        v_store_part(w + i, left, update(&r, vw, vg, &vm, &vv));
+        vw = update(&r, vw, vg, &vm, &vv);
+        v_store_part(w + i, left, vw);
         v_store_part(m + i, left, vm);
         v_store_part(v + i, left, vv);
+        if (copy)
+            v_store_most_as(LS_BF16, copy, i, left, vw);
     }
 }
 
@@ -89,7 +97,11 @@ static void adamw_task(void *context, int64_t index, int worker)
     (void)worker;
     while (index >= pieces(span))
         index -= pieces(span++);
-    update_piece(a, span, index * PIECE, ls_min_i64(PIECE, span->count - index * PIECE));
+    int64_t from = index * PIECE, n = ls_min_i64(PIECE, span->count - from);
+    if (a->copy)
+        update_piece(a, span, from, n, (uint16_t *)a->copy + span->w_first + from);
+    else
+        update_piece(a, span, from, n, NULL);
 }
 
 void LS_ISA_NAME(ls_adamw_row)(ls_stream *stream, const ls_adamw *a)
@@ -97,6 +109,8 @@ void LS_ISA_NAME(ls_adamw_row)(ls_stream *stream, const ls_adamw *a)
     ls_adamw args = *a;
     int64_t tasks = 0;
 
+    LS_BUG_IF(a->copy && a->copy_type != LS_BF16, "adamw with a copy of type %d",
+              (int)a->copy_type);
     if (a->result->bad_block >= 0 || ls_stream_failed(stream))
         return;
     for (int64_t i = 0; i < a->n_spans; i++)

@@ -19,47 +19,64 @@ enum { PARTS = LS_TILE / LS_LANES, DEEPEST = 40 };
 /* --- forward ------------------------------------------------------------------------------------
  */
 
-LS_INLINE void fwd_row(const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
+LS_INLINE void fwd_row(const ls_dtype type, const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
 {
-    const float *e = (const float *)a->wte + a->tokens[row] * a->C;
-    const float *p = a->wpe ? (const float *)a->wpe + (a->past + row % a->T) * a->C : NULL;
-    float *y = (float *)a->y + row * a->C;
+    int64_t e = a->tokens[row] * a->C, p = (a->past + row % a->T) * a->C, y = row * a->C;
     float factor[LS_TILE];
 
     for (int64_t c = 0; c < a->C; c += LS_LANES) {
         int64_t n = a->C - c;
-        ls_v16 x = v_load_most(e + c, n);
-        if (p)
-            x = v_add(x, v_load_most(p + c, n));
+        ls_v16 x = v_load_most_as(type, a->wte, e + c, n);
+        if (a->wpe)
+            x = v_add(x, v_load_most_as(type, a->wpe, p + c, n));
         if (drop->on) {
             if (c % LS_TILE == 0)
                 drop_tile(drop, row, c, factor);
             x = v_mul(x, v_load(factor + c % LS_TILE));
         }
-        v_store_most(y + c, n, x);
+        v_store_most_as(type, a->y, y + c, n, x);
     }
 }
 
-enum { FWD_ROWS = 16 }; /* rows per task */
+/* Rows of one task: what makes TASK elements. */
+enum { TASK = 16384 };
 
-static void embed_fwd_task(void *context, int64_t index, int worker)
+static int64_t fwd_rows(const ls_embed_fwd *a)
 {
-    const ls_embed_fwd *a = context;
-    ls_drop drop = drop_begin(&a->drop, a->T);
+    return ls_max_i64(1, TASK / a->C);
+}
 
+LS_INLINE void fwd_task(const ls_dtype type, const ls_embed_fwd *a, int64_t index)
+{
+    ls_drop drop = drop_begin(&a->drop, a->T);
+    int64_t first = index * fwd_rows(a), end = ls_min_i64(first + fwd_rows(a), a->M);
+
+    for (int64_t row = first; row < end; row++)
+        fwd_row(type, a, &drop, row);
+}
+
+static void fwd_f32(void *context, int64_t index, int worker)
+{
     (void)worker;
-    for (int64_t row = index * FWD_ROWS; row < ls_min_i64((index + 1) * FWD_ROWS, a->M); row++)
-        fwd_row(a, &drop, row);
+    fwd_task(LS_F32, context, index);
+}
+
+static void fwd_bf16(void *context, int64_t index, int worker)
+{
+    (void)worker;
+    fwd_task(LS_BF16, context, index);
 }
 
 void LS_ISA_NAME(ls_embed_fwd_row)(ls_stream *stream, const ls_embed_fwd *a)
 {
     ls_embed_fwd args = *a;
+    int64_t rows = fwd_rows(a);
 
-    LS_BUG_IF(a->type != LS_F32, "embed_fwd of type %d", (int)a->type);
+    LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "embed_fwd of type %d", (int)a->type);
     if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
         return;
-    ls_pool_run(ls_stream_pool(stream), embed_fwd_task, &args, (a->M + FWD_ROWS - 1) / FWD_ROWS);
+    ls_pool_run(ls_stream_pool(stream), a->type == LS_BF16 ? fwd_bf16 : fwd_f32, &args,
+                (a->M + rows - 1) / rows);
 }
 
 /* --- backward -----------------------------------------------------------------------------------
@@ -108,9 +125,13 @@ static void climb_push(climb *k, const tile *sum, int64_t leaf)
     k->depth++;
 }
 
+/* Rows ahead of the one that is added: the rows of a token lie anywhere, and no prefetcher of a CPU
+ * sees them coming. */
+enum { AHEAD = 6 };
+
 /* The sum of one leaf over columns c .. c + n, beginning with entry i; moves i past the leaf. */
-LS_INLINE tile leaf_sum(const ls_embed_bwd *a, const ls_drop *drop, const row_list *list, int64_t c,
-                        int64_t n, int64_t *i)
+LS_INLINE tile leaf_sum(const ls_dtype type, const ls_embed_bwd *a, const ls_drop *drop,
+                        const row_list *list, int64_t c, int64_t n, int64_t *i)
 {
     int64_t leaf_rows = a->M / a->leaves;
     int64_t end = (list_row(a, list, *i) / leaf_rows + 1) * leaf_rows;
@@ -123,14 +144,18 @@ LS_INLINE tile leaf_sum(const ls_embed_bwd *a, const ls_drop *drop, const row_li
         int64_t row = list_row(a, list, *i);
         if (row >= end)
             break;
-        const float *dy = (const float *)a->dy + row * a->C + c;
+        if (*i + AHEAD < list->count)
+            for (int64_t k = 0; k < n; k += 64 / (type == LS_BF16 ? 2 : 4)) {
+                int64_t at = list_row(a, list, *i + AHEAD) * a->C + c + k;
+                __builtin_prefetch((const char *)a->dy + at * (type == LS_BF16 ? 2 : 4));
+            }
         if (drop->on)
             drop_tile(drop, row, c, factor);
         for (int j = 0; j < PARTS; j++) {
             int64_t left = n - j * LS_LANES;
             if (left <= 0)
                 break;
-            ls_v16 x = v_load_most(dy + j * LS_LANES, left);
+            ls_v16 x = v_load_most_as(type, a->dy, row * a->C + c + j * LS_LANES, left);
             acc.part[j] = drop->on ? v_fma(x, v_load(factor + j * LS_LANES), acc.part[j])
                                    : v_add(acc.part[j], x);
         }
@@ -139,16 +164,16 @@ LS_INLINE tile leaf_sum(const ls_embed_bwd *a, const ls_drop *drop, const row_li
 }
 
 /* out (+)= the sum of the listed rows over columns c .. c + n, by the tree over leaves. */
-static void sum_tile(const ls_embed_bwd *a, const ls_drop *drop, const row_list *list, int64_t c,
-                     int64_t n, float *out)
+LS_INLINE void sum_tile(const ls_dtype type, const ls_embed_bwd *a, const ls_drop *drop,
+                        const row_list *list, int64_t c, int64_t n, float *out)
 {
     climb k;
 
     k.depth = 0;
     for (int64_t i = 0; i < list->count;) {
         int64_t leaf = list_row(a, list, i) / (a->M / a->leaves);
-        tile sum = n == LS_TILE ? leaf_sum(a, drop, list, c, LS_TILE, &i)
-                                : leaf_sum(a, drop, list, c, n, &i);
+        tile sum = n == LS_TILE ? leaf_sum(type, a, drop, list, c, LS_TILE, &i)
+                                : leaf_sum(type, a, drop, list, c, n, &i);
         climb_push(&k, &sum, leaf);
     }
     while (k.depth > 1)
@@ -171,8 +196,13 @@ static void sum_row(const ls_embed_bwd *a, const ls_drop *drop, const row_list *
             memset(out + from, 0, (size_t)(to - from) * sizeof *out);
         return;
     }
-    for (int64_t c = from; c < to; c += LS_TILE)
-        sum_tile(a, drop, list, c, ls_min_i64(LS_TILE, to - c), out);
+    for (int64_t c = from; c < to; c += LS_TILE) {
+        int64_t n = ls_min_i64(LS_TILE, to - c);
+        if (a->type == LS_BF16)
+            sum_tile(LS_BF16, a, drop, list, c, n, out);
+        else
+            sum_tile(LS_F32, a, drop, list, c, n, out);
+    }
 }
 
 typedef struct bwd {
@@ -234,7 +264,7 @@ void LS_ISA_NAME(ls_embed_bwd_row)(ls_stream *stream, const ls_embed_bwd *a)
     int64_t width = a->V >= 4096 ? ls_round_up(a->C, LS_TILE) : 2 * LS_TILE;
     bwd b = {.a = *a, .start = start, .rows = rows, .width = width};
 
-    LS_BUG_IF(a->type != LS_F32, "embed_bwd of type %d", (int)a->type);
+    LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "embed_bwd of type %d", (int)a->type);
     LS_BUG_IF(a->leaves < 1 || a->M < 1 || a->M % a->leaves != 0 || a->M > INT32_MAX,
               "%lld rows in %lld leaves", (long long)a->M, (long long)a->leaves);
     LS_BUG_IF(a->dwpe && (a->M / a->leaves % a->T != 0 || a->positions < a->T),

@@ -6,11 +6,12 @@
  * negated. Each element is read before its place may be written, so a view of the packed tensor
  * itself is a valid target.
  *
- * With norms, forward writes a head x rstd w to its place and turns it there. Backward turns a head
- * back into a worker's memory (dy) and goes on as norm.c does for RMS: with h = x rstd and g = dy
- * w, the gradient is rstd (g - h mean(g h)), and the weight's is the sum of dy h over rows and
- * heads: row after row and head after head inside a chunk of LS_QKV_CHUNK_TOKENS tokens of a leaf,
- * then along the tree over chunks, then along the tree over leaves. */
+ * With norms, forward writes a head x rstd w to a worker's memory and turns it from there to its
+ * place, so that it is rounded to its type once. Backward turns a head back into that memory (dy)
+ * and goes on as norm.c does for RMS: with h = x rstd and g = dy w, the gradient is rstd (g - h
+ * mean(g h)), and the weight's is the sum of dy h over rows and heads: row after row and head after
+ * head inside a chunk of LS_QKV_CHUNK_TOKENS tokens of a leaf, then along the tree over chunks,
+ * then along the tree over leaves. */
 #include "kernel/cpu/rows_attention.h"
 #include "kernel/cpu/simd/vec.h"
 
@@ -26,7 +27,7 @@ typedef struct job {
 /* A worker's memory. */
 typedef struct work {
     float *cosines, *sines, *minus; /* of one position; minus[i] = -sines[i] */
-    float *dy;                      /* [D] a head turned back */
+    float *turned;                  /* [D] a head between norm and rotation */
     float *sums[2];                 /* [D rounded up] this task's dq_norm and dk_norm, or NULL */
 } work;
 
@@ -39,92 +40,144 @@ static void part_angles(const float *rope, int64_t pairs, float sign, work *w)
     }
 }
 
-static void turn(const float *x, float *y, const work *w, int64_t pairs)
+/* y = x turned; they have types of their own and may be in the same place. */
+LS_INLINE void turn(const ls_dtype from, const void *x, const ls_dtype to, void *y, const work *w,
+                    int64_t pairs)
 {
     for (int64_t i = 0; i < pairs; i += LS_LANES) {
         int64_t n = pairs - i;
         ls_v16 c = v_load_most(w->cosines + i, n), s = v_load_most(w->sines + i, n);
         ls_v16 minus = v_load_most(w->minus + i, n);
-        ls_v16 first = v_load_most(x + i, n), second = v_load_most(x + pairs + i, n);
-        v_store_most(y + i, n, v_fma(first, c, v_mul(second, minus)));
-        v_store_most(y + pairs + i, n, v_fma(second, c, v_mul(first, s)));
+        ls_v16 first = v_load_most_as(from, x, i, n);
+        ls_v16 second = v_load_most_as(from, x, pairs + i, n);
+        v_store_most_as(to, y, i, n, v_fma(first, c, v_mul(second, minus)));
+        v_store_most_as(to, y, pairs + i, n, v_fma(second, c, v_mul(first, s)));
     }
 }
 
 /* y = x rstd weight; returns rstd. */
-static float normalise(const float *x, float *y, const float *weight, int64_t D, float eps)
+LS_INLINE float normalise(const ls_dtype type, const void *x, const ls_dtype to, void *y,
+                          const void *weight, int64_t D, float eps)
 {
     ls_v16 square = v_set(0);
 
     for (int64_t i = 0; i < D; i += LS_LANES) {
-        ls_v16 v = v_load_most(x + i, D - i);
+        ls_v16 v = v_load_most_as(type, x, i, D - i);
         square = v_fma(v, v, square);
     }
     float rstd = 1.0f / sqrtf(v_sum(square) * (1.0f / (float)D) + eps);
     for (int64_t i = 0; i < D; i += LS_LANES) {
-        ls_v16 h = v_mul(v_load_most(x + i, D - i), v_set(rstd));
-        v_store_most(y + i, D - i, v_mul(h, v_load_most(weight + i, D - i)));
+        ls_v16 h = v_mul(v_load_most_as(type, x, i, D - i), v_set(rstd));
+        v_store_most_as(to, y, i, D - i, v_mul(h, v_load_most_as(type, weight, i, D - i)));
     }
     return rstd;
 }
 
-/* dx from dy, which may be in the same place; x is what was normalised. Adds dy h to sums. */
-static void normalise_back(const float *dy, const float *x, float *dx, const float *weight,
-                           int64_t D, float rstd, float *sums)
+/* What the gradient of a head's norm reads: dy (of a type of its own), what was normalised, the
+ * weight. */
+typedef struct normed {
+    const void *dy, *x, *weight;
+    float rstd;
+} normed;
+
+/* dx from dy, which may be in the same place. Adds dy h to sums, where given. */
+LS_INLINE void normalise_back(const ls_dtype type, const ls_dtype dy_type, const normed *r,
+                              void *dx, int64_t D, float *sums)
 {
-    ls_v16 total = v_set(0), k = v_set(rstd);
+    ls_v16 total = v_set(0), k = v_set(r->rstd);
 
     for (int64_t i = 0; i < D; i += LS_LANES) {
-        ls_v16 d = v_load_most(dy + i, D - i), h = v_mul(v_load_most(x + i, D - i), k);
-        total = v_fma(v_mul(d, v_load_most(weight + i, D - i)), h, total);
+        ls_v16 d = v_load_most_as(dy_type, r->dy, i, D - i);
+        ls_v16 h = v_mul(v_load_most_as(type, r->x, i, D - i), k);
+        total = v_fma(v_mul(d, v_load_most_as(type, r->weight, i, D - i)), h, total);
         if (sums)
             v_store(sums + i, v_fma(d, h, v_load(sums + i)));
     }
     ls_v16 minus = v_set(-(v_sum(total) * (1.0f / (float)D)));
     for (int64_t i = 0; i < D; i += LS_LANES) {
-        ls_v16 h = v_mul(v_load_most(x + i, D - i), k);
-        ls_v16 g = v_mul(v_load_most(dy + i, D - i), v_load_most(weight + i, D - i));
-        v_store_most(dx + i, D - i, v_mul(v_fma(h, minus, g), k));
+        ls_v16 h = v_mul(v_load_most_as(type, r->x, i, D - i), k);
+        ls_v16 g = v_mul(v_load_most_as(dy_type, r->dy, i, D - i),
+                         v_load_most_as(type, r->weight, i, D - i));
+        v_store_most_as(type, dx, i, D - i, v_mul(v_fma(h, minus, g), k));
+    }
+}
+
+LS_INLINE int64_t size_of(const ls_dtype type)
+{
+    return type == LS_BF16 ? 2 : 4;
+}
+
+/* Where the values of head h at position t of sequence b begin. */
+LS_INLINE void *head_at(const ls_dtype type, const ls_heads *heads, int64_t b, int64_t t, int64_t h)
+{
+    return (char *)heads->p +
+           (b * heads->batch + t * heads->time + h * heads->head) * size_of(type);
+}
+
+/* A head of q or k from its place in packed to its own. rstd may be NULL. Between norm and rotation
+ * it is not rounded to its type. */
+LS_INLINE void head_forward(const ls_dtype type, const ls_qkv *a, const work *w, const void *packed,
+                            const void *weight, void *head, float *rstd)
+{
+    int64_t pairs = a->D / 2;
+
+    if (weight) {
+        float value = a->rope ? normalise(type, packed, LS_F32, w->turned, weight, a->D, a->eps)
+                              : normalise(type, packed, type, head, weight, a->D, a->eps);
+        if (rstd)
+            *rstd = value;
+        if (a->rope)
+            turn(LS_F32, w->turned, type, head, w, pairs);
+    } else if (a->rope) {
+        turn(type, packed, type, head, w, pairs);
+    } else if (packed != head) {
+        memcpy(head, packed, (size_t)(a->D * size_of(type)));
+    }
+}
+
+/* The gradient of a head of q or k back to its place in packed. */
+LS_INLINE void head_backward(const ls_dtype type, const ls_qkv *a, const work *w, const void *head,
+                             const normed *r, void *packed, float *sums)
+{
+    int64_t pairs = a->D / 2;
+    normed back = *r;
+
+    if (r->weight && a->rope) {
+        turn(type, head, LS_F32, w->turned, w, pairs);
+        back.dy = w->turned;
+        normalise_back(type, LS_F32, &back, packed, a->D, sums);
+    } else if (r->weight) {
+        back.dy = head;
+        normalise_back(type, type, &back, packed, a->D, sums);
+    } else if (a->rope) {
+        turn(type, head, type, packed, w, pairs);
+    } else if (packed != head) {
+        memcpy(packed, head, (size_t)(a->D * size_of(type)));
     }
 }
 
 /* Head n of q and k of token `row`: from the packed place at to its own, or back. */
-static void one_head(const job *j, const work *w, int64_t row, int64_t n, int64_t at, float *head)
+LS_INLINE void one_head(const ls_dtype type, const job *j, const work *w, int64_t row, int64_t n,
+                        int64_t at, void *head)
 {
     const ls_qkv *a = j->a;
-    const float *weight = n < a->H ? a->q_norm : a->k_norm;
-    float *packed = (float *)a->packed + at, *rstd = NULL;
-    int64_t pairs = a->D / 2;
+    const void *weight = n < a->H ? a->q_norm : a->k_norm;
+    char *packed = (char *)a->packed + at * size_of(type);
+    float *rstd = a->rstd ? a->rstd + row * (a->H + a->Hkv) + n : NULL;
 
-    if (a->rstd)
-        rstd = a->rstd + row * (a->H + a->Hkv) + n;
     if (j->forward) {
-        const float *from = packed;
-        if (weight) {
-            float value = normalise(packed, head, weight, a->D, a->eps);
-            from = head;
-            if (rstd)
-                *rstd = value;
-        }
-        if (a->rope)
-            turn(from, head, w, pairs);
-        else if (from != head)
-            memcpy(head, from, (size_t)a->D * sizeof *head);
+        head_forward(type, a, w, packed, weight, head, rstd);
         return;
     }
-    const float *dy = head;
-    if (a->rope) {
-        turn(head, weight ? w->dy : packed, w, pairs);
-        dy = weight ? w->dy : packed;
+    normed r = {.weight = weight};
+    if (weight) {
+        r.x = (const char *)a->product + at * size_of(type);
+        r.rstd = *rstd;
     }
-    if (weight)
-        normalise_back(dy, (const float *)a->product + at, packed, weight, a->D, *rstd,
-                       w->sums[n < a->H ? 0 : 1]);
-    else if (dy != packed)
-        memcpy(packed, dy, (size_t)a->D * sizeof *packed);
+    head_backward(type, a, w, head, &r, packed, w->sums[n < a->H ? 0 : 1]);
 }
 
-static void one_token(const job *j, int64_t row, work *w)
+LS_INLINE void one_token(const ls_dtype type, const job *j, int64_t row, work *w)
 {
     const ls_qkv *a = j->a;
     int64_t b = row / a->T, t = row % a->T, turned = a->H + a->Hkv, pairs = a->D / 2;
@@ -133,19 +186,19 @@ static void one_token(const job *j, int64_t row, work *w)
     if (a->rope)
         part_angles(a->rope + (a->past + t) * pairs * 2, pairs, j->forward ? 1.0f : -1.0f, w);
     for (int64_t n = 0; n < turned; n++, at += a->D)
-        one_head(j, w, row, n, at,
-                 n < a->H ? ls_heads_at(&a->q, b, t, n) : ls_heads_at(&a->k, b, t, n - a->H));
+        one_head(type, j, w, row, n, at,
+                 n < a->H ? head_at(type, &a->q, b, t, n) : head_at(type, &a->k, b, t, n - a->H));
     for (int64_t n = 0; n < a->Hkv; n++, at += a->D) {
-        float *head = ls_heads_at(&a->v, b, t, n), *packed = (float *)a->packed + at;
+        void *head = head_at(type, &a->v, b, t, n),
+             *packed = (char *)a->packed + at * size_of(type);
         if (head != packed)
             memcpy(j->forward ? head : packed, j->forward ? packed : head,
-                   (size_t)a->D * sizeof *head);
+                   (size_t)(a->D * size_of(type)));
     }
 }
 
-static void run_tokens(void *context, int64_t index, int worker)
+LS_INLINE void run_tokens(const ls_dtype type, const job *j, int64_t index, int worker)
 {
-    const job *j = context;
     const ls_qkv *a = j->a;
     int64_t pairs = a->D / 2, wide = ls_round_up(a->D, LS_LANES);
     int64_t leaf = index / j->runs, first = index % j->runs * RUN;
@@ -158,7 +211,17 @@ static void run_tokens(void *context, int64_t index, int worker)
         memset(w.sums[0], 0, (size_t)(2 * wide) * sizeof *w.sums[0]);
     }
     for (int64_t i = first; i < ls_min_i64(first + RUN, j->run_rows); i++)
-        one_token(j, leaf * j->run_rows + i, &w);
+        one_token(type, j, leaf * j->run_rows + i, &w);
+}
+
+static void run_f32(void *context, int64_t index, int worker)
+{
+    run_tokens(LS_F32, context, index, worker);
+}
+
+static void run_bf16(void *context, int64_t index, int worker)
+{
+    run_tokens(LS_BF16, context, index, worker);
 }
 
 /* p[0] = the sum over the perfect binary tree of n vectors that lie stride floats apart. */
@@ -198,7 +261,8 @@ static void run_row(ls_stream *stream, const ls_qkv *a, bool forward)
     ls_qkv_check(a, forward);
     LS_BUG_IF((a->D / 2 * 3 + a->D) * 4 > LS_STREAM_THREAD_BYTES, "D is %lld", (long long)a->D);
     j.runs = (j.run_rows + RUN - 1) / RUN;
-    ls_pool_run(ls_stream_pool(stream), run_tokens, &j, leaves * j.runs);
+    ls_pool_run(ls_stream_pool(stream), a->type == LS_BF16 ? run_bf16 : run_f32, &j,
+                leaves * j.runs);
     if (sums)
         join_sums(&j);
 }
