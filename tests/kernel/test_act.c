@@ -1,5 +1,5 @@
 /* test_act.c -- activations against the reference and finite differences. */
-#include "kernel/rows.h"
+#include "kernel/half.h"
 
 #include <math.h>
 
@@ -118,6 +118,114 @@ LS_TEST(act_gradients_are_finite_differences)
             double want = (double)((float *)a.dx)[i];
             LS_CHECK_NEAR((up - down) / width, want, 1e-3 * (1 + fabs(want)));
         }
+        ls_check_end(&c);
+    }
+}
+
+/* --- bf16 ----------------------------------------------------------------------------------- */
+
+static ls_act_args half_args(ls_check *c, const ls_kernels *k, const shape *s)
+{
+    int64_t wide = s->gated ? 2 * s->F : s->F;
+    ls_act_args a = {.type = ls_half_type(k), .act = s->act, .gated = s->gated, .M = s->M};
+    void *x = ls_half_values(c, a.type, "x", s->M * wide, s->scale, 0);
+
+    a.F = s->F;
+    a.x = x;
+    a.y = ls_half_values(c, a.type, "y", s->M * s->F, 0, 0);
+    a.dy = ls_half_values(c, a.type, "dy", s->M * s->F, 1, 0);
+    a.dx = s->in_place ? x : ls_half_values(c, a.type, "dx", s->M * wide, 0, 0);
+    return a;
+}
+
+static void run_half_fwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    const shape *s = shape_;
+    ls_act_args a = half_args(c, k, s);
+
+    k->act_fwd(c->stream, &a);
+    ls_half_put(out, a.type, a.y, s->M * s->F);
+}
+
+static void run_half_bwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    const shape *s = shape_;
+    ls_act_args a = half_args(c, k, s);
+
+    k->act_bwd(c->stream, &a);
+    ls_half_put(out, a.type, a.dx, s->M * s->F * (s->gated ? 2 : 1));
+}
+
+LS_TEST_SECONDS(act_in_bf16_is_the_reference_rounded, 60)
+{
+    const int64_t widths[] = {1, 15, 17, 384, 8209};
+    const ls_act acts[] = {LS_ACT_NONE, LS_ACT_GELU, LS_ACT_SILU};
+
+    for (size_t i = 0; i < LS_COUNT(widths); i++)
+        for (int form = 0; form < 6; form++) {
+            shape s = {.act = acts[form % 3], .M = 3, .F = widths[i], .scale = 2};
+            s.gated = form / 3 & 1;
+            s.in_place = i & 1;
+            ls_half_check(LS_ROW_ACT_FWD, run_half_fwd, &s, s.M * s.F, 0);
+            ls_half_check(LS_ROW_ACT_BWD, run_half_bwd, &s, s.M * s.F * (s.gated ? 2 : 1), 0);
+        }
+}
+
+/* Many short rows go in one task, and none is left out. */
+LS_TEST(act_takes_short_rows_together)
+{
+    shape s = {.act = LS_ACT_SILU, .gated = true, .M = 4001, .F = 5, .scale = 2};
+
+    ls_rows_check(LS_ROW_ACT_FWD, run_fwd, &s, s.M * s.F);
+    ls_rows_check(LS_ROW_ACT_BWD, run_bwd, &s, 2 * s.M * s.F);
+    ls_half_check(LS_ROW_ACT_FWD, run_half_fwd, &s, s.M * s.F, 0);
+}
+
+/* The value and the slope of the gated gradient are those of the plain rows: dy = up = 1. */
+LS_TEST(act_gated_gradient_agrees_with_the_plain_rows)
+{
+    enum { N = 4001 };
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
+
+    for (int i = 0; i < 2 * n; i++) {
+        shape s = {.act = i & 1 ? LS_ACT_SILU : LS_ACT_GELU, .M = 1, .F = N, .scale = 1};
+        ls_check c;
+        ls_check_begin(&c, 1);
+        ls_act_args plain = make(&c, &s), gated;
+        s.gated = true;
+        gated = make(&c, &s);
+        float *x = (float *)(uintptr_t)gated.x, *z = (float *)(uintptr_t)plain.x;
+        for (int e = 0; e < N; e++) {
+            x[e] = z[e] = (float)(e - N / 2) / 100; /* -20 .. 20 */
+            x[N + e] = ((float *)(uintptr_t)gated.dy)[e] = 1;
+            ((float *)(uintptr_t)plain.dy)[e] = 1;
+        }
+        list[i / 2].act_fwd(c.stream, &plain);
+        list[i / 2].act_bwd(c.stream, &plain);
+        list[i / 2].act_bwd(c.stream, &gated);
+        ls_check_same("slope", gated.dx, plain.dx, N * 4);
+        ls_check_near("value", (float *)gated.dx + N, plain.y, N, 2e-6);
+        ls_check_end(&c);
+    }
+}
+
+/* Without an activation every pattern of bf16 passes through; a NaN is made quiet. */
+LS_TEST(act_none_keeps_every_bf16_value)
+{
+    enum { N = 65536 };
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
+
+    for (int i = 0; i < n; i++) {
+        ls_check c;
+        ls_check_begin(&c, 1);
+        uint16_t *x = ls_check_bytes(&c, "x", N * 2), *y = ls_check_bytes(&c, "y", N * 2);
+        for (int e = 0; e < N; e++)
+            x[e] = (uint16_t)e;
+        list[i].act_fwd(c.stream, &(ls_act_args){.type = LS_BF16, .x = x, .y = y, .M = 1, .F = N});
+        for (int e = 0; e < N; e++)
+            LS_CHECK_EQ(y[e], (e & 0x7fff) > 0x7f80 ? e | 0x40 : e);
         ls_check_end(&c);
     }
 }

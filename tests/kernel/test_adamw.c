@@ -1,5 +1,5 @@
 /* test_adamw.c -- five steps against a loop in double, spans, bad blocks, failed streams. */
-#include "kernel/rows.h"
+#include "kernel/half.h"
 
 #include <math.h>
 #include "base/time.h"
@@ -213,6 +213,50 @@ LS_TEST(adamw_passes_over_what_is_not_trained)
                    (size_t)spans[i].count * sizeof *w);
         }
         ls_check_same("w that is not trained", w, was, N * 4);
+        ls_check_end(&c);
+    }
+}
+
+/* The copy holds the new weights rounded to bf16, at their places in w, and nothing else; the
+ * update has the bits that it has without one. */
+LS_TEST(adamw_copies_the_weights_in_bf16)
+{
+    enum { N = 40001, GAP = 7 };
+    ls_kernels list[LS_CHECK_TABLES];
+    int count = ls_check_tables(list);
+
+    for (int k = 0; k < count; k++) {
+        ls_check c;
+        ls_check_begin(&c, 3);
+        ls_adamw plain = make(&c, N, 3), a = plain;
+        ls_adamw_span *spans = (ls_adamw_span *)(uintptr_t)a.spans;
+        a.w = ls_check_floats(&c, "w of the copy", N + GAP, 0);
+        memcpy(a.w + GAP, plain.w, N * sizeof *a.w);
+        a.m = ls_check_copy(&c, "m", plain.m, N);
+        a.v = ls_check_copy(&c, "v", plain.v, N);
+        uint16_t *copy = ls_check_bytes(&c, "copy", (N + GAP) * 2);
+        a.copy = copy;
+        a.copy_type = LS_BF16;
+        for (int t = 1; t <= 2; t++) {
+            prepare(&plain, N, t);
+            list[k].adamw(c.stream, &plain);
+            for (int i = 0; i < 3; i++)
+                spans[i].w_first += GAP;
+            list[k].adamw(c.stream, &a);
+            for (int i = 0; i < 3; i++)
+                spans[i].w_first -= GAP;
+        }
+        ls_check_same("w", a.w + GAP, plain.w, N * 4);
+        ls_check_same("m", a.m, plain.m, N * 4);
+        ls_check_same("v", a.v, plain.v, N * 4);
+        for (int i = 0; i < 3; i++) {
+            uint16_t *at = copy + GAP + spans[i].first;
+            for (int64_t e = 0; e < spans[i].count; e++)
+                LS_CHECK_EQ(at[e], ls_half_of(plain.w[spans[i].first + e]));
+            memset(at, 0xff, (size_t)spans[i].count * sizeof *at);
+        }
+        for (int i = 0; i < N + GAP; i++)
+            LS_CHECK_EQ(copy[i], 0xffff);
         ls_check_end(&c);
     }
 }

@@ -1,5 +1,5 @@
 /* test_embed.c -- embedding rows: reference, leaves, unused tokens, bad tokens. */
-#include "kernel/rows.h"
+#include "kernel/half.h"
 
 #include <math.h>
 #include "base/time.h"
@@ -275,4 +275,51 @@ LS_TEST(embed_begins_all_sequences_at_the_position)
         ls_check_same("y", y, want, sizeof want);
         ls_check_end(&c);
     }
+}
+
+/* --- bf16 ----------------------------------------------------------------------------------- */
+
+static void run_half_fwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    const shape *s = shape_;
+    ls_embed_fwd a = {.type = ls_half_type(k), .M = s->B * s->T, .C = s->C, .T = s->T, .V = s->V};
+
+    a.tokens = ls_check_ints(c, "tokens", a.M, (int32_t)s->V);
+    a.wte = ls_half_values(c, a.type, "wte", s->V * s->C, 1, 0);
+    a.wpe = s->wpe ? ls_half_values(c, a.type, "wpe", s->T * s->C, 1, 0) : NULL;
+    a.y = ls_half_values(c, a.type, "y", a.M * s->C, 0, 0);
+    a.drop = (ls_dropout){.p = s->p, .site = 9, .state = new_state(c)};
+    k->embed_fwd(c->stream, &a);
+    ls_half_put(out, a.type, a.y, a.M * a.C);
+}
+
+static void run_half_bwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    const shape *s = shape_;
+    ls_embed_bwd a = bwd_args(c, s);
+
+    a.type = ls_half_type(k);
+    a.dy = ls_half_copy(c, a.type, "dy", a.dy, a.M * a.C);
+    a.scratch = ls_rows_scratch(c, k, LS_ROW_EMBED_BWD, &a);
+    k->embed_bwd(c->stream, &a);
+    out = ls_rows_put(out, a.dwte, a.V * a.C);
+    if (a.dwpe)
+        ls_rows_put(out, a.dwpe, a.positions * a.C);
+}
+
+LS_TEST_SECONDS(embed_in_bf16_is_the_reference_rounded, 60)
+{
+    const int64_t widths[] = {1, 15, 17, 65, 384};
+
+    for (size_t i = 0; i < LS_COUNT(widths); i++)
+        for (int form = 0; form < 4; form++) {
+            shape s = {.B = 6, .T = 5, .C = widths[i], .V = 7, .positions = 9, .leaves = 1};
+            s.wpe = form & 1;
+            s.accumulate = i & 1;
+            s.p = form & 2 ? 0.25f : 0;
+            s.leaves = form & 2 ? 3 : 1;
+            ls_half_check(LS_ROW_EMBED_FWD, run_half_fwd, &s, s.B * s.T * s.C, 0);
+            ls_half_check(LS_ROW_EMBED_BWD, run_half_bwd, &s, 0,
+                          s.V * s.C + (s.wpe ? s.positions * s.C : 0));
+        }
 }

@@ -1,5 +1,5 @@
 /* test_norm.c -- norm_fwd and norm_bwd against the reference, finite differences and themselves. */
-#include "kernel/rows.h"
+#include "kernel/half.h"
 
 #include <math.h>
 #include "base/rng.h"
@@ -305,4 +305,113 @@ LS_TEST(norm_keeps_variance_under_a_large_mean)
         LS_CHECK_NEAR(a.rstd[0], 1, 1e-4);
         ls_check_end(&c);
     }
+}
+
+/* --- bf16 ----------------------------------------------------------------------------------- */
+
+static ls_norm_fwd half_fwd_args(ls_check *c, ls_dtype type, const shape *s)
+{
+    int64_t n = s->M * s->C;
+    ls_norm_fwd a = {.type = type, .kind = s->kind, .M = s->M, .C = s->C, .T = s->T};
+    void *stream = ls_half_values(c, type, "stream", n, 2, 3);
+
+    a.stream = stream;
+    a.x = s->x ? ls_half_values(c, type, "x", n, 1, 0) : NULL;
+    a.sum = !s->x ? NULL : s->in_place ? stream : ls_half_values(c, type, "sum", n, 0, 0);
+    a.y = ls_half_values(c, type, "y", n, 0, 0);
+    a.w = ls_half_values(c, type, "w", s->C, 1, 0);
+    a.b = s->bias ? ls_half_values(c, type, "b", s->C, 1, 0) : NULL;
+    a.mean = s->kind == LS_NORM_LAYER ? ls_check_floats(c, "mean", s->M, 0) : NULL;
+    a.rstd = ls_check_floats(c, "rstd", s->M, 0);
+    a.eps = 1e-5f;
+    a.drop = (ls_dropout){.p = s->p, .site = 7, .state = new_state(c)};
+    return a;
+}
+
+/* What the fast tables normalise is the sum as it was rounded: rounded on the way of the
+ * reference as well. Returns what was normalised. */
+static void *half_forward(ls_check *c, const ls_kernels *k, ls_norm_fwd *a)
+{
+    k->norm_fwd(c->stream, a);
+    if (a->type == LS_BF16 || !a->x)
+        return a->x ? a->sum : (void *)(uintptr_t)a->stream;
+    ls_norm_fwd again = *a;
+
+    again.stream = ls_half_copy(c, LS_F32, "rounded sum", a->sum, a->M * a->C);
+    again.x = NULL;
+    again.sum = NULL;
+    k->norm_fwd(c->stream, &again);
+    return (void *)(uintptr_t)again.stream;
+}
+
+static void run_half_fwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    const shape *s = shape_;
+    ls_norm_fwd a = half_fwd_args(c, ls_half_type(k), s);
+    void *sum = half_forward(c, k, &a);
+
+    out = ls_half_put(out, a.type, a.y, s->M * s->C);
+    out = ls_half_put(out, a.type, sum, s->M * s->C);
+    out = ls_rows_put(out, a.rstd, s->M);
+    ls_rows_put(out, a.mean ? a.mean : a.rstd, s->M);
+}
+
+static void run_half_bwd(ls_check *c, const ls_kernels *k, const void *shape_, float *out)
+{
+    const shape *s = shape_;
+    int64_t n = s->M * s->C;
+    ls_dtype type = ls_half_type(k);
+    ls_norm_fwd f = half_fwd_args(c, LS_F32, s); /* both sides see the reference's statistics */
+    float *sum = half_forward(c, ls_check_reference(), &f);
+    ls_norm_bwd a = {.type = type, .kind = s->kind, .M = s->M, .C = s->C, .T = s->T};
+
+    a.dy = ls_half_values(c, type, "dy", n, 1, 0);
+    a.sum = ls_half_copy(c, type, "sum", sum, n);
+    a.w = ls_half_copy(c, type, "w", f.w, s->C);
+    a.mean = f.mean;
+    a.rstd = f.rstd;
+    a.dsum = ls_half_values(c, type, "dsum", n, s->add ? 1 : 0, 0);
+    a.add_to_dsum = s->add;
+    a.dx = s->dx ? ls_half_values(c, type, "dx", n, 0, 0) : NULL;
+    a.dw = ls_check_floats(c, "dw", s->C, s->accumulate ? 1 : 0);
+    a.db = s->bias ? ls_check_floats(c, "db", s->C, s->accumulate ? 1 : 0) : NULL;
+    a.leaves = s->leaves;
+    a.accumulate = s->accumulate;
+    a.drop = f.drop;
+    a.scratch = ls_rows_scratch(c, k, LS_ROW_NORM_BWD, &a);
+    k->norm_bwd(c->stream, &a);
+    out = ls_half_put(out, type, a.dsum, n);
+    out = ls_half_put(out, type, a.dx ? a.dx : a.dsum, n);
+    out = ls_rows_put(out, a.dw, s->C);
+    ls_rows_put(out, a.db ? a.db : a.dw, s->C);
+}
+
+LS_TEST_SECONDS(norm_in_bf16_is_the_reference_rounded, 60)
+{
+    const int64_t widths[] = {1, 15, 17, 64, 83, 384};
+
+    for (size_t i = 0; i < LS_COUNT(widths); i++)
+        for (int form = 0; form < 4; form++) {
+            shape s = {.kind = form & 1 ? LS_NORM_RMS : LS_NORM_LAYER, .M = 35, .C = widths[i]};
+            s.T = 5;
+            s.leaves = form & 1 ? 5 : 1;
+            s.x = s.dx = form & 2;
+            s.bias = !(form & 1);
+            s.in_place = i & 1;
+            s.p = i % 3 ? 0 : 0.3f;
+            s.add = i & 1;
+            s.accumulate = form & 1;
+            ls_half_check(LS_ROW_NORM_FWD, run_half_fwd, &s, 2 * s.M * s.C, 2 * s.M);
+            ls_half_check(LS_ROW_NORM_BWD, run_half_bwd, &s, 2 * s.M * s.C, 2 * s.C);
+        }
+}
+
+/* A narrow tensor has many chunks in a task. */
+LS_TEST_SECONDS(norm_takes_narrow_rows_together, 60)
+{
+    shape s = {.kind = LS_NORM_LAYER, .M = 1503, .C = 17, .T = 501, .leaves = 3, .bias = true};
+
+    check_shape(&s);
+    ls_half_check(LS_ROW_NORM_FWD, run_half_fwd, &s, 2 * s.M * s.C, 2 * s.M);
+    ls_half_check(LS_ROW_NORM_BWD, run_half_bwd, &s, 2 * s.M * s.C, 2 * s.C);
 }

@@ -1,5 +1,5 @@
 /* test_qkv.c -- the split into heads and the rotation of queries and keys. */
-#include "kernel/rows.h"
+#include "kernel/half.h"
 
 #include <math.h>
 #include "base/mem.h"
@@ -486,4 +486,92 @@ LS_TEST(qkv_reference_reports_exhausted_memory)
     ls_stream_free(c.stream); /* it keeps its failure */
     LS_CHECK_OK(ls_stream_create(&c.stream, c.device));
     ls_check_end(&c);
+}
+
+/* --- bf16 ----------------------------------------------------------------------------------- */
+
+typedef struct half_form {
+    form f;
+    bool norms;
+} half_form;
+
+/* q, k, v as views of one packed tensor of the type. */
+static void half_view(ls_qkv *a, void *base)
+{
+    int64_t width = (a->H + 2 * a->Hkv) * a->D, size = ls_dtype_bytes(a->type);
+
+    a->q = (ls_heads){base, a->T * width, width, a->D};
+    a->k = (ls_heads){(char *)base + a->H * a->D * size, a->T * width, width, a->D};
+    a->v = (ls_heads){(char *)base + (a->H + a->Hkv) * a->D * size, a->T * width, width, a->D};
+}
+
+/* Forward arguments of a type; the same values for every type. */
+static ls_qkv half_args(ls_check *c, ls_dtype type, const half_form *h)
+{
+    const form *s = &h->f;
+    ls_qkv a = {.type = type, .B = s->B, .T = s->T, .H = s->H, .Hkv = s->Hkv, .D = s->D};
+
+    c->seed = 1;
+    a.past = s->past;
+    a.eps = 1e-5f;
+    a.packed = ls_half_values(c, type, "packed", form_packed(s), 1.5f, 0);
+    half_view(&a, s->in_place && !h->norms
+                      ? a.packed
+                      : ls_half_values(c, type, "heads", form_packed(s), 0, 0));
+    a.rope = s->rope ? new_rope(c, s->past + s->T, s->D) : NULL;
+    a.rstd = ls_check_floats(c, "rstd", s->B * s->T * (s->H + s->Hkv), 0);
+    memset(a.rstd, 0, (size_t)(s->B * s->T * (s->H + s->Hkv)) * sizeof *a.rstd);
+    if (h->norms) {
+        a.q_norm = ls_half_values(c, type, "q_norm", s->D, 1, 0);
+        a.k_norm = ls_half_values(c, type, "k_norm", s->D, 1, 0);
+    }
+    return a;
+}
+
+static void run_half_fwd(ls_check *c, const ls_kernels *k, const void *shape, float *out)
+{
+    const half_form *h = shape;
+    ls_qkv a = half_args(c, ls_half_type(k), h);
+
+    k->qkv_fwd(c->stream, &a);
+    out = ls_half_put(out, a.type, a.q.p, form_packed(&h->f));
+    ls_rows_put(out, a.rstd, h->f.B * h->f.T * (h->f.H + h->f.Hkv));
+}
+
+static void run_half_bwd(ls_check *c, const ls_kernels *k, const void *shape, float *out)
+{
+    const half_form *h = shape;
+    const form *s = &h->f;
+    ls_qkv wide = half_args(c, LS_F32, h), a = half_args(c, ls_half_type(k), h);
+
+    ls_check_reference()->qkv_fwd(c->stream, &wide);
+    a.rstd = wide.rstd; /* both sides see the reference's statistics */
+    a.product = a.packed;
+    half_view(&a, ls_half_values(c, a.type, "dheads", form_packed(s), 1, 0));
+    a.packed = s->in_place ? a.q.p : ls_half_values(c, a.type, "dpacked", form_packed(s), 0, 0);
+    if (h->norms && s->weights) {
+        a.dq_norm = ls_check_floats(c, "dq_norm", s->D, s->accumulate ? 1 : 0);
+        a.dk_norm = ls_check_floats(c, "dk_norm", s->D, s->accumulate ? 1 : 0);
+        a.leaves = s->leaves;
+        a.accumulate = s->accumulate;
+        a.scratch = ls_rows_scratch(c, k, LS_ROW_QKV_BWD, &a);
+    }
+    k->qkv_bwd(c->stream, &a);
+    out = ls_half_put(out, a.type, a.packed, form_packed(s));
+    if (a.dq_norm) {
+        out = ls_rows_put(out, a.dq_norm, s->D);
+        ls_rows_put(out, a.dk_norm, s->D);
+    }
+}
+
+LS_TEST_SECONDS(qkv_in_bf16_is_the_reference_rounded, 60)
+{
+    for (size_t i = 0; i < 2 * LS_COUNT(forms); i++) {
+        half_form h = {forms[i / 2], i % 2};
+        const form *s = &h.f;
+        ls_half_check(LS_ROW_QKV_FWD, run_half_fwd, &h, form_packed(s),
+                      s->B * s->T * (s->H + s->Hkv));
+        ls_half_check(LS_ROW_QKV_BWD, run_half_bwd, &h, form_packed(s),
+                      h.norms && s->weights ? 2 * s->D : 0);
+    }
 }

@@ -21,20 +21,21 @@ enum { PARTS = LS_TILE / LS_LANES, DEEPEST = 40 };
 
 LS_INLINE void fwd_row(const ls_dtype type, const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
 {
-    int64_t e = a->tokens[row] * a->C, p = (a->past + row % a->T) * a->C, y = row * a->C;
+    int64_t C = a->C, e = a->tokens[row] * C, p = (a->past + row % a->T) * C;
+    const void *wte = a->wte, *wpe = a->wpe;
+    void *y = a->y;
     float factor[LS_TILE];
 
-    for (int64_t c = 0; c < a->C; c += LS_LANES) {
-        int64_t n = a->C - c;
-        ls_v16 x = v_load_most_as(type, a->wte, e + c, n);
-        if (a->wpe)
-            x = v_add(x, v_load_most_as(type, a->wpe, p + c, n));
+    for (int64_t c = 0; c < C; c += LS_LANES) {
+        ls_v16 x = v_load_most_as(type, wte, e + c, C - c);
+        if (wpe)
+            x = v_add(x, v_load_most_as(type, wpe, p + c, C - c));
         if (drop->on) {
             if (c % LS_TILE == 0)
                 drop_tile(drop, row, c, factor);
             x = v_mul(x, v_load(factor + c % LS_TILE));
         }
-        v_store_most_as(type, a->y, y + c, n, x);
+        v_store_most_as(type, y, row * C + c, C - c, x);
     }
 }
 
@@ -125,10 +126,6 @@ static void climb_push(climb *k, const tile *sum, int64_t leaf)
     k->depth++;
 }
 
-/* Rows ahead of the one that is added: the rows of a token lie anywhere, and no prefetcher of a CPU
- * sees them coming. */
-enum { AHEAD = 6 };
-
 /* The sum of one leaf over columns c .. c + n, beginning with entry i; moves i past the leaf. */
 LS_INLINE tile leaf_sum(const ls_dtype type, const ls_embed_bwd *a, const ls_drop *drop,
                         const row_list *list, int64_t c, int64_t n, int64_t *i)
@@ -144,11 +141,6 @@ LS_INLINE tile leaf_sum(const ls_dtype type, const ls_embed_bwd *a, const ls_dro
         int64_t row = list_row(a, list, *i);
         if (row >= end)
             break;
-        if (*i + AHEAD < list->count)
-            for (int64_t k = 0; k < n; k += 64 / (type == LS_BF16 ? 2 : 4)) {
-                int64_t at = list_row(a, list, *i + AHEAD) * a->C + c + k;
-                __builtin_prefetch((const char *)a->dy + at * (type == LS_BF16 ? 2 : 4));
-            }
         if (drop->on)
             drop_tile(drop, row, c, factor);
         for (int j = 0; j < PARTS; j++) {
@@ -260,8 +252,10 @@ void LS_ISA_NAME(ls_embed_bwd_row)(ls_stream *stream, const ls_embed_bwd *a)
 {
     int32_t *start = a->scratch, *rows = start + a->V + 1;
     /* A large vocabulary has tasks enough, and whole rows are quicker to clear; a small one has a
-     * few tokens that make most of the work, so columns are shared out as well. */
-    int64_t width = a->V >= 4096 ? ls_round_up(a->C, LS_TILE) : 2 * LS_TILE;
+     * few tokens that make most of the work, so columns are shared out as well. Little work is one
+     * task. */
+    bool little = (a->M + a->V) * a->C <= TASK;
+    int64_t width = a->V >= 4096 || little ? ls_round_up(a->C, LS_TILE) : 2 * LS_TILE;
     bwd b = {.a = *a, .start = start, .rows = rows, .width = width};
 
     LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "embed_bwd of type %d", (int)a->type);
@@ -275,11 +269,11 @@ void LS_ISA_NAME(ls_embed_bwd_row)(ls_stream *stream, const ls_embed_bwd *a)
     if (a->dwte) {
         sort_rows(a, start, rows);
         b.cuts = (a->C + width - 1) / width;
-        b.blocks = ls_min_i64(a->V, 64);
+        b.blocks = little ? 1 : ls_min_i64(a->V, 64);
         ls_pool_run(ls_stream_pool(stream), dwte_task, &b, b.blocks * b.cuts);
     }
     if (a->dwpe) {
-        b.blocks = ls_min_i64(a->positions, 64);
+        b.blocks = little ? 1 : ls_min_i64(a->positions, 64);
         ls_pool_run(ls_stream_pool(stream), dwpe_task, &b, b.blocks);
     }
 }

@@ -69,12 +69,6 @@ LS_INLINE void *row_out(const ls_dtype type, void *p, int64_t row, int64_t C)
     return p ? (char *)p + row * C * (type == LS_BF16 ? 2 : 4) : NULL;
 }
 
-/* Vectors that hold the n columns of a tile. */
-LS_INLINE int tile_parts(int64_t n)
-{
-    return (int)((n + LS_LANES - 1) / LS_LANES);
-}
-
 /* Calls body(c, n) for every tile of a row: full ones with a constant n, so that the compiler
  * unrolls them, then the short one. */
 #define LS_TILES(C, body)                          \
@@ -94,7 +88,7 @@ LS_INLINE int tile_parts(int64_t n)
 LS_INLINE void add_tile(const ls_dtype type, const void *stream, const void *x, void *out,
                         const float *factor, int64_t c, int64_t n, bool square, lanes *acc)
 {
-    for (int j = 0; j < tile_parts(n); j++) {
+    for (int j = 0; j < PARTS && j * LS_LANES < n; j++) {
         ls_v16 s = tile_load(type, stream, c, n, j, 0);
         if (x) {
             ls_v16 t = tile_load(type, x, c, n, j, 0);
@@ -113,6 +107,7 @@ LS_INLINE float add_row(const ls_dtype type, const ls_norm_fwd *a, const ls_drop
 {
     const void *stream = row_in(type, a->stream, row, a->C), *x = row_in(type, a->x, row, a->C);
     void *out = row_out(type, a->sum, row, a->C);
+    int64_t C = a->C;
     lanes acc = lanes_zero();
     float factor[LS_TILE];
 
@@ -124,18 +119,18 @@ LS_INLINE float add_row(const ls_dtype type, const ls_norm_fwd *a, const ls_drop
         add_tile(type, stream, x, out, factor, c, n, square, &acc); \
     } while (0)
     if (!x)
-        LS_TILES(a->C, ADD_NOTHING);
+        LS_TILES(C, ADD_NOTHING);
     else if (!drop->on)
-        LS_TILES(a->C, ADD_PLAIN);
+        LS_TILES(C, ADD_PLAIN);
     else
-        LS_TILES(a->C, ADD_DROPPED);
+        LS_TILES(C, ADD_DROPPED);
     return lanes_sum(&acc);
 }
 
 LS_INLINE void spread_tile(const ls_dtype type, const void *s, int64_t c, int64_t n, float mean,
                            lanes *acc)
 {
-    for (int j = 0; j < tile_parts(n); j++) {
+    for (int j = 0; j < PARTS && j * LS_LANES < n; j++) {
         ls_v16 d = v_sub(tile_load(type, s, c, n, j, mean), v_set(mean));
         acc->part[j] = v_fma(d, d, acc->part[j]);
     }
@@ -151,13 +146,13 @@ LS_INLINE float spread_row(const ls_dtype type, const void *s, int64_t C, float 
     return lanes_sum(&acc);
 }
 
-LS_INLINE void scale_tile(const ls_dtype type, const ls_norm_fwd *a, const void *s, bool bias,
-                          void *y, int64_t c, int64_t n, float mean, float rstd)
+LS_INLINE void scale_tile(const ls_dtype type, const void *s, const void *w, const void *b, void *y,
+                          int64_t c, int64_t n, float mean, float rstd)
 {
-    for (int j = 0; j < tile_parts(n); j++) {
+    for (int j = 0; j < PARTS && j * LS_LANES < n; j++) {
         ls_v16 h = v_mul(v_sub(tile_load(type, s, c, n, j, 0), v_set(mean)), v_set(rstd));
-        ls_v16 k = tile_load(type, a->w, c, n, j, 0);
-        h = bias ? v_fma(h, k, tile_load(type, a->b, c, n, j, 0)) : v_mul(h, k);
+        ls_v16 k = tile_load(type, w, c, n, j, 0);
+        h = b ? v_fma(h, k, tile_load(type, b, c, n, j, 0)) : v_mul(h, k);
         tile_store(type, y, c, n, j, h);
     }
 }
@@ -165,12 +160,15 @@ LS_INLINE void scale_tile(const ls_dtype type, const ls_norm_fwd *a, const void 
 LS_INLINE void scale_row(const ls_dtype type, const ls_norm_fwd *a, const void *s, void *y,
                          float mean, float rstd)
 {
-#define SCALE_BIAS(c, n) scale_tile(type, a, s, true, y, c, n, mean, rstd)
-#define SCALE(c, n) scale_tile(type, a, s, false, y, c, n, mean, rstd)
-    if (a->b)
-        LS_TILES(a->C, SCALE_BIAS);
+    const void *w = a->w, *b = a->b;
+    int64_t C = a->C;
+
+#define SCALE_BIAS(c, n) scale_tile(type, s, w, b, y, c, n, mean, rstd)
+#define SCALE(c, n) scale_tile(type, s, w, NULL, y, c, n, mean, rstd)
+    if (b)
+        LS_TILES(C, SCALE_BIAS);
     else
-        LS_TILES(a->C, SCALE);
+        LS_TILES(C, SCALE);
 }
 
 LS_INLINE void fwd_row(const ls_dtype type, const ls_norm_fwd *a, const ls_drop *drop, int64_t row)
@@ -252,7 +250,7 @@ LS_INLINE ls_v16 tile_h(const ls_dtype type, const bwd_row *r, int64_t c, int64_
 LS_INLINE void gather_tile(const ls_dtype type, const bwd_row *r, int64_t c, int64_t n, bool sums,
                            lanes *acc_g, lanes *acc_gh)
 {
-    for (int j = 0; j < tile_parts(n); j++) {
+    for (int j = 0; j < PARTS && j * LS_LANES < n; j++) {
         int64_t at = c + j * LS_LANES;
         ls_v16 dy = tile_load(type, r->dy, c, n, j, 0), h = tile_h(type, r, c, n, j);
         ls_v16 g = v_mul(dy, tile_load(type, r->w, c, n, j, 0));
@@ -269,7 +267,7 @@ LS_INLINE void gather_tile(const ls_dtype type, const bwd_row *r, int64_t c, int
 LS_INLINE void spread_back_tile(const ls_dtype type, const bwd_row *r, int64_t c, int64_t n,
                                 bool add, const float *factor)
 {
-    for (int j = 0; j < tile_parts(n); j++) {
+    for (int j = 0; j < PARTS && j * LS_LANES < n; j++) {
         ls_v16 h = tile_h(type, r, c, n, j), k = v_set(r->rstd);
         ls_v16 g = v_mul(tile_load(type, r->dy, c, n, j, 0), tile_load(type, r->w, c, n, j, 0));
         ls_v16 t = v_fma(h, v_set(-r->mean_gh), v_sub(g, v_set(r->mean_g)));
@@ -284,6 +282,7 @@ LS_INLINE void spread_back_tile(const ls_dtype type, const bwd_row *r, int64_t c
 LS_INLINE void spread_back_row(const ls_dtype type, const ls_norm_bwd *a, const bwd_row *r,
                                const ls_drop *drop, int64_t row)
 {
+    int64_t C = a->C;
     float factor[LS_TILE];
 
 #define BACK_ADD(c, n) spread_back_tile(type, r, c, n, true, NULL)
@@ -294,18 +293,19 @@ LS_INLINE void spread_back_row(const ls_dtype type, const ls_norm_bwd *a, const 
         spread_back_tile(type, r, c, n, a->add_to_dsum, factor); \
     } while (0)
     if (drop->on && r->dx)
-        LS_TILES(a->C, BACK_DROPPED);
+        LS_TILES(C, BACK_DROPPED);
     else if (a->add_to_dsum)
-        LS_TILES(a->C, BACK_ADD);
+        LS_TILES(C, BACK_ADD);
     else
-        LS_TILES(a->C, BACK_SET);
+        LS_TILES(C, BACK_SET);
 }
 
 LS_INLINE void back_row(const ls_dtype type, const ls_norm_bwd *a, const ls_drop *drop, int64_t row,
                         float *dw, float *db)
 {
     lanes acc_g = lanes_zero(), acc_gh = lanes_zero();
-    float inverse = 1.0f / (float)a->C;
+    int64_t C = a->C;
+    float inverse = 1.0f / (float)C;
     bwd_row r = {.dy = row_in(type, a->dy, row, a->C),
                  .s = row_in(type, a->sum, row, a->C),
                  .w = a->w,
@@ -319,9 +319,9 @@ LS_INLINE void back_row(const ls_dtype type, const ls_norm_bwd *a, const ls_drop
 #define GATHER(c, n) gather_tile(type, &r, c, n, true, &acc_g, &acc_gh)
 #define GATHER_MEANS(c, n) gather_tile(type, &r, c, n, false, &acc_g, &acc_gh)
     if (dw)
-        LS_TILES(a->C, GATHER);
+        LS_TILES(C, GATHER);
     else
-        LS_TILES(a->C, GATHER_MEANS);
+        LS_TILES(C, GATHER_MEANS);
     r.mean_g = a->kind == LS_NORM_LAYER ? lanes_sum(&acc_g) * inverse : 0;
     r.mean_gh = lanes_sum(&acc_gh) * inverse;
     spread_back_row(type, a, &r, drop, row);
@@ -400,25 +400,35 @@ static void join_columns(const ls_norm_bwd *a, int64_t c)
     }
 }
 
+/* Columns of one task: all, where there is little to add. */
+static int64_t join_width(const ls_norm_bwd *a)
+{
+    int64_t vectors = a->leaves * ls_norm_bwd_chunks(a) * 2;
+
+    return vectors * a->C <= 2 * TASK ? ls_round_up(a->C, LS_TILE) : LS_TILE;
+}
+
 static void join_task(void *context, int64_t index, int worker)
 {
     const ls_norm_bwd *a = context;
+    int64_t first = index * join_width(a), end = ls_min_i64(first + join_width(a), a->C);
 
     (void)worker;
-    for (int64_t c = index * LS_TILE; c < ls_min_i64((index + 1) * LS_TILE, a->C); c += LS_LANES)
+    for (int64_t c = first; c < end; c += LS_LANES)
         join_columns(a, c);
 }
 
 void LS_ISA_NAME(ls_norm_bwd_row)(ls_stream *stream, const ls_norm_bwd *a)
 {
     ls_norm_bwd args = *a;
-    int64_t per = back_chunks(a), tasks;
+    int64_t per = back_chunks(a), tasks, width;
 
     LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "norm_bwd of type %d", (int)a->type);
     LS_BUG_IF(a->leaves < 1 || a->M < 1 || a->M % a->leaves != 0, "%lld rows in %lld leaves",
               (long long)a->M, (long long)a->leaves);
     tasks = (a->leaves * ls_norm_bwd_chunks(a) + per - 1) / per;
     ls_pool_run(ls_stream_pool(stream), a->type == LS_BF16 ? back_bf16 : back_f32, &args, tasks);
+    width = join_width(a);
     if (a->dw || a->db)
-        ls_pool_run(ls_stream_pool(stream), join_task, &args, (a->C + LS_TILE - 1) / LS_TILE);
+        ls_pool_run(ls_stream_pool(stream), join_task, &args, (a->C + width - 1) / width);
 }

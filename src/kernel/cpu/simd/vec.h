@@ -105,18 +105,24 @@ LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
 /* Sixteen bf16 values: exact on the way in, to nearest even on the way out, NaN stays NaN. */
 LS_INLINE ls_v16 v_load_bf16(const uint16_t *p)
 {
-    return _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+    __m512i to_odd = _mm512_slli_epi32(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 16);
+    __m512i half = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)p));
+
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAAAAAAu, to_odd, half));
 }
 LS_INLINE void v_store_bf16(uint16_t *p, ls_v16 a)
 {
-    __m512i bits = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    __m512i near = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __m512i odd_words = _mm512_setr_epi32(0x30001, 0x70005, 0xb0009, 0xf000d, 0x130011, 0x170015,
+                                          0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0);
+    __m512i bits = _mm512_castps_si512(a), near = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
     __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
 
+    near = _mm512_mask_add_epi32(near, odd, near, _mm512_set1_epi32(1));
     near = _mm512_mask_or_epi32(near, nan, bits, _mm512_set1_epi32(0x400000));
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(near, 16)));
+    near = _mm512_permutexvar_epi16(odd_words, near);
+    _mm256_storeu_si256((__m256i *)p, _mm512_castsi512_si256(near));
 }
 
 #elif defined(__AVX2__)
@@ -203,6 +209,31 @@ LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
 
     v_store(t, a);
     memcpy(p, t, (size_t)n * sizeof *t);
+}
+
+LS_INLINE ls_v16 v_load_bf16(const uint16_t *p)
+{
+    __m256i lo = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    __m256i hi = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + 8)));
+
+    return LS_V2(_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
+                 _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16)));
+}
+LS_INLINE __m256i v_near_bf16(__m256 a)
+{
+    __m256i bits = _mm256_castps_si256(a), one = _mm256_set1_epi32(1);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), one);
+    __m256i near = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+
+    return _mm256_srli_epi32(_mm256_blendv_epi8(near, quiet, nan), 16);
+}
+LS_INLINE void v_store_bf16(uint16_t *p, ls_v16 a)
+{
+    __m256i both = _mm256_packus_epi32(v_near_bf16(a.lo), v_near_bf16(a.hi));
+
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(both, 0xD8));
 }
 
 #else
@@ -307,8 +338,7 @@ LS_INLINE void v_store_part(float *p, int64_t n, ls_v16 a)
 
 #endif
 
-#if !defined(__AVX512F__)
-/* Plain code that the compiler makes vectors of. */
+#if !defined(__AVX2__)
 LS_INLINE ls_v16 v_load_bf16(const uint16_t *p)
 {
     uint32_t bits[16];
@@ -397,6 +427,21 @@ LS_INLINE float v_one_as(const ls_dtype type, const void *x, int64_t i)
 }
 
 /* The sum of all lanes: lane i + lane i+8, then +4, +2, +1. */
+#if defined(__AVX2__)
+LS_INLINE float v_sum(ls_v16 a)
+{
+#if defined(__AVX512F__)
+    __m256 lo = _mm512_castps512_ps256(a), hi = _mm512_extractf32x8_ps(a, 1);
+#else
+    __m256 lo = a.lo, hi = a.hi;
+#endif
+    __m256 eight = _mm256_add_ps(lo, hi);
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+#else
 LS_INLINE float v_sum(ls_v16 a)
 {
     float t[16];
@@ -407,6 +452,7 @@ LS_INLINE float v_sum(ls_v16 a)
             t[i] += t[i + half];
     return t[0];
 }
+#endif
 
 LS_INLINE float v_largest(ls_v16 a)
 {
