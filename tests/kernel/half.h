@@ -5,8 +5,8 @@
  * does not depend on how it rounds. Results of type bf16 must be what rounding makes of a number
  * within the row's tolerance of the reference; all fast results have equal bits. */
 #pragma once
-#include <math.h>
 #include "kernel/rows.h"
+#include <math.h>
 
 /* Nearest even, NaN made quiet: the definition, bit by bit. */
 static inline uint16_t ls_half_of(float x)

@@ -127,6 +127,15 @@ LS_INLINE uint32_t to_bits(float f)
     return u;
 }
 
+/* A choice without a branch: behind one, the compiler may not make vectors of the sums of floats
+ * below. */
+LS_INLINE uint32_t pick(bool yes, uint32_t a, uint32_t b)
+{
+    uint32_t mask = 0u - (uint32_t)yes;
+
+    return (a & mask) | (b & ~mask);
+}
+
 LS_INLINE uint16_t bf16_of(float x)
 {
     uint32_t u = to_bits(x), even = u + 0x7fff + (u >> 16 & 1);
@@ -146,10 +155,10 @@ LS_INLINE uint16_t f16_of(float x)
     uint32_t u = to_bits(x), a = u & 0x7fffffff;
     uint32_t normal = (a + 0xfff + (a >> 13 & 1) - (112u << 23)) >> 13;
     uint32_t tiny = to_bits(from_bits(a) + 0.5f) - 0x3f000000u;
-    uint32_t r = a < 0x38800000u ? tiny : normal;
+    uint32_t r = pick(a < 0x38800000u, tiny, normal);
 
-    r = a >= 0x47800000u ? 0x7c00u : r;
-    r = a > 0x7f800000u ? 0x7e00u | (a >> 13 & 0x3ff) : r;
+    r = pick(a >= 0x47800000u, 0x7c00u, r);
+    r = pick(a > 0x7f800000u, 0x7e00u | (a >> 13 & 0x3ff), r);
     return (uint16_t)(u >> 16 & 0x8000u) | (uint16_t)r;
 }
 
@@ -158,10 +167,10 @@ LS_INLINE float f16_value(uint16_t h)
     uint32_t a = h & 0x7fffu, sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t normal = (a << 13) + (112u << 23);
     uint32_t tiny = to_bits((float)(int32_t)a * 0x1p-24f);
-    uint32_t r = a < 0x400u ? tiny : normal;
+    uint32_t r = pick(a < 0x400u, tiny, normal);
 
-    r = a >= 0x7c00u ? (a << 13) + (224u << 23) : r;
-    r = a > 0x7c00u ? r | 0x400000u : r;
+    r = pick(a >= 0x7c00u, (a << 13) + (224u << 23), r);
+    r = pick(a > 0x7c00u, r | 0x400000u, r);
     return from_bits(r | sign);
 }
 
