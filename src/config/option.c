@@ -544,9 +544,12 @@ const ls_option ls_options[] = {
     {.key = "precision",
      .type = LS_OPTION_ENUM,
      .preset = "fp32",
-     .names = {"fp32"},
-     .limit = "this version computes in fp32 only",
-     .doc = "Number format of the computation.",
+     .names = {"fp32", "bf16"},
+     .limit = "this version computes in fp32 and bf16",
+     .doc =
+         "Number format of activations and of the weights that the model reads. With bf16 the "
+         "weights that are trained and saved, gradients, moments and sums stay fp32; there is no "
+         "loss scaling. On a CPU without AVX512_BF16 or AMX bf16 saves memory, not time.",
      .offset = AT(precision),
      .fixed = true},
 
@@ -659,9 +662,9 @@ const ls_option ls_options[] = {
     {.key = "device.kind",
      .type = LS_OPTION_ENUM,
      .preset = "auto",
-     .names = {"auto", "cpu"},
-     .limit = "this version trains on the CPU only",
-     .doc = "What computes; auto: the best there is.",
+     .names = {"auto", "cpu", "cuda"},
+     .doc = "What computes: the CPU, or one NVIDIA GPU (cuda, which needs the plugin that "
+            "\"make cuda\" builds). auto: the CPU.",
      .offset = AT(device.kind)},
     {.key = "device.threads",
      .type = LS_OPTION_INT,

@@ -111,7 +111,7 @@ int64_t ls_decode_first(int64_t n, int64_t cache)
 
 /* One call of the model over T tokens after `past` others; their logits only where wanted. A wrong
  * token is refused here, since a stream on which work failed stays so. */
-static ls_status call_model(ls_decode *d, const float *w, const int32_t *tokens, int64_t T,
+static ls_status call_model(ls_decode *d, const void *w, const int32_t *tokens, int64_t T,
                             int64_t past, bool logits)
 {
     const ls_pass_call call = {
@@ -136,8 +136,7 @@ static ls_status wait_for(ls_decode *d)
 }
 
 /* Bring the cache to the first n tokens of a text that fits into it. */
-static ls_status read_text(ls_decode *d, const float *w, const int32_t *text, int64_t n,
-                           bool logits)
+static ls_status read_text(ls_decode *d, const void *w, const int32_t *text, int64_t n, bool logits)
 {
     ls_status st = LS_OK;
     int64_t at = 0;
@@ -159,7 +158,7 @@ out:
     return st;
 }
 
-ls_status ls_decode_read(ls_decode *decode, const float *w, const int32_t *history, int64_t n)
+ls_status ls_decode_read(ls_decode *decode, const void *w, const int32_t *history, int64_t n)
 {
     int64_t first = ls_decode_first(n, decode->cache);
 
@@ -168,7 +167,7 @@ ls_status ls_decode_read(ls_decode *decode, const float *w, const int32_t *histo
     return read_text(decode, w, history + first, n - first, false);
 }
 
-ls_status ls_decode_next(ls_decode *decode, const float *w, const int32_t *history, int64_t n,
+ls_status ls_decode_next(ls_decode *decode, const void *w, const int32_t *history, int64_t n,
                          const ls_sampling *sampling, uint64_t position, int32_t *token_out)
 {
     ls_decode *d = decode;

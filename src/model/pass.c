@@ -28,9 +28,9 @@ ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_
                         .state = call->state};
 }
 
-const float *ls_pass_weight(const ls_pass_call *call, ls_place p)
+const void *ls_pass_weight(const ls_pass *pass, const ls_pass_call *call, ls_place p)
 {
-    return p.w >= 0 ? call->w + p.w : NULL;
+    return p.w >= 0 ? (const char *)call->w + p.w * ls_dtype_bytes(pass->args.type) : NULL;
 }
 
 float *ls_pass_gradient(const ls_pass_call *call, ls_place p)
@@ -39,12 +39,12 @@ float *ls_pass_gradient(const ls_pass_call *call, ls_place p)
 }
 
 /* The cache from a position on. */
-static ls_heads cached(const ls_pass *pass, float *x, int64_t position)
+static ls_heads cached(const ls_pass *pass, void *x, int64_t position)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     int64_t time = s->Hkv * s->D;
 
-    return (ls_heads){x + position * time, pass->args.cache * time, time, s->D};
+    return (ls_heads){ls_pass_at(pass, x, position * time), pass->args.cache * time, time, s->D};
 }
 
 bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at)
@@ -73,7 +73,7 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
         .out = {s->F, s->C, &p->out_w, &p->out_b, NULL, 1, LS_ADAPTER_DOWN, 1}};
 }
 
-const float *ls_pass_stream_into(const ls_pass *pass, int64_t l)
+const void *ls_pass_stream_into(const ls_pass *pass, int64_t l)
 {
     return l == 0 ? pass->in0 : pass->blocks[l - 1].next;
 }
@@ -83,10 +83,11 @@ ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l)
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
 
-    return (ls_qkv){.rope = pass->rope,
+    return (ls_qkv){.type = pass->args.type,
+                    .rope = pass->rope,
                     .past = call->past,
-                    .q_norm = ls_pass_weight(call, p->q_norm),
-                    .k_norm = ls_pass_weight(call, p->k_norm),
+                    .q_norm = ls_pass_weight(pass, call, p->q_norm),
+                    .k_norm = ls_pass_weight(pass, call, p->k_norm),
                     .eps = s->eps,
                     .rstd = pass->blocks[l].qk_rstd,
                     .B = call->B,
@@ -96,11 +97,28 @@ ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l)
                     .D = s->D};
 }
 
+void ls_pass_scale(const ls_pass *pass, void *x, int64_t n)
+{
+    const ls_kernels *k = pass->args.kernels;
+    ls_dtype type = pass->args.type;
+    float *wide = type == LS_F32 ? x : pass->wide;
+    ls_cast cast = {.from_type = type, .to_type = LS_F32, .from = x, .to = wide, .n = n};
+
+    if (type != LS_F32)
+        k->cast(pass->args.stream, &cast);
+    k->scale(pass->args.stream,
+             &(ls_scale){.x = wide, .value = pass->args.model->shape.lora_scale, .n = n});
+    if (type == LS_F32)
+        return;
+    cast = (ls_cast){.from_type = LS_F32, .to_type = type, .from = wide, .to = x, .n = n};
+    k->cast(pass->args.stream, &cast);
+}
+
 /* --- forward ------------------------------------------------------------------------------ */
 
 /* y[:, first ..] += B (scale A x) for each adapter of a layer. */
 static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, const ls_pass_layer *at,
-                  const float *x, float *y)
+                  const void *x, void *y)
 {
     const ls_kernels *k = pass->args.kernels;
     const ls_model_shape *s = &pass->args.model->shape;
@@ -108,20 +126,22 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
 
     for (int i = at->adapter; i < at->adapter + at->n_adapters; i++) {
         const ls_adapter *a = &pass->args.model->blocks[l].adapters[i];
-        float *small = pass->blocks[l].small[i];
+        void *small = pass->blocks[l].small[i];
         if (a->a.w < 0)
             continue;
-        k->linear_fwd(pass->args.stream, &(ls_linear_fwd){.x = x,
-                                                          .w = call->w + a->a.w,
+        k->linear_fwd(pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
+                                                          .x = x,
+                                                          .w = ls_pass_weight(pass, call, a->a),
                                                           .y = small,
                                                           .M = M,
                                                           .N = rank,
                                                           .K = a->K,
                                                           .layout = LS_LAYOUT_NK});
-        k->scale(pass->args.stream, &(ls_scale){.x = small, .value = s->lora_scale, .n = M * rank});
-        k->linear_fwd(pass->args.stream, &(ls_linear_fwd){.x = small,
-                                                          .w = call->w + a->b.w,
-                                                          .y = y + a->first,
+        ls_pass_scale(pass, small, M * rank);
+        k->linear_fwd(pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
+                                                          .x = small,
+                                                          .w = ls_pass_weight(pass, call, a->b),
+                                                          .y = ls_pass_at(pass, y, a->first),
                                                           .M = M,
                                                           .N = a->N,
                                                           .K = rank,
@@ -132,12 +152,13 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
 }
 
 static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                   const ls_pass_layer *at, const float *x, float *y)
+                   const ls_pass_layer *at, const void *x, void *y)
 {
     pass->args.kernels->linear_fwd(pass->args.stream,
-                                   &(ls_linear_fwd){.x = x,
-                                                    .w = ls_pass_weight(call, at->w[0]),
-                                                    .b = ls_pass_weight(call, at->b[0]),
+                                   &(ls_linear_fwd){.type = pass->args.type,
+                                                    .x = x,
+                                                    .w = ls_pass_weight(pass, call, at->w[0]),
+                                                    .b = ls_pass_weight(pass, call, at->b[0]),
                                                     .y = y,
                                                     .M = call->B * call->T,
                                                     .N = at->N,
@@ -152,9 +173,10 @@ static void norm(const ls_pass *pass, const ls_pass_call *call, ls_norm_fwd args
 {
     const ls_model_shape *s = &pass->args.model->shape;
 
+    args.type = pass->args.type;
     args.kind = s->norm;
-    args.w = ls_pass_weight(call, w);
-    args.b = ls_pass_weight(call, b);
+    args.w = ls_pass_weight(pass, call, w);
+    args.b = ls_pass_weight(pass, call, b);
     if (s->norm == LS_NORM_RMS)
         args.mean = NULL;
     args.M = call->B * call->T;
@@ -169,9 +191,9 @@ static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_pass_buffers *b = &pass->blocks[l];
-    ls_heads q = ls_pass_part_of_qkv(s, call->T, b->turned, 0);
-    ls_heads k = ls_pass_part_of_qkv(s, call->T, b->turned, 1);
-    ls_heads v = ls_pass_part_of_qkv(s, call->T, b->turned, 2);
+    ls_heads q = ls_pass_part_of_qkv(pass, call->T, b->turned, 0);
+    ls_heads k = ls_pass_part_of_qkv(pass, call->T, b->turned, 1);
+    ls_heads v = ls_pass_part_of_qkv(pass, call->T, b->turned, 2);
     bool cache = pass->args.cache > 0;
 
     if (cache || ls_pass_turns(s)) {
@@ -184,10 +206,11 @@ static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
     }
     pass->args.kernels->attention_fwd(
         pass->args.stream,
-        &(ls_attention_fwd){.q = q,
+        &(ls_attention_fwd){.type = pass->args.type,
+                            .q = q,
                             .k = cache ? cached(pass, b->keys, 0) : k,
                             .v = cache ? cached(pass, b->values, 0) : v,
-                            .o = ls_pass_heads_of(s, call->T, b->att),
+                            .o = ls_pass_heads_of(pass, call->T, b->att),
                             .lse = b->lse,
                             .start = call->start,
                             .B = call->B,
@@ -218,22 +241,27 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
     int64_t M = call->B * call->T;
 
     if (act_rides_in(s, p, at)) {
-        k->linear_fwd(pass->args.stream, &(ls_linear_fwd){.x = b->y2,
-                                                          .w = ls_pass_weight(call, p->fc_w[0]),
-                                                          .b = ls_pass_weight(call, p->fc_b[0]),
-                                                          .y = b->act,
-                                                          .z = b->z,
-                                                          .M = M,
-                                                          .N = s->F,
-                                                          .K = s->C,
-                                                          .layout = s->layout,
-                                                          .act = s->act});
+        k->linear_fwd(pass->args.stream,
+                      &(ls_linear_fwd){.type = pass->args.type,
+                                       .x = b->y2,
+                                       .w = ls_pass_weight(pass, call, p->fc_w[0]),
+                                       .b = ls_pass_weight(pass, call, p->fc_b[0]),
+                                       .y = b->act,
+                                       .z = b->z,
+                                       .M = M,
+                                       .N = s->F,
+                                       .K = s->C,
+                                       .layout = s->layout,
+                                       .act = s->act});
     } else {
         linear(pass, call, l, &at->fc, b->y2, b->z);
-        k->act_fwd(
-            pass->args.stream,
-            &(ls_act_args){
-                .act = s->act, .gated = s->gated, .x = b->z, .y = b->act, .M = M, .F = s->F});
+        k->act_fwd(pass->args.stream, &(ls_act_args){.type = pass->args.type,
+                                                     .act = s->act,
+                                                     .gated = s->gated,
+                                                     .x = b->z,
+                                                     .y = b->act,
+                                                     .M = M,
+                                                     .F = s->F});
     }
     linear(pass, call, l, &at->out, b->act, pass->branch);
 }
@@ -280,9 +308,10 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
               "%lld tokens after %lld others in a cache of %lld", (long long)call->T,
               (long long)call->past, (long long)pass->args.cache);
     pass->args.kernels->embed_fwd(
-        pass->args.stream, &(ls_embed_fwd){.tokens = call->tokens,
-                                           .wte = ls_pass_weight(call, model->wte),
-                                           .wpe = ls_pass_weight(call, model->wpe),
+        pass->args.stream, &(ls_embed_fwd){.type = pass->args.type,
+                                           .tokens = call->tokens,
+                                           .wte = ls_pass_weight(pass, call, model->wte),
+                                           .wpe = ls_pass_weight(pass, call, model->wpe),
                                            .y = pass->in0,
                                            .M = call->B * call->T,
                                            .C = s->C,
@@ -305,8 +334,9 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
 void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
 {
     const ls_model *model = pass->args.model;
-    ls_head args = {.h = pass->yf,
-                    .w = ls_pass_weight(call, model->head),
+    ls_head args = {.type = pass->args.type,
+                    .h = pass->yf,
+                    .w = ls_pass_weight(pass, call, model->head),
                     .targets = call->targets,
                     .losses = call->losses,
                     .state = call->state,
@@ -351,20 +381,21 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
 
     if (i == 0 || l >= s->L) {
         bool last = i != 0;
-        *tensor_out = (ls_pass_tensor){.x = last ? pass->yf : pass->in0, .n = M * s->C};
+        *tensor_out = (ls_pass_tensor){
+            .x = last ? pass->yf : pass->in0, .type = pass->args.type, .n = M * s->C};
         snprintf(tensor_out->name, sizeof tensor_out->name, "%s",
                  gpt2 ? (last ? "transformer.ln_f" : "transformer.wte + wpe")
                       : (last ? "model.norm" : "model.embed_tokens"));
         return i <= s->L * PER_BLOCK + 1;
     }
     const ls_pass_buffers *b = &pass->blocks[l];
-    const float *const buffers[PER_BLOCK] = {b->y1, b->qkv, b->att, b->mid,
-                                             b->y2, b->z,   b->act, b->next};
+    const void *const buffers[PER_BLOCK] = {b->y1, b->qkv, b->att, b->mid,
+                                            b->y2, b->z,   b->act, b->next};
     const int64_t widths[PER_BLOCK] = {
         s->C, ls_pass_qkv_width(s), ls_pass_att_width(s), s->C, s->C, ls_pass_fc_width(s), s->F,
         s->C};
     int k = (i - 1) % PER_BLOCK;
-    *tensor_out = (ls_pass_tensor){.x = buffers[k], .n = M * widths[k]};
+    *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = M * widths[k]};
     snprintf(tensor_out->name, sizeof tensor_out->name, "%s.%lld.%s",
              gpt2 ? "transformer.h" : "model.layers", (long long)l,
              (gpt2 ? gpt2_names : llama_names)[k]);
@@ -383,16 +414,24 @@ void ls_pass_loss(ls_pass *pass, const ls_pass_call *call)
 void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float *logits)
 {
     const ls_model_shape *s = &pass->args.model->shape;
+    bool widen = pass->args.type != LS_F32;
     ls_pass_call quiet = *call;
 
     quiet.dropout = false;
     ls_pass_forward(pass, &quiet);
     pass->args.kernels->linear_fwd(
-        pass->args.stream, &(ls_linear_fwd){.x = pass->yf + row * s->C,
-                                            .w = ls_pass_weight(call, pass->args.model->head),
-                                            .y = logits,
+        pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
+                                            .x = ls_pass_at(pass, pass->yf, row * s->C),
+                                            .w = ls_pass_weight(pass, call, pass->args.model->head),
+                                            .y = widen ? pass->logits : logits,
                                             .M = 1,
                                             .N = s->V,
                                             .K = s->C,
                                             .layout = LS_LAYOUT_NK});
+    if (widen)
+        pass->args.kernels->cast(pass->args.stream, &(ls_cast){.from_type = pass->args.type,
+                                                               .to_type = LS_F32,
+                                                               .from = pass->logits,
+                                                               .to = logits,
+                                                               .n = s->V});
 }

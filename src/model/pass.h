@@ -2,7 +2,10 @@
  *
  * A pass owns the activations of calls of up to B sequences of up to T tokens, in one device buffer
  * whose size is known before it is allocated (ls_pass_bytes). The model is written once, here, over
- * kernel.h; it does not know on which device it runs. Everything is queued on the stream. */
+ * kernel.h; it does not know on which device it runs. Everything is queued on the stream.
+ *
+ * A pass has a type, fp32 or bf16: that of the weights it reads, of the activations and of the
+ * cache. Statistics, losses, logits and gradients of parameters are fp32 always. */
 #pragma once
 #include "device/device.h"
 #include "kernel/kernel.h"
@@ -16,6 +19,7 @@ typedef struct ls_pass_args {
     const ls_model *model;     /* borrowed for the pass's life */
     const ls_kernels *kernels; /* borrowed */
     ls_stream *stream;         /* borrowed */
+    ls_dtype type;             /* LS_F32 or LS_BF16 */
     int64_t B, T;              /* largest call */
     int64_t leaves;            /* most leaves of a training call */
     bool training;             /* keep what backward needs */
@@ -25,7 +29,7 @@ typedef struct ls_pass_args {
 
 /* One call. All pointers are device memory. */
 typedef struct ls_pass_call {
-    const float *w;         /* flat parameters */
+    const void *w;          /* flat parameters, of the pass's type */
     const int32_t *tokens;  /* [B, T] */
     const int32_t *targets; /* [B, T], -1: no loss; NULL for logits */
     const int32_t *start;   /* [B, T] or NULL: first position each token may see */
@@ -64,7 +68,8 @@ void ls_pass_tie(ls_pass *pass, float *grad);
 /* A tensor that a call computed, to be looked into when a number is not one. */
 typedef struct ls_pass_tensor {
     char name[LS_PARAM_NAME]; /* of the module that made it: "transformer.h.0.attn.c_attn" */
-    const float *x;           /* device memory */
+    const void *x;            /* device memory */
+    ls_dtype type;
     int64_t n;
 } ls_pass_tensor;
 

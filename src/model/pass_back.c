@@ -8,14 +8,15 @@
 
 /* Gradients of one part of a layer: N columns of dy. Nothing for what is frozen. */
 static void part_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
-                      const float *x, const float *dy, ls_place w, ls_place b, int64_t N)
+                      const void *x, const void *dy, ls_place w, ls_place b, int64_t N)
 {
     float *dw = ls_pass_gradient(call, w), *db = ls_pass_gradient(call, b);
 
     if (!dw && !db)
         return;
     pass->args.kernels->linear_bwd_w(pass->args.stream,
-                                     &(ls_linear_bwd_w){.x = x,
+                                     &(ls_linear_bwd_w){.type = pass->args.type,
+                                                        .x = x,
                                                         .dy = dy,
                                                         .dw = dw,
                                                         .db = db,
@@ -41,19 +42,19 @@ static bool side_by_side(const ls_pass_layer *at, const ls_place *places, int64_
 }
 
 static void parts_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
-                       const float *x, const float *dy)
+                       const void *x, void *dy)
 {
     if (side_by_side(at, at->w, at->K) && side_by_side(at, at->b, 1)) {
         part_back(pass, call, at, x, dy, at->w[0], at->b[0], at->N);
         return;
     }
-    for (int i = 0; i < at->n_parts; dy += at->widths[i], i++)
+    for (int i = 0; i < at->n_parts; dy = ls_pass_at(pass, dy, at->widths[i]), i++)
         part_back(pass, call, at, x, dy, at->w[i], at->b[i], at->widths[i]);
 }
 
 /* Gradients of the adapters of a layer, and their share of dx. */
 static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                       const ls_pass_layer *at, const float *x, const float *dy, float *dx)
+                       const ls_pass_layer *at, const void *x, void *dy, void *dx)
 {
     const ls_kernels *k = pass->args.kernels;
     const ls_model_shape *s = &pass->args.model->shape;
@@ -63,8 +64,9 @@ static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
         const ls_adapter *a = &pass->args.model->blocks[l].adapters[i];
         if (a->a.w < 0)
             continue;
-        ls_linear_bwd_w back = {.x = pass->blocks[l].small[i],
-                                .dy = dy + a->first,
+        ls_linear_bwd_w back = {.type = pass->args.type,
+                                .x = pass->blocks[l].small[i],
+                                .dy = ls_pass_at(pass, dy, a->first),
                                 .dw = ls_pass_gradient(call, a->b),
                                 .M = M,
                                 .N = a->N,
@@ -74,16 +76,16 @@ static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                                 .leaves = call->leaves,
                                 .accumulate = call->accumulate};
         k->linear_bwd_w(pass->args.stream, &back);
-        k->linear_bwd_x(pass->args.stream, &(ls_linear_bwd_x){.dy = dy + a->first,
-                                                              .w = call->w + a->b.w,
+        k->linear_bwd_x(pass->args.stream, &(ls_linear_bwd_x){.type = pass->args.type,
+                                                              .dy = ls_pass_at(pass, dy, a->first),
+                                                              .w = ls_pass_weight(pass, call, a->b),
                                                               .dx = pass->dsmall,
                                                               .M = M,
                                                               .N = a->N,
                                                               .K = rank,
                                                               .ldy = at->N,
                                                               .layout = LS_LAYOUT_NK});
-        k->scale(pass->args.stream,
-                 &(ls_scale){.x = pass->dsmall, .value = s->lora_scale, .n = M * rank});
+        ls_pass_scale(pass, pass->dsmall, M * rank);
         back.x = x;
         back.dy = pass->dsmall;
         back.dw = ls_pass_gradient(call, a->a);
@@ -91,8 +93,9 @@ static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
         back.K = a->K;
         back.ldy = rank;
         k->linear_bwd_w(pass->args.stream, &back);
-        k->linear_bwd_x(pass->args.stream, &(ls_linear_bwd_x){.dy = pass->dsmall,
-                                                              .w = call->w + a->a.w,
+        k->linear_bwd_x(pass->args.stream, &(ls_linear_bwd_x){.type = pass->args.type,
+                                                              .dy = pass->dsmall,
+                                                              .w = ls_pass_weight(pass, call, a->a),
                                                               .dx = dx,
                                                               .M = M,
                                                               .N = rank,
@@ -105,16 +108,17 @@ static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
 /* Gradients of a layer's parameters, then of its input into dx; with act, through the activation
  * below it, whose input was z. dx may be x: the parameters' gradients come first. */
 static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                        const ls_pass_layer *at, const float *x, const float *dy, ls_act act,
-                        const float *z, float *dx)
+                        const ls_pass_layer *at, const void *x, void *dy, ls_act act, const void *z,
+                        void *dx)
 {
     bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
 
     LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
     parts_back(pass, call, at, x, dy);
     pass->args.kernels->linear_bwd_x(pass->args.stream,
-                                     &(ls_linear_bwd_x){.dy = dy,
-                                                        .w = ls_pass_weight(call, at->w[0]),
+                                     &(ls_linear_bwd_x){.type = pass->args.type,
+                                                        .dy = dy,
+                                                        .w = ls_pass_weight(pass, call, at->w[0]),
                                                         .z = z,
                                                         .dx = dx,
                                                         .M = call->B * call->T,
@@ -132,9 +136,10 @@ static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd
 {
     const ls_model_shape *s = &pass->args.model->shape;
 
+    args.type = pass->args.type;
     args.kind = s->norm;
     args.dy = pass->dy;
-    args.w = ls_pass_weight(call, w);
+    args.w = ls_pass_weight(pass, call, w);
     args.dsum = pass->dstream;
     args.dx = drop.p > 0 ? pass->dbranch : NULL;
     args.dw = ls_pass_gradient(call, w);
@@ -156,17 +161,18 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_pass_buffers *b = &pass->blocks[l];
-    ls_heads dq = ls_pass_part_of_qkv(s, call->T, pass->dqkv, 0);
-    ls_heads dk = ls_pass_part_of_qkv(s, call->T, pass->dqkv, 1);
-    ls_heads dv = ls_pass_part_of_qkv(s, call->T, pass->dqkv, 2);
+    ls_heads dq = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 0);
+    ls_heads dk = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 1);
+    ls_heads dv = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 2);
 
     pass->args.kernels->attention_bwd(
         pass->args.stream,
-        &(ls_attention_bwd){.q = ls_pass_part_of_qkv(s, call->T, b->turned, 0),
-                            .k = ls_pass_part_of_qkv(s, call->T, b->turned, 1),
-                            .v = ls_pass_part_of_qkv(s, call->T, b->turned, 2),
-                            .o = ls_pass_heads_of(s, call->T, b->att),
-                            .dout = ls_pass_heads_of(s, call->T, pass->datt),
+        &(ls_attention_bwd){.type = pass->args.type,
+                            .q = ls_pass_part_of_qkv(pass, call->T, b->turned, 0),
+                            .k = ls_pass_part_of_qkv(pass, call->T, b->turned, 1),
+                            .v = ls_pass_part_of_qkv(pass, call->T, b->turned, 2),
+                            .o = ls_pass_heads_of(pass, call->T, b->att),
+                            .dout = ls_pass_heads_of(pass, call->T, pass->datt),
                             .dq = dq,
                             .dk = dk,
                             .dv = dv,
@@ -205,22 +211,23 @@ static bool act_rides_out(const ls_model_shape *s, const ls_block_params *p,
 
 /* From the ls_pass_gradient of the MLP's output to that of its input, in pass->dy. */
 static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                     const ls_pass_layers *at, const float *dbranch)
+                     const ls_pass_layers *at, void *dbranch)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_pass_buffers *b = &pass->blocks[l];
-    float *dz = pass->dz;
+    void *dz = pass->dz;
 
     if (act_rides_out(s, p, at)) {
         linear_back(pass, call, l, &at->out, b->act, dbranch, s->act, b->z, dz);
     } else {
         /* An adapter still reads act while dx is made; without one dx may take its place. */
         bool adapted = ls_pass_has_adapter(p, &at->out);
-        float *dact = adapted ? pass->dact : b->act;
+        void *dact = adapted ? pass->dact : b->act;
         dz = b->z;
         linear_back(pass, call, l, &at->out, b->act, dbranch, LS_ACT_NONE, NULL, dact);
-        pass->args.kernels->act_bwd(pass->args.stream, &(ls_act_args){.act = s->act,
+        pass->args.kernels->act_bwd(pass->args.stream, &(ls_act_args){.type = pass->args.type,
+                                                                      .act = s->act,
                                                                       .gated = s->gated,
                                                                       .x = b->z,
                                                                       .dy = dact,
@@ -237,7 +244,7 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_pass_buffers *b = &pass->blocks[l];
     bool drops = call->dropout && s->dropout > 0;
-    const float *dbranch = drops ? pass->dbranch : pass->dstream;
+    void *dbranch = drops ? pass->dbranch : pass->dstream;
     ls_dropout none = {.p = 0};
     ls_pass_layers at;
 
@@ -272,7 +279,8 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
             pass->args.stream,
             &(ls_fill){.x = ls_pass_gradient(call, model->wpe), .n = s->T * s->C});
     pass->args.kernels->embed_bwd(
-        pass->args.stream, &(ls_embed_bwd){.tokens = call->tokens,
+        pass->args.stream, &(ls_embed_bwd){.type = pass->args.type,
+                                           .tokens = call->tokens,
                                            .dy = pass->dstream,
                                            .dwte = ls_pass_gradient(call, model->wte),
                                            .dwpe = ls_pass_gradient(call, model->wpe),

@@ -5,20 +5,23 @@
 /* Where dropout happens; block l uses 3 l + these. */
 enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_PROJ = 2, SITE_OUT = 3 };
 
-/* What one block computes. */
+/* What one block computes: of the pass's type, but for the statistics. */
 typedef struct ls_pass_buffers {
-    float *y1, *mean1, *rstd1, *qkv, *turned, *qk_rstd, *att, *lse, *mid, *y2, *mean2, *rstd2, *z,
-        *act, *next;
-    float *keys, *values;      /* the cache, [B, cache, Hkv, D] each */
-    float *small[LS_ADAPTERS]; /* scale A x, [M, rank] */
+    void *y1, *qkv, *turned, *att, *mid, *y2, *z, *act, *next;
+    float *mean1, *rstd1, *qk_rstd, *lse, *mean2, *rstd2;
+    void *keys, *values;      /* the cache, [B, cache, Hkv, D] each */
+    void *small[LS_ADAPTERS]; /* scale A x, [M, rank] */
 } ls_pass_buffers;
 
 struct ls_pass {
     ls_pass_args args;
     int64_t bytes;
     void *memory; /* owned */
-    float *in0, *branch, *yf, *meanf, *rstdf, *rope;
-    float *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
+    void *in0, *branch, *yf;
+    float *meanf, *rstdf, *rope;
+    void *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
+    float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
+    void *logits; /* in bf16: [V], before they are widened */
     void *scratch;
     ls_pass_buffers *blocks; /* L of them, owned; equal ones when not training, but for the cache */
 };
@@ -48,13 +51,19 @@ int64_t ls_pass_fc_width(const ls_model_shape *s);
 /* Whether q and k are changed between the product and attention. */
 bool ls_pass_turns(const ls_model_shape *s);
 
+/* Element n of a tensor of the pass's type. */
+static inline void *ls_pass_at(const ls_pass *pass, void *x, int64_t n)
+{
+    return (char *)x + n * ls_dtype_bytes(pass->args.type);
+}
+
 /* Queries, keys or values (0, 1, 2) in a packed product; heads of attention's output. */
-ls_heads ls_pass_part_of_qkv(const ls_model_shape *s, int64_t T, float *qkv, int which);
-ls_heads ls_pass_heads_of(const ls_model_shape *s, int64_t T, float *x);
+ls_heads ls_pass_part_of_qkv(const ls_pass *pass, int64_t T, void *qkv, int which);
+ls_heads ls_pass_heads_of(const ls_pass *pass, int64_t T, void *x);
 
 /* A parameter that a call reads, or NULL where the model has none; likewise its gradient, NULL also
  * where it is frozen. */
-const float *ls_pass_weight(const ls_pass_call *call, ls_place p);
+const void *ls_pass_weight(const ls_pass *pass, const ls_pass_call *call, ls_place p);
 float *ls_pass_gradient(const ls_pass_call *call, ls_place p);
 
 /* The layers of block l; they point into the model and into *to itself. */
@@ -64,8 +73,11 @@ bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);
 /* The dropout at a site of block l; what enters block l; the row between the packed product and
  * attention, without the tensors that differ between forward and backward. */
 ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);
-const float *ls_pass_stream_into(const ls_pass *pass, int64_t l);
+const void *ls_pass_stream_into(const ls_pass *pass, int64_t l);
 ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+
+/* x = scale x, for an adapter's small tensor of n elements. The row knows fp32 only. */
+void ls_pass_scale(const ls_pass *pass, void *x, int64_t n);
 
 /* Whether ordered mode keeps two parts of the tied gradient apart. */
 bool ls_pass_parts_tied(const ls_model *model, bool ordered);

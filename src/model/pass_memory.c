@@ -25,6 +25,12 @@ static float *cut_floats(cutter *c, int64_t n)
     return cut(c, n * (int64_t)sizeof(float));
 }
 
+/* Of the pass's type. */
+static void *cut_values(cutter *c, const ls_pass_args *args, int64_t n)
+{
+    return cut(c, n * ls_dtype_bytes(args->type));
+}
+
 /* Of all heads of queries, and of the packed product of q, k and v. */
 int64_t ls_pass_att_width(const ls_model_shape *s)
 {
@@ -49,15 +55,19 @@ bool ls_pass_turns(const ls_model_shape *s)
 }
 
 /* Queries, keys or values (0, 1, 2) in a packed product. */
-ls_heads ls_pass_part_of_qkv(const ls_model_shape *s, int64_t T, float *qkv, int which)
+ls_heads ls_pass_part_of_qkv(const ls_pass *pass, int64_t T, void *qkv, int which)
 {
+    const ls_model_shape *s = &pass->args.model->shape;
     int64_t first = which == 0 ? 0 : which == 1 ? s->H : s->H + s->Hkv;
 
-    return (ls_heads){qkv + first * s->D, T * ls_pass_qkv_width(s), ls_pass_qkv_width(s), s->D};
+    return (ls_heads){ls_pass_at(pass, qkv, first * s->D), T * ls_pass_qkv_width(s),
+                      ls_pass_qkv_width(s), s->D};
 }
 
-ls_heads ls_pass_heads_of(const ls_model_shape *s, int64_t T, float *x)
+ls_heads ls_pass_heads_of(const ls_pass *pass, int64_t T, void *x)
 {
+    const ls_model_shape *s = &pass->args.model->shape;
+
     return (ls_heads){x, T * ls_pass_att_width(s), ls_pass_att_width(s), s->D};
 }
 
@@ -69,15 +79,18 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
     const ls_kernels *k = args->kernels;
     int64_t B = args->B, T = args->T, leaves = args->leaves;
     float *wanted = (float *)(uintptr_t)LS_PARAM_ALIGN; /* only compared with NULL */
-    const ls_attention_bwd att = {.B = B, .T = T, .H = s->H, .Hkv = s->Hkv, .D = s->D};
-    const ls_norm_bwd norm = {.M = B * T, .C = s->C, .T = T, .leaves = leaves};
-    const ls_embed_bwd embed = {.M = B * T,
+    const ls_attention_bwd att = {
+        .type = args->type, .B = B, .T = T, .H = s->H, .Hkv = s->Hkv, .D = s->D};
+    const ls_norm_bwd norm = {.type = args->type, .M = B * T, .C = s->C, .T = T, .leaves = leaves};
+    const ls_embed_bwd embed = {.type = args->type,
+                                .M = B * T,
                                 .C = s->C,
                                 .T = T,
                                 .V = s->V,
                                 .positions = s->positions ? s->T : 0,
                                 .leaves = leaves};
-    const ls_qkv qkv = {.B = B,
+    const ls_qkv qkv = {.type = args->type,
+                        .B = B,
                         .T = T,
                         .H = s->H,
                         .Hkv = s->Hkv,
@@ -100,8 +113,13 @@ static int64_t scratch_bytes(const ls_pass_args *args, int threads)
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T, most;
     float *wanted = args->training ? (float *)(uintptr_t)LS_PARAM_ALIGN : NULL;
-    ls_head head = {
-        .M = M, .C = s->C, .V = s->V, .leaves = args->leaves, .dh = wanted, .dw = wanted};
+    ls_head head = {.type = args->type,
+                    .M = M,
+                    .C = s->C,
+                    .V = s->V,
+                    .leaves = args->leaves,
+                    .dh = wanted,
+                    .dw = wanted};
 
     most = args->kernels->scratch(LS_ROW_HEAD, &head, threads);
     head.leaves = 1; /* ls_pass_loss() takes all rows as one leaf */
@@ -116,24 +134,24 @@ static void cut_block(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
     int64_t M = args->B * args->T;
     bool keep = args->training;
 
-    b->y1 = cut_floats(c, M * s->C);
+    b->y1 = cut_values(c, args, M * s->C);
     b->mean1 = cut_floats(c, M);
     b->rstd1 = cut_floats(c, M);
-    b->qkv = cut_floats(c, M * ls_pass_qkv_width(s));
-    b->turned = keep && s->qk_norm ? cut_floats(c, M * ls_pass_qkv_width(s)) : b->qkv;
+    b->qkv = cut_values(c, args, M * ls_pass_qkv_width(s));
+    b->turned = keep && s->qk_norm ? cut_values(c, args, M * ls_pass_qkv_width(s)) : b->qkv;
     b->qk_rstd = keep && s->qk_norm ? cut_floats(c, M * (s->H + s->Hkv)) : NULL;
-    b->att = cut_floats(c, M * ls_pass_att_width(s));
+    b->att = cut_values(c, args, M * ls_pass_att_width(s));
     b->lse = cut_floats(c, args->B * s->H * args->T);
-    b->mid = cut_floats(c, M * s->C);
-    b->y2 = cut_floats(c, M * s->C);
+    b->mid = cut_values(c, args, M * s->C);
+    b->y2 = cut_values(c, args, M * s->C);
     b->mean2 = cut_floats(c, M);
     b->rstd2 = cut_floats(c, M);
-    b->z = keep || s->gated || s->lora_rank ? cut_floats(c, M * ls_pass_fc_width(s)) : NULL;
-    b->act = cut_floats(c, M * s->F);
-    b->next = cut_floats(c, M * s->C);
+    b->z = keep || s->gated || s->lora_rank ? cut_values(c, args, M * ls_pass_fc_width(s)) : NULL;
+    b->act = cut_values(c, args, M * s->F);
+    b->next = cut_values(c, args, M * s->C);
     for (int i = 0; i < LS_ADAPTERS; i++)
         if (args->model->blocks[l].adapters[i].a.w >= 0)
-            b->small[i] = cut_floats(c, M * s->lora_rank);
+            b->small[i] = cut_values(c, args, M * s->lora_rank);
 }
 
 static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
@@ -141,14 +159,14 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T;
 
-    pass->dstream = cut_floats(c, M * s->C);
-    pass->dbranch = s->dropout > 0 ? cut_floats(c, M * s->C) : NULL;
-    pass->dy = cut_floats(c, M * s->C);
-    pass->dqkv = cut_floats(c, M * ls_pass_qkv_width(s));
-    pass->datt = cut_floats(c, M * ls_pass_att_width(s));
-    pass->dz = s->gated ? NULL : cut_floats(c, M * s->F);
-    pass->dact = s->lora_rank ? cut_floats(c, M * s->F) : NULL;
-    pass->dsmall = s->lora_rank ? cut_floats(c, M * s->lora_rank) : NULL;
+    pass->dstream = cut_values(c, args, M * s->C);
+    pass->dbranch = s->dropout > 0 ? cut_values(c, args, M * s->C) : NULL;
+    pass->dy = cut_values(c, args, M * s->C);
+    pass->dqkv = cut_values(c, args, M * ls_pass_qkv_width(s));
+    pass->datt = cut_values(c, args, M * ls_pass_att_width(s));
+    pass->dz = s->gated ? NULL : cut_values(c, args, M * s->F);
+    pass->dact = s->lora_rank ? cut_values(c, args, M * s->F) : NULL;
+    pass->dsmall = s->lora_rank ? cut_values(c, args, M * s->lora_rank) : NULL;
 }
 
 /* The one description of the buffer, used for counting and for cutting. blocks may be NULL. */
@@ -157,20 +175,24 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T, kept = args->B * args->cache * s->Hkv * s->D;
 
-    pass->in0 = cut_floats(c, M * s->C);
-    pass->branch = cut_floats(c, M * s->C);
-    pass->yf = cut_floats(c, M * s->C);
+    pass->in0 = cut_values(c, args, M * s->C);
+    pass->branch = cut_values(c, args, M * s->C);
+    pass->yf = cut_values(c, args, M * s->C);
     pass->meanf = cut_floats(c, M);
     pass->rstdf = cut_floats(c, M);
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
+    if (args->type != LS_F32) {
+        pass->wide = s->lora_rank ? cut_floats(c, M * s->lora_rank) : NULL;
+        pass->logits = cut_values(c, args, s->V);
+    }
     for (int64_t l = 0; l < s->L; l++) {
         ls_pass_buffers b = {.y1 = NULL};
         if (l == 0 || args->training)
             cut_block(c, args, l, &b);
         else if (pass->blocks)
             b = pass->blocks[0];
-        b.keys = cut_floats(c, kept);
-        b.values = cut_floats(c, kept);
+        b.keys = cut_values(c, args, kept);
+        b.values = cut_values(c, args, kept);
         if (pass->blocks)
             pass->blocks[l] = b;
     }
@@ -220,6 +242,7 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     if (!pass)
         return LS_ENOMEM;
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
+    LS_BUG_IF(args->type != LS_F32 && args->type != LS_BF16, "a pass of type %d", (int)args->type);
     pass->args = *args;
     pass->blocks = ls_mem_array((size_t)args->model->shape.L, sizeof *pass->blocks);
     if (!pass->blocks) {

@@ -1,20 +1,42 @@
 /* ledger.c -- a list of names and bytes, and the kernel's own count beside it. */
 #include "plan/ledger.h"
 
-void ls_ledger_add(ls_ledger *ledger, const char *name, const char *why, int64_t bytes)
+static void add(ls_ledger *ledger, ls_ledger_item item)
 {
-    LS_BUG_IF(ledger->count == (int)LS_COUNT(ledger->items), "the ledger is full at \"%s\"", name);
-    if (bytes > 0)
-        ledger->items[ledger->count++] = (ls_ledger_item){name, why, bytes};
+    LS_BUG_IF(ledger->count == (int)LS_COUNT(ledger->items), "the ledger is full at \"%s\"",
+              item.name);
+    if (item.bytes > 0)
+        ledger->items[ledger->count++] = item;
 }
 
-int64_t ls_ledger_total(const ls_ledger *ledger)
+void ls_ledger_add(ls_ledger *ledger, const char *name, const char *why, int64_t bytes)
+{
+    add(ledger, (ls_ledger_item){.name = name, .why = why, .bytes = bytes});
+}
+
+void ls_ledger_add_host(ls_ledger *ledger, const char *name, const char *why, int64_t bytes)
+{
+    add(ledger, (ls_ledger_item){.name = name, .why = why, .bytes = bytes, .host = true});
+}
+
+static int64_t total_of(const ls_ledger *ledger, bool host)
 {
     int64_t sum = 0;
 
     for (int i = 0; i < ledger->count; i++)
-        sum += ledger->items[i].bytes;
+        if (ledger->items[i].host == host)
+            sum += ledger->items[i].bytes;
     return sum;
+}
+
+int64_t ls_ledger_total(const ls_ledger *ledger)
+{
+    return total_of(ledger, false);
+}
+
+int64_t ls_ledger_host_total(const ls_ledger *ledger)
+{
+    return total_of(ledger, true);
 }
 
 int64_t ls_ledger_bytes(const ls_ledger *ledger, const char *name)
@@ -25,17 +47,28 @@ int64_t ls_ledger_bytes(const ls_ledger *ledger, const char *name)
     return 0;
 }
 
-void ls_ledger_print(const ls_ledger *ledger, ls_str *text)
+static void print_part(const ls_ledger *ledger, bool host, ls_str *text)
 {
-    int64_t total = ls_ledger_total(ledger);
+    int64_t total = total_of(ledger, host);
 
     for (int i = 0; i < ledger->count; i++) {
         const ls_ledger_item *item = &ledger->items[i];
+        if (item->host != host)
+            continue;
         ls_str_printf(text, "  %-12s %8.1f MiB %5.1f %%  %s\n", item->name,
                       (double)item->bytes / (double)LS_MIB,
                       100.0 * (double)item->bytes / (double)total, item->why);
     }
     ls_str_printf(text, "  %-12s %8.1f MiB\n", "total", (double)total / (double)LS_MIB);
+}
+
+void ls_ledger_print(const ls_ledger *ledger, ls_str *text)
+{
+    print_part(ledger, false, text);
+    if (ls_ledger_host_total(ledger) > 0) {
+        ls_str_printf(text, "memory of the host\n");
+        print_part(ledger, true, text);
+    }
 }
 
 static int64_t status_bytes(const char *field)

@@ -11,6 +11,7 @@ typedef struct ls_ledger_item {
     const char *name; /* static text */
     const char *why;  /* static text: what decides its size */
     int64_t bytes;
+    bool host; /* of the host, where the device has a memory of its own: not part of the total */
 } ls_ledger_item;
 
 typedef struct ls_ledger {
@@ -19,7 +20,9 @@ typedef struct ls_ledger {
 } ls_ledger;
 
 void ls_ledger_add(ls_ledger *ledger, const char *name, const char *why, int64_t bytes);
-int64_t ls_ledger_total(const ls_ledger *ledger);
+void ls_ledger_add_host(ls_ledger *ledger, const char *name, const char *why, int64_t bytes);
+int64_t ls_ledger_total(const ls_ledger *ledger);      /* what the device must have */
+int64_t ls_ledger_host_total(const ls_ledger *ledger); /* beside it, in the host's memory */
 int64_t ls_ledger_bytes(const ls_ledger *ledger, const char *name); /* 0 when there is none */
 
 /* A table for people: name, bytes, share, what decides its size. */

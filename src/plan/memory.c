@@ -2,7 +2,8 @@
  *
  * Each line mirrors one allocation of train/ or model/, computed by the same functions, so
  * predicted and used bytes cannot drift apart unnoticed: a test compares the sum with the device's
- * counter. */
+ * counter. On a device with a memory of its own the lines of the host stand apart and do not count
+ * against the device. */
 #include "plan/memory.h"
 
 #include "model/decode.h"
@@ -21,46 +22,84 @@ int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
            ls_round_up(sizeof(ls_norm_result), 256) + ls_round_up(sizeof(ls_step_state), 256);
 }
 
-bool ls_memory_has_snapshot(const ls_run *run)
+int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
 {
-    return run->checkpoint.every > 0;
+    int64_t tokens = calls->sequences * model->shape.T;
+
+    return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
+           ls_round_up(calls->calls * (int64_t)sizeof(ls_step_state), 256) +
+           ls_round_up(calls->sequences * (int64_t)sizeof(double), 256) +
+           ls_round_up(sizeof(ls_norm_result), 256);
+}
+
+ls_dtype ls_memory_type(const ls_run *run)
+{
+    return run->precision == LS_PRECISION_BF16 ? LS_BF16 : LS_F32;
+}
+
+bool ls_memory_has_snapshot(const ls_run *run, bool apart)
+{
+    return apart || run->checkpoint.every > 0;
+}
+
+/* What the process holds beside the device's memory. */
+static void predict_host(const ls_memory_args *args, const ls_calls *calls, int64_t state_bytes,
+                         ls_ledger *ledger)
+{
+    void (*add)(ls_ledger *, const char *, const char *, int64_t) =
+        args->apart ? ls_ledger_add_host : ls_ledger_add;
+
+    if (ls_memory_has_snapshot(args->run, args->apart))
+        add(ledger, "snapshot", "what a checkpoint is written from", state_bytes);
+    add(ledger, "threads", "packed blocks of each thread",
+        args->apart ? 0 : (int64_t)args->threads * LS_STREAM_THREAD_BYTES);
+    add(ledger, "batch", "tokens on their way, read ahead; results",
+        ls_round_up(ls_memory_staging_bytes(args->model, calls), 4096) + args->loader_bytes);
+    add(ledger, "token shards", "mapped files, shared with the page cache", args->mapped_bytes);
 }
 
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 {
     const ls_run *run = args->run;
-    int64_t flat = ls_round_up(args->model->flat * (int64_t)sizeof(float), 4096);
-    int64_t moment = ls_round_up(args->model->trained * (int64_t)sizeof(float), 4096);
+    const ls_model *model = args->model;
+    ls_dtype type = ls_memory_type(run);
+    int64_t flat = ls_round_up(model->flat * (int64_t)sizeof(float), 4096);
+    int64_t moment = ls_round_up(model->trained * (int64_t)sizeof(float), 4096);
     ls_calls calls;
 
     *ledger_out = (ls_ledger){.count = 0};
     ls_calls_plan(run, &calls);
-    ls_ledger_add(ledger_out, "program", "binary, libraries, small objects", args->program_bytes);
+    if (args->apart) {
+        ls_ledger_add_host(ledger_out, "program", "binary, libraries, small objects",
+                           args->program_bytes);
+        ls_ledger_add(ledger_out, "device", "workspaces of the device's libraries",
+                      args->fixed_bytes);
+    } else {
+        ls_ledger_add(ledger_out, "program", "binary, libraries, small objects",
+                      args->program_bytes);
+    }
     ls_ledger_add(ledger_out, "weights", "parameters, fp32", flat);
+    if (type != LS_F32)
+        ls_ledger_add(ledger_out, "bf16 weights", "parameters once more, as the model reads them",
+                      ls_round_up(model->flat * ls_dtype_bytes(type), 4096));
     ls_ledger_add(ledger_out, "optimizer", "two moments per trained parameter", moment * 2);
     ls_ledger_add(ledger_out, "gradients",
                   calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
-                  calls.buffers * ls_round_up(ls_pass_grad_elements(args->model, calls.ordered) *
+                  calls.buffers * ls_round_up(ls_pass_grad_elements(model, calls.ordered) *
                                                   (int64_t)sizeof(float),
                                               4096));
-    const ls_pass_args pass = {.model = args->model,
+    const ls_pass_args pass = {.model = model,
                                .kernels = args->kernels,
+                               .type = type,
                                .B = calls.group * calls.leaf,
                                .T = run->model.context,
                                .leaves = calls.ordered ? calls.group : 1,
                                .training = true};
     ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
-    if (ls_memory_has_snapshot(run))
-        ls_ledger_add(ledger_out, "snapshot", "what a checkpoint is written from",
-                      flat + moment * 2);
-    ls_ledger_add(ledger_out, "threads", "packed blocks of each thread",
-                  (int64_t)args->threads * LS_STREAM_THREAD_BYTES);
-    ls_ledger_add(ledger_out, "batch", "tokens, losses, partial sums, text samples",
-                  ls_round_up(ls_memory_step_bytes(args->model, &calls), 4096) +
-                      ls_decode_bytes(args->model) + args->loader_bytes);
-    ls_ledger_add(ledger_out, "token shards", "mapped files, shared with the page cache",
-                  args->mapped_bytes);
+    ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, text samples",
+                  ls_round_up(ls_memory_step_bytes(model, &calls), 4096) + ls_decode_bytes(model));
+    predict_host(args, &calls, flat + moment * 2, ledger_out);
 }
 
 static int64_t total_with(const ls_memory_args *args, const ls_run *changed)

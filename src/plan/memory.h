@@ -13,6 +13,8 @@ typedef struct ls_memory_args {
     const ls_model *model;
     const ls_kernels *kernels;
     int threads;
+    bool apart;            /* the device has a memory of its own */
+    int64_t fixed_bytes;   /* of that, what the device holds for itself */
     int64_t program_bytes; /* resident before anything large is taken */
     int64_t loader_bytes;  /* batches prepared ahead */
     int64_t mapped_bytes;  /* token shards that training will touch */
@@ -27,7 +29,16 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
 /* Bytes of the small device buffers of a step: batch, losses, partial sums, spans, state. */
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls);
 
-/* Whether a run keeps a copy of its state to write checkpoints from while training goes on. */
-bool ls_memory_has_snapshot(const ls_run *run);
+/* Bytes of host memory that batches, numbers of a step and results travel through; page-locked
+ * where the device has a memory of its own. */
+int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls);
+
+/* The type of activations and of the weights that rows read. Other than fp32: there is a copy of
+ * the weights of this type. */
+ls_dtype ls_memory_type(const ls_run *run);
+
+/* Whether a run keeps a copy of its state: to write checkpoints from while training goes on; and
+ * always, in host memory, where the device has a memory of its own (apart). */
+bool ls_memory_has_snapshot(const ls_run *run, bool apart);
 
 LS_C_END

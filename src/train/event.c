@@ -26,7 +26,8 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_key(j, "ledger");
     ls_json_open(j, '{');
     for (int i = 0; i < e->ledger->count; i++)
-        ls_json_put_int(j, e->ledger->items[i].name, e->ledger->items[i].bytes);
+        if (!e->ledger->items[i].host)
+            ls_json_put_int(j, e->ledger->items[i].name, e->ledger->items[i].bytes);
     ls_json_close(j);
     ls_json_put_int(j, "ledger_bytes", ls_ledger_total(e->ledger));
 }

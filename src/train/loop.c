@@ -129,7 +129,7 @@ static ls_status tell_sample(loop *l, int64_t count)
     LS_TRY(st, ls_tokens_reserve(&ids, count), out);
     for (int64_t i = 0; i < count && !stop_asked(l); i++, n++) {
         LS_TRY(st,
-               ls_decode_next(s->decode, ls_step_state_arrays(s->step).w, ids.ids, n, &sampling,
+               ls_decode_next(s->decode, ls_step_state_arrays(s->step).read, ids.ids, n, &sampling,
                               (uint64_t)i, &ids.ids[n]),
                out);
         if (ids.ids[n] == ls_tokenizer_separator(s->tokenizer))
@@ -339,8 +339,11 @@ static ls_status summarise(loop *l)
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_save_weights_hash(s, hash), out);
-    int64_t peak_bytes = ls_ledger_peak_resident_bytes();
-    double peak = ls_peak_flops(s->device, s->kernels->name);
+    /* What a GPU can do at most is not measured here: its share of that is not known. */
+    double peak = s->apart ? 0 : ls_peak_flops(s->device, s->kernels->name);
+    int64_t peak_bytes =
+        s->apart ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
+                 : ls_ledger_peak_resident_bytes();
     double mfu =
         peak > 0 ? speed * ls_model_flops_per_token(&s->model, s->model.shape.T) / peak : 0;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_SUMMARY,

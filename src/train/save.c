@@ -2,6 +2,10 @@
  *
  * Three tensors per parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers. A
  * background save first copies the flat buffers to the snapshot; the writer then reads only that.
+ * Where the device's memory is not the host's (apart), the snapshot is in host memory and all
+ * reading and writing goes through it: what is saved is fetched first, what is loaded is sent
+ * after.
+ *
  * The data cursor is the number of samples used, the one integer that the data order needs. */
 #include "train/save.h"
 
@@ -67,6 +71,55 @@ static int64_t state_bytes(const ls_session *s, int kind)
     return (kind == 0 ? s->model.flat : s->model.trained) * (int64_t)sizeof(float);
 }
 
+static ls_status open_snapshot(ls_session *s)
+{
+    static const char what[] = "checkpoint snapshot";
+    ls_status st = LS_OK;
+
+    for (int k = 0; k < KINDS && st == LS_OK; k++)
+        st = s->apart ? ls_device_host_alloc(s->device, state_bytes(s, k), what, &s->snapshot[k])
+                      : ls_device_alloc(s->device, state_bytes(s, k), what, &s->snapshot[k]);
+    return st;
+}
+
+static void close_snapshot(ls_session *s)
+{
+    for (int k = 0; k < KINDS; k++) {
+        if (s->apart)
+            ls_device_host_free(s->device, s->snapshot[k], state_bytes(s, k));
+        else
+            ls_device_free(s->device, s->snapshot[k]);
+        s->snapshot[k] = NULL;
+    }
+}
+
+/* The first n kinds of the live state to the snapshot, which nobody is reading. */
+static ls_status take_snapshot(ls_session *s, int n)
+{
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+    const void *arrays[KINDS] = {live.w, live.m, live.v};
+
+    for (int k = 0; k < n; k++)
+        if (s->apart)
+            ls_stream_copy_out(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
+        else
+            ls_stream_copy(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
+    return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
+}
+
+/* Apart: what was loaded into the snapshot, to the device. */
+static ls_status send_loaded(ls_session *s)
+{
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+    void *arrays[KINDS] = {live.w, live.m, live.v};
+
+    if (!s->apart)
+        return LS_OK;
+    for (int k = 0; k < KINDS; k++)
+        ls_stream_copy_in(s->stream, arrays[k], s->snapshot[k], state_bytes(s, k));
+    return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
+}
+
 ls_status ls_save_open(ls_session *session)
 {
     ls_session *s = session;
@@ -75,7 +128,6 @@ ls_status ls_save_open(ls_session *session)
     char dir[PATH_MAX];
     ls_status st = LS_OK;
 
-    LS_BUG_IF(!ls_device_describe(s->device).host_memory, "checkpoints read host memory");
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     if (s->args.fresh)
         LS_TRY(st, put_aside(dir), out);
@@ -85,15 +137,12 @@ ls_status ls_save_open(ls_session *session)
         st = LS_ENOMEM;
         goto out;
     }
-    s->n_tensors = fill_rows(s, s->tensors, arrays);
+    if (ls_memory_has_snapshot(s->run, s->apart))
+        LS_TRY(st, open_snapshot(s), out);
+    s->n_tensors = fill_rows(s, s->tensors, s->apart ? s->snapshot : arrays);
     LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
-    if (!ls_memory_has_snapshot(s->run))
+    if (s->run->checkpoint.every == 0)
         goto out;
-    for (int k = 0; k < KINDS; k++)
-        LS_TRY(
-            st,
-            ls_device_alloc(s->device, state_bytes(s, k), "checkpoint snapshot", &s->snapshot[k]),
-            out);
     (void)fill_rows(s, s->shadows, s->snapshot);
     LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
 out:
@@ -106,8 +155,7 @@ void ls_save_close(ls_session *session)
 
     ls_ckpt_writer_free(s->writer);
     ls_ckpt_close(s->store);
-    for (int k = 0; k < KINDS; k++)
-        ls_device_free(s->device, s->snapshot[k]);
+    close_snapshot(s);
     ls_mem_free(s->tensors);
     ls_mem_free(s->shadows);
 }
@@ -187,6 +235,7 @@ ls_status ls_save_resume(ls_session *session)
                      (long long)(info.step * s->run->batch.sequences));
         goto out;
     }
+    LS_TRY(st, send_loaded(s), out);
     LS_TRY(st, newest_step(s->store, &s->newest_step), out);
     s->step_number = info.step;
     s->saved_step = info.step;
@@ -271,8 +320,6 @@ static ls_status await_writer(ls_session *s)
 ls_status ls_save_begin(ls_session *session)
 {
     ls_session *s = session;
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    const void *arrays[KINDS] = {live.w, live.m, live.v};
     ls_ckpt_info info = info_now(s);
     ls_status st = LS_OK;
 
@@ -280,9 +327,7 @@ ls_status ls_save_begin(ls_session *session)
         tell_unsaved(s, s->step_number);
         return LS_OK;
     }
-    for (int k = 0; k < KINDS; k++)
-        ls_stream_copy(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
-    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
+    LS_TRY(st, take_snapshot(s, KINDS), out);
     if (ls_ckpt_writer_begin(s->writer, &info, s->shadows, s->n_tensors, 0) == LS_OK)
         s->writing_step = s->step_number;
     else
@@ -314,6 +359,8 @@ ls_status ls_save_final(ls_session *session)
     LS_TRY(st, await_writer(s), out);
     if (s->saved_step == s->step_number)
         goto out;
+    if (s->apart)
+        LS_TRY(st, take_snapshot(s, KINDS), out);
     LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors, &saved), out);
     tell_saved(s, s->step_number, &saved);
     /* The state is safe; failing to tidy up must not look like failing to save. */
@@ -326,5 +373,13 @@ out:
 
 ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
 {
-    return ls_ckpt_weights_hash(session->tensors, session->model.n_params, hex_out);
+    ls_status st = LS_OK;
+
+    if (session->apart) {
+        LS_TRY(st, await_writer(session), out);
+        LS_TRY(st, take_snapshot(session, 1), out);
+    }
+    st = ls_ckpt_weights_hash(session->tensors, session->model.n_params, hex_out);
+out:
+    return st;
 }

@@ -98,12 +98,28 @@ static ls_status open_tokenizer(ls_session *s)
     return ls_tokenizer_open(&s->tokenizer, name);
 }
 
+/* What a GPU brings along is known only when it is opened; that there is none, now. */
+static ls_status check_device(ls_session *s)
+{
+    const char *why;
+
+    if (s->run->device.kind != LS_DEVICE_CUDA)
+        return ls_kernel_pick(isa_name(s->run->device.isa), &s->kernels);
+    why = ls_device_unusable("cuda");
+    if (!why)
+        return LS_OK;
+    ls_status st = ls_fail(LS_EUSAGE, "cannot train on device \"cuda\": %s", why);
+    ls_err_hint("device.kind: cpu trains on the CPU.");
+    return st;
+}
+
 /* What needs neither files nor much memory, and can show that the settings cannot work. */
 static ls_status open_settings(ls_session *s)
 {
     ls_status st = LS_OK;
 
-    LS_TRY(st, ls_kernel_pick(isa_name(s->run->device.isa), &s->kernels), out);
+    if (!s->args.device)
+        LS_TRY(st, check_device(s), out);
     LS_TRY(st, open_tokenizer(s), out);
     LS_TRY(st, ls_model_init(&s->model, s->run, ls_tokenizer_vocab(s->tokenizer)), out);
 out:
@@ -112,13 +128,19 @@ out:
 
 static ls_status open_device(ls_session *s)
 {
+    static const char *const kinds[] = {
+        [LS_DEVICE_AUTO] = "auto", [LS_DEVICE_CPU] = "cpu", [LS_DEVICE_CUDA] = "cuda"};
     const ls_run *run = s->run;
     int threads = run->device.threads == LS_RUN_AUTO ? 0 : (int)run->device.threads;
     ls_status st = LS_OK;
 
-    LS_TRY(st,
-           ls_device_open(&s->device, run->device.kind == LS_DEVICE_CPU ? "cpu" : "auto", threads),
-           out);
+    s->device = s->args.device;
+    s->kernels = s->args.kernels;
+    if (!s->device) {
+        LS_TRY(st, ls_device_open(&s->device, kinds[run->device.kind], threads), out);
+        LS_TRY(st, ls_kernel_for(s->device, isa_name(run->device.isa), &s->kernels), out);
+    }
+    s->apart = !ls_device_describe(s->device).host_memory;
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
 out:
     return st;
@@ -156,14 +178,18 @@ static ls_status open_state(ls_session *s)
                              .model = &s->model,
                              .kernels = s->kernels,
                              .threads = info.threads,
+                             .apart = s->apart,
+                             .fixed_bytes = info.fixed_bytes,
                              .loader_bytes = ls_loader_bytes(&loader),
                              .mapped_bytes = ls_corpus_mapped_bytes(s->corpus)};
     ls_status st = LS_OK;
 
-    memory.program_bytes = ls_ledger_resident_bytes() -
-                           (int64_t)info.threads * LS_STREAM_THREAD_BYTES; /* has its own line */
+    memory.program_bytes = ls_ledger_resident_bytes();
+    if (!s->apart) /* they have their own line */
+        memory.program_bytes -= (int64_t)info.threads * LS_STREAM_THREAD_BYTES;
     ls_memory_predict(&memory, &s->ledger);
-    LS_TRY(st, ls_memory_check(&memory, &s->ledger, info.free_bytes), out);
+    /* What a GPU holds for itself is taken already. */
+    LS_TRY(st, ls_memory_check(&memory, &s->ledger, info.free_bytes + info.fixed_bytes), out);
     ls_calls_plan(s->run, &step.calls);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     LS_TRY(st, ls_decode_open(&s->decode, &s->model, ls_step_pass(s->step), s->stream), out);
@@ -314,6 +340,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     LS_TRY(st, ls_save_resume(s), out);
     if (s->step_number == 0)
         LS_TRY(st, start_weights(s), out);
+    ls_step_weights_changed(s->step);
     LS_TRY(st, keep_copies(s), out);
     ls_loader_args loader = loader_args(s);
     LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
@@ -341,7 +368,8 @@ void ls_session_close(ls_session *session)
     ls_corpus_close(s->corpus);
     ls_tokenizer_free(s->tokenizer);
     ls_stream_free(s->stream);
-    ls_device_close(s->device);
+    if (!s->args.device)
+        ls_device_close(s->device);
     if (s->events_fd >= 0)
         close(s->events_fd);
     ls_file_unlock(s->lock_fd);

@@ -23,6 +23,8 @@ typedef struct ls_session_args {
     ls_event_sink sink; /* may be NULL */
     void *sink_context;
     const volatile sig_atomic_t *stop; /* not 0: finish the step, save, end; may be NULL */
+    ls_device *device;                 /* borrowed; NULL: opened as the run says */
+    const ls_kernels *kernels;         /* with a device that was given: its rows */
 } ls_session_args;
 
 typedef struct ls_session {
@@ -48,8 +50,10 @@ typedef struct ls_session {
     /* checkpoints */
     ls_ckpt_store *store;
     ls_ckpt_writer *writer;  /* NULL: saved only at the end */
-    void *snapshot[3];       /* device memory that the writer reads: w, m, v */
-    ls_ckpt_tensor *tensors; /* weights and moments, owned; bytes point at the live state */
+    bool apart;              /* the device's memory is not the host's */
+    void *snapshot[3];       /* that the writer reads: w, m, v; apart: host memory */
+    ls_ckpt_tensor *tensors; /* weights and moments, owned; bytes point at the live state, or,
+                              * apart, at the snapshot */
     int n_tensors;
     ls_ckpt_tensor *shadows;     /* the same rows, pointing at the snapshot, owned */
     ls_str config;               /* the resolved run file */

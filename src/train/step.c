@@ -7,7 +7,11 @@
  *   adamw: reads the factor there; does nothing when a block is bad
  *   one wait, then the host reads leaf losses and the norm
  *
- * In fast mode there is one gradient buffer and every call adds to it. */
+ * In fast mode there is one gradient buffer and every call adds to it.
+ *
+ * What goes to the device or comes from it passes through one block of host memory (page-locked for
+ * a GPU), so that no copy waits. It is written again only after the wait that ends a step: hence
+ * one place per call for the numbers that differ between calls. */
 #include "train/step.h"
 
 #include <math.h>
@@ -23,6 +27,8 @@ struct ls_step {
     ls_step_args args;
     ls_pass *pass;
     void *state_memory[3]; /* owned: w, m, v */
+    void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
+    ls_dtype type;
     void *grads[LS_TREE_LEVELS];
     void *small; /* owned: everything below */
     int32_t *tokens, *targets, *start;
@@ -33,11 +39,15 @@ struct ls_step {
     int64_t n_spans;
     ls_norm_result *norm;
     ls_step_state *state;
-    double *host_sums; /* owned, host */
-    int root;          /* gradient buffer of the last step's sum */
-    bool isolated;     /* the batch on the device has document starts */
-    int64_t counted;   /* targets of the last step's batch */
-    float *look;       /* a block of numbers under examination, while blaming */
+    void *staging;              /* owned, host: the next four */
+    int32_t *host_tokens;       /* tokens, targets, starts */
+    ls_step_state *host_states; /* of each call */
+    double *host_sums;
+    ls_norm_result *host_norm;
+    int root;        /* gradient buffer of the last step's sum */
+    bool isolated;   /* the batch on the device has document starts */
+    int64_t counted; /* targets of the last step's batch */
+    float *look;     /* a block of numbers under examination, while blaming */
 };
 
 static void *cut(char **at, int64_t bytes)
@@ -65,6 +75,19 @@ static void lay_out(ls_step *s)
     s->spans = cut(&at, model->n_params * (int64_t)sizeof(ls_adamw_span));
     s->norm = cut(&at, sizeof(ls_norm_result));
     s->state = cut(&at, sizeof(ls_step_state));
+}
+
+/* Mirrors ls_memory_staging_bytes(). */
+static void lay_out_staging(ls_step *s)
+{
+    const ls_calls *calls = &s->args.calls;
+    char *at = s->staging;
+
+    s->host_tokens =
+        cut(&at, calls->sequences * s->args.model->shape.T * 3 * (int64_t)sizeof(int32_t));
+    s->host_states = cut(&at, calls->calls * (int64_t)sizeof(ls_step_state));
+    s->host_sums = cut(&at, calls->sequences * (int64_t)sizeof(double));
+    s->host_norm = cut(&at, sizeof(ls_norm_result));
 }
 
 /* One span per trained parameter: weight decay differs between matrices and vectors. */
@@ -103,11 +126,18 @@ static ls_status alloc_state(ls_step *s)
         LS_TRY(st, ls_device_alloc(device, bytes, names[i], &s->state_memory[i]), out);
         bytes = s->args.model->trained * (int64_t)sizeof(float);
     }
+    bytes = s->args.model->flat * ls_dtype_bytes(s->type);
+    if (s->type != LS_F32)
+        LS_TRY(st, ls_device_alloc(device, bytes, "weights in bf16", &s->copy), out);
     bytes = ls_pass_grad_elements(s->args.model, calls->ordered) * (int64_t)sizeof(float);
     for (int i = 0; i < calls->buffers; i++)
         LS_TRY(st, ls_device_alloc(device, bytes, "gradients", &s->grads[i]), out);
     LS_TRY(st,
            ls_device_alloc(device, ls_memory_step_bytes(s->args.model, calls), "batch", &s->small),
+           out);
+    LS_TRY(st,
+           ls_device_host_alloc(device, ls_memory_staging_bytes(s->args.model, calls),
+                                "batches on their way", &s->staging),
            out);
 out:
     return st;
@@ -121,17 +151,15 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     if (!s)
         return LS_ENOMEM;
     s->args = *args;
-    s->host_sums = ls_mem_array((size_t)args->calls.sequences, sizeof *s->host_sums);
-    if (!s->host_sums) {
-        st = LS_ENOMEM;
-        goto out;
-    }
+    s->type = ls_memory_type(args->run);
     LS_TRY(st, alloc_state(s), out);
     lay_out(s);
+    lay_out_staging(s);
     LS_TRY(st, send_spans(s), out);
     const ls_pass_args pass = {.model = args->model,
                                .kernels = args->kernels,
                                .stream = args->stream,
+                               .type = s->type,
                                .B = args->calls.group * args->calls.leaf,
                                .T = args->run->model.context,
                                .leaves = args->calls.ordered ? args->calls.group : 1,
@@ -154,21 +182,36 @@ void ls_step_close(ls_step *step)
         ls_device_free(device, step->state_memory[i]);
     for (int i = 0; i < LS_TREE_LEVELS; i++)
         ls_device_free(device, step->grads[i]);
+    ls_device_free(device, step->copy);
     ls_device_free(device, step->small);
-    ls_mem_free(step->host_sums);
+    ls_device_host_free(device, step->staging,
+                        ls_memory_staging_bytes(step->args.model, &step->args.calls));
     ls_mem_free(step);
 }
 
-/* Sequences first .. first+count-1 of a batch to the beginning of the device's buffers. */
+/* Sequences first .. first+count-1 of a batch to the beginning of the device's buffers. Nothing is
+ * queued that still reads the staging memory. */
 static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, int64_t count)
 {
-    int64_t T = s->args.model->shape.T, bytes = count * T * (int64_t)sizeof(int32_t);
+    int64_t T = s->args.model->shape.T, all = s->args.calls.sequences * T;
+    int64_t bytes = count * T * (int64_t)sizeof(int32_t);
+    const int32_t *const from[3] = {batch->tokens, batch->targets, batch->start};
+    int32_t *const to[3] = {s->tokens, s->targets, s->start};
 
-    ls_stream_copy_in(s->args.stream, s->tokens, batch->tokens + first * T, bytes);
-    ls_stream_copy_in(s->args.stream, s->targets, batch->targets + first * T, bytes);
     s->isolated = batch->start != NULL;
-    if (batch->start)
-        ls_stream_copy_in(s->args.stream, s->start, batch->start + first * T, bytes);
+    for (int i = 0; i < 3; i++) {
+        if (!from[i])
+            continue;
+        memcpy(s->host_tokens + i * all, from[i] + first * T, (size_t)bytes);
+        ls_stream_copy_in(s->args.stream, to[i], s->host_tokens + i * all, bytes);
+    }
+}
+
+/* The numbers of call i to the device. */
+static void send_state(ls_step *s, int64_t i, const ls_step_state *state)
+{
+    s->host_states[i] = *state;
+    ls_stream_copy_in(s->args.stream, s->state, &s->host_states[i], sizeof *state);
 }
 
 static ls_step_state step_state(const ls_step *s, int64_t number, double lr)
@@ -204,7 +247,7 @@ static ls_pass_call call_of(const ls_step *s, int64_t i, int buffer)
     int64_t T = s->args.model->shape.T, leaves = ls_calls_leaves(calls, i);
     int64_t at = (int64_t)first_sequence(s, i) * T;
 
-    return (ls_pass_call){.w = s->state_memory[0],
+    return (ls_pass_call){.w = s->copy ? s->copy : s->state_memory[0],
                           .tokens = s->tokens + at,
                           .targets = s->targets + at,
                           .start = s->isolated ? s->start + at : NULL,
@@ -224,7 +267,7 @@ static void run_call(ls_step *s, int64_t i, int buffer, ls_step_state *host_stat
     ls_pass_call call = call_of(s, i, buffer);
 
     host_state->first_seq = first_sequence(s, i);
-    ls_stream_copy_in(s->args.stream, s->state, host_state, sizeof *host_state);
+    send_state(s, i, host_state);
     ls_pass_forward(s->pass, &call);
     ls_clock_lap(clock, LS_PART_FORWARD);
     ls_pass_backward(s->pass, &call);
@@ -279,6 +322,8 @@ static void update(ls_step *s)
                                          .grad = s->grads[s->root],
                                          .spans = s->spans,
                                          .n_spans = s->n_spans,
+                                         .copy = s->copy,
+                                         .copy_type = s->type,
                                          .state = s->state,
                                          .result = s->norm});
 }
@@ -299,7 +344,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     int64_t tokens = calls->sequences * step->args.model->shape.T;
     step->counted = batch->counted ? batch->counted : tokens;
     ls_step_state host_state = step_state(step, number, lr);
-    ls_norm_result norm;
+    ls_norm_result *norm = step->host_norm;
     ls_status st = LS_OK;
 
     if (LS_FAULT("train.nonfinite"))
@@ -313,34 +358,48 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
         &(ls_sum){.x = step->losses, .out = step->sums, .n = tokens, .segments = calls->leaves});
     ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
                        calls->leaves * (int64_t)sizeof(double));
-    ls_stream_copy_out(step->args.stream, &norm, step->norm, sizeof norm);
+    ls_stream_copy_out(step->args.stream, norm, step->norm, sizeof *norm);
     LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
     double sum = tree_sum(step->host_sums, calls->leaves);
     *result_out = (ls_step_result){.loss = sum / (double)step->counted,
-                                   .grad_norm = (double)norm.norm,
+                                   .grad_norm = (double)norm->norm,
                                    .lr = lr,
-                                   .finite = norm.bad_block < 0 && isfinite(sum)};
+                                   .finite = norm->bad_block < 0 && isfinite(sum)};
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
 out:
     return st;
 }
 
+/* A number under examination. */
+static float look_at(const void *block, ls_dtype type, int64_t i)
+{
+    uint32_t bits;
+    float x;
+
+    if (type == LS_F32)
+        return ((const float *)block)[i];
+    bits = (uint32_t)((const uint16_t *)block)[i] << 16;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* The first element of x (device memory) that is not finite, or -1. */
-static ls_status find_bad(ls_step *s, const float *x, int64_t n, int64_t *index_out,
+static ls_status find_bad(ls_step *s, const void *x, ls_dtype type, int64_t n, int64_t *index_out,
                           float *value_out)
 {
-    float *block = s->look;
+    int64_t size = ls_dtype_bytes(type);
+    void *block = s->look;
     ls_status st = LS_OK;
 
     *index_out = -1;
     for (int64_t first = 0; first < n && *index_out < 0; first += LS_NORM_BLOCK) {
         int64_t count = ls_min_i64(LS_NORM_BLOCK, n - first);
-        ls_stream_copy_out(s->args.stream, block, x + first, count * (int64_t)sizeof *block);
+        ls_stream_copy_out(s->args.stream, block, (const char *)x + first * size, count * size);
         LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
         for (int64_t k = 0; k < count && *index_out < 0; k++)
-            if (!isfinite(block[k])) {
+            if (!isfinite(look_at(block, type, k))) {
                 *index_out = first + k;
-                *value_out = block[k];
+                *value_out = look_at(block, type, k);
             }
     }
 out:
@@ -348,16 +407,16 @@ out:
 }
 
 /* Look at one tensor; LS_ENUMERIC, saying so, when it holds a number that is not one. */
-static ls_status accuse(ls_step *s, const char *what, const char *name, const float *x, int64_t n,
-                        int64_t number)
+static ls_status accuse(ls_step *s, const char *what, const ls_pass_tensor *t, int64_t number)
 {
     int64_t index;
     float value;
-    ls_status st = find_bad(s, x, n, &index, &value);
+    ls_status st = find_bad(s, t->x, t->type, t->n, &index, &value);
 
     if (st == LS_OK && index >= 0)
-        st = ls_fail(LS_ENUMERIC, "the %s of \"%s\" holds %s at element %lld in step %lld", what,
-                     name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number + 1);
+        st =
+            ls_fail(LS_ENUMERIC, "the %s of \"%s\" holds %s at element %lld in step %lld", what,
+                    t->name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number + 1);
     return st;
 }
 
@@ -371,12 +430,22 @@ static ls_status accuse_forward(ls_step *s, int64_t number)
         ls_pass_call call = call_of(s, i, 0);
         ls_pass_tensor t;
         host_state.first_seq = first_sequence(s, i);
-        ls_stream_copy_in(s->args.stream, s->state, &host_state, sizeof host_state);
+        send_state(s, i, &host_state);
         ls_pass_forward(s->pass, &call);
         for (int k = 0; st == LS_OK && ls_pass_computed(s->pass, &call, k, &t); k++)
-            st = accuse(s, "output", t.name, t.x, t.n, number);
+            st = accuse(s, "output", &t, number);
     }
     return st;
+}
+
+/* The same for a parameter: its weight or its gradient, which begins at x. */
+static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, const float *x,
+                              int64_t number)
+{
+    ls_pass_tensor t = {.x = x, .type = LS_F32, .n = p->count};
+
+    snprintf(t.name, sizeof t.name, "%s", p->name);
+    return accuse(s, what, &t, number);
 }
 
 /* Where it began: a weight, else the first output of the forward pass, else the first gradient of
@@ -391,15 +460,14 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
     if (!step->look)
         return LS_ENOMEM;
     for (int i = 0; i < model->n_params && st == LS_OK; i++)
-        st = accuse(step, "weight", model->params[i].name, w + model->params[i].first,
-                    model->params[i].count, number);
+        st = accuse_param(step, "weight", &model->params[i], w + model->params[i].first, number);
     if (st == LS_OK)
         st = accuse_forward(step, number);
     const float *grad = step->grads[step->root];
     for (int i = model->n_params - 1; i >= 0 && st == LS_OK; i--)
         if (model->params[i].trained >= 0)
-            st = accuse(step, "gradient", model->params[i].name, grad + model->params[i].trained,
-                        model->params[i].count, number);
+            st = accuse_param(step, "gradient", &model->params[i], grad + model->params[i].trained,
+                              number);
     if (st == LS_OK)
         st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
                      (long long)number + 1);
@@ -421,15 +489,16 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
     for (int64_t done = 0; done < sequences; done += most) {
         int64_t B = ls_min_i64(most, sequences - done);
         copy_windows(step, windows, done, B);
-        ls_pass_loss(step->pass, &(ls_pass_call){.w = step->state_memory[0],
-                                                 .tokens = step->tokens,
-                                                 .targets = step->targets,
-                                                 .start = step->isolated ? step->start : NULL,
-                                                 .B = B,
-                                                 .T = T,
-                                                 .leaves = 1,
-                                                 .state = step->state,
-                                                 .losses = step->losses});
+        ls_pass_loss(step->pass,
+                     &(ls_pass_call){.w = step->copy ? step->copy : step->state_memory[0],
+                                     .tokens = step->tokens,
+                                     .targets = step->targets,
+                                     .start = step->isolated ? step->start : NULL,
+                                     .B = B,
+                                     .T = T,
+                                     .leaves = 1,
+                                     .state = step->state,
+                                     .losses = step->losses});
         step->args.kernels->sum(
             step->args.stream,
             &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
@@ -446,10 +515,24 @@ out:
 
 ls_step_arrays ls_step_state_arrays(const ls_step *step)
 {
-    return (ls_step_arrays){step->state_memory[0], step->state_memory[1], step->state_memory[2]};
+    return (ls_step_arrays){.w = step->state_memory[0],
+                            .m = step->state_memory[1],
+                            .v = step->state_memory[2],
+                            .read = step->copy ? step->copy : step->state_memory[0]};
 }
 
 ls_pass *ls_step_pass(const ls_step *step)
 {
     return step->pass;
+}
+
+void ls_step_weights_changed(ls_step *step)
+{
+    if (!step->copy)
+        return;
+    step->args.kernels->cast(step->args.stream, &(ls_cast){.from_type = LS_F32,
+                                                           .to_type = step->type,
+                                                           .from = step->state_memory[0],
+                                                           .to = step->copy,
+                                                           .n = step->args.model->flat});
 }

@@ -2,7 +2,11 @@
  *
  * The step owns the state of training on the device (weights, two moments, gradient buffers) and
  * the small buffers around it. It does not know where batches come from or what happens between
- * steps. */
+ * steps.
+ *
+ * In bf16 the weights exist twice: the fp32 ones that are trained and saved, and a rounded copy
+ * that the model reads. The update writes both; who writes the weights from outside calls
+ * ls_step_weights_changed(). */
 #pragma once
 #include "model/model.h"
 #include "model/pass.h"
@@ -54,8 +58,12 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
 /* Device pointers: weights (model->flat elements) and the optimizer's moments (model->trained). */
 typedef struct ls_step_arrays {
     float *w, *m, *v;
+    const void *read; /* the weights as the pass reads them: w itself in fp32 */
 } ls_step_arrays;
 ls_step_arrays ls_step_state_arrays(const ls_step *step);
 ls_pass *ls_step_pass(const ls_step *step);
+
+/* The weights were written from outside (start, import, resume): renew the copy that rows read. */
+void ls_step_weights_changed(ls_step *step);
 
 LS_C_END

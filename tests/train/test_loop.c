@@ -1,10 +1,12 @@
-/* test_loop.c -- whole runs in this process: stopping, resuming, and memory that runs out. */
+/* test_loop.c -- whole runs in this process: stopping, resuming, in bf16, on a device with a memory
+ * of its own, and with memory that runs out. */
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/runfile.h"
 #include "harness.h"
+#include "train/apart.h"
 #include "train/loop.h"
 
 /* What a run told. */
@@ -12,10 +14,13 @@ typedef struct told {
     volatile sig_atomic_t stop;
     uint64_t fail_nth, calls; /* let this allocation of the run fail; how many it made */
     int64_t stop_after;       /* ask to stop when this step is told; 0: never */
+    bool apart;               /* on a device whose memory the host cannot touch */
     int64_t first_step, steps_here;
     int evals, samples, saved, incidents;
     int64_t last_eval_step, last_saved_step;
-    char stopped_by[32], hash[40];
+    char stopped_by[32], hash[40], sample[64];
+    double loss, val_loss; /* of the last step and validation */
+    int64_t peak_bytes, ledger_bytes;
 } told;
 
 static void on_event(void *context, const ls_event *event)
@@ -28,13 +33,17 @@ static void on_event(void *context, const ls_event *event)
         break;
     case LS_EVENT_STEP:
         t->stop = t->stop_after && event->step.step >= t->stop_after;
+        t->loss = event->step.loss;
         break;
     case LS_EVENT_EVAL:
         t->evals++;
         t->last_eval_step = event->eval.step;
+        t->val_loss = event->eval.val_loss;
         break;
     case LS_EVENT_SAMPLE:
         t->samples++;
+        snprintf(t->sample, sizeof t->sample, "%.*s", (int)event->sample.text_len,
+                 event->sample.text);
         break;
     case LS_EVENT_CHECKPOINT:
         t->saved++;
@@ -47,13 +56,15 @@ static void on_event(void *context, const ls_event *event)
         t->steps_here = event->summary.steps_here;
         snprintf(t->stopped_by, sizeof t->stopped_by, "%s", event->summary.stopped_by);
         snprintf(t->hash, sizeof t->hash, "%s", event->summary.weights_hash);
+        t->peak_bytes = event->summary.peak_bytes;
+        t->ledger_bytes = event->summary.ledger_bytes;
         break;
     case LS_EVENT_RANK:
         break;
     }
 }
 
-enum { MOST_SETS = 6 };
+enum { MOST_SETS = 12 };
 
 /* A run of a few milliseconds with these settings (NULL ends them) in the folder "run". */
 static ls_status run_with(told *t, const char *const *more)
@@ -69,16 +80,21 @@ static ls_status run_with(told *t, const char *const *more)
     ls_runfile_source source = {
         .text = text, .len = sizeof text - 1, .sets = sets, .n_sets = 1, .no_environment = true};
     ls_run run;
+    ls_session_args args = {.run = &run, .sink = on_event, .sink_context = t, .stop = &t->stop};
 
     while (*more)
         sets[source.n_sets++] = *more++;
     LS_CHECK_OK(ls_runfile_load(&run, &source));
+    if (t->apart)
+        args.device = ls_apart_open(run.device.isa == LS_ISA_REFERENCE ? "reference" : "auto", 2,
+                                    &args.kernels);
     uint64_t before = ls_mem_calls();
     ls_mem_fail_nth(t->fail_nth);
-    ls_status st = ls_loop_run(
-        &(ls_session_args){.run = &run, .sink = on_event, .sink_context = t, .stop = &t->stop});
+    ls_status st = ls_loop_run(&args);
     ls_mem_fail_nth(0);
     t->calls = ls_mem_calls() - before;
+    if (t->apart)
+        ls_apart_close(args.device);
     ls_runfile_release(&run);
     return st;
 }
@@ -188,6 +204,88 @@ LS_TEST(loop_leaves_a_save_out_while_the_one_before_is_running)
     LS_CHECK(ls_file_exists("run/checkpoints/step-0000000001.json"));
     LS_CHECK(!ls_file_exists("run/checkpoints/step-0000000002.json"));
     LS_CHECK_EQ(t.last_saved_step, 6);
+}
+
+/* A device with a memory of its own gives the same bits, also where a run changes between the two;
+ * every wrong look at its memory would end the test. */
+LS_TEST(loop_runs_where_the_host_cannot_touch_the_weights)
+{
+    static const char *const settings[][6] = {
+        {"checkpoint.every=2", NULL},
+        {"checkpoint.every=0", NULL},
+        {"train.reduce=fast", "batch.group=2", NULL},
+        {"model.family=llama", "train.freeze=[model.embed*]", "model.dropout=0.1", NULL},
+        {"precision=bf16", "device.isa=reference", NULL},
+        {"precision=bf16", "device.isa=reference", "model.family=qwen3",
+         "train.freeze=[model.layers.0.mlp*]", NULL}};
+
+    write_text("a text to learn");
+    for (size_t i = 0; i < LS_COUNT(settings); i++) {
+        told here = {.stop = 0}, there = {.apart = true, .stop_after = 4}, again = {.apart = i % 2};
+        char straight[32], folder[32];
+        const char *sets[8] = {straight};
+        snprintf(straight, sizeof straight, "out=here-%d", (int)i);
+        snprintf(folder, sizeof folder, "out=there-%d", (int)i);
+        for (int k = 0; settings[i][k]; k++)
+            sets[k + 1] = settings[i][k];
+        LS_CHECK_OK(run_with(&here, sets));
+        sets[0] = folder;
+        LS_CHECK_FAILS(run_with(&there, sets), LS_EINTR, "step 5 is saved");
+        LS_CHECK_OK(run_with(&again, sets));
+        LS_CHECK_EQ(again.first_step, 5);
+        LS_CHECK_STR(again.hash, here.hash);
+        LS_CHECK(again.loss == here.loss && again.val_loss == here.val_loss);
+        LS_CHECK_STR(again.sample, here.sample);
+        /* All there is was predicted. */
+        LS_CHECK_EQ(there.peak_bytes, there.ledger_bytes);
+    }
+}
+
+/* What is not a number is found by looking at what the device holds. */
+LS_TEST(loop_blames_what_the_host_cannot_touch)
+{
+    told t = {.apart = true};
+
+    write_text("a text to learn");
+    ls_fault_arm("train.nonfinite@3");
+    LS_CHECK_FAILS(run_with(&t, nothing), LS_ENUMERIC, "gradient of");
+    t = (told){.apart = true};
+    ls_fault_arm("train.nonfinite@3");
+    LS_CHECK_FAILS(run_with(&t, (const char *const[]){"out=other", "precision=bf16",
+                                                      "device.isa=reference", NULL}),
+                   LS_ENUMERIC, "gradient of");
+}
+
+LS_TEST(loop_resumes_in_bf16_to_the_same_weights)
+{
+    told straight = {.stop = 0}, first = {.stop_after = 3}, second = {.stop = 0},
+         other = {.stop = 0};
+    const char *sets[] = {"out=straight", "precision=bf16", "device.isa=reference", NULL};
+
+    write_text("a text to learn");
+    LS_CHECK_OK(run_with(&straight, sets));
+    sets[0] = "out=run";
+    LS_CHECK_FAILS(run_with(&first, sets), LS_EINTR, "step 4 is saved");
+    LS_CHECK_OK(run_with(&second, sets));
+    LS_CHECK_EQ(second.first_step, 4);
+    LS_CHECK_STR(second.hash, straight.hash);
+    LS_CHECK(second.loss == straight.loss && second.val_loss == straight.val_loss);
+    LS_CHECK_STR(second.sample, straight.sample);
+    /* Another precision is another run. */
+    sets[1] = "precision=fp32";
+    LS_CHECK_FAILS(run_with(&other, sets), LS_EUSAGE, "precision");
+}
+
+LS_TEST(loop_says_why_there_is_no_gpu)
+{
+    const char *why = ls_device_unusable("cuda");
+    told t = {.stop = 0};
+
+    if (!why)
+        ls_test_skip("there is a GPU");
+    write_text("a text to learn");
+    LS_CHECK_FAILS(run_with(&t, (const char *const[]){"device.kind=cuda", NULL}), LS_EUSAGE, why);
+    LS_CHECK(!ls_file_exists("run"));
 }
 
 /* Runs with the 1st, 2nd ... allocation failing until one needs none of those that are left. Each

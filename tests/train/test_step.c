@@ -188,7 +188,8 @@ LS_TEST(step_learns_one_batch_by_heart)
 
 LS_TEST(step_uses_the_bytes_that_the_ledger_predicts)
 {
-    for (int64_t group = 1; group <= 4; group *= 2) {
+    for (int64_t form = 0; form < 6; form++) {
+        int64_t group = (int64_t)1 << form % 3;
         ls_run run = hard_run();
         ls_step_args args = {.run = &run};
         ls_ledger ledger;
@@ -198,6 +199,8 @@ LS_TEST(step_uses_the_bytes_that_the_ledger_predicts)
         ls_step *step;
 
         run.batch.group = group;
+        run.precision = form < 3 ? LS_PRECISION_FP32 : LS_PRECISION_BF16;
+        run.lora.rank = form % 2 ? 4 : 0;
         LS_CHECK_OK(ls_device_open(&device, "cpu", 2));
         LS_CHECK_OK(ls_stream_create(&args.stream, device));
         LS_CHECK_OK(ls_kernel_pick("auto", &args.kernels));
@@ -209,8 +212,9 @@ LS_TEST(step_uses_the_bytes_that_the_ledger_predicts)
             &ledger);
         LS_CHECK_OK(ls_step_open(&step, &args));
         LS_CHECK_OK(ls_decode_open(&decode, &model, ls_step_pass(step), args.stream));
-        LS_CHECK_EQ(ls_device_used_bytes(device),
-                    ls_ledger_total(&ledger) - ls_ledger_bytes(&ledger, "threads"));
+        LS_CHECK_EQ(ls_device_used_bytes(device), ls_ledger_total(&ledger) -
+                                                      ls_ledger_bytes(&ledger, "threads") -
+                                                      ls_ledger_bytes(&ledger, "batch"));
         ls_decode_close(decode);
         ls_step_close(step);
         ls_model_release(&model);

@@ -1,4 +1,5 @@
 /* ref_adamw.c -- the optimizer step by its formula, in double. */
+#include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_basic.h"
 
 #include <math.h>
@@ -18,10 +19,14 @@ static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t k)
     a->m[i] = (float)m;
     a->v[i] = (float)v;
     *there = (float)(w - (double)s->lr * (double)span->rate * (step + decay * w));
+    if (a->copy) /* the weight as it is kept, so that a copy made of it later is the same */
+        ls_ref_store(a->copy, a->copy_type, span->w_first + k, (double)*there);
 }
 
 void ls_ref_adamw(ls_stream *stream, const ls_adamw *a)
 {
+    LS_BUG_IF(a->copy && !ls_ref_takes(a->copy_type), "adamw with a copy of type %d",
+              (int)a->copy_type);
     if (a->result->bad_block >= 0 || ls_stream_failed(stream))
         return;
     for (int64_t k = 0; k < a->n_spans; k++)

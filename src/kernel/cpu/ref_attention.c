@@ -4,18 +4,39 @@
  * The gradient, with p the weights, m the dropout factors (0 or 1 / (1 - drop)) and do the gradient
  * of o: dv[s] += m p do, dp = m (do . v[s]), ds = p (dp - do . o), dq += ds k, dk += ds q, the last
  * two times the scale of the scores. do . o equals the sum of p dp, since o is the sum of m p v. */
+#include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_attention.h"
 
-#include <math.h>
 #include "base/mem.h"
-#include "base/rng.h"
 
-static double dot(const float *x, const float *y, int64_t n)
+/* One head at one position. */
+typedef struct head {
+    void *p;
+    int64_t first;
+    ls_dtype type;
+} head;
+
+static head head_at(ls_dtype type, const ls_heads *heads, int64_t b, int64_t t, int64_t h)
+{
+    return (head){heads->p, ls_ref_head_at(heads, b, t, h), type};
+}
+
+static double get(head x, int64_t d)
+{
+    return ls_ref_load(x.p, x.type, x.first + d);
+}
+
+static void put(head x, int64_t d, double value)
+{
+    ls_ref_store(x.p, x.type, x.first + d, value);
+}
+
+static double dot(head x, head y, int64_t n)
 {
     double sum = 0;
 
     for (int64_t i = 0; i < n; i++)
-        sum += (double)x[i] * (double)y[i];
+        sum += get(x, i) * get(y, i);
     return sum;
 }
 
@@ -47,12 +68,11 @@ static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t
 {
     int64_t hkv = h / (a->H / a->Hkv), last = a->past + t;
     int64_t first = first_seen(a->start, a->window, a->T, b, last);
-    const float *q = ls_heads_at(&a->q, b, t, h);
-    float *o = ls_heads_at(&a->o, b, t, h);
+    head q = head_at(a->type, &a->q, b, t, h), o = head_at(a->type, &a->o, b, t, h);
     double most = -(double)INFINITY, sum = 0;
 
     for (int64_t s = first; s <= last; s++) {
-        p[s] = (double)a->scale * dot(q, ls_heads_at(&a->k, b, s, hkv), a->D);
+        p[s] = (double)a->scale * dot(q, head_at(a->type, &a->k, b, s, hkv), a->D);
         most = fmax(most, p[s]);
     }
     for (int64_t s = first; s <= last; s++) {
@@ -66,8 +86,8 @@ static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t
     for (int64_t d = 0; d < a->D; d++) {
         double out = 0;
         for (int64_t s = first; s <= last; s++)
-            out += p[s] * (double)ls_heads_at(&a->v, b, s, hkv)[d];
-        o[d] = (float)out;
+            out += p[s] * get(head_at(a->type, &a->v, b, s, hkv), d);
+        put(o, d, out);
     }
 }
 
@@ -75,6 +95,7 @@ void ls_ref_attention_fwd(ls_stream *stream, const ls_attention_fwd *a)
 {
     double *p = ls_mem_array((size_t)(a->past + a->T), sizeof *p); /* the weights of one query */
 
+    LS_BUG_IF(!ls_ref_takes(a->type), "attention_fwd of type %d", (int)a->type);
     LS_BUG_IF(a->past && (a->start || a->drop.p > 0),
               "attention with a past, and start or dropout");
     if (!p) {
@@ -93,25 +114,25 @@ static void one_query_back(const ls_attention_bwd *a, int64_t b, int64_t h, int6
                            double *dv, double *dq)
 {
     int64_t hkv = h / (a->H / a->Hkv), D = a->D;
-    const float *q = ls_heads_at(&a->q, b, t, h), *dout = ls_heads_at(&a->dout, b, t, h);
+    head q = head_at(a->type, &a->q, b, t, h), dout = head_at(a->type, &a->dout, b, t, h);
     double scale = (double)a->scale, lse = (double)a->lse[(b * a->H + h) * a->T + t];
-    double delta = dot(dout, ls_heads_at(&a->o, b, t, h), D);
+    double delta = dot(dout, head_at(a->type, &a->o, b, t, h), D);
 
     for (int64_t d = 0; d < D; d++)
         dq[d] = 0;
     for (int64_t s = first_seen(a->start, a->window, a->T, b, t); s <= t; s++) {
-        const float *k = ls_heads_at(&a->k, b, s, hkv), *v = ls_heads_at(&a->v, b, s, hkv);
+        head k = head_at(a->type, &a->k, b, s, hkv), v = head_at(a->type, &a->v, b, s, hkv);
         double p = exp(scale * dot(q, k, D) - lse);
         double m = drop_factor(&a->drop, b, h, t, s);
         double ds = p * (m * dot(dout, v, D) - delta) * scale;
         for (int64_t d = 0; d < D; d++) {
-            dv[s * D + d] += m * p * (double)dout[d];
-            dk[s * D + d] += ds * (double)q[d];
-            dq[d] += ds * (double)k[d];
+            dv[s * D + d] += m * p * get(dout, d);
+            dk[s * D + d] += ds * get(q, d);
+            dq[d] += ds * get(k, d);
         }
     }
     for (int64_t d = 0; d < D; d++)
-        ls_heads_at(&a->dq, b, t, h)[d] = (float)dq[d];
+        put(head_at(a->type, &a->dq, b, t, h), d, dq[d]);
 }
 
 /* One key head with all query heads that read it. */
@@ -127,8 +148,8 @@ static void one_key_head(const ls_attention_bwd *a, int64_t b, int64_t hkv, doub
             one_query_back(a, b, h, t, dk, dv, dq);
     for (int64_t t = 0; t < a->T; t++)
         for (int64_t d = 0; d < a->D; d++) {
-            ls_heads_at(&a->dk, b, t, hkv)[d] = (float)dk[t * a->D + d];
-            ls_heads_at(&a->dv, b, t, hkv)[d] = (float)dv[t * a->D + d];
+            put(head_at(a->type, &a->dk, b, t, hkv), d, dk[t * a->D + d]);
+            put(head_at(a->type, &a->dv, b, t, hkv), d, dv[t * a->D + d]);
         }
 }
 
@@ -136,6 +157,7 @@ void ls_ref_attention_bwd(ls_stream *stream, const ls_attention_bwd *a)
 {
     double *sums = ls_mem_array((size_t)((2 * a->T + 1) * a->D), sizeof *sums);
 
+    LS_BUG_IF(!ls_ref_takes(a->type), "attention_bwd of type %d", (int)a->type);
     if (!sums) {
         ls_stream_fail(stream);
         return;

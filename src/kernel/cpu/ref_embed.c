@@ -4,15 +4,15 @@
 
 void ls_ref_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
 {
-    LS_BUG_IF(a->type != LS_F32, "embed_fwd of type %d", (int)a->type);
+    LS_BUG_IF(!ls_ref_takes(a->type), "embed_fwd of type %d", (int)a->type);
     if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
         return;
     for (int64_t row = 0; row < a->M; row++)
         for (int64_t c = 0; c < a->C; c++) {
-            double x = (double)((const float *)a->wte)[a->tokens[row] * a->C + c];
+            double x = ls_ref_load(a->wte, a->type, a->tokens[row] * a->C + c);
             if (a->wpe)
-                x += (double)((const float *)a->wpe)[(a->past + row % a->T) * a->C + c];
-            ((float *)a->y)[row * a->C + c] = (float)(x * ls_ref_keep(&a->drop, row, c, a->T));
+                x += ls_ref_load(a->wpe, a->type, (a->past + row % a->T) * a->C + c);
+            ls_ref_store(a->y, a->type, row * a->C + c, x * ls_ref_keep(&a->drop, row, c, a->T));
         }
 }
 
@@ -33,7 +33,7 @@ static double leaf_sum(const void *context, int64_t leaf)
 
     for (int64_t row = leaf * rows; row < (leaf + 1) * rows; row++)
         if ((e->position ? row % a->T : a->tokens[row]) == e->id)
-            sum += (double)((const float *)a->dy)[row * a->C + e->c] *
+            sum += ls_ref_load(a->dy, a->type, row * a->C + e->c) *
                    ls_ref_keep(&a->drop, row, e->c, a->T);
     return sum;
 }
@@ -51,7 +51,7 @@ void ls_ref_embed_bwd(ls_stream *stream, const ls_embed_bwd *a)
 {
     int32_t *used = a->scratch; /* [V]: a token that never occurs need not be looked for C times */
 
-    LS_BUG_IF(a->type != LS_F32, "embed_bwd of type %d", (int)a->type);
+    LS_BUG_IF(!ls_ref_takes(a->type), "embed_bwd of type %d", (int)a->type);
     if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
         return;
     memset(used, 0, (size_t)a->V * sizeof *used);

@@ -1,6 +1,7 @@
 /* ref_head.c -- the head as the formula says it: row by row, in double.
  *
  * Scratch: one row of logits, and the sum of dw, all in double. */
+#include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_linear.h"
 
 #include <math.h>
@@ -11,15 +12,16 @@ int64_t ls_ref_head_scratch(const ls_head *a, int threads)
     return (int64_t)sizeof(double) * (a->V + a->V * a->C);
 }
 
-/* logits[v] = h . w[v]; returns the logarithm of the sum of their exp. */
-static double row_logits(const ls_head *a, const float *h, double *logits)
+/* logits[v] = h[m] . w[v]; returns the logarithm of the sum of their exp. */
+static double row_logits(const ls_head *a, int64_t m, double *logits)
 {
     double most = -HUGE_VAL, sum = 0;
 
     for (int64_t v = 0; v < a->V; v++) {
         logits[v] = 0;
         for (int64_t c = 0; c < a->C; c++)
-            logits[v] += (double)h[c] * (double)((const float *)a->w)[v * a->C + c];
+            logits[v] +=
+                ls_ref_load(a->h, a->type, m * a->C + c) * ls_ref_load(a->w, a->type, v * a->C + c);
         most = fmax(most, logits[v]);
     }
     for (int64_t v = 0; v < a->V; v++)
@@ -29,17 +31,14 @@ static double row_logits(const ls_head *a, const float *h, double *logits)
 
 static void row_grads(const ls_head *a, int64_t m, const double *dlogits, double *dw)
 {
-    const float *h = (const float *)a->h + m * a->C;
-    float *dh = (float *)a->dh + m * a->C;
-
     for (int64_t c = 0; c < a->C; c++) {
-        double sum = 0;
+        double sum = 0, h = ls_ref_load(a->h, a->type, m * a->C + c);
         for (int64_t v = 0; v < a->V; v++) {
-            sum += dlogits[v] * (double)((const float *)a->w)[v * a->C + c];
+            sum += dlogits[v] * ls_ref_load(a->w, a->type, v * a->C + c);
             if (a->dw)
-                dw[v * a->C + c] += dlogits[v] * (double)h[c];
+                dw[v * a->C + c] += dlogits[v] * h;
         }
-        dh[c] = (float)sum;
+        ls_ref_store(a->dh, a->type, m * a->C + c, sum);
     }
 }
 
@@ -47,14 +46,14 @@ void ls_ref_head(ls_stream *stream, const ls_head *a)
 {
     double *logits = a->scratch, *dw = logits + a->V;
 
-    LS_BUG_IF(a->type != LS_F32, "head of type %d", (int)a->type);
+    LS_BUG_IF(!ls_ref_takes(a->type), "head of type %d", (int)a->type);
     if (!ls_head_check_targets(stream, a))
         return;
     for (int64_t i = 0; a->dh && a->dw && i < a->V * a->C; i++)
         dw[i] = 0;
     for (int64_t m = 0; m < a->M; m++) {
         int32_t target = a->targets[m];
-        double lse = row_logits(a, (const float *)a->h + m * a->C, logits);
+        double lse = row_logits(a, m, logits);
         a->losses[m] = target < 0 ? 0 : (float)(lse - logits[target]);
         if (!a->dh)
             continue;

@@ -1,9 +1,65 @@
-/* ref_impl.h -- what the reference rows share: activations, dropout of one element, the tree over
- * leaves. */
+/* ref_impl.h -- what the reference rows share: elements of any type as doubles, activations,
+ * dropout of one element, the tree over leaves. */
 #pragma once
 #include "base/rng.h"
 #include "kernel/kernel.h"
 #include <math.h>
+
+/* Whether rows take tensors of this type. */
+static inline bool ls_ref_takes(ls_dtype type)
+{
+    return type == LS_F32 || type == LS_BF16;
+}
+
+/* Element i of a tensor. */
+static inline double ls_ref_load(const void *p, ls_dtype type, int64_t i)
+{
+    uint32_t bits;
+    float x;
+
+    if (type == LS_F32)
+        return (double)((const float *)p)[i];
+    bits = (uint32_t)((const uint16_t *)p)[i] << 16;
+    memcpy(&x, &bits, sizeof x);
+    return (double)x;
+}
+
+/* The bf16 nearest to x, ties to even, without a stop at fp32 on the way, which could round twice.
+ */
+static inline uint16_t ls_ref_bf16(double x)
+{
+    enum { CUT = 52 - 7 }; /* bits of a double's fraction that bf16 lacks */
+    uint32_t sign = signbit(x) ? 0x8000 : 0, bits;
+    uint64_t wide;
+    float f;
+
+    if (isnan(x))
+        return (uint16_t)(sign | 0x7fc0);
+    if (fabs(x) < 0x1p-126) /* denormal: the last place is 2^-133; a carry gives the first normal */
+        return (uint16_t)(sign | (uint32_t)nearbyint(fabs(x) * 0x1p133));
+    memcpy(&wide, &x, sizeof wide);
+    wide += ((uint64_t)1 << (CUT - 1)) - 1 + (wide >> CUT & 1);
+    wide &= ~(((uint64_t)1 << CUT) - 1);
+    memcpy(&x, &wide, sizeof x);
+    f = (float)x; /* exact, or infinite */
+    memcpy(&bits, &f, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+/* Element i of a tensor becomes x, rounded once. */
+static inline void ls_ref_store(void *p, ls_dtype type, int64_t i, double x)
+{
+    if (type == LS_F32)
+        ((float *)p)[i] = (float)x;
+    else
+        ((uint16_t *)p)[i] = ls_ref_bf16(x);
+}
+
+/* The number of the element where head h at position t of sequence b begins. */
+static inline int64_t ls_ref_head_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
+{
+    return b * heads->batch + t * heads->time + h * heads->head;
+}
 
 #define LS_REF_GELU 0.79788456080286535588 /* sqrt(2 / pi) */
 

@@ -5,15 +5,15 @@
 #include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_linear.h"
 
-static double weight(const float *w, ls_layout layout, int64_t N, int64_t K, int64_t k, int64_t n)
+/* Where the weight from input k to output n lies. */
+static int64_t place(ls_layout layout, int64_t N, int64_t K, int64_t k, int64_t n)
 {
-    return (double)(layout == LS_LAYOUT_KN ? w[k * N + n] : w[n * K + k]);
+    return layout == LS_LAYOUT_KN ? k * N + n : n * K + k;
 }
 
 void ls_ref_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
 {
-    const float *x = a->x;
-    float *y = a->y, *z = a->z;
+    ls_dtype type = a->type;
     int64_t ld = ls_linear_ld(a->ldy, a->N);
 
     (void)stream;
@@ -22,21 +22,21 @@ void ls_ref_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
         for (int64_t n = 0; n < a->N; n++) {
             double sum = 0;
             for (int64_t k = 0; k < a->K; k++)
-                sum += (double)x[m * a->K + k] * weight(a->w, a->layout, a->N, a->K, k, n);
+                sum += ls_ref_load(a->x, type, m * a->K + k) *
+                       ls_ref_load(a->w, type, place(a->layout, a->N, a->K, k, n));
             if (a->b)
-                sum += (double)((const float *)a->b)[n];
-            if (z)
-                z[m * a->N + n] = (float)sum;
+                sum += ls_ref_load(a->b, type, n);
+            if (a->z)
+                ls_ref_store(a->z, type, m * a->N + n, sum);
             if (a->accumulate)
-                sum += (double)y[m * ld + n];
-            y[m * ld + n] = (float)ls_ref_act_value(a->act, sum);
+                sum += ls_ref_load(a->y, type, m * ld + n);
+            ls_ref_store(a->y, type, m * ld + n, ls_ref_act_value(a->act, sum));
         }
 }
 
 void ls_ref_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a)
 {
-    const float *dy = a->dy, *z = a->z;
-    float *dx = a->dx;
+    ls_dtype type = a->type;
     int64_t ld = ls_linear_ld(a->ldy, a->N);
 
     (void)stream;
@@ -45,34 +45,35 @@ void ls_ref_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a)
         for (int64_t k = 0; k < a->K; k++) {
             double sum = 0;
             for (int64_t n = 0; n < a->N; n++)
-                sum += (double)dy[m * ld + n] * weight(a->w, a->layout, a->N, a->K, k, n);
+                sum += ls_ref_load(a->dy, type, m * ld + n) *
+                       ls_ref_load(a->w, type, place(a->layout, a->N, a->K, k, n));
             if (a->act != LS_ACT_NONE)
-                sum *= ls_ref_act_slope(a->act, (double)z[m * a->K + k]);
+                sum *= ls_ref_act_slope(a->act, ls_ref_load(a->z, type, m * a->K + k));
             if (a->accumulate)
-                sum += (double)dx[m * a->K + k];
-            dx[m * a->K + k] = (float)sum;
+                sum += ls_ref_load(a->dx, type, m * a->K + k);
+            ls_ref_store(a->dx, type, m * a->K + k, sum);
         }
 }
 
 void ls_ref_linear_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
 {
-    const float *x = a->x, *dy = a->dy;
     int64_t ld = ls_linear_ld(a->ldy, a->N);
 
     (void)stream;
-    LS_BUG_IF(a->type != LS_F32, "linear_bwd_w of type %d", (int)a->type);
+    LS_BUG_IF(!ls_ref_takes(a->type), "linear_bwd_w of type %d", (int)a->type);
     for (int64_t k = 0; a->dw && k < a->K; k++)
         for (int64_t n = 0; n < a->N; n++) {
-            float *dw = &a->dw[a->layout == LS_LAYOUT_KN ? k * a->N + n : n * a->K + k];
+            float *dw = &a->dw[place(a->layout, a->N, a->K, k, n)];
             double sum = 0;
             for (int64_t m = 0; m < a->M; m++)
-                sum += (double)x[m * a->K + k] * (double)dy[m * ld + n];
+                sum += ls_ref_load(a->x, a->type, m * a->K + k) *
+                       ls_ref_load(a->dy, a->type, m * ld + n);
             *dw = (float)(sum + (a->accumulate ? (double)*dw : 0));
         }
     for (int64_t n = 0; a->db && n < a->N; n++) {
         double sum = 0;
         for (int64_t m = 0; m < a->M; m++)
-            sum += (double)dy[m * ld + n];
+            sum += ls_ref_load(a->dy, a->type, m * ld + n);
         a->db[n] = (float)(sum + (a->accumulate ? (double)a->db[n] : 0));
     }
 }

@@ -4,44 +4,47 @@
 
 #include <math.h>
 
-/* Mean (0 for RMS) and 1 / sqrt(variance + eps) of a row. */
-static double row_mean(const float *s, int64_t C)
+/* Mean (0 for RMS) and 1 / sqrt(variance + eps) of the row of s that begins at element `first`. */
+static double row_mean(const ls_norm_fwd *a, const void *s, int64_t first)
 {
     double sum = 0;
 
-    for (int64_t c = 0; c < C; c++)
-        sum += (double)s[c];
-    return sum / (double)C;
+    for (int64_t c = 0; c < a->C; c++)
+        sum += ls_ref_load(s, a->type, first + c);
+    return sum / (double)a->C;
 }
 
-static double row_rstd(const float *s, int64_t C, double mean, double eps)
+static double row_rstd(const ls_norm_fwd *a, const void *s, int64_t first, double mean)
 {
     double sum = 0;
 
-    for (int64_t c = 0; c < C; c++)
-        sum += ((double)s[c] - mean) * ((double)s[c] - mean);
-    return 1 / sqrt(sum / (double)C + eps);
+    for (int64_t c = 0; c < a->C; c++) {
+        double x = ls_ref_load(s, a->type, first + c) - mean;
+        sum += x * x;
+    }
+    return 1 / sqrt(sum / (double)a->C + (double)a->eps);
 }
 
 void ls_ref_norm_fwd(ls_stream *stream, const ls_norm_fwd *a)
 {
     (void)stream;
-    LS_BUG_IF(a->type != LS_F32, "norm_fwd of type %d", (int)a->type);
+    LS_BUG_IF(!ls_ref_takes(a->type), "norm_fwd of type %d", (int)a->type);
     for (int64_t row = 0; row < a->M; row++) {
-        const float *s = (const float *)a->stream + row * a->C;
-        float *y = (float *)a->y + row * a->C;
-        if (a->x) {
-            const float *x = (const float *)a->x + row * a->C;
-            float *sum = (float *)a->sum + row * a->C;
-            for (int64_t c = 0; c < a->C; c++)
-                sum[c] = (float)((double)s[c] + (double)x[c] * ls_ref_keep(&a->drop, row, c, a->T));
-            s = sum;
+        const void *s = a->x ? a->sum : a->stream; /* the sum as it is kept: bwd reads that too */
+        int64_t first = row * a->C;
+        for (int64_t c = 0; a->x && c < a->C; c++)
+            ls_ref_store(a->sum, a->type, first + c,
+                         ls_ref_load(a->stream, a->type, first + c) +
+                             ls_ref_load(a->x, a->type, first + c) *
+                                 ls_ref_keep(&a->drop, row, c, a->T));
+        double mean = a->kind == LS_NORM_LAYER ? row_mean(a, s, first) : 0;
+        double rstd = row_rstd(a, s, first, mean);
+        for (int64_t c = 0; c < a->C; c++) {
+            double h = (ls_ref_load(s, a->type, first + c) - mean) * rstd;
+            ls_ref_store(a->y, a->type, first + c,
+                         h * ls_ref_load(a->w, a->type, c) +
+                             (a->b ? ls_ref_load(a->b, a->type, c) : 0));
         }
-        double mean = a->kind == LS_NORM_LAYER ? row_mean(s, a->C) : 0;
-        double rstd = row_rstd(s, a->C, mean, (double)a->eps);
-        for (int64_t c = 0; c < a->C; c++)
-            y[c] = (float)(((double)s[c] - mean) * rstd * (double)((const float *)a->w)[c] +
-                           (a->b ? (double)((const float *)a->b)[c] : 0));
         a->rstd[row] = (float)rstd;
         if (a->mean)
             a->mean[row] = (float)mean;
@@ -53,34 +56,34 @@ static double h_of(const ls_norm_bwd *a, int64_t row, int64_t c)
 {
     double mean = a->kind == LS_NORM_LAYER ? (double)a->mean[row] : 0;
 
-    return ((double)((const float *)a->sum)[row * a->C + c] - mean) * (double)a->rstd[row];
+    return (ls_ref_load(a->sum, a->type, row * a->C + c) - mean) * (double)a->rstd[row];
 }
 
 static double dy_of(const ls_norm_bwd *a, int64_t row, int64_t c)
 {
-    return (double)((const float *)a->dy)[row * a->C + c];
+    return ls_ref_load(a->dy, a->type, row * a->C + c);
 }
 
 static void bwd_row(const ls_norm_bwd *a, int64_t row)
 {
-    float *ds = (float *)a->dsum + row * a->C;
+    int64_t first = row * a->C;
     double mean_g = 0, mean_gh = 0;
 
     for (int64_t c = 0; c < a->C; c++) {
-        double g = dy_of(a, row, c) * (double)((const float *)a->w)[c];
+        double g = dy_of(a, row, c) * ls_ref_load(a->w, a->type, c);
         mean_g += g / (double)a->C;
         mean_gh += g * h_of(a, row, c) / (double)a->C;
     }
     if (a->kind == LS_NORM_RMS)
         mean_g = 0;
     for (int64_t c = 0; c < a->C; c++) {
-        double g = dy_of(a, row, c) * (double)((const float *)a->w)[c];
+        double g = dy_of(a, row, c) * ls_ref_load(a->w, a->type, c);
         double d = (double)a->rstd[row] * (g - mean_g - h_of(a, row, c) * mean_gh);
         if (a->add_to_dsum)
-            d += (double)ds[c];
-        ds[c] = (float)d;
+            d += ls_ref_load(a->dsum, a->type, first + c);
+        ls_ref_store(a->dsum, a->type, first + c, d);
         if (a->dx)
-            ((float *)a->dx)[row * a->C + c] = (float)(d * ls_ref_keep(&a->drop, row, c, a->T));
+            ls_ref_store(a->dx, a->type, first + c, d * ls_ref_keep(&a->drop, row, c, a->T));
     }
 }
 
@@ -114,7 +117,7 @@ static double leaf_db(const void *context, int64_t leaf)
 void ls_ref_norm_bwd(ls_stream *stream, const ls_norm_bwd *a)
 {
     (void)stream;
-    LS_BUG_IF(a->type != LS_F32, "norm_bwd of type %d", (int)a->type);
+    LS_BUG_IF(!ls_ref_takes(a->type), "norm_bwd of type %d", (int)a->type);
     for (int64_t row = 0; row < a->M; row++)
         bwd_row(a, row);
     for (int64_t c = 0; c < a->C; c++) {

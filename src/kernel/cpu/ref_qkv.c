@@ -23,10 +23,10 @@ static void turn(double *x, const float *rope, int64_t D, double sign)
 /* Head n of a token, counted over q, k and v. */
 typedef struct place {
     int64_t b, t, n;
-    const float *weight; /* of its norm, or NULL */
-    const float *rope;   /* of its position, or NULL */
-    int64_t at;          /* its first element in packed and product */
-    int64_t stat;        /* its element of rstd */
+    const void *weight; /* of its norm, or NULL */
+    const float *rope;  /* of its position, or NULL */
+    int64_t at;         /* its first element in packed and product */
+    int64_t stat;       /* its element of rstd */
 } place;
 
 static place place_of(const ls_qkv *a, int64_t b, int64_t t, int64_t n)
@@ -42,62 +42,64 @@ static place place_of(const ls_qkv *a, int64_t b, int64_t t, int64_t n)
     return w;
 }
 
-static float *head_at(const ls_qkv *a, const place *w)
+/* The tensor that the head has a place in, and its first element there. */
+static void *head_at(const ls_qkv *a, const place *w, int64_t *first_out)
 {
-    int64_t n = w->n;
+    const ls_heads *heads = w->n < a->H ? &a->q : w->n < a->H + a->Hkv ? &a->k : &a->v;
+    int64_t before = w->n < a->H ? 0 : w->n < a->H + a->Hkv ? a->H : a->H + a->Hkv;
 
-    return n < a->H            ? ls_heads_at(&a->q, w->b, w->t, n)
-           : n < a->H + a->Hkv ? ls_heads_at(&a->k, w->b, w->t, n - a->H)
-                               : ls_heads_at(&a->v, w->b, w->t, n - a->H - a->Hkv);
+    *first_out = ls_ref_head_at(heads, w->b, w->t, w->n - before);
+    return heads->p;
 }
 
 static void head_fwd(const ls_qkv *a, const place *w, double *x)
 {
-    const float *from = (const float *)a->packed + w->at;
-    float *to = head_at(a, w);
+    int64_t first;
+    void *to = head_at(a, w, &first);
     double square = 0;
 
     for (int64_t i = 0; i < a->D; i++) {
-        x[i] = (double)from[i];
+        x[i] = ls_ref_load(a->packed, a->type, w->at + i);
         square += x[i] * x[i];
     }
     if (w->weight) {
         double rstd = 1 / sqrt(square / (double)a->D + (double)a->eps);
         for (int64_t i = 0; i < a->D; i++)
-            x[i] *= rstd * (double)w->weight[i];
+            x[i] *= rstd * ls_ref_load(w->weight, a->type, i);
         if (a->rstd)
             a->rstd[w->stat] = (float)rstd;
     }
     if (w->rope)
         turn(x, w->rope, a->D, 1);
     for (int64_t i = 0; i < a->D; i++)
-        to[i] = (float)x[i];
+        ls_ref_store(to, a->type, first + i, x[i]);
 }
 
 /* sums: [2][D] of dq_norm and dk_norm. */
 static void head_bwd(const ls_qkv *a, const place *w, double *x, double *sums)
 {
-    const float *from = head_at(a, w);
-    const float *was = w->weight ? (const float *)a->product + w->at : NULL;
-    float *to = (float *)a->packed + w->at;
+    int64_t first;
+    const void *from = head_at(a, w, &first);
 
     for (int64_t i = 0; i < a->D; i++)
-        x[i] = (double)from[i];
+        x[i] = ls_ref_load(from, a->type, first + i);
     if (w->rope)
         turn(x, w->rope, a->D, -1);
     if (w->weight) {
         double rstd = (double)a->rstd[w->stat], mean = 0;
         double *sum = sums + (w->n < a->H ? 0 : a->D);
         for (int64_t i = 0; i < a->D; i++) {
-            double h = (double)was[i] * rstd;
+            double h = ls_ref_load(a->product, a->type, w->at + i) * rstd;
             sum[i] += x[i] * h;
-            mean += x[i] * (double)w->weight[i] * h / (double)a->D;
+            mean += x[i] * ls_ref_load(w->weight, a->type, i) * h / (double)a->D;
         }
-        for (int64_t i = 0; i < a->D; i++)
-            x[i] = rstd * (x[i] * (double)w->weight[i] - (double)was[i] * rstd * mean);
+        for (int64_t i = 0; i < a->D; i++) {
+            double h = ls_ref_load(a->product, a->type, w->at + i) * rstd;
+            x[i] = rstd * (x[i] * ls_ref_load(w->weight, a->type, i) - h * mean);
+        }
     }
     for (int64_t i = 0; i < a->D; i++)
-        to[i] = (float)x[i];
+        ls_ref_store(a->packed, a->type, w->at + i, x[i]);
 }
 
 static void add_sums(const ls_qkv *a, const double *sums)
