@@ -236,10 +236,12 @@ static void show_summary(const ls_event_summary *e)
                e->val_loss);
     printf("\n");
     if (e->steps_here > 0)
-        printf("speed   %s tok/s (median); %lld step%s in %s, the first after %.2f s\n"
-               "        MFU %.1f %% of %.0f GFLOP/s measured here (6 N + 6 L C T per token)\n",
-               speed, (long long)e->steps_here, e->steps_here == 1 ? "" : "s", took,
-               e->start_to_first_step_s, 100 * e->mfu, e->peak_flops / 1e9);
+        printf("speed   %s tok/s (median); %lld step%s in %s, the first after %.2f s\n", speed,
+               (long long)e->steps_here, e->steps_here == 1 ? "" : "s", took,
+               e->start_to_first_step_s);
+    if (e->steps_here > 0 && e->peak_flops > 0) /* not known on a GPU */
+        printf("        MFU %.1f %% of %.0f GFLOP/s measured here (6 N + 6 L C T per token)\n",
+               100 * e->mfu, e->peak_flops / 1e9);
     printf("memory  peak %.1f MiB, ledger %.1f MiB (%+.1f %%)\n",
            (double)e->peak_bytes / (double)LS_MIB, (double)e->ledger_bytes / (double)LS_MIB,
            100.0 * (double)(e->peak_bytes - e->ledger_bytes) / (double)e->ledger_bytes);

@@ -1,4 +1,5 @@
-/* test_gpu_model.c -- whole models, forward and backward, on a GPU and on the CPU in fp32. */
+/* test_gpu_model.c -- whole models, forward and backward, on a GPU and on the CPU, in fp32 and
+ * bf16. */
 #include "gpu/gpu.h"
 
 #include <math.h>
@@ -28,13 +29,15 @@ static void *put(ls_device *d, ls_stream *s, const void *from, int64_t bytes)
 }
 
 static outcome run_model(const ls_model *model, const float *weights, const int32_t *tokens,
-                         ls_device *d, ls_stream *s, const ls_kernels *k, bool ordered)
+                         ls_device *d, ls_stream *s, const ls_kernels *k, ls_dtype type,
+                         bool ordered)
 {
     outcome out = {.elements = ls_pass_grad_elements(model, ordered)};
     ls_step_state state = {.key = {1, 2}, .grad_scale = 1.0f / (B * T)};
     ls_pass_args args = {.model = model,
                          .kernels = k,
                          .stream = s,
+                         .type = type,
                          .B = B,
                          .T = T,
                          .leaves = LEAVES,
@@ -45,8 +48,13 @@ static outcome run_model(const ls_model *model, const float *weights, const int3
     void *next = put(d, s, tokens + 1, B * T * 4), *st = put(d, s, &state, sizeof state);
     void *losses = put(d, s, NULL, B * T * 4), *grad = put(d, s, NULL, out.elements * 4);
 
+    void *w16 = put(d, s, NULL, model->flat * 2);
+
     LS_CHECK_OK(ls_pass_open(&pass, &args));
-    call.w = w, call.tokens = in, call.targets = next, call.state = st;
+    k->cast(s,
+            &(ls_cast){
+                .from_type = LS_F32, .to_type = LS_BF16, .from = w, .to = w16, .n = model->flat});
+    call.w = type == LS_F32 ? w : w16, call.tokens = in, call.targets = next, call.state = st;
     call.losses = losses, call.grad = grad, call.ordered = ordered;
     ls_pass_forward(pass, &call);
     ls_pass_backward(pass, &call);
@@ -57,7 +65,7 @@ static outcome run_model(const ls_model *model, const float *weights, const int3
     ls_stream_copy_out(s, out.grad, grad, out.elements * 4);
     LS_CHECK_OK(ls_stream_sync(s, ls_time_now_ns() + 60 * LS_NS_PER_S));
     ls_pass_close(pass);
-    void *const all[] = {w, in, next, st, losses, grad};
+    void *const all[] = {w, w16, in, next, st, losses, grad};
     for (size_t i = 0; i < LS_COUNT(all); i++)
         ls_device_free(d, all[i]);
     return out;
@@ -96,17 +104,18 @@ static void make_model(ls_model *model, const kind *k)
     LS_CHECK_OK(ls_model_init(model, &run, V));
 }
 
-static void compare(const kind *k, const outcome *got, const outcome *want)
+/* Within this much of the largest. */
+static void compare(const kind *k, const outcome *got, const outcome *want, double tolerance)
 {
     double most = 0, wrong = 0;
 
     for (int i = 0; i < B * T; i++)
-        LS_CHECK_NEAR(got->losses[i], want->losses[i], 1e-4);
+        LS_CHECK_NEAR(got->losses[i], want->losses[i], tolerance);
     for (int64_t i = 0; i < want->elements; i++) {
         most = fmax(most, fabs((double)want->grad[i]));
         wrong = fmax(wrong, fabs((double)got->grad[i] - (double)want->grad[i]));
     }
-    if (!(most > 0 && wrong <= 1e-4 * most))
+    if (!(most > 0 && wrong <= tolerance * most))
         ls_test_fail(__FILE__, __LINE__, "%s: gradients differ by %.3g of %.3g", k->name, wrong,
                      most);
 }
@@ -126,9 +135,12 @@ LS_TEST_SECONDS(gpu_models_equal_cpu, 120)
     ls_gpu_open(&g);
     LS_CHECK_OK(ls_kernel_pick("auto", &cpu));
     ls_tiny_tokens(3, B * T + 1, V, tokens);
-    for (size_t form = 0; form < 2 * LS_COUNT(kinds); form++) {
-        const kind *k = &kinds[form / 2];
+    for (size_t form = 0; form < 4 * LS_COUNT(kinds); form++) {
+        const kind *k = &kinds[form / 4];
         bool ordered = form % 2;
+        ls_dtype type = form % 4 < 2 ? LS_F32 : LS_BF16;
+        /* Two ways of rounding to bf16 after every row differ like bf16 from fp32. */
+        double tolerance = type == LS_F32 ? 1e-4 : 0.05;
         ls_model model;
         make_model(&model, k);
         float *w = calloc((size_t)model.flat, sizeof *w);
@@ -136,10 +148,11 @@ LS_TEST_SECONDS(gpu_models_equal_cpu, 120)
         for (int i = 0; i < model.n_params; i++)
             ls_model_start(&model.params[i], 11, 0, model.params[i].count,
                            w + model.params[i].first);
-        outcome want = run_model(&model, w, tokens, g.cpu, g.cpu_stream, cpu, ordered);
-        outcome got = run_model(&model, w, tokens, g.device, g.stream, g.k, ordered);
-        outcome again = run_model(&model, w, tokens, g.device, g.stream, g.k, ordered);
-        compare(k, &got, &want);
+        outcome want = run_model(&model, w, tokens, g.cpu, g.cpu_stream,
+                                 type == LS_F32 ? cpu : g.reference, type, ordered);
+        outcome got = run_model(&model, w, tokens, g.device, g.stream, g.k, type, ordered);
+        outcome again = run_model(&model, w, tokens, g.device, g.stream, g.k, type, ordered);
+        compare(k, &got, &want, tolerance);
         LS_CHECK(memcmp(got.grad, again.grad, (size_t)got.elements * sizeof(float)) == 0);
         LS_CHECK(memcmp(got.losses, again.losses, sizeof(float) * B * T) == 0);
         drop(&want);

@@ -136,12 +136,14 @@ typedef struct rig {
     ls_model model;
     ls_pass *pass;
     float *w, *grad, *losses;
+    void *w16; /* the weights in bf16, where the pass reads those */
     int32_t *tokens, *targets;
     ls_step_state *state;
     int64_t M;
 } rig;
 
-static void open_rig(rig *r, const char *isa, int threads, double dropout, const variant *v)
+static void open_typed(rig *r, const char *isa, int threads, double dropout, const variant *v,
+                       ls_dtype type)
 {
     const ls_kernels *kernels;
 
@@ -154,6 +156,7 @@ static void open_rig(rig *r, const char *isa, int threads, double dropout, const
     LS_CHECK_OK(ls_pass_open(&r->pass, &(ls_pass_args){.model = &r->model,
                                                        .kernels = kernels,
                                                        .stream = r->c.stream,
+                                                       .type = type,
                                                        .B = B,
                                                        .T = 13,
                                                        .leaves = B,
@@ -174,6 +177,19 @@ static void open_rig(rig *r, const char *isa, int threads, double dropout, const
     r->targets[5] = -1;
     r->state = ls_check_bytes(&r->c, "state", sizeof *r->state);
     *r->state = (ls_step_state){.key = {3, 4}, .grad_scale = 1.0f / (float)r->M};
+    r->w16 = NULL;
+    if (type == LS_F32)
+        return;
+    r->w16 = ls_check_bytes(&r->c, "weights in bf16", r->model.flat * 2);
+    kernels->cast(
+        r->c.stream,
+        &(ls_cast){
+            .from_type = LS_F32, .to_type = type, .from = r->w, .to = r->w16, .n = r->model.flat});
+}
+
+static void open_rig(rig *r, const char *isa, int threads, double dropout, const variant *v)
+{
+    open_typed(r, isa, threads, dropout, v, LS_F32);
 }
 
 static void close_rig(rig *r)
@@ -185,7 +201,7 @@ static void close_rig(rig *r)
 
 static ls_pass_call call_of(const rig *r, bool ordered, int64_t leaves)
 {
-    return (ls_pass_call){.w = r->w,
+    return (ls_pass_call){.w = r->w16 ? r->w16 : r->w,
                           .tokens = r->tokens,
                           .targets = r->targets,
                           .B = B,
@@ -320,33 +336,85 @@ LS_TEST_SECONDS(pass_gradient_has_equal_bits_for_any_grouping, 60)
     }
 }
 
+/* How far the gradients of a rig lie from those of another, in their own length. */
+static double distance(const rig *got, const rig *want)
+{
+    double wrong = 0, all = 0;
+
+    for (int i = 0; i < want->model.n_params; i++) {
+        const ls_param *p = &want->model.params[i];
+        for (int64_t k = 0; k < p->count && p->trained >= 0; k++) {
+            double a = (double)got->grad[p->trained + k], b = (double)want->grad[p->trained + k];
+            wrong += (a - b) * (a - b);
+            all += b * b;
+        }
+    }
+    return sqrt(wrong / all);
+}
+
+/* In bf16 losses and gradients are those of fp32 but for some roundings of 1 in 256, and the fp32
+ * that is compared with has rounded weights too. */
+LS_TEST_SECONDS(pass_in_bf16_stays_near_fp32, 60)
+{
+    for (size_t i = 0; i < LS_COUNT(variants); i++) {
+        rig want, got;
+        open_rig(&want, "reference", 1, 0.1, &variants[i]);
+        open_typed(&got, "reference", 1, 0.1, &variants[i], LS_BF16);
+        for (int64_t k = 0; k < want.model.flat; k++) {
+            uint32_t bits = (uint32_t)((const uint16_t *)got.w16)[k] << 16;
+            memcpy(&want.w[k], &bits, sizeof bits);
+        }
+        ls_pass_call a = call_of(&want, true, B), b = call_of(&got, true, B);
+        double x = loss_of(&want, &a), y = loss_of(&got, &b);
+        if (!(fabs(x - y) <= 0.01 * x) || x == y)
+            ls_test_fail(__FILE__, __LINE__, "%s: loss %.6f, expected %.6f", variants[i].name, y,
+                         x);
+        ls_pass_tie(want.pass, want.grad);
+        ls_pass_tie(got.pass, got.grad);
+        double far = distance(&got, &want);
+        if (!(far > 0 && far < 0.05))
+            ls_test_fail(__FILE__, __LINE__, "%s: gradients are %.4f away", variants[i].name, far);
+        ls_pass_tensor t;
+        int n = 0;
+        for (; ls_pass_computed(got.pass, &b, n, &t); n++)
+            LS_CHECK_EQ(t.type, LS_BF16);
+        LS_CHECK_EQ(n, 2 + 8 * got.model.shape.L);
+        close_rig(&want);
+        close_rig(&got);
+    }
+}
+
 /* A text read piece by piece with a cache gives the logits of reading it whole. */
-static void check_cache(const variant *v, const char *isa)
+static void check_cache(const variant *v, const char *isa, ls_dtype type)
 {
     rig r;
     ls_pass *reader;
     float whole[VOCAB], pieces[VOCAB];
     const ls_kernels *kernels;
 
-    open_rig(&r, isa, 1, 0, v);
+    double tolerance = type == LS_BF16 ? 0.05 : 1e-5;
+
+    open_typed(&r, isa, 1, 0, v, type);
     LS_CHECK_OK(ls_kernel_pick(isa, &kernels));
     LS_CHECK_OK(ls_pass_open(&reader, &(ls_pass_args){.model = &r.model,
                                                       .kernels = kernels,
                                                       .stream = r.c.stream,
+                                                      .type = type,
                                                       .B = 1,
                                                       .T = 4,
                                                       .leaves = 1,
                                                       .cache = 13}));
     for (int64_t past = 0, n = 0; past < 13; past += n) {
         n = past < 9 ? past % 4 + 1 : 1;
-        ls_pass_call call = {.w = r.w, .tokens = r.tokens, .B = 1, .T = past + n, .leaves = 1};
+        ls_pass_call call = {
+            .w = r.w16 ? r.w16 : r.w, .tokens = r.tokens, .B = 1, .T = past + n, .leaves = 1};
         ls_pass_logits(r.pass, &call, past + n - 1, whole);
         call.tokens += past;
         call.past = past;
         call.T = n;
         ls_pass_logits(reader, &call, n - 1, pieces);
         ls_check_sync(&r.c);
-        ls_check_near(v->name, pieces, whole, VOCAB, strcmp(isa, "reference") == 0 ? 1e-5 : 0);
+        ls_check_near(v->name, pieces, whole, VOCAB, strcmp(isa, "reference") == 0 ? tolerance : 0);
     }
     ls_pass_close(reader);
     close_rig(&r);
@@ -355,8 +423,9 @@ static void check_cache(const variant *v, const char *isa)
 LS_TEST(pass_reads_a_text_piece_by_piece)
 {
     for (size_t i = 0; i < LS_COUNT(variants); i++) {
-        check_cache(&variants[i], "reference");
-        check_cache(&variants[i], "auto");
+        check_cache(&variants[i], "reference", LS_F32);
+        check_cache(&variants[i], "auto", LS_F32);
+        check_cache(&variants[i], "reference", LS_BF16);
     }
 }
 

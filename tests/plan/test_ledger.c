@@ -19,6 +19,24 @@ LS_TEST(ledger_adds_up_and_prints)
     ls_str_release(&text);
 }
 
+/* What lies in the host's memory beside a GPU does not count against the GPU. */
+LS_TEST(ledger_keeps_the_host_apart)
+{
+    ls_ledger ledger = {.count = 0};
+    ls_str text;
+
+    ls_ledger_add(&ledger, "weights", "why", 3 * LS_MIB);
+    ls_ledger_add_host(&ledger, "snapshot", "why", 9 * LS_MIB);
+    LS_CHECK_EQ(ls_ledger_total(&ledger), 3 * LS_MIB);
+    LS_CHECK_EQ(ls_ledger_host_total(&ledger), 9 * LS_MIB);
+    ls_str_init(&text);
+    ls_ledger_print(&ledger, &text);
+    const char *host = strstr(text.p, "memory of the host\n");
+    LS_CHECK(host && strstr(host, "snapshot") && !strstr(host, "weights"));
+    LS_CHECK(strstr(text.p, "3.0 MiB") < host);
+    ls_str_release(&text);
+}
+
 LS_TEST(ledger_reads_the_resident_size)
 {
     int64_t now = ls_ledger_resident_bytes();

@@ -1,0 +1,67 @@
+/* test_memory.c -- what a precision and a device with a memory of its own change in the ledger. */
+#include "harness.h"
+#include "model/tiny.h"
+#include "plan/memory.h"
+
+static ls_ledger ledger_of(const ls_run *run, bool apart)
+{
+    ls_memory_args args = {.run = run,
+                           .threads = 2,
+                           .apart = apart,
+                           .program_bytes = 1000,
+                           .loader_bytes = 2000,
+                           .mapped_bytes = 3000,
+                           .fixed_bytes = apart ? 4000 : 0};
+    ls_ledger ledger;
+    ls_model model;
+
+    LS_CHECK_OK(ls_kernel_pick("reference", &args.kernels));
+    LS_CHECK_OK(ls_model_init(&model, run, 19));
+    args.model = &model;
+    ls_memory_predict(&args, &ledger);
+    ls_model_release(&model);
+    return ledger;
+}
+
+LS_TEST(memory_of_bf16_is_a_copy_more_and_half_the_activations)
+{
+    ls_run run = ls_tiny_run();
+    run.batch.sequences = run.batch.group = 8;
+    ls_ledger wide = ledger_of(&run, false);
+    run.precision = LS_PRECISION_BF16;
+    ls_ledger narrow = ledger_of(&run, false);
+    int64_t weights = ls_ledger_bytes(&wide, "weights");
+
+    LS_CHECK_EQ(ls_ledger_bytes(&wide, "bf16 weights"), 0);
+    LS_CHECK_EQ(ls_ledger_bytes(&narrow, "bf16 weights"), ls_round_up(weights / 2, 4096));
+    /* The weights, gradients and moments that are trained do not change. */
+    static const char *const same[] = {"weights", "optimizer", "gradients", "step", "batch"};
+    for (size_t i = 0; i < LS_COUNT(same); i++)
+        LS_CHECK_EQ(ls_ledger_bytes(&narrow, same[i]), ls_ledger_bytes(&wide, same[i]));
+    double share = (double)ls_ledger_bytes(&narrow, "activations") /
+                   (double)ls_ledger_bytes(&wide, "activations");
+    LS_CHECK(share > 0.5 && share < 0.6); /* statistics stay fp32 */
+}
+
+LS_TEST(memory_of_the_host_does_not_count_against_a_gpu)
+{
+    static const char *const device[] = {"weights", "optimizer", "gradients", "activations",
+                                         "step"};
+    ls_run run = ls_tiny_run();
+    ls_ledger here = ledger_of(&run, false), there = ledger_of(&run, true);
+    int64_t total = 4000;
+
+    for (size_t i = 0; i < LS_COUNT(device); i++) {
+        LS_CHECK_EQ(ls_ledger_bytes(&there, device[i]), ls_ledger_bytes(&here, device[i]));
+        total += ls_ledger_bytes(&there, device[i]);
+    }
+    LS_CHECK_EQ(ls_ledger_total(&there), total);
+    LS_CHECK_EQ(ls_ledger_host_total(&here), 0);
+    /* All of a checkpoint passes through the host, however often one is written. */
+    LS_CHECK_EQ(ls_ledger_bytes(&here, "snapshot"), 0);
+    LS_CHECK_EQ(ls_ledger_bytes(&there, "snapshot"),
+                ls_ledger_bytes(&there, "weights") + ls_ledger_bytes(&there, "optimizer"));
+    LS_CHECK_EQ(ls_ledger_host_total(&there), ls_ledger_bytes(&there, "snapshot") + 1000 + 3000 +
+                                                  ls_ledger_bytes(&there, "batch"));
+    LS_CHECK(ls_ledger_bytes(&there, "batch") > 2000);
+}
