@@ -545,7 +545,7 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "fp32",
      .names = {"fp32", "bf16"},
-     .limit = "this version computes in fp32 and bf16",
+     .limit = "fp16 and fp8 are not built yet",
      .doc =
          "Number format of activations and of the weights that the model reads. With bf16 the "
          "weights that are trained and saved, gradients, moments and sums stay fp32; there is no "

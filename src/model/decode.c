@@ -21,6 +21,7 @@ struct ls_decode {
     ls_pass *pass;
     ls_stream *stream;
     int64_t T, cache; /* of the pass */
+    bool whole;       /* without a cache every call is of T tokens */
     void *memory;     /* owned, device: tokens, then logits */
     int32_t *tokens;  /* [T] */
     float *logits;    /* [V] */
@@ -59,6 +60,7 @@ ls_status ls_decode_open(ls_decode **decode_out, const ls_model *model, ls_pass 
     d->stream = stream;
     d->T = ls_min_i64(about.T, model->shape.T);
     d->cache = about.cache;
+    d->whole = !ls_device_describe(ls_stream_device(stream)).host_memory;
     d->host = ls_mem_array(V, sizeof *d->host);
     d->counts = ls_mem_array(V, sizeof *d->counts);
     d->scratch = ls_mem_alloc(ls_decode_pick_bytes(model->shape.V));
@@ -110,12 +112,19 @@ int64_t ls_decode_first(int64_t n, int64_t cache)
 }
 
 /* One call of the model over T tokens after `past` others; their logits only where wanted. A wrong
- * token is refused here, since a stream on which work failed stays so. */
+ * token is refused here, since a stream on which work failed stays so.
+ * A GPU prepares each size of call when it first comes, which takes longer than computing: there a
+ * text without a cache is filled up to T with tokens of earlier calls (0 at first), which the ones
+ * before them do not see. */
 static ls_status call_model(ls_decode *d, const void *w, const int32_t *tokens, int64_t T,
                             int64_t past, bool logits)
 {
-    const ls_pass_call call = {
-        .w = w, .tokens = d->tokens, .B = 1, .T = T, .past = past, .leaves = 1};
+    const ls_pass_call call = {.w = w,
+                               .tokens = d->tokens,
+                               .B = 1,
+                               .T = d->whole && !d->cache ? d->T : T,
+                               .past = past,
+                               .leaves = 1};
     int64_t V = d->model->shape.V;
 
     for (int64_t i = 0; i < T; i++)

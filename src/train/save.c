@@ -71,14 +71,26 @@ static int64_t state_bytes(const ls_session *s, int kind)
     return (kind == 0 ? s->model.flat : s->model.trained) * (int64_t)sizeof(float);
 }
 
+/* The snapshot and the rows that point into it, unless they are there. Apart it is made for the
+ * first save or load: to lock its pages takes a while, for which the first step should not wait. */
 static ls_status open_snapshot(ls_session *s)
 {
     static const char what[] = "checkpoint snapshot";
     ls_status st = LS_OK;
 
-    for (int k = 0; k < KINDS && st == LS_OK; k++)
-        st = s->apart ? ls_device_host_alloc(s->device, state_bytes(s, k), what, &s->snapshot[k])
-                      : ls_device_alloc(s->device, state_bytes(s, k), what, &s->snapshot[k]);
+    for (int k = 0; k < KINDS; k++) {
+        int64_t bytes = state_bytes(s, k);
+        if (s->snapshot[k])
+            continue;
+        if (s->apart)
+            LS_TRY(st, ls_device_host_alloc(s->device, bytes, what, &s->snapshot[k]), out);
+        else
+            LS_TRY(st, ls_device_alloc(s->device, bytes, what, &s->snapshot[k]), out);
+    }
+    (void)fill_rows(s, s->shadows, s->snapshot);
+    if (s->apart)
+        (void)fill_rows(s, s->tensors, s->snapshot);
+out:
     return st;
 }
 
@@ -93,7 +105,7 @@ static void close_snapshot(ls_session *s)
     }
 }
 
-/* The first n kinds of the live state to the snapshot, which nobody is reading. */
+/* The first n kinds of the live state to the snapshot, which is there and nobody is reading. */
 static ls_status take_snapshot(ls_session *s, int n)
 {
     ls_step_arrays live = ls_step_state_arrays(s->step);
@@ -137,14 +149,12 @@ ls_status ls_save_open(ls_session *session)
         st = LS_ENOMEM;
         goto out;
     }
-    if (ls_memory_has_snapshot(s->run, s->apart))
-        LS_TRY(st, open_snapshot(s), out);
-    s->n_tensors = fill_rows(s, s->tensors, s->apart ? s->snapshot : arrays);
+    s->n_tensors = fill_rows(s, s->tensors, arrays);
     LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
-    if (s->run->checkpoint.every == 0)
-        goto out;
-    (void)fill_rows(s, s->shadows, s->snapshot);
-    LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
+    if (!s->apart && ls_memory_has_snapshot(s->run, false))
+        LS_TRY(st, open_snapshot(s), out);
+    if (s->run->checkpoint.every > 0)
+        LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
 out:
     return st;
 }
@@ -226,6 +236,8 @@ ls_status ls_save_resume(ls_session *session)
     if (!newest)
         goto out;
     LS_TRY(st, check_same_run(s, ls_ckpt_about(newest)), out);
+    if (s->apart)
+        LS_TRY(st, open_snapshot(s), out);
     LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, &info, &found), out);
     if (!found)
         goto out;
@@ -323,7 +335,7 @@ ls_status ls_save_begin(ls_session *session)
     ls_ckpt_info info = info_now(s);
     ls_status st = LS_OK;
 
-    if (await_writer(s) != LS_OK) {
+    if (await_writer(s) != LS_OK || open_snapshot(s) != LS_OK) {
         tell_unsaved(s, s->step_number);
         return LS_OK;
     }
@@ -359,8 +371,10 @@ ls_status ls_save_final(ls_session *session)
     LS_TRY(st, await_writer(s), out);
     if (s->saved_step == s->step_number)
         goto out;
-    if (s->apart)
+    if (s->apart) {
+        LS_TRY(st, open_snapshot(s), out);
         LS_TRY(st, take_snapshot(s, KINDS), out);
+    }
     LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors, &saved), out);
     tell_saved(s, s->step_number, &saved);
     /* The state is safe; failing to tidy up must not look like failing to save. */
@@ -377,6 +391,7 @@ ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
 
     if (session->apart) {
         LS_TRY(st, await_writer(session), out);
+        LS_TRY(st, open_snapshot(session), out);
         LS_TRY(st, take_snapshot(session, 1), out);
     }
     st = ls_ckpt_weights_hash(session->tensors, session->model.n_params, hex_out);

@@ -96,8 +96,8 @@ LS_TEST(value_says_what_this_version_lacks)
     ls_run run = {.path = NULL};
 
     LS_CHECK_FAILS(set(&run, "precision", "fp8", false), LS_EUSAGE,
-                   "precision must be fp32 or bf16, not \"fp8\": this version computes in fp32 and "
-                   "bf16");
+                   "precision must be fp32 or bf16, not \"fp8\": fp16 and fp8 are not built "
+                   "yet");
     LS_CHECK_FAILS(set(&run, "mesh.tp", "2", false), LS_EUSAGE,
                    "mesh.tp must be 1, not \"2\": this version runs one process");
     LS_CHECK_FAILS(set(&run, "mesh.dp", "4", false), LS_EUSAGE, "mesh.dp must be 1 or auto");

@@ -290,15 +290,15 @@ LS_TEST(loop_says_why_there_is_no_gpu)
 
 /* Runs with the 1st, 2nd ... allocation failing until one needs none of those that are left. Each
  * ends well or says that memory is short; never a crash, a leak or another error. */
-static void fail_each(bool resume)
+static void fail_each(bool resume, bool apart)
 {
     bool hit = true;
     int ended_well = 0, ended_badly = 0;
 
     /* Opening takes them one by one; of a save's hundreds, all alike, every ninth will do. */
-    for (uint64_t n = 1; hit; n += n < 150 ? 1 : 9) {
+    for (uint64_t n = 1; hit; n += apart ? 5 : n < 150 ? 1 : 9) {
         char folder[32], steps[32];
-        told t = {.fail_nth = n};
+        told t = {.fail_nth = n, .apart = apart};
         snprintf(folder, sizeof folder, resume ? "out=run" : "out=fresh-%d", (int)n);
         snprintf(steps, sizeof steps, "train.steps=%d", resume ? 7 + ended_well : 3);
         ls_err_clear();
@@ -311,13 +311,13 @@ static void fail_each(bool resume)
         ended_well += st == LS_OK;
         hit = t.calls >= n;
     }
-    LS_CHECK(ended_badly > 50);
+    LS_CHECK(ended_badly > (apart ? 10 : 50));
 }
 
 LS_TEST_SECONDS(loop_survives_every_failing_allocation, 120)
 {
     write_text("a text to learn");
-    fail_each(false);
+    fail_each(false, false);
     ls_test_expect_log((int)ls_log_count(LS_LOG_WARN)); /* saves that failed, told */
 }
 
@@ -327,6 +327,13 @@ LS_TEST_SECONDS(loop_resumes_through_every_failing_allocation, 120)
 
     write_text("a text to learn");
     LS_CHECK_OK(run_with(&t, nothing));
-    fail_each(true);
+    fail_each(true, false);
+    ls_test_expect_log((int)ls_log_count(LS_LOG_WARN));
+}
+
+LS_TEST_SECONDS(loop_survives_failing_allocations_on_a_device_apart, 120)
+{
+    write_text("a text to learn");
+    fail_each(false, true);
     ls_test_expect_log((int)ls_log_count(LS_LOG_WARN));
 }

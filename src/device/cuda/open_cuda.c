@@ -260,7 +260,7 @@ static void cuda_graph_free(ls_device *device, void *graph)
 
 const ls_device_ops ls_device_cuda = {
     .kind = "cuda",
-    .automatic = false, /* nothing but the kernels runs on it yet */
+    .automatic = false, /* used only when it is asked for */
     .graphs = true,
     .unusable = cuda_unusable,
     .open = cuda_open,
