@@ -126,6 +126,17 @@ out:
     return st;
 }
 
+/* A GPU's products race their algorithms in each process. A run that promises equal bits after a
+ * restart takes what does not depend on a race, unless the user has chosen. */
+static ls_status fix_algorithms(const ls_run *run)
+{
+    if (run->device.kind != LS_DEVICE_CUDA || run->train.reduce != LS_REDUCE_ORDERED)
+        return LS_OK;
+    return setenv("LINESHAFT_CUDA_ALGORITHMS", "first", 0) == 0
+               ? LS_OK
+               : ls_fail_sys(LS_ENOMEM, "cannot set an environment variable");
+}
+
 static ls_status open_device(ls_session *s)
 {
     static const char *const kinds[] = {
@@ -137,6 +148,7 @@ static ls_status open_device(ls_session *s)
     s->device = s->args.device;
     s->kernels = s->args.kernels;
     if (!s->device) {
+        LS_TRY(st, fix_algorithms(run), out);
         LS_TRY(st, ls_device_open(&s->device, kinds[run->device.kind], threads), out);
         LS_TRY(st, ls_kernel_for(s->device, isa_name(run->device.isa), &s->kernels), out);
     }
