@@ -5,7 +5,8 @@
  * microseconds, and waking a sleeper costs about 25 us on a virtual machine, so an idle worker
  * first spins for SPIN_NS; it does not spin when there are more threads than cores.
  *
- * What must hold: `job` is written only while busy == 0, and is published by the store to `round`.
+ * What must hold: `job` and `note` are written only while busy == 0, and are published by the store
+ * to `round`.
  */
 #include "base/pool.h"
 
@@ -30,6 +31,8 @@ struct ls_pool {
         void *context;
         int64_t tasks;
     } job;
+    ls_pool_note note; /* NULL: nobody watches */
+    void *note_context;
     _Alignas(64) _Atomic int64_t next;
     _Alignas(64) _Atomic uint32_t round;
     _Atomic uint32_t sleepers;
@@ -87,12 +90,16 @@ static uint32_t await_change(ls_pool *pool, _Atomic uint32_t *word, uint32_t see
 
 static void take_tasks(ls_pool *pool, int worker)
 {
-    for (;;) {
+    int64_t begin_ns = pool->note ? ls_time_now_ns() : 0, done = 0;
+
+    for (;; done++) {
         int64_t i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
         if (i >= pool->job.tasks)
-            return;
+            break;
         pool->job.task(pool->job.context, i, worker);
     }
+    if (pool->note && done)
+        pool->note(pool->note_context, worker, begin_ns, ls_time_now_ns(), done);
 }
 
 static void *work(void *arg)
@@ -169,11 +176,26 @@ int ls_pool_threads(const ls_pool *pool)
     return pool->threads;
 }
 
+void ls_pool_watch(ls_pool *pool, ls_pool_note note, void *context)
+{
+    pool->note = note;
+    pool->note_context = context;
+}
+
+static void run_alone(const ls_pool *pool, ls_pool_task task, void *context, int64_t tasks)
+{
+    int64_t begin_ns = pool->note ? ls_time_now_ns() : 0;
+
+    for (int64_t i = 0; i < tasks; i++)
+        task(context, i, 0);
+    if (pool->note && tasks > 0)
+        pool->note(pool->note_context, 0, begin_ns, ls_time_now_ns(), tasks);
+}
+
 void ls_pool_run(ls_pool *pool, ls_pool_task task, void *context, int64_t tasks)
 {
     if (pool->threads == 1 || tasks <= 1) {
-        for (int64_t i = 0; i < tasks; i++)
-            task(context, i, 0);
+        run_alone(pool, task, context, tasks);
         return;
     }
     pool->job.task = task;

@@ -19,6 +19,12 @@ void ls_pool_free(ls_pool *pool); /* NULL is allowed */
 int ls_pool_threads(const ls_pool *pool);
 void ls_pool_run(ls_pool *pool, ls_pool_task task, void *context, int64_t tasks);
 
+/* Be told of every run by each worker that had tasks in it: from when to when, and how many. Called
+ * by the workers themselves, at the same time. Not during a run; NULL: tell nobody. */
+typedef void (*ls_pool_note)(void *context, int worker, int64_t begin_ns, int64_t end_ns,
+                             int64_t tasks);
+void ls_pool_watch(ls_pool *pool, ls_pool_note note, void *context);
+
 /* Cores this process may use, by affinity and cgroup quota; at least 1. */
 int ls_pool_cores(void);
 

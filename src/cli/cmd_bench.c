@@ -2,7 +2,7 @@
  *
  * A row is prepared (buffers, arguments), run once to warm up, then again and again for about 0.2
  * s; the median counts, because a neighbour on the machine spoils a mean. What a row must compute
- * and move at least is a formula of the shape (cost_of), so that rates of different versions
+ * and move at least is a formula of the shape (kernel/cost.h), so that rates of different versions
  * compare. Products are held against the measured fma peak, everything else against the measured
  * bandwidth of main memory; a share above 100 % means that the data stayed in a cache. */
 #include "cli/command.h"
@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/time.h"
 #include "device/device.h"
+#include "kernel/cost.h"
 #include "kernel/kernel.h"
 #include "kernel/peak.h"
 
@@ -28,74 +29,6 @@ static const dims all_dims[] = {
     {"10m", 12, 256, 384, 1536, 256, 6, 10 << 20},
     {"124m", 4, 256, 768, 3072, 50304, 12, 16 << 20}, /* flat rows: a part of the parameters */
 };
-
-/* Operations (an fma counts two), or bytes that must be read and written once. One of the two is
- * 0: it decides which peak the row is held against. */
-static void cost_of(ls_row row, const dims *d, double *flops_out, double *bytes_out)
-{
-    double M = (double)(d->B * d->T), T = (double)d->T, C = (double)d->C, F = (double)d->F;
-    double V = (double)d->V, n = (double)d->n, flops = 0, bytes = 0;
-
-    switch (row) {
-    case LS_ROW_LINEAR_FWD: /* C inputs, F outputs */
-    case LS_ROW_LINEAR_BWD_X:
-    case LS_ROW_LINEAR_BWD_W:
-        flops = 2 * M * C * F;
-        break;
-    case LS_ROW_QKV_FWD:
-    case LS_ROW_QKV_BWD: /* 3 C values in and out */
-        bytes = 4 * 2 * M * 3 * C;
-        break;
-    case LS_ROW_ATTENTION_FWD: /* q k^T and p v, over (T + 1) / 2 positions on average */
-        flops = 2 * 2 * M * C * (T + 1) / 2;
-        break;
-    case LS_ROW_ATTENTION_BWD: /* q k^T again, dp, dq, dk, dv */
-        flops = 5 * 2 * M * C * (T + 1) / 2;
-        break;
-    case LS_ROW_NORM_FWD: /* stream, x; sum, y */
-        bytes = 4 * 4 * M * C;
-        break;
-    case LS_ROW_NORM_BWD: /* dy, sum, dsum; dsum, dx */
-        bytes = 4 * 5 * M * C;
-        break;
-    case LS_ROW_ACT_FWD:
-        bytes = 4 * 2 * M * F;
-        break;
-    case LS_ROW_ACT_BWD:
-        bytes = 4 * 3 * M * F;
-        break;
-    case LS_ROW_EMBED_FWD: /* wte rows, wpe; y */
-        bytes = 4 * (2 * M * C + T * C);
-        break;
-    case LS_ROW_EMBED_BWD: /* dy; dwte, dwpe */
-        bytes = 4 * (M * C + V * C + T * C);
-        break;
-    case LS_ROW_HEAD: /* logits, dh, dw */
-        flops = 3 * 2 * M * C * V;
-        break;
-    case LS_ROW_SUM:
-    case LS_ROW_FILL:
-    case LS_ROW_NORM2:
-        bytes = 4 * n;
-        break;
-    case LS_ROW_ADD:
-        bytes = 4 * 3 * n;
-        break;
-    case LS_ROW_SCALE:
-        bytes = 4 * 2 * n;
-        break;
-    case LS_ROW_CAST: /* fp32 to bf16 */
-        bytes = (4 + 2) * n;
-        break;
-    case LS_ROW_ADAMW: /* grad, m, v, w; m, v, w */
-        bytes = 4 * 7 * n;
-        break;
-    case LS_ROWS:
-        break;
-    }
-    *flops_out = flops;
-    *bytes_out = bytes;
-}
 
 /* --- one case -----------------------------------------------------------------------------------
  */
@@ -597,7 +530,9 @@ static ls_status bench_row(bench *b, ls_row row, figure *figure_out)
     b->n_buffers = 0;
     if (st != LS_OK)
         return st;
-    cost_of(row, b->d, &f.flops, &f.bytes);
+    ls_cost cost = ls_cost_of(row, &b->args, b->d->n);
+    f.flops = cost.flops;
+    f.bytes = cost.bytes;
     double peak = f.flops > 0 ? b->peak_flops : b->peak_bytes;
     f.share = peak > 0 ? (f.flops + f.bytes) / f.seconds / peak : 0;
     *figure_out = f;

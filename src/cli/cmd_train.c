@@ -7,6 +7,7 @@
 #include "cli/progress.h"
 #include "cli/cmds.h"
 #include "cli/load.h"
+#include "config/check.h"
 #include "config/runfile.h"
 #include "train/loop.h"
 
@@ -51,8 +52,39 @@ static void print_json(void *context, const ls_event *event)
     fflush(stdout);
 }
 
+/* How many steps --profile asks for; 0 without it. */
+static ls_status read_profile(const ls_args *args, int64_t *steps_out)
+{
+    const char *text = ls_args_value(args, "profile");
+    char *end = NULL;
+    long long n = text ? strtoll(text, &end, 10) : 0;
+
+    if (text && (*text < '0' || *text > '9' || *end || n < 1 || n > LS_PROFILING_MOST)) {
+        ls_status st =
+            ls_fail(LS_EUSAGE, "--profile is \"%.60s\", not a number of steps from 1 to %d", text,
+                    LS_PROFILING_MOST);
+        ls_err_hint("A few are enough, as in --profile 5.");
+        return st;
+    }
+    *steps_out = n;
+    return LS_OK;
+}
+
+static ls_status check_profile(const ls_run *run, int64_t steps)
+{
+    int64_t all = ls_check_horizon(run);
+
+    if (all == 0 || steps <= all)
+        return LS_OK;
+    ls_status st = ls_fail(LS_EUSAGE, "--profile is %lld, but the run has only %lld step%s",
+                           (long long)steps, (long long)all, all == 1 ? "" : "s");
+    ls_err_hint("Give at most %lld; a few are enough, as in --profile 5.", (long long)all);
+    return st;
+}
+
 static ls_status run_train(const ls_args *args)
 {
+    int64_t profile_steps = 0;
     ls_progress progress;
     ls_str line;
     ls_run run;
@@ -63,10 +95,13 @@ static ls_status run_train(const ls_args *args)
         fputs(ls_load_demo, stdout);
         return LS_OK;
     }
-    st = ls_load_run(&run, args, args->n_rest > 0 ? args->rest[0] : NULL);
+    st = read_profile(args, &profile_steps);
+    if (st == LS_OK)
+        st = ls_load_run(&run, args, args->n_rest > 0 ? args->rest[0] : NULL);
     if (st != LS_OK)
         return st;
-    if (*run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
+    st = check_profile(&run, profile_steps);
+    if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_prove(&run); /* for its warning */
     if (st != LS_OK) {
         ls_runfile_release(&run);
@@ -82,7 +117,8 @@ static ls_status run_train(const ls_args *args)
                                         .fresh = ls_args_has(args, "fresh"),
                                         .sink = json ? print_json : ls_progress_event,
                                         .sink_context = json ? (void *)&line : (void *)&progress,
-                                        .stop = &stop_asked});
+                                        .stop = &stop_asked,
+                                        .profile_steps = profile_steps});
     if (progress.drawn)
         putchar('\n');
     ls_str_release(&line);
@@ -97,6 +133,10 @@ static const ls_flag flags[] = {
      .doc = "Print one JSON object per event instead of a progress display."},
     {.name = "fresh",
      .doc = "Put earlier checkpoints of the run folder aside and start at step 0."},
+    {.name = "profile",
+     .value = "N",
+     .doc = "Note where the time of N steps goes, kernel by kernel, after a warm-up of 2 steps: a "
+            "table, and a trace in the run folder."},
     {.name = "print", .doc = "Print the run file of the demonstration and do nothing else."},
     {.name = NULL},
 };
@@ -118,6 +158,7 @@ const ls_command ls_cmd_train = {
                 "lineshaft train run.yaml  # train, or go on\n"
                 "lineshaft train run.yaml --set train.lr=3e-4  # override one setting\n"
                 "lineshaft train run.yaml --json  # events for programs, one a line\n"
+                "lineshaft train run.yaml --profile 5  # where the time goes\n"
                 "lineshaft train --print  # a run file to start from",
     .flags = flags,
     .run = run_train,

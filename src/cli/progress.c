@@ -277,6 +277,12 @@ void ls_progress_event(void *context, const ls_event *event)
                    event->checkpoint.seconds);
         fflush(stdout);
         break;
+    case LS_EVENT_PROFILE: /* asked for: shown even when quiet */
+        clear_bar(p);
+        printf("%sopen %s/trace.json with https://ui.perfetto.dev or chrome://tracing\n",
+               event->profile.table, event->profile.path);
+        fflush(stdout);
+        break;
     case LS_EVENT_SUMMARY:
         clear_bar(p);
         if (!p->quiet)

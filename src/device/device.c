@@ -213,6 +213,16 @@ bool ls_stream_failed(const ls_stream *stream)
     return stream->failed;
 }
 
+void ls_stream_watch(ls_stream *stream, void *watcher)
+{
+    stream->watcher = watcher;
+}
+
+void *ls_stream_watcher(const ls_stream *stream)
+{
+    return stream->watcher;
+}
+
 ls_pool *ls_stream_pool(const ls_stream *stream)
 {
     return stream->device->pool;

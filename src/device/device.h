@@ -88,6 +88,11 @@ void ls_stream_fail(ls_stream *stream);
 /* For CPU kernels, whose work is done at once: whether work queued so far has failed. */
 bool ls_stream_failed(const ls_stream *stream);
 
+/* Who watches the rows of a stream (kernel/profile.h); the device only keeps the pointer, NULL at
+ * first. */
+void ls_stream_watch(ls_stream *stream, void *watcher);
+void *ls_stream_watcher(const ls_stream *stream);
+
 /* For CPU kernels: the team of threads behind this stream, and private memory of each worker
  * (LS_STREAM_THREAD_BYTES, aligned to 4096) for packed blocks; its content does not survive a row.
  */

@@ -54,6 +54,7 @@ struct ls_device {
 struct ls_stream {
     ls_device *device; /* borrowed */
     void *native;      /* of a GPU: what the plugin made */
+    void *watcher;     /* borrowed, see ls_stream_watch() */
     bool failed;
     ls_err_record failure;
 };

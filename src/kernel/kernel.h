@@ -9,7 +9,7 @@
  *
  * Shapes. B sequences of T tokens, M = B * T rows; C width; H query heads and Hkv key/value heads
  * of D; F inner MLP width; V vocabulary. All tensors are dense and row-major unless a stride is
- * given. Activations and the parameters that a row reads have type `type` (LS_F32 on the CPU);
+ * given. Activations and the parameters that a row reads have type `type` (LS_F32 or LS_BF16);
  * gradients of parameters, statistics and losses are fp32.
  *
  * Leaves. A call covers `leaves` leaves of M / leaves rows each. Rows that sum over tokens
@@ -260,7 +260,7 @@ typedef struct ls_embed_bwd {
 /* head: logits = h W^T, a chunk at a time and never whole; losses[row] = -log
  * softmax(logits)[target] (0 where target is -1); where dh is given, the gradients of grad_scale *
  * sum of losses: dh = dlogits W, dw = dlogits^T h with the tree over leaves. With one leaf and
- * accumulate, chunks of rows are added to what is there one after the other. */
+ * accumulate, a leaf whose logits would be too large is added to what is there in parts. */
 typedef struct ls_head {
     ls_dtype type;
     const void *h;              /* [M, C] */

@@ -1,6 +1,8 @@
 /* clock.c -- laps. */
 #include "train/clock.h"
 
+#include "kernel/profile.h"
+
 const char *const ls_part_names[LS_PARTS] = {
     [LS_PART_DATA] = "data",
     [LS_PART_FORWARD] = "forward",
@@ -22,6 +24,8 @@ void ls_clock_lap(ls_clock *clock, ls_part part)
 {
     int64_t now = ls_time_now_ns();
 
+    if (clock->profile)
+        ls_profile_lap(clock->profile, (int)part, clock->mark_ns, now);
     clock->parts_ns[part] += now - clock->mark_ns;
     clock->mark_ns = now;
 }

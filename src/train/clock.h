@@ -19,9 +19,11 @@ typedef enum ls_part {
 
 extern const char *const ls_part_names[LS_PARTS];
 
+struct ls_profile;
 typedef struct ls_clock {
     int64_t begun_ns, mark_ns;
     int64_t parts_ns[LS_PARTS];
+    struct ls_profile *profile; /* is told of every lap of this step; NULL: none */
 } ls_clock;
 
 void ls_clock_begin(ls_clock *clock);             /* a new step begins now */

@@ -84,7 +84,8 @@ static const char *const names[] = {
     [LS_EVENT_START] = "start",       [LS_EVENT_RANK] = "rank",
     [LS_EVENT_STEP] = "step",         [LS_EVENT_EVAL] = "eval",
     [LS_EVENT_SAMPLE] = "sample",     [LS_EVENT_CHECKPOINT] = "checkpoint",
-    [LS_EVENT_INCIDENT] = "incident", [LS_EVENT_SUMMARY] = "summary",
+    [LS_EVENT_INCIDENT] = "incident", [LS_EVENT_PROFILE] = "profile",
+    [LS_EVENT_SUMMARY] = "summary",
 };
 
 void ls_event_json(const ls_event *event, ls_str *line_out)
@@ -127,6 +128,13 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
         ls_json_put_str(&j, "kind", event->incident.kind);
         ls_json_put_str(&j, "action", event->incident.action);
         ls_json_put_str(&j, "text", event->incident.text);
+        break;
+    case LS_EVENT_PROFILE:
+        ls_json_put_int(&j, "step", event->profile.step);
+        ls_json_put_int(&j, "steps", event->profile.steps);
+        ls_json_put_num(&j, "ms", event->profile.step_ms);
+        ls_json_put_int(&j, "dropped", event->profile.dropped);
+        ls_json_put_str(&j, "path", event->profile.path);
         break;
     case LS_EVENT_SUMMARY:
         put_summary(&j, &event->summary);

@@ -18,6 +18,7 @@ typedef enum ls_event_kind {
     LS_EVENT_SAMPLE,
     LS_EVENT_CHECKPOINT,
     LS_EVENT_INCIDENT,
+    LS_EVENT_PROFILE,
     LS_EVENT_SUMMARY
 } ls_event_kind;
 
@@ -64,6 +65,15 @@ typedef struct ls_event_incident {
     const char *text;
 } ls_event_incident;
 
+typedef struct ls_event_profile {
+    int64_t step;    /* last one of the profile */
+    int64_t steps;   /* in it */
+    int64_t dropped; /* spans that the trace lacks */
+    double step_ms;
+    const char *path;  /* of the folder with trace.json, table.txt, table.json */
+    const char *table; /* for people */
+} ls_event_profile;
+
 typedef struct ls_event_summary {
     int64_t steps, tokens; /* done in all, earlier processes included */
     int64_t steps_here;    /* by this process */
@@ -85,6 +95,7 @@ typedef struct ls_event {
         ls_event_sample sample;
         ls_event_checkpoint checkpoint;
         ls_event_incident incident;
+        ls_event_profile profile;
         ls_event_summary summary;
     };
 } ls_event;

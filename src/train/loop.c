@@ -320,11 +320,13 @@ static ls_status train(loop *l)
         LS_TRY(st, tell_first_sample(l), out);
     while (!l->stopped_by) {
         ls_clock_begin(&l->clock);
+        ls_profiling_begin(&l->s, &l->clock);
         LS_TRY(st, one_step(l, &r), out);
         bool last = reason_to_stop(l) != NULL && !stop_asked(l);
         LS_TRY(st, after_step(l, last), out);
         l->stopped_by = reason_to_stop(l);
         tell_step(l, &r);
+        ls_profiling_end(&l->s, &l->clock);
     }
 out:
     return st;
@@ -393,6 +395,7 @@ ls_status ls_loop_run(const ls_session_args *args)
     LS_TRY(st, open_loop(l, args), out);
     l->begun_ns = ls_time_now_ns();
     LS_TRY(st, train(l), out);
+    ls_profiling_finish(&l->s);
     LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
     if (strcmp(l->stopped_by, "interrupt") == 0) {

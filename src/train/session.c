@@ -346,6 +346,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     LS_TRY(st, open_settings(s), out);
     LS_TRY(st, open_folder(s), out);
     LS_TRY(st, open_device(s), out);
+    LS_TRY(st, ls_profiling_open(s), out);
     LS_TRY(st, open_data(s), out);
     LS_TRY(st, open_state(s), out);
     LS_TRY(st, ls_save_open(s), out);
@@ -379,6 +380,7 @@ void ls_session_close(ls_session *session)
     ls_model_release(&s->model);
     ls_corpus_close(s->corpus);
     ls_tokenizer_free(s->tokenizer);
+    ls_profiling_close(s);
     ls_stream_free(s->stream);
     if (!s->args.device)
         ls_device_close(s->device);

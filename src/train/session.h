@@ -13,6 +13,7 @@
 #include "model/decode.h"
 #include "plan/memory.h"
 #include "train/event.h"
+#include "train/profiling.h"
 #include "train/step.h"
 
 LS_C_BEGIN
@@ -25,6 +26,7 @@ typedef struct ls_session_args {
     const volatile sig_atomic_t *stop; /* not 0: finish the step, save, end; may be NULL */
     ls_device *device;                 /* borrowed; NULL: opened as the run says */
     const ls_kernels *kernels;         /* with a device that was given: its rows */
+    int64_t profile_steps;             /* to look at closely, see train/profiling.h; 0: none */
 } ls_session_args;
 
 typedef struct ls_session {
@@ -35,6 +37,7 @@ typedef struct ls_session {
     ls_device *device;
     ls_stream *stream;
     const ls_kernels *kernels;
+    ls_profiling profiling;
     ls_tokenizer *tokenizer;
     ls_corpus *corpus;
     ls_model model;

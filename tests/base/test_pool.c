@@ -2,6 +2,7 @@
 #include "harness.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "base/time.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -147,6 +148,56 @@ LS_TEST(pool_returns_only_when_the_slowest_task_is_done)
     for (size_t i = 0; i < LS_COUNT(done); i++)
         LS_CHECK_EQ(done[i], (int64_t)i + 1);
     ls_pool_free(pool);
+}
+
+typedef struct watched {
+    int64_t tasks[4], runs[4]; /* by worker */
+    int64_t from_ns;
+} watched;
+
+static void on_run(void *context, int worker, int64_t begin_ns, int64_t end_ns, int64_t tasks)
+{
+    watched *w = context;
+
+    LS_CHECK(worker >= 0 && worker < 4 && tasks > 0);
+    LS_CHECK(w->from_ns <= begin_ns && begin_ns <= end_ns);
+    w->tasks[worker] += tasks;
+    w->runs[worker]++;
+}
+
+static void nothing(void *context, int64_t index, int worker)
+{
+    (void)context;
+    (void)index;
+    (void)worker;
+}
+
+static int64_t all_of(const int64_t *n)
+{
+    return n[0] + n[1] + n[2] + n[3];
+}
+
+/* Every task is told once, by the worker that ran it; without a watcher nothing is. */
+LS_TEST(pool_tells_a_watcher_who_was_busy)
+{
+    for (int threads = 1; threads <= 4; threads += 3) {
+        watched w = {.from_ns = ls_time_now_ns()};
+        ls_pool *pool = NULL;
+        LS_CHECK_OK(ls_pool_create(&pool, threads));
+        ls_pool_watch(pool, on_run, &w);
+        for (int i = 0; i < 100; i++)
+            ls_pool_run(pool, nothing, NULL, 37);
+        LS_CHECK_EQ(all_of(w.tasks), 3700);
+        LS_CHECK(all_of(w.runs) >= 100 && all_of(w.runs) <= 100 * threads);
+        ls_pool_run(pool, nothing, NULL, 0);
+        LS_CHECK_EQ(all_of(w.tasks), 3700);
+        ls_pool_run(pool, nothing, NULL, 1); /* one task is the caller's */
+        LS_CHECK_EQ(all_of(w.tasks), 3701);
+        ls_pool_watch(pool, NULL, NULL);
+        ls_pool_run(pool, nothing, NULL, 37);
+        LS_CHECK_EQ(all_of(w.tasks), 3701);
+        ls_pool_free(pool);
+    }
 }
 
 LS_TEST(pool_create_survives_every_failing_allocation)

@@ -60,6 +60,7 @@ static void on_event(void *context, const ls_event *event)
         t->ledger_bytes = event->summary.ledger_bytes;
         break;
     case LS_EVENT_RANK:
+    case LS_EVENT_PROFILE:
         break;
     }
 }
