@@ -31,5 +31,8 @@ void ls_ledger_print(const ls_ledger *ledger, ls_str *text);
 /* Resident bytes of this process now, and the most so far, as the kernel counts them. */
 int64_t ls_ledger_resident_bytes(void);
 int64_t ls_ledger_peak_resident_bytes(void);
+/* Let the most so far begin anew, after memory that does not belong to the run; nothing changes
+ * where the kernel does not allow it. */
+void ls_ledger_forget_peak(void);
 
 LS_C_END

@@ -63,7 +63,8 @@ ls_status ls_profiling_open(ls_session *session)
     if (ls_device_describe(s->device).host_memory) { /* of a GPU they are not known */
         args.peak_flops = ls_peak_flops(s->device, s->kernels->name);
         args.peak_bytes = ls_peak_bandwidth(s->device);
-        ls_err_clear(); /* without memory for it the share of peak is left out */
+        ls_err_clear();          /* without memory for it the share of peak is left out */
+        ls_ledger_forget_peak(); /* that memory is not the run's */
     }
     LS_TRY(st, ls_profile_open(&s->profiling.profile, &args), out);
     s->kernels = ls_profile_kernels(s->profiling.profile);
@@ -144,6 +145,8 @@ static void tell(ls_session *s)
     ls_profile_figures f;
     ls_str text;
 
+    if (ls_device_describe(s->device).host_memory)
+        ls_profile_raise_peaks(s->profiling.profile, ls_peak_flops(s->device, s->kernels->name), 0);
     snprintf(folder, sizeof folder, "%s/profile", s->run->out);
     ls_str_init(&text);
     if (write_files(s->profiling.profile, folder, &text) != LS_OK) {

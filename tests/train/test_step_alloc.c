@@ -54,7 +54,7 @@ static void on_event(void *context, const ls_event *event)
 }
 
 /* Heap calls of a run of 30 steps between the ends of two of them. */
-static long count_between(int64_t from, int64_t to, const char *set)
+static long count_between(int64_t from, int64_t to, const char *set, int64_t profile_steps)
 {
     static const char text[] =
         "model: {layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}\n"
@@ -72,8 +72,11 @@ static long count_between(int64_t from, int64_t to, const char *set)
                                                            .sets = sets,
                                                            .n_sets = 2,
                                                            .no_environment = true}));
-    LS_CHECK_OK(ls_loop_run(
-        &(ls_session_args){.run = &run, .fresh = true, .sink = on_event, .sink_context = &s}));
+    LS_CHECK_OK(ls_loop_run(&(ls_session_args){.run = &run,
+                                               .fresh = true,
+                                               .sink = on_event,
+                                               .sink_context = &s,
+                                               .profile_steps = profile_steps}));
     ls_runfile_release(&run);
     LS_CHECK(s.begin > 0); /* opening the run did call the heap: the counter works */
     return s.end - s.begin;
@@ -83,7 +86,8 @@ LS_TEST(step_alloc_none_after_the_second_step)
 {
     if (!COUNTS)
         ls_test_skip("a sanitizer's malloc is in use");
-    LS_CHECK_EQ(count_between(2, 29, "train.reduce=ordered"), 0);
-    LS_CHECK_EQ(count_between(2, 29, "train.reduce=fast"), 0);
-    LS_CHECK_EQ(count_between(2, 29, "data.isolate=true"), 0);
+    LS_CHECK_EQ(count_between(2, 29, "train.reduce=ordered", 0), 0);
+    LS_CHECK_EQ(count_between(2, 29, "train.reduce=fast", 0), 0);
+    LS_CHECK_EQ(count_between(2, 29, "data.isolate=true", 0), 0);
+    LS_CHECK_EQ(count_between(2, 21, "train.reduce=ordered", 20), 0); /* and while profiled */
 }
