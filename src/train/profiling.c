@@ -37,7 +37,9 @@ static int64_t room(const ls_session *s)
 
     ls_calls_plan(run, &calls);
     int64_t step = calls.calls * (call + 8) + 16;
-    int64_t windows = run->eval.sequences == LS_RUN_AUTO ? 256 : run->eval.sequences;
+    int64_t windows = run->eval.sequences;
+    if (windows == LS_RUN_AUTO)
+        windows = 256; /* the loop takes no more */
     int64_t eval = (windows / (calls.group * calls.leaf) + run->eval.sample_tokens + 4) * call;
     int64_t evals = 1 + (run->eval.every > 0 ? s->args.profile_steps / run->eval.every + 1 : 0);
 
