@@ -175,7 +175,9 @@ void ls_profile_table(const ls_profile *profile, ls_str *text_out)
                       "%.0f %%\n",
                       100 * f.busy_mean, 100 * f.busy_least);
     if (cached)
-        ls_str_append(text_out, "more than 100 % of peak: from a cache, or the peak was measured on a busy machine\n");
+        ls_str_append(
+            text_out,
+            "more than 100 % of peak: from a cache, or the peak was measured on a busy machine\n");
     if (f.dropped > 0)
         ls_str_printf(text_out,
                       "the trace was full: it lacks the last %lld spans%s; profile fewer steps\n",
