@@ -57,11 +57,13 @@ typedef enum ls_layout {
 
 /* pack: a weight in an order of the implementation's own, for any number of products with it: as
  * the right side of linear_fwd, or of linear_bwd_x. It must be packed again when the weight
- * changes. */
+ * changes. Scratch says how large it will be; 0: the implementation reads weights as they lie, at
+ * least in products of so few rows. */
 typedef struct ls_pack {
     ls_dtype type;
     const void *w; /* by layout */
-    void *to;      /* ls_kernels.packed_bytes() */
+    void *to;
+    int64_t M; /* rows of the products it is for */
     int64_t N, K;
     ls_layout layout;
     bool backward; /* for linear_bwd_x */
@@ -370,6 +372,7 @@ typedef enum ls_row {
     LS_ROW_FILL,
     LS_ROW_NORM2,
     LS_ROW_ADAMW,
+    LS_ROW_PACK,
     LS_ROWS
 } ls_row;
 
@@ -397,13 +400,11 @@ typedef struct ls_kernels {
     void (*fill)(ls_stream *stream, const ls_fill *a);
     void (*norm2)(ls_stream *stream, const ls_norm2 *a);
     void (*adamw)(ls_stream *stream, const ls_adamw *a);
+    void (*pack)(ls_stream *stream, const ls_pack *a); /* NULL where scratch is always 0 for it */
     /* Bytes that the `scratch` of a row must hold for these arguments (whose pointers are not
      * read) on a device of so many threads; 0 for rows without one. Enough also for fewer leaves of
      * as many rows. With several leaves `accumulate` counts; with one it does not. */
     int64_t (*scratch)(ls_row row, const void *args, int threads);
-    /* Both NULL where weights are read as they lie. */
-    int64_t (*packed_bytes)(const ls_pack *a);
-    void (*pack)(ls_stream *stream, const ls_pack *a);
 } ls_kernels;
 
 /* What a row promises, for tests, docs and bench. */

@@ -79,8 +79,11 @@ static void weight_bwd(ls_gemm *g, ls_dtype type, const void *w, int64_t K, int6
     weight_fwd(g, type, w, N, K, layout == LS_LAYOUT_KN ? LS_LAYOUT_NK : LS_LAYOUT_KN);
 }
 
-int64_t LS_ISA_NAME(ls_packed_bytes)(const ls_pack *a)
+int64_t LS_ISA_NAME(ls_pack_scratch)(const ls_pack *a, int threads)
 {
+    (void)threads;
+    if (a->M <= LS_GEMM_FEW)
+        return 0;
     return 4 * (a->backward ? LS_ISA_NAME(ls_gemm_packed_floats)(a->K, a->N)
                             : LS_ISA_NAME(ls_gemm_packed_floats)(a->N, a->K));
 }
