@@ -3,8 +3,13 @@
  * A row is prepared (buffers, arguments), run once to warm up, then again and again for about 0.2
  * s; the median counts, because a neighbour on the machine spoils a mean. What a row must compute
  * and move at least is a formula of the shape (kernel/cost.h), so that rates of different versions
- * compare. Products are held against the measured fma peak, everything else against the measured
- * bandwidth of main memory; a share above 100 % means that the data stayed in a cache. */
+ * compare. Products are held against the measured fma peak, everything else against the bandwidth
+ * that a plain loop reaches over as much memory as the row works on, so that a row whose data stay
+ * in a cache is held against that cache.
+ *
+ * A ceiling is measured right before and right after its row and the larger of the two counts. When
+ * they are far apart, or the fma peak is far below the best one seen, something else ran on the
+ * machine, and the row says so. */
 #include "cli/command.h"
 
 #include <inttypes.h>
@@ -21,14 +26,42 @@
 typedef struct dims {
     const char *name;
     int64_t B, T, C, F, V, H;
-    int64_t n; /* elements of flat rows: add, cast, adamw, ... */
+    int64_t n;      /* elements of flat rows: add, cast, adamw, ... */
+    int64_t leaves; /* of rows that sum over tokens, as ordered mode calls them */
 } dims;
 
 static const dims all_dims[] = {
-    {"small", 4, 64, 128, 512, 256, 4, 1 << 20},
-    {"10m", 12, 256, 384, 1536, 256, 6, 10 << 20},
-    {"124m", 4, 256, 768, 3072, 50304, 12, 16 << 20}, /* flat rows: a part of the parameters */
+    {"small", 12, 64, 128, 512, 256, 4, 1 << 20, 2}, /* nanoGPT's small task */
+    {"10m", 12, 256, 384, 1536, 256, 6, 10 << 20, 2},
+    {"124m", 4, 256, 768, 3072, 50304, 12, 16 << 20, 1}, /* flat rows: a part of the parameters */
 };
+
+/* A product of a block: M rows of K inputs and N outputs. */
+typedef struct product {
+    const char *name;
+    int64_t K, N;
+    ls_act act;   /* rides on the product forward */
+    ls_act below; /* made its input: rides on the gradient of the input */
+} product;
+
+enum { PRODUCTS = 4 };
+
+static product product_of(const dims *d, int i)
+{
+    const product all[PRODUCTS] = {
+        {"qkv", d->C, 3 * d->C, LS_ACT_NONE, LS_ACT_NONE},
+        {"proj", d->C, d->C, LS_ACT_NONE, LS_ACT_NONE},
+        {"fc", d->C, d->F, LS_ACT_GELU, LS_ACT_NONE},
+        {"out", d->F, d->C, LS_ACT_NONE, LS_ACT_GELU},
+    };
+
+    return all[i];
+}
+
+static bool is_linear(ls_row row)
+{
+    return row == LS_ROW_LINEAR_FWD || row == LS_ROW_LINEAR_BWD_X || row == LS_ROW_LINEAR_BWD_W;
+}
 
 /* --- one case -----------------------------------------------------------------------------------
  */
@@ -40,10 +73,13 @@ typedef struct bench {
     ls_stream *stream; /* owned */
     const ls_kernels *kernels;
     const dims *d;
-    double peak_flops, peak_bytes; /* per second; 0 when not measured */
-    ls_status st;                  /* sticky: the first allocation that failed */
-    void *buffers[MOST_BUFFERS];   /* of the row in hand */
+    product product;             /* of the linear row in hand */
+    double best_flops;           /* per second: the largest fma peak so far; 0: not measured */
+    int n_shown, n_busy;         /* rows, and those during which the machine was busy */
+    ls_status st;                /* sticky: the first allocation that failed */
+    void *buffers[MOST_BUFFERS]; /* of the row in hand */
     int n_buffers;
+    int64_t buffer_bytes;
     union {
         ls_linear_fwd linear_fwd;
         ls_linear_bwd_x linear_bwd_x;
@@ -64,6 +100,7 @@ typedef struct bench {
         ls_fill fill;
         ls_norm2 norm2;
         ls_adamw adamw;
+        ls_pack pack;
     } args;
 } bench;
 
@@ -75,7 +112,7 @@ static void *bytes_of(bench *b, int64_t bytes)
     if (b->st == LS_OK)
         b->st = ls_device_alloc(b->device, ls_max_i64(bytes, 64), "bench buffer", &p);
     if (p)
-        b->buffers[b->n_buffers++] = p;
+        b->buffers[b->n_buffers++] = p, b->buffer_bytes += bytes;
     return p;
 }
 
@@ -132,47 +169,68 @@ static int64_t rows_of(const bench *b)
     return b->d->B * b->d->T;
 }
 
+/* The weight of the product in hand in the kernels' own order, as the model packs it once for a
+ * step; NULL where they take it as it is. */
+static const void *packed(bench *b, const float *w, bool backward)
+{
+    const product *p = &b->product;
+    ls_pack a = {.w = w, .M = rows_of(b), .N = p->N, .K = p->K, .backward = backward};
+    int64_t bytes = b->kernels->scratch(LS_ROW_PACK, &a, ls_device_describe(b->device).threads);
+
+    if (bytes == 0 || !w)
+        return NULL;
+    a.to = bytes_of(b, bytes);
+    if (a.to)
+        b->kernels->pack(b->stream, &a);
+    return a.to;
+}
+
 static void prepare_linear_fwd(bench *b)
 {
-    int64_t M = rows_of(b), C = b->d->C, F = b->d->F;
+    const product *p = &b->product;
+    int64_t M = rows_of(b);
 
-    b->args.linear_fwd = (ls_linear_fwd){.x = floats(b, M * C),
-                                         .w = floats(b, C * F),
-                                         .b = floats(b, F),
-                                         .y = floats(b, M * F),
-                                         .z = floats(b, M * F),
+    b->args.linear_fwd = (ls_linear_fwd){.x = floats(b, M * p->K),
+                                         .w = floats(b, p->K * p->N),
+                                         .b = floats(b, p->N),
+                                         .y = floats(b, M * p->N),
+                                         .z = p->act ? floats(b, M * p->N) : NULL,
                                          .M = M,
-                                         .N = F,
-                                         .K = C,
-                                         .act = LS_ACT_GELU};
+                                         .N = p->N,
+                                         .K = p->K,
+                                         .act = p->act};
+    b->args.linear_fwd.packed = packed(b, b->args.linear_fwd.w, false);
 }
 
 static void prepare_linear_bwd_x(bench *b)
 {
-    int64_t M = rows_of(b), C = b->d->C, F = b->d->F;
+    const product *p = &b->product;
+    int64_t M = rows_of(b);
 
-    b->args.linear_bwd_x = (ls_linear_bwd_x){.dy = floats(b, M * C),
-                                             .w = floats(b, C * F),
-                                             .z = floats(b, M * F),
-                                             .dx = floats(b, M * F),
+    b->args.linear_bwd_x = (ls_linear_bwd_x){.dy = floats(b, M * p->N),
+                                             .w = floats(b, p->K * p->N),
+                                             .z = p->below ? floats(b, M * p->K) : NULL,
+                                             .dx = floats(b, M * p->K),
                                              .M = M,
-                                             .N = C,
-                                             .K = F,
-                                             .act = LS_ACT_GELU};
+                                             .N = p->N,
+                                             .K = p->K,
+                                             .act = p->below};
+    b->args.linear_bwd_x.packed = packed(b, b->args.linear_bwd_x.w, true);
 }
 
 static void prepare_linear_bwd_w(bench *b)
 {
-    int64_t M = rows_of(b), C = b->d->C, F = b->d->F;
+    const product *p = &b->product;
+    int64_t M = rows_of(b);
 
-    b->args.linear_bwd_w = (ls_linear_bwd_w){.x = floats(b, M * C),
-                                             .dy = floats(b, M * F),
-                                             .dw = floats(b, C * F),
-                                             .db = floats(b, F),
+    b->args.linear_bwd_w = (ls_linear_bwd_w){.x = floats(b, M * p->K),
+                                             .dy = floats(b, M * p->N),
+                                             .dw = floats(b, p->K * p->N),
+                                             .db = floats(b, p->N),
                                              .M = M,
-                                             .N = F,
-                                             .K = C,
-                                             .leaves = 1};
+                                             .N = p->N,
+                                             .K = p->K,
+                                             .leaves = b->d->leaves};
 }
 
 /* Heads beside each other in rows of `wide` floats, from column `first` on. */
@@ -276,7 +334,7 @@ static void prepare_norm_bwd(bench *b)
                                      .M = M,
                                      .C = C,
                                      .T = b->d->T,
-                                     .leaves = 1};
+                                     .leaves = b->d->leaves};
 }
 
 static void prepare_act(bench *b)
@@ -319,7 +377,7 @@ static void prepare_embed_bwd(bench *b)
                                        .T = b->d->T,
                                        .V = b->d->V,
                                        .positions = b->d->T,
-                                       .leaves = 1};
+                                       .leaves = b->d->leaves};
 }
 
 static void prepare_head(bench *b)
@@ -336,7 +394,7 @@ static void prepare_head(bench *b)
                              .M = M,
                              .C = C,
                              .V = V,
-                             .leaves = 1};
+                             .leaves = b->d->leaves};
 }
 
 static void prepare_sum(bench *b)
@@ -378,6 +436,14 @@ static void prepare_norm2(bench *b)
                                .result = bytes_of(b, sizeof(ls_norm_result)),
                                .state = state(b),
                                .n = b->d->n};
+}
+
+static void prepare_pack(bench *b)
+{
+    const product *p = &b->product;
+
+    b->args.pack = (ls_pack){
+        .w = floats(b, p->K * p->N), .M = rows_of(b), .N = p->N, .K = p->K, .backward = true};
 }
 
 static void prepare_adamw(bench *b)
@@ -427,6 +493,7 @@ RUN(cast, cast)
 RUN(fill, fill)
 RUN(norm2, norm2)
 RUN(adamw, adamw)
+RUN(pack, pack)
 
 static const struct {
     void (*prepare)(bench *b);
@@ -453,6 +520,7 @@ static const struct {
     [LS_ROW_FILL] = {prepare_fill, run_fill},
     [LS_ROW_NORM2] = {prepare_norm2, run_norm2},
     [LS_ROW_ADAMW] = {prepare_adamw, run_adamw},
+    [LS_ROW_PACK] = {prepare_pack, run_pack},
 };
 
 /* Rows with scratch get it once their shapes are known. */
@@ -470,6 +538,8 @@ static void prepare_scratch(bench *b, ls_row row)
         b->args.head.scratch = scratch;
     else if (row == LS_ROW_ATTENTION_BWD)
         b->args.attention_bwd.scratch = scratch;
+    else if (row == LS_ROW_PACK)
+        b->args.pack.to = scratch;
 }
 
 /* --- measuring ----------------------------------------------------------------------------------
@@ -510,31 +580,90 @@ static ls_status measure(bench *b, ls_row row, double *seconds_out)
 
 typedef struct figure {
     ls_row row;
-    double seconds, flops, bytes, share;
+    const char *product; /* of a linear row; otherwise NULL */
+    double seconds, flops, bytes;
+    int64_t working_bytes; /* what a row that is not a product works on */
+    double ceiling;        /* operations or bytes per second; 0 when it could not be measured */
+    double share;          /* of the ceiling */
+    bool busy;             /* something else ran on the machine */
 } figure;
 
-/* Prepare, measure and free one row. */
-static ls_status bench_row(bench *b, ls_row row, figure *figure_out)
+static ls_peak_traffic traffic_of(ls_row row)
+{
+    switch (row) {
+    case LS_ROW_SUM:
+    case LS_ROW_NORM2:
+        return LS_PEAK_READ;
+    case LS_ROW_FILL:
+        return LS_PEAK_WRITE;
+    case LS_ROW_SCALE:
+    case LS_ROW_ADAMW: /* four read, three of them written */
+        return LS_PEAK_UPDATE;
+    default:
+        return LS_PEAK_ADD;
+    }
+}
+
+static double ceiling_of(const bench *b, const figure *f)
+{
+    if (f->flops > 0)
+        return ls_peak_flops(b->device, b->kernels->name);
+    return ls_peak_bytes(b->device, b->kernels->name, traffic_of(f->row), f->working_bytes);
+}
+
+/* Where a row's ceiling comes from, for people. */
+static const char *level_of(const bench *b, const figure *f)
+{
+    if (f->flops > 0)
+        return "fma";
+    return ls_peak_level(f->working_bytes, ls_device_describe(b->device).threads);
+}
+
+static void judge(bench *b, figure *f, double before, double after)
+{
+    double low = before < after ? before : after;
+
+    f->ceiling = before > after ? before : after;
+    f->share = f->ceiling > 0 ? (f->flops + f->bytes) / f->seconds / f->ceiling : 0;
+    f->busy = low < 0.85 * f->ceiling;
+    if (f->flops > 0) {
+        b->best_flops = f->ceiling > b->best_flops ? f->ceiling : b->best_flops;
+        f->busy = f->busy || f->ceiling < 0.9 * b->best_flops;
+    }
+    b->n_shown++;
+    b->n_busy += f->busy;
+}
+
+/* Prepare, measure and free one row, or one product of it. */
+static ls_status bench_row(bench *b, ls_row row, int which, figure *figure_out)
 {
     figure f = {.row = row};
+    double before = 0;
     ls_status st;
 
+    b->product = product_of(b->d, row == LS_ROW_PACK ? 2 : which); /* fc, the largest */
+    if (is_linear(row))
+        f.product = b->product.name;
+    b->buffer_bytes = 0;
     memset(&b->args, 0, sizeof b->args); /* type 0 is LS_F32 */
     cases[row].prepare(b);
     prepare_scratch(b, row);
+    ls_cost cost = ls_cost_of(row, &b->args, b->d->n);
+    f.flops = cost.flops;
+    f.bytes = cost.bytes;
+    /* Of a large table only the rows in use count; in place, a buffer counts once. */
+    f.working_bytes = ls_min_i64(b->buffer_bytes, (int64_t)f.bytes);
     st = b->st;
-    if (st == LS_OK)
+    if (st == LS_OK) {
+        before = ceiling_of(b, &f);
         st = measure(b, row, &f.seconds);
+    }
     for (int i = 0; i < b->n_buffers; i++)
         ls_device_free(b->device, b->buffers[i]);
     b->n_buffers = 0;
     if (st != LS_OK)
         return st;
-    ls_cost cost = ls_cost_of(row, &b->args, b->d->n);
-    f.flops = cost.flops;
-    f.bytes = cost.bytes;
-    double peak = f.flops > 0 ? b->peak_flops : b->peak_bytes;
-    f.share = peak > 0 ? (f.flops + f.bytes) / f.seconds / peak : 0;
+    judge(b, &f, before, ceiling_of(b, &f));
     *figure_out = f;
     return LS_OK;
 }
@@ -542,7 +671,7 @@ static ls_status bench_row(bench *b, ls_row row, figure *figure_out)
 /* --- the command --------------------------------------------------------------------------------
  */
 
-static void show_head(const bench *b)
+static void show_head(bench *b)
 {
     ls_device_info info = ls_device_describe(b->device);
 
@@ -550,19 +679,32 @@ static void show_head(const bench *b)
            ", V %" PRId64 ", H %" PRId64 ")\n",
            info.name, b->kernels->name, b->d->name, b->d->B, b->d->T, b->d->C, b->d->F, b->d->V,
            b->d->H);
-    printf("measured peaks: %.1f GFLOP/s, %.1f GB/s\n\n", b->peak_flops / 1e9, b->peak_bytes / 1e9);
-    printf("%-14s %10s %18s %8s  %s\n", "row", "ms", "rate", "of peak", "formula");
+    b->best_flops = ls_peak_flops(b->device, b->kernels->name);
+    printf("measured peaks: %.1f GFLOP/s, %.1f GB/s from memory\n\n", b->best_flops / 1e9,
+           ls_peak_bandwidth(b->device) / 1e9);
+    printf("%-14s %-5s %10s %15s %8s %16s  %s\n", "row", "", "ms", "rate", "share", "of ceiling",
+           "formula");
 }
 
-static void show_figure(const figure *f)
+static void show_figure(const bench *b, const figure *f)
 {
-    char rate[32];
+    char rate[32], ceiling[32];
 
     snprintf(rate, sizeof rate, "%.1f %s", (f->flops + f->bytes) / f->seconds / 1e9,
              f->flops > 0 ? "GFLOP/s" : "GB/s");
-    printf("%-14s %10.3f %18s %6.0f %%  %s\n", ls_kernel_rows[f->row].name, f->seconds * 1e3, rate,
-           f->share * 100, ls_kernel_rows[f->row].formula);
+    snprintf(ceiling, sizeof ceiling, "%.1f %s", f->ceiling / 1e9, level_of(b, f));
+    printf("%-14s %-5s %10.3f %15s %5.0f %%%s %16s  %s\n", ls_kernel_rows[f->row].name,
+           f->product ? f->product : "", f->seconds * 1e3, rate, f->share * 100,
+           f->busy ? "*" : " ", ceiling, ls_kernel_rows[f->row].formula);
     fflush(stdout);
+}
+
+static void show_foot(const bench *b)
+{
+    if (b->n_busy > 0)
+        printf("\n* the machine was busy: the ceiling moved while %d of %d rows were measured; "
+               "their figures are too low\n",
+               b->n_busy, b->n_shown);
 }
 
 static ls_status show_json(const bench *b, const figure *f)
@@ -576,6 +718,8 @@ static ls_status show_json(const bench *b, const figure *f)
     ls_json_open(&json, '{');
     ls_json_put_str(&json, "event", "bench");
     ls_json_put_str(&json, "row", ls_kernel_rows[f->row].name);
+    if (f->product)
+        ls_json_put_str(&json, "product", f->product);
     ls_json_put_str(&json, "kernels", b->kernels->name);
     ls_json_put_int(&json, "threads", ls_device_describe(b->device).threads);
     ls_json_put_str(&json, "shape", b->d->name);
@@ -584,8 +728,12 @@ static ls_status show_json(const bench *b, const figure *f)
         ls_json_put_num(&json, "flops_per_s", f->flops / f->seconds);
     else
         ls_json_put_num(&json, "bytes_per_s", f->bytes / f->seconds);
-    ls_json_put_num(&json, "peak", f->flops > 0 ? b->peak_flops : b->peak_bytes);
+    ls_json_put_num(&json, "peak", f->ceiling);
+    ls_json_put_str(&json, "level", level_of(b, f));
+    if (f->flops <= 0)
+        ls_json_put_int(&json, "working_bytes", f->working_bytes);
     ls_json_put_num(&json, "share", f->share);
+    ls_json_put_bool(&json, "busy", f->busy);
     ls_json_close(&json);
     st = ls_str_status(&line);
     if (st == LS_OK) {
@@ -650,20 +798,23 @@ static ls_status bench_rows(bench *b, ls_row only, bool json)
 {
     ls_status st = LS_OK;
 
-    b->peak_flops = ls_peak_flops(b->device, b->kernels->name);
-    b->peak_bytes = ls_peak_bandwidth(b->device);
     if (!json)
         show_head(b);
     for (int row = 0; row < LS_ROWS && st == LS_OK; row++) {
-        figure f;
+        int n = is_linear((ls_row)row) ? PRODUCTS : 1;
         if (only != LS_ROWS && row != (int)only)
             continue;
-        st = bench_row(b, (ls_row)row, &f);
-        if (st == LS_OK && json)
-            st = show_json(b, &f);
-        else if (st == LS_OK)
-            show_figure(&f);
+        for (int i = 0; i < n && st == LS_OK; i++) {
+            figure f;
+            st = bench_row(b, (ls_row)row, i, &f);
+            if (st == LS_OK && json)
+                st = show_json(b, &f);
+            else if (st == LS_OK)
+                show_figure(b, &f);
+        }
     }
+    if (st == LS_OK && !json)
+        show_foot(b);
     return st;
 }
 
@@ -703,11 +854,14 @@ static const ls_command bench_kernels = {
     .name = "kernels",
     .summary = "time every kernel row at the shapes of a model",
     .about =
-        "Times each row of the kernel table for about 0.2 s, beginning with the measured peaks "
-        "of this machine.\n\n"
-        "Products are given in GFLOP/s and as a share of the fma peak of the same "
-        "instructions, other rows in GB/s and as a share of the bandwidth of main memory. A "
-        "share above 100 % means that the data stayed in a cache. Times are medians.",
+        "Times each row of the kernel table for about 0.2 s. Times are medians. The linear rows "
+        "are "
+        "shown for each product of a block: qkv, proj, fc and out.\n\n"
+        "Products are given in GFLOP/s and as a share of the fma peak of the same instructions. "
+        "Other rows are given in GB/s and as a share of the bandwidth that a plain loop reaches "
+        "over as much memory as the row works on; the level (L1, L2, L3, memory) says where that "
+        "lies. Each ceiling is measured before and after its row. A star marks rows during which "
+        "it moved because the machine was busy.",
     .examples = "lineshaft bench kernels  # all rows, 10M model, best kernels, all cores\n"
                 "lineshaft bench kernels --shape 124m --row head  # one row of a larger model\n"
                 "lineshaft bench kernels --isa avx2 --threads 1  # other instructions, one core\n"

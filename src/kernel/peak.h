@@ -1,4 +1,8 @@
-/* peak.h -- what this machine can do, measured: the ceilings beside which kernels are shown. */
+/* peak.h -- what this machine can do, measured: the ceilings beside which kernels are shown.
+ *
+ * There is one ceiling of operations and many of bytes: a row whose data stay in a cache moves them
+ * faster than main memory ever could, and reading is faster than writing. So bytes are measured
+ * over as much memory as the row works on, with its kind of traffic. */
 #pragma once
 #include "device/device.h"
 
@@ -6,12 +10,28 @@ LS_C_BEGIN
 
 /* Floating-point operations per second (an fma counts two) of all threads of the device together,
  * with the instructions of the kernels of that name ("auto", "avx512", ...; "reference" counts as
- * "auto"): the best of three bursts of about 20 ms. 0 when this CPU cannot run them. */
+ * "auto"): the best of 20 bursts of 2 ms. 0 when this CPU cannot run them. */
 double ls_peak_flops(ls_device *device, const char *isa);
 
-/* Bytes per second between all threads and main memory: two reads and one write per element, over
- * 192 MiB that are allocated from the device for the time of the call; the best of three passes. 0
- * when there is not so much memory. */
+typedef enum ls_peak_traffic {
+    LS_PEAK_ADD,    /* a += b: two reads and one write */
+    LS_PEAK_READ,   /* sums */
+    LS_PEAK_WRITE,  /* fills; counted as written once, though a CPU reads a line before it writes */
+    LS_PEAK_UPDATE, /* in place: one read and one write */
+    LS_PEAK_TRAFFICS
+} ls_peak_traffic;
+
+/* Bytes per second of all threads together, each going over its own part of `bytes` of memory again
+ * and again without waiting for the others; the best of 20 bursts of 2 ms. The memory is
+ * allocated from the device for the time of the call, at least 8 KiB a thread and at most 192 MiB
+ * in all, which no cache of a core holds. isa as above. 0 when it cannot be measured. */
+double ls_peak_bytes(ls_device *device, const char *isa, ls_peak_traffic traffic, int64_t bytes);
+
+/* The same between all threads and main memory, adding, with the best instructions there are. */
 double ls_peak_bandwidth(ls_device *device);
+
+/* Where `bytes` that are shared evenly between this many threads stay: "L1", "L2", "L3" or
+ * "memory"; "cache" when this machine does not tell its sizes. */
+const char *ls_peak_level(int64_t bytes, int threads);
 
 LS_C_END

@@ -1,0 +1,160 @@
+"""cpu_train.py MODEL... -- see bench/cpu_train.sh."""
+import glob
+import json
+import os
+import random
+import sys
+import tempfile
+
+import rounds
+
+ROUNDS, STEPS = int(os.environ.get("ROUNDS", "5")), os.environ.get("STEPS")
+THREADS = os.environ.get("THREADS", "2")
+PROGRAM = os.path.join(rounds.ROOT, "lineshaft")
+MODELS = {
+    "10m": dict(layers=6, width=384, heads=6, vocab=256, sequences=12, steps=12),
+    "124m": dict(layers=12, width=768, heads=12, vocab=50304, sequences=4, steps=6),
+}
+WARM = 3
+
+# Ways to run PyTorch. The first two are compared in every run; `tune` takes all of them in turn, to see on another
+# machine whether another way is its best.
+#   adamw    fused writes each parameter once; foreach and loop make several passes over all of them
+#   malloc   tcmalloc keeps large buffers; glibc gives them back and takes page faults in each step
+#   wait     what OpenMP's threads do between two parallel regions
+PEERS = {
+    "eager": dict(compile="none", adamw="fused", malloc="tcmalloc"),
+    "compile": dict(compile="default", adamw="fused", malloc="tcmalloc"),
+    "eager, foreach": dict(compile="none", adamw="foreach", malloc="tcmalloc"),
+    "eager, glibc": dict(compile="none", adamw="fused", malloc="glibc"),
+    "eager, glibc keeps": dict(compile="none", adamw="fused", malloc="keep"),
+    "eager, passive": dict(compile="none", adamw="fused", malloc="tcmalloc", wait="passive"),
+    "eager, plain attention": dict(compile="none", adamw="fused", malloc="tcmalloc", attention="plain"),
+    "compile, glibc": dict(compile="default", adamw="fused", malloc="glibc"),
+    "compile, autotune": dict(compile="max-autotune", adamw="fused", malloc="tcmalloc"),
+}
+
+
+def tcmalloc():
+    found = glob.glob("/usr/lib/*/libtcmalloc_minimal.so.4")
+    return found[0] if found else None
+
+
+def peer_environment(how):
+    env = {"OMP_NUM_THREADS": THREADS, "MKL_NUM_THREADS": THREADS}
+    if how.get("wait"):
+        env["OMP_WAIT_POLICY"] = how["wait"]
+    if how["malloc"] == "tcmalloc" and tcmalloc():
+        env["LD_PRELOAD"] = tcmalloc()
+    elif how["malloc"] == "keep":
+        env |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+    return env
+
+
+def run_peer(name, model, text):
+    how, shape = PEERS[name], MODELS[model]
+    command = [rounds.PEER, os.path.join(rounds.HERE, "peers/train_gpt.py"), model, text, "--threads", THREADS,
+               "--steps", str(STEPS or shape["steps"]), "--warm", str(WARM), "--compile", how["compile"],
+               "--adamw", how["adamw"], "--attention", how.get("attention", "sdpa")]
+    done = rounds.run(f"PyTorch {name}", command, peer_environment(how), check=False)
+    if done.returncode:
+        return None, (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    told = json.loads(done.stdout.splitlines()[-1])
+    return told["ms"], f"PyTorch {told['torch']}, {told['cpu']}, {told['parameters'] / 1e6:.1f} M parameters"
+
+
+def run_ours(name, model, text, folder):
+    s = MODELS[model]
+    settings = {
+        "model.family": "gpt2", "model.layers": s["layers"], "model.width": s["width"], "model.heads": s["heads"],
+        "model.context": 256, "model.vocab": s["vocab"], "model.dropout": 0, "data.text": f"[{text}]",
+        "data.tokenizer": "bytes", "data.validation": 0, "batch.sequences": s["sequences"],
+        "train.steps": WARM + int(STEPS or s["steps"]), "train.warmup": 0, "train.schedule": "constant",
+        "train.lr": 3e-4, "train.beta2": 0.95, "train.weight_decay": 0.1, "train.clip": 1.0,
+        "train.reduce": "fast" if name == "ours, fast" else "ordered", "checkpoint.every": 0, "eval.every": 0,
+        "device.kind": "cpu", "device.threads": THREADS, "out": os.path.join(folder, "run"),
+    }
+    command = [PROGRAM, "train", "--json", "--fresh"]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    events = [json.loads(line) for line in rounds.run(name, command).stdout.splitlines()]
+    steps = [e["ms"] for e in events if e["event"] == "step"]
+    return steps[WARM:], next(e["peak_flops"] for e in events if e["event"] == "summary")
+
+
+def measure(model, sides, folder):
+    text = os.path.join(folder, "text")
+    letters, random_ = "abcdefghijklmnopqrstuvwxyz      \n", random.Random(1)
+    with open(text, "w", encoding="ascii") as f:
+        f.write("".join(random_.choices(letters, k=1 << 20)))
+    ms, peaks, notes = {side: [] for side in sides}, [], {}
+    for i in range(ROUNDS):
+        for side in rounds.in_turn(sides, i):
+            if side in PEERS:
+                if notes.get(side, "").startswith("not measured"):
+                    continue
+                times, notes[side] = run_peer(side, model, text)
+                if times is None:
+                    notes[side] = "not measured: " + notes[side]
+                    continue
+            else:
+                times, peak = run_ours(side, model, text, folder)
+                peaks.append(peak)
+            ms[side].append(rounds.median(times))
+    return ms, peaks, notes
+
+
+def show(model, ms, peaks, notes):
+    tokens = MODELS[model]["sequences"] * 256
+    speed = {s: tokens / rounds.median(t) * 1e3 for s, t in ms.items() if t}
+    peers = {s: v for s, v in speed.items() if s in PEERS}
+    best = max(peers, key=peers.get) if peers else None
+    print(f"\n{model}: {tokens} tokens a step, {THREADS} threads, fp32, medians of {ROUNDS} rounds; fma peak "
+          f"{min(peaks) / 1e9:.0f} to {max(peaks) / 1e9:.0f} GFLOP/s")
+    print(f"{'side':24} {'tokens/s':>9} {'ms a step':>10} {'to best peer':>13}  rounds, ms")
+    for side, times in ms.items():
+        name = side if side not in PEERS else "PyTorch " + side
+        if not times:
+            print(f"{name:24} {notes.get(side, 'not measured')}")
+            continue
+        ratio = f"{speed[side] / peers[best]:.2f} x" if best else "-"
+        print(f"{name:24} {speed[side]:9.0f} {rounds.median(times):10.1f} {ratio:>13}  "
+              + " ".join(f"{t:.0f}" for t in times))
+    if best:
+        print(f"best peer: PyTorch {best} ({notes[best]})")
+    if {"ours, ordered", "ours, fast"} <= set(speed):
+        slower = speed["ours, fast"] / speed["ours, ordered"] - 1
+        print(f"ordered against fast: {100 * slower:+.1f} % time")
+    return {"model": model, "threads": int(THREADS), "tokens_per_s": speed, "ms": ms, "peak_flops": peaks,
+            "best_peer": best, "notes": notes}
+
+
+def sides_of(words):
+    sides, known = ["ours, ordered", "eager", "compile", "ours, fast"], list(PEERS)
+    if "tune" in words:
+        sides = known
+        if not rounds.peer_python():
+            sys.exit("cpu_train.sh: nothing to tune without PyTorch: bench/peers/setup.sh installs it")
+    elif not rounds.peer_python():
+        sides = [s for s in sides if s not in PEERS]
+        print("PyTorch: not measured, no environment (bench/peers/setup.sh makes one)")
+    if not tcmalloc():
+        print("tcmalloc: not here (Debian: libtcmalloc-minimal4), so PyTorch runs on glibc's malloc")
+    return sides
+
+
+def main():
+    words = sys.argv[1:]
+    models = [m for m in MODELS if m in words or not {"10m", "124m"} & set(words)]
+    sides, result = sides_of(words), []
+    for model in models:
+        with tempfile.TemporaryDirectory() as folder:
+            if sides == list(PEERS):  # nothing of ours runs: take the peak from one short run
+                result.append(show(model, *measure(model, ["ours, ordered"] + sides, folder)))
+            else:
+                result.append(show(model, *measure(model, sides, folder)))
+    rounds.say_disturbed()
+    rounds.write_json(os.environ.get("JSON"), result)
+
+
+main()
