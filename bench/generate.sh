@@ -1,16 +1,19 @@
 #!/bin/sh
-# generate.sh [ROUNDS] [LAYERS WIDTH] -- tokens per second of reading a prompt and of adding tokens,
-# beside transformers' generate on the same random llama (about 100 million parameters, fp32) on one
-# and two threads. Greedy, so that both must say the same. Medians of ROUNDS (default 5), interleaved.
+# generate.sh [stories|gpt2|llama ...] -- tokens per second of reading a prompt and of adding tokens, fp32, greedily:
+# stories260k (where ../shared/data is), a random GPT-2 of 124 M and a random llama of 102 M parameters, beside
+# transformers with a key-value cache (its fused attention, its plain one, torch.compile with a fixed cache), on 1 and
+# 2 threads. In turn, medians; all must say the same. LLAMA_CPP=path/to/llama-bench adds llama.cpp's own figure.
+#   ROUNDS=5  THREADS="1 2"  ADDED=64  WAYS="sdpa eager compile"  JSON=FILE  BUSY=1 (do not wait for a quiet machine)
 set -eu
 cd "$(dirname "$0")/.."
-python=${XDG_CACHE_HOME:-$HOME/.cache}/lineshaft/peers/bin/python
-[ -x "$python" ] || {
-    echo "generate.sh: no transformers here: bench/peers/setup.sh installs it" >&2
-    exit 77
-}
-make --no-print-directory all >/dev/null
-[ -n "${BUSY:-}" ] || sh bench/quiet.sh
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-"$python" bench/peers/generate.py "$dir" ./lineshaft "${1:-5}" "${2:-12}" "${3:-768}"
+for name in "$@"; do
+    case $name in
+    stories | gpt2 | llama) ;;
+    *)
+        echo "usage: $0 [stories|gpt2|llama ...]" >&2
+        exit 2
+        ;;
+    esac
+done
+make --no-print-directory lineshaft >/dev/null
+python3 bench/generate.py "$@"

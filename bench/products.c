@@ -8,7 +8,8 @@
  *     MODEL NAME PASS m n k GFLOP/s PEAK
  *
  * where m, n, k are those of the plain product and PEAK is the fma peak in GFLOP/s, the larger of
- * two taken right before and right after. GFLOP/s is of the median call over about 0.15 s.
+ * two taken right before and right after. GFLOP/s is of the median call over about 0.15 s, or of
+ * the fastest with BEST in the environment: all that a busy machine can tell, on one thread.
  *
  * Our rows do what the model asks of them (bias, activation, its slope, sums of columns, trees over
  * leaves); the libraries do the plain product. Each result is checked at a few elements. */
@@ -206,7 +207,7 @@ static int compare(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
-static double median_seconds(const who *w, const layer *l, which pass, const operands *o)
+static double seconds_of(const who *w, const layer *l, which pass, const operands *o)
 {
     enum { MOST = 4000 };
     double *times = ls_mem_array(MOST, sizeof *times), spent = 0;
@@ -222,9 +223,9 @@ static double median_seconds(const who *w, const layer *l, which pass, const ope
             times[n++] = s, spent += s;
     }
     qsort(times, (size_t)n, sizeof *times, compare);
-    double median = times[n / 2];
+    double seconds = times[getenv("BEST") ? 0 : n / 2];
     ls_mem_free(times);
-    return median;
+    return seconds;
 }
 
 static ls_status measure(const who *w, const layer *l, which pass, const operands *o)
@@ -238,7 +239,7 @@ static ls_status measure(const who *w, const layer *l, which pass, const operand
     fill(o->y, l->M * l->N, 3);
     memset(o->bias, 0, (size_t)l->N * sizeof *o->bias);
     double before = ls_peak_flops(w->device, isa);
-    double seconds = median_seconds(w, l, pass, o);
+    double seconds = seconds_of(w, l, pass, o);
     double after = ls_peak_flops(w->device, isa);
     if (ls_stream_failed(w->stream))
         return ls_stream_sync(w->stream, 0);

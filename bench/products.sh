@@ -2,7 +2,8 @@
 # products.sh [10m|124m] -- single-precision matrix products at every shape of the 10M and the 124M model:
 # our rows beside OpenBLAS, BLIS (both with kernels that fit this CPU, and both their builds), oneDNN and
 # libxsmm from Debian, on 1 and 2 threads. One process per library and round, taken in turn, with the fma
-# peak measured between products. ROUNDS=3, THREADS="1 2", JSON=FILE, BUSY=1 in the environment.
+# peak measured between products. ROUNDS=3, THREADS="1 2", JSON=FILE in the environment;
+# BUSY=1 does not wait for a quiet machine, BEST=1 takes the fastest call instead of the median one.
 set -eu
 cd "$(dirname "$0")/.."
 sh tools/deps.sh libopenblas-dev libopenblas0-pthread libopenblas0-openmp libblis-dev libblis4-pthread \

@@ -1,87 +1,102 @@
-"""generate.py DIR LINESHAFT ROUNDS LAYERS WIDTH -- see bench/generate.sh.
+"""generate.py MODEL FOLDER ... -- the peer of bench/generate.sh: makes models, and lets transformers continue ids.
 
-Makes a random llama with a tokenizer in DIR, then lets both programs continue the same prompt.
+    generate.py make llama|gpt2|stories FOLDER [SOURCE]   a random llama of about 100 M parameters, a random GPT-2 of
+                                                          124 M, or stories260k out of SOURCE; prints parameters
+    generate.py serve FOLDER THREADS                      reads lines "WAY COUNT ID ID ..." and answers each with one
+                                                          line of JSON; WAY is sdpa, eager or compile
 """
 import json
 import os
-import statistics
-import subprocess
 import sys
 import time
 
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.utils import logging
 
-VOCAB, PROMPT, ADDED = 32000, 256, 64
+transformers.utils.logging.set_verbosity_error()
 
 
-def make(folder, layers, width):
+def save_tokenizer(folder, size):
+    """Bytes are the tokens; the other names are never made, because there are no merges."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {c: i for i, c in enumerate(alphabet)}
-    vocab |= {f"unused{i}": i for i in range(len(alphabet), VOCAB)}  # no merge makes these
+    vocab |= {f"unused{i}": i for i in range(len(alphabet), size)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    torch.manual_seed(1)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=VOCAB, hidden_size=width, intermediate_size=width * 8 // 3 // 32 * 32,
-        num_hidden_layers=layers, num_attention_heads=width // 64, num_key_value_heads=width // 128,
-        max_position_embeddings=1024, tie_word_embeddings=True, bos_token_id=None,
-        eos_token_id=None, initializer_range=0.05)).eval()
-    model.save_pretrained(folder)
     tokenizer.save(f"{folder}/tokenizer.json")
-    os.remove(f"{folder}/generation_config.json")
-    return model
 
 
-def ours(program, folder, prompt, cores):
-    out = subprocess.run(
-        ["taskset", "-c", cores, program, "generate", folder, "--prompt", prompt, "--tokens", str(ADDED),
-         "--temperature", "0", "--ignore-eos", "--json"], check=True, capture_output=True, text=True)
-    told = json.loads(out.stdout)
-    t = told["timings"]
-    return told["prompt_ids"], told["ids"], t["prompt_per_second"], t["predicted_per_second"]
+def random_model(kind):
+    common = dict(bos_token_id=None, eos_token_id=None, initializer_range=0.05)
+    torch.manual_seed(1)
+    if kind == "llama":
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=32000, hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12,
+            num_key_value_heads=6, max_position_embeddings=1024, tie_word_embeddings=True, **common))
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**common))  # its defaults are GPT-2 small
 
 
-@torch.no_grad()
-def theirs(model, ids, threads):
+def make(kind, folder, source=None):
+    if kind == "stories":
+        here = os.path.dirname(os.path.abspath(__file__))
+        sys.path.insert(0, os.path.join(here, "../../tests/conformance/tools"))
+        import llama2c
+        llama2c.convert(f"{source}/checkpoint_v1.bin", f"{source}/tokenizer.bin", folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    else:
+        model = random_model(kind)
+        model.save_pretrained(folder)
+        save_tokenizer(folder, model.config.vocab_size)
+        if os.path.exists(f"{folder}/generation_config.json"):
+            os.remove(f"{folder}/generation_config.json")
+    print(sum(p.numel() for p in model.parameters()))
+
+
+class Server:
+    def __init__(self, folder):
+        self.folder, self.models = folder, {}
+
+    def model(self, way):
+        if way not in self.models:
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                self.folder, attn_implementation="eager" if way == "eager" else "sdpa", dtype=torch.float32).eval()
+            if way == "compile":
+                # A cache of fixed size, so that adding a token has one shape; the prompt has its own.
+                model.generation_config.cache_implementation = "static"
+                model.forward = torch.compile(model.forward)
+            self.models[way] = model
+        return self.models[way]
+
+    @torch.no_grad()
+    def answer(self, way, count, ids):
+        x, model = torch.tensor([ids]), self.model(way)
+
+        def generate(n):
+            begin = time.perf_counter()
+            y = model.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=n, min_new_tokens=n,
+                               do_sample=False, use_cache=True, pad_token_id=0, eos_token_id=None)
+            return time.perf_counter() - begin, y[0, len(ids):].tolist()
+
+        first, _ = generate(1)
+        whole, said = generate(count)
+        return {"ids": said, "prompt": len(ids) / first, "added": (count - 1) / max(whole - first, 1e-9)}
+
+
+def serve(folder, threads):
     torch.set_num_threads(threads)
-    x = torch.tensor([ids])
-    begin = time.perf_counter()
-    model.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=1, do_sample=False, pad_token_id=0)
-    first = time.perf_counter() - begin
-    begin = time.perf_counter()
-    y = model.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=ADDED, do_sample=False, pad_token_id=0)
-    rest = time.perf_counter() - begin - first
-    return y[0, len(ids):].tolist(), len(ids) / first, (ADDED - 1) / rest
+    server = Server(folder)
+    for line in sys.stdin:
+        way, count, *ids = line.split()
+        try:
+            told = server.answer(way, int(count), list(map(int, ids)))
+        except Exception as e:  # a way that this version cannot go is said, not fatal
+            told = {"error": f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"}
+        print(json.dumps(told), flush=True)
 
 
-def main():
-    folder, program, rounds, layers, width = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
-    logging.set_verbosity_error()
-    model = make(folder, layers, width)
-    count = sum(p.numel() for p in model.parameters())
-    prompt = "".join(chr(97 + i * i % 26) for i in range(PROMPT))
-    print(f"random llama, {count / 1e6:.0f} M parameters, fp32, prompt {PROMPT}, added {ADDED}, greedy")
-    print(f"{'threads':>7} {'':12} {'lineshaft':>10} {'transformers':>13} {'ratio':>6}   tokens/s, medians of {rounds}")
-    wrong = False
-    for threads in range(1, min(2, os.cpu_count()) + 1):
-        rows = []
-        for i in range(rounds + 1):
-            ids, said, read, speak = ours(program, folder, prompt, ",".join(map(str, range(threads))))
-            also, peer_read, peer_speak = theirs(model, ids, threads)
-            wrong = wrong or said != also
-            if i:  # the first round warms caches up
-                rows.append((read, peer_read, speak, peer_speak))
-        med = [statistics.median(r[k] for r in rows) for k in range(4)]
-        for name, a, b in (("prompt", med[0], med[1]), ("added", med[2], med[3])):
-            print(f"{threads:7d} {name:12} {a:10.1f} {b:13.1f} {a / b:6.2f}")
-    best = 4 * count * med[2] / 1e9
-    print(f"added tokens read {best:.1f} GB/s of weights")
-    print("both said the same" if not wrong else "the two said different things")
-    return wrong
-
-
-sys.exit(main())
+if sys.argv[1] == "make":
+    make(*sys.argv[2:])
+else:
+    serve(sys.argv[2], int(sys.argv[3]))

@@ -1,14 +1,17 @@
-"""nanogpt_small.py TEXT SEED LR -- the small task in PyTorch: the model and settings of bench/nanogpt_small.yaml.
+"""nanogpt_small.py TEXT SEED LR STEPS eager|compile -- the small task in PyTorch: the model of bench/nanogpt_small.yaml.
 
-Windows are drawn at random as nanoGPT draws them; validation loss is the mean over the whole last tenth.
+Windows are drawn at random as nanoGPT draws them; validation loss is the mean over the whole last tenth, every 100
+steps and at the end. Prints one JSON object: [step, seconds of training so far, loss] of each evaluation. Evaluating
+and compiling do not count.
 """
-import math, os, sys, time
+import json, math, os, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
 
-L, C, H, T, B, V, STEPS, LR = 4, 128, 4, 64, 12, 256, 2000, float(sys.argv[3])
-torch.set_num_threads(len(os.sched_getaffinity(0)))
-torch.manual_seed(int(sys.argv[2]))
-data = torch.tensor(list(open(sys.argv[1], "rb").read()))
+text, seed, LR, STEPS, way = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+L, C, H, T, B, V = 4, 128, 4, 64, 12, 256
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
+torch.manual_seed(seed)
+data = torch.tensor(list(open(text, "rb").read()))
 cut = int(len(data) * 0.9)
 train, val = data[:cut], data[cut:]
 
@@ -47,29 +50,44 @@ class GPT(nn.Module):
         return F.cross_entropy((self.norm(h) @ self.wte.weight.t()).view(-1, V), y.reshape(-1))
 
 
-model = GPT()
-groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
-          {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
-opt = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.99))
-began, times = time.perf_counter(), []
-for step in range(STEPS):
-    t0 = time.perf_counter()
-    lr = LR * (step + 1) / 100 if step < 100 else \
-        LR / 10 + 0.45 * LR * (1 + math.cos(math.pi * (step - 100) / (STEPS - 101)))
-    for g in opt.param_groups:
-        g["lr"] = lr
-    at = torch.randint(len(train) - T - 1, (B,))
-    x = torch.stack([train[i:i + T] for i in at])
-    y = torch.stack([train[i + 1:i + T + 1] for i in at])
-    model(x, y).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    opt.step()
-    opt.zero_grad(set_to_none=True)
-    times.append(time.perf_counter() - t0)
-seconds = time.perf_counter() - began
-with torch.no_grad():
+@torch.no_grad()
+def validate(model):
     n = (len(val) - 1) // T
     x, y = val[:n * T].view(n, T), val[1:n * T + 1].view(n, T)
-    total = sum(float(model(x[i:i + 64], y[i:i + 64])) * len(x[i:i + 64]) for i in range(0, n, 64))
-print("PyTorch %s seed %s: val loss %.4f, %.1f s, %.0f tokens/s" %
-      (torch.__version__, sys.argv[2], total / n, seconds, B * T / sorted(times)[len(times) // 2]))
+    return sum(float(model(x[i:i + 64], y[i:i + 64])) * len(x[i:i + 64]) for i in range(0, n, 64)) / n
+
+
+def draw():
+    at = torch.randint(len(train) - T - 1, (B, 1)) + torch.arange(T + 1)
+    window = train[at]
+    return window[:, :-1], window[:, 1:]
+
+
+def main():
+    model = GPT()
+    fast = model if way == "eager" else torch.compile(model)
+    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
+              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
+    opt = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.99), fused=True)  # fused: its fastest
+    state = torch.get_rng_state()
+    fast(*draw()).backward()  # compiles; the weights stay as they are
+    opt.zero_grad(set_to_none=True)
+    torch.set_rng_state(state)
+    seconds, points = 0.0, []
+    for step in range(STEPS):
+        begin = time.perf_counter()
+        lr = LR * (step + 1) / 100 if step < 100 else \
+            LR / 10 + 0.45 * LR * (1 + math.cos(math.pi * (step - 100) / max(STEPS - 101, 1)))
+        for g in opt.param_groups:
+            g["lr"] = lr
+        fast(*draw()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        opt.zero_grad(set_to_none=True)
+        seconds += time.perf_counter() - begin
+        if (step + 1) % 100 == 0 or step + 1 == STEPS:
+            points.append([step + 1, seconds, validate(model)])
+    json.dump({"points": points, "torch": torch.__version__}, sys.stdout)
+
+
+main()
