@@ -55,7 +55,7 @@ LS_TEST(bench_kernels_prints_one_line_of_json_per_row)
 }
 
 /* Each product of a block has its own line, with its own operations: qkv has three times proj's. */
-LS_TEST(bench_kernels_shows_each_product_of_a_linear_row)
+LS_TEST_SECONDS(bench_kernels_shows_each_product_of_a_linear_row, 60)
 {
     static const char *const names[] = {"qkv", "proj", "fc", "out"};
     static const char *const rows[] = {"linear_fwd", "linear_bwd_x", "linear_bwd_w"};

@@ -1,9 +1,10 @@
 /* test_peak.c -- ceilings of bytes: plausible, for every kind of traffic and any size. */
 #include "check.h"
 
+#include "base/mem.h"
 #include "kernel/peak.h"
 
-LS_TEST(peak_bytes_are_plausible_at_any_size)
+LS_TEST_SECONDS(peak_bytes_are_plausible_at_any_size, 60)
 {
     const int64_t sizes[] = {0, 1, 100 * LS_KIB + 1, 8 * LS_MIB};
     ls_check c;
