@@ -18,4 +18,4 @@ done
 make --no-print-directory lineshaft >/dev/null
 # What the peer needs to be at its best: an allocator that keeps its memory, and a compiler for torch.compile.
 sh tools/deps.sh libtcmalloc-minimal4 g++ || echo "cpu_train.sh: going on without them"
-python3 bench/cpu_train.py "$@"
+python3 -B bench/cpu_train.py "$@"

@@ -16,4 +16,4 @@ for name in "$@"; do
     esac
 done
 make --no-print-directory lineshaft >/dev/null
-python3 bench/generate.py "$@"
+python3 -B bench/generate.py "$@"

@@ -18,7 +18,8 @@ def run_ours(text, seed, folder):
             open(run, "w", encoding="utf-8") as f:
         f.write(source.read().replace("TEXT", text))
     settings = {"out": os.path.join(folder, "run"), "train.seed": seed, "train.lr": LR, "train.min_lr": "auto",
-                "train.steps": STEPS, "eval.every": 100, "eval.sequences": 1000000, "device.threads": THREADS}
+                "train.steps": STEPS, "train.warmup": min(100, int(STEPS) // 2), "eval.every": 100,
+                "eval.sequences": 1000000, "device.threads": THREADS}
     command = [os.path.join(rounds.ROOT, "lineshaft"), "train", run, "--json", "--fresh"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
@@ -75,9 +76,10 @@ def main():
             if not isinstance(points, str):
                 times[side].append(reached(points) or float("inf"))
                 result.append({"side": side, "seed": seed, "points": points})
-    best = min((rounds.median(times[s]), s) for s in sides[1:] if times[s]) if any(times[s] for s in sides[1:]) else None
+    peers = [(rounds.median(times[s]), s) for s in sides[1:] if times[s]]
     ours = rounds.median(times["lineshaft"])
-    if best and ours < float("inf"):
+    if peers and ours < float("inf"):
+        best = min(peers)
         print(f"\nmedian of {len(seeds)} seeds: lineshaft {ours:.1f} s, {best[1]} {best[0]:.1f} s, "
               f"ratio {ours / best[0]:.2f} of the peer's time")
     rounds.say_disturbed()

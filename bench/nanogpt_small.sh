@@ -10,4 +10,4 @@ text=$(realpath "$1")
 shift
 cd "$(dirname "$0")/.."
 make --no-print-directory lineshaft >/dev/null
-python3 bench/nanogpt_small.py "$text" "$@"
+python3 -B bench/nanogpt_small.py "$text" "$@"

@@ -21,4 +21,4 @@ if [ -e /usr/lib/libxsmmext.a ] && [ -n "$blas" ]; then
         rm -f "$dir/xsmm.so"
     }
 fi
-python3 bench/products.py build/release/bench-products "$dir" "$@"
+python3 -B bench/products.py build/release/bench-products "$dir" "$@"

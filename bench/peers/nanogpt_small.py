@@ -1,4 +1,4 @@
-"""nanogpt_small.py TEXT SEED LR STEPS eager|compile -- the small task in PyTorch: the model of bench/nanogpt_small.yaml.
+"""nanogpt_small.py TEXT SEED LR STEPS eager|compile -- the model and settings of bench/nanogpt_small.yaml in PyTorch.
 
 Windows are drawn at random as nanoGPT draws them; validation loss is the mean over the whole last tenth, every 100
 steps and at the end. Prints one JSON object: [step, seconds of training so far, loss] of each evaluation. Evaluating
@@ -9,6 +9,7 @@ import torch, torch.nn as nn, torch.nn.functional as F
 
 text, seed, LR, STEPS, way = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 L, C, H, T, B, V = 4, 128, 4, 64, 12, 256
+WARM = min(100, STEPS // 2)
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
 torch.manual_seed(seed)
 data = torch.tensor(list(open(text, "rb").read()))
@@ -76,8 +77,8 @@ def main():
     seconds, points = 0.0, []
     for step in range(STEPS):
         begin = time.perf_counter()
-        lr = LR * (step + 1) / 100 if step < 100 else \
-            LR / 10 + 0.45 * LR * (1 + math.cos(math.pi * (step - 100) / max(STEPS - 101, 1)))
+        lr = LR * (step + 1) / WARM if step < WARM else \
+            LR / 10 + 0.45 * LR * (1 + math.cos(math.pi * (step - WARM) / max(STEPS - WARM - 1, 1)))
         for g in opt.param_groups:
             g["lr"] = lr
         fast(*draw()).backward()
