@@ -22,6 +22,7 @@ typedef struct tensor {
 typedef struct fixture {
     ls_check c;
     shape s;
+    ls_dtype type;
     tensor q, k, v, o, dout, dq, dk, dv;
     float *lse;
     int32_t *start;
@@ -110,7 +111,7 @@ static ls_attention_fwd forward_args(const fixture *f)
 {
     const shape *s = &f->s;
 
-    return (ls_attention_fwd){.type = LS_F32,
+    return (ls_attention_fwd){.type = f->type,
                               .q = f->q.heads,
                               .k = f->k.heads,
                               .v = f->v.heads,
@@ -131,7 +132,7 @@ static ls_attention_bwd backward_args(const fixture *f)
 {
     ls_attention_fwd a = forward_args(f);
 
-    return (ls_attention_bwd){.type = LS_F32,
+    return (ls_attention_bwd){.type = f->type,
                               .q = a.q,
                               .k = a.k,
                               .v = a.v,
@@ -648,5 +649,195 @@ LS_TEST(attention_decodes_token_by_token_with_the_bits_of_the_whole)
         versions[n - 1].attention_fwd(c.stream, &one);
     }
     ls_check_same("one by one", o, whole.o.p, 600 * 64 * 4);
+    ls_check_end(&c);
+}
+
+/* --- bf16 ------------------------------------------------------------------------------------ */
+
+static uint16_t narrow(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, 4);
+    return isnan(x) ? 0xffff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static float widen(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+/* The floats become what bf16 can say, and a copy of them in bf16 is returned. */
+static uint16_t *narrow_all(ls_check *c, const char *name, float *x, int64_t n)
+{
+    uint16_t *to = ls_check_bytes(c, name, n * (int64_t)sizeof *to);
+
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = narrow(x[i]);
+        if (!isnan(x[i]))
+            x[i] = widen(to[i]);
+    }
+    return to;
+}
+
+/* The same fixture with its tensors in bf16, in buffers of their own. */
+static fixture narrow_fixture(fixture *f)
+{
+    fixture n = *f;
+    tensor *to[] = {&n.q, &n.k, &n.v, &n.dq, &n.dk, &n.dv, &n.o, &n.dout};
+    uint16_t *memory = NULL;
+    const float *of = NULL; /* what memory is a copy of: three tensors may lie in one buffer */
+
+    n.type = LS_BF16;
+    for (size_t i = 0; i < LS_COUNT(to); i++) {
+        if (to[i]->base != of)
+            memory = narrow_all(&n.c, "bf16", to[i]->base, to[i]->size);
+        of = to[i]->base;
+        to[i]->heads.p = memory + ((float *)to[i]->heads.p - of);
+        to[i]->base = (float *)(void *)memory; /* only compared */
+    }
+    return n;
+}
+
+/* Results in bf16 back into the floats; nothing else in their buffers was written. */
+static void widen_results(fixture *f, const fixture *n)
+{
+    tensor *const to[] = {&f->o, &f->dq, &f->dk, &f->dv};
+    const tensor *const from[] = {&n->o, &n->dq, &n->dk, &n->dv};
+
+    for (size_t i = 0; i < LS_COUNT(to); i++)
+        for (int64_t b = 0; b < f->s.B; b++)
+            for (int64_t t = 0; t < f->s.T; t++)
+                for (int64_t h = 0; h < to[i]->H; h++) {
+                    uint16_t *x = (uint16_t *)from[i]->heads.p + b * from[i]->heads.batch +
+                                  t * from[i]->heads.time + h * from[i]->heads.head;
+                    for (int64_t d = 0; d < f->s.D; d++) {
+                        element(to[i], b, t, h)[d] = widen(x[d]);
+                        x[d] = 0xffff;
+                    }
+                }
+    for (size_t i = 0; i < LS_COUNT(to); i++)
+        for (int64_t k = 0; k < from[i]->size; k++)
+            if (((const uint16_t *)(const void *)from[i]->base)[k] != 0xffff)
+                ls_test_fail(__FILE__, __LINE__, "a gap was written");
+}
+
+/* What the reference says about these inputs; its gradient begins with the o and lse given. */
+static results narrow_reference(fixture *f, const results *given)
+{
+    const float *o = given->of[0];
+
+    run(f, ls_check_reference(), 1);
+    results want = collect(f);
+    for (int64_t b = 0; b < f->s.B; b++)
+        for (int64_t t = 0; t < f->s.T; t++)
+            for (int64_t h = 0; h < f->s.H; h++, o += f->s.D)
+                memcpy(element(&f->o, b, t, h), o, (size_t)f->s.D * sizeof *o);
+    memcpy(f->lse, given->of[1], (size_t)given->size[1] * sizeof *f->lse);
+    ls_attention_bwd bwd = backward_args(f);
+    bwd.scratch = NULL;
+    ls_check_reference()->attention_bwd(f->c.stream, &bwd);
+    results gradient = collect(f);
+    for (int i = 2; i < RESULTS; i++) {
+        ls_mem_free(want.of[i]);
+        want.of[i] = gradient.of[i];
+    }
+    ls_mem_free(gradient.of[0]);
+    ls_mem_free(gradient.of[1]);
+    return want;
+}
+
+/* The row's own tolerance, and half a unit in the last place of bf16 but for lse. */
+static void check_narrow(const char *name, const results *got, const results *want)
+{
+    for (int i = 0; i < RESULTS; i++) {
+        double row = i < 2 ? ls_kernel_rows[LS_ROW_ATTENTION_FWD].tolerance
+                           : ls_kernel_rows[LS_ROW_ATTENTION_BWD].tolerance;
+        double rounding = i == 1 ? 0 : 1.01 / 256;
+        for (int64_t k = 0; k < want->size[i]; k++) {
+            double g = (double)got->of[i][k], w = (double)want->of[i][k];
+            if (!(fabs(g - w) <= row * (1 + fabs(w)) + rounding * fabs(w)))
+                ls_test_fail(__FILE__, __LINE__, "%s: %s[%lld] is %.9g, expected %.9g", name,
+                             result_names[i], (long long)k, g, w);
+        }
+    }
+}
+
+static results narrow_results(shape s, const ls_kernels *v, int threads, results *want_out)
+{
+    fixture f, n;
+
+    begin(&f, s, threads);
+    n = narrow_fixture(&f);
+    run(&n, v, threads);
+    f.c = n.c; /* with the buffers made since */
+    widen_results(&f, &n);
+    results got = collect(&f);
+    if (want_out)
+        *want_out = narrow_reference(&f, &got);
+    ls_check_end(&f.c);
+    return got;
+}
+
+LS_TEST_SECONDS(attention_of_bf16_is_that_of_floats_but_for_rounding, 60)
+{
+    static const shape shapes[] = {
+        {.B = 2, .T = 70, .H = 4, .Hkv = 2, .D = 20, .drop = 0.3f, .start = true},
+        {.B = 1, .T = 130, .H = 2, .Hkv = 1, .D = 64, .window = 50},
+        {.B = 2, .T = 9, .H = 3, .Hkv = 3, .D = 33, .packed = true}, /* few */
+        {.B = 1, .T = 16, .H = 6, .Hkv = 2, .D = 64, .window = 5},
+        {.B = 1, .T = 65, .H = 1, .Hkv = 1, .D = 100, .packed = true},
+        {.B = 3, .T = 64, .H = 4, .Hkv = 4, .D = 32, .packed = true}};
+    ls_kernels versions[LS_CHECK_TABLES];
+    int n = ls_check_tables(versions);
+
+    for (size_t k = 0; k < LS_COUNT(shapes); k++) {
+        results want, first = narrow_results(shapes[k], &versions[0], 1, &want);
+        check_narrow(versions[0].name, &first, &want);
+        for (int i = 0; i < n; i++) {
+            results got = narrow_results(shapes[k], &versions[i], 3 - i % 2, NULL);
+            check_equal(versions[i].name, &got, &first);
+            release(&got);
+        }
+        release(&first);
+        release(&want);
+    }
+}
+
+/* Calls that begin anywhere, of few queries and of many. */
+LS_TEST(attention_of_bf16_has_the_bits_of_the_whole_with_a_past)
+{
+    later s = {.B = 1, .length = 150, .H = 4, .Hkv = 2, .D = 36};
+    int64_t row = s.H * s.D, keys = s.Hkv * s.D;
+    ls_kernels versions[LS_CHECK_TABLES];
+    const ls_kernels *v = &versions[ls_check_tables(versions) - 1];
+    ls_check c;
+
+    ls_check_begin(&c, 2);
+    ls_attention_fwd whole = later_whole(&c, &s);
+    whole.type = LS_BF16;
+    whole.q.p = narrow_all(&c, "q", whole.q.p, s.length * row);
+    whole.k.p = narrow_all(&c, "k", whole.k.p, s.length * keys);
+    whole.v.p = narrow_all(&c, "v", whole.v.p, s.length * keys);
+    whole.o.p = ls_check_bytes(&c, "o", s.length * row * 2);
+    v->attention_fwd(c.stream, &whole);
+    uint16_t *o = ls_check_bytes(&c, "part of o", s.length * row * 2);
+    float *lse = ls_check_floats(&c, "part of lse", s.H * s.length, 0);
+    for (int64_t past = 0, T = 1; past + T <= s.length; past += T, T = 1 + (past * 7) % 40) {
+        ls_attention_fwd part = whole;
+        part.T = T;
+        part.past = past;
+        part.q.p = (uint16_t *)whole.q.p + past * row;
+        part.o.p = o + past * row;
+        part.lse = lse;
+        v->attention_fwd(c.stream, &part);
+        ls_check_same("o", part.o.p, (uint16_t *)whole.o.p + past * row, T * row * 2);
+        for (int64_t h = 0; h < s.H; h++)
+            ls_check_same("lse", lse + h * T, whole.lse + h * s.length + past, T * 4);
+    }
     ls_check_end(&c);
 }

@@ -19,10 +19,16 @@ LS_ATTENTION_ROWS(generic)
 LS_ATTENTION_ROWS(avx2)
 LS_ATTENTION_ROWS(avx512)
 
-/* Where the values of head h at position t of sequence b begin. */
+/* Where the values of head h at position t of sequence b begin: as an element of the tensor, which
+ * does for every type, and as floats. */
+static inline int64_t ls_heads_index(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
+{
+    return b * heads->batch + t * heads->time + h * heads->head;
+}
+
 static inline float *ls_heads_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
 {
-    return (float *)heads->p + b * heads->batch + t * heads->time + h * heads->head;
+    return (float *)heads->p + ls_heads_index(heads, b, t, h);
 }
 
 /* qkv_bwd with norms keeps one partial dq_norm and dk_norm per chunk of tokens:

@@ -11,16 +11,20 @@
  * (a quote means turned). The other way round, with keys in the lanes, would turn K once per tile
  * of keys and of queries, and reduce across lanes for every score row.
  *
+ * Inside, a tile of a tensor is a row of squares, one per 64 values of D, each of 64 rows of 64
+ * floats even where D is less: products then have constant strides (see tile.h). Tensors may be
+ * bf16; only what packs and what writes them knows.
+ *
  * Forward walks the tiles of keys of one tile of queries upwards with the running largest score m
- * and sum l of each query; what was summed under a smaller m is multiplied by exp(m_old - m_new).
+ * and sum l of each query; what was summed under a smaller m is multiplied by 2^(m_old - m_new).
  * Example of one query with scores 1, 3 in two tiles: m = 1, l = 1, o = v0; then m = 3,
- * l = e^-2 + 1, o = e^-2 v0 + v1; at the end o / l.
+ * l = 1/4 + 1, o = v0/4 + v1; at the end o / l. (Scores are in units of ln 2: see attention.h.)
  *
  * What is outside a query's view is skipped by whole tiles, in the tile on the diagonal by blocks
- * of 16 keys and 16 queries, and masked in the rest. Tile sizes and the order of the sums depend on
- * the position in the sequence only: not on threads, on the instruction set or on other sequences.
- * Tasks are heads (forward: or tiles of queries, when heads are few; backward: key heads, which
- * sum over the query heads that read them).
+ * of 16 keys and 16 queries, and masked in the rest: a score of -infinity has weight 0. Tile sizes
+ * and the order of the sums depend on the position in the sequence only: not on threads, on the
+ * instruction set or on other sequences. Tasks are heads (forward: or tiles of queries, when heads
+ * are few; backward: key heads, which sum over the query heads that read them).
  *
  * With a past, tiles of queries still lie on multiples of 64 positions: in the first one the lanes
  * before the first query hold zeros and are not written. Few queries go another way with the same
@@ -37,16 +41,18 @@ enum {
 /* What both directions share. */
 typedef struct problem {
     ls_stream *stream;
+    ls_dtype type;
     ls_heads q, k, v;
     const int32_t *start;
-    int64_t B, T, H, Hkv, D, Dp; /* Dp: D rounded up to whole vectors */
-    int64_t past, end;           /* positions before the first query, and of all keys */
+    int64_t B, T, H, Hkv, D;
+    int64_t squares, floats; /* of a packed tile: [squares][TILE][TILE] */
+    int64_t past, end;       /* positions before the first query, and of all keys */
     int64_t window, first_tile, tiles;
     float scale;
     ls_dropout drop;
 } problem;
 
-/* Packed tiles of keys and values of one head: [TILE][Dp] each, several tiles if they fit. */
+/* Packed tiles of keys and values of one head, several if they fit. */
 typedef struct keys {
     const problem *p;
     int64_t b, hkv;
@@ -61,55 +67,86 @@ typedef struct queries {
     int64_t b, h, t0, n, vectors; /* positions t0 .. t0+n-1 */
     int64_t lo;                   /* first lane with a query: 0 but for a past */
     int64_t least, most;          /* of the first visible positions */
-    float first[TILE], last[TILE];
+    float first[TILE];
     int64_t s0, keys; /* tile of keys: positions s0 .. s0+keys-1 */
     bool diagonal;    /* it is the tile of the queries themselves */
     bool ragged;      /* some query's view begins inside it */
     tile_ahead ahead; /* what this tile writes and the next one reads */
 } queries;
 
-/* n rows of D values, times scale, as rows of Dp. */
-static void copy_rows(const problem *p, float *to, const float *from, int64_t time, int64_t n,
-                      float scale)
+/* Where vector d of row i of a packed tile is. */
+static int64_t packed_at(int64_t i, int64_t d)
 {
-    ls_v16 factor = v_set(scale);
+    return d / TILE * TILE_FLOATS + i * TILE + d % TILE;
+}
+
+/* How many values of D square x has. */
+static int64_t square_width(const problem *p, int64_t x)
+{
+    return ls_min_i64(TILE, p->D - x * TILE);
+}
+
+/* n rows of a tensor of heads, as rows `first` and on of a packed tile. */
+LS_INLINE void pack_rows_as(const ls_dtype type, const problem *p, float *to, const ls_heads *from,
+                            int64_t index, int64_t first, int64_t n)
+{
     int64_t whole = p->D / LS_LANES * LS_LANES;
 
-    for (int64_t i = 0; i < n; i++, from += time, to += p->Dp) {
+    for (int64_t i = first; i < first + n; i++, index += from->time) {
         for (int64_t d = 0; d < whole; d += LS_LANES)
-            v_store(to + d, v_mul(factor, v_load(from + d)));
+            v_store(to + packed_at(i, d), v_load_as(type, from->p, index + d));
         if (whole < p->D)
-            v_store(to + whole, v_mul(factor, v_load_part(from + whole, p->D - whole, 0)));
+            v_store(to + packed_at(i, whole),
+                    v_load_most_as(type, from->p, index + whole, p->D - whole));
     }
 }
 
-/* The same, and missing rows up to a whole vector are zero. */
-static void pack_rows(const problem *p, float *to, const float *from, int64_t time, int64_t n,
-                      float scale)
+static void pack_rows(const problem *p, float *to, const ls_heads *from, int64_t index,
+                      int64_t first, int64_t n)
 {
-    copy_rows(p, to, from, time, n, scale);
-    memset(to + n * p->Dp, 0, (size_t)((ls_round_up(n, LS_LANES) - n) * p->Dp) * sizeof *to);
+    if (p->type == LS_BF16)
+        pack_rows_as(LS_BF16, p, to, from, index, first, n);
+    else
+        pack_rows_as(LS_F32, p, to, from, index, first, n);
 }
 
-/* [n][Dp] -> [Dp][TILE]; n is rounded up to whole vectors. */
-static void turn_rows(const problem *p, float *to, const float *from, int64_t n)
+static void clear_rows(const problem *p, float *to, int64_t first, int64_t end)
 {
-    for (int64_t i = 0; i < n; i += LS_LANES)
-        for (int64_t d = 0; d < p->Dp; d += LS_LANES) {
+    for (int64_t x = 0; x < p->squares; x++)
+        memset(to + x * TILE_FLOATS + first * TILE, 0, (size_t)((end - first) * TILE) * sizeof *to);
+}
+
+/* The tile of a tensor that stands where the queries are, with zeros in the other lanes. */
+static void pack_queries(const queries *w, const ls_heads *from, float *to)
+{
+    const problem *p = w->p;
+
+    clear_rows(p, to, 0, w->lo);
+    pack_rows(p, to, from, ls_heads_index(from, w->b, w->t0 + w->lo - p->past, w->h), w->lo,
+              w->n - w->lo);
+    clear_rows(p, to, w->n, w->vectors * LS_LANES);
+}
+
+/* Rows of a packed tile become columns, times scale. */
+static void turn_rows(const queries *w, float *to, const float *from, float scale)
+{
+    for (int64_t i = 0; i < w->n; i += LS_LANES)
+        for (int64_t d = 0; d < w->p->D; d += LS_LANES) {
+            int64_t square = d / TILE * TILE_FLOATS;
             ls_v16 r[16];
 #pragma GCC unroll 16
             for (int x = 0; x < 16; x++)
-                r[x] = v_load(from + (i + x) * p->Dp + d);
+                r[x] = v_load(from + square + (i + x) * TILE + d % TILE);
             v_transpose(r);
 #pragma GCC unroll 16
             for (int x = 0; x < 16; x++)
-                v_store(to + (d + x) * TILE + i, r[x]);
+                v_store(to + square + (d % TILE + x) * TILE + i, v_mul(v_set(scale), r[x]));
         }
 }
 
 /* The turned tile, each lane times its factor, back into the rows of a tensor of heads. */
-static void write_turned(const queries *w, const ls_heads *to, const float *from,
-                         const float *factor)
+LS_INLINE void write_turned_as(const ls_dtype type, const queries *w, const ls_heads *to,
+                               const float *from, const float *factor)
 {
     const problem *p = w->p;
 
@@ -119,32 +156,43 @@ static void write_turned(const queries *w, const ls_heads *to, const float *from
             int64_t rows = ls_min_i64(LS_LANES, w->n - i), t = w->t0 + i - p->past;
 #pragma GCC unroll 16
             for (int x = 0; x < 16; x++)
-                r[x] = v_mul(v_load(factor + i), v_load(from + (d + x) * TILE + i));
+                r[x] = v_mul(v_load(factor + i),
+                             v_load(from + d / TILE * TILE_FLOATS + (d % TILE + x) * TILE + i));
             v_transpose(r);
             for (int64_t x = ls_max_i64(0, w->lo - i); x < rows; x++)
-                v_store_most(ls_heads_at(to, w->b, t + x, w->h) + d, p->D - d, r[x]);
+                v_store_most_as(type, to->p, ls_heads_index(to, w->b, t + x, w->h) + d, p->D - d,
+                                r[x]);
         }
+}
+
+static void write_turned(const queries *w, const ls_heads *to, const float *from,
+                         const float *factor)
+{
+    if (w->p->type == LS_BF16)
+        write_turned_as(LS_BF16, w, to, from, factor);
+    else
+        write_turned_as(LS_F32, w, to, from, factor);
 }
 
 static void keys_begin(keys *k, const problem *p, int64_t b, int64_t hkv, float *memory,
                        const float *end)
 {
     *k = (keys){.p = p, .b = b, .hkv = hkv, .slots = memory};
-    k->count = ls_min_i64(SLOTS, (end - memory) / (2 * TILE * p->Dp));
+    k->count = ls_min_i64(SLOTS, (end - memory) / (2 * p->floats));
     for (int64_t i = 0; i < k->count; i++)
         k->held[i] = -1;
 }
 
-/* The packed keys of a tile; its values follow TILE * Dp later. */
+/* The packed keys of a tile; its values follow p->floats later. */
 static const float *keys_get(keys *k, int64_t tile)
 {
     const problem *p = k->p;
     int64_t slot = tile % k->count, s0 = tile * TILE, n = ls_min_i64(TILE, p->end - s0);
-    float *memory = k->slots + slot * 2 * TILE * p->Dp;
+    float *memory = k->slots + slot * 2 * p->floats;
 
     if (k->held[slot] != tile) {
-        pack_rows(p, memory, ls_heads_at(&p->k, k->b, s0, k->hkv), p->k.time, n, 1);
-        pack_rows(p, memory + TILE * p->Dp, ls_heads_at(&p->v, k->b, s0, k->hkv), p->v.time, n, 1);
+        pack_rows(p, memory, &p->k, ls_heads_index(&p->k, k->b, s0, k->hkv), 0, n);
+        pack_rows(p, memory + p->floats, &p->v, ls_heads_index(&p->v, k->b, s0, k->hkv), 0, n);
         k->held[slot] = tile;
     }
     return memory;
@@ -163,7 +211,6 @@ static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, in
         if (p->window > 0)
             first = ls_max_i64(first, t - p->window + 1);
         w->first[i] = (float)first; /* exact: see MOST_T */
-        w->last[i] = (float)t;
         if (i >= w->lo && i < w->n) {
             w->least = ls_min_i64(w->least, first);
             w->most = ls_max_i64(w->most, first);
@@ -175,12 +222,13 @@ static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, in
 static void queries_fetch(queries *w, const ls_heads *heads, int64_t h, int64_t t, int64_t rows)
 {
     tile_ahead *f = &w->ahead;
+    int64_t bytes = w->p->type == LS_BF16 ? 2 : 4;
 
     if (t < 0 || t + TILE > rows)
         return;
-    f->length = w->p->D;
-    f->rows[f->end / TILE] = ls_heads_at(heads, w->b, t, h);
-    f->stride[f->end / TILE] = heads->time;
+    f->bytes = w->p->D * bytes;
+    f->rows[f->end / TILE] = (const char *)heads->p + ls_heads_index(heads, w->b, t, h) * bytes;
+    f->stride[f->end / TILE] = heads->time * bytes;
     f->end += TILE;
 }
 
@@ -199,21 +247,27 @@ static int64_t keys_seen(const queries *w, int64_t c)
     return w->diagonal ? ls_min_i64(w->keys, (c + 1) * LS_LANES) : w->keys;
 }
 
-/* From which key on the queries of vector c need a mask. */
-static int64_t mask_begin(const queries *w, int64_t c)
+/* Scores of vector c that its queries do not see become -infinity. */
+static void mask_column(const queries *w, float *scores, int64_t c)
 {
-    return w->ragged ? 0 : w->diagonal ? c * LS_LANES : w->keys;
-}
+    static const float limits[2 * LS_LANES - 1] = {
+        -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY,
+        -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, INFINITY,
+        INFINITY,  INFINITY,  INFINITY,  INFINITY,  INFINITY,  INFINITY,  INFINITY,  INFINITY,
+        INFINITY,  INFINITY,  INFINITY,  INFINITY,  INFINITY,  INFINITY,  INFINITY};
+    float *s = scores + c * LS_LANES;
+    int64_t seen = keys_seen(w, c);
 
-/* 1 where query lane t of vector c sees key j of the tile, else 0: with whole numbers, 1 when
- * s + 1 - first >= 1 and t + 1 - s >= 1. */
-LS_INLINE ls_v16 visible(const queries *w, int64_t j, int64_t c)
-{
-    ls_v16 s = v_set((float)(w->s0 + j)), one = v_set(1.0f), zero = v_set(0);
-    ls_v16 from = v_sub(v_add(s, one), v_load(w->first + c * LS_LANES));
-    ls_v16 to = v_sub(v_add(v_load(w->last + c * LS_LANES), one), s);
-
-    return v_mul(v_min(v_max(from, zero), one), v_min(v_max(to, zero), one));
+    if (w->diagonal) /* key j of the vector's own sixteen: seen by lanes from j on */
+        for (int64_t j = c * LS_LANES, x = LS_LANES - 1; j < seen; j++, x--)
+            v_store(s + j * TILE, v_min(v_load(s + j * TILE), v_load(limits + x)));
+    if (!w->ragged)
+        return;
+    for (int64_t j = 0; j < seen; j++) { /* twice a whole number and 1: below 0 before `first` */
+        ls_v16 at = v_sub(v_set((float)(w->s0 + j)), v_load(w->first + c * LS_LANES));
+        ls_v16 limit = v_mul(v_fma(at, v_set(2.0f), v_set(1.0f)), v_set(INFINITY));
+        v_store(s + j * TILE, v_min(v_load(s + j * TILE), limit));
+    }
 }
 
 /* out[j][lane] = dropout factor of key j = 4 * block + (0..3) for sixteen queries from t on:
@@ -262,67 +316,61 @@ static void drop_column(const queries *w, int64_t c, float *factors)
     }
 }
 
-/* scores[j][t] = keys[j] . turned[.][t], as far as visible. Also dP' from V and dO'. */
+/* A is read along rows (scores, and weights for dK and dV) or along columns (values and keys). */
+static void multiply_rows(const tile_product *m)
+{
+    tile_multiply(m, (tile_strides){.a_row = TILE, .a_k = 1, .b_k = TILE, .c_row = TILE});
+}
+
+static void multiply_columns(const tile_product *m)
+{
+    tile_multiply(m, (tile_strides){.a_row = 1, .a_k = TILE, .b_k = TILE, .c_row = TILE});
+}
+
+/* scores[j][t] = rows[j] . turned[.][t], as far as visible: S' from K and Q', dP' from V and dO'.
+ */
 static void multiply_scores(queries *w, const float *rows, const float *turned, float *scores)
 {
-    int64_t Dp = w->p->Dp;
-    tile_product m = {.a = rows,
-                      .a_row = Dp,
-                      .a_k = 1,
-                      .b = turned,
-                      .b_k = TILE,
-                      .c = scores,
-                      .c_row = TILE,
-                      .ahead = &w->ahead,
-                      .rows = w->keys,
-                      .vectors = w->vectors,
-                      .k = w->p->D};
-
-    if (!w->diagonal) {
-        tile_multiply(&m, TILE_NEW);
-        return;
-    }
-    for (int64_t j = 0; j < w->keys; j += LS_LANES) { /* key j: queries from j on */
-        m.a = rows + j * Dp;
-        m.b = turned + j;
-        m.c = scores + j * TILE + j;
-        m.rows = ls_min_i64(LS_LANES, w->keys - j);
-        m.vectors = w->vectors - j / LS_LANES;
-        tile_multiply(&m, TILE_NEW);
+    for (int64_t x = 0; x < w->p->squares; x++) {
+        tile_product m = {.a = rows + x * TILE_FLOATS,
+                          .b = turned + x * TILE_FLOATS,
+                          .c = scores,
+                          .mode = x ? TILE_ADD : TILE_NEW,
+                          .ahead = &w->ahead,
+                          .rows = w->keys,
+                          .vectors = w->vectors,
+                          .k = square_width(w->p, x)};
+        if (!w->diagonal) {
+            multiply_rows(&m);
+            continue;
+        }
+        for (int64_t left = w->keys; left > 0; left -= LS_LANES) { /* sixteen keys: one less */
+            m.rows = ls_min_i64(LS_LANES, left);
+            multiply_rows(&m);
+            m.a += LS_LANES * TILE;
+            m.b += LS_LANES;
+            m.c += LS_LANES * TILE + LS_LANES;
+            m.vectors--;
+        }
     }
 }
 
-/* out[d][t] = factor[t] out[d][t] + sum over keys of rows[j][d] weights[j][t]. */
+/* out[d][t] = (by mode) + sum over keys of rows[j][d] weights[j][t]: O' from V, dQ' from K. */
 static void multiply_turned(queries *w, const float *rows, const float *weights, float *out,
-                            const float *factor)
+                            tile_mode mode, const float *factor)
 {
-    tile_product m = {.a = rows,
-                      .a_row = 1,
-                      .a_k = w->p->Dp,
-                      .b = weights,
-                      .b_k = TILE,
-                      .c = out,
-                      .c_row = TILE,
-                      .factor = factor,
-                      .ahead = &w->ahead,
-                      .rows = w->p->D,
-                      .vectors = w->vectors,
-                      .k = w->keys};
-
-    if (!w->diagonal) {
-        tile_multiply(&m, TILE_SCALE);
-        return;
-    }
-    for (int64_t j = 0; j < w->keys; j += LS_LANES) { /* key j: queries from j on */
-        m.a = rows + j * w->p->Dp;
-        m.b = weights + j * TILE + j;
-        m.c = out + j;
-        m.vectors = w->vectors - j / LS_LANES;
-        m.k = ls_min_i64(LS_LANES, w->keys - j);
-        if (j == 0)
-            tile_multiply(&m, TILE_SCALE);
-        else
-            tile_multiply(&m, TILE_ADD);
+    for (int64_t x = 0; x < w->p->squares; x++) {
+        tile_product m = {.a = rows + x * TILE_FLOATS,
+                          .b = weights,
+                          .c = out + x * TILE_FLOATS,
+                          .factor = factor,
+                          .mode = mode,
+                          .stairs = w->diagonal,
+                          .ahead = &w->ahead,
+                          .rows = square_width(w->p, x),
+                          .vectors = w->vectors,
+                          .k = w->keys};
+        multiply_columns(&m);
     }
 }
 
@@ -330,9 +378,9 @@ static void multiply_turned(queries *w, const float *rows, const float *weights,
 
 /* A worker's memory for one tile of queries. */
 typedef struct forward {
-    float *rows;    /* [TILE][Dp] queries times scale */
-    float *turned;  /* [Dp][TILE] the same */
-    float *out;     /* [Dp][TILE] */
+    float *rows;    /* packed queries */
+    float *turned;  /* the same, turned and times scale */
+    float *out;     /* turned */
     float *scores;  /* [TILE][TILE], then weights */
     float *factors; /* [TILE][LS_LANES] dropout */
     float *largest, *sum, *shrink;
@@ -344,31 +392,23 @@ typedef struct forward_job {
     int64_t parts; /* tasks of one head: 1, or its tiles */
 } forward_job;
 
-/* Scores of vector c -> weights exp(score - largest), with the walk's largest and sum moved on. */
+/* Scores of vector c -> weights 2^(score - largest), with the walk's largest and sum moved on. */
 static void soften_column(const queries *w, forward *f, int64_t c)
 {
-    int64_t seen = keys_seen(w, c), masked = ls_min_i64(mask_begin(w, c), seen), j = 0;
+    int64_t seen = keys_seen(w, c), j = 0;
     float *s = f->scores + c * LS_LANES;
     ls_v16 old = v_load(f->largest + c * LS_LANES), m = old;
 
-    for (j = masked; j < seen; j++) { /* invisible: -inf */
-        ls_v16 limit = v_mul(v_fma(visible(w, j, c), v_set(2.0f), v_set(-1.0f)), v_set(INFINITY));
-        v_store(s + j * TILE, v_min(v_load(s + j * TILE), limit));
-    }
-    for (j = 0; j + 4 <= seen; j += 4)
+    for (; j + 4 <= seen; j += 4)
         m = v_max(m, v_max(v_max(v_load(s + j * TILE), v_load(s + (j + 1) * TILE)),
                            v_max(v_load(s + (j + 2) * TILE), v_load(s + (j + 3) * TILE))));
     for (; j < seen; j++)
         m = v_max(m, v_load(s + j * TILE));
 
-    ls_v16 shrink = v_exp(v_sub(old, m)), sum = v_mul(v_load(f->sum + c * LS_LANES), shrink);
-    for (j = 0; j < masked; j++) {
-        ls_v16 p = v_exp(v_sub(v_load(s + j * TILE), m));
-        sum = v_add(sum, p);
-        v_store(s + j * TILE, p);
-    }
-    for (; j < seen; j++) {
-        ls_v16 p = v_mul(v_exp(v_sub(v_load(s + j * TILE), m)), visible(w, j, c));
+    ls_v16 shrink = v_exp2_weight(v_sub(old, m)),
+           sum = v_mul(v_load(f->sum + c * LS_LANES), shrink);
+    for (j = 0; j < seen; j++) {
+        ls_v16 p = v_exp2_weight(v_sub(v_load(s + j * TILE), m));
         sum = v_add(sum, p);
         v_store(s + j * TILE, p);
     }
@@ -391,7 +431,7 @@ static void forward_finish(const queries *w, forward *f, const ls_attention_fwd 
 {
     for (int64_t c = 0; c < w->vectors; c++) {
         ls_v16 sum = v_load(f->sum + c * LS_LANES), m = v_load(f->largest + c * LS_LANES);
-        v_store(f->largest + c * LS_LANES, v_add(m, v_log(sum)));
+        v_store(f->largest + c * LS_LANES, v_fma(m, v_set(LS_ATTENTION_LN2), v_log(sum)));
         v_store(f->shrink + c * LS_LANES, v_div(v_set(1.0f), sum));
     }
     if (a->lse)
@@ -411,43 +451,33 @@ static void forward_fetch(queries *w, const ls_attention_fwd *a, int64_t hkv)
     queries_fetch(w, &a->q, w->h, t + TILE, a->T);
 }
 
-/* The queries of a tile, times scale, and zeros in the other lanes. */
-static void pack_queries(const queries *w, float *to)
-{
-    const problem *p = w->p;
-    int64_t end = ls_round_up(w->n, LS_LANES);
-
-    memset(to, 0, (size_t)(w->lo * p->Dp) * sizeof *to);
-    copy_rows(p, to + w->lo * p->Dp, ls_heads_at(&p->q, w->b, w->t0 + w->lo - p->past, w->h),
-              p->q.time, w->n - w->lo, p->scale);
-    memset(to + w->n * p->Dp, 0, (size_t)((end - w->n) * p->Dp) * sizeof *to);
-}
-
 static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h, int64_t tile)
 {
     const problem *p = &job->p;
     queries w;
 
     queries_begin(&w, p, k->b, h, tile);
-    pack_queries(&w, f->rows);
-    turn_rows(p, f->turned, f->rows, w.n);
-    memset(f->out, 0, (size_t)(p->Dp * TILE) * sizeof *f->out);
+    pack_queries(&w, &p->q, f->rows);
+    turn_rows(&w, f->turned, f->rows, p->scale * LS_ATTENTION_LOG2E);
     for (int64_t i = 0; i < TILE; i++) {
         f->largest[i] = LS_ATTENTION_LOWEST;
         f->sum[i] = 0;
     }
-    for (int64_t s = w.least / TILE; s <= tile; s++) {
+    int64_t begin = w.least / TILE;
+    for (int64_t s = begin; s <= tile; s++) {
         const float *rows = keys_get(k, s);
         queries_face(&w, s);
-        if (s == ls_max_i64(w.least / TILE, tile - 2)) /* sooner, it would be evicted again */
+        if (s == ls_max_i64(begin, tile - 2)) /* sooner, it would be evicted again */
             forward_fetch(&w, job->a, k->hkv);
         multiply_scores(&w, rows, f->turned, f->scores);
         for (int64_t c = 0; c < w.vectors; c++) {
+            mask_column(&w, f->scores, c);
             soften_column(&w, f, c);
             if (p->drop.p > 0)
                 drop_weights(&w, f, c);
         }
-        multiply_turned(&w, rows + TILE * p->Dp, f->scores, f->out, f->shrink);
+        multiply_turned(&w, rows + p->floats, f->scores, f->out, s == begin ? TILE_NEW : TILE_SCALE,
+                        f->shrink);
     }
     forward_finish(&w, f, job->a);
 }
@@ -459,10 +489,10 @@ static void forward_task(void *context, int64_t index, int worker)
     float *memory = ls_stream_thread_scratch(p->stream, worker);
     const float *end = memory + LS_STREAM_THREAD_BYTES / (int64_t)sizeof *memory;
     int64_t head = index / job->parts, part = index % job->parts, b = head / p->H, h = head % p->H;
-    forward f = {.rows = memory, .turned = memory + TILE * p->Dp, .out = memory + 2 * TILE * p->Dp};
+    forward f = {.rows = memory, .turned = memory + p->floats, .out = memory + 2 * p->floats};
     keys k;
 
-    f.scores = f.out + TILE * p->Dp;
+    f.scores = f.out + p->floats;
     f.factors = f.scores + TILE * TILE;
     f.largest = f.factors + TILE * LS_LANES;
     f.sum = f.largest + TILE;
@@ -484,7 +514,9 @@ static bool problem_ready(problem *p)
     LS_BUG_IF(p->past < 0 || p->end > MOST_T, "attention over %lld positions", (long long)p->end);
     LS_BUG_IF(p->past && (p->start || p->drop.p > 0),
               "attention with a past, and start or dropout");
-    p->Dp = ls_round_up(p->D, LS_LANES);
+    LS_BUG_IF(p->type != LS_F32 && p->type != LS_BF16, "attention of type %d", (int)p->type);
+    p->squares = (p->D + TILE - 1) / TILE;
+    p->floats = p->squares * TILE_FLOATS;
     p->first_tile = p->past / TILE;
     p->tiles = (p->end + TILE - 1) / TILE - p->first_tile;
     if (p->D <= LS_ATTENTION_MOST_D)
@@ -501,6 +533,7 @@ void LS_ISA_NAME(ls_attention_fwd_row)(ls_stream *stream, const ls_attention_fwd
     forward_job job = {.a = a, .parts = 1};
 
     job.p = (problem){.stream = stream,
+                      .type = a->type,
                       .q = a->q,
                       .k = a->k,
                       .v = a->v,
@@ -514,7 +547,6 @@ void LS_ISA_NAME(ls_attention_fwd_row)(ls_stream *stream, const ls_attention_fwd
                       .window = a->window,
                       .scale = a->scale,
                       .drop = a->drop};
-    LS_BUG_IF(a->type != LS_F32, "attention of type %d", (int)a->type);
     if (!problem_ready(&job.p))
         return;
     if (a->T <= LS_ATTENTION_FEW && !a->start && a->drop.p <= 0) {
@@ -530,13 +562,13 @@ void LS_ISA_NAME(ls_attention_fwd_row)(ls_stream *stream, const ls_attention_fwd
 
 /* A worker's memory for one tile of queries. */
 typedef struct backward {
-    float *q, *q_turned; /* [TILE][Dp], [Dp][TILE]: queries times scale */
+    float *q, *q_turned; /* packed queries; turned and times scale */
     float *dout, *dout_turned;
-    float *dq;                 /* [Dp][TILE] */
+    float *dq;                 /* turned */
     float *weights, *dweights; /* [TILE][TILE]: P', dP' and then dS' */
     float *factors;            /* [TILE][LS_LANES] dropout */
-    float *lse, *delta, *ones;
-    float *dk, *dv; /* [T][Dp], sums of the whole key head */
+    float *lse, *delta;        /* [TILE]; lse in units of ln 2 */
+    float *dk, *dv;            /* packed tiles, sums of the whole key head */
 } backward;
 
 typedef struct backward_job {
@@ -544,39 +576,51 @@ typedef struct backward_job {
     const ls_attention_bwd *a;
 } backward_job;
 
-/* delta[t] = do[t] . o[t], which is the sum of p dp of that query. */
-static void backward_deltas(const queries *w, backward *f, const ls_attention_bwd *a)
+/* delta[t] = do[t] . o[t], which is the sum of p dp of that query: over 16 lanes, then the sums of
+ * 16 queries across lanes at once, as v_sum() would. */
+LS_INLINE void backward_deltas_as(const ls_dtype type, const queries *w, backward *f,
+                                  const ls_heads *o)
 {
-    const problem *p = w->p;
-    const float *lse = a->lse + (w->b * a->H + w->h) * a->T + w->t0;
-
-    for (int64_t i = 0; i < TILE; i++) {
-        f->lse[i] = i < w->n ? lse[i] : 0;
-        f->delta[i] = 0;
-    }
-    for (int64_t i = 0; i < w->n; i++) {
-        const float *o = ls_heads_at(&a->o, w->b, w->t0 + i, w->h), *dout = f->dout + i * p->Dp;
-        ls_v16 sum = v_set(0);
-        for (int64_t d = 0; d < p->D; d += LS_LANES)
-            sum = v_fma(v_load_most(o + d, p->D - d), v_load(dout + d), sum);
-        f->delta[i] = v_sum(sum);
+    for (int64_t i = 0; i < w->n; i += LS_LANES) {
+        ls_v16 r[16];
+        for (int x = 0; x < 16; x++)
+            r[x] = v_set(0);
+        for (int64_t x = 0; x < ls_min_i64(LS_LANES, w->n - i); x++) {
+            int64_t index = ls_heads_index(o, w->b, w->t0 + i + x, w->h);
+            for (int64_t d = 0; d < w->p->D; d += LS_LANES)
+                r[x] = v_fma(v_load_most_as(type, o->p, index + d, w->p->D - d),
+                             v_load(f->dout + packed_at(i + x, d)), r[x]);
+        }
+        v_transpose(r);
+        for (int half = 8; half; half /= 2)
+            for (int x = 0; x < half; x++)
+                r[x] = v_add(r[x], r[x + half]);
+        v_store(f->delta + i, r[0]);
     }
 }
 
-/* Scores and dP' of vector c -> weights (dropped out) and dS'. */
-static void backward_column(const queries *w, backward *f, int64_t c)
+static void backward_deltas(const queries *w, backward *f, const ls_attention_bwd *a)
 {
-    int64_t seen = keys_seen(w, c), masked = mask_begin(w, c);
+    const float *lse = a->lse + (w->b * a->H + w->h) * a->T + w->t0;
+
+    for (int64_t i = 0; i < TILE; i++)
+        f->lse[i] = i < w->n ? lse[i] * LS_ATTENTION_LOG2E : 0;
+    if (w->p->type == LS_BF16)
+        backward_deltas_as(LS_BF16, w, f, &a->o);
+    else
+        backward_deltas_as(LS_F32, w, f, &a->o);
+}
+
+/* Scores and dP' of vector c -> weights (dropped out) and dS'. */
+LS_INLINE void backward_column_as(const bool drop, const queries *w, backward *f, int64_t c)
+{
     float *s = f->weights + c * LS_LANES, *ds = f->dweights + c * LS_LANES;
     ls_v16 lse = v_load(f->lse + c * LS_LANES), delta = v_load(f->delta + c * LS_LANES);
-    bool drop = w->p->drop.p > 0;
 
-    if (drop)
-        drop_column(w, c, f->factors);
-    for (int64_t j = 0; j < seen; j++) {
-        ls_v16 p = v_exp(v_sub(v_load(s + j * TILE), lse)), dp = v_load(ds + j * TILE), kept = p;
-        if (j >= masked)
-            kept = p = v_mul(p, visible(w, j, c));
+    for (int64_t j = 0; j < keys_seen(w, c); j++) {
+        /* a score beyond lse, by rounding, is not let beyond the limit of the function */
+        ls_v16 p = v_exp2_weight(v_min(v_set(0), v_sub(v_load(s + j * TILE), lse)));
+        ls_v16 dp = v_load(ds + j * TILE), kept = p;
         if (drop) {
             ls_v16 factor = v_load(f->factors + j * LS_LANES);
             dp = v_mul(dp, factor);
@@ -587,33 +631,42 @@ static void backward_column(const queries *w, backward *f, int64_t c)
     }
 }
 
-/* sums[j][d] += sum over the queries of weights[j][t] rows[t][d]. */
-static void multiply_back(queries *w, const float *weights, const float *rows, float *sums)
+static void backward_column(const queries *w, backward *f, int64_t c)
 {
-    int64_t Dp = w->p->Dp;
-    tile_product m = {.a = weights,
-                      .a_row = TILE,
-                      .a_k = 1,
-                      .b = rows,
-                      .b_k = Dp,
-                      .c = sums,
-                      .c_row = Dp,
-                      .ahead = &w->ahead,
-                      .rows = w->keys,
-                      .vectors = Dp / LS_LANES,
-                      .k = w->n};
-
-    if (!w->diagonal) {
-        tile_multiply(&m, TILE_ADD);
-        return;
+    mask_column(w, f->weights, c);
+    if (w->p->drop.p > 0) {
+        drop_column(w, c, f->factors);
+        backward_column_as(true, w, f, c);
+    } else {
+        backward_column_as(false, w, f, c);
     }
-    for (int64_t j = 0; j < w->keys; j += LS_LANES) { /* key j: queries from j on */
-        m.a = weights + j * TILE + j;
-        m.b = rows + j * Dp;
-        m.c = sums + j * Dp;
-        m.rows = ls_min_i64(LS_LANES, w->keys - j);
-        m.k = w->n - j;
-        tile_multiply(&m, TILE_ADD);
+}
+
+/* sums[j][d] = (by mode) + sum over the queries of weights[j][t] rows[t][d]. */
+static void multiply_back(queries *w, const float *weights, const float *rows, float *sums,
+                          tile_mode mode)
+{
+    for (int64_t x = 0; x < w->p->squares; x++) {
+        tile_product m = {.a = weights,
+                          .b = rows + x * TILE_FLOATS,
+                          .c = sums + x * TILE_FLOATS,
+                          .mode = mode,
+                          .ahead = &w->ahead,
+                          .rows = w->keys,
+                          .vectors = (square_width(w->p, x) + LS_LANES - 1) / LS_LANES,
+                          .k = w->n};
+        if (!w->diagonal) {
+            multiply_rows(&m);
+            continue;
+        }
+        for (int64_t left = w->keys; left > 0; left -= LS_LANES) { /* key j: queries from j on */
+            m.rows = ls_min_i64(LS_LANES, left);
+            multiply_rows(&m);
+            m.a += LS_LANES * TILE + LS_LANES;
+            m.b += LS_LANES * TILE;
+            m.c += LS_LANES * TILE;
+            m.k -= LS_LANES;
+        }
     }
 }
 
@@ -627,37 +680,62 @@ static void backward_fetch(queries *w, const ls_attention_bwd *a, int64_t hkv)
     queries_fetch(w, &a->o, w->h, w->t0 + TILE, a->T);
 }
 
-static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t h, int64_t tile)
+/* `fresh`: the first head of its key head, whose walk meets every tile of keys on the diagonal
+ * first. */
+static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t h, int64_t tile,
+                          bool fresh)
 {
     const problem *p = &job->p;
     const ls_attention_bwd *a = job->a;
     queries w;
 
     queries_begin(&w, p, k->b, h, tile);
-    pack_rows(p, f->q, ls_heads_at(&p->q, w.b, w.t0, h), p->q.time, w.n, p->scale);
-    turn_rows(p, f->q_turned, f->q, w.n);
-    pack_rows(p, f->dout, ls_heads_at(&a->dout, w.b, w.t0, h), a->dout.time, w.n, 1);
-    turn_rows(p, f->dout_turned, f->dout, w.n);
+    pack_queries(&w, &p->q, f->q);
+    turn_rows(&w, f->q_turned, f->q, p->scale * LS_ATTENTION_LOG2E);
+    pack_queries(&w, &a->dout, f->dout);
+    turn_rows(&w, f->dout_turned, f->dout, 1);
     backward_deltas(&w, f, a);
-    memset(f->dq, 0, (size_t)(p->Dp * TILE) * sizeof *f->dq);
-    for (int64_t i = 0; i < TILE; i++)
-        f->ones[i] = 1;
-    for (int64_t s = w.least / TILE; s <= tile; s++) {
+    int64_t begin = w.least / TILE;
+    for (int64_t s = begin; s <= tile; s++) {
         const float *rows = keys_get(k, s);
+        tile_mode mode = fresh && s == tile ? TILE_NEW : TILE_ADD;
         queries_face(&w, s);
-        if (s == ls_max_i64(w.least / TILE, tile - 2)) /* sooner, it would be evicted again */
+        if (s == ls_max_i64(begin, tile - 2)) /* sooner, it would be evicted again */
             backward_fetch(&w, a, k->hkv);
         multiply_scores(&w, rows, f->q_turned, f->weights);
-        multiply_scores(&w, rows + TILE * p->Dp, f->dout_turned, f->dweights);
+        multiply_scores(&w, rows + p->floats, f->dout_turned, f->dweights);
         for (int64_t c = 0; c < w.vectors; c++)
             backward_column(&w, f, c);
-        multiply_back(&w, f->weights, f->dout, f->dv + w.s0 * p->Dp);
-        multiply_back(&w, f->dweights, f->q, f->dk + w.s0 * p->Dp);
-        multiply_turned(&w, rows, f->dweights, f->dq, f->ones);
+        multiply_back(&w, f->weights, f->dout, f->dv + s * p->floats, mode);
+        multiply_back(&w, f->dweights, f->q, f->dk + s * p->floats, mode);
+        multiply_turned(&w, rows, f->dweights, f->dq, s == begin ? TILE_NEW : TILE_ADD, NULL);
     }
     for (int64_t i = 0; i < TILE; i++)
-        f->ones[i] = p->scale;
-    write_turned(&w, &a->dq, f->dq, f->ones);
+        f->delta[i] = p->scale;
+    write_turned(&w, &a->dq, f->dq, f->delta);
+}
+
+/* Packed tiles, times scale, into the rows of a key head. */
+LS_INLINE void write_rows_as(const ls_dtype type, const keys *k, const ls_heads *to,
+                             const float *from, float scale)
+{
+    const problem *p = k->p;
+
+    for (int64_t t = 0; t < p->T; t++) {
+        int64_t index = ls_heads_index(to, k->b, t, k->hkv);
+        const float *tile = from + t / TILE * p->floats;
+        for (int64_t d = 0; d < p->D; d += LS_LANES)
+            v_store_most_as(type, to->p, index + d, p->D - d,
+                            v_mul(v_set(scale), v_load(tile + packed_at(t % TILE, d))));
+    }
+}
+
+static void write_rows(const keys *k, const ls_heads *to, const float *from, float scale)
+{
+    if (k->p->type == LS_BF16)
+        write_rows_as(LS_BF16, k, to, from, scale);
+    else
+        write_rows_as(LS_F32, k, to, from, scale);
 }
 
 static void backward_task(void *context, int64_t index, int worker)
@@ -666,7 +744,7 @@ static void backward_task(void *context, int64_t index, int worker)
     const problem *p = &job->p;
     float *memory = ls_stream_thread_scratch(p->stream, worker);
     const float *end = memory + LS_STREAM_THREAD_BYTES / (int64_t)sizeof *memory;
-    int64_t b = index / p->Hkv, hkv = index % p->Hkv, group = p->H / p->Hkv, n = TILE * p->Dp;
+    int64_t hkv = index % p->Hkv, group = p->H / p->Hkv, n = p->floats;
     backward f = {.q = memory,
                   .q_turned = memory + n,
                   .dout = memory + 2 * n,
@@ -675,22 +753,18 @@ static void backward_task(void *context, int64_t index, int worker)
                   .weights = memory + 5 * n};
     keys k;
 
-    f.dweights = f.weights + TILE * TILE;
-    f.factors = f.dweights + TILE * TILE;
+    f.dweights = f.weights + TILE_FLOATS;
+    f.factors = f.dweights + TILE_FLOATS;
     f.lse = f.factors + TILE * LS_LANES;
     f.delta = f.lse + TILE;
-    f.ones = f.delta + TILE;
-    keys_begin(&k, p, b, hkv, f.ones + TILE, end);
-    f.dk = (float *)job->a->scratch + worker * 2 * p->T * p->Dp;
-    f.dv = f.dk + p->T * p->Dp;
-    memset(f.dk, 0, (size_t)(2 * p->T * p->Dp) * sizeof *f.dk);
-    for (int64_t h = hkv * group; h < (hkv + 1) * group; h++)
+    keys_begin(&k, p, index / p->Hkv, hkv, f.delta + TILE, end);
+    f.dk = (float *)job->a->scratch + worker * 2 * p->tiles * n;
+    f.dv = f.dk + p->tiles * n;
+    for (int64_t x = 0; x < group; x++)
         for (int64_t tile = 0; tile < p->tiles; tile++)
-            backward_tile(job, &k, &f, h, tile);
-    for (int64_t t = 0; t < p->T; t++) {
-        memcpy(ls_heads_at(&job->a->dk, b, t, hkv), f.dk + t * p->Dp, (size_t)p->D * sizeof(float));
-        memcpy(ls_heads_at(&job->a->dv, b, t, hkv), f.dv + t * p->Dp, (size_t)p->D * sizeof(float));
-    }
+            backward_tile(job, &k, &f, hkv * group + x, tile, x == 0);
+    write_rows(&k, &job->a->dk, f.dk, p->scale);
+    write_rows(&k, &job->a->dv, f.dv, 1);
 }
 
 void LS_ISA_NAME(ls_attention_bwd_row)(ls_stream *stream, const ls_attention_bwd *a)
@@ -698,6 +772,7 @@ void LS_ISA_NAME(ls_attention_bwd_row)(ls_stream *stream, const ls_attention_bwd
     backward_job job = {.a = a};
 
     job.p = (problem){.stream = stream,
+                      .type = a->type,
                       .q = a->q,
                       .k = a->k,
                       .v = a->v,
@@ -710,12 +785,11 @@ void LS_ISA_NAME(ls_attention_bwd_row)(ls_stream *stream, const ls_attention_bwd
                       .window = a->window,
                       .scale = a->scale,
                       .drop = a->drop};
-    LS_BUG_IF(a->type != LS_F32, "attention of type %d", (int)a->type);
     if (problem_ready(&job.p))
         ls_pool_run(ls_stream_pool(stream), backward_task, &job, a->B * a->Hkv);
 }
 
 int64_t LS_ISA_NAME(ls_attention_bwd_scratch)(const ls_attention_bwd *a, int threads)
 {
-    return threads * 2 * a->T * ls_round_up(a->D, LS_LANES) * (int64_t)sizeof(float);
+    return threads * 2 * ls_round_up(a->T, TILE) * ls_round_up(a->D, TILE) * (int64_t)sizeof(float);
 }

@@ -28,7 +28,7 @@ typedef struct rows {
     int64_t b, hkv, first, n;
     float *q, *out; /* [n][Dp]; q times scale */
     float *weights; /* [n][TILE] scores, then weights */
-    float *values;  /* [TILE][Dp], used when D is not whole vectors */
+    float *values;  /* [TILE][Dp], used for bf16 and when D is not whole vectors */
     float largest[MOST_ROWS], sum[MOST_ROWS];
     int64_t s0, keys; /* tile of keys: positions s0 .. s0+keys-1 */
 } rows;
@@ -59,22 +59,22 @@ LS_INLINE ls_v16 dot_square(const float *q, const ls_v16 square[16], ls_v16 sum)
 }
 
 /* Scores of 16 keys from j on (or `count` of them) with values d .. d+15 (or the last ones). */
-LS_INLINE void score_square(const rows *w, int64_t j, int64_t count, int64_t d, const bool whole)
+LS_INLINE void score_square(const ls_dtype type, const rows *w, int64_t j, int64_t count, int64_t d,
+                            const bool whole)
 {
     const ls_attention_fwd *a = w->job->a;
-    const float *k = ls_heads_at(&a->k, w->b, w->s0 + j, w->hkv) + d;
-    int64_t left = a->D - d, Dp = w->job->Dp;
+    int64_t k = ls_heads_index(&a->k, w->b, w->s0 + j, w->hkv) + d, left = a->D - d;
     ls_v16 r[16];
 
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
-        r[i] = whole       ? v_load(k + i * a->k.time)
-               : i < count ? v_load_most(k + i * a->k.time, left)
+        r[i] = whole       ? v_load_as(type, a->k.p, k + i * a->k.time)
+               : i < count ? v_load_most_as(type, a->k.p, k + i * a->k.time, left)
                            : v_set(0);
     v_transpose(r);
     for (int64_t x = 0; x < w->n; x++) {
         float *to = w->weights + x * TILE + j;
-        const float *q = w->q + x * Dp + d;
+        const float *q = w->q + x * w->job->Dp + d;
         ls_v16 sum = d == 0 ? v_set(0) : v_load(to);
         if (whole)
             sum = dot_square(q, r, sum);
@@ -87,10 +87,13 @@ LS_INLINE void score_square(const rows *w, int64_t j, int64_t count, int64_t d, 
 
 static void score_part(const rows *w, int64_t j, int64_t count, int64_t d)
 {
-    score_square(w, j, count, d, false);
+    if (w->job->a->type == LS_BF16)
+        score_square(LS_BF16, w, j, count, d, false);
+    else
+        score_square(LS_F32, w, j, count, d, false);
 }
 
-static void score_tile(const rows *w)
+LS_INLINE void score_tile_as(const ls_dtype type, const rows *w)
 {
     int64_t D = w->job->a->D;
 
@@ -98,10 +101,18 @@ static void score_tile(const rows *w)
         int64_t count = ls_min_i64(LS_LANES, w->keys - j), d = 0;
         if (count == LS_LANES)
             for (; d + LS_LANES <= D; d += LS_LANES)
-                score_square(w, j, LS_LANES, d, true);
+                score_square(type, w, j, LS_LANES, d, true);
         for (; d < D; d += LS_LANES)
             score_part(w, j, count, d);
     }
+}
+
+static void score_tile(const rows *w)
+{
+    if (w->job->a->type == LS_BF16)
+        score_tile_as(LS_BF16, w);
+    else
+        score_tile_as(LS_F32, w);
 }
 
 static void set_range(float *x, int64_t from, int64_t to, float value)
@@ -110,7 +121,7 @@ static void set_range(float *x, int64_t from, int64_t to, float value)
         x[i] = value;
 }
 
-/* Scores of row x -> weights exp(score - largest), with largest, sum and output moved on. */
+/* Scores of row x -> weights 2^(score - largest), with largest, sum and output moved on. */
 static void soften_row(rows *w, int64_t x)
 {
     const ls_attention_fwd *a = w->job->a;
@@ -129,11 +140,9 @@ static void soften_row(rows *w, int64_t x)
     for (int64_t j = 0; j < TILE; j += LS_LANES)
         m = v_max(m, v_load(s + j));
     m = v_set(v_largest(m));
-    ls_v16 shrink = v_exp(v_sub(v_set(w->largest[x]), m));
+    ls_v16 shrink = v_exp2_weight(v_sub(v_set(w->largest[x]), m));
     for (int64_t j = 0; j < TILE; j += LS_LANES)
-        v_store(s + j, v_exp(v_sub(v_load(s + j), m)));
-    set_range(s, 0, from, 0);
-    set_range(s, to, TILE, 0);
+        v_store(s + j, v_exp2_weight(v_sub(v_load(s + j), m)));
     for (int64_t d = 0; d < Dp; d += LS_LANES)
         v_store(out + d, v_mul(v_load(out + d), shrink));
 
@@ -147,63 +156,72 @@ static void soften_row(rows *w, int64_t x)
     w->largest[x] = first[0];
 }
 
+LS_INLINE void widen_values(const ls_dtype type, const rows *w)
+{
+    const ls_attention_fwd *a = w->job->a;
+    int64_t Dp = w->job->Dp, v = ls_heads_index(&a->v, w->b, w->s0, w->hkv);
+
+    for (int64_t j = 0; j < w->keys; j++, v += a->v.time)
+        for (int64_t d = 0; d < Dp; d += LS_LANES)
+            v_store(w->values + j * Dp + d, v_load_most_as(type, a->v.p, v + d, a->D - d));
+}
+
 /* out[x][d] += sum over keys of weights[x][j] v[j][d]. */
 static void add_values(rows *w)
 {
     const ls_attention_fwd *a = w->job->a;
-    const float *v = ls_heads_at(&a->v, w->b, w->s0, w->hkv);
-    int64_t Dp = w->job->Dp;
+    int64_t Dp = w->job->Dp, b_k = Dp;
     tile_ahead none = {.next = 0};
     tile_product m = {.a = w->weights,
-                      .a_row = TILE,
-                      .a_k = 1,
-                      .b = v,
-                      .b_k = a->v.time,
+                      .b = w->values,
                       .c = w->out,
-                      .c_row = Dp,
+                      .mode = TILE_ADD,
                       .rows = w->n,
                       .vectors = Dp / LS_LANES,
                       .k = w->keys,
                       .ahead = &none};
 
-    if (Dp != a->D) {
-        for (int64_t j = 0; j < w->keys; j++)
-            for (int64_t d = 0; d < Dp; d += LS_LANES)
-                v_store(w->values + j * Dp + d, v_load_most(v + j * a->v.time + d, a->D - d));
-        m.b = w->values;
-        m.b_k = Dp;
+    if (a->type == LS_BF16) {
+        widen_values(LS_BF16, w);
+    } else if (Dp != a->D) {
+        widen_values(LS_F32, w);
+    } else { /* as they lie */
+        m.b = ls_heads_at(&a->v, w->b, w->s0, w->hkv);
+        b_k = a->v.time;
     }
-    tile_multiply(&m, TILE_ADD);
+    tile_multiply(&m, (tile_strides){.a_row = TILE, .a_k = 1, .b_k = b_k, .c_row = Dp});
 }
 
-static void rows_begin(rows *w)
+LS_INLINE void rows_begin(const ls_dtype type, rows *w)
 {
     const ls_attention_fwd *a = w->job->a;
+    ls_v16 scale = v_set(a->scale * LS_ATTENTION_LOG2E);
     int64_t Dp = w->job->Dp;
 
     for (int64_t x = 0; x < w->n; x++) {
-        const float *q = ls_heads_at(&a->q, w->b, row_time(w, x), row_head(w, x));
+        int64_t q = ls_heads_index(&a->q, w->b, row_time(w, x), row_head(w, x));
         for (int64_t d = 0; d < Dp; d += LS_LANES)
-            v_store(w->q + x * Dp + d, v_mul(v_set(a->scale), v_load_most(q + d, a->D - d)));
+            v_store(w->q + x * Dp + d, v_mul(scale, v_load_most_as(type, a->q.p, q + d, a->D - d)));
         w->largest[x] = LS_ATTENTION_LOWEST;
         w->sum[x] = 0;
     }
     memset(w->out, 0, (size_t)(w->n * Dp) * sizeof *w->out);
 }
 
-static void rows_finish(const rows *w)
+LS_INLINE void rows_finish(const ls_dtype type, const rows *w)
 {
     const ls_attention_fwd *a = w->job->a;
 
     for (int64_t x = 0; x < w->n; x++) {
-        int64_t h = row_head(w, x), t = row_time(w, x);
-        float *o = ls_heads_at(&a->o, w->b, t, h), lse[LS_LANES];
+        int64_t h = row_head(w, x), t = row_time(w, x), o = ls_heads_index(&a->o, w->b, t, h);
+        float lse[LS_LANES];
         ls_v16 sum = v_set(w->sum[x]), factor = v_div(v_set(1.0f), sum);
         for (int64_t d = 0; d < a->D; d += LS_LANES)
-            v_store_most(o + d, a->D - d, v_mul(factor, v_load(w->out + x * w->job->Dp + d)));
+            v_store_most_as(type, a->o.p, o + d, a->D - d,
+                            v_mul(factor, v_load(w->out + x * w->job->Dp + d)));
         if (!a->lse)
             continue;
-        v_store(lse, v_add(v_set(w->largest[x]), v_log(sum)));
+        v_store(lse, v_fma(v_set(w->largest[x]), v_set(LS_ATTENTION_LN2), v_log(sum)));
         a->lse[(w->b * a->H + h) * a->T + t] = lse[0];
     }
 }
@@ -221,7 +239,10 @@ static void few_task(void *context, int64_t index, int worker)
     w.out = w.q + MOST_ROWS * job->Dp;
     w.weights = w.out + MOST_ROWS * job->Dp;
     w.values = w.weights + MOST_ROWS * TILE;
-    rows_begin(&w);
+    if (a->type == LS_BF16)
+        rows_begin(LS_BF16, &w);
+    else
+        rows_begin(LS_F32, &w);
     for (w.s0 = first_seen(a, 0) / TILE * TILE; w.s0 < end; w.s0 += TILE) {
         w.keys = ls_min_i64(TILE, end - w.s0);
         score_tile(&w);
@@ -229,7 +250,10 @@ static void few_task(void *context, int64_t index, int worker)
             soften_row(&w, x);
         add_values(&w);
     }
-    rows_finish(&w);
+    if (a->type == LS_BF16)
+        rows_finish(LS_BF16, &w);
+    else
+        rows_finish(LS_F32, &w);
 }
 
 _Static_assert((2 * MOST_ROWS + TILE) * LS_ATTENTION_MOST_D + MOST_ROWS * TILE <=

@@ -1,113 +1,165 @@
 /* tile.h -- products and random bits for tiles in a core's first cache.
  *
  * Every element of a product is one chain of fma over ascending k, so the bits do not depend on how
- * rows and columns are blocked into registers; that choice is free for each instruction set. */
+ * rows and columns are blocked into registers; that choice is free for each instruction set.
+ *
+ * Two things decide the speed. Loads per fma: a block of 6 rows by 4 vectors does 24 fma with 10
+ * loads, one of 8 by 2 does 16 with 10. And strides known to the compiler, so that a step is loads
+ * and fma only: packed tiles have rows of TILE_SIDE values whatever they hold (with strides read
+ * from memory the same blocks were a sixth slower, and longer loops did not help). */
 #pragma once
 #include "kernel/cpu/simd/vec.h"
 
-/* Rows of a block of 4, 2 and 1 vectors: 16 registers of sums of 32 for AVX-512 (6 x 4 and 8 x 2
- * for all were slower); 12 of 16 for AVX2, where a vector takes two and blocks have one. */
+enum { TILE_SIDE = 64, TILE_FLOATS = TILE_SIDE * TILE_SIDE, TILE_VECTORS = TILE_SIDE / LS_LANES };
+
+/* Rows of a block of 4, 3, 2 and 1 vectors: 24 registers of sums of 32 for AVX-512, but 16 where
+ * each row has an own load; 12 of 16 for AVX2, where a vector takes two and blocks have one. */
 #if defined(__AVX512F__)
-enum { TILE_NV = 4, TILE_ROWS_4 = 4, TILE_ROWS_2 = 8, TILE_ROWS_1 = 8 };
+enum { TILE_NV = 4, TILE_ROWS_4 = 6, TILE_ROWS_3 = 8, TILE_ROWS_2 = 12, TILE_ROWS_1 = 16 };
 #elif defined(__AVX2__)
-enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 6 };
+enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_3 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 6 };
 #else
-enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 4 };
+enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_3 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 4 };
 #endif
 
 /* Rows that will be needed soon, brought near while products run: with a few lines per block of a
  * product the waiting is hidden behind the arithmetic, in one go it would not be. */
-enum { TILE_AHEAD = 6, TILE_AHEAD_ROWS = 64 };
+enum { TILE_AHEAD = 6, TILE_LINE_BYTES = 64 };
 typedef struct tile_ahead {
-    const float *rows[TILE_AHEAD]; /* the first of TILE_AHEAD_ROWS rows of `length` values */
-    int64_t stride[TILE_AHEAD], length;
+    const char *rows[TILE_AHEAD]; /* the first of TILE_SIDE rows of `bytes` */
+    int64_t stride[TILE_AHEAD], bytes;
     uint64_t next, end; /* rows fetched and to fetch, over all tensors */
 } tile_ahead;
 
 LS_INLINE void tile_fetch(tile_ahead *f)
 {
-    if (f->next >= f->end)
-        return;
-    uint64_t tensor = f->next / TILE_AHEAD_ROWS, row = f->next % TILE_AHEAD_ROWS;
-    const float *at = f->rows[tensor] + (int64_t)row * f->stride[tensor];
-    for (int64_t i = 0; i < f->length; i += LS_LANES)
-        __builtin_prefetch(at + i);
-    f->next++;
+    for (uint64_t end = f->next + 4; f->next < f->end && f->next < end; f->next++) {
+        uint64_t tensor = f->next / TILE_SIDE, row = f->next % TILE_SIDE;
+        const char *at = f->rows[tensor] + (int64_t)row * f->stride[tensor];
+        for (int64_t i = 0; i < f->bytes; i += TILE_LINE_BYTES)
+            __builtin_prefetch(at + i);
+    }
 }
 
 /* What a product does with the values that C holds. */
 typedef enum tile_mode { TILE_NEW, TILE_ADD, TILE_SCALE } tile_mode;
 
 /* C[i][j] = (0, C[i][j] or factor[j] C[i][j]) + sum over k of A[i][k] B[k][j]. A is read one value
- * at a time and may have any strides; rows of B and C are whole vectors. */
+ * at a time; rows of B and C are whole vectors. */
 typedef struct tile_product {
-    const float *a;
-    int64_t a_row, a_k;
-    const float *b;
-    int64_t b_k;
+    const float *a, *b;
     float *c;
-    int64_t c_row;
     const float *factor; /* TILE_SCALE only */
     int64_t rows, vectors, k;
+    tile_mode mode;
+    bool stairs; /* vector n of B is zero from k = 16 (n + 1) on, and not read there */
     tile_ahead *ahead;
 } tile_product;
 
-/* Rows i .. i+R-1 of vectors n .. n+N-1; R, N and mode are constants where this is inlined. */
-LS_INLINE void tile_block(const tile_product *p, int64_t i, int64_t n, int R, int N, tile_mode mode)
-{
-    const float *a = p->a + i * p->a_row, *b = p->b + n * LS_LANES;
-    float *c = p->c + i * p->c_row + n * LS_LANES;
-    int64_t a_row = p->a_row, a_k = p->a_k, b_k = p->b_k, k_end = p->k;
-    ls_v16 sum[24], right[4];
+/* From element to element of A, and from row to row of B and C: constants where these are inlined,
+ * or else slow. */
+typedef struct tile_strides {
+    int64_t a_row, a_k, b_k, c_row;
+} tile_strides;
 
-#pragma GCC unroll 24
-    for (int x = 0; x < R * N; x++) {
-        sum[x] = mode == TILE_NEW ? v_set(0) : v_load(c + x / N * p->c_row + x % N * LS_LANES);
-        if (mode == TILE_SCALE)
-            sum[x] = v_mul(sum[x], v_load(p->factor + (n + x % N) * LS_LANES));
-    }
-    for (int64_t k = 0; k < k_end; k++, a += a_k, b += b_k) {
-#pragma GCC unroll 16
-        for (int v = 0; v < N; v++)
+/* The sums of vectors first .. N-1 of R rows go on from *k to end. */
+LS_INLINE void tile_chain(ls_v16 sum[24], const float *a, const float *b, int64_t k, int64_t end,
+                          int first, int R, int N, const tile_strides s)
+{
+    ls_v16 right[4];
+
+    for (a += k * s.a_k, b += k * s.b_k; k < end; k++, a += s.a_k, b += s.b_k) {
+#pragma GCC unroll 4
+        for (int v = first; v < N; v++)
             right[v] = v_load(b + v * LS_LANES);
 #pragma GCC unroll 24
+        for (int x = 0; x < R; x++) {
+            ls_v16 left = v_set(a[x * s.a_row]);
+#pragma GCC unroll 4
+            for (int v = first; v < N; v++)
+                sum[x * N + v] = v_fma(left, right[v], sum[x * N + v]);
+        }
+    }
+}
+
+LS_INLINE void tile_begin(const tile_product *p, ls_v16 sum[24], const float *c, int64_t n, int R,
+                          int N, int64_t c_row)
+{
+    if (p->mode == TILE_NEW) {
+#pragma GCC unroll 24
         for (int x = 0; x < R * N; x++)
-            sum[x] = v_fma(v_set(a[x / N * a_row]), right[x % N], sum[x]);
+            sum[x] = v_set(0);
+        return;
     }
 #pragma GCC unroll 24
     for (int x = 0; x < R * N; x++)
-        v_store(c + x / N * p->c_row + x % N * LS_LANES, sum[x]);
+        sum[x] = v_load(c + x / N * c_row + x % N * LS_LANES);
+    if (p->mode == TILE_SCALE) {
+#pragma GCC unroll 24
+        for (int x = 0; x < R * N; x++)
+            sum[x] = v_mul(sum[x], v_load(p->factor + (n + x % N) * LS_LANES));
+    }
+}
+
+/* Rows i .. i+R-1 of vectors n .. n+N-1; R and N are constants where this is inlined. */
+LS_INLINE void tile_block(const tile_product *p, int64_t i, int64_t n, int R, int N,
+                          const tile_strides s)
+{
+    const float *a = p->a + i * s.a_row, *b = p->b + n * LS_LANES;
+    float *c = p->c + i * s.c_row + n * LS_LANES;
+    int64_t k = p->stairs ? ls_min_i64(p->k, (n + 1) * LS_LANES) : p->k;
+    ls_v16 sum[24];
+
+    tile_begin(p, sum, c, n, R, N, s.c_row);
+    tile_chain(sum, a, b, 0, k, 0, R, N, s);
+#pragma GCC unroll 4
+    for (int v = 1; v < N; v++) { /* down the stairs */
+        int64_t end = ls_min_i64(p->k, k + LS_LANES);
+        tile_chain(sum, a, b, k, end, v, R, N, s);
+        k = end;
+    }
+#pragma GCC unroll 24
+    for (int x = 0; x < R * N; x++)
+        v_store(c + x / N * s.c_row + x % N * LS_LANES, sum[x]);
 }
 
 /* All rows of vectors n .. n+N-1. */
-LS_INLINE void tile_columns(const tile_product *p, int64_t n, int R, int N, tile_mode mode)
+LS_INLINE void tile_columns(const tile_product *p, int64_t n, int R, int N, const tile_strides s)
 {
     int64_t i = 0;
 
     for (; i + R <= p->rows; i += R) {
-        tile_block(p, i, n, R, N, mode);
-        tile_fetch(p->ahead);
+        tile_block(p, i, n, R, N, s);
         tile_fetch(p->ahead);
     }
     if (R > 4)
         for (; i + 4 <= p->rows; i += 4)
-            tile_block(p, i, n, 4, N, mode);
+            tile_block(p, i, n, 4, N, s);
+    if (R > 2)
+        for (; i + 2 <= p->rows; i += 2)
+            tile_block(p, i, n, 2, N, s);
     for (; i < p->rows; i++)
-        tile_block(p, i, n, 1, N, mode);
+        tile_block(p, i, n, 1, N, s);
 }
 
-LS_INLINE void tile_multiply(const tile_product *p, tile_mode mode)
+LS_INLINE void tile_multiply(const tile_product *p, const tile_strides s)
 {
     int64_t n = 0;
 
     if (TILE_NV == 4) {
         for (; n + 4 <= p->vectors; n += 4)
-            tile_columns(p, n, TILE_ROWS_4, 4, mode);
-        for (; n + 2 <= p->vectors; n += 2)
-            tile_columns(p, n, TILE_ROWS_2, 2, mode);
+            tile_columns(p, n, TILE_ROWS_4, 4, s);
+        if (n + 3 == p->vectors) {
+            tile_columns(p, n, TILE_ROWS_3, 3, s);
+            return;
+        }
+        if (n + 2 == p->vectors) {
+            tile_columns(p, n, TILE_ROWS_2, 2, s);
+            return;
+        }
     }
     for (; n < p->vectors; n++)
-        tile_columns(p, n, TILE_ROWS_1, 1, mode);
+        tile_columns(p, n, TILE_ROWS_1, 1, s);
 }
 
 /* Sixteen unsigned integers, for random numbers. u_multiply: the halves of the 64-bit products
