@@ -67,18 +67,12 @@ typedef struct queries {
     int64_t b, h, t0, n, vectors; /* positions t0 .. t0+n-1 */
     int64_t lo;                   /* first lane with a query: 0 but for a past */
     int64_t least, most;          /* of the first visible positions */
-    float first[TILE];
-    int64_t s0, keys; /* tile of keys: positions s0 .. s0+keys-1 */
-    bool diagonal;    /* it is the tile of the queries themselves */
-    bool ragged;      /* some query's view begins inside it */
-    tile_ahead ahead; /* what this tile writes and the next one reads */
+    float first[TILE];            /* that each sees; set where these are not all 0 */
+    int64_t s0, keys;             /* tile of keys: positions s0 .. s0+keys-1 */
+    bool diagonal;                /* it is the tile of the queries themselves */
+    bool ragged;                  /* some query's view begins inside it */
+    tile_ahead ahead;             /* what this tile writes and the next one reads */
 } queries;
-
-/* Where vector d of row i of a packed tile is. */
-static int64_t packed_at(int64_t i, int64_t d)
-{
-    return d / TILE * TILE_FLOATS + i * TILE + d % TILE;
-}
 
 /* How many values of D square x has. */
 static int64_t square_width(const problem *p, int64_t x)
@@ -86,28 +80,33 @@ static int64_t square_width(const problem *p, int64_t x)
     return ls_min_i64(TILE, p->D - x * TILE);
 }
 
-/* n rows of a tensor of heads, as rows `first` and on of a packed tile. */
-LS_INLINE void pack_rows_as(const ls_dtype type, const problem *p, float *to, const ls_heads *from,
-                            int64_t index, int64_t first, int64_t n)
+/* n rows of `width` values, from element `index` of a tensor on. */
+LS_INLINE void pack_square(const ls_dtype type, float *to, const ls_heads *from, int64_t index,
+                           int64_t n, int64_t width)
 {
-    int64_t whole = p->D / LS_LANES * LS_LANES;
-
-    for (int64_t i = first; i < first + n; i++, index += from->time) {
-        for (int64_t d = 0; d < whole; d += LS_LANES)
-            v_store(to + packed_at(i, d), v_load_as(type, from->p, index + d));
-        if (whole < p->D)
-            v_store(to + packed_at(i, whole),
-                    v_load_most_as(type, from->p, index + whole, p->D - whole));
+    for (int64_t i = 0; i < n; i++, index += from->time, to += TILE) {
+        if (width == TILE) {
+#pragma GCC unroll 4
+            for (int d = 0; d < TILE; d += LS_LANES)
+                v_store(to + d, v_load_as(type, from->p, index + d));
+            continue;
+        }
+        for (int64_t d = 0; d < width; d += LS_LANES)
+            v_store(to + d, v_load_most_as(type, from->p, index + d, width - d));
     }
 }
 
+/* n rows of a tensor of heads, as rows `first` and on of a packed tile. */
 static void pack_rows(const problem *p, float *to, const ls_heads *from, int64_t index,
                       int64_t first, int64_t n)
 {
-    if (p->type == LS_BF16)
-        pack_rows_as(LS_BF16, p, to, from, index, first, n);
-    else
-        pack_rows_as(LS_F32, p, to, from, index, first, n);
+    for (int64_t x = 0; x < p->squares; x++, index += TILE) {
+        float *square = to + x * TILE_FLOATS + first * TILE;
+        if (p->type == LS_BF16)
+            pack_square(LS_BF16, square, from, index, n, square_width(p, x));
+        else
+            pack_square(LS_F32, square, from, index, n, square_width(p, x));
+    }
 }
 
 static void clear_rows(const problem *p, float *to, int64_t first, int64_t end)
@@ -130,48 +129,58 @@ static void pack_queries(const queries *w, const ls_heads *from, float *to)
 /* Rows of a packed tile become columns, times scale. */
 static void turn_rows(const queries *w, float *to, const float *from, float scale)
 {
+    ls_v16 factor = v_set(scale);
+
     for (int64_t i = 0; i < w->n; i += LS_LANES)
         for (int64_t d = 0; d < w->p->D; d += LS_LANES) {
             int64_t square = d / TILE * TILE_FLOATS;
+            const float *at = from + square + i * TILE + d % TILE;
+            float *out = to + square + d % TILE * TILE + i;
             ls_v16 r[16];
 #pragma GCC unroll 16
             for (int x = 0; x < 16; x++)
-                r[x] = v_load(from + square + (i + x) * TILE + d % TILE);
+                r[x] = v_load(at + x * TILE);
             v_transpose(r);
 #pragma GCC unroll 16
             for (int x = 0; x < 16; x++)
-                v_store(to + square + (d % TILE + x) * TILE + i, v_mul(v_set(scale), r[x]));
+                v_store(out + x * TILE, v_mul(factor, r[x]));
         }
+}
+
+/* Sixteen lanes of a turned tile from value d on, each times its factor, as rows of a tensor. */
+LS_INLINE void write_square(const ls_dtype type, const queries *w, const ls_heads *to,
+                            const float *from, const float *factor, int64_t i, int64_t d)
+{
+    int64_t time = to->time, left = w->p->D - d;
+    int64_t index = ls_heads_index(to, w->b, w->t0 + i - w->p->past, w->h) + d;
+    ls_v16 r[16], by = v_load(factor + i);
+
+    from += d / TILE * TILE_FLOATS + d % TILE * TILE + i;
+#pragma GCC unroll 16
+    for (int x = 0; x < 16; x++)
+        r[x] = v_mul(by, v_load(from + x * TILE));
+    v_transpose(r);
+    if (i >= w->lo && i + LS_LANES <= w->n && left >= LS_LANES) {
+#pragma GCC unroll 16
+        for (int x = 0; x < 16; x++)
+            v_store_as(type, to->p, index + x * time, r[x]);
+        return;
+    }
+    for (int64_t x = ls_max_i64(0, w->lo - i); x < ls_min_i64(LS_LANES, w->n - i); x++)
+        v_store_most_as(type, to->p, index + x * time, left, r[x]);
 }
 
 /* The turned tile, each lane times its factor, back into the rows of a tensor of heads. */
-LS_INLINE void write_turned_as(const ls_dtype type, const queries *w, const ls_heads *to,
-                               const float *from, const float *factor)
-{
-    const problem *p = w->p;
-
-    for (int64_t i = 0; i < w->n; i += LS_LANES)
-        for (int64_t d = 0; d < p->D; d += LS_LANES) {
-            ls_v16 r[16];
-            int64_t rows = ls_min_i64(LS_LANES, w->n - i), t = w->t0 + i - p->past;
-#pragma GCC unroll 16
-            for (int x = 0; x < 16; x++)
-                r[x] = v_mul(v_load(factor + i),
-                             v_load(from + d / TILE * TILE_FLOATS + (d % TILE + x) * TILE + i));
-            v_transpose(r);
-            for (int64_t x = ls_max_i64(0, w->lo - i); x < rows; x++)
-                v_store_most_as(type, to->p, ls_heads_index(to, w->b, t + x, w->h) + d, p->D - d,
-                                r[x]);
-        }
-}
-
 static void write_turned(const queries *w, const ls_heads *to, const float *from,
                          const float *factor)
 {
-    if (w->p->type == LS_BF16)
-        write_turned_as(LS_BF16, w, to, from, factor);
-    else
-        write_turned_as(LS_F32, w, to, from, factor);
+    for (int64_t i = 0; i < w->n; i += LS_LANES)
+        for (int64_t d = 0; d < w->p->D; d += LS_LANES) {
+            if (w->p->type == LS_BF16)
+                write_square(LS_BF16, w, to, from, factor, i, d);
+            else
+                write_square(LS_F32, w, to, from, factor, i, d);
+        }
 }
 
 static void keys_begin(keys *k, const problem *p, int64_t b, int64_t hkv, float *memory,
@@ -198,16 +207,15 @@ static const float *keys_get(keys *k, int64_t tile)
     return memory;
 }
 
-static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, int64_t tile)
+/* The first position that each query sees. */
+static void queries_first(queries *w)
 {
-    *w = (queries){.p = p, .b = b, .h = h, .t0 = tile * TILE, .least = INT64_MAX};
-    w->n = ls_min_i64(TILE, p->end - w->t0);
-    w->lo = ls_max_i64(0, p->past - w->t0);
-    w->vectors = (w->n + LS_LANES - 1) / LS_LANES;
+    const problem *p = w->p;
+
     for (int64_t i = 0; i < TILE; i++) {
         int64_t t = w->t0 + i, first = 0;
         if (p->start && i < w->n)
-            first = ls_max_i64(first, p->start[b * p->T + t]);
+            first = ls_max_i64(first, p->start[w->b * p->T + t]);
         if (p->window > 0)
             first = ls_max_i64(first, t - p->window + 1);
         w->first[i] = (float)first; /* exact: see MOST_T */
@@ -218,18 +226,60 @@ static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, in
     }
 }
 
-/* Have a whole tile of a tensor of `rows` rows fetched, from row t on, if there is one. */
-static void queries_fetch(queries *w, const ls_heads *heads, int64_t h, int64_t t, int64_t rows)
+static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, int64_t tile)
+{
+    w->p = p;
+    w->b = b;
+    w->h = h;
+    w->t0 = tile * TILE;
+    w->n = ls_min_i64(TILE, p->end - w->t0);
+    w->lo = ls_max_i64(0, p->past - w->t0);
+    w->vectors = (w->n + LS_LANES - 1) / LS_LANES;
+    w->least = w->most = 0;
+    w->ahead.next = w->ahead.end = 0;
+    if (p->start || p->window > 0) {
+        w->least = INT64_MAX;
+        queries_first(w);
+    }
+}
+
+/* A tile of one head. */
+typedef struct place {
+    int64_t b, h, t; /* its first position */
+} place;
+
+/* Have a whole tile of a tensor of `rows` rows fetched, if there is one. */
+static void queries_fetch(queries *w, const ls_heads *heads, place at, int64_t rows)
 {
     tile_ahead *f = &w->ahead;
     int64_t bytes = w->p->type == LS_BF16 ? 2 : 4;
 
-    if (t < 0 || t + TILE > rows)
+    if (f->next == f->end)
+        f->next = f->end = 0;
+    if (at.t < 0 || at.t + TILE > rows || f->end == TILE_AHEAD * TILE)
         return;
     f->bytes = w->p->D * bytes;
-    f->rows[f->end / TILE] = (const char *)heads->p + ls_heads_index(heads, w->b, t, h) * bytes;
+    f->rows[f->end / TILE] =
+        (const char *)heads->p + ls_heads_index(heads, at.b, at.t, at.h) * bytes;
     f->stride[f->end / TILE] = heads->time * bytes;
     f->end += TILE;
+}
+
+/* What a worker will do after the tile of queries: the next one of the head, or the first one of
+ * the task that will then be free, if all run at the same pace (heads: of a task). */
+static bool queries_after(const queries *w, int64_t heads, place *after_out)
+{
+    const problem *p = w->p;
+    int64_t threads = ls_pool_threads(ls_stream_pool(p->stream));
+
+    *after_out = (place){w->b, w->h, w->t0 + TILE};
+    if (after_out->t < p->end)
+        return true;
+    int64_t head = w->b * p->H + w->h + 1;
+    if (head % heads == 0)
+        head += (threads - 1) * heads;
+    *after_out = (place){head / p->H, head % p->H, p->first_tile * TILE};
+    return head < p->B * p->H;
 }
 
 /* Go to a tile of keys. */
@@ -392,29 +442,40 @@ typedef struct forward_job {
     int64_t parts; /* tasks of one head: 1, or its tiles */
 } forward_job;
 
-/* Scores of vector c -> weights 2^(score - largest), with the walk's largest and sum moved on. */
-static void soften_column(const queries *w, forward *f, int64_t c)
+/* The largest score of vector c, and what it makes of the sums so far. A pass of its own over all
+ * vectors: no chain of exp then waits for a chain of comparisons. */
+static void raise_column(const queries *w, forward *f, int64_t c)
 {
     int64_t seen = keys_seen(w, c), j = 0;
-    float *s = f->scores + c * LS_LANES;
-    ls_v16 old = v_load(f->largest + c * LS_LANES), m = old;
+    const float *s = f->scores + c * LS_LANES;
+    ls_v16 old = v_load(f->largest + c * LS_LANES), m = old, m2 = old;
 
-    for (; j + 4 <= seen; j += 4)
-        m = v_max(m, v_max(v_max(v_load(s + j * TILE), v_load(s + (j + 1) * TILE)),
-                           v_max(v_load(s + (j + 2) * TILE), v_load(s + (j + 3) * TILE))));
+    for (; j + 4 <= seen; j += 4) {
+        m = v_max(m, v_max(v_load(s + j * TILE), v_load(s + (j + 1) * TILE)));
+        m2 = v_max(m2, v_max(v_load(s + (j + 2) * TILE), v_load(s + (j + 3) * TILE)));
+    }
     for (; j < seen; j++)
         m = v_max(m, v_load(s + j * TILE));
+    m = v_max(m, m2);
+    v_store(f->largest + c * LS_LANES, m);
+    v_store(f->shrink + c * LS_LANES, v_exp2_weight(v_sub(old, m)));
+}
 
-    ls_v16 shrink = v_exp2_weight(v_sub(old, m)),
-           sum = v_mul(v_load(f->sum + c * LS_LANES), shrink);
-    for (j = 0; j < seen; j++) {
+/* Scores of vector c -> weights 2^(score - largest). */
+static void soften_column(const queries *w, forward *f, int64_t c)
+{
+    int64_t seen = keys_seen(w, c);
+    float *s = f->scores + c * LS_LANES;
+    ls_v16 m = v_load(f->largest + c * LS_LANES), shrink = v_load(f->shrink + c * LS_LANES);
+    ls_v16 sum = v_mul(v_load(f->sum + c * LS_LANES), shrink);
+
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < seen; j++) {
         ls_v16 p = v_exp2_weight(v_sub(v_load(s + j * TILE), m));
         sum = v_add(sum, p);
         v_store(s + j * TILE, p);
     }
-    v_store(f->largest + c * LS_LANES, m);
     v_store(f->sum + c * LS_LANES, sum);
-    v_store(f->shrink + c * LS_LANES, shrink);
 }
 
 /* The sum above is over all weights; what goes to the output is dropped out. */
@@ -441,14 +502,17 @@ static void forward_finish(const queries *w, forward *f, const ls_attention_fwd 
 }
 
 /* What this tile will write and the next one will read. */
-static void forward_fetch(queries *w, const ls_attention_fwd *a, int64_t hkv)
+static void forward_fetch(queries *w, const ls_attention_fwd *a)
 {
-    int64_t t = w->t0 - a->past;
+    int64_t group = a->H / a->Hkv;
+    place after;
 
-    queries_fetch(w, &a->o, w->h, t, a->T);
-    queries_fetch(w, &a->k, hkv, w->t0 + TILE, w->p->end);
-    queries_fetch(w, &a->v, hkv, w->t0 + TILE, w->p->end);
-    queries_fetch(w, &a->q, w->h, t + TILE, a->T);
+    queries_fetch(w, &a->o, (place){w->b, w->h, w->t0 - a->past}, a->T);
+    if (!queries_after(w, 1, &after))
+        return;
+    queries_fetch(w, &a->q, (place){after.b, after.h, after.t - a->past}, a->T);
+    queries_fetch(w, &a->k, (place){after.b, after.h / group, after.t}, w->p->end);
+    queries_fetch(w, &a->v, (place){after.b, after.h / group, after.t}, w->p->end);
 }
 
 static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h, int64_t tile)
@@ -468,10 +532,13 @@ static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h,
         const float *rows = keys_get(k, s);
         queries_face(&w, s);
         if (s == ls_max_i64(begin, tile - 2)) /* sooner, it would be evicted again */
-            forward_fetch(&w, job->a, k->hkv);
+            forward_fetch(&w, job->a);
         multiply_scores(&w, rows, f->turned, f->scores);
         for (int64_t c = 0; c < w.vectors; c++) {
             mask_column(&w, f->scores, c);
+            raise_column(&w, f, c);
+        }
+        for (int64_t c = 0; c < w.vectors; c++) {
             soften_column(&w, f, c);
             if (p->drop.p > 0)
                 drop_weights(&w, f, c);
@@ -583,16 +650,19 @@ LS_INLINE void backward_deltas_as(const ls_dtype type, const queries *w, backwar
 {
     for (int64_t i = 0; i < w->n; i += LS_LANES) {
         ls_v16 r[16];
-        for (int x = 0; x < 16; x++)
+#pragma GCC unroll 16
+        for (int x = 0; x < 16; x++) {
+            int64_t index = ls_heads_index(o, w->b, w->t0 + i + x, w->h), rest = w->n - i - x;
+            const float *dout = f->dout + (i + x) * TILE;
             r[x] = v_set(0);
-        for (int64_t x = 0; x < ls_min_i64(LS_LANES, w->n - i); x++) {
-            int64_t index = ls_heads_index(o, w->b, w->t0 + i + x, w->h);
-            for (int64_t d = 0; d < w->p->D; d += LS_LANES)
+            for (int64_t d = 0; rest > 0 && d < w->p->D; d += LS_LANES)
                 r[x] = v_fma(v_load_most_as(type, o->p, index + d, w->p->D - d),
-                             v_load(f->dout + packed_at(i + x, d)), r[x]);
+                             v_load(dout + d / TILE * TILE_FLOATS + d % TILE), r[x]);
         }
         v_transpose(r);
+#pragma GCC unroll 4
         for (int half = 8; half; half /= 2)
+#pragma GCC unroll 8
             for (int x = 0; x < half; x++)
                 r[x] = v_add(r[x], r[x + half]);
         v_store(f->delta + i, r[0]);
@@ -670,14 +740,19 @@ static void multiply_back(queries *w, const float *weights, const float *rows, f
     }
 }
 
-static void backward_fetch(queries *w, const ls_attention_bwd *a, int64_t hkv)
+static void backward_fetch(queries *w, const ls_attention_bwd *a)
 {
-    queries_fetch(w, &a->dq, w->h, w->t0, a->T);
-    queries_fetch(w, &a->k, hkv, w->t0 + TILE, a->T);
-    queries_fetch(w, &a->v, hkv, w->t0 + TILE, a->T);
-    queries_fetch(w, &a->q, w->h, w->t0 + TILE, a->T);
-    queries_fetch(w, &a->dout, w->h, w->t0 + TILE, a->T);
-    queries_fetch(w, &a->o, w->h, w->t0 + TILE, a->T);
+    int64_t group = a->H / a->Hkv;
+    place after;
+
+    queries_fetch(w, &a->dq, (place){w->b, w->h, w->t0}, a->T);
+    if (!queries_after(w, group, &after))
+        return;
+    queries_fetch(w, &a->q, after, a->T);
+    queries_fetch(w, &a->dout, after, a->T);
+    queries_fetch(w, &a->o, after, a->T);
+    queries_fetch(w, &a->k, (place){after.b, after.h / group, after.t}, a->T);
+    queries_fetch(w, &a->v, (place){after.b, after.h / group, after.t}, a->T);
 }
 
 /* `fresh`: the first head of its key head, whose walk meets every tile of keys on the diagonal
@@ -701,7 +776,7 @@ static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t
         tile_mode mode = fresh && s == tile ? TILE_NEW : TILE_ADD;
         queries_face(&w, s);
         if (s == ls_max_i64(begin, tile - 2)) /* sooner, it would be evicted again */
-            backward_fetch(&w, a, k->hkv);
+            backward_fetch(&w, a);
         multiply_scores(&w, rows, f->q_turned, f->weights);
         multiply_scores(&w, rows + p->floats, f->dout_turned, f->dweights);
         for (int64_t c = 0; c < w.vectors; c++)
@@ -715,27 +790,31 @@ static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t
     write_turned(&w, &a->dq, f->dq, f->delta);
 }
 
-/* Packed tiles, times scale, into the rows of a key head. */
-LS_INLINE void write_rows_as(const ls_dtype type, const keys *k, const ls_heads *to,
+/* Packed tile of keys, times scale, into the rows of a tensor. */
+LS_INLINE void write_keys_as(const ls_dtype type, const keys *k, const ls_heads *to, int64_t tile,
                              const float *from, float scale)
 {
     const problem *p = k->p;
+    int64_t first = ls_heads_index(to, k->b, tile * TILE, k->hkv);
+    int64_t n = ls_min_i64(TILE, p->T - tile * TILE);
+    ls_v16 factor = v_set(scale);
 
-    for (int64_t t = 0; t < p->T; t++) {
-        int64_t index = ls_heads_index(to, k->b, t, k->hkv);
-        const float *tile = from + t / TILE * p->floats;
-        for (int64_t d = 0; d < p->D; d += LS_LANES)
-            v_store_most_as(type, to->p, index + d, p->D - d,
-                            v_mul(v_set(scale), v_load(tile + packed_at(t % TILE, d))));
-    }
+    for (int64_t x = 0; x < p->squares; x++)
+        for (int64_t i = 0; i < n; i++) {
+            const float *row = from + x * TILE_FLOATS + i * TILE;
+            int64_t index = first + i * to->time + x * TILE, width = square_width(p, x);
+            for (int64_t d = 0; d < width; d += LS_LANES)
+                v_store_most_as(type, to->p, index + d, width - d, v_mul(factor, v_load(row + d)));
+        }
 }
 
-static void write_rows(const keys *k, const ls_heads *to, const float *from, float scale)
+static void write_keys(const keys *k, const ls_heads *to, int64_t tile, const float *from,
+                       float scale)
 {
     if (k->p->type == LS_BF16)
-        write_rows_as(LS_BF16, k, to, from, scale);
+        write_keys_as(LS_BF16, k, to, tile, from, scale);
     else
-        write_rows_as(LS_F32, k, to, from, scale);
+        write_keys_as(LS_F32, k, to, tile, from, scale);
 }
 
 static void backward_task(void *context, int64_t index, int worker)
@@ -763,8 +842,10 @@ static void backward_task(void *context, int64_t index, int worker)
     for (int64_t x = 0; x < group; x++)
         for (int64_t tile = 0; tile < p->tiles; tile++)
             backward_tile(job, &k, &f, hkv * group + x, tile, x == 0);
-    write_rows(&k, &job->a->dk, f.dk, p->scale);
-    write_rows(&k, &job->a->dv, f.dv, 1);
+    for (int64_t tile = 0; tile < p->tiles; tile++) {
+        write_keys(&k, &job->a->dk, tile, f.dk + tile * n, p->scale);
+        write_keys(&k, &job->a->dv, tile, f.dv + tile * n, 1);
+    }
 }
 
 void LS_ISA_NAME(ls_attention_bwd_row)(ls_stream *stream, const ls_attention_bwd *a)

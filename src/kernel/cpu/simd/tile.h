@@ -22,9 +22,10 @@ enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_3 = 1, TILE_ROWS_2 = 1, TILE_ROWS
 enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_3 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 4 };
 #endif
 
-/* Rows that will be needed soon, brought near while products run: with a few lines per block of a
- * product the waiting is hidden behind the arithmetic, in one go it would not be. */
-enum { TILE_AHEAD = 6, TILE_LINE_BYTES = 64 };
+/* Rows that will be needed soon, brought near (to the second cache) while products run: with a few
+ * lines per block of a product the waiting is hidden behind the arithmetic, in one go it would not
+ * be. */
+enum { TILE_AHEAD = 8, TILE_LINE_BYTES = 64, TILE_AHEAD_LINES = 24 };
 typedef struct tile_ahead {
     const char *rows[TILE_AHEAD]; /* the first of TILE_SIDE rows of `bytes` */
     int64_t stride[TILE_AHEAD], bytes;
@@ -33,11 +34,11 @@ typedef struct tile_ahead {
 
 LS_INLINE void tile_fetch(tile_ahead *f)
 {
-    for (uint64_t end = f->next + 4; f->next < f->end && f->next < end; f->next++) {
+    for (int64_t lines = 0; f->next < f->end && lines < TILE_AHEAD_LINES; f->next++) {
         uint64_t tensor = f->next / TILE_SIDE, row = f->next % TILE_SIDE;
         const char *at = f->rows[tensor] + (int64_t)row * f->stride[tensor];
-        for (int64_t i = 0; i < f->bytes; i += TILE_LINE_BYTES)
-            __builtin_prefetch(at + i);
+        for (int64_t i = 0; i < f->bytes; i += TILE_LINE_BYTES, lines++)
+            __builtin_prefetch(at + i, 0, 2);
     }
 }
 
