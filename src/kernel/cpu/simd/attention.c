@@ -2,11 +2,11 @@
  *
  * Queries lie in the lanes. A tile of scores is kept turned, one row per key: S'[s][t] = k[s] .
  * q[t] is a product whose left side (keys, as they lie) is read value by value and whose right side
- * (the queries, turned once per tile) is read in vectors. Then the largest score, the sum and every
- * correction are per lane and need no sums across lanes, O'[d][t] += v[s][d] P'[s][t] has the same
- * form with P' as it lies, and so have all five products of the gradient:
+ * (the queries, turned once per tile) is read in vectors. Then the largest score and the sum are
+ * per lane and need no sums across lanes, O[t][d] += P[t][s] V[s][d] has the same form with P' read
+ * along its columns, and so have all five products of the gradient:
  *
- *     S' = K Q'    dP' = V dO'    dQ' += K' dS'    dV += P' dO    dK += dS' Q
+ *     S' = K Q'    dP' = V dO'    dQ += dS K    dV += P' dO    dK += dS' Q
  *
  * (a quote means turned). The other way round, with keys in the lanes, would turn K once per tile
  * of keys and of queries, and reduce across lanes for every score row.
@@ -80,6 +80,11 @@ static int64_t square_width(const problem *p, int64_t x)
     return ls_min_i64(TILE, p->D - x * TILE);
 }
 
+static int64_t square_vectors(const problem *p, int64_t x)
+{
+    return (square_width(p, x) + LS_LANES - 1) / LS_LANES;
+}
+
 /* n rows of `width` values, from element `index` of a tensor on. */
 LS_INLINE void pack_square(const ls_dtype type, float *to, const ls_heads *from, int64_t index,
                            int64_t n, int64_t width)
@@ -126,61 +131,92 @@ static void pack_queries(const queries *w, const ls_heads *from, float *to)
     clear_rows(p, to, w->n, w->vectors * LS_LANES);
 }
 
+/* A square of 16 rows by 16 values, times factor, turned. */
+LS_INLINE void turn_square(const ls_dtype type, float *to, const void *from, int64_t index,
+                           int64_t time, ls_v16 factor)
+{
+    ls_v16 r[16];
+
+#pragma GCC unroll 16
+    for (int x = 0; x < 16; x++)
+        r[x] = v_load_as(type, from, index + x * time);
+    v_transpose(r);
+#pragma GCC unroll 16
+    for (int x = 0; x < 16; x++)
+        v_store(to + x * TILE, v_mul(factor, r[x]));
+}
+
 /* Rows of a packed tile become columns, times scale. */
 static void turn_rows(const queries *w, float *to, const float *from, float scale)
 {
-    ls_v16 factor = v_set(scale);
-
-    for (int64_t i = 0; i < w->n; i += LS_LANES)
-        for (int64_t d = 0; d < w->p->D; d += LS_LANES) {
-            int64_t square = d / TILE * TILE_FLOATS;
-            const float *at = from + square + i * TILE + d % TILE;
-            float *out = to + square + d % TILE * TILE + i;
-            ls_v16 r[16];
-#pragma GCC unroll 16
-            for (int x = 0; x < 16; x++)
-                r[x] = v_load(at + x * TILE);
-            v_transpose(r);
-#pragma GCC unroll 16
-            for (int x = 0; x < 16; x++)
-                v_store(out + x * TILE, v_mul(factor, r[x]));
+    for (int64_t d = 0; d < w->p->D; d += LS_LANES)
+        for (int64_t i = 0; i < w->n; i += LS_LANES) {
+            int64_t square = d / TILE * TILE_FLOATS, x = d % TILE;
+            turn_square(LS_F32, to + square + x * TILE + i, from, square + i * TILE + x, TILE,
+                        v_set(scale));
         }
 }
 
-/* Sixteen lanes of a turned tile from value d on, each times its factor, as rows of a tensor. */
-LS_INLINE void write_square(const ls_dtype type, const queries *w, const ls_heads *to,
-                            const float *from, const float *factor, int64_t i, int64_t d)
+/* Whole tiles of queries straight from their tensor: nothing else needs them packed. */
+LS_INLINE void turn_queries_as(const ls_dtype type, const queries *w, float *to, float scale)
 {
-    int64_t time = to->time, left = w->p->D - d;
-    int64_t index = ls_heads_index(to, w->b, w->t0 + i - w->p->past, w->h) + d;
-    ls_v16 r[16], by = v_load(factor + i);
+    const ls_heads *q = &w->p->q;
+    int64_t first = ls_heads_index(q, w->b, w->t0 - w->p->past, w->h);
 
-    from += d / TILE * TILE_FLOATS + d % TILE * TILE + i;
-#pragma GCC unroll 16
-    for (int x = 0; x < 16; x++)
-        r[x] = v_mul(by, v_load(from + x * TILE));
-    v_transpose(r);
-    if (i >= w->lo && i + LS_LANES <= w->n && left >= LS_LANES) {
-#pragma GCC unroll 16
-        for (int x = 0; x < 16; x++)
-            v_store_as(type, to->p, index + x * time, r[x]);
-        return;
+    for (int64_t i = 0; i < TILE; i += LS_LANES)
+        for (int64_t d = 0; d < w->p->D; d += LS_LANES)
+            turn_square(type, to + d / TILE * TILE_FLOATS + d % TILE * TILE + i, q->p,
+                        first + i * q->time + d, q->time, v_set(scale));
+}
+
+static void turn_queries(const queries *w, float *to, float *rows, float scale)
+{
+    if (w->lo > 0 || w->n < TILE || w->p->D % LS_LANES) {
+        pack_queries(w, &w->p->q, rows);
+        turn_rows(w, to, rows, scale);
+    } else if (w->p->type == LS_BF16) {
+        turn_queries_as(LS_BF16, w, to, scale);
+    } else {
+        turn_queries_as(LS_F32, w, to, scale);
     }
-    for (int64_t x = ls_max_i64(0, w->lo - i); x < ls_min_i64(LS_LANES, w->n - i); x++)
-        v_store_most_as(type, to->p, index + x * time, left, r[x]);
 }
 
-/* The turned tile, each lane times its factor, back into the rows of a tensor of heads. */
-static void write_turned(const queries *w, const ls_heads *to, const float *from,
-                         const float *factor)
+/* n rows of `width` values of a square, each times its factor, to element `index` on. */
+LS_INLINE void write_square(const ls_dtype type, const ls_heads *to, int64_t index,
+                            const float *from, const float *factor, int64_t n, int64_t width)
 {
-    for (int64_t i = 0; i < w->n; i += LS_LANES)
-        for (int64_t d = 0; d < w->p->D; d += LS_LANES) {
-            if (w->p->type == LS_BF16)
-                write_square(LS_BF16, w, to, from, factor, i, d);
-            else
-                write_square(LS_F32, w, to, from, factor, i, d);
+    for (int64_t i = 0; i < n; i++, index += to->time, from += TILE) {
+        ls_v16 by = v_set(factor[i]);
+        if (width == TILE) {
+#pragma GCC unroll 4
+            for (int d = 0; d < TILE; d += LS_LANES)
+                v_store_as(type, to->p, index + d, v_mul(by, v_load(from + d)));
+            continue;
         }
+        for (int64_t d = 0; d < width; d += LS_LANES)
+            v_store_most_as(type, to->p, index + d, width - d, v_mul(by, v_load(from + d)));
+    }
+}
+
+/* Rows `first` .. first+n-1 of a packed tile, each times its factor, into a tensor of heads. */
+static void write_rows(const problem *p, const ls_heads *to, int64_t index, const float *from,
+                       const float *factor, int64_t first, int64_t n)
+{
+    for (int64_t x = 0; x < p->squares; x++, index += TILE) {
+        const float *square = from + x * TILE_FLOATS + first * TILE;
+        if (p->type == LS_BF16)
+            write_square(LS_BF16, to, index, square, factor + first, n, square_width(p, x));
+        else
+            write_square(LS_F32, to, index, square, factor + first, n, square_width(p, x));
+    }
+}
+
+/* The tile of a tensor that stands where the queries are. */
+static void write_queries(const queries *w, const ls_heads *to, const float *from,
+                          const float *factor)
+{
+    write_rows(w->p, to, ls_heads_index(to, w->b, w->t0 + w->lo - w->p->past, w->h), from, factor,
+               w->lo, w->n - w->lo);
 }
 
 static void keys_begin(keys *k, const problem *p, int64_t b, int64_t hkv, float *memory,
@@ -366,7 +402,7 @@ static void drop_column(const queries *w, int64_t c, float *factors)
     }
 }
 
-/* A is read along rows (scores, and weights for dK and dV) or along columns (values and keys). */
+/* A is read along rows (keys, values, weights of keys) or along columns (weights of queries). */
 static void multiply_rows(const tile_product *m)
 {
     tile_multiply(m, (tile_strides){.a_row = TILE, .a_k = 1, .b_k = TILE, .c_row = TILE});
@@ -405,22 +441,32 @@ static void multiply_scores(queries *w, const float *rows, const float *turned, 
     }
 }
 
-/* out[d][t] = (by mode) + sum over keys of rows[j][d] weights[j][t]: O' from V, dQ' from K. */
-static void multiply_turned(queries *w, const float *rows, const float *weights, float *out,
-                            tile_mode mode, const float *factor)
+/* out[t][d] = (by mode) + sum over keys of weights[j][t] rows[j][d]: O from V, dQ from K. */
+static void multiply_out(queries *w, const float *weights, const float *rows, float *out,
+                         tile_mode mode, const float *factor)
 {
     for (int64_t x = 0; x < w->p->squares; x++) {
-        tile_product m = {.a = rows + x * TILE_FLOATS,
-                          .b = weights,
+        tile_product m = {.a = weights,
+                          .b = rows + x * TILE_FLOATS,
                           .c = out + x * TILE_FLOATS,
                           .factor = factor,
                           .mode = mode,
-                          .stairs = w->diagonal,
                           .ahead = &w->ahead,
-                          .rows = square_width(w->p, x),
-                          .vectors = w->vectors,
+                          .rows = w->n,
+                          .vectors = square_vectors(w->p, x),
                           .k = w->keys};
-        multiply_columns(&m);
+        if (!w->diagonal) {
+            multiply_columns(&m);
+            continue;
+        }
+        for (int64_t t = 0; t < w->n; t += LS_LANES) { /* query t: sixteen keys more */
+            m.rows = ls_min_i64(LS_LANES, w->n - t);
+            m.k = ls_min_i64(w->keys, t + LS_LANES);
+            multiply_columns(&m);
+            m.a += LS_LANES;
+            m.c += LS_LANES * TILE;
+            m.factor = m.factor ? m.factor + LS_LANES : NULL;
+        }
     }
 }
 
@@ -428,9 +474,9 @@ static void multiply_turned(queries *w, const float *rows, const float *weights,
 
 /* A worker's memory for one tile of queries. */
 typedef struct forward {
-    float *rows;    /* packed queries */
+    float *rows;    /* packed queries, where needed */
     float *turned;  /* the same, turned and times scale */
-    float *out;     /* turned */
+    float *out;     /* packed */
     float *scores;  /* [TILE][TILE], then weights */
     float *factors; /* [TILE][LS_LANES] dropout */
     float *largest, *sum, *shrink;
@@ -498,7 +544,7 @@ static void forward_finish(const queries *w, forward *f, const ls_attention_fwd 
     if (a->lse)
         memcpy(a->lse + (w->b * a->H + w->h) * a->T + w->t0 + w->lo - a->past, f->largest + w->lo,
                (size_t)(w->n - w->lo) * sizeof *a->lse);
-    write_turned(w, &a->o, f->out, f->shrink);
+    write_queries(w, &a->o, f->out, f->shrink);
 }
 
 /* What this tile will write and the next one will read. */
@@ -521,8 +567,7 @@ static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h,
     queries w;
 
     queries_begin(&w, p, k->b, h, tile);
-    pack_queries(&w, &p->q, f->rows);
-    turn_rows(&w, f->turned, f->rows, p->scale * LS_ATTENTION_LOG2E);
+    turn_queries(&w, f->turned, f->rows, p->scale * LS_ATTENTION_LOG2E);
     for (int64_t i = 0; i < TILE; i++) {
         f->largest[i] = LS_ATTENTION_LOWEST;
         f->sum[i] = 0;
@@ -543,8 +588,8 @@ static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h,
             if (p->drop.p > 0)
                 drop_weights(&w, f, c);
         }
-        multiply_turned(&w, rows + p->floats, f->scores, f->out, s == begin ? TILE_NEW : TILE_SCALE,
-                        f->shrink);
+        multiply_out(&w, f->scores, rows + p->floats, f->out, s == begin ? TILE_NEW : TILE_SCALE,
+                     f->shrink);
     }
     forward_finish(&w, f, job->a);
 }
@@ -631,10 +676,11 @@ void LS_ISA_NAME(ls_attention_fwd_row)(ls_stream *stream, const ls_attention_fwd
 typedef struct backward {
     float *q, *q_turned; /* packed queries; turned and times scale */
     float *dout, *dout_turned;
-    float *dq;                 /* turned */
+    float *dq;                 /* packed */
     float *weights, *dweights; /* [TILE][TILE]: P', dP' and then dS' */
     float *factors;            /* [TILE][LS_LANES] dropout */
     float *lse, *delta;        /* [TILE]; lse in units of ln 2 */
+    float *scales, *ones;      /* [TILE] of the scale, of 1 */
     float *dk, *dv;            /* packed tiles, sums of the whole key head */
 } backward;
 
@@ -723,7 +769,7 @@ static void multiply_back(queries *w, const float *weights, const float *rows, f
                           .mode = mode,
                           .ahead = &w->ahead,
                           .rows = w->keys,
-                          .vectors = (square_width(w->p, x) + LS_LANES - 1) / LS_LANES,
+                          .vectors = square_vectors(w->p, x),
                           .k = w->n};
         if (!w->diagonal) {
             multiply_rows(&m);
@@ -783,38 +829,16 @@ static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t
             backward_column(&w, f, c);
         multiply_back(&w, f->weights, f->dout, f->dv + s * p->floats, mode);
         multiply_back(&w, f->dweights, f->q, f->dk + s * p->floats, mode);
-        multiply_turned(&w, rows, f->dweights, f->dq, s == begin ? TILE_NEW : TILE_ADD, NULL);
+        multiply_out(&w, f->dweights, rows, f->dq, s == begin ? TILE_NEW : TILE_ADD, NULL);
     }
-    for (int64_t i = 0; i < TILE; i++)
-        f->delta[i] = p->scale;
-    write_turned(&w, &a->dq, f->dq, f->delta);
-}
-
-/* Packed tile of keys, times scale, into the rows of a tensor. */
-LS_INLINE void write_keys_as(const ls_dtype type, const keys *k, const ls_heads *to, int64_t tile,
-                             const float *from, float scale)
-{
-    const problem *p = k->p;
-    int64_t first = ls_heads_index(to, k->b, tile * TILE, k->hkv);
-    int64_t n = ls_min_i64(TILE, p->T - tile * TILE);
-    ls_v16 factor = v_set(scale);
-
-    for (int64_t x = 0; x < p->squares; x++)
-        for (int64_t i = 0; i < n; i++) {
-            const float *row = from + x * TILE_FLOATS + i * TILE;
-            int64_t index = first + i * to->time + x * TILE, width = square_width(p, x);
-            for (int64_t d = 0; d < width; d += LS_LANES)
-                v_store_most_as(type, to->p, index + d, width - d, v_mul(factor, v_load(row + d)));
-        }
+    write_queries(&w, &a->dq, f->dq, f->scales);
 }
 
 static void write_keys(const keys *k, const ls_heads *to, int64_t tile, const float *from,
-                       float scale)
+                       const float *factor)
 {
-    if (k->p->type == LS_BF16)
-        write_keys_as(LS_BF16, k, to, tile, from, scale);
-    else
-        write_keys_as(LS_F32, k, to, tile, from, scale);
+    write_rows(k->p, to, ls_heads_index(to, k->b, tile * TILE, k->hkv), from, factor, 0,
+               ls_min_i64(TILE, k->p->T - tile * TILE));
 }
 
 static void backward_task(void *context, int64_t index, int worker)
@@ -836,15 +860,21 @@ static void backward_task(void *context, int64_t index, int worker)
     f.factors = f.dweights + TILE_FLOATS;
     f.lse = f.factors + TILE * LS_LANES;
     f.delta = f.lse + TILE;
-    keys_begin(&k, p, index / p->Hkv, hkv, f.delta + TILE, end);
+    f.scales = f.delta + TILE;
+    f.ones = f.scales + TILE;
+    for (int64_t i = 0; i < TILE; i++) {
+        f.scales[i] = p->scale;
+        f.ones[i] = 1;
+    }
+    keys_begin(&k, p, index / p->Hkv, hkv, f.ones + TILE, end);
     f.dk = (float *)job->a->scratch + worker * 2 * p->tiles * n;
     f.dv = f.dk + p->tiles * n;
     for (int64_t x = 0; x < group; x++)
         for (int64_t tile = 0; tile < p->tiles; tile++)
             backward_tile(job, &k, &f, hkv * group + x, tile, x == 0);
     for (int64_t tile = 0; tile < p->tiles; tile++) {
-        write_keys(&k, &job->a->dk, tile, f.dk + tile * n, p->scale);
-        write_keys(&k, &job->a->dv, tile, f.dv + tile * n, 1);
+        write_keys(&k, &job->a->dk, tile, f.dk + tile * n, f.scales);
+        write_keys(&k, &job->a->dv, tile, f.dv + tile * n, f.ones);
     }
 }
 

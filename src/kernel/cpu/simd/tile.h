@@ -45,7 +45,7 @@ LS_INLINE void tile_fetch(tile_ahead *f)
 /* What a product does with the values that C holds. */
 typedef enum tile_mode { TILE_NEW, TILE_ADD, TILE_SCALE } tile_mode;
 
-/* C[i][j] = (0, C[i][j] or factor[j] C[i][j]) + sum over k of A[i][k] B[k][j]. A is read one value
+/* C[i][j] = (0, C[i][j] or factor[i] C[i][j]) + sum over k of A[i][k] B[k][j]. A is read one value
  * at a time; rows of B and C are whole vectors. */
 typedef struct tile_product {
     const float *a, *b;
@@ -53,7 +53,6 @@ typedef struct tile_product {
     const float *factor; /* TILE_SCALE only */
     int64_t rows, vectors, k;
     tile_mode mode;
-    bool stairs; /* vector n of B is zero from k = 16 (n + 1) on, and not read there */
     tile_ahead *ahead;
 } tile_product;
 
@@ -63,27 +62,7 @@ typedef struct tile_strides {
     int64_t a_row, a_k, b_k, c_row;
 } tile_strides;
 
-/* The sums of vectors first .. N-1 of R rows go on from *k to end. */
-LS_INLINE void tile_chain(ls_v16 sum[24], const float *a, const float *b, int64_t k, int64_t end,
-                          int first, int R, int N, const tile_strides s)
-{
-    ls_v16 right[4];
-
-    for (a += k * s.a_k, b += k * s.b_k; k < end; k++, a += s.a_k, b += s.b_k) {
-#pragma GCC unroll 4
-        for (int v = first; v < N; v++)
-            right[v] = v_load(b + v * LS_LANES);
-#pragma GCC unroll 24
-        for (int x = 0; x < R; x++) {
-            ls_v16 left = v_set(a[x * s.a_row]);
-#pragma GCC unroll 4
-            for (int v = first; v < N; v++)
-                sum[x * N + v] = v_fma(left, right[v], sum[x * N + v]);
-        }
-    }
-}
-
-LS_INLINE void tile_begin(const tile_product *p, ls_v16 sum[24], const float *c, int64_t n, int R,
+LS_INLINE void tile_begin(const tile_product *p, ls_v16 sum[24], const float *c, int64_t i, int R,
                           int N, int64_t c_row)
 {
     if (p->mode == TILE_NEW) {
@@ -98,7 +77,7 @@ LS_INLINE void tile_begin(const tile_product *p, ls_v16 sum[24], const float *c,
     if (p->mode == TILE_SCALE) {
 #pragma GCC unroll 24
         for (int x = 0; x < R * N; x++)
-            sum[x] = v_mul(sum[x], v_load(p->factor + (n + x % N) * LS_LANES));
+            sum[x] = v_mul(sum[x], v_set(p->factor[i + x / N]));
     }
 }
 
@@ -108,16 +87,20 @@ LS_INLINE void tile_block(const tile_product *p, int64_t i, int64_t n, int R, in
 {
     const float *a = p->a + i * s.a_row, *b = p->b + n * LS_LANES;
     float *c = p->c + i * s.c_row + n * LS_LANES;
-    int64_t k = p->stairs ? ls_min_i64(p->k, (n + 1) * LS_LANES) : p->k;
-    ls_v16 sum[24];
+    ls_v16 sum[24], right[4];
 
-    tile_begin(p, sum, c, n, R, N, s.c_row);
-    tile_chain(sum, a, b, 0, k, 0, R, N, s);
+    tile_begin(p, sum, c, i, R, N, s.c_row);
+    for (int64_t k = p->k; k > 0; k--, a += s.a_k, b += s.b_k) {
 #pragma GCC unroll 4
-    for (int v = 1; v < N; v++) { /* down the stairs */
-        int64_t end = ls_min_i64(p->k, k + LS_LANES);
-        tile_chain(sum, a, b, k, end, v, R, N, s);
-        k = end;
+        for (int v = 0; v < N; v++)
+            right[v] = v_load(b + v * LS_LANES);
+#pragma GCC unroll 24
+        for (int x = 0; x < R; x++) {
+            ls_v16 left = v_set(a[x * s.a_row]);
+#pragma GCC unroll 4
+            for (int v = 0; v < N; v++)
+                sum[x * N + v] = v_fma(left, right[v], sum[x * N + v]);
+        }
     }
 #pragma GCC unroll 24
     for (int x = 0; x < R * N; x++)
