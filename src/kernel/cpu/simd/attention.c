@@ -694,16 +694,25 @@ typedef struct backward_job {
 LS_INLINE void backward_deltas_as(const ls_dtype type, const queries *w, backward *f,
                                   const ls_heads *o)
 {
+    int64_t D = w->p->D;
+
     for (int64_t i = 0; i < w->n; i += LS_LANES) {
         ls_v16 r[16];
-#pragma GCC unroll 16
-        for (int x = 0; x < 16; x++) {
-            int64_t index = ls_heads_index(o, w->b, w->t0 + i + x, w->h), rest = w->n - i - x;
-            const float *dout = f->dout + (i + x) * TILE;
+        int64_t index = ls_heads_index(o, w->b, w->t0 + i, w->h), n = w->n - i;
+        for (int x = 0; x < 16; x++)
             r[x] = v_set(0);
-            for (int64_t d = 0; rest > 0 && d < w->p->D; d += LS_LANES)
-                r[x] = v_fma(v_load_most_as(type, o->p, index + d, w->p->D - d),
-                             v_load(dout + d / TILE * TILE_FLOATS + d % TILE), r[x]);
+        for (int64_t d = 0; d < D; d += LS_LANES) {
+            const float *dout = f->dout + d / TILE * TILE_FLOATS + i * TILE + d % TILE;
+            if (n >= LS_LANES && D - d >= LS_LANES) {
+#pragma GCC unroll 16
+                for (int x = 0; x < 16; x++)
+                    r[x] = v_fma(v_load_as(type, o->p, index + x * o->time + d),
+                                 v_load(dout + x * TILE), r[x]);
+                continue;
+            }
+            for (int64_t x = 0; x < ls_min_i64(LS_LANES, n); x++)
+                r[x] = v_fma(v_load_most_as(type, o->p, index + x * o->time + d, D - d),
+                             v_load(dout + x * TILE), r[x]);
         }
         v_transpose(r);
 #pragma GCC unroll 4
@@ -728,7 +737,7 @@ static void backward_deltas(const queries *w, backward *f, const ls_attention_bw
 }
 
 /* Scores and dP' of vector c -> weights (dropped out) and dS'. */
-LS_INLINE void backward_column_as(const bool drop, const queries *w, backward *f, int64_t c)
+LS_INLINE void backward_column_as(const bool drop, const queries *w, const backward *f, int64_t c)
 {
     float *s = f->weights + c * LS_LANES, *ds = f->dweights + c * LS_LANES;
     ls_v16 lse = v_load(f->lse + c * LS_LANES), delta = v_load(f->delta + c * LS_LANES);
@@ -747,7 +756,7 @@ LS_INLINE void backward_column_as(const bool drop, const queries *w, backward *f
     }
 }
 
-static void backward_column(const queries *w, backward *f, int64_t c)
+static void backward_column(const queries *w, const backward *f, int64_t c)
 {
     mask_column(w, f->weights, c);
     if (w->p->drop.p > 0) {
@@ -786,6 +795,16 @@ static void multiply_back(queries *w, const float *weights, const float *rows, f
     }
 }
 
+/* When a walk is the last one of a key head, each step ends a tile of dk and dv. */
+static void backward_fetch_keys(queries *w, const ls_attention_bwd *a, int64_t tile, int64_t end)
+{
+    for (; tile < end; tile++) {
+        place at = {w->b, w->h / (a->H / a->Hkv), tile * TILE};
+        queries_fetch(w, &a->dk, at, a->T);
+        queries_fetch(w, &a->dv, at, a->T);
+    }
+}
+
 static void backward_fetch(queries *w, const ls_attention_bwd *a)
 {
     int64_t group = a->H / a->Hkv;
@@ -801,13 +820,41 @@ static void backward_fetch(queries *w, const ls_attention_bwd *a)
     queries_fetch(w, &a->v, (place){after.b, after.h / group, after.t}, a->T);
 }
 
-/* `fresh`: the first head of its key head, whose walk meets every tile of keys on the diagonal
- * first. */
-static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t h, int64_t tile,
-                          bool fresh)
+/* The tile of keys is summed up. */
+static void write_keys(const problem *p, const keys *k, const backward *f,
+                       const ls_attention_bwd *a, int64_t tile)
+{
+    int64_t t = tile * TILE, n = ls_min_i64(TILE, p->T - t);
+
+    write_rows(p, &a->dk, ls_heads_index(&a->dk, k->b, t, k->hkv), f->dk + tile * p->floats,
+               f->scales, 0, n);
+    write_rows(p, &a->dv, ls_heads_index(&a->dv, k->b, t, k->hkv), f->dv + tile * p->floats,
+               f->ones, 0, n);
+}
+
+/* One step: the tile of queries with one tile of keys; mode: what dk and dv do. */
+static void backward_step(queries *w, const backward *f, const float *rows, tile_mode mode,
+                          tile_mode dq_mode)
+{
+    int64_t floats = w->p->floats, at = w->s0 / TILE * floats;
+
+    multiply_scores(w, rows, f->q_turned, f->weights);
+    multiply_scores(w, rows + floats, f->dout_turned, f->dweights);
+    for (int64_t c = 0; c < w->vectors; c++)
+        backward_column(w, f, c);
+    multiply_back(w, f->weights, f->dout, f->dv + at, mode);
+    multiply_back(w, f->dweights, f->q, f->dk + at, mode);
+    multiply_out(w, f->dweights, rows, f->dq, dq_mode, NULL);
+}
+
+/* Tile of queries number `tile` of the walk's head h. The first head of a key head meets every tile
+ * of keys on the diagonal first; the last tile of the last head is the last to add to any. */
+static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t h, int64_t tile)
 {
     const problem *p = &job->p;
     const ls_attention_bwd *a = job->a;
+    int64_t group = p->H / p->Hkv;
+    bool fresh = h % group == 0, last = h % group == group - 1 && tile == p->tiles - 1;
     queries w;
 
     queries_begin(&w, p, k->b, h, tile);
@@ -816,29 +863,22 @@ static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t
     pack_queries(&w, &a->dout, f->dout);
     turn_rows(&w, f->dout_turned, f->dout, 1);
     backward_deltas(&w, f, a);
-    int64_t begin = w.least / TILE;
+    int64_t begin = w.least / TILE, near = ls_max_i64(begin, tile - 2);
+    for (int64_t s = 0; last && s < begin; s++)
+        write_keys(p, k, f, a, s);
     for (int64_t s = begin; s <= tile; s++) {
         const float *rows = keys_get(k, s);
-        tile_mode mode = fresh && s == tile ? TILE_NEW : TILE_ADD;
         queries_face(&w, s);
-        if (s == ls_max_i64(begin, tile - 2)) /* sooner, it would be evicted again */
+        if (last && s <= near)
+            backward_fetch_keys(&w, a, s, s == near ? tile + 1 : s + 1);
+        if (s == near) /* sooner, it would be evicted again */
             backward_fetch(&w, a);
-        multiply_scores(&w, rows, f->q_turned, f->weights);
-        multiply_scores(&w, rows + p->floats, f->dout_turned, f->dweights);
-        for (int64_t c = 0; c < w.vectors; c++)
-            backward_column(&w, f, c);
-        multiply_back(&w, f->weights, f->dout, f->dv + s * p->floats, mode);
-        multiply_back(&w, f->dweights, f->q, f->dk + s * p->floats, mode);
-        multiply_out(&w, f->dweights, rows, f->dq, s == begin ? TILE_NEW : TILE_ADD, NULL);
+        backward_step(&w, f, rows, fresh && s == tile ? TILE_NEW : TILE_ADD,
+                      s == begin ? TILE_NEW : TILE_ADD);
+        if (last)
+            write_keys(p, k, f, a, s);
     }
     write_queries(&w, &a->dq, f->dq, f->scales);
-}
-
-static void write_keys(const keys *k, const ls_heads *to, int64_t tile, const float *from,
-                       const float *factor)
-{
-    write_rows(k->p, to, ls_heads_index(to, k->b, tile * TILE, k->hkv), from, factor, 0,
-               ls_min_i64(TILE, k->p->T - tile * TILE));
 }
 
 static void backward_task(void *context, int64_t index, int worker)
@@ -871,11 +911,7 @@ static void backward_task(void *context, int64_t index, int worker)
     f.dv = f.dk + p->tiles * n;
     for (int64_t x = 0; x < group; x++)
         for (int64_t tile = 0; tile < p->tiles; tile++)
-            backward_tile(job, &k, &f, hkv * group + x, tile, x == 0);
-    for (int64_t tile = 0; tile < p->tiles; tile++) {
-        write_keys(&k, &job->a->dk, tile, f.dk + tile * n, f.scales);
-        write_keys(&k, &job->a->dv, tile, f.dv + tile * n, f.ones);
-    }
+            backward_tile(job, &k, &f, hkv * group + x, tile);
 }
 
 void LS_ISA_NAME(ls_attention_bwd_row)(ls_stream *stream, const ls_attention_bwd *a)

@@ -22,19 +22,19 @@ enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_3 = 1, TILE_ROWS_2 = 1, TILE_ROWS
 enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_3 = 1, TILE_ROWS_2 = 1, TILE_ROWS_1 = 4 };
 #endif
 
-/* Rows that will be needed soon, brought near (to the second cache) while products run: with a few
- * lines per block of a product the waiting is hidden behind the arithmetic, in one go it would not
- * be. */
-enum { TILE_AHEAD = 8, TILE_LINE_BYTES = 64, TILE_AHEAD_LINES = 24 };
+/* Rows that will be needed soon, brought near (to the second cache) while products run: with a line
+ * for every two steps of a block the waiting is hidden behind the arithmetic, in one go it would
+ * not be. */
+enum { TILE_AHEAD = 12, TILE_LINE_BYTES = 64 };
 typedef struct tile_ahead {
     const char *rows[TILE_AHEAD]; /* the first of TILE_SIDE rows of `bytes` */
     int64_t stride[TILE_AHEAD], bytes;
     uint64_t next, end; /* rows fetched and to fetch, over all tensors */
 } tile_ahead;
 
-LS_INLINE void tile_fetch(tile_ahead *f)
+LS_INLINE void tile_fetch(tile_ahead *f, int64_t most)
 {
-    for (int64_t lines = 0; f->next < f->end && lines < TILE_AHEAD_LINES; f->next++) {
+    for (int64_t lines = 0; f->next < f->end && lines < most; f->next++) {
         uint64_t tensor = f->next / TILE_SIDE, row = f->next % TILE_SIDE;
         const char *at = f->rows[tensor] + (int64_t)row * f->stride[tensor];
         for (int64_t i = 0; i < f->bytes; i += TILE_LINE_BYTES, lines++)
@@ -114,11 +114,13 @@ LS_INLINE void tile_columns(const tile_product *p, int64_t n, int R, int N, cons
 
     for (; i + R <= p->rows; i += R) {
         tile_block(p, i, n, R, N, s);
-        tile_fetch(p->ahead);
+        tile_fetch(p->ahead, p->k / 2);
     }
     if (R > 4)
-        for (; i + 4 <= p->rows; i += 4)
+        for (; i + 4 <= p->rows; i += 4) {
             tile_block(p, i, n, 4, N, s);
+            tile_fetch(p->ahead, p->k / 2);
+        }
     if (R > 2)
         for (; i + 2 <= p->rows; i += 2)
             tile_block(p, i, n, 2, N, s);
