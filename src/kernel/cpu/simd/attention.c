@@ -59,6 +59,7 @@ typedef struct keys {
     float *slots;
     int64_t count;       /* of slots */
     int64_t held[SLOTS]; /* which tile a slot holds, or -1 */
+    tile_ahead ahead;    /* what will be read and written soon */
 } keys;
 
 /* One tile of queries of head (b, h), and where it is in its walk over the tiles of keys. */
@@ -71,7 +72,7 @@ typedef struct queries {
     int64_t s0, keys;             /* tile of keys: positions s0 .. s0+keys-1 */
     bool diagonal;                /* it is the tile of the queries themselves */
     bool ragged;                  /* some query's view begins inside it */
-    tile_ahead ahead;             /* what this tile writes and the next one reads */
+    tile_ahead *ahead;            /* of the task */
 } queries;
 
 /* How many values of D square x has. */
@@ -222,10 +223,14 @@ static void write_queries(const queries *w, const ls_heads *to, const float *fro
 static void keys_begin(keys *k, const problem *p, int64_t b, int64_t hkv, float *memory,
                        const float *end)
 {
-    *k = (keys){.p = p, .b = b, .hkv = hkv, .slots = memory};
+    k->p = p;
+    k->b = b;
+    k->hkv = hkv;
+    k->slots = memory;
     k->count = ls_min_i64(SLOTS, (end - memory) / (2 * p->floats));
     for (int64_t i = 0; i < k->count; i++)
         k->held[i] = -1;
+    k->ahead.next = k->ahead.end = 0;
 }
 
 /* The packed keys of a tile; its values follow p->floats later. */
@@ -262,17 +267,19 @@ static void queries_first(queries *w)
     }
 }
 
-static void queries_begin(queries *w, const problem *p, int64_t b, int64_t h, int64_t tile)
+static void queries_begin(queries *w, keys *k, int64_t h, int64_t tile)
 {
+    const problem *p = k->p;
+
     w->p = p;
-    w->b = b;
+    w->b = k->b;
     w->h = h;
+    w->ahead = &k->ahead;
     w->t0 = tile * TILE;
     w->n = ls_min_i64(TILE, p->end - w->t0);
     w->lo = ls_max_i64(0, p->past - w->t0);
     w->vectors = (w->n + LS_LANES - 1) / LS_LANES;
     w->least = w->most = 0;
-    w->ahead.next = w->ahead.end = 0;
     if (p->start || p->window > 0) {
         w->least = INT64_MAX;
         queries_first(w);
@@ -287,34 +294,33 @@ typedef struct place {
 /* Have a whole tile of a tensor of `rows` rows fetched, if there is one. */
 static void queries_fetch(queries *w, const ls_heads *heads, place at, int64_t rows)
 {
-    tile_ahead *f = &w->ahead;
-    int64_t bytes = w->p->type == LS_BF16 ? 2 : 4;
+    tile_ahead *f = w->ahead;
+    int64_t bytes = ls_dtype_bytes(w->p->type);
+    uint64_t slot = f->end / TILE % TILE_AHEAD;
 
-    if (f->next == f->end)
-        f->next = f->end = 0;
-    if (at.t < 0 || at.t + TILE > rows || f->end == TILE_AHEAD * TILE)
+    if (at.t < 0 || at.t + TILE > rows || f->end - f->next > (TILE_AHEAD - 1) * TILE)
         return;
     f->bytes = w->p->D * bytes;
-    f->rows[f->end / TILE] =
-        (const char *)heads->p + ls_heads_index(heads, at.b, at.t, at.h) * bytes;
-    f->stride[f->end / TILE] = heads->time * bytes;
+    f->rows[slot] = (const char *)heads->p + ls_heads_index(heads, at.b, at.t, at.h) * bytes;
+    f->stride[slot] = heads->time * bytes;
     f->end += TILE;
 }
 
-/* What a worker will do after the tile of queries: the next one of the head, or the first one of
- * the task that will then be free, if all run at the same pace (heads: of a task). */
+/* The tile of queries that a worker will do after the next one: of the head, or of the tasks (of
+ * `heads` heads each) that will then be free, if all run at the same pace. The next one itself
+ * would be too soon: the first tiles of a head take less time than their fetching. */
 static bool queries_after(const queries *w, int64_t heads, place *after_out)
 {
     const problem *p = w->p;
-    int64_t threads = ls_pool_threads(ls_stream_pool(p->stream));
+    int64_t threads = ls_pool_threads(ls_stream_pool(p->stream)), head = w->b * p->H + w->h;
+    int64_t tile = w->t0 / TILE - p->first_tile + 2;
 
-    *after_out = (place){w->b, w->h, w->t0 + TILE};
-    if (after_out->t < p->end)
-        return true;
-    int64_t head = w->b * p->H + w->h + 1;
-    if (head % heads == 0)
-        head += (threads - 1) * heads;
-    *after_out = (place){head / p->H, head % p->H, p->first_tile * TILE};
+    for (; tile >= p->tiles; tile -= p->tiles) {
+        head++;
+        if (head % heads == 0)
+            head += (threads - 1) * heads;
+    }
+    *after_out = (place){head / p->H, head % p->H, (p->first_tile + tile) * TILE};
     return head < p->B * p->H;
 }
 
@@ -422,7 +428,7 @@ static void multiply_scores(queries *w, const float *rows, const float *turned, 
                           .b = turned + x * TILE_FLOATS,
                           .c = scores,
                           .mode = x ? TILE_ADD : TILE_NEW,
-                          .ahead = &w->ahead,
+                          .ahead = w->ahead,
                           .rows = w->keys,
                           .vectors = w->vectors,
                           .k = square_width(w->p, x)};
@@ -451,7 +457,7 @@ static void multiply_out(queries *w, const float *weights, const float *rows, fl
                           .c = out + x * TILE_FLOATS,
                           .factor = factor,
                           .mode = mode,
-                          .ahead = &w->ahead,
+                          .ahead = w->ahead,
                           .rows = w->n,
                           .vectors = square_vectors(w->p, x),
                           .k = w->keys};
@@ -547,7 +553,7 @@ static void forward_finish(const queries *w, forward *f, const ls_attention_fwd 
     write_queries(w, &a->o, f->out, f->shrink);
 }
 
-/* What this tile will write and the next one will read. */
+/* What this tile will write and one soon after will read. */
 static void forward_fetch(queries *w, const ls_attention_fwd *a)
 {
     int64_t group = a->H / a->Hkv;
@@ -566,7 +572,7 @@ static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h,
     const problem *p = &job->p;
     queries w;
 
-    queries_begin(&w, p, k->b, h, tile);
+    queries_begin(&w, k, h, tile);
     turn_queries(&w, f->turned, f->rows, p->scale * LS_ATTENTION_LOG2E);
     for (int64_t i = 0; i < TILE; i++) {
         f->largest[i] = LS_ATTENTION_LOWEST;
@@ -776,7 +782,7 @@ static void multiply_back(queries *w, const float *weights, const float *rows, f
                           .b = rows + x * TILE_FLOATS,
                           .c = sums + x * TILE_FLOATS,
                           .mode = mode,
-                          .ahead = &w->ahead,
+                          .ahead = w->ahead,
                           .rows = w->keys,
                           .vectors = square_vectors(w->p, x),
                           .k = w->n};
@@ -857,7 +863,7 @@ static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t
     bool fresh = h % group == 0, last = h % group == group - 1 && tile == p->tiles - 1;
     queries w;
 
-    queries_begin(&w, p, k->b, h, tile);
+    queries_begin(&w, k, h, tile);
     pack_queries(&w, &p->q, f->q);
     turn_rows(&w, f->q_turned, f->q, p->scale * LS_ATTENTION_LOG2E);
     pack_queries(&w, &a->dout, f->dout);

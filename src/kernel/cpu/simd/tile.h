@@ -27,7 +27,7 @@ enum { TILE_NV = 1, TILE_ROWS_4 = 1, TILE_ROWS_3 = 1, TILE_ROWS_2 = 1, TILE_ROWS
  * not be. */
 enum { TILE_AHEAD = 12, TILE_LINE_BYTES = 64 };
 typedef struct tile_ahead {
-    const char *rows[TILE_AHEAD]; /* the first of TILE_SIDE rows of `bytes` */
+    const char *rows[TILE_AHEAD]; /* a ring; the first of TILE_SIDE rows of `bytes` */
     int64_t stride[TILE_AHEAD], bytes;
     uint64_t next, end; /* rows fetched and to fetch, over all tensors */
 } tile_ahead;
@@ -35,7 +35,7 @@ typedef struct tile_ahead {
 LS_INLINE void tile_fetch(tile_ahead *f, int64_t most)
 {
     for (int64_t lines = 0; f->next < f->end && lines < most; f->next++) {
-        uint64_t tensor = f->next / TILE_SIDE, row = f->next % TILE_SIDE;
+        uint64_t tensor = f->next / TILE_SIDE % TILE_AHEAD, row = f->next % TILE_SIDE;
         const char *at = f->rows[tensor] + (int64_t)row * f->stride[tensor];
         for (int64_t i = 0; i < f->bytes; i += TILE_LINE_BYTES, lines++)
             __builtin_prefetch(at + i, 0, 2);
