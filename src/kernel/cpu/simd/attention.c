@@ -671,7 +671,8 @@ void LS_ISA_NAME(ls_attention_fwd_row)(ls_stream *stream, const ls_attention_fwd
         LS_ISA_NAME(ls_attention_few)(stream, a);
         return;
     }
-    if (a->B * a->H < 8 * ls_pool_threads(ls_stream_pool(stream)))
+    int threads = ls_pool_threads(ls_stream_pool(stream));
+    if (threads > 1 && a->B * a->H < 8 * threads) /* each tile then packs its keys again */
         job.parts = ls_max_i64(job.p.tiles, 1);
     ls_pool_run(ls_stream_pool(stream), forward_task, &job, a->B * a->H * job.parts);
 }
