@@ -67,6 +67,7 @@ static const ls_kernels kernels = {
     .fill = ls_cuda_fill,
     .norm2 = ls_cuda_norm2,
     .adamw = ls_cuda_adamw,
+    .pack = NULL,
     .scratch = scratch,
 };
 
