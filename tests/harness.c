@@ -22,8 +22,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/log.h"
-#include "base/pool.h"
 #include "base/time.h"
+#include "device/cpu/cpus.h"
 
 extern const ls_test *const __start_ls_tests[];
 extern const ls_test *const __stop_ls_tests[];
@@ -302,7 +302,7 @@ static void run_script(job *jobs, int n_jobs, const char *script)
 int main(int argc, char **argv)
 {
     job jobs[MOST_JOBS] = {{0}};
-    int n_jobs = ls_pool_cores(), filters = 0, scripts = argc;
+    int n_jobs = ls_cpus_threads(), filters = 0, scripts = argc;
     bool list = false;
     char **filter = argv; /* names move to the front of argv */
     bool *returned = mmap(NULL, MOST_JOBS * sizeof *returned, PROT_READ | PROT_WRITE,

@@ -15,6 +15,7 @@ package_of() {
     case $1 in
     yaml-0.1) echo libyaml-dev ;;
     zlib) echo zlib1g-dev ;;
+    libpcre2-8) echo libpcre2-dev ;;
     lib*) echo "$1-dev" ;;
     *) echo "lib$1-dev" ;;
     esac

@@ -2,7 +2,7 @@
 # Lines that begin with "##" are what `make help` prints.
 
 DEPS := gcc make pkg-config libyaml-dev libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev \
-  libisal-dev libpcre2-dev libutf8proc-dev
+  libisal-dev libpcre2-dev libutf8proc-dev libhwloc-dev
 TEST_DEPS := $(DEPS) g++ librandom123-dev clang clang-format-14 libclang-rt-14-dev zstd shellcheck \
   man-db python3-minimal
 # Rooms where threads meet; the others are too slow under ThreadSanitizer to be worth it.

@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "base/time.h"
 #include <errno.h>
 #include <pthread.h>
@@ -87,7 +88,7 @@ ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *stor
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC); /* deadlines are monotonic */
     pthread_cond_init(&w->changed, &clock);
     pthread_condattr_destroy(&clock);
-    int rc = pthread_create(&w->thread, NULL, work, w);
+    int rc = ls_pool_start_apart(&w->thread, work, w);
     w->started = rc == 0;
     if (rc != 0) {
         errno = rc;

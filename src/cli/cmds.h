@@ -10,6 +10,7 @@ extern const ls_command ls_cmd_data;
 extern const ls_command ls_cmd_ckpt;
 extern const ls_command ls_cmd_ckpt_show; /* cmd_ckpt_show.c; listed in cmd_ckpt.c */
 extern const ls_command ls_cmd_bench;
+extern const ls_command ls_cmd_doctor;
 extern const ls_command ls_cmd_config;
 extern const ls_command ls_cmd_completion;
 extern const ls_command ls_cmd_man;

@@ -672,9 +672,18 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 4096,
      .unit = "threads",
-     .when_auto = "the cores that this process may use",
+     .when_auto = "the physical cores that this process may use, by affinity, CPU quota and the "
+                  "ranks beside it; `lineshaft doctor` says why",
      .doc = "Threads that compute. In ordered mode they change no result.",
      .offset = AT(device.threads)},
+    {.key = "device.pin",
+     .type = LS_OPTION_ENUM,
+     .preset = "auto",
+     .names = {"auto", "on", "off"},
+     .doc =
+         "Whether each thread stays on a core of its own; auto: when there are ranks beside it or "
+         "it spans NUMA nodes, and it takes every core it may use. Changes speed only.",
+     .offset = AT(device.pin)},
     {.key = "device.isa",
      .type = LS_OPTION_ENUM,
      .preset = "auto",

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include "base/mem.h"
+#include "base/pool.h"
 #include "base/time.h"
 
 enum { ALIGN = 64 };
@@ -150,7 +151,7 @@ static ls_status start_thread(ls_loader *l)
     l->changed_ready = true;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    rc = pthread_create(&l->thread, NULL, fill_ring, l);
+    rc = ls_pool_start_apart(&l->thread, fill_ring, l);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0)
         return ls_fail(LS_EFAIL, "cannot start the loader's thread: %s", strerror(rc));

@@ -16,6 +16,12 @@ const char *ls_device_unusable(const char *kind)
 
 ls_status ls_device_open(ls_device **device_out, const char *kind, int threads)
 {
+    return ls_device_open_with(device_out, &(ls_device_args){.kind = kind, .threads = threads});
+}
+
+ls_status ls_device_open_with(ls_device **device_out, const ls_device_args *args)
+{
+    const char *kind = args->kind;
     const ls_device_ops *ops = NULL;
     bool any = strcmp(kind, "auto") == 0;
 
@@ -40,7 +46,9 @@ ls_status ls_device_open(ls_device **device_out, const char *kind, int threads)
     if (!device)
         return LS_ENOMEM;
     device->ops = ops;
-    ls_status st = ops->open(device, threads);
+    device->pinned = args->pinned;
+    device->unpinned = args->unpinned;
+    ls_status st = ops->open(device, args->threads);
     if (st != LS_OK) {
         ls_device_close(device);
         return st;

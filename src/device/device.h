@@ -22,11 +22,21 @@ typedef struct ls_device_info {
     int threads;      /* 1 on a GPU */
     int64_t free_bytes, total_bytes;
     int64_t fixed_bytes; /* what the device holds for itself beside what was allocated */
+    bool pinned;         /* each thread stays on a core of its own */
 } ls_device_info;
 
 /* kind: "auto", "cpu", "cuda". "auto" is the CPU: a GPU is used only when it is asked for. threads
  * 0: as many as this process may use; a GPU ignores it. */
 ls_status ls_device_open(ls_device **device_out, const char *kind, int threads);
+
+/* The same with more to choose; all zero but kind is what ls_device_open() does. */
+typedef struct ls_device_args {
+    const char *kind;
+    int threads;
+    bool pinned;   /* each thread on a core of its own, wherever there are enough; */
+    bool unpinned; /* or nowhere. Neither: where it is worth it, see device/cpu/cpus.h */
+} ls_device_args;
+ls_status ls_device_open_with(ls_device **device_out, const ls_device_args *args);
 
 /* Why this kind cannot be opened here ("no NVIDIA driver"), or NULL when it can. Looks for the
  * driver only, so that it is quick; opening may still find something wrong. */

@@ -42,6 +42,7 @@ struct ls_device {
     ls_pool *pool;        /* owned; the team that runs CPU kernels */
     void *thread_scratch; /* owned; LS_STREAM_THREAD_BYTES per worker */
     int threads;
+    bool pinned, unpinned;   /* as in ls_device_args */
     const ls_plugin *plugin; /* of a GPU: borrowed for ever, since plugins are never closed */
     void *native;            /* of a GPU: what the plugin made */
     struct {

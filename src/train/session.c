@@ -142,14 +142,18 @@ static ls_status open_device(ls_session *s)
     static const char *const kinds[] = {
         [LS_DEVICE_AUTO] = "auto", [LS_DEVICE_CPU] = "cpu", [LS_DEVICE_CUDA] = "cuda"};
     const ls_run *run = s->run;
-    int threads = run->device.threads == LS_RUN_AUTO ? 0 : (int)run->device.threads;
+    ls_device_args args = {.kind = kinds[run->device.kind],
+                           .threads =
+                               run->device.threads == LS_RUN_AUTO ? 0 : (int)run->device.threads,
+                           .pinned = run->device.pin == LS_PIN_ON,
+                           .unpinned = run->device.pin == LS_PIN_OFF};
     ls_status st = LS_OK;
 
     s->device = s->args.device;
     s->kernels = s->args.kernels;
     if (!s->device) {
         LS_TRY(st, fix_algorithms(run), out);
-        LS_TRY(st, ls_device_open(&s->device, kinds[run->device.kind], threads), out);
+        LS_TRY(st, ls_device_open_with(&s->device, &args), out);
         LS_TRY(st, ls_kernel_for(s->device, isa_name(run->device.isa), &s->kernels), out);
     }
     s->apart = !ls_device_describe(s->device).host_memory;

@@ -2,6 +2,7 @@
 #include "harness.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "device/cpu/cpus.h"
 #include "device/device.h"
 
 #include <sys/wait.h>
@@ -44,8 +45,30 @@ LS_TEST(device_describes_itself)
     LS_CHECK(info.free_bytes <= info.total_bytes);
     ls_device_close(device);
     device = open_cpu(0);
-    LS_CHECK_EQ(ls_device_describe(device).threads, ls_pool_cores());
+    LS_CHECK_EQ(ls_device_describe(device).threads, ls_cpus_threads());
     ls_device_close(device);
+}
+
+/* Where it is worth it, wherever it is possible, or nowhere. */
+LS_TEST(device_pins_its_team_as_asked)
+{
+    const char *why;
+    ls_device *device;
+    ls_cpus cpus;
+
+    LS_CHECK_OK(ls_cpus_init(&cpus));
+    for (int threads = 0; threads <= cpus.threads + 1; threads++)
+        for (int how = 0; how < 3; how++) {
+            ls_device_args args = {
+                .kind = "cpu", .threads = threads, .pinned = how == 1, .unpinned = how == 2};
+            int n = threads ? threads : cpus.threads;
+            LS_CHECK_OK(ls_device_open_with(&device, &args));
+            LS_CHECK_EQ(ls_device_describe(device).threads, n);
+            LS_CHECK_EQ(ls_device_describe(device).pinned,
+                        how != 2 && ls_cpus_pins(&cpus, n, how == 1, &why) != NULL);
+            ls_device_close(device);
+        }
+    ls_cpus_release(&cpus);
 }
 
 LS_TEST(device_counts_what_is_allocated)

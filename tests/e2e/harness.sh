@@ -58,7 +58,9 @@ printf '#!/bin/sh\nkill -9 $$\n' >killed.sh
 chmod +x ./*.sh
 "${CC:-gcc}" -std=c17 -D_GNU_SOURCE -pthread -I"$LINESHAFT_ROOT/src" -I"$LINESHAFT_ROOT/tests" -o bad bad.c \
     "$LINESHAFT_ROOT/tests/harness.c" "$LINESHAFT_ROOT"/src/base/err.c \
-    "$LINESHAFT_ROOT"/src/base/log.c "$LINESHAFT_ROOT"/src/base/pool.c "$LINESHAFT_ROOT"/src/base/mem.c
+    "$LINESHAFT_ROOT"/src/base/log.c "$LINESHAFT_ROOT"/src/base/pool.c "$LINESHAFT_ROOT"/src/base/mem.c \
+    "$LINESHAFT_ROOT"/src/base/str.c "$LINESHAFT_ROOT"/src/device/cpu/cpus.c \
+    "$LINESHAFT_ROOT"/src/device/cpu/cgroup.c -lhwloc
 
 wrong=0
 expect() { # expect "LINE BEGINS SO" "AND CONTAINS"

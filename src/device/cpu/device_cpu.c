@@ -3,12 +3,15 @@
  * Memory is touched when it is allocated, so that a run that does not fit fails
  * before the first step, and the bytes the kernel counts are the bytes of the ledger. What is asked
  * for is first compared with what is free, because populating too much is not refused: it ends in
- * the kernel's out-of-memory killer. Free is the least of the machine's and the container's. */
+ * the kernel's out-of-memory killer. Free is the least of the machine's and of every control group
+ * that the process is in. */
 #include "device/device_impl.h"
 
 #include <errno.h>
 #include <sys/mman.h>
 #include "base/time.h"
+#include "device/cpu/cgroup.h"
+#include "device/cpu/cpus.h"
 
 static const char *never(void)
 {
@@ -54,73 +57,77 @@ static void *map_memory(int64_t bytes)
     return NULL;
 }
 
-/* The number after name (and any ':') on its line of a file like /proc/meminfo or memory.stat; with
- * name "" the first number of the file. -1 when there is none ("max" in a cgroup's limit). */
-static int64_t number_in(const char *folder, const char *file, const char *name)
+/* What the groups of this process may still use, and the least limit; INT64_MAX where there is
+ * none. */
+typedef struct room {
+    int64_t free, total;
+} room;
+
+/* Cached file pages count as used, but are given up on demand. */
+static void take_room(void *context, const char *folder, int version)
 {
-    char path[256], line[256];
-    size_t len = strlen(name);
-    long long value = -1;
+    bool v1 = version == 1;
+    room *r = context;
+    int64_t limit = ls_cgroup_number(folder, v1 ? "memory.limit_in_bytes" : "memory.max", "");
+    int64_t used = ls_cgroup_number(folder, v1 ? "memory.usage_in_bytes" : "memory.current", "");
+    int64_t cached =
+        ls_cgroup_number(folder, "memory.stat", v1 ? "total_inactive_file" : "inactive_file");
 
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof line, f)) {
-        const char *p = line + len;
-        if (strncmp(line, name, len) != 0 || (len && *p != ':' && *p != ' '))
-            continue;
-        if (sscanf(p + (*p == ':'), "%lld", &value) != 1)
-            value = -1;
-        break;
-    }
-    if (f)
-        fclose(f);
-    return (int64_t)value;
-}
-
-/* What the container may still use, and its limit; INT64_MAX where it has none. Cached file pages
- * count as used there but are given up on demand. root is /sys/fs/cgroup. */
-static void container_room(const char *root, int64_t *free_out, int64_t *total_out)
-{
-    char v1[200];
-    int64_t limit = number_in(root, "memory.max", "");
-    int64_t used = number_in(root, "memory.current", "");
-    int64_t cached = number_in(root, "memory.stat", "inactive_file");
-
-    *free_out = *total_out = INT64_MAX;
-    if (used < 0) { /* cgroup version 1 */
-        snprintf(v1, sizeof v1, "%s/memory", root);
-        limit = number_in(v1, "memory.limit_in_bytes", "");
-        used = number_in(v1, "memory.usage_in_bytes", "");
-        cached = number_in(v1, "memory.stat", "total_inactive_file");
-    }
     if (limit < 0 || used < 0)
         return;
-    *total_out = limit;
     used -= ls_min_i64(ls_max_i64(cached, 0), used);
-    *free_out = ls_max_i64(limit - used, 0);
+    r->total = ls_min_i64(r->total, limit);
+    r->free = ls_min_i64(r->free, ls_max_i64(limit - used, 0));
+}
+
+static room groups_room(const char *root)
+{
+    room r = {INT64_MAX, INT64_MAX};
+
+    ls_cgroup_walk(root, "memory", take_room, &r);
+    return r;
 }
 
 static void memory_room(int64_t *free_out, int64_t *total_out)
 {
-    container_room("/sys/fs/cgroup", free_out, total_out);
-    *free_out = ls_min_i64(*free_out, number_in("/proc", "meminfo", "MemAvailable") * LS_KIB);
-    *total_out = ls_min_i64(*total_out, number_in("/proc", "meminfo", "MemTotal") * LS_KIB);
-    *free_out = ls_min_i64(*free_out, *total_out);
+    room r = groups_room("");
+    int64_t available = ls_cgroup_number("/proc", "meminfo", "MemAvailable") * LS_KIB;
+
+    *total_out = ls_min_i64(r.total, ls_cgroup_number("/proc", "meminfo", "MemTotal") * LS_KIB);
+    *free_out = ls_min_i64(ls_min_i64(r.free, available), *total_out);
+}
+
+static ls_status start_team(ls_device *device, const ls_cpus *cpus)
+{
+    const char *why;
+    const ls_pool_mask *masks = ls_cpus_pins(cpus, device->threads, device->pinned, &why);
+
+    return ls_pool_open(&device->pool,
+                        &(ls_pool_args){.threads = device->threads,
+                                        .masks = device->unpinned ? NULL : masks,
+                                        .crowded = ls_cpus_crowded(cpus, device->threads)});
 }
 
 static ls_status cpu_open(ls_device *device, int threads)
 {
     int64_t free_bytes, total_bytes, bytes;
+    ls_cpus cpus;
+    ls_status st = ls_cpus_init(&cpus);
 
-    device->threads = threads > 0 ? threads : ls_pool_cores();
+    if (st != LS_OK)
+        return st;
+    device->threads = threads > 0 ? threads : cpus.threads;
     bytes = (int64_t)device->threads * LS_STREAM_THREAD_BYTES;
     memory_room(&free_bytes, &total_bytes);
     device->thread_scratch = bytes > free_bytes ? NULL : map_memory(bytes);
-    if (!device->thread_scratch)
-        return ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %d threads: %.1f MiB are free",
-                       (double)bytes / (double)LS_MIB, device->threads,
-                       (double)free_bytes / (double)LS_MIB);
-    return ls_pool_create(&device->pool, device->threads);
+    if (device->thread_scratch)
+        st = start_team(device, &cpus);
+    else
+        st = ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %d threads: %.1f MiB are free",
+                     (double)bytes / (double)LS_MIB, device->threads,
+                     (double)free_bytes / (double)LS_MIB);
+    ls_cpus_release(&cpus);
+    return st;
 }
 
 static void cpu_close(ls_device *device)
@@ -159,6 +166,7 @@ static void cpu_describe(const ls_device *device, ls_device_info *info_out)
     snprintf(info_out->name, sizeof info_out->name, "cpu: %s, %d thread%s", model, device->threads,
              device->threads == 1 ? "" : "s");
     info_out->host_memory = true;
+    info_out->pinned = ls_pool_pinned(device->pool);
     memory_room(&info_out->free_bytes, &info_out->total_bytes);
 }
 

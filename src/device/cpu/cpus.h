@@ -1,0 +1,58 @@
+/* cpus.h -- which cores of this machine are ours, and how many threads that makes.
+ *
+ * Ours are the physical cores (hwloc) within this process's affinity mask, as much of them as the
+ * CPU quota of its control groups pays for, and only our slice of them when a launcher has started
+ * several ranks on this node and has not bound them itself. Slices are neighbours: cores stand in
+ * the order of packages, NUMA nodes and last-level caches. One thread per core: hyperthreads share
+ * the units that multiply. Sizes of memory are not asked of hwloc, which does not know containers.
+ *
+ * Everything found is kept, so that `lineshaft doctor` can say why. */
+#pragma once
+#include "base/pool.h"
+#include "base/str.h"
+
+LS_C_BEGIN
+
+typedef struct ls_cpus {
+    /* The machine, as far as the container shows it. */
+    bool known; /* the topology could be read; otherwise each CPU counts as a core */
+    int packages, nodes, l3s, cores, cpus; /* l3s: 0 where they are not known */
+    /* This process. */
+    int mask_cores, mask_cpus, mask_nodes; /* that its affinity mask allows or touches */
+    bool bound;                            /* the mask has fewer CPUs than the machine */
+    double quota;           /* CPUs' worth of time that the groups allow; 0: no limit */
+    char quota_folder[256]; /* the group that sets it */
+    int ranks, rank;        /* of one launch on this node; 1: alone. rank -1: not known */
+    const char *ranks_from, *rank_from; /* the variables that say so; NULL: none */
+    int sharing;                        /* ranks on the same mask; 1: it is ours alone */
+    /* What follows from it. */
+    int share;          /* cores for this process */
+    int first;          /* the first of them in `core`; -1: which ones is not known */
+    int threads;        /* what device.threads: auto means; at least 1 */
+    ls_pool_mask *core; /* owned; mask_cores sets of CPUs that the mask allows, in order */
+} ls_cpus;
+
+/* Look. LS_ENOMEM is the only failure. */
+ls_status ls_cpus_init(ls_cpus *cpus);
+void ls_cpus_release(ls_cpus *cpus);
+
+/* What device.threads: auto means here; at least 1. */
+int ls_cpus_threads(void);
+
+/* The sets of CPUs for a team of this many threads, one each, or NULL when the team should not be
+ * pinned; *why_out says why, in words that follow "pinned" or "not pinned". Pinned is a team that
+ * has ranks beside it or spans NUMA nodes, where a thread that strays costs speed, and only when it
+ * takes every core of its share: two processes that each chose some would choose the same.
+ * Elsewhere the kernel does as well on a quiet machine, and better on a busy one, where a pinned
+ * thread cannot move away (measured: equal, and 12 % faster). always: wherever there are enough
+ * cores and we know which ones are ours. */
+const ls_pool_mask *ls_cpus_pins(const ls_cpus *cpus, int threads, bool always,
+                                 const char **why_out);
+
+/* Whether this many threads are more than there are CPUs, or CPU time, for. */
+bool ls_cpus_crowded(const ls_cpus *cpus, int threads);
+
+/* How cpus->threads came about: "2 cores", "4 of 64 cores: the CPU quota of ... is 4.0". */
+void ls_cpus_explain(const ls_cpus *cpus, ls_str *out);
+
+LS_C_END
