@@ -100,7 +100,6 @@ typedef struct bench {
         ls_fill fill;
         ls_norm2 norm2;
         ls_adamw adamw;
-        ls_pack pack;
     } args;
 } bench;
 
@@ -169,22 +168,6 @@ static int64_t rows_of(const bench *b)
     return b->d->B * b->d->T;
 }
 
-/* The weight of the product in hand in the kernels' own order, as the model packs it once for a
- * step; NULL where they take it as it is. */
-static const void *packed(bench *b, const float *w, bool backward)
-{
-    const product *p = &b->product;
-    ls_pack a = {.w = w, .M = rows_of(b), .N = p->N, .K = p->K, .backward = backward};
-    int64_t bytes = b->kernels->scratch(LS_ROW_PACK, &a, ls_device_describe(b->device).threads);
-
-    if (bytes == 0 || !w)
-        return NULL;
-    a.to = bytes_of(b, bytes);
-    if (a.to)
-        b->kernels->pack(b->stream, &a);
-    return a.to;
-}
-
 static void prepare_linear_fwd(bench *b)
 {
     const product *p = &b->product;
@@ -199,7 +182,6 @@ static void prepare_linear_fwd(bench *b)
                                          .N = p->N,
                                          .K = p->K,
                                          .act = p->act};
-    b->args.linear_fwd.packed = packed(b, b->args.linear_fwd.w, false);
 }
 
 static void prepare_linear_bwd_x(bench *b)
@@ -215,7 +197,6 @@ static void prepare_linear_bwd_x(bench *b)
                                              .N = p->N,
                                              .K = p->K,
                                              .act = p->below};
-    b->args.linear_bwd_x.packed = packed(b, b->args.linear_bwd_x.w, true);
 }
 
 static void prepare_linear_bwd_w(bench *b)
@@ -438,14 +419,6 @@ static void prepare_norm2(bench *b)
                                .n = b->d->n};
 }
 
-static void prepare_pack(bench *b)
-{
-    const product *p = &b->product;
-
-    b->args.pack = (ls_pack){
-        .w = floats(b, p->K * p->N), .M = rows_of(b), .N = p->N, .K = p->K, .backward = true};
-}
-
 static void prepare_adamw(bench *b)
 {
     const ls_adamw_span span = {.count = b->d->n, .decay = 1, .rate = 1};
@@ -493,7 +466,6 @@ RUN(cast, cast)
 RUN(fill, fill)
 RUN(norm2, norm2)
 RUN(adamw, adamw)
-RUN(pack, pack)
 
 static const struct {
     void (*prepare)(bench *b);
@@ -520,7 +492,6 @@ static const struct {
     [LS_ROW_FILL] = {prepare_fill, run_fill},
     [LS_ROW_NORM2] = {prepare_norm2, run_norm2},
     [LS_ROW_ADAMW] = {prepare_adamw, run_adamw},
-    [LS_ROW_PACK] = {prepare_pack, run_pack},
 };
 
 /* Rows with scratch get it once their shapes are known. */
@@ -538,8 +509,6 @@ static void prepare_scratch(bench *b, ls_row row)
         b->args.head.scratch = scratch;
     else if (row == LS_ROW_ATTENTION_BWD)
         b->args.attention_bwd.scratch = scratch;
-    else if (row == LS_ROW_PACK)
-        b->args.pack.to = scratch;
 }
 
 /* --- measuring ----------------------------------------------------------------------------------
@@ -641,7 +610,7 @@ static ls_status bench_row(bench *b, ls_row row, int which, figure *figure_out)
     double before = 0;
     ls_status st;
 
-    b->product = product_of(b->d, row == LS_ROW_PACK ? 2 : which); /* fc, the largest */
+    b->product = product_of(b->d, which);
     if (is_linear(row))
         f.product = b->product.name;
     b->buffer_bytes = 0;

@@ -29,7 +29,6 @@ const char *const ls_cost_dims[LS_ROWS][LS_COST_DIMS] = {
     [LS_ROW_FILL] = {"n"},
     [LS_ROW_NORM2] = {"n"},
     [LS_ROW_ADAMW] = {"n"},
-    [LS_ROW_PACK] = {"N", "K"},
 };
 
 bool ls_cost_in_flops(ls_row row)
@@ -159,7 +158,6 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
         const ls_scale *scale;
         const ls_fill *fill;
         const ls_norm2 *norm2;
-        const ls_pack *pack;
     } a = {args};
 
     switch (row) {
@@ -204,8 +202,6 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
         return flat(4, a.norm2->n);
     case LS_ROW_ADAMW:
         return adamw(args, updated);
-    case LS_ROW_PACK: /* w; to */
-        return plane(a.pack->type, 2, a.pack->N, a.pack->K);
     case LS_ROWS:
         break;
     }

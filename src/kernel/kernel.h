@@ -55,31 +55,16 @@ typedef enum ls_layout {
     LS_LAYOUT_NK  /* [outputs, inputs], as Linear stores it */
 } ls_layout;
 
-/* pack: a weight in an order of the implementation's own, for any number of products with it: as
- * the right side of linear_fwd, or of linear_bwd_x. It must be packed again when the weight
- * changes. Scratch says how large it will be; 0: the implementation reads weights as they lie, at
- * least in products of so few rows. */
-typedef struct ls_pack {
-    ls_dtype type;
-    const void *w; /* by layout */
-    void *to;
-    int64_t M; /* rows of the products it is for */
-    int64_t N, K;
-    ls_layout layout;
-    bool backward; /* for linear_bwd_x */
-} ls_pack;
-
 /* linear_fwd: y = act(x W + b). z, where given, keeps the value before the activation. With
  * accumulate: y += x W, without bias and activation. The rows of y may lie apart (ldy), so that a
  * product can go into some columns of a wider tensor. */
 typedef struct ls_linear_fwd {
     ls_dtype type;
-    const void *x;      /* [M, K] */
-    const void *w;      /* by layout */
-    const void *packed; /* w as packed for this row, or NULL; quicker, equal bits */
-    const void *b;      /* [N] or NULL */
-    void *y;            /* [M, N] */
-    void *z;            /* [M, N] or NULL; needed by the activation's gradient */
+    const void *x; /* [M, K] */
+    const void *w; /* by layout */
+    const void *b; /* [N] or NULL */
+    void *y;       /* [M, N] */
+    void *z;       /* [M, N] or NULL; needed by the activation's gradient */
     int64_t M, N, K;
     int64_t ldy; /* elements from row to row of y; 0: N. Anything else only without z */
     ls_layout layout;
@@ -93,9 +78,8 @@ typedef struct ls_linear_bwd_x {
     ls_dtype type;
     const void *dy; /* [M, N] */
     const void *w;
-    const void *packed; /* w as packed for this row, or NULL */
-    const void *z;      /* [M, K] or NULL */
-    void *dx;           /* [M, K] */
+    const void *z; /* [M, K] or NULL */
+    void *dx;      /* [M, K] */
     int64_t M, N, K;
     int64_t ldy; /* elements from row to row of dy; 0: N */
     ls_layout layout;
@@ -372,7 +356,6 @@ typedef enum ls_row {
     LS_ROW_FILL,
     LS_ROW_NORM2,
     LS_ROW_ADAMW,
-    LS_ROW_PACK,
     LS_ROWS
 } ls_row;
 
@@ -400,7 +383,6 @@ typedef struct ls_kernels {
     void (*fill)(ls_stream *stream, const ls_fill *a);
     void (*norm2)(ls_stream *stream, const ls_norm2 *a);
     void (*adamw)(ls_stream *stream, const ls_adamw *a);
-    void (*pack)(ls_stream *stream, const ls_pack *a); /* NULL where scratch is always 0 for it */
     /* Bytes that the `scratch` of a row must hold for these arguments (whose pointers are not
      * read) on a device of so many threads; 0 for rows without one. Enough also for fewer leaves of
      * as many rows. With several leaves `accumulate` counts; with one it does not. */
@@ -428,25 +410,13 @@ ls_status ls_kernel_for(const ls_device *device, const char *name, const ls_kern
 /* A number made of the sizes of all arguments: a plugin built against other ones is refused. */
 static inline uint64_t ls_kernel_stamp(void)
 {
-    const size_t sizes[] = {sizeof(ls_kernels),
-                            sizeof(ls_pack),
-                            sizeof(ls_step_state),
-                            sizeof(ls_linear_fwd),
-                            sizeof(ls_linear_bwd_x),
-                            sizeof(ls_linear_bwd_w),
-                            sizeof(ls_qkv),
-                            sizeof(ls_attention_fwd),
-                            sizeof(ls_attention_bwd),
-                            sizeof(ls_norm_fwd),
-                            sizeof(ls_norm_bwd),
-                            sizeof(ls_act_args),
-                            sizeof(ls_embed_fwd),
-                            sizeof(ls_embed_bwd),
-                            sizeof(ls_head),
-                            sizeof(ls_norm_result),
-                            sizeof(ls_adamw_span),
-                            sizeof(ls_adamw),
-                            LS_ROWS};
+    const size_t sizes[] = {
+        sizeof(ls_kernels),       sizeof(ls_step_state),    sizeof(ls_linear_fwd),
+        sizeof(ls_linear_bwd_x),  sizeof(ls_linear_bwd_w),  sizeof(ls_qkv),
+        sizeof(ls_attention_fwd), sizeof(ls_attention_bwd), sizeof(ls_norm_fwd),
+        sizeof(ls_norm_bwd),      sizeof(ls_act_args),      sizeof(ls_embed_fwd),
+        sizeof(ls_embed_bwd),     sizeof(ls_head),          sizeof(ls_norm_result),
+        sizeof(ls_adamw_span),    sizeof(ls_adamw),         LS_ROWS};
     uint64_t stamp = 0;
 
     for (size_t i = 0; i < LS_COUNT(sizes); i++)

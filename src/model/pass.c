@@ -65,12 +65,12 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
         .qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s), s->Hkv * s->D,
                        s->Hkv * s->D},
         .fc_widths = {s->F, s->F},
-        .qkv = {s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b, to->qkv_widths, parted ? 3 : 1, 0,
+        .qkv = {s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b, to->qkv_widths, parted ? 3 : 1,
                 LS_ADAPTER_Q, 3},
-        .proj = {ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b, NULL, 1, 1, LS_ADAPTER_O, 1},
-        .fc = {s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b, to->fc_widths, s->gated ? 2 : 1, 2,
+        .proj = {ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b, NULL, 1, LS_ADAPTER_O, 1},
+        .fc = {s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b, to->fc_widths, s->gated ? 2 : 1,
                LS_ADAPTER_GATE, 2},
-        .out = {s->F, s->C, &p->out_w, &p->out_b, NULL, 1, 3, LS_ADAPTER_DOWN, 1}};
+        .out = {s->F, s->C, &p->out_w, &p->out_b, NULL, 1, LS_ADAPTER_DOWN, 1}};
 }
 
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l)
@@ -154,17 +154,16 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
 static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                    const ls_pass_layer *at, const void *x, void *y)
 {
-    pass->args.kernels->linear_fwd(
-        pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
-                                            .x = x,
-                                            .w = ls_pass_weight(pass, call, at->w[0]),
-                                            .packed = ls_pass_packed(pass, call, l, at, false),
-                                            .b = ls_pass_weight(pass, call, at->b[0]),
-                                            .y = y,
-                                            .M = call->B * call->T,
-                                            .N = at->N,
-                                            .K = at->K,
-                                            .layout = pass->args.model->shape.layout});
+    pass->args.kernels->linear_fwd(pass->args.stream,
+                                   &(ls_linear_fwd){.type = pass->args.type,
+                                                    .x = x,
+                                                    .w = ls_pass_weight(pass, call, at->w[0]),
+                                                    .b = ls_pass_weight(pass, call, at->b[0]),
+                                                    .y = y,
+                                                    .M = call->B * call->T,
+                                                    .N = at->N,
+                                                    .K = at->K,
+                                                    .layout = pass->args.model->shape.layout});
     adapt(pass, call, l, at, x, y);
 }
 
@@ -246,7 +245,6 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
                       &(ls_linear_fwd){.type = pass->args.type,
                                        .x = b->y2,
                                        .w = ls_pass_weight(pass, call, p->fc_w[0]),
-                                       .packed = ls_pass_packed(pass, call, l, &at->fc, false),
                                        .b = ls_pass_weight(pass, call, p->fc_b[0]),
                                        .y = b->act,
                                        .z = b->z,

@@ -23,8 +23,6 @@ typedef struct ls_pass_args {
     int64_t B, T;              /* largest call */
     int64_t leaves;            /* most leaves of a training call */
     bool training;             /* keep what backward needs */
-    bool keep_packed;          /* keep packed weights from call to call, see
-                                * ls_pass_weights_changed(); else one at a time is packed */
     int64_t cache;             /* positions whose keys and values are kept between calls, so that a
                                 * text can be read piece by piece; 0: none; not with training */
 } ls_pass_args;
@@ -52,9 +50,6 @@ int64_t ls_pass_bytes(const ls_pass_args *args, int threads);
 ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args);
 void ls_pass_close(ls_pass *pass);                  /* NULL is allowed */
 ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with */
-
-/* With keep_packed: the weights are not what they were in the last call. */
-void ls_pass_weights_changed(ls_pass *pass);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
  * from the head it is tied to, are summed over leaves separately: (tree of embedding parts) + (tree

@@ -112,16 +112,13 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
                         void *dx)
 {
     bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
-    const void *packed;
 
     LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
     parts_back(pass, call, at, x, dy);
-    packed = ls_pass_packed(pass, call, l, at, true);
     pass->args.kernels->linear_bwd_x(pass->args.stream,
                                      &(ls_linear_bwd_x){.type = pass->args.type,
                                                         .dy = dy,
                                                         .w = ls_pass_weight(pass, call, at->w[0]),
-                                                        .packed = packed,
                                                         .z = z,
                                                         .dx = dx,
                                                         .M = call->B * call->T,

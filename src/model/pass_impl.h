@@ -5,8 +5,6 @@
 /* Where dropout happens; block l uses 3 l + these. */
 enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_PROJ = 2, SITE_OUT = 3 };
 
-enum { LS_PASS_LAYERS = 4 }; /* of a block: qkv, proj, fc, out */
-
 /* What one block computes: of the pass's type, but for the statistics. */
 typedef struct ls_pass_buffers {
     void *y1, *qkv, *turned, *att, *mid, *y2, *z, *act, *next;
@@ -25,8 +23,6 @@ struct ls_pass {
     float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
     void *logits; /* in bf16: [V], before they are widened */
     void *scratch;
-    void *packed;    /* weights in the kernels' own order: all, or room for the largest */
-    bool *is_packed; /* with keep_packed: which are there; 2 LS_PASS_LAYERS a block, owned */
     ls_pass_buffers *blocks; /* L of them, owned; equal ones when not training, but for the cache */
 };
 
@@ -36,7 +32,6 @@ typedef struct ls_pass_layer {
     const ls_place *w, *b; /* n_parts of them each, side by side in the weights */
     const int64_t *widths; /* outputs of each part */
     int n_parts;
-    int number;              /* in its block: 0 to LS_PASS_LAYERS - 1 */
     int adapter, n_adapters; /* the first one in ls_block_params.adapters, and how many there may be
                               * side by side */
 } ls_pass_layer;
@@ -74,12 +69,6 @@ float *ls_pass_gradient(const ls_pass_call *call, ls_place p);
 /* The layers of block l; they point into the model and into *to itself. */
 void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);
 bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);
-
-/* The weight of a layer of block l as the kernels want it, packed now if it is not there; NULL:
- * they take it as it is. */
-int64_t ls_pass_packed_bytes(const ls_pass_args *args, int threads);
-const void *ls_pass_packed(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                           const ls_pass_layer *at, bool backward);
 
 /* The dropout at a site of block l; what enters block l; the row between the packed product and
  * attention, without the tensors that differ between forward and backward. */

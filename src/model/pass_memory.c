@@ -199,7 +199,6 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     if (args->training)
         cut_backward(c, args, pass);
     pass->scratch = cut(c, scratch_bytes(args, threads));
-    pass->packed = cut(c, ls_pass_packed_bytes(args, threads));
 }
 
 int64_t ls_pass_bytes(const ls_pass_args *args, int threads)
@@ -250,14 +249,6 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
         st = LS_ENOMEM;
         goto out;
     }
-    if (args->keep_packed) {
-        pass->is_packed = ls_mem_array((size_t)(2 * LS_PASS_LAYERS * args->model->shape.L),
-                                       sizeof *pass->is_packed);
-        if (!pass->is_packed) {
-            st = LS_ENOMEM;
-            goto out;
-        }
-    }
     pass->bytes = ls_pass_bytes(args, threads);
     LS_TRY(st, ls_device_alloc(device, pass->bytes, "activations", &pass->memory), out);
     cutter c = {.base = pass->memory};
@@ -276,7 +267,6 @@ void ls_pass_close(ls_pass *pass)
     if (!pass)
         return;
     ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
-    ls_mem_free(pass->is_packed);
     ls_mem_free(pass->blocks);
     ls_mem_free(pass);
 }

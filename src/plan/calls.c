@@ -25,10 +25,3 @@ int64_t ls_calls_leaves(const ls_calls *calls, int64_t i)
 {
     return ls_min_i64(calls->group, calls->leaves - i * calls->group);
 }
-
-bool ls_calls_keep_packed(const ls_calls *calls, int64_t context)
-{
-    enum { ROWS = 2048 }; /* packing costs about 12 cycles a row of the product; see kernel/cpu */
-
-    return calls->calls > 1 && calls->group * calls->leaf * context < ROWS;
-}

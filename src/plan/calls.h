@@ -23,8 +23,4 @@ void ls_calls_plan(const ls_run *run, ls_calls *calls_out);
 int64_t ls_calls_first(const ls_calls *calls, int64_t i);
 int64_t ls_calls_leaves(const ls_calls *calls, int64_t i);
 
-/* Whether packed weights are kept from call to call: there are several calls in a step, and so few
- * rows in each that packing again would cost more than a percent. */
-bool ls_calls_keep_packed(const ls_calls *calls, int64_t context);
-
 LS_C_END

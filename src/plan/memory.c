@@ -94,10 +94,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
                                .B = calls.group * calls.leaf,
                                .T = run->model.context,
                                .leaves = calls.ordered ? calls.group : 1,
-                               .training = true,
-                               .keep_packed = ls_calls_keep_packed(&calls, run->model.context)};
-    ls_ledger_add(ledger_out, "activations",
-                  "leaves per call, context, layers, width; packed weights",
+                               .training = true};
+    ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, text samples",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) + ls_decode_bytes(model));

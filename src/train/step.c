@@ -163,9 +163,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
                                .B = args->calls.group * args->calls.leaf,
                                .T = args->run->model.context,
                                .leaves = args->calls.ordered ? args->calls.group : 1,
-                               .training = true,
-                               .keep_packed =
-                                   ls_calls_keep_packed(&args->calls, args->run->model.context)};
+                               .training = true};
     LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     *step_out = s;
 out:
@@ -328,7 +326,6 @@ static void update(ls_step *s)
                                          .copy_type = s->type,
                                          .state = s->state,
                                          .result = s->norm});
-    ls_pass_weights_changed(s->pass);
 }
 
 /* Sum of n values along the perfect binary tree over their numbers; values are overwritten. */
@@ -531,7 +528,6 @@ ls_pass *ls_step_pass(const ls_step *step)
 
 void ls_step_weights_changed(ls_step *step)
 {
-    ls_pass_weights_changed(step->pass);
     if (!step->copy)
         return;
     step->args.kernels->cast(step->args.stream, &(ls_cast){.from_type = LS_F32,

@@ -12,9 +12,7 @@ LS_C_BEGIN
     void ls_linear_bwd_x_row_##isa(ls_stream *stream, const ls_linear_bwd_x *a); \
     void ls_linear_bwd_w_row_##isa(ls_stream *stream, const ls_linear_bwd_w *a); \
     void ls_head_row_##isa(ls_stream *stream, const ls_head *a);                 \
-    int64_t ls_head_scratch_##isa(const ls_head *a, int threads);                \
-    int64_t ls_pack_scratch_##isa(const ls_pack *a, int threads);                \
-    void ls_pack_row_##isa(ls_stream *stream, const ls_pack *a)
+    int64_t ls_head_scratch_##isa(const ls_head *a, int threads)
 
 LS_ROWS_LINEAR(generic);
 LS_ROWS_LINEAR(avx2);

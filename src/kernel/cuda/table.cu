@@ -8,7 +8,7 @@ const char *ls_cuda_row_name(ls_row row)
         "linear_fwd",    "linear_bwd_x", "linear_bwd_w", "qkv_fwd", "qkv_bwd", "attention_fwd",
         "attention_bwd", "norm_fwd",     "norm_bwd",     "act_fwd", "act_bwd", "embed_fwd",
         "embed_bwd",     "head",         "sum",          "add",     "scale",   "cast",
-        "fill",          "norm2",        "adamw",        "pack"};
+        "fill",          "norm2",        "adamw"};
 
     return names[row];
 }
@@ -67,7 +67,6 @@ static const ls_kernels kernels = {
     .fill = ls_cuda_fill,
     .norm2 = ls_cuda_norm2,
     .adamw = ls_cuda_adamw,
-    .pack = NULL,
     .scratch = scratch,
 };
 

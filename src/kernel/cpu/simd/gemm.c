@@ -8,8 +8,10 @@
  * worker's scratch, tile by tile, until the last block of K; then the row's own finish takes the
  * tile.
  *
- * Weights come packed (ls_gemm_pack), once for all rows of a call and all its tasks; any other B is
- * packed by each task that needs it.
+ * Each task packs its own columns of B, for as many rows as it has: half or a quarter of a call.
+ * Packing a weight once for all tasks, or once a step, is slower on two cores: 75 to 79 instead of
+ * 82 to 84 % of the peak. Lines that one core has written or that both read at the same time do not
+ * stay in the caches of both.
  *
  * The micro-kernel alone, with everything in L2, runs at 97 % of the fma peak; what is lost beside
  * it is packing, the finish and the uneven end of a call.
@@ -142,7 +144,6 @@ typedef struct plan {
     int64_t mc, nc;   /* size of a block of C: multiples of MR and NR */
     int64_t m_blocks; /* blocks from top to bottom; tasks go down first */
     int64_t leaf_k;   /* K of one leaf */
-    int64_t wide;     /* N in whole panels */
     int levels;       /* of the stack of partial sums */
     bool stored;      /* partial sums are kept in scratch */
 } plan;
@@ -219,7 +220,7 @@ static coming coming_b(const block *x, int64_t k0, int64_t kc)
     int64_t columns = x->n1 - x->n0, tiles = x->tiles / TILE;
     coming c = {.at = element(g->b_type, g->b, (k0 + kc) * g->b_k + x->n0 * g->b_n)};
 
-    c.lines = next <= 0 || g->packed ? 0 : g->b_n == 1 ? next : columns;
+    c.lines = next <= 0 ? 0 : g->b_n == 1 ? next : columns;
     c.step = (g->b_n == 1 ? g->b_k : g->b_n) * bytes;
     c.bytes = (g->b_n == 1 ? columns : next) * bytes;
     c.share = (c.lines + tiles - 1) / tiles;
@@ -259,8 +260,6 @@ static const float *block_of_b(const block *x, int64_t k0, int64_t kc, float *su
 {
     const ls_gemm *g = x->p->g;
 
-    if (g->packed)
-        return g->packed + k0 * x->p->wide + x->n0 * kc;
     if (g->b_n == 1)
         pack_b_rows(g, x->n0, x->n1, k0, kc, x->b);
     else
@@ -402,11 +401,11 @@ static void run_block(void *context, int64_t index, int worker)
 static double cut_cost(const ls_gemm *g, int64_t mc, int64_t nc, int64_t tasks, int threads)
 {
     int64_t waves = (tasks + threads - 1) / threads;
-    double pack_a = g->a_m == 1 ? 0.2 : 0.1, pack_b = g->packed ? 0.05 : g->b_n == 1 ? 0.15 : 0.5;
+    double pack_a = 0.5, pack_b = g->b_n == 1 ? 0.3 : 0.6;
     double task = (double)(mc * nc) / 32;
 
     task += pack_a * (double)mc + pack_b * (double)nc;
-    return ((double)waves + (threads > 1 ? 0.15 : 0)) * task;
+    return ((double)waves + (threads > 1 ? 0.1 : 0)) * task;
 }
 
 /* Rows of a block at most, for so many columns. */
@@ -426,7 +425,7 @@ static void choose_cut(plan *p, int threads)
     p->mc = 0;
     for (int64_t nb = nb_least; nb <= nb_most; nb++) {
         int64_t nc = ls_round_up((g->N + nb - 1) / nb, NR), most = most_rows(p, nc);
-        for (int64_t mb = (g->M + most - 1) / most, i = 0; i < 16; i++, mb++) {
+        for (int64_t mb = (g->M + most - 1) / most, i = 0; i < 32; i++, mb++) {
             int64_t mc = ls_round_up((g->M + mb - 1) / mb, MR);
             int64_t tasks = (g->M + mc - 1) / mc * ((g->N + nc - 1) / nc);
             double cost = cut_cost(g, mc, nc, tasks, threads);
@@ -442,16 +441,16 @@ static void choose_cut(plan *p, int threads)
 void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g)
 {
     ls_pool *pool = ls_stream_pool(stream);
-    plan p = {.g = g, .stream = stream, .leaf_k = g->K / g->leaves, .wide = ls_round_up(g->N, NR)};
+    plan p = {.g = g, .stream = stream, .leaf_k = g->K / g->leaves};
 
     bool sums = g->a_sums || g->b_sums;
 
-    LS_BUG_IF(g->K % g->leaves != 0 || g->leaves < 1 || (g->packed && g->leaves > 1),
-              "%lld leaves of %lld rows", (long long)g->leaves, (long long)g->K);
+    LS_BUG_IF(g->K % g->leaves != 0 || g->leaves < 1, "%lld leaves of %lld rows",
+              (long long)g->leaves, (long long)g->K);
     LS_BUG_IF(g->a_sums && (g->a_m != 1 || g->b_sums), "sums of rows that are not packed by k");
     if (g->M <= 0 || g->N <= 0)
         return;
-    if (g->M <= LS_GEMM_FEW && g->leaves == 1 && g->a_k == 1 && !g->packed && !sums) {
+    if (g->M <= LS_GEMM_FEW && g->leaves == 1 && g->a_k == 1 && !sums) {
         LS_ISA_NAME(ls_gemm_run_few)(stream, g);
         return;
     }
@@ -489,42 +488,4 @@ void LS_ISA_NAME(ls_gemm_store)(const ls_gemm *g, const float *tile, int64_t m, 
         store_tile(g, LS_F32, tile, m, n, MR, NR, true);
     else
         store_tile(g, LS_F32, tile, m, n, rows, cols, g->accumulate);
-}
-
-/* --- packing B once for many tasks and calls ---------------------------------------------------
- */
-
-enum { PACK_PANELS = 4 }; /* of a task */
-
-typedef struct pack_job {
-    const ls_gemm *g;
-    ls_stream *stream;
-    float *to;
-    int64_t wide, groups; /* N in whole panels; tasks of one block of K */
-} pack_job;
-
-static void pack_task(void *context, int64_t index, int worker)
-{
-    const pack_job *j = context;
-    const ls_gemm *g = j->g;
-    int64_t k0 = index / j->groups * KC, kc = ls_min_i64(KC, g->K - k0);
-    int64_t n = index % j->groups * PACK_PANELS * NR;
-    int64_t end = ls_min_i64(g->N, n + PACK_PANELS * NR);
-    float *wide = ls_stream_thread_scratch(j->stream, worker);
-
-    for (; n < end; n += NR)
-        pack_b(g, n, ls_min_i64(NR, g->N - n), k0, kc, j->to + k0 * j->wide + n * kc, wide);
-}
-
-int64_t LS_ISA_NAME(ls_gemm_packed_floats)(int64_t N, int64_t K)
-{
-    return ls_round_up(N, NR) * K;
-}
-
-void LS_ISA_NAME(ls_gemm_pack)(ls_stream *stream, const ls_gemm *g, float *to)
-{
-    pack_job j = {.g = g, .stream = stream, .to = to, .wide = ls_round_up(g->N, NR)};
-
-    j.groups = (j.wide / NR + PACK_PANELS - 1) / PACK_PANELS;
-    ls_pool_run(ls_stream_pool(stream), pack_task, &j, j.groups * ((g->K + KC - 1) / KC));
 }

@@ -38,7 +38,6 @@ struct ls_gemm {
     int64_t a_m, a_k;
     const void *b; /* element (k, n) is b[k * b_k + n * b_n]; b_k or b_n is 1 */
     int64_t b_k, b_n;
-    const float *packed; /* B as ls_gemm_pack() laid it out, or NULL; only with one leaf */
     int64_t M, N, K;
     int64_t leaves; /* divides K */
     ls_gemm_finish finish;
@@ -62,8 +61,3 @@ void LS_ISA_NAME(ls_gemm_run_few)(ls_stream *stream, const ls_gemm *g);
 /* The finish that writes C, or adds it to what is there. */
 void LS_ISA_NAME(ls_gemm_store)(const ls_gemm *g, const float *tile, int64_t m, int64_t n,
                                 int64_t rows, int64_t cols);
-
-/* B (by b, b_type, b_k, b_n, N and K of g) as panels of NR columns, block of K by block of K;
- * ls_gemm_packed_floats() of them. */
-int64_t LS_ISA_NAME(ls_gemm_packed_floats)(int64_t N, int64_t K);
-void LS_ISA_NAME(ls_gemm_pack)(ls_stream *stream, const ls_gemm *g, float *to);

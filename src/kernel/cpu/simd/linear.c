@@ -79,30 +79,12 @@ static void weight_bwd(ls_gemm *g, ls_dtype type, const void *w, int64_t K, int6
     weight_fwd(g, type, w, N, K, layout == LS_LAYOUT_KN ? LS_LAYOUT_NK : LS_LAYOUT_KN);
 }
 
-int64_t LS_ISA_NAME(ls_pack_scratch)(const ls_pack *a, int threads)
-{
-    (void)threads;
-    if (a->M <= LS_GEMM_FEW)
-        return 0;
-    return 4 * (a->backward ? LS_ISA_NAME(ls_gemm_packed_floats)(a->K, a->N)
-                            : LS_ISA_NAME(ls_gemm_packed_floats)(a->N, a->K));
-}
-
-void LS_ISA_NAME(ls_pack_row)(ls_stream *stream, const ls_pack *a)
-{
-    ls_gemm g = {.leaves = 1};
-
-    (a->backward ? weight_bwd : weight_fwd)(&g, a->type, a->w, a->K, a->N, a->layout);
-    LS_ISA_NAME(ls_gemm_pack)(stream, &g, a->to);
-}
-
 void LS_ISA_NAME(ls_linear_fwd_row)(ls_stream *stream, const ls_linear_fwd *a)
 {
     ls_gemm g = {.a_type = a->type, .a = a->x, .a_m = a->K, .a_k = 1, .leaves = 1, .args = a};
 
     ls_linear_fwd_check(a);
     weight_fwd(&g, a->type, a->w, a->K, a->N, a->layout);
-    g.packed = a->packed;
     g.M = a->M;
     g.finish = a->accumulate ? LS_ISA_NAME(ls_gemm_store) : finish_fwd;
     g.out_type = a->type;
@@ -148,7 +130,6 @@ void LS_ISA_NAME(ls_linear_bwd_x_row)(ls_stream *stream, const ls_linear_bwd_x *
 
     ls_linear_bwd_x_check(a);
     weight_bwd(&g, a->type, a->w, a->K, a->N, a->layout);
-    g.packed = a->packed;
     g.a_m = ls_linear_ld(a->ldy, a->N);
     g.M = a->M;
     g.finish = a->act == LS_ACT_NONE ? LS_ISA_NAME(ls_gemm_store) : finish_bwd_x;
