@@ -62,7 +62,7 @@ void ls_doctor_gpu(ls_doctor *d)
     if (ls_kernel_for(gpu, "auto", &kernels) != LS_OK)
         ls_doctor_say_error(d, "gpu", "plugin", LS_DOCTOR_PROBLEM);
     ls_doctor_say(d, "gpu", "device", LS_DOCTOR_OK,
-                  "%s, %.1f of %.1f GiB free; this version trains on the CPU only", info.name,
+                  "%s, %.1f of %.1f GiB free; device.kind: cuda trains on it", info.name,
                   (double)info.free_bytes / (double)LS_GIB,
                   (double)info.total_bytes / (double)LS_GIB);
     ls_device_close(gpu);

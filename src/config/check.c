@@ -14,7 +14,13 @@
 #include <unistd.h>
 
 /* Rows of one matrix product beyond which a CPU gains nothing, while activations keep growing. */
-enum { CALL_TOKENS = 4096, LEAF_MOST = 8, DEFAULT_STEPS = 1000, WARMUP_MOST = 100 };
+enum {
+    CALL_TOKENS = 4096,
+    CALL_TOKENS_GPU = 65536,
+    LEAF_MOST = 8,
+    DEFAULT_STEPS = 1000,
+    WARMUP_MOST = 100
+};
 
 static const ls_option *row_of(const char *key)
 {
@@ -77,11 +83,12 @@ static int64_t pick_group(const ls_run *run)
 {
     int64_t leaves = run->batch.sequences / run->batch.leaf;
     int64_t tokens = run->batch.leaf * run->model.context;
+    int64_t most = run->device.kind == LS_DEVICE_CUDA ? CALL_TOKENS_GPU : CALL_TOKENS;
     int64_t group = 1;
 
-    if (leaves * tokens <= CALL_TOKENS)
+    if (leaves * tokens <= most)
         return leaves;
-    while (group * 2 < leaves && group * 2 * tokens <= CALL_TOKENS)
+    while (group * 2 < leaves && group * 2 * tokens <= most)
         group *= 2;
     return group;
 }

@@ -349,7 +349,7 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 1048576,
      .unit = "leaves",
-     .when_auto = "as many leaves as make up to 4096 tokens",
+     .when_auto = "as many leaves as make up to 4096 tokens; on a GPU up to 65536, or what fits",
      .doc = "Leaves that one forward and backward call computes: more need more memory and keep "
             "the cores busier. A power of two, or all leaves. In ordered mode it changes no "
             "result.",

@@ -124,6 +124,19 @@ static const char *size_text(int64_t bytes, char out[24])
     return out;
 }
 
+int64_t ls_memory_fit_group(const ls_memory_args *args, int64_t free_bytes)
+{
+    ls_run run = *args->run;
+
+    while (run.batch.group > 1 && total_with(args, &run) > free_bytes) {
+        int64_t half = 1;
+        while (half * 2 < run.batch.group)
+            half *= 2;
+        run.batch.group = half;
+    }
+    return run.batch.group;
+}
+
 ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, int64_t free_bytes)
 {
     int64_t total = ls_ledger_total(ledger), least = total;

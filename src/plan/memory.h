@@ -26,6 +26,10 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out);
  * that make it fit, each with what it saves, found by predicting again. */
 ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, int64_t free_bytes);
 
+/* The largest group of leaves with which the run fits into free_bytes, at most that of the run:
+ * half as many each time. 1 also when nothing fits. */
+int64_t ls_memory_fit_group(const ls_memory_args *args, int64_t free_bytes);
+
 /* Bytes of the small device buffers of a step: batch, losses, partial sums, spans, state. */
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls);
 

@@ -183,13 +183,25 @@ static ls_loader_args loader_args(const ls_session *s)
                             .isolate = s->run->data.isolate};
 }
 
+/* On a GPU, whose memory is for this run alone, calls that nobody has set are as large as fit. */
+static void fit_group(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
+{
+    int at = ls_option_index(ls_option_find("batch.group"));
+
+    if (!s->apart || !s->run->origins[at].automatic)
+        return;
+    s->fitted = *s->run;
+    s->fitted.batch.group = ls_memory_fit_group(memory, free_bytes);
+    s->run = memory->run = &s->fitted;
+}
+
 /* Predict, refuse what does not fit, then take the large memory. */
 static ls_status open_state(ls_session *s)
 {
     ls_loader_args loader = loader_args(s);
     ls_device_info info = ls_device_describe(s->device);
-    ls_step_args step = {
-        .run = s->run, .model = &s->model, .kernels = s->kernels, .stream = s->stream};
+    ls_step_args step = {.model = &s->model, .kernels = s->kernels, .stream = s->stream};
+    int64_t free_bytes = info.free_bytes + info.fixed_bytes; /* what a GPU holds is taken already */
     ls_memory_args memory = {.run = s->run,
                              .model = &s->model,
                              .kernels = s->kernels,
@@ -203,9 +215,10 @@ static ls_status open_state(ls_session *s)
     memory.program_bytes = ls_ledger_resident_bytes();
     if (!s->apart) /* they have their own line */
         memory.program_bytes -= (int64_t)info.threads * LS_STREAM_THREAD_BYTES;
+    fit_group(s, &memory, free_bytes);
+    step.run = s->run;
     ls_memory_predict(&memory, &s->ledger);
-    /* What a GPU holds for itself is taken already. */
-    LS_TRY(st, ls_memory_check(&memory, &s->ledger, info.free_bytes + info.fixed_bytes), out);
+    LS_TRY(st, ls_memory_check(&memory, &s->ledger, free_bytes), out);
     ls_calls_plan(s->run, &step.calls);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     LS_TRY(st, ls_decode_open(&s->decode, &s->model, ls_step_pass(s->step), s->stream), out);

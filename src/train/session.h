@@ -31,7 +31,8 @@ typedef struct ls_session_args {
 
 typedef struct ls_session {
     ls_session_args args;
-    const ls_run *run;
+    const ls_run *run; /* that of args, or fitted */
+    ls_run fitted;     /* the run with calls as large as the device can take */
     int lock_fd;
     bool made_folder; /* the run folder was not there before */
     ls_device *device;

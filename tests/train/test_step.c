@@ -242,6 +242,10 @@ LS_TEST(step_refuses_what_does_not_fit_and_says_what_would)
     LS_CHECK(strstr(ls_err_last()->hint, "It fits with batch.group: 1"));
     LS_CHECK_FAILS(ls_memory_check(&args, &ledger, 1), LS_ENOMEM, "this run needs");
     LS_CHECK(strstr(ls_err_last()->hint, "smaller model"));
+    /* Half of what does not fit by a byte; one when nothing does. */
+    LS_CHECK_EQ(ls_memory_fit_group(&args, total), 4);
+    LS_CHECK_EQ(ls_memory_fit_group(&args, total - 1), 2);
+    LS_CHECK_EQ(ls_memory_fit_group(&args, 1), 1);
     ls_model_release(&model);
 }
 
