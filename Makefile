@@ -118,6 +118,14 @@ $(B)/kernel/cpu/simd/%.$(1).o: src/kernel/cpu/simd/%.c
 	@$$(CC) $$(CFLAGS) $$(SIMD_OPT) $$(ISA_FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call simd_rule,$(isa))))
+# Products of bf16 pairs belong to the avx512 kernels; each instruction is on in its own file only,
+# where the compiler knows it.
+ifeq ($(ARCH),x86_64)
+knows = $(shell $(CC) $(1) -x c -fsyntax-only /dev/null 2>/dev/null && echo $(1))
+$(B)/kernel/cpu/dot/dot_%.o: CFLAGS += $(SIMD_OPT) $(ISA_FLAGS_avx512)
+$(B)/kernel/cpu/dot/dot_avx512.o: CFLAGS += $(call knows,-mavx512bf16)
+$(B)/kernel/cpu/dot/dot_amx.o: CFLAGS += $(call knows,-mamx-tile -mamx-bf16)
+endif
 # A missing library is said by name, before the first compiler error.
 $(LIB_OBJ) $(MAIN_OBJ) $(TEST_OBJ) $(CONFORMANCE_OBJ): | libraries
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -132,6 +132,7 @@ static void child(const ls_test *test, const char *script, const job *j)
         _exit(1);
     setenv("LINESHAFT_ROOT", root, 1);
     unsetenv("LINESHAFT_FAULT");
+    setenv("LINESHAFT_BF16", "off", 0); /* bits are compared across instruction sets */
     if (script) {
         execl(script, script, (char *)NULL);
         fprintf(stderr, "cannot run %s: %s\n", script, strerror(errno));

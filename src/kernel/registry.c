@@ -6,6 +6,7 @@
 #include "kernel/kernel.h"
 
 #include "base/str.h"
+#include "kernel/cpu/dot/dot.h"
 #include "kernel/cpu/rows_basic.h"
 #include "kernel/cpu/rows_attention.h"
 #include "kernel/cpu/rows_linear.h"
@@ -224,6 +225,8 @@ ls_status ls_kernel_pick(const char *name, const ls_kernels **kernels_out)
             return st;
         }
         check_complete(tables[i].kernels);
+        if (ls_dot_choose() != LS_OK)
+            return LS_EUSAGE;
         *kernels_out = tables[i].kernels;
         return LS_OK;
     }

@@ -20,6 +20,7 @@
  * whose sum would be merged at once is added to the top of the stack instead.
  *
  * Few rows (generation) go another way with the same bits, without packing: see gemm_few.c. */
+#include "kernel/cpu/dot/dot.h"
 #include "kernel/cpu/leaves.h"
 #include "kernel/cpu/simd/gemm_pack.h"
 
@@ -450,6 +451,12 @@ void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g)
     LS_BUG_IF(g->a_sums && (g->a_m != 1 || g->b_sums), "sums of rows that are not packed by k");
     if (g->M <= 0 || g->N <= 0)
         return;
+#if defined(__AVX512F__)
+    if (g->a_type == LS_BF16 && g->b_type == LS_BF16 && ls_dot_chosen() != LS_DOT_OFF) {
+        ls_dot_run(stream, g);
+        return;
+    }
+#endif
     if (g->M <= LS_GEMM_FEW && g->leaves == 1 && g->a_k == 1 && !sums) {
         LS_ISA_NAME(ls_gemm_run_few)(stream, g);
         return;
