@@ -5,6 +5,7 @@
 #include "base/time.h"
 #include "config/option.h"
 #include "device/cpu/cgroup.h"
+#include "kernel/cpu/dot/dot.h"
 #include "kernel/kernel.h"
 #include "kernel/peak.h"
 
@@ -111,6 +112,40 @@ static void why_not_better(const char *picked, ls_str *out)
     ls_err_clear();
 }
 
+/* Which way products of bf16 go, and why not a better one. */
+static void say_bf16(ls_doctor *d, const char *kernels)
+{
+    static const char *const ways[LS_DOTS] = {
+        [LS_DOT_OFF] = "widened to fp32",
+        [LS_DOT_AVX512] = "pairs by AVX512_BF16",
+        [LS_DOT_AMX] = "tiles by AMX",
+        [LS_DOT_EMULATE_AVX512] = "AVX512_BF16 emulated, which is slow",
+        [LS_DOT_EMULATE_AMX] = "AMX emulated, which is slow",
+    };
+    const char *asked = getenv(LS_DOT_VARIABLE), *amx = ls_dot_obstacle(LS_DOT_AMX);
+    const char *pairs = ls_dot_obstacle(LS_DOT_AVX512);
+    ls_dot dot = ls_dot_chosen();
+    bool slow = dot == LS_DOT_EMULATE_AVX512 || dot == LS_DOT_EMULATE_AMX;
+
+    if (strcmp(kernels, "avx512") != 0)
+        ls_doctor_say(d, "cpu", "bf16", LS_DOCTOR_OK,
+                      "bf16 products: widened to fp32, as the %s kernels always do; bf16 saves "
+                      "memory, not time",
+                      kernels);
+    else if (asked && *asked && strcmp(asked, "auto") != 0)
+        ls_doctor_say(d, "cpu", "bf16", slow ? LS_DOCTOR_NOTE : LS_DOCTOR_OK,
+                      "bf16 products: %s, as " LS_DOT_VARIABLE "=%s says", ways[dot], asked);
+    else if (dot == LS_DOT_OFF)
+        ls_doctor_say(d, "cpu", "bf16", LS_DOCTOR_OK,
+                      "bf16 products: widened to fp32: %s, and %s; bf16 saves memory, not time",
+                      pairs, amx);
+    else
+        ls_doctor_say(d, "cpu", "bf16", LS_DOCTOR_OK,
+                      "bf16 products: %s%s%s. Their bits are not those of other CPUs; " //
+                      LS_DOT_VARIABLE "=off gives bits that all have",
+                      ways[dot], dot == LS_DOT_AVX512 ? ": " : "", dot == LS_DOT_AVX512 ? amx : "");
+}
+
 static void say_products(ls_doctor *d)
 {
     const ls_option *isa = ls_option_find("device.isa");
@@ -133,6 +168,7 @@ static void say_products(ls_doctor *d)
                   "threads, batch cut and instruction set; docs/measured.md has their speeds "
                   "beside ours",
                   kernels->name);
+    say_bf16(d, kernels->name);
     ls_str_release(&why);
 }
 

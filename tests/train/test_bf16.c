@@ -233,6 +233,65 @@ LS_TEST(bf16_rows_train_like_the_reference)
     }
 }
 
+/* Products by pairs of bf16, emulated where the CPU lacks the instruction: 30 steps beside fp32. */
+LS_TEST_SECONDS(bf16_by_pairs_follows_fp32, 60)
+{
+    static const char *const ways[] = {"emulate-avx512", "emulate-amx"};
+
+    if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw"))
+        ls_test_skip("this CPU lacks AVX-512");
+    for (size_t k = 0; k < LS_COUNT(ways) * LS_COUNT(forms); k++) {
+        ls_run wide = run_of(&forms[k / 2], LS_PRECISION_FP32);
+        ls_run narrow = run_of(&forms[k / 2], LS_PRECISION_BF16);
+        double first = 0, a = 0, b = 0;
+        rig want, got;
+
+        setenv("LINESHAFT_BF16", ways[k % 2], 1);
+        open_rig(&want, &wide, "avx512", 2);
+        open_rig(&got, &narrow, "avx512", 2);
+        for (int i = 0; i < 30; i++) {
+            a = one_step(&want, i);
+            b = one_step(&got, i);
+            first = i == 0 ? a : first;
+            if (!(fabs(a - b) <= 0.02 * a))
+                ls_test_fail(__FILE__, __LINE__, "%s, %s: loss of step %d is %.6f, expected %.6f",
+                             forms[k / 2].name, ways[k % 2], i, b, a);
+        }
+        LS_CHECK(a < 0.95 * first && a != b);
+        close_rig(&want);
+        close_rig(&got);
+    }
+}
+
+static void check_pairs(const char *way)
+{
+    ls_run run = run_of(&forms[0], LS_PRECISION_BF16);
+    outcome widened, want;
+
+    run.batch.sequences = 5;
+    widened = train(&run, "avx512", 1);
+    setenv("LINESHAFT_BF16", way, 1);
+    want = train(&run, "avx512", 1);
+    if (memcmp(widened.w, want.w, (size_t)want.n * sizeof *want.w) == 0)
+        ls_test_fail(__FILE__, __LINE__, "%s is not used", way);
+    for (int threads = 2; threads <= 3; threads++) {
+        run.batch.group = threads == 2 ? 2 : 4;
+        check_equal(&want, train(&run, "avx512", threads), way);
+    }
+    setenv("LINESHAFT_BF16", "off", 1);
+    ls_mem_free(widened.w);
+    ls_mem_free(want.w);
+}
+
+/* By pairs the bits are others than widened, but as steady: threads and grouping. */
+LS_TEST_SECONDS(bf16_by_pairs_has_equal_bits, 60)
+{
+    if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw"))
+        ls_test_skip("this CPU lacks AVX-512");
+    check_pairs("emulate-avx512");
+    check_pairs("emulate-amx");
+}
+
 /* Validation reads the copy too, and changing the weights from outside renews it. */
 LS_TEST(bf16_losses_are_those_of_rounded_weights)
 {

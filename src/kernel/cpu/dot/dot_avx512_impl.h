@@ -6,6 +6,7 @@
 #pragma once
 #include "kernel/cpu/dot/dot_impl.h"
 
+#if defined(DOT_PAIRS) /* else nobody has said what to compute with */
 /* rows is a constant, so the sums live in registers. */
 LS_INLINE void dot_rows(const int rows, int64_t words, const uint32_t *a, const uint32_t *b,
                         float *tile, bool add)
@@ -66,3 +67,4 @@ static const ls_dot_kernel dot_kernel = {
     .end = dot_nothing,
     .multiply = dot_multiply,
 };
+#endif
