@@ -1,8 +1,14 @@
 /* dot_amx.c -- products by the instructions of AMX. */
 #include "kernel/cpu/dot/dot_impl.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512F__)
-#define TILE_CONFIG(tiles, config) _tile_loadconfig(config)
+/* Compilers spell it in two ways. */
+#if (defined(__AMX_BF16__) || defined(__AMXBF16__)) && defined(__AVX512F__)
+/* All 64 bytes are in memory by then: some compilers believe that only the first 8 are read. */
+#define TILE_CONFIG(tiles, config)                       \
+    do {                                                 \
+        __asm__ volatile("" : : "r"(config) : "memory"); \
+        _tile_loadconfig(config);                        \
+    } while (0)
 #define TILE_RELEASE(tiles) _tile_release()
 #define TILE_ZERO(tiles, t) _tile_zero(t)
 #define TILE_LOAD(tiles, t, from, bytes) _tile_loadd(t, from, bytes)
