@@ -9,7 +9,8 @@
  * and the results are added along the perfect binary tree over runs.
  *
  * A and B may be bf16: their values are widened on the way in, and the sums are those of the
- * widened matrices. */
+ * widened matrices. The avx512 version may take another way where both are bf16, with bits of its
+ * own: see kernel/cpu/dot/dot.h. */
 #pragma once
 #include "device/device.h"
 #include "kernel/cpu/simd/vec.h"
