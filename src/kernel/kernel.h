@@ -20,7 +20,8 @@
  *
  * Determinism. For given arguments the bits of every result are the same for any number of threads
  * and for the avx512, avx2 and generic versions: each output element is one chain of fma over fixed
- * blocks, reductions go over 16 virtual lanes and a fixed tree, exp and tanh are ours. */
+ * blocks, reductions go over 16 virtual lanes and a fixed tree, exp and tanh are ours.
+ * Products of two bf16 matrices by AVX512_BF16 or AMX have bits of their own: cpu/dot/dot.h. */
 #pragma once
 #include "base/dtype.h"
 #include "device/device.h"
