@@ -108,7 +108,7 @@ LS_TEST(profiling_notes_steps_and_changes_nothing)
     read_trace(t.path, &trace, &text);
     LS_CHECK_EQ(ls_trace_count(&trace, "step", NULL), 4);
     for (int i = 0; i < 4; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "step %d", 3 + i);
         LS_CHECK_EQ(ls_trace_count(&trace, "step", name), 1);
     }
