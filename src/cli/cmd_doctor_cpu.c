@@ -165,8 +165,8 @@ static void say_products(ls_doctor *d)
     ls_doctor_say(d, "cpu", "products", LS_DOCTOR_OK,
                   "matrix products: lineshaft's own, core type %s. OpenBLAS, oneDNN, BLIS and "
                   "libxsmm are not used: only with ours the bits are the same for any number of "
-                  "threads, batch cut and instruction set; docs/measured.md has their speeds "
-                  "beside ours",
+                  "threads, batch cut and instruction set; bench/products.sh measures "
+                  "them beside ours",
                   kernels->name);
     say_bf16(d, kernels->name);
     ls_str_release(&why);
