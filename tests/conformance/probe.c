@@ -308,7 +308,7 @@ static ls_status put_logits(probe *p, check *c)
     for (int i = 0; ls_pass_computed(c->pass, &call, i, &next); i++)
         last = next;
     p->kernels->linear_fwd(p->stream, &(ls_linear_fwd){.x = last.x,
-                                                       .w = call.w + m->head.w,
+                                                       .w = (const float *)call.w + m->head.w,
                                                        .y = c->buffers[LOGITS],
                                                        .M = c->B * c->T,
                                                        .N = c->V,
