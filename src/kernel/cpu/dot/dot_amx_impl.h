@@ -3,8 +3,9 @@
  * includes this.
  *
  * Registers 0 to 3 hold 32 rows by 32 columns of C, 4 and 5 two times 16 rows of A, 6 and 7 two
- * times 16 columns of B: four products for four loads. Up to 16 rows need the upper half only. All
- * registers have the full shape; what is missing was packed as zeros. */
+ * times 16 columns of B: four products for four loads; twice, for the 64 columns of a tile. Up to
+ * 16 rows need the upper half only. All registers have the full shape; what is missing was packed
+ * as zeros. */
 #pragma once
 #include "kernel/cpu/dot/dot_impl.h"
 
@@ -68,10 +69,11 @@ static void dot_multiply(ls_dot_tiles *tiles, int64_t rows, int64_t words, const
     _Alignas(64) float spare[LS_DOT_ROWS * LS_GEMM_NR];
     float *to = add ? spare : tile;
 
-    if (rows > SIDE)
-        dot_tiles(tiles, true, words, a, b, to);
-    else
-        dot_tiles(tiles, false, words, a, b, to);
+    for (int64_t n = 0; n < LS_GEMM_NR; n += 2 * SIDE)
+        if (rows > SIDE)
+            dot_tiles(tiles, true, words, a, b + n, to + n);
+        else
+            dot_tiles(tiles, false, words, a, b + n, to + n);
     for (int64_t i = 0; add && i < rows * LS_GEMM_NR; i += LS_LANES)
         v_store(tile + i, v_add(v_load(tile + i), v_load(spare + i)));
 }

@@ -1,34 +1,42 @@
 /* dot_avx512_impl.h -- a tile of C by vdpbf16ps, written over DOT_PAIRS(sum, a, b): the instruction
  * or its emulation, as the file says that includes this.
  *
- * As the fp32 micro-kernel: up to 14 rows by 32 columns of sums in registers, per pair of k two
+ * As the fp32 micro-kernel: up to 6 rows by 64 columns of sums in registers, per pair of k four
  * vectors of B and a broadcast word of A for each row. */
 #pragma once
 #include "kernel/cpu/dot/dot_impl.h"
 
 #if defined(DOT_PAIRS) /* else nobody has said what to compute with */
+enum { DOT_WIDE = LS_GEMM_NR / LS_LANES };
+
 /* rows is a constant, so the sums live in registers. */
 LS_INLINE void dot_rows(const int rows, int64_t words, const uint32_t *a, const uint32_t *b,
                         float *tile, bool add)
 {
-    ls_v16 sum[LS_GEMM_MR][2];
+    ls_v16 sum[LS_GEMM_MR][DOT_WIDE];
 
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
-        sum[i][0] = sum[i][1] = v_set(0);
+#pragma GCC unroll 4
+        for (int j = 0; j < DOT_WIDE; j++)
+            sum[i][j] = v_set(0);
     for (int64_t k = 0; k < words; k++, b += LS_GEMM_NR) {
-        __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + LS_LANES);
-#pragma GCC unroll 16
+        __m512i right[DOT_WIDE];
+#pragma GCC unroll 4
+        for (int j = 0; j < DOT_WIDE; j++)
+            right[j] = _mm512_loadu_si512(b + j * LS_LANES);
+#pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
             __m512i word = _mm512_set1_epi32((int32_t)a[i * LS_DOT_AR + k]);
-            sum[i][0] = DOT_PAIRS(sum[i][0], word, left);
-            sum[i][1] = DOT_PAIRS(sum[i][1], word, right);
+#pragma GCC unroll 4
+            for (int j = 0; j < DOT_WIDE; j++)
+                sum[i][j] = DOT_PAIRS(sum[i][j], word, right[j]);
         }
     }
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
-        for (int j = 0; j < 2; j++) {
+#pragma GCC unroll 4
+        for (int j = 0; j < DOT_WIDE; j++) {
             float *to = tile + i * LS_GEMM_NR + j * LS_LANES;
             v_store(to, add ? v_add(v_load(to), sum[i][j]) : sum[i][j]);
         }
@@ -46,10 +54,6 @@ static void dot_multiply(ls_dot_tiles *tiles, int64_t rows, int64_t words, const
         HEIGHT(2);
         HEIGHT(4);
         HEIGHT(6);
-        HEIGHT(8);
-        HEIGHT(10);
-        HEIGHT(12);
-        HEIGHT(14);
     }
 #undef HEIGHT
 }

@@ -1,10 +1,9 @@
 /* dot_run.c -- the packed, blocked product around the instructions; see dot.h for what a result is
  * made of, dot_impl.h for how operands lie.
  *
- * C is cut into blocks of mc x nc, one task each. A task walks over the blocks of K: it packs nc
- * columns of B as pairs of k, then one panel of rows of A at a time, and takes the panel across all
- * columns. Partial sums stay in the worker's scratch, tile by tile, until the last block of K; then
- * the row's own finish takes them. The tree over leaves is a stack of partial sums (leaves.h).
+ * For each block of K (gemm_walk.h) a task packs its columns of B as pairs of k, then one panel of
+ * rows of A at a time, and takes the panel across all columns. Partial sums stay in the worker's
+ * scratch, tile by tile, until the last block of K; then the row's own finish takes them.
  *
  * Packing moves words of 32 bits, never single values: where k runs along memory, words lie there
  * already, and B needs squares of 16 by 16 turned; where it does not, two rows are interleaved, and
@@ -12,14 +11,13 @@
 #include "kernel/cpu/dot/dot.h"
 
 #include "kernel/cpu/dot/dot_impl.h"
-#include "kernel/cpu/leaves.h"
+#include "kernel/cpu/simd/gemm_walk.h"
 #include "kernel/cpu/simd/transpose.h"
 
 #if defined(__AVX512F__)
 enum {
     MR = LS_GEMM_MR,
     NR = LS_GEMM_NR,
-    KC = LS_GEMM_KC,
     RUN = LS_DOT_RUN,
     NC_MOST = 384,
     FLOATS = LS_STREAM_THREAD_BYTES / 4,
@@ -116,12 +114,14 @@ static void pack_b_along(const uint16_t *from, int64_t step, int64_t cols, int64
 {
     int64_t words = words_of(kc);
 
-    for (int64_t k = 0; k < 2 * words; k += 2, from += 2 * step, to += NR) {
-        __m512i even = k < kc ? load_values(from, cols) : _mm512_setzero_si512();
-        __m512i odd = k + 1 < kc ? load_values(from + step, cols) : _mm512_setzero_si512();
-        _mm512_storeu_si512(to, interleave(even, odd, 0));
-        _mm512_storeu_si512(to + 16, interleave(even, odd, 1));
-    }
+    for (int64_t k = 0; k < 2 * words; k += 2, from += 2 * step, to += NR)
+        for (int64_t n = 0; n < NR; n += 32) {
+            int64_t left = cols - n;
+            __m512i even = k < kc ? load_values(from + n, left) : _mm512_setzero_si512();
+            __m512i odd = k + 1 < kc ? load_values(from + step + n, left) : _mm512_setzero_si512();
+            _mm512_storeu_si512(to + n, interleave(even, odd, 0));
+            _mm512_storeu_si512(to + n + 16, interleave(even, odd, 1));
+        }
 }
 
 /* A panel of columns of B whose k lies side by side: turned. */
@@ -172,185 +172,86 @@ typedef struct plan {
     const ls_gemm *g;
     const ls_dot_kernel *kernel;
     ls_stream *stream;
-    int64_t mc, nc;   /* size of a block of C: multiples of kernel->rows and NR */
-    int64_t m_blocks; /* blocks from top to bottom; tasks go down first */
-    int64_t leaf_k;   /* K of one leaf */
-    int levels;       /* of the stack of partial sums */
-    bool stored;      /* partial sums are kept in scratch */
+    gemm_cut cut;
 } plan;
 
 typedef struct block {
+    gemm_walk w;
     const plan *p;
-    int64_t m0, m1, n0, n1;
     uint32_t *a, *b; /* one packed panel of A; packed columns of B */
-    float *c;        /* stack of partial sums, `floats` each: tile by tile, then sums over k */
-    int64_t tiles, floats;
     ls_dot_tiles *registers;
 } block;
 
 /* A tile may be higher than finish takes at a time. */
-static void finish_tile(const block *x, const float *tile, int64_t m, int64_t n, int64_t rows)
+static void finish_tile(const gemm_walk *w, const float *tile, int64_t m, int64_t n, int64_t rows)
 {
-    const ls_gemm *g = x->p->g;
+    const ls_gemm *g = w->g;
 
     for (int64_t i = 0; i < rows; i += MR)
-        g->finish(g, tile + i * NR, m + i, n, ls_min_i64(MR, rows - i), ls_min_i64(NR, x->n1 - n));
+        g->finish(g, tile + i * NR, m + i, n, ls_min_i64(MR, rows - i), ls_min_i64(NR, w->n1 - n));
 }
 
-static void block_sums(const block *x, int64_t k0, int64_t kc, float *sums, bool add)
+static void finish_tiles(const gemm_walk *w)
 {
-    const ls_gemm *g = x->p->g;
+    int64_t rows = ((const block *)w)->p->kernel->rows;
+    const float *tile = w->c;
+
+    for (int64_t m = w->m0; m < w->m1; m += rows)
+        for (int64_t n = w->n0; n < w->n1; n += NR, tile += rows * NR)
+            finish_tile(w, tile, m, n, ls_min_i64(rows, w->m1 - m));
+}
+
+static void block_sums(const gemm_walk *w, int64_t k0, int64_t kc, float *sums, bool add)
+{
+    const ls_gemm *g = w->g;
 
     if (g->b_sums)
-        add_lines((const uint16_t *)g->b + k0 * g->b_k + x->n0, g->b_k, x->n1 - x->n0, kc, sums,
+        add_lines((const uint16_t *)g->b + k0 * g->b_k + w->n0, g->b_k, w->n1 - w->n0, kc, sums,
                   add);
     else
-        add_lines((const uint16_t *)g->a + k0 * g->a_k + x->m0, g->a_k, x->m1 - x->m0, kc, sums,
+        add_lines((const uint16_t *)g->a + k0 * g->a_k + w->m0, g->a_k, w->m1 - w->m0, kc, sums,
                   add);
 }
 
-/* The products of one block of K, for all tiles; finish them when these were the last. */
-static void multiply_block(const block *x, int64_t k0, int64_t kc, float *c, bool add, bool last)
+static void multiply_block(const gemm_walk *w, int64_t k0, int64_t kc, float *c, bool add,
+                           bool last)
 {
-    const plan *p = x->p;
-    const ls_dot_kernel *kernel = p->kernel;
-    int64_t words = words_of(kc), size = kernel->rows * NR;
-    _Alignas(64) float spare[LS_DOT_ROWS * NR], *tile = p->stored ? c : spare;
+    const block *x = (const block *)w;
+    const ls_dot_kernel *kernel = x->p->kernel;
+    int64_t words = words_of(kc), size = w->cut->stored ? kernel->rows * NR : 0;
+    _Alignas(64) float spare[LS_DOT_ROWS * NR], *tile = w->cut->stored ? c : spare;
 
-    for (int64_t n = x->n0; n < x->n1; n += NR)
-        pack_b(p->g, n, ls_min_i64(NR, x->n1 - n), k0, kc, x->b + (n - x->n0) * words);
-    if (x->floats > x->tiles)
-        block_sums(x, k0, kc, c + x->tiles, add);
-    for (int64_t m = x->m0; m < x->m1; m += kernel->rows) {
-        int64_t rows = ls_min_i64(kernel->rows, x->m1 - m);
-        pack_a(p->g, m, rows, k0, kc, kernel->step, x->a);
-        for (int64_t n = x->n0; n < x->n1; n += NR, tile += p->stored ? size : 0) {
+    for (int64_t n = w->n0; n < w->n1; n += NR)
+        pack_b(w->g, n, ls_min_i64(NR, w->n1 - n), k0, kc, x->b + (n - w->n0) * words);
+    if (gemm_walk_sums(w, c))
+        block_sums(w, k0, kc, gemm_walk_sums(w, c), add);
+    for (int64_t m = w->m0; m < w->m1; m += kernel->rows) {
+        int64_t rows = ls_min_i64(kernel->rows, w->m1 - m);
+        pack_a(w->g, m, rows, k0, kc, kernel->step, x->a);
+        for (int64_t n = w->n0; n < w->n1; n += NR, tile += size) {
             kernel->multiply(x->registers, rows, kernel->whole_runs ? words : (kc + 1) / 2, x->a,
-                             x->b + (n - x->n0) * words, tile, add);
+                             x->b + (n - w->n0) * words, tile, add);
             if (last)
-                finish_tile(x, tile, m, n, rows);
+                finish_tile(w, tile, m, n, rows);
         }
     }
-}
-
-/* All blocks of K of a leaf; add: to what is in c, which a leaf of one block may be. */
-static void multiply_leaf(const block *x, int64_t leaf, float *c, bool add, bool last)
-{
-    int64_t K = x->p->leaf_k, k = 0;
-
-    do {
-        int64_t kc = ls_min_i64(KC, K - k);
-        multiply_block(x, leaf * K + k, kc, c, add || k > 0, last && k + kc == K);
-        k += kc;
-    } while (k < K);
-}
-
-/* Sum the top of the stack into the one below. */
-static void merge_top(const block *x, int top)
-{
-    float *into = x->c + (top - 1) * x->floats;
-    const float *from = into + x->floats;
-
-    for (int64_t i = 0; i < x->floats; i += LS_LANES)
-        v_store(into + i, v_add(v_load(into + i), v_load(from + i)));
-}
-
-static void run_leaves(const block *x)
-{
-    const plan *p = x->p;
-    const float *tile = x->c;
-    int top = -1;
-
-    for (int64_t leaf = 0; leaf < p->g->leaves; leaf++) {
-        int merges = ls_leaves_merges(leaf, p->g->leaves, top + 1);
-        if (p->leaf_k <= KC && merges > 0) {
-            multiply_leaf(x, leaf, x->c + top * x->floats, true, false);
-            merges--;
-        } else {
-            multiply_leaf(x, leaf, x->c + ++top * x->floats, false, false);
-        }
-        for (; merges > 0; merges--)
-            merge_top(x, top--);
-    }
-    for (int64_t m = x->m0; m < x->m1; m += p->kernel->rows)
-        for (int64_t n = x->n0; n < x->n1; n += NR, tile += p->kernel->rows * NR)
-            finish_tile(x, tile, m, n, ls_min_i64(p->kernel->rows, x->m1 - m));
-}
-
-static void finish_sums(const block *x)
-{
-    const ls_gemm *g = x->p->g;
-    const float *sums = x->c + x->tiles;
-    float *to = g->b_sums ? g->b_sums + x->n0 : g->a_sums + x->m0;
-    int64_t n = g->b_sums ? x->n1 - x->n0 : x->m1 - x->m0;
-
-    for (int64_t i = 0; i < n; i++)
-        to[i] = g->accumulate ? to[i] + sums[i] : sums[i];
 }
 
 static void run_block(void *context, int64_t index, int worker)
 {
     const plan *p = context;
-    const ls_gemm *g = p->g;
     ls_dot_tiles registers;
-    block x = {.p = p, .registers = &registers};
+    block x = {.w = {.g = p->g, .cut = &p->cut, .multiply = multiply_block, .finish = finish_tiles},
+               .p = p,
+               .registers = &registers};
 
-    x.m0 = index % p->m_blocks * p->mc;
-    x.n0 = index / p->m_blocks * p->nc;
-    x.m1 = ls_min_i64(g->M, x.m0 + p->mc);
-    x.n1 = ls_min_i64(g->N, x.n0 + p->nc);
     x.a = ls_stream_thread_scratch(p->stream, worker);
     x.b = x.a + A_WORDS;
-    x.c = (float *)x.b + B_WORDS;
-    x.tiles = ls_round_up(x.m1 - x.m0, p->kernel->rows) * ls_round_up(x.n1 - x.n0, NR);
-    x.floats = x.tiles;
-    /* The blocks at one edge of C see each value of the other operand once: they sum it. */
-    if ((g->b_sums && x.m0 == 0) || (g->a_sums && x.n0 == 0))
-        x.floats += ls_round_up(g->b_sums ? p->nc : p->mc, LS_LANES);
+    x.w.c = (float *)x.b + B_WORDS;
+    gemm_walk_begin(&x.w, index, p->kernel->rows, 0);
     p->kernel->begin(&registers);
-    if (g->leaves == 1)
-        multiply_leaf(&x, 0, x.c, false, true);
-    else
-        run_leaves(&x);
+    gemm_walk_run(&x.w);
     p->kernel->end(&registers);
-    if (x.floats > x.tiles)
-        finish_sums(&x);
-}
-
-/* --- how C is cut ------------------------------------------------------------------------------
- * The cut decides speed, never bits. Cycles of a task per k: its products, and what packing costs a
- * row or a column; tasks come in waves of as many as there are threads. */
-static double cut_cost(const plan *p, int64_t mc, int64_t nc, int threads)
-{
-    int64_t tasks = (p->g->M + mc - 1) / mc * ((p->g->N + nc - 1) / nc);
-    int64_t waves = (tasks + threads - 1) / threads;
-
-    return ((double)waves + (threads > 1 ? 0.1 : 0)) *
-           ((double)(mc * nc) / p->kernel->rate + 0.25 * (double)(mc + nc));
-}
-
-static void choose_cut(plan *p, int threads)
-{
-    const ls_gemm *g = p->g;
-    int64_t least = (g->N + NC_MOST - 1) / NC_MOST, rows = p->kernel->rows;
-    double best = 0;
-
-    p->mc = 0;
-    for (int64_t nb = least; nb <= least + 4 * threads; nb++) {
-        int64_t nc = ls_round_up((g->N + nb - 1) / nb, NR), most = ls_round_up(g->M, rows);
-        int64_t near = (NEAR - nc * LS_DOT_WORDS) / p->levels / (nc + 1) / rows * rows;
-        if (p->stored)
-            most = ls_max_i64(rows, ls_min_i64(most, near));
-        for (int64_t mb = (g->M + most - 1) / most, i = 0; i < 32; i++, mb++) {
-            int64_t mc = ls_round_up((g->M + mb - 1) / mb, rows);
-            double cost = cut_cost(p, mc, nc, threads);
-            if (p->mc && cost >= best)
-                continue;
-            best = cost;
-            p->mc = mc;
-            p->nc = nc;
-        }
-    }
 }
 
 static const ls_dot_kernel *kernel_of(ls_dot dot)
@@ -375,12 +276,15 @@ void ls_dot_run(ls_stream *stream, const ls_gemm *g)
     ls_pool *pool = ls_stream_pool(stream);
 
     LS_BUG_IF(!p.kernel || g->a_type != LS_BF16 || g->b_type != LS_BF16, "no product of pairs");
-    p.leaf_k = g->K / g->leaves;
-    p.stored = g->leaves > 1 || g->K > KC || g->a_sums || g->b_sums;
-    p.levels = ls_leaves_depth(g->leaves) - (g->leaves > 1 && p.leaf_k <= KC);
-    choose_cut(&p, ls_pool_threads(pool));
-    p.m_blocks = (g->M + p.mc - 1) / p.mc;
-    ls_pool_run(pool, run_block, &p, p.m_blocks * ((g->N + p.nc - 1) / p.nc));
+    const gemm_costs costs = {.rows = p.kernel->rows,
+                              .rate = p.kernel->rate,
+                              .pack_a = 0.25,
+                              .pack_b = 0.25,
+                              .b_floats = LS_DOT_WORDS,
+                              .near = NEAR,
+                              .nc_most = NC_MOST};
+    gemm_cut_choose(&p.cut, g, &costs, ls_pool_threads(pool));
+    ls_pool_run(pool, run_block, &p, p.cut.tasks);
 }
 #else
 /* Never called: only the avx512 kernels come here. */

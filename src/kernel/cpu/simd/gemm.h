@@ -17,7 +17,7 @@
 
 /* The tile that a micro-kernel keeps in registers: MR rows of NR columns. */
 #if defined(__AVX512F__)
-enum { LS_GEMM_MR = 14, LS_GEMM_NR = 32 };
+enum { LS_GEMM_MR = 6, LS_GEMM_NR = 64 };
 #elif defined(__AVX2__)
 enum { LS_GEMM_MR = 6, LS_GEMM_NR = 16 };
 #else

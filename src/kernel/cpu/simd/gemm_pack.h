@@ -2,7 +2,8 @@
  *
  * A, whose values are broadcast one at a time: a panel of MR rows for one block of K. Where k runs
  * along memory the rows are copied as they are, AR floats apart (so that they do not fall into the
- * same lines of the first cache); else the panel has AS floats for each k. Nothing is turned.
+ * same lines of the first cache); else AW rows are taken together, AW floats for each k,
+ * and a panel is some of their columns. Nothing is turned.
  * B, which is loaded in vectors: a panel of NR columns, NR floats for each k; where k runs along
  * memory, squares are turned in registers.
  *
@@ -17,10 +18,8 @@ enum {
     KC = LS_GEMM_KC,
     NV = NR / LS_LANES,
     AR = KC + 16,
-    AS = MR > 8   ? 16
-         : MR > 4 ? 8
-                  : 4,
-    A_PANEL = MR * AR > AS *KC ? MR *AR : AS *KC,
+    AW = 48, /* a multiple of MR and of LS_LANES */
+    A_FLOATS = MR * AR > AW *KC ? MR *AR : AW *KC,
     B_PANEL = NR * KC,
     LINE = 16 /* floats of a cache line */
 };
@@ -97,17 +96,15 @@ static void pack_across(const float *from, int64_t line, int64_t lines, int64_t 
     }
 }
 
-/* Row k, of `lines` values side by side, is copied as it is and filled up with zeros to width. */
+/* Row k, of `lines` values side by side, is copied as it is and filled up with zeros to width, a
+ * multiple of LS_LANES. */
 LS_INLINE void copy_rows(const ls_dtype type, const void *from, int64_t step, int64_t lines,
                          int64_t kc, float *to, const int64_t width)
 {
-    for (int64_t k = 0, at = 0; k < kc; k++, at += step, to += width) {
-        int64_t i = 0;
-        for (; i + LS_LANES <= width; i += LS_LANES)
+    for (int64_t k = 0, at = 0; k < kc; k++, at += step, to += width)
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < width; i += LS_LANES)
             v_store(to + i, v_load_most_as(type, from, at + i, ls_max_i64(lines - i, 0)));
-        for (; i < width; i++)
-            to[i] = i < lines ? v_one_as(type, from, at + i) : 0;
-    }
 }
 
 LS_INLINE void pack_along(const ls_dtype type, const void *from, int64_t step, int64_t lines,
@@ -135,11 +132,11 @@ LS_INLINE const void *element(ls_dtype type, const void *x, int64_t i)
     return (const char *)x + i * ls_dtype_bytes(type);
 }
 
-LS_INLINE void pack_a_panel(const ls_gemm *g, const ls_dtype type, int64_t m, int64_t rows,
+LS_INLINE void pack_a_group(const ls_gemm *g, const ls_dtype type, int64_t m, int64_t rows,
                             int64_t k0, int64_t kc, float *to)
 {
     if (g->a_m == 1) {
-        pack_along(type, element(type, g->a, m + k0 * g->a_k), g->a_k, rows, kc, to, AS, MR);
+        pack_along(type, element(type, g->a, m + k0 * g->a_k), g->a_k, rows, kc, to, AW, AW);
         return;
     }
     for (int64_t i = 0; i < rows; i++)
@@ -148,13 +145,14 @@ LS_INLINE void pack_a_panel(const ls_gemm *g, const ls_dtype type, int64_t m, in
         memset(to + rows * AR, 0, (size_t)kc * sizeof *to);
 }
 
-/* Rows m .. m+rows-1 (at most MR) of A, block k0 .. k0+kc-1. */
+/* Rows m .. m+rows-1 of A, block k0 .. k0+kc-1: at most MR of them, or AW where k runs across
+ * memory. */
 static void pack_a(const ls_gemm *g, int64_t m, int64_t rows, int64_t k0, int64_t kc, float *to)
 {
     if (g->a_type == LS_BF16)
-        pack_a_panel(g, LS_BF16, m, rows, k0, kc, to);
+        pack_a_group(g, LS_BF16, m, rows, k0, kc, to);
     else
-        pack_a_panel(g, LS_F32, m, rows, k0, kc, to);
+        pack_a_group(g, LS_F32, m, rows, k0, kc, to);
 }
 
 /* Columns n .. n+cols-1 (at most NR) of B, block k0 .. k0+kc-1. wide: room for B_PANEL floats. */
@@ -198,22 +196,24 @@ static void pack_b_rows(const ls_gemm *g, int64_t n0, int64_t n1, int64_t k0, in
         copy_b_rows(g, LS_F32, n0, n1, k0, kc, to);
 }
 
-/* sums[i] = the sum over k of column i of a panel of kc rows of `width`; or added to that. */
-LS_INLINE void add_columns(const float *panel, int64_t kc, const int64_t width, float *sums,
-                           bool add)
+/* sums[i] = the sum over k of column i of a panel of kc rows of `width`; or added to that. width is
+ * a constant: the columns' chains of additions run side by side. */
+LS_INLINE void add_columns(const float *panel, int64_t kc, const int width, float *sums, bool add)
 {
-    int64_t i = 0;
+    ls_v16 part[4];
 
-    for (; i + LS_LANES <= width; i += LS_LANES) {
-        ls_v16 part = kc > 0 ? v_load(panel + i) : v_set(0);
-        for (int64_t k = 1; k < kc; k++)
-            part = v_add(part, v_load(panel + k * width + i));
-        v_store(sums + i, add ? v_add(v_load(sums + i), part) : part);
-    }
-    for (; i < width; i++) {
-        float part = kc > 0 ? panel[i] : 0;
-        for (int64_t k = 1; k < kc; k++)
-            part += panel[k * width + i];
-        sums[i] = add ? sums[i] + part : part;
+#pragma GCC unroll 4
+    for (int i = 0; i < width / LS_LANES; i++)
+        part[i] = kc > 0 ? v_load(panel + i * LS_LANES) : v_set(0);
+    for (int64_t k = 1; k < kc; k++)
+#pragma GCC unroll 4
+        for (int i = 0; i < width / LS_LANES; i++)
+            part[i] = v_add(part[i], v_load(panel + k * width + i * LS_LANES));
+#pragma GCC unroll 4
+    for (int i = 0; i < width / LS_LANES; i++) {
+        float *to = sums + i * LS_LANES;
+        v_store(to, add ? v_add(v_load(to), part[i]) : part[i]);
     }
 }
+_Static_assert(AW % LS_LANES == 0 && AW % MR == 0 && AW <= 4 * LS_LANES && NR <= 4 * LS_LANES,
+               "sizes of panels");

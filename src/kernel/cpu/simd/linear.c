@@ -12,25 +12,36 @@
 #include "kernel/cpu/simd/act.h"
 #include "kernel/cpu/simd/gemm.h"
 
-enum { NR = LS_GEMM_NR };
+enum { MR = LS_GEMM_MR, NR = LS_GEMM_NR };
 
-/* act and type are constants: one loop each. */
+/* act and type are constants: one loop each. Down the columns, so that the bias is loaded once. */
 LS_INLINE void finish_fwd_tile(const ls_gemm *g, const ls_act act, const ls_dtype type,
                                const float *tile, int64_t m, int64_t n, int64_t rows, int64_t cols)
 {
     const ls_linear_fwd *a = g->args;
 
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j += LS_LANES) {
-            int64_t at = (m + i) * g->ld + n + j; /* z has rows of N, and so has y with z */
-            int64_t left = cols - j;
+    for (int64_t j = 0; j < cols; j += LS_LANES) {
+        int64_t at = m * g->ld + n + j, left = cols - j; /* z has rows of N, and so has y with z */
+        ls_v16 bias = a->b ? v_load_most_as(type, a->b, n + j, left) : v_set(0);
+        for (int64_t i = 0; i < rows; i++, at += g->ld) {
             ls_v16 v = v_load(tile + i * NR + j);
             if (a->b)
-                v = v_add(v, v_load_most_as(type, a->b, n + j, left));
+                v = v_add(v, bias);
             if (a->z)
                 v_store_most_as(type, a->z, at, left, v);
             v_store_most_as(type, a->y, at, left, act_value(act, v));
         }
+    }
+}
+
+/* Whole tiles, nearly all of them, get loops of fixed length. */
+LS_INLINE void finish_fwd_size(const ls_gemm *g, const ls_act act, const ls_dtype type,
+                               const float *tile, int64_t m, int64_t n, int64_t rows, int64_t cols)
+{
+    if (rows == MR && cols == NR)
+        finish_fwd_tile(g, act, type, tile, m, n, MR, NR);
+    else
+        finish_fwd_tile(g, act, type, tile, m, n, rows, cols);
 }
 
 LS_INLINE void finish_fwd_type(const ls_gemm *g, const ls_dtype type, const float *tile, int64_t m,
@@ -40,13 +51,13 @@ LS_INLINE void finish_fwd_type(const ls_gemm *g, const ls_dtype type, const floa
 
     switch (a->act) {
     case LS_ACT_NONE:
-        finish_fwd_tile(g, LS_ACT_NONE, type, tile, m, n, rows, cols);
+        finish_fwd_size(g, LS_ACT_NONE, type, tile, m, n, rows, cols);
         break;
     case LS_ACT_GELU:
-        finish_fwd_tile(g, LS_ACT_GELU, type, tile, m, n, rows, cols);
+        finish_fwd_size(g, LS_ACT_GELU, type, tile, m, n, rows, cols);
         break;
     case LS_ACT_SILU:
-        finish_fwd_tile(g, LS_ACT_SILU, type, tile, m, n, rows, cols);
+        finish_fwd_size(g, LS_ACT_SILU, type, tile, m, n, rows, cols);
         break;
     }
 }
@@ -109,19 +120,29 @@ LS_INLINE void finish_bwd_x_tile(const ls_gemm *g, const ls_act act, const ls_dt
         }
 }
 
+LS_INLINE void finish_bwd_x_size(const ls_gemm *g, const ls_act act, const ls_dtype type,
+                                 const float *tile, int64_t m, int64_t n, int64_t rows,
+                                 int64_t cols)
+{
+    if (rows == MR && cols == NR)
+        finish_bwd_x_tile(g, act, type, tile, m, n, MR, NR);
+    else
+        finish_bwd_x_tile(g, act, type, tile, m, n, rows, cols);
+}
+
 static void finish_bwd_x(const ls_gemm *g, const float *tile, int64_t m, int64_t n, int64_t rows,
                          int64_t cols)
 {
     const ls_linear_bwd_x *a = g->args;
 
     if (a->act == LS_ACT_GELU && a->type == LS_BF16)
-        finish_bwd_x_tile(g, LS_ACT_GELU, LS_BF16, tile, m, n, rows, cols);
+        finish_bwd_x_size(g, LS_ACT_GELU, LS_BF16, tile, m, n, rows, cols);
     else if (a->act == LS_ACT_GELU)
-        finish_bwd_x_tile(g, LS_ACT_GELU, LS_F32, tile, m, n, rows, cols);
+        finish_bwd_x_size(g, LS_ACT_GELU, LS_F32, tile, m, n, rows, cols);
     else if (a->type == LS_BF16)
-        finish_bwd_x_tile(g, LS_ACT_SILU, LS_BF16, tile, m, n, rows, cols);
+        finish_bwd_x_size(g, LS_ACT_SILU, LS_BF16, tile, m, n, rows, cols);
     else
-        finish_bwd_x_tile(g, LS_ACT_SILU, LS_F32, tile, m, n, rows, cols);
+        finish_bwd_x_size(g, LS_ACT_SILU, LS_F32, tile, m, n, rows, cols);
 }
 
 void LS_ISA_NAME(ls_linear_bwd_x_row)(ls_stream *stream, const ls_linear_bwd_x *a)
