@@ -681,8 +681,8 @@ const ls_option ls_options[] = {
      .preset = "auto",
      .names = {"auto", "on", "off"},
      .doc =
-         "Whether each thread stays on a core of its own; auto: when there are ranks beside it or "
-         "it spans NUMA nodes, and it takes every core it may use. Changes speed only.",
+         "Whether each thread stays on a core of its own; auto: when there are as many threads as "
+         "cores that this process may use, and no CPU quota. Changes speed only.",
      .offset = AT(device.pin)},
     {.key = "device.isa",
      .type = LS_OPTION_ENUM,

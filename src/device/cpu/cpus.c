@@ -312,10 +312,7 @@ const ls_pool_mask *ls_cpus_pins(const ls_cpus *cpus, int threads, bool always,
         why = "a CPU quota does not say which cores are free";
     else if (!always && threads < cpus->share)
         why = "some cores are left to others, and the kernel knows which ones are free";
-    else if (!always && cpus->ranks == 1 && cpus->mask_nodes < 2)
-        why = "this process is alone on cores that are all equally near";
-    *why_out =
-        why ? why : "one thread to each core, apart from other ranks and near their own memory";
+    *why_out = why ? why : "one thread to each core that it may use";
     return why ? NULL : cpus->core + cpus->first;
 }
 
