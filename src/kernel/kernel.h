@@ -4,8 +4,8 @@
  * has no result for the host, reads no host memory after it returns, and reports failure through
  * the stream. Numbers that change from step to step (dropout key, learning rate, clip factor, loss
  * scale) are read from device memory (ls_step_state), so that a GPU can replay a recorded graph.
- * Rows are as large as a GPU can fuse: bias and activation ride on the product, the residual add
- * and dropout on the norm, the loss on the head.
+ * Rows are as large as a GPU can fuse: bias, activation and residual add ride on the product,
+ * dropout (with its residual add) on the norm, the loss on the head.
  *
  * Shapes. B sequences of T tokens, M = B * T rows; C width; H query heads and Hkv key/value heads
  * of D; F inner MLP width; V vocabulary. All tensors are dense and row-major unless a stride is
@@ -57,17 +57,19 @@ typedef enum ls_layout {
 } ls_layout;
 
 /* linear_fwd: y = act(x W + b). z, where given, keeps the value before the activation. With
- * accumulate: y += x W, without bias and activation. The rows of y may lie apart (ldy), so that a
+ * add: y = add + x W + b, without an activation; the residual stream. accumulate: y += x W, without
+ * bias and activation. The rows of y may lie apart (ldy), so that a
  * product can go into some columns of a wider tensor. */
 typedef struct ls_linear_fwd {
     ls_dtype type;
-    const void *x; /* [M, K] */
-    const void *w; /* by layout */
-    const void *b; /* [N] or NULL */
-    void *y;       /* [M, N] */
-    void *z;       /* [M, N] or NULL; needed by the activation's gradient */
+    const void *x;   /* [M, K] */
+    const void *w;   /* by layout */
+    const void *b;   /* [N] or NULL */
+    void *y;         /* [M, N] */
+    void *z;         /* [M, N] or NULL; needed by the activation's gradient */
+    const void *add; /* [M, N] or NULL; may equal y */
     int64_t M, N, K;
-    int64_t ldy; /* elements from row to row of y; 0: N. Anything else only without z */
+    int64_t ldy; /* elements from row to row of y; 0: N. Anything else only without z and add */
     ls_layout layout;
     ls_act act;
     bool accumulate;

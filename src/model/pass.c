@@ -1,13 +1,15 @@
 /* pass.c -- the transformer as calls of the kernel table.
  *
- * The residual stream is never added to on its own: each norm takes the stream and what the block
- * before it produced, writes their sum and the normalised sum (one pass over memory). With L
- * blocks:
+ * The residual stream is never added to on its own: the product that ends a branch adds the stream
+ * to its result, and the norm after it reads the sum. With L blocks:
  *
  *   in[0] = embed(tokens)                        y1 = norm(in[0])
- *   qkv, turn -> attention -> proj = branch      mid[l] = in[l] + branch,  y2 = norm(mid[l])
- *   fc, act -> out = branch                      in[l+1] = mid[l] + branch, y1 = norm(in[l+1])
+ *   qkv, turn -> attention                       mid[l] = in[l] + proj,   y2 = norm(mid[l])
+ *   fc, act                                      in[l+1] = mid[l] + out,  y1 = norm(in[l+1])
  *   after the last block the final norm takes the place of the next block's first.
+ *
+ * With dropout the product ends in `branch`, and the norm takes stream and branch, writes their sum
+ * and the normalised sum in one pass over memory.
  *
  * Backward walks the same list upwards with one gradient of the stream, `dstream`, to which every
  * norm adds its share, and stops at the lowest block in which anything is trained. Kept per block:
@@ -151,8 +153,9 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
     }
 }
 
+/* y = x W + b and what adapters add to it; or add + that. */
 static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                   const ls_pass_layer *at, const void *x, void *y)
+                   const ls_pass_layer *at, const void *x, const void *add, void *y)
 {
     pass->args.kernels->linear_fwd(pass->args.stream,
                                    &(ls_linear_fwd){.type = pass->args.type,
@@ -160,6 +163,7 @@ static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                                                     .w = ls_pass_weight(pass, call, at->w[0]),
                                                     .b = ls_pass_weight(pass, call, at->b[0]),
                                                     .y = y,
+                                                    .add = add,
                                                     .M = call->B * call->T,
                                                     .N = at->N,
                                                     .K = at->K,
@@ -185,6 +189,35 @@ static void norm(const ls_pass *pass, const ls_pass_call *call, ls_norm_fwd args
     args.eps = s->eps;
     args.drop = drop;
     pass->args.kernels->norm_fwd(pass->args.stream, &args);
+}
+
+/* The last product of a branch: into the stream itself where nothing is dropped on the way. */
+static void end_branch(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site,
+                       const ls_pass_layer *at, const void *x)
+{
+    const ls_pass_buffers *b = &pass->blocks[l];
+
+    if (ls_pass_drop_at(pass, call, l, site).p > 0)
+        linear(pass, call, l, at, x, NULL, pass->branch);
+    else if (site == SITE_PROJ)
+        linear(pass, call, l, at, x, ls_pass_stream_into(pass, l), b->mid);
+    else
+        linear(pass, call, l, at, x, b->mid, b->next);
+}
+
+/* The norm after it: y = norm(stream), once sum = stream + dropout(branch) is made. */
+static void norm_after(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site,
+                       ls_norm_fwd args, ls_place w, ls_place b)
+{
+    const ls_pass_buffers *at = &pass->blocks[l];
+    ls_dropout drop = ls_pass_drop_at(pass, call, l, site);
+    const void *before = site == SITE_PROJ ? ls_pass_stream_into(pass, l) : at->mid;
+    void *sum = site == SITE_PROJ ? at->mid : at->next;
+
+    args.stream = drop.p > 0 ? before : sum;
+    args.x = drop.p > 0 ? pass->branch : NULL;
+    args.sum = drop.p > 0 ? sum : NULL;
+    norm(pass, call, args, w, b, drop);
 }
 
 static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
@@ -254,7 +287,7 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
                                        .layout = s->layout,
                                        .act = s->act});
     } else {
-        linear(pass, call, l, &at->fc, b->y2, b->z);
+        linear(pass, call, l, &at->fc, b->y2, NULL, b->z);
         k->act_fwd(pass->args.stream, &(ls_act_args){.type = pass->args.type,
                                                      .act = s->act,
                                                      .gated = s->gated,
@@ -263,7 +296,7 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
                                                      .M = M,
                                                      .F = s->F});
     }
-    linear(pass, call, l, &at->out, b->act, pass->branch);
+    end_branch(pass, call, l, SITE_OUT, &at->out, b->act);
 }
 
 static void block_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
@@ -273,25 +306,16 @@ static void block_forward(const ls_pass *pass, const ls_pass_call *call, int64_t
     ls_pass_layers at;
 
     ls_pass_layers_of(pass->args.model, l, &at);
-    /* What the block before added becomes part of the stream in this block's first norm. */
     ls_norm_fwd n1 = {.stream = pass->in0, .y = b->y1, .mean = b->mean1, .rstd = b->rstd1};
-    if (l > 0) {
-        n1.stream = pass->blocks[l - 1].mid;
-        n1.x = pass->branch;
-        n1.sum = pass->blocks[l - 1].next;
-    }
-    norm(pass, call, n1, p->ln1_w, p->ln1_b, ls_pass_drop_at(pass, call, l - 1, SITE_OUT));
-    linear(pass, call, l, &at.qkv, b->y1, b->qkv);
+    ls_norm_fwd n2 = {.y = b->y2, .mean = b->mean2, .rstd = b->rstd2};
+    if (l > 0)
+        norm_after(pass, call, l - 1, SITE_OUT, n1, p->ln1_w, p->ln1_b);
+    else
+        norm(pass, call, n1, p->ln1_w, p->ln1_b, (ls_dropout){0});
+    linear(pass, call, l, &at.qkv, b->y1, NULL, b->qkv);
     attention(pass, call, l);
-    linear(pass, call, l, &at.proj, b->att, pass->branch);
-    norm(pass, call,
-         (ls_norm_fwd){.stream = ls_pass_stream_into(pass, l),
-                       .x = pass->branch,
-                       .sum = b->mid,
-                       .y = b->y2,
-                       .mean = b->mean2,
-                       .rstd = b->rstd2},
-         p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ));
+    end_branch(pass, call, l, SITE_PROJ, &at.proj, b->att);
+    norm_after(pass, call, l, SITE_PROJ, n2, p->ln2_w, p->ln2_b);
     mlp(pass, call, l, &at);
 }
 
@@ -299,7 +323,6 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
     const ls_model_shape *s = &model->shape;
-    const ls_pass_buffers *last = &pass->blocks[s->L - 1];
 
     LS_BUG_IF(call->B > pass->args.B || call->T > pass->args.T || call->leaves > pass->args.leaves,
               "a call of %lld x %lld tokens in a pass made for %lld x %lld", (long long)call->B,
@@ -321,14 +344,9 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
                                            .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
     for (int64_t l = 0; l < s->L; l++)
         block_forward(pass, call, l);
-    norm(pass, call,
-         (ls_norm_fwd){.stream = last->mid,
-                       .x = pass->branch,
-                       .sum = last->next,
-                       .y = pass->yf,
-                       .mean = pass->meanf,
-                       .rstd = pass->rstdf},
-         model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, s->L - 1, SITE_OUT));
+    norm_after(pass, call, s->L - 1, SITE_OUT,
+               (ls_norm_fwd){.y = pass->yf, .mean = pass->meanf, .rstd = pass->rstdf}, model->lnf_w,
+               model->lnf_b);
 }
 
 void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)

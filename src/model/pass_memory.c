@@ -176,7 +176,7 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     int64_t M = args->B * args->T, kept = args->B * args->cache * s->Hkv * s->D;
 
     pass->in0 = cut_values(c, args, M * s->C);
-    pass->branch = cut_values(c, args, M * s->C);
+    pass->branch = s->dropout > 0 ? cut_values(c, args, M * s->C) : NULL;
     pass->yf = cut_values(c, args, M * s->C);
     pass->meanf = cut_floats(c, M);
     pass->rstdf = cut_floats(c, M);

@@ -10,6 +10,7 @@ typedef struct linear_shape {
     ls_layout layout;
     bool bias, keep, accumulate;
     int64_t wider; /* columns that rows of y are longer by */
+    bool stream;   /* forward adds to another tensor */
 } linear_shape;
 
 /* The dense reference of a product into some columns: gaps stay NaN. */
@@ -48,6 +49,10 @@ static void forward_case(ls_gpu *g, const void *shape)
         a.z = z.device, r.z = z.host;
     if (s->accumulate)
         r.act = LS_ACT_NONE;
+    if (s->stream) {
+        ls_gpu_tensor add = ls_gpu_values(g, "add", M * N, 3);
+        a.add = add.device, r.add = add.host;
+    }
     g->k->linear_fwd(g->stream, &a);
     g->reference->linear_fwd(g->cpu_stream, &r);
     for (int64_t i = 0; s->accumulate && i < M * N; i++)
@@ -121,16 +126,18 @@ static void weight_case(ls_gpu *g, const void *shape)
 }
 
 static const linear_shape linear_shapes[] = {
-    {1, 1, 1, 1, LS_ACT_NONE, LS_LAYOUT_KN, true, false, false, 0},
-    {3, 5, 7, 3, LS_ACT_GELU, LS_LAYOUT_NK, true, true, false, 0},
-    {17, 33, 65, 1, LS_ACT_SILU, LS_LAYOUT_KN, false, true, false, 0},
-    {20, 64, 48, 5, LS_ACT_GELU, LS_LAYOUT_KN, true, true, false, 0},
-    {20, 64, 48, 4, LS_ACT_GELU, LS_LAYOUT_NK, false, true, false, 0},
-    {128, 96, 384, 1, LS_ACT_GELU, LS_LAYOUT_NK, true, false, false, 16},
-    {64, 40, 72, 2, LS_ACT_NONE, LS_LAYOUT_KN, true, false, true, 24},
-    {50, 31, 17, 1, LS_ACT_SILU, LS_LAYOUT_NK, true, false, false, 3},
-    {400, 256, 128, 1, LS_ACT_NONE, LS_LAYOUT_NK, true, true, false, 0},
-    {1, 200, 801, 1, LS_ACT_NONE, LS_LAYOUT_NK, false, false, true, 0},
+    {1, 1, 1, 1, LS_ACT_NONE, LS_LAYOUT_KN, true, false, false, 0, false},
+    {3, 5, 7, 3, LS_ACT_GELU, LS_LAYOUT_NK, true, true, false, 0, false},
+    {17, 33, 65, 1, LS_ACT_SILU, LS_LAYOUT_KN, false, true, false, 0, false},
+    {20, 64, 48, 5, LS_ACT_GELU, LS_LAYOUT_KN, true, true, false, 0, false},
+    {20, 64, 48, 4, LS_ACT_GELU, LS_LAYOUT_NK, false, true, false, 0, false},
+    {128, 96, 384, 1, LS_ACT_GELU, LS_LAYOUT_NK, true, false, false, 16, false},
+    {64, 40, 72, 2, LS_ACT_NONE, LS_LAYOUT_KN, true, false, true, 24, false},
+    {50, 31, 17, 1, LS_ACT_SILU, LS_LAYOUT_NK, true, false, false, 3, false},
+    {400, 256, 128, 1, LS_ACT_NONE, LS_LAYOUT_NK, true, true, false, 0, false},
+    {1, 200, 801, 1, LS_ACT_NONE, LS_LAYOUT_NK, false, false, true, 0, false},
+    {128, 96, 384, 1, LS_ACT_NONE, LS_LAYOUT_KN, true, false, false, 0, true},
+    {17, 33, 65, 1, LS_ACT_NONE, LS_LAYOUT_NK, false, false, false, 0, true},
 };
 
 LS_TEST_SECONDS(gpu_linear_fwd_equals_reference, 120)

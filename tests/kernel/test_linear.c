@@ -4,10 +4,11 @@
 #include <math.h>
 
 /* M, N, K: one, odd, around the sizes of tiles, one row, more than one block of the sum. */
-static const int64_t shapes[][3] = {{1, 1, 1},   {3, 5, 7},     {17, 33, 65},  {1, 40, 50},
-                                    {2, 16, 16}, {14, 32, 384}, {15, 31, 385}, {29, 64, 31},
-                                    {4, 7, 801}, {6, 129, 20},  {401, 18, 9},  {13, 259, 33},
-                                    {770, 3, 2}, {27, 17, 48},  {5, 1, 400},   {1, 1, 769}};
+static const int64_t shapes[][3] = {{1, 1, 1},    {3, 5, 7},     {17, 33, 65},  {1, 40, 50},
+                                    {2, 16, 16},  {14, 32, 384}, {15, 31, 385}, {29, 64, 31},
+                                    {4, 7, 801},  {6, 129, 20},  {401, 18, 9},  {13, 259, 33},
+                                    {770, 3, 2},  {27, 17, 48},  {5, 1, 400},   {1, 1, 769},
+                                    {30, 49, 97}, {33, 97, 47},  {13, 127, 390}};
 
 static void check_fwd(const ls_kernels *v, const int64_t *s, ls_layout layout, ls_act act)
 {
@@ -42,6 +43,41 @@ LS_TEST_SECONDS(linear_fwd_agrees_with_the_reference, 60)
             for (int act = LS_ACT_NONE; act <= LS_ACT_SILU; act++) {
                 check_fwd(&list[i], shapes[s], LS_LAYOUT_KN, (ls_act)act);
                 check_fwd(&list[i], shapes[s], LS_LAYOUT_NK, (ls_act)act);
+            }
+}
+
+/* y = add + x W + b, also where y is add itself. */
+static void check_fwd_add(const ls_kernels *v, const int64_t *s, ls_layout layout, bool in_place)
+{
+    int64_t M = s[0], N = s[1], K = s[2];
+    ls_check c;
+    ls_linear_fwd a = {.M = M, .N = N, .K = K, .layout = layout}, r;
+
+    ls_check_begin(&c, 2);
+    a.x = ls_check_floats(&c, "x", M * K, 1);
+    a.w = ls_check_floats(&c, "w", K * N, 0.5f);
+    a.b = in_place ? NULL : ls_check_floats(&c, "b", N, 1);
+    float *add = ls_check_floats(&c, "add", M * N, 3);
+    a.add = add;
+    r = a;
+    r.y = ls_check_floats(&c, "y of the reference", M * N, 0);
+    ls_check_reference()->linear_fwd(c.stream, &r);
+    a.y = in_place ? add : ls_check_floats(&c, "y", M * N, 0);
+    v->linear_fwd(c.stream, &a);
+    ls_check_near("y", a.y, r.y, M * N, ls_kernel_rows[LS_ROW_LINEAR_FWD].tolerance);
+    ls_check_end(&c);
+}
+
+LS_TEST_SECONDS(linear_fwd_adds_the_stream, 60)
+{
+    ls_kernels list[LS_CHECK_TABLES];
+    int n = ls_check_tables(list);
+
+    for (int i = 0; i < n; i++)
+        for (size_t s = 0; s < LS_COUNT(shapes); s++)
+            for (int layout = LS_LAYOUT_KN; layout <= LS_LAYOUT_NK; layout++) {
+                check_fwd_add(&list[i], shapes[s], (ls_layout)layout, false);
+                check_fwd_add(&list[i], shapes[s], (ls_layout)layout, true);
             }
 }
 

@@ -28,8 +28,8 @@ void ls_ref_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
                 sum += ls_ref_load(a->b, type, n);
             if (a->z)
                 ls_ref_store(a->z, type, m * a->N + n, sum);
-            if (a->accumulate)
-                sum += ls_ref_load(a->y, type, m * ld + n);
+            if (a->accumulate || a->add)
+                sum += ls_ref_load(a->add ? a->add : a->y, type, m * ld + n);
             ls_ref_store(a->y, type, m * ld + n, ls_ref_act_value(a->act, sum));
         }
 }

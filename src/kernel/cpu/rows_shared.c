@@ -93,7 +93,10 @@ void ls_qkv_check(const ls_qkv *a, bool forward)
 void ls_linear_fwd_check(const ls_linear_fwd *a)
 {
     LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "linear_fwd of type %d", (int)a->type);
-    LS_BUG_IF(a->z && ls_linear_ld(a->ldy, a->N) != a->N, "linear_fwd with z and rows apart");
+    LS_BUG_IF((a->z || a->add) && ls_linear_ld(a->ldy, a->N) != a->N,
+              "linear_fwd with z or add and rows apart");
+    LS_BUG_IF(a->add && (a->accumulate || a->z || a->act != LS_ACT_NONE),
+              "linear_fwd cannot add with an activation, z or accumulate");
     LS_BUG_IF(a->accumulate && (a->b || a->z || a->act != LS_ACT_NONE),
               "linear_fwd cannot accumulate with a bias, an activation or z");
 }

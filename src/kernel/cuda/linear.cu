@@ -36,7 +36,8 @@ void ls_cuda_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
     p.ldb = a->K;
     p.d = apart && a->z ? a->z : a->y;
     p.ldd = apart && a->z ? a->N : ldy;
-    p.add = a->accumulate;
+    p.add = a->accumulate || a->add;
+    p.c = a->add;
     p.bias = a->accumulate ? NULL : a->b;
     p.epilogue = fused && !a->accumulate ? LS_EPILOGUE_GELU_AUX
                  : p.bias                ? LS_EPILOGUE_BIAS

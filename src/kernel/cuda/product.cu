@@ -201,8 +201,9 @@ static cublasStatus_t run(ls_cuda_stream *s, products *ps, plan *pl, const ls_pr
 {
     const float one = 1, beta = p->add ? 1.0f : 0.0f;
 
-    return cublasLtMatmul(ps->handle, pl->desc, &one, p->a, pl->a, p->b, pl->b, &beta, d, pl->d, d,
-                          pl->d, algo, s->workspace, LS_CUDA_WORKSPACE, s->stream);
+    return cublasLtMatmul(ps->handle, pl->desc, &one, p->a, pl->a, p->b, pl->b, &beta,
+                          p->c ? p->c : d, pl->d, d, pl->d, algo, s->workspace, LS_CUDA_WORKSPACE,
+                          s->stream);
 }
 
 /* Milliseconds of one algorithm, or a negative number when it does not run. */
@@ -325,7 +326,8 @@ template <typename IN, typename OUT> __global__ void plain_kernel(ls_product p)
     } else if (p.epilogue == LS_EPILOGUE_DGELU) {
         sum *= ls_act_slope(LS_ACT_GELU, ls_get(((const OUT *)p.aux)[row + col * p.ld_aux]));
     }
-    *d = ls_put<OUT>(p.add ? ls_get(*d) + sum : sum);
+    const OUT *c = p.c ? (const OUT *)p.c + row + col * p.ldd : d;
+    *d = ls_put<OUT>(p.add ? ls_get(*c) + sum : sum);
 }
 
 static void run_plain(ls_cuda_stream *s, const ls_product *p)

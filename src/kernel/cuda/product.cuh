@@ -1,6 +1,6 @@
 /* product.cuh -- matrix products through cuBLASLt, with the algorithm of each shape found once.
  *
- * D = A B (+ D), column-major as cuBLAS counts: D is m x n, the sum runs over k. A row-major matrix
+ * D = A B (+ C or D), column-major as cuBLAS counts: D is m x n, the sum runs over k. A row-major matrix
  * of ours is the transpose of one there. fp32 is full fp32 (no tf32); bf16 is summed in fp32. */
 #pragma once
 #include "kernel/cuda/common.cuh"
@@ -20,6 +20,7 @@ typedef struct ls_product {
     bool add; /* D += */
     ls_epilogue epilogue;
     const void *a, *b, *bias;
+    const void *c; /* with add: D = A B + C, where C lies as D does; NULL: D itself */
     void *d, *aux;
 } ls_product;
 

@@ -1,7 +1,7 @@
 /* linear.c -- the three products of a linear layer; bias, activation and its gradient are applied
  * to each tile as it is finished.
  *
- *   forward   y[M, N]  = x[M, K]  W[K, N]       then + b, keep z, activate
+ *   forward   y[M, N]  = x[M, K]  W[K, N]       then + b, + add, keep z, activate
  *   bwd_x     dx[M, K] = dy[M, N] W^T[N, K]     then * act'(z), or added to dx
  *   bwd_w     dw[K, N] = x^T dy, or dw[N, K] = dy^T x: the weight's own layout, so that nothing is
  *             ever transposed on the way out; db is summed while dy is packed
@@ -21,12 +21,14 @@ LS_INLINE void finish_fwd_tile(const ls_gemm *g, const ls_act act, const ls_dtyp
     const ls_linear_fwd *a = g->args;
 
     for (int64_t j = 0; j < cols; j += LS_LANES) {
-        int64_t at = m * g->ld + n + j, left = cols - j; /* z has rows of N, and so has y with z */
+        int64_t at = m * g->ld + n + j, left = cols - j; /* z and add have rows of N, as y then */
         ls_v16 bias = a->b ? v_load_most_as(type, a->b, n + j, left) : v_set(0);
         for (int64_t i = 0; i < rows; i++, at += g->ld) {
             ls_v16 v = v_load(tile + i * NR + j);
             if (a->b)
                 v = v_add(v, bias);
+            if (a->add)
+                v = v_add(v_load_most_as(type, a->add, at, left), v);
             if (a->z)
                 v_store_most_as(type, a->z, at, left, v);
             v_store_most_as(type, a->y, at, left, act_value(act, v));
@@ -100,7 +102,7 @@ void LS_ISA_NAME(ls_linear_fwd_row)(ls_stream *stream, const ls_linear_fwd *a)
     g.finish = a->accumulate ? LS_ISA_NAME(ls_gemm_store) : finish_fwd;
     g.out_type = a->type;
     g.out = a->y;
-    g.aside = a->z;
+    g.aside = a->z ? a->z : a->add;
     g.ld = ls_linear_ld(a->ldy, a->N);
     g.accumulate = a->accumulate;
     LS_ISA_NAME(ls_gemm_run)(stream, &g);
