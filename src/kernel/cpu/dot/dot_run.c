@@ -248,7 +248,7 @@ static void run_block(void *context, int64_t index, int worker)
     x.a = ls_stream_thread_scratch(p->stream, worker);
     x.b = x.a + A_WORDS;
     x.w.c = (float *)x.b + B_WORDS;
-    gemm_walk_begin(&x.w, index, p->kernel->rows, 0);
+    gemm_walk_begin(&x.w, index, p->kernel->rows);
     p->kernel->begin(&registers);
     gemm_walk_run(&x.w);
     p->kernel->end(&registers);
@@ -282,6 +282,7 @@ void ls_dot_run(ls_stream *stream, const ls_gemm *g)
                               .pack_b = 0.25,
                               .b_floats = LS_DOT_WORDS,
                               .near = NEAR,
+                              .room = FLOATS - A_WORDS - B_WORDS,
                               .nc_most = NC_MOST};
     gemm_cut_choose(&p.cut, g, &costs, ls_pool_threads(pool));
     ls_pool_run(pool, run_block, &p, p.cut.tasks);

@@ -318,7 +318,7 @@ static void run_block(void *context, int64_t index, int worker)
     x.b = x.a + A_FLOATS;
     x.wide = x.b + B_FLOATS;
     x.w.c = x.wide + B_PANEL;
-    gemm_walk_begin(&x.w, index, MR, AW);
+    gemm_walk_begin(&x.w, index, MR);
     x.panels = (x.w.n1 - x.w.n0 + NR - 1) / NR;
     gemm_walk_run(&x.w);
 }
@@ -327,12 +327,14 @@ void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g)
 {
     ls_pool *pool = ls_stream_pool(stream);
     plan p = {.g = g, .stream = stream, .group = g->a_m == 1 ? AW : MR};
+    /* Cycles an element, measured; the operands of a weight's gradient come from further away. */
     const gemm_costs costs = {.rows = MR,
                               .rate = 32,
-                              .pack_a = 0.5,
-                              .pack_b = g->b_n == 1 ? 0.3 : 0.6,
+                              .pack_a = g->a_m == 1 ? 0.45 : 0.25,
+                              .pack_b = g->b_n == 1 && g->a_m != 1 ? 0.35 : 0.7,
                               .b_floats = KC,
                               .near = NEAR,
+                              .room = C_FLOATS,
                               .nc_most = NC_MOST};
 
     LS_BUG_IF(g->leaves < 1 || g->K % g->leaves != 0, "%lld leaves of %lld rows",

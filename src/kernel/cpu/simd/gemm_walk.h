@@ -9,6 +9,8 @@
 #include "kernel/cpu/leaves.h"
 #include "kernel/cpu/simd/gemm.h"
 
+enum { SUMS_EXTRA = 64 }; /* floats that sums over k may be written beyond their end */
+
 typedef struct gemm_cut {
     int64_t mc, nc;   /* size of a block of C: multiples of `rows` and LS_GEMM_NR */
     int64_t m_blocks; /* blocks from top to bottom; tasks go down first */
@@ -22,8 +24,10 @@ typedef struct gemm_cut {
 typedef struct gemm_costs {
     int64_t rows; /* of a panel of A */
     double rate, pack_a, pack_b;
-    int64_t b_floats;      /* of a packed column of B, for one block of K */
-    int64_t near, nc_most; /* floats of B and partial sums that should stay near; columns */
+    int64_t b_floats; /* of a packed column of B, for one block of K */
+    int64_t near;     /* floats of B and of one level of partial sums that should stay near */
+    int64_t room;     /* floats that there are for all levels, and for sums over k */
+    int64_t nc_most;  /* columns */
 } gemm_costs;
 
 /* One task: a block of C. The first member of what the two products know of it. */
@@ -58,9 +62,10 @@ LS_INLINE double gemm_cut_cost(const ls_gemm *g, const gemm_costs *costs, int64_
 LS_INLINE int64_t gemm_cut_most(const gemm_cut *cut, const gemm_costs *costs, int64_t M, int64_t nc)
 {
     int64_t all = ls_round_up(M, costs->rows), near = costs->near - nc * costs->b_floats;
+    int64_t each = (ls_min_i64(near, costs->room / cut->levels) - SUMS_EXTRA) / (nc + 1);
 
-    near = near / cut->levels / (nc + 1) / costs->rows * costs->rows;
-    return cut->stored ? ls_max_i64(costs->rows, ls_min_i64(all, near)) : all;
+    return cut->stored ? ls_max_i64(costs->rows, ls_min_i64(all, each / costs->rows * costs->rows))
+                       : all;
 }
 
 static void gemm_cut_choose(gemm_cut *cut, const ls_gemm *g, const gemm_costs *costs, int threads)
@@ -91,9 +96,8 @@ static void gemm_cut_choose(gemm_cut *cut, const ls_gemm *g, const gemm_costs *c
 /* --- one block of C ----------------------------------------------------------------------------
  */
 
-/* Which block task `index` is. rows: of a panel of A; extra: floats that sums over k may be written
- * beyond their end. */
-LS_INLINE void gemm_walk_begin(gemm_walk *w, int64_t index, int64_t rows, int64_t extra)
+/* Which block task `index` is. rows: of a panel of A. */
+LS_INLINE void gemm_walk_begin(gemm_walk *w, int64_t index, int64_t rows)
 {
     const ls_gemm *g = w->g;
     const gemm_cut *cut = w->cut;
@@ -106,7 +110,7 @@ LS_INLINE void gemm_walk_begin(gemm_walk *w, int64_t index, int64_t rows, int64_
     w->floats = w->tiles;
     /* The blocks at one edge of C see each value of the other operand once: they sum it. */
     if ((g->b_sums && w->m0 == 0) || (g->a_sums && w->n0 == 0))
-        w->floats += ls_round_up((g->b_sums ? cut->nc : cut->mc) + extra, LS_LANES);
+        w->floats += ls_round_up((g->b_sums ? cut->nc : cut->mc) + SUMS_EXTRA, LS_LANES);
 }
 
 /* Where a block of K adds to its sums over k; NULL: nobody asked, or another block does. */
