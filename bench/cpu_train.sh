@@ -1,7 +1,8 @@
 #!/bin/sh
 # cpu_train.sh [10m|124m|both] [tune] -- training speed on the CPU, fp32: our trainer (ordered and fast) and
 # PyTorch (eager with its fused attention, and torch.compile), the same model, batch and threads, one process each,
-# taken in turn on a quiet machine. Medians over rounds of the median step; warm-up and compiling do not count.
+# taken in turn on a quiet machine. Medians over rounds of the median step, and of the fastest quarter of all steps;
+# warm-up and compiling do not count.
 # With tune, PyTorch is run in all the ways that bench/cpu_train.py knows, to find its best.
 #   ROUNDS=5  STEPS=(12 for 10m, 6 for 124m)  THREADS=2  JSON=FILE  BUSY=1 (do not wait for a quiet machine)
 set -eu

@@ -7,12 +7,14 @@
  *
  *     MODEL NAME PASS m n k GFLOP/s PEAK
  *
- * where m, n, k are those of the plain product and PEAK is the fma peak in GFLOP/s, the larger of
- * two taken right before and right after. GFLOP/s is of the median call over about 0.15 s, or of
- * the fastest with BEST in the environment: all that a busy machine can tell, on one thread.
+ * where m, n, k are those of the plain product and PEAK is the fma peak in GFLOP/s, the smaller of
+ * two taken right before and right after; when it is lower than ever before, again. GFLOP/s is of
+ * the median call over about 0.15 s, or of the fastest with BEST in the environment: all that a
+ * busy machine can tell, on one thread.
  *
- * Our rows do what the model asks of them (bias, activation, its slope, sums of columns, trees over
- * leaves); the libraries do the plain product. Each result is checked at a few elements. */
+ * Our rows do what the model asks of them (bias, sums of columns, trees over leaves); the libraries
+ * do the plain product. Rows named +gelu, which only we have, compute the activation too. Each
+ * result is checked at a few elements. */
 #include <dlfcn.h>
 #include <math.h>
 #include "base/mem.h"
@@ -37,26 +39,31 @@ typedef struct layer {
     unsigned passes;   /* bits 1 << which */
 } layer;
 
-enum { ALL = 1 << FWD | 1 << DX | 1 << DW };
+enum { ALL = 1 << FWD | 1 << DX | 1 << DW, TRIES = 20 };
 
-#define BLOCK(model, M, C, leaves)                                                             \
-    {model, "qkv", M, C, 3 * C, leaves, LS_LAYOUT_KN, true, LS_ACT_NONE, LS_ACT_NONE, ALL},    \
-        {model, "proj", M, C, C, leaves, LS_LAYOUT_KN, true, LS_ACT_NONE, LS_ACT_NONE, ALL},   \
-        {model, "fc", M, C, 4 * C, leaves, LS_LAYOUT_KN, true, LS_ACT_GELU, LS_ACT_NONE, ALL}, \
-    {                                                                                          \
-        model, "out", M, 4 * C, C, leaves, LS_LAYOUT_KN, true, LS_ACT_NONE, LS_ACT_GELU, ALL   \
+#define LAYER(model, name, M, K, N, leaves, layout, bias, act, below, passes) \
+    {                                                                         \
+        model, name, M, K, N, leaves, layout, bias, act, below, passes        \
     }
-#define PLAIN(model, name, M, K, N, leaves, layout, passes)                           \
-    {                                                                                 \
-        model, name, M, K, N, leaves, layout, false, LS_ACT_NONE, LS_ACT_NONE, passes \
-    }
+#define WEIGHT(model, name, M, K, N, leaves) \
+    LAYER(model, name, M, K, N, leaves, LS_LAYOUT_KN, true, LS_ACT_NONE, LS_ACT_NONE, ALL)
+/* With the activation of the layer, which only our rows do. */
+#define BLOCK(model, M, C, leaves)                                                                 \
+    WEIGHT(model, "qkv", M, C, 3 * C, leaves), WEIGHT(model, "proj", M, C, C, leaves),             \
+        WEIGHT(model, "fc", M, C, 4 * C, leaves), WEIGHT(model, "out", M, 4 * C, C, leaves),       \
+        LAYER(model, "fc+gelu", M, C, 4 * C, leaves, LS_LAYOUT_KN, true, LS_ACT_GELU, LS_ACT_NONE, \
+              1 << FWD),                                                                           \
+        LAYER(model, "out+gelu", M, 4 * C, C, leaves, LS_LAYOUT_KN, true, LS_ACT_NONE,             \
+              LS_ACT_GELU, 1 << DX)
+#define PLAIN(model, name, M, K, N, leaves, layout, passes) \
+    LAYER(model, name, M, K, N, leaves, layout, false, LS_ACT_NONE, LS_ACT_NONE, passes)
 
 /* Attention is one head of 256 positions: q k^T, p v, and p^T do of the gradient. */
 static const layer layers[] = {
-    BLOCK("10m", 3072, 384, 2),
-    PLAIN("10m", "head", 3072, 384, 256, 2, LS_LAYOUT_NK, ALL),
-    BLOCK("124m", 1024, 768, 1),
-    PLAIN("124m", "head", 1024, 768, 50304, 1, LS_LAYOUT_NK, ALL),
+    BLOCK("10m", 3072, 384, 12),
+    PLAIN("10m", "head", 3072, 384, 256, 12, LS_LAYOUT_NK, ALL),
+    BLOCK("124m", 1024, 768, 4),
+    PLAIN("124m", "head", 1024, 768, 50304, 4, LS_LAYOUT_NK, ALL),
     PLAIN("124m", "qk", 256, 64, 256, 1, LS_LAYOUT_NK, 1 << FWD),
     PLAIN("124m", "pv", 256, 256, 64, 1, LS_LAYOUT_KN, 1 << FWD | 1 << DW),
 };
@@ -238,18 +245,26 @@ static ls_status measure(const who *w, const layer *l, which pass, const operand
     fill(o->w, l->K * l->N, 2);
     fill(o->y, l->M * l->N, 3);
     memset(o->bias, 0, (size_t)l->N * sizeof *o->bias);
-    double before = ls_peak_flops(w->device, isa);
-    double seconds = seconds_of(w, l, pass, o);
-    double after = ls_peak_flops(w->device, isa);
+    /* The host of a virtual machine may take half of it away for seconds: again, until the peak is
+     * the same before and after, and the highest seen. */
+    static double highest;
+    double seconds = 0, peak = 0;
+    for (int i = 0; i < TRIES && peak < 0.95 * highest + 1; i++) {
+        double before = ls_peak_flops(w->device, isa), now = seconds_of(w, l, pass, o);
+        double after = ls_peak_flops(w->device, isa), least = before < after ? before : after;
+        highest = highest < before ? before : highest;
+        highest = highest < after ? after : highest;
+        if (least > peak)
+            seconds = now, peak = least;
+    }
     if (ls_stream_failed(w->stream))
         return ls_stream_sync(w->stream, 0);
-    if ((plain_result || w->cblas || w->dnnl || w->xsmm) && !is_right(&p))
+    if (plain_result && !is_right(&p))
         return ls_fail(LS_EFAIL, "%s %s %s: the result is wrong", l->model, l->name,
                        which_names[pass]);
     printf("%s %s %s %lld %lld %lld %.2f %.2f\n", l->model, l->name, which_names[pass],
            (long long)p.m, (long long)p.n, (long long)p.k,
-           2e-9 * (double)l->M * (double)l->N * (double)l->K / seconds,
-           (before > after ? before : after) / 1e9);
+           2e-9 * (double)l->M * (double)l->N * (double)l->K / seconds, peak / 1e9);
     fflush(stdout);
     return LS_OK;
 }
@@ -316,7 +331,8 @@ int main(int argc, char **argv)
     LS_TRY(st, ls_device_open(&w.device, "cpu", (int)strtol(argv[3], NULL, 10)), out);
     LS_TRY(st, ls_stream_create(&w.stream, w.device), out);
     for (size_t i = 0; i < LS_COUNT(layers) && st == LS_OK; i++)
-        if (argc < 5 || strcmp(argv[4], layers[i].model) == 0)
+        if ((argc < 5 || strcmp(argv[4], layers[i].model) == 0) &&
+            (strcmp(argv[1], "ours") == 0 || (!layers[i].act && !layers[i].below)))
             st = measure_layer(&w, &layers[i]);
 out:
     if (st != LS_OK)

@@ -41,16 +41,16 @@ def measure(tool, name, library, threads, model):
 def table(threads, names, cells, order):
     print(f"\n{threads} thread{'s' if threads != '1' else ''}: GFLOP/s (share of the fma peak beside it), "
           "medians; * the fastest")
-    print(f"{'product':14} {'m, n, k':>16} " + " ".join(f"{n:>17}" for n in names))
+    print(f"{'product':17} {'m, n, k':>16} " + " ".join(f"{n:>17}" for n in names))
     won = {n: 0 for n in names}
     for key in order:
         rate = {n: rounds.median([r for r, _ in cells[n, key]]) for n in names if (n, key) in cells}
         share = {n: rounds.median([r / p for r, p in cells[n, key]]) for n in rate}
         best = max(rate, key=rate.get)
-        won[best] += 1
-        row = [f"{rate[n]:8.1f} ({100 * share[n]:3.0f} %){'*' if n == best else ' '}" if n in rate else "-"
+        won[best] += len(rate) > 1 or len(names) == 1
+        row = [f"{rate[n]:8.1f} ({100 * share[n]:3.0f} %){'*' if n == best and len(rate) > 1 else ' '}" if n in rate else "-"
                for n in names]
-        print(f"{' '.join(key[:3]):14} {','.join(key[3:]):>16} " + " ".join(f"{r:>17}" for r in row))
+        print(f"{' '.join(key[:3]):17} {','.join(key[3:]):>16} " + " ".join(f"{r:>17}" for r in row))
     print("fastest at: " + ", ".join(f"{n} {won[n]}" for n in names if won[n]))
     return won
 
