@@ -71,7 +71,7 @@ def run_ours(name, model, text, folder):
         "data.tokenizer": "bytes", "data.validation": 0, "batch.sequences": s["sequences"],
         "train.steps": WARM + int(STEPS or s["steps"]), "train.warmup": 0, "train.schedule": "constant",
         "train.lr": 3e-4, "train.beta2": 0.95, "train.weight_decay": 0.1, "train.clip": 1.0,
-        "train.reduce": "fast" if name == "ours, fast" else "ordered", "checkpoint.every": 0, "eval.every": 0,
+        "train.reduce": "fast" if name == "ours, fast" else "ordered", "checkpoint.every": 0, "eval.every": 0, "eval.sample": "",
         "device.kind": "cpu", "device.threads": THREADS, "out": os.path.join(folder, "run"),
     }
     command = [PROGRAM, "train", "--json", "--fresh"]

@@ -88,9 +88,12 @@ static double normal_quantile(double p)
 
 void ls_rng_normal(ls_rng_key key, uint64_t first, uint64_t count, float *values_out)
 {
+    ls_rng_block b = {{0}};
+
     for (uint64_t i = 0; i < count; i++) {
         uint64_t n = first + i, block = n / 2;
-        ls_rng_block b = ls_rng_philox(key, (uint32_t)block, (uint32_t)(block >> 32), 0, 0);
+        if (i == 0 || n % 2 == 0) /* a block has two values */
+            b = ls_rng_philox(key, (uint32_t)block, (uint32_t)(block >> 32), 0, 0);
         uint64_t bits = (uint64_t)b.v[2 * (n & 1)] << 32 | b.v[2 * (n & 1) + 1];
         double p = ((double)(bits >> 12) + 0.5) * 0x1p-52; /* in (0, 1), never the ends */
         values_out[i] = (float)normal_quantile(p);

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "config/check.h"
 #include "config/explain.h"
 #include "config/option.h"
@@ -226,24 +227,60 @@ out:
     return st;
 }
 
-/* One parameter from the folder that has it, or fresh, a piece at a time. */
-static ls_status start_param(ls_session *s, const ls_folder *from, const ls_param *p, float *piece,
-                             int64_t piece_elements)
+/* How the first weights are made: a piece at a time, each piece by all threads. */
+typedef struct starter {
+    const ls_folder *from; /* NULL: every value is fresh */
+    ls_pool *pool;
+    uint64_t seed;
+    const ls_param *p;
+    int64_t first, count; /* of the piece */
+    float *piece;
+} starter;
+
+enum { START_PIECE = 262144, START_PART = 8192 };
+
+static void start_part(void *context, int64_t index, int worker)
 {
-    bool has = from && ls_folder_has(from, p);
+    const starter *t = context;
+    int64_t at = index * START_PART;
+
+    (void)worker;
+    ls_model_start(t->p, t->seed, t->first + at, ls_min_i64(START_PART, t->count - at),
+                   t->piece + at);
+}
+
+/* One parameter from the folder that has it, or fresh. */
+static ls_status start_param(ls_session *s, starter *t)
+{
+    bool has = t->from && ls_folder_has(t->from, t->p);
     ls_status st = LS_OK;
 
-    for (int64_t k = 0; k < p->count && st == LS_OK; k += piece_elements) {
-        int64_t n = ls_min_i64(piece_elements, p->count - k);
+    for (int64_t k = 0; k < t->p->count && st == LS_OK; k += START_PIECE) {
+        t->first = k;
+        t->count = ls_min_i64(START_PIECE, t->p->count - k);
         if (has)
-            LS_TRY(st, ls_folder_read(from, p, k, n, piece), out);
+            LS_TRY(st, ls_folder_read(t->from, t->p, k, t->count, t->piece), out);
         else
-            ls_model_start(p, (uint64_t)s->run->train.seed, k, n, piece);
-        ls_stream_copy_in(s->stream, ls_step_state_arrays(s->step).w + p->first + k, piece,
-                          n * (int64_t)sizeof *piece);
+            ls_pool_run(t->pool, start_part, t, (t->count + START_PART - 1) / START_PART);
+        ls_stream_copy_in(s->stream, ls_step_state_arrays(s->step).w + t->p->first + k, t->piece,
+                          t->count * (int64_t)sizeof *t->piece);
         st = ls_stream_sync(s->stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
     }
 out:
+    return st;
+}
+
+/* The team behind the stream; for a device with a memory of its own one that is made for this. */
+static ls_status start_pool(const ls_session *s, ls_pool **own_out, ls_pool **pool_out)
+{
+    ls_pool_mask mask;
+    ls_status st = LS_OK;
+
+    if (s->apart) {
+        ls_pool_mask_get(&mask);
+        st = ls_pool_create(own_out, ls_pool_mask_count(&mask));
+    }
+    *pool_out = s->apart ? *own_out : ls_stream_pool(s->stream);
     return st;
 }
 
@@ -251,25 +288,31 @@ out:
  * them ever exists. */
 static ls_status start_weights(ls_session *s)
 {
-    enum { PIECE = 262144 };
-    float *piece = ls_mem_array(PIECE, sizeof *piece);
+    starter t = {.seed = (uint64_t)s->run->train.seed};
     ls_folder *from = NULL;
-    ls_status st = piece ? LS_OK : LS_ENOMEM;
+    ls_pool *own = NULL;
+    ls_status st = LS_OK;
 
-    if (st != LS_OK)
-        return st;
+    LS_TRY(st, start_pool(s, &own, &t.pool), out);
+    t.piece = ls_mem_array(START_PIECE, sizeof *t.piece);
+    LS_TRY(st, t.piece ? LS_OK : LS_ENOMEM, out);
     if (*s->run->model.import) {
         ls_err_doing("importing \"%s\"", s->run->model.import);
         st = ls_folder_open(&from, s->run->model.import, -1);
         if (st == LS_OK)
             st = ls_folder_check(from, &s->model);
     }
-    for (int i = 0; i < s->model.n_params && st == LS_OK; i++)
-        st = start_param(s, from, &s->model.params[i], piece, PIECE);
+    t.from = from;
+    for (int i = 0; i < s->model.n_params && st == LS_OK; i++) {
+        t.p = &s->model.params[i];
+        st = start_param(s, &t);
+    }
     if (*s->run->model.import)
         ls_err_done();
+out:
     ls_folder_close(from);
-    ls_mem_free(piece);
+    ls_mem_free(t.piece);
+    ls_pool_free(own);
     return st;
 }
 
