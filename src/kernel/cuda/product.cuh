@@ -1,7 +1,8 @@
 /* product.cuh -- matrix products through cuBLASLt, with the algorithm of each shape found once.
  *
- * D = A B (+ C or D), column-major as cuBLAS counts: D is m x n, the sum runs over k. A row-major matrix
- * of ours is the transpose of one there. fp32 is full fp32 (no tf32); bf16 is summed in fp32. */
+ * D = A B (+ C or D), column-major as cuBLAS counts: D is m x n, the sum runs over k. A row-major
+ * matrix of ours is the transpose of one there. fp32 is full fp32 (no tf32); bf16 is summed in
+ * fp32. */
 #pragma once
 #include "kernel/cuda/common.cuh"
 
