@@ -210,7 +210,9 @@ static ls_tpl_value range(ls_tpl_machine *m, const ls_tpl_value *args, const cha
         return absent;
     int64_t from = n > 1 ? whole(m, args[0]) : 0, to = whole(m, args[n > 1]);
     int64_t step = n > 2 ? whole(m, args[2]) : 1, count = 0;
-    if (m->st == LS_OK && step == 0)
+    if (m->st != LS_OK)
+        return absent;
+    if (step == 0)
         return ls_tpl_fail(m, "the step of a range is 0");
     const int64_t far = INT64_C(1) << 60;
     if (from > far || from < -far || to > far || to < -far || step > far || step < -far)

@@ -176,6 +176,8 @@ LS_TEST(hostile_templates_end)
     check_refused("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
                   "the template ");
     check_refused("{{ range(100001) }}", "more than 100000 numbers");
+    check_refused("{{ range(5, 9, 0) }}", "the step of a range is 0");
+    check_refused("{{ range(5, nothing, -0) }}", "number");
     check_refused("{{ 'x' * 999999999999 }}", "needs more than 256 MiB");
     check_refused("{% set ns = namespace(a='xxxxxxxx') %}{% for i in range(99) %}"
                   "{% set ns.a = ns.a + ns.a %}{% endfor %}",
