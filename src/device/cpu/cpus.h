@@ -41,10 +41,9 @@ int ls_cpus_threads(void);
 
 /* The sets of CPUs for a team of this many threads, one each, or NULL when the team should not be
  * pinned; *why_out says why, in words that follow "pinned" or "not pinned". Pinned is a team that
- * takes every core of its share: left alone, the kernel now and then runs two threads on one core
- * for seconds, at half the speed. With fewer threads, or under a quota, two processes would choose
- * the same cores while others are idle. always: wherever there are enough
- * cores and we know which ones are ours. */
+ * takes every core of its share. With fewer threads, or under a quota, two processes would choose
+ * the same cores while others are idle. always: wherever there are enough cores and we know which
+ * ones are ours. */
 const ls_pool_mask *ls_cpus_pins(const ls_cpus *cpus, int threads, bool always,
                                  const char **why_out);
 
