@@ -3,7 +3,7 @@
  * A decoder reads a history of tokens through a pass and chooses the next one. On a pass with a
  * cache (ls_pass_args.cache) it remembers which tokens the cache holds and feeds only what is new,
  * in calls of up to the pass's T tokens. Without a cache each token is one call over the last T
- * tokens: right for samples of a small model during training, whose pass keeps no cache.
+ * tokens: for samples during training on a device where no cache is kept.
  *
  * A history of n tokens that is longer than a cache of c positions is read from token
  * ls_decode_first(n, c) on: c - c/2 to c tokens, so that only one token in c/2 pays for reading

@@ -58,6 +58,27 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, int6
     add(ledger, "token shards", "mapped files, shared with the page cache", args->mapped_bytes);
 }
 
+enum { SAMPLE_CHUNK = 64 }; /* tokens of a prompt that are read at once */
+
+bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out)
+{
+    const ls_run *run = args->run;
+    int64_t prompt = run->eval.sample ? (int64_t)strlen(run->eval.sample) : 0;
+    /* No tokenizer makes more tokens than bytes, but for those that begin and end a text. */
+    int64_t cache = ls_min_i64(run->model.context, prompt + run->eval.sample_tokens + 8);
+
+    if (prompt == 0 || run->eval.sample_tokens == 0 || args->apart)
+        return false;
+    *pass_out = (ls_pass_args){.model = args->model,
+                               .kernels = args->kernels,
+                               .type = ls_memory_type(run),
+                               .B = 1,
+                               .T = ls_min_i64(cache, SAMPLE_CHUNK),
+                               .leaves = 1,
+                               .cache = cache};
+    return true;
+}
+
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 {
     const ls_run *run = args->run;
@@ -97,8 +118,12 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
                                .training = true};
     ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
-    ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, text samples",
+    ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) + ls_decode_bytes(model));
+    ls_pass_args sample;
+    if (ls_memory_sample_pass(args, &sample))
+        ls_ledger_add(ledger_out, "text samples", "one sequence with its keys and values",
+                      ls_pass_bytes(&sample, args->threads));
     predict_host(args, &calls, flat + moment * 2, ledger_out);
 }
 

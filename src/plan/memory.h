@@ -3,6 +3,7 @@
 #include "device/device.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
+#include "model/pass.h"
 #include "plan/calls.h"
 #include "plan/ledger.h"
 
@@ -29,6 +30,11 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
 /* The largest group of leaves with which the run fits into free_bytes, at most that of the run:
  * half as many each time. 1 also when nothing fits. */
 int64_t ls_memory_fit_group(const ls_memory_args *args, int64_t free_bytes);
+
+/* The pass that text samples are read through: one sequence, with room for the prompt and the
+ * answer in a cache. False where there is none and the step's own pass does it: no samples, or a
+ * device with a memory of its own. stream is left out. */
+bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out);
 
 /* Bytes of the small device buffers of a step: batch, losses, partial sums, spans, state. */
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls);

@@ -127,6 +127,7 @@ static ls_status tell_sample(loop *l, int64_t count)
            out);
     int64_t n = ids.count, first = n;
     LS_TRY(st, ls_tokens_reserve(&ids, count), out);
+    ls_decode_forget(s->decode); /* the weights have changed */
     for (int64_t i = 0; i < count && !stop_asked(l); i++, n++) {
         LS_TRY(st,
                ls_decode_next(s->decode, ls_step_state_arrays(s->step).read, ids.ids, n, &sampling,

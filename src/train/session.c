@@ -196,6 +196,24 @@ static void fit_group(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
     s->run = memory->run = &s->fitted;
 }
 
+/* What writes the text samples. */
+static ls_status open_decode(ls_session *s, const ls_memory_args *memory)
+{
+    ls_pass_args args;
+    ls_status st = LS_OK;
+
+    if (ls_memory_sample_pass(memory, &args)) {
+        args.stream = s->stream;
+        LS_TRY(st, ls_pass_open(&s->sample_pass, &args), out);
+    }
+    LS_TRY(st,
+           ls_decode_open(&s->decode, &s->model,
+                          s->sample_pass ? s->sample_pass : ls_step_pass(s->step), s->stream),
+           out);
+out:
+    return st;
+}
+
 /* Predict, refuse what does not fit, then take the large memory. */
 static ls_status open_state(ls_session *s)
 {
@@ -222,7 +240,7 @@ static ls_status open_state(ls_session *s)
     LS_TRY(st, ls_memory_check(&memory, &s->ledger, free_bytes), out);
     ls_calls_plan(s->run, &step.calls);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
-    LS_TRY(st, ls_decode_open(&s->decode, &s->model, ls_step_pass(s->step), s->stream), out);
+    LS_TRY(st, open_decode(s, &memory), out);
 out:
     return st;
 }
@@ -436,6 +454,7 @@ void ls_session_close(ls_session *session)
     ls_loader_close(s->loader);
     ls_save_close(s);
     ls_decode_close(s->decode);
+    ls_pass_close(s->sample_pass);
     ls_step_close(s->step);
     ls_model_release(&s->model);
     ls_corpus_close(s->corpus);

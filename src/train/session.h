@@ -44,6 +44,7 @@ typedef struct ls_session {
     ls_model model;
     ls_ledger ledger;
     ls_step *step;
+    ls_pass *sample_pass; /* NULL: samples go through the step's own pass */
     ls_decode *decode;
     ls_loader *loader;
     int64_t step_number; /* steps done */

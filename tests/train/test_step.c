@@ -194,11 +194,15 @@ LS_TEST(step_uses_the_bytes_that_the_ledger_predicts)
         ls_step_args args = {.run = &run};
         ls_ledger ledger;
         ls_device *device;
+        ls_pass *sample = NULL;
+        ls_pass_args sample_args;
         ls_decode *decode;
         ls_model model;
         ls_step *step;
 
         run.batch.group = group;
+        run.eval.sample = form % 2 ? "once" : "";
+        run.eval.sample_tokens = 7;
         run.precision = form < 3 ? LS_PRECISION_FP32 : LS_PRECISION_BF16;
         run.lora.rank = form % 2 ? 4 : 0;
         LS_CHECK_OK(ls_device_open(&device, "cpu", 2));
@@ -207,15 +211,22 @@ LS_TEST(step_uses_the_bytes_that_the_ledger_predicts)
         LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
         args.model = &model;
         ls_calls_plan(&run, &args.calls);
-        ls_memory_predict(
-            &(ls_memory_args){.run = &run, .model = &model, .kernels = args.kernels, .threads = 2},
-            &ledger);
+        const ls_memory_args memory = {
+            .run = &run, .model = &model, .kernels = args.kernels, .threads = 2};
+        ls_memory_predict(&memory, &ledger);
         LS_CHECK_OK(ls_step_open(&step, &args));
-        LS_CHECK_OK(ls_decode_open(&decode, &model, ls_step_pass(step), args.stream));
+        LS_CHECK_EQ(ls_memory_sample_pass(&memory, &sample_args), form % 2 == 1);
+        if (form % 2) {
+            sample_args.stream = args.stream;
+            LS_CHECK_OK(ls_pass_open(&sample, &sample_args));
+        }
+        LS_CHECK_OK(
+            ls_decode_open(&decode, &model, sample ? sample : ls_step_pass(step), args.stream));
         LS_CHECK_EQ(ls_device_used_bytes(device), ls_ledger_total(&ledger) -
                                                       ls_ledger_bytes(&ledger, "threads") -
                                                       ls_ledger_bytes(&ledger, "batch"));
         ls_decode_close(decode);
+        ls_pass_close(sample);
         ls_step_close(step);
         ls_model_release(&model);
         ls_stream_free(args.stream);
