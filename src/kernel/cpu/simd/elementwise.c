@@ -5,6 +5,7 @@
  * the bits must be the same everywhere. The norm adds squares in float within a block (16 lanes, 8
  * accumulators) and blocks in double along the perfect binary tree, so that ranks which hold whole
  * subtrees can later join them with the same bits. */
+#include "kernel/cpu/simd/bits.h"
 #include "kernel/cpu/rows_basic.h"
 #include "kernel/cpu/simd/vec.h"
 
@@ -110,31 +111,6 @@ void LS_ISA_NAME(ls_fill_row)(ls_stream *stream, const ls_fill *a)
 
 /* --- cast ---------------------------------------------------------------------------------------
  * NaN stays NaN with its sign and upper bits, made quiet where bits are cut off. */
-
-LS_INLINE float from_bits(uint32_t u)
-{
-    float f;
-
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-LS_INLINE uint32_t to_bits(float f)
-{
-    uint32_t u;
-
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-/* A choice without a branch: behind one, the compiler may not make vectors of the sums of floats
- * below. */
-LS_INLINE uint32_t pick(bool yes, uint32_t a, uint32_t b)
-{
-    uint32_t mask = 0u - (uint32_t)yes;
-
-    return (a & mask) | (b & ~mask);
-}
 
 LS_INLINE uint16_t bf16_of(float x)
 {

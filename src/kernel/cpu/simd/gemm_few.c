@@ -259,11 +259,9 @@ _Static_assert(COLUMNS % NR == 0 && KC % GROUP == 0 && KC % LS_LANES == 0, "size
 void LS_ISA_NAME(ls_gemm_run_few)(ls_stream *stream, const ls_gemm *g)
 {
     ls_pool *pool = ls_stream_pool(stream);
-    int64_t shares = 2 * ls_pool_threads(pool); /* one more each, for workers that are held up */
+    int64_t shares = ls_pool_threads(pool); /* equal, and the longest runs of memory */
     few f = {.g = g, .stream = stream};
 
-    if (ls_pool_threads(pool) == 1)
-        shares = 1;
-    f.columns = ls_min_i64(COLUMNS, ls_round_up((g->N + shares - 1) / shares, 4 * NR));
+    f.columns = ls_min_i64(COLUMNS, ls_round_up((g->N + shares - 1) / shares, NR));
     ls_pool_run(pool, few_task, &f, (g->N + f.columns - 1) / f.columns);
 }
