@@ -131,6 +131,7 @@ static void child(const ls_test *test, const char *script, const job *j)
     if (chdir(j->scratch) != 0)
         _exit(1);
     setenv("LINESHAFT_ROOT", root, 1);
+    setenv("XDG_CACHE_HOME", j->scratch, 1); /* a test leaves nothing at home */
     unsetenv("LINESHAFT_FAULT");
     setenv("LINESHAFT_BF16", "off", 0); /* bits are compared across instruction sets */
     if (script) {

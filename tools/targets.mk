@@ -2,13 +2,16 @@
 # Lines that begin with "##" are what `make help` prints.
 
 DEPS := gcc make pkg-config libyaml-dev libjansson-dev libzstd-dev zlib1g-dev libxxhash-dev \
-  libisal-dev libpcre2-dev libutf8proc-dev libhwloc-dev
+  libisal-dev libpcre2-dev libutf8proc-dev libhwloc-dev libssl-dev
 TEST_DEPS := $(DEPS) g++ librandom123-dev clang clang-format-14 libclang-rt-14-dev zstd shellcheck \
   man-db python3-minimal
 # Rooms where threads meet; the others are too slow under ThreadSanitizer to be worth it.
-TSAN_TESTS ?= $(foreach room,base device comm cluster data observe train,tests/$(room)/)
+TSAN_TESTS ?= $(foreach room,base net device comm cluster data observe train,tests/$(room)/)
 # ThreadSanitizer of gcc 12 and clang 14 cannot map its shadow when addresses are very random.
 UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
+# Headers only; the library is opened at run time. Without them the UCX carrier is left out.
+DEPS += libucx-dev
+TEST_DEPS += libucx-dev libucx0 iproute2
 
 .PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan \
   tsan fuzz examples conformance clean demo

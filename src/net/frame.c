@@ -1,0 +1,171 @@
+/* frame.c -- header (length, type, zero, number; 16 bytes), payload, MAC (32 bytes).
+ *
+ * The length is believed before the MAC is checked, because the MAC comes last; therefore it is
+ * limited, and memory grows with the bytes that really came: twice what is there, never what a
+ * header promises. */
+#include "net/frame.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include "base/mem.h"
+#include "net/sock.h"
+#include "net/wire.h"
+
+enum { AT_LENGTH = 0, AT_TYPE = 4, AT_ZERO = 6, AT_NUMBER = 8, FIRST_CAP = 512 };
+
+void ls_frame_init(ls_frame_link *link, int fd, const ls_hello *hello, uint32_t limit_bytes)
+{
+    *link = (ls_frame_link){.fd = fd, .limit = limit_bytes};
+    memcpy(link->send_key, hello->send_key, LS_HELLO_KEY);
+    memcpy(link->receive_key, hello->receive_key, LS_HELLO_KEY);
+}
+
+void ls_frame_release(ls_frame_link *link)
+{
+    ls_sock_close(&link->fd);
+    ls_mem_free(link->in);
+    ls_mem_free(link->out);
+    explicit_bzero(link, sizeof *link);
+    link->fd = -1;
+}
+
+static ls_status grow(uint8_t **bytes, size_t *cap, size_t want)
+{
+    size_t bigger = *cap ? *cap : FIRST_CAP;
+
+    while (bigger < want)
+        bigger *= 2;
+    if (bigger == *cap)
+        return LS_OK;
+    uint8_t *p = ls_mem_resize(*bytes, bigger);
+    if (!p)
+        return LS_ENOMEM;
+    *bytes = p;
+    *cap = bigger;
+    return LS_OK;
+}
+
+ls_status ls_frame_send(ls_frame_link *link, uint16_t type, const void *payload, size_t bytes)
+{
+    ls_status st = LS_OK;
+    size_t whole = LS_FRAME_HEADER + bytes + LS_FRAME_MAC;
+
+    if (bytes > link->limit)
+        return ls_fail(LS_EUSAGE, "a control message of %zu bytes is longer than %u", bytes,
+                       link->limit);
+    if (link->out_at > 0) {
+        memmove(link->out, link->out + link->out_at, link->out_len - link->out_at);
+        link->out_len -= link->out_at;
+        link->out_at = 0;
+    }
+    if (link->out_len + whole > 4 * ((size_t)link->limit + LS_FRAME_HEADER + LS_FRAME_MAC))
+        return ls_fail(LS_EBUSY, "%zu bytes of control messages wait for a side that does not read",
+                       link->out_len);
+    LS_TRY(st, grow(&link->out, &link->out_cap, link->out_len + whole), out);
+    uint8_t *at = link->out + link->out_len;
+    ls_wire_put32(at + AT_LENGTH, (uint32_t)bytes);
+    ls_wire_put16(at + AT_TYPE, type);
+    ls_wire_put16(at + AT_ZERO, 0);
+    ls_wire_put64(at + AT_NUMBER, link->sent);
+    if (bytes)
+        memcpy(at + LS_FRAME_HEADER, payload, bytes);
+    ls_mac_part part = {at, LS_FRAME_HEADER + bytes};
+    LS_TRY(st, ls_mac_hmac(link->send_key, LS_HELLO_KEY, &part, 1, at + part.len), out);
+    link->out_len += whole;
+    link->sent++;
+    st = ls_frame_flush(link);
+out:
+    return st;
+}
+
+ls_status ls_frame_flush(ls_frame_link *link)
+{
+    while (link->out_at < link->out_len) {
+        ssize_t n =
+            send(link->fd, link->out + link->out_at, link->out_len - link->out_at, MSG_NOSIGNAL);
+        if (n >= 0)
+            link->out_at += (size_t)n;
+        else if (errno == EAGAIN)
+            return LS_OK;
+        else if (errno != EINTR)
+            return ls_fail_sys(LS_EIO, "cannot send a control message");
+    }
+    return LS_OK;
+}
+
+bool ls_frame_waiting(const ls_frame_link *link)
+{
+    return link->out_at < link->out_len;
+}
+
+/* Whether `want` bytes are in the buffer; reads what the socket has for them. */
+static ls_status fill(ls_frame_link *link, size_t want, bool *full_out)
+{
+    *full_out = false;
+    while (link->in_len < want) {
+        size_t room = link->in_len + FIRST_CAP < want ? link->in_len + FIRST_CAP : want;
+        ls_status st = grow(&link->in, &link->in_cap, room);
+        if (st != LS_OK)
+            return st;
+        size_t most = (link->in_cap < want ? link->in_cap : want) - link->in_len;
+        ssize_t n = recv(link->fd, link->in + link->in_len, most, 0);
+        if (n > 0)
+            link->in_len += (size_t)n;
+        else if (n == 0)
+            return ls_fail(LS_EIO, "the other side closed the control connection");
+        else if (errno == EAGAIN)
+            return LS_OK;
+        else if (errno != EINTR)
+            return ls_fail_sys(LS_EIO, "cannot read from the control connection");
+    }
+    *full_out = true;
+    return LS_OK;
+}
+
+static ls_status judge(const ls_frame_link *link, size_t bytes)
+{
+    uint8_t mac[LS_FRAME_MAC];
+    ls_mac_part part = {link->in, LS_FRAME_HEADER + bytes};
+    ls_status st = ls_mac_hmac(link->receive_key, LS_HELLO_KEY, &part, 1, mac);
+
+    if (st != LS_OK)
+        return st;
+    if (!ls_mac_equal(mac, link->in + part.len, sizeof mac))
+        return ls_fail(LS_EDATA, "a control message was changed on its way");
+    uint64_t number = ls_wire_get64(link->in + AT_NUMBER);
+    if (number != link->received || ls_wire_get16(link->in + AT_ZERO) != 0)
+        return ls_fail(LS_EDATA, "control message %llu came where %llu was expected",
+                       (unsigned long long)number, (unsigned long long)link->received);
+    return LS_OK;
+}
+
+ls_status ls_frame_receive(ls_frame_link *link, ls_frame *frame_out, bool *got_out)
+{
+    ls_status st = LS_OK;
+    bool full;
+
+    *got_out = false;
+    if (link->in_at > 0) /* the frame that was handed out last */
+        link->in_len = link->in_at = 0;
+    LS_TRY(st, fill(link, LS_FRAME_HEADER, &full), out);
+    if (!full)
+        goto out;
+    uint32_t bytes = ls_wire_get32(link->in + AT_LENGTH);
+    if (bytes > link->limit) {
+        st = ls_fail(LS_EDATA, "a control message claims %u bytes, the limit is %u", bytes,
+                     link->limit);
+        goto out;
+    }
+    LS_TRY(st, fill(link, LS_FRAME_HEADER + (size_t)bytes + LS_FRAME_MAC, &full), out);
+    if (!full)
+        goto out;
+    LS_TRY(st, judge(link, bytes), out);
+    link->received++;
+    link->in_at = link->in_len;
+    *frame_out = (ls_frame){.type = ls_wire_get16(link->in + AT_TYPE),
+                            .payload = link->in + LS_FRAME_HEADER,
+                            .bytes = bytes};
+    *got_out = true;
+out:
+    return st;
+}

@@ -1,0 +1,41 @@
+/* gate.h -- the door of a listening socket: lets in who proves that it knows the job's secret.
+ *
+ * A gate accepts callers, runs the hello with each at its own pace, and hands over the sockets of
+ * those who passed. A stranger costs a few hundred bytes for at most the time of a hello; when
+ * LS_GATE_CALLERS are being heard, the one that has been here longest makes room. Whoever is
+ * refused leaves one line in the log (warn), at most LS_GATE_LINES a second; the rest is counted. A
+ * caller that says nothing and leaves is not a refusal. */
+#pragma once
+#include "net/hello.h"
+#include "net/sock.h"
+
+LS_C_BEGIN
+
+enum { LS_GATE_CALLERS = 128, LS_GATE_LINES = 10 };
+
+typedef struct ls_gate ls_gate;
+
+typedef struct ls_gate_args {
+    int listen_fd;         /* borrowed until the gate is closed */
+    const uint8_t *secret; /* borrowed until the gate is closed */
+    ls_hello_who self;     /* `to` is ignored */
+    int64_t hello_ns;      /* time of a caller for its hello; 0: 10 s */
+} ls_gate_args;
+
+ls_status ls_gate_open(ls_gate **gate_out, const ls_gate_args *args);
+void ls_gate_close(ls_gate *gate); /* NULL is allowed */
+
+/* A descriptor that is readable (for poll or epoll) when ls_gate_next() has something to do. */
+int ls_gate_fd(const ls_gate *gate);
+
+/* Do what can be done now. The next caller that passed: its socket (the caller's now), its hello
+ * with keys (to be released), its address. *fd_out is -1 when there is none. */
+ls_status ls_gate_next(ls_gate *gate, int *fd_out, ls_hello *hello_out, ls_sock_address *peer_out);
+
+/* Write the audit line for somebody who passed the hello but is not wanted. */
+void ls_gate_refuse(ls_gate *gate, const ls_sock_address *peer, const char *why);
+
+/* Callers refused so far. */
+uint64_t ls_gate_refused(const ls_gate *gate);
+
+LS_C_END

@@ -1,0 +1,67 @@
+/* hello.h -- the first bytes of a connection: both sides prove that they know the job's secret.
+ *
+ *   connects                                   accepts
+ *   hello (64 bytes)            --->
+ *                               <---           hello (64 bytes), proof (32)
+ *   proof (32)                  --->
+ *
+ * A hello is fixed in size: magic, version, purpose, generation, who speaks, whom it means, a
+ * number of the caller's, a nonce. A proof is an HMAC-SHA256 with the secret over a label of the
+ * direction and everything said so far, so none can be replayed, sent back or moved to another
+ * connection. Nothing but magic and version is looked at before the other side's proof was checked,
+ * and no memory is taken for a stranger but this struct. Both sides then know each other's hello
+ * and share two fresh keys, one for each direction. Nothing is encrypted. */
+#pragma once
+#include "net/mac.h"
+
+LS_C_BEGIN
+
+enum { LS_HELLO_BYTES = 64, LS_HELLO_PROOF = LS_MAC_BYTES, LS_HELLO_KEY = 32 };
+
+typedef enum ls_hello_purpose { LS_HELLO_DATA = 1, LS_HELLO_CONTROL = 2 } ls_hello_purpose;
+
+/* What a side says of itself. */
+typedef struct ls_hello_who {
+    ls_hello_purpose purpose;
+    uint64_t generation;
+    uint32_t from, to; /* members; what they count is the purpose's */
+    uint64_t detail;   /* the caller's: which channel, for example */
+} ls_hello_who;
+
+typedef struct ls_hello_args {
+    const uint8_t *secret; /* 32 bytes, borrowed until the hello has ended */
+    bool connects;         /* this side has called the other */
+    ls_hello_who self; /* the accepting side answers with the other's `detail` instead of its own */
+    int64_t deadline_ns; /* for the whole exchange */
+} ls_hello_args;
+
+typedef struct ls_hello {
+    ls_hello_args args;
+    int state;
+    size_t at, len;                 /* of the bytes that this state reads or writes */
+    uint8_t called[LS_HELLO_BYTES]; /* hello of the side that connects */
+    uint8_t answer[LS_HELLO_BYTES + LS_HELLO_PROOF]; /* of the other, with its proof behind it */
+    uint8_t proof[LS_HELLO_PROOF];                   /* of the side that connects */
+    ls_hello_who peer;
+    uint8_t send_key[LS_HELLO_KEY], receive_key[LS_HELLO_KEY]; /* valid when done */
+} ls_hello;
+
+/* Draw a nonce and get ready; nothing is sent yet. */
+ls_status ls_hello_begin(ls_hello *hello, const ls_hello_args *args);
+
+/* Go as far as fd allows now. When *done_out is false and nothing failed, call again once fd is
+ * ready for ls_hello_events(). Never reads beyond the hello. LS_EDATA: not ours, another version,
+ * another secret, another generation or purpose. LS_EIO: closed. LS_EDEADLINE: too slow. */
+ls_status ls_hello_step(ls_hello *hello, int fd, bool *done_out);
+int ls_hello_events(const ls_hello *hello); /* POLLIN or POLLOUT */
+
+/* All steps, waiting. */
+ls_status ls_hello_run(ls_hello *hello, int fd);
+
+/* Wipe keys. The struct holds nothing else. */
+void ls_hello_release(ls_hello *hello);
+
+/* Whether the other side has sent anything at all. */
+bool ls_hello_heard(const ls_hello *hello);
+
+LS_C_END

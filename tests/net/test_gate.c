@@ -1,0 +1,169 @@
+/* test_gate.c -- a listening socket among strangers: refusals are counted, said, and cost little.
+ */
+#include "harness.h"
+
+#include <dirent.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "net/gate.h"
+
+static const uint8_t secret[32] = "the secret of this job, 32 byte";
+
+static int open_fds(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int n = 0;
+
+    LS_CHECK(folder);
+    while (readdir(folder))
+        n++;
+    closedir(folder);
+    return n;
+}
+
+static void start(int *listen_fd, ls_gate **gate, ls_sock_address *at, int64_t hello_ns)
+{
+    ls_gate_args args = {.secret = secret,
+                         .self = {.purpose = LS_HELLO_DATA, .generation = 3, .from = 1},
+                         .hello_ns = hello_ns};
+
+    LS_CHECK_OK(ls_sock_listen(NULL, listen_fd));
+    LS_CHECK_OK(ls_sock_local(*listen_fd, at));
+    args.listen_fd = *listen_fd;
+    LS_CHECK_OK(ls_gate_open(gate, &args));
+}
+
+static int call(const ls_sock_address *at)
+{
+    int fd = -1;
+
+    LS_CHECK_OK(ls_sock_connect(at, ls_time_now_ns() + LS_NS_PER_S, &fd));
+    return fd;
+}
+
+/* A member's hello, stepped together with the gate. */
+static bool enter(ls_gate *gate, const ls_sock_address *at, const uint8_t *key, int *in_out,
+                  ls_hello *hello_out)
+{
+    ls_hello_args args = {.secret = key,
+                          .connects = true,
+                          .self = {.purpose = LS_HELLO_DATA, .generation = 3, .from = 0, .to = 1},
+                          .deadline_ns = ls_time_now_ns() + LS_NS_PER_S};
+    ls_sock_address peer;
+    ls_hello hello;
+    int fd = call(at);
+    bool done = false;
+    ls_status st = LS_OK;
+
+    *in_out = -1;
+    LS_CHECK_OK(ls_hello_begin(&hello, &args));
+    while (st == LS_OK && *in_out < 0 && ls_time_now_ns() < args.deadline_ns) {
+        if (!done)
+            st = ls_hello_step(&hello, fd, &done);
+        LS_CHECK_OK(ls_gate_next(gate, in_out, hello_out, &peer));
+    }
+    ls_sock_close(&fd);
+    for (int i = 0, more; i < 3; i++) /* let the gate see the end */
+        LS_CHECK_OK(ls_gate_next(gate, *in_out < 0 ? in_out : &more, hello_out, &peer));
+    return *in_out >= 0;
+}
+
+static void drain(ls_gate *gate, int64_t ms)
+{
+    int64_t until = ls_time_now_ns() + ms * LS_NS_PER_MS;
+    ls_sock_address peer;
+    ls_hello hello;
+    int fd;
+
+    while (ls_time_now_ns() < until) {
+        LS_CHECK_OK(ls_gate_next(gate, &fd, &hello, &peer));
+        LS_CHECK_EQ(fd, -1);
+        usleep(1000);
+    }
+}
+
+LS_TEST(gate_lets_members_in_and_says_why_others_stay_out)
+{
+    static const uint8_t wrong[32] = "another";
+    int before = open_fds(), listen_fd = -1, in = -1;
+    ls_sock_address at;
+    ls_gate *gate;
+    ls_hello hello;
+
+    LS_EXPECT_LOG(3);
+    start(&listen_fd, &gate, &at, 60 * LS_NS_PER_MS);
+    LS_CHECK(enter(gate, &at, secret, &in, &hello));
+    LS_CHECK_EQ(hello.peer.from, 0);
+    ls_sock_close(&in);
+    LS_CHECK_EQ(ls_gate_refused(gate), 0);
+    LS_CHECK(!enter(gate, &at, wrong, &in, &hello));
+    drain(gate, 20);
+    LS_CHECK_EQ(ls_gate_refused(gate), 1);
+    int fd = call(&at); /* garbage */
+    char noise[100] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    LS_CHECK_EQ(write(fd, noise, sizeof noise), (int)sizeof noise);
+    drain(gate, 20);
+    LS_CHECK_EQ(ls_gate_refused(gate), 2);
+    ls_sock_close(&fd);
+    fd = call(&at); /* comes, says nothing, leaves */
+    ls_sock_close(&fd);
+    drain(gate, 20);
+    LS_CHECK_EQ(ls_gate_refused(gate), 2);
+    fd = call(&at); /* a byte now and then */
+    LS_CHECK_EQ(write(fd, "L", 1), 1);
+    drain(gate, 150);
+    LS_CHECK_EQ(ls_gate_refused(gate), 3);
+    ls_sock_close(&fd);
+    LS_CHECK(enter(gate, &at, secret, &in, &hello));
+    ls_sock_close(&in);
+    ls_gate_close(gate);
+    ls_sock_close(&listen_fd);
+    LS_CHECK_EQ(open_fds(), before);
+}
+
+/* More strangers than places: a member still gets in, and neither memory nor log grows. */
+LS_TEST(gate_stays_open_in_a_flood)
+{
+    enum { STRANGERS = 3 * LS_GATE_CALLERS };
+    static int fds[STRANGERS];
+    int listen_fd = -1, in = -1;
+    ls_sock_address at;
+    ls_gate *gate;
+    ls_hello hello;
+
+    start(&listen_fd, &gate, &at, 0);
+    uint64_t calls = ls_mem_calls();
+    for (int i = 0; i < STRANGERS; i++) {
+        fds[i] = call(&at);
+        LS_CHECK_EQ(write(fds[i], "L", 1), 1);
+        if (i % 32 == 0)
+            drain(gate, 1);
+    }
+    drain(gate, 20);
+    LS_CHECK(enter(gate, &at, secret, &in, &hello));
+    LS_CHECK_EQ(ls_mem_calls(), calls);
+    LS_CHECK(ls_gate_refused(gate) >= STRANGERS - LS_GATE_CALLERS);
+    LS_CHECK(ls_log_count(LS_LOG_WARN) <= 3 * LS_GATE_LINES);
+    LS_EXPECT_LOG((int)ls_log_count(LS_LOG_WARN));
+    ls_sock_close(&in);
+    for (int i = 0; i < STRANGERS; i++)
+        ls_sock_close(&fds[i]);
+    ls_gate_close(gate);
+    ls_sock_close(&listen_fd);
+}
+
+LS_TEST(gate_opens_or_fails_whole)
+{
+    int listen_fd = -1;
+    ls_gate *gate;
+    ls_gate_args args = {.listen_fd = -1, .secret = secret};
+
+    ls_mem_fail_nth(1);
+    LS_CHECK_EQ(ls_gate_open(&gate, &args), LS_ENOMEM);
+    LS_CHECK_FAILS(ls_gate_open(&gate, &args), LS_EIO, "cannot watch");
+    LS_CHECK_OK(ls_sock_listen(NULL, &listen_fd));
+    ls_sock_close(&listen_fd);
+    ls_gate_close(NULL);
+}
