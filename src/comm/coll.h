@@ -1,0 +1,74 @@
+/* coll.h -- a collective as a record: what a rank asks for, before anybody chose how to do it.
+ *
+ * Every rank of a communicator asks for the same things in the same order. `count` counts elements
+ * and means the same number on every rank, except where a table of counts says otherwise:
+ *
+ *   kind            in                 out                    notes
+ *   all_reduce      count              count
+ *   reduce_scatter  count              own range of count     in place: out is in, its own range is
+ * set all_gather      own range          count                  in place: in is out, its own range
+ * is read broadcast       count (root)       count                  in is ignored elsewhere
+ *   all_to_all      count x ranks      count x ranks          or by counts: pieces side by side
+ *   gather          own count          sum of counts (root)   or `count` from each
+ *   send, recv      count              count                  with `peer`; matched in order of
+ * calls barrier         -                  -
+ *
+ * The own range of rank r is ls_coll_range(): nearly equal parts that begin at multiples of 16
+ * elements. in == out means in place; buffers that overlap otherwise are a mistake. 16-bit types
+ * are summed in fp32 and rounded once. mean divides the sum by the number of ranks. */
+#pragma once
+#include "base/dtype.h"
+#include "base/err.h"
+
+LS_C_BEGIN
+
+typedef enum ls_coll_kind {
+    LS_COLL_ALL_REDUCE,
+    LS_COLL_REDUCE_SCATTER,
+    LS_COLL_ALL_GATHER,
+    LS_COLL_BROADCAST,
+    LS_COLL_ALL_TO_ALL,
+    LS_COLL_GATHER,
+    LS_COLL_SEND,
+    LS_COLL_RECV,
+    LS_COLL_BARRIER,
+    LS_COLL_KINDS
+} ls_coll_kind;
+
+typedef enum ls_coll_op { LS_COLL_SUM, LS_COLL_MAX, LS_COLL_MIN, LS_COLL_MEAN } ls_coll_op;
+
+typedef struct ls_coll {
+    ls_coll_kind kind;
+    ls_coll_op op;
+    ls_dtype type;
+    int64_t count;
+    const void *in;
+    void *out;
+    int peer;                  /* root, or the other rank */
+    const int64_t *in_counts;  /* all_to_all: elements for each rank; NULL: count for each */
+    const int64_t *out_counts; /* all_to_all, gather at root: elements from each rank */
+} ls_coll;
+
+/* The part of count elements that rank r of `ranks` owns. */
+static inline void ls_coll_range(int64_t count, int ranks, int r, int64_t *first_out,
+                                 int64_t *len_out)
+{
+    int64_t blocks = (count + 15) / 16, each = blocks / ranks, more = blocks % ranks;
+    int64_t first = 16 * (each * r + (r < more ? r : more));
+    int64_t last = first + 16 * (each + (r < more));
+
+    first = first < count ? first : count;
+    *first_out = first;
+    *len_out = (last < count ? last : count) - first;
+}
+
+/* "all_reduce", "sum", as in messages, tables and on the command line. */
+const char *ls_coll_kind_name(ls_coll_kind kind);
+const char *ls_coll_op_name(ls_coll_op op);
+const char *ls_coll_type_name(ls_dtype type); /* "bf16" */
+
+/* Whether rank `rank` of `ranks` can mean this: numbers that exist, memory where it is needed,
+ * buffers that do not overlap. LS_EUSAGE says what is wrong. */
+ls_status ls_coll_check(const ls_coll *coll, int ranks, int rank);
+
+LS_C_END

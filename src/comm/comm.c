@@ -1,0 +1,665 @@
+/* comm.c -- communicators: opening, asking, waiting. See comm.h for what holds, comm_impl.h for the
+ * nouns, flight.c for how a collective moves.
+ *
+ * The usual case, one node, nothing in flight, waited for at once, goes straight to node/direct.h
+ * without the lock: nobody else touches a communicator that has no flights. */
+#include "comm/comm_impl.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mem.h"
+#include "base/str.h"
+#include "base/time.h"
+#include "comm/node/box.h"
+
+/* The last place is for ls_comm_run() alone: whether it has one must not depend on how far the
+ * started ones are, which each rank sees at its own time. */
+enum { WAIT_SLEEP_NS = 1000000, SLOT_BITS = 8, RUN_SLOT = LS_COMM_FLIGHTS, SLOTS };
+_Static_assert(LS_COMM_FLIGHTS == 1 << SLOT_BITS, "a request names its place");
+
+/* --- members ----------------------------------------------------------------------------------*/
+
+static int node_of(const ls_comm *c, int member)
+{
+    return c->fabric->members[c->world[member]].node;
+}
+
+/* Whether the members lie node after node, equally many on each; how many. */
+static int even_nodes(const ls_comm *c)
+{
+    int per_node = 0;
+
+    while (per_node < c->ranks && node_of(c, per_node) == node_of(c, 0))
+        per_node++;
+    if (c->ranks % per_node != 0)
+        return 0;
+    for (int i = 0; i < c->ranks; i++) {
+        int first = i / per_node * per_node;
+        if (node_of(c, i) != node_of(c, first))
+            return 0;
+        for (int q = 0; q < first; q += per_node)
+            if (node_of(c, q) == node_of(c, i))
+                return 0;
+    }
+    return per_node;
+}
+
+static ls_status open_direct(ls_comm *c, ls_group *group, ls_direct **direct, uint64_t part,
+                             int64_t deadline_ns)
+{
+    int seats[LS_BOARD_RANKS], n = 0, first = -1;
+    ls_status st;
+
+    for (int i = 0; i < c->ranks; i++)
+        if (node_of(c, i) == node_of(c, c->rank)) {
+            first = first < 0 ? i : first;
+            seats[n++] = c->fabric->seats[c->world[i]];
+        }
+    /* Groups of one call have the same id; the first member tells them apart. */
+    const ls_group_args args = {.key = c->id << 32 | part << 16 | (uint64_t)(c->world[first] + 1),
+                                .local = c->fabric->seat,
+                                .locals = seats,
+                                .members = n};
+    LS_TRY(st, ls_group_open(group, c->fabric->board, &args, deadline_ns), out);
+    LS_TRY(st, ls_direct_open(direct, group), out);
+out:
+    return st;
+}
+
+/* How the members reach each other. */
+static ls_status arrange(ls_comm *c, int64_t deadline_ns)
+{
+    int per_node = even_nodes(c);
+    ls_status st = LS_OK;
+
+    c->near = true;
+    for (int i = 0; i < c->ranks; i++)
+        c->near &= node_of(c, i) == node_of(c, c->rank);
+    if (c->ranks == 1)
+        goto out;
+    if (c->near) {
+        st = open_direct(c, &c->group, &c->direct, 1, deadline_ns);
+    } else if (per_node > 1) {
+        c->levels = true;
+        c->per_node = per_node;
+        c->nodes = c->ranks / per_node;
+        c->node = c->rank / per_node;
+        c->across = ls_mem_array((size_t)c->nodes, sizeof *c->across);
+        if (!c->across)
+            return ls_fail(LS_ENOMEM, "no memory for a list of %d nodes", c->nodes);
+        for (int i = 0; i < c->nodes; i++)
+            c->across[i] = c->world[i * per_node + c->rank % per_node];
+        LS_TRY(st, open_direct(c, &c->group, &c->direct, 1, deadline_ns), out);
+        LS_TRY(st, open_direct(c, &c->gather_group, &c->gather, 2, deadline_ns), out);
+    }
+out:
+    return st;
+}
+
+static void free_comm(ls_comm *c)
+{
+    ls_direct_close(c->direct);
+    ls_direct_close(c->gather);
+    ls_group_close(&c->group);
+    ls_group_close(&c->gather_group);
+    for (int i = 0; i < COMM_PLANS; i++)
+        ls_sched_release(&c->plans[i].sched);
+    for (int i = 0; c->flights && i < SLOTS; i++)
+        ls_exec_release(&c->flights[i].exec);
+    ls_mem_free(c->flights);
+    ls_mem_free(c->world);
+    ls_mem_free(c->across);
+    ls_mem_free(c->sends);
+    ls_mem_free(c->receives);
+    ls_mem_free(c);
+}
+
+/* A communicator of these ranks of the world; takes one reference of the fabric. */
+static ls_status make_comm(ls_comm **comm_out, ls_fabric *fabric, uint64_t id, const int *world,
+                           int ranks, int64_t deadline_ns)
+{
+    ls_comm *c = ls_mem_alloc(sizeof *c);
+    ls_status st = LS_OK;
+
+    if (!c)
+        return ls_fail(LS_ENOMEM, "no memory for a communicator");
+    memset(c, 0, sizeof *c);
+    c->fabric = fabric;
+    c->id = id;
+    c->ranks = ranks;
+    ls_tune_init(&c->tune);
+    c->world = ls_mem_array((size_t)ranks, sizeof *c->world);
+    c->sends = ls_mem_array((size_t)ranks, sizeof *c->sends);
+    c->receives = ls_mem_array((size_t)ranks, sizeof *c->receives);
+    c->flights = ls_mem_array(SLOTS, sizeof *c->flights);
+    if (!c->world || !c->sends || !c->receives || !c->flights) {
+        st = ls_fail(LS_ENOMEM, "no memory for a communicator of %d ranks", ranks);
+        goto out;
+    }
+    memset(c->sends, 0, (size_t)ranks * sizeof *c->sends);
+    memset(c->receives, 0, (size_t)ranks * sizeof *c->receives);
+    memset(c->flights, 0, SLOTS * sizeof *c->flights);
+    for (int i = 0; i < ranks; i++) {
+        c->world[i] = world[i];
+        if (world[i] == fabric->rank)
+            c->rank = i;
+    }
+    LS_TRY(st, arrange(c, deadline_ns), out);
+    ls_fabric_lock(fabric);
+    c->next = fabric->comms;
+    fabric->comms = c;
+    pthread_mutex_unlock(&fabric->lock);
+    *comm_out = c;
+out:
+    if (st != LS_OK)
+        free_comm(c);
+    return st;
+}
+
+/* Break it for this thread's last failure. */
+static ls_status fail(ls_fabric *fabric)
+{
+    ls_fabric_lock(fabric);
+    ls_status st = ls_fabric_fail(fabric);
+    pthread_mutex_unlock(&fabric->lock);
+    return st;
+}
+
+ls_status ls_comm_open(ls_comm **comm_out, const ls_comm_args *args, int64_t deadline_ns)
+{
+    ls_fabric *fabric = NULL;
+    ls_comm *c = NULL;
+    int *world = NULL;
+    ls_status st;
+
+    LS_TRY(st, ls_fabric_open(&fabric, args, deadline_ns), out);
+    world = ls_mem_array((size_t)args->ranks, sizeof *world);
+    if (!world) {
+        st = ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", args->ranks);
+        goto out;
+    }
+    for (int r = 0; r < args->ranks; r++)
+        world[r] = r;
+    LS_TRY(st, make_comm(&c, fabric, fabric->next_id++, world, args->ranks, deadline_ns), out);
+    fabric = NULL; /* the communicator's from here on */
+    if (!c->near) {
+        LS_TRY(st, ls_tune_open(c, deadline_ns), out);
+        ls_fabric_lock(c->fabric);
+        st = ls_between_misbehave(c->fabric);
+        if (st != LS_OK)
+            st = ls_fabric_fail(c->fabric);
+        pthread_mutex_unlock(&c->fabric->lock);
+    }
+    if (st == LS_OK)
+        *comm_out = c;
+out:
+    ls_mem_free(world);
+    if (st != LS_OK)
+        ls_comm_close(c);
+    if (st != LS_OK && fabric) {
+        st = fail(fabric);
+        ls_fabric_drop(fabric);
+    }
+    return st;
+}
+
+void ls_comm_close(ls_comm *comm)
+{
+    ls_comm *c = comm;
+
+    if (!c)
+        return;
+    ls_fabric *fabric = c->fabric;
+    ls_fabric_lock(fabric);
+    ls_comm **link = &fabric->comms;
+    while (*link != c)
+        link = &(*link)->next;
+    *link = c->next;
+    fabric->in_flight -= atomic_load(&c->up);
+    /* Messages that a carrier still holds lie in the flights: it must let go of them first. */
+    if (atomic_load(&c->up) > 0 && !fabric->broken) {
+        ls_fail(LS_EPEER, "rank %d closed a communicator with %d collectives in flight",
+                fabric->rank, atomic_load(&c->up));
+        ls_fabric_fail(fabric);
+    }
+    if (atomic_load(&c->up) > 0)
+        ls_fabric_close_carrier(fabric);
+    pthread_mutex_unlock(&fabric->lock);
+    free_comm(c);
+    ls_fabric_drop(fabric);
+}
+
+int ls_comm_rank(const ls_comm *comm)
+{
+    return comm->rank;
+}
+
+int ls_comm_ranks(const ls_comm *comm)
+{
+    return comm->ranks;
+}
+
+/* --- parts of a communicator ------------------------------------------------------------------*/
+
+static uint64_t hash_list(const int *ranks, int count)
+{
+    uint64_t h = 1469598103934665603U;
+
+    for (int i = 0; i < count; i++)
+        h = (h ^ (uint64_t)(ranks[i] + 1)) * 1099511628211U;
+    return h;
+}
+
+static ls_status check_list(const ls_comm *c, const int *ranks, int count)
+{
+    bool here = count == 0;
+
+    if (count < 0 || count > c->ranks)
+        return ls_fail(LS_EUSAGE, "a list of %d ranks, of a communicator of %d", count, c->ranks);
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= c->ranks)
+            return ls_fail(LS_EUSAGE, "rank %d is not in a communicator of %d", ranks[i], c->ranks);
+        for (int q = 0; q < i; q++)
+            if (ranks[q] == ranks[i])
+                return ls_fail(LS_EUSAGE, "rank %d is twice in a list", ranks[i]);
+        here |= ranks[i] == c->rank;
+    }
+    return here ? LS_OK : ls_fail(LS_EUSAGE, "rank %d gave a list without itself", c->rank);
+}
+
+ls_status ls_comm_sub(ls_comm *comm, const int *ranks, int count, int64_t deadline_ns,
+                      ls_comm **sub_out)
+{
+    ls_comm *c = comm;
+    ls_fabric *fabric = c->fabric;
+    int64_t mine[2], *all = NULL, per = 0, n = c->ranks;
+    int *world = NULL;
+    ls_status st;
+
+    LS_TRY(st, check_list(c, ranks, count), out);
+    all = ls_mem_array((size_t)(2 * n), sizeof *all);
+    world = ls_mem_array((size_t)ls_max_i64(count, 1), sizeof *world);
+    if (!all || !world) {
+        st = ls_fail(LS_ENOMEM, "no memory for a communicator of %d ranks", count);
+        goto out;
+    }
+    /* Everybody tells the number it would take and which list it means. all_to_all, because the own
+     * ranges of all_gather begin at multiples of sixteen. */
+    ls_fabric_lock(fabric);
+    mine[0] = (int64_t)fabric->next_id;
+    pthread_mutex_unlock(&fabric->lock);
+    mine[1] = count ? (int64_t)hash_list(ranks, count) : 0;
+    int64_t *send = ls_mem_array((size_t)(2 * n), sizeof *send);
+    if (!send) {
+        st = ls_fail(LS_ENOMEM, "no memory for a list of %d ranks", c->ranks);
+        goto out;
+    }
+    for (int64_t i = 0; i < n; i++)
+        memcpy(send + 2 * i, mine, sizeof mine);
+    st = ls_comm_run(
+        c,
+        &(ls_coll){.kind = LS_COLL_ALL_TO_ALL, .type = LS_I64, .count = 2, .in = send, .out = all},
+        deadline_ns);
+    ls_mem_free(send);
+    if (st != LS_OK)
+        goto out;
+    for (int64_t i = 0; i < n; i++)
+        per = ls_max_i64(per, all[2 * i]);
+    for (int i = 0; i < count; i++) {
+        world[i] = c->world[ranks[i]];
+        if (all[2 * ranks[i] + 1] != mine[1]) {
+            ls_fail(LS_EUSAGE, "ranks %d and %d mean different lists of a communicator's ranks",
+                    c->world[c->rank], world[i]);
+            st = fail(fabric);
+            goto out;
+        }
+    }
+    if (per >= COMM_IDS) { /* the same for all ranks, and nothing was begun */
+        st = ls_fail(LS_EBUSY, "%d communicators have been made already", COMM_IDS - 1);
+        goto out;
+    }
+    ls_fabric_lock(fabric);
+    fabric->next_id = (uint64_t)per + 1;
+    fabric->refs += count > 0;
+    pthread_mutex_unlock(&fabric->lock);
+    *sub_out = NULL;
+    if (count == 0)
+        goto out;
+    st = make_comm(sub_out, fabric, (uint64_t)per, world, count, deadline_ns);
+    if (st != LS_OK) {
+        st = fail(fabric);
+        ls_fabric_drop(fabric);
+        goto out;
+    }
+    /* The same links; choices and the file belong to the whole. */
+    (*sub_out)->tune = c->tune;
+    (*sub_out)->tune.picks = 0;
+    (*sub_out)->tune.path[0] = '\0';
+out:
+    ls_mem_free(all);
+    ls_mem_free(world);
+    return st;
+}
+
+/* --- memory -----------------------------------------------------------------------------------*/
+
+ls_status ls_comm_alloc(ls_comm *comm, int64_t bytes, const char *what, void **memory_out)
+{
+    ls_fabric *f = comm->fabric;
+    void *p;
+
+    if (f->board)
+        return ls_board_alloc(f->board, f->seat, bytes, what, memory_out);
+    p = aligned_alloc(4096, (size_t)ls_round_up(ls_max_i64(bytes, 1), 4096));
+    if (!p)
+        return ls_fail(LS_ENOMEM, "no memory for %.1f MiB of %s", (double)bytes / (double)LS_MIB,
+                       what);
+    memset(p, 0, (size_t)ls_round_up(ls_max_i64(bytes, 1), 4096));
+    *memory_out = p;
+    return LS_OK;
+}
+
+void ls_comm_free(ls_comm *comm, void *memory)
+{
+    ls_fabric *f = comm->fabric;
+
+    if (f->board)
+        ls_board_free(f->board, f->seat, memory);
+    else
+        free(memory);
+}
+
+/* --- asking and waiting -----------------------------------------------------------------------*/
+
+static ls_status check_coll(const ls_comm *c, const ls_coll *coll)
+{
+    ls_status st = ls_coll_check(coll, c->ranks, c->rank);
+
+    if (st != LS_OK || !c->forced || !(c->forced->kinds >> coll->kind & 1))
+        return st;
+    const char *refuses = ls_algo_refuses(c->forced, coll, c->ranks, false);
+    return refuses ? ls_fail(LS_EUSAGE, "%s by algorithm \"%s\": it %s",
+                             ls_coll_kind_name(coll->kind), c->forced->name, refuses)
+                   : LS_OK;
+}
+
+static flight *find(ls_comm *c, ls_comm_request request)
+{
+    flight *f = &c->flights[request & (LS_COMM_FLIGHTS - 1)];
+
+    return f->state != FLIGHT_FREE && f->request == request ? f : NULL;
+}
+
+/* What a kind does not use is the same for all, so that it is neither compared nor remembered. */
+static ls_coll only_used(const ls_coll *coll)
+{
+    ls_coll used = *coll;
+    bool reduces = coll->kind == LS_COLL_ALL_REDUCE || coll->kind == LS_COLL_REDUCE_SCATTER;
+
+    if (reduces || coll->kind == LS_COLL_ALL_GATHER || coll->kind == LS_COLL_ALL_TO_ALL ||
+        coll->kind == LS_COLL_BARRIER)
+        used.peer = 0;
+    if (!reduces)
+        used.op = LS_COLL_SUM;
+    if (coll->kind == LS_COLL_BARRIER)
+        used = (ls_coll){.kind = LS_COLL_BARRIER};
+    return used;
+}
+
+/* In a free place, of those from `slot` to before `end`. Under the lock. */
+static ls_status start(ls_comm *c, const ls_coll *coll, int slot, int end, flight **flight_out)
+{
+    ls_status st;
+
+    LS_TRY(st, ls_fabric_check(c->fabric), out);
+    while (slot < end && c->flights[slot].state != FLIGHT_FREE)
+        slot++;
+    if (slot == end) {
+        if (end > RUN_SLOT)
+            st = ls_fail(LS_EBUSY, "another thread runs a collective of this communicator");
+        else
+            st = ls_fail(LS_EBUSY, "%d collectives are in flight", end);
+        ls_err_hint("Wait for one of them first.");
+        goto out;
+    }
+    flight *f = &c->flights[slot];
+    f->request = ++c->requests << SLOT_BITS | (uint64_t)slot;
+    f->coll = only_used(coll);
+    f->way = ls_flight_way(c, coll);
+    f->plan = NULL;
+    ls_flight_start(c, f);
+    *flight_out = f;
+out:
+    return st;
+}
+
+ls_status ls_comm_start(ls_comm *comm, const ls_coll *coll, ls_comm_request *request_out)
+{
+    ls_comm *c = comm;
+    ls_fabric *fabric = c->fabric;
+    flight *f = NULL;
+    bool moved;
+    ls_status st;
+
+    LS_TRY(st, check_coll(c, coll), out);
+    ls_fabric_lock(fabric);
+    st = ls_fabric_start_mover(fabric);
+    if (st == LS_OK)
+        st = start(c, coll, 0, LS_COMM_FLIGHTS, &f);
+    if (st == LS_OK && ls_flight_move_all(fabric, &moved) != LS_OK)
+        st = ls_fabric_fail(fabric);
+    if (st == LS_OK)
+        *request_out = f->request;
+    pthread_cond_broadcast(&fabric->work);
+    pthread_mutex_unlock(&fabric->lock);
+out:
+    return st;
+}
+
+/* Until something may have happened. Under the lock, which is let go of for a moment. */
+static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns)
+{
+    if (fabric->carrier && fabric->far && atomic_load(&fabric->wanted) == 0)
+        fabric->carrier->table->sleep(fabric->carrier,
+                                      ls_min_i64(deadline_ns, ls_time_now_ns() + WAIT_SLEEP_NS));
+    else if (turns > 20) {
+        pthread_mutex_unlock(&fabric->lock);
+        if (turns > 200)
+            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        else
+            sched_yield();
+        pthread_mutex_lock(&fabric->lock);
+    }
+}
+
+/* Under the lock. */
+static ls_status wait_for(ls_comm *c, flight *f, int64_t deadline_ns)
+{
+    ls_fabric *fabric = c->fabric;
+    ls_status st = LS_OK;
+
+    for (int turns = 0; f->state != FLIGHT_DONE; turns++) {
+        bool moved = false;
+        LS_TRY(st, ls_fabric_check(fabric), out);
+        st = ls_flight_move_all(fabric, &moved);
+        if (st == LS_OK && f->state != FLIGHT_DONE && ls_time_now_ns() >= deadline_ns)
+            st = ls_flight_late(c, f);
+        if (st != LS_OK) {
+            st = ls_fabric_fail(fabric);
+            goto out;
+        }
+        turns = moved ? 0 : turns;
+        if (!moved && f->state != FLIGHT_DONE)
+            idle(fabric, deadline_ns, turns);
+        ls_fabric_let_in(fabric);
+    }
+out:
+    return st;
+}
+
+static ls_status wait_and_free(ls_comm *c, flight *f, int64_t deadline_ns)
+{
+    ls_fabric *fabric = c->fabric;
+    ls_status st;
+
+    fabric->waiting++;
+    st = wait_for(c, f, deadline_ns);
+    fabric->waiting--;
+    if (st == LS_OK)
+        f->state = FLIGHT_FREE;
+    if (fabric->in_flight > 0 && fabric->waiting == 0)
+        pthread_cond_broadcast(&fabric->work);
+    return st;
+}
+
+ls_status ls_comm_wait(ls_comm *comm, ls_comm_request request, int64_t deadline_ns)
+{
+    ls_comm *c = comm;
+    ls_status st;
+
+    ls_fabric_lock(c->fabric);
+    flight *f = find(c, request);
+    st = f ? wait_and_free(c, f, deadline_ns)
+           : ls_fail(LS_EUSAGE, "no collective is in flight under number %llu",
+                     (unsigned long long)request);
+    pthread_mutex_unlock(&c->fabric->lock);
+    return st;
+}
+
+ls_status ls_comm_test(ls_comm *comm, ls_comm_request request, bool *done_out)
+{
+    ls_comm *c = comm;
+    bool moved;
+    ls_status st;
+
+    ls_fabric_lock(c->fabric);
+    flight *f = find(c, request);
+    if (!f) {
+        st = ls_fail(LS_EUSAGE, "no collective is in flight under number %llu",
+                     (unsigned long long)request);
+        goto out;
+    }
+    LS_TRY(st, ls_fabric_check(c->fabric), out);
+    if (ls_flight_move_all(c->fabric, &moved) != LS_OK) {
+        st = ls_fabric_fail(c->fabric);
+        goto out;
+    }
+    *done_out = f->state == FLIGHT_DONE;
+    if (*done_out)
+        f->state = FLIGHT_FREE;
+out:
+    pthread_mutex_unlock(&c->fabric->lock);
+    return st;
+}
+
+ls_status ls_comm_run(ls_comm *comm, const ls_coll *coll, int64_t deadline_ns)
+{
+    ls_comm *c = comm;
+    ls_fabric *fabric = c->fabric;
+    flight *f = NULL;
+    ls_status st;
+
+    if (c->near && c->direct && !c->forced && atomic_load(&c->up) == 0) {
+        st = ls_direct_run(c->direct, coll, deadline_ns);
+        if (st == LS_OK || (st == LS_EUSAGE && !ls_board_aborted(fabric->board)))
+            return st;
+        return fail(fabric);
+    }
+    LS_TRY(st, check_coll(c, coll), out);
+    ls_fabric_lock(fabric);
+    st = start(c, coll, RUN_SLOT, SLOTS, &f);
+    if (st == LS_OK)
+        st = wait_and_free(c, f, deadline_ns);
+    pthread_mutex_unlock(&fabric->lock);
+out:
+    return st;
+}
+
+void ls_comm_abort(ls_comm *comm, const char *reason)
+{
+    ls_fabric *f = comm->fabric;
+    bool first = false;
+
+    /* The reason is written before the word that others look at. */
+    if (!atomic_load(&f->aborting)) {
+        pthread_mutex_lock(&f->abort_lock);
+        first = !atomic_load(&f->aborting);
+        if (first) {
+            snprintf(f->abort_reason, sizeof f->abort_reason, "%s", reason);
+            atomic_store(&f->aborting, true);
+        }
+        if (first && f->carrier)
+            f->carrier->table->wake(f->carrier);
+        pthread_mutex_unlock(&f->abort_lock);
+    }
+    if (first && f->board)
+        ls_board_abort(f->board, f->seat, LS_EPEER, "stopped by rank %d: %s", f->rank, reason);
+}
+
+/* --- about it ---------------------------------------------------------------------------------*/
+
+const char *ls_comm_way(ls_comm *comm, const ls_coll *coll)
+{
+    ls_comm *c = comm;
+    const ls_coll used = only_used(coll);
+    flight_way way = ls_flight_way(c, &used);
+    const char *name = way == WAY_DIRECT ? "direct" : way == WAY_LEVELS ? "levels" : "alone";
+
+    if (way == WAY_EXEC && c->ranks > 1) {
+        ls_fabric_lock(c->fabric);
+        name = ls_flight_algo(c, &used);
+        pthread_mutex_unlock(&c->fabric->lock);
+    }
+    return name;
+}
+
+ls_status ls_comm_force(ls_comm *comm, const char *algo)
+{
+    const ls_algo *found = algo ? ls_algo_find(algo) : NULL;
+    ls_str names;
+
+    if (!algo || found) {
+        ls_fabric_lock(comm->fabric);
+        comm->forced = found;
+        for (int i = 0; i < COMM_PLANS; i++)
+            comm->plans[i].once_only = true; /* made for another choice */
+        pthread_mutex_unlock(&comm->fabric->lock);
+        return LS_OK;
+    }
+    ls_fail(LS_EUSAGE, "there is no algorithm \"%s\"", algo);
+    ls_str_init(&names);
+    for (int i = 0; i < ls_algos_count; i++)
+        ls_str_printf(&names, "%s%s", i ? ", " : "", ls_algos[i]->name);
+    ls_err_hint("There are %s.", names.p);
+    ls_str_release(&names);
+    return LS_EUSAGE;
+}
+
+void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out)
+{
+    ls_fabric *f = comm->fabric;
+
+    *sent_out = *received_out = 0;
+    ls_fabric_lock(f);
+    for (int r = 0; f->far && r < f->ranks; r++) {
+        int64_t sent = 0, received = 0;
+        if (f->members[r].node != f->members[f->rank].node)
+            f->carrier->table->count(f->carrier, r, &sent, &received);
+        *sent_out += sent;
+        *received_out += received;
+    }
+    pthread_mutex_unlock(&f->lock);
+}
+
+const char *ls_comm_carrier(const ls_comm *comm)
+{
+    return comm->fabric->between;
+}
+
+void ls_comm_set_step(ls_comm *comm, int64_t step)
+{
+    if (comm->fabric->board)
+        ls_box_set_step(comm->fabric->board, comm->fabric->seat, step);
+}

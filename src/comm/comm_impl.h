@@ -1,0 +1,158 @@
+/* comm_impl.h -- what the files of a communicator share.
+ *
+ * fabric   what a process holds to reach the members of a job: the board of its node, carriers, the
+ *          thread that moves what is in flight while nobody waits, and the first failure. One for
+ *          all communicators that come from one ls_comm_open().
+ * comm     a list of members; the group and schedules that it uses
+ * flight   one collective on its way
+ *
+ * One lock guards all of it. Whoever waits holds it and moves everything that is in flight; it is
+ * let go of between two looks, so that others get in, and kept while sleeping in the carrier: who
+ * wants it wakes the sleeper up. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include "comm/comm.h"
+#include "comm/cost.h"
+#include "comm/exec.h"
+#include "comm/node/direct.h"
+#include "comm/node/watch.h"
+#include "comm/tune.h"
+
+typedef struct ls_fabric {
+    int refs;
+    int rank, ranks, nodes;
+    uint64_t generation;
+    ls_comm_member *members; /* owned */
+    int *seats;              /* of each rank on its own node; owned */
+    ls_board *board;         /* NULL: alone on its node */
+    ls_watch *watch;
+    int seat;             /* on the board */
+    ls_group near_group;  /* of all ranks of the node, for the carrier */
+    ls_carrier *carrier;  /* to all ranks; NULL: there are no others */
+    ls_carrier *far;      /* TCP to the other nodes, a part of it, borrowed; NULL: one node */
+    ls_carrier *data;     /* what moves the data there, borrowed */
+    char between[160];    /* what moves the data between nodes, and why */
+    bool broken;          /* why: */
+    ls_err_record why;    /* the first failure */
+    atomic_bool aborting; /* asked for from another thread, with this reason */
+    char abort_reason[256];
+    pthread_mutex_t abort_lock; /* of the reason, and of `carrier` against going away */
+    pthread_mutex_t lock;
+    atomic_int wanted;   /* threads that wait for the lock */
+    pthread_cond_t work; /* for the mover: something is in flight, nobody waits */
+    pthread_t mover;
+    bool has_mover, closing;
+    int waiting;      /* threads in ls_comm_wait */
+    int in_flight;    /* flights of all communicators */
+    uint64_t next_id; /* of a communicator */
+    struct ls_comm *comms;
+} ls_fabric;
+
+/* A schedule that was made before, and what for. */
+typedef struct comm_plan {
+    ls_coll coll; /* without buffers and tables */
+    bool in_place;
+    bool across;    /* between nodes only */
+    bool once_only; /* made with tables of counts: not used again */
+    const ls_algo *algo;
+    ls_sched sched;
+    uint64_t used; /* when it was used last; 0: empty */
+    int busy;      /* flights that run it */
+} comm_plan;
+
+enum { COMM_PLANS = 32, COMM_PIECES = 8, COMM_IDS = 1 << 13 /* in a tag */ };
+
+typedef enum flight_way { WAY_NONE, WAY_DIRECT, WAY_EXEC, WAY_LEVELS } flight_way;
+
+typedef enum flight_state { FLIGHT_FREE, FLIGHT_QUEUED, FLIGHT_UP, FLIGHT_DONE } flight_state;
+
+/* All-reduce over several nodes, a piece of the buffer at a time: scattered inside the node, summed
+ * between the nodes, gathered inside. */
+typedef struct flight_piece {
+    int stage; /* 0 to scatter, 1 between, 2 to gather, 3 done */
+    int64_t first, count, own, own_count;
+    ls_direct_ticket ticket;
+} flight_piece;
+
+typedef struct flight {
+    flight_state state;
+    flight_way way;
+    ls_comm_request request;
+    ls_coll coll;
+    uint64_t tag;
+    comm_plan *plan; /* that exec runs; NULL: none */
+    ls_exec exec;
+    ls_exec_oath oath; /* by levels: of all members */
+    ls_direct_ticket ticket;
+    int pieces, piece; /* how many, and the next one to go between nodes */
+    flight_piece part[COMM_PIECES];
+    struct flight *next; /* in order of starting */
+} flight;
+
+struct ls_comm {
+    ls_fabric *fabric;
+    struct ls_comm *next; /* of the fabric's list */
+    uint64_t id, seq;
+    uint64_t *sends, *receives; /* messages to and from each member so far; owned */
+    int rank, ranks;
+    int *world;                /* rank in the world of each member; owned */
+    bool near;                 /* all on this node */
+    bool levels;               /* several nodes with equally many members, more than one each */
+    int nodes, node, per_node; /* with levels */
+    int *across; /* with levels: who has my place on each node, as world ranks; owned */
+    ls_direct *direct, *gather; /* of the members on this node; gather: with levels */
+    ls_group group, gather_group;
+    const ls_algo *forced; /* NULL: the cheapest */
+    ls_tune tune;          /* the same on all ranks */
+    comm_plan plans[COMM_PLANS];
+    uint64_t plans_used;
+    flight *flights; /* LS_COMM_FLIGHTS and one for ls_comm_run(); owned */
+    flight *head, *tail;
+    atomic_int up;     /* flights that are not done */
+    uint64_t requests; /* so far */
+};
+
+/* fabric.c */
+ls_status ls_fabric_open(ls_fabric **fabric_out, const ls_comm_args *args, int64_t deadline_ns);
+void ls_fabric_drop(ls_fabric *fabric); /* one user less; the last one closes */
+
+void ls_fabric_lock(ls_fabric *fabric);
+
+/* Under the lock, which is let go of for those who wait for it. */
+void ls_fabric_let_in(ls_fabric *fabric);
+
+/* Drop all messages. Under the lock, or when nobody else is left. */
+void ls_fabric_close_carrier(ls_fabric *fabric);
+
+/* Note a failure (this thread's last record) as the first one, and tell the others. Returns what
+ * the fabric is broken for. Under the lock. */
+ls_status ls_fabric_fail(ls_fabric *fabric);
+
+/* LS_OK, or why it is broken. Under the lock. */
+ls_status ls_fabric_check(ls_fabric *fabric);
+
+/* A thread that moves what is in flight while nobody waits. Under the lock. */
+ls_status ls_fabric_start_mover(ls_fabric *fabric);
+
+/* between.c: whether there is a carrier of this name. */
+bool ls_between_knows(const char *carrier);
+
+/* between.c: with TCP open to all other nodes, agree on what moves the data, and take it. */
+ls_status ls_between_open(ls_fabric *fabric, const ls_comm_args *args, int64_t deadline_ns);
+
+/* between.c, in test builds: the plan in LINESHAFT_WRAP around what moves the data, from now on.
+ * Under the lock. */
+ls_status ls_between_misbehave(ls_fabric *fabric);
+
+/* flight.c: under the lock. */
+flight_way ls_flight_way(const ls_comm *comm, const ls_coll *coll);
+void ls_flight_start(ls_comm *comm, flight *f); /* it moves with the next look */
+ls_status ls_flight_move_all(ls_fabric *fabric, bool *moved_out);
+const char *ls_flight_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "none": it refuses */
+
+/* The failure that a carrier calls LS_EDATA: lengths differ, so ranks asked for different things.
+ * Others stay as they are. */
+ls_status ls_flight_explain(ls_fabric *fabric);
+ls_status ls_flight_late(ls_comm *comm,
+                         flight *f); /* the failure of one that is not done in time */

@@ -1,0 +1,340 @@
+/* exec.c -- see exec.h.
+ *
+ * A step is IDLE, then POSTED (a message of its slot is with the carrier), then DONE; copies and
+ * combinations go from IDLE to DONE. The slot of step i is i modulo the window: the window is never
+ * wider, so a slot is free when its step starts.
+ *
+ *     steps   0 1 2 3 4 5 6 7 8 9 ...
+ *             D D D P I P I I I I       D done, P posted, I idle
+ *                   ^first       ^first + window
+ *
+ * Beside the data a small signature goes around the ring: each rank tells the next one what it
+ * does, and is done only when it has heard the same from the one before. So two ranks that do
+ * different things are named even where the lengths of their messages agree by chance. */
+#include "comm/exec.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/mem.h"
+
+enum { IDLE, POSTED, DONE };
+enum { SAY_BYTES = 112 };
+
+static int64_t bytes_of(const ls_exec *x, int64_t count)
+{
+    return count * ls_dtype_bytes(x->coll.type);
+}
+
+/* IN is only read from; where the collective is in place it is OUT. */
+static char *place(const ls_exec *x, uint8_t buffer, int64_t at)
+{
+    const void *base = buffer == LS_SCHED_IN    ? x->coll.in
+                       : buffer == LS_SCHED_OUT ? x->coll.out
+                                                : x->tmp;
+
+    return (char *)(uintptr_t)base + bytes_of(x, at);
+}
+
+static ls_combine_op combine_op(ls_coll_op op)
+{
+    return op == LS_COLL_MAX ? LS_COMBINE_MAX : op == LS_COLL_MIN ? LS_COMBINE_MIN : LS_COMBINE_SUM;
+}
+
+static double scale_of(const ls_exec *x, const ls_sched_step *step)
+{
+    return step->last && x->coll.op == LS_COLL_MEAN ? 1.0 / x->args.ranks : 1;
+}
+
+/* --- beginning --------------------------------------------------------------------------------*/
+
+static ls_status make_room(ls_exec *x, const ls_sched *sched)
+{
+    int64_t tmp = bytes_of(x, sched->tmp_count);
+
+    if (sched->count > x->state_room) {
+        ls_mem_free(x->state);
+        x->state_room = 0;
+        x->state = ls_mem_alloc((size_t)sched->count);
+        if (!x->state)
+            return ls_fail(LS_ENOMEM, "no memory for %d steps of a collective", sched->count);
+        x->state_room = sched->count;
+    }
+    if (tmp > x->tmp_room) {
+        ls_mem_free(x->tmp);
+        x->tmp_room = 0;
+        x->tmp = ls_mem_alloc((size_t)tmp);
+        if (!x->tmp)
+            return ls_fail(LS_ENOMEM, "no memory for %.1f MiB that a collective keeps aside",
+                           (double)tmp / (double)LS_MIB);
+        x->tmp_room = tmp;
+    }
+    return LS_OK;
+}
+
+static bool speaks(const ls_exec *x)
+{
+    return x->args.ranks > 1 && x->coll.kind != LS_COLL_SEND && x->coll.kind != LS_COLL_RECV;
+}
+
+/* --- what is asked for ------------------------------------------------------------------------*/
+
+/* What ranks may differ in without harm is left out: an operation where nothing is combined, a root
+ * where there is none, the count where each rank has its own. */
+static void sign(ls_exec_signature *s, const ls_exec_args *a, const char *algo)
+{
+    const ls_coll *c = a->coll;
+    bool reduces = c->kind == LS_COLL_ALL_REDUCE || c->kind == LS_COLL_REDUCE_SCATTER;
+    bool rooted = c->kind == LS_COLL_BROADCAST || c->kind == LS_COLL_GATHER;
+    bool barrier = c->kind == LS_COLL_BARRIER;
+    bool own = c->kind == LS_COLL_ALL_TO_ALL || c->kind == LS_COLL_GATHER;
+
+    *s = (ls_exec_signature){.tag = a->tag,
+                             .count = own || barrier ? 0 : c->count,
+                             .kind = (int32_t)c->kind,
+                             .op = reduces ? (int32_t)c->op : 0,
+                             .type = barrier ? 0 : (int32_t)c->type,
+                             .peer = rooted ? c->peer : -1,
+                             .rank = a->peers[a->rank]};
+    snprintf(s->algo, sizeof s->algo, "%s", algo);
+}
+
+/* Tell the next rank what is being done here, and listen to the one before. */
+ls_status ls_exec_oath_begin(ls_exec_oath *oath, const ls_exec_args *args, const char *algo)
+{
+    ls_exec_oath *o = oath;
+    const ls_exec_args *a = args;
+    int next = (a->rank + 1) % a->ranks, before = (a->rank + a->ranks - 1) % a->ranks;
+    uint64_t tag = a->tag | (((uint64_t)1 << LS_EXEC_TAG_BITS) - 1);
+    ls_status st;
+
+    o->checked = false;
+    sign(&o->mine, a, algo);
+    o->said =
+        (ls_message){.peer = a->peers[next], .tag = tag, .data = &o->mine, .bytes = sizeof o->mine};
+    o->heard = (ls_message){
+        .peer = a->peers[before], .tag = tag, .data = &o->theirs, .bytes = sizeof o->theirs};
+    LS_TRY(st, a->carrier->table->receive(a->carrier, &o->heard), out);
+    LS_TRY(st, a->carrier->table->send(a->carrier, &o->said), out);
+out:
+    return st;
+}
+
+/* "all_reduce (sum of 10 f32, ring)" */
+static const char *say(const ls_exec_signature *s, char text[SAY_BYTES])
+{
+    const char *kind = ls_coll_kind_name((ls_coll_kind)s->kind);
+    const char *type = ls_coll_type_name((ls_dtype)s->type);
+
+    if (s->kind == LS_COLL_ALL_REDUCE || s->kind == LS_COLL_REDUCE_SCATTER)
+        snprintf(text, SAY_BYTES, "%s (%s of %lld %s, %.19s)", kind,
+                 ls_coll_op_name((ls_coll_op)s->op), (long long)s->count, type, s->algo);
+    else if (s->kind == LS_COLL_GATHER)
+        snprintf(text, SAY_BYTES, "%s (%s, root %d, %.19s)", kind, type, s->peer, s->algo);
+    else if (s->kind == LS_COLL_BROADCAST)
+        snprintf(text, SAY_BYTES, "%s (%lld %s, root %d, %.19s)", kind, (long long)s->count, type,
+                 s->peer, s->algo);
+    else if (s->kind == LS_COLL_ALL_GATHER)
+        snprintf(text, SAY_BYTES, "%s (%lld %s, %.19s)", kind, (long long)s->count, type, s->algo);
+    else if (s->kind == LS_COLL_ALL_TO_ALL)
+        snprintf(text, SAY_BYTES, "%s (%s, %.19s)", kind, type, s->algo);
+    else
+        snprintf(text, SAY_BYTES, "%s", kind);
+    return text;
+}
+
+static ls_status compare(const ls_exec_signature *a, const ls_exec_signature *b)
+{
+    char text[2][SAY_BYTES];
+
+    if (a->count == b->count && a->kind == b->kind && a->op == b->op && a->type == b->type &&
+        a->peer == b->peer && strncmp(a->algo, b->algo, sizeof a->algo) == 0)
+        return LS_OK;
+    ls_fail(LS_EUSAGE, "ranks ask for different things: rank %d for %s, rank %d for %s", a->rank,
+            say(a, text[0]), b->rank, say(b, text[1]));
+    ls_err_hint("All ranks must call the same collectives in the same order.");
+    return LS_EUSAGE;
+}
+
+ls_status ls_exec_oath_poll(ls_exec_oath *oath, bool *done_out)
+{
+    ls_status st = LS_OK;
+
+    if (!oath->checked && oath->heard.done) {
+        LS_TRY(st, compare(&oath->mine, &oath->theirs), out);
+        oath->checked = true;
+    }
+    *done_out = oath->checked && oath->said.done;
+out:
+    return st;
+}
+
+ls_status ls_exec_explain(const ls_exec_oath *oath)
+{
+    return oath->heard.done && !oath->checked ? compare(&oath->mine, &oath->theirs) : LS_OK;
+}
+
+ls_status ls_exec_begin(ls_exec *exec, const ls_exec_args *args, const char *algo)
+{
+    ls_exec *x = exec;
+    ls_status st;
+
+    x->args = *args;
+    x->coll = *args->coll;
+    x->first = 0;
+    LS_TRY(st, make_room(x, args->sched), out);
+    if (args->sched->count > 0)
+        memset(x->state, IDLE, (size_t)args->sched->count);
+    x->oath.heard.done = x->oath.checked = false;
+    if (speaks(x))
+        LS_TRY(st, ls_exec_oath_begin(&x->oath, args, algo), out);
+out:
+    return st;
+}
+
+void ls_exec_release(ls_exec *exec)
+{
+    ls_mem_free(exec->state);
+    ls_mem_free(exec->tmp);
+    *exec = (ls_exec){.state = NULL};
+}
+
+/* --- steps ------------------------------------------------------------------------------------*/
+
+static bool is_done(const ls_exec *x, int32_t step)
+{
+    return step < x->first || x->state[step] == DONE;
+}
+
+static bool may_start(const ls_exec *x, const ls_sched_step *step)
+{
+    const ls_sched_part *part = x->args.sched->parts + step->first_part;
+
+    if (!is_done(x, step->after[0]) || !is_done(x, step->after[1]))
+        return false;
+    for (int32_t i = 0; step->act == LS_SCHED_COMBINE && i < step->parts; i++)
+        if (!is_done(x, part[i].after))
+            return false;
+    return true;
+}
+
+static void combine(const ls_exec *x, const ls_sched_step *step)
+{
+    const ls_sched_part *part = x->args.sched->parts + step->first_part;
+    const void *from[LS_SCHED_RANKS];
+    void *to = place(x, step->to, step->to_at);
+
+    LS_BUG_IF(step->parts > LS_SCHED_RANKS, "%d parts of a sum", step->parts);
+    for (int32_t i = 0; i < step->parts; i++)
+        from[i] = place(x, part[i].buffer, part[i].at);
+    ls_combine_run(&(ls_combine){.type = x->coll.type,
+                                 .op = combine_op(x->coll.op),
+                                 .from = from,
+                                 .sources = step->parts,
+                                 .to = &to,
+                                 .targets = 1,
+                                 .scale = scale_of(x, step)},
+                   step->count);
+}
+
+static ls_status post(ls_exec *x, const ls_sched_step *step, ls_message *m)
+{
+    ls_carrier *carrier = x->args.carrier;
+    bool send = step->act == LS_SCHED_SEND, add = step->act == LS_SCHED_RECV_ADD;
+    char *to = send ? NULL : place(x, step->to, step->to_at);
+
+    *m = (ls_message){.peer = x->args.peers[step->peer],
+                      .tag = x->args.tag | (uint64_t)(uint32_t)step->number,
+                      .data = send ? place(x, step->from, step->from_at) : to,
+                      .bytes = bytes_of(x, step->count),
+                      .add = add,
+                      .op = combine_op(x->coll.op),
+                      .type = x->coll.type};
+    if (add && place(x, step->from, step->from_at) != to)
+        memcpy(to, place(x, step->from, step->from_at), (size_t)m->bytes);
+    return send ? carrier->table->send(carrier, m) : carrier->table->receive(carrier, m);
+}
+
+static ls_status start(ls_exec *x, int32_t i)
+{
+    const ls_sched_step *step = x->args.sched->steps + i;
+    ls_status st = LS_OK;
+
+    switch ((ls_sched_act)step->act) {
+    case LS_SCHED_COPY:
+        memmove(place(x, step->to, step->to_at), place(x, step->from, step->from_at),
+                (size_t)bytes_of(x, step->count));
+        x->state[i] = DONE;
+        break;
+    case LS_SCHED_COMBINE:
+        combine(x, step);
+        x->state[i] = DONE;
+        break;
+    case LS_SCHED_SEND:
+    case LS_SCHED_RECV:
+    case LS_SCHED_RECV_ADD:
+        st = post(x, step, &x->message[i % LS_EXEC_WINDOW]);
+        x->state[i] = POSTED;
+        break;
+    }
+    return st;
+}
+
+/* A message has arrived: divide a sum that is complete. */
+static void finish(ls_exec *x, int32_t i)
+{
+    const ls_sched_step *step = x->args.sched->steps + i;
+    double scale = scale_of(x, step);
+
+    x->state[i] = DONE;
+    if (scale != 1 && step->act == LS_SCHED_RECV_ADD) {
+        void *to = place(x, step->to, step->to_at);
+        const void *from = to;
+        ls_combine_run(&(ls_combine){.type = x->coll.type,
+                                     .op = LS_COMBINE_SUM,
+                                     .from = &from,
+                                     .sources = 1,
+                                     .to = &to,
+                                     .targets = 1,
+                                     .scale = scale},
+                       step->count);
+    }
+}
+
+/* One look at the window. */
+static ls_status look(ls_exec *x, bool *moved_out)
+{
+    const ls_sched *sched = x->args.sched;
+    int32_t end = (int32_t)ls_min_i64(sched->count, (int64_t)x->first + LS_EXEC_WINDOW);
+
+    *moved_out = false;
+    for (int32_t i = x->first; i < end; i++) {
+        if (x->state[i] == IDLE && may_start(x, &sched->steps[i])) {
+            ls_status st = start(x, i);
+            if (st != LS_OK)
+                return st;
+            *moved_out = true;
+        }
+        if (x->state[i] == POSTED && x->message[i % LS_EXEC_WINDOW].done) {
+            finish(x, i);
+            *moved_out = true;
+        }
+    }
+    while (x->first < sched->count && x->state[x->first] == DONE)
+        x->first++;
+    return LS_OK;
+}
+
+ls_status ls_exec_poll(ls_exec *exec, bool *done_out)
+{
+    ls_exec *x = exec;
+    bool moved = true, agreed = true;
+    ls_status st = LS_OK;
+
+    if (speaks(x))
+        LS_TRY(st, ls_exec_oath_poll(&x->oath, &agreed), out);
+    while (moved && x->first < x->args.sched->count)
+        LS_TRY(st, look(x, &moved), out);
+    *done_out = x->first == x->args.sched->count && agreed;
+out:
+    return st;
+}

@@ -1,0 +1,69 @@
+/* exec.h -- a schedule under way: its steps become messages of a carrier.
+ *
+ * An exec looks at a window of steps, from the first that is not done on, starts what may start and
+ * takes note of what is done. Copies and combinations happen inside poll. Nothing waits. Memory is
+ * taken when it begins and kept for the next one, so a training step that repeats takes none. */
+#pragma once
+#include "comm/sched.h"
+#include "comm/transport/carrier.h"
+
+LS_C_BEGIN
+
+enum { LS_EXEC_WINDOW = 32, LS_EXEC_TAG_BITS = 26 };
+
+typedef struct ls_exec_args {
+    ls_carrier *carrier;   /* borrowed until it is done */
+    const int *peers;      /* the carrier's number of each rank of the schedule; borrowed */
+    const ls_coll *coll;   /* copied */
+    const ls_sched *sched; /* borrowed until it is done */
+    int ranks, rank;       /* of the schedule */
+    uint64_t tag;          /* of the collective, the same on all ranks; the low bits are free */
+} ls_exec_args;
+
+/* What the ranks of a collective must agree on; it travels beside the data. */
+typedef struct ls_exec_signature {
+    uint64_t tag;
+    int64_t count;
+    int32_t kind, op, type, peer;
+    int32_t rank; /* who says so: its number of the carrier */
+    char algo[20];
+} ls_exec_signature;
+
+/* The exchange of it: to the next rank, from the one before. */
+typedef struct ls_exec_oath {
+    ls_message said, heard;
+    ls_exec_signature mine, theirs;
+    bool checked; /* theirs has come and is the same */
+} ls_exec_oath;
+
+typedef struct ls_exec {
+    ls_exec_args args;
+    ls_coll coll;
+    uint8_t *state; /* of each step */
+    int32_t state_room;
+    void *tmp;
+    int64_t tmp_room; /* bytes */
+    int32_t first;    /* the first step that is not done */
+    ls_message message[LS_EXEC_WINDOW];
+    ls_exec_oath oath;
+} ls_exec;
+
+/* Begin; what was begun before is done. LS_ENOMEM, or a failure of the carrier. algo is for the
+ * signature. */
+ls_status ls_exec_begin(ls_exec *exec, const ls_exec_args *args, const char *algo);
+
+/* Go on as far as possible. LS_EUSAGE when ranks asked for different things: both are named. */
+ls_status ls_exec_poll(ls_exec *exec, bool *done_out);
+
+/* For a failure of the carrier about lengths that differ: LS_EUSAGE when what was heard from the
+ * rank before explains it. */
+ls_status ls_exec_explain(const ls_exec_oath *oath);
+
+/* The exchange alone, for what is done without a schedule; args->sched is not used. */
+ls_status ls_exec_oath_begin(ls_exec_oath *oath, const ls_exec_args *args, const char *algo);
+ls_status ls_exec_oath_poll(ls_exec_oath *oath, bool *done_out);
+
+/* Give the memory back. Safe on a zeroed one; what is in flight must have been dropped. */
+void ls_exec_release(ls_exec *exec);
+
+LS_C_END

@@ -1,0 +1,374 @@
+/* fabric.c -- what reaches the other members: opening it, its thread, its first failure.
+ *
+ * The board comes first, then the network, so that a rank that is missing on this node is named by
+ * the board. Between nodes every rank has a carrier to every other one; ranks of a node are reached
+ * over the board. The mover is a thread that looks at what is in flight while nobody waits; it is
+ * started by the first collective that is not waited for at once, and between nodes from the
+ * beginning. */
+#include "comm/comm_impl.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/time.h"
+#include "comm/transport/both.h"
+#include "comm/transport/shm.h"
+#include "comm/transport/tcp.h"
+
+enum { MOVER_LOOK_NS = 100000, MOVER_SLEEP_NS = 1000000, IDLE_NS = 20000000, LET_IN_TURNS = 1000 };
+
+/* --- failures ---------------------------------------------------------------------------------*/
+
+ls_status ls_fabric_fail(ls_fabric *fabric)
+{
+    ls_fabric *f = fabric;
+    char name[LS_BOARD_NAME];
+
+    if (!f->broken) {
+        ls_flight_explain(f);
+        f->broken = true;
+        f->why = *ls_err_last();
+        if (f->board && (f->why.code == LS_EUSAGE || f->why.code == LS_EPEER))
+            ls_board_abort(f->board, f->seat, f->why.code, "%s", f->why.text);
+        else if (f->board) /* this rank's trouble is not that of the others */
+            ls_board_abort(f->board, f->seat, LS_EPEER, "%s gave up: %s",
+                           ls_board_name(f->board, f->seat, name), f->why.text);
+        if (f->far)
+            ls_tcp_abort(f->far, f->why.text);
+    }
+    return ls_err_adopt(&f->why);
+}
+
+ls_status ls_fabric_check(ls_fabric *fabric)
+{
+    ls_fabric *f = fabric;
+
+    if (f->broken)
+        return ls_err_adopt(&f->why);
+    if (atomic_load(&f->aborting)) {
+        ls_fail(LS_EPEER, "stopped by rank %d: %s", f->rank, f->abort_reason);
+        return ls_fabric_fail(f);
+    }
+    if (f->board && ls_board_failure(f->board) != LS_OK)
+        return ls_fabric_fail(f);
+    return LS_OK;
+}
+
+/* --- the lock ---------------------------------------------------------------------------------*/
+
+void ls_fabric_lock(ls_fabric *fabric)
+{
+    ls_fabric *f = fabric;
+
+    if (pthread_mutex_trylock(&f->lock) == 0)
+        return;
+    atomic_fetch_add(&f->wanted, 1);
+    pthread_mutex_lock(&f->abort_lock);
+    if (f->carrier)
+        f->carrier->table->wake(f->carrier);
+    pthread_mutex_unlock(&f->abort_lock);
+    pthread_mutex_lock(&f->lock);
+    atomic_fetch_sub(&f->wanted, 1);
+}
+
+void ls_fabric_let_in(ls_fabric *fabric)
+{
+    ls_fabric *f = fabric;
+
+    pthread_mutex_unlock(&f->lock);
+    /* A mutex is not fair: whoever lets go of it and takes it again at once has it again. */
+    for (int i = 0; atomic_load(&f->wanted) > 0 && i < LET_IN_TURNS; i++)
+        sched_yield();
+    pthread_mutex_lock(&f->lock);
+}
+
+void ls_fabric_close_carrier(ls_fabric *fabric)
+{
+    ls_fabric *f = fabric;
+
+    pthread_mutex_lock(&f->abort_lock);
+    ls_carrier *carrier = f->carrier;
+    f->carrier = NULL;
+    f->far = NULL;
+    pthread_mutex_unlock(&f->abort_lock);
+    if (carrier)
+        carrier->table->close(carrier);
+}
+
+/* --- the mover --------------------------------------------------------------------------------*/
+
+/* Nothing to move. Between nodes a rank that computes still answers heartbeats, sends again what a
+ * broken connection lost, and learns who has died: a look now and then. */
+static void rest(ls_fabric *f)
+{
+    bool moved;
+
+    if (!f->far || f->broken || f->waiting > 0) {
+        pthread_cond_wait(&f->work, &f->lock);
+        return;
+    }
+    if (ls_fabric_check(f) == LS_OK && f->carrier->table->poll(f->carrier, &moved) != LS_OK)
+        ls_fabric_fail(f);
+    int64_t until = ls_time_now_ns() + IDLE_NS;
+    const struct timespec at = {.tv_sec = until / LS_NS_PER_S, .tv_nsec = until % LS_NS_PER_S};
+    pthread_cond_timedwait(&f->work, &f->lock, &at);
+}
+
+static void *mover_main(void *arg)
+{
+    ls_fabric *f = arg;
+
+    pthread_mutex_lock(&f->lock);
+    while (!f->closing) {
+        bool moved = false;
+        if (f->in_flight == 0 || f->waiting > 0 || f->broken) {
+            rest(f);
+            continue;
+        }
+        if (ls_fabric_check(f) == LS_OK && ls_flight_move_all(f, &moved) != LS_OK)
+            ls_fabric_fail(f);
+        if (f->broken)
+            continue;
+        if (moved) {
+            ls_fabric_let_in(f);
+            continue;
+        }
+        if (f->far && atomic_load(&f->wanted) == 0)
+            f->carrier->table->sleep(f->carrier, ls_time_now_ns() + MOVER_SLEEP_NS);
+        if (!f->far) { /* nothing wakes a sleeper of the board for us: look again soon */
+            pthread_mutex_unlock(&f->lock);
+            nanosleep(&(struct timespec){.tv_nsec = MOVER_LOOK_NS}, NULL);
+            pthread_mutex_lock(&f->lock);
+        }
+        ls_fabric_let_in(f);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+ls_status ls_fabric_start_mover(ls_fabric *fabric)
+{
+    int e = fabric->has_mover ? 0 : ls_pool_start_apart(&fabric->mover, mover_main, fabric);
+
+    if (e != 0) {
+        errno = e;
+        return ls_fail_sys(LS_EFAIL, "cannot start the thread that moves collectives");
+    }
+    fabric->has_mover = true;
+    return LS_OK;
+}
+
+/* --- opening ----------------------------------------------------------------------------------*/
+
+static ls_status check_args(const ls_comm_args *a)
+{
+    if (a->ranks < 1 || a->ranks > LS_COMM_RANKS)
+        return ls_fail(LS_EUSAGE, "a job of %d ranks (1 to %d are possible)", a->ranks,
+                       LS_COMM_RANKS);
+    if (a->rank < 0 || a->rank >= a->ranks)
+        return ls_fail(LS_EUSAGE, "rank %d of %d", a->rank, a->ranks);
+    return LS_OK;
+}
+
+/* Who sits where; how many nodes there are. */
+static ls_status take_members(ls_fabric *f, const ls_comm_args *a)
+{
+    f->members = ls_mem_array((size_t)a->ranks, sizeof *f->members);
+    f->seats = ls_mem_array((size_t)a->ranks, sizeof *f->seats);
+    if (!f->members || !f->seats)
+        return ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", a->ranks);
+    memcpy(f->members, a->members, (size_t)a->ranks * sizeof *f->members);
+    for (int r = 0; r < a->ranks; r++) {
+        bool first = true;
+        f->seats[r] = 0;
+        for (int q = 0; q < r; q++)
+            if (f->members[q].node == f->members[r].node) {
+                f->seats[r]++;
+                first = false;
+            }
+        f->nodes += first;
+    }
+    f->seat = f->seats[f->rank];
+    return LS_OK;
+}
+
+static int near_ranks(const ls_fabric *f)
+{
+    int n = 0;
+
+    for (int r = 0; r < f->ranks; r++)
+        n += f->members[r].node == f->members[f->rank].node;
+    return n;
+}
+
+static ls_status open_board(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
+{
+    int n = near_ranks(f), locals[LS_BOARD_RANKS];
+    ls_status st = LS_OK;
+
+    if (n == 1)
+        return LS_OK;
+    if (a->board_fd < 0 || n > LS_BOARD_RANKS)
+        return ls_fail(LS_EUSAGE, "%d ranks on one node without memory that they share", n);
+    for (int i = 0; i < n; i++)
+        locals[i] = i;
+    LS_TRY(st, ls_board_open(&f->board, a->board_fd, f->generation), out);
+    st = ls_board_join(f->board, f->seat, f->rank, f->members[f->rank].host);
+    if (st != LS_OK) { /* the seat is another's: nothing of it is ours to break or to leave */
+        ls_board_close(f->board);
+        f->board = NULL;
+        goto out;
+    }
+    LS_TRY(st, ls_watch_open(&f->watch, f->board, f->seat), out);
+    LS_TRY(st, ls_board_meet(f->board, f->seat, deadline_ns), out);
+    LS_TRY(
+        st,
+        ls_group_open(&f->near_group, f->board,
+                      &(ls_group_args){.key = 1, .local = f->seat, .locals = locals, .members = n},
+                      deadline_ns),
+        out);
+out:
+    return st;
+}
+
+static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
+{
+    const char **addresses = ls_mem_array((size_t)f->ranks, sizeof *addresses);
+    const char **hosts = ls_mem_array((size_t)f->ranks, sizeof *hosts);
+    ls_status st = LS_OK;
+
+    if (!addresses || !hosts) {
+        st = ls_fail(LS_ENOMEM, "no memory for the addresses of %d ranks", f->ranks);
+        goto out;
+    }
+    for (int r = 0; r < f->ranks; r++) {
+        bool near = f->members[r].node == f->members[f->rank].node && r != f->rank;
+        addresses[r] = near ? "" : f->members[r].address;
+        hosts[r] = f->members[r].host;
+    }
+    LS_TRY(st,
+           ls_tcp_open(&f->far,
+                       &(ls_tcp_args){.rank = f->rank,
+                                      .ranks = f->ranks,
+                                      .generation = f->generation,
+                                      .addresses = addresses,
+                                      .hosts = hosts,
+                                      .listen_fd = a->listen_fd,
+                                      .secret = a->secret,
+                                      /* with a board to look at there is no time to spin */
+                                      .spin_ns = f->board ? -1 : 0},
+                       deadline_ns),
+           out);
+out:
+    ls_mem_free(addresses);
+    ls_mem_free(hosts);
+    return st;
+}
+
+static ls_status open_carrier(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
+{
+    ls_carrier *near = NULL;
+    int *place = NULL;
+    ls_status st = LS_OK;
+
+    if (a->carrier && !ls_between_knows(a->carrier))
+        return ls_fail(LS_EUSAGE, "there is no carrier \"%.40s\" (auto, tcp, ucx)", a->carrier);
+    snprintf(f->between, sizeof f->between, "none: all ranks are on one node");
+    if (f->ranks == 1)
+        return LS_OK;
+    if (f->nodes > 1 && (!a->secret || a->listen_fd < 0)) {
+        st = ls_fail(LS_EUSAGE, "ranks on %d nodes need the job's secret and an address each",
+                     f->nodes);
+        goto out;
+    }
+    place = ls_mem_array((size_t)f->ranks, sizeof *place);
+    if (!place) {
+        st = ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", f->ranks);
+        goto out;
+    }
+    for (int r = 0; r < f->ranks; r++)
+        place[r] = f->members[r].node == f->members[f->rank].node ? f->seats[r] : -1;
+    if (f->board)
+        LS_TRY(st, ls_shm_open(&near, &f->near_group), out);
+    if (f->nodes > 1)
+        LS_TRY(st, open_tcp(f, a, deadline_ns), out);
+    const ls_both_args both = {.near = near, .far = f->far, .place = place, .ranks = f->ranks};
+    near = NULL;
+    LS_TRY(st, ls_both_open(&f->carrier, &both), out);
+    if (f->nodes > 1)
+        LS_TRY(st, ls_between_open(f, a, deadline_ns), out);
+out:
+    if (near)
+        near->table->close(near);
+    if (st != LS_OK && f->far && !f->carrier)
+        f->far = NULL;
+    ls_mem_free(place);
+    return st;
+}
+
+ls_status ls_fabric_open(ls_fabric **fabric_out, const ls_comm_args *args, int64_t deadline_ns)
+{
+    ls_fabric *f = NULL;
+    pthread_condattr_t by_clock;
+    ls_status st;
+
+    LS_TRY(st, check_args(args), out);
+    f = ls_mem_alloc(sizeof *f);
+    if (!f) {
+        st = ls_fail(LS_ENOMEM, "no memory for %d ranks", args->ranks);
+        goto out;
+    }
+    memset(f, 0, sizeof *f);
+    f->refs = 1;
+    f->rank = args->rank;
+    f->ranks = args->ranks;
+    f->generation = args->generation;
+    f->next_id = 1;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_mutex_init(&f->abort_lock, NULL);
+    pthread_condattr_init(&by_clock);
+    pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&f->work, &by_clock);
+    pthread_condattr_destroy(&by_clock);
+    LS_TRY(st, take_members(f, args), out);
+    LS_TRY(st, open_board(f, args, deadline_ns), out);
+    LS_TRY(st, open_carrier(f, args, deadline_ns), out);
+    if (f->far)
+        LS_TRY(st, ls_fabric_start_mover(f), out);
+    *fabric_out = f;
+out:
+    if (st != LS_OK && f) {
+        st = ls_fabric_fail(f); /* those who wait for this rank need not wait longer */
+        ls_fabric_drop(f);
+    }
+    return st;
+}
+
+void ls_fabric_drop(ls_fabric *fabric)
+{
+    ls_fabric *f = fabric;
+
+    pthread_mutex_lock(&f->lock);
+    bool last = --f->refs == 0;
+    f->closing = last;
+    pthread_cond_broadcast(&f->work);
+    pthread_mutex_unlock(&f->lock);
+    if (!last)
+        return;
+    if (f->has_mover)
+        pthread_join(f->mover, NULL);
+    ls_fabric_close_carrier(f);
+    ls_group_close(&f->near_group);
+    ls_watch_close(f->watch);
+    if (f->board)
+        ls_board_leave(f->board, f->seat);
+    ls_board_close(f->board);
+    pthread_mutex_destroy(&f->lock);
+    pthread_mutex_destroy(&f->abort_lock);
+    pthread_cond_destroy(&f->work);
+    ls_mem_free(f->members);
+    ls_mem_free(f->seats);
+    ls_mem_free(f);
+}

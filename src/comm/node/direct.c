@@ -1,0 +1,454 @@
+/* direct.c -- operations in flight, from the call to the last word.
+ *
+ * Each rank has 16 slots in its cell of the group; operation number s uses slot s mod 16. A slot's
+ * word holds the operation's turn and the phase its owner is in. It only grows, so a slot that is
+ * already used for a later operation counts as past every phase of this one.
+ *
+ *      rank 0   publish 1 ----- all at 1? compare, move, 2 ----- all at 2? done
+ *      rank 1        publish 1 ----------- compare, move, 2 ---- done
+ *
+ * When all data lies in the slots themselves nobody touches a buffer of another rank, and the
+ * second wait is left out: one flag travels. Then a slot must stay as it is until everybody has
+ * read it, which is asked 16 operations later, when it is used again: each cell says up to which
+ * operation its owner has completed everything, and operation s starts when all have completed s
+ * - 16. In a row of blocking calls that is true long before, so it is looked up once in 16 calls.
+ *
+ * Phases of an operation that goes over a stage (direct_move.c) with windows w: 2 w + 1 means "my
+ * stage holds window w", 2 w + 2 "I have fetched it". */
+#include "comm/node/direct.h"
+
+#include "base/mem.h"
+#include "base/time.h"
+#include "comm/node/direct_impl.h"
+#include "comm/node/wait.h"
+
+#define MAIL (UINT64_C(1) << 63) /* tickets of sends and receives */
+enum { WARM_BYTES = 2048 };
+#define REASON_NS (20 * LS_NS_PER_MS)
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+ls_status ls_direct_open(ls_direct **direct_out, ls_group *group)
+{
+    ls_direct *d = ls_mem_alloc(sizeof *d);
+
+    if (!d)
+        return LS_ENOMEM;
+    d->group = group;
+    d->board = group->board;
+    d->n = group->members;
+    d->me = group->me;
+    for (int i = 0; i < d->n; i++)
+        d->cell[i] = ls_board_cell_at(d->board, group->number, group->seat[i]);
+    d->sent = ls_mem_array((size_t)d->n, sizeof *d->sent);
+    d->received = ls_mem_array((size_t)d->n, sizeof *d->received);
+    if (!d->sent || !d->received) {
+        ls_direct_close(d);
+        return LS_ENOMEM;
+    }
+    *direct_out = d;
+    return LS_OK;
+}
+
+void ls_direct_close(ls_direct *direct)
+{
+    char name[LS_BOARD_NAME];
+
+    if (!direct)
+        return;
+    ls_board_name(direct->board, direct->group->local, name);
+    if (direct->completed < direct->seq && !ls_board_aborted(direct->board))
+        ls_board_abort(direct->board, direct->group->local, LS_EPEER,
+                       "%s closed its communicator with collective %llu in flight", name,
+                       (unsigned long long)direct->completed + 1);
+    else if (direct->pair && !ls_pair_idle(direct->pair) && !ls_board_aborted(direct->board))
+        ls_board_abort(direct->board, direct->group->local, LS_EPEER,
+                       "%s closed its communicator with messages in flight", name);
+    for (int i = 0; i < LS_DIRECT_FLIGHTS; i++) {
+        ls_board_free(direct->board, direct->group->local, direct->idle_stage[i]);
+        ls_board_free(direct->board, direct->group->local, direct->op[i].stage);
+    }
+    ls_pair_close(direct->pair);
+    ls_mem_free(direct->scratch);
+    ls_mem_free(direct->sent);
+    ls_mem_free(direct->received);
+    ls_mem_free(direct);
+}
+
+/* --- failing ---------------------------------------------------------------------------------- */
+
+/* Memory of a rank that died cannot be read: who watches will say how it died, in a moment. */
+static void await_reason(ls_direct *d)
+{
+    ls_err_record record = *ls_err_last();
+    ls_wait wait;
+
+    ls_wait_begin(&wait, d->board, d->group->local, ls_time_now_ns() + REASON_NS);
+    while (ls_wait_once(&wait) == LS_WAIT_ON)
+        ;
+    ls_wait_end(&wait);
+    if (ls_board_failure(d->board) == LS_OK)
+        ls_err_adopt(&record);
+}
+
+/* Keep what happened, and let the others know. */
+static ls_status broke(ls_direct *d, ls_status st)
+{
+    char name[LS_BOARD_NAME];
+
+    if (d->failed)
+        return ls_err_adopt(&d->failure);
+    if (st == LS_EPEER)
+        await_reason(d);
+    d->failed = true;
+    d->failure = *ls_err_last();
+    for (int i = 0; i < LS_DIRECT_FLIGHTS; i++)
+        if (d->op[i].state != LS_DIRECT_DONE)
+            ls_box_leave(d->board, d->group->local, d->op[i].box, LS_BOX_FAILED);
+    if (!ls_board_aborted(d->board) && st == LS_EUSAGE) /* all have a part in it */
+        ls_board_abort(d->board, d->group->local, st, "%s", d->failure.text);
+    else if (!ls_board_aborted(d->board))
+        ls_board_abort(d->board, d->group->local, LS_EPEER, "%s gave up: %s",
+                       ls_board_name(d->board, d->group->local, name), d->failure.text);
+    return ls_err_adopt(&d->failure);
+}
+
+static ls_status still_whole(ls_direct *d)
+{
+    if (d->failed)
+        return ls_err_adopt(&d->failure);
+    if (ls_board_aborted(d->board))
+        return broke(d, ls_board_failure(d->board));
+    return LS_OK;
+}
+
+/* --- words ------------------------------------------------------------------------------------ */
+
+static void wake_others(ls_direct *d)
+{
+    for (int i = 0; i < d->n; i++)
+        if (i != d->me)
+            ls_wait_wake(d->board, d->group->seat[i]);
+}
+
+static void post(ls_direct *d, ls_direct_op *op, uint32_t phase)
+{
+    atomic_store(&op->own->word, ls_direct_word(op, phase));
+    op->met = 1;
+    if (ls_wait_anybody(d->board))
+        wake_others(d);
+}
+
+static bool all_at(const ls_direct *d, ls_direct_op *op, uint32_t phase)
+{
+    uint64_t word = ls_direct_word(op, phase);
+
+    while (op->met < d->n) {
+        int i = d->me + op->met;
+        const ls_board_slot *slot = ls_direct_slot(d, op, i < d->n ? i : i - d->n);
+        if (atomic_load(&slot->word) < word)
+            return false;
+        op->met++;
+    }
+    return true;
+}
+
+/* --- one operation ---------------------------------------------------------------------------- */
+
+static void finish(ls_direct *d, ls_direct_op *op)
+{
+    int i = 0;
+
+    op->state = LS_DIRECT_DONE;
+    while (op->stage && d->idle_stage[i])
+        i++; /* there are as many places as operations */
+    if (op->stage)
+        d->idle_stage[i] = op->stage;
+    op->stage = NULL;
+    ls_box_leave(d->board, d->group->local, op->box, LS_BOX_LEFT);
+    while (d->completed < d->seq &&
+           d->op[(d->completed + 1) % LS_DIRECT_FLIGHTS].state == LS_DIRECT_DONE)
+        d->completed++;
+    atomic_store_explicit(&d->cell[d->me]->completed, d->completed, memory_order_release);
+    /* In no strict order, to be cheap: a rank that waits for a slot and is missed here looks again
+     * after a slice of its sleep. */
+    if (ls_wait_anybody(d->board))
+        wake_others(d);
+}
+
+/* All have moved: the next window, or the end. */
+static void go_on(ls_direct *d, ls_direct_op *op)
+{
+    if (op->window + 1 == op->windows && op->pass + 1 == op->passes) {
+        finish(d, op);
+        return;
+    }
+    ls_direct_next(d, op);
+    op->ready++;
+    op->state = LS_DIRECT_MOVE;
+    if (op->staged) {
+        post(d, op, ++op->ready);
+        op->state = LS_DIRECT_READY;
+    }
+}
+
+/* As far as it goes without waiting. */
+static ls_status advance(ls_direct *d, ls_direct_op *op, int64_t budget)
+{
+    bool moved = false;
+    ls_status st = LS_OK;
+
+    while (st == LS_OK && op->state != LS_DIRECT_DONE) {
+        switch (op->state) {
+        case LS_DIRECT_READY:
+            if (!all_at(d, op, op->ready))
+                return LS_OK;
+            if (!op->checked) {
+                LS_TRY(st, ls_direct_compare(d, op), out);
+                op->checked = true;
+                ls_direct_plan(d, op);
+            }
+            op->state = LS_DIRECT_MOVE;
+            break;
+        case LS_DIRECT_MOVE:
+            moved = false;
+            LS_TRY(st, ls_direct_move(d, op, budget, &moved), out);
+            if (!moved) {
+                d->busy = true;
+                return LS_OK;
+            }
+            if (op->closing) {
+                post(d, op, op->ready + 1);
+                op->state = LS_DIRECT_MOVED;
+            } else {
+                finish(d, op);
+            }
+            break;
+        default:
+            if (!all_at(d, op, op->ready + 1))
+                return LS_OK;
+            go_on(d, op);
+        }
+    }
+out:
+    return st;
+}
+
+/* --- many operations -------------------------------------------------------------------------- */
+
+/* Whether slot s mod 16 is free here and read by everybody. */
+static bool slot_is_free(ls_direct *d, uint64_t seq)
+{
+    uint64_t least = UINT64_MAX;
+
+    if (seq <= LS_DIRECT_FLIGHTS)
+        return true;
+    if (d->completed < seq - LS_DIRECT_FLIGHTS)
+        return false;
+    if (d->peers_completed >= seq - LS_DIRECT_FLIGHTS)
+        return true;
+    for (int i = 0; i < d->n; i++) {
+        uint64_t c = atomic_load_explicit(&d->cell[i]->completed, memory_order_acquire);
+        least = c < least ? c : least;
+    }
+    d->peers_completed = least;
+    return least >= seq - LS_DIRECT_FLIGHTS;
+}
+
+static void normalise(ls_coll *c)
+{
+    if (c->kind != LS_COLL_ALL_REDUCE && c->kind != LS_COLL_REDUCE_SCATTER)
+        c->op = LS_COLL_SUM;
+    if (c->kind != LS_COLL_BROADCAST && c->kind != LS_COLL_GATHER)
+        c->peer = 0;
+    if (c->kind == LS_COLL_BARRIER) {
+        c->type = LS_F32;
+        c->count = 0;
+    }
+}
+
+/* While others are waited for anyway: fetch the lines that the next small operation will write,
+ * which the others have read. */
+static void warm_next(const ls_direct *d, const ls_direct_op *op)
+{
+    ls_board_slot *next = &d->cell[d->me]->slot[(op->seq + 1) % LS_BOARD_SLOTS];
+    int64_t bytes = op->coll.count * op->size;
+
+    __builtin_prefetch(next, 1, 3);
+    for (int64_t at = 0; bytes <= WARM_BYTES && at < bytes; at += LS_BOARD_LINE)
+        __builtin_prefetch(next->data + at, 1, 3);
+}
+
+static ls_status begin(ls_direct *d, const ls_coll *coll)
+{
+    ls_direct_op *op = &d->op[(d->seq + 1) % LS_DIRECT_FLIGHTS];
+    ls_box_record what = {.group = d->group->number, .seq = d->seq + 1};
+
+    op->coll = *coll;
+    normalise(&op->coll);
+    op->seq = ++d->seq;
+    op->size = ls_dtype_bytes(op->coll.type);
+    op->own = ls_direct_slot(d, op, d->me);
+    op->state = LS_DIRECT_READY;
+    op->checked = false;
+    op->ready = 1;
+    op->pass = 0;
+    op->window = 0;
+    what.kind = op->coll.kind;
+    what.op = op->coll.op;
+    what.type = op->coll.type;
+    what.bytes = op->coll.count * op->size;
+    op->box = ls_box_enter(d->board, d->group->local, &what);
+    ls_status st = ls_direct_publish(d, op);
+    if (st == LS_OK) {
+        post(d, op, 1);
+        warm_next(d, op);
+    }
+    return st;
+}
+
+ls_status ls_direct_start(ls_direct *direct, const ls_coll *coll, ls_direct_ticket *ticket_out)
+{
+    ls_status st = LS_OK;
+
+    LS_TRY(st, still_whole(direct), out);
+    LS_TRY(st, ls_direct_check(direct, coll), out);
+    if (coll->kind == LS_COLL_SEND || coll->kind == LS_COLL_RECV) {
+        st = ls_direct_mail_start(direct, coll, ticket_out);
+        return st == LS_OK || st == LS_EBUSY ? st : broke(direct, st);
+    }
+    if (!slot_is_free(direct, direct->seq + 1))
+        return ls_fail(LS_EBUSY, "%d collectives are in flight", LS_DIRECT_FLIGHTS);
+    st = begin(direct, coll);
+    if (st != LS_OK)
+        return broke(direct, st);
+    *ticket_out = direct->seq;
+out:
+    return st;
+}
+
+static bool is_done(const ls_direct *d, ls_direct_ticket ticket)
+{
+    if (ticket & MAIL)
+        return ls_direct_mail_done(d, ticket);
+    const ls_direct_op *op = &d->op[ticket % LS_DIRECT_FLIGHTS];
+    return op->seq != ticket || op->state == LS_DIRECT_DONE;
+}
+
+/* Everything in flight, oldest first. */
+static ls_status advance_all(ls_direct *d)
+{
+    ls_status st = LS_OK;
+
+    d->busy = false;
+    for (uint64_t seq = d->completed + 1; seq <= d->seq; seq++)
+        LS_TRY(st, advance(d, &d->op[seq % LS_DIRECT_FLIGHTS], LS_DIRECT_BITE), out);
+    if (d->pair)
+        st = ls_direct_mail_poll(d);
+out:
+    return st;
+}
+
+/* What is complete is done even if the board broke right after: so moving comes first. */
+ls_status ls_direct_poll(ls_direct *direct, ls_direct_ticket ticket, bool *done_out)
+{
+    ls_status st = LS_OK;
+
+    if (!is_done(direct, ticket)) {
+        if (direct->failed)
+            return ls_err_adopt(&direct->failure);
+        st = advance_all(direct);
+        if (st != LS_OK)
+            return broke(direct, st);
+    }
+    if (!is_done(direct, ticket))
+        LS_TRY(st, still_whole(direct), out);
+    *done_out = is_done(direct, ticket);
+out:
+    return st;
+}
+
+static ls_status late(ls_direct *d, ls_direct_ticket ticket)
+{
+    if (ticket & MAIL)
+        return ls_direct_mail_late(d, ticket);
+    return ls_direct_late(d, &d->op[ticket % LS_DIRECT_FLIGHTS]);
+}
+
+/* Between two looks: at work, or waiting for others. */
+static ls_wait_turn take_turn(const ls_direct *d, ls_wait *wait)
+{
+    if (!d->busy)
+        return ls_wait_once(wait);
+    ls_wait_moved(wait);
+    if (ls_board_aborted(d->board))
+        return LS_WAIT_BROKEN;
+    return ls_time_now_ns() < wait->deadline_ns ? LS_WAIT_ON : LS_WAIT_LATE;
+}
+
+ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t deadline_ns)
+{
+    ls_wait_turn turn = LS_WAIT_ON;
+    ls_status st = LS_OK;
+    ls_wait wait;
+
+    if (is_done(direct, ticket))
+        return LS_OK;
+    if (direct->failed)
+        return ls_err_adopt(&direct->failure);
+    ls_wait_begin(&wait, direct->board, direct->group->local, deadline_ns);
+    for (;;) {
+        st = advance_all(direct);
+        if (st != LS_OK || is_done(direct, ticket) || turn != LS_WAIT_ON)
+            break;
+        turn = take_turn(direct, &wait);
+    }
+    ls_wait_end(&wait);
+    if (st == LS_OK && is_done(direct, ticket))
+        return LS_OK;
+    if (st == LS_OK)
+        st = turn == LS_WAIT_LATE ? late(direct, ticket) : ls_board_failure(direct->board);
+    return broke(direct, st);
+}
+
+/* Until an operation can be started. */
+static ls_status await_slot(ls_direct *d, int64_t deadline_ns)
+{
+    uint64_t seq = d->seq + 1;
+    ls_wait_turn turn = LS_WAIT_ON;
+    ls_wait wait;
+
+    if (slot_is_free(d, seq))
+        return LS_OK;
+    ls_status st = ls_direct_wait(d, seq - LS_DIRECT_FLIGHTS, deadline_ns);
+    if (st != LS_OK)
+        return st;
+    /* Others have not read it yet; they will, or be missed by the operation itself. */
+    ls_wait_begin(&wait, d->board, d->group->local, deadline_ns);
+    while (!slot_is_free(d, seq) && turn == LS_WAIT_ON) {
+        st = advance_all(d);
+        turn = st == LS_OK ? take_turn(d, &wait) : LS_WAIT_BROKEN;
+    }
+    ls_wait_end(&wait);
+    if (slot_is_free(d, seq))
+        return LS_OK;
+    if (st == LS_OK && turn == LS_WAIT_BROKEN)
+        st = ls_board_failure(d->board);
+    else if (st == LS_OK)
+        st = ls_fail(LS_EDEADLINE, "other ranks did not finish collective %llu in time",
+                     (unsigned long long)(seq - LS_DIRECT_FLIGHTS));
+    return broke(d, st);
+}
+
+ls_status ls_direct_run(ls_direct *direct, const ls_coll *coll, int64_t deadline_ns)
+{
+    ls_direct_ticket ticket;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, still_whole(direct), out);
+    LS_TRY(st, await_slot(direct, deadline_ns), out);
+    LS_TRY(st, ls_direct_start(direct, coll, &ticket), out);
+    st = ls_direct_wait(direct, ticket, deadline_ns);
+out:
+    return st;
+}

@@ -1,0 +1,41 @@
+/* direct.h -- collectives among ranks of one node that reach each other's memory.
+ *
+ * A rank publishes what it asks for and where its buffers lie; when all have, each one fetches what
+ * it needs. Nothing moves before all members were seen to ask for the same: else LS_EUSAGE names
+ * two ranks and their calls. Sums run in the order of the members, so the bits are the same on all
+ * ranks, in every run, however they were cut.
+ *
+ * Calls come from one thread at a time. The first failure breaks the board: this and every later
+ * call fails with the same reason, and so do those of the other ranks. */
+#pragma once
+#include "comm/coll.h"
+#include "comm/node/group.h"
+
+LS_C_BEGIN
+
+typedef struct ls_direct ls_direct;
+typedef uint64_t ls_direct_ticket;
+
+enum { LS_DIRECT_FLIGHTS = 16 }; /* collectives in flight; as many sends and receives */
+
+/* The group is borrowed and used by this alone. */
+ls_status ls_direct_open(ls_direct **direct_out, ls_group *group);
+
+/* Waits for nobody; what is in flight is a failure for the others. NULL is allowed. */
+void ls_direct_close(ls_direct *direct);
+
+/* Ask for it. Buffers and tables belong to it until it is done. LS_EBUSY: too many are in flight,
+ * nothing was started; LS_EUSAGE: it cannot be meant, nothing was started. */
+ls_status ls_direct_start(ls_direct *direct, const ls_coll *coll, ls_direct_ticket *ticket_out);
+
+/* Move what is in flight as far as it goes now (about a MiB for each), and tell whether this one is
+ * done. */
+ls_status ls_direct_poll(ls_direct *direct, ls_direct_ticket ticket, bool *done_out);
+
+/* Until it is done. LS_EDEADLINE names who did not come, and where it is; it breaks the board. */
+ls_status ls_direct_wait(ls_direct *direct, ls_direct_ticket ticket, int64_t deadline_ns);
+
+/* Start and wait; waits also for a place in flight. */
+ls_status ls_direct_run(ls_direct *direct, const ls_coll *coll, int64_t deadline_ns);
+
+LS_C_END

@@ -1,0 +1,121 @@
+/* direct_call.c -- what a rank asks for: whether all ask for the same, and how it is said when
+ * not. */
+#include "base/time.h"
+#include "comm/node/direct_impl.h"
+
+enum { CALL_TEXT = 96 };
+
+static bool reduces(int kind)
+{
+    return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER;
+}
+
+static bool rooted(int kind)
+{
+    return kind == LS_COLL_BROADCAST || kind == LS_COLL_GATHER;
+}
+
+ls_status ls_direct_check(const ls_direct *d, const ls_coll *coll)
+{
+    return ls_coll_check(coll, d->n, d->me);
+}
+
+/* --- whether all ask for the same ------------------------------------------------------------- */
+
+/* "all_reduce (sum of 10 f32)" */
+static const char *say(const ls_board_slot *s, char text[CALL_TEXT])
+{
+    const char *kind = ls_coll_kind_name((ls_coll_kind)s->kind),
+               *type = ls_coll_type_name((ls_dtype)s->type);
+    long long count = (long long)s->count;
+
+    if (reduces(s->kind))
+        snprintf(text, CALL_TEXT, "%s (%s of %lld %s)", kind, ls_coll_op_name((ls_coll_op)s->op),
+                 count, type);
+    else if (rooted(s->kind))
+        snprintf(text, CALL_TEXT, "%s (%lld %s, root %d)", kind, count, type, s->root);
+    else if (s->kind == LS_COLL_BARRIER)
+        snprintf(text, CALL_TEXT, "%s", kind);
+    else if (s->kind == LS_COLL_ALL_TO_ALL && s->tabled)
+        snprintf(text, CALL_TEXT, "%s (%s by a table)", kind, type);
+    else
+        snprintf(text, CALL_TEXT, "%s (%lld %s)", kind, count, type);
+    return text;
+}
+
+/* Where counts may differ, what one gives must be what the other expects. */
+static bool same_piece(const ls_direct *d, const ls_direct_op *op, int other)
+{
+    const ls_coll *c = &op->coll;
+    int64_t at, gives = ls_direct_piece(d, op, other, d->me, &at);
+    int64_t expected = c->out_counts ? c->out_counts[other] : c->count;
+
+    if (c->kind == LS_COLL_ALL_TO_ALL)
+        return gives == expected;
+    if (c->kind == LS_COLL_GATHER && c->peer == d->me && other != d->me)
+        return gives == expected;
+    return true;
+}
+
+static bool same_call(const ls_board_slot *a, const ls_board_slot *b)
+{
+    bool counted = a->kind != LS_COLL_ALL_TO_ALL && a->kind != LS_COLL_GATHER;
+
+    return a->kind == b->kind && a->op == b->op && a->type == b->type && a->root == b->root &&
+           (!counted || a->count == b->count);
+}
+
+ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op)
+{
+    char name[2][LS_BOARD_NAME], call[2][CALL_TEXT];
+
+    for (int i = 1; i < d->n; i++) {
+        int other = (d->me + i) % d->n;
+        const ls_board_slot *slot = ls_direct_slot(d, op, other);
+        bool same = same_call(op->own, slot);
+        if (same && same_piece(d, op, other))
+            continue;
+        ls_board_name(d->board, d->group->local, name[0]);
+        ls_board_name(d->board, d->group->seat[other], name[1]);
+        ls_status st = ls_fail(
+            LS_EUSAGE, "ranks ask for different things as collective %llu: %s for %s, %s for %s%s",
+            (unsigned long long)op->seq, name[0], say(op->own, call[0]), name[1],
+            say(slot, call[1]), same ? ", and the length of their piece is not the same" : "");
+        ls_err_hint("All ranks must call the same collectives in the same order.");
+        return st;
+    }
+    return LS_OK;
+}
+
+/* --- who did not come ------------------------------------------------------------------------- */
+
+ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op)
+{
+    char name[LS_BOARD_NAME], call[CALL_TEXT], where[LS_BOX_TEXT];
+    uint32_t phase = op->state == LS_DIRECT_READY ? op->ready : op->ready + 1;
+    uint64_t least = UINT64_MAX;
+    int who = -1, late = 0;
+
+    for (int i = 0; i < d->n; i++) {
+        uint64_t word = atomic_load_explicit(&ls_direct_slot(d, op, i)->word, memory_order_acquire);
+        if (i == d->me || word >= ls_direct_word(op, phase))
+            continue;
+        late++;
+        if (word < least)
+            who = i;
+        least = word < least ? word : least;
+    }
+    say(op->own, call);
+    if (who < 0)
+        return ls_fail(LS_EDEADLINE, "%s, collective %llu, was not done in time", call,
+                       (unsigned long long)op->seq);
+    ls_board_name(d->board, d->group->seat[who], name);
+    ls_box_where(d->board, d->group->seat[who], where);
+    if (late == 1)
+        return ls_fail(LS_EDEADLINE, "%s did not %s %s, collective %llu, in time: %s", name,
+                       least < ls_direct_word(op, 1) ? "come to" : "finish its part of", call,
+                       (unsigned long long)op->seq, where);
+    return ls_fail(LS_EDEADLINE, "%s and %d more did not %s %s, collective %llu, in time: %s", name,
+                   late - 1, least < ls_direct_word(op, 1) ? "come to" : "finish their part of",
+                   call, (unsigned long long)op->seq, where);
+}

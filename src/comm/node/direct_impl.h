@@ -1,0 +1,98 @@
+/* direct_impl.h -- an operation in flight, between the files of direct. */
+#pragma once
+#include "base/err.h"
+#include "comm/node/board_impl.h"
+#include "comm/node/direct.h"
+#include "comm/node/pair.h"
+#include "comm/node/reach.h"
+
+enum {
+    LS_DIRECT_BITE = 1 << 20,        /* bytes that one poll moves */
+    LS_DIRECT_STAGE_BYTES = 1 << 20, /* of one operation whose memory others cannot read */
+    LS_DIRECT_SCRATCH_BYTES = 1 << 18,
+};
+
+/* READY --- all are at phase `ready`: MOVE --- moved, phase raised: MOVED --- all are there: READY
+ * again for the next window or pass, or DONE. An operation whose data all lies in slots goes from
+ * MOVE to DONE. */
+typedef enum ls_direct_state {
+    LS_DIRECT_DONE,
+    LS_DIRECT_READY,
+    LS_DIRECT_MOVE,
+    LS_DIRECT_MOVED
+} ls_direct_state;
+
+typedef struct ls_direct_op {
+    uint64_t seq;
+    uint64_t box;
+    ls_direct_state state;
+    ls_coll coll;
+    int64_t size;       /* bytes of an element */
+    ls_board_slot *own; /* this rank's slot */
+    bool small;         /* all_reduce: everybody combines everything */
+    bool checked;       /* what others ask for was compared */
+    bool closing;       /* others read or write this rank's memory */
+    bool staged;        /* somebody's memory goes over a stage, window by window */
+    uint32_t ready;     /* the phase in which sources can be read */
+    int pass, passes;
+    int64_t window, windows, window_len; /* the last in elements */
+    int met;                             /* members seen at the phase that is waited for */
+    int from;    /* source that is being copied, as a distance from this rank */
+    int64_t at;  /* elements of it, or of the range, that are done */
+    char *stage; /* own; NULL: none */
+} ls_direct_op;
+
+typedef struct ls_direct_mail {
+    ls_message message;
+    uint64_t box;
+    bool used;
+    uint64_t ticket;
+} ls_direct_mail;
+
+struct ls_direct {
+    ls_group *group;
+    ls_board *board;
+    int n, me;
+    uint64_t seq, completed, peers_completed;
+    ls_board_cell *cell[LS_BOARD_RANKS];
+    ls_direct_op op[LS_DIRECT_FLIGHTS];
+    char *idle_stage[LS_DIRECT_FLIGHTS]; /* owned */
+    char *scratch;                       /* owned; NULL until it is needed */
+    bool busy;                           /* something could have moved further */
+    bool failed;
+    ls_err_record failure;
+    ls_pair *pair;             /* sends and receives; NULL until the first */
+    uint64_t *sent, *received; /* per member; owned */
+    ls_direct_mail mail[LS_DIRECT_FLIGHTS];
+    uint64_t mails;
+};
+
+static inline ls_board_slot *ls_direct_slot(const ls_direct *d, const ls_direct_op *op, int member)
+{
+    return &d->cell[member]->slot[op->seq % LS_BOARD_SLOTS];
+}
+
+static inline uint64_t ls_direct_word(const ls_direct_op *op, uint32_t phase)
+{
+    return op->seq / LS_BOARD_SLOTS << 24 | phase;
+}
+
+/* direct_call.c: is it meant, do all mean the same, and how it is said. */
+ls_status ls_direct_check(const ls_direct *d, const ls_coll *coll);
+ls_status ls_direct_compare(const ls_direct *d, const ls_direct_op *op);
+ls_status ls_direct_late(const ls_direct *d, const ls_direct_op *op);
+
+/* direct_move.c: where pieces lie, and their way. */
+ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op);
+void ls_direct_plan(const ls_direct *d, ls_direct_op *op);
+void ls_direct_next(ls_direct *d, ls_direct_op *op); /* prepare the next window or pass */
+ls_status ls_direct_move(ls_direct *d, ls_direct_op *op, int64_t bytes, bool *moved_out);
+/* Elements that `from` gives to `to`, and where they begin in what it published. */
+int64_t ls_direct_piece(const ls_direct *d, const ls_direct_op *op, int from, int to,
+                        int64_t *at_out);
+
+/* direct_mail.c: send and recv. */
+ls_status ls_direct_mail_start(ls_direct *d, const ls_coll *coll, ls_direct_ticket *ticket_out);
+ls_status ls_direct_mail_poll(ls_direct *d);
+bool ls_direct_mail_done(const ls_direct *d, ls_direct_ticket ticket);
+ls_status ls_direct_mail_late(const ls_direct *d, ls_direct_ticket ticket);

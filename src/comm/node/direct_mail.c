@@ -1,0 +1,79 @@
+/* direct_mail.c -- send and recv of two members of a group.
+ *
+ * They are not numbered with the collectives, because the other members do not take part: the k-th
+ * send of a rank to another one meets the k-th recv there. The rings of pair.h carry them. */
+#include "base/time.h"
+#include "comm/node/direct_impl.h"
+
+#define MAIL (UINT64_C(1) << 63)
+
+ls_status ls_direct_mail_start(ls_direct *d, const ls_coll *coll, ls_direct_ticket *ticket_out)
+{
+    bool sends = coll->kind == LS_COLL_SEND;
+    uint64_t *calls = sends ? &d->sent[coll->peer] : &d->received[coll->peer];
+    ls_direct_mail *m = d->mail;
+    ls_status st = LS_OK;
+
+    while (m < d->mail + LS_DIRECT_FLIGHTS && m->used && !m->message.done)
+        m++;
+    if (m == d->mail + LS_DIRECT_FLIGHTS)
+        return ls_fail(LS_EBUSY, "%d sends and receives are in flight", LS_DIRECT_FLIGHTS);
+    if (!d->pair)
+        LS_TRY(st, ls_pair_open(&d->pair, d->group, LS_EUSAGE), out);
+    *m = (ls_direct_mail){.used = true, .ticket = MAIL | ++d->mails};
+    m->message = (ls_message){.peer = coll->peer,
+                              .tag = ++*calls,
+                              .data = sends ? (void *)(uintptr_t)coll->in : coll->out,
+                              .bytes = coll->count * ls_dtype_bytes(coll->type)};
+    m->box = ls_box_enter(d->board, d->group->local,
+                          &(ls_box_record){.kind = coll->kind,
+                                           .type = coll->type,
+                                           .group = d->group->number,
+                                           .seq = *calls,
+                                           .bytes = m->message.bytes});
+    st = sends ? ls_pair_send(d->pair, &m->message, 1 + (uint32_t)coll->type)
+               : ls_pair_receive(d->pair, &m->message, 1 + (uint32_t)coll->type);
+    *ticket_out = m->ticket;
+out:
+    return st;
+}
+
+ls_status ls_direct_mail_poll(ls_direct *d)
+{
+    bool moved;
+    ls_status st = ls_pair_poll(d->pair, &moved);
+
+    for (int i = 0; i < LS_DIRECT_FLIGHTS; i++) {
+        ls_direct_mail *m = &d->mail[i];
+        if (!m->used || !m->message.done)
+            continue;
+        m->used = false;
+        ls_box_leave(d->board, d->group->local, m->box, LS_BOX_LEFT);
+    }
+    return st;
+}
+
+static const ls_direct_mail *in_flight(const ls_direct *d, ls_direct_ticket ticket)
+{
+    for (int i = 0; i < LS_DIRECT_FLIGHTS; i++)
+        if (d->mail[i].used && d->mail[i].ticket == ticket && !d->mail[i].message.done)
+            return &d->mail[i];
+    return NULL;
+}
+
+bool ls_direct_mail_done(const ls_direct *d, ls_direct_ticket ticket)
+{
+    return !in_flight(d, ticket);
+}
+
+ls_status ls_direct_mail_late(const ls_direct *d, ls_direct_ticket ticket)
+{
+    const ls_direct_mail *m = in_flight(d, ticket);
+    char name[LS_BOARD_NAME], where[LS_BOX_TEXT];
+
+    LS_BUG_IF(!m, "a message that is done is late");
+    int seat = d->group->seat[m->message.peer];
+    return ls_fail(LS_EDEADLINE, "%s did not take part in a message of %lld bytes in time: %s",
+                   ls_board_name(d->board, seat, name), (long long)m->message.bytes,
+                   ls_box_where(d->board, seat, where));
+}

@@ -1,0 +1,115 @@
+/* group.c -- taking and giving back a group number.
+ *
+ *     state 0 (free) --- the first member takes it: 1 --- memory is there, key written: 2
+ *       2 --- the last member that closes drops the memory and sets it back to 0
+ *
+ * The others look for the key among the numbers in state 2. They cannot find an old one: a number
+ * stays in use until every member of its group has closed it, and those who have not opened it yet
+ * are counted from the start. */
+#include "comm/node/group.h"
+
+#include "comm/node/board_impl.h"
+#include "comm/node/wait.h"
+
+static ls_status make(ls_board *board, uint64_t key, int members, int *number_out)
+{
+    for (int i = 0; i < LS_BOARD_GROUPS; i++) {
+        ls_board_group *g = &board->head->group[i];
+        int64_t cells = board->ranks * (int64_t)sizeof(ls_board_cell);
+        uint32_t idle = 0;
+        if (!atomic_compare_exchange_strong(&g->state, &idle, 1))
+            continue;
+        ls_status st = ls_board_commit(board, board->head->groups_at + i * board->head->group_bytes,
+                                       ls_round_up(cells, LS_BOARD_PAGE), "a group of ranks");
+        if (st != LS_OK) {
+            atomic_store(&g->state, 0);
+            return st;
+        }
+        atomic_store_explicit(&g->members, (uint32_t)members, memory_order_relaxed);
+        atomic_store_explicit(&g->key, key, memory_order_relaxed);
+        atomic_store(&g->state, 2);
+        ls_board_wake_all(board);
+        *number_out = i;
+        return LS_OK;
+    }
+    return ls_fail(LS_EBUSY, "all %d groups of this node are in use", LS_BOARD_GROUPS);
+}
+
+static int find(const ls_board *board, uint64_t key)
+{
+    for (int i = 0; i < LS_BOARD_GROUPS; i++) {
+        const ls_board_group *g = &board->head->group[i];
+        if (atomic_load_explicit(&g->state, memory_order_acquire) == 2 &&
+            atomic_load_explicit(&g->key, memory_order_relaxed) == key)
+            return i;
+    }
+    return -1;
+}
+
+static ls_status look_for(ls_board *board, const ls_group_args *args, int64_t deadline_ns,
+                          int *number_out)
+{
+    char name[LS_BOARD_NAME], where[LS_BOX_TEXT];
+    ls_wait_turn turn = LS_WAIT_ON;
+    ls_wait wait;
+    int number;
+
+    ls_wait_begin(&wait, board, args->local, deadline_ns);
+    while ((number = find(board, args->key)) < 0 && turn == LS_WAIT_ON)
+        turn = ls_wait_once(&wait);
+    ls_wait_end(&wait);
+    if (number < 0 && turn == LS_WAIT_BROKEN)
+        return ls_board_failure(board);
+    if (number < 0)
+        return ls_fail(LS_EDEADLINE, "%s did not open a group of ranks in time: %s",
+                       ls_board_name(board, args->locals[0], name),
+                       ls_box_where(board, args->locals[0], where));
+    *number_out = number;
+    return LS_OK;
+}
+
+ls_status ls_group_open(ls_group *group, ls_board *board, const ls_group_args *args,
+                        int64_t deadline_ns)
+{
+    ls_status st;
+
+    *group = (ls_group){.members = args->members, .me = -1, .local = args->local};
+    LS_BUG_IF(args->key == 0 || args->members < 1 || args->members > board->ranks,
+              "a group of %d ranks", args->members);
+    for (int i = 0; i < args->members; i++) {
+        LS_BUG_IF(args->locals[i] < 0 || args->locals[i] >= board->ranks, "seat %d",
+                  args->locals[i]);
+        group->seat[i] = (uint16_t)args->locals[i];
+        if (args->locals[i] == args->local)
+            group->me = i;
+    }
+    LS_BUG_IF(group->me < 0, "seat %d is not in its own group", args->local);
+    st = ls_board_failure(board);
+    if (st != LS_OK)
+        return st;
+    if (group->me == 0)
+        st = make(board, args->key, args->members, &group->number);
+    else
+        st = look_for(board, args, deadline_ns, &group->number);
+    if (st == LS_OK)
+        group->board = board;
+    else if (st != LS_EPEER)
+        ls_board_abort(board, args->local, LS_EPEER, "%s", ls_err_last()->text);
+    return st;
+}
+
+void ls_group_close(ls_group *group)
+{
+    ls_board *board = group->board;
+
+    group->board = NULL;
+    if (!board)
+        return;
+    ls_board_group *g = &board->head->group[group->number];
+    if (atomic_fetch_sub(&g->members, 1) != 1)
+        return;
+    ls_board_drop(board, board->head->groups_at + group->number * board->head->group_bytes,
+                  board->head->group_bytes);
+    atomic_store_explicit(&g->key, 0, memory_order_relaxed);
+    atomic_store(&g->state, 0);
+}

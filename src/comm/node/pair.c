@@ -1,0 +1,586 @@
+/* pair.c -- rings from each rank to each other, and what the entries mean.
+ *
+ *      sender                                   receiver
+ *      SHORT  tag, bytes, the bytes  ------->   copied or combined; nothing comes back
+ *      OFFER  tag, bytes, where      ------->   fetched when its receive is posted
+ *             done  <-------------------------  DONE
+ *      OFFER  tag, bytes, "stage"    ------->   when its receive is posted:
+ *             copies a chunk  <---------------  MORE
+ *      CHUNK  where on the stage     ------->   taken
+ *             next chunk, or done  <----------  MORE, or DONE
+ *
+ * A receiver always empties its rings: an entry that has no receive yet is put on a list of its
+ * own, so a message never waits behind another one. What a full ring does not take waits on a list,
+ * too. Who wrote into a ring sets a bit in the receiver's cell, so that a poll looks at one line of
+ * cache whatever the number of ranks, and at rings only that are in use: their pages exist from the
+ * first message on.
+ *
+ * A ticket names a message of the rank that gave it, and is looked up among those in flight. */
+#include "comm/node/pair.h"
+
+#include "base/mem.h"
+#include "comm/node/board_impl.h"
+#include "comm/node/reach.h"
+#include "comm/node/wait.h"
+
+enum { SHORT = 1, OFFER, DONE, MORE, CHUNK };
+enum {
+    INLINE_BYTES = sizeof((ls_board_entry *)0)->inline_bytes,
+    CHUNK_BYTES = 1 << 18,
+    HEAD_BYTES = 64
+};
+
+/* A message in flight, on one of a peer's lists. */
+typedef struct letter {
+    struct letter *next;
+    ls_message *message; /* NULL: it came before its receive was posted */
+    uint32_t mark;
+    uint64_t ticket;      /* ours, or of the sender once it is matched */
+    int64_t at;           /* bytes sent or received so far */
+    ls_board_entry entry; /* what came, or what has to be written */
+} letter;
+
+/* Letters are taken many at a time and used again: a step that repeats takes no memory. */
+typedef struct letters {
+    struct letters *next;
+    letter letter[64];
+} letters;
+
+typedef struct list {
+    letter *first, **end;
+} list;
+
+typedef struct side {
+    bool committed; /* the ring to it exists */
+    list to_write;  /* entries that found the ring full */
+    list offered;   /* sends whose receiver has not fetched all */
+    list wanted;    /* receives without a message */
+    list early;     /* messages without a receive */
+    list fetching;  /* receives that come over a stage */
+    int64_t sent, received;
+} side;
+
+struct ls_pair {
+    ls_group *group;
+    ls_board *board;
+    ls_board_cell *cell;
+    ls_status mismatch;
+    uint64_t tickets;
+    int in_flight;
+    char *stage; /* owned, in the heap; half for each of two chunks would win little */
+    letter *stage_user;
+    letters *letters;          /* all there are; owned */
+    letter *idle;              /* of them */
+    char *scratch;             /* owned */
+    side side[LS_BOARD_RANKS]; /* of each member */
+};
+
+/* --- lists ------------------------------------------------------------------------------------ */
+
+static void append(list *l, letter *x)
+{
+    x->next = NULL;
+    *l->end = x;
+    l->end = &x->next;
+}
+
+static letter *take(list *l, letter **at)
+{
+    letter *x = *at;
+
+    *at = x->next;
+    if (!x->next)
+        l->end = at;
+    return x;
+}
+
+static letter **find_tag(list *l, uint64_t tag)
+{
+    letter **at = &l->first;
+
+    while (*at && ((*at)->message ? (*at)->message->tag : (*at)->entry.tag) != tag)
+        at = &(*at)->next;
+    return at;
+}
+
+static letter **find_ticket(list *l, uint64_t ticket)
+{
+    letter **at = &l->first;
+
+    while (*at && (*at)->ticket != ticket)
+        at = &(*at)->next;
+    return at;
+}
+
+static void put_back(ls_pair *p, letter *x)
+{
+    x->next = p->idle;
+    p->idle = x;
+}
+
+/* A blank one; NULL when there is no memory. */
+static letter *new_letter(ls_pair *p)
+{
+    letter *x = p->idle;
+
+    if (!x) {
+        letters *more = ls_mem_alloc(sizeof *more);
+        if (!more)
+            return NULL;
+        more->next = p->letters;
+        p->letters = more;
+        for (size_t i = 0; i < LS_COUNT(more->letter); i++)
+            put_back(p, &more->letter[i]);
+        x = p->idle;
+    }
+    p->idle = x->next;
+    memset(x, 0, offsetof(letter, entry));
+    return x;
+}
+
+/* --- rings ------------------------------------------------------------------------------------ */
+
+static ls_board_ring *ring_to(const ls_pair *p, int to)
+{
+    return ls_board_ring_at(p->board, p->group->number, p->group->local, p->group->seat[to]);
+}
+
+static ls_board_ring *ring_from(const ls_pair *p, int from)
+{
+    return ls_board_ring_at(p->board, p->group->number, p->group->seat[from], p->group->local);
+}
+
+static void tell(ls_pair *p, int to)
+{
+    int me = p->group->local;
+    ls_board_cell *cell = ls_board_cell_at(p->board, p->group->number, p->group->seat[to]);
+
+    atomic_fetch_or(&cell->mail[me / 64], UINT64_C(1) << (me % 64));
+    if (ls_wait_anybody(p->board))
+        ls_wait_wake(p->board, p->group->seat[to]);
+}
+
+static bool try_write(ls_pair *p, int to, const ls_board_entry *e, int64_t inline_bytes)
+{
+    ls_board_ring *ring = ring_to(p, to);
+    uint64_t put = atomic_load_explicit(&ring->put, memory_order_relaxed);
+
+    if (put - atomic_load_explicit(&ring->taken, memory_order_acquire) >= LS_BOARD_RING)
+        return false;
+    memcpy(&ring->entry[put % LS_BOARD_RING], e,
+           offsetof(ls_board_entry, inline_bytes) + (size_t)inline_bytes);
+    atomic_store_explicit(&ring->put, put + 1, memory_order_release);
+    p->side[to].sent += HEAD_BYTES + (e->kind == SHORT || e->kind == CHUNK ? e->bytes : 0);
+    tell(p, to);
+    return true;
+}
+
+static int64_t inline_of(const ls_board_entry *e)
+{
+    return e->kind == SHORT ? e->bytes : 0;
+}
+
+static void done(ls_pair *p, ls_message *m)
+{
+    m->done = true;
+    p->in_flight--;
+}
+
+static ls_status commit_ring(ls_pair *p, int to)
+{
+    int64_t at = (char *)ring_to(p, to) - p->board->base;
+    int64_t bytes = ls_round_up((int64_t)sizeof(ls_board_ring), LS_BOARD_PAGE);
+    ls_status st = LS_OK;
+
+    if (!p->side[to].committed)
+        st = ls_board_commit(p->board, at, bytes, "messages between two ranks");
+    p->side[to].committed = st == LS_OK;
+    return st;
+}
+
+/* Into the ring, or on the list of those that wait for room in it. The message, if any, is done
+ * when the entry is in the ring: who closes after its messages are done leaves nothing behind. */
+static ls_status write_entry(ls_pair *p, int to, const ls_board_entry *e, ls_message *last_of)
+{
+    side *other = &p->side[to];
+    ls_status st = commit_ring(p, to);
+
+    if (st != LS_OK)
+        return st;
+    if (!other->to_write.first && try_write(p, to, e, inline_of(e))) {
+        if (last_of)
+            done(p, last_of);
+        return LS_OK;
+    }
+    letter *x = new_letter(p);
+    if (!x)
+        return LS_ENOMEM;
+    x->message = last_of;
+    memcpy(&x->entry, e, offsetof(ls_board_entry, inline_bytes) + (size_t)inline_of(e));
+    append(&other->to_write, x);
+    return LS_OK;
+}
+
+static bool flush(ls_pair *p, int to)
+{
+    list *l = &p->side[to].to_write;
+    bool moved = false;
+
+    while (l->first && try_write(p, to, &l->first->entry, inline_of(&l->first->entry))) {
+        if (l->first->message)
+            done(p, l->first->message);
+        put_back(p, take(l, &l->first));
+        moved = true;
+    }
+    return moved;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+ls_status ls_pair_open(ls_pair **pair_out, ls_group *group, ls_status mismatch)
+{
+    ls_pair *p = ls_mem_alloc(sizeof *p);
+
+    if (!p)
+        return LS_ENOMEM;
+    p->group = group;
+    p->board = group->board;
+    p->mismatch = mismatch;
+    p->cell = ls_board_cell_at(p->board, group->number, group->local);
+    for (int i = 0; i < group->members; i++) {
+        side *x = &p->side[i];
+        x->to_write.end = &x->to_write.first;
+        x->offered.end = &x->offered.first;
+        x->wanted.end = &x->wanted.first;
+        x->early.end = &x->early.first;
+        x->fetching.end = &x->fetching.first;
+    }
+    *pair_out = p;
+    return LS_OK;
+}
+
+void ls_pair_close(ls_pair *pair)
+{
+    if (!pair)
+        return;
+    for (letters *x = pair->letters, *next; x; x = next) {
+        next = x->next;
+        ls_mem_free(x);
+    }
+    ls_board_free(pair->board, pair->group->local, pair->stage);
+    ls_mem_free(pair->scratch);
+    ls_mem_free(pair);
+}
+
+/* --- sending ---------------------------------------------------------------------------------- */
+
+ls_status ls_pair_send(ls_pair *pair, ls_message *message, uint32_t mark)
+{
+    ls_board_entry e = {.kind = SHORT, .how = mark, .tag = message->tag, .bytes = message->bytes};
+
+    LS_BUG_IF(message->peer < 0 || message->peer >= pair->group->members ||
+                  message->peer == pair->group->me || message->bytes < 0,
+              "a message of %lld bytes to rank %d", (long long)message->bytes, message->peer);
+    message->done = false;
+    pair->in_flight++;
+    if (message->bytes <= INLINE_BYTES) {
+        if (message->bytes)
+            memcpy(e.inline_bytes, message->data, (size_t)message->bytes);
+        return write_entry(pair, message->peer, &e, message);
+    }
+    letter *x = new_letter(pair);
+    if (!x)
+        return LS_ENOMEM;
+    x->message = message;
+    x->ticket = e.ticket = ++pair->tickets;
+    append(&pair->side[message->peer].offered, x);
+    e.kind = OFFER;
+    e.how = mark << 8 | ls_reach_find(pair->board, pair->group->local,
+                                      &pair->group->seat[message->peer], 1, message->data,
+                                      message->bytes, &e.at);
+    return write_entry(pair, message->peer, &e, NULL);
+}
+
+/* The next chunk of a send onto the stage, which serves one message at a time. */
+static ls_status send_chunk(ls_pair *p, int to, letter *x)
+{
+    ls_board_entry e = {.kind = CHUNK, .tag = x->message->tag, .ticket = x->ticket};
+    ls_status st = LS_OK;
+    void *memory;
+
+    if (!p->stage) {
+        LS_TRY(st,
+               ls_board_alloc(p->board, p->group->local, CHUNK_BYTES,
+                              "messages that others cannot read", &memory),
+               out);
+        p->stage = memory;
+    }
+    p->stage_user = x;
+    e.bytes = ls_min_i64(CHUNK_BYTES, x->message->bytes - x->at);
+    e.at = (uint64_t)(p->stage - p->board->heap);
+    memcpy(p->stage, (char *)x->message->data + x->at, (size_t)e.bytes);
+    x->at += e.bytes;
+    st = write_entry(p, to, &e, NULL);
+out:
+    return st;
+}
+
+/* --- receiving -------------------------------------------------------------------------------- */
+
+/* Put bytes that arrived where they belong. */
+static void deliver(const ls_message *m, int64_t at, const void *from, int64_t bytes)
+{
+    char *to = (char *)m->data + at;
+
+    if (bytes == 0)
+        return;
+    if (!m->add) {
+        memcpy(to, from, (size_t)bytes);
+        return;
+    }
+    const void *sources[2] = {to, from};
+    void *targets[1] = {to};
+    ls_combine c = {.type = m->type,
+                    .op = m->op,
+                    .from = sources,
+                    .sources = 2,
+                    .to = targets,
+                    .targets = 1,
+                    .scale = 1};
+    ls_combine_run(&c, bytes / ls_dtype_bytes(m->type));
+}
+
+static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_board_entry *e)
+{
+    int seat = p->group->seat[from];
+    ls_reach_how how = (ls_reach_how)(e->how & 0xff);
+    char *memory = ls_reach_pointer(p->board, seat, how, e->at);
+    ls_status st = LS_OK;
+
+    if (how == LS_REACH_HEAP && !ls_board_in_heap(p->board, memory, e->bytes))
+        return ls_fail(LS_EDATA, "a message was offered that does not lie in shared memory");
+    if (memory) {
+        deliver(m, 0, memory, m->bytes);
+        return LS_OK;
+    }
+    if (!m->add)
+        return ls_reach_read(p->board, seat, e->at, m->data, m->bytes);
+    if (!p->scratch)
+        p->scratch = ls_mem_alloc(CHUNK_BYTES);
+    if (!p->scratch)
+        return LS_ENOMEM;
+    for (int64_t at = 0; at < m->bytes && st == LS_OK; at += CHUNK_BYTES) {
+        int64_t bytes = ls_min_i64(CHUNK_BYTES, m->bytes - at);
+        st = ls_reach_read(p->board, seat, e->at + (uint64_t)at, p->scratch, bytes);
+        if (st == LS_OK)
+            deliver(m, at, p->scratch, bytes);
+    }
+    return st;
+}
+
+static ls_status check_ends(const ls_pair *p, const letter *x, const ls_board_entry *e)
+{
+    uint32_t mark = e->kind == SHORT ? e->how : e->how >> 8;
+    char name[2][LS_BOARD_NAME];
+
+    if (x->message->bytes == e->bytes && (mark == 0 || x->mark == 0 || mark == x->mark))
+        return LS_OK;
+    ls_board_name(p->board, p->group->seat[x->message->peer], name[0]);
+    ls_board_name(p->board, p->group->local, name[1]);
+    if (x->message->bytes == e->bytes)
+        return ls_fail(p->mismatch, "%s sends another type of elements than %s expects", name[0],
+                       name[1]);
+    return ls_fail(p->mismatch, "%s sends %lld bytes where %s expects %lld", name[0],
+                   (long long)e->bytes, name[1], (long long)x->message->bytes);
+}
+
+/* A receive and what was sent for it. x is given away. */
+static ls_status match(ls_pair *p, int from, letter *x, const ls_board_entry *e)
+{
+    ls_board_entry answer = {.kind = DONE, .ticket = e->ticket};
+    ls_message *m = x->message;
+    ls_status st;
+
+    LS_TRY(st, check_ends(p, x, e), out);
+    if (e->kind == OFFER && (e->how & 0xff) == LS_REACH_STAGE) {
+        x->ticket = e->ticket;
+        x->at = 0;
+        append(&p->side[from].fetching, x);
+        answer.kind = MORE;
+        return write_entry(p, from, &answer, NULL);
+    }
+    if (e->kind == SHORT) {
+        deliver(m, 0, e->inline_bytes, m->bytes);
+        done(p, m);
+    } else {
+        LS_TRY(st, fetch(p, from, m, e), out);
+        p->side[from].received += m->bytes;
+        st = write_entry(p, from, &answer, m);
+    }
+out:
+    put_back(p, x);
+    return st;
+}
+
+ls_status ls_pair_receive(ls_pair *pair, ls_message *message, uint32_t mark)
+{
+    side *other = &pair->side[message->peer];
+    letter **early = find_tag(&other->early, message->tag);
+    letter *x = new_letter(pair);
+
+    if (!x)
+        return LS_ENOMEM;
+    message->done = false;
+    pair->in_flight++;
+    x->message = message;
+    x->mark = mark;
+    if (!*early) {
+        append(&other->wanted, x);
+        return LS_OK;
+    }
+    letter *came = take(&other->early, early);
+    ls_status st = match(pair, message->peer, x, &came->entry);
+    put_back(pair, came);
+    return st;
+}
+
+/* A chunk lies on the sender's stage. */
+static ls_status take_chunk(ls_pair *p, int from, const ls_board_entry *e)
+{
+    ls_board_entry answer = {.kind = MORE, .ticket = e->ticket};
+    list *l = &p->side[from].fetching;
+    letter **at = find_ticket(l, e->ticket);
+    ls_message *complete = NULL;
+    char name[LS_BOARD_NAME];
+
+    if (!*at || e->bytes < 0 || e->bytes > (*at)->message->bytes - (*at)->at ||
+        !ls_board_in_heap(p->board, p->board->heap + e->at, e->bytes))
+        return ls_fail(LS_EDATA, "%s sent a chunk that nobody asked for",
+                       ls_board_name(p->board, p->group->seat[from], name));
+    deliver((*at)->message, (*at)->at, p->board->heap + e->at, e->bytes);
+    (*at)->at += e->bytes;
+    if ((*at)->at == (*at)->message->bytes) {
+        answer.kind = DONE;
+        complete = (*at)->message;
+        put_back(p, take(l, at));
+    }
+    return write_entry(p, from, &answer, complete);
+}
+
+/* --- what arrives ----------------------------------------------------------------------------- */
+
+static ls_status arrive(ls_pair *p, int from, const ls_board_entry *e)
+{
+    side *other = &p->side[from];
+    letter **at = &other->wanted.first;
+
+    other->received += HEAD_BYTES + (e->kind == SHORT || e->kind == CHUNK ? e->bytes : 0);
+    if (e->kind == SHORT || e->kind == OFFER) {
+        at = find_tag(&other->wanted, e->tag);
+        if (*at)
+            return match(p, from, take(&other->wanted, at), e);
+        letter *x = new_letter(p);
+        if (!x)
+            return LS_ENOMEM;
+        memcpy(&x->entry, e, offsetof(ls_board_entry, inline_bytes) + (size_t)inline_of(e));
+        append(&other->early, x);
+        return LS_OK;
+    }
+    if (e->kind == CHUNK)
+        return take_chunk(p, from, e);
+    at = find_ticket(&other->offered, e->ticket);
+    if (!*at)
+        return ls_fail(LS_EDATA, "an answer to a message that was not sent");
+    if (e->kind == MORE)
+        (*at)->mark = 1; /* its turn on the stage comes in ls_pair_poll() */
+    if (e->kind == MORE && p->stage_user == *at)
+        p->stage_user = NULL;
+    if (e->kind != DONE)
+        return LS_OK;
+    if (p->stage_user == *at)
+        p->stage_user = NULL;
+    else if ((*at)->at == 0)
+        other->sent += (*at)->message->bytes;
+    done(p, (*at)->message);
+    put_back(p, take(&other->offered, at));
+    return LS_OK;
+}
+
+static ls_status drain(ls_pair *p, int from, bool *moved)
+{
+    ls_board_ring *ring = ring_from(p, from);
+    uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_relaxed);
+    uint64_t put = atomic_load_explicit(&ring->put, memory_order_acquire);
+    bool full = put - taken == LS_BOARD_RING;
+
+    while (taken < put) {
+        ls_board_entry *e = &ring->entry[taken % LS_BOARD_RING];
+        if (e->kind == SHORT && (e->bytes < 0 || e->bytes > INLINE_BYTES))
+            return ls_fail(LS_EDATA, "a ring of the node's shared memory is damaged");
+        ls_status st = arrive(p, from, e);
+        if (st != LS_OK)
+            return st;
+        atomic_store_explicit(&ring->taken, ++taken, memory_order_release);
+        *moved = true;
+    }
+    if (full)
+        tell(p, from); /* it may have more that found no room */
+    return LS_OK;
+}
+
+/* Sends that wait for the stage, in turn. */
+static ls_status use_stage(ls_pair *p, bool *moved)
+{
+    for (int i = 0; i < p->group->members; i++)
+        for (letter *x = p->side[i].offered.first; x && !p->stage_user; x = x->next)
+            if (x->mark && x->at < x->message->bytes) {
+                x->mark = 0;
+                *moved = true;
+                ls_status st = send_chunk(p, i, x);
+                if (st != LS_OK)
+                    return st;
+            }
+    return LS_OK;
+}
+
+ls_status ls_pair_poll(ls_pair *pair, bool *moved_out)
+{
+    uint64_t who[LS_BOARD_WORDS];
+    ls_status st = LS_OK;
+    bool moved = false;
+
+    for (int w = 0; w < LS_BOARD_WORDS; w++) {
+        who[w] = atomic_load_explicit(&pair->cell->mail[w], memory_order_relaxed);
+        if (who[w])
+            who[w] = atomic_exchange(&pair->cell->mail[w], 0);
+    }
+    for (int i = 0; i < pair->group->members && st == LS_OK; i++) {
+        if (ls_board_set_has(who, pair->group->seat[i]))
+            st = drain(pair, i, &moved);
+        if (pair->side[i].to_write.first && flush(pair, i))
+            moved = true;
+    }
+    if (st == LS_OK && !pair->stage_user && pair->in_flight)
+        st = use_stage(pair, &moved);
+    *moved_out = moved;
+    return st;
+}
+
+bool ls_pair_has_mail(const ls_pair *pair)
+{
+    for (int w = 0; w < LS_BOARD_WORDS; w++)
+        if (atomic_load(&pair->cell->mail[w]))
+            return true;
+    return false;
+}
+
+bool ls_pair_idle(const ls_pair *pair)
+{
+    return pair->in_flight == 0;
+}
+
+void ls_pair_count(const ls_pair *pair, int peer, int64_t *sent_out, int64_t *received_out)
+{
+    *sent_out = pair->side[peer].sent;
+    *received_out = pair->side[peer].received;
+}

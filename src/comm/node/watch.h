@@ -1,0 +1,22 @@
+/* watch.h -- noticing that a rank of this node has died.
+ *
+ * Each rank (or one agent for all) has a thread that waits for the ends of the processes in the
+ * other seats; the first that ends without having left breaks the board with its name and, where
+ * the system tells, the signal. That takes milliseconds. */
+#pragma once
+#include "comm/node/board.h"
+
+LS_C_BEGIN
+
+typedef struct ls_watch ls_watch;
+
+/* Watch all seats of the board but those of this process. local: in whose name it speaks, or
+ * LS_BOARD_AGENT. Seats that are joined later are found within 20 ms. */
+ls_status ls_watch_open(ls_watch **watch_out, ls_board *board, int local);
+void ls_watch_close(ls_watch *watch); /* NULL is allowed */
+
+/* For a parent that knows more: break the board because this seat's process ended with this status
+ * of waitpid(). A seat that has left breaks nothing. */
+void ls_watch_report(ls_board *board, int by, int local, int wait_status);
+
+LS_C_END

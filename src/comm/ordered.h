@@ -1,0 +1,79 @@
+/* ordered.h -- the sum over the leaves of a batch along one tree, whoever computed them.
+ *
+ * Leaves 0 .. n-1 are summed along the perfect binary tree over their numbers: node (level, index)
+ * is the sum of leaves index * 2^level .. (index + 1) * 2^level - 1, left child plus right child.
+ * Where n cuts a node off, a missing right child is left out. This is the tree of
+ * kernel/cpu/leaves.h. Each rank computes a run of leaves, of any length and anywhere, and makes
+ * the largest nodes that lie inside its run: its roots, at most two per level. Only roots travel.
+ * Whoever combines them follows the plan, and gets the bits that one process would.
+ *
+ *     7 leaves, rank 0 has 0 1 2, rank 1 has 3 4 5 6:
+ *
+ *               (0123)+(456)                       roots of rank 0:  01   2
+ *              /            \                      roots of rank 1:  3   (45)6
+ *           0123            456
+ *           /   \          /   \                   plan: push 01, push 2, push 3, merge 2+3,
+ *         01     23      45     6                        merge 01+23, push 456, merge
+ *
+ * At most 2^60 leaves. */
+#pragma once
+#include "base/err.h"
+#include "base/dtype.h"
+
+LS_C_BEGIN
+
+typedef struct ls_ordered_run {
+    int64_t first, count; /* leaves of a rank; count may be 0 */
+} ls_ordered_run;
+
+typedef struct ls_ordered_node {
+    int level;
+    int64_t index;
+} ls_ordered_node;
+
+enum { LS_ORDERED_ROOTS = 128 }; /* of a rank, at most: two for each of 61 levels */
+
+/* Merges due when `leaf` was just pushed by a rank whose run begins at `first`, of `leaves` in all:
+ * the top partial sum is added to the one below it so many times. With first = 0 the same as
+ * ls_leaves_merges(). */
+int ls_ordered_merges(int64_t leaf, int64_t first, int64_t leaves);
+
+/* The roots of a run, from left to right; returns how many. They are what is left on the rank's
+ * stack after its last leaf, bottom first. */
+int ls_ordered_roots(ls_ordered_run run, int64_t leaves,
+                     ls_ordered_node roots_out[LS_ORDERED_ROOTS]);
+
+/* How many partial sums a rank holds at most at a time. */
+int ls_ordered_depth(ls_ordered_run run, int64_t leaves);
+
+/* Push a root of a rank, then merge so many times. */
+typedef struct ls_ordered_step {
+    int rank, root; /* root: its place among those of the rank */
+    int merges;
+} ls_ordered_step;
+
+typedef struct ls_ordered_plan {
+    ls_ordered_step *steps; /* owned */
+    int64_t count;
+    int depth; /* partial sums held at most at a time */
+} ls_ordered_plan;
+
+/* runs[rank] for all ranks; together they are the leaves 0 .. leaves-1, each once, in any order of
+ * ranks. LS_EUSAGE: they are not; the message says where. */
+ls_status ls_ordered_plan_init(ls_ordered_plan *plan, const ls_ordered_run *runs, int ranks,
+                               int64_t leaves);
+void ls_ordered_plan_release(ls_ordered_plan *plan);
+
+/* A stack of partial sums of `count` elements; slots are the caller's, as many as depth says. */
+typedef struct ls_ordered_stack {
+    void *const *slots; /* borrowed */
+    int top;            /* slots in use */
+    int64_t count;
+    ls_dtype type;
+} ls_ordered_stack;
+
+/* The slot for the next leaf or root, which the caller fills; then it is pushed. */
+void *ls_ordered_next(const ls_ordered_stack *stack);
+void ls_ordered_push(ls_ordered_stack *stack, int merges);
+
+LS_C_END

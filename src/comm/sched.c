@@ -1,0 +1,371 @@
+/* sched.c -- builds a schedule: checks the arguments, lets the algorithm write its steps down,
+ * numbers the messages.
+ *
+ * Steps and parts grow by doubling. The number of a message is counted per peer and direction while
+ * steps are appended, in one array of 2 x ranks, so that two ranks agree on it without talking. */
+#include "comm/sched.h"
+
+#include <stdio.h>
+#include "base/mem.h"
+#include "comm/algo/algo_impl.h"
+
+/* --- appending ----------------------------------------------------------------------------------
+ */
+
+static ls_status too_many(const ls_sched_args *a)
+{
+    ls_status st =
+        ls_fail(LS_EUSAGE, "cannot cut %lld elements into messages of %lld: more than %d steps",
+                (long long)a->count, (long long)a->chunk, LS_SCHED_STEPS);
+
+    ls_err_hint("Use a larger chunk.");
+    return st;
+}
+
+static bool grow(ls_algo_draft *d, void **array, int32_t *room, size_t size)
+{
+    int32_t more = *room ? 2 * *room : 64;
+    void *bigger;
+
+    if (*room >= LS_SCHED_STEPS) {
+        d->status = too_many(d->args);
+        return false;
+    }
+    bigger = ls_mem_resize(*array, (size_t)more * size);
+    if (!bigger) {
+        d->status = LS_ENOMEM;
+        return false;
+    }
+    *array = bigger;
+    *room = more;
+    return true;
+}
+
+/* A new step, all zero but for what it waits for; NULL when it could not be made. */
+static ls_sched_step *append(ls_algo_draft *d, ls_sched_act act, int64_t count, int32_t after)
+{
+    ls_sched *s = d->sched;
+    ls_sched_step *step;
+
+    if (d->status != LS_OK)
+        return NULL;
+    if (s->count == s->steps_room) {
+        void *steps = s->steps;
+        if (!grow(d, &steps, &s->steps_room, sizeof *s->steps))
+            return NULL;
+        s->steps = steps;
+    }
+    step = &s->steps[s->count];
+    *step = (ls_sched_step){.act = (uint8_t)act, .peer = -1, .count = count, .after = {after, -1}};
+    LS_BUG_IF(after >= s->count, "step %d waits for step %d", (int)s->count, (int)after);
+    return step;
+}
+
+static int32_t done(ls_algo_draft *d, ls_sched_step *step)
+{
+    return step ? d->sched->count++ : -1;
+}
+
+static ls_sched_step *message(ls_algo_draft *d, ls_sched_act act, int peer, int64_t count,
+                              int32_t after)
+{
+    ls_sched_step *step;
+
+    if (count == 0 && d->args->kind != LS_COLL_BARRIER)
+        return NULL;
+    step = append(d, act, count, after);
+    if (step) {
+        int32_t *numbers = d->numbers + (act == LS_SCHED_SEND ? 0 : d->args->ranks);
+        step->peer = peer;
+        step->number = numbers[peer]++;
+    }
+    return step;
+}
+
+int32_t ls_algo_send(ls_algo_draft *d, int peer, ls_algo_place from, int64_t count, int32_t after)
+{
+    ls_sched_step *step = message(d, LS_SCHED_SEND, peer, count, after);
+
+    if (step) {
+        step->from = (uint8_t)from.buffer;
+        step->from_at = from.at;
+    }
+    return done(d, step);
+}
+
+int32_t ls_algo_recv(ls_algo_draft *d, int peer, ls_algo_place to, int64_t count, int32_t after)
+{
+    ls_sched_step *step = message(d, LS_SCHED_RECV, peer, count, after);
+
+    if (step) {
+        step->to = (uint8_t)to.buffer;
+        step->to_at = to.at;
+    }
+    return done(d, step);
+}
+
+int32_t ls_algo_recv_add(ls_algo_draft *d, int peer, ls_algo_place to, ls_algo_place from,
+                         int64_t count, int32_t after)
+{
+    ls_sched_step *step = message(d, LS_SCHED_RECV_ADD, peer, count, after);
+
+    if (step) {
+        step->to = (uint8_t)to.buffer;
+        step->to_at = to.at;
+        step->from = (uint8_t)from.buffer;
+        step->from_at = from.at;
+    }
+    return done(d, step);
+}
+
+int32_t ls_algo_copy(ls_algo_draft *d, ls_algo_place to, ls_algo_place from, int64_t count,
+                     int32_t after)
+{
+    bool same = to.buffer == from.buffer ||
+                (d->args->in_place && to.buffer != LS_SCHED_TMP && from.buffer != LS_SCHED_TMP);
+    ls_sched_step *step;
+
+    if (count == 0 || (same && to.at == from.at))
+        return after;
+    step = append(d, LS_SCHED_COPY, count, after);
+    if (step) {
+        step->to = (uint8_t)to.buffer;
+        step->to_at = to.at;
+        step->from = (uint8_t)from.buffer;
+        step->from_at = from.at;
+    }
+    return done(d, step);
+}
+
+int32_t ls_algo_combine(ls_algo_draft *d, ls_algo_place to, int64_t count, int32_t after)
+{
+    ls_sched_step *step = append(d, LS_SCHED_COMBINE, count, after);
+
+    LS_BUG_IF(count == 0, "a combination of nothing");
+    if (step) {
+        step->to = (uint8_t)to.buffer;
+        step->to_at = to.at;
+        step->first_part = d->sched->parts_count;
+    }
+    return done(d, step);
+}
+
+void ls_algo_part(ls_algo_draft *d, ls_algo_place from, int32_t after)
+{
+    ls_sched *s = d->sched;
+
+    if (d->status != LS_OK)
+        return;
+    if (s->parts_count == s->parts_room) {
+        void *parts = s->parts;
+        if (!grow(d, &parts, &s->parts_room, sizeof *s->parts))
+            return;
+        s->parts = parts;
+    }
+    s->parts[s->parts_count++] =
+        (ls_sched_part){.buffer = (uint8_t)from.buffer, .after = after, .at = from.at};
+    s->steps[s->count - 1].parts++;
+}
+
+void ls_algo_also(ls_algo_draft *d, int32_t step, int32_t after)
+{
+    ls_sched_step *s;
+
+    if (d->status != LS_OK || step < 0 || after < 0)
+        return;
+    s = &d->sched->steps[step];
+    if (s->after[0] < 0) {
+        s->after[0] = after;
+        return;
+    }
+    LS_BUG_IF(s->after[1] >= 0, "step %d would wait for three", (int)step);
+    s->after[1] = after;
+}
+
+void ls_algo_last(ls_algo_draft *d, int32_t step)
+{
+    if (d->status == LS_OK && step >= 0)
+        d->sched->steps[step].last = true;
+}
+
+bool ls_algo_marks(ls_algo_draft *d, int64_t count)
+{
+    if (d->status != LS_OK)
+        return false;
+    ls_mem_free(d->mark);
+    d->mark = ls_mem_array((size_t)count + 1, sizeof *d->mark);
+    d->marks = count;
+    if (!d->mark) {
+        d->status = LS_ENOMEM;
+        return false;
+    }
+    for (int64_t i = 0; i < count; i++)
+        d->mark[i] = -1;
+    return true;
+}
+
+/* --- ranges -------------------------------------------------------------------------------------
+ */
+
+ls_algo_place ls_algo_in(const ls_algo_draft *d, int64_t at)
+{
+    return ls_algo_at(d->args->in_place ? LS_SCHED_OUT : LS_SCHED_IN, at);
+}
+
+ls_algo_range ls_algo_range_of(const ls_algo_draft *d, int rank)
+{
+    ls_algo_range r;
+
+    ls_coll_range(d->args->count, d->args->ranks, rank, &r.first, &r.len);
+    return r;
+}
+
+ls_algo_place ls_algo_own_out(const ls_algo_draft *d)
+{
+    int64_t first = ls_algo_range_of(d, d->args->rank).first;
+    bool whole = d->args->in_place || d->args->kind != LS_COLL_REDUCE_SCATTER;
+
+    return ls_algo_at(LS_SCHED_OUT, whole ? first : 0);
+}
+
+ls_algo_place ls_algo_own_in(const ls_algo_draft *d)
+{
+    int64_t first = ls_algo_range_of(d, d->args->rank).first;
+    bool whole = d->args->in_place || d->args->kind != LS_COLL_ALL_GATHER;
+
+    return ls_algo_in(d, whole ? first : 0);
+}
+
+int64_t ls_algo_pieces(const ls_algo_draft *d, int64_t len)
+{
+    int64_t chunk = d->args->chunk;
+
+    return chunk > 0 ? (len + chunk - 1) / chunk : len > 0;
+}
+
+int64_t ls_algo_piece(const ls_algo_draft *d, int64_t len)
+{
+    return d->args->chunk > 0 ? ls_min_i64(len, d->args->chunk) : len;
+}
+
+ls_algo_range ls_algo_cut(const ls_algo_draft *d, int64_t len, int64_t piece)
+{
+    int64_t chunk = d->args->chunk > 0 ? d->args->chunk : len;
+
+    return (ls_algo_range){piece * chunk, ls_min_i64(chunk, len - piece * chunk)};
+}
+
+void ls_algo_alone(ls_algo_draft *d)
+{
+    const ls_sched_args *a = d->args;
+    int64_t count = a->count;
+
+    if (a->kind == LS_COLL_BARRIER)
+        return;
+    if (a->kind == LS_COLL_GATHER && a->out_counts)
+        count = a->out_counts[0];
+    if (a->kind == LS_COLL_ALL_TO_ALL && a->in_counts)
+        count = a->in_counts[0];
+    ls_algo_copy(d, ls_algo_at(LS_SCHED_OUT, 0), ls_algo_at(LS_SCHED_IN, 0), count, -1);
+}
+
+/* --- building -----------------------------------------------------------------------------------
+ */
+
+static ls_status check_args(const ls_sched_args *a)
+{
+    ls_coll coll = {.kind = a->kind,
+                    .type = LS_F32,
+                    .count = a->count,
+                    .in_counts = a->in_counts,
+                    .out_counts = a->out_counts};
+    const char *refuses;
+
+    if (a->ranks < 1 || a->ranks > LS_SCHED_RANKS || a->rank < 0 || a->rank >= a->ranks)
+        return ls_fail(LS_EUSAGE, "cannot plan a collective for rank %d of %d", a->rank, a->ranks);
+    if (a->peer < 0 || a->peer >= a->ranks)
+        return ls_fail(LS_EUSAGE, "cannot plan a collective with rank %d among %d", a->peer,
+                       a->ranks);
+    if (a->count < 0 || a->count > INT64_MAX / 16 / a->ranks || a->chunk < 0)
+        return ls_fail(LS_EUSAGE, "cannot plan a collective of %lld elements in chunks of %lld",
+                       (long long)a->count, (long long)a->chunk);
+    if (a->algo->cuts && a->chunk > 0 && a->count / a->chunk >= LS_SCHED_STEPS)
+        return too_many(a); /* before memory is filled in vain */
+    refuses = ls_algo_refuses(a->algo, &coll, a->ranks, false);
+    if (refuses)
+        return ls_fail(LS_EUSAGE, "algorithm \"%s\" %s", a->algo->name, refuses);
+    return LS_OK;
+}
+
+ls_status ls_sched_build(ls_sched *sched, const ls_sched_args *args)
+{
+    ls_algo_draft d = {.args = args, .sched = sched};
+
+    *sched = (ls_sched){0};
+    LS_TRY(d.status, check_args(args), out);
+    d.numbers = ls_mem_array(2 * (size_t)args->ranks, sizeof *d.numbers);
+    if (!d.numbers) {
+        d.status = LS_ENOMEM;
+        goto out;
+    }
+    if (args->ranks == 1 && args->kind != LS_COLL_SEND && args->kind != LS_COLL_RECV)
+        ls_algo_alone(&d);
+    else
+        args->algo->draft(&d);
+out:
+    ls_mem_free(d.numbers);
+    ls_mem_free(d.mark);
+    if (d.status != LS_OK)
+        ls_sched_release(sched);
+    return d.status;
+}
+
+void ls_sched_release(ls_sched *sched)
+{
+    ls_mem_free(sched->steps);
+    ls_mem_free(sched->parts);
+    *sched = (ls_sched){0};
+}
+
+int64_t ls_sched_sent(const ls_sched *sched)
+{
+    int64_t sum = 0;
+
+    for (int32_t i = 0; i < sched->count; i++)
+        if (sched->steps[i].act == LS_SCHED_SEND)
+            sum += sched->steps[i].count;
+    return sum;
+}
+
+/* --- words --------------------------------------------------------------------------------------
+ */
+
+static const char *const act_names[] = {"send", "recv", "recv_add", "copy", "combine"};
+static const char *const buffer_names[] = {"in", "out", "tmp"};
+
+char *ls_sched_describe(const ls_sched *sched, int32_t step, char *text, size_t bytes)
+{
+    const ls_sched_step *s = &sched->steps[step];
+    bool writes = s->act != LS_SCHED_SEND;
+    bool reads = s->act != LS_SCHED_RECV && s->act != LS_SCHED_COMBINE;
+    char to[64] = "", from[64] = "", peer[48] = "", after[48] = "", parts[32] = "";
+
+    if (writes)
+        snprintf(to, sizeof to, " %s[%lld+%lld] =", buffer_names[s->to], (long long)s->to_at,
+                 (long long)s->count);
+    if (reads)
+        snprintf(from, sizeof from, " %s[%lld+%lld]", buffer_names[s->from], (long long)s->from_at,
+                 (long long)s->count);
+    if (s->act == LS_SCHED_COMBINE)
+        snprintf(parts, sizeof parts, " %d parts", (int)s->parts);
+    if (s->peer >= 0)
+        snprintf(peer, sizeof peer, " %s %d#%d", s->act == LS_SCHED_SEND ? "to" : "from",
+                 (int)s->peer, (int)s->number);
+    if (s->after[1] >= 0)
+        snprintf(after, sizeof after, " after %d and %d", (int)s->after[0], (int)s->after[1]);
+    else if (s->after[0] >= 0)
+        snprintf(after, sizeof after, " after %d", (int)s->after[0]);
+    snprintf(text, bytes, "%d: %s%s%s%s%s%s%s", (int)step, act_names[s->act], to, from, parts, peer,
+             after, s->last ? " (last)" : "");
+    return text;
+}

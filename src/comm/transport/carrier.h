@@ -1,0 +1,54 @@
+/* carrier.h -- who moves bytes between two ranks: shared memory, TCP, UCX, or a wrapper that
+ * misbehaves on purpose.
+ *
+ * A carrier knows messages, not collectives. A message has a peer and a tag; a send and the receive
+ * of the same tag meet, whichever was posted first. A tag is used once per pair and direction while
+ * a carrier lives (the caller builds it from communicator, sequence number and step). Messages of
+ * one pair may complete in any order.
+ *
+ * Nothing here waits, except `sleep`, which takes a time. One thread at a time calls a carrier;
+ * only `wake` may be called from others. Memory of a posted message belongs to the carrier until it
+ * is done. After a failure every later call fails with the same reason: a carrier does not heal by
+ * itself (a TCP link that was reset and resumed within its time never failed). */
+#pragma once
+#include "base/err.h"
+#include "kernel/combine.h"
+
+LS_C_BEGIN
+
+typedef struct ls_carrier ls_carrier;
+typedef struct ls_message ls_message;
+
+struct ls_message {
+    int peer; /* rank in the list the carrier was opened with */
+    uint64_t tag;
+    void *data;    /* sent from, or received into; never written when sending */
+    int64_t bytes; /* must be equal on both sides; else LS_EDATA names both */
+    bool add;      /* receive: data = op(data, what arrives) instead of what arrives */
+    ls_combine_op op;
+    ls_dtype type;
+    bool done;         /* set by the carrier */
+    ls_message *next_; /* the carrier's own, while posted */
+};
+
+typedef struct ls_carrier_table {
+    const char *name; /* "shm", "tcp", "ucx", "wrap" */
+    ls_status (*send)(ls_carrier *carrier, ls_message *message);
+    ls_status (*receive)(ls_carrier *carrier, ls_message *message);
+    /* Move what can be moved now. *moved_out: whether anything did. */
+    ls_status (*poll)(ls_carrier *carrier, bool *moved_out);
+    /* Until something can be moved, or `wake`, or until_ns. Returns early for no reason sometimes.
+     */
+    void (*sleep)(ls_carrier *carrier, int64_t until_ns);
+    void (*wake)(ls_carrier *carrier);
+    /* Bytes given to and taken from a peer so far, headers included: what the tests count. */
+    void (*count)(const ls_carrier *carrier, int peer, int64_t *sent_out, int64_t *received_out);
+    void (*close)(ls_carrier *carrier); /* drops what is in flight; peers see it as a failure */
+} ls_carrier_table;
+
+/* The first member of every carrier. */
+struct ls_carrier {
+    const ls_carrier_table *table;
+};
+
+LS_C_END

@@ -1,0 +1,65 @@
+/* tcp.h -- a carrier between ranks at addresses: several TCP sockets for each pair.
+ *
+ * Every socket begins with the hello of net/hello.h; every frame carries the generation and is
+ * checked by CRC32C. A connection that breaks is opened again and goes on behind the last frame
+ * that arrived; only when that takes longer than resume_ns does the carrier fail.
+ *
+ * What is noticed, and when (by a rank that polls or sleeps in the carrier):
+ *   a process died          its connections end, and nobody listens there any more: about 0.1 s
+ *   a link was cut          no confirmation for user_timeout_ns, then no connection: about 1.2 s
+ *   a process is stopped    its kernel still answers: silent, not dead. The caller's deadline ends
+ *                           the wait; ls_tcp_silent() says who is silent since when
+ *   a rank failed           it says so to all it is connected to, with its reason, and each tells
+ * on a rank closed           it says so; an error only for who still wants something from it Up to
+ * LS_TCP_MESH ranks every pair is connected from the start, so each rank sees each death itself. In
+ * larger worlds a rank keeps connections to those at distances of powers of two and opens others at
+ * first use; a death is seen by its neighbours, who tell on: a few hops.
+ *
+ * A small send (up to eager_bytes) is copied and is done when the kernel has it; a large one goes
+ * out of the caller's memory when its receive is posted, and is done when the other side has
+ * confirmed it. The listening socket must belong to this process alone: one that a parent holds
+ * open as well makes a dead rank look alive. */
+#pragma once
+#include "comm/transport/carrier.h"
+
+LS_C_BEGIN
+
+enum { LS_TCP_SOCKETS = 8, LS_TCP_MESH = 64, LS_TCP_POSTS = 65536 };
+
+typedef struct ls_tcp_args {
+    int rank, ranks;
+    uint64_t generation;
+    const char *const *addresses; /* where each rank listens; NULL or "": not reached by TCP */
+    const char *const *hosts;     /* for messages; may be NULL */
+    int listen_fd;                /* borrowed until closed */
+    const uint8_t *secret;        /* 32 bytes, borrowed while opening */
+    /* Zero takes the default. The first three must be equal on all ranks. */
+    int sockets;          /* for large messages of a pair, besides one for small ones: 1 (1 to 8) */
+    int64_t eager_bytes;  /* what is sent before the receive is known: 64 KiB, the most there is */
+    int64_t chunk_bytes;  /* of large messages: 256 KiB (4 KiB to 4 MiB, a multiple of 64) */
+    int64_t spin_ns;      /* how long sleep looks before it sleeps: 50 us; negative: not at all */
+    int64_t heartbeat_ns; /* 250 ms */
+    int64_t user_timeout_ns; /* 500 ms */
+    int64_t resume_ns;       /* 1 s */
+} ls_tcp_args;
+
+/* Open with all ranks that this one keeps a connection to; who does not come until the deadline is
+ * named. All ranks open at the same time. */
+ls_status ls_tcp_open(ls_carrier **carrier_out, const ls_tcp_args *args, int64_t deadline_ns);
+
+/* Break it with a reason that the others will report. */
+void ls_tcp_abort(ls_carrier *carrier, const char *reason);
+
+/* The connected rank that was silent for the longest time, if that is at least for_ns: when it was
+ * last heard (monotonic time), else -1 as the rank. Poll first: unread bytes are not heard yet. */
+int ls_tcp_silent(const ls_carrier *carrier, int64_t for_ns, int64_t *since_out);
+
+typedef struct ls_tcp_stats {
+    int64_t breaks;  /* connections that ended without being asked to */
+    int64_t resumed; /* and went on */
+    int64_t damaged; /* frames that were not what was sent */
+    int64_t refused; /* callers at the listening socket */
+} ls_tcp_stats;
+void ls_tcp_stats_get(const ls_carrier *carrier, ls_tcp_stats *stats_out);
+
+LS_C_END

@@ -1,0 +1,566 @@
+/* tcp_link.c -- connections: opening, breaking, resuming, and deciding that a rank is gone.
+ *
+ * The lower rank connects, the higher accepts. States of a channel, and who takes each arrow:
+ *
+ *   IDLE --want()--> WAITING --connect()--> CONNECTING --event()--> HELLO --event()--> RESUMING
+ *                      ^  |                                                              ^   |
+ *              break() |  +----------- admit() (accepting side) ------------------------+   |
+ * resume()
+ *                      +---------------- from every state <---------- OPEN <----------------+
+ *
+ *   any state --bye()--> OVER
+ *
+ * RESUME is the first frame on a connection in both directions: it says what arrived before, so
+ * each side forgets what is confirmed and writes the rest again. A second process that answers at
+ * the same address has another instance number and is not taken for the first.
+ *
+ * When is a rank gone? A connection that ends is no proof: networks reset connections. The question
+ * is put to the other kernel by connecting again, by the connecting side as its next try, by the
+ * accepting side as a probe that says nothing:
+ *   refused, REFUSALS times        nobody listens there: the process has ended
+ *   no answer until resume_ns      the link is cut
+ *   accepted, then silence         the process is there but does not run (stopped, or busy for
+ * long): not a failure, the caller's deadline decides accepted, then nonsense        somebody else
+ * listens there: as no answer The times count from the break; where TCP itself gave up, from when
+ * the rank was last heard. */
+#include "comm/transport/tcp_impl.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+
+enum { REFUSALS = 3 };
+static const int64_t FIRST_PAUSE_NS = 2 * LS_NS_PER_MS;
+static const int64_t LONGEST_PAUSE_NS = 50 * LS_NS_PER_MS;
+static const int64_t PROBE_NS = 20 * LS_NS_PER_MS;
+/* After TCP's own time limit, one more try must be possible. */
+static const int64_t LAST_TRY_NS = 300 * LS_NS_PER_MS;
+
+static bool connects(const ls_tcp_link *link)
+{
+    return link->tcp->args.rank < link->peer;
+}
+
+bool ls_tcp_is_neighbour(int a, int b, int ranks)
+{
+    int up = (b - a + ranks) % ranks, down = ranks - up;
+
+    return ranks <= LS_TCP_MESH || (up & (up - 1)) == 0 || (down & (down - 1)) == 0;
+}
+
+/* --- epoll --- */
+
+static uint64_t key_of(const ls_tcp_channel *channel)
+{
+    return (uint64_t)channel->link->peer << 8 | (uint64_t)channel->index;
+}
+
+void ls_tcp_watch(ls_tcp_channel *channel, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.u64 = key_of(channel)};
+    ls_tcp *tcp = channel->link->tcp;
+    int operation = channel->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+
+    if (channel->watched == events || channel->fd < 0)
+        return;
+    if (epoll_ctl(tcp->epoll_fd, operation, channel->fd, &event) != 0) {
+        ls_fail_sys(LS_EIO, "cannot watch the connection to %s", channel->link->name);
+        ls_tcp_fail(tcp, tcp->args.rank);
+        return;
+    }
+    channel->watched = events;
+}
+
+static void close_probe(ls_tcp_link *link)
+{
+    ls_sock_close(&link->probe_fd);
+    link->probe_done = false;
+}
+
+/* --- breaking --- */
+
+static void close_channel(ls_tcp_channel *channel)
+{
+    ls_sock_close(&channel->fd); /* leaves the epoll by itself */
+    channel->watched = 0;
+    if (channel->hello)
+        ls_hello_release(channel->hello);
+    ls_mem_free(channel->hello);
+    channel->hello = NULL;
+    ls_tcp_reset_input(channel);
+    channel->unsent = channel->first;
+    channel->sent_of = 0;
+    channel->note_left = 0;
+    channel->note_wanted = false;
+}
+
+static void be_troubled(ls_tcp_channel *channel, int64_t since_ns)
+{
+    ls_tcp *tcp = channel->link->tcp;
+
+    if (channel->broken_ns == 0) {
+        channel->broken_ns = since_ns;
+        channel->refusals = 0;
+        channel->answers = false;
+        channel->pause_ns = FIRST_PAUSE_NS;
+        channel->retry_ns = 0;
+        tcp->troubled++;
+    }
+    tcp->tick_ns = 0;
+}
+
+static void be_fine(ls_tcp_channel *channel)
+{
+    if (channel->broken_ns != 0)
+        channel->link->tcp->troubled--;
+    channel->broken_ns = 0;
+    close_probe(channel->link);
+}
+
+void ls_tcp_break(ls_tcp_channel *channel, const char *why)
+{
+    ls_tcp_link *link = channel->link;
+    int64_t now = ls_time_now_ns(), since = now;
+    bool timed_out = strcmp(why, strerror(ETIMEDOUT)) == 0;
+
+    if (channel->state == LS_TCP_OPEN) {
+        link->tcp->stats.breaks++;
+        ls_log(LS_LOG_DEBUG, "the connection %d to %s broke: %s", channel->index, link->name, why);
+        snprintf(channel->why, sizeof channel->why, "%s", why);
+    } else if (channel->why[0] == '\0') {
+        snprintf(channel->why, sizeof channel->why, "%s", why);
+    }
+    /* TCP has waited already: what is left of the time is one more try. */
+    if (timed_out)
+        since = ls_max_i64(link->heard_ns, now - link->tcp->args.resume_ns + LAST_TRY_NS);
+    close_channel(channel);
+    if (link->leaving) {
+        ls_tcp_bye(channel);
+        return;
+    }
+    channel->state = LS_TCP_WAITING;
+    channel->answers = false;
+    be_troubled(channel, ls_max_i64(1, ls_min_i64(since, now)));
+}
+
+void ls_tcp_damage(ls_tcp_channel *channel, const char *why)
+{
+    ls_tcp_link *link = channel->link;
+
+    link->tcp->stats.damaged++;
+    channel->damages++;
+    if (channel->damages >= LS_TCP_DAMAGES) {
+        ls_fail(LS_EDATA, "the link to %s is unsound: %s, %d times in a row", link->name, why,
+                channel->damages);
+        ls_err_hint("Check cables, network cards and switches between the two hosts.");
+        ls_tcp_fail(link->tcp, link->tcp->args.rank);
+        return;
+    }
+    ls_tcp_break(channel, why);
+}
+
+static void is_gone(ls_tcp_channel *channel, const char *reason)
+{
+    ls_tcp_link *link = channel->link;
+
+    ls_fail(LS_EPEER, "%s is gone: %s%s%s", link->name, channel->why[0] ? channel->why : "",
+            channel->why[0] ? ", and " : "", reason);
+    ls_tcp_fail(link->tcp, link->tcp->args.rank);
+}
+
+/* The other side has said its last word on this channel. What it sent before on other channels
+ * may still be under way: the link is over when all of them are. */
+void ls_tcp_bye(ls_tcp_channel *channel)
+{
+    ls_tcp_link *link = channel->link;
+    ls_tcp *tcp = link->tcp;
+    bool over = true;
+
+    link->leaving = true;
+    be_fine(channel);
+    close_channel(channel);
+    channel->state = LS_TCP_OVER;
+    for (int c = 0; c < tcp->channels; c++) {
+        ls_tcp_channel *other = &link->channels[c];
+        if (other->state == LS_TCP_OPEN) {
+            over = false;
+        } else if (other->state != LS_TCP_OVER) {
+            be_fine(other);
+            close_channel(other);
+            other->state = LS_TCP_OVER;
+        }
+    }
+    if (!over || link->bye)
+        return;
+    link->bye = true;
+    if (link->posted > 0) {
+        ls_fail(LS_EPEER, "%s has closed its connections while %d messages were under way",
+                link->name, link->posted);
+        ls_tcp_fail(tcp, tcp->args.rank);
+    }
+}
+
+/* --- connecting --- */
+
+static ls_status tune(const ls_tcp_channel *channel, int fd)
+{
+    const ls_tcp_args *args = &channel->link->tcp->args;
+    /* Large messages may find a full window at a rank that computes: that is no cut link, so they
+     * wait longer. The heartbeat of channel 0 finds a cut for all. */
+    ls_sock_options options = {.user_timeout_ns =
+                                   args->user_timeout_ns * (channel->index == 0 ? 1 : 4),
+                               .keepalive_ns = args->user_timeout_ns};
+
+    return ls_sock_tune(fd, &options);
+}
+
+/* Why a try failed; the next comes after a pause that doubles. */
+static void try_later(ls_tcp_channel *channel, int why)
+{
+    ls_tcp *tcp = channel->link->tcp;
+    int64_t now = ls_time_now_ns();
+
+    if (channel->why[0] == '\0' || tcp->opening)
+        snprintf(channel->why, sizeof channel->why, "%s", strerror(why));
+    close_channel(channel);
+    channel->state = LS_TCP_WAITING;
+    channel->retry_ns = now + channel->pause_ns;
+    channel->pause_ns = ls_min_i64(2 * channel->pause_ns, LONGEST_PAUSE_NS);
+    if (why == ECONNREFUSED)
+        channel->refusals++;
+    if (!tcp->opening && channel->refusals >= REFUSALS)
+        is_gone(channel, "nobody listens there any more");
+}
+
+static void try_connect(ls_tcp_channel *channel)
+{
+    channel->state = LS_TCP_CONNECTING;
+    channel->retry_ns = ls_time_now_ns() + channel->link->tcp->args.resume_ns / 3;
+    if (ls_sock_connect_begin(&channel->link->address, &channel->fd) != LS_OK) {
+        try_later(channel, errno);
+        return;
+    }
+    if (tune(channel, channel->fd) != LS_OK) {
+        ls_tcp_fail(channel->link->tcp, channel->link->tcp->args.rank);
+        return;
+    }
+    ls_tcp_watch(channel, EPOLLOUT);
+}
+
+static void begin_hello(ls_tcp_channel *channel)
+{
+    ls_tcp *tcp = channel->link->tcp;
+    ls_hello_args args = {.secret = tcp->secret.bytes,
+                          .connects = true,
+                          .self = {.purpose = LS_HELLO_DATA,
+                                   .generation = tcp->args.generation,
+                                   .from = (uint32_t)tcp->args.rank,
+                                   .to = (uint32_t)channel->link->peer,
+                                   .detail = (uint64_t)channel->index},
+                          .deadline_ns = LS_NO_DEADLINE}; /* the caller's deadline bounds it */
+
+    channel->hello = ls_mem_alloc(sizeof *channel->hello);
+    if (!channel->hello || ls_hello_begin(channel->hello, &args) != LS_OK) {
+        ls_tcp_fail(tcp, tcp->args.rank);
+        return;
+    }
+    channel->state = LS_TCP_HELLO;
+    channel->answers = true;
+    channel->refusals = 0;
+}
+
+void ls_tcp_adopt(ls_tcp_channel *channel, int fd)
+{
+    ls_tcp *tcp = channel->link->tcp;
+    uint64_t settings = (uint64_t)tcp->args.eager_bytes << 32 |
+                        (uint64_t)(tcp->args.chunk_bytes / 64) << 8 | (uint64_t)tcp->args.sockets;
+
+    if (channel->fd != fd) {
+        close_channel(channel);
+        channel->fd = fd;
+    }
+    if (channel->hello)
+        ls_hello_release(channel->hello);
+    ls_mem_free(channel->hello);
+    channel->hello = NULL;
+    channel->state = LS_TCP_RESUMING;
+    channel->answers = true;
+    channel->link->heard_ns = ls_time_now_ns();
+    ls_tcp_watch(channel, EPOLLIN);
+    ls_tcp_note(channel, LS_TCP_WIRE_RESUME, tcp->instance, settings);
+}
+
+static void step_hello(ls_tcp_channel *channel)
+{
+    ls_tcp_link *link = channel->link;
+    ls_hello *hello = channel->hello;
+    bool done;
+    ls_status st = ls_hello_step(hello, channel->fd, &done);
+
+    if (st == LS_OK && done && (hello->peer.from != (uint32_t)link->peer))
+        st = ls_fail(LS_EDATA, "rank %u answers there", hello->peer.from);
+    if (st == LS_OK && !done) {
+        ls_tcp_watch(channel, (uint32_t)ls_hello_events(hello)); /* POLLIN is EPOLLIN */
+        return;
+    }
+    if (st == LS_OK) {
+        ls_tcp_adopt(channel, channel->fd);
+        return;
+    }
+    channel->answers = false;
+    snprintf(channel->why, sizeof channel->why, "%.95s", ls_err_last()->text);
+    /* A wrong secret or generation does not get better by itself. */
+    if (st == LS_EDATA) {
+        ls_fail(LS_EPEER, "%s refuses the connection: %s", link->name, channel->why);
+        ls_tcp_fail(link->tcp, link->tcp->args.rank);
+        return;
+    }
+    close_channel(channel);
+    channel->state = LS_TCP_WAITING;
+    channel->retry_ns = ls_time_now_ns() + channel->pause_ns;
+    channel->pause_ns = ls_min_i64(2 * channel->pause_ns, LONGEST_PAUSE_NS);
+}
+
+void ls_tcp_resume(ls_tcp_channel *channel, const ls_tcp_wire *wire)
+{
+    ls_tcp_link *link = channel->link;
+    ls_tcp *tcp = link->tcp;
+    uint64_t settings = (uint64_t)tcp->args.eager_bytes << 32 |
+                        (uint64_t)(tcp->args.chunk_bytes / 64) << 8 | (uint64_t)tcp->args.sockets;
+
+    if (channel->state != LS_TCP_RESUMING || wire->kind != LS_TCP_WIRE_RESUME) {
+        ls_tcp_damage(channel, "a connection that does not begin where it should");
+        return;
+    }
+    if (link->known && link->instance != wire->tag) {
+        ls_fail(LS_EPEER, "%s was started again: it is another process now", link->name);
+        ls_tcp_fail(tcp, tcp->args.rank);
+        return;
+    }
+    if (wire->offset != settings) {
+        ls_fail(LS_EUSAGE, "%s was opened with other settings than rank %d", link->name,
+                tcp->args.rank);
+        ls_tcp_fail(tcp, tcp->args.rank);
+        return;
+    }
+    link->known = true;
+    link->instance = wire->tag;
+    ls_tcp_confirm(channel, wire->ack);
+    if (channel->state != LS_TCP_RESUMING)
+        return;
+    if (channel->broken_ns && channel->counted + channel->received > 0) {
+        tcp->stats.resumed++;
+        ls_log(LS_LOG_DEBUG, "the connection %d to %s goes on", channel->index, link->name);
+    }
+    be_fine(channel);
+    channel->why[0] = '\0';
+    channel->state = LS_TCP_OPEN;
+    tcp->moved = true;
+    ls_tcp_pump(channel);
+}
+
+void ls_tcp_event(ls_tcp_channel *channel, uint32_t events)
+{
+    if (channel->state == LS_TCP_CONNECTING) {
+        int why = ls_sock_connect_result(channel->fd);
+        if (why == EINPROGRESS)
+            return;
+        if (why != 0) {
+            try_later(channel, why);
+            return;
+        }
+        begin_hello(channel);
+        if (ls_tcp_failed(channel->link->tcp))
+            return;
+    }
+    if (channel->state == LS_TCP_HELLO) {
+        step_hello(channel);
+        return;
+    }
+    if (channel->state != LS_TCP_OPEN && channel->state != LS_TCP_RESUMING)
+        return;
+    if (events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+        ls_tcp_read(channel);
+    if (events & EPOLLOUT)
+        ls_tcp_pump(channel);
+}
+
+/* --- accepting --- */
+
+static void admit_one(ls_tcp *tcp, int fd, const ls_hello *hello, const ls_sock_address *peer)
+{
+    uint32_t from = hello->peer.from;
+    const char *why = NULL;
+
+    if (from >= (uint32_t)tcp->args.rank || !tcp->links[from].reached)
+        why = "it says to be a rank that does not connect here";
+    else if (hello->peer.to != (uint32_t)tcp->args.rank)
+        why = "it wants another rank";
+    else if (hello->peer.detail >= (uint64_t)tcp->channels)
+        why = "it was opened with more sockets";
+    else if (tcp->links[from].leaving)
+        why = "it has closed before";
+    if (why) {
+        ls_gate_refuse(tcp->gate, peer, why);
+        ls_sock_close(&fd);
+        return;
+    }
+    ls_tcp_link *link = &tcp->links[from];
+    ls_tcp_channel *channel = &link->channels[hello->peer.detail];
+    if (tune(channel, fd) != LS_OK) {
+        ls_sock_close(&fd); /* it is broken already; the caller will come again */
+        return;
+    }
+    ls_tcp_want(link, false);
+    if (channel->state == LS_TCP_OPEN) /* the caller has noticed a break that this side has not */
+        ls_tcp_break(channel, "the other side connected again");
+    ls_tcp_adopt(channel, fd);
+}
+
+void ls_tcp_admit(ls_tcp *tcp)
+{
+    for (;;) {
+        ls_sock_address peer;
+        ls_hello hello;
+        int fd;
+        if (ls_gate_next(tcp->gate, &fd, &hello, &peer) != LS_OK) {
+            ls_tcp_fail(tcp, tcp->args.rank);
+            return;
+        }
+        if (fd < 0)
+            return;
+        admit_one(tcp, fd, &hello, &peer);
+        ls_hello_release(&hello);
+    }
+}
+
+static void probe(ls_tcp_link *link, int64_t now_ns)
+{
+    struct epoll_event event = {.events = EPOLLOUT | EPOLLIN,
+                                .data.u64 = (uint64_t)link->peer << 8 | 0xff};
+
+    if (link->probe_fd >= 0 && !link->probe_done && now_ns >= link->probe_late_ns)
+        close_probe(link); /* no answer: the question may be lost */
+    if (link->probe_fd >= 0 || now_ns < link->probe_ns)
+        return;
+    link->probe_ns = now_ns + PROBE_NS;
+    link->probe_late_ns = now_ns + link->tcp->args.resume_ns / 3;
+    if (ls_sock_connect_begin(&link->address, &link->probe_fd) != LS_OK)
+        return;
+    link->probe_done = false;
+    if (tune(&link->channels[0], link->probe_fd) != LS_OK ||
+        epoll_ctl(link->tcp->epoll_fd, EPOLL_CTL_ADD, link->probe_fd, &event) != 0)
+        close_probe(link);
+}
+
+/* What the probe found holds for every channel that is waited for. */
+static void probe_found(ls_tcp_link *link, bool answers, bool refused)
+{
+    ls_tcp *tcp = link->tcp;
+
+    for (int c = 0; c < tcp->channels && !ls_tcp_failed(tcp); c++) {
+        ls_tcp_channel *channel = &link->channels[c];
+        if (!channel->broken_ns || channel->state != LS_TCP_WAITING)
+            continue;
+        channel->answers = answers;
+        channel->refusals = refused ? channel->refusals + 1 : answers ? 0 : channel->refusals;
+        if (channel->refusals >= REFUSALS && !tcp->opening)
+            is_gone(channel, "nobody listens there any more");
+    }
+}
+
+void ls_tcp_probe_event(ls_tcp_link *link)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)link->peer << 8 | 0xff};
+    int why;
+
+    if (link->probe_fd < 0)
+        return;
+    if (link->probe_done) { /* it ended: ask again */
+        close_probe(link);
+        probe_found(link, false, false);
+        return;
+    }
+    why = ls_sock_connect_result(link->probe_fd);
+    if (why == EINPROGRESS)
+        return;
+    if (why == 0) { /* somebody is there; kept open, so that its end is seen */
+        link->probe_done = true;
+        (void)epoll_ctl(link->tcp->epoll_fd, EPOLL_CTL_MOD, link->probe_fd, &event);
+    } else {
+        close_probe(link);
+    }
+    probe_found(link, why == 0, why == ECONNREFUSED);
+}
+
+/* --- time --- */
+
+void ls_tcp_want(ls_tcp_link *link, bool bulk)
+{
+    ls_tcp *tcp = link->tcp;
+    int last = bulk && connects(link) ? tcp->channels : 1;
+
+    if (!link->used) {
+        link->used = true;
+        tcp->used[tcp->used_count++] = link->peer;
+    }
+    for (int c = 0; c < last; c++) {
+        ls_tcp_channel *channel = &link->channels[c];
+        if (channel->state != LS_TCP_IDLE)
+            continue;
+        channel->state = LS_TCP_WAITING;
+        be_troubled(channel, ls_time_now_ns());
+        if (connects(link))
+            try_connect(channel);
+    }
+}
+
+static void tick_troubled(ls_tcp_channel *channel, int64_t now_ns)
+{
+    ls_tcp_link *link = channel->link;
+    ls_tcp *tcp = link->tcp;
+
+    if (connects(link)) {
+        /* TCP asks a second time only after a second: ask anew when the first was lost. */
+        if (channel->state == LS_TCP_CONNECTING && now_ns >= channel->retry_ns && !tcp->opening) {
+            close_channel(channel);
+            channel->state = LS_TCP_WAITING;
+        }
+        if (channel->state == LS_TCP_WAITING && now_ns >= channel->retry_ns)
+            try_connect(channel);
+    } else if (channel->state == LS_TCP_WAITING && !tcp->opening) {
+        if (channel->index > 0 && link->channels[0].state == LS_TCP_OPEN) {
+            /* Channel 0 works, so the rank lives: ask it to connect this one again. */
+            channel->answers = true;
+            if (now_ns >= channel->retry_ns) {
+                channel->retry_ns = now_ns + PROBE_NS;
+                ls_tcp_note(&link->channels[0], LS_TCP_WIRE_NUDGE, 0, (uint64_t)channel->index);
+            }
+        } else {
+            probe(link, now_ns);
+        }
+    }
+    if (!tcp->opening && channel->broken_ns && !channel->answers && !ls_tcp_failed(tcp) &&
+        now_ns - channel->broken_ns > tcp->args.resume_ns)
+        is_gone(channel, "no connection could be made in time");
+}
+
+void ls_tcp_tick_link(ls_tcp_link *link, int64_t now_ns)
+{
+    ls_tcp *tcp = link->tcp;
+
+    for (int c = 0; c < tcp->channels && !ls_tcp_failed(tcp); c++) {
+        ls_tcp_channel *channel = &link->channels[c];
+        if (channel->broken_ns)
+            tick_troubled(channel, now_ns);
+        else if (channel->state == LS_TCP_OPEN &&
+                 (channel->received != channel->told ||
+                  (c == 0 && now_ns - link->said_ns >= tcp->args.heartbeat_ns)))
+            ls_tcp_note(channel, LS_TCP_WIRE_BEAT, 0, 0);
+    }
+    if (link->waiting_first && !ls_tcp_failed(tcp))
+        ls_tcp_announce_old(link, now_ns);
+}

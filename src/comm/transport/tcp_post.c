@@ -1,0 +1,237 @@
+/* tcp_post.c -- what a tag stands for at a link, and memory that is used again.
+ *
+ * A chained hash map keyed by (kind, tag) that doubles when it is full. Records, frames and blocks
+ * go to lists when they are free, so that after the first steps of a run the heap is not touched.
+ * All of it is bounded: records by LS_TCP_POSTS for each side of a link, blocks by the credit,
+ * frames by both and by LS_TCP_KEEP. */
+#include "comm/transport/tcp_impl.h"
+
+#include "base/mem.h"
+
+static uint32_t bucket_of(const ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag)
+{
+    uint64_t x = (tag + (uint64_t)kind) * UINT64_C(0x9E3779B97F4A7C15);
+
+    return (uint32_t)(x >> 32) & (uint32_t)(link->bucket_count - 1);
+}
+
+ls_tcp_post *ls_tcp_find(const ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag)
+{
+    if (link->bucket_count == 0)
+        return NULL;
+    for (ls_tcp_post *p = link->buckets[bucket_of(link, kind, tag)]; p; p = p->chain)
+        if (p->tag == tag && p->kind == kind)
+            return p;
+    return NULL;
+}
+
+static ls_status grow_map(ls_tcp_link *link)
+{
+    ls_tcp_post **old = link->buckets;
+    int n = link->bucket_count;
+    ls_tcp_post **wider = ls_mem_array((size_t)(n ? 2 * n : LS_TCP_BUCKETS), sizeof *wider);
+
+    if (!wider)
+        return LS_ENOMEM;
+    link->buckets = wider;
+    link->bucket_count = n ? 2 * n : LS_TCP_BUCKETS;
+    for (int i = 0; i < n; i++)
+        for (ls_tcp_post *p = old[i], *after; p; p = after) {
+            uint32_t at = bucket_of(link, p->kind, p->tag);
+            after = p->chain;
+            p->chain = wider[at];
+            wider[at] = p;
+        }
+    ls_mem_free(old);
+    return LS_OK;
+}
+
+/* Made by what the peer sent, not by a call on this side. */
+static bool is_foreign(ls_tcp_post_kind kind)
+{
+    return kind != LS_TCP_RECEIVE && kind != LS_TCP_SEND;
+}
+
+/* Records are taken several at a time, so that the most that is ever needed is there early: a step
+ * that repeats takes no memory, however its messages meet. */
+enum { MORE_RECORDS = 128, MORE_BYTES = 16 << 10, MORE_BLOCKS = 8 };
+
+static void more_posts(ls_tcp *tcp)
+{
+    for (int i = 0; i < MORE_RECORDS; i++) {
+        ls_tcp_post *post = ls_mem_alloc(sizeof *post);
+        if (!post)
+            return;
+        post->next = tcp->free_posts;
+        tcp->free_posts = post;
+    }
+}
+
+static void more_frames(ls_tcp *tcp)
+{
+    for (int i = 0; i < MORE_RECORDS; i++) {
+        ls_tcp_frame *frame = ls_mem_alloc(sizeof *frame);
+        if (!frame)
+            return;
+        frame->next = tcp->free_frames;
+        tcp->free_frames = frame;
+    }
+}
+
+static void more_blocks(ls_tcp *tcp, int size, size_t room)
+{
+    for (size_t bytes = 0; bytes < MORE_BYTES || bytes < MORE_BLOCKS * room; bytes += room) {
+        ls_tcp_block *block = ls_mem_alloc(sizeof *block + room);
+        if (!block)
+            return;
+        block->size = size;
+        block->next = tcp->free_blocks[size];
+        tcp->free_blocks[size] = block;
+    }
+}
+
+ls_tcp_post *ls_tcp_insert(ls_tcp_link *link, ls_tcp_post_kind kind, uint64_t tag, int64_t bytes)
+{
+    ls_tcp *tcp = link->tcp;
+    ls_tcp_post *post;
+
+    if (is_foreign(kind) && link->foreign >= 2 * LS_TCP_POSTS) {
+        ls_fail(LS_EDATA, "%s has more than %d messages under way", link->name, LS_TCP_POSTS);
+        return NULL;
+    }
+    if (!is_foreign(kind) && link->posted >= LS_TCP_POSTS) {
+        ls_fail(LS_EBUSY, "more than %d messages are under way to %s", LS_TCP_POSTS, link->name);
+        return NULL;
+    }
+    if (link->records >= link->bucket_count && grow_map(link) != LS_OK)
+        return NULL;
+    if (!tcp->free_posts)
+        more_posts(tcp);
+    post = tcp->free_posts;
+    if (!post)
+        return NULL;
+    tcp->free_posts = post->next;
+    *post = (ls_tcp_post){.kind = kind, .tag = tag, .bytes = bytes, .left = bytes};
+    uint32_t at = bucket_of(link, kind, tag);
+    post->chain = link->buckets[at];
+    link->buckets[at] = post;
+    link->records++;
+    *(is_foreign(kind) ? &link->foreign : &link->posted) += 1;
+    return post;
+}
+
+void ls_tcp_remove(ls_tcp_link *link, ls_tcp_post *post)
+{
+    ls_tcp_post **at = &link->buckets[bucket_of(link, post->kind, post->tag)];
+
+    while (*at != post)
+        at = &(*at)->chain;
+    *at = post->chain;
+    link->records--;
+    *(is_foreign(post->kind) ? &link->foreign : &link->posted) -= 1;
+}
+
+void ls_tcp_free_post(ls_tcp *tcp, ls_tcp_post *post)
+{
+    ls_tcp_free_block(tcp, post->block);
+    post->block = NULL;
+    post->next = tcp->free_posts;
+    tcp->free_posts = post;
+}
+
+ls_tcp_frame *ls_tcp_new_frame(ls_tcp *tcp)
+{
+    ls_tcp_frame *frame;
+
+    if (!tcp->free_frames)
+        more_frames(tcp);
+    frame = tcp->free_frames;
+    if (frame) { /* the header is written later, whole */
+        tcp->free_frames = frame->next;
+        frame->next = NULL;
+        frame->wire = (ls_tcp_wire){0};
+        frame->payload = NULL;
+        frame->block = NULL;
+        frame->post = NULL;
+        frame->message = NULL;
+        frame->summed = false;
+    }
+    return frame;
+}
+
+void ls_tcp_free_frame(ls_tcp *tcp, ls_tcp_frame *frame)
+{
+    ls_tcp_free_block(tcp, frame->block);
+    frame->block = NULL;
+    frame->next = tcp->free_frames;
+    tcp->free_frames = frame;
+}
+
+ls_tcp_block *ls_tcp_new_block(ls_tcp *tcp, size_t bytes)
+{
+    size_t room = 256;
+    int size = 0;
+
+    while (room < bytes) {
+        room *= 4;
+        size++;
+    }
+    LS_BUG_IF(size >= LS_TCP_SIZES, "a small message of %zu bytes", bytes);
+    if (!tcp->free_blocks[size])
+        more_blocks(tcp, size, room);
+    ls_tcp_block *block = tcp->free_blocks[size];
+    if (block)
+        tcp->free_blocks[size] = block->next;
+    return block;
+}
+
+void ls_tcp_free_block(ls_tcp *tcp, ls_tcp_block *block)
+{
+    if (!block)
+        return;
+    block->next = tcp->free_blocks[block->size];
+    tcp->free_blocks[block->size] = block;
+}
+
+static void free_link(ls_tcp *tcp, ls_tcp_link *link)
+{
+    for (int i = 0; i < link->bucket_count; i++)
+        for (ls_tcp_post *p = link->buckets[i], *after; p; p = after) {
+            after = p->chain;
+            ls_tcp_free_post(tcp, p);
+        }
+    for (int c = 0; link->channels && c < tcp->channels; c++) {
+        ls_tcp_channel *channel = &link->channels[c];
+        ls_tcp_free_block(tcp, channel->block);
+        for (ls_tcp_frame *f = channel->first, *after; f; f = after) {
+            after = f->next;
+            ls_tcp_free_frame(tcp, f);
+        }
+        ls_mem_free(channel->hello);
+        ls_mem_free(channel->in);
+        ls_mem_free(channel->staging);
+    }
+    ls_mem_free(link->channels);
+    ls_mem_free(link->buckets);
+}
+
+void ls_tcp_free_all(ls_tcp *tcp)
+{
+    for (int r = 0; tcp->links && r < tcp->args.ranks; r++)
+        free_link(tcp, &tcp->links[r]);
+    ls_mem_free(tcp->links);
+    ls_mem_free(tcp->used);
+    for (ls_tcp_frame *f = tcp->free_frames, *after; f; f = after) {
+        after = f->next;
+        ls_mem_free(f);
+    }
+    for (ls_tcp_post *p = tcp->free_posts, *after; p; p = after) {
+        after = p->next;
+        ls_mem_free(p);
+    }
+    for (int i = 0; i < LS_TCP_SIZES; i++)
+        for (ls_tcp_block *b = tcp->free_blocks[i], *after; b; b = after) {
+            after = b->next;
+            ls_mem_free(b);
+        }
+}

@@ -1,0 +1,441 @@
+/* tcp_send.c -- what goes out: small messages at once, large ones when the other side is ready.
+ *
+ *   small, and credit left                     large, or no credit
+ *   sender                receiver             sender                 receiver
+ *   send: EAGER  ------>  (into the receive,   send                   receive: posted
+ *     done when the        or into a block           <-- READY ---------
+ *     kernel has it        until it comes)     CHUNK 0 ---- channel 1 ---->  into the receive
+ *            <- consumed -                     CHUNK 1 ---- channel 2 ---->  into the receive
+ *                                              done  <--- ack ---------
+ *
+ * A receiver says READY when a large receive is posted, without being asked: collectives post
+ * receives early, so the word is usually there before the send, and no round trip is paid. A send
+ * that waits longer than ANNOUNCE_NS (or has no credit) says ANNOUNCE, so that a receiver which
+ * expects another size finds out, and one of a small message knows that it must say READY.
+ *
+ * Nobody ever waits for room at the other side: small messages have theirs by credit (LS_TCP_POOL
+ * bytes for each peer), chunks have the caller's buffer, and control frames are few and small. So a
+ * socket can always be read to its end, and no tag can block another.
+ *
+ * Kept frames of a channel, oldest first (chunks point into the caller's memory, nothing is
+ * copied):
+ *
+ *   first                unsent            last
+ *    [5]  [6]  [7]  [8]  [9.....]  [10]  [11]
+ *    written, not yet     |sent_of|  to be written
+ *    confirmed
+ *
+ * A break sets unsent back to first; the other side's RESUME then confirms what did arrive. Header
+ * and checksum of a frame are made when it is about to be written, while its bytes go through the
+ * cache anyway. Channels take the next chunk of the oldest message whenever they can write, so a
+ * slow socket takes fewer.
+ *
+ * Rejected: MSG_ZEROCOPY. On loopback and veth the kernel copies all the same and the word that
+ * pages are free costs a tenth to a half of the goodput (bench/comm_tcp.c); where it could pay, on
+ * cards of 25 Gbit/s and more, nobody has measured it here. The copy into the kernel stays. */
+#include "comm/transport/tcp_impl.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/uio.h>
+#include "base/hash.h"
+#include "base/time.h"
+
+enum { VECTORS = 32, BURST = 1 << 20 };
+static const int64_t ANNOUNCE_NS = 20 * LS_NS_PER_MS;
+
+static uint32_t credit_of(int64_t bytes)
+{
+    return (uint32_t)(LS_TCP_WIRE_BYTES + ls_round_up(bytes, 64));
+}
+
+/* --- frames --- */
+
+void ls_tcp_queue(ls_tcp_channel *channel, ls_tcp_frame *frame)
+{
+    frame->wire.channel = (uint8_t)channel->index;
+    frame->wire.generation = channel->link->tcp->args.generation;
+    frame->wire.sequence = ++channel->counted;
+    if (channel->last)
+        channel->last->next = frame;
+    else
+        channel->first = frame;
+    channel->last = frame;
+    if (!channel->unsent)
+        channel->unsent = frame;
+    channel->kept++;
+}
+
+void ls_tcp_say(ls_tcp_link *link, ls_tcp_wire_kind kind, uint64_t tag, int64_t bytes)
+{
+    ls_tcp_frame *frame = ls_tcp_new_frame(link->tcp);
+
+    if (!frame) {
+        ls_tcp_fail(link->tcp, link->tcp->args.rank);
+        return;
+    }
+    frame->wire.kind = (uint8_t)kind;
+    frame->wire.tag = tag;
+    frame->wire.offset = (uint64_t)bytes;
+    ls_tcp_queue(&link->channels[0], frame);
+    ls_tcp_pump(&link->channels[0]);
+}
+
+static void fill_note(ls_tcp_channel *channel, ls_tcp_wire_kind kind, uint64_t tag, uint64_t offset)
+{
+    ls_tcp_link *link = channel->link;
+    ls_tcp_wire wire = {.kind = (uint8_t)kind,
+                        .channel = (uint8_t)channel->index,
+                        .generation = link->tcp->args.generation,
+                        .tag = tag,
+                        .offset = offset,
+                        .ack = channel->received,
+                        .consumed = link->consumed};
+
+    ls_tcp_wire_put(&wire, channel->note);
+    channel->note_left = LS_TCP_WIRE_BYTES;
+    channel->note_wanted = false;
+    channel->told = channel->received;
+    link->consumed_told = link->consumed;
+}
+
+void ls_tcp_note(ls_tcp_channel *channel, ls_tcp_wire_kind kind, uint64_t tag, uint64_t offset)
+{
+    if (kind == LS_TCP_WIRE_BEAT) {
+        channel->note_wanted = true;
+    } else if (channel->note_left == 0 && channel->sent_of == 0) {
+        fill_note(channel, kind, tag, offset);
+    } /* else: a nudge that finds no room is sent again by the next tick */
+    ls_tcp_pump(channel);
+}
+
+/* The next chunk of the oldest message whose receive is ready, as a frame of this channel. */
+static ls_tcp_frame *cut_chunk(ls_tcp_channel *channel)
+{
+    ls_tcp_link *link = channel->link;
+    ls_tcp *tcp = link->tcp;
+    ls_tcp_post *post = link->bulk_first;
+
+    if (channel->index == 0 || !post || channel->kept >= LS_TCP_KEEP)
+        return NULL;
+    ls_tcp_frame *frame = ls_tcp_new_frame(tcp);
+    if (!frame) {
+        ls_tcp_fail(tcp, tcp->args.rank);
+        return NULL;
+    }
+    frame->wire.kind = LS_TCP_WIRE_CHUNK_OF;
+    frame->wire.flags = post->announced ? LS_TCP_WIRE_ANNOUNCED : 0;
+    frame->wire.tag = post->tag;
+    frame->wire.offset = (uint64_t)post->cut;
+    frame->wire.length = ls_tcp_wire_chunk(post->bytes, tcp->args.chunk_bytes, post->cut);
+    if (frame->wire.length)
+        frame->payload = (const uint8_t *)post->message->data + post->cut;
+    frame->post = post;
+    post->cut += frame->wire.length;
+    if (post->cut == post->bytes) {
+        link->bulk_first = post->next;
+        if (!link->bulk_first)
+            link->bulk_last = NULL;
+    }
+    ls_tcp_queue(channel, frame);
+    return frame;
+}
+
+static void finish_header(const ls_tcp_channel *channel, ls_tcp_frame *frame)
+{
+    if (!frame->summed && frame->wire.length)
+        frame->wire.crc = ls_hash_crc32c(0, frame->payload, frame->wire.length);
+    frame->summed = true;
+    frame->wire.ack = channel->received;
+    frame->wire.consumed = channel->link->consumed;
+    ls_tcp_wire_put(&frame->wire, frame->header);
+}
+
+/* --- writing --- */
+
+static int gather(ls_tcp_channel *channel, struct iovec *vectors)
+{
+    ls_tcp_frame *frame = channel->unsent;
+    size_t of = channel->sent_of, bytes = 0;
+    int n = 0;
+
+    if (channel->note_wanted && channel->note_left == 0 && of == 0)
+        fill_note(channel, LS_TCP_WIRE_BEAT, 0, 0);
+    if (channel->note_left)
+        vectors[n++] = (struct iovec){channel->note + LS_TCP_WIRE_BYTES - channel->note_left,
+                                      channel->note_left};
+    if (channel->state != LS_TCP_OPEN)
+        return n;
+    while (n + 2 <= VECTORS && bytes < BURST) {
+        if (!frame)
+            frame = cut_chunk(channel);
+        if (!frame)
+            break;
+        if (of == 0)
+            finish_header(channel, frame);
+        if (of < LS_TCP_WIRE_BYTES)
+            vectors[n++] = (struct iovec){frame->header + of, LS_TCP_WIRE_BYTES - of};
+        size_t from = of > LS_TCP_WIRE_BYTES ? of - LS_TCP_WIRE_BYTES : 0;
+        if (frame->wire.length > from)
+            vectors[n++] = (struct iovec){(uint8_t *)(uintptr_t)frame->payload + from,
+                                          frame->wire.length - from};
+        bytes += LS_TCP_WIRE_BYTES + frame->wire.length - of;
+        of = 0;
+        frame = frame->next;
+    }
+    return n;
+}
+
+/* The kernel took n bytes of what gather() listed. */
+static void advance(ls_tcp_channel *channel, size_t n)
+{
+    ls_tcp_link *link = channel->link;
+    size_t note = channel->note_left < n ? channel->note_left : n;
+
+    link->sent_bytes += (int64_t)n;
+    channel->note_left -= note;
+    n -= note;
+    while (n > 0) {
+        ls_tcp_frame *frame = channel->unsent;
+        size_t left = LS_TCP_WIRE_BYTES + frame->wire.length - channel->sent_of;
+        if (channel->sent_of == 0) { /* with the header went the confirmations in it */
+            channel->told = frame->wire.ack;
+            link->consumed_told = frame->wire.consumed;
+        }
+        if (n < left) {
+            channel->sent_of += n;
+            return;
+        }
+        n -= left;
+        channel->sent_of = 0;
+        channel->written = frame->wire.sequence;
+        channel->unsent = frame->next;
+        if (frame->message) {
+            frame->message->done = true;
+            frame->message = NULL;
+        }
+        link->tcp->moved = true;
+    }
+}
+
+void ls_tcp_pump(ls_tcp_channel *channel)
+{
+    struct iovec vectors[VECTORS];
+
+    if (channel->state != LS_TCP_OPEN && channel->state != LS_TCP_RESUMING)
+        return;
+    for (;;) {
+        struct msghdr out = {.msg_iov = vectors};
+        out.msg_iovlen = (size_t)gather(channel, vectors);
+        if (out.msg_iovlen == 0) {
+            ls_tcp_watch(channel, EPOLLIN);
+            return;
+        }
+        ssize_t n = sendmsg(channel->fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
+            ls_tcp_watch(channel, EPOLLIN | EPOLLOUT);
+            return;
+        }
+        if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
+            return; /* its last words may be there to be read: the reader finds the end after them
+                     */
+        if (n < 0) {
+            ls_tcp_break(channel, strerror(errno));
+            return;
+        }
+        channel->link->said_ns = ls_time_now_ns();
+        advance(channel, (size_t)n);
+    }
+}
+
+void ls_tcp_pump_bulk(ls_tcp_link *link)
+{
+    for (int c = 1; c < link->tcp->channels && link->bulk_first; c++)
+        if (!(link->channels[c].watched & EPOLLOUT)) /* else it is full */
+            ls_tcp_pump(&link->channels[c]);
+}
+
+void ls_tcp_confirm(ls_tcp_channel *channel, uint64_t ack)
+{
+    ls_tcp_link *link = channel->link;
+
+    if (ack > channel->written || ack < channel->confirmed) {
+        ls_tcp_damage(channel, "a confirmation of what was never sent");
+        return;
+    }
+    while (channel->first && channel->first->wire.sequence <= ack) {
+        ls_tcp_frame *frame = channel->first;
+        ls_tcp_post *post = frame->post;
+        channel->first = frame->next;
+        if (!channel->first)
+            channel->last = NULL;
+        if (channel->unsent == frame) /* written once, then set back by a break */
+            channel->unsent = frame->next;
+        channel->kept--;
+        if (frame->message) /* likewise */
+            frame->message->done = true;
+        if (post) {
+            post->left -= frame->wire.length;
+            if (post->left == 0) {
+                post->message->done = true;
+                ls_tcp_remove(link, post);
+                ls_tcp_free_post(link->tcp, post);
+            }
+        }
+        link->tcp->moved = true;
+        ls_tcp_free_frame(link->tcp, frame);
+    }
+    channel->confirmed = ack;
+}
+
+/* --- messages --- */
+
+static void leave_waiting(ls_tcp_link *link, ls_tcp_post *post)
+{
+    *(post->prev ? &post->prev->next : &link->waiting_first) = post->next;
+    *(post->next ? &post->next->prev : &link->waiting_last) = post->prev;
+    post->prev = post->next = NULL;
+}
+
+/* The other side is ready for this send. */
+void ls_tcp_start_bulk(ls_tcp_link *link, ls_tcp_post *post)
+{
+    if (post->since_ns)
+        leave_waiting(link, post);
+    post->ready = true;
+    if (link->bulk_last)
+        link->bulk_last->next = post;
+    else
+        link->bulk_first = post;
+    link->bulk_last = post;
+    ls_tcp_want(link, true);
+    ls_tcp_pump_bulk(link);
+}
+
+static void announce(ls_tcp_link *link, ls_tcp_post *post)
+{
+    post->announced = true;
+    ls_tcp_say(link, LS_TCP_WIRE_ANNOUNCE, post->tag, post->bytes);
+}
+
+void ls_tcp_announce_old(ls_tcp_link *link, int64_t now_ns)
+{
+    for (ls_tcp_post *p = link->waiting_first; p && now_ns - p->since_ns > ANNOUNCE_NS; p = p->next)
+        if (!p->announced)
+            announce(link, p);
+}
+
+static ls_status send_small(ls_tcp_link *link, ls_message *message)
+{
+    ls_tcp *tcp = link->tcp;
+    ls_tcp_frame *frame = ls_tcp_new_frame(tcp);
+
+    if (frame && message->bytes > 0) {
+        frame->block = ls_tcp_new_block(tcp, (size_t)message->bytes);
+        if (!frame->block) {
+            ls_tcp_free_frame(tcp, frame);
+            frame = NULL;
+        }
+    }
+    if (!frame)
+        return LS_ENOMEM;
+    frame->wire.kind = LS_TCP_WIRE_EAGER;
+    frame->wire.tag = message->tag;
+    frame->wire.length = (uint32_t)message->bytes;
+    if (message->bytes > 0) {
+        memcpy(frame->block->bytes, message->data, (size_t)message->bytes);
+        frame->payload = frame->block->bytes;
+    }
+    frame->message = message;
+    link->credit_used += credit_of(message->bytes);
+    ls_tcp_queue(&link->channels[0], frame);
+    ls_tcp_pump(&link->channels[0]);
+    return LS_OK;
+}
+
+static ls_status send_large(ls_tcp_link *link, ls_message *message)
+{
+    ls_tcp_post *cleared = ls_tcp_find(link, LS_TCP_CLEARED, message->tag);
+
+    if (cleared && cleared->bytes != message->bytes)
+        return ls_fail(LS_EDATA,
+                       "rank %d sends %lld bytes with tag %llx, but %s expects %lld of them",
+                       link->tcp->args.rank, (long long)message->bytes,
+                       (unsigned long long)message->tag, link->name, (long long)cleared->bytes);
+    ls_tcp_post *post = ls_tcp_insert(link, LS_TCP_SEND, message->tag, message->bytes);
+    if (!post)
+        return ls_err_last()->code;
+    post->message = message;
+    if (cleared) {
+        ls_tcp_remove(link, cleared);
+        ls_tcp_free_post(link->tcp, cleared);
+        ls_tcp_start_bulk(link, post);
+        return LS_OK;
+    }
+    post->since_ns = ls_time_now_ns();
+    post->prev = link->waiting_last;
+    *(post->prev ? &post->prev->next : &link->waiting_first) = post;
+    link->waiting_last = post;
+    ls_tcp_want(link, true);
+    if (message->bytes <= link->tcp->args.eager_bytes)
+        announce(link, post); /* the receiver of a small message does not say READY unasked */
+    return LS_OK;
+}
+
+ls_status ls_tcp_send(ls_carrier *carrier, ls_message *message)
+{
+    ls_tcp *tcp = (ls_tcp *)carrier;
+    ls_status st;
+
+    if (ls_tcp_failed(tcp))
+        return ls_err_adopt(&tcp->failure);
+    LS_BUG_IF(message->peer < 0 || message->peer >= tcp->args.ranks ||
+                  message->peer == tcp->args.rank || message->bytes < 0,
+              "a send of %lld bytes to rank %d", (long long)message->bytes, message->peer);
+    ls_tcp_link *link = &tcp->links[message->peer];
+    message->done = false;
+    if (link->leaving)
+        st = ls_fail(LS_EPEER, "%s has closed its connections", link->name);
+    else if (!link->reached)
+        st = ls_fail(LS_EUSAGE, "rank %d has no address", link->peer);
+    else {
+        uint32_t used = link->credit_used - link->credit_back;
+        ls_tcp_want(link, false);
+        st = message->bytes <= tcp->args.eager_bytes &&
+                     used + credit_of(message->bytes) <= LS_TCP_POOL
+                 ? send_small(link, message)
+                 : send_large(link, message);
+    }
+    if (st == LS_EBUSY)
+        return st; /* not broken: the caller may wait for some to end */
+    if (st != LS_OK)
+        ls_tcp_fail(tcp, tcp->args.rank);
+    return ls_tcp_failed(tcp) ? ls_err_adopt(&tcp->failure) : LS_OK;
+}
+
+void ls_tcp_last_words(ls_tcp_channel *channel, ls_tcp_wire_kind kind, int said_first,
+                       const char *text)
+{
+    ls_tcp_link *link = channel->link;
+    uint8_t bytes[LS_TCP_WIRE_BYTES + LS_TCP_WIRE_FAIL];
+    size_t len = strlen(text) < LS_TCP_WIRE_FAIL ? strlen(text) : LS_TCP_WIRE_FAIL;
+
+    if (channel->state != LS_TCP_OPEN)
+        return;
+    ls_tcp_pump(channel);
+    if (channel->state != LS_TCP_OPEN || channel->sent_of || channel->note_left || channel->unsent)
+        return; /* the socket is full: the end of the connection must say it */
+    ls_tcp_wire wire = {.kind = (uint8_t)kind,
+                        .channel = (uint8_t)channel->index,
+                        .generation = link->tcp->args.generation,
+                        .offset = (uint64_t)said_first,
+                        .length = (uint32_t)len,
+                        .crc = ls_hash_crc32c(0, text, len),
+                        .ack = channel->received,
+                        .consumed = link->consumed};
+    ls_tcp_wire_put(&wire, bytes);
+    memcpy(bytes + LS_TCP_WIRE_BYTES, text, len);
+    (void)!send(channel->fd, bytes, LS_TCP_WIRE_BYTES + len, MSG_NOSIGNAL | MSG_DONTWAIT);
+}

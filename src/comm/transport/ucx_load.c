@@ -1,0 +1,261 @@
+/* ucx_load.c -- opening UCX's library, and asking whether it would be of use.
+ *
+ * UCX thinks it owns the process: when its library is opened it takes over the signals of crashes,
+ * and it prints on the standard output. Both are undone here: the handlers that were there before
+ * are put back at once, and it says only what is fatal unless UCX_LOG_LEVEL asks for more. The
+ * library is never taken out of memory again (it patches functions of libc for its registration
+ * cache), so opening it a second time is cheap. */
+#include "comm/transport/ucx_impl.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- ports ---------------------------------------------------------------------------------- */
+
+static bool port_is_active(const char *folder, const char *device, const char *port)
+{
+    char path[512], state[64] = "";
+    FILE *f;
+    bool active = false;
+
+    snprintf(path, sizeof path, "%s/%s/ports/%s/state", folder, device, port);
+    f = fopen(path, "re");
+    if (!f)
+        return false;
+    active = fgets(state, sizeof state, f) && strstr(state, "ACTIVE"); /* "4: ACTIVE" */
+    fclose(f);
+    return active;
+}
+
+static bool has_active_port(const char *folder, const char *device)
+{
+    char path[512];
+    struct dirent *e;
+    bool active = false;
+    DIR *d;
+
+    snprintf(path, sizeof path, "%s/%s/ports", folder, device);
+    d = opendir(path);
+    if (!d)
+        return false;
+    while (!active && (e = readdir(d)))
+        active = e->d_name[0] != '.' && port_is_active(folder, device, e->d_name);
+    closedir(d);
+    return active;
+}
+
+bool ls_ucx_find_port(const char *folder, char device_out[64])
+{
+    struct dirent *e;
+    bool found = false;
+    DIR *d = opendir(folder);
+
+    if (!d)
+        return false;
+    while (!found && (e = readdir(d))) {
+        if (e->d_name[0] == '.' || strlen(e->d_name) >= 64 || !has_active_port(folder, e->d_name))
+            continue;
+        snprintf(device_out, 64, "%.63s", e->d_name);
+        found = true;
+    }
+    closedir(d);
+    return found;
+}
+
+#if LS_UCX_HEADERS
+
+/* --- the library ---------------------------------------------------------------------------- */
+
+enum { SIGNALS = 32 }; /* the real-time ones above are nobody's */
+
+static void *open_keeping_signals(const char *library)
+{
+    struct sigaction before[SIGNALS];
+    bool known[SIGNALS] = {false};
+    void *handle;
+
+    for (int s = 1; s < SIGNALS; s++)
+        known[s] = sigaction(s, NULL, &before[s]) == 0;
+    handle = dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    for (int s = 1; s < SIGNALS; s++)
+        if (known[s] && s != SIGKILL && s != SIGSTOP)
+            sigaction(s, &before[s], NULL);
+    return handle;
+}
+
+static void find(const ls_ucx_api *api, const char *name, void *function_out)
+{
+    void *p = dlsym(api->library, name);
+
+    memcpy(function_out, &p, sizeof p);
+}
+
+static void make_quiet(const ls_ucx_api *api)
+{
+    ucs_status_t (*set)(const char *name, const char *value);
+
+    if (getenv("UCX_LOG_LEVEL"))
+        return;
+    find(api, "ucs_global_opts_set_value", &set); /* not part of what it promises to keep */
+    if (set)
+        set("LOG_LEVEL", "fatal");
+}
+
+static ls_status find_functions(ls_ucx_api *api, const char *library)
+{
+#define FIND(name)                \
+    find(api, #name, &api->name); \
+    if (!api->name)               \
+        return ls_fail(LS_EUSAGE, "the UCX library \"%s\" lacks the function %s", library, #name);
+    LS_UCX_FUNCTIONS(FIND)
+#undef FIND
+    return LS_OK;
+}
+
+/* UCX promises that programs built for 1.N run with 1.M, M >= N. The version is asked before any
+ * other function is looked for: another version may well lack some. */
+static ls_status check_version(ls_ucx_api *api, const char *library)
+{
+    unsigned major = 0, minor = 0, release = 0;
+
+    find(api, "ucp_get_version", &api->ucp_get_version);
+    if (!api->ucp_get_version)
+        return ls_fail(LS_EUSAGE, "\"%s\" is not a UCX library: it has no version", library);
+    api->ucp_get_version(&major, &minor, &release);
+    if (major == UCP_API_MAJOR && minor >= UCP_API_MINOR)
+        return LS_OK;
+    ls_fail(LS_EUSAGE,
+            "the UCX library \"%s\" is of version %u.%u, this program is built for %d.%d", library,
+            major, minor, UCP_API_MAJOR, UCP_API_MINOR);
+    ls_err_hint("Install UCX %d.%d or a newer %d.x, or choose the tcp carrier.", UCP_API_MAJOR,
+                UCP_API_MINOR, UCP_API_MAJOR);
+    return LS_EUSAGE;
+}
+
+ls_status ls_ucx_load(ls_ucx_api *api, const char *library)
+{
+    ls_status st = LS_OK;
+
+    *api = (ls_ucx_api){0};
+    if (!library)
+        library = getenv("LINESHAFT_UCX_LIBRARY");
+    if (!library)
+        library = "libucp.so.0";
+    api->library = open_keeping_signals(library);
+    if (!api->library) {
+        st = ls_fail(LS_EUSAGE, "cannot open the UCX library \"%s\": %s", library, dlerror());
+        ls_err_hint("Install UCX (Debian package libucx0), or choose the tcp carrier.");
+        goto out;
+    }
+    LS_TRY(st, check_version(api, library), out);
+    LS_TRY(st, find_functions(api, library), out);
+    make_quiet(api);
+out:
+    if (st != LS_OK)
+        ls_ucx_unload(api);
+    return st;
+}
+
+void ls_ucx_unload(ls_ucx_api *api)
+{
+    if (api->library)
+        dlclose(api->library); /* one reference less; RTLD_NODELETE keeps it where it is */
+    api->library = NULL;
+}
+
+bool ls_ucx_available(ls_err_record *reason_out)
+{
+    ls_ucx_api api;
+    ls_err_record before = *ls_err_last();
+    bool there = ls_ucx_load(&api, NULL) == LS_OK;
+
+    if (!there && reason_out)
+        *reason_out = *ls_err_last();
+    ls_ucx_unload(&api);
+    ls_err_adopt(&before); /* asking is not failing */
+    return there;
+}
+
+/* UCX has no call that lists its devices, but it prints them: "#  resource 2 : md 1 dev 2 flags --
+ * rc_verbs/mlx5_0:1". */
+static bool ucx_lists(const char *device)
+{
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM};
+    ls_ucx_api api;
+    ucp_context_h context;
+    char *text = NULL, name[80];
+    size_t len = 0;
+    bool listed = false;
+    FILE *f;
+
+    if (ls_ucx_load(&api, NULL) != LS_OK)
+        return false;
+    if (api.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, NULL, &context) == UCS_OK) {
+        f = open_memstream(&text, &len);
+        if (f) {
+            api.ucp_context_print_info(context, f);
+            fclose(f);
+            snprintf(name, sizeof name, "/%s:", device);
+            listed = text && strstr(text, name);
+        }
+        free(text);
+        api.ucp_cleanup(context);
+    }
+    ls_ucx_unload(&api);
+    return listed;
+}
+
+bool ls_ucx_has_rdma(void)
+{
+    ls_err_record before = *ls_err_last();
+    char device[64];
+    bool has = ls_ucx_find_port("/sys/class/infiniband", device) && ucx_lists(device);
+
+    if (!has)
+        ls_err_adopt(&before);
+    return has;
+}
+
+#else /* no header of UCX when this was built */
+
+static const char without[] = "this program was built without UCX";
+
+ls_status ls_ucx_open(const ls_ucx_args *args LS_UNUSED, ls_carrier **carrier_out LS_UNUSED)
+{
+    ls_fail(LS_EUSAGE, "%s", without);
+    ls_err_hint("Install UCX's headers (Debian package libucx-dev) and build again, or choose the "
+                "tcp carrier.");
+    return LS_EUSAGE;
+}
+
+void ls_ucx_address(const ls_carrier *carrier LS_UNUSED, const void **bytes_out, size_t *len_out)
+{
+    *bytes_out = NULL;
+    *len_out = 0;
+}
+
+ls_status ls_ucx_connect(ls_carrier *carrier LS_UNUSED, const ls_ucx_peer *peers LS_UNUSED)
+{
+    return ls_fail(LS_EUSAGE, "%s", without);
+}
+
+bool ls_ucx_available(ls_err_record *reason_out)
+{
+    ls_err_record before = *ls_err_last();
+
+    ls_fail(LS_EUSAGE, "%s", without);
+    if (reason_out)
+        *reason_out = *ls_err_last();
+    ls_err_adopt(&before);
+    return false;
+}
+
+bool ls_ucx_has_rdma(void)
+{
+    return false;
+}
+#endif

@@ -1,0 +1,29 @@
+/* wrap.h -- a carrier around another that misbehaves on purpose, for tests and drills.
+ *
+ * In builds with -DLS_FAULTS the plan in LINESHAFT_WRAP is put around what moves data between nodes
+ * (between.c).
+ *
+ * The plan is a list, separated by commas; the n-th message is the n-th that this rank sends,
+ * counted from 1. What happens by chance is a function of the seed and n, so a run can be repeated.
+ *
+ *   delay=5ms      every send leaves that much later (ns, us, ms, s)
+ *   drop=0.01      a send is lost with this probability: it is never done, and never arrives
+ *   corrupt=0.001  one bit of a message is flipped with this probability, in a copy
+ *   drop@7         the 7th is lost            corrupt@7   the 7th is changed
+ *   kill@120       the process kills itself (SIGKILL) when it sends its 120th
+ *   stop@120       the process stops (SIGSTOP) there
+ *   seed=3         instead of the seed given
+ *
+ * Nothing a carrier does underneath (chunks, resuming) is touched: this is the view of who posts.
+ */
+#pragma once
+#include "comm/transport/carrier.h"
+
+LS_C_BEGIN
+
+/* Takes `inner` over: closing the wrapper closes it; when opening fails it stays the caller's.
+ * LS_EUSAGE: the plan cannot be read; the message says where. */
+ls_status ls_wrap_open(ls_carrier **carrier_out, ls_carrier *inner, const char *plan,
+                       uint64_t seed);
+
+LS_C_END

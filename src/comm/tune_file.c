@@ -1,0 +1,255 @@
+/* tune_file.c -- see tune_file.h.
+ *
+ *   {"format": "lineshaft-tune", "topology": "lineshaft 0.1, tcp, lab0 x1, lab1 x1",
+ *    "between": {"alpha_ns": 41000, "message_ns": 2500, "ns_per_byte": 8.6}, "inside": null,
+ *    "picks": [{"op": "all_reduce", "ranks": 2, "size": 4, "bytes": 65536,
+ *               "way": "halving", "way_ns": 712000, "other": "ring", "other_ns": 733000}]}
+ *
+ * Whoever can write the file can make collectives slow, nothing else: every number is checked, and
+ * a way must be an algorithm of this program that can do what it is asked for. */
+#include "comm/tune_file.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "comm/comm_impl.h"
+
+#define FORMAT "lineshaft-tune"
+enum { MOST_BYTES = 256 << 10 };
+
+/* --- names ------------------------------------------------------------------------------------*/
+
+typedef struct place {
+    char text[96];
+} place;
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(((const place *)a)->text, ((const place *)b)->text);
+}
+
+/* Hosts in order of their names: which one came first to a job is chance. */
+ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_TOPOLOGY])
+{
+    const ls_fabric *f = comm->fabric;
+    place *places = ls_mem_array((size_t)comm->ranks, sizeof *places);
+    char hex[LS_HASH_HEX];
+    int nodes = 0, named = 0;
+
+    if (!places)
+        return ls_fail(LS_ENOMEM, "no memory for the names of %d ranks", comm->ranks);
+    for (int r = 0, n; r < comm->ranks; r += n) {
+        const ls_comm_member *m = &f->members[comm->world[r]];
+        for (n = 1; r + n < comm->ranks && f->members[comm->world[r + n]].node == m->node; n++)
+            ;
+        snprintf(places[nodes++].text, sizeof places->text, ", %s x%d", m->host, n);
+    }
+    qsort(places, (size_t)nodes, sizeof *places, by_text);
+    int at = snprintf(topology_out, LS_TUNE_TOPOLOGY, "lineshaft %s, %s", LS_VERSION,
+                      comm->near ? "shm" : f->far->table->name);
+    while (named < nodes && at < LS_TUNE_TOPOLOGY - 200)
+        at += snprintf(topology_out + at, (size_t)(LS_TUNE_TOPOLOGY - at), "%s",
+                       places[named++].text);
+    if (named < nodes) { /* too many to name: a hash of all, which are zeroed behind their text */
+        ls_hash_hex(ls_hash_bytes(places, (size_t)nodes * sizeof *places), hex);
+        snprintf(topology_out + at, (size_t)(LS_TUNE_TOPOLOGY - at), ", %d more, %s", nodes - named,
+                 hex);
+    }
+    ls_mem_free(places);
+    return LS_OK;
+}
+
+void ls_tune_file_path(const char *topology, char path_out[LS_TUNE_PATH])
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool own = cache && cache[0] == '/';
+    char hex[LS_HASH_HEX];
+    int len = 0;
+
+    path_out[0] = '\0';
+    ls_hash_hex(ls_hash_bytes(topology, strlen(topology)), hex);
+    if (own || (home && home[0] == '/'))
+        len = snprintf(path_out, LS_TUNE_PATH, "%s%s/lineshaft/tune/%.16s.json", own ? cache : home,
+                       own ? "" : "/.cache", hex);
+    if (len >= LS_TUNE_PATH)
+        path_out[0] = '\0';
+}
+
+/* --- reading ----------------------------------------------------------------------------------*/
+
+static bool take_number(const json_t *object, const char *key, double most, double *number_out)
+{
+    const json_t *v = json_object_get(object, key);
+    double d = json_number_value(v);
+
+    if (!json_is_number(v) || !(d >= 0 && d <= most))
+        return false;
+    *number_out = d;
+    return true;
+}
+
+static bool take_link(const json_t *root, const char *key, bool *has_out, ls_cost_link *link_out)
+{
+    const json_t *v = json_object_get(root, key);
+    ls_cost_link link;
+
+    if (json_is_null(v))
+        return true;
+    if (!take_number(v, "alpha_ns", 1e11, &link.alpha_ns) ||
+        !take_number(v, "message_ns", 1e11, &link.message_ns) ||
+        !take_number(v, "ns_per_byte", 1e9, &link.ns_per_byte))
+        return false;
+    *has_out = true;
+    *link_out = link;
+    return true;
+}
+
+static bool take_way(const json_t *row, const char *key, int kind, char name_out[LS_TUNE_NAME])
+{
+    const char *text = json_string_value(json_object_get(row, key));
+    const ls_algo *algo = text ? ls_algo_find(text) : NULL;
+
+    if (!algo || !(algo->kinds >> kind & 1))
+        return false;
+    snprintf(name_out, LS_TUNE_NAME, "%s", algo->name);
+    return true;
+}
+
+static bool take_pick(const json_t *row, ls_tune_pick *pick_out)
+{
+    const char *op = json_string_value(json_object_get(row, "op"));
+    ls_tune_pick p = {.remembered = true};
+    double ranks, size, bytes;
+
+    while (op && p.kind < LS_COLL_KINDS && strcmp(op, ls_coll_kind_name((ls_coll_kind)p.kind)) != 0)
+        p.kind++;
+    if (!op || p.kind == LS_COLL_KINDS || !take_way(row, "way", p.kind, p.way) ||
+        !take_way(row, "other", p.kind, p.other) ||
+        !take_number(row, "ranks", LS_COMM_RANKS, &ranks) || !take_number(row, "size", 16, &size) ||
+        !take_number(row, "bytes", 0x1p52, &bytes) ||
+        !take_number(row, "way_ns", 1e15, &p.way_ns) ||
+        !take_number(row, "other_ns", 1e15, &p.other_ns))
+        return false;
+    p.ranks = (int)ranks;
+    p.size = (int)size;
+    p.bytes = (int64_t)bytes;
+    *pick_out = p;
+    return true;
+}
+
+/* What is wrong with it, or NULL. */
+static const char *take_all(const json_t *root, const char *topology, ls_tune *t)
+{
+    const char *format = json_string_value(json_object_get(root, "format"));
+    const char *of = json_string_value(json_object_get(root, "topology"));
+    const json_t *picks = json_object_get(root, "picks");
+
+    if (!format || strcmp(format, FORMAT) != 0)
+        return "it is not a file of link numbers";
+    if (!of || strcmp(of, topology) != 0)
+        return "it is of another topology";
+    if (!take_link(root, "between", &t->has_between, &t->between) ||
+        !take_link(root, "inside", &t->has_inside, &t->inside))
+        return "a link has no sensible numbers";
+    if (!json_is_array(picks) || json_array_size(picks) > LS_TUNE_PICKS)
+        return "it has no list of picks, or a very long one";
+    t->picks = (int)json_array_size(picks);
+    for (int i = 0; i < t->picks; i++)
+        if (!take_pick(json_array_get(picks, (size_t)i), &t->pick[i]))
+            return "a pick makes no sense";
+    return NULL;
+}
+
+ls_status ls_tune_file_read(const char *path, const char *topology, ls_tune *tune)
+{
+    ls_tune t = *tune;
+    json_t *root = NULL;
+    json_error_t error;
+    ls_str text;
+    ls_status st;
+
+    ls_str_init(&text);
+    LS_TRY(st, ls_file_read(path, MOST_BYTES, &text), out);
+    root = json_loadb(text.p, text.len, JSON_REJECT_DUPLICATES, &error);
+    const char *wrong = root ? take_all(root, topology, &t) : "it is not JSON";
+    if (wrong) {
+        st = ls_fail(LS_EDATA, "link numbers in \"%s\": %s", path, wrong);
+        goto out;
+    }
+    t.source = LS_TUNE_REMEMBERED;
+    *tune = t;
+out:
+    json_decref(root);
+    ls_str_release(&text);
+    return st;
+}
+
+/* --- writing ----------------------------------------------------------------------------------*/
+
+static void put_link(ls_json *json, const char *key, bool has, const ls_cost_link *link)
+{
+    ls_json_key(json, key);
+    if (!has) {
+        ls_json_str(json, NULL);
+        return;
+    }
+    ls_json_open(json, '{');
+    ls_json_put_num(json, "alpha_ns", link->alpha_ns);
+    ls_json_put_num(json, "message_ns", link->message_ns);
+    ls_json_put_num(json, "ns_per_byte", link->ns_per_byte);
+    ls_json_close(json);
+}
+
+static void put_pick(ls_json *json, const ls_tune_pick *p)
+{
+    ls_json_open(json, '{');
+    ls_json_put_str(json, "op", ls_coll_kind_name((ls_coll_kind)p->kind));
+    ls_json_put_int(json, "ranks", p->ranks);
+    ls_json_put_int(json, "size", p->size);
+    ls_json_put_int(json, "bytes", p->bytes);
+    ls_json_put_str(json, "way", p->way);
+    ls_json_put_num(json, "way_ns", p->way_ns);
+    ls_json_put_str(json, "other", p->other);
+    ls_json_put_num(json, "other_ns", p->other_ns);
+    ls_json_close(json);
+}
+
+ls_status ls_tune_file_write(const char *path, const char *topology, const ls_tune *tune)
+{
+    char folder[LS_TUNE_PATH];
+    ls_json json;
+    ls_str text;
+    ls_status st;
+
+    ls_str_init(&text);
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash && slash != folder) {
+        *slash = '\0';
+        LS_TRY(st, ls_file_make_dirs(folder), out);
+    }
+    ls_json_begin_lines(&json, &text, 2);
+    ls_json_open(&json, '{');
+    ls_json_put_str(&json, "format", FORMAT);
+    ls_json_put_str(&json, "topology", topology);
+    put_link(&json, "between", tune->has_between, &tune->between);
+    put_link(&json, "inside", tune->has_inside, &tune->inside);
+    ls_json_key(&json, "picks");
+    ls_json_open(&json, '[');
+    for (int i = 0; i < tune->picks; i++)
+        put_pick(&json, &tune->pick[i]);
+    ls_json_close(&json);
+    ls_json_close(&json);
+    ls_str_append_char(&text, '\n');
+    LS_TRY(st, ls_str_status(&text), out);
+    st = ls_file_write_atomic(path, text.p, text.len);
+out:
+    ls_str_release(&text);
+    return st;
+}

@@ -1,0 +1,24 @@
+/* tune_file.h -- link numbers and settled choices on disk, one small JSON file for each topology.
+ *
+ * The file's name is a hash of the topology: program version, carrier, and the hosts with the
+ * number of their ranks; the text itself is inside and is compared. A file is replaced as a whole.
+ */
+#pragma once
+#include "comm/tune.h"
+
+LS_C_BEGIN
+
+/* "lineshaft 1.0, tcp, lab0 x2, lab1 x2" */
+ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_TOPOLOGY]);
+
+/* $XDG_CACHE_HOME/lineshaft/tune/HASH.json, or under ~/.cache; "" when there is no home. */
+void ls_tune_file_path(const char *topology, char path_out[LS_TUNE_PATH]);
+
+/* Sets source, numbers and picks. LS_EIO: it is not there or cannot be read. LS_EDATA: it is
+ * damaged, or of another topology; the message says what is wrong. */
+ls_status ls_tune_file_read(const char *path, const char *topology, ls_tune *tune);
+
+/* Makes the folder, too. */
+ls_status ls_tune_file_write(const char *path, const char *topology, const ls_tune *tune);
+
+LS_C_END

@@ -1,0 +1,42 @@
+/* ranks.h -- several ranks on a board of their own, as processes or as threads, for tests of comm.
+ */
+#pragma once
+#include "comm/node/direct.h"
+#include "comm/node/box.h"
+#include "comm/node/watch.h"
+#include "harness.h"
+
+typedef struct ls_ranks {
+    ls_board *board;
+    int fd, me, ranks;
+    ls_group group;
+    ls_direct *direct; /* NULL when the test asked for none */
+    void *context;     /* of the test; shared when ranks are threads */
+} ls_ranks;
+
+typedef struct ls_ranks_args {
+    int ranks;
+    bool threads;  /* ranks are threads of this process, on one view of the board */
+    bool no_reads; /* memory of other processes cannot be read */
+    bool no_direct;
+    void *context;
+} ls_ranks_args;
+
+typedef void (*ls_ranks_body)(ls_ranks *rank);
+
+/* Run body on all ranks at the same time; the test fails when one of them does. */
+void ls_ranks_run(const ls_ranks_args *args, ls_ranks_body body);
+
+/* For tests that end some ranks themselves: start them as processes, and wait for all. */
+void ls_ranks_start(const ls_ranks_args *args, int fd, ls_ranks_body body, int *pids_out);
+void ls_ranks_make(const ls_ranks_args *args, int *fd_out);
+
+/* A deadline this many milliseconds from now. */
+int64_t ls_ranks_in_ms(int64_t ms);
+
+/* Memory of a rank: in the shared heap, or its own. Freed by ls_ranks_free(). */
+void *ls_ranks_alloc(ls_ranks *rank, bool shared, int64_t bytes);
+void ls_ranks_free(ls_ranks *rank, bool shared, void *memory);
+
+/* Zeroed memory that this process shares with children that it makes later. */
+void *ls_ranks_shared(int64_t bytes);

@@ -1,0 +1,51 @@
+/* test_box.c -- the black box as others read it. */
+#include "comm/node/box.h"
+
+#include <unistd.h>
+#include "comm/node/ranks.h"
+
+LS_TEST(box_keeps_the_last_64_operations_and_where_a_rank_is)
+{
+    char where[LS_BOX_TEXT];
+    ls_box_record r[LS_BOX_RECORDS],
+        what = {.kind = LS_COLL_BROADCAST, .type = LS_BF16, .group = 3};
+    ls_board *board;
+    uint64_t ticket = 0;
+    int fd;
+
+    LS_CHECK_OK(ls_board_create(&(ls_board_args){.ranks = 2, .heap_bytes = LS_MIB}, &fd));
+    LS_CHECK_OK(ls_board_open(&board, fd, 0));
+    LS_CHECK_STR(ls_box_where(board, 0, where), "it never came");
+    LS_CHECK_OK(ls_board_join(board, 0, 0, "here"));
+    LS_CHECK_STR(ls_box_where(board, 0, where), "it has not been in a collective so far");
+    LS_CHECK_EQ(ls_box_read(board, 0, r), 0);
+    for (int i = 1; i <= 100; i++) {
+        ls_box_set_step(board, 0, i / 10);
+        what.seq = (uint64_t)i;
+        what.bytes = i * 10;
+        ticket = ls_box_enter(board, 0, &what);
+        if (i < 100)
+            ls_box_leave(board, 0, ticket, i == 50 ? LS_BOX_FAILED : LS_BOX_LEFT);
+    }
+    LS_CHECK_EQ(ls_box_read(board, 0, r), LS_BOX_RECORDS);
+    for (int i = 0; i < LS_BOX_RECORDS; i++) {
+        LS_CHECK_EQ(r[i].seq, 37 + i);
+        LS_CHECK_EQ(r[i].bytes, 370 + 10 * i);
+        LS_CHECK_EQ(r[i].step, (37 + i) / 10);
+        LS_CHECK_EQ(r[i].kind, LS_COLL_BROADCAST);
+        LS_CHECK_EQ(r[i].type, LS_BF16);
+        LS_CHECK_EQ(r[i].group, 3);
+        LS_CHECK_EQ(r[i].state, i == 63          ? LS_BOX_ENTERED
+                                : r[i].seq == 50 ? LS_BOX_FAILED
+                                                 : LS_BOX_LEFT);
+        LS_CHECK(r[i].entered_ns > 0 && (i == 63 || r[i].left_ns >= r[i].entered_ns));
+    }
+    usleep(120000);
+    LS_CHECK_STR(ls_box_where(board, 0, where), "it has been in broadcast 100 (step 10) for 0.1 s");
+    ls_box_leave(board, 0, ticket, LS_BOX_LEFT);
+    LS_CHECK(strstr(ls_box_where(board, 0, where), "it has not been in a collective for 0.0 s"));
+    ls_board_leave(board, 0);
+    LS_CHECK_STR(ls_box_where(board, 0, where), "it has left");
+    ls_board_close(board);
+    close(fd);
+}

@@ -1,0 +1,199 @@
+/* test_ordered.c -- the ordered sum has the bits of one process, however leaves are placed. */
+#include "harness.h"
+
+#include <string.h>
+#include "base/mem.h"
+#include "base/rng.h"
+#include "comm/ordered.h"
+#include "kernel/cpu/leaves.h"
+
+enum { WIDTH = 3, MOST_LEAVES = 40, MOST_RANKS = 9, DEPTH = 64 };
+
+static float values[MOST_LEAVES][WIDTH];
+
+static uint64_t draw(uint64_t *seed)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *seed >> 33;
+}
+
+/* One process, with plain additions, as the training step does it. */
+static void sum_alone(int leaves, float out[WIDTH])
+{
+    float stack[DEPTH][WIDTH];
+    int top = -1;
+
+    for (int leaf = 0; leaf < leaves; leaf++) {
+        memcpy(stack[++top], values[leaf], sizeof stack[0]);
+        for (int m = ls_leaves_merges(leaf, leaves, top); m > 0; m--, top--)
+            for (int i = 0; i < WIDTH; i++)
+                stack[top - 1][i] += stack[top][i];
+    }
+    memcpy(out, stack[0], sizeof stack[0]);
+}
+
+typedef struct side { /* a rank, or the owner of the range */
+    float memory[DEPTH][WIDTH];
+    void *slots[DEPTH];
+    ls_ordered_stack stack;
+} side;
+
+static void side_init(side *s)
+{
+    memset(s->memory, 0xff, sizeof s->memory);
+    for (int i = 0; i < DEPTH; i++)
+        s->slots[i] = s->memory[i];
+    s->stack = (ls_ordered_stack){.slots = s->slots, .count = WIDTH, .type = LS_F32};
+}
+
+static void work(side *s, ls_ordered_run run, int leaves)
+{
+    ls_ordered_node roots[LS_ORDERED_ROOTS];
+    int most = 0;
+
+    side_init(s);
+    for (int64_t leaf = run.first; leaf < run.first + run.count; leaf++) {
+        memcpy(ls_ordered_next(&s->stack), values[leaf], sizeof values[leaf]);
+        most = s->stack.top + 1 > most ? s->stack.top + 1 : most;
+        ls_ordered_push(&s->stack, ls_ordered_merges(leaf, run.first, leaves));
+    }
+    LS_CHECK_EQ(s->stack.top, ls_ordered_roots(run, leaves, roots));
+    LS_CHECK_EQ(most, ls_ordered_depth(run, leaves));
+}
+
+/* A random split in runs, some empty, given to ranks in order or shuffled. */
+static void split(ls_ordered_run *runs, int ranks, int leaves, uint64_t *seed)
+{
+    int cut[MOST_RANKS + 1] = {0}, order[MOST_RANKS];
+    bool shuffled = draw(seed) % 2;
+
+    for (int r = 1; r < ranks; r++)
+        cut[r] = (int)(draw(seed) % (uint64_t)(leaves + 1));
+    cut[ranks] = leaves;
+    for (int i = 1; i < ranks; i++) /* sort the cuts */
+        for (int j = i; j > 1 && cut[j] < cut[j - 1]; j--) {
+            int t = cut[j];
+            cut[j] = cut[j - 1];
+            cut[j - 1] = t;
+        }
+    for (int r = 0; r < ranks; r++)
+        order[r] = r;
+    for (int r = ranks - 1; shuffled && r > 0; r--) {
+        int j = (int)(draw(seed) % (uint64_t)(r + 1)), t = order[r];
+        order[r] = order[j];
+        order[j] = t;
+    }
+    for (int r = 0; r < ranks; r++)
+        runs[order[r]] = (ls_ordered_run){cut[r], cut[r + 1] - cut[r]};
+}
+
+static void check_split(const ls_ordered_run *runs, int ranks, int leaves)
+{
+    static side sides[MOST_RANKS], owner;
+    ls_ordered_plan plan;
+    float want[WIDTH];
+    int depth = 0, roots = 0;
+
+    for (int r = 0; r < ranks; r++) {
+        work(&sides[r], runs[r], leaves);
+        roots += sides[r].stack.top;
+    }
+    LS_CHECK_OK(ls_ordered_plan_init(&plan, runs, ranks, leaves));
+    LS_CHECK_EQ(plan.count, roots);
+    side_init(&owner);
+    for (int64_t i = 0; i < plan.count; i++) {
+        const ls_ordered_step *s = &plan.steps[i];
+        LS_CHECK(s->root < sides[s->rank].stack.top);
+        memcpy(ls_ordered_next(&owner.stack), sides[s->rank].memory[s->root], sizeof want);
+        depth = owner.stack.top + 1 > depth ? owner.stack.top + 1 : depth;
+        ls_ordered_push(&owner.stack, s->merges);
+    }
+    LS_CHECK_EQ(owner.stack.top, 1);
+    LS_CHECK_EQ(depth, plan.depth);
+    sum_alone(leaves, want);
+    LS_CHECK(memcmp(owner.memory[0], want, sizeof want) == 0);
+    ls_ordered_plan_release(&plan);
+}
+
+LS_TEST(ordered_sum_has_the_bits_of_one_process)
+{
+    uint64_t seed = 7;
+    ls_ordered_run runs[MOST_RANKS];
+
+    ls_rng_normal(ls_rng_derive(1, 2, 3), 0, MOST_LEAVES * WIDTH, &values[0][0]);
+    for (int leaves = 1; leaves <= MOST_LEAVES; leaves++)
+        for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
+            for (int i = 0; i < 30; i++) {
+                split(runs, ranks, leaves, &seed);
+                check_split(runs, ranks, leaves);
+            }
+}
+
+/* The values are such that the order shows: otherwise the test above proves nothing. */
+LS_TEST(ordered_sum_differs_from_a_plain_chain)
+{
+    float alone[WIDTH], chain[WIDTH] = {0};
+    int differ = 0;
+
+    ls_rng_normal(ls_rng_derive(1, 2, 3), 0, MOST_LEAVES * WIDTH, &values[0][0]);
+    for (int leaves = 1; leaves <= MOST_LEAVES; leaves++) {
+        sum_alone(leaves, alone);
+        for (int i = 0; i < WIDTH; i++)
+            chain[i] += values[leaves - 1][i];
+        differ += memcmp(alone, chain, sizeof alone) != 0;
+    }
+    LS_CHECK(differ > 20);
+}
+
+LS_TEST(ordered_merges_of_all_leaves_are_those_of_the_kernel)
+{
+    for (int64_t leaves = 1; leaves <= 300; leaves++)
+        for (int64_t leaf = 0, top = 0; leaf < leaves; leaf++, top++) {
+            int merges = ls_leaves_merges(leaf, leaves, (int)top);
+            LS_CHECK_EQ(ls_ordered_merges(leaf, 0, leaves), merges);
+            top -= merges;
+        }
+}
+
+LS_TEST(ordered_roots_of_an_aligned_run_are_one)
+{
+    ls_ordered_node roots[LS_ORDERED_ROOTS];
+
+    LS_CHECK_EQ(ls_ordered_roots((ls_ordered_run){8, 8}, 64, roots), 1);
+    LS_CHECK_EQ(roots[0].level, 3);
+    LS_CHECK_EQ(roots[0].index, 1);
+    LS_CHECK_EQ(ls_ordered_roots((ls_ordered_run){1, 14}, 64, roots), 6); /* 1 2 4 | 4 2 1 */
+    LS_CHECK_EQ(ls_ordered_roots((ls_ordered_run){0, 0}, 64, roots), 0);
+    LS_CHECK_EQ(ls_ordered_roots((ls_ordered_run){4, 3}, 7, roots),
+                1);                  /* all there is of its node */
+    int64_t most = INT64_C(1) << 60; /* 1 2 4 .. 2^58 | .. 4 2 1 */
+    LS_CHECK_EQ(ls_ordered_roots((ls_ordered_run){1, most - 2}, most, roots), 118);
+    LS_CHECK_EQ(ls_ordered_depth((ls_ordered_run){1, most - 2}, most), 118);
+}
+
+LS_TEST(ordered_plan_refuses_gaps_and_overlaps)
+{
+    ls_ordered_plan plan;
+
+    LS_CHECK_FAILS(ls_ordered_plan_init(&plan, (ls_ordered_run[]){{0, 3}, {4, 2}}, 2, 6), LS_EUSAGE,
+                   "leaf 3 has no rank");
+    LS_CHECK_FAILS(ls_ordered_plan_init(&plan, (ls_ordered_run[]){{0, 3}, {2, 4}}, 2, 6), LS_EUSAGE,
+                   "leaf 2 belongs to rank 0 and to rank 1");
+    LS_CHECK_FAILS(ls_ordered_plan_init(&plan, (ls_ordered_run[]){{0, 3}, {3, 2}}, 2, 6), LS_EUSAGE,
+                   "leaf 5 has no rank");
+    LS_CHECK_FAILS(ls_ordered_plan_init(&plan, (ls_ordered_run[]){{0, 3}, {3, 9}}, 2, 6), LS_EUSAGE,
+                   "rank 1 cannot own 9 leaves from 3 on");
+    LS_CHECK_FAILS(ls_ordered_plan_init(&plan, (ls_ordered_run[]){{-1, 3}}, 1, 3), LS_EUSAGE,
+                   "cannot own");
+    LS_CHECK_FAILS(ls_ordered_plan_init(&plan, (ls_ordered_run[]){{0, 3}}, 1, INT64_MAX), LS_EUSAGE,
+                   "cannot sum 9223372036854775807 leaves");
+    LS_CHECK_OK(ls_ordered_plan_init(&plan, (ls_ordered_run[]){{0, 0}}, 1, 0));
+    LS_CHECK_EQ(plan.count, 0);
+    ls_ordered_plan_release(&plan);
+    for (uint64_t n = 1; n <= 2; n++) {
+        ls_mem_fail_nth(n);
+        LS_CHECK_FAILS(ls_ordered_plan_init(&plan, (ls_ordered_run[]){{0, 3}}, 1, 3), LS_ENOMEM,
+                       "");
+    }
+    ls_mem_fail_nth(0);
+}
