@@ -1,0 +1,419 @@
+/* keeper.c -- start, watch, signal, kill; nothing else, so that there is little to go wrong.
+ *
+ * The keeper is a fork of the agent that never executes another program: it has all plans in its
+ * memory and needs no words with the agent before it starts them. It allocates nothing and takes no
+ * lock. It blocks every signal and sits in a session of its own, so that Ctrl-C reaches the agent
+ * only, which decides.
+ *
+ * To end a tree: kill all children, reap them, and begin again with the orphans that they leave,
+ * which a subreaper inherits. A round goes one generation down, so that a tree of depth d needs d
+ * rounds, of about a millisecond each. A process cannot be born outside of what is seen: whatever
+ * a child starts is its own, and becomes ours when it dies. Children are found by reading the
+ * parent of every process in /proc; the list of children that the kernel can offer is a build
+ * option that is often off. */
+#include "cluster/keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/mem.h"
+#include "base/time.h"
+
+enum { END_SECONDS = 5, ROUND_MS = 2, LOST_CODE = 1 };
+
+/* What the agent sends: a signal for all workers, or FINISH. */
+enum { FINISH = 0 };
+
+typedef struct office {
+    const ls_spawn *spawns;
+    pid_t *pids; /* of workers that run; 0: not or no longer */
+    int count;
+    pid_t agent;
+    int fd, agent_fd, child_fd; /* orders and news; the agent's life; SIGCHLD */
+} office;
+
+/* --- /proc, without the heap ------------------------------------------------------------------ */
+
+/* Parent and session of a process; false when it is gone. The name may hold any character, so the
+ * fields are counted from the last ')'. */
+static bool family_of(pid_t pid, pid_t *parent_out, pid_t *session_out)
+{
+    char path[40], text[512];
+    long parent = 0, group, session = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return false;
+    text[n] = '\0';
+    const char *end = strrchr(text, ')');
+    if (!end || sscanf(end + 1, " %*c %ld %ld %ld", &parent, &group, &session) != 3)
+        return false;
+    *parent_out = (pid_t)parent;
+    *session_out = (pid_t)session;
+    return true;
+}
+
+typedef struct linux_entry { /* struct linux_dirent64 */
+    uint64_t inode;
+    int64_t next;
+    unsigned short bytes;
+    unsigned char type;
+    char name[];
+} linux_entry;
+
+typedef void (*visit)(void *context, pid_t child, pid_t session);
+
+static void each_child(visit call, void *context)
+{
+    _Alignas(linux_entry) char block[8192];
+    pid_t self = getpid(), parent, session;
+    int dir = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    long n;
+
+    while (dir >= 0 && (n = syscall(SYS_getdents64, dir, block, sizeof block)) > 0)
+        for (long at = 0; at < n;) {
+            const linux_entry *entry = (const linux_entry *)(block + at);
+            at += entry->bytes;
+            if (entry->name[0] < '1' || entry->name[0] > '9')
+                continue;
+            pid_t pid = (pid_t)strtol(entry->name, NULL, 10);
+            if (family_of(pid, &parent, &session) && parent == self)
+                call(context, pid, session);
+        }
+    if (dir >= 0)
+        close(dir);
+}
+
+/* --- the keeper's process --------------------------------------------------------------------- */
+
+static void tell(const office *o, const ls_keeper_news *news)
+{
+    ssize_t n;
+
+    do
+        n = send(o->fd, news, sizeof *news, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+}
+
+typedef struct refusal {
+    const office *office;
+    int worker;
+} refusal;
+
+static void refuse(void *context, ls_spawn_stage stage, int error)
+{
+    const refusal *r = context;
+
+    tell(r->office,
+         &(ls_keeper_news){
+             .kind = LS_KEEPER_REFUSED, .worker = r->worker, .stage = (int)stage, .error = error});
+}
+
+static void start_all(office *o)
+{
+    for (int i = 0; i < o->count; i++) {
+        refusal r = {o, i};
+        pid_t pid = ls_spawn_start(&o->spawns[i], refuse, &r);
+        if (pid < 0) {
+            refuse(&r, LS_SPAWN_FORK, errno);
+            tell(o, &(ls_keeper_news){.kind = LS_KEEPER_ENDED, .worker = i, .status = 127 << 8});
+            continue;
+        }
+        o->pids[i] = pid;
+        tell(o, &(ls_keeper_news){.kind = LS_KEEPER_STARTED, .worker = i, .pid = pid});
+    }
+}
+
+/* Reap whoever is dead: workers are reported, orphans that we inherited are not. False: there is
+ * no child left. */
+static bool reap(office *o)
+{
+    for (;;) {
+        int status;
+        pid_t pid = waitpid(-1, &status, WNOHANG);
+        if (pid < 0 && errno == EINTR)
+            continue;
+        if (pid <= 0)
+            return pid == 0;
+        for (int i = 0; i < o->count; i++)
+            if (o->pids[i] == pid) {
+                o->pids[i] = 0;
+                tell(o, &(ls_keeper_news){.kind = LS_KEEPER_ENDED, .worker = i, .status = status});
+            }
+    }
+}
+
+static void kill_child(void *context, pid_t pid, pid_t session)
+{
+    (void)session;
+    *(int *)context += 1;
+    kill(pid, SIGKILL); /* ours until we reap it, so the number cannot be another's */
+}
+
+/* Returns how many could not be killed in time. */
+static int end_all(office *o)
+{
+    int64_t deadline_ns = ls_time_now_ns() + END_SECONDS * LS_NS_PER_S;
+    struct signalfd_siginfo info;
+    int left = 0;
+
+    while (reap(o)) {
+        left = 0;
+        each_child(kill_child, &left);
+        if (left > 0 && ls_time_now_ns() > deadline_ns)
+            return left;
+        struct pollfd wait = {.fd = o->child_fd, .events = POLLIN};
+        if (poll(&wait, 1, ROUND_MS) > 0 && read(o->child_fd, &info, sizeof info) < 0)
+            continue;
+    }
+    return 0;
+}
+
+/* One order of the agent; false: end. */
+static bool obey(office *o)
+{
+    int order = FINISH;
+    ssize_t n = recv(o->fd, &order, sizeof order, MSG_DONTWAIT);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (n != (ssize_t)sizeof order || order == FINISH)
+        return false;
+    /* A worker that was not reaped still owns its number, and so does its group. */
+    for (int i = 0; i < o->count; i++)
+        if (o->pids[i] > 0 && kill(-o->pids[i], order) != 0)
+            kill(o->pids[i], order); /* not yet the leader of its group */
+    return true;
+}
+
+static void watch(office *o)
+{
+    struct signalfd_siginfo info;
+
+    for (;;) {
+        struct pollfd p[3] = {{.fd = o->agent_fd, .events = POLLIN},
+                              {.fd = o->child_fd, .events = POLLIN},
+                              {.fd = o->fd, .events = POLLIN}};
+        if (poll(p, 3, -1) < 0 && errno != EINTR)
+            return;
+        if (p[0].revents)
+            return;
+        if (p[1].revents && read(o->child_fd, &info, sizeof info) > 0)
+            reap(o);
+        if (p[2].revents && !obey(o))
+            return;
+    }
+}
+
+static int watch_agent(pid_t agent)
+{
+    int fd = (int)syscall(SYS_pidfd_open, agent, 0);
+
+    return fd >= 0 && getppid() == agent ? fd : -1;
+}
+
+/* Nothing of the agent's stays open here but our three: a pipe must end with its last writer. */
+static void close_others(const office *o)
+{
+    unsigned from = 3;
+
+    while (from < INT_MAX) {
+        unsigned next = INT_MAX;
+        const int ours[] = {o->fd, o->agent_fd, o->child_fd};
+        for (size_t i = 0; i < LS_COUNT(ours); i++)
+            if ((unsigned)ours[i] >= from && (unsigned)ours[i] < next)
+                next = (unsigned)ours[i];
+        if (next > from)
+            syscall(SYS_close_range, from, next - 1, 0);
+        from = next + 1;
+    }
+}
+
+static _Noreturn void keeper_main(office *o)
+{
+    sigset_t all, child;
+
+    setsid();
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    signal(SIGCHLD, SIG_DFL); /* an ignored SIGCHLD would reap behind our back */
+    prctl(PR_SET_NAME, "ls-keeper");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    o->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    o->agent_fd = watch_agent(o->agent);
+    if (o->child_fd < 0 || o->agent_fd < 0)
+        _exit(LOST_CODE);
+    start_all(o);
+    close_others(o);
+    watch(o);
+    int left = end_all(o);
+    tell(o, &(ls_keeper_news){.kind = LS_KEEPER_GONE, .left = left});
+    _exit(0);
+}
+
+/* --- the agent's side ------------------------------------------------------------------------- */
+
+ls_status ls_keeper_open(ls_keeper *keeper, const ls_spawn *spawns, int count)
+{
+    ls_status st = LS_OK;
+    office o = {.spawns = spawns, .count = count, .agent = getpid()};
+    int reaper = 0, pair[2] = {-1, -1};
+
+    *keeper = (ls_keeper){.fd = -1};
+    o.pids = ls_mem_array((size_t)count, sizeof *o.pids);
+    if (!o.pids)
+        return LS_ENOMEM;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+        st = ls_fail_sys(LS_EIO, "cannot make a socket for the workers' keeper");
+        goto out;
+    }
+    int probe = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    if (probe < 0) {
+        st = ls_fail_sys(LS_EIO, "cannot watch processes (pidfd_open)");
+        ls_err_hint("Linux 5.3 or later is needed; a container's filter may forbid the call.");
+        goto out;
+    }
+    close(probe);
+    prctl(PR_GET_CHILD_SUBREAPER, &reaper);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    keeper->made_reaper = reaper == 0;
+    keeper->fd = pair[0];
+    pair[0] = -1;
+    o.fd = pair[1];
+    keeper->pid = fork();
+    if (keeper->pid == 0) {
+        close(keeper->fd);
+        keeper_main(&o);
+    }
+    if (keeper->pid < 0) {
+        keeper->pid = 0;
+        st = ls_fail_sys(LS_EIO, "cannot start the workers' keeper");
+    }
+out:
+    for (int i = 0; i < 2; i++)
+        if (pair[i] >= 0)
+            close(pair[i]);
+    ls_mem_free(o.pids);
+    if (st != LS_OK)
+        ls_keeper_close(keeper);
+    return st;
+}
+
+static void order(ls_keeper *keeper, int what)
+{
+    /* A keeper that is gone is noticed by ls_keeper_next(). */
+    if (keeper->fd >= 0)
+        (void)send(keeper->fd, &what, sizeof what, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void ls_keeper_signal(ls_keeper *keeper, int signal)
+{
+    order(keeper, signal);
+}
+
+void ls_keeper_finish(ls_keeper *keeper)
+{
+    order(keeper, FINISH);
+}
+
+bool ls_keeper_next(ls_keeper *keeper, ls_keeper_news *news_out)
+{
+    ssize_t n;
+
+    if (keeper->fd < 0)
+        return false;
+    do
+        n = recv(keeper->fd, news_out, sizeof *news_out, MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return false;
+    if (n != (ssize_t)sizeof *news_out)
+        *news_out = (ls_keeper_news){.kind = LS_KEEPER_LOST};
+    return true;
+}
+
+typedef struct search {
+    const pid_t *workers;
+    int count;
+    const char *mark;
+    int found;
+} search;
+
+static bool has_mark(pid_t pid, const char *mark)
+{
+    char path[40], *text = NULL;
+    size_t cap = 0;
+    bool found = false;
+
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    FILE *f = fopen(path, "re");
+    while (f && !found && getdelim(&text, &cap, '\0', f) > 0)
+        found = strcmp(text, mark) == 0;
+    free(text);
+    if (f)
+        fclose(f);
+    return found;
+}
+
+static void sweep_child(void *context, pid_t pid, pid_t session)
+{
+    search *s = context;
+    bool ours = false;
+
+    for (int i = 0; i < s->count && !ours; i++)
+        ours = s->workers[i] > 0 && (pid == s->workers[i] || session == s->workers[i]);
+    if (!ours && !has_mark(pid, s->mark))
+        return;
+    kill(pid, SIGKILL);
+    if (waitpid(pid, NULL, WNOHANG) != pid)
+        s->found++;
+}
+
+int ls_keeper_sweep(const pid_t *workers, int count, const char *mark, int64_t deadline_ns)
+{
+    search s = {.workers = workers, .count = count, .mark = mark};
+
+    /* Twice nothing: an orphan may change its parent between two looks. */
+    for (int quiet = 0; quiet < 2;) {
+        s.found = 0;
+        each_child(sweep_child, &s);
+        quiet = s.found ? 0 : quiet + 1;
+        if (s.found && ls_time_now_ns() > deadline_ns)
+            break;
+        usleep(ROUND_MS * 1000);
+    }
+    return s.found;
+}
+
+void ls_keeper_close(ls_keeper *keeper)
+{
+    if (keeper->fd >= 0)
+        close(keeper->fd); /* a keeper that still runs takes this as the order to finish */
+    keeper->fd = -1;
+    if (keeper->pid > 0) {
+        int64_t deadline_ns = ls_time_now_ns() + 2 * END_SECONDS * LS_NS_PER_S;
+        while (waitpid(keeper->pid, NULL, WNOHANG) == 0) {
+            if (ls_time_now_ns() > deadline_ns)
+                kill(keeper->pid, SIGKILL);
+            usleep(500);
+        }
+    }
+    if (keeper->made_reaper)
+        prctl(PR_SET_CHILD_SUBREAPER, 0);
+    *keeper = (ls_keeper){.fd = -1};
+}

@@ -1,0 +1,50 @@
+/* members.h -- who is in the job: its nodes in order, the ranks of each, and where they listen.
+ *
+ * Made by the coordinator, sent to every agent, and handed to every worker as a memory file. Ranks
+ * are numbered through: node 0 has the first ones. A list is valid for one generation. */
+#pragma once
+#include "base/err.h"
+#include "base/str.h"
+
+LS_C_BEGIN
+
+enum {
+    LS_MEMBERS_TEXT = 64,    /* longest host name or address, with its final '\0' */
+    LS_MEMBERS_NODES = 1024, /* most nodes of a job */
+    LS_MEMBERS_RANKS = 4096  /* most ranks of a job */
+};
+
+typedef struct ls_members_node {
+    char host[LS_MEMBERS_TEXT]; /* for messages */
+    char ip[LS_MEMBERS_TEXT];   /* "10.0.0.1", "fd00::1" */
+    int first_rank, ranks;
+} ls_members_node;
+
+typedef struct ls_members {
+    uint64_t generation;
+    int nodes, ranks;
+    int master_port;       /* free on node 0 when the job began, for programs that want one */
+    ls_members_node *node; /* owned */
+    uint16_t *ports;       /* owned; one per rank: where it listens on its node; 0: nowhere */
+} ls_members;
+
+void ls_members_init(ls_members *members);
+void ls_members_release(ls_members *members);
+
+/* Append a node. ports: one per rank, or NULL. LS_EUSAGE beyond the limits. */
+ls_status ls_members_add(ls_members *members, const char *host, const char *ip, int ranks,
+                         const uint16_t *ports);
+
+/* The node of a rank, and where the rank listens: "10.0.0.1:40001", "[fd00::1]:40001". */
+int ls_members_node_of(const ls_members *members, int rank);
+void ls_members_address(const ls_members *members, int rank, char *text_out, size_t cap);
+
+/* As bytes and back; members need not be initialised. LS_EDATA: damaged. */
+void ls_members_encode(const ls_members *members, ls_str *out);
+ls_status ls_members_decode(ls_members *members, const void *bytes, size_t len);
+
+/* As a memory file for workers to inherit (the caller closes it), and back. */
+ls_status ls_members_to_fd(const ls_members *members, int *fd_out);
+ls_status ls_members_from_fd(ls_members *members, int fd);
+
+LS_C_END

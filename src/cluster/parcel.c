@@ -1,0 +1,56 @@
+/* parcel.c -- see parcel.h. */
+#include "cluster/parcel.h"
+
+void ls_parcel_put(ls_str *out, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        ls_str_append_char(out, (char)(value >> 8 * i & 0xff));
+}
+
+void ls_parcel_put_text(ls_str *out, const char *text)
+{
+    size_t n = strlen(text);
+
+    n = n > UINT16_MAX ? UINT16_MAX : n;
+    ls_parcel_put(out, n, 2);
+    ls_str_append_bytes(out, text, n);
+}
+
+uint64_t ls_parcel_get(ls_parcel *in, int bytes)
+{
+    uint64_t value = 0;
+
+    if (in->bad || in->left < (size_t)bytes) {
+        in->bad = true;
+        return 0;
+    }
+    for (int i = 0; i < bytes; i++)
+        value |= (uint64_t)in->at[i] << 8 * i;
+    in->at += bytes;
+    in->left -= (size_t)bytes;
+    return value;
+}
+
+void ls_parcel_get_text(ls_parcel *in, char *text_out, size_t cap)
+{
+    size_t n = (size_t)ls_parcel_get(in, 2);
+
+    text_out[0] = '\0';
+    if (in->bad || n > in->left || n >= cap) {
+        in->bad = true;
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        in->bad |= in->at[i] < ' ' || in->at[i] == 127; /* they end up on terminals */
+    if (in->bad)
+        return;
+    memcpy(text_out, in->at, n);
+    text_out[n] = '\0';
+    in->at += n;
+    in->left -= n;
+}
+
+bool ls_parcel_done(const ls_parcel *in)
+{
+    return !in->bad && in->left == 0;
+}

@@ -1,0 +1,26 @@
+/* parcel.h -- numbers and short texts in a message, written and read in the same order.
+ *
+ * Reading beyond the end is sticky and gives zeros, so that a row of reads needs one check, and
+ * hostile bytes can do nothing worse. */
+#pragma once
+#include "base/str.h"
+
+LS_C_BEGIN
+
+void ls_parcel_put(ls_str *out, uint64_t value, int bytes); /* little-endian, 1 to 8 bytes */
+void ls_parcel_put_text(ls_str *out, const char *text);     /* at most 65535 bytes */
+
+typedef struct ls_parcel {
+    const uint8_t *at; /* borrowed */
+    size_t left;
+    bool bad; /* something was not there */
+} ls_parcel;
+
+uint64_t ls_parcel_get(ls_parcel *in, int bytes);
+/* A text that fits into cap with its final '\0' and holds no control characters; else bad. */
+void ls_parcel_get_text(ls_parcel *in, char *text_out, size_t cap);
+
+/* Nothing was missing and nothing is left over. */
+bool ls_parcel_done(const ls_parcel *in);
+
+LS_C_END

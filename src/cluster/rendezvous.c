@@ -1,0 +1,811 @@
+/* rendezvous.c -- the coordinator and those who join it; the drawing is in the header.
+ *
+ * The coordinator's own agent is no peer of itself: its part (ranks, failure, end) is kept in the
+ * same struct. A peer goes through
+ *
+ *   WAITED -> JOINED    take_join(): version, job, generation and ranks are right
+ *   JOINED -> WAITED    before the view is complete: it went away, another may come
+ *   JOINED -> DONE      take_frame(): its ranks have ended
+ *   JOINED -> LOST      after the view: it went away, which ends the job
+ *
+ * Nodes are numbered in the order in which they came. A failure because of a peer (LS_EPEER) is
+ * reported by an agent only with its DONE: the cause itself is on its way from another node. */
+#include "cluster/rendezvous.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "cluster/parcel.h"
+#include "net/frame.h"
+#include "net/gate.h"
+#include "net/hello.h"
+#include "net/secret.h"
+#include "net/sock.h"
+
+enum { PROTOCOL = 1, LIMIT = 256 << 10, VERSION = 96, JOB = 64, BYE_S = 5, ALIVE_S = 4, LATE = 4 };
+enum { JOIN = 1, VIEW, REFUSED, FAILED, STOP, DONE, END };
+
+typedef enum phase { WAITED, JOINED, GONE_WELL, LOST } phase;
+
+typedef struct peer {
+    ls_frame_link link;
+    phase phase;
+    bool linked;
+    ls_sock_address from;
+    char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
+    int ranks, node;
+    uint16_t *ports; /* owned */
+} peer;
+
+struct ls_rendezvous {
+    ls_rendezvous_args args;
+    char version[VERSION];
+    ls_sock_address address; /* of the coordinator */
+    char ip[LS_MEMBERS_TEXT];
+    ls_members members;
+    int node;
+    bool met;
+    int epoll_fd;
+    int listen_fd;
+    ls_gate *gate;
+    peer *peers; /* owned; the host's others, or the one coordinator */
+    int n_peers;
+    peer late[LATE]; /* came when all were there; are heard, so that they can be told */
+    int next_late;
+    bool failed, told; /* a failure is known; the caller knows it, too */
+    int code;          /* of the job: that of the first failure */
+    ls_err_record why;
+    bool ended; /* who joined has heard END */
+};
+
+/* --- small things ----------------------------------------------------------------------------- */
+
+static const char *host_name(char *host, size_t cap)
+{
+    if (gethostname(host, cap - 1) != 0)
+        snprintf(host, cap, "?");
+    host[cap - 1] = '\0';
+    return host;
+}
+
+/* "10.0.0.1:40001" without its port. */
+static void ip_of(const ls_sock_address *address, char *ip, size_t cap)
+{
+    const char *text = address->text, *colon = strrchr(text, ':');
+    int skip = *text == '[', len = (int)(colon - text) - 2 * skip;
+
+    snprintf(ip, cap, "%.*s", len, text + skip);
+}
+
+/* Version and content of this program: nodes with different ones would not understand each other,
+ * or worse, nearly. */
+static void set_version(char *version)
+{
+    ls_file_map map;
+    char hex[LS_HASH_HEX] = "unknown";
+
+    if (ls_file_map_open(&map, "/proc/self/exe") == LS_OK) {
+        ls_hash_hex(ls_hash_bytes(map.bytes, map.len), hex);
+        ls_file_map_close(&map);
+    }
+    snprintf(version, VERSION, "%s %.12s", LS_VERSION, hex);
+}
+
+static ls_status watch(ls_rendezvous *r, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+
+    if (epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+        return ls_fail_sys(LS_EIO, "cannot watch a control connection");
+    return LS_OK;
+}
+
+static void drop_peer(peer *p)
+{
+    if (p->linked)
+        ls_frame_release(&p->link); /* closes, which ends the watching */
+    p->linked = false;
+    ls_mem_free(p->ports);
+    p->ports = NULL;
+}
+
+static int poll_ms(int64_t deadline_ns)
+{
+    if (deadline_ns == LS_NO_DEADLINE)
+        return 1000;
+    int64_t ms = (deadline_ns - ls_time_now_ns()) / LS_NS_PER_MS + 1;
+    return ms < 0 ? 0 : ms > 1000 ? 1000 : (int)ms;
+}
+
+static void wait_for_news(ls_rendezvous *r, int64_t deadline_ns)
+{
+    struct pollfd p = {.fd = r->epoll_fd, .events = POLLIN};
+
+    poll(&p, 1, poll_ms(deadline_ns));
+}
+
+/* --- records ---------------------------------------------------------------------------------- */
+
+static void put_record(ls_str *out, int code, const ls_err_record *why)
+{
+    ls_parcel_put(out, (uint64_t)code, 2);
+    ls_parcel_put(out, (uint64_t)why->code, 2);
+    ls_parcel_put_text(out, why->text);
+    ls_parcel_put_text(out, why->hint);
+    ls_parcel_put_text(out, why->doing);
+}
+
+static bool get_record(const ls_frame *frame, int *code_out, ls_err_record *why)
+{
+    ls_parcel in = {.at = frame->payload, .left = frame->bytes};
+
+    *code_out = (int)ls_parcel_get(&in, 2);
+    uint64_t status = ls_parcel_get(&in, 2);
+    *why = (ls_err_record){.code = (ls_status)status, .file = ""};
+    ls_parcel_get_text(&in, why->text, sizeof why->text);
+    ls_parcel_get_text(&in, why->hint, sizeof why->hint);
+    ls_parcel_get_text(&in, why->doing, sizeof why->doing);
+    return ls_parcel_done(&in) && status > LS_OK && status <= LS_EINTR && *code_out > 0 &&
+           *code_out < 256;
+}
+
+/* Texts of records may come from anywhere; control characters would be refused by the reader. */
+static void clean(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 127)
+            *text = ' ';
+}
+
+static ls_err_record cleaned(const ls_err_record *why)
+{
+    ls_err_record copy = *why;
+
+    clean(copy.text);
+    clean(copy.hint);
+    clean(copy.doing);
+    return copy;
+}
+
+static void send_record(ls_rendezvous *r, uint16_t type, int code, const ls_err_record *why)
+{
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    put_record(&bytes, code, why);
+    for (int i = 0; i < r->n_peers && !bytes.failed; i++)
+        if (r->peers[i].linked && r->peers[i].phase == JOINED)
+            (void)ls_frame_send(&r->peers[i].link, type, bytes.p, bytes.len); /* LOST is seen */
+    ls_str_release(&bytes);
+}
+
+/* The first failure of the job, wherever it was. */
+static void decide(ls_rendezvous *r, int code, const ls_err_record *why, bool told)
+{
+    if (r->failed)
+        return;
+    r->failed = true;
+    r->told = told;
+    r->code = code;
+    r->why = cleaned(why);
+    send_record(r, r->args.hosts ? STOP : FAILED, code, &r->why);
+}
+
+static void decide_lost(ls_rendezvous *r, const peer *p)
+{
+    char reason[sizeof ls_err_last()->text];
+
+    snprintf(reason, sizeof reason, "%s", ls_err_last()->text);
+    if (r->args.hosts)
+        ls_fail(LS_EPEER, "node %d (%s, %s) went away: %.300s", p->node, p->host, p->from.text,
+                reason);
+    else
+        ls_fail(LS_EPEER, "the first node (%s) went away: %.300s", r->address.text, reason);
+    decide(r, ls_err_exit_code(LS_EPEER), ls_err_last(), false);
+}
+
+/* --- joining, the coordinator's part ---------------------------------------------------------- */
+
+static void refuse(ls_rendezvous *r, peer *p, const char *why)
+{
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    ls_parcel_put_text(&bytes, why);
+    if (!bytes.failed)
+        (void)ls_frame_send(&p->link, REFUSED, bytes.p, bytes.len);
+    ls_str_release(&bytes);
+    ls_gate_refuse(r->gate, &p->from, why);
+    drop_peer(p);
+    p->phase = WAITED;
+}
+
+static int joined_ranks(const ls_rendezvous *r)
+{
+    int n = r->args.ranks;
+
+    for (int i = 0; i < r->n_peers; i++)
+        n += r->peers[i].phase == JOINED ? r->peers[i].ranks : 0;
+    return n;
+}
+
+/* What is wrong with a newcomer; false: nothing. */
+static bool is_wrong(const ls_rendezvous *r, const peer *p, const char *version, const char *job,
+                     uint64_t generation, char *why, size_t cap)
+{
+    const char *ours = r->args.job ? r->args.job : "";
+
+    if (strcmp(version, r->version) != 0)
+        snprintf(why, cap, "it runs lineshaft %s, the first node runs %s", version, r->version);
+    else if (strcmp(job, ours) != 0)
+        snprintf(why, cap, "it is of the job \"%s\", this one is \"%s\"", job, ours);
+    else if (generation != 0 && generation != r->args.generation)
+        snprintf(why, cap, "it asks for generation %llu, this is %llu",
+                 (unsigned long long)generation, (unsigned long long)r->args.generation);
+    else if (p->ranks < 1 || p->ranks > LS_MEMBERS_RANKS - joined_ranks(r))
+        snprintf(why, cap, "its %d ranks do not fit: a job has at most %d", p->ranks,
+                 LS_MEMBERS_RANKS);
+    else
+        return false;
+    return true;
+}
+
+static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
+{
+    ls_parcel in = {.at = frame->payload, .left = frame->bytes};
+    char version[VERSION], job[JOB], why[256];
+    int protocol = (int)ls_parcel_get(&in, 2);
+
+    if (frame->type != JOIN || in.bad || protocol != PROTOCOL) {
+        refuse(r, p, "it speaks another protocol");
+        return LS_OK;
+    }
+    ls_parcel_get_text(&in, version, sizeof version);
+    ls_parcel_get_text(&in, job, sizeof job);
+    uint64_t generation = ls_parcel_get(&in, 8);
+    p->ranks = (int)ls_parcel_get(&in, 2);
+    ls_parcel_get_text(&in, p->host, sizeof p->host);
+    ls_parcel_get_text(&in, p->ip, sizeof p->ip);
+    if (in.bad || in.left != 2 * (size_t)p->ranks || !*p->ip) {
+        refuse(r, p, "its message is damaged");
+        return LS_OK;
+    }
+    if (is_wrong(r, p, version, job, generation, why, sizeof why)) {
+        refuse(r, p, why);
+        return LS_OK;
+    }
+    p->ports = ls_mem_array((size_t)p->ranks, sizeof *p->ports);
+    if (!p->ports)
+        return LS_ENOMEM;
+    for (int i = 0; i < p->ranks; i++)
+        p->ports[i] = (uint16_t)ls_parcel_get(&in, 2);
+    p->phase = JOINED;
+    ls_log(LS_LOG_INFO, "%s (%s) joins with %d ranks", p->host, p->from.text, p->ranks);
+    return LS_OK;
+}
+
+static peer *free_peer(ls_rendezvous *r)
+{
+    for (int i = 0; i < r->n_peers; i++)
+        if (!r->peers[i].linked && r->peers[i].phase == WAITED)
+            return &r->peers[i];
+    return NULL;
+}
+
+/* Callers that proved the secret. */
+static ls_status take_callers(ls_rendezvous *r)
+{
+    ls_status st = LS_OK;
+    const ls_sock_options options = {.user_timeout_ns = ALIVE_S * LS_NS_PER_S,
+                                     .keepalive_ns = LS_NS_PER_S};
+
+    for (;;) {
+        ls_hello hello;
+        ls_sock_address from;
+        int fd;
+        LS_TRY(st, ls_gate_next(r->gate, &fd, &hello, &from), out);
+        if (fd < 0)
+            break;
+        peer *p = r->met ? NULL : free_peer(r);
+        if (!p) {
+            p = &r->late[r->next_late++ % LATE];
+            drop_peer(p);
+        }
+        *p = (peer){.from = from, .linked = true};
+        ls_frame_init(&p->link, fd, &hello, LIMIT);
+        ls_hello_release(&hello);
+        if (ls_sock_tune(fd, &options) != LS_OK || watch(r, fd) != LS_OK)
+            refuse(r, p, "it cannot be watched");
+    }
+out:
+    return st;
+}
+
+/* --- frames ----------------------------------------------------------------------------------- */
+
+static void say_ended(const peer *p, int code)
+{
+    if (code == ls_err_exit_code(LS_EINTR))
+        ls_fail(LS_EINTR, "stopped on request on node %d (%s)", p->node, p->host);
+    else
+        ls_fail(LS_EPEER, "node %d (%s) ended with exit code %d", p->node, p->host, code);
+}
+
+static void take_done(ls_rendezvous *r, peer *p, const ls_frame *frame)
+{
+    ls_parcel in = {.at = frame->payload, .left = frame->bytes};
+    int code = (int)ls_parcel_get(&in, 2);
+
+    p->phase = GONE_WELL;
+    if (code != 0) {
+        say_ended(p, code);
+        decide(r, code, ls_err_last(), false);
+    }
+}
+
+/* A frame of a member, at either side. */
+static void take_frame(ls_rendezvous *r, peer *p, const ls_frame *frame)
+{
+    ls_err_record why;
+    int code;
+
+    if (r->args.hosts != (frame->type == FAILED || frame->type == DONE))
+        return; /* the other side's part */
+    switch (frame->type) {
+    case FAILED:
+        if (get_record(frame, &code, &why))
+            decide(r, code, &why, false);
+        break;
+    case STOP:
+        if (get_record(frame, &code, &why) && !r->failed) {
+            r->failed = true;
+            r->code = code;
+            r->why = why;
+        }
+        break;
+    case DONE:
+        take_done(r, p, frame);
+        break;
+    case END: {
+        ls_parcel in = {.at = frame->payload, .left = frame->bytes};
+        r->code = (int)ls_parcel_get(&in, 2);
+        r->ended = true;
+        break;
+    }
+    default:
+        break;
+    }
+}
+
+/* All frames of one peer that are here. */
+static ls_status take_frames(ls_rendezvous *r, peer *p)
+{
+    ls_status st = LS_OK;
+
+    while (p->linked) {
+        ls_frame frame;
+        bool got;
+        ls_frame_flush(&p->link);
+        st = ls_frame_receive(&p->link, &frame, &got);
+        if (st == LS_ENOMEM)
+            return st;
+        if (st != LS_OK) {
+            bool lost = p->phase == JOINED && r->met && !r->ended;
+            if (lost)
+                decide_lost(r, p);
+            drop_peer(p);
+            p->phase = lost ? LOST : p->phase == GONE_WELL ? GONE_WELL : WAITED;
+            return LS_OK;
+        }
+        if (!got)
+            break;
+        if (p >= r->late && p < r->late + LATE)
+            refuse(r, p, "the job has all of its nodes");
+        else if (r->args.hosts && p->phase == WAITED)
+            LS_TRY(st, take_join(r, p, &frame), out);
+        else
+            take_frame(r, p, &frame);
+    }
+out:
+    return st;
+}
+
+static ls_status take_all(ls_rendezvous *r)
+{
+    ls_status st = LS_OK;
+
+    if (r->gate)
+        LS_TRY(st, take_callers(r), out);
+    for (int i = 0; i < r->n_peers; i++)
+        LS_TRY(st, take_frames(r, &r->peers[i]), out);
+    for (int i = 0; i < LATE; i++)
+        LS_TRY(st, take_frames(r, &r->late[i]), out);
+out:
+    return st;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static ls_status open_host(ls_rendezvous *r)
+{
+    ls_status st = LS_OK;
+    const ls_rendezvous_args *a = &r->args;
+    const ls_sock_address at = r->address;
+
+    LS_TRY(st, ls_sock_listen(&at, &r->listen_fd), out);
+    LS_TRY(st, ls_sock_local(r->listen_fd, &r->address), out);
+    ip_of(&r->address, r->ip, sizeof r->ip);
+    LS_TRY(st,
+           ls_gate_open(&r->gate, &(ls_gate_args){.listen_fd = r->listen_fd,
+                                                  .secret = a->secret,
+                                                  .self = {.purpose = LS_HELLO_CONTROL}}),
+           out);
+    st = watch(r, ls_gate_fd(r->gate));
+out:
+    return st;
+}
+
+static ls_status send_join(ls_rendezvous *r)
+{
+    const ls_rendezvous_args *a = &r->args;
+    char host[LS_MEMBERS_TEXT];
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    ls_parcel_put(&bytes, PROTOCOL, 2);
+    ls_parcel_put_text(&bytes, r->version);
+    ls_parcel_put_text(&bytes, a->job ? a->job : "");
+    ls_parcel_put(&bytes, a->generation, 8);
+    ls_parcel_put(&bytes, (uint64_t)a->ranks, 2);
+    ls_parcel_put_text(&bytes, host_name(host, sizeof host));
+    ls_parcel_put_text(&bytes, r->ip);
+    for (int i = 0; i < a->ranks; i++)
+        ls_parcel_put(&bytes, a->ports ? a->ports[i] : 0, 2);
+    ls_status st = ls_str_status(&bytes);
+    if (st == LS_OK)
+        st = ls_frame_send(&r->peers[0].link, JOIN, bytes.p, bytes.len);
+    ls_str_release(&bytes);
+    return st;
+}
+
+static ls_status open_join(ls_rendezvous *r, int64_t deadline_ns)
+{
+    ls_status st = LS_OK;
+    peer *p = &r->peers[0];
+    const ls_sock_options options = {.user_timeout_ns = ALIVE_S * LS_NS_PER_S,
+                                     .keepalive_ns = LS_NS_PER_S};
+    ls_sock_address local;
+    ls_hello hello = {.state = 0};
+    int fd = -1;
+
+    LS_TRY(st, ls_sock_connect(&r->address, deadline_ns, &fd), out);
+    LS_TRY(st, ls_sock_local(fd, &local), out);
+    ip_of(&local, r->ip, sizeof r->ip);
+    LS_TRY(st, ls_sock_tune(fd, &options), out);
+    LS_TRY(st,
+           ls_hello_begin(&hello, &(ls_hello_args){.secret = r->args.secret,
+                                                   .connects = true,
+                                                   .self = {.purpose = LS_HELLO_CONTROL},
+                                                   .deadline_ns = deadline_ns}),
+           out);
+    LS_TRY(st, ls_hello_run(&hello, fd), out);
+    ls_frame_init(&p->link, fd, &hello, LIMIT);
+    fd = -1;
+    p->linked = true;
+    p->phase = JOINED;
+    LS_TRY(st, watch(r, p->link.fd), out);
+    st = send_join(r);
+out:
+    ls_hello_release(&hello);
+    ls_sock_close(&fd);
+    return st;
+}
+
+ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous_args *args,
+                             int64_t deadline_ns)
+{
+    ls_status st = LS_OK;
+
+    if (args->hosts && (args->nodes < 1 || args->nodes > LS_MEMBERS_NODES))
+        return ls_fail(LS_EUSAGE, "a job has 1 to %d nodes, not %d", LS_MEMBERS_NODES, args->nodes);
+    if (args->ranks < 1 || args->ranks > LS_MEMBERS_RANKS)
+        return ls_fail(LS_EUSAGE, "a job has 1 to %d ranks, not %d", LS_MEMBERS_RANKS, args->ranks);
+    ls_rendezvous *r = ls_mem_alloc(sizeof *r);
+    if (!r)
+        return LS_ENOMEM;
+    r->args = *args;
+    r->listen_fd = -1;
+    ls_members_init(&r->members);
+    set_version(r->version);
+    ls_err_clear();
+    r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (r->epoll_fd < 0) {
+        st = ls_fail_sys(LS_EIO, "cannot watch control connections");
+        goto out;
+    }
+    r->n_peers = args->hosts ? args->nodes - 1 : 1;
+    r->peers = ls_mem_array((size_t)r->n_peers, sizeof *r->peers);
+    LS_TRY(st, r->peers ? LS_OK : LS_ENOMEM, out);
+    LS_TRY(st, ls_sock_resolve(args->address, deadline_ns, &r->address), out);
+    LS_TRY(st, args->hosts ? open_host(r) : open_join(r, deadline_ns), out);
+    *rendezvous_out = r;
+out:
+    if (st != LS_OK)
+        ls_rendezvous_close(r);
+    return st;
+}
+
+void ls_rendezvous_close(ls_rendezvous *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; r->peers && i < r->n_peers; i++)
+        drop_peer(&r->peers[i]);
+    for (int i = 0; i < LATE; i++)
+        drop_peer(&r->late[i]);
+    ls_gate_close(r->gate);
+    ls_sock_close(&r->listen_fd);
+    ls_sock_close(&r->epoll_fd);
+    ls_members_release(&r->members);
+    ls_mem_free(r->peers);
+    ls_mem_free(r);
+}
+
+const char *ls_rendezvous_address(const ls_rendezvous *r)
+{
+    return r->address.text;
+}
+
+/* --- meeting ---------------------------------------------------------------------------------- */
+
+static int count_joined(const ls_rendezvous *r)
+{
+    int n = 0;
+
+    for (int i = 0; i < r->n_peers; i++)
+        n += r->peers[i].phase == JOINED;
+    return n;
+}
+
+/* A port that is free on this address now, for programs that need one. */
+static int free_port(const ls_rendezvous *r)
+{
+    char text[LS_MEMBERS_TEXT + 8];
+    ls_sock_address at, got;
+    int fd = -1, port = 0;
+
+    if (strchr(r->ip, ':'))
+        snprintf(text, sizeof text, "[%s]:0", r->ip);
+    else
+        snprintf(text, sizeof text, "%s:0", r->ip);
+    if (ls_sock_resolve(text, ls_time_now_ns() + LS_NS_PER_S, &at) == LS_OK &&
+        ls_sock_listen(&at, &fd) == LS_OK && ls_sock_local(fd, &got) == LS_OK)
+        port = (int)strtol(strrchr(got.text, ':') + 1, NULL, 10);
+    ls_sock_close(&fd);
+    return port;
+}
+
+static ls_status send_view(ls_rendezvous *r)
+{
+    ls_status st = LS_OK;
+    char host[LS_MEMBERS_TEXT];
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    r->members.generation = r->args.generation;
+    r->members.master_port = free_port(r);
+    LS_TRY(st,
+           ls_members_add(&r->members, host_name(host, sizeof host), r->ip, r->args.ranks,
+                          r->args.ports),
+           out);
+    for (int i = 0; i < r->n_peers; i++) {
+        peer *p = &r->peers[i];
+        p->node = i + 1;
+        LS_TRY(st, ls_members_add(&r->members, p->host, p->ip, p->ranks, p->ports), out);
+    }
+    for (int i = 0; i < r->n_peers; i++) {
+        ls_str_clear(&bytes);
+        ls_parcel_put(&bytes, (uint64_t)r->peers[i].node, 2);
+        ls_members_encode(&r->members, &bytes);
+        LS_TRY(st, ls_str_status(&bytes), out);
+        /* One that is gone by now is noticed by the next attend. */
+        (void)ls_frame_send(&r->peers[i].link, VIEW, bytes.p, bytes.len);
+    }
+    r->met = true;
+out:
+    ls_str_release(&bytes);
+    return st;
+}
+
+static ls_status meet_late(const ls_rendezvous *r)
+{
+    ls_str names;
+
+    ls_str_init(&names);
+    for (int i = 0; i < r->n_peers; i++)
+        if (r->peers[i].phase == JOINED)
+            ls_str_printf(&names, ", %s", r->peers[i].host);
+    ls_fail(LS_EDEADLINE, "%d of %d nodes did not join at %s in time; here: this one%s",
+            r->n_peers - count_joined(r), r->args.nodes, r->address.text, names.p);
+    ls_err_hint("Start the same command with --join %s and the same secret on each.",
+                r->address.text);
+    ls_str_release(&names);
+    return LS_EDEADLINE;
+}
+
+static ls_status meet_host(ls_rendezvous *r, int64_t deadline_ns)
+{
+    ls_status st = LS_OK;
+
+    for (;;) {
+        LS_TRY(st, take_all(r), out);
+        if (count_joined(r) == r->n_peers)
+            break;
+        if (ls_time_now_ns() >= deadline_ns)
+            return meet_late(r);
+        wait_for_news(r, deadline_ns);
+    }
+    st = send_view(r);
+out:
+    return st;
+}
+
+static ls_status take_view(ls_rendezvous *r, const ls_frame *frame)
+{
+    ls_parcel in = {.at = frame->payload, .left = frame->bytes};
+    char why[256];
+
+    if (frame->type == REFUSED) {
+        ls_parcel_get_text(&in, why, sizeof why);
+        ls_fail(LS_EUSAGE, "%s refuses this node: %s", r->address.text, why);
+        ls_err_hint("All nodes of a job need the same lineshaft and the same job.");
+        return LS_EUSAGE;
+    }
+    if (frame->type != VIEW)
+        return ls_fail(LS_EDATA, "%s sent something else than the list of members",
+                       r->address.text);
+    r->node = (int)ls_parcel_get(&in, 2);
+    ls_status st = in.bad ? ls_fail(LS_EDATA, "a list of members is damaged")
+                          : ls_members_decode(&r->members, in.at, in.left);
+    if (st == LS_OK &&
+        (r->node >= r->members.nodes || r->members.node[r->node].ranks != r->args.ranks))
+        st =
+            ls_fail(LS_EDATA, "the list of members of %s does not hold this node", r->address.text);
+    r->met = st == LS_OK;
+    return st;
+}
+
+static ls_status meet_join(ls_rendezvous *r, int64_t deadline_ns)
+{
+    ls_status st = LS_OK;
+    ls_frame frame;
+    bool got = false;
+
+    while (!got) {
+        st = ls_frame_receive(&r->peers[0].link, &frame, &got);
+        if (st == LS_EIO)
+            st = ls_fail(LS_EPEER, "the first node (%s) went away before all nodes had joined",
+                         r->address.text);
+        if (st != LS_OK || got)
+            break;
+        if (ls_time_now_ns() >= deadline_ns)
+            return ls_fail(LS_EDEADLINE, "the other nodes did not join at %s in time",
+                           r->address.text);
+        wait_for_news(r, deadline_ns);
+    }
+    return st == LS_OK ? take_view(r, &frame) : st;
+}
+
+ls_status ls_rendezvous_meet(ls_rendezvous *r, int64_t deadline_ns)
+{
+    return r->args.hosts ? meet_host(r, deadline_ns) : meet_join(r, deadline_ns);
+}
+
+const ls_members *ls_rendezvous_members(const ls_rendezvous *r)
+{
+    return &r->members;
+}
+
+int ls_rendezvous_node(const ls_rendezvous *r)
+{
+    return r->node;
+}
+
+/* --- while it runs, and at its end ------------------------------------------------------------ */
+
+int ls_rendezvous_fd(const ls_rendezvous *r)
+{
+    return r->epoll_fd;
+}
+
+ls_status ls_rendezvous_attend(ls_rendezvous *r)
+{
+    ls_status st = take_all(r);
+
+    if (st == LS_OK && r->failed && !r->told) {
+        ls_err_record why = r->why;
+        why.code = why.code == LS_EINTR ? LS_EINTR : LS_EPEER; /* not this node's own failure */
+        r->told = true;
+        st = ls_err_adopt(&why);
+    }
+    return st;
+}
+
+void ls_rendezvous_fail(ls_rendezvous *r, int code, const ls_err_record *why)
+{
+    decide(r, code, why, true);
+}
+
+static ls_status end_host(ls_rendezvous *r, int code, int64_t *stop_ns)
+{
+    ls_status st = LS_OK;
+
+    if (code != 0 && !r->failed) {
+        ls_fail(code == ls_err_exit_code(LS_EINTR) ? LS_EINTR : LS_EPEER,
+                "node 0 ended with exit code %d", code);
+        decide(r, code, ls_err_last(), true);
+    }
+    while (count_joined(r) > 0) {
+        if (r->failed && *stop_ns == LS_NO_DEADLINE)
+            *stop_ns = ls_time_now_ns() + r->args.grace_ns + BYE_S * LS_NS_PER_S;
+        if (ls_time_now_ns() >= *stop_ns) {
+            ls_log(LS_LOG_WARN, "%d nodes did not say that they have ended", count_joined(r));
+            break;
+        }
+        wait_for_news(r, *stop_ns);
+        LS_TRY(st, take_all(r), out);
+    }
+out:
+    return st;
+}
+
+/* Tell everybody the code, and see it sent. */
+static void say_end(ls_rendezvous *r)
+{
+    int64_t deadline_ns = ls_time_now_ns() + BYE_S * LS_NS_PER_S;
+    uint8_t bytes[2] = {(uint8_t)r->code, 0};
+
+    for (int i = 0; i < r->n_peers; i++) {
+        ls_frame_link *link = &r->peers[i].link;
+        if (!r->peers[i].linked || ls_frame_send(link, END, bytes, sizeof bytes) != LS_OK)
+            continue;
+        while (ls_frame_waiting(link) && ls_sock_wait(link->fd, POLLOUT, deadline_ns) == LS_OK &&
+               ls_frame_flush(link) == LS_OK)
+            ;
+    }
+}
+
+ls_status ls_rendezvous_end(ls_rendezvous *r, int code, int *code_out)
+{
+    ls_status st = LS_OK;
+    int64_t stop_ns = LS_NO_DEADLINE; /* as long as the job runs on other nodes */
+    uint8_t bytes[2] = {(uint8_t)code, 0};
+
+    if (r->args.hosts) {
+        LS_TRY(st, end_host(r, code, &stop_ns), out);
+        say_end(r);
+        *code_out = r->code;
+        return LS_OK;
+    }
+    peer *p = &r->peers[0];
+    if (p->linked)
+        (void)ls_frame_send(&p->link, DONE, bytes, sizeof bytes);
+    while (p->linked && !r->ended) {
+        if (r->failed && stop_ns == LS_NO_DEADLINE)
+            stop_ns = ls_time_now_ns() + r->args.grace_ns + 3 * BYE_S * LS_NS_PER_S;
+        if (ls_time_now_ns() >= stop_ns)
+            break;
+        wait_for_news(r, stop_ns);
+        LS_TRY(st, take_frames(r, p), out);
+    }
+    /* Without the coordinator's word, its loss is the failure of a job that had none. */
+    *code_out = r->ended || r->failed ? r->code : code;
+out:
+    return st;
+}
