@@ -297,13 +297,19 @@ static ls_status parse_word(ls_args *args, const ls_command *const *commands, co
         args->command = found;
         return LS_OK;
     }
-    if (args->n_rest == (int)LS_COUNT(args->rest)) {
+    if (args->n_rest == (int)LS_COUNT(args->rest) - 1) {
         ls_fail(LS_EUSAGE, "more than %d arguments are given", args->n_rest);
         ls_err_hint("Quote a pattern such as '*.txt', so that lineshaft finds the files itself.");
         return LS_EUSAGE;
     }
     args->rest[args->n_rest++] = word;
     return LS_OK;
+}
+
+/* What follows is another program's command line, flags included. */
+static bool starts_other(const ls_command *command)
+{
+    return command->arguments && strncmp(command->arguments, "-- ", 3) == 0;
 }
 
 ls_status ls_args_parse(ls_args *args, const ls_command *const *commands, int argc,
@@ -323,6 +329,7 @@ ls_status ls_args_parse(ls_args *args, const ls_command *const *commands, int ar
             LS_TRY(st, parse_short(args, argc, argv, &i), out);
         else
             LS_TRY(st, parse_word(args, commands, word), out);
+        only_words |= args->n_rest > 0 && starts_other(args->command);
     }
     const ls_command *c = args->command;
     if (!c || c->subs || ls_args_has(args, "help") || ls_args_has(args, "version"))

@@ -10,7 +10,7 @@
  * A ceiling is measured right before and right after its row and the larger of the two counts. When
  * they are far apart, or the fma peak is far below the best one seen, something else ran on the
  * machine, and the row says so. */
-#include "cli/command.h"
+#include "cli/cmd_bench.h"
 
 #include <inttypes.h>
 #include "base/json.h"
@@ -839,12 +839,13 @@ static const ls_command bench_kernels = {
     .run = run_kernels,
 };
 
-static const ls_command *const bench_subs[] = {&bench_kernels, NULL};
+static const ls_command *const bench_subs[] = {&bench_kernels, &ls_bench_comm, NULL};
 
 const ls_command ls_cmd_bench = {
     .name = "bench",
     .summary = "measure what this machine can do",
     .about = "Measures parts of lineshaft on this machine, beside the peaks of the machine itself.",
-    .examples = "lineshaft bench kernels  # every row of the kernel table\n",
+    .examples = "lineshaft bench kernels  # every row of the kernel table\n"
+                "lineshaft bench comm -n 2  # collectives between two ranks\n",
     .subs = bench_subs,
 };

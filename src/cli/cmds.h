@@ -10,6 +10,8 @@ extern const ls_command ls_cmd_data;
 extern const ls_command ls_cmd_ckpt;
 extern const ls_command ls_cmd_ckpt_show; /* cmd_ckpt_show.c; listed in cmd_ckpt.c */
 extern const ls_command ls_cmd_bench;
+extern const ls_command ls_cmd_lab;
+extern const ls_command ls_cmd_launch;
 extern const ls_command ls_cmd_doctor;
 extern const ls_command ls_cmd_config;
 extern const ls_command ls_cmd_completion;

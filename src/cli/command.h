@@ -18,7 +18,7 @@ typedef struct ls_flag {
 /* A parsed command line. Strings are borrowed from argv. */
 typedef struct ls_args {
     const struct ls_command *command;
-    const char *rest[64]; /* what is not a flag, in order */
+    const char *rest[256]; /* what is not a flag, in order; NULL-terminated */
     int n_rest;
     struct {
         const ls_flag *flag;
@@ -29,12 +29,13 @@ typedef struct ls_args {
 
 typedef struct ls_command {
     const char *name;
-    const char *summary;                  /* one line, lower case, no full stop */
-    const char *arguments;                /* for the usage line: "RUN", "FILE ..." ; NULL: none */
-    int least, most;                      /* how many arguments; most -1: any */
-    const char *about;                    /* a paragraph or more for --help and the man page */
-    const char *examples;                 /* lines of "command  # what it does" */
-    const ls_flag *flags;                 /* ends with a row whose name is NULL; NULL: none */
+    const char *summary;   /* one line, lower case, no full stop */
+    const char *arguments; /* for the usage line: "RUN", "FILE ..."; NULL: none. "-- ...": the first
+                              one ends the flags, which then belong to another program */
+    int least, most;       /* how many arguments; most -1: any */
+    const char *about;     /* a paragraph or more for --help and the man page */
+    const char *examples;  /* lines of "command  # what it does" */
+    const ls_flag *flags;  /* ends with a row whose name is NULL; NULL: none */
     const struct ls_command *const *subs; /* NULL-terminated; NULL: a leaf */
     ls_status (*run)(const ls_args *args);
 } ls_command;

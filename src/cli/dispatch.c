@@ -11,6 +11,7 @@
 #include "cli/help.h"
 #include "cli/report.h"
 #include "base/log.h"
+#include "cluster/cause.h"
 
 static void show_log(ls_log_level level, const char *line, void *context)
 {
@@ -93,7 +94,7 @@ int ls_dispatch_main(int argc, const char *const *argv)
         st = run(&args);
     if ((fflush(stdout) != 0 || ferror(stdout)) && st == LS_OK)
         st = ls_fail_sys(LS_EIO, "cannot write to standard output");
-    if (st != LS_OK)
+    if (st != LS_OK && !ls_cause_send(ls_err_last())) /* a worker's agent shows the first cause */
         ls_report_error(ls_err_last(), &term);
     ls_log_set_sink(NULL, NULL, LS_LOG_WARN);
     return ls_err_exit_code(st);

@@ -202,13 +202,19 @@ static void put_examples(const char *text, const ls_term *term, ls_str *out)
 
 static void put_usage(const ls_command *command, ls_str *out)
 {
+    /* What stands behind "--" belongs to another program, flags included. */
+    bool foreign = command->arguments && strncmp(command->arguments, "--", 2) == 0;
+    const char *flags = command->flags && command->flags->name ? " [FLAGS]" : "";
+
     ls_args_full_name(command, out);
     if (command->subs)
         ls_str_append(out, " COMMAND");
+    if (foreign)
+        ls_str_append(out, flags);
     if (command->arguments)
         ls_str_printf(out, " %s", command->arguments);
-    if (command->flags && command->flags->name)
-        ls_str_append(out, " [FLAGS]");
+    if (!foreign)
+        ls_str_append(out, flags);
 }
 
 void ls_help_command(const ls_command *command, const ls_term *term, ls_str *out)
@@ -325,6 +331,8 @@ static void put_environment(const ls_term *term, ls_str *out)
     entry(term, "LINESHAFT_BATCH_SEQUENCES=24", 28, "the same as --set batch.sequences=24", out);
     entry(term, "NO_COLOR", 28, "when set to anything, no colour is used", out);
     entry(term, "TERM=dumb", 28, "the same", out);
+    entry(term, "LINESHAFT_TUNE=off", 28,
+          "links are not measured for collectives, and nothing is kept", out);
     entry(term, "LINESHAFT_FAULT", 28, "breaks things on purpose, in test builds only", out);
 }
 

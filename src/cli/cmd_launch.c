@@ -1,0 +1,273 @@
+/* cmd_launch.c -- `lineshaft launch`: somebody's program as many processes.
+ *
+ * The agent does the work; here its result becomes text and an exit code. The code of the first
+ * failure is passed on as it is, whatever classes of our own say, because scripts of that program
+ * know its codes: so this command ends the process itself. */
+#include "cli/cmd_launch.h"
+
+#include <unistd.h>
+#include "base/file.h"
+#include "base/time.h"
+#include "cli/cmds.h"
+#include "cli/report.h"
+#include "cluster/rendezvous.h"
+#include "net/secret.h"
+
+static void show_lines(const ls_agent_result *result)
+{
+    fprintf(stderr, "  last lines of [%s]:\n", result->label);
+    for (const char *p = result->last_lines; *p;) {
+        int len = (int)strcspn(p, "\n");
+        fputs("    ", stderr);
+        ls_term_text((const unsigned char *)p, (size_t)len, stderr);
+        fputc('\n', stderr);
+        p += len + (p[len] == '\n');
+    }
+}
+
+static void show_others(const ls_agent_result *result)
+{
+    int n = result->others;
+
+    fprintf(stderr, "  and %d other%s that %s", n, n == 1 ? "" : "s",
+            !result->stopped ? "failed"
+            : n == 1         ? "was stopped"
+                             : "were stopped");
+    if (result->killed > 0)
+        fprintf(stderr, ", %d of them by SIGKILL", result->killed);
+    fputc('\n', stderr);
+}
+
+ls_status ls_launch_end(const ls_agent_result *result, const ls_args *args)
+{
+    ls_term term;
+
+    if (result->left > 0)
+        fprintf(stderr, "lineshaft: warn: %d process%s could not be killed\n", result->left,
+                result->left == 1 ? "" : "es");
+    if (result->cause.code == LS_OK)
+        return LS_OK;
+    if (result->cause.code == LS_EINTR && result->worker < 0)
+        return ls_err_adopt(&result->cause);
+    ls_term_init(&term, STDERR_FILENO, args);
+    fflush(stdout);
+    ls_report_error(&result->cause, &term);
+    if (*result->last_lines)
+        show_lines(result);
+    if (result->others > 0)
+        show_others(result);
+    fflush(stderr);
+    exit(result->exit_code);
+}
+
+ls_status ls_launch_number(const ls_args *args, const char *flag, int64_t fallback, int64_t least,
+                           int64_t most, int64_t *number_out)
+{
+    const char *text = ls_args_value(args, flag);
+    char *end;
+
+    *number_out = fallback;
+    if (!text)
+        return LS_OK;
+    long long n = strtoll(text, &end, 10);
+    if (end == text || *end || *text == ' ' || n < least || n > most)
+        return ls_fail(LS_EUSAGE, "--%s must be a whole number from %lld to %lld, not \"%.60s\"",
+                       flag, (long long)least, (long long)most, text);
+    *number_out = n;
+    return LS_OK;
+}
+
+/* --- several nodes ---------------------------------------------------------------------------- */
+
+/* What happens here must be known everywhere. A rank that failed because of a peer tells nobody:
+ * the peer's own node does. */
+static void on_event(void *context, const ls_agent_event *event)
+{
+    if (event->kind == LS_AGENT_ENDED && event->code != 0 && event->why->code != LS_EPEER) {
+        ls_rendezvous_fail(context, event->code, event->why);
+    } else if (event->kind == LS_AGENT_ASKED) {
+        char host[64] = "?";
+        gethostname(host, sizeof host - 1);
+        ls_fail(LS_EINTR, "stopped on request on %s", host);
+        ls_rendezvous_fail(context, ls_err_exit_code(LS_EINTR), ls_err_last());
+    }
+}
+
+static ls_status on_attend(void *context)
+{
+    return ls_rendezvous_attend(context);
+}
+
+/* The first node makes the secret when there is none yet. */
+static ls_status read_secret(const char *path, bool hosts, ls_secret *secret)
+{
+    ls_status st = LS_OK;
+
+    if (!path) {
+        ls_fail(LS_EUSAGE, "several nodes need --secret FILE");
+        ls_err_hint("The first node makes the file when it is missing; copy it to the others.");
+        return LS_EUSAGE;
+    }
+    if (hosts && !ls_file_exists(path)) {
+        LS_TRY(st, ls_secret_make(path), out);
+        fprintf(stderr, "lineshaft: made the secret \"%s\"; the other nodes need a copy\n", path);
+    }
+    st = ls_secret_read(secret, path);
+out:
+    return st;
+}
+
+static ls_status run_job(ls_rendezvous *r, ls_agent_args job, ls_agent_result *result)
+{
+    const ls_members *m = ls_rendezvous_members(r);
+    int node = ls_rendezvous_node(r), code = 0;
+
+    job.node = node;
+    job.nodes = m->nodes;
+    job.first_rank = m->node[node].first_rank;
+    job.world = m->ranks;
+    job.generation = m->generation;
+    job.master_addr = m->node[0].ip;
+    job.master_port = m->master_port;
+    job.hook = on_event;
+    job.attend = on_attend;
+    job.watch_fd = ls_rendezvous_fd(r);
+    job.context = r;
+    ls_status st = ls_agent_run(&job, result);
+    ls_err_record own = *ls_err_last();
+    int here = st == LS_OK ? result->exit_code : ls_err_exit_code(st);
+    if (ls_rendezvous_end(r, here, &code) != LS_OK)
+        code = here ? here : ls_err_exit_code(LS_EPEER);
+    if (st != LS_OK)
+        return ls_err_adopt(&own);
+    result->exit_code = code;
+    if (code != 0 && result->cause.code == LS_OK) { /* it went wrong elsewhere, when all was over */
+        if (ls_rendezvous_attend(r) == LS_OK)
+            ls_fail(LS_EPEER, "the job ended with exit code %d on another node", code);
+        result->cause = *ls_err_last();
+    }
+    return LS_OK;
+}
+
+ls_status ls_launch_find_nodes(const ls_args *args, ls_launch_nodes *nodes)
+{
+    ls_status st = LS_OK;
+
+    *nodes = (ls_launch_nodes){.listen = ls_args_value(args, "listen"),
+                               .join = ls_args_value(args, "join"),
+                               .secret = ls_args_value(args, "secret"),
+                               .secret_fd = -1,
+                               .quiet = ls_args_has(args, "quiet")};
+    bool several = nodes->secret || ls_args_has(args, "nodes");
+
+    if (nodes->listen && nodes->join)
+        return ls_fail(LS_EUSAGE, "--listen is for the first node, --join for the others");
+    if (nodes->join && ls_args_has(args, "nodes"))
+        return ls_fail(LS_EUSAGE, "--nodes goes with --listen: the first node decides");
+    if (several && !nodes->join && !nodes->listen)
+        return ls_fail(LS_EUSAGE, "--nodes and --secret go with --listen or --join");
+    LS_TRY(st, ls_launch_number(args, "nodes", 2, 1, LS_MEMBERS_NODES, &nodes->nodes), out);
+    LS_TRY(st, ls_launch_number(args, "wait", 300, 1, 86400, &nodes->wait_s), out);
+out:
+    return st;
+}
+
+ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
+                              ls_agent_result *result)
+{
+    ls_status st = LS_OK;
+    const char *join = nodes->join;
+    ls_rendezvous *r = NULL;
+    ls_secret secret = {NULL};
+
+    if (nodes->secret_fd >= 0)
+        LS_TRY(st, ls_secret_read_fd(&secret, nodes->secret_fd), out);
+    else
+        LS_TRY(st, read_secret(nodes->secret, !join, &secret), out);
+    int64_t deadline_ns = ls_time_now_ns() + nodes->wait_s * LS_NS_PER_S;
+    const ls_rendezvous_args how = {.hosts = !join,
+                                    .address = join ? join : nodes->listen,
+                                    .nodes = (int)nodes->nodes,
+                                    .secret = secret.bytes,
+                                    .ranks = job->workers,
+                                    .ports = nodes->ports,
+                                    .generation = join ? 0 : 1,
+                                    .grace_ns = job->grace_ns};
+    LS_TRY(st, ls_rendezvous_open(&r, &how, deadline_ns), out);
+    if (!join && !nodes->quiet)
+        fprintf(stderr, "lineshaft: waiting for nodes that join %s\n", ls_rendezvous_address(r));
+    LS_TRY(st, ls_rendezvous_meet(r, deadline_ns), out);
+    if (nodes->met)
+        LS_TRY(st, nodes->met(nodes->context, ls_rendezvous_members(r), secret.bytes, job), out);
+    st = run_job(r, *job, result);
+out:
+    ls_rendezvous_close(r);
+    ls_secret_release(&secret);
+    return st;
+}
+
+/* --- the command ------------------------------------------------------------------------------ */
+
+static ls_status run_launch(const ls_args *args)
+{
+    ls_status st = LS_OK;
+    ls_agent_result result = {.worker = -1};
+    int64_t n, grace;
+    ls_launch_nodes nodes;
+
+    LS_TRY(st, ls_launch_number(args, "ranks", 1, 0, 1 << 20, &n), out);
+    LS_TRY(st, ls_launch_number(args, "grace", LS_AGENT_GRACE_S, 1, 86400, &grace), out);
+    ls_agent_args job = {.command = args->rest,
+                         .workers = (int)n,
+                         .log_dir = ls_args_value(args, "log-dir"),
+                         .grace_ns = grace * LS_NS_PER_S};
+    LS_TRY(st, ls_agent_check(&job), out);
+    LS_TRY(st, ls_launch_find_nodes(args, &nodes), out);
+    if (nodes.listen || nodes.join)
+        LS_TRY(st, ls_launch_run_nodes(&nodes, &job, &result), out);
+    else
+        LS_TRY(st, ls_agent_run(&job, &result), out);
+    st = ls_launch_end(&result, args);
+out:
+    return st;
+}
+
+static const ls_flag flags[] = {
+    {"ranks", 'n', "N", false, "How many processes to start on this machine; 1 unless given."},
+    {"log-dir", 0, "DIR", false, "Write what each rank prints to DIR/rank-N.log as well."},
+    {"grace", 0, "SECONDS", false,
+     "How long ranks may take to end after another one failed, before they are killed; 10."},
+    {"nodes", 0, "N", false, "On the first of several machines: how many there are; 2."},
+    {"listen", 0, "ADDRESS:PORT", false, "On the first machine: where the others join."},
+    {"join", 0, "ADDRESS:PORT", false, "On the other machines: the first one's address."},
+    {"secret", 0, "FILE", false,
+     "With several machines: 32 bytes that all of them have in this file, and nobody else."},
+    {"wait", 0, "SECONDS", false, "How long machines wait for each other at the start; 300."},
+    {.name = NULL},
+};
+const ls_command ls_cmd_launch = {
+    .name = "launch",
+    .summary = "run a program as many processes, and see them to their end",
+    .arguments = "-- COMMAND [ARGUMENT ...]",
+    .least = 1,
+    .most = -1,
+    .about =
+        "Starts N copies of a command. Each finds its place in RANK, WORLD_SIZE, LOCAL_RANK, "
+        "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and has its own share of the cores. What "
+        "they print appears line by line behind the number of the rank.\n\n"
+        "When a rank fails, the others are stopped, its last lines are shown, and its exit code "
+        "becomes that of launch (128 + n for signal n). Ctrl-C and SIGTERM are passed on once; the "
+        "second time everything is killed. Nothing that the ranks have started is left behind, "
+        "also when launch itself is killed.\n\n"
+        "On several machines the same command is given on each: on the first with --listen, on the "
+        "others with --join. They prove to each other that they know the secret, agree on the "
+        "numbers of the ranks, and end together with one exit code.",
+    .examples =
+        "lineshaft launch -n 4 -- python3 train.py --lr 0.1  # 4 ranks\n"
+        "lineshaft launch -n 2 --log-dir logs -- ./program   # and keep what they say\n"
+        "lineshaft launch -n 8 --nodes 2 --listen 10.0.0.1:7000 --secret job.secret -- ./x  "
+        "# the first of two machines\n"
+        "lineshaft launch -n 8 --join 10.0.0.1:7000 --secret job.secret -- ./x  # the other",
+    .flags = flags,
+    .run = run_launch,
+};

@@ -1,0 +1,34 @@
+/* cmd_launch.h -- what `launch` shares with other commands that start workers. */
+#pragma once
+#include "cli/command.h"
+#include "cluster/agent.h"
+#include "cluster/members.h"
+
+/* Show how a job ended: the first cause, the last lines of who it was, and the others in one line.
+ * Then end this process with the job's exit code, or return LS_OK when all went well. */
+ls_status ls_launch_end(const ls_agent_result *result, const ls_args *args);
+
+/* A flag that holds a whole number; fallback when it was not given. LS_EUSAGE otherwise. */
+ls_status ls_launch_number(const ls_args *args, const char *flag, int64_t fallback, int64_t least,
+                           int64_t most, int64_t *number_out);
+
+/* How this machine meets the others of a job. */
+typedef struct ls_launch_nodes {
+    const char *listen, *join; /* one of them, or none: this machine is alone */
+    const char *secret;        /* a file, */
+    int secret_fd;             /* or an inherited descriptor; -1: none */
+    int64_t nodes, wait_s;
+    bool quiet;
+    const uint16_t *ports; /* where the ranks listen; NULL: nowhere */
+    /* When all are known, before ranks are started: may add to what they inherit. NULL: nothing. */
+    ls_status (*met)(void *context, const ls_members *members, const uint8_t *secret,
+                     ls_agent_args *job);
+    void *context;
+} ls_launch_nodes;
+
+/* From the flags --nodes, --listen, --join, --secret, --wait, --quiet. */
+ls_status ls_launch_find_nodes(const ls_args *args, ls_launch_nodes *nodes);
+
+/* Meet, run the ranks of this machine, and end with all others. */
+ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
+                              ls_agent_result *result);

@@ -1,0 +1,358 @@
+/* job.c -- see job.h.
+ *
+ * What a rank inherits: LINESHAFT_FD_MEMBERS (who is there), _BOARD (memory of the node), _OUT (the
+ * standard output, for results that are not prefixed with a rank), and with
+ * several nodes _LISTEN (its own socket) and _SECRET. The sockets are made here, before the nodes
+ * meet, because the list of members tells their ports; each rank gets its own, and this process
+ * lets go of them when the ranks run. */
+#include "cli/job.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "cli/cmd_launch.h"
+#include "cluster/members.h"
+#include "cluster/places.h"
+#include "comm/node/board.h"
+#include "net/secret.h"
+#include "net/sock.h"
+
+enum { WORDS = 256, LAB_PORT = 7077 };
+
+/* --- what a rank inherits ---------------------------------------------------------------------*/
+
+static int inherited(const char *name)
+{
+    const char *text = getenv(name);
+    char *end;
+    long fd = text ? strtol(text, &end, 10) : -1;
+
+    return text && *text && !*end && fd > 2 && fd < 1 << 20 ? (int)fd : -1;
+}
+
+bool ls_job_is_rank(void)
+{
+    return getenv("LINESHAFT_CAUSE_FD") && inherited("LINESHAFT_FD_MEMBERS") >= 0;
+}
+
+static ls_status member_list(const ls_members *m, ls_comm_member **list_out)
+{
+    ls_comm_member *list = ls_mem_array((size_t)m->ranks, sizeof *list);
+
+    if (!list)
+        return ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", m->ranks);
+    for (int r = 0; r < m->ranks; r++) {
+        int node = ls_members_node_of(m, r);
+        list[r] = (ls_comm_member){.node = node};
+        snprintf(list[r].host, sizeof list[r].host, "%s", m->node[node].host);
+        if (m->nodes > 1)
+            ls_members_address(m, r, list[r].address, sizeof list[r].address);
+    }
+    *list_out = list;
+    return LS_OK;
+}
+
+/* What moves data between nodes: LINESHAFT_CARRIER, or what fits. */
+static ls_status find_carrier(const char **carrier_out)
+{
+    static const char *const known[] = {"auto", "tcp", "ucx"};
+    const char *text = getenv("LINESHAFT_CARRIER");
+
+    for (size_t i = 0; i < LS_COUNT(known); i++)
+        if (!text || !*text || strcmp(text, known[i]) == 0) {
+            *carrier_out = known[i];
+            return LS_OK;
+        }
+    ls_fail(LS_EUSAGE, "LINESHAFT_CARRIER is \"%.40s\", which is none of auto, tcp, ucx", text);
+    ls_err_hint("Without it, UCX moves the data where every machine has an RDMA device, else TCP.");
+    return LS_EUSAGE;
+}
+
+ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns)
+{
+    int secret_fd = inherited("LINESHAFT_FD_SECRET");
+    ls_comm_member *list = NULL;
+    const char *carrier;
+    ls_secret secret = {NULL};
+    ls_members members;
+    ls_places places;
+    ls_status st;
+
+    ls_members_init(&members);
+    LS_TRY(st, find_carrier(&carrier), out);
+    LS_TRY(st, ls_places_find(&places), out);
+    LS_TRY(st, ls_members_from_fd(&members, inherited("LINESHAFT_FD_MEMBERS")), out);
+    LS_TRY(st, member_list(&members, &list), out);
+    if (secret_fd >= 0)
+        LS_TRY(st, ls_secret_read_fd(&secret, secret_fd), out);
+    LS_TRY(st,
+           ls_comm_open(comm_out,
+                        &(ls_comm_args){.rank = places.rank,
+                                        .ranks = members.ranks,
+                                        .generation = members.generation,
+                                        .members = list,
+                                        .board_fd = inherited("LINESHAFT_FD_BOARD"),
+                                        .listen_fd = inherited("LINESHAFT_FD_LISTEN"),
+                                        .secret = secret.bytes,
+                                        .carrier = carrier},
+                        deadline_ns),
+           out);
+    if (places.rank == 0)
+        ls_log(LS_LOG_INFO, "carrier between nodes: %s", ls_comm_carrier(*comm_out));
+out:
+    ls_secret_release(&secret);
+    ls_members_release(&members);
+    ls_mem_free(list);
+    return st;
+}
+
+/* --- starting them ----------------------------------------------------------------------------*/
+
+typedef struct job {
+    const ls_args *args;
+    int ranks;
+    char cmdline[1 << 16];
+    const char *words[WORDS];
+    ls_agent_fd fds[5];
+    int *sockets; /* listening, one per rank; NULL: one node */
+    uint16_t *ports;
+    int board_fd, members_fd, secret_fd, out_fd;
+} job;
+
+/* This program once more, with the same words. */
+static ls_status take_words(job *j)
+{
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC), n = 0;
+    ssize_t len = fd < 0 ? -1 : read(fd, j->cmdline, sizeof j->cmdline);
+
+    if (fd >= 0)
+        close(fd);
+    if (len <= 0 || len == (ssize_t)sizeof j->cmdline)
+        return ls_fail(LS_EUSAGE,
+                       "the command line is too long for ranks to repeat: more than %zu bytes",
+                       sizeof j->cmdline - 1);
+    for (char *p = j->cmdline; p < j->cmdline + len; p += strlen(p) + 1) {
+        if (n == WORDS - 1)
+            return ls_fail(LS_EUSAGE, "the command line has more than %d words", WORDS - 1);
+        j->words[n++] = p;
+    }
+    j->words[0] = LS_AGENT_SELF;
+    j->words[n] = NULL;
+    return LS_OK;
+}
+
+/* The address by which this machine reaches another one. */
+static ls_status own_address(const char *other, int64_t deadline_ns, ls_sock_address *own_out)
+{
+    ls_sock_address to;
+    int fd = -1;
+    ls_status st;
+
+    LS_TRY(st, ls_sock_resolve(other, deadline_ns, &to), out);
+    fd = socket(to.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&to.storage, to.len) < 0) {
+        st = ls_fail_sys(LS_EIO, "this machine has no route to %s", other);
+        goto out;
+    }
+    st = ls_sock_local(fd, own_out); /* a datagram socket sends nothing by connecting */
+out:
+    if (fd >= 0)
+        close(fd);
+    return st;
+}
+
+static void set_port(ls_sock_address *address, uint16_t port)
+{
+    if (address->storage.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&address->storage)->sin6_port = htons(port);
+    else
+        ((struct sockaddr_in *)&address->storage)->sin_port = htons(port);
+}
+
+static uint16_t port_of(const ls_sock_address *address)
+{
+    return ntohs(address->storage.ss_family == AF_INET6
+                     ? ((const struct sockaddr_in6 *)&address->storage)->sin6_port
+                     : ((const struct sockaddr_in *)&address->storage)->sin_port);
+}
+
+static ls_status make_sockets(job *j, const ls_launch_nodes *nodes, int64_t deadline_ns)
+{
+    ls_sock_address own, bound;
+    ls_status st;
+
+    if (nodes->join)
+        LS_TRY(st, own_address(nodes->join, deadline_ns, &own), out);
+    else
+        LS_TRY(st, ls_sock_resolve(nodes->listen, deadline_ns, &own), out);
+    set_port(&own, 0);
+    j->sockets = ls_mem_array((size_t)j->ranks, sizeof *j->sockets);
+    for (int i = 0; j->sockets && i < j->ranks; i++)
+        j->sockets[i] = -1;
+    j->ports = ls_mem_array((size_t)j->ranks, sizeof *j->ports);
+    if (!j->sockets || !j->ports)
+        return ls_fail(LS_ENOMEM, "no memory for %d ranks", j->ranks);
+    for (int i = 0; i < j->ranks; i++) {
+        LS_TRY(st, ls_sock_listen(&own, &j->sockets[i]), out);
+        LS_TRY(st, ls_sock_local(j->sockets[i], &bound), out);
+        j->ports[i] = port_of(&bound);
+    }
+out:
+    return st;
+}
+
+/* The secret for the ranks, as a file that has no name. */
+static ls_status pass_secret(job *j, const uint8_t *bytes)
+{
+    j->secret_fd = memfd_create("secret", MFD_CLOEXEC);
+    if (j->secret_fd < 0 || write(j->secret_fd, bytes, LS_SECRET_BYTES) != LS_SECRET_BYTES)
+        return ls_fail_sys(LS_EIO, "cannot hand the secret to the ranks");
+    return LS_OK;
+}
+
+/* All nodes are known: what the ranks of this one inherit. */
+static ls_status on_met(void *context, const ls_members *members, const uint8_t *secret,
+                        ls_agent_args *agent)
+{
+    job *j = context;
+    int n = 0;
+    ls_status st;
+
+    LS_TRY(st,
+           ls_board_create(&(ls_board_args){.generation = members->generation, .ranks = j->ranks},
+                           &j->board_fd),
+           out);
+    LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
+    j->fds[n++] = (ls_agent_fd){.name = "BOARD", .fd = j->board_fd};
+    j->fds[n++] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
+    j->fds[n++] = (ls_agent_fd){.name = "OUT", .fd = j->out_fd};
+    if (secret) {
+        LS_TRY(st, pass_secret(j, secret), out);
+        j->fds[n++] = (ls_agent_fd){.name = "SECRET", .fd = j->secret_fd};
+        j->fds[n++] = (ls_agent_fd){.name = "LISTEN", .each = j->sockets};
+    }
+    agent->fds = j->fds;
+    agent->n_fds = n;
+out:
+    return st;
+}
+
+static ls_status run_alone(job *j, ls_agent_args *agent, ls_agent_result *result)
+{
+    ls_members members;
+    char host[64] = "localhost";
+    ls_status st;
+
+    ls_members_init(&members);
+    gethostname(host, sizeof host - 1);
+    members.generation = 1;
+    LS_TRY(st, ls_members_add(&members, host, "127.0.0.1", j->ranks, NULL), out);
+    LS_TRY(st, on_met(j, &members, NULL, agent), out);
+    agent->generation = members.generation;
+    st = ls_agent_run(agent, result);
+out:
+    ls_members_release(&members);
+    return st;
+}
+
+/* Where the nodes meet: as the flags say, or on the first host of a lab. */
+static ls_status find_nodes(const ls_args *args, ls_launch_nodes *nodes, char lab[64])
+{
+    const char *lab_nodes = getenv("LINESHAFT_LAB_NODES"),
+               *list = getenv("LINESHAFT_LAB_ADDRESSES");
+    const char *node = getenv("LINESHAFT_LAB_NODE");
+    ls_status st = ls_launch_find_nodes(args, nodes);
+
+    if (st != LS_OK || nodes->listen || nodes->join || !lab_nodes || !list || !node)
+        return st;
+    nodes->nodes = strtoll(lab_nodes, NULL, 10);
+    if (nodes->nodes < 2)
+        return LS_OK;
+    snprintf(lab, 64, "%.*s:%d", (int)strcspn(list, " "), list, LAB_PORT);
+    *(strcmp(node, "0") == 0 ? &nodes->listen : &nodes->join) = lab;
+    nodes->secret_fd = inherited("LINESHAFT_FD_LAB_SECRET");
+    nodes->quiet = true;
+    return LS_OK;
+}
+
+/* A descriptor that is handed to ranks must not be one of the first three: where those are closed,
+ * something is opened in their place. */
+static ls_status keep_streams(job *j)
+{
+    int fd = 0;
+
+    j->out_fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (j->out_fd < 0)
+        return ls_fail_sys(LS_EIO, "cannot write results to the standard output");
+    while (fd < 3) {
+        fd = open("/dev/null", O_RDWR);
+        if (fd < 0)
+            return ls_fail_sys(LS_EIO, "cannot open \"/dev/null\"");
+    }
+    close(fd);
+    return LS_OK;
+}
+
+/* Whether a rank ended because nobody reads the results any more: no failure to speak of. */
+static bool reader_left(const job *j, const ls_agent_result *result)
+{
+    struct pollfd out = {.fd = j->out_fd};
+
+    return result->exit_code == 128 + SIGPIPE && poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
+static void release(job *j)
+{
+    for (int i = 0; j->sockets && i < j->ranks; i++)
+        ls_sock_close(&j->sockets[i]);
+    ls_sock_close(&j->board_fd);
+    ls_sock_close(&j->members_fd);
+    ls_sock_close(&j->secret_fd);
+    ls_sock_close(&j->out_fd);
+    ls_mem_free(j->sockets);
+    ls_mem_free(j->ports);
+}
+
+ls_status ls_job_run(const ls_args *args)
+{
+    static job j; /* of the one command of this process; too large for a stack */
+    ls_agent_result result = {.worker = -1};
+    ls_agent_args agent = {.command = j.words};
+    ls_launch_nodes nodes;
+    const char *carrier; /* the ranks read it again; here, so that a mistake is said once */
+    char lab[64];
+    int64_t n;
+    ls_status st;
+
+    j = (job){.args = args, .board_fd = -1, .members_fd = -1, .secret_fd = -1, .out_fd = -1};
+    LS_TRY(st, keep_streams(&j), out);
+    LS_TRY(st, find_carrier(&carrier), out);
+    LS_TRY(st, ls_launch_number(args, "ranks", 1, 1, LS_BOARD_RANKS, &n), out);
+    LS_TRY(st, find_nodes(args, &nodes, lab), out);
+    LS_TRY(st, take_words(&j), out);
+    j.ranks = agent.workers = (int)n;
+    LS_TRY(st, ls_agent_check(&agent), out);
+    if (!nodes.listen && !nodes.join) {
+        LS_TRY(st, run_alone(&j, &agent, &result), out);
+    } else {
+        int64_t deadline_ns = ls_time_now_ns() + nodes.wait_s * LS_NS_PER_S;
+        LS_TRY(st, make_sockets(&j, &nodes, deadline_ns), out);
+        nodes.ports = j.ports;
+        nodes.met = on_met;
+        nodes.context = &j;
+        LS_TRY(st, ls_launch_run_nodes(&nodes, &agent, &result), out);
+    }
+    if (reader_left(&j, &result))
+        exit(result.exit_code);
+    st = ls_launch_end(&result, args);
+out:
+    release(&j);
+    return st;
+}

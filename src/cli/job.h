@@ -1,0 +1,31 @@
+/* job.h -- a command of lineshaft as several ranks: started here, and joined by each rank.
+ *
+ * The process that the user started becomes the agent. It runs this program once more for each
+ * rank, with the same command line; a rank finds its place, the node's shared memory, the list of
+ * members, its listening socket and the secret in what it inherits. LINESHAFT_CARRIER in the
+ * environment (auto, tcp, ucx) says what moves data between machines. */
+#pragma once
+#include "cli/command.h"
+#include "comm/comm.h"
+
+/* The flags that say how many ranks there are, for the table of a command. */
+#define LS_JOB_FLAGS                                                                              \
+    {"ranks", 'n', "N", false, "Processes to start on this machine; 1 unless given."},            \
+        {"nodes", 0, "N", false, "On the first of several machines: how many there are; 2."},     \
+        {"listen", 0, "ADDRESS:PORT", false, "On the first machine: where the others join."},     \
+        {"join", 0, "ADDRESS:PORT", false, "On the other machines: the first one's address."},    \
+        {"secret", 0, "FILE", false,                                                              \
+         "With several machines: 32 bytes that all of them have in this file, and nobody else."}, \
+    {                                                                                             \
+        "wait", 0, "SECONDS", false, "How long machines wait for each other at the start; 300."   \
+    }
+
+/* Whether this process is a rank that ls_job_run() started. */
+bool ls_job_is_rank(void);
+
+/* Run this command line as ranks; returns when all have ended well, else ends the process as launch
+ * does. Inside a lab the flags for several machines may be left out. */
+ls_status ls_job_run(const ls_args *args);
+
+/* In a rank: meet the others. */
+ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns);

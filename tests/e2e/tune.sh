@@ -1,0 +1,63 @@
+#!/bin/sh
+# tune.sh -- collectives between hosts of a lab: links are measured, ways explained, both kept.
+# shellcheck source=tests/lib.sh
+. "$LINESHAFT_ROOT/tests/lib.sh"
+
+for tool in ip tc; do
+    [ -x /usr/sbin/$tool ] || [ -x /sbin/$tool ] || { echo "no $tool here (iproute2)"; exit 77; }
+done
+"$LINESHAFT" lab --nodes 1 -- true >out 2>err || {
+    echo "network namespaces are not allowed here"
+    exit 77
+}
+XDG_CACHE_HOME=$PWD/cache
+export XDG_CACHE_HOME
+
+explain() { run 0 "$LINESHAFT" lab --nodes 2 --link "$1" -- "$LINESHAFT" bench comm --sizes 1K,512K --tenths 1 --explain --json; }
+
+# A link of 200 Mbit/s: 40 ns a byte. The way that is shown as chosen is the one that is named.
+cat >look.py <<'PY'
+import json, sys
+low, high = float(sys.argv[1]), float(sys.argv[2])
+rows = [json.loads(l.split("] ", 1)[1]) for l in open("out") if "] {" in l]
+assert [r["bytes"] for r in rows] == [1024, 524288], rows
+for r in rows:
+    assert low < r["between"]["ns_per_byte"] < high, r["between"]
+    assert not r["between"]["assumed"] and r["inside"]["assumed"]
+    assert r["why"] in ("model", "measured", "remembered"), r["why"]
+    chosen = [w for w in r["ways"] if w["chosen"]]
+    assert [w["way"] for w in chosen] == [r["way"]] and not chosen[0]["refuses"]
+    for w in r["ways"]:
+        timed = not w["refuses"]
+        assert timed == (w["measured_us"] is not None), w
+        if timed:
+            print(r["bytes"], w["way"], "predicted", round(w["predicted_us"]), "measured", round(w["measured_us"]))
+large = next(w for w in rows[1]["ways"] if w["way"] == "ring")
+assert 0.4 < large["predicted_us"] / large["measured_us"] < 2.5, large
+print(rows[0]["numbers"])
+PY
+explain 200mbit
+python3 look.py 25 60 >said || fail "$(cat out)"
+[ "$(tail -n 1 said)" = measured ] || fail "$(cat said)"
+[ "$(find cache/lineshaft/tune -name '*.json' | wc -l)" = 1 ] || fail "no file of link numbers"
+
+# The same hosts with a link five times faster: what was remembered is noticed to be wrong.
+explain 1gbit
+python3 look.py 5 14 >said || fail "$(cat out)"
+[ "$(tail -n 1 said)" = measured ] || fail "$(cat said)"
+
+# Nothing measured, nothing kept.
+rm -r cache
+LINESHAFT_TUNE=off run 0 "$LINESHAFT" lab --nodes 2 --link 1gbit -- "$LINESHAFT" bench comm --sizes 1K --tenths 1
+says 'link numbers: assumed (LINESHAFT_TUNE=off)'
+[ ! -e cache ] || fail "a cache was written"
+
+# One node needs no numbers, except for the table.
+run 0 "$LINESHAFT" bench comm -n 2 --sizes 1K --tenths 1
+says 'link numbers: none needed'
+run 0 "$LINESHAFT" bench comm -n 2 --sizes 1K --tenths 1 --explain
+says '* direct         memory'
+says 'it is taken wherever it can be'
+run 0 "$LINESHAFT" bench comm -n 2 --sizes 1K --tenths 1 --explain --algo ring
+says '* ring           schedule'
+says '1024 bytes: ring, --algo asked for it'
