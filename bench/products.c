@@ -1,7 +1,7 @@
-/* products.c -- speed of one library at every matrix product of the 10M and the 124M model.
+/* products.c -- speed of one library at every matrix product of nanoGPT's small model, the 10M and the 124M one.
  *
  * products WHO LIBRARY THREADS [MODEL]: WHO is ours, cblas, dnnl or xsmm, LIBRARY the shared object
- * to open ("-" for ours), MODEL 10m or 124m (default: both). One library per process, because each
+ * to open ("-" for ours), MODEL nano, 10m or 124m (default: all). One library per process, because each
  * brings threads that spin for a while after a product and would disturb the next one; products.py
  * takes processes in turn. Prints for each product
  *
@@ -60,6 +60,8 @@ enum { ALL = 1 << FWD | 1 << DX | 1 << DW, TRIES = 20 };
 
 /* Attention is one head of 256 positions: q k^T, p v, and p^T do of the gradient. */
 static const layer layers[] = {
+    BLOCK("nano", 768, 128, 3),
+    PLAIN("nano", "head", 768, 128, 256, 3, LS_LAYOUT_NK, ALL),
     BLOCK("10m", 3072, 384, 12),
     PLAIN("10m", "head", 3072, 384, 256, 12, LS_LAYOUT_NK, ALL),
     BLOCK("124m", 1024, 768, 4),
@@ -323,7 +325,7 @@ int main(int argc, char **argv)
     ls_status st = LS_OK;
 
     if (argc < 4 || argc > 5) {
-        fprintf(stderr, "usage: products ours|cblas|dnnl|xsmm LIBRARY THREADS [10m|124m]\n");
+        fprintf(stderr, "usage: products ours|cblas|dnnl|xsmm LIBRARY THREADS [nano|10m|124m]\n");
         return 2;
     }
     LS_TRY(st, open_library(&w, argv[1], argv[2]), out);
