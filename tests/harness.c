@@ -1,11 +1,11 @@
 /* harness.c -- runs each test in its own process, two at a time, and counts.
  *
- *   lineshaft-test [--jobs N] [--list] [FILTER ...] [--scripts FILE ...]
+ *   lineshaft-test [--jobs N] [--list] [--except PART] [FILTER ...] [--scripts FILE ...]
  *
- * A filter is a part of "path/of/test_file.c:test_name". Scripts are programs that exit 0 (passed),
- * 77 (skipped, last line says why) or anything else; they get LINESHAFT_ROOT and run in a scratch
- * folder with a limit of 300 s. The last line is "N passed, N failed"; skipped tests are counted on
- * the line before.
+ * A filter is a part of "path/of/test_file.c:test_name"; what contains PART is left out. Scripts
+ * are programs that exit 0 (passed), 77 (skipped, last line says why) or anything else; they get
+ * LINESHAFT_ROOT and run in a scratch folder with a limit of 300 s. The last line is "N passed, N
+ * failed"; skipped tests are counted on the line before.
  *
  * A test passes when its function returned, and then the process ended with 0. The first is told
  * through shared memory: code under test that calls exit(0) must not look like success. */
@@ -52,6 +52,7 @@ enum { SLOWER = 1 };
 enum { SKIPPED = 77, SCRIPT_SECONDS = 300, MOST_JOBS = 16 };
 
 static char root[PATH_MAX];
+static const char *except; /* NULL: nothing is left out */
 static int expected_log;
 
 void ls_test_fail(const char *file, int line, const char *fmt, ...)
@@ -78,6 +79,30 @@ void ls_test_check_fails(const char *file, int line, const char *call, ls_status
     if (!strstr(e->text, part))
         ls_test_fail(file, line, "%s said \"%s\", expected it to contain \"%s\"", call, e->text,
                      part);
+}
+
+int64_t ls_test_ms(int64_t ms)
+{
+    return ms * SLOWER * LS_NS_PER_MS;
+}
+
+int64_t ls_test_soon(void)
+{
+    return ls_time_now_ns() + ls_test_ms(30000);
+}
+
+int ls_test_times(int n)
+{
+    return SLOWER > 1 ? (n + 3) / 4 : n;
+}
+
+void ls_test_check_within(const char *file, int line, int64_t since_ns, int64_t ms)
+{
+    int64_t took_ns = ls_time_now_ns() - since_ns;
+
+    if (took_ns > ls_test_ms(ms))
+        ls_test_fail(file, line, "took %.1f ms, at most %.1f were expected", (double)took_ns / 1e6,
+                     (double)ls_test_ms(ms) / 1e6);
 }
 
 void ls_test_expect_log(int n)
@@ -264,6 +289,8 @@ static job *free_slot(job *jobs, int n)
 
 static bool wanted(const char *name, char **filters, int n)
 {
+    if (except && strstr(name, except))
+        return false;
     for (int i = 0; i < n; i++)
         if (strstr(name, filters[i]))
             return true;
@@ -313,6 +340,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc && scripts == argc; i++) {
         if (strcmp(argv[i], "--jobs") == 0 && i + 1 < argc)
             n_jobs = (int)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--except") == 0 && i + 1 < argc)
+            except = argv[++i];
         else if (strcmp(argv[i], "--list") == 0)
             list = true;
         else if (strcmp(argv[i], "--scripts") == 0)

@@ -1,8 +1,14 @@
 /* harness.h -- the project's own test runner.
  *
- * LS_TEST(name) { ... } defines a test. Each runs in its own process with a time limit (20 s unless
+ * LS_TEST(name) { ... } defines a test. Each runs in its own process with a time limit (60 s unless
  * LS_TEST_SECONDS(name, n) says otherwise), in an empty scratch folder that is removed afterwards.
- * A warning or error in the log that the test did not announce with LS_EXPECT_LOG() fails it. */
+ * A warning or error in the log that the test did not announce with LS_EXPECT_LOG() fails it.
+ *
+ * A test must pass on a machine that does other things at the same time. So it waits for what it
+ * needs, with a deadline that only a hang can reach (ls_test_soon), and does not sleep for as long
+ * as things usually take. Where it proves that something is quick, the limit is what tells an event
+ * from a timeout (LS_CHECK_WITHIN), at least ten times what a quiet machine takes. All these limits
+ * are eight times longer under a sanitizer. */
 #pragma once
 #include "base/base.h"
 #include "base/err.h"
@@ -20,7 +26,7 @@ typedef struct ls_test {
     static const ls_test *const test_name##_entry __attribute__((used, section("ls_tests"))) = \
         &test_name##_row;                                                                      \
     static void test_name(void)
-#define LS_TEST(test_name) LS_TEST_SECONDS(test_name, 20)
+#define LS_TEST(test_name) LS_TEST_SECONDS(test_name, 60)
 
 #define LS_CHECK(cond)                                     \
     do {                                                   \
@@ -57,9 +63,23 @@ typedef struct ls_test {
 #define LS_CHECK_FAILS(call, status, part) \
     ls_test_check_fails(__FILE__, __LINE__, #call, (call), (status), (part))
 
+/* No more than this has passed since ns, in ms of a quiet machine. */
+#define LS_CHECK_WITHIN(since_ns, ms) ls_test_check_within(__FILE__, __LINE__, (since_ns), (ms))
+
 _Noreturn void ls_test_fail(const char *file, int line, const char *fmt, ...) LS_PRINTF(3, 4);
 void ls_test_check_fails(const char *file, int line, const char *call, ls_status got,
                          ls_status want, const char *part);
+
+void ls_test_check_within(const char *file, int line, int64_t since_ns, int64_t ms);
+
+/* ns: how long something may take that takes at most ms on a quiet machine without a sanitizer. */
+int64_t ls_test_ms(int64_t ms);
+
+/* A deadline for what comes for sure: half a minute from now, more under a sanitizer. */
+int64_t ls_test_soon(void);
+
+/* How often to repeat what a single run may miss: n times, a quarter of it under a sanitizer. */
+int ls_test_times(int n);
 
 /* This test will log n warnings and errors in all. */
 void ls_test_expect_log(int n);

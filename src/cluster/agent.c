@@ -45,7 +45,7 @@
 #include "cluster/slices.h"
 
 enum {
-    SETTLE_MS = 200,
+    SETTLE_MS = 1000, /* on a busy machine the one that is blamed may die much later */
     KILL_S = 10,
     SWEEP_S = 15,
     RANK_FILES = 6,

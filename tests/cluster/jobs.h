@@ -17,14 +17,15 @@ void jobs_release(jobs_run *run);
 /* Mark this process and all that come from it with a variable; then count those alive. */
 void jobs_mark(void);
 int jobs_marked(void); /* without this process */
-/* Wait until none is left but this process; fails the test after seconds. */
-void jobs_expect_none(double seconds, const char *file, int line);
-#define JOBS_EXPECT_NONE() jobs_expect_none(2, __FILE__, __LINE__)
+/* Wait until none is left but this process; fails the test after 20 s. What tests start lives for
+ * 30 s or longer when nobody ends it. */
+void jobs_expect_none(const char *file, int line);
+#define JOBS_EXPECT_NONE() jobs_expect_none(__FILE__, __LINE__)
 
 /* Open descriptors of this process. */
 int jobs_files(void);
 
-/* Wait until a file exists; fails the test after 5 s. */
+/* Wait until a file exists. */
 void jobs_await(const char *path);
 
 /* The whole number that a file holds. */

@@ -267,7 +267,7 @@ LS_TEST(agent_shows_the_first_failure)
     LS_CHECK_EQ(run.result.others, 3);
     LS_CHECK_EQ(run.result.killed, 0);
     LS_CHECK(strstr(run.result.cause.text, "rank 2 ended with exit code 7 after "));
-    LS_CHECK(ls_time_now_ns() - began < 5 * LS_NS_PER_S);
+    LS_CHECK_WITHIN(began, 10000);
     jobs_release(&run);
     JOBS_EXPECT_NONE();
 }
@@ -295,13 +295,14 @@ LS_TEST(agent_kills_who_does_not_listen)
 
     jobs_mark();
     jobs_do(&run, (ls_agent_args){.workers = 3, .grace_ns = 300 * LS_NS_PER_MS},
-            "trap '' TERM; if [ $RANK = 1 ]; then sleep 0.2; exit 3; fi; "
+            "trap '' TERM; >deaf$RANK; if [ $RANK = 1 ]; then "
+            "until [ -e deaf0 ] && [ -e deaf2 ]; do sleep 0.02; done; exit 3; fi; "
             "while :; do sleep 1; done");
     LS_CHECK_EQ(run.result.exit_code, 3);
     LS_CHECK_EQ(run.result.others, 2);
     LS_CHECK_EQ(run.result.killed, 2);
-    int64_t ns = ls_time_now_ns() - began;
-    LS_CHECK(ns > 400 * LS_NS_PER_MS && ns < 5 * LS_NS_PER_S);
+    LS_CHECK(ls_time_now_ns() - began > 300 * LS_NS_PER_MS);
+    LS_CHECK_WITHIN(began, 10000);
     jobs_release(&run);
     JOBS_EXPECT_NONE();
 }
@@ -325,7 +326,8 @@ LS_TEST(agent_lets_ranks_that_ended_well_be)
 
     jobs_do(&run, (ls_agent_args){.workers = 3}, "sleep 0.$RANK; echo $RANK done");
     LS_CHECK_EQ(run.result.exit_code, 0);
-    LS_CHECK_STR(run.out.p, "[0] 0 done\n[1] 1 done\n[2] 2 done\n");
+    LS_CHECK(strstr(run.out.p, "[0] 0 done\n") && strstr(run.out.p, "[1] 1 done\n"));
+    LS_CHECK(strstr(run.out.p, "[2] 2 done\n"));
     jobs_release(&run);
 }
 
@@ -342,7 +344,7 @@ LS_TEST(agent_goes_on_when_told_so)
 }
 
 /* A worker that hands over a record: this program, executed again, never gets to its tests. Rank 1
- * is the culprit; the others blame it, sooner than it ends. */
+ * is the culprit; the others blame it, sooner than it ends, but not before it is there. */
 static void __attribute__((constructor)) be_a_worker(void)
 {
     const char *rank = getenv("LINESHAFT_RANK");
@@ -351,7 +353,11 @@ static void __attribute__((constructor)) be_a_worker(void)
     if (!rank || !getenv("LS_TEST_BLAME"))
         return;
     if (culprit)
-        usleep(60000);
+        close(open("culprit", O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    for (int i = 0; !culprit && i < 10000 && access("culprit", F_OK) != 0; i++)
+        usleep(1000);
+    if (culprit)
+        usleep(400000);
     ls_err_doing("working hard");
     if (culprit)
         ls_fail(LS_EDATA, "the file \"x\" is damaged");
@@ -384,6 +390,7 @@ LS_TEST(agent_shows_who_blames_when_there_is_nobody_else)
     jobs_run run;
     const char *words[] = {LS_AGENT_SELF, NULL}, *settings[] = {"LS_TEST_BLAME=1", NULL};
 
+    LS_CHECK_OK(ls_file_write_atomic("culprit", "", 0)); /* it has gone already */
     jobs_do(&run,
             (ls_agent_args){.workers = 1, .first_rank = 5, .command = words, .settings = settings},
             NULL);
@@ -395,8 +402,10 @@ LS_TEST(agent_shows_who_blames_when_there_is_nobody_else)
 static void dawdle(void *context, const ls_agent_event *event)
 {
     (void)context;
-    if (event->kind == LS_AGENT_STARTED && event->worker == 0)
-        usleep(400000);
+    if (event->kind != LS_AGENT_STARTED || event->worker != 0)
+        return;
+    jobs_await("dying");
+    usleep(400000);
 }
 
 /* The agent looks away while all die: the crash is the cause, though rank 0 is reaped first. */
@@ -405,7 +414,8 @@ LS_TEST(agent_blames_a_crash_before_an_exit_code)
     jobs_run run;
 
     jobs_do(&run, (ls_agent_args){.workers = 3, .hook = dawdle},
-            "ulimit -c 0; if [ $RANK = 2 ]; then kill -ABRT $$; fi; sleep 0.1; exit 1");
+            "ulimit -c 0; if [ $RANK = 2 ]; then >dying; kill -ABRT $$; fi; "
+            "until [ -e dying ]; do sleep 0.01; done; sleep 0.1; exit 1");
     LS_CHECK_EQ(run.result.worker, 2);
     LS_CHECK_EQ(run.result.exit_code, 134);
     LS_CHECK_EQ(run.result.others, 2);
@@ -502,7 +512,7 @@ LS_TEST(agent_notices_a_death_within_milliseconds)
         jobs_release(&run);
     }
     /* Includes the end of a shell; 20 are for a quiet machine without a sanitizer. */
-    LS_CHECK(best > 0 && best < 400 * LS_NS_PER_MS);
+    LS_CHECK(best > 0 && best < ls_test_ms(400));
 }
 
 /* --- signals and killings --------------------------------------------------------------------- */
@@ -532,7 +542,7 @@ static pid_t launcher(int workers, const char *command, int64_t grace_ns)
 /* Exit code, or 1000 + signal. */
 static int end_of(pid_t pid)
 {
-    int64_t deadline_ns = ls_time_now_ns() + 10 * LS_NS_PER_S;
+    int64_t deadline_ns = ls_test_soon();
     int status;
     pid_t got;
 
@@ -587,7 +597,7 @@ LS_TEST(agent_passes_user_signals_on)
     jobs_mark();
     pid_t pid = launcher(1,
                          "trap 'echo x >>usr' USR1; >ready; n=0; while [ ! -s usr ] && [ $n -lt "
-                         "100 ]; do sleep 0.05; n=$((n+1)); done; [ -s usr ] && exit 21",
+                         "400 ]; do sleep 0.05; n=$((n+1)); done; [ -s usr ] && exit 21",
                          0);
     jobs_await("ready");
     kill(pid, SIGUSR1);

@@ -43,7 +43,7 @@ LS_TEST(lab_reads_speeds_and_bytes)
 static ls_status open_lab(ls_lab **lab, int nodes, const char *link, const char *burst)
 {
     return ls_lab_open(lab, &(ls_lab_args){.nodes = nodes, .link = link, .burst = burst},
-                       ls_time_now_ns() + 20 * LS_NS_PER_S);
+                       ls_test_soon());
 }
 
 LS_TEST(lab_refuses_what_makes_no_sense)

@@ -178,13 +178,17 @@ LS_TEST(logs_give_up_on_a_reader_that_never_reads)
             &(ls_agent_args){.command = words, .workers = 2, .out_fd = ends[1]}, &result);
         _exit(st == LS_OK ? result.exit_code : 99);
     }
-    usleep(200000);
+    struct pollfd printed = {.fd = ends[0], .events = POLLIN};
+    LS_CHECK_EQ(poll(&printed, 1, (int)(ls_test_ms(30000) / LS_NS_PER_MS)), 1);
+    usleep(100000);
     kill(pid, SIGTERM); /* ends the workers */
     usleep(200000);
     LS_CHECK_EQ(waitpid(pid, NULL, WNOHANG), 0); /* still wants to print */
-    kill(pid, SIGTERM);
     int status;
-    LS_CHECK_EQ(waitpid(pid, &status, 0), pid);
+    do { /* two signals that are not yet seen are one */
+        kill(pid, SIGTERM);
+        usleep(100000);
+    } while (waitpid(pid, &status, WNOHANG) == 0);
     LS_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 130);
     JOBS_EXPECT_NONE();
 }

@@ -22,7 +22,9 @@
 #include "comm/transport/ucx.h"
 #include "net/sock.h"
 
-enum { MOST = 8, NODES = 10, COUNT = 2 << 20 };
+/* NTH_MS: of opening where memory ends; before a rank has come there is no way to tell that it will
+ * not. */
+enum { MOST = 8, NODES = 10, COUNT = 2 << 20, NTH_MS = 300 };
 
 typedef struct place { /* shared by all ranks */
     ls_comm_member members[MOST];
@@ -37,6 +39,7 @@ typedef struct rank {
     place *p;
     ls_comm_args args;
     ls_comm *comm;
+    bool in_time; /* opening ended, well or not, long before its deadline */
 } rank;
 
 typedef struct world {
@@ -59,7 +62,7 @@ static int64_t in_ms(int64_t ms)
 
 static void meet(rank *r, int i)
 {
-    int64_t until = in_ms(15000);
+    int64_t until = ls_test_soon();
 
     r->p->arrived[i]++;
     while (r->p->arrived[i] < r->ranks) {
@@ -99,7 +102,7 @@ static void listen_here(rank *r, bool namespaces)
 
     if (namespaces)
         snprintf(text, sizeof text, "10.213.8.%d:0", r->rank + 1);
-    LS_CHECK_OK(ls_sock_resolve(text, in_ms(1000), &at));
+    LS_CHECK_OK(ls_sock_resolve(text, ls_test_soon(), &at));
     LS_CHECK_OK(ls_sock_listen(&at, &r->args.listen_fd));
     LS_CHECK_OK(ls_sock_local(r->args.listen_fd, &at));
     snprintf(r->p->members[r->rank].address, sizeof r->p->members[0].address, "%.63s", at.text);
@@ -133,8 +136,10 @@ static void be_rank(rank *r, const world *w)
     r->args.carrier = last && w->of_last ? w->of_last : w->carrier;
     if (last && w->nth)
         ls_mem_fail_nth((uint64_t)w->nth);
-    st = ls_comm_open(&r->comm, &r->args, in_ms(w->nth ? 300 : 8000));
+    int64_t began = ls_time_now_ns();
+    st = ls_comm_open(&r->comm, &r->args, w->nth ? in_ms(NTH_MS) : ls_test_soon());
     ls_mem_fail_nth(0);
+    r->in_time = ls_time_now_ns() - began < NTH_MS * LS_NS_PER_MS / 2;
     if (w->opened) {
         w->opened(r, st);
     } else {
@@ -239,7 +244,7 @@ static void sums(rank *r, int64_t most)
                                            .count = counts[c],
                                            .in = data,
                                            .out = data},
-                                in_ms(10000)));
+                                ls_test_soon()));
         for (int64_t i = 0; i < counts[c]; i++)
             if (data[i] != (int32_t)(r->ranks * (r->ranks - 1) / 2 + r->ranks * i))
                 ls_test_fail(__FILE__, __LINE__, "element %lld is %d", (long long)i, data[i]);
@@ -247,9 +252,9 @@ static void sums(rank *r, int64_t most)
     free(data);
 }
 
-static ls_status barrier(rank *r, int64_t ms)
+static ls_status barrier(rank *r, int64_t deadline_ns)
 {
-    return ls_comm_run(r->comm, &(ls_coll){.kind = LS_COLL_BARRIER, .type = LS_U8}, in_ms(ms));
+    return ls_comm_run(r->comm, &(ls_coll){.kind = LS_COLL_BARRIER, .type = LS_U8}, deadline_ns);
 }
 
 /* --- choosing ---------------------------------------------------------------------------------*/
@@ -261,7 +266,7 @@ static void takes_what_fits(rank *r)
 
     LS_CHECK(strncmp(ls_comm_carrier(r->comm), name, strlen(name)) == 0);
     sums(r, 100001);
-    LS_CHECK_OK(barrier(r, 5000));
+    LS_CHECK_OK(barrier(r, ls_test_soon()));
 }
 
 LS_TEST(between_takes_tcp_without_rdma)
@@ -290,7 +295,7 @@ static void goes_by_ucx(rank *r)
 
     LS_CHECK_STR(ls_comm_carrier(r->comm), "ucx, as asked for");
     sums(r, COUNT);
-    LS_CHECK_OK(barrier(r, 5000));
+    LS_CHECK_OK(barrier(r, ls_test_soon()));
     for (int o = 0; o < r->ranks; o++) {
         if (f->members[o].node == f->members[r->rank].node)
             continue;
@@ -302,7 +307,8 @@ static void goes_by_ucx(rank *r)
     LS_CHECK(tcp_sent > 0 && tcp_sent < 64 << 10 && tcp_received < 64 << 10);
     if (r->ranks == 2)
         LS_CHECK(sent >= COUNT * 4 && received >= COUNT * 4);
-    LS_CHECK_OK(barrier(r, 5000)); /* a rank that closes while others count would be gone */
+    LS_CHECK_OK(
+        barrier(r, ls_test_soon())); /* a rank that closes while others count would be gone */
 }
 
 LS_TEST(between_moves_data_by_ucx)
@@ -370,10 +376,12 @@ static void runs_out(rank *r, ls_status st)
 
     if (last && st == LS_OK)
         r->p->noted = 1;
+    if (last && !r->in_time) /* the machine is busy: whatever it is, it is no crash */
+        return;
     LS_CHECK(st == LS_OK || st == (last ? LS_ENOMEM : LS_EPEER) || (!last && st == LS_EDEADLINE));
     /* Not with UCX: its TCP falls over an own assertion when a peer closes while it connects. */
     if (st == LS_OK && strcmp(r->args.carrier, "tcp") == 0)
-        barrier(r, 300);
+        barrier(r, in_ms(300));
 }
 
 LS_TEST_SECONDS(between_survives_every_failed_allocation, 60)
@@ -404,17 +412,17 @@ static void dies(rank *r)
     ls_status st;
 
     sums(r, 5003);
-    LS_CHECK_OK(barrier(r, 5000));
+    LS_CHECK_OK(barrier(r, ls_test_soon()));
     meet(r, 4);
     if (r->rank == r->ranks - 1) {
         r->p->when_ns = ls_time_now_ns();
         raise(SIGKILL);
     }
-    st = barrier(r, 10000);
+    st = barrier(r, ls_test_soon());
     LS_CHECK_EQ(st, LS_EPEER);
     LS_CHECK(strstr(ls_err_last()->text, "rank 1"));
-    LS_CHECK(ls_time_now_ns() - r->p->when_ns < 2 * LS_NS_PER_S);
-    LS_CHECK_FAILS(barrier(r, 1000), LS_EPEER, "rank 1"); /* and stays so, at once */
+    LS_CHECK_WITHIN(r->p->when_ns, 5000);
+    LS_CHECK_FAILS(barrier(r, ls_test_soon()), LS_EPEER, "rank 1"); /* and stays so, at once */
 }
 
 LS_TEST(between_sees_a_killed_rank_behind_ucx)
@@ -434,13 +442,13 @@ LS_TEST(between_sees_a_killed_rank_behind_ucx_between_namespaces)
 static void gives_up(rank *r)
 {
     sums(r, 5003);
-    LS_CHECK_OK(barrier(r, 5000));
+    LS_CHECK_OK(barrier(r, ls_test_soon()));
     meet(r, 4); /* one who aborts in the barrier's last moment breaks it for the other */
     if (r->rank == 1) {
         ls_comm_abort(r->comm, "the loss is not a number");
-        LS_CHECK_FAILS(barrier(r, 5000), LS_EPEER, "the loss is not a number");
+        LS_CHECK_FAILS(barrier(r, ls_test_soon()), LS_EPEER, "the loss is not a number");
     } else {
-        LS_CHECK_FAILS(barrier(r, 10000), LS_EPEER, "the loss is not a number");
+        LS_CHECK_FAILS(barrier(r, ls_test_soon()), LS_EPEER, "the loss is not a number");
     }
 }
 
@@ -454,11 +462,12 @@ LS_TEST(between_carries_a_reason_beside_ucx)
 static void stops(rank *r)
 {
     sums(r, 77);
-    LS_CHECK_OK(barrier(r, 5000));
+    LS_CHECK_OK(barrier(r, ls_test_soon()));
     meet(r, 4);
     if (r->rank == 1)
         raise(SIGSTOP);
-    LS_CHECK_FAILS(barrier(r, 1500), LS_EDEADLINE, "barrier did not end in time: rank 1 (host1)");
+    LS_CHECK_FAILS(barrier(r, in_ms(1500)), LS_EDEADLINE,
+                   "barrier did not end in time: rank 1 (host1)");
     kill(r->p->pid[1], SIGKILL);
 }
 
@@ -478,7 +487,7 @@ LS_TEST(between_names_a_stopped_rank_behind_ucx)
 static void all_right(rank *r)
 {
     sums(r, 100001);
-    LS_CHECK_OK(barrier(r, 10000));
+    LS_CHECK_OK(barrier(r, ls_test_soon()));
 }
 
 LS_TEST(between_works_with_delays)
@@ -495,7 +504,7 @@ static void misses(rank *r)
 {
     int32_t x[64] = {0};
     ls_coll sum = {.kind = LS_COLL_ALL_REDUCE, .type = LS_I32, .count = 64, .in = x, .out = x};
-    ls_status st = ls_comm_run(r->comm, &sum, in_ms(r->rank == 0 ? 500 : 5000));
+    ls_status st = ls_comm_run(r->comm, &sum, r->rank == 0 ? in_ms(500) : ls_test_soon());
 
     if (r->rank == 0)
         LS_CHECK_FAILS(st, LS_EDEADLINE,
@@ -529,7 +538,7 @@ static void is_one_bit_off(rank *r)
         r->comm,
         &(ls_coll){
             .kind = LS_COLL_ALL_GATHER, .type = LS_U8, .count = sizeof out, .in = in, .out = out},
-        in_ms(5000)));
+        ls_test_soon()));
     for (size_t i = 0; i < sizeof out; i++)
         wrong += __builtin_popcount((unsigned)(out[i] ^ (i < sizeof in ? 1 : 2)));
     LS_CHECK_EQ(wrong, r->rank == 0 ? 1 : 0);
@@ -545,7 +554,7 @@ static void asks_nonsense(rank *r)
 {
     int32_t x[64] = {0};
     ls_coll sum = {.kind = LS_COLL_ALL_REDUCE, .type = LS_I32, .count = 64, .in = x, .out = x};
-    ls_status st = ls_comm_run(r->comm, &sum, in_ms(3000));
+    ls_status st = ls_comm_run(r->comm, &sum, ls_test_soon());
 
     if (r->rank == 0 && st != LS_OK)
         LS_CHECK_FAILS(st, LS_EUSAGE, "ranks ask for different things: rank 0 for all_reduce");
@@ -572,7 +581,7 @@ static void ends_alone(rank *r)
     ls_status st = LS_OK;
 
     for (int i = 0; i < 100 && st == LS_OK; i++)
-        st = barrier(r, 5000);
+        st = barrier(r, ls_test_soon());
     LS_CHECK_FAILS(st, LS_EPEER, "rank 1 (host1");
 }
 
@@ -587,7 +596,8 @@ static void unread(rank *r, ls_status st)
     if (r->rank == 1)
         LS_CHECK_FAILS(st, LS_EUSAGE, "cannot be read at \"fly@7\"");
     else /* it may have been through already */
-        LS_CHECK_FAILS(st == LS_OK ? barrier(r, 5000) : st, LS_EPEER, "cannot be read at");
+        LS_CHECK_FAILS(st == LS_OK ? barrier(r, ls_test_soon()) : st, LS_EPEER,
+                       "cannot be read at");
 }
 
 LS_TEST(between_says_where_a_plan_cannot_be_read)

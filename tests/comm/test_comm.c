@@ -12,7 +12,7 @@
 #include "comm/transport/tcp_world.h"
 #include "comm/worlds.h"
 
-#define SOON ls_ranks_in_ms(30000)
+#define SOON ls_test_soon()
 
 static const char *const shapes[] = {"1", "2", "3", "4", "1+1", "1+1+1", "2+2", "1+2"};
 
@@ -405,7 +405,7 @@ static void in_background(ls_world *w, ls_comm *comm)
         LS_CHECK_OK(ls_comm_wait(comm, request, SOON));
         atomic_fetch_add(ended, 1);
     } else {
-        int64_t until = ls_ranks_in_ms(10000);
+        int64_t until = SOON;
         while (atomic_load(ended) < n - 1 && ls_time_now_ns() < until)
             usleep(1000);
         LS_CHECK_EQ(atomic_load(ended), n - 1);

@@ -10,7 +10,7 @@
 #include "comm/node/ranks.h"
 #include "comm/worlds.h"
 
-#define SOON ls_ranks_in_ms(20000)
+#define SOON ls_test_soon()
 
 /* What ranks and the parent tell each other. */
 typedef struct scene {
@@ -66,7 +66,7 @@ static void check_broken(ls_comm *comm, const ls_err_record *why)
     LS_CHECK_FAILS(ls_comm_start(comm, &barrier, &request), why->code, why->text);
     LS_CHECK_FAILS(ls_comm_sub(comm, &me, 1, SOON, &part), why->code, why->text);
     LS_CHECK(!part);
-    LS_CHECK(ls_time_now_ns() - start < LS_NS_PER_S);
+    LS_CHECK_WITHIN(start, 5000);
 }
 
 /* --- killed ----------------------------------------------------------------------------------- */
@@ -134,9 +134,9 @@ static void kill_some(const char *shape, int victim, int64_t limit_ms)
 {
     for (int way = 0; way < 3; way++) {
         int64_t best = INT64_MAX;
-        for (int k = 0; k < 3 && best >= limit_ms; k++) /* the machine may be busy elsewhere */
+        for (int k = 0; k < 5 && best >= limit_ms; k++) /* the machine may be busy elsewhere */
             best = ls_min_i64(best, kill_one(shape, victim, way));
-        if (best >= limit_ms)
+        if (best * LS_NS_PER_MS >= ls_test_ms(limit_ms))
             ls_test_fail(__FILE__, __LINE__, "world %s, way %d: told after %lld ms", shape, way,
                          (long long)best);
     }
@@ -167,7 +167,7 @@ static void work_until_late(ls_world *w, int rank)
 
     atomic_fetch_add(&s->ready, 1);
     while (st == LS_OK)
-        st = work_once(comm, s->way, ls_ranks_in_ms(900));
+        st = work_once(comm, s->way, ls_ranks_in_ms(2000)); /* nobody else is so late */
     ls_err_record why = *ls_err_last();
     snprintf(name, sizeof name, "rank %d", s->victim);
     if (rank != s->victim) {
@@ -243,7 +243,7 @@ static void wait_for_nothing(ls_world *w, int rank)
         st = s->way == 2 ? ls_comm_wait(comm, request, SOON) : ls_comm_run(comm, &recv, SOON);
     ls_err_record why = *ls_err_last();
     LS_CHECK_FAILS(st, LS_EPEER, "stopped by rank 1: somebody pressed a key");
-    LS_CHECK(ls_time_now_ns() - start < 3 * LS_NS_PER_S);
+    LS_CHECK_WITHIN(start, 10000);
     if (rank == 1)
         pthread_join(thread, NULL);
     if (s->way == 2) { /* neither is done, both have failed */
@@ -328,7 +328,7 @@ static void clash(ls_world *w, int rank)
         ls_test_fail(__FILE__, __LINE__, "case %d, rank %d: %s", s->kase, rank, why.text);
     LS_CHECK(strstr(why.text, "rank ") != NULL);
     LS_CHECK(strstr(strstr(why.text, "rank ") + 5, "rank ")); /* both are named */
-    LS_CHECK(ls_time_now_ns() - start < 3 * LS_NS_PER_S);
+    LS_CHECK_WITHIN(start, 10000);
     atomic_fetch_add(&s->usage, st == LS_EUSAGE);
     check_broken(comm, &why);
     ls_comm_close(comm);
@@ -508,7 +508,7 @@ static void open_wrongly(ls_world *w, int rank)
     LS_CHECK(ls_err_last()->text[0]);
     if (rank == 1 && s->way == 0 && w->nodes == 1)
         LS_CHECK_FAILS(ls_err_last()->code, ls_err_last()->code, "generation");
-    LS_CHECK(ls_time_now_ns() - start < 3 * LS_NS_PER_S);
+    LS_CHECK_WITHIN(start, 10000);
 }
 
 LS_TEST(comm_opens_only_with_its_own)
@@ -530,10 +530,10 @@ static void open_without_one(ls_world *w, int rank)
     char name[32];
 
     snprintf(name, sizeof name, "rank %d", s->way); /* as it is called where nobody knows it */
-    ls_status st = ls_comm_open(&comm, &args, ls_ranks_in_ms(400));
+    ls_status st = ls_comm_open(&comm, &args, ls_ranks_in_ms(1000));
     LS_CHECK(st == LS_EDEADLINE || st == LS_EPEER);
     LS_CHECK_FAILS(st, st, name);
-    LS_CHECK(ls_time_now_ns() - start < 2 * LS_NS_PER_S);
+    LS_CHECK_WITHIN(start, 10000);
 }
 
 LS_TEST(comm_names_who_did_not_come)
@@ -604,9 +604,9 @@ static void open_without_memory(ls_world *w, int rank)
     }
     LS_CHECK((comm != NULL) == (st == LS_OK));
     if (st == LS_OK)
-        st = ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_ranks_in_ms(1500));
+        st = ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON);
     atomic_fetch_add(&s->failed, st != LS_OK);
-    LS_CHECK(ls_time_now_ns() - start < 3 * LS_NS_PER_S);
+    LS_CHECK_WITHIN(start, 10000);
     ls_comm_close(comm);
 }
 

@@ -27,7 +27,7 @@ LS_TEST(bad_quick_exit) { _exit(0); }
 LS_TEST_SECONDS(bad_hang, 1)
 {
     if (fork() == 0)
-        execlp("sleep", "sleep", "4242.4242", (char *)NULL); /* its child must go too */
+        execlp("sleep", "sleep", "4242." MARK, (char *)NULL); /* its child must go too */
     pause();
 }
 LS_TEST(bad_log)
@@ -56,7 +56,7 @@ printf '#!/bin/sh\necho one\necho no network\nexit 77\n' >skip.sh
 printf '#!/bin/sh\necho the reason\nexit 3\n' >fail.sh
 printf '#!/bin/sh\nkill -9 $$\n' >killed.sh
 chmod +x ./*.sh
-"${CC:-gcc}" -std=c17 -D_GNU_SOURCE -pthread -I"$LINESHAFT_ROOT/src" -I"$LINESHAFT_ROOT/tests" -o bad bad.c \
+"${CC:-gcc}" -std=c17 -D_GNU_SOURCE -pthread -DMARK="\"$$\"" -I"$LINESHAFT_ROOT/src" -I"$LINESHAFT_ROOT/tests" -o bad bad.c \
     "$LINESHAFT_ROOT/tests/harness.c" "$LINESHAFT_ROOT"/src/base/err.c \
     "$LINESHAFT_ROOT"/src/base/log.c "$LINESHAFT_ROOT"/src/base/pool.c "$LINESHAFT_ROOT"/src/base/mem.c \
     "$LINESHAFT_ROOT"/src/base/str.c "$LINESHAFT_ROOT"/src/device/cpu/cpus.c \
@@ -107,7 +107,7 @@ fi
 
 # What a test starts, ends with it. A process just killed may still be on its way out.
 for _ in 1 2 3 4 5 6 7 8 9 10; do
-    left=$(grep -lz '[4]242\.4242' /proc/[0-9]*/cmdline 2>/dev/null || true)
+    left=$(grep -lzx "[4]242\.$$" /proc/[0-9]*/cmdline 2>/dev/null || true)
     [ -n "$left" ] || break
     sleep 0.2
 done
@@ -123,5 +123,6 @@ if ./bad no_such_test >report 2>&1; then
     wrong=1
 fi
 [ "$(./bad --list bad_skip)" = "bad.c:bad_skip" ] || { echo "--list is wrong"; wrong=1; }
+[ "$(./bad --list bad_scratch --except tch_a)" = "bad.c:bad_scratch_b" ] || { echo "--except is wrong"; wrong=1; }
 [ "$wrong" = 0 ] || { echo "--- the report was:"; cat report; }
 exit "$wrong"

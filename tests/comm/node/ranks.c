@@ -55,7 +55,7 @@ void ls_ranks_make(const ls_ranks_args *args, int *fd_out)
 
 static void play(ls_ranks *r, const ls_ranks_args *args, ls_ranks_body body)
 {
-    int64_t deadline = ls_ranks_in_ms(60000);
+    int64_t deadline = ls_test_soon();
     int locals[LS_BOARD_RANKS];
 
     for (int i = 0; i < r->ranks; i++)

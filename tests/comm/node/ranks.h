@@ -31,7 +31,8 @@ void ls_ranks_run(const ls_ranks_args *args, ls_ranks_body body);
 void ls_ranks_start(const ls_ranks_args *args, int fd, ls_ranks_body body, int *pids_out);
 void ls_ranks_make(const ls_ranks_args *args, int *fd_out);
 
-/* A deadline this many milliseconds from now. */
+/* A deadline this many milliseconds from now, for what shall not come in time. What shall come gets
+ * ls_test_soon(). */
 int64_t ls_ranks_in_ms(int64_t ms);
 
 /* Memory of a rank: in the shared heap, or its own. Freed by ls_ranks_free(). */

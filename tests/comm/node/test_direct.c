@@ -11,7 +11,7 @@
 #include "comm/node/box.h"
 #include "comm/node/ranks.h"
 
-#define SOON ls_ranks_in_ms(30000)
+#define SOON ls_test_soon()
 
 /* --- one call, checked -------------------------------------------------------------------------
  */
@@ -474,15 +474,15 @@ static void deadline_passes(ls_ranks *r)
     int64_t start = ls_time_now_ns(), wait_ms = r->context ? 0 : 150;
     LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, r->context ? 0 : ls_ranks_in_ms(wait_ms)),
                    LS_EDEADLINE, "rank 11 (pid");
-    int64_t took_ms = (ls_time_now_ns() - start) / LS_NS_PER_MS;
-    LS_CHECK(took_ms >= wait_ms && took_ms < wait_ms + 1000);
+    LS_CHECK(ls_time_now_ns() - start >= wait_ms * LS_NS_PER_MS);
+    LS_CHECK_WITHIN(start, wait_ms + 3000);
     LS_CHECK(
         strstr(ls_err_last()->text, "did not come to all_reduce (sum of 1 f32), collective 2"));
     LS_CHECK(strstr(ls_err_last()->text, "it has not been in a collective for"));
     LS_CHECK(strstr(ls_err_last()->text, "the last was all_reduce 1"));
     start = ls_time_now_ns(); /* broken for good, at once */
     LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EDEADLINE, "rank 11");
-    LS_CHECK(ls_time_now_ns() - start < 100 * LS_NS_PER_MS);
+    LS_CHECK_WITHIN(start, 3000);
 }
 
 LS_TEST(direct_names_who_did_not_come_in_time)
@@ -514,7 +514,7 @@ static void aborted_from_a_thread(ls_ranks *r)
         LS_CHECK_EQ(pthread_create(&thread, NULL, abort_soon, r), 0);
     if (r->me < 2)
         LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, SOON), LS_EPEER, "stopped by a test");
-    LS_CHECK(ls_time_now_ns() - start < 2 * LS_NS_PER_S);
+    LS_CHECK_WITHIN(start, 5000);
     if (r->me == 0)
         pthread_join(thread, NULL);
 }

@@ -12,6 +12,8 @@ typedef struct scene {
     _Atomic int64_t killed_ns;
     _Atomic int victim;
     _Atomic int told;
+    _Atomic int ended, late; /* ranks that got their error, and those that got it after 100 ms */
+    _Atomic int busy;
 } scene;
 
 /* Collectives without end, of all sizes, until one fails. */
@@ -30,13 +32,13 @@ static void work_until_failure(ls_ranks *r)
                         .count = counts[i % 4],
                         .in = x,
                         .out = x};
-        st = ls_direct_run(r->direct, &coll, ls_ranks_in_ms(20000));
+        st = ls_direct_run(r->direct, &coll, ls_test_soon());
     }
-    int64_t late_ns = ls_time_now_ns() - s->killed_ns;
     LS_CHECK_EQ(st, LS_EPEER);
-    if (s->killed_ns == 0 || late_ns > 100 * LS_NS_PER_MS)
-        ls_test_fail(__FILE__, __LINE__, "told after %.1f ms: %s", (double)late_ns / 1e6,
-                     ls_err_last()->text);
+    LS_CHECK(s->killed_ns != 0);
+    LS_CHECK_WITHIN(s->killed_ns, 3000); /* at once, unless the machine is busy elsewhere */
+    s->late += ls_time_now_ns() - s->killed_ns > ls_test_ms(100);
+    s->ended++;
     char name[64];
     snprintf(name, sizeof name, "rank %d (pid", 10 + s->victim);
     if (!strstr(ls_err_last()->text, name))
@@ -111,9 +113,10 @@ LS_TEST_SECONDS(watch_tells_of_100_killed_ranks_within_100_ms, 120)
     scene *s = ls_ranks_shared(sizeof *s);
     int files = open_files(), names = shm_names();
 
-    for (int round = 0; round < 100; round++)
+    for (int round = 0; round < ls_test_times(100); round++)
         kill_one(2 + round % 3, round, s);
-    LS_CHECK(s->told >= 150); /* nearly all could also say how: 199 in all */
+    LS_CHECK(s->late * 2 < s->ended);
+    LS_CHECK(s->told * 4 > s->ended * 3); /* nearly all could also say how */
     LS_CHECK_EQ(open_files(), files);
     LS_CHECK_EQ(shm_names(), names);
     LS_CHECK_EQ(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
@@ -130,8 +133,10 @@ static void work_until_deadline(ls_ranks *r)
     ls_coll coll = {.count = 1, .in = &x, .out = &x};
 
     LS_CHECK_OK(ls_watch_open(&watch, r->board, r->me));
-    while (st == LS_OK)
-        st = ls_direct_run(r->direct, &coll, ls_ranks_in_ms(400));
+    LS_CHECK_OK(ls_direct_run(r->direct, &coll, ls_test_soon()));
+    s->busy++;
+    while (st == LS_OK) /* nobody but the victim is late by so much */
+        st = ls_direct_run(r->direct, &coll, ls_ranks_in_ms(2000));
     if (r->me != s->victim) {
         LS_CHECK(st == LS_EDEADLINE || st == LS_EPEER);
         LS_CHECK(strstr(ls_err_last()->text, "rank 11 (pid"));
@@ -150,14 +155,17 @@ LS_TEST(watch_leaves_a_stopped_rank_to_the_deadline_which_names_it)
     s->victim = 1;
     ls_ranks_make(&args, &fd);
     ls_ranks_start(&args, fd, work_until_deadline, pids);
-    usleep(200000);
+    for (int64_t until = ls_test_soon(); s->busy < 3 && ls_time_now_ns() < until;)
+        usleep(1000);
+    LS_CHECK_EQ(s->busy, 3);
+    usleep(20000);
     LS_CHECK_EQ(kill(pids[1], SIGSTOP), 0);
     int64_t start = ls_time_now_ns();
     LS_CHECK_EQ(waitpid(pids[0], &status, 0), pids[0]);
     LS_CHECK_EQ(status, 0);
     LS_CHECK_EQ(waitpid(pids[2], &status, 0), pids[2]);
     LS_CHECK_EQ(status, 0);
-    LS_CHECK(ls_time_now_ns() - start < 2 * LS_NS_PER_S);
+    LS_CHECK_WITHIN(start, 10000);
     LS_CHECK_EQ(s->told, 2);
     LS_CHECK_EQ(kill(pids[1], SIGCONT), 0); /* it finds the board broken, and ends */
     LS_CHECK_EQ(waitpid(pids[1], &status, 0), pids[1]);
@@ -172,8 +180,7 @@ static void leave_one_by_one(ls_ranks *r)
     ls_watch *watch;
 
     LS_CHECK_OK(ls_watch_open(&watch, r->board, r->me));
-    LS_CHECK_OK(
-        ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_ranks_in_ms(10000)));
+    LS_CHECK_OK(ls_direct_run(r->direct, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
     usleep((unsigned)r->me * 60000);
     LS_CHECK_OK(ls_board_failure(r->board));
     ls_watch_close(watch);
@@ -191,8 +198,7 @@ static void leave_without_a_word(ls_ranks *r)
 
     if (r->me == 1)
         _exit(3);
-    LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, ls_ranks_in_ms(10000)), LS_EPEER,
-                   "rank 11 (pid");
+    LS_CHECK_FAILS(ls_direct_run(r->direct, &coll, ls_test_soon()), LS_EPEER, "rank 11 (pid");
     LS_CHECK(strstr(ls_err_last()->text,
                     r->context ? "ended with code 3 without having left" : "ended with code 3"));
 }

@@ -41,7 +41,7 @@ ls_status world_open(world *w, int rank, ls_carrier **carrier_out)
     args.addresses = w->addresses;
     args.listen_fd = w->listen_fd[rank];
     args.secret = w->secret;
-    return ls_tcp_open(carrier_out, &args, ls_time_now_ns() + 10 * LS_NS_PER_S);
+    return ls_tcp_open(carrier_out, &args, ls_test_soon());
 }
 
 ls_status world_wait(ls_carrier *carrier, ls_message *const *messages, int count, int64_t wait_ns)
@@ -221,7 +221,7 @@ void world_traffic(world *w, int rank, ls_carrier *carrier)
     slot *out = ls_mem_array(WINDOW, sizeof *out), *in = ls_mem_array(WINDOW, sizeof *in);
     int count = w->messages, next_out = 0, next_in = 0, ended = 0;
     int peer = 1 - rank;
-    int64_t until = ls_time_now_ns() + 60 * LS_NS_PER_S, sent, received;
+    int64_t until = ls_time_now_ns() + ls_test_ms(60000), sent, received;
 
     int *sends = ls_mem_array((size_t)count, sizeof *sends);
     int *receives = ls_mem_array((size_t)count, sizeof *receives);
@@ -291,7 +291,7 @@ static void take_caller(proxy *x, pair *pairs, uint32_t *state)
         if (p->fd[0] >= 0)
             continue;
         LS_CHECK_OK(ls_sock_resolve(x->target, 0, &target));
-        if (ls_sock_connect(&target, ls_time_now_ns() + 100 * LS_NS_PER_MS, &p->fd[1]) != LS_OK)
+        if (ls_sock_connect(&target, ls_test_soon(), &p->fd[1]) != LS_OK)
             break;
         p->fd[0] = fd;
         p->cut_in = draw(state, atomic_load(&x->cut_after));
@@ -316,7 +316,7 @@ static bool move(proxy *x, pair *p, int from, uint32_t *state)
         atomic_fetch_add(&x->flips, 1);
         p->flip_in = draw(state, atomic_load(&x->flip_after));
     }
-    if (ls_sock_write(p->fd[!from], bytes, (size_t)n, ls_time_now_ns() + 2 * LS_NS_PER_S) != LS_OK)
+    if (ls_sock_write(p->fd[!from], bytes, (size_t)n, ls_test_soon()) != LS_OK)
         return false;
     if (p->cut_in > 0 && (p->cut_in -= n) <= 0) {
         atomic_fetch_add(&x->cuts, 1);

@@ -23,6 +23,7 @@ ls_status world_open(world *w, int rank, ls_carrier **carrier_out);
 
 /* Poll and sleep until all of messages are done or the time is up. */
 ls_status world_wait(ls_carrier *carrier, ls_message *const *messages, int count, int64_t wait_ns);
+#define WORLD_SOON ls_test_ms(30000) /* for what comes for sure */
 
 /* Run one function per rank, each in a thread of its own with an open carrier, then close. */
 typedef void (*world_rank)(world *w, int rank, ls_carrier *carrier);

@@ -71,7 +71,7 @@ static int64_t in_ms(int64_t ms)
 /* Both ranks come to meeting i. */
 static void meet(rank *r, int i)
 {
-    int64_t until = in_ms(15000);
+    int64_t until = ls_test_soon();
 
     r->b->arrived[i]++;
     while (r->b->arrived[i] < RANKS) {
@@ -103,7 +103,7 @@ static ls_status wait_until(ls_carrier *c, ls_message *m, int count, int64_t unt
 
 static ls_status wait_all(ls_carrier *c, ls_message *m, int count)
 {
-    return wait_until(c, m, count, in_ms(15000));
+    return wait_until(c, m, count, ls_test_soon());
 }
 
 static void shell(const char *fmt, ...) LS_PRINTF(1, 2);
@@ -394,20 +394,27 @@ LS_TEST(ucx_adds_what_arrives)
     run_pair(&(setting){.run = adds, .args = {.generation = 3}});
 }
 
+static int64_t cpu_us(const struct rusage *u)
+{
+    return (int64_t)(u->ru_utime.tv_sec + u->ru_stime.tv_sec) * 1000000 + u->ru_utime.tv_usec +
+           u->ru_stime.tv_usec;
+}
+
 /* A rank that computes calls nothing for longer than silence is allowed. */
 static void compute(rank *r)
 {
     char data[100] = {0};
     ls_message m = {.peer = r->other, .tag = 5, .data = data, .bytes = sizeof data};
-    struct rusage used;
+    struct rusage before, used;
 
     if (r->rank == 0) {
+        getrusage(RUSAGE_SELF, &before);
         LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
         LS_CHECK_OK(wait_all(r->carrier, &m, 1));
         LS_CHECK_EQ(data[7], 42);
         /* it slept, and did not spin */
         getrusage(RUSAGE_SELF, &used);
-        LS_CHECK(used.ru_utime.tv_sec + used.ru_stime.tv_sec < 1);
+        LS_CHECK(cpu_us(&used) - cpu_us(&before) < 1500000);
     } else {
         ls_message first = {.peer = r->other, .tag = 4, .data = data, .bytes = 1};
 
@@ -445,11 +452,11 @@ static void sleeps(rank *r)
         return;
     /* Sleep may return early; it may not return never. */
     r->carrier->table->sleep(r->carrier, begin - 1);
-    LS_CHECK(ls_time_now_ns() - begin < LS_NS_PER_S);
+    LS_CHECK_WITHIN(begin, 5000);
     LS_CHECK_EQ(pthread_create(&t, NULL, wake_later, r->carrier), 0);
     LS_CHECK_OK(r->carrier->table->poll(r->carrier, &moved));
-    r->carrier->table->sleep(r->carrier, in_ms(10000));
-    LS_CHECK(ls_time_now_ns() - begin < 5 * LS_NS_PER_S);
+    r->carrier->table->sleep(r->carrier, ls_test_soon());
+    LS_CHECK_WITHIN(begin, 15000);
     pthread_join(t, NULL);
 }
 
@@ -514,7 +521,7 @@ static void dies(rank *r, int64_t bytes, bool sends)
     meet(r, 0);
     LS_CHECK_FAILS(wait_all(r->carrier, &m, 1), LS_EPEER, "rank 1 is gone");
     LS_CHECK(r->b->when_ns != 0);
-    LS_CHECK(ls_time_now_ns() - r->b->when_ns < LS_NS_PER_S);
+    LS_CHECK_WITHIN(r->b->when_ns, 5000);
     free(big);
 }
 
@@ -538,12 +545,14 @@ LS_TEST(ucx_reports_a_peer_killed_in_the_middle)
     run_pair(&(setting){.run = dies_receiving, .args = {.generation = 3}, .killed = true});
 }
 
+/* Longer than a rank that is alive is not let on a busy machine. */
+#define SILENCE_NS (2 * LS_NS_PER_S)
+
 static void falls_silent(rank *r, const char *command)
 {
     char data[8] = {0};
     ls_message hello = {.peer = r->other, .tag = 1, .data = data, .bytes = 1};
     ls_message m = {.peer = r->other, .tag = 2, .data = data, .bytes = 8};
-    int64_t since;
 
     if (r->rank == 1) {
         LS_CHECK_OK(r->carrier->table->receive(r->carrier, &hello));
@@ -554,7 +563,7 @@ static void falls_silent(rank *r, const char *command)
         r->b->when_ns = ls_time_now_ns();
         if (command) {
             shell("%s", command);
-            usleep(3000 * 1000);
+            meet(r, 1);
         } else {
             kill(getpid(), SIGSTOP);
         }
@@ -567,10 +576,12 @@ static void falls_silent(rank *r, const char *command)
     LS_CHECK_OK(r->carrier->table->receive(r->carrier, &m));
     meet(r, 0);
     LS_CHECK_FAILS(wait_all(r->carrier, &m, 1), LS_EPEER, "rank 1 has been silent for");
-    since = ls_time_now_ns() - r->b->when_ns;
-    if (!command)
+    LS_CHECK(ls_time_now_ns() - r->b->when_ns > SILENCE_NS / 2);
+    LS_CHECK_WITHIN(r->b->when_ns, 10000);
+    if (command)
+        meet(r, 1);
+    else
         kill(r->b->pid[1], SIGKILL);
-    LS_CHECK(since > LS_NS_PER_S / 2 && since < 3 * LS_NS_PER_S);
 }
 
 static void stops(rank *r)
@@ -581,7 +592,7 @@ static void stops(rank *r)
 LS_TEST(ucx_reports_a_stopped_peer)
 {
     run_pair(&(setting){
-        .run = stops, .args = {.generation = 3, .silence_ns = LS_NS_PER_S}, .killed = true});
+        .run = stops, .args = {.generation = 3, .silence_ns = SILENCE_NS}, .killed = true});
 }
 
 static void closes(rank *r)
@@ -931,7 +942,7 @@ LS_TEST(ucx_reports_a_link_that_was_cut)
 {
     skip_without_namespaces();
     run_pair(&(setting){
-        .run = is_cut, .args = {.generation = 12, .silence_ns = LS_NS_PER_S}, .namespaces = true});
+        .run = is_cut, .args = {.generation = 12, .silence_ns = SILENCE_NS}, .namespaces = true});
 }
 
 /* The case in which UCX itself says nothing for a minute: cut in the middle of sending. */
@@ -950,7 +961,7 @@ static void is_cut_sending(rank *r)
         wait_until(r->carrier, &m, 1, in_ms(10));
         r->b->when_ns = ls_time_now_ns();
         shell("ip link set lsux0 down");
-        usleep(3000 * 1000);
+        meet(r, 1);
         _exit(0);
     }
     LS_CHECK_OK(r->carrier->table->send(r->carrier, &hello));
@@ -963,7 +974,8 @@ static void is_cut_sending(rank *r)
     }
     LS_CHECK_EQ(ls_err_last()->code, LS_EPEER);
     LS_CHECK(strstr(ls_err_last()->text, "rank 1 has been silent"));
-    LS_CHECK(ls_time_now_ns() - r->b->when_ns < 3 * LS_NS_PER_S);
+    LS_CHECK_WITHIN(r->b->when_ns, 10000);
+    meet(r, 1);
     free(big);
 }
 
@@ -971,6 +983,6 @@ LS_TEST(ucx_reports_a_link_that_was_cut_while_sending)
 {
     skip_without_namespaces();
     run_pair(&(setting){.run = is_cut_sending,
-                        .args = {.generation = 12, .silence_ns = LS_NS_PER_S},
+                        .args = {.generation = 12, .silence_ns = SILENCE_NS},
                         .namespaces = true});
 }
