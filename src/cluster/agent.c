@@ -512,7 +512,8 @@ static void keeper_lost(job *j)
         j->deadline_ns = 0;
         end_worker(j, &j->workers[i], SIGKILL);
     }
-    j->left = ls_keeper_sweep(pids, pids ? j->n : 0, j->mark, ls_time_now_ns() + 5 * LS_NS_PER_S);
+    j->left = ls_keeper_sweep(&j->keeper, pids, pids ? j->n : 0, j->mark,
+                              ls_time_now_ns() + 5 * LS_NS_PER_S);
     ls_mem_free(pids);
     enter(j, DONE);
 }

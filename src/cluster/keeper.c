@@ -351,7 +351,7 @@ typedef struct search {
     const pid_t *workers;
     int count;
     const char *mark;
-    int found;
+    int found, left; /* seen in this look; those of them that were not yet dead */
 } search;
 
 static bool has_mark(pid_t pid, const char *mark)
@@ -380,24 +380,42 @@ static void sweep_child(void *context, pid_t pid, pid_t session)
     if (!ours && !has_mark(pid, s->mark))
         return;
     kill(pid, SIGKILL);
-    if (waitpid(pid, NULL, WNOHANG) != pid)
-        s->found++;
+    s->found++;
+    s->left += waitpid(pid, NULL, WNOHANG) != pid;
 }
 
-int ls_keeper_sweep(const pid_t *workers, int count, const char *mark, int64_t deadline_ns)
+/* The end of its socket is seen before the kernel gives a dying process's children to another: on a
+ * busy machine much earlier. It stays to be reaped. */
+static void await_end(const ls_keeper *keeper, int64_t deadline_ns)
+{
+    siginfo_t info;
+
+    do {
+        info.si_pid = 0;
+        if (waitid(P_PID, (id_t)keeper->pid, &info, WEXITED | WNOWAIT | WNOHANG) != 0 &&
+            errno != EINTR)
+            return;
+        if (info.si_pid == 0)
+            usleep(500);
+    } while (info.si_pid == 0 && ls_time_now_ns() < deadline_ns);
+}
+
+int ls_keeper_sweep(const ls_keeper *keeper, const pid_t *workers, int count, const char *mark,
+                    int64_t deadline_ns)
 {
     search s = {.workers = workers, .count = count, .mark = mark};
 
+    await_end(keeper, deadline_ns);
     /* Twice nothing: an orphan may change its parent between two looks. */
     for (int quiet = 0; quiet < 2;) {
-        s.found = 0;
+        s.found = s.left = 0;
         each_child(sweep_child, &s);
         quiet = s.found ? 0 : quiet + 1;
-        if (s.found && ls_time_now_ns() > deadline_ns)
+        if (s.left && ls_time_now_ns() > deadline_ns)
             break;
         usleep(ROUND_MS * 1000);
     }
-    return s.found;
+    return s.left;
 }
 
 void ls_keeper_close(ls_keeper *keeper)

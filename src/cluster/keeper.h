@@ -57,7 +57,8 @@ bool ls_keeper_next(ls_keeper *keeper, ls_keeper_news *news_out);
 /* After LS_KEEPER_LOST: kill children of this process that belong to the job: those in a session
  * that a worker's pid names, or with mark ("NAME=VALUE") in their environment. Returns how many
  * are left at the deadline. */
-int ls_keeper_sweep(const pid_t *workers, int count, const char *mark, int64_t deadline_ns);
+int ls_keeper_sweep(const ls_keeper *keeper, const pid_t *workers, int count, const char *mark,
+                    int64_t deadline_ns);
 
 /* Kill what is left, reap the keeper. Safe on a keeper that is not open. */
 void ls_keeper_close(ls_keeper *keeper);
