@@ -1,6 +1,6 @@
 /* harness.c -- runs each test in its own process, two at a time, and counts.
  *
- *   lineshaft-test [--jobs N] [--list] [--except PART] [FILTER ...] [--scripts FILE ...]
+ *   lineshaft-test [--jobs N] [--list] [--except PART]... [FILTER ...] [--scripts FILE ...]
  *
  * A filter is a part of "path/of/test_file.c:test_name"; what contains PART is left out. Scripts
  * are programs that exit 0 (passed), 77 (skipped, last line says why) or anything else; they get
@@ -52,7 +52,7 @@ enum { SLOWER = 1 };
 enum { SKIPPED = 77, SCRIPT_SECONDS = 300, MOST_JOBS = 16 };
 
 static char root[PATH_MAX];
-static const char *except; /* NULL: nothing is left out */
+static const char *except[8]; /* what is left out */
 static int expected_log;
 
 void ls_test_fail(const char *file, int line, const char *fmt, ...)
@@ -94,6 +94,11 @@ int64_t ls_test_soon(void)
 int ls_test_times(int n)
 {
     return SLOWER > 1 ? (n + 3) / 4 : n;
+}
+
+int ls_test_stride(int n)
+{
+    return SLOWER > 1 ? n : 1;
 }
 
 void ls_test_check_within(const char *file, int line, int64_t since_ns, int64_t ms)
@@ -289,8 +294,9 @@ static job *free_slot(job *jobs, int n)
 
 static bool wanted(const char *name, char **filters, int n)
 {
-    if (except && strstr(name, except))
-        return false;
+    for (size_t i = 0; i < LS_COUNT(except); i++)
+        if (except[i] && strstr(name, except[i]))
+            return false;
     for (int i = 0; i < n; i++)
         if (strstr(name, filters[i]))
             return true;
@@ -332,6 +338,7 @@ int main(int argc, char **argv)
 {
     job jobs[MOST_JOBS] = {{0}};
     int n_jobs = ls_cpus_threads(), filters = 0, scripts = argc;
+    size_t excepts = 0;
     bool list = false;
     char **filter = argv; /* names move to the front of argv */
     bool *returned = mmap(NULL, MOST_JOBS * sizeof *returned, PROT_READ | PROT_WRITE,
@@ -340,8 +347,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc && scripts == argc; i++) {
         if (strcmp(argv[i], "--jobs") == 0 && i + 1 < argc)
             n_jobs = (int)strtol(argv[++i], NULL, 10);
-        else if (strcmp(argv[i], "--except") == 0 && i + 1 < argc)
-            except = argv[++i];
+        else if (strcmp(argv[i], "--except") == 0 && i + 1 < argc && excepts < LS_COUNT(except))
+            except[excepts++] = argv[++i];
         else if (strcmp(argv[i], "--list") == 0)
             list = true;
         else if (strcmp(argv[i], "--scripts") == 0)

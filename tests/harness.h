@@ -81,6 +81,9 @@ int64_t ls_test_soon(void);
 /* How often to repeat what a single run may miss: n times, a quarter of it under a sanitizer. */
 int ls_test_times(int n);
 
+/* The stride through a list of cases of which each n-th will do under a sanitizer: 1, or n. */
+int ls_test_stride(int n);
+
 /* This test will log n warnings and errors in all. */
 void ls_test_expect_log(int n);
 #define LS_EXPECT_LOG(n) ls_test_expect_log(n)

@@ -33,8 +33,7 @@ LS_TEST(writer_saves_while_the_caller_goes_on)
         memset(rows, 0, sizeof rows); /* rows and names were copied */
         memset(name, '!', sizeof name - 1);
         sample_fill(&s, 77); /* training goes on in its own memory */
-        LS_CHECK_OK(
-            ls_ckpt_writer_wait(writer, ls_time_now_ns() + 15 * LS_NS_PER_S, &done, &saved));
+        LS_CHECK_OK(ls_ckpt_writer_wait(writer, ls_test_soon(), &done, &saved));
         LS_CHECK(done && saved.bytes_written > 0);
     }
     LS_CHECK_OK(ls_ckpt_load_newest(store, s.tensors, s.n, &back, &found));
@@ -53,7 +52,7 @@ LS_TEST(writer_one_save_at_a_time)
     ls_ckpt_store *store;
     ls_ckpt_writer *writer;
     bool done, busy = false, late = false;
-    int64_t end = ls_time_now_ns() + 15 * LS_NS_PER_S;
+    int64_t end = ls_test_soon();
 
     sample_make(&s);
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
@@ -93,7 +92,7 @@ LS_TEST(writer_errors_travel_to_the_caller)
     ls_ckpt_writer *writer;
     ls_ckpt_info info = sample_info(1);
     bool done;
-    int64_t end = ls_time_now_ns() + 15 * LS_NS_PER_S;
+    int64_t end = ls_test_soon();
 
     sample_make_tiny(&s);
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));

@@ -67,7 +67,9 @@ static void every_call(ls_world *w, ls_comm *comm)
 
 LS_TEST_SECONDS(comm_does_every_kind_type_and_operation, 60)
 {
-    for (size_t i = 0; i < LS_COUNT(shapes); i++)
+    size_t stride = (size_t)ls_test_stride(2);
+
+    for (size_t i = stride - 1; i < LS_COUNT(shapes); i += stride)
         ls_world_run(shapes[i], NULL, every_call);
 }
 
@@ -103,7 +105,9 @@ static void every_algo(ls_world *w, ls_comm *comm)
 
 LS_TEST_SECONDS(comm_takes_the_algorithm_it_is_told, 60)
 {
-    for (size_t i = 0; i < LS_COUNT(shapes); i++)
+    size_t stride = (size_t)ls_test_stride(2);
+
+    for (size_t i = stride - 1; i < LS_COUNT(shapes); i += stride)
         ls_world_run(shapes[i], NULL, every_algo);
 }
 
@@ -738,7 +742,7 @@ LS_TEST_SECONDS(comm_opens_200_times_without_a_leak, 60)
     for (size_t i = 0; i < LS_COUNT(cycles); i++) {
         int fds = 0;
         long mib = 0;
-        for (int k = 0; k < 200; k++) {
+        for (int k = 0; k < ls_test_times(200); k++) {
             ls_world_run_threads(cycles[i], NULL, nothing);
             if (k == 20) {
                 fds = world_open_fds();
@@ -794,6 +798,7 @@ LS_TEST(comm_sends_each_byte_between_nodes_once)
 static void in_pieces(ls_world *w, ls_comm *comm)
 {
     enum { LEN = 8400001, SMALL = 9001, ROUNDS = 4 };
+    const int rounds = ROUNDS / ls_test_stride(2);
     float *x = ls_mem_array(LEN, sizeof *x), small[ROUNDS][SMALL];
     int n = ls_comm_ranks(comm);
     ls_comm_request request[ROUNDS];
@@ -802,7 +807,7 @@ static void in_pieces(ls_world *w, ls_comm *comm)
     LS_CHECK(x);
     for (int i = 0; i < LEN; i++)
         x[i] = (float)(i % 1000 + ls_comm_rank(comm));
-    for (int k = 0; k < ROUNDS; k++) {
+    for (int k = 0; k < rounds; k++) {
         ls_coll large = {.op = k ? LS_COLL_MAX : LS_COLL_MEAN, .count = LEN, .in = x, .out = x};
         ls_coll more = {.count = SMALL, .in = small[k], .out = small[k]};
         for (int i = 0; i < SMALL; i++)
@@ -812,7 +817,7 @@ static void in_pieces(ls_world *w, ls_comm *comm)
     }
     for (int i = 0; i < LEN; i++)
         LS_CHECK(x[i] == (float)(i % 1000) + (float)(n - 1) / 2);
-    for (int k = 0; k < ROUNDS; k++) {
+    for (int k = 0; k < rounds; k++) {
         LS_CHECK_OK(ls_comm_wait(comm, request[k], SOON));
         for (int i = 0; i < SMALL; i++)
             LS_CHECK(small[k][i] == (float)(n * (i + k)));

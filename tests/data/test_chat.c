@@ -498,7 +498,7 @@ LS_TEST(a_run_trains_on_answers_only)
     LS_CHECK_OK(ls_loader_open(&loader, &args));
     for (int64_t w = 0; w < order.windows; w++) {
         int64_t counted = 0;
-        LS_CHECK_OK(ls_loader_next(loader, ls_time_now_ns() + 10 * LS_NS_PER_S, &batch));
+        LS_CHECK_OK(ls_loader_next(loader, ls_test_soon(), &batch));
         LS_CHECK(batch->start);
         for (int t = 0; t < T; t++) {
             int32_t id = batch->tokens[t], target = batch->targets[t];

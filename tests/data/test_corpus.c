@@ -238,11 +238,6 @@ LS_TEST(every_failing_allocation_of_a_corpus_is_reported)
 /* --- loader ------------------------------------------------------------------------------------
  */
 
-static int64_t soon(void)
-{
-    return ls_time_now_ns() + 10 * LS_NS_PER_S;
-}
-
 static void check_batch(const ls_corpus *c, const ls_loader_args *a, const ls_batch *batch)
 {
     static ls_order order;
@@ -296,7 +291,7 @@ LS_TEST(loader_gives_what_the_order_says)
                                .depth = depth};
         LS_CHECK_OK(ls_loader_open(&loader, &args));
         for (int64_t step = args.first_step; step < args.first_step + 60; step++) {
-            LS_CHECK_OK(ls_loader_next(loader, soon(), &batch));
+            LS_CHECK_OK(ls_loader_next(loader, ls_test_soon(), &batch));
             LS_CHECK_EQ(batch->step, step);
             check_batch(c, &args, batch);
         }
@@ -320,7 +315,7 @@ LS_TEST(loader_seeks_to_any_step)
     ls_loader_args args = {
         .corpus = c, .seed = 5, .T = 16, .sequences = 4, .first_step = INT64_C(1) << 50};
     LS_CHECK_OK(ls_loader_open(&loader, &args));
-    LS_CHECK_OK(ls_loader_next(loader, soon(), &batch));
+    LS_CHECK_OK(ls_loader_next(loader, ls_test_soon(), &batch));
     LS_CHECK_EQ(batch->step, INT64_C(1) << 50);
     check_batch(c, &args, batch);
     ls_loader_close(loader);
@@ -341,10 +336,10 @@ LS_TEST(loader_allocates_only_at_open)
     ls_loader_args args = {.corpus = c, .T = 16, .sequences = 4, .isolate = true, .depth = 3};
     LS_CHECK_EQ(ls_loader_bytes(&args), 3 * 3 * 256 + 64);
     LS_CHECK_OK(ls_loader_open(&loader, &args));
-    LS_CHECK_OK(ls_loader_next(loader, soon(), &batch));
+    LS_CHECK_OK(ls_loader_next(loader, ls_test_soon(), &batch));
     uint64_t calls = ls_mem_calls();
     for (int i = 0; i < 50; i++)
-        LS_CHECK_OK(ls_loader_next(loader, soon(), &batch));
+        LS_CHECK_OK(ls_loader_next(loader, ls_test_soon(), &batch));
     LS_CHECK_EQ(ls_mem_calls(), calls);
     ls_loader_close(loader);
     ls_corpus_close(c);
@@ -381,10 +376,10 @@ LS_TEST(loader_passes_on_the_failure_of_its_thread)
     close(fd);
     LS_CHECK_OK(ls_loader_open(&loader, &(ls_loader_args){.corpus = c, .T = 16, .sequences = 2}));
     while (st == LS_OK && steps++ < 100)
-        st = ls_loader_next(loader, soon(), &batch);
+        st = ls_loader_next(loader, ls_test_soon(), &batch);
     LS_CHECK_EQ(steps, 1000 / 32 + 1);
     LS_CHECK_FAILS(st, LS_EDATA, "token 1000 is 65535");
-    LS_CHECK_FAILS(ls_loader_next(loader, soon(), &batch), LS_EDATA, "token 1000 is 65535");
+    LS_CHECK_FAILS(ls_loader_next(loader, ls_test_soon(), &batch), LS_EDATA, "token 1000 is 65535");
     ls_loader_close(loader);
     ls_corpus_close(c);
     ls_tokenizer_free(s.tok);
@@ -400,12 +395,17 @@ LS_TEST(loader_keeps_its_deadline)
     set_up(&s, 1024);
     add_text(&s, "builtin:stories:64K");
     open_ok(&s, &c, 1);
-    ls_loader_args args = {.corpus = c, .T = 1024, .sequences = 20000};
-    LS_CHECK_OK(ls_loader_open(&loader, &args));
-    LS_CHECK_FAILS(ls_loader_next(loader, ls_time_now_ns() + LS_NS_PER_MS, &batch), LS_EDEADLINE,
-                   "step 0");
+    ls_loader_args args = {.corpus = c, .T = 1024, .sequences = 5000};
+    ls_status st = LS_OK;
+    for (int i = 0; i < 20 && st == LS_OK; i++) { /* it may be done before we are let ask */
+        LS_CHECK_OK(ls_loader_open(&loader, &args));
+        st = ls_loader_next(loader, ls_time_now_ns() + LS_NS_PER_MS, &batch);
+        if (st == LS_OK)
+            ls_loader_close(loader);
+    }
+    LS_CHECK_FAILS(st, LS_EDEADLINE, "step 0");
     LS_CHECK(ls_loader_waited_ns(loader) >= LS_NS_PER_MS);
-    LS_CHECK_OK(ls_loader_next(loader, soon(), &batch)); /* asking again is allowed */
+    LS_CHECK_OK(ls_loader_next(loader, ls_test_soon(), &batch)); /* asking again is allowed */
     LS_CHECK_EQ(batch->step, 0);
     ls_loader_close(loader);
     ls_corpus_close(c);

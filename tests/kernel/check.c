@@ -130,5 +130,5 @@ void ls_check_same(const char *what, const void *got, const void *want, int64_t 
 
 void ls_check_sync(ls_check *c)
 {
-    LS_CHECK_OK(ls_stream_sync(c->stream, ls_time_now_ns() + 60 * LS_NS_PER_S));
+    LS_CHECK_OK(ls_stream_sync(c->stream, ls_test_soon()));
 }

@@ -600,7 +600,7 @@ LS_TEST_SECONDS(attention_bits_do_not_depend_on_where_a_call_begins, 60)
     int n = ls_check_tables(versions);
     ls_rng_key key = ls_rng_derive(11, 1, 1);
 
-    for (uint32_t i = 0; i < 60; i++) {
+    for (uint32_t i = 0; i < (uint32_t)ls_test_times(60); i++) {
         static const int64_t heads[][2] = {{1, 1}, {4, 2}, {6, 1}, {3, 3}, {20, 1}};
         static const int64_t sizes[] = {1, 16, 20, 33, 64};
         ls_rng_block r = ls_rng_philox(key, i, 0, 0, 0), u = ls_rng_philox(key, i, 1, 0, 0);

@@ -117,6 +117,8 @@ static ls_run run_of(const form *f, ls_precision precision)
 /* 50 steps by the reference: the losses of both precisions stay together while they fall. */
 LS_TEST_SECONDS(bf16_follows_fp32, 120)
 {
+    const int steps = ls_test_times(MOST);
+
     for (size_t k = 0; k < LS_COUNT(forms); k++) {
         ls_run wide = run_of(&forms[k], LS_PRECISION_FP32);
         ls_run narrow = run_of(&forms[k], LS_PRECISION_BF16);
@@ -125,7 +127,7 @@ LS_TEST_SECONDS(bf16_follows_fp32, 120)
 
         open_rig(&want, &wide, "reference", 1);
         open_rig(&got, &narrow, "reference", 1);
-        for (int i = 0; i < MOST; i++) {
+        for (int i = 0; i < steps; i++) {
             a = one_step(&want, i);
             b = one_step(&got, i);
             first = i == 0 ? a : first;
@@ -134,7 +136,7 @@ LS_TEST_SECONDS(bf16_follows_fp32, 120)
                              forms[k].name, i, b, a);
         }
         check_copy(&got);
-        if (!(a < 0.9 * first) || a == b)
+        if ((steps == MOST && !(a < 0.9 * first)) || a == b)
             ls_test_fail(__FILE__, __LINE__, "%s: from %.4f to %.4f and %.4f", forms[k].name, first,
                          a, b);
         close_rig(&want);
@@ -237,6 +239,7 @@ LS_TEST(bf16_rows_train_like_the_reference)
 LS_TEST_SECONDS(bf16_by_pairs_follows_fp32, 60)
 {
     static const char *const ways[] = {"emulate-avx512", "emulate-amx"};
+    const int steps = ls_test_times(30);
 
     if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw"))
         ls_test_skip("this CPU lacks AVX-512");
@@ -249,7 +252,7 @@ LS_TEST_SECONDS(bf16_by_pairs_follows_fp32, 60)
         setenv("LINESHAFT_BF16", ways[k % 2], 1);
         open_rig(&want, &wide, "avx512", 2);
         open_rig(&got, &narrow, "avx512", 2);
-        for (int i = 0; i < 30; i++) {
+        for (int i = 0; i < steps; i++) {
             a = one_step(&want, i);
             b = one_step(&got, i);
             first = i == 0 ? a : first;
@@ -257,7 +260,7 @@ LS_TEST_SECONDS(bf16_by_pairs_follows_fp32, 60)
                 ls_test_fail(__FILE__, __LINE__, "%s, %s: loss of step %d is %.6f, expected %.6f",
                              forms[k / 2].name, ways[k % 2], i, b, a);
         }
-        LS_CHECK(a < 0.95 * first && a != b);
+        LS_CHECK((steps < 30 || a < 0.95 * first) && a != b);
         close_rig(&want);
         close_rig(&got);
     }

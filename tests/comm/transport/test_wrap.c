@@ -206,8 +206,9 @@ LS_TEST(wrap_delays)
     LS_CHECK_OK(carrier->table->send(carrier, &send));
     LS_CHECK_OK(carrier->table->receive(carrier, &nothing));
     LS_CHECK_OK(carrier->table->send(carrier, &empty)); /* no byte to change */
-    LS_CHECK_EQ(world_wait(carrier, all, 4, 10 * LS_NS_PER_MS), LS_EDEADLINE);
-    LS_CHECK_OK(world_wait(carrier, all, 4, 5 * LS_NS_PER_S));
+    ls_status early = world_wait(carrier, all, 4, 10 * LS_NS_PER_MS);
+    LS_CHECK(early == LS_EDEADLINE || ls_time_now_ns() - began >= 30 * LS_NS_PER_MS);
+    LS_CHECK_OK(world_wait(carrier, all, 4, WORLD_SOON));
     LS_CHECK(ls_time_now_ns() - began >= 30 * LS_NS_PER_MS);
     LS_CHECK_EQ(in, 'x');
     carrier->table->close(carrier);
@@ -256,7 +257,7 @@ static void wrapped_tcp(world *w, int rank, ls_carrier *inner)
     LS_CHECK_OK(ls_wrap_open(&carrier, inner, "delay=5ms", 1));
     LS_CHECK_OK(carrier->table->receive(carrier, &receive));
     LS_CHECK_OK(carrier->table->send(carrier, &send));
-    LS_CHECK_OK(world_wait(carrier, both, 2, 5 * LS_NS_PER_S));
+    LS_CHECK_OK(world_wait(carrier, both, 2, WORLD_SOON));
     LS_CHECK_EQ(got, 77 + (1 - rank));
     carrier->table->wake(carrier);
     carrier->table->count(carrier, 1 - rank, &sent, &received);
