@@ -33,6 +33,16 @@ says() {
     }
 }
 
+# eventually COMMAND...: try it until it succeeds; false when it did not for half a minute.
+eventually() {
+    tries=300
+    until "$@"; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || return 1
+        sleep 0.1
+    done
+}
+
 # field EVENT KEY [FILE]: that key of the last such event in a file of JSON lines.
 field() {
     python3 - "$1" "$2" "${3:-out}" <<'PY'

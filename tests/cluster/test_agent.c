@@ -586,7 +586,7 @@ LS_TEST(agent_ends_at_the_second_signal)
     kill(pid, SIGINT);
     usleep(300000);
     LS_CHECK_EQ(waitpid(pid, NULL, WNOHANG), 0); /* as long as they like */
-    LS_CHECK(jobs_marked() >= 3);
+    LS_CHECK(jobs_marked() >= 2); /* the workers; what they sleep with comes and goes */
     kill(pid, SIGTERM);
     LS_CHECK_EQ(end_of(pid), 130);
     JOBS_EXPECT_NONE();

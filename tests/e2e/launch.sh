@@ -17,14 +17,11 @@ alive() {
         echo "${dir#/proc/} $comm"
     done
 }
-none_alive() {
-    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-        left=$(alive)
-        [ -z "$left" ] && return
-        sleep 0.1
-    done
-    fail "left behind: $left"
+no_left() {
+    left=$(alive)
+    [ -z "$left" ]
 }
+none_alive() { eventually no_left || fail "left behind: $left"; }
 
 # Places and labels.
 run 0 "$LINESHAFT" launch -n 3 -- sh -c 'echo "$RANK of $WORLD_SIZE"; echo e >&2'
