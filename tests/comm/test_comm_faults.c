@@ -215,11 +215,21 @@ LS_TEST(comm_names_who_was_stopped)
 
 /* --- given up --------------------------------------------------------------------------------- */
 
+typedef struct key {
+    ls_comm *comm;
+    scene *scene;
+    int ranks;
+} key;
+
+/* When all are about to wait. */
 static void *abort_later(void *arg)
 {
+    const key *k = arg;
+
+    wait_until(&k->scene->ready, k->ranks);
     usleep(30000);
-    ls_comm_abort(arg, "somebody pressed a key");
-    ls_comm_abort(arg, "another reason");
+    ls_comm_abort(k->comm, "somebody pressed a key");
+    ls_comm_abort(k->comm, "another reason");
     return NULL;
 }
 
@@ -231,16 +241,18 @@ static void wait_for_nothing(ls_world *w, int rank)
     pthread_t thread;
     ls_coll recv = {.kind = LS_COLL_RECV, .type = LS_I64, .count = 1, .out = &x};
     ls_comm_request request, second;
+    key pressed = {s->way ? comm : twin, s, w->ranks};
     bool done;
 
     recv.peer = (rank + 1) % w->ranks;
     if (rank == 1)
-        LS_CHECK_EQ(pthread_create(&thread, NULL, abort_later, s->way ? comm : twin), 0);
+        LS_CHECK_EQ(pthread_create(&thread, NULL, abort_later, &pressed), 0);
     ls_status st = s->way == 2 ? ls_comm_start(comm, &recv, &request) : LS_OK;
     if (st == LS_OK && s->way == 2)
         st = ls_comm_start(comm, &recv, &second);
-    if (st == LS_OK)
-        st = s->way == 2 ? ls_comm_wait(comm, request, SOON) : ls_comm_run(comm, &recv, SOON);
+    LS_CHECK_OK(st);
+    atomic_fetch_add(&s->ready, 1);
+    st = s->way == 2 ? ls_comm_wait(comm, request, SOON) : ls_comm_run(comm, &recv, SOON);
     ls_err_record why = *ls_err_last();
     LS_CHECK_FAILS(st, LS_EPEER, "stopped by rank 1: somebody pressed a key");
     LS_CHECK_WITHIN(start, 10000);
