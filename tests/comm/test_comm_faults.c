@@ -166,8 +166,8 @@ static void work_until_late(ls_world *w, int rank)
     char name[32];
 
     atomic_fetch_add(&s->ready, 1);
-    while (st == LS_OK)
-        st = work_once(comm, s->way, ls_ranks_in_ms(2000)); /* nobody else is so late */
+    while (st == LS_OK) /* nobody else is late by so much */
+        st = work_once(comm, s->way, ls_ranks_in_ms(2000 * ls_test_stride(2)));
     ls_err_record why = *ls_err_last();
     snprintf(name, sizeof name, "rank %d", s->victim);
     if (rank != s->victim) {
@@ -204,13 +204,14 @@ static void stop_one(const char *shape, int victim, int way)
 
 LS_TEST(comm_names_who_was_stopped)
 {
-    stop_one("3", 1, 0);
-    stop_one("3", 2, 2);
-    stop_one("1+1+1", 0, 0);
-    stop_one("1+1+1", 1, 1);
-    stop_one("2+2", 3, 0);
-    stop_one("2+2", 2, 1); /* by levels */
-    stop_one("1+2", 2, 2);
+    static const struct {
+        const char *shape;
+        int victim, way;
+    } rows[] = {{"3", 1, 0},   {"3", 2, 2},   {"1+1+1", 1, 1}, {"1+1+1", 0, 0},
+                {"2+2", 2, 1}, {"2+2", 3, 0}, {"1+2", 2, 2}}; /* the fifth by levels */
+
+    for (int i = 0; i < (int)LS_COUNT(rows); i += ls_test_stride(2))
+        stop_one(rows[i].shape, rows[i].victim, rows[i].way);
 }
 
 /* --- given up --------------------------------------------------------------------------------- */
