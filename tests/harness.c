@@ -4,7 +4,7 @@
  *
  * A filter is a part of "path/of/test_file.c:test_name"; what contains PART is left out. Scripts
  * are programs that exit 0 (passed), 77 (skipped, last line says why) or anything else; they get
- * LINESHAFT_ROOT and run in a scratch folder with a limit of 300 s. The last line is "N passed, N
+ * LINESHAFT_ROOT and run in a scratch folder with a limit of 900 s. The last line is "N passed, N
  * failed"; skipped tests are counted on the line before.
  *
  * A test passes when its function returned, and then the process ended with 0. The first is told
@@ -49,7 +49,7 @@ const char *__tsan_default_options(void)
 enum { SLOWER = 1 };
 #endif
 
-enum { SKIPPED = 77, SCRIPT_SECONDS = 300, MOST_JOBS = 16 };
+enum { SKIPPED = 77, SCRIPT_SECONDS = 900, MOST_JOBS = 16 };
 
 static char root[PATH_MAX];
 static const char *except[8]; /* what is left out */
