@@ -641,7 +641,7 @@ LS_TEST(agent_ends_what_workers_started)
 LS_TEST_SECONDS(agent_killed_leaves_nothing, 120)
 {
     jobs_mark();
-    for (int i = 0; i < 50; i++) {
+    for (int i = 0; i < 50; i += ls_test_stride(4)) {
         pid_t pid = launcher(3, FAMILY ">up$RANK; sleep 60", 0);
         /* From before the first fork to a job that stands. */
         if (i % 5 == 0)
@@ -712,7 +712,7 @@ LS_TEST_SECONDS(agent_outlives_its_keeper_and_cleans_up, 60)
 LS_TEST_SECONDS(agent_ends_when_a_worker_is_killed, 120)
 {
     jobs_mark();
-    for (int i = 0; i < 50; i++) {
+    for (int i = 0; i < ls_test_times(50); i++) {
         pid_t pid =
             launcher(4, FAMILY "echo $$ >pid.$RANK.tmp; mv pid.$RANK.tmp pid.$RANK; sleep 60", 0);
         char path[32];

@@ -390,7 +390,7 @@ LS_TEST_SECONDS(between_survives_every_failed_allocation, 60)
 
     while (n < 500 &&
            !run_world(&(world){.nodes = "01", .carrier = "tcp", .nth = n, .opened = runs_out}))
-        n++;
+        n += ls_test_stride(3);
     LS_CHECK(n > 5 && n < 500);
 }
 
@@ -401,7 +401,7 @@ LS_TEST_SECONDS(between_survives_every_failed_allocation_with_ucx, 60)
     need_ucx();
     while (n < 500 &&
            !run_world(&(world){.nodes = "01", .carrier = "ucx", .nth = n, .opened = runs_out}))
-        n++;
+        n += ls_test_stride(3);
     LS_CHECK(n > 5 && n < 500);
 }
 

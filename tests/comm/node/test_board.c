@@ -394,7 +394,7 @@ LS_TEST(board_opened_and_closed_1000_times_leaves_nothing)
     open_and_close();
     int files = open_files();
     int64_t kib = mapped_kib();
-    for (int i = 0; i < 1000; i++)
+    for (int i = 0; i < ls_test_times(1000); i++)
         open_and_close();
     LS_CHECK_EQ(open_files(), files);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
