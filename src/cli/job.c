@@ -17,7 +17,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cli/cmd_launch.h"
 #include "cluster/members.h"
 #include "cluster/places.h"
 #include "comm/node/board.h"
@@ -123,6 +122,7 @@ typedef struct job {
     ls_agent_fd fds[5];
     int *sockets; /* listening, one per rank; NULL: one node */
     uint16_t *ports;
+    ls_launch_nodes *nodes; /* of an agent */
     int board_fd, members_fd, secret_fd, out_fd;
 } job;
 
@@ -320,39 +320,96 @@ static void release(job *j)
     ls_mem_free(j->ports);
 }
 
+static job the_job; /* of the one command of this process; too large for a stack */
+
+static ls_status begin(const ls_args *args, job *j)
+{
+    const char *carrier; /* the ranks read it again; here, so that a mistake is said once */
+    ls_status st;
+
+    *j = (job){.args = args, .board_fd = -1, .members_fd = -1, .secret_fd = -1, .out_fd = -1};
+    LS_TRY(st, keep_streams(j), out);
+    st = find_carrier(&carrier);
+out:
+    return st;
+}
+
 ls_status ls_job_run(const ls_args *args)
 {
-    static job j; /* of the one command of this process; too large for a stack */
+    job *j = &the_job;
     ls_agent_result result = {.worker = -1};
-    ls_agent_args agent = {.command = j.words};
+    ls_agent_args agent = {.command = j->words};
     ls_launch_nodes nodes;
-    const char *carrier; /* the ranks read it again; here, so that a mistake is said once */
     char lab[64];
     int64_t n;
     ls_status st;
 
-    j = (job){.args = args, .board_fd = -1, .members_fd = -1, .secret_fd = -1, .out_fd = -1};
-    LS_TRY(st, keep_streams(&j), out);
-    LS_TRY(st, find_carrier(&carrier), out);
+    LS_TRY(st, begin(args, j), out);
     LS_TRY(st, ls_launch_number(args, "ranks", 1, 1, LS_BOARD_RANKS, &n), out);
     LS_TRY(st, find_nodes(args, &nodes, lab), out);
-    LS_TRY(st, take_words(&j), out);
-    j.ranks = agent.workers = (int)n;
+    LS_TRY(st, take_words(j), out);
+    j->ranks = agent.workers = (int)n;
     LS_TRY(st, ls_agent_check(&agent), out);
     if (!nodes.listen && !nodes.join) {
-        LS_TRY(st, run_alone(&j, &agent, &result), out);
+        LS_TRY(st, run_alone(j, &agent, &result), out);
     } else {
         int64_t deadline_ns = ls_time_now_ns() + nodes.wait_s * LS_NS_PER_S;
-        LS_TRY(st, make_sockets(&j, &nodes, deadline_ns), out);
-        nodes.ports = j.ports;
+        LS_TRY(st, make_sockets(j, &nodes, deadline_ns), out);
+        nodes.ports = j->ports;
         nodes.met = on_met;
-        nodes.context = &j;
+        nodes.context = j;
         LS_TRY(st, ls_launch_run_nodes(&nodes, &agent, &result), out);
     }
-    if (reader_left(&j, &result))
+    if (reader_left(j, &result))
         exit(result.exit_code);
     st = ls_launch_end(&result, args);
 out:
-    release(&j);
+    release(j);
+    return st;
+}
+
+/* --- as an agent ------------------------------------------------------------------------------*/
+
+/* The first machine has said what to run: the same words here, and for ranks that meet what they
+ * inherit. */
+static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns,
+                         ls_agent_args *agent)
+{
+    job *j = context;
+    ls_status st;
+
+    agent->command = work->words;
+    if (agent->workers == 0)
+        agent->workers = work->ranks;
+    LS_TRY(st, ls_agent_check(agent), out);
+    if (!work->meeting)
+        goto out;
+    if (agent->workers > LS_BOARD_RANKS) {
+        st = ls_fail(LS_EUSAGE, "--ranks must be a whole number from 1 to %d, not %d",
+                     LS_BOARD_RANKS, agent->workers);
+        goto out;
+    }
+    j->ranks = agent->workers;
+    LS_TRY(st, make_sockets(j, j->nodes, deadline_ns), out);
+    j->nodes->ports = j->ports;
+    j->nodes->met = on_met;
+out:
+    return st;
+}
+
+ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args *agent)
+{
+    job *j = &the_job;
+    ls_agent_result result = {.worker = -1};
+    ls_status st;
+
+    LS_TRY(st, begin(args, j), out);
+    j->nodes = nodes;
+    nodes->told = on_told;
+    nodes->context = j;
+    LS_TRY(st, ls_launch_run_nodes(nodes, agent, &result), out);
+    st = ls_launch_end(&result, args);
+out:
+    release(j);
     return st;
 }
