@@ -41,7 +41,8 @@ LS_TEST(box_keeps_the_last_64_operations_and_where_a_rank_is)
         LS_CHECK(r[i].entered_ns > 0 && (i == 63 || r[i].left_ns >= r[i].entered_ns));
     }
     usleep(120000);
-    LS_CHECK_STR(ls_box_where(board, 0, where), "it has been in broadcast 100 (step 10) for 0.1 s");
+    LS_CHECK_STR(ls_box_where(board, 0, where),
+                 "it has been in broadcast 100 (1000 bytes of bf16, step 10) for 0.1 s");
     ls_box_leave(board, 0, ticket, LS_BOX_LEFT);
     LS_CHECK(strstr(ls_box_where(board, 0, where), "it has not been in a collective for 0.0 s"));
     ls_board_leave(board, 0);
