@@ -57,6 +57,8 @@ ls_status ls_launch_end(const ls_agent_result *result, const ls_args *args)
         show_lines(result);
     if (result->others > 0)
         show_others(result);
+    if (*result->note)
+        fprintf(stderr, "  %s\n", result->note);
     fflush(stderr);
     exit(result->exit_code);
 }

@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -20,6 +21,7 @@
 #include "cluster/members.h"
 #include "cluster/places.h"
 #include "comm/node/board.h"
+#include "comm/node/box.h"
 #include "net/secret.h"
 #include "net/sock.h"
 
@@ -124,6 +126,7 @@ typedef struct job {
     uint16_t *ports;
     ls_launch_nodes *nodes; /* of an agent */
     int board_fd, members_fd, secret_fd, out_fd;
+    uint64_t generation;
 } job;
 
 /* This program once more, with the same words. */
@@ -225,6 +228,7 @@ static ls_status on_met(void *context, const ls_members *members, const uint8_t 
     int n = 0;
     ls_status st;
 
+    j->generation = members->generation;
     LS_TRY(st,
            ls_board_create(&(ls_board_args){.generation = members->generation, .ranks = j->ranks},
                            &j->board_fd),
@@ -308,6 +312,56 @@ static bool reader_left(const job *j, const ls_agent_result *result)
     return result->exit_code == 128 + SIGPIPE && poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
+/* --- what is left of a job that failed --------------------------------------------------------*/
+
+/* The ranks are gone, however that went; their memory is held here. */
+static ls_status write_boxes(const ls_board *board, const char *dir, ls_agent_result *result)
+{
+    char path[PATH_MAX], where[LS_BOX_TEXT] = "";
+    int written = 0;
+    ls_box_record r;
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < ls_board_ranks(board); i++) {
+        if (!ls_box_used(board, i))
+            continue;
+        LS_TRY(st, ls_file_make_dirs(dir), out);
+        snprintf(path, sizeof path, "%s/rank-%d.txt", dir, ls_board_rank(board, i));
+        LS_TRY(st, ls_box_write(board, i, result->cause.text, path), out);
+        written++;
+    }
+    if (result->worker >= 0 && result->worker < ls_board_ranks(board) &&
+        ls_box_find(board, result->worker, -1, &r))
+        ls_box_call(&r, where);
+    if (written)
+        snprintf(result->note, sizeof result->note,
+                 "%s%s%sblack box%s of %d rank%s: %.200s/rank-N.txt",
+                 *where ? "its last collective: " : "", where, *where ? "; " : "",
+                 written == 1 ? "" : "es", written, written == 1 ? "" : "s", dir);
+out:
+    return st;
+}
+
+/* LINESHAFT_BLACKBOX: a folder, or "off". */
+static void keep_boxes(const job *j, ls_agent_result *result)
+{
+    const char *dir = getenv("LINESHAFT_BLACKBOX");
+    ls_board *board = NULL;
+    ls_status st;
+
+    if (result->cause.code == LS_OK || result->cause.code == LS_EINTR || j->board_fd < 0 ||
+        (dir && strcmp(dir, "off") == 0))
+        return;
+    ls_err_record before = *ls_err_last();
+    LS_TRY(st, ls_board_open(&board, j->board_fd, j->generation), out);
+    st = write_boxes(board, dir && *dir ? dir : "lineshaft-blackbox", result);
+out:
+    if (st != LS_OK)
+        ls_log(LS_LOG_WARN, "the black boxes are lost: %s", ls_err_last()->text);
+    ls_board_close(board);
+    ls_err_adopt(&before);
+}
+
 static void release(job *j)
 {
     for (int i = 0; j->sockets && i < j->ranks; i++)
@@ -362,6 +416,7 @@ ls_status ls_job_run(const ls_args *args)
     }
     if (reader_left(j, &result))
         exit(result.exit_code);
+    keep_boxes(j, &result);
     st = ls_launch_end(&result, args);
 out:
     release(j);
@@ -408,6 +463,7 @@ ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent
     nodes->told = on_told;
     nodes->context = j;
     LS_TRY(st, ls_launch_run_nodes(nodes, agent, &result), out);
+    keep_boxes(j, &result);
     st = ls_launch_end(&result, args);
 out:
     release(j);

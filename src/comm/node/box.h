@@ -47,4 +47,9 @@ const char *ls_box_say(const ls_box_record *record, char text_out[LS_BOX_TEXT]);
 const char *ls_box_where(const ls_board *board, int local, char text_out[LS_BOX_TEXT]);
 bool ls_box_stopped(const ls_board *board, int local);
 
+/* Whether a rank was in anything, and its records as a file for people (box_file.c); cause: one
+ * line about why it is written. */
+bool ls_box_used(const ls_board *board, int local);
+ls_status ls_box_write(const ls_board *board, int local, const char *cause, const char *path);
+
 LS_C_END
