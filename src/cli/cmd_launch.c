@@ -144,10 +144,13 @@ static ls_status run_job(ls_rendezvous *r, ls_agent_args job, ls_agent_result *r
     if (st != LS_OK)
         return ls_err_adopt(&own);
     result->exit_code = code;
-    if (code != 0 && result->cause.code == LS_OK) { /* it went wrong elsewhere, when all was over */
-        if (ls_rendezvous_attend(r) == LS_OK)
+    bool blames = result->cause.code == LS_EPEER;
+    if (code != 0 && (result->cause.code == LS_OK || blames)) { /* it went wrong elsewhere */
+        bool known = ls_rendezvous_attend(r) != LS_OK;
+        if (!known && !blames)
             ls_fail(LS_EPEER, "the job ended with exit code %d on another node", code);
-        result->cause = *ls_err_last();
+        if (known || !blames)
+            result->cause = *ls_err_last();
     }
     return LS_OK;
 }

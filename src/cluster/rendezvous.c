@@ -34,6 +34,7 @@ enum {
     VERSION = 96,
     JOB = 64,
     BYE_S = 5,
+    CAUSE_S = 1,
     ALIVE_S = 4,
     LATE = 4
 };
@@ -842,12 +843,28 @@ static void say_end(ls_rendezvous *r)
     }
 }
 
+/* The ranks here failed because of a peer: its own node is about to say why, and that is the cause
+ * of the job. */
+static ls_status await_cause(ls_rendezvous *r)
+{
+    int64_t until_ns = ls_time_now_ns() + CAUSE_S * LS_NS_PER_S;
+    ls_status st = LS_OK;
+
+    while (st == LS_OK && !r->failed && !r->ended && ls_time_now_ns() < until_ns) {
+        wait_for_news(r, until_ns);
+        st = take_all(r);
+    }
+    return st;
+}
+
 ls_status ls_rendezvous_end(ls_rendezvous *r, int code, int *code_out)
 {
     ls_status st = LS_OK;
     int64_t stop_ns = LS_NO_DEADLINE; /* as long as the job runs on other nodes */
     uint8_t bytes[2] = {(uint8_t)code, 0};
 
+    if (code == ls_err_exit_code(LS_EPEER))
+        LS_TRY(st, await_cause(r), out);
     if (r->args.hosts) {
         LS_TRY(st, end_host(r, code, &stop_ns), out);
         say_end(r);
