@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 #include "base/file.h"
+#include "base/log.h"
 #include "base/time.h"
 #include "cli/cmds.h"
 #include "cli/report.h"
@@ -56,6 +57,8 @@ ls_status ls_launch_end(const ls_agent_result *result, const ls_args *args)
         show_lines(result);
     if (result->others > 0)
         show_others(result);
+    if (*result->note)
+        fprintf(stderr, "  %s\n", result->note);
     fflush(stderr);
     exit(result->exit_code);
 }
@@ -141,10 +144,13 @@ static ls_status run_job(ls_rendezvous *r, ls_agent_args job, ls_agent_result *r
     if (st != LS_OK)
         return ls_err_adopt(&own);
     result->exit_code = code;
-    if (code != 0 && result->cause.code == LS_OK) { /* it went wrong elsewhere, when all was over */
-        if (ls_rendezvous_attend(r) == LS_OK)
+    bool blames = result->cause.code == LS_EPEER;
+    if (code != 0 && (result->cause.code == LS_OK || blames)) { /* it went wrong elsewhere */
+        bool known = ls_rendezvous_attend(r) != LS_OK;
+        if (!known && !blames)
             ls_fail(LS_EPEER, "the job ended with exit code %d on another node", code);
-        result->cause = *ls_err_last();
+        if (known || !blames)
+            result->cause = *ls_err_last();
     }
     return LS_OK;
 }
@@ -179,23 +185,36 @@ ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
     const char *join = nodes->join;
     ls_rendezvous *r = NULL;
     ls_secret secret = {NULL};
+    ls_work work;
+    ls_str told;
 
+    ls_work_init(&work);
+    ls_str_init(&told);
     if (nodes->secret_fd >= 0)
         LS_TRY(st, ls_secret_read_fd(&secret, nodes->secret_fd), out);
     else
         LS_TRY(st, read_secret(nodes->secret, !join, &secret), out);
     int64_t deadline_ns = ls_time_now_ns() + nodes->wait_s * LS_NS_PER_S;
+    if (!nodes->told &&
+        (st = ls_work_encode(job->command, job->workers, nodes->met != NULL, &told)) != LS_OK)
+        ls_log(LS_LOG_INFO, "no agent can join: %s", ls_err_last()->text);
     const ls_rendezvous_args how = {.hosts = !join,
                                     .address = join ? join : nodes->listen,
                                     .nodes = (int)nodes->nodes,
                                     .secret = secret.bytes,
-                                    .ranks = job->workers,
+                                    .ranks = nodes->told ? 0 : job->workers,
                                     .ports = nodes->ports,
                                     .generation = join ? 0 : 1,
+                                    .work = st == LS_OK ? &told : NULL,
                                     .grace_ns = job->grace_ns};
     LS_TRY(st, ls_rendezvous_open(&r, &how, deadline_ns), out);
     if (!join && !nodes->quiet)
         fprintf(stderr, "lineshaft: waiting for nodes that join %s\n", ls_rendezvous_address(r));
+    if (nodes->told) {
+        LS_TRY(st, ls_rendezvous_ask(r, &work, deadline_ns), out);
+        LS_TRY(st, nodes->told(nodes->context, &work, deadline_ns, job), out);
+        LS_TRY(st, ls_rendezvous_bring(r, job->workers, nodes->ports), out);
+    }
     LS_TRY(st, ls_rendezvous_meet(r, deadline_ns), out);
     if (nodes->met)
         LS_TRY(st, nodes->met(nodes->context, ls_rendezvous_members(r), secret.bytes, job), out);
@@ -203,24 +222,35 @@ ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
 out:
     ls_rendezvous_close(r);
     ls_secret_release(&secret);
+    ls_work_release(&work);
+    ls_str_release(&told);
     return st;
 }
 
 /* --- the command ------------------------------------------------------------------------------ */
 
+ls_status ls_launch_find_job(const ls_args *args, int64_t fallback_ranks, ls_agent_args *job)
+{
+    int64_t n, grace;
+    ls_status st;
+
+    LS_TRY(st, ls_launch_number(args, "ranks", fallback_ranks, 0, 1 << 20, &n), out);
+    LS_TRY(st, ls_launch_number(args, "grace", LS_AGENT_GRACE_S, 1, 86400, &grace), out);
+    job->workers = (int)n;
+    job->log_dir = ls_args_value(args, "log-dir");
+    job->grace_ns = grace * LS_NS_PER_S;
+out:
+    return st;
+}
+
 static ls_status run_launch(const ls_args *args)
 {
     ls_status st = LS_OK;
     ls_agent_result result = {.worker = -1};
-    int64_t n, grace;
+    ls_agent_args job = {.command = args->rest};
     ls_launch_nodes nodes;
 
-    LS_TRY(st, ls_launch_number(args, "ranks", 1, 0, 1 << 20, &n), out);
-    LS_TRY(st, ls_launch_number(args, "grace", LS_AGENT_GRACE_S, 1, 86400, &grace), out);
-    ls_agent_args job = {.command = args->rest,
-                         .workers = (int)n,
-                         .log_dir = ls_args_value(args, "log-dir"),
-                         .grace_ns = grace * LS_NS_PER_S};
+    LS_TRY(st, ls_launch_find_job(args, 1, &job), out);
     LS_TRY(st, ls_agent_check(&job), out);
     LS_TRY(st, ls_launch_find_nodes(args, &nodes), out);
     if (nodes.listen || nodes.join)
@@ -259,15 +289,16 @@ const ls_command ls_cmd_launch = {
         "becomes that of launch (128 + n for signal n). Ctrl-C and SIGTERM are passed on once; the "
         "second time everything is killed. Nothing that the ranks have started is left behind, "
         "also when launch itself is killed.\n\n"
-        "On several machines the same command is given on each: on the first with --listen, on the "
-        "others with --join. They prove to each other that they know the secret, agree on the "
-        "numbers of the ranks, and end together with one exit code.",
+        "On several machines the first is given --listen, and on the others `lineshaft agent` "
+        "joins it; or the same command is given there with --join. They prove to each other that "
+        "they know the secret, agree on the numbers of the ranks, and end together with one exit "
+        "code.",
     .examples =
         "lineshaft launch -n 4 -- python3 train.py --lr 0.1  # 4 ranks\n"
         "lineshaft launch -n 2 --log-dir logs -- ./program   # and keep what they say\n"
         "lineshaft launch -n 8 --nodes 2 --listen 10.0.0.1:7000 --secret job.secret -- ./x  "
         "# the first of two machines\n"
-        "lineshaft launch -n 8 --join 10.0.0.1:7000 --secret job.secret -- ./x  # the other",
+        "lineshaft agent --join 10.0.0.1:7000 --secret job.secret  # the other",
     .flags = flags,
     .run = run_launch,
 };

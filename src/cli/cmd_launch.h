@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cluster/agent.h"
 #include "cluster/members.h"
+#include "cluster/work.h"
 
 /* Show how a job ended: the first cause, the last lines of who it was, and the others in one line.
  * Then end this process with the job's exit code, or return LS_OK when all went well. */
@@ -20,6 +21,9 @@ typedef struct ls_launch_nodes {
     int64_t nodes, wait_s;
     bool quiet;
     const uint16_t *ports; /* where the ranks listen; NULL: nowhere */
+    /* An agent: the first machine has said what to run. Sets command and workers of the job, and
+     * what follows here. NULL: the job is known. */
+    ls_status (*told)(void *context, const ls_work *work, int64_t deadline_ns, ls_agent_args *job);
     /* When all are known, before ranks are started: may add to what they inherit. NULL: nothing. */
     ls_status (*met)(void *context, const ls_members *members, const uint8_t *secret,
                      ls_agent_args *job);
@@ -32,3 +36,6 @@ ls_status ls_launch_find_nodes(const ls_args *args, ls_launch_nodes *nodes);
 /* Meet, run the ranks of this machine, and end with all others. */
 ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
                               ls_agent_result *result);
+
+/* How many ranks, the folder of logs and the grace time, from --ranks, --log-dir and --grace. */
+ls_status ls_launch_find_job(const ls_args *args, int64_t fallback_ranks, ls_agent_args *job);

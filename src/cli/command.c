@@ -12,6 +12,7 @@ const ls_command *const ls_commands[] = {
     &ls_cmd_doctor,     /* what this machine is */
     &ls_cmd_bench,      /* what it can do */
     &ls_cmd_launch,     /* many processes */
+    &ls_cmd_agent,      /* on other machines */
     &ls_cmd_lab,        /* many hosts, on one */
     &ls_cmd_completion, /* for shells */
     &ls_cmd_man,        /* for man(1) */

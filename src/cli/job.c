@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -17,10 +18,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cli/cmd_launch.h"
 #include "cluster/members.h"
 #include "cluster/places.h"
 #include "comm/node/board.h"
+#include "comm/node/box.h"
 #include "net/secret.h"
 #include "net/sock.h"
 
@@ -123,7 +124,9 @@ typedef struct job {
     ls_agent_fd fds[5];
     int *sockets; /* listening, one per rank; NULL: one node */
     uint16_t *ports;
+    ls_launch_nodes *nodes; /* of an agent */
     int board_fd, members_fd, secret_fd, out_fd;
+    uint64_t generation;
 } job;
 
 /* This program once more, with the same words. */
@@ -225,6 +228,7 @@ static ls_status on_met(void *context, const ls_members *members, const uint8_t 
     int n = 0;
     ls_status st;
 
+    j->generation = members->generation;
     LS_TRY(st,
            ls_board_create(&(ls_board_args){.generation = members->generation, .ranks = j->ranks},
                            &j->board_fd),
@@ -308,6 +312,56 @@ static bool reader_left(const job *j, const ls_agent_result *result)
     return result->exit_code == 128 + SIGPIPE && poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
+/* --- what is left of a job that failed --------------------------------------------------------*/
+
+/* The ranks are gone, however that went; their memory is held here. */
+static ls_status write_boxes(const ls_board *board, const char *dir, ls_agent_result *result)
+{
+    char path[PATH_MAX], where[LS_BOX_TEXT] = "";
+    int written = 0;
+    ls_box_record r;
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < ls_board_ranks(board); i++) {
+        if (!ls_box_used(board, i))
+            continue;
+        LS_TRY(st, ls_file_make_dirs(dir), out);
+        snprintf(path, sizeof path, "%s/rank-%d.txt", dir, ls_board_rank(board, i));
+        LS_TRY(st, ls_box_write(board, i, result->cause.text, path), out);
+        written++;
+    }
+    if (result->worker >= 0 && result->worker < ls_board_ranks(board) &&
+        ls_box_find(board, result->worker, -1, &r))
+        ls_box_call(&r, where);
+    if (written)
+        snprintf(result->note, sizeof result->note,
+                 "%s%s%sblack box%s of %d rank%s: %.200s/rank-N.txt",
+                 *where ? "its last collective: " : "", where, *where ? "; " : "",
+                 written == 1 ? "" : "es", written, written == 1 ? "" : "s", dir);
+out:
+    return st;
+}
+
+/* LINESHAFT_BLACKBOX: a folder, or "off". */
+static void keep_boxes(const job *j, ls_agent_result *result)
+{
+    const char *dir = getenv("LINESHAFT_BLACKBOX");
+    ls_board *board = NULL;
+    ls_status st;
+
+    if (result->cause.code == LS_OK || result->cause.code == LS_EINTR || j->board_fd < 0 ||
+        (dir && strcmp(dir, "off") == 0))
+        return;
+    ls_err_record before = *ls_err_last();
+    LS_TRY(st, ls_board_open(&board, j->board_fd, j->generation), out);
+    st = write_boxes(board, dir && *dir ? dir : "lineshaft-blackbox", result);
+out:
+    if (st != LS_OK)
+        ls_log(LS_LOG_WARN, "the black boxes are lost: %s", ls_err_last()->text);
+    ls_board_close(board);
+    ls_err_adopt(&before);
+}
+
 static void release(job *j)
 {
     for (int i = 0; j->sockets && i < j->ranks; i++)
@@ -320,39 +374,98 @@ static void release(job *j)
     ls_mem_free(j->ports);
 }
 
+static job the_job; /* of the one command of this process; too large for a stack */
+
+static ls_status begin(const ls_args *args, job *j)
+{
+    const char *carrier; /* the ranks read it again; here, so that a mistake is said once */
+    ls_status st;
+
+    *j = (job){.args = args, .board_fd = -1, .members_fd = -1, .secret_fd = -1, .out_fd = -1};
+    LS_TRY(st, keep_streams(j), out);
+    st = find_carrier(&carrier);
+out:
+    return st;
+}
+
 ls_status ls_job_run(const ls_args *args)
 {
-    static job j; /* of the one command of this process; too large for a stack */
+    job *j = &the_job;
     ls_agent_result result = {.worker = -1};
-    ls_agent_args agent = {.command = j.words};
+    ls_agent_args agent = {.command = j->words};
     ls_launch_nodes nodes;
-    const char *carrier; /* the ranks read it again; here, so that a mistake is said once */
     char lab[64];
     int64_t n;
     ls_status st;
 
-    j = (job){.args = args, .board_fd = -1, .members_fd = -1, .secret_fd = -1, .out_fd = -1};
-    LS_TRY(st, keep_streams(&j), out);
-    LS_TRY(st, find_carrier(&carrier), out);
+    LS_TRY(st, begin(args, j), out);
     LS_TRY(st, ls_launch_number(args, "ranks", 1, 1, LS_BOARD_RANKS, &n), out);
     LS_TRY(st, find_nodes(args, &nodes, lab), out);
-    LS_TRY(st, take_words(&j), out);
-    j.ranks = agent.workers = (int)n;
+    LS_TRY(st, take_words(j), out);
+    j->ranks = agent.workers = (int)n;
     LS_TRY(st, ls_agent_check(&agent), out);
     if (!nodes.listen && !nodes.join) {
-        LS_TRY(st, run_alone(&j, &agent, &result), out);
+        LS_TRY(st, run_alone(j, &agent, &result), out);
     } else {
         int64_t deadline_ns = ls_time_now_ns() + nodes.wait_s * LS_NS_PER_S;
-        LS_TRY(st, make_sockets(&j, &nodes, deadline_ns), out);
-        nodes.ports = j.ports;
+        LS_TRY(st, make_sockets(j, &nodes, deadline_ns), out);
+        nodes.ports = j->ports;
         nodes.met = on_met;
-        nodes.context = &j;
+        nodes.context = j;
         LS_TRY(st, ls_launch_run_nodes(&nodes, &agent, &result), out);
     }
-    if (reader_left(&j, &result))
+    if (reader_left(j, &result))
         exit(result.exit_code);
+    keep_boxes(j, &result);
     st = ls_launch_end(&result, args);
 out:
-    release(&j);
+    release(j);
+    return st;
+}
+
+/* --- as an agent ------------------------------------------------------------------------------*/
+
+/* The first machine has said what to run: the same words here, and for ranks that meet what they
+ * inherit. */
+static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns,
+                         ls_agent_args *agent)
+{
+    job *j = context;
+    ls_status st;
+
+    agent->command = work->words;
+    if (agent->workers == 0)
+        agent->workers = work->ranks;
+    LS_TRY(st, ls_agent_check(agent), out);
+    if (!work->meeting)
+        goto out;
+    if (agent->workers > LS_BOARD_RANKS) {
+        st = ls_fail(LS_EUSAGE, "--ranks must be a whole number from 1 to %d, not %d",
+                     LS_BOARD_RANKS, agent->workers);
+        goto out;
+    }
+    j->ranks = agent->workers;
+    LS_TRY(st, make_sockets(j, j->nodes, deadline_ns), out);
+    j->nodes->ports = j->ports;
+    j->nodes->met = on_met;
+out:
+    return st;
+}
+
+ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args *agent)
+{
+    job *j = &the_job;
+    ls_agent_result result = {.worker = -1};
+    ls_status st;
+
+    LS_TRY(st, begin(args, j), out);
+    j->nodes = nodes;
+    nodes->told = on_told;
+    nodes->context = j;
+    LS_TRY(st, ls_launch_run_nodes(nodes, agent, &result), out);
+    keep_boxes(j, &result);
+    st = ls_launch_end(&result, args);
+out:
+    release(j);
     return st;
 }

@@ -5,7 +5,7 @@
  * members, its listening socket and the secret in what it inherits. LINESHAFT_CARRIER in the
  * environment (auto, tcp, ucx) says what moves data between machines. */
 #pragma once
-#include "cli/command.h"
+#include "cli/cmd_launch.h"
 #include "comm/comm.h"
 
 /* The flags that say how many ranks there are, for the table of a command. */
@@ -26,6 +26,10 @@ bool ls_job_is_rank(void);
 /* Run this command line as ranks; returns when all have ended well, else ends the process as launch
  * does. Inside a lab the flags for several machines may be left out. */
 ls_status ls_job_run(const ls_args *args);
+
+/* As an agent: run what the first machine of nodes->join says, a command of lineshaft or any
+ * program. ranks 0: as many as there. Ends as ls_job_run() does. */
+ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args *agent);
 
 /* In a rank: meet the others. */
 ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns);

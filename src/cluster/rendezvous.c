@@ -28,8 +28,17 @@
 #include "net/secret.h"
 #include "net/sock.h"
 
-enum { PROTOCOL = 1, LIMIT = 256 << 10, VERSION = 96, JOB = 64, BYE_S = 5, ALIVE_S = 4, LATE = 4 };
-enum { JOIN = 1, VIEW, REFUSED, FAILED, STOP, DONE, END };
+enum {
+    PROTOCOL = 1,
+    LIMIT = 2 * LS_WORK_BYTES,
+    VERSION = 96,
+    JOB = 64,
+    BYE_S = 5,
+    CAUSE_S = 1,
+    ALIVE_S = 4,
+    LATE = 4
+};
+enum { JOIN = 1, VIEW, REFUSED, FAILED, STOP, DONE, END, ASK, WORK };
 
 typedef enum phase { WAITED, JOINED, GONE_WELL, LOST } phase;
 
@@ -256,6 +265,17 @@ static bool is_wrong(const ls_rendezvous *r, const peer *p, const char *version,
     return true;
 }
 
+/* What there is to do, for an agent that came without ranks; its JOIN follows. */
+static void send_work(ls_rendezvous *r, peer *p)
+{
+    const ls_str *work = r->args.work;
+
+    if (work)
+        (void)ls_frame_send(&p->link, WORK, work->p, work->len); /* LOST is seen */
+    else
+        refuse(r, p, "the command of this job is too long for agents");
+}
+
 static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
 {
     ls_parcel in = {.at = frame->payload, .left = frame->bytes};
@@ -407,6 +427,8 @@ static ls_status take_frames(ls_rendezvous *r, peer *p)
             break;
         if (p >= r->late && p < r->late + LATE)
             refuse(r, p, "the job has all of its nodes");
+        else if (r->args.hosts && p->phase == WAITED && frame.type == ASK)
+            send_work(r, p);
         else if (r->args.hosts && p->phase == WAITED)
             LS_TRY(st, take_join(r, p, &frame), out);
         else
@@ -500,11 +522,18 @@ static ls_status open_join(ls_rendezvous *r, int64_t deadline_ns)
     p->linked = true;
     p->phase = JOINED;
     LS_TRY(st, watch(r, p->link.fd), out);
-    st = send_join(r);
+    st = r->args.ranks > 0 ? send_join(r) : ls_frame_send(&p->link, ASK, "", 0);
 out:
     ls_hello_release(&hello);
     ls_sock_close(&fd);
     return st;
+}
+
+static ls_status check_ranks(int ranks)
+{
+    return ranks >= 1 && ranks <= LS_MEMBERS_RANKS
+               ? LS_OK
+               : ls_fail(LS_EUSAGE, "a job has 1 to %d ranks, not %d", LS_MEMBERS_RANKS, ranks);
 }
 
 ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous_args *args,
@@ -514,8 +543,10 @@ ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous
 
     if (args->hosts && (args->nodes < 1 || args->nodes > LS_MEMBERS_NODES))
         return ls_fail(LS_EUSAGE, "a job has 1 to %d nodes, not %d", LS_MEMBERS_NODES, args->nodes);
-    if (args->ranks < 1 || args->ranks > LS_MEMBERS_RANKS)
-        return ls_fail(LS_EUSAGE, "a job has 1 to %d ranks, not %d", LS_MEMBERS_RANKS, args->ranks);
+    if (args->hosts || args->ranks != 0)
+        st = check_ranks(args->ranks);
+    if (st != LS_OK)
+        return st;
     ls_rendezvous *r = ls_mem_alloc(sizeof *r);
     if (!r)
         return LS_ENOMEM;
@@ -633,7 +664,7 @@ static ls_status meet_late(const ls_rendezvous *r)
             ls_str_printf(&names, ", %s", r->peers[i].host);
     ls_fail(LS_EDEADLINE, "%d of %d nodes did not join at %s in time; here: this one%s",
             r->n_peers - count_joined(r), r->args.nodes, r->address.text, names.p);
-    ls_err_hint("Start the same command with --join %s and the same secret on each.",
+    ls_err_hint("Start \"lineshaft agent --join %s\" with the same secret on each.",
                 r->address.text);
     ls_str_release(&names);
     return LS_EDEADLINE;
@@ -659,17 +690,7 @@ out:
 static ls_status take_view(ls_rendezvous *r, const ls_frame *frame)
 {
     ls_parcel in = {.at = frame->payload, .left = frame->bytes};
-    char why[256];
 
-    if (frame->type == REFUSED) {
-        ls_parcel_get_text(&in, why, sizeof why);
-        ls_fail(LS_EUSAGE, "%s refuses this node: %s", r->address.text, why);
-        ls_err_hint("All nodes of a job need the same lineshaft and the same job.");
-        return LS_EUSAGE;
-    }
-    if (frame->type != VIEW)
-        return ls_fail(LS_EDATA, "%s sent something else than the list of members",
-                       r->address.text);
     r->node = (int)ls_parcel_get(&in, 2);
     ls_status st = in.bad ? ls_fail(LS_EDATA, "a list of members is damaged")
                           : ls_members_decode(&r->members, in.at, in.left);
@@ -681,14 +702,25 @@ static ls_status take_view(ls_rendezvous *r, const ls_frame *frame)
     return st;
 }
 
-static ls_status meet_join(ls_rendezvous *r, int64_t deadline_ns)
+static ls_status take_refusal(const ls_rendezvous *r, const ls_frame *frame)
+{
+    ls_parcel in = {.at = frame->payload, .left = frame->bytes};
+    char why[256];
+
+    ls_parcel_get_text(&in, why, sizeof why);
+    ls_fail(LS_EUSAGE, "%s refuses this node: %s", r->address.text, why);
+    ls_err_hint("All nodes of a job need the same lineshaft and the same job.");
+    return LS_EUSAGE;
+}
+
+/* The coordinator's next word to who joins, which is of this type or a refusal. */
+static ls_status hear(ls_rendezvous *r, uint16_t type, ls_frame *frame_out, int64_t deadline_ns)
 {
     ls_status st = LS_OK;
-    ls_frame frame;
     bool got = false;
 
     while (!got) {
-        st = ls_frame_receive(&r->peers[0].link, &frame, &got);
+        st = ls_frame_receive(&r->peers[0].link, frame_out, &got);
         if (st == LS_EIO)
             st = ls_fail(LS_EPEER, "the first node (%s) went away before all nodes had joined",
                          r->address.text);
@@ -699,7 +731,37 @@ static ls_status meet_join(ls_rendezvous *r, int64_t deadline_ns)
                            r->address.text);
         wait_for_news(r, deadline_ns);
     }
+    if (st == LS_OK && frame_out->type == REFUSED)
+        return take_refusal(r, frame_out);
+    if (st == LS_OK && frame_out->type != type)
+        return ls_fail(LS_EDATA, "%s sent something else than the %s", r->address.text,
+                       type == WORK ? "command to run" : "list of members");
+    return st;
+}
+
+static ls_status meet_join(ls_rendezvous *r, int64_t deadline_ns)
+{
+    ls_frame frame;
+    ls_status st = hear(r, VIEW, &frame, deadline_ns);
+
     return st == LS_OK ? take_view(r, &frame) : st;
+}
+
+ls_status ls_rendezvous_ask(ls_rendezvous *r, ls_work *work, int64_t deadline_ns)
+{
+    ls_frame frame;
+    ls_status st = hear(r, WORK, &frame, deadline_ns);
+
+    return st == LS_OK ? ls_work_decode(work, frame.payload, frame.bytes) : st;
+}
+
+ls_status ls_rendezvous_bring(ls_rendezvous *r, int ranks, const uint16_t *ports)
+{
+    ls_status st = check_ranks(ranks);
+
+    r->args.ranks = ranks;
+    r->args.ports = ports;
+    return st == LS_OK ? send_join(r) : st;
 }
 
 ls_status ls_rendezvous_meet(ls_rendezvous *r, int64_t deadline_ns)
@@ -781,12 +843,28 @@ static void say_end(ls_rendezvous *r)
     }
 }
 
+/* The ranks here failed because of a peer: its own node is about to say why, and that is the cause
+ * of the job. */
+static ls_status await_cause(ls_rendezvous *r)
+{
+    int64_t until_ns = ls_time_now_ns() + CAUSE_S * LS_NS_PER_S;
+    ls_status st = LS_OK;
+
+    while (st == LS_OK && !r->failed && !r->ended && ls_time_now_ns() < until_ns) {
+        wait_for_news(r, until_ns);
+        st = take_all(r);
+    }
+    return st;
+}
+
 ls_status ls_rendezvous_end(ls_rendezvous *r, int code, int *code_out)
 {
     ls_status st = LS_OK;
     int64_t stop_ns = LS_NO_DEADLINE; /* as long as the job runs on other nodes */
     uint8_t bytes[2] = {(uint8_t)code, 0};
 
+    if (code == ls_err_exit_code(LS_EPEER))
+        LS_TRY(st, await_cause(r), out);
     if (r->args.hosts) {
         LS_TRY(st, end_host(r, code, &stop_ns), out);
         say_end(r);

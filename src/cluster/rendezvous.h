@@ -8,6 +8,8 @@
  *
  *     host                      join                       join
  *      |  <------- hello, both prove the secret (net/hello.h) -----> |
+ *      |                            |  <------ ASK: what to run? --- |
+ *      |                            |  ------- WORK: a command ----> |
  *      |  <- JOIN: version, ranks - |  <------ JOIN ---------------- |
  *      |  -- VIEW: members -------> |  ------- VIEW ---------------> |
  *      |                            |  (rank 3 fails)                |
@@ -16,9 +18,11 @@
  *      |  <- DONE: code ----------- |  <------ DONE ---------------- |
  *      |  -- END: code -----------> |  ------- END ----------------> |
  *
- * One thread. Nothing is encrypted; everything is authenticated. */
+ * Only who comes without ranks asks. One thread. Nothing is encrypted; everything is authenticated.
+ */
 #pragma once
 #include "cluster/members.h"
+#include "cluster/work.h"
 
 LS_C_BEGIN
 
@@ -29,11 +33,13 @@ typedef struct ls_rendezvous_args {
     const char *address;   /* where to listen, or whom to join: "10.0.0.1:7000" */
     int nodes;             /* of the job; the host decides, who joins need not know (0) */
     const uint8_t *secret; /* 32 bytes, borrowed until it is closed */
-    int ranks;             /* that this node brings */
+    int ranks;             /* that this node brings; 0: ask what there is to do, then bring some */
     const uint16_t *ports; /* where they listen, or NULL; borrowed while meeting */
     uint64_t generation;   /* of the host; who joins may ask for one, 0: any */
     const char *job;  /* must be equal on all nodes, such as a hash of the run file; NULL: "" */
     int64_t grace_ns; /* how long nodes may take to end after a failure */
+    const ls_str
+        *work; /* the host's answer to who asks (work.h), borrowed; NULL: they are refused */
 } ls_rendezvous_args;
 
 /* The host listens from now on; who joins has connected. */
@@ -43,6 +49,11 @@ void ls_rendezvous_close(ls_rendezvous *rendezvous); /* NULL is allowed */
 
 /* The coordinator's address, for those who join. */
 const char *ls_rendezvous_address(const ls_rendezvous *rendezvous);
+
+/* Who joined without ranks: what there is to do, and then the ranks that this node brings. ports as
+ * in the arguments. LS_EUSAGE: refused, and why. */
+ls_status ls_rendezvous_ask(ls_rendezvous *rendezvous, ls_work *work, int64_t deadline_ns);
+ls_status ls_rendezvous_bring(ls_rendezvous *rendezvous, int ranks, const uint16_t *ports);
 
 /* Until all nodes are there. LS_EDEADLINE says who came. LS_EUSAGE: refused, and why. */
 ls_status ls_rendezvous_meet(ls_rendezvous *rendezvous, int64_t deadline_ns);

@@ -485,7 +485,7 @@ static ls_status wait_for(ls_comm *c, flight *f, int64_t deadline_ns)
         LS_TRY(st, ls_fabric_check(fabric), out);
         st = ls_flight_move_all(fabric, &moved);
         if (st == LS_OK && f->state != FLIGHT_DONE && ls_time_now_ns() >= deadline_ns)
-            st = ls_flight_late(c, f);
+            st = ls_autopsy(c, f);
         if (st != LS_OK) {
             st = ls_fabric_fail(fabric);
             goto out;
@@ -660,6 +660,5 @@ const char *ls_comm_carrier(const ls_comm *comm)
 
 void ls_comm_set_step(ls_comm *comm, int64_t step)
 {
-    if (comm->fabric->board)
-        ls_box_set_step(comm->fabric->board, comm->fabric->seat, step);
+    ls_box_set_step(comm->fabric->diary, comm->fabric->diary_seat, step);
 }

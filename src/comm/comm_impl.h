@@ -15,6 +15,7 @@
 #include "comm/comm.h"
 #include "comm/cost.h"
 #include "comm/exec.h"
+#include "comm/node/box.h"
 #include "comm/node/direct.h"
 #include "comm/node/watch.h"
 #include "comm/tune.h"
@@ -27,6 +28,9 @@ typedef struct ls_fabric {
     int *seats;              /* of each rank on its own node; owned */
     ls_board *board;         /* NULL: alone on its node */
     ls_watch *watch;
+    ls_board *diary; /* where the black box lies: the board, or one for this rank alone */
+    int diary_seat;
+    struct ls_told *told; /* of each rank, what is known of it; owned; NULL: no others */
     int seat;             /* on the board */
     ls_group near_group;  /* of all ranks of the node, for the carrier */
     ls_carrier *carrier;  /* to all ranks; NULL: there are no others */
@@ -48,6 +52,14 @@ typedef struct ls_fabric {
     uint64_t next_id; /* of a communicator */
     struct ls_comm *comms;
 } ls_fabric;
+
+/* What a rank of another node is said to be in. */
+typedef struct ls_told {
+    bool asked, heard; /* no answer yet; one has come */
+    bool stopped;      /* by a signal */
+    bool nowhere;      /* it was in no collective so far: no record */
+    ls_box_record record;
+} ls_told;
 
 /* A schedule that was made before, and what for. */
 typedef struct comm_plan {
@@ -81,6 +93,8 @@ typedef struct flight {
     ls_comm_request request;
     ls_coll coll;
     uint64_t tag;
+    uint64_t number; /* of its kind so far: collectives of the communicator, messages of the pair */
+    uint64_t box;    /* in the black box; direct ones note themselves */
     comm_plan *plan; /* that exec runs; NULL: none */
     ls_exec exec;
     ls_exec_oath oath; /* by levels: of all members */
@@ -154,5 +168,11 @@ const char *ls_flight_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "non
 /* The failure that a carrier calls LS_EDATA: lengths differ, so ranks asked for different things.
  * Others stay as they are. */
 ls_status ls_flight_explain(ls_fabric *fabric);
-ls_status ls_flight_late(ls_comm *comm,
-                         flight *f); /* the failure of one that is not done in time */
+void ls_flight_note_failed(ls_comm *comm); /* in the black box */
+
+/* autopsy.c: under the lock, the failure of a flight that is not done in time. */
+ls_status ls_autopsy(ls_comm *comm, flight *f);
+
+/* autopsy.c: what other nodes ask about ranks of this one, and are told; for ls_tcp_args. */
+int ls_autopsy_answer(void *fabric, int about, uint64_t what, uint8_t *bytes_out);
+void ls_autopsy_answered(void *fabric, int about, const uint8_t *bytes, int len);

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/time.h"
@@ -30,6 +31,8 @@ ls_status ls_fabric_fail(ls_fabric *fabric)
         ls_flight_explain(f);
         f->broken = true;
         f->why = *ls_err_last();
+        for (ls_comm *c = f->comms; c; c = c->next)
+            ls_flight_note_failed(c);
         if (f->board && (f->why.code == LS_EUSAGE || f->why.code == LS_EPEER))
             ls_board_abort(f->board, f->seat, f->why.code, "%s", f->why.text);
         else if (f->board) /* this rank's trouble is not that of the others */
@@ -100,16 +103,18 @@ void ls_fabric_close_carrier(ls_fabric *fabric)
 /* --- the mover --------------------------------------------------------------------------------*/
 
 /* Nothing to move. Between nodes a rank that computes still answers heartbeats, sends again what a
- * broken connection lost, and learns who has died: a look now and then. */
+ * broken connection lost, and learns who has died: a look now and then. Nobody wakes this thread
+ * when the last one that waited goes back to its work: it looks by itself. */
 static void rest(ls_fabric *f)
 {
     bool moved;
 
-    if (!f->far || f->broken || f->waiting > 0) {
+    if (!f->far || f->broken) {
         pthread_cond_wait(&f->work, &f->lock);
         return;
     }
-    if (ls_fabric_check(f) == LS_OK && f->carrier->table->poll(f->carrier, &moved) != LS_OK)
+    if (f->waiting == 0 && ls_fabric_check(f) == LS_OK &&
+        f->carrier->table->poll(f->carrier, &moved) != LS_OK)
         ls_fabric_fail(f);
     int64_t until = ls_time_now_ns() + IDLE_NS;
     const struct timespec at = {.tv_sec = until / LS_NS_PER_S, .tv_nsec = until % LS_NS_PER_S};
@@ -233,6 +238,35 @@ out:
     return st;
 }
 
+/* A rank that is alone on its node has no board to share, but its black box must lie somewhere:
+ * where its agent can read it, if there is one. */
+static ls_status open_diary(ls_fabric *f, const ls_comm_args *a)
+{
+    const ls_board_args own = {.generation = f->generation, .ranks = 1, .heap_bytes = 4096};
+    int fd = a->board_fd, made = -1;
+    ls_board *diary = NULL;
+    ls_status st = LS_OK;
+
+    if (f->board) {
+        f->diary = f->board;
+        f->diary_seat = f->seat;
+        return LS_OK;
+    }
+    if (fd < 0) {
+        LS_TRY(st, ls_board_create(&own, &made), out);
+        fd = made;
+    }
+    LS_TRY(st, ls_board_open(&diary, fd, f->generation), out);
+    LS_TRY(st, ls_board_join(diary, 0, f->rank, f->members[f->rank].host), out);
+    f->diary = diary;
+    diary = NULL;
+out:
+    ls_board_close(diary);
+    if (made >= 0)
+        close(made);
+    return st;
+}
+
 static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
     const char **addresses = ls_mem_array((size_t)f->ranks, sizeof *addresses);
@@ -257,6 +291,9 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
                                       .hosts = hosts,
                                       .listen_fd = a->listen_fd,
                                       .secret = a->secret,
+                                      .answer = ls_autopsy_answer,
+                                      .answered = ls_autopsy_answered,
+                                      .context = f,
                                       /* with a board to look at there is no time to spin */
                                       .spin_ns = f->board ? -1 : 0},
                        deadline_ns),
@@ -278,6 +315,9 @@ static ls_status open_carrier(ls_fabric *f, const ls_comm_args *a, int64_t deadl
     snprintf(f->between, sizeof f->between, "none: all ranks are on one node");
     if (f->ranks == 1)
         return LS_OK;
+    f->told = ls_mem_array((size_t)f->ranks, sizeof *f->told);
+    if (!f->told)
+        return ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", f->ranks);
     if (f->nodes > 1 && (!a->secret || a->listen_fd < 0)) {
         st = ls_fail(LS_EUSAGE, "ranks on %d nodes need the job's secret and an address each",
                      f->nodes);
@@ -334,6 +374,7 @@ ls_status ls_fabric_open(ls_fabric **fabric_out, const ls_comm_args *args, int64
     pthread_condattr_destroy(&by_clock);
     LS_TRY(st, take_members(f, args), out);
     LS_TRY(st, open_board(f, args, deadline_ns), out);
+    LS_TRY(st, open_diary(f, args), out);
     LS_TRY(st, open_carrier(f, args, deadline_ns), out);
     if (f->far)
         LS_TRY(st, ls_fabric_start_mover(f), out);
@@ -364,7 +405,12 @@ void ls_fabric_drop(ls_fabric *fabric)
     ls_watch_close(f->watch);
     if (f->board)
         ls_board_leave(f->board, f->seat);
+    if (f->diary && f->diary != f->board) {
+        ls_board_leave(f->diary, f->diary_seat);
+        ls_board_close(f->diary);
+    }
     ls_board_close(f->board);
+    ls_mem_free(f->told);
     pthread_mutex_destroy(&f->lock);
     pthread_mutex_destroy(&f->abort_lock);
     pthread_cond_destroy(&f->work);

@@ -20,14 +20,9 @@
 #include "comm/comm_impl.h"
 
 #include <string.h>
-#include "base/time.h"
 #include "comm/node/box.h"
-#include "comm/transport/tcp.h"
 
 enum { LEVELS_BYTES = 32 << 10, PIECE_BYTES = 4 << 20, ID_SHIFT = 50 };
-
-/* A rank that waits or moves says something every 250 ms. */
-#define SILENT_NS (600 * LS_NS_PER_MS)
 
 static char *at(void *base, const ls_coll *coll, int64_t element)
 {
@@ -335,6 +330,18 @@ static ls_status move_flight(ls_comm *c, flight *f, bool *done_out)
     return st;
 }
 
+static void note_left(const ls_comm *c, const flight *f, ls_box_state state)
+{
+    if (f->way != WAY_DIRECT)
+        ls_box_leave(c->fabric->diary, c->fabric->diary_seat, f->box, state);
+}
+
+void ls_flight_note_failed(ls_comm *comm)
+{
+    for (const flight *f = comm->head; f; f = f->next)
+        note_left(comm, f, LS_BOX_FAILED);
+}
+
 /* All flights of a communicator, in order; *moved_out is set when one ended or was taken up. */
 static ls_status move_comm(ls_comm *c, bool *moved_out)
 {
@@ -360,6 +367,7 @@ static ls_status move_comm(ls_comm *c, bool *moved_out)
         if (c->tail == f)
             c->tail = before;
         f->state = FLIGHT_DONE;
+        note_left(c, f, LS_BOX_LEFT);
         c->fabric->in_flight--;
         atomic_fetch_sub(&c->up, 1);
         *moved_out = true;
@@ -403,6 +411,19 @@ ls_status ls_flight_explain(ls_fabric *fabric)
     return LS_EUSAGE;
 }
 
+/* Messages have numbers of their own, which say nothing of how far a rank has come. */
+static uint64_t note_entered(const ls_comm *c, const flight *f, bool message)
+{
+    return ls_box_enter(
+        c->fabric->diary, c->fabric->diary_seat,
+        &(ls_box_record){.kind = f->coll.kind,
+                         .op = f->coll.op,
+                         .type = f->coll.type,
+                         .group = (message ? LS_BOX_MESSAGES : LS_BOX_COMM) + (int)c->id,
+                         .seq = f->number,
+                         .bytes = f->coll.count * ls_dtype_bytes(f->coll.type)});
+}
+
 void ls_flight_start(ls_comm *comm, flight *f)
 {
     ls_comm *c = comm;
@@ -412,79 +433,19 @@ void ls_flight_start(ls_comm *comm, flight *f)
     if (message) {
         uint64_t *n = f->coll.kind == LS_COLL_SEND ? c->sends : c->receives;
         f->tag = (uint64_t)1 << 63 | c->id << ID_SHIFT |
-                 (n[f->coll.peer]++ & 0xffffff) << LS_EXEC_TAG_BITS;
+                 (n[f->coll.peer] & 0xffffff) << LS_EXEC_TAG_BITS;
+        f->number = ++n[f->coll.peer];
     } else {
         f->tag = c->id << ID_SHIFT | (c->seq & 0xffffff) << LS_EXEC_TAG_BITS;
         c->seq += COMM_PIECES;
+        f->number = c->seq / COMM_PIECES;
     }
+    if (f->way != WAY_DIRECT)
+        f->box = note_entered(c, f, message);
     f->state = FLIGHT_QUEUED;
     f->next = NULL;
     *(c->tail ? &c->tail->next : &c->head) = f;
     c->tail = f;
     c->fabric->in_flight++;
     atomic_fetch_add(&c->up, 1);
-}
-
-/* --- too late ---------------------------------------------------------------------------------*/
-
-/* Somebody whose message has not come, or -1. */
-static int missing_peer(const flight *f)
-{
-    const ls_exec *x = &f->exec;
-
-    for (int32_t i = x->first; f->plan && i < f->plan->sched.count && i < x->first + LS_EXEC_WINDOW;
-         i++)
-        if (f->plan->sched.steps[i].act != LS_SCHED_COPY &&
-            f->plan->sched.steps[i].act != LS_SCHED_COMBINE)
-            return f->plan->sched.steps[i].peer;
-    return -1;
-}
-
-/* A member of this node that a signal has stopped, or -1: others wait for it in vain, and then the
- * ones for them. */
-static int stopped_member(const ls_comm *c)
-{
-    const ls_fabric *f = c->fabric;
-    char where[LS_BOX_TEXT];
-
-    for (int i = 0; f->board && i < c->ranks; i++) {
-        int r = c->world[i];
-        if (r != f->rank && f->members[r].node == f->members[f->rank].node &&
-            strstr(ls_box_where(f->board, f->seats[r], where), "stopped by a signal"))
-            return r;
-    }
-    return -1;
-}
-
-ls_status ls_flight_late(ls_comm *comm, flight *f)
-{
-    ls_comm *c = comm;
-    const char *kind = ls_coll_kind_name(f->coll.kind);
-    int64_t since = 0, now = ls_time_now_ns();
-    int who;
-    bool across = f->way == WAY_LEVELS;
-
-    if (f->state == FLIGHT_QUEUED && c->head != f) /* it waits for those before it */
-        return ls_flight_late(c, c->head);
-    if (f->state == FLIGHT_UP && f->way == WAY_DIRECT)
-        return ls_direct_wait(c->direct, f->ticket, now); /* it names who did not come */
-    who = c->fabric->far ? ls_tcp_silent(c->fabric->far, SILENT_NS, &since) : -1;
-    if (who >= 0)
-        return ls_fail(LS_EDEADLINE, "%s did not end in time: rank %d (%s) is silent for %.1f s",
-                       kind, who, c->fabric->members[who].host, (double)(now - since) / 1e9);
-    who = stopped_member(c);
-    if (who >= 0)
-        return ls_fail(LS_EDEADLINE, "%s did not end in time: rank %d (%s) is stopped by a signal",
-                       kind, who, c->fabric->members[who].host);
-    for (int i = 0; across && f->state == FLIGHT_UP && i < f->pieces; i++)
-        if (f->part[i].stage == 0 || f->part[i].stage == 2)
-            return ls_direct_wait(f->part[i].stage ? c->gather : c->direct, f->part[i].ticket, now);
-    who = missing_peer(f);
-    if (who < 0 && f->plan && f->way == WAY_EXEC) /* all but the word of the rank before this one */
-        who = (c->rank + c->ranks - 1) % c->ranks;
-    if (who < 0)
-        return ls_fail(LS_EDEADLINE, "%s did not end in time", kind);
-    who = across ? c->across[who] : c->world[who];
-    return ls_fail(LS_EDEADLINE, "%s did not end in time: it waits for rank %d (%s)", kind, who,
-                   c->fabric->members[who].host);
 }

@@ -466,8 +466,7 @@ static void stops(rank *r)
     meet(r, 4);
     if (r->rank == 1)
         raise(SIGSTOP);
-    LS_CHECK_FAILS(barrier(r, in_ms(1500)), LS_EDEADLINE,
-                   "barrier did not end in time: rank 1 (host1)");
+    LS_CHECK_FAILS(barrier(r, in_ms(1500)), LS_EDEADLINE, " did not end in time: rank 1 (host1)");
     kill(r->p->pid[1], SIGKILL);
 }
 
@@ -508,9 +507,9 @@ static void misses(rank *r)
 
     if (r->rank == 0)
         LS_CHECK_FAILS(st, LS_EDEADLINE,
-                       "all_reduce did not end in time: it waits for rank 1 (host1)");
+                       " did not end in time: rank 1 (host1) is waited for; it has ");
     else
-        LS_CHECK_FAILS(st, LS_EPEER, "all_reduce did not end in time: it waits for rank 1");
+        LS_CHECK_FAILS(st, LS_EPEER, " did not end in time: rank 1 (host1) is waited for");
 }
 
 LS_TEST(between_names_who_is_waited_for_when_messages_are_lost)

@@ -402,6 +402,13 @@ void ls_board_leave(ls_board *board, int local)
     atomic_store_explicit(&board->seat[local].state, LS_BOARD_LEFT, memory_order_release);
 }
 
+int ls_board_rank(const ls_board *board, int local)
+{
+    const ls_board_seat *s = &board->seat[local];
+
+    return atomic_load_explicit(&s->state, memory_order_acquire) >= LS_BOARD_JOINED ? s->rank : -1;
+}
+
 const char *ls_board_name(const ls_board *board, int local, char name_out[LS_BOARD_NAME])
 {
     const ls_board_seat *s = &board->seat[local];

@@ -64,6 +64,9 @@ bool ls_board_aborted(const ls_board *board);
 /* Fail with the reason for which the board is broken. LS_OK when it is not. */
 ls_status ls_board_failure(const ls_board *board);
 
+/* The rank in the world of who sits there; -1: nobody has joined. */
+int ls_board_rank(const ls_board *board, int local);
+
 /* "rank 3 (pid 123 on node7)", or "local rank 3" when it never joined. */
 const char *ls_board_name(const ls_board *board, int local, char name_out[LS_BOARD_NAME]);
 

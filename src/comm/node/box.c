@@ -95,34 +95,73 @@ int ls_box_read(const ls_board *board, int local, ls_box_record *records_out)
     return n;
 }
 
+bool ls_box_find(const ls_board *board, int local, int group, ls_box_record *record_out)
+{
+    ls_box_record r[LS_BOX_RECORDS];
+    int n = ls_box_read(board, local, r), best = -1, worth = 0;
+
+    for (int i = 0; i < n; i++) {
+        int is = (r[i].state == LS_BOX_ENTERED ? 4 : 0) + (r[i].group == group ? 2 : 0) + 1;
+        /* Of those that it is in, the oldest; of those that it was in, the newest. */
+        if (is > worth || (is == worth && is < 4)) {
+            best = i;
+            worth = is;
+        }
+    }
+    if (best >= 0)
+        *record_out = r[best];
+    return best >= 0;
+}
+
+const char *ls_box_call(const ls_box_record *record, char text_out[LS_BOX_TEXT])
+{
+    const ls_box_record *r = record;
+
+    snprintf(text_out, LS_BOX_TEXT, "%s %llu (%lld bytes of %s, step %lld)",
+             ls_coll_kind_name(r->kind), (unsigned long long)r->seq, (long long)r->bytes,
+             ls_coll_type_name(r->type), (long long)r->step);
+    return text_out;
+}
+
+const char *ls_box_say(const ls_box_record *record, char text_out[LS_BOX_TEXT])
+{
+    const ls_box_record *r = record;
+    char call[LS_BOX_TEXT];
+
+    if (!r)
+        snprintf(text_out, LS_BOX_TEXT, "it has not been in a collective so far");
+    else if (r->state == LS_BOX_ENTERED)
+        snprintf(text_out, LS_BOX_TEXT, "it has been in %.160s for %.1f s", ls_box_call(r, call),
+                 (double)(tick_ns() - r->entered_ns) / 1e9);
+    else
+        snprintf(text_out, LS_BOX_TEXT,
+                 "it has not been in a collective for %.1f s, the last was %.160s",
+                 (double)(tick_ns() - r->left_ns) / 1e9, ls_box_call(r, call));
+    return text_out;
+}
+
+bool ls_box_stopped(const ls_board *board, int local)
+{
+    char state = '\0';
+
+    ls_board_started(board->seat[local].pid, &state);
+    return state == 'T' || state == 't';
+}
+
 const char *ls_box_where(const ls_board *board, int local, char text_out[LS_BOX_TEXT])
 {
-    const ls_board_seat *s = &board->seat[local];
-    uint32_t state = atomic_load_explicit(&s->state, memory_order_acquire);
-    ls_box_record r[LS_BOX_RECORDS];
-    int n = ls_box_read(board, local, r), in = 0, used;
-    char run_state = '\0';
+    uint32_t state = atomic_load_explicit(&board->seat[local].state, memory_order_acquire);
+    ls_box_record r;
 
-    while (in < n && r[in].state != LS_BOX_ENTERED)
-        in++;
     if (state < LS_BOARD_JOINED || state == LS_BOARD_LEFT) {
         snprintf(text_out, LS_BOX_TEXT, "%s",
                  state == LS_BOARD_LEFT ? "it has left" : "it never came");
         return text_out;
     }
-    if (in < n)
-        used = snprintf(text_out, LS_BOX_TEXT, "it has been in %s %llu (step %lld) for %.1f s",
-                        ls_coll_kind_name(r[in].kind), (unsigned long long)r[in].seq,
-                        (long long)r[in].step, (double)(tick_ns() - r[in].entered_ns) / 1e9);
-    else if (n > 0)
-        used = snprintf(text_out, LS_BOX_TEXT,
-                        "it has not been in a collective for %.1f s, the last was %s %llu",
-                        (double)(tick_ns() - r[n - 1].left_ns) / 1e9,
-                        ls_coll_kind_name(r[n - 1].kind), (unsigned long long)r[n - 1].seq);
-    else
-        used = snprintf(text_out, LS_BOX_TEXT, "it has not been in a collective so far");
-    ls_board_started(s->pid, &run_state);
-    if (used > 0 && used < LS_BOX_TEXT && (run_state == 'T' || run_state == 't'))
-        snprintf(text_out + used, (size_t)(LS_BOX_TEXT - used), "; it is stopped by a signal");
+    ls_box_say(ls_box_find(board, local, -1, &r) ? &r : NULL, text_out);
+    if (ls_box_stopped(board, local)) {
+        size_t used = strlen(text_out);
+        snprintf(text_out + used, LS_BOX_TEXT - used, "; it is stopped by a signal");
+    }
     return text_out;
 }

@@ -426,6 +426,24 @@ int ls_tcp_silent(const ls_carrier *carrier, int64_t for_ns, int64_t *since_out)
     return who;
 }
 
+bool ls_tcp_ask(ls_carrier *carrier, int peer, int about, uint64_t what)
+{
+    ls_tcp *tcp = (ls_tcp *)carrier;
+    ls_tcp_link *link = &tcp->links[peer];
+
+    if (ls_tcp_failed(tcp) || !link->used || link->channels[0].state != LS_TCP_OPEN)
+        return false;
+    ls_tcp_say(link, LS_TCP_WIRE_ASK, (uint64_t)about, (int64_t)what);
+    return true;
+}
+
+int64_t ls_tcp_heard(const ls_carrier *carrier, int peer)
+{
+    const ls_tcp_link *link = &((const ls_tcp *)carrier)->links[peer];
+
+    return link->used && !link->bye ? link->heard_ns : 0;
+}
+
 void ls_tcp_stats_get(const ls_carrier *carrier, ls_tcp_stats *stats_out)
 {
     const ls_tcp *tcp = (const ls_tcp *)carrier;

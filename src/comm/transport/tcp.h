@@ -24,7 +24,7 @@
 
 LS_C_BEGIN
 
-enum { LS_TCP_SOCKETS = 8, LS_TCP_MESH = 64, LS_TCP_POSTS = 65536 };
+enum { LS_TCP_SOCKETS = 8, LS_TCP_MESH = 64, LS_TCP_POSTS = 65536, LS_TCP_ANSWER_BYTES = 64 };
 
 typedef struct ls_tcp_args {
     int rank, ranks;
@@ -33,6 +33,11 @@ typedef struct ls_tcp_args {
     const char *const *hosts;     /* for messages; may be NULL */
     int listen_fd;                /* borrowed until closed */
     const uint8_t *secret;        /* 32 bytes, borrowed while opening */
+    /* Beside the messages: somebody asks about a rank (bytes of the answer; 0: nothing is known),
+     * and has been answered. Called inside of poll; NULL: nobody asks. */
+    int (*answer)(void *context, int about, uint64_t what, uint8_t bytes_out[LS_TCP_ANSWER_BYTES]);
+    void (*answered)(void *context, int about, const uint8_t *bytes, int len);
+    void *context;
     /* Zero takes the default. The first three must be equal on all ranks. */
     int sockets;          /* for large messages of a pair, besides one for small ones: 1 (1 to 8) */
     int64_t eager_bytes;  /* what is sent before the receive is known: 64 KiB, the most there is */
@@ -53,6 +58,13 @@ void ls_tcp_abort(ls_carrier *carrier, const char *reason);
 /* The connected rank that was silent for the longest time, if that is at least for_ns: when it was
  * last heard (monotonic time), else -1 as the rank. Poll first: unread bytes are not heard yet. */
 int ls_tcp_silent(const ls_carrier *carrier, int64_t for_ns, int64_t *since_out);
+
+/* Ask a rank that is connected about itself or another one; the answer comes by `answered`. Returns
+ * whether it was asked. */
+bool ls_tcp_ask(ls_carrier *carrier, int peer, int about, uint64_t what);
+
+/* When this rank was last heard; 0: it is not connected. */
+int64_t ls_tcp_heard(const ls_carrier *carrier, int peer);
 
 typedef struct ls_tcp_stats {
     int64_t breaks;  /* connections that ended without being asked to */

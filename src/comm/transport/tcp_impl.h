@@ -199,6 +199,7 @@ void ls_tcp_free_all(ls_tcp *tcp);
 ls_status ls_tcp_send(ls_carrier *carrier, ls_message *message);
 void ls_tcp_queue(ls_tcp_channel *channel, ls_tcp_frame *frame); /* counts it */
 void ls_tcp_say(ls_tcp_link *link, ls_tcp_wire_kind kind, uint64_t tag, int64_t bytes);
+void ls_tcp_answer(ls_tcp_link *link, int about, const uint8_t *bytes, int len);
 void ls_tcp_note(ls_tcp_channel *channel, ls_tcp_wire_kind kind, uint64_t tag, uint64_t offset);
 void ls_tcp_pump(ls_tcp_channel *channel);
 void ls_tcp_pump_bulk(ls_tcp_link *link);

@@ -368,6 +368,28 @@ static void on_announce(ls_tcp_channel *channel)
     }
 }
 
+static void on_ask(ls_tcp_channel *channel)
+{
+    ls_tcp *tcp = channel->link->tcp;
+    uint8_t bytes[LS_TCP_ANSWER_BYTES];
+    int len = 0;
+
+    if (tcp->args.answer && channel->head.tag < (uint64_t)tcp->args.ranks)
+        len = tcp->args.answer(tcp->args.context, (int)channel->head.tag, channel->head.offset,
+                               bytes);
+    if (len > 0)
+        ls_tcp_answer(channel->link, (int)channel->head.tag, bytes, len);
+}
+
+static void on_where(ls_tcp_channel *channel)
+{
+    ls_tcp *tcp = channel->link->tcp;
+    const ls_tcp_wire *head = &channel->head;
+
+    if (tcp->args.answered && head->tag < (uint64_t)tcp->args.ranks && head->length)
+        tcp->args.answered(tcp->args.context, (int)head->tag, channel->to, (int)head->length);
+}
+
 /* --- reading --- */
 
 /* A payload (or none) is complete. */
@@ -395,6 +417,10 @@ static void finish_frame(ls_tcp_channel *channel)
         on_ready(channel);
     else if (kind == LS_TCP_WIRE_ANNOUNCE)
         on_announce(channel);
+    else if (kind == LS_TCP_WIRE_ASK)
+        on_ask(channel);
+    else if (kind == LS_TCP_WIRE_WHERE)
+        on_where(channel);
     else if (kind == LS_TCP_WIRE_FAILED)
         finish_failed(channel);
     else if (kind == LS_TCP_WIRE_BYE)

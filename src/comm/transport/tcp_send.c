@@ -81,6 +81,28 @@ void ls_tcp_say(ls_tcp_link *link, ls_tcp_wire_kind kind, uint64_t tag, int64_t 
     ls_tcp_pump(&link->channels[0]);
 }
 
+void ls_tcp_answer(ls_tcp_link *link, int about, const uint8_t *bytes, int len)
+{
+    ls_tcp *tcp = link->tcp;
+    ls_tcp_frame *frame = ls_tcp_new_frame(tcp);
+    ls_tcp_block *block = ls_tcp_new_block(tcp, (size_t)len);
+
+    if (!frame || !block) { /* who asked does without it */
+        ls_tcp_free_block(tcp, block);
+        if (frame)
+            ls_tcp_free_frame(tcp, frame);
+        return;
+    }
+    memcpy(block->bytes, bytes, (size_t)len);
+    frame->wire.kind = LS_TCP_WIRE_WHERE;
+    frame->wire.tag = (uint64_t)about;
+    frame->wire.length = (uint32_t)len;
+    frame->block = block;
+    frame->payload = block->bytes;
+    ls_tcp_queue(&link->channels[0], frame);
+    ls_tcp_pump(&link->channels[0]);
+}
+
 static void fill_note(ls_tcp_channel *channel, ls_tcp_wire_kind kind, uint64_t tag, uint64_t offset)
 {
     ls_tcp_link *link = channel->link;

@@ -48,6 +48,8 @@ const char *ls_tcp_wire_get(const uint8_t bytes[LS_TCP_WIRE_BYTES], ls_tcp_wire 
         most = LS_TCP_WIRE_CHUNK;
     else if (wire.kind == LS_TCP_WIRE_FAILED)
         most = LS_TCP_WIRE_FAIL;
+    else if (wire.kind == LS_TCP_WIRE_WHERE)
+        most = LS_TCP_WIRE_ANSWER;
     if (wire.length > most)
         return "an absurd length";
     if (wire.offset > (uint64_t)INT64_MAX - LS_TCP_WIRE_CHUNK)

@@ -8,7 +8,12 @@
 #pragma once
 #include "base/base.h"
 
-enum { LS_TCP_WIRE_BYTES = 64, LS_TCP_WIRE_FAIL = 640, LS_TCP_WIRE_CHUNK = 4 << 20 };
+enum {
+    LS_TCP_WIRE_BYTES = 64,
+    LS_TCP_WIRE_FAIL = 640,
+    LS_TCP_WIRE_ANSWER = 64,
+    LS_TCP_WIRE_CHUNK = 4 << 20
+};
 
 typedef enum ls_tcp_wire_kind {
     LS_TCP_WIRE_RESUME = 1, /* first frame of a connection; tag: instance, offset: settings */
@@ -16,6 +21,8 @@ typedef enum ls_tcp_wire_kind {
     LS_TCP_WIRE_EAGER,      /* a small message */
     LS_TCP_WIRE_ANNOUNCE,   /* a send waits for its receive; offset: bytes */
     LS_TCP_WIRE_READY,      /* a receive is posted; offset: bytes */
+    LS_TCP_WIRE_ASK,        /* where is rank `tag`? offset: the caller's */
+    LS_TCP_WIRE_WHERE,      /* payload: there; the caller's bytes */
     LS_TCP_WIRE_CHUNK_OF,   /* bytes [offset, offset + length) of a large message */
     LS_TCP_WIRE_FAILED,     /* payload: why; offset: the rank that said it first */
     LS_TCP_WIRE_BYE,        /* closed on purpose */

@@ -2,6 +2,7 @@
 #include "comm/node/box.h"
 
 #include <unistd.h>
+#include "base/file.h"
 #include "base/time.h"
 #include "comm/node/ranks.h"
 
@@ -55,13 +56,46 @@ LS_TEST(box_keeps_the_last_64_operations_and_where_a_rank_is)
     }
     usleep(120000);
     ls_box_where(board, 0, where);
-    check_seconds(where, "it has been in broadcast 100 (step 10) for", 0.12, r[63].entered_ns);
+    check_seconds(where, "it has been in broadcast 100 (1000 bytes of bf16, step 10) for", 0.12,
+                  r[63].entered_ns);
     int64_t left_ns = ls_time_now_ns();
     ls_box_leave(board, 0, ticket, LS_BOX_LEFT);
     ls_box_where(board, 0, where);
     check_seconds(where, "it has not been in a collective for", 0, left_ns);
     ls_board_leave(board, 0);
     LS_CHECK_STR(ls_box_where(board, 0, where), "it has left");
+    ls_board_close(board);
+    close(fd);
+}
+
+LS_TEST(box_is_written_for_people)
+{
+    ls_box_record what = {.kind = LS_COLL_BROADCAST, .type = LS_BF16, .bytes = 10, .seq = 1};
+    ls_board *board;
+    ls_str text;
+    int fd;
+
+    LS_CHECK_OK(ls_board_create(&(ls_board_args){.ranks = 1, .heap_bytes = LS_MIB}, &fd));
+    LS_CHECK_OK(ls_board_open(&board, fd, 0));
+    LS_CHECK_EQ(ls_board_rank(board, 0), -1);
+    LS_CHECK_OK(ls_board_join(board, 0, 5, "here"));
+    LS_CHECK_EQ(ls_board_rank(board, 0), 5);
+    LS_CHECK(!ls_box_used(board, 0));
+    ls_box_leave(board, 0, ls_box_enter(board, 0, &what), LS_BOX_LEFT);
+    what.seq = 2;
+    what.group = LS_BOX_COMM + 3;
+    ls_box_enter(board, 0, &what);
+    LS_CHECK(ls_box_used(board, 0));
+    ls_str_init(&text);
+    LS_CHECK_OK(ls_box_write(board, 0, "a reason", "box.txt"));
+    LS_CHECK_OK(ls_file_read("box.txt", LS_MIB, &text));
+    LS_CHECK(strstr(text.p, "# black box of rank 5 (pid ") && strstr(text.p, "# a reason\n"));
+    LS_CHECK(
+        strstr(text.p, "       1        0 broadcast      bf16            5             10 done"));
+    LS_CHECK(strstr(text.p, "             10 inside 20") && strstr(text.p, " -  comm 3\n"));
+    LS_CHECK_FAILS(ls_box_write(board, 0, "", "no/such/folder"), LS_EIO, "no/such/folder");
+    unlink("box.txt");
+    ls_str_release(&text);
     ls_board_close(board);
     close(fd);
 }

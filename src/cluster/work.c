@@ -1,0 +1,57 @@
+/* work.c -- see work.h. Words may hold any byte but 0, so they travel as they lie in memory: each
+ * with its final 0, one behind the other. */
+#include "cluster/work.h"
+
+#include "cluster/parcel.h"
+
+enum { HEAD = 2 + 1 };
+
+void ls_work_init(ls_work *work)
+{
+    *work = (ls_work){.ranks = 0};
+    ls_str_init(&work->text);
+}
+
+void ls_work_release(ls_work *work)
+{
+    ls_str_release(&work->text);
+    *work->words = NULL;
+}
+
+ls_status ls_work_encode(const char *const *words, int ranks, bool meeting, ls_str *out)
+{
+    ls_parcel_put(out, (uint64_t)ranks, 2);
+    ls_parcel_put(out, meeting, 1);
+    for (int i = 0; words[i]; i++)
+        ls_str_append_bytes(out, words[i], strlen(words[i]) + 1);
+    if (out->len > LS_WORK_BYTES)
+        return ls_fail(LS_EUSAGE, "a command of %zu bytes is too long for agents: at most %d",
+                       out->len - HEAD, LS_WORK_BYTES - HEAD);
+    return ls_str_status(out);
+}
+
+ls_status ls_work_decode(ls_work *work, const void *bytes, size_t len)
+{
+    ls_parcel in = {.at = bytes, .left = len};
+    int n = 0;
+
+    work->ranks = (int)ls_parcel_get(&in, 2);
+    work->meeting = ls_parcel_get(&in, 1) != 0;
+    *work->words = NULL;
+    if (in.bad || work->ranks < 1 || in.left < 2 || *in.at == 0 || in.at[in.left - 1] != 0)
+        return ls_fail(LS_EDATA, "the first node's word of what to run is damaged");
+    ls_str_clear(&work->text);
+    ls_str_append_bytes(&work->text, in.at, in.left);
+    if (ls_str_status(&work->text) != LS_OK)
+        return LS_ENOMEM;
+    for (const char *p = work->text.p; p < work->text.p + in.left; p += strlen(p) + 1) {
+        if (n == LS_WORK_WORDS) {
+            *work->words = NULL;
+            return ls_fail(LS_EDATA, "the first node wants more than %d words to be run",
+                           LS_WORK_WORDS);
+        }
+        work->words[n++] = p;
+    }
+    work->words[n] = NULL;
+    return LS_OK;
+}
