@@ -63,30 +63,45 @@ def run_peer(name, model, text):
     return told["ms"], f"PyTorch {told['torch']}, {told['cpu']}, {told['parameters'] / 1e6:.1f} M parameters"
 
 
-def run_ours(name, model, text, folder):
+def our_settings(model, text, folder):
+    """The run file of our side, as --set words."""
     s = MODELS[model]
-    settings = {
+    return {
         "model.family": "gpt2", "model.layers": s["layers"], "model.width": s["width"], "model.heads": s["heads"],
         "model.context": 256, "model.vocab": s["vocab"], "model.dropout": 0, "data.text": f"[{text}]",
         "data.tokenizer": "bytes", "data.validation": 0, "batch.sequences": s["sequences"],
         "train.steps": WARM + int(STEPS or s["steps"]), "train.warmup": 0, "train.schedule": "constant",
         "train.lr": 3e-4, "train.beta2": 0.95, "train.weight_decay": 0.1, "train.clip": 1.0,
-        "train.reduce": "fast" if name == "ours, fast" else "ordered", "checkpoint.every": 0, "eval.every": 0, "eval.sample": "",
+        "checkpoint.every": 0, "eval.every": 0, "eval.sample": "",
         "device.kind": "cpu", "device.threads": THREADS, "out": os.path.join(folder, "run"),
     }
-    command = [PROGRAM, "train", "--json", "--fresh"]
+
+
+def our_command(settings, words=()):
+    command = [PROGRAM, "train", "--json", "--fresh", *words]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
+    return command
+
+
+def run_ours(name, model, text, folder):
+    reduce = {"train.reduce": "fast" if name == "ours, fast" else "ordered"}
+    command = our_command(our_settings(model, text, folder) | reduce)
     events = [json.loads(line) for line in rounds.run(name, command).stdout.splitlines()]
     steps = [e["ms"] for e in events if e["event"] == "step"]
     return steps[WARM:], next(e["peak_flops"] for e in events if e["event"] == "summary")
 
 
-def measure(model, sides, folder):
+def write_text(folder):
     text = os.path.join(folder, "text")
     letters, random_ = "abcdefghijklmnopqrstuvwxyz      \n", random.Random(1)
     with open(text, "w", encoding="ascii") as f:
         f.write("".join(random_.choices(letters, k=1 << 20)))
+    return text
+
+
+def measure(model, sides, folder):
+    text = write_text(folder)
     ms, peaks, notes = {side: [] for side in sides}, [], {}
     for i in range(ROUNDS):
         for side in rounds.in_turn(sides, i):
@@ -171,4 +186,5 @@ def main():
     rounds.write_json(os.environ.get("JSON"), result)
 
 
-main()
+if __name__ == "__main__":
+    main()

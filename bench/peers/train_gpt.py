@@ -4,6 +4,7 @@
     --compile none|default|max-autotune
     --adamw fused|foreach|loop
     --attention sdpa|plain
+    --ddp        one of WORLD_SIZE ranks (RANK, MASTER_ADDR ... in the environment) that share the batch, over Gloo
 Prints one JSON object: milliseconds of each timed step, by the clock and of all processors, and what ran. The text's
 bytes are the tokens, as on our side, drawn at random; the whole step counts: batch, forward, backward, clipping, AdamW.
 """
@@ -29,6 +30,7 @@ def arguments():
     p.add_argument("--compile", default="none", choices=("none", "default", "max-autotune"))
     p.add_argument("--adamw", default="fused", choices=("fused", "foreach", "loop"))
     p.add_argument("--attention", default="sdpa", choices=("sdpa", "plain"))
+    p.add_argument("--ddp", action="store_true")
     return p.parse_args()
 
 
@@ -99,10 +101,15 @@ def main():
     data = torch.tensor(list(open(args.text, "rb").read()))
     model = Gpt2(**shape)
     step_of = model if args.compile == "none" else torch.compile(model, mode=args.compile)
+    batch = shape["batch"]
+    if args.ddp:
+        torch.distributed.init_process_group("gloo")
+        batch //= torch.distributed.get_world_size()
+        step_of = nn.parallel.DistributedDataParallel(step_of, gradient_as_bucket_view=True)
     adamw, times, cpu = optimizer(model), [], []
     for step in range(args.warm + args.steps):
         begin, spent = time.perf_counter(), time.process_time()
-        at = torch.randint(len(data) - CONTEXT - 1, (shape["batch"], 1)) + torch.arange(CONTEXT + 1)
+        at = torch.randint(len(data) - CONTEXT - 1, (batch, 1)) + torch.arange(CONTEXT + 1)
         window = data[at]
         loss = step_of(window[:, :-1], window[:, 1:])
         loss.backward()
@@ -112,6 +119,8 @@ def main():
         if step >= args.warm:
             times.append(1e3 * (time.perf_counter() - begin))
             cpu.append(1e3 * (time.process_time() - spent))
+    if args.ddp and torch.distributed.get_rank() > 0:
+        return
     json.dump({"ms": times, "cpu_ms": cpu, "tokens": shape["batch"] * CONTEXT, "loss": loss.item(),
                "torch": torch.__version__, "parameters": sum(p.numel() for p in model.parameters()),
                "threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}, sys.stdout)

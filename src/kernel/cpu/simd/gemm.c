@@ -9,9 +9,9 @@
  * last block of K; then the row's own finish takes the tile.
  *
  * Each task packs its own columns of B, for as many rows as it has: half or a quarter of a call.
- * Packing a weight once for all tasks, or once a step, is slower on two cores: 75 to 79 instead of
- * 82 to 84 % of the peak. Lines that one core has written or that both read at the same time do not
- * stay in the caches of both.
+ * Packing a weight once for all tasks, or once a step, gains nothing on two cores; bench/packed.c
+ * measures both (it defines GEMM_BLOCK_OF_B). Lines that one core has written or that both read at
+ * the same time do not stay in the caches of both.
  *
  * The micro-kernel alone, with everything in L2, runs at 99 % of the fma peak with tiles of 6 x 64
  * (at 95 % with 14 x 32 or 8 x 48, which load more often), and at 90 to 95 % beside the lines that
@@ -257,6 +257,10 @@ static const float *block_of_b(const block *x, int64_t k0, int64_t kc, float *su
     return x->b;
 }
 
+#if !defined(GEMM_BLOCK_OF_B)
+#define GEMM_BLOCK_OF_B block_of_b
+#endif
+
 static void multiply_block(const gemm_walk *w, int64_t k0, int64_t kc, float *c, bool add,
                            bool last)
 {
@@ -265,7 +269,7 @@ static void multiply_block(const gemm_walk *w, int64_t k0, int64_t kc, float *c,
     const ls_gemm *g = p->g;
     bool stored = p->cut.stored;
     float *sums = gemm_walk_sums(w, c);
-    const float *b = block_of_b(x, k0, kc, sums, add);
+    const float *b = GEMM_BLOCK_OF_B(x, k0, kc, sums, add);
     coming next_a = {0}, next_b = coming_b(x, k0, kc);
     _Alignas(64) float spare[TILE], *tile = stored ? c : spare;
     int64_t late = w->m1 - (w->m1 - w->m0) / LATE;
