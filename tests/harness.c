@@ -158,6 +158,7 @@ static void child(const ls_test *test, const char *script, const job *j)
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing outlives a runner that was stopped */
     dup2(j->out, STDOUT_FILENO);
     dup2(j->out, STDERR_FILENO);
+    close_range(3, ~0u, 0); /* what other jobs print; a test begins with three, however many run */
     if (chdir(j->scratch) != 0)
         _exit(1);
     setenv("LINESHAFT_ROOT", root, 1);

@@ -65,7 +65,7 @@ static void every_call(ls_world *w, ls_comm *comm)
     LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON));
 }
 
-LS_TEST_SECONDS(comm_does_every_kind_type_and_operation, 60)
+LS_TEST_SECONDS(comm_does_every_kind_type_and_operation, 240)
 {
     size_t stride = (size_t)ls_test_stride(2);
 
@@ -103,7 +103,7 @@ static void every_algo(ls_world *w, ls_comm *comm)
     LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, SOON));
 }
 
-LS_TEST_SECONDS(comm_takes_the_algorithm_it_is_told, 60)
+LS_TEST_SECONDS(comm_takes_the_algorithm_it_is_told, 240)
 {
     size_t stride = (size_t)ls_test_stride(2);
 
@@ -735,7 +735,7 @@ static long mapped_mib(void)
     return pages * sysconf(_SC_PAGESIZE) / (long)LS_MIB;
 }
 
-LS_TEST_SECONDS(comm_opens_200_times_without_a_leak, 60)
+LS_TEST_SECONDS(comm_opens_200_times_without_a_leak, 240)
 {
     static const char *const cycles[] = {"1", "2", "1+1", "1+2"};
 

@@ -191,13 +191,14 @@ LS_TEST_SECONDS(head_takes_a_long_leaf_in_blocks, 60)
     ls_kernels list[LS_CHECK_TABLES];
     task t;
 
-    LS_CHECK(ls_check_tables(list) > 0);
+    /* The fastest version under a sanitizer, where the others take minutes. */
+    const ls_kernels *kernels = &list[ls_test_stride(ls_check_tables(list)) - 1];
     task_begin(&t, M, C, V);
     ls_head a = {.M = M, .C = C, .V = V, .leaves = 1};
-    LS_CHECK(list[0].scratch(LS_ROW_HEAD, &a, 2) < (int64_t)4 * V * (BLOCK + 1));
-    result whole = task_run(&t, &list[0], 2, 0, M);
+    LS_CHECK(kernels->scratch(LS_ROW_HEAD, &a, 2) < (int64_t)4 * V * (BLOCK + 1));
+    result whole = task_run(&t, kernels, 2, 0, M);
     for (int64_t first = 0; first < M; first += BLOCK) {
-        result part = task_run(&t, &list[0], 1, first, ls_min_i64(BLOCK, M - first));
+        result part = task_run(&t, kernels, 1, first, ls_min_i64(BLOCK, M - first));
         t.there = part.dw;
         t.accumulate = true;
     }

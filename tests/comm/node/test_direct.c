@@ -79,13 +79,13 @@ static void kinds_and_types(ls_ranks *r)
     all_types(r);
 }
 
-LS_TEST_SECONDS(direct_does_every_kind_type_and_operation, 60)
+LS_TEST_SECONDS(direct_does_every_kind_type_and_operation, 240)
 {
     for (int ranks = 1; ranks <= 8; ranks += ranks < 3 ? 1 : ls_test_stride(4))
         ls_ranks_run(&(ls_ranks_args){.ranks = ranks}, kinds_and_types);
 }
 
-LS_TEST_SECONDS(direct_does_it_without_reads_of_other_processes, 60)
+LS_TEST_SECONDS(direct_does_it_without_reads_of_other_processes, 240)
 {
     for (int ranks = 1; ranks <= 5; ranks += 2)
         ls_ranks_run(&(ls_ranks_args){.ranks = ranks, .no_reads = true}, all_kinds);
@@ -229,7 +229,7 @@ static void long_broadcast(ls_ranks *r)
     munmap(memory, (size_t)ls_round_up(count, 2 * LS_MIB));
 }
 
-LS_TEST_SECONDS(direct_counts_beyond_4_gib, 60)
+LS_TEST_SECONDS(direct_counts_beyond_4_gib, 240)
 {
 #if defined(__SANITIZE_THREAD__)
     ls_test_skip("4 GiB take minutes with a sanitizer");
@@ -298,7 +298,7 @@ static void one_after_another(ls_ranks *r)
     }
 }
 
-LS_TEST(direct_runs_thousands_in_a_row)
+LS_TEST_SECONDS(direct_runs_thousands_in_a_row, 240)
 {
     ls_ranks_run(&(ls_ranks_args){.ranks = 2}, one_after_another);
     ls_ranks_run(&(ls_ranks_args){.ranks = 5}, one_after_another);

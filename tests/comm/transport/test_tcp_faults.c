@@ -289,6 +289,7 @@ LS_TEST_SECONDS(tcp_large_worlds_connect_at_first_use, 60)
     files.rlim_cur = 4096;
     LS_CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0);
     world_init(&w, 70);
+    w.args.resume_ns = ls_test_ms(10000); /* 70 threads: a rank may not be let for a second */
     world_run(&w, far_away);
     world_release(&w);
 }
