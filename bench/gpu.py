@@ -23,6 +23,7 @@ ROUNDS, LIMIT = int(os.environ.get("ROUNDS", "2")), float(os.environ.get("LIMIT"
 PEERS = os.environ.get("PEERS", os.path.join(rounds.ROOT, "../shared/peers/gpu"))
 PYTHON, LLMC = os.environ.get("PYTHON", "python3"), os.environ.get("LLMC")
 PROGRAM = os.path.abspath(os.environ.get("LINESHAFT", os.path.join(rounds.ROOT, "lineshaft")))
+OTHER = os.environ.get("OTHER")
 WARM = 5  # steps that no side counts
 TORCH = ["--precision", "bf16m", "--sdpa", "cudnn"]
 WORKS = {
@@ -99,7 +100,8 @@ def last_words(log):
 
 def run_ours(side, work, steps, folder, log):
     out, begin, ms, joules, told = os.path.join(folder, "run"), time.monotonic(), [], [], {}
-    command = [PROGRAM, "train", os.path.join(rounds.HERE, "gpu", work + ".yaml"), "--json", "--fresh",
+    program = os.path.abspath(OTHER) if side.startswith("other") else PROGRAM
+    command = [program, "train", os.path.join(rounds.HERE, "gpu", work + ".yaml"), "--json", "--fresh",
                "--set", f"out={out}", "--set", f"train.steps={WARM + steps}", "--set", f"train.reduce={side.split(', ')[1]}"]
     for line in lines_of(command, {}, folder, log, LIMIT):
         event = json.loads(line)
@@ -193,7 +195,8 @@ def measure(work, folder):
     """What each side told in each round."""
     w = WORKS[work]
     chosen = os.environ.get("SIDES")
-    sides = [s for s in w["sides"] if not chosen or s in chosen.split(";")]
+    sides = w["sides"] + (["other, fast"] if OTHER else [])
+    sides = [s for s in sides if not chosen or s in chosen.split(";")]
     steps, begin = int(os.environ.get("STEPS") or w["steps"]), time.monotonic()
     told = {side: [] for side in sides}
     make_tokens(w["ids"], folder)
@@ -226,7 +229,7 @@ def rows_of(work, told):
         good = [t for t in all_rounds if not isinstance(t, str)]
         if good:
             speed[side] = w["tokens"] / rounds.median([rounds.median(t["ms"]) for t in good]) * 1e3
-    peer = next((s for s in speed if not s.startswith("ours")), None)
+    peer = next((s for s in speed if s in ("PyTorch", "llm.c")), None)
     for side, all_rounds in told.items():
         good = [t for t in all_rounds if not isinstance(t, str)]
         if not good:

@@ -12,6 +12,7 @@
 #   LIMIT=170                   seconds of one work after which no further round begins; a process has LIMIT seconds too
 #   SIDES=                      only these, as in SIDES="ours, fast;PyTorch"
 #   LINESHAFT=./lineshaft       the program; where it is not given, it and the plugin are built first
+#   OTHER=                      another build of the program, measured as side "other, fast"
 #   JSON=FILE                   write every single value
 set -eu
 cd "$(dirname "$0")/.."
