@@ -155,7 +155,9 @@ typedef struct ls_attention_fwd {
     ls_dropout drop;
 } ls_attention_fwd;
 
-/* attention_bwd: dq, dk, dv from do, o, q, k, v, lse. Scratch: see ls_kernels.scratch. */
+/* attention_bwd: dq, dk, dv from do, o, q, k, v, lse. Scratch: see ls_kernels.scratch. With
+ * any_order a GPU may add to dq in any order: quicker and in less scratch, but two calls can differ
+ * in the last bits. */
 typedef struct ls_attention_bwd {
     ls_dtype type;
     ls_heads q, k, v, o, dout; /* read */
@@ -165,6 +167,7 @@ typedef struct ls_attention_bwd {
     int64_t B, T, H, Hkv, D;
     int64_t window;
     float scale;
+    bool any_order;
     ls_dropout drop;
     void *scratch;
 } ls_attention_bwd;

@@ -185,6 +185,7 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
                             .D = s->D,
                             .window = p->window,
                             .scale = 1.0f / sqrtf((float)s->D),
+                            .any_order = pass->args.any_order,
                             .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
                             .scratch = pass->scratch});
     if (!ls_pass_turns(s))
