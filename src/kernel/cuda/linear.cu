@@ -213,7 +213,8 @@ template <typename T> static ls_status column_sums(ls_cuda_stream *s, const ls_l
     else
         column_kernel<1, T>
             <<<grid, block, 0, s->stream>>>(dy, ld, a->N, rows, chunk_rows, chunks, part);
-    ls_cuda_tree_finish(s, part, a->leaves, chunks, a->N, a->N, a->db, NULL, a->accumulate);
+    ls_cuda_tree_finish(s, part, a->leaves, chunks, a->N, a->N, {{a->db, NULL, NULL}},
+                        a->accumulate);
     return LS_OK;
 }
 

@@ -279,7 +279,7 @@ template <typename T> static void norm_bwd(ls_cuda_stream *s, const ls_qkv *a)
     norm_bwd_kernel<T>
         <<<(unsigned)(leaves * chunks), THREADS, (size_t)(WARPS * 2 * a->D) * sizeof(float),
            s->stream>>>(places_of(a), rows, each, chunks, part);
-    ls_cuda_tree_finish(s, part, leaves, chunks, a->D, 2 * a->D, a->dq_norm, a->dk_norm,
+    ls_cuda_tree_finish(s, part, leaves, chunks, a->D, 2 * a->D, {{a->dq_norm, a->dk_norm, NULL}},
                         a->accumulate);
 }
 
