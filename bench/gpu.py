@@ -106,6 +106,7 @@ def run_ours(side, work, steps, folder, log):
     for line in lines_of(command, {}, folder, log, LIMIT):
         event = json.loads(line)
         if event["event"] == "start":
+            told["opened"] = time.monotonic() - begin
             told["own"] = event["ledger_bytes"] / 2**30
         elif event["event"] == "step":
             told.setdefault("first", time.monotonic() - begin)
@@ -215,7 +216,10 @@ def measure(work, folder):
 
 
 def brief(t):
-    return t if isinstance(t, str) else f"{rounds.median(t['ms']):.1f} ms, first step after {t['first']:.1f} s, loss {t['loss']:.2f}"
+    if isinstance(t, str):
+        return t
+    opened = f" (opened after {t['opened']:.1f} s)" if "opened" in t else ""
+    return f"{rounds.median(t['ms']):.1f} ms, first step after {t['first']:.1f} s{opened}, loss {t['loss']:.2f}"
 
 
 def number(value, digits):
