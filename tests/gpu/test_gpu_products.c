@@ -217,6 +217,7 @@ LS_TEST_SECONDS(gpu_head_equals_reference, 120)
         {300, 8, 16387, 1, true, true, false}, /* in bf16 two rows of these fit there */
         {40, 16, 50304, 2, true, true, true},
         {1, 16, 20000, 1, false, false, false},
+        {5, 8, 128259, 1, true, true, false}, /* no row fits there */
     };
 
     ls_gpu_cases(head_case, shapes, LS_COUNT(shapes), sizeof *shapes);

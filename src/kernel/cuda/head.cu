@@ -4,7 +4,8 @@
  * and sum of exp of each row and writes dlogits = (softmax - onehot) * grad_scale in their place;
  * dh = dlogits W; dw += dlogits^T h in fp32. That kernel is one of three: with two rows of bf16 in
  * shared memory a block walks rows, the next one on its way while it computes (so that memory never
- * waits for arithmetic); with one row there, two blocks take turns; a longer row is read twice.
+ * waits for arithmetic); with one row there, two blocks take turns; a longer row is read twice, the
+ * second time from the cache, which holds a row for each multiprocessor.
  * Logits have the type of h. Their rows are padded to 16 bytes, so that a vocabulary of odd size
  * costs nothing. A chunk never crosses a leaf and its length depends only on V and the leaf.
  *
@@ -15,7 +16,11 @@
 #include <cuda_pipeline.h>
 #include <math_constants.h>
 
-enum { THREADS = 1024, WALK_LEAST = 2 * THREADS /* vectors of a row that is worth walking */ };
+enum {
+    THREADS = 1024,
+    WALK_LEAST = 2 * THREADS, /* vectors of a row that is worth walking */
+    AHEAD = 4                 /* vectors of a longer row that a thread loads at once */
+};
 /* Each chunk reads and writes all of dw: a GPT-2's 65,536 rows in 4 chunks instead of 7 save 1 GB.
  */
 static const int64_t LOGIT_BYTES = (int64_t)1600 << 20, CHUNK_STEP = 128;
@@ -161,24 +166,28 @@ __device__ inline void sum_slots(const uint4 *slots, int vectors, float &most, f
     }
 }
 
-/* dlogits out of the slots: 2^(v log2 e + log2 scale - lse log2 e), less scale at the target. */
-__device__ inline void give_slots(ls_bf16 *x, const uint4 *slots, int vectors, int32_t target,
-                                  float lse, float scale)
+/* dlogits of eight columns out of their logits: 2^(v log2 e + bias), where bias is log2 scale - lse
+ * log2 e, less scale at the target, whose place among them is `hit`. */
+__device__ inline void give_vector(ls_bf16 *x, const uint4 &raw, int hit, float bias, float scale)
 {
-    float bias = log2f(scale) - lse * LOG2_E, v[8];
+    float v[8];
 
-    for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        int hit = target - i * 8;
-        ls_load<8>(reinterpret_cast<const ls_bf16 *>(&slots[i]), v);
+    ls_load<8>(reinterpret_cast<const ls_bf16 *>(&raw), v);
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        v[k] = exp2_of(fmaf(v[k], LOG2_E, bias));
+    if (hit >= 0 && hit < 8)
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            v[k] = exp2_of(fmaf(v[k], LOG2_E, bias));
-        if (hit >= 0 && hit < 8)
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                v[k] -= k == hit ? scale : 0.0f;
-        ls_store<8>(x + i * 8, v);
-    }
+            v[k] -= k == hit ? scale : 0.0f;
+    ls_store<8>(x, v);
+}
+
+/* A row that counts for nothing: also where its logits are not numbers. */
+__device__ inline void give_zeros(ls_bf16 *x, int vectors)
+{
+    for (int i = threadIdx.x; i < vectors; i += THREADS)
+        reinterpret_cast<uint4 *>(x)[i] = make_uint4(0, 0, 0, 0);
 }
 
 /* Blocks walk rows a grid apart. A thread reads in shared memory only what it fetched itself, so
@@ -212,12 +221,95 @@ __global__ void __launch_bounds__(THREADS, 1) walk_kernel(row_args<ls_bf16> a, i
                 target < 0 ? 0.0f : lse - ls_get(reinterpret_cast<const ls_bf16 *>(slots)[target]);
         if (!a.state)
             continue;
-        float scale = target < 0 ? 0.0f : a.state->grad_scale;
-        if (scale != 0.0f) {
-            give_slots(x, slots, vectors, target, lse, scale);
-        } else { /* also of a NaN */
+        float scale = scale_of(a, target), bias = log2f(scale) - lse * LOG2_E;
+        if (scale == 0.0f)
+            give_zeros(x, vectors);
+        else
             for (int i = threadIdx.x; i < vectors; i += THREADS)
-                reinterpret_cast<uint4 *>(x)[i] = make_uint4(0, 0, 0, 0);
+                give_vector(x + i * 8, slots[i], target - i * 8, bias, scale);
+    }
+}
+
+/* --- longer rows of bf16 -------------------------------------------------------------------- */
+
+/* AHEAD vectors of a thread, from number i on; behind the row's end minus infinity. */
+__device__ inline void take_ahead(const ls_bf16 *x, int i, int V, uint4 (&raw)[AHEAD])
+{
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+        int at = i + j * THREADS;
+        raw[j] = make_uint4(0xff80ff80u, 0xff80ff80u, 0xff80ff80u, 0xff80ff80u);
+        if (at * 8 < V)
+            raw[j] = reinterpret_cast<const uint4 *>(x)[at];
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+        int left = V - (i + j * THREADS) * 8;
+        if (left > 0 && left < 8)
+            cut_vector(raw[j], left);
+    }
+}
+
+/* They join the running maximum and sum. */
+__device__ inline void add_ahead(const uint4 (&raw)[AHEAD], float &most, float &sum)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(most, most);
+    float v[8];
+
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            pair = __hmax2(pair, reinterpret_cast<const __nv_bfloat162 *>(&raw[j])[k]);
+    float top = fmaxf(__low2float(pair), __high2float(pair));
+    if (top > most) {
+        sum *= exp2_of((most - top) * LOG2_E); /* from minus infinity: 0 times 0 */
+        most = top;
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+        ls_load<8>(reinterpret_cast<const ls_bf16 *>(&raw[j]), v);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            sum += exp2_of(fmaf(v[k], LOG2_E, -most * LOG2_E));
+    }
+}
+
+/* A row for each block, read twice with AHEAD loads on their way; one block on a multiprocessor, so
+ * that the cache keeps what is read again. */
+__global__ void __launch_bounds__(THREADS, 1) long_kernel(row_args<ls_bf16> a)
+{
+    __shared__ float part[64];
+    int64_t row = a.first + blockIdx.x;
+    ls_bf16 *x = a.logits + blockIdx.x * a.ld;
+    int32_t target = target_of(a, row, a.targets[row]);
+    int V = (int)a.V, vectors = (V + 7) / 8;
+    float most = -CUDART_INF_F, sum = 0;
+    uint4 raw[AHEAD];
+
+    for (int i = threadIdx.x; i < vectors; i += AHEAD * THREADS) {
+        take_ahead(x, i, V, raw);
+        add_ahead(raw, most, sum);
+    }
+    join(most, sum, part);
+    float lse = most + logf(sum);
+    if (threadIdx.x == 0)
+        a.losses[row] = target < 0 ? 0.0f : lse - ls_get(x[target]);
+    if (!a.state)
+        return;
+    __syncthreads(); /* the target's logit is read before it is overwritten */
+    float scale = scale_of(a, target), bias = log2f(scale) - lse * LOG2_E;
+    if (scale == 0.0f) {
+        give_zeros(x, vectors);
+        return;
+    }
+    for (int i = threadIdx.x; i < vectors; i += AHEAD * THREADS) {
+        take_ahead(x, i, V, raw);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            int at = i + j * THREADS;
+            if (at < vectors)
+                give_vector(x + at * 8, raw[j], target - at * 8, bias, scale);
         }
     }
 }
@@ -350,10 +442,19 @@ static bool walk(ls_cuda_stream *, const row_args<float> &, int64_t, ls_status *
     return false;
 }
 
+/* Rows that do not fit into shared memory but can be read 16 bytes at a time. */
+static void read_twice(ls_cuda_stream *s, const row_args<ls_bf16> &k, int64_t n)
+{
+    long_kernel<<<(unsigned)n, THREADS, 0, s->stream>>>(k);
+}
+static void read_twice(ls_cuda_stream *s, const row_args<float> &k, int64_t n)
+{
+    row_kernel<4, float><<<(unsigned)n, THREADS, 0, s->stream>>>(k);
+}
+
 template <typename T>
 static ls_status rows(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_t n)
 {
-    constexpr int VEC = ls_vec_of<T>::n;
     row_args<T> k = {(T *)a->scratch,         padded(a), a->V, first, a->targets, a->losses,
                      a->dh ? a->state : NULL, s->faults};
     int64_t bytes = k.ld * (int64_t)sizeof(T);
@@ -369,7 +470,7 @@ static ls_status rows(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_
         return st;
     }
     if (aligned)
-        row_kernel<VEC, T><<<(unsigned)n, THREADS, 0, s->stream>>>(k);
+        read_twice(s, k, n);
     else
         row_kernel<1, T><<<(unsigned)n, THREADS, 0, s->stream>>>(k);
     return LS_OK;

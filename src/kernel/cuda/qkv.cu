@@ -69,10 +69,13 @@ __global__ void split_kernel(places a, int64_t items, uint32_t per_head)
         T *packed = (T *)a.packed + head * a.D, *apart = head_at<T>(a, b, t, n);
         const T *from = FORWARD ? packed : apart;
         T *to = FORWARD ? apart : packed;
+        bool turns = a.rope && n < a.H + a.Hkv;
         float x[VEC], y[VEC];
+        if (!turns && from == to)
+            continue; /* values in their place */
         ls_load<VEC>(from + c, x);
         ls_load<VEC>(from + c + half, y);
-        if (a.rope && n < a.H + a.Hkv) {
+        if (turns) {
             const float *turn = a.rope + ((a.past + t) * half + c) * 2;
 #pragma unroll
             for (int k = 0; k < VEC; k++) {
