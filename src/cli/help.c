@@ -338,7 +338,9 @@ static void put_environment(const ls_term *term, ls_str *out)
     entry(term, "LINESHAFT_CUDA_SYNC=1", 28,
           "wait after every row on a GPU: a failure then names the row that made it", out);
     entry(term, "LINESHAFT_CUDA_ALGORITHMS=first", 28,
-          "do not race the algorithms of products on a GPU; ordered mode never does", out);
+          "do not race the algorithms of products on a GPU, as in ordered mode; race: always, and "
+          "keep nothing",
+          out);
     entry(term, "LINESHAFT_NVML", 28,
           "path of the NVIDIA driver's management library, which tells a GPU's energy", out);
     entry(term, "LINESHAFT_FAULT", 28, "breaks things on purpose, in test builds only", out);

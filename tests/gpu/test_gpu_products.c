@@ -2,6 +2,8 @@
 #include "gpu/gpu.h"
 
 #include <math.h>
+#include <unistd.h>
+#include "base/file.h"
 #include "base/time.h"
 
 typedef struct linear_shape {
@@ -288,4 +290,45 @@ LS_TEST_SECONDS(gpu_leaves_are_a_tree, 60)
         ls_gpu_end(&g);
     }
     ls_gpu_close(&g);
+}
+
+/* dw of one product, from a device that was just opened. */
+static float *fresh_product(void)
+{
+    enum { M = 4096, N = 256, K = 192 };
+    ls_gpu g;
+
+    ls_gpu_open(&g);
+    ls_gpu_begin(&g, LS_BF16, 0);
+    g.seed = 77;
+    ls_gpu_tensor x = ls_gpu_values(&g, "x", M * K, 1), dy = ls_gpu_values(&g, "dy", M * N, 1);
+    ls_gpu_tensor dw = ls_gpu_floats(&g, "dw", K * N, 0);
+    ls_linear_bwd_w a = {.type = LS_BF16, .M = M, .N = N, .K = K, .leaves = 1};
+    a.x = x.device, a.dy = dy.device, a.dw = dw.device;
+    g.k->linear_bwd_w(g.stream, &a);
+    float *got = ls_gpu_fetch(&g, &dw);
+    ls_gpu_end(&g);
+    ls_gpu_close(&g);
+    return got;
+}
+
+/* What was raced once is written down, and the next process has its bits. */
+LS_TEST_SECONDS(gpu_products_remember_their_algorithms, 60)
+{
+    char here[2048], cache[2200];
+    ls_str names;
+    int files = 0;
+
+    LS_CHECK(getcwd(here, sizeof here));
+    snprintf(cache, sizeof cache, "%s/cache", here);
+    LS_CHECK_EQ(setenv("XDG_CACHE_HOME", cache, 1), 0);
+    unsetenv("LINESHAFT_CUDA_ALGORITHMS");
+    ls_str_init(&names);
+    float *first = fresh_product(), *second = fresh_product();
+    LS_CHECK(memcmp(first, second, 256 * 192 * sizeof *first) == 0);
+    LS_CHECK_OK(ls_file_glob("cache/lineshaft/memo/*", &names, &files));
+    LS_CHECK_EQ(files, 1);
+    ls_str_release(&names);
+    free(first);
+    free(second);
 }
