@@ -523,26 +523,23 @@ static ls_status leaf(ls_cuda_stream *s, const ls_head *a, int64_t number, float
 static ls_status all_leaves(ls_cuda_stream *s, const ls_head *a)
 {
     int64_t n = a->V * a->C, room = ls_round_up(n * 4, 256) / 4;
-    float *sums = (float *)((char *)a->scratch + logit_bytes(a));
+    float *behind = (float *)((char *)a->scratch + logit_bytes(a)), *sums[64];
     ls_status st = LS_OK;
     int top = 0;
 
+    for (int64_t i = 0; i < levels(a->leaves); i++)
+        sums[i] = i == 0 && !a->accumulate ? a->dw : behind + i * room;
     for (int64_t i = 0; i < a->leaves; i++) {
-        st = leaf(s, a, i, sums + top * room, false);
+        st = leaf(s, a, i, sums[top], false);
         if (st != LS_OK)
             return st;
         top++;
         int merges = i + 1 == a->leaves ? top - 1 : __builtin_ctzll((uint64_t)i + 1);
         for (; merges > 0; merges--, top--)
-            ls_cuda_add_floats(s, sums + (top - 2) * room, sums + (top - 1) * room,
-                               sums + (top - 2) * room, n);
+            ls_cuda_add_floats(s, sums[top - 2], sums[top - 1], sums[top - 2], n);
     }
     if (a->accumulate)
-        ls_cuda_add_floats(s, a->dw, sums, a->dw, n);
-    else
-        st = ls_cuda_ok(
-            cudaMemcpyAsync(a->dw, sums, (size_t)n * 4, cudaMemcpyDeviceToDevice, s->stream),
-            "copy a sum");
+        ls_cuda_add_floats(s, a->dw, sums[0], a->dw, n);
     return st;
 }
 
