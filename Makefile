@@ -72,7 +72,7 @@ ISA_FLAGS_generic += $(if $(filter asan,$(MODE)),-O0)$(if $(filter release test,
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o) \
   $(foreach isa,$(ISAS),$(SIMD_SRC:src/%.c=$(B)/%.$(isa).o))
 MAIN_OBJ := $(MAIN_SRC:src/%.c=$(B)/%.o)
-TEST_SRC := $(sort $(shell find tests -name '*.c' -not -path 'tests/fuzz/*' \
+TEST_SRC := $(sort $(shell find tests -name '*.c' -not -path 'tests/fuzz/*' -not -path 'tests/fake/*' \
   -not -path 'tests/conformance/*' 2>/dev/null))
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)
 CONFORMANCE_OBJ := $(patsubst %.c,$(B)/%.o,$(sort $(wildcard tests/conformance/*.c)))
@@ -93,7 +93,13 @@ $(B)/lineshaft: $(LIB_OBJ) $(MAIN_OBJ)
 	@$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 $(B)/lineshaft-test: $(LIB_OBJ) $(TEST_OBJ)
 	@echo "  link   $@"
-	@$(CC) $(LDFLAGS) -rdynamic -o $@ $^ $(LIBS)
+	@$(CC) $(LDFLAGS) -rdynamic -o $@ $(filter %.o,$^) $(LIBS)
+# Libraries that tests open in place of a vendor's, beside the test program.
+$(B)/lineshaft-test: $(B)/libfake_nvml.so
+$(B)/libfake_%.so: tests/fake/%.c
+	@mkdir -p $(@D)
+	@echo "  cc     $< (shared)"
+	@$(CC) $(CFLAGS) -fPIC -shared -o $@ $<
 
 # Small programs that conformance tests talk to.
 $(B)/conformance-%: $(LIB_OBJ) $(B)/tests/conformance/%.o

@@ -49,6 +49,7 @@ void ls_doctor_speed(ls_doctor *d);
 
 /* cmd_doctor_rest.c: GPU, build, disk, the run. */
 void ls_doctor_gpu(ls_doctor *d);
+void ls_doctor_sensors(ls_doctor *d, const char *bus_id);
 void ls_doctor_build(ls_doctor *d);
 void ls_doctor_disk(ls_doctor *d);
 void ls_doctor_run(ls_doctor *d);

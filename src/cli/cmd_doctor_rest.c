@@ -4,6 +4,7 @@
 #include <hwloc.h>
 #include <isa-l.h>
 #include <jansson.h>
+#include <math.h>
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <utf8proc.h>
@@ -16,6 +17,7 @@
 #include "config/check.h"
 #include "config/option.h"
 #include "data/tokenizer.h"
+#include "device/nvml.h"
 #include "kernel/kernel.h"
 #include "plan/memory.h"
 
@@ -38,6 +40,57 @@ static void say_driver(ls_doctor *d)
         fclose(f);
     if (*line)
         ls_doctor_say(d, "gpu", "driver", LS_DOCTOR_OK, "%s", line);
+}
+
+static void say_power(ls_doctor *d, const ls_nvml_reading *r)
+{
+    char why[128];
+
+    ls_nvml_reasons(r->reasons, why);
+    ls_doctor_say(d, "gpu", "power", LS_DOCTOR_OK,
+                  "power: %.0f of %.0f W, %.0f of %.0f MHz, memory at %.0f MHz, %.0f degrees%s%s",
+                  r->power_w, r->limit_w, r->sm_mhz, r->sm_most_mhz, r->memory_mhz,
+                  r->temperature_c, *why ? "; clocks are held back by " : "", why);
+    ls_doctor_value(d, r->power_w);
+}
+
+static void say_errors(ls_doctor *d, const ls_nvml_reading *r)
+{
+    if (isnan(r->uncorrected)) {
+        ls_doctor_say(d, "gpu", "errors", LS_DOCTOR_UNKNOWN,
+                      "memory errors: the card does not say");
+        return;
+    }
+    ls_doctor_say(d, "gpu", "errors", r->uncorrected > 0 ? LS_DOCTOR_NOTE : LS_DOCTOR_OK,
+                  "memory errors since the driver was loaded: %.0f corrected, %.0f not",
+                  r->corrected, r->uncorrected);
+    ls_doctor_value(d, r->uncorrected);
+}
+
+/* What the driver's management library says of the card: that it says nothing is no problem, but
+ * then a run cannot tell its energy. */
+void ls_doctor_sensors(ls_doctor *d, const char *bus_id)
+{
+    ls_nvml *nvml = NULL;
+    ls_nvml_reading r;
+    char text[160];
+    const char *why = ls_nvml_open(&nvml, bus_id, text);
+
+    if (why) {
+        ls_doctor_say(d, "gpu", "sensors", LS_DOCTOR_NOTE,
+                      "power, energy and memory errors are not known: %s", why);
+        return;
+    }
+    ls_nvml_read(nvml, &r);
+    if (isnan(r.power_w))
+        ls_doctor_say(d, "gpu", "power", LS_DOCTOR_UNKNOWN, "power: the card does not say");
+    else
+        say_power(d, &r);
+    if (isnan(r.energy_j))
+        ls_doctor_say(d, "gpu", "energy", LS_DOCTOR_UNKNOWN,
+                      "energy: the card does not count it, so runs cannot tell theirs");
+    say_errors(d, &r);
+    ls_nvml_close(nvml);
 }
 
 /* A GPU that is there but cannot be used is a problem; no GPU is none. */
@@ -65,6 +118,7 @@ void ls_doctor_gpu(ls_doctor *d)
                   "%s, %.1f of %.1f GiB free; device.kind: cuda trains on it", info.name,
                   (double)info.free_bytes / (double)LS_GIB,
                   (double)info.total_bytes / (double)LS_GIB);
+    ls_doctor_sensors(d, info.bus_id);
     ls_device_close(gpu);
 }
 

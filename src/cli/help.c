@@ -333,6 +333,16 @@ static void put_environment(const ls_term *term, ls_str *out)
     entry(term, "TERM=dumb", 28, "the same", out);
     entry(term, "LINESHAFT_TUNE=off", 28,
           "links are not measured for collectives, and nothing is kept", out);
+    entry(term, "LINESHAFT_CUDA_PLUGIN", 28,
+          "path of the CUDA plugin, where it is not beside the program", out);
+    entry(term, "LINESHAFT_CUDA_SYNC=1", 28,
+          "wait after every row on a GPU: a failure then names the row that made it", out);
+    entry(term, "LINESHAFT_CUDA_ALGORITHMS=first", 28,
+          "do not race the algorithms of products on a GPU, as in ordered mode; race: always, and "
+          "keep nothing",
+          out);
+    entry(term, "LINESHAFT_NVML", 28,
+          "path of the NVIDIA driver's management library, which tells a GPU's energy", out);
     entry(term, "LINESHAFT_FAULT", 28, "breaks things on purpose, in test builds only", out);
 }
 

@@ -245,6 +245,9 @@ static void show_summary(const ls_event_summary *e)
     printf("memory  peak %.1f MiB, ledger %.1f MiB (%+.1f %%)\n",
            (double)e->peak_bytes / (double)LS_MIB, (double)e->ledger_bytes / (double)LS_MIB,
            100.0 * (double)(e->peak_bytes - e->ledger_bytes) / (double)e->ledger_bytes);
+    if (e->energy_j > 0)
+        printf("energy  %.1f kJ, %.0f W on average, %.3g mJ per token\n", e->energy_j / 1e3,
+               e->power_w, 1e3 * e->joules_per_token);
     printf("weights %s\n", e->weights_hash);
     fflush(stdout);
 }

@@ -155,7 +155,9 @@ typedef struct ls_attention_fwd {
     ls_dropout drop;
 } ls_attention_fwd;
 
-/* attention_bwd: dq, dk, dv from do, o, q, k, v, lse. Scratch: see ls_kernels.scratch. */
+/* attention_bwd: dq, dk, dv from do, o, q, k, v, lse. Scratch: see ls_kernels.scratch. With
+ * any_order a GPU may add to dq in any order: quicker and in less scratch, but two calls can differ
+ * in the last bits. */
 typedef struct ls_attention_bwd {
     ls_dtype type;
     ls_heads q, k, v, o, dout; /* read */
@@ -165,6 +167,7 @@ typedef struct ls_attention_bwd {
     int64_t B, T, H, Hkv, D;
     int64_t window;
     float scale;
+    bool any_order;
     ls_dropout drop;
     void *scratch;
 } ls_attention_bwd;
@@ -189,7 +192,8 @@ typedef struct ls_norm_fwd {
 } ls_norm_fwd;
 
 /* norm_bwd: dsum (+)= gradient through the norm; then, where dx is given, dx = dsum through the
- * dropout that x went through. dw, db: tree over leaves. */
+ * dropout that x went through. dw, db: tree over leaves, and so dx_sum, the columns of dx (of dsum
+ * where there is no dx): the gradient of the bias of the layer that made x. */
 typedef struct ls_norm_bwd {
     ls_dtype type;
     ls_norm_kind kind;
@@ -201,8 +205,9 @@ typedef struct ls_norm_bwd {
     bool add_to_dsum; /* dsum holds the gradient that comes from above the norm */
     void *dx;         /* [M, C] or NULL */
     float *dw, *db;   /* [C]; either may be NULL */
+    float *dx_sum;    /* [C] or NULL; only for tables that norm_sums */
     int64_t M, C, T, leaves;
-    bool accumulate; /* dw, db */
+    bool accumulate; /* dw, db, dx_sum */
     ls_dropout drop;
     void *scratch;
 } ls_norm_bwd;
@@ -365,6 +370,7 @@ typedef enum ls_row {
 /* One implementation of every row. */
 typedef struct ls_kernels {
     const char *name; /* "reference", "generic", "avx2", "avx512", "cuda" */
+    bool norm_sums;   /* norm_bwd takes dx_sum, which saves linear_bwd_w a pass over its dy */
     void (*linear_fwd)(ls_stream *stream, const ls_linear_fwd *a);
     void (*linear_bwd_x)(ls_stream *stream, const ls_linear_bwd_x *a);
     void (*linear_bwd_w)(ls_stream *stream, const ls_linear_bwd_w *a);

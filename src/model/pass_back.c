@@ -10,7 +10,8 @@
 static void part_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
                       const void *x, const void *dy, ls_place w, ls_place b, int64_t N)
 {
-    float *dw = ls_pass_gradient(call, w), *db = ls_pass_gradient(call, b);
+    float *dw = ls_pass_gradient(call, w);
+    float *db = at->bias_summed ? NULL : ls_pass_gradient(call, b);
 
     if (!dw && !db)
         return;
@@ -130,9 +131,11 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
         adapt_back(pass, call, l, at, x, dy, dx);
 }
 
-/* The norm's share of dstream, and dx, the ls_pass_gradient of what was added just before it. */
+/* The norm's share of dstream, and dx, the ls_pass_gradient of what was added just before it: by
+ * the layer `below`, whose bias gets its gradient here where the row can sum; NULL: the embedding.
+ */
 static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd args, ls_place w,
-                      ls_place b, ls_dropout drop)
+                      ls_place b, ls_dropout drop, const ls_place *below)
 {
     const ls_model_shape *s = &pass->args.model->shape;
 
@@ -144,6 +147,7 @@ static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd
     args.dx = drop.p > 0 ? pass->dbranch : NULL;
     args.dw = ls_pass_gradient(call, w);
     args.db = ls_pass_gradient(call, b);
+    args.dx_sum = below && pass->args.kernels->norm_sums ? ls_pass_gradient(call, *below) : NULL;
     if (s->norm == LS_NORM_RMS)
         args.mean = NULL;
     args.M = call->B * call->T;
@@ -185,6 +189,7 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
                             .D = s->D,
                             .window = p->window,
                             .scale = 1.0f / sqrtf((float)s->D),
+                            .any_order = pass->args.any_order,
                             .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
                             .scratch = pass->scratch});
     if (!ls_pass_turns(s))
@@ -249,10 +254,11 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     ls_pass_layers at;
 
     ls_pass_layers_of(pass->args.model, l, &at);
+    at.proj.bias_summed = at.out.bias_summed = pass->args.kernels->norm_sums;
     mlp_back(pass, call, l, &at, dbranch);
     norm_back(pass, call,
               (ls_norm_bwd){.sum = b->mid, .mean = b->mean2, .rstd = b->rstd2, .add_to_dsum = true},
-              p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ));
+              p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ), at.proj.b);
     linear_back(pass, call, l, &at.proj, b->att, dbranch, LS_ACT_NONE, NULL, pass->datt);
     attention_back(pass, call, l);
     linear_back(pass, call, l, &at.qkv, b->y1, pass->dqkv, LS_ACT_NONE, NULL, pass->dy);
@@ -261,7 +267,8 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
                             .mean = b->mean1,
                             .rstd = b->rstd1,
                             .add_to_dsum = true},
-              p->ln1_w, p->ln1_b, l > 0 ? ls_pass_drop_at(pass, call, l - 1, SITE_OUT) : none);
+              p->ln1_w, p->ln1_b, l > 0 ? ls_pass_drop_at(pass, call, l - 1, SITE_OUT) : none,
+              l > 0 ? &p[-1].out_b : NULL);
 }
 
 static void embed_back(const ls_pass *pass, const ls_pass_call *call)
@@ -318,7 +325,8 @@ void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
     norm_back(
         pass, call,
         (ls_norm_bwd){.sum = pass->blocks[s->L - 1].next, .mean = pass->meanf, .rstd = pass->rstdf},
-        model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, s->L - 1, SITE_OUT));
+        model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, s->L - 1, SITE_OUT),
+        &model->blocks[s->L - 1].out_b);
     for (int64_t l = s->L - 1; l >= lowest; l--)
         block_backward(pass, call, l);
     embed_back(pass, call);

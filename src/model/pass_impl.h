@@ -34,6 +34,7 @@ typedef struct ls_pass_layer {
     int n_parts;
     int adapter, n_adapters; /* the first one in ls_block_params.adapters, and how many there may be
                               * side by side */
+    bool bias_summed;        /* backward: the norm above has made the gradient of the bias */
 } ls_pass_layer;
 
 /* The layers of a block. widths hold the outputs of the parts of the packed ones. */

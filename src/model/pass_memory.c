@@ -79,8 +79,13 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
     const ls_kernels *k = args->kernels;
     int64_t B = args->B, T = args->T, leaves = args->leaves;
     float *wanted = (float *)(uintptr_t)LS_PARAM_ALIGN; /* only compared with NULL */
-    const ls_attention_bwd att = {
-        .type = args->type, .B = B, .T = T, .H = s->H, .Hkv = s->Hkv, .D = s->D};
+    const ls_attention_bwd att = {.type = args->type,
+                                  .B = B,
+                                  .T = T,
+                                  .H = s->H,
+                                  .Hkv = s->Hkv,
+                                  .D = s->D,
+                                  .any_order = args->any_order};
     const ls_norm_bwd norm = {.type = args->type, .M = B * T, .C = s->C, .T = T, .leaves = leaves};
     const ls_embed_bwd embed = {.type = args->type,
                                 .M = B * T,

@@ -115,7 +115,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
                                .B = calls.group * calls.leaf,
                                .T = run->model.context,
                                .leaves = calls.ordered ? calls.group : 1,
-                               .training = true};
+                               .training = true,
+                               .any_order = !calls.ordered};
     ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",

@@ -76,6 +76,11 @@ static void put_summary(ls_json *j, const ls_event_summary *e)
     ls_json_put_int(j, "peak_bytes", e->peak_bytes);
     ls_json_put_int(j, "ledger_bytes", e->ledger_bytes);
     ls_json_put_num(j, "start_to_first_step_s", e->start_to_first_step_s);
+    if (e->energy_j > 0) { /* else not known */
+        ls_json_put_num(j, "energy_j", e->energy_j);
+        ls_json_put_num(j, "power_w", e->power_w);
+        ls_json_put_num(j, "joules_per_token", e->joules_per_token);
+    }
     ls_json_put_str(j, "weights_hash", e->weights_hash);
     ls_json_put_str(j, "stopped_by", e->stopped_by);
 }

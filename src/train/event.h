@@ -82,6 +82,8 @@ typedef struct ls_event_summary {
     double loss, val_loss, mfu, peak_flops;
     int64_t peak_bytes, ledger_bytes;
     double start_to_first_step_s;
+    double energy_j, power_w; /* of the GPU while training, and its mean; NaN: not known */
+    double joules_per_token;
     const char *weights_hash;
     const char *stopped_by; /* "steps", "tokens", "seconds", "target_loss", "interrupt", "done" */
 } ls_event_summary;

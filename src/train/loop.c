@@ -16,6 +16,7 @@
 #include <math.h>
 #include "base/log.h"
 #include "base/mem.h"
+#include "device/nvml.h"
 #include "kernel/peak.h"
 #include "train/save.h"
 #include "train/schedule.h"
@@ -41,6 +42,10 @@ typedef struct loop {
     int32_t *windows; /* tokens, targets and starts of a call of validation windows, owned */
     ls_str sample;
     const char *stopped_by;
+    ls_nvml *nvml;         /* NULL: no GPU, or it tells nothing */
+    ls_nvml_reading begun; /* when training began, */
+    ls_nvml_reading ended; /* and when it ended */
+    double trained_s;      /* between them */
 } loop;
 
 static bool stop_asked(const loop *l)
@@ -333,9 +338,43 @@ out:
     return st;
 }
 
+/* --- what the GPU used and suffered ----------------------------------------------------------- */
+
+/* Without NVML there is nothing to tell; `lineshaft doctor` says why. */
+static void watch_begin(loop *l)
+{
+    char why[160];
+
+    if (l->s.apart)
+        ls_nvml_open(&l->nvml, ls_device_describe(l->s.device).bus_id, why);
+    l->begun_ns = ls_time_now_ns();
+    ls_nvml_read(l->nvml, &l->begun);
+}
+
+static void watch_end(loop *l)
+{
+    double errors;
+
+    ls_nvml_read(l->nvml, &l->ended);
+    l->trained_s = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
+    errors = l->ended.uncorrected - l->begun.uncorrected;
+    if (errors > 0)
+        ls_log(LS_LOG_WARN,
+               "the GPU's memory had %.0f errors that could not be corrected while this run "
+               "trained: do not trust its weights",
+               errors);
+    if (l->ended.xids > 0)
+        ls_log(LS_LOG_WARN,
+               "the GPU reported %lld errors while this run trained, the last is XID "
+               "%lld: see the kernel's log",
+               (long long)l->ended.xids, (long long)l->ended.last_xid);
+}
+
 static ls_status summarise(loop *l)
 {
     ls_session *s = &l->s;
+    double energy = l->ended.energy_j - l->begun.energy_j;
+    double tokens = (double)(l->steps_here * s->tokens_per_step);
     double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
     double speed = median_speed(l);
     char hash[33];
@@ -362,6 +401,9 @@ static ls_status summarise(loop *l)
                                                .peak_bytes = peak_bytes,
                                                .ledger_bytes = ls_ledger_total(&s->ledger),
                                                .start_to_first_step_s = l->first_step_s,
+                                               .energy_j = l->steps_here ? energy : (double)NAN,
+                                               .power_w = energy / l->trained_s,
+                                               .joules_per_token = energy / tokens,
                                                .weights_hash = hash,
                                                .stopped_by = l->stopped_by}});
 out:
@@ -394,8 +436,9 @@ ls_status ls_loop_run(const ls_session_args *args)
     ls_str_init(&l->sample);
     l->s = (ls_session){.lock_fd = -1, .events_fd = -1};
     LS_TRY(st, open_loop(l, args), out);
-    l->begun_ns = ls_time_now_ns();
+    watch_begin(l);
     LS_TRY(st, train(l), out);
+    watch_end(l);
     ls_profiling_finish(&l->s);
     LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
@@ -405,6 +448,7 @@ ls_status ls_loop_run(const ls_session_args *args)
         ls_err_hint("Run the same command again to go on from there.");
     }
 out:
+    ls_nvml_close(l->nvml);
     ls_session_close(&l->s);
     ls_str_release(&l->sample);
     ls_mem_free(l->windows);

@@ -402,6 +402,13 @@ static void emit_fallback(ls_session *s)
                                                 .text = text}});
 }
 
+/* For -vv: where the time before the first step goes. */
+static void note_time(const char *what)
+{
+    ls_log(LS_LOG_DEBUG, "%s: %.3f s after the start", what,
+           (double)ls_time_since_start_ns() / 1e9);
+}
+
 ls_status ls_session_open(ls_session *session, const ls_session_args *args)
 {
     ls_session *s = session;
@@ -423,15 +430,20 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     s->total_steps = ls_check_horizon(s->run);
     LS_TRY(st, open_settings(s), out);
     LS_TRY(st, open_folder(s), out);
+    note_time("settings read");
     LS_TRY(st, open_device(s), out);
+    note_time("device opened");
     LS_TRY(st, ls_profiling_open(s), out);
     LS_TRY(st, open_data(s), out);
+    note_time("data opened");
     LS_TRY(st, open_state(s), out);
+    note_time("memory taken");
     LS_TRY(st, ls_save_open(s), out);
     LS_TRY(st, ls_save_resume(s), out);
     if (s->step_number == 0)
         LS_TRY(st, start_weights(s), out);
     ls_step_weights_changed(s->step);
+    note_time("weights there");
     LS_TRY(st, keep_copies(s), out);
     ls_loader_args loader = loader_args(s);
     LS_TRY(st, ls_loader_open(&s->loader, &loader), out);

@@ -163,7 +163,8 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
                                .B = args->calls.group * args->calls.leaf,
                                .T = args->run->model.context,
                                .leaves = args->calls.ordered ? args->calls.group : 1,
-                               .training = true};
+                               .training = true,
+                               .any_order = !args->calls.ordered};
     LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     *step_out = s;
 out:

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "cli/capture.h"
 #include "cli/cmd_doctor.h"
+#include "fake/fake.h"
 
 static void put(const char *path, const char *text)
 {
@@ -112,6 +113,36 @@ static json_t *parse(const ls_capture *c)
     if (!root)
         ls_test_fail(__FILE__, __LINE__, "%s in: %s", error.text, c->out.p);
     return root;
+}
+
+LS_TEST(doctor_reads_the_sensors_of_a_gpu)
+{
+    void *library = ls_fake_use("LINESHAFT_NVML", "libfake_nvml.so");
+    int *mode = dlsym(library, "fake_nvml_mode");
+    ls_doctor *d = ls_mem_alloc(sizeof *d);
+
+    LS_CHECK(d && mode);
+    ls_doctor_sensors(d, "0000:0b:00.0");
+    LS_CHECK_EQ(d->count, 2);
+    LS_CHECK_STR(d->findings[0].text,
+                 "power: 612 of 700 W, 1485 of 1980 MHz, memory at 3201 MHz, 58 degrees; clocks "
+                 "are held back by power limit, heat");
+    LS_CHECK_STR(d->findings[1].text,
+                 "memory errors since the driver was loaded: 5 corrected, 2 not");
+    LS_CHECK_EQ(d->findings[1].mark, LS_DOCTOR_NOTE);
+    *mode = 1;
+    d->count = 0;
+    ls_doctor_sensors(d, "");
+    LS_CHECK_EQ(d->count, 3);
+    for (int i = 0; i < 3; i++)
+        LS_CHECK_EQ(d->findings[i].mark, LS_DOCTOR_UNKNOWN);
+    LS_CHECK_EQ(setenv("LINESHAFT_NVML", "libnothing-ml.so.1", 1), 0);
+    d->count = 0;
+    ls_doctor_sensors(d, "");
+    LS_CHECK_EQ(d->count, 1);
+    LS_CHECK_STR(d->findings[0].text, "power, energy and memory errors are not known: there is no "
+                                      "\"libnothing-ml.so.1\"");
+    ls_mem_free(d);
 }
 
 LS_TEST(doctor_says_what_this_machine_is)

@@ -94,6 +94,12 @@ static void attention_case(ls_gpu *g, const void *shape_)
     LS_CHECK(memcmp(first, second, (size_t)dqkv.n * sizeof *first) == 0);
     free(first);
     free(second);
+
+    /* In any order: the same numbers, on top of what is there, with scratch of its own. */
+    ba.any_order = true;
+    ba.scratch = ls_gpu_scratch(g, LS_ROW_ATTENTION_BWD, &ba);
+    g->k->attention_bwd(g->stream, &ba);
+    ls_gpu_near(g, &dqkv, g->type == LS_F32 ? 1e-4 : 2.5e-2);
 }
 
 LS_TEST_SECONDS(gpu_attention_equals_reference, 300)

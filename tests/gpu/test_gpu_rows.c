@@ -67,6 +67,17 @@ typedef struct norm_shape {
     float drop;
 } norm_shape;
 
+/* What dx_sum should hold. */
+static void add_columns(ls_gpu_tensor *sum, const float *dx, const norm_shape *s, bool accumulate)
+{
+    for (int64_t c = 0; c < s->C; c++) {
+        double total = accumulate ? (double)sum->host[c] : 0;
+        for (int64_t row = 0; row < s->M; row++)
+            total += (double)dx[row * s->C + c];
+        sum->host[c] = (float)total;
+    }
+}
+
 static void norm_case(ls_gpu *g, const void *shape)
 {
     const norm_shape *s = shape;
@@ -112,6 +123,7 @@ static void norm_case(ls_gpu *g, const void *shape)
     ls_gpu_tensor dx = ls_gpu_values(g, "dx", n, 0);
     ls_gpu_tensor dw = ls_gpu_floats(g, "dw", s->C, s->accumulate ? 1.0f : 0.0f);
     ls_gpu_tensor db = ls_gpu_floats(g, "db", s->C, s->accumulate ? 1.0f : 0.0f);
+    ls_gpu_tensor dx_sum = ls_gpu_floats(g, "dx_sum", s->C, s->accumulate ? 1.0f : 0.0f);
     ls_norm_bwd ba = {.type = g->type, .kind = s->kind, .M = s->M, .C = s->C, .T = s->T};
     ba.leaves = s->leaves, ba.add_to_dsum = s->add, ba.accumulate = s->accumulate;
     ls_norm_bwd br = ba;
@@ -124,6 +136,8 @@ static void norm_case(ls_gpu *g, const void *shape)
     br.dsum = dsum.host, br.dw = dw.host, br.db = layer ? db.host : NULL;
     if (s->drop > 0)
         ba.dx = dx.device, br.dx = dx.host;
+    if (s->bias)
+        ba.dx_sum = dx_sum.device;
     ba.scratch = ls_gpu_scratch(g, LS_ROW_NORM_BWD, &ba);
     g->k->norm_bwd(g->stream, &ba);
     g->reference->norm_bwd(g->cpu_stream, &br);
@@ -134,6 +148,10 @@ static void norm_case(ls_gpu *g, const void *shape)
     ls_gpu_near(g, &dw, 1e-4);
     if (layer)
         ls_gpu_near(g, &db, 1e-4);
+    if (s->bias) {
+        add_columns(&dx_sum, ba.dx ? dx.host : dsum.host, s, s->accumulate);
+        ls_gpu_near(g, &dx_sum, g->type == LS_F32 ? 1e-4 : 2e-3);
+    }
     free(seen);
     free(seen_mean);
     free(seen_rstd);

@@ -1,11 +1,12 @@
 /* test_loop.c -- whole runs in this process: stopping, resuming, in bf16, on a device with a memory
  * of its own, and with memory that runs out. */
+#include <math.h>
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/runfile.h"
-#include "harness.h"
+#include "fake/fake.h"
 #include "train/apart.h"
 #include "train/loop.h"
 
@@ -21,6 +22,7 @@ typedef struct told {
     char stopped_by[32], hash[40], sample[64];
     double loss, val_loss; /* of the last step and validation */
     int64_t peak_bytes, ledger_bytes;
+    double energy_j, power_w, joules_per_token;
 } told;
 
 static void on_event(void *context, const ls_event *event)
@@ -58,6 +60,9 @@ static void on_event(void *context, const ls_event *event)
         snprintf(t->hash, sizeof t->hash, "%s", event->summary.weights_hash);
         t->peak_bytes = event->summary.peak_bytes;
         t->ledger_bytes = event->summary.ledger_bytes;
+        t->energy_j = event->summary.energy_j;
+        t->power_w = event->summary.power_w;
+        t->joules_per_token = event->summary.joules_per_token;
         break;
     case LS_EVENT_RANK:
     case LS_EVENT_PROFILE:
@@ -240,6 +245,25 @@ LS_TEST(loop_runs_where_the_host_cannot_touch_the_weights)
         /* All there is was predicted. */
         LS_CHECK_EQ(there.peak_bytes, there.ledger_bytes);
     }
+}
+
+/* A GPU's energy is in the summary where its driver counts it, and only there. */
+LS_TEST(loop_tells_the_energy_of_a_gpu)
+{
+    told t = {.apart = true}, here = {.stop = 0};
+
+    ls_fake_use("LINESHAFT_NVML", "libfake_nvml.so");
+    write_text("a text to learn");
+    LS_CHECK_OK(run_with(&t, nothing));
+    LS_CHECK_NEAR(t.energy_j, 250, 1e-9); /* the library's counter grows by that between readings */
+    LS_CHECK(t.power_w > 0);
+    LS_CHECK_NEAR(t.joules_per_token, 250.0 / (6 * 2 * 8), 1e-9);
+    LS_CHECK_OK(run_with(&here, (const char *const[]){"out=cpu", NULL}));
+    LS_CHECK(isnan(here.energy_j));
+    LS_CHECK_EQ(setenv("LINESHAFT_NVML", "libnothing-ml.so.1", 1), 0);
+    t = (told){.apart = true};
+    LS_CHECK_OK(run_with(&t, (const char *const[]){"out=silent", NULL}));
+    LS_CHECK(isnan(t.energy_j));
 }
 
 /* What is not a number is found by looking at what the device holds. */

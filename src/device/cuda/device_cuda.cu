@@ -105,6 +105,11 @@ static void device_describe(void *native, ls_device_info *info_out)
     info_out->free_bytes = (int64_t)free_bytes;
     info_out->total_bytes = (int64_t)total_bytes;
     info_out->fixed_bytes = d->fixed_bytes;
+    if (cudaDeviceGetPCIBusId(info_out->bus_id, (int)sizeof info_out->bus_id, d->ordinal) !=
+        cudaSuccess) {
+        cudaGetLastError();
+        info_out->bus_id[0] = '\0';
+    }
 }
 
 /* Memory is cleared at once and waited for: a stream of its own may use it next. */

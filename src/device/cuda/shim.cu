@@ -1,8 +1,9 @@
-/* shim.cu -- base/err.h, base/mem.h and device.h inside the plugin, on the functions the program
- * lends. `lent` is set once, by load(), before anything else runs. */
+/* shim.cu -- base/err.h, base/mem.h, base/memo.h and device.h inside the plugin, on the functions
+ * the program lends. `lent` is set once, by load(), before anything else runs. */
 #include "device/cuda/shim.cuh"
 
 #include <stdarg.h>
+#include "base/memo.h"
 #include "device/cuda/native.cuh"
 
 static const ls_plugin_host *lent;
@@ -71,4 +72,16 @@ void ls_stream_fail(ls_stream *stream)
 bool ls_stream_failed(const ls_stream *stream)
 {
     return lent->stream_failed(stream);
+}
+
+bool ls_memo_find(const char *about, const void *key, size_t key_bytes, void *value_out,
+                  size_t value_bytes)
+{
+    return lent->memo_find(about, key, key_bytes, value_out, value_bytes);
+}
+
+void ls_memo_add(const char *about, const void *key, size_t key_bytes, const void *value,
+                 size_t value_bytes)
+{
+    lent->memo_add(about, key, key_bytes, value, value_bytes);
 }

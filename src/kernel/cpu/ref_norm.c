@@ -118,6 +118,7 @@ void ls_ref_norm_bwd(ls_stream *stream, const ls_norm_bwd *a)
 {
     (void)stream;
     LS_BUG_IF(!ls_ref_takes(a->type), "norm_bwd of type %d", (int)a->type);
+    LS_BUG_IF(a->dx_sum, "norm_bwd of the CPU does not sum dx");
     for (int64_t row = 0; row < a->M; row++)
         bwd_row(a, row);
     for (int64_t c = 0; c < a->C; c++) {

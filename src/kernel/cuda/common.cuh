@@ -228,11 +228,15 @@ __device__ inline float ls_act_slope(ls_act act, float x)
 
 /* --- the tree over leaves ------------------------------------------------------------------- */
 
-/* out[n] (+)= tree over leaves of (sum over chunks in order of part[leaf][chunk][n]); part's rows
- * are `pitch` floats apart. `second`, where given, is the same for the n floats behind: both may be
- * NULL. Queues one kernel. */
+/* Up to three results of n columns each, any of which may be NULL. */
+struct ls_tree_outs {
+    float *p[3];
+};
+
+/* outs.p[i][n] (+)= tree over leaves of (sum over chunks in order of part[leaf][chunk][i][n]);
+ * part's chunks are `pitch` floats apart. Queues one kernel. */
 void ls_cuda_tree_finish(ls_cuda_stream *s, const float *part, int64_t leaves, int64_t chunks,
-                         int64_t n, int64_t pitch, float *out, float *second, bool accumulate);
+                         int64_t n, int64_t pitch, ls_tree_outs outs, bool accumulate);
 
 /* sums over the perfect binary tree in registers: push leaf by leaf, then total. */
 struct ls_tree {

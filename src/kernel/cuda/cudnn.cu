@@ -2,12 +2,15 @@
  *
  * docs/design/cuda-attention.md says why cuDNN, what the graphs must look like and which spellings
  * are traps. Forward: product, scale, mask, softmax, product. Backward: weights from the saved
- * log-sum-exp, then five products; dq is written straight, which makes cuDNN keep ds in its
- * workspace (B H T T bf16) and sum in one order, so that two runs have equal bits.
+ * log-sum-exp, then five products. Written straight, dq makes cuDNN keep ds in its workspace
+ * (B H T T bf16) and sum in one order, so that two runs have equal bits; with an fp32 tensor in
+ * between, blocks add to that in any order, without the workspace and its traffic.
  *
- * That workspace is large. Scratch is asked for as many sequences as fit LEAST_SHARE bytes, at
- * least one, and the batch is done in as many calls. A plan is made for each shape, strides and
- * number of sequences; a shape that cuDNN refuses is remembered and goes to our own kernels. */
+ * The workspace of the ordered way is large. Scratch is asked for as many sequences as
+ * MOST_WORKSPACE allows, at least one, and the batch is done in as many calls; the other way takes
+ * the whole batch, and where cuDNN refuses it the ordered one runs in the scratch there is. A plan
+ * is made for each shape, strides and number of sequences; a shape that cuDNN refuses is remembered
+ * and goes to our own kernels. */
 #include "kernel/cuda/attention.cuh"
 
 #include "kernel/cuda/cugraph.cuh"
@@ -28,8 +31,9 @@ enum {
     ID_DQ,
     ID_DK,
     ID_DV,
-    ID_DELTA, /* do . o, fp32 */
-    ID_SCALE, /* these three are scalars in host memory */
+    ID_DELTA,  /* do . o, fp32 */
+    ID_DQ_SUM, /* dq in fp32, added to in any order */
+    ID_SCALE,  /* these three are scalars in host memory */
     ID_NEG_INF,
     ID_ONE,
     ID_END,
@@ -39,7 +43,7 @@ enum {
 typedef struct key {
     int64_t B, T, H, Hkv, D;
     int64_t strides[8][3]; /* q k v o do dq dk dv */
-    int64_t backward, keep_lse;
+    int64_t backward, any_order, keep_lse;
 } key;
 
 typedef struct plan {
@@ -169,6 +173,21 @@ static ls_cudesc build_delta(ls_cugraph *g, const key *k, ls_cudesc dout)
     return delta;
 }
 
+/* dq = ds k; cuDNN clears the fp32 sum itself. */
+static void build_dq(ls_cugraph *g, const key *k, ls_cudesc ds, ls_cudesc keys)
+{
+    ls_cudesc dq = tensor(g, ID_DQ, layout(k, DQ, k->H));
+
+    if (!k->any_order) {
+        ls_cugraph_matmul(g, ds, keys, dq);
+        return;
+    }
+    ls_cudesc sum =
+        ls_cugraph_real(g, ID_DQ_SUM, CUDNN_DATA_FLOAT, ls_cugraph_dense(k->B, k->H, k->T, k->D));
+    ls_cugraph_matmul(g, ds, keys, sum);
+    ls_cugraph_apply(g, CUDNN_POINTWISE_IDENTITY, sum, NULL, dq);
+}
+
 static void build_backward(ls_cugraph *g, const key *k)
 {
     ls_culayout scores = ls_cugraph_dense(k->B, k->H, k->T, k->T);
@@ -196,8 +215,7 @@ static void build_backward(ls_cugraph *g, const key *k)
     x = ls_cugraph_map(g, CUDNN_POINTWISE_MUL, x, p, scores);
     ls_cudesc ds = ls_cugraph_map(g, CUDNN_POINTWISE_MUL, x, scale, scores);
     matmul_grouped(g, k, ls_cugraph_reshape(g, ds, ls_cugraph_transposed(scores)), q, dk);
-    ls_cudesc back = ls_cugraph_reshape(g, kt, layout(k, K, k->Hkv));
-    ls_cugraph_matmul(g, ds, back, tensor(g, ID_DQ, layout(k, DQ, k->H)));
+    build_dq(g, k, ds, ls_cugraph_reshape(g, kt, layout(k, K, k->Hkv)));
 }
 
 /* --- plans ---------------------------------------------------------------------------------- */
@@ -289,20 +307,23 @@ ls_status ls_cudnn_attention_fwd(ls_cuda_stream *s, const ls_attention_fwd *a, b
 
 /* --- the gradient --------------------------------------------------------------------------- */
 
-/* Workspace of one sequence: ds, and with grouped heads dk and dv of all query heads. */
-static int64_t share_bytes(const ls_attention_bwd *a)
+/* dk and dv of all query heads of one sequence, where they share key heads. */
+static int64_t grouped_bytes(const ls_attention_bwd *a)
+{
+    return a->H == a->Hkv ? 0 : a->H * 2 * ls_round_up(a->T, 128) * a->D * 2;
+}
+
+/* Workspace of one sequence in order: ds, and those. */
+static int64_t ordered_bytes(const ls_attention_bwd *a)
 {
     int64_t T = ls_round_up(a->T, 128);
 
-    return a->H * (T * T * 2 + (a->H != a->Hkv ? 2 * T * a->D * 2 : 0) + T * 4);
+    return a->H * (T * T * 2 + T * 4) + grouped_bytes(a);
 }
 
-/* Sequences of one call: as many as MOST_WORKSPACE allows, evenly. */
-static int64_t call_sequences(const ls_attention_bwd *a)
+static int64_t dq_sum_bytes(const ls_attention_bwd *a)
 {
-    int64_t most = ls_max_i64(1, MOST_WORKSPACE / share_bytes(a)), calls = (a->B + most - 1) / most;
-
-    return (a->B + calls - 1) / calls;
+    return ls_round_up(a->B * a->H * a->T * a->D * (int64_t)sizeof(float), 256);
 }
 
 static int64_t delta_bytes(const ls_attention_bwd *a)
@@ -310,14 +331,26 @@ static int64_t delta_bytes(const ls_attention_bwd *a)
     return ls_round_up(a->B * a->H * a->T * (int64_t)sizeof(float), 256);
 }
 
+/* What lies behind delta: as many sequences in order as MOST_WORKSPACE allows; or the whole batch
+ * in any order, which is enough for one sequence in order too. */
+static int64_t room_bytes(const ls_attention_bwd *a)
+{
+    int64_t one = ordered_bytes(a), most = ls_max_i64(1, MOST_WORKSPACE / one);
+
+    if (a->any_order)
+        return ls_max_i64(one, dq_sum_bytes(a) + a->B * grouped_bytes(a)) + SPARE;
+    int64_t calls = (a->B + most - 1) / most;
+    return (a->B + calls - 1) / calls * one + SPARE;
+}
+
 int64_t ls_cudnn_attention_scratch(const ls_attention_bwd *a)
 {
     if (!shape_fits(a->type, a->T, a->D) || a->B == 0)
         return 0;
-    return delta_bytes(a) + call_sequences(a) * share_bytes(a) + SPARE;
+    return delta_bytes(a) + room_bytes(a);
 }
 
-static key backward_key(const ls_attention_bwd *a, int64_t B)
+static key backward_key(const ls_attention_bwd *a, int64_t B, bool any_order)
 {
     key k;
 
@@ -328,6 +361,7 @@ static key backward_key(const ls_attention_bwd *a, int64_t B)
     k.Hkv = a->Hkv;
     k.D = a->D;
     k.backward = 1;
+    k.any_order = any_order;
     set_strides(&k, Q, &a->q);
     set_strides(&k, K, &a->k);
     set_strides(&k, V, &a->v);
@@ -339,7 +373,9 @@ static key backward_key(const ls_attention_bwd *a, int64_t B)
     return k;
 }
 
-static ls_status run_backward(ls_cugraph *g, const ls_attention_bwd *a, int64_t first)
+/* The call over the sequences from `first` on; dq_sum NULL: in order. */
+static ls_status run_backward(ls_cugraph *g, const ls_attention_bwd *a, int64_t first, void *dq_sum,
+                              void *workspace)
 {
     float scale = a->scale, neg_inf = -INFINITY, one = 1;
     float *delta = (float *)a->scratch;
@@ -356,20 +392,53 @@ static ls_status run_backward(ls_cugraph *g, const ls_attention_bwd *a, int64_t 
     pointers[ID_DK] = moved(&a->dk, first);
     pointers[ID_DV] = moved(&a->dv, first);
     pointers[ID_DELTA] = delta + rows;
+    pointers[ID_DQ_SUM] = dq_sum;
     pointers[ID_SCALE] = &scale;
     pointers[ID_NEG_INF] = &neg_inf;
     pointers[ID_ONE] = &one;
-    return cudnn_ok(ls_cugraph_run(g, pointers, (char *)a->scratch + delta_bytes(a)),
-                    "queue the gradient of attention");
+    return cudnn_ok(ls_cugraph_run(g, pointers, workspace), "queue the gradient of attention");
+}
+
+/* The whole batch in one call, dq in any order. */
+static ls_status backward_any_order(ls_cuda_stream *s, plans *ps, const ls_attention_bwd *a,
+                                    bool *done_out)
+{
+    key k = backward_key(a, a->B, true);
+    ls_cugraph *g = plan_of(s, ps, &k);
+    char *room = (char *)a->scratch + delta_bytes(a);
+
+    if (!g || dq_sum_bytes(a) + g->workspace_bytes > room_bytes(a))
+        return LS_OK;
+    *done_out = true;
+    return run_backward(g, a, 0, room, room + dq_sum_bytes(a));
+}
+
+/* As many sequences at a time as there is room for. */
+static ls_status backward_ordered(ls_cuda_stream *s, plans *ps, const ls_attention_bwd *a,
+                                  bool *done_out)
+{
+    int64_t room = room_bytes(a);
+    int64_t each = ls_min_i64(a->B, (room - SPARE) / ordered_bytes(a)), rest = a->B % each;
+    key whole = backward_key(a, each, false), part = backward_key(a, rest ? rest : each, false);
+    /* The last call may be shorter: another plan. Both must be there before anything is queued. */
+    ls_cugraph *g = plan_of(s, ps, &whole), *last = plan_of(s, ps, &part);
+    ls_status st = LS_OK;
+
+    if (!g || !last || g->workspace_bytes > room || last->workspace_bytes > room)
+        return LS_OK;
+    *done_out = true;
+    for (int64_t first = 0; first < a->B && st == LS_OK; first += each)
+        st = run_backward(a->B - first < each ? last : g, a, first, NULL,
+                          (char *)a->scratch + delta_bytes(a));
+    return st;
 }
 
 ls_status ls_cudnn_attention_bwd(ls_cuda_stream *s, const ls_attention_bwd *a, bool *done_out)
 {
     plans *ps = NULL;
     const ls_heads *const all[] = {&a->q, &a->k, &a->v, &a->o, &a->dout, &a->dq, &a->dk, &a->dv};
-    int64_t each = a->B ? call_sequences(a) : 1, room = each * share_bytes(a) + SPARE;
-    bool fits = shape_fits(a->type, a->T, a->D) && !a->start && a->window <= 0 && a->drop.p <= 0 &&
-                a->H * a->T % 4 == 0 && ls_cuda_aligned(a->lse, 16);
+    bool fits = shape_fits(a->type, a->T, a->D) && a->B > 0 && !a->start && a->window <= 0 &&
+                a->drop.p <= 0 && a->H * a->T % 4 == 0 && ls_cuda_aligned(a->lse, 16);
 
     *done_out = false;
     for (const ls_heads *h : all)
@@ -377,16 +446,9 @@ ls_status ls_cudnn_attention_bwd(ls_cuda_stream *s, const ls_attention_bwd *a, b
     if (!fits)
         return LS_OK;
     ls_status st = get_plans(s, &ps);
-    if (st != LS_OK)
-        return st;
-    /* The last call may be shorter: another plan. Both must be there before anything is queued. */
-    int64_t rest = a->B % each;
-    key whole = backward_key(a, each), part = backward_key(a, rest ? rest : each);
-    ls_cugraph *g = plan_of(s, ps, &whole), *last = plan_of(s, ps, &part);
-    if (!g || !last || g->workspace_bytes > room || last->workspace_bytes > room)
-        return LS_OK;
-    *done_out = true;
-    for (int64_t first = 0; first < a->B && st == LS_OK; first += each)
-        st = run_backward(a->B - first < each ? last : g, a, first);
+    if (st == LS_OK && a->any_order)
+        st = backward_any_order(s, ps, a, done_out);
+    if (st == LS_OK && !*done_out)
+        st = backward_ordered(s, ps, a, done_out);
     return st;
 }

@@ -287,18 +287,16 @@ enum { TREE_COLUMNS = 32, TREE_LANES = 32 };
  * order; the leaves climb the tree. */
 __global__ void __launch_bounds__(TREE_COLUMNS *TREE_LANES)
     tree_kernel(const float *part, int64_t leaves, int64_t chunks, int64_t n, int64_t pitch,
-                float *out, float *second, bool accumulate)
+                ls_tree_outs outs, bool accumulate)
 {
     __shared__ float lane_sum[TREE_LANES][TREE_COLUMNS];
     int64_t column = (int64_t)blockIdx.x * TREE_COLUMNS + threadIdx.x;
+    float *out = blockIdx.y == 0 ? outs.p[0] : blockIdx.y == 1 ? outs.p[1] : outs.p[2];
     ls_tree tree;
 
-    if (blockIdx.y == 1) {
-        part += n;
-        out = second;
-    }
     if (!out)
         return;
+    part += blockIdx.y * n;
     tree.count = 0;
     for (int64_t leaf = 0; leaf < leaves; leaf++) {
         float sum = 0;
@@ -320,11 +318,12 @@ __global__ void __launch_bounds__(TREE_COLUMNS *TREE_LANES)
 }
 
 void ls_cuda_tree_finish(ls_cuda_stream *s, const float *part, int64_t leaves, int64_t chunks,
-                         int64_t n, int64_t pitch, float *out, float *second, bool accumulate)
+                         int64_t n, int64_t pitch, ls_tree_outs outs, bool accumulate)
 {
-    dim3 grid((unsigned)((n + TREE_COLUMNS - 1) / TREE_COLUMNS), second ? 2 : 1);
+    unsigned last = outs.p[2] ? 3 : outs.p[1] ? 2 : outs.p[0] ? 1 : 0;
+    dim3 grid((unsigned)((n + TREE_COLUMNS - 1) / TREE_COLUMNS), last);
 
-    if (out || second)
+    if (last)
         tree_kernel<<<grid, dim3(TREE_COLUMNS, TREE_LANES), 0, s->stream>>>(
-            part, leaves, chunks, n, pitch, out, second, accumulate);
+            part, leaves, chunks, n, pitch, outs, accumulate);
 }

@@ -124,25 +124,22 @@ static ls_status tree_dw(ls_cuda_stream *s, const ls_linear_bwd_w *a)
 
     while (a->leaves >> levels)
         levels++;
-    float *sums = (float *)ls_cuda_arena(s, levels * room * (int64_t)sizeof(float));
-    if (!sums)
+    float *arena = (float *)ls_cuda_arena(s, levels * room * (int64_t)sizeof(float)), *sums[64];
+    if (!arena)
         return LS_ENOMEM;
+    for (int64_t i = 0; i < levels; i++)
+        sums[i] = i == 0 && !a->accumulate ? a->dw : arena + i * room;
     for (int64_t leaf = 0; leaf < a->leaves; leaf++) {
-        ls_status st = leaf_dw(s, a, leaf * rows, rows, sums + top * room, false);
+        ls_status st = leaf_dw(s, a, leaf * rows, rows, sums[top], false);
         if (st != LS_OK)
             return st;
         top++;
         int merges = leaf + 1 == a->leaves ? top - 1 : __builtin_ctzll((uint64_t)leaf + 1);
         for (; merges > 0; merges--, top--)
-            ls_cuda_add_floats(s, sums + (top - 2) * room, sums + (top - 1) * room,
-                               sums + (top - 2) * room, n);
+            ls_cuda_add_floats(s, sums[top - 2], sums[top - 1], sums[top - 2], n);
     }
     if (a->accumulate)
-        ls_cuda_add_floats(s, a->dw, sums, a->dw, n);
-    else
-        return ls_cuda_ok(cudaMemcpyAsync(a->dw, sums, (size_t)n * sizeof(float),
-                                          cudaMemcpyDeviceToDevice, s->stream),
-                          "copy a sum");
+        ls_cuda_add_floats(s, a->dw, sums[0], a->dw, n);
     return LS_OK;
 }
 
@@ -213,7 +210,8 @@ template <typename T> static ls_status column_sums(ls_cuda_stream *s, const ls_l
     else
         column_kernel<1, T>
             <<<grid, block, 0, s->stream>>>(dy, ld, a->N, rows, chunk_rows, chunks, part);
-    ls_cuda_tree_finish(s, part, a->leaves, chunks, a->N, a->N, a->db, NULL, a->accumulate);
+    ls_cuda_tree_finish(s, part, a->leaves, chunks, a->N, a->N, {{a->db, NULL, NULL}},
+                        a->accumulate);
     return LS_OK;
 }
 

@@ -3,15 +3,16 @@
  * With x = stream + dropout(x) as rounded to its type, h = (x - mean) rstd and g = dy w:
  *     y = h w + b
  *     dx = rstd (g - mean(g) - h mean(g h)),  mean(g) only for LayerNorm
- *     dw = sum dy h,  db = sum dy
+ *     dw = sum dy h,  db = sum dy,  dx_sum = sum of what goes down to the layer below
  * Mean and variance take two passes, so that a large mean does not eat the variance; the row is
  * read once and kept: in registers where it can be read 16 bytes at a time, by one warp for each
  * row up to 1024 columns of bf16 and by a block beyond that; in shared memory for any other width
  * (odd).
  *
- * Backward walks a chunk of rows of one leaf in each block and adds dw and db on the way, where
- * each column belongs to one thread of a warp; warps are added in order, chunks and leaves joined
- * by ls_cuda_tree_finish(). How rows are cut into chunks depends on the rows of a leaf only. */
+ * Backward walks a chunk of rows of one leaf in each block and adds dw, db and, where it is asked
+ * for, dx_sum (which would cost a pass of its own elsewhere) on the way, where each column belongs
+ * to one thread of a warp; warps are added in order, chunks and leaves joined by
+ * ls_cuda_tree_finish(). How rows are cut into chunks depends on the rows of a leaf only. */
 #include "kernel/cuda/common.cuh"
 
 enum {
@@ -19,6 +20,7 @@ enum {
     BACK_ROWS = 16,     /* of a chunk at least */
     KEPT = 4,           /* vectors of a row that a thread keeps at most */
     ROW_WARPS = 4,      /* of a block whose warps take a row each */
+    SUMS = 3,           /* that backward makes of the columns */
     MOST_WARPS = 8      /* of a block that takes a row together */
 };
 
@@ -270,7 +272,7 @@ template <typename T> struct bwd_args {
     bool add;
     int64_t C, tokens, leaf_rows, chunk_rows, chunks;
     ls_drop drop;
-    float *part; /* [leaves * chunks][2][C] */
+    float *part; /* [leaves * chunks][SUMS][C]: dw, db, dx_sum */
 };
 
 /* The rows of this block's chunk. */
@@ -283,7 +285,7 @@ __device__ inline void chunk_of(const bwd_args<T> &a, int64_t &first, int64_t &e
     end = first + min(a.chunk_rows, a.leaf_rows - chunk * a.chunk_rows);
 }
 
-/* dsum (+)= d, then dx; VEC elements. */
+/* dsum (+)= d, then dx; VEC elements. d becomes what the layer below gets. */
 template <int VEC, typename T>
 __device__ inline void give_dx(const bwd_args<T> &a, int64_t row, int64_t c, float (&d)[VEC])
 {
@@ -301,24 +303,54 @@ __device__ inline void give_dx(const bwd_args<T> &a, int64_t row, int64_t c, flo
     ls_store<VEC>(a.dx + row * a.C + c, d);
 }
 
-/* A row in registers: NV vectors for each thread of a warp, or of the block. */
-template <int NV, bool BLOCK, typename T, bool LAYER>
-__global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS, BLOCK || NV > 3 ? 1 : 4)
-    bwd_rows_kernel(bwd_args<T> a)
+/* Columns of one block's chunk, warp after warp, each into its own columns: sums[i] of a thread
+ * into row i of joined, the last warp's turn to out. */
+template <int NV, int N, int VEC>
+__device__ inline void put_columns(float (&sums)[N][NV][VEC], float *joined, float *out, int64_t C,
+                                   int first, int step, bool begins, bool ends)
+{
+#pragma unroll
+    for (int j = 0; j < NV; j++) {
+        int64_t c = (int64_t)(first + j * step) * VEC;
+        if (c >= C)
+            break;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+#pragma unroll
+            for (int k = 0; k < VEC; k++) {
+                float sum = begins ? sums[i][j][k] : joined[i * C + c + k] + sums[i][j][k];
+                (ends ? out : joined)[i * C + c + k] = sum;
+            }
+    }
+}
+
+/* Blocks of a multiprocessor for a kernel that keeps N sums of NV vectors: what registers allow. */
+constexpr int blocks_for(int NV, int N)
+{
+    return NV > 3 ? 1 : NV == 3 && N == SUMS ? 3 : 4;
+}
+
+/* A row in registers: NV vectors for each thread of a warp, or of the block. N sums: dw, db, and
+ * dx_sum. */
+template <int NV, bool BLOCK, typename T, bool LAYER, int N>
+__global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS,
+                                  BLOCK ? 1 : blocks_for(NV, N)) bwd_rows_kernel(bwd_args<T> a)
 {
     constexpr int VEC = ls_vec_of<T>::n;
-    extern __shared__ float joined[]; /* [2][C], warps of rows of their own only */
+    extern __shared__ float joined[]; /* [N][C], warps of rows of their own only */
     __shared__ float part[64];
     int first = BLOCK ? threadIdx.x : threadIdx.x % 32, step = BLOCK ? blockDim.x : 32;
     int warp = BLOCK ? 0 : threadIdx.x / 32, warps = BLOCK ? 1 : ROW_WARPS;
-    float dw[NV][VEC], db[NV][VEC];
+    float sums[N][NV][VEC];
     int64_t begin, end;
 
 #pragma unroll
-    for (int j = 0; j < NV; j++)
+    for (int i = 0; i < N; i++)
 #pragma unroll
-        for (int k = 0; k < VEC; k++)
-            dw[j][k] = db[j][k] = 0;
+        for (int j = 0; j < NV; j++)
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                sums[i][j][k] = 0;
     chunk_of(a, begin, end);
     for (int64_t row = begin + warp; row < end; row += warps) {
         float mean = LAYER ? a.mean[row] : 0.0f, rstd = a.rstd[row], sum_g = 0, sum_gh = 0;
@@ -344,8 +376,8 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS, BLOC
 #pragma unroll
                 for (int k = 0; k < VEC; k++) {
                     h[k] = (h[k] - mean) * rstd;
-                    dw[j][k] = fmaf(dy[k], h[k], dw[j][k]);
-                    db[j][k] += dy[k];
+                    sums[0][j][k] = fmaf(dy[k], h[k], sums[0][j][k]);
+                    sums[1][j][k] += dy[k];
                     sum_g = fmaf(dy[k], w[k], sum_g);
                     sum_gh = fmaf(dy[k] * w[k], h[k], sum_gh);
                 }
@@ -370,47 +402,33 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS, BLOC
                 d[k] = a.add ? d[k] + g : g;
             }
             give_dx<VEC, T>(a, row, c, d);
+            if constexpr (N == SUMS)
+#pragma unroll
+                for (int k = 0; k < VEC; k++)
+                    sums[2][j][k] += d[k];
         }
     }
-    /* Warps one after the other, each into its own columns. */
-    float *out = a.part + (int64_t)blockIdx.x * 2 * a.C;
+    float *out = a.part + (int64_t)blockIdx.x * SUMS * a.C;
     for (int turn = 0; turn < warps; turn++) {
         __syncthreads();
-        if (turn != warp)
-            continue;
-#pragma unroll
-        for (int j = 0; j < NV; j++) {
-            int64_t c = (int64_t)(first + j * step) * VEC;
-            if (c >= a.C)
-                break;
-#pragma unroll
-            for (int k = 0; k < VEC; k++) {
-                float sum_w = turn ? joined[c + k] + dw[j][k] : dw[j][k];
-                float sum_b = turn ? joined[a.C + c + k] + db[j][k] : db[j][k];
-                if (turn + 1 == warps) {
-                    out[c + k] = sum_w;
-                    out[a.C + c + k] = sum_b;
-                } else {
-                    joined[c + k] = sum_w;
-                    joined[a.C + c + k] = sum_b;
-                }
-            }
-        }
+        if (turn == warp)
+            put_columns<NV, N, VEC>(sums, joined, out, a.C, first, step, turn == 0,
+                                    turn + 1 == warps);
     }
 }
 
-/* Any width: one block for each chunk, one element at a time, dw and db in shared memory. */
+/* Any width: one block for each chunk, one element at a time, the sums in shared memory. */
 template <typename T, bool LAYER>
 __global__ void __launch_bounds__(1024) bwd_any_kernel(bwd_args<T> a)
 {
-    extern __shared__ float grads[]; /* dw [C], db [C] */
+    extern __shared__ float grads[]; /* dw [C], db [C], dx_sum [C] */
     __shared__ float part[64];
-    float *dw = grads, *db = grads + a.C;
+    float *dw = grads, *db = grads + a.C, *dx_sum = grads + 2 * a.C;
     int64_t C = a.C, begin, end;
 
     chunk_of(a, begin, end);
     for (int64_t c = threadIdx.x; c < C; c += blockDim.x)
-        dw[c] = db[c] = 0;
+        dw[c] = db[c] = dx_sum[c] = 0;
     for (int64_t row = begin; row < end; row++) {
         float mean = LAYER ? a.mean[row] : 0.0f, rstd = a.rstd[row], sum_g = 0, sum_gh = 0;
         for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
@@ -431,12 +449,14 @@ __global__ void __launch_bounds__(1024) bwd_any_kernel(bwd_args<T> a)
             if (a.add)
                 d[0] += ls_get(a.dsum[row * C + c]);
             give_dx<1, T>(a, row, c, d);
+            dx_sum[c] += d[0];
         }
     }
-    float *out = a.part + (int64_t)blockIdx.x * 2 * C;
+    float *out = a.part + (int64_t)blockIdx.x * SUMS * C;
     for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
         out[c] = dw[c];
         out[C + c] = db[c];
+        out[2 * C + c] = dx_sum[c];
     }
 }
 
@@ -450,37 +470,44 @@ int64_t ls_cuda_norm_scratch(const ls_norm_bwd *a)
 {
     int64_t rows = a->M / a->leaves, each = chunk_rows(rows);
 
-    return a->leaves * ((rows + each - 1) / each) * 2 * a->C * (int64_t)sizeof(float);
+    return a->leaves * ((rows + each - 1) / each) * SUMS * a->C * (int64_t)sizeof(float);
 }
 
-template <int NV, typename T, bool LAYER>
+template <int NV, typename T, bool LAYER, int N>
 static ls_status bwd_rows(ls_cuda_stream *s, const bwd_args<T> &k, unsigned blocks, int warps)
 {
-    int64_t bytes = warps == 1 ? 2 * k.C * (int64_t)sizeof(float) : 0;
+    size_t bytes = (size_t)(N * k.C) * sizeof(float);
 
     if (warps == 1)
-        bwd_rows_kernel<NV, false, T, LAYER>
-            <<<blocks, 32 * ROW_WARPS, (size_t)bytes, s->stream>>>(k);
+        bwd_rows_kernel<NV, false, T, LAYER, N><<<blocks, 32 * ROW_WARPS, bytes, s->stream>>>(k);
     else
-        bwd_rows_kernel<NV, true, T, LAYER><<<blocks, 32 * (unsigned)warps, 0, s->stream>>>(k);
+        bwd_rows_kernel<NV, true, T, LAYER, N><<<blocks, 32 * (unsigned)warps, 0, s->stream>>>(k);
     return LS_OK;
 }
 
-template <typename T, bool LAYER>
+template <typename T, bool LAYER, int N>
 static ls_status bwd(ls_cuda_stream *s, const bwd_args<T> &k, unsigned blocks, bool fits)
 {
     spread w = spread_for(k.C / ls_vec_of<T>::n);
-    int64_t bytes = 2 * k.C * (int64_t)sizeof(float);
+    int64_t bytes = SUMS * k.C * (int64_t)sizeof(float);
 
     if (fits && w.fits)
-        return w.NV == 1   ? bwd_rows<1, T, LAYER>(s, k, blocks, w.warps)
-               : w.NV == 2 ? bwd_rows<2, T, LAYER>(s, k, blocks, w.warps)
-               : w.NV == 3 ? bwd_rows<3, T, LAYER>(s, k, blocks, w.warps)
-                           : bwd_rows<4, T, LAYER>(s, k, blocks, w.warps);
+        return w.NV == 1   ? bwd_rows<1, T, LAYER, N>(s, k, blocks, w.warps)
+               : w.NV == 2 ? bwd_rows<2, T, LAYER, N>(s, k, blocks, w.warps)
+               : w.NV == 3 ? bwd_rows<3, T, LAYER, N>(s, k, blocks, w.warps)
+                           : bwd_rows<4, T, LAYER, N>(s, k, blocks, w.warps);
     ls_status st = allow_shared(s, bwd_any_kernel<T, LAYER>, bytes);
     if (st == LS_OK)
         bwd_any_kernel<T, LAYER><<<blocks, threads_for(k.C), (size_t)bytes, s->stream>>>(k);
     return st;
+}
+
+template <typename T, int N>
+static ls_status bwd_kind(ls_cuda_stream *s, const bwd_args<T> &k, unsigned blocks, bool fits,
+                          ls_norm_kind kind)
+{
+    return kind == LS_NORM_LAYER ? bwd<T, true, N>(s, k, blocks, fits)
+                                 : bwd<T, false, N>(s, k, blocks, fits);
 }
 
 template <typename T> static ls_status bwd_type(ls_cuda_stream *s, const ls_norm_bwd *a)
@@ -504,12 +531,12 @@ template <typename T> static ls_status bwd_type(ls_cuda_stream *s, const ls_norm
                      ls_drop_of(a->drop),
                      (float *)a->scratch};
     unsigned blocks = (unsigned)(a->leaves * chunks);
-    ls_status st = a->kind == LS_NORM_LAYER ? bwd<T, true>(s, k, blocks, fits)
-                                            : bwd<T, false>(s, k, blocks, fits);
+    ls_status st = a->dx_sum ? bwd_kind<T, SUMS>(s, k, blocks, fits, a->kind)
+                             : bwd_kind<T, SUMS - 1>(s, k, blocks, fits, a->kind);
 
     if (st == LS_OK)
-        ls_cuda_tree_finish(s, k.part, a->leaves, chunks, a->C, 2 * a->C, a->dw, a->db,
-                            a->accumulate);
+        ls_cuda_tree_finish(s, k.part, a->leaves, chunks, a->C, SUMS * a->C,
+                            {{a->dw, a->db, a->dx_sum}}, a->accumulate);
     return st;
 }
 

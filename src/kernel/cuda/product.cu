@@ -1,15 +1,18 @@
 /* product.cu -- see product.cuh. Which algorithm is fastest is not known beforehand: the first
  * answer of cuBLASLt's heuristics is up to a quarter slower than the best of eight. So each new
  * shape races them once, on its real inputs but into memory of its own (the race must not add to
- * gradients), and keeps the winner with the descriptors. Bits can depend on the algorithm; within
- * a process a shape keeps its own, and LINESHAFT_CUDA_ALGORITHMS=first takes the first answer
- * always, which two processes agree on.
+ * gradients), keeps the winner with the descriptors, and writes it down (base/memo.h) for the next
+ * process with this card and this cuBLASLt, which then neither races nor differs in bits. An
+ * algorithm out of a memo is checked by cuBLASLt before it is used. LINESHAFT_CUDA_ALGORITHMS:
+ * "first" takes the first answer always, which all machines of a kind agree on; "race" neither
+ * reads nor writes a memo.
  *
  * Plans are found by comparing keys of plain numbers in an open hash table. Nothing is ever
  * removed; a model has a few dozen shapes. */
 #include "kernel/cuda/product.cuh"
 
 #include <cublasLt.h>
+#include "base/memo.h"
 
 enum { PLANS = 2048, ANSWERS = 8, RACES = 4 };
 
@@ -29,7 +32,8 @@ typedef struct plan {
 
 typedef struct products {
     cublasLtHandle_t handle;
-    bool first_only;
+    bool first_only, memo;
+    char about[192]; /* what a saved choice depends on */
     plan plans[PLANS];
 } products;
 
@@ -66,6 +70,9 @@ static ls_status get_products(ls_cuda_device *d, products **out)
             return LS_ENOMEM;
         const char *how = getenv("LINESHAFT_CUDA_ALGORITHMS");
         ps->first_only = how && strcmp(how, "first") == 0;
+        ps->memo = !ps->first_only && !(how && strcmp(how, "race") == 0);
+        snprintf(ps->about, sizeof ps->about, "products, %s, %d multiprocessors, cuBLASLt %zu, %d",
+                 d->name, d->multiprocessors, cublasLtGetVersion(), (int)LS_CUDA_WORKSPACE);
         ls_status st = lt_ok(cublasLtCreate(&ps->handle), "start");
         if (st != LS_OK) {
             ls_mem_free(ps);
@@ -282,6 +289,17 @@ static cublasStatus_t ask(products *ps, plan *pl, const key *k,
     return st;
 }
 
+/* The choice of an earlier process, where cuBLASLt still accepts it. */
+static bool remembered(products *ps, plan *pl, const key *k)
+{
+    cublasLtMatmulHeuristicResult_t result;
+
+    return ps->memo && ls_memo_find(ps->about, k, sizeof *k, &pl->algo, sizeof pl->algo) &&
+           cublasLtMatmulAlgoCheck(ps->handle, pl->desc, pl->a, pl->b, pl->d, pl->d, &pl->algo,
+                                   &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= LS_CUDA_WORKSPACE;
+}
+
 static ls_status make_plan(ls_cuda_stream *s, products *ps, plan *pl, const key *k,
                            const ls_product *p)
 {
@@ -293,13 +311,18 @@ static ls_status make_plan(ls_cuda_stream *s, products *ps, plan *pl, const key 
         return st;
     pl->k = *k;
     pl->used = true;
+    if (remembered(ps, pl, k))
+        return LS_OK;
     if (ask(ps, pl, k, answers, &found) != CUBLAS_STATUS_SUCCESS || found == 0) {
         pl->plain = true;
         return LS_OK;
     }
-    if (found > 1 && !ps->first_only && !s->recording)
+    bool race = found > 1 && !ps->first_only && !s->recording;
+    if (race)
         which = fastest(s, ps, pl, p, answers, found);
     pl->algo = answers[which].algo;
+    if (race && ps->memo)
+        ls_memo_add(ps->about, k, sizeof *k, &pl->algo, sizeof pl->algo);
     return LS_OK;
 }
 

@@ -69,10 +69,13 @@ __global__ void split_kernel(places a, int64_t items, uint32_t per_head)
         T *packed = (T *)a.packed + head * a.D, *apart = head_at<T>(a, b, t, n);
         const T *from = FORWARD ? packed : apart;
         T *to = FORWARD ? apart : packed;
+        bool turns = a.rope && n < a.H + a.Hkv;
         float x[VEC], y[VEC];
+        if (!turns && from == to)
+            continue; /* values in their place */
         ls_load<VEC>(from + c, x);
         ls_load<VEC>(from + c + half, y);
-        if (a.rope && n < a.H + a.Hkv) {
+        if (turns) {
             const float *turn = a.rope + ((a.past + t) * half + c) * 2;
 #pragma unroll
             for (int k = 0; k < VEC; k++) {
@@ -279,7 +282,7 @@ template <typename T> static void norm_bwd(ls_cuda_stream *s, const ls_qkv *a)
     norm_bwd_kernel<T>
         <<<(unsigned)(leaves * chunks), THREADS, (size_t)(WARPS * 2 * a->D) * sizeof(float),
            s->stream>>>(places_of(a), rows, each, chunks, part);
-    ls_cuda_tree_finish(s, part, leaves, chunks, a->D, 2 * a->D, a->dq_norm, a->dk_norm,
+    ls_cuda_tree_finish(s, part, leaves, chunks, a->D, 2 * a->D, {{a->dq_norm, a->dk_norm, NULL}},
                         a->accumulate);
 }
 

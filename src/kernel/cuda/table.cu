@@ -46,6 +46,7 @@ static int64_t scratch(ls_row row, const void *args, int threads)
 
 static const ls_kernels kernels = {
     .name = "cuda",
+    .norm_sums = true,
     .linear_fwd = ls_cuda_linear_fwd,
     .linear_bwd_x = ls_cuda_linear_bwd_x,
     .linear_bwd_w = ls_cuda_linear_bwd_w,

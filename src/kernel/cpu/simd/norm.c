@@ -424,6 +424,7 @@ void LS_ISA_NAME(ls_norm_bwd_row)(ls_stream *stream, const ls_norm_bwd *a)
     int64_t per = back_chunks(a), tasks, width;
 
     LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "norm_bwd of type %d", (int)a->type);
+    LS_BUG_IF(a->dx_sum, "norm_bwd of the CPU does not sum dx");
     LS_BUG_IF(a->leaves < 1 || a->M < 1 || a->M % a->leaves != 0, "%lld rows in %lld leaves",
               (long long)a->M, (long long)a->leaves);
     tasks = (a->leaves * ls_norm_bwd_chunks(a) + per - 1) / per;
