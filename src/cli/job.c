@@ -320,11 +320,21 @@ static void release(job *j)
     ls_mem_free(j->ports);
 }
 
-ls_status ls_job_run(const ls_args *args)
+ls_status ls_job_take_output(void)
+{
+    int fd = inherited("LINESHAFT_FD_OUT");
+
+    fflush(stdout);
+    return fd < 0 || dup2(fd, STDOUT_FILENO) >= 0
+               ? LS_OK
+               : ls_fail_sys(LS_EIO, "cannot write to the standard output");
+}
+
+ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s)
 {
     static job j; /* of the one command of this process; too large for a stack */
     ls_agent_result result = {.worker = -1};
-    ls_agent_args agent = {.command = j.words};
+    ls_agent_args agent = {.command = j.words, .grace_ns = grace_s * LS_NS_PER_S};
     ls_launch_nodes nodes;
     const char *carrier; /* the ranks read it again; here, so that a mistake is said once */
     char lab[64];
@@ -334,7 +344,7 @@ ls_status ls_job_run(const ls_args *args)
     j = (job){.args = args, .board_fd = -1, .members_fd = -1, .secret_fd = -1, .out_fd = -1};
     LS_TRY(st, keep_streams(&j), out);
     LS_TRY(st, find_carrier(&carrier), out);
-    LS_TRY(st, ls_launch_number(args, "ranks", 1, 1, LS_BOARD_RANKS, &n), out);
+    LS_TRY(st, ls_launch_number(args, "ranks", ranks, 1, LS_BOARD_RANKS, &n), out);
     LS_TRY(st, find_nodes(args, &nodes, lab), out);
     LS_TRY(st, take_words(&j), out);
     j.ranks = agent.workers = (int)n;
