@@ -10,7 +10,7 @@
 #include <math.h>
 
 #define AT(field) offsetof(ls_run, field)
-#define ONE_PROCESS "this version is parallel over data only"
+#define DATA_ONLY "this version is parallel over data only"
 #define NO_LATER_ZERO "stages 2 and 3 are not built yet"
 
 const ls_option_section ls_option_sections[] = {
@@ -567,7 +567,7 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1,
-     .limit = ONE_PROCESS,
+     .limit = DATA_ONLY,
      .doc = "Tensor-parallel width: processes that share each layer.",
      .offset = AT(mesh.tp)},
     {.key = "mesh.pp",
@@ -575,7 +575,7 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1,
-     .limit = ONE_PROCESS,
+     .limit = DATA_ONLY,
      .doc = "Pipeline stages: processes that share the layers.",
      .offset = AT(mesh.pp)},
     {.key = "mesh.cp",
@@ -583,7 +583,7 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1,
-     .limit = ONE_PROCESS,
+     .limit = DATA_ONLY,
      .doc = "Context-parallel width: processes that share a sequence.",
      .offset = AT(mesh.cp)},
     {.key = "mesh.ep",
@@ -591,7 +591,7 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1,
-     .limit = ONE_PROCESS,
+     .limit = DATA_ONLY,
      .doc = "Expert-parallel width: processes that share the experts.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
@@ -608,7 +608,7 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "allreduce",
      .names = {"allreduce"},
-     .limit = ONE_PROCESS,
+     .limit = "other ways are not built yet",
      .doc = "How copies of the model agree: allreduce sums the gradients in every step.",
      .offset = AT(sync),
      .fixed = true},

@@ -57,16 +57,22 @@ static int64_t all_roots(const ls_dp_args *args)
     return n;
 }
 
+/* As the communicator gives them out: whole pages, at least one. */
+static int64_t page_bytes(int64_t floats)
+{
+    return ls_round_up(ls_max_i64(1, floats * (int64_t)sizeof(float)), 4096);
+}
+
 int64_t ls_dp_bytes(const ls_dp_args *args)
 {
     ls_mesh_part own = ls_mesh_part_of(&args->mesh, args->trained, args->mesh.rank);
-    int64_t tied = tied_in(args, own), size = sizeof(float), bytes = 0;
+    int64_t tied = tied_in(args, own), bytes;
 
     if (!args->ordered)
         return 0;
-    bytes = ls_round_up(all_roots(args) * own.count * size, 4096);
+    bytes = page_bytes(all_roots(args) * own.count);
     if (has_tied(args))
-        bytes += ls_round_up(all_roots(args) * tied * size, 4096) + ls_round_up(tied * size, 4096);
+        bytes += page_bytes(all_roots(args) * tied) + page_bytes(tied);
     return bytes;
 }
 
@@ -74,11 +80,8 @@ static ls_status open_sums(ls_dp *x)
 {
     const ls_dp_args *a = &x->args;
     int n = a->mesh.ranks;
-    ls_ordered_sum_args sum = {.comm = a->comm,
-                               .runs = x->runs,
-                               .leaves = a->leaves,
-                               .counts = x->counts,
-                               .type = LS_F32};
+    ls_ordered_sum_args sum = {
+        .comm = a->comm, .runs = x->runs, .leaves = a->leaves, .counts = x->counts, .type = LS_F32};
     void *memory;
     ls_status st;
 
@@ -114,9 +117,9 @@ ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args)
     if (!x)
         return ls_fail(LS_ENOMEM, "no memory for the exchange of gradients");
     *x = (ls_dp){.args = *args,
-                       .own = ls_mesh_part_of(&args->mesh, args->trained, args->mesh.rank),
-                       .counts = ls_mem_array(3 * n, sizeof *x->counts),
-                       .runs = ls_mem_array(n, sizeof *x->runs)};
+                 .own = ls_mesh_part_of(&args->mesh, args->trained, args->mesh.rank),
+                 .counts = ls_mem_array(3 * n, sizeof *x->counts),
+                 .runs = ls_mem_array(n, sizeof *x->runs)};
     st = x->counts && x->runs
              ? open_sums(x)
              : ls_fail(LS_ENOMEM, "no memory for the exchange of %d ranks", args->mesh.ranks);
@@ -266,13 +269,11 @@ ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
 
 ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n)
 {
-    return ls_comm_run(dp->args.comm,
-                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                  .type = type,
-                                  .count = n,
-                                  .in = numbers,
-                                  .out = numbers},
-                       deadline());
+    return ls_comm_run(
+        dp->args.comm,
+        &(ls_coll){
+            .kind = LS_COLL_ALL_REDUCE, .type = type, .count = n, .in = numbers, .out = numbers},
+        deadline());
 }
 
 ls_status ls_dp_tell(ls_dp *dp, void *bytes, int64_t n)

@@ -22,8 +22,8 @@ typedef struct ls_dp_args {
     ls_comm *comm; /* borrowed until close */
     ls_mesh mesh;
     bool ordered;
-    int64_t leaves;                /* of the batch */
-    int64_t trained;               /* elements that are summed and updated */
+    int64_t leaves;                 /* of the batch */
+    int64_t trained;                /* elements that are summed and updated */
     int64_t tied_first, tied_count; /* elements whose second gradient begins behind `trained`;
                                      * ordered only; count 0: none */
 } ls_dp_args;

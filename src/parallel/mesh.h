@@ -16,7 +16,8 @@ typedef struct ls_mesh {
     int local;       /* ranks on this machine */
 } ls_mesh;
 
-/* The mesh that a run asks for, on so many ranks. LS_EUSAGE: it cannot be had; why, and what can. */
+/* The mesh that a run asks for, on so many ranks. LS_EUSAGE: it cannot be had; why, and what can.
+ */
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank);
 
 static inline int ls_mesh_ranks(const ls_mesh *mesh)

@@ -133,9 +133,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         ls_ledger_add(ledger_out, "program", "binary, libraries, small objects",
                       args->program_bytes);
     }
-    ls_ledger_add(
-        ledger_out, "weights", "parameters, fp32",
-        ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
+    ls_ledger_add(ledger_out, "weights", "parameters, fp32",
+                  ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     if (type != LS_F32)
         ls_ledger_add(ledger_out, "bf16 weights", "parameters once more, as the model reads them",
                       ls_round_up(model->flat * ls_dtype_bytes(type), 4096));
@@ -143,12 +142,11 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
                   updated < model->trained ? "two moments per parameter that this rank updates"
                                            : "two moments per trained parameter",
                   2 * ls_round_up(updated * size, 4096));
-    ls_ledger_add(ledger_out, "gradients",
-                  calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
-                  calls.buffers *
-                      ls_round_up(
-                          ls_memory_grad_elements(model, &calls, several ? &dp : NULL) * size,
-                          4096));
+    ls_ledger_add(
+        ledger_out, "gradients",
+        calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
+        calls.buffers *
+            ls_round_up(ls_memory_grad_elements(model, &calls, several ? &dp : NULL) * size, 4096));
     if (several)
         ls_ledger_add(ledger_out, "exchange", "gradients of other ranks, on their way",
                       ls_dp_bytes(&dp));

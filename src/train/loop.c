@@ -40,8 +40,8 @@ typedef struct loop {
     int n_speeds, stride;
     int32_t *windows; /* tokens, targets and starts of a call of validation windows, owned */
     ls_str sample;
-    double *losses;   /* of validation windows, and how many targets they have; owned */
-    bool stop, over;  /* somebody asked to stop; train.seconds are over: agreed by all ranks */
+    double *losses;  /* of validation windows, and how many targets they have; owned */
+    bool stop, over; /* somebody asked to stop; train.seconds are over: agreed by all ranks */
     const char *stopped_by;
 } loop;
 
@@ -282,9 +282,8 @@ static ls_status agree(loop *l)
 {
     const ls_session *s = &l->s;
     double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
-    double asked[2] = {stop_asked(l),
-                       s->mesh.rank == 0 && s->run->train.seconds > 0 &&
-                           seconds >= s->run->train.seconds};
+    double asked[2] = {stop_asked(l), s->mesh.rank == 0 && s->run->train.seconds > 0 &&
+                                          seconds >= s->run->train.seconds};
     ls_status st = s->dp ? ls_dp_numbers(s->dp, LS_F64, asked, 2) : LS_OK;
 
     l->stop = asked[0] > 0;

@@ -17,11 +17,11 @@
 
 /* What the parts of the clock are called in a trace. */
 static const char *const phases[LS_PARTS] = {
-    [LS_PART_DATA] = "batch wait",       [LS_PART_FORWARD] = "forward",
-    [LS_PART_BACKWARD] = "backward",     [LS_PART_REDUCE] = "sum over leaves",
-    [LS_PART_EXCHANGE] = "exchange",
-    [LS_PART_OPTIMIZER] = "update",      [LS_PART_EVAL] = "evaluation",
-    [LS_PART_CHECKPOINT] = "checkpoint", [LS_PART_OTHER] = "other",
+    [LS_PART_DATA] = "batch wait",   [LS_PART_FORWARD] = "forward",
+    [LS_PART_BACKWARD] = "backward", [LS_PART_REDUCE] = "sum over leaves",
+    [LS_PART_EXCHANGE] = "exchange", [LS_PART_OPTIMIZER] = "update",
+    [LS_PART_EVAL] = "evaluation",   [LS_PART_CHECKPOINT] = "checkpoint",
+    [LS_PART_OTHER] = "other",
 };
 _Static_assert((int)LS_PARTS <= (int)LS_PROFILE_PHASES, "a profile has room for every part");
 

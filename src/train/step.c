@@ -30,8 +30,8 @@ struct ls_step {
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
     ls_dtype type;
     void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
-    ls_mesh_part own;                  /* of the parameters: what this rank updates */
-    void *small; /* owned: everything below */
+    ls_mesh_part own;              /* of the parameters: what this rank updates */
+    void *small;                   /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
@@ -361,9 +361,8 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
     LS_TRY(st, ls_dp_sum(s->args.dp, buffers), out);
     if (!divides(s))
         LS_TRY(st, ls_dp_gather(s->args.dp, buffers[0]), out);
-    ls_clock_lap(clock, LS_PART_EXCHANGE);
 out:
-    ls_clock_lap(clock, LS_PART_REDUCE);
+    ls_clock_lap(clock, s->args.dp ? LS_PART_EXCHANGE : LS_PART_REDUCE);
     return st;
 }
 
@@ -412,9 +411,9 @@ static ls_status update(ls_step *s, ls_clock *clock)
                                          .copy_type = s->type,
                                          .state = s->state,
                                          .result = s->norm});
-    ls_clock_lap(clock, LS_PART_OPTIMIZER);
     if (!divides(s))
         goto out;
+    ls_clock_lap(clock, LS_PART_OPTIMIZER);
     LS_TRY(st, ls_dp_gather(s->args.dp, s->state_memory[0]), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
     ls_step_weights_changed(s);
@@ -450,9 +449,10 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
     LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
-    if (s->args.dp)
-        LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves), out);
-    ls_clock_lap(clock, s->args.dp ? LS_PART_EXCHANGE : LS_PART_OPTIMIZER);
+    if (!s->args.dp)
+        goto out;
+    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves), out);
+    ls_clock_lap(clock, LS_PART_EXCHANGE);
 out:
     return st;
 }
