@@ -6,7 +6,7 @@ DEPS := gcc make pkg-config libyaml-dev libjansson-dev libzstd-dev zlib1g-dev li
 TEST_DEPS := $(DEPS) g++ librandom123-dev clang clang-format-14 libclang-rt-14-dev zstd shellcheck \
   man-db python3-minimal
 # Rooms where threads meet; the others are too slow under ThreadSanitizer to be worth it.
-TSAN_TESTS ?= $(foreach room,base net device comm cluster data observe train,tests/$(room)/)
+TSAN_TESTS ?= $(foreach room,base net device comm cluster data observe parallel train,tests/$(room)/)
 # ThreadSanitizer of gcc 12 and clang 14 cannot map its shadow when addresses are very random.
 UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
 # Headers only; the library is opened at run time. Without them the UCX carrier is left out.
