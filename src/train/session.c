@@ -196,8 +196,8 @@ static bool is_first(const ls_session *s)
 static ls_status open_mesh(ls_session *s)
 {
     ls_comm *comm = s->args.comm;
-    ls_status st =
-        ls_mesh_init(&s->mesh, s->run, comm ? ls_comm_ranks(comm) : 1, comm ? ls_comm_rank(comm) : 0);
+    ls_status st = ls_mesh_init(&s->mesh, s->run, comm ? ls_comm_ranks(comm) : 1,
+                                comm ? ls_comm_rank(comm) : 0);
 
     if (st == LS_OK && s->args.local_ranks > 0)
         s->mesh.local = s->args.local_ranks;
@@ -252,8 +252,8 @@ static ls_status open_data_together(ls_session *s)
         LS_TRY(st, open_data(s), out);
     if (s->mesh.ranks == 1)
         goto out;
-    LS_TRY(st,
-           ls_comm_run(s->args.comm, &barrier, ls_time_now_ns() + PREPARE_S * LS_NS_PER_S), out);
+    LS_TRY(st, ls_comm_run(s->args.comm, &barrier, ls_time_now_ns() + PREPARE_S * LS_NS_PER_S),
+           out);
     if (!is_first(s))
         LS_TRY(st, open_data(s), out);
     LS_TRY(st, check_alike(s), out);
@@ -449,29 +449,45 @@ static void emit_start(ls_session *s)
         train_tokens += ls_corpus_train_tokens(s->corpus, i);
         validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
     }
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_START,
-                                   .start = {.name = s->run->name,
-                                             .out = s->run->out,
-                                             .family = family->names[s->run->model.family],
-                                             .device = info.name,
-                                             .kernels = s->kernels->name,
-                                             .reduce = calls.ordered ? "ordered" : "fast",
-                                             .parameters = s->model.elements,
-                                             .trained = trained,
-                                             .vocab = s->model.shape.V,
-                                             .train_tokens = train_tokens,
-                                             .validation_tokens = validation_tokens,
-                                             .sequences = calls.sequences,
-                                             .leaf = s->run->batch.leaf,
-                                             .group = ls_min_i64(s->run->batch.group,
-                                                                 calls.sequences /
-                                                                     s->run->batch.leaf),
-                                             .ranks = ls_mesh_ranks(&s->mesh),
-                                             .zero = s->mesh.zero,
-                                             .context = s->model.shape.T,
-                                             .first_step = s->step_number,
-                                             .total_steps = s->total_steps,
-                                             .ledger = &s->ledger}});
+    ls_session_emit(s,
+                    &(ls_event){.kind = LS_EVENT_START,
+                                .start = {.name = s->run->name,
+                                          .out = s->run->out,
+                                          .family = family->names[s->run->model.family],
+                                          .device = info.name,
+                                          .kernels = s->kernels->name,
+                                          .reduce = calls.ordered ? "ordered" : "fast",
+                                          .parameters = s->model.elements,
+                                          .trained = trained,
+                                          .vocab = s->model.shape.V,
+                                          .train_tokens = train_tokens,
+                                          .validation_tokens = validation_tokens,
+                                          .sequences = calls.sequences,
+                                          .leaf = s->run->batch.leaf,
+                                          .group = ls_min_i64(s->run->batch.group,
+                                                              calls.sequences / s->run->batch.leaf),
+                                          .ranks = ls_mesh_ranks(&s->mesh),
+                                          .zero = s->mesh.zero,
+                                          .context = s->model.shape.T,
+                                          .first_step = s->step_number,
+                                          .total_steps = s->total_steps,
+                                          .ledger = &s->ledger}});
+}
+
+/* More ranks than leaves is allowed, and rarely meant. */
+static void warn_of_idle_ranks(const ls_session *s)
+{
+    int ranks = ls_mesh_ranks(&s->mesh);
+    ls_calls calls;
+
+    ls_calls_plan(s->run, &s->mesh, &calls);
+    if (!is_first(s) || ranks <= calls.leaves)
+        return;
+    bool divisible = calls.ordered && calls.leaf > 1;
+    ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %stake fewer ranks",
+           ranks - (int)calls.leaves, ranks, (long long)calls.leaves,
+           calls.ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)",
+           divisible ? "lower batch.leaf, or " : "");
 }
 
 /* Who trains: one event for each rank. */
@@ -500,9 +516,9 @@ static ls_status emit_ranks(ls_session *s)
                            ls_time_now_ns() + MEET_S * LS_NS_PER_S),
                out);
     for (int r = 0; r < n && is_first(s); r++)
-        ls_session_emit(
-            s, &(ls_event){.kind = LS_EVENT_RANK,
-                           .rank = {.rank = r, .pid = all[r].pid, .host = all[r].host}});
+        ls_session_emit(s,
+                        &(ls_event){.kind = LS_EVENT_RANK,
+                                    .rank = {.rank = r, .pid = all[r].pid, .host = all[r].host}});
 out:
     ls_mem_free(all);
     return st;
@@ -570,6 +586,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     }
     LS_TRY(st, emit_ranks(s), out);
     emit_start(s);
+    warn_of_idle_ranks(s);
     emit_fallback(s);
 out:
     ls_err_done();
