@@ -7,7 +7,7 @@ TEST_DEPS := $(DEPS) g++ librandom123-dev clang clang-format-14 libclang-rt-14-d
   man-db python3-minimal
 # Rooms where threads meet; the others are too slow under ThreadSanitizer to be worth it. So is what
 # one thread does alone: schedules of collectives, played for all ranks, and 64 MiB of one letter.
-TSAN_TESTS ?= $(foreach room,base net device comm cluster data observe train,tests/$(room)/) \
+TSAN_TESTS ?= $(foreach room,base net device comm cluster data observe parallel train,tests/$(room)/) \
   $(foreach part,comm/algo/ comm/test_cost comm/test_sched a_document_without_a_place,--except $(part))
 # ThreadSanitizer of gcc 12 and clang 14 cannot map its shadow when addresses are very random.
 UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;

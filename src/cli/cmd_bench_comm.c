@@ -553,7 +553,7 @@ static ls_status run_comm(const ls_args *args)
 
     if (st != LS_OK)
         return st;
-    return ls_job_is_rank() ? run_rank(&p) : ls_job_run(args);
+    return ls_job_is_rank() ? run_rank(&p) : ls_job_run(args, 1, 0);
 }
 
 static const ls_flag flags[] = {

@@ -6,10 +6,15 @@
 #include <unistd.h>
 #include "cli/progress.h"
 #include "cli/cmds.h"
+#include "cli/job.h"
 #include "cli/load.h"
+#include "cluster/places.h"
 #include "config/check.h"
 #include "config/runfile.h"
 #include "train/loop.h"
+
+/* What a run may take to finish its step and save, before its ranks are killed. */
+enum { SAVE_GRACE_S = 300 };
 
 static volatile sig_atomic_t stop_asked;
 static const char *stop_note; /* set before the handler is: a handler may not format */
@@ -82,13 +87,78 @@ static ls_status check_profile(const ls_run *run, int64_t steps)
     return st;
 }
 
+/* --- several ranks ----------------------------------------------------------------------------*/
+
+enum { JOIN_S = 300 };
+
+/* Whether this process is to start ranks rather than to train. */
+static bool starts_ranks(const ls_args *args, const ls_run *run)
+{
+    static const char *const flags[] = {"ranks", "nodes", "listen", "join"};
+    const char *hosts = getenv("LINESHAFT_LAB_NODES");
+
+    if (ls_job_is_rank())
+        return false;
+    for (size_t i = 0; i < LS_COUNT(flags); i++)
+        if (ls_args_has(args, flags[i]))
+            return true;
+    return run->mesh.dp > 1 || (hosts && strcmp(hosts, "1") != 0);
+}
+
+/* A rank's own words go to the agent, which puts its number before them; what the run tells comes
+ * from the first rank and goes where the user's command was told to write. */
+static ls_status join_ranks(ls_session_args *session)
+{
+    ls_places places;
+    ls_status st;
+
+    if (!ls_job_is_rank())
+        return LS_OK;
+    LS_TRY(st, ls_job_join(&session->comm, ls_time_now_ns() + JOIN_S * LS_NS_PER_S), out);
+    LS_TRY(st, ls_places_find(&places), out);
+    session->local_ranks = places.local_world;
+    if (places.rank == 0)
+        st = ls_job_take_output();
+out:
+    return st;
+}
+
+static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_steps)
+{
+    bool json = ls_args_has(args, "json");
+    ls_progress progress;
+    ls_str line;
+    ls_session_args session = {.run = run,
+                               .fresh = ls_args_has(args, "fresh"),
+                               .sink = json ? print_json : ls_progress_event,
+                               .sink_context = json ? (void *)&line : (void *)&progress,
+                               .stop = &stop_asked,
+                               .profile_steps = profile_steps};
+    ls_status st;
+
+    LS_TRY(st, join_ranks(&session), out);
+    ls_str_init(&line);
+    ls_progress_init(&progress, args);
+    choose_stop_note(args);
+    signal(SIGINT, on_stop);
+    signal(SIGTERM, on_stop);
+    signal(SIGPIPE, on_reader_gone);
+    st = ls_loop_run(&session);
+    if (progress.drawn)
+        putchar('\n');
+    ls_str_release(&line);
+    /* The others wait for this rank: it will not come. */
+    if (st != LS_OK && st != LS_EINTR && session.comm)
+        ls_comm_abort(session.comm, ls_err_last()->text);
+out:
+    ls_comm_close(session.comm);
+    return st;
+}
+
 static ls_status run_train(const ls_args *args)
 {
     int64_t profile_steps = 0;
-    ls_progress progress;
-    ls_str line;
     ls_run run;
-    bool json = ls_args_has(args, "json");
     ls_status st;
 
     if (ls_args_has(args, "print")) {
@@ -103,31 +173,17 @@ static ls_status run_train(const ls_args *args)
     st = check_profile(&run, profile_steps);
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_prove(&run); /* for its warning */
-    if (st != LS_OK) {
-        ls_runfile_release(&run);
-        return st;
-    }
-    ls_str_init(&line);
-    ls_progress_init(&progress, args);
-    choose_stop_note(args);
-    signal(SIGINT, on_stop);
-    signal(SIGTERM, on_stop);
-    signal(SIGPIPE, on_reader_gone);
-    st = ls_loop_run(&(ls_session_args){.run = &run,
-                                        .fresh = ls_args_has(args, "fresh"),
-                                        .sink = json ? print_json : ls_progress_event,
-                                        .sink_context = json ? (void *)&line : (void *)&progress,
-                                        .stop = &stop_asked,
-                                        .profile_steps = profile_steps});
-    if (progress.drawn)
-        putchar('\n');
-    ls_str_release(&line);
+    if (st == LS_OK && starts_ranks(args, &run))
+        st = ls_job_run(args, run.mesh.dp > 1 ? (int)run.mesh.dp : 1, SAVE_GRACE_S);
+    else if (st == LS_OK)
+        st = train(args, &run, profile_steps);
     ls_runfile_release(&run);
     return st;
 }
 
 static const ls_flag flags[] = {
     LS_LOAD_SET_FLAG,
+    LS_JOB_FLAGS,
     {.name = "json",
      .letter = 'j',
      .doc = "Print one JSON object per event instead of a progress display."},
@@ -153,10 +209,13 @@ const ls_command ls_cmd_train = {
         "The run folder (out:) keeps events.jsonl, token shards and checkpoints. When it already "
         "holds a checkpoint of the same run, training goes on exactly where it stopped: same "
         "samples, same bits. Ctrl-C finishes the step, saves and exits with 130; a second Ctrl-C "
-        "ends at once.",
+        "ends at once.\n\n"
+        "With -n N (or mesh.dp in the run file) N processes share each batch; in ordered mode the "
+        "losses and weights are the same bits for any N. See docs/guide/parallel.md.",
     .examples = "lineshaft train  # the demonstration\n"
                 "lineshaft train run.yaml  # train, or go on\n"
                 "lineshaft train run.yaml --set train.lr=3e-4  # override one setting\n"
+                "lineshaft train run.yaml -n 4  # four processes share the work\n"
                 "lineshaft train run.yaml --json  # events for programs, one a line\n"
                 "lineshaft train run.yaml --profile 5  # where the time goes\n"
                 "lineshaft train --print  # a run file to start from",

@@ -374,6 +374,16 @@ static void release(job *j)
     ls_mem_free(j->ports);
 }
 
+ls_status ls_job_take_output(void)
+{
+    int fd = inherited("LINESHAFT_FD_OUT");
+
+    fflush(stdout);
+    return fd < 0 || dup2(fd, STDOUT_FILENO) >= 0
+               ? LS_OK
+               : ls_fail_sys(LS_EIO, "cannot write to the standard output");
+}
+
 static job the_job; /* of the one command of this process; too large for a stack */
 
 static ls_status begin(const ls_args *args, job *j)
@@ -388,18 +398,18 @@ out:
     return st;
 }
 
-ls_status ls_job_run(const ls_args *args)
+ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s)
 {
     job *j = &the_job;
     ls_agent_result result = {.worker = -1};
-    ls_agent_args agent = {.command = j->words};
+    ls_agent_args agent = {.command = j->words, .grace_ns = grace_s * LS_NS_PER_S};
     ls_launch_nodes nodes;
     char lab[64];
     int64_t n;
     ls_status st;
 
     LS_TRY(st, begin(args, j), out);
-    LS_TRY(st, ls_launch_number(args, "ranks", 1, 1, LS_BOARD_RANKS, &n), out);
+    LS_TRY(st, ls_launch_number(args, "ranks", ranks, 1, LS_BOARD_RANKS, &n), out);
     LS_TRY(st, find_nodes(args, &nodes, lab), out);
     LS_TRY(st, take_words(j), out);
     j->ranks = agent.workers = (int)n;

@@ -10,7 +10,7 @@
 
 /* The flags that say how many ranks there are, for the table of a command. */
 #define LS_JOB_FLAGS                                                                              \
-    {"ranks", 'n', "N", false, "Processes to start on this machine; 1 unless given."},            \
+    {"ranks", 'n', "N", false, "Processes to start on this machine."},                            \
         {"nodes", 0, "N", false, "On the first of several machines: how many there are; 2."},     \
         {"listen", 0, "ADDRESS:PORT", false, "On the first machine: where the others join."},     \
         {"join", 0, "ADDRESS:PORT", false, "On the other machines: the first one's address."},    \
@@ -23,9 +23,14 @@
 /* Whether this process is a rank that ls_job_run() started. */
 bool ls_job_is_rank(void);
 
-/* Run this command line as ranks; returns when all have ended well, else ends the process as launch
- * does. Inside a lab the flags for several machines may be left out. */
-ls_status ls_job_run(const ls_args *args);
+/* Run this command line as ranks, as many on this machine as the flags say, or `ranks`; who is
+ * asked to stop has grace_s seconds for it (0: as launch gives). Returns when all have ended well,
+ * else ends the process as launch does. Inside a lab the flags for several machines may be left
+ * out. */
+ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s);
+
+/* In a rank: let the standard output be the user's, without the rank's number before each line. */
+ls_status ls_job_take_output(void);
 
 /* As an agent: run what the first machine of nodes->join says, a command of lineshaft or any
  * program. ranks 0: as many as there. Ends as ls_job_run() does. */

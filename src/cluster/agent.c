@@ -737,9 +737,22 @@ static void take_tail(const job *j, ls_agent_result *result)
     ls_str_release(&lines);
 }
 
+/* What the first worker that could do so said when it was asked to stop: where its work is saved,
+ * how to go on. NULL: none said anything. */
+static const ls_err_record *last_words(const job *j)
+{
+    for (int i = 0; i < j->n; i++) {
+        const ls_cause *cause = j->workers[i].cause;
+        if (cause && cause->record.code == LS_EINTR)
+            return &cause->record;
+    }
+    return NULL;
+}
+
 static void conclude(const job *j, ls_agent_result *result)
 {
     const worker *first = first_failure(j);
+    const ls_err_record *words = last_words(j);
 
     *result = (ls_agent_result){.worker = -1, .left = j->left, .stopped = j->stopped};
     for (int i = 0; i < j->n; i++) {
@@ -754,7 +767,7 @@ static void conclude(const job *j, ls_agent_result *result)
         result->exit_code = 128 + SIGKILL;
     } else if (j->told && (!first || blames_peer(first))) {
         /* The others here failed because of what was told. */
-        result->cause = j->outside;
+        result->cause = j->outside.code == LS_EINTR && words ? *words : j->outside;
         result->exit_code = ls_err_exit_code(j->outside.code);
     } else if (first) {
         result->cause = describe(j, first);
@@ -764,7 +777,7 @@ static void conclude(const job *j, ls_agent_result *result)
         take_tail(j, result);
     } else if (j->asked) {
         ls_fail(LS_EINTR, "stopped on request (%s)", signal_name(j->asked));
-        result->cause = *ls_err_last();
+        result->cause = words ? *words : *ls_err_last();
         result->exit_code = ls_err_exit_code(LS_EINTR);
     }
 }

@@ -88,7 +88,8 @@ typedef struct ls_agent_args {
 
 typedef struct ls_agent_result {
     int exit_code;       /* 0, or that of the first failure; 130 when stopped on request */
-    ls_err_record cause; /* the first failure as a sentence; code LS_OK: all went well */
+    ls_err_record cause; /* the first failure as a sentence; when stopped on request, what the
+                          * first worker said of it; code LS_OK: all went well */
     int worker;          /* whose failure it was; -1: nobody's here */
     char label[32];      /* of that worker */
     int others;          /* workers that failed after it or had to be stopped */

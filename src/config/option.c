@@ -10,7 +10,8 @@
 #include <math.h>
 
 #define AT(field) offsetof(ls_run, field)
-#define ONE_PROCESS "this version runs one process"
+#define DATA_ONLY "this version is parallel over data only"
+#define NO_LATER_ZERO "stages 2 and 3 are not built yet"
 
 const ls_option_section ls_option_sections[] = {
     {"model",
@@ -557,9 +558,8 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_INT,
      .preset = "auto",
      .least = 1,
-     .most = 1,
-     .when_auto = "what is left of the processes",
-     .limit = ONE_PROCESS,
+     .most = 4096,
+     .when_auto = "as many as there are processes (-n)",
      .doc = "Data-parallel width: copies of the model that share a batch.",
      .offset = AT(mesh.dp)},
     {.key = "mesh.tp",
@@ -567,7 +567,7 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1,
-     .limit = ONE_PROCESS,
+     .limit = DATA_ONLY,
      .doc = "Tensor-parallel width: processes that share each layer.",
      .offset = AT(mesh.tp)},
     {.key = "mesh.pp",
@@ -575,7 +575,7 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1,
-     .limit = ONE_PROCESS,
+     .limit = DATA_ONLY,
      .doc = "Pipeline stages: processes that share the layers.",
      .offset = AT(mesh.pp)},
     {.key = "mesh.cp",
@@ -583,7 +583,7 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1,
-     .limit = ONE_PROCESS,
+     .limit = DATA_ONLY,
      .doc = "Context-parallel width: processes that share a sequence.",
      .offset = AT(mesh.cp)},
     {.key = "mesh.ep",
@@ -591,23 +591,24 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1,
-     .limit = ONE_PROCESS,
+     .limit = DATA_ONLY,
      .doc = "Expert-parallel width: processes that share the experts.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
      .preset = "0",
      .least = 0,
-     .most = 0,
-     .limit = ONE_PROCESS,
-     .doc = "ZeRO stage: what data-parallel copies share instead of holding it each.",
+     .most = 1,
+     .limit = NO_LATER_ZERO,
+     .doc = "ZeRO stage: what data-parallel copies divide instead of holding it each. 0: nothing; "
+            "1: the optimizer's moments and the update.",
      .offset = AT(mesh.zero)},
 
     {.key = "sync",
      .type = LS_OPTION_ENUM,
      .preset = "allreduce",
      .names = {"allreduce"},
-     .limit = ONE_PROCESS,
+     .limit = "other ways are not built yet",
      .doc = "How copies of the model agree: allreduce sums the gradients in every step.",
      .offset = AT(sync),
      .fixed = true},

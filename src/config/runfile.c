@@ -529,7 +529,7 @@ out:
 /* A variable that is nearly an option is probably meant as one. */
 static void warn_about_variables(void)
 {
-    static const char *const ours[] = {"LINESHAFT_FAULT", "LINESHAFT_ROOT"};
+    static const char *const ours[] = {"LINESHAFT_FAULT", "LINESHAFT_ROOT", "LINESHAFT_LOCAL_RANK"};
 
     for (char **e = environ; e && *e; e++) {
         char name[96], variable[96];

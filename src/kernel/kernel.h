@@ -314,12 +314,18 @@ typedef struct ls_norm_result {
     float factor;      /* what gradients are multiplied by: min(1, clip / norm), 1 when clip is 0 */
     int64_t bad_block; /* first block with NaN, Inf or values beyond 1e19, or -1 */
 } ls_norm_result;
+typedef enum ls_norm_part {
+    LS_NORM_WHOLE,
+    LS_NORM_SQUARES, /* only the partials of x; result is left alone */
+    LS_NORM_JOIN     /* only the result, of partials that are there; x is not read */
+} ls_norm_part;
 typedef struct ls_norm2 {
     const float *x;
     float *partials; /* [ceil(n / LS_NORM_BLOCK)] */
     ls_norm_result *result;
     const ls_step_state *state; /* clip */
     int64_t n;
+    ls_norm_part part;
 } ls_norm2;
 
 /* adamw: for each span, with g = grad * result->factor: m, v, then w -= lr (m^ / (sqrt(v^) + eps) +

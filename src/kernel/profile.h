@@ -19,7 +19,7 @@ LS_C_BEGIN
 
 typedef struct ls_profile ls_profile;
 
-enum { LS_PROFILE_PHASES = 8 };
+enum { LS_PROFILE_PHASES = 9 };
 
 typedef struct ls_profile_args {
     ls_stream *stream;             /* whose rows are noted; borrowed until closed */

@@ -1,26 +1,43 @@
 /* calls.h -- how the sequences of a global batch become leaves, and leaves become calls.
  *
- * batch.sequences = leaves * leaf. A call runs `group` leaves at once; in ordered mode a group is a
- * power of two (or all leaves), so that it is a whole subtree of the tree of sums, and gradients of
- * calls are combined by a binary counter of `buffers` buffers. Grouping changes memory and speed,
- * never a bit. Example: 12 sequences, leaf 2: 6 leaves; group 4: calls of leaves 0-3 and 4-5. */
+ * batch.sequences = leaves * leaf. A rank has a run of the leaves (parallel/mesh.h); alone it has
+ * all. A call takes up to `group` of them at once. In ordered mode a call is a whole node of the
+ * tree of sums over leaf numbers (comm/ordered.h), and the sums of calls wait on a stack of
+ * `buffers` gradient buffers until their sibling comes. Grouping changes memory and speed, never a
+ * bit. Example: 12 sequences, leaf 2: 6 leaves; group 4: calls of leaves 0-3 and 4-5; on the second
+ * of two ranks, which has leaves 3-5: calls of leaf 3 and leaves 4-5.
+ *
+ * In fast mode leaves mean nothing: one is counted for each sequence. */
 #pragma once
 #include "config/run.h"
+#include "parallel/mesh.h"
 
 LS_C_BEGIN
 
 typedef struct ls_calls {
     int64_t sequences, leaf, leaves; /* of the global batch */
-    int64_t group, calls;            /* leaves per call, calls per step */
-    int64_t buffers;                 /* gradient buffers alive at once */
+    int64_t first, own;              /* leaves of this rank */
+    int64_t group;                   /* leaves of a call, at most */
+    int64_t most;                    /* of the largest call that is made here; at least 1 */
+    int64_t calls;                   /* per step */
+    int64_t buffers;                 /* gradient buffers alive at once; at least 1 */
     bool ordered;
 } ls_calls;
 
-/* run is loaded: leaf and group are numbers, never auto. */
-void ls_calls_plan(const ls_run *run, ls_calls *calls_out);
+/* run is loaded: leaf and group are numbers, never auto. mesh may be NULL: alone. */
+void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out);
 
-/* First leaf and number of leaves of call i. */
-int64_t ls_calls_first(const ls_calls *calls, int64_t i);
-int64_t ls_calls_leaves(const ls_calls *calls, int64_t i);
+/* Sequences that a step or a call of validation needs room for at a time. */
+static inline int64_t ls_calls_held(const ls_calls *calls)
+{
+    return ls_max_i64(calls->own, calls->most) * calls->leaf;
+}
+
+/* Leaves of the call that begins at a leaf of this rank's run. */
+int64_t ls_calls_at(const ls_calls *calls, int64_t leaf);
+
+/* Sums to make when the call of these leaves is on the stack: each adds the top to the one below.
+ * Ordered mode only. */
+int ls_calls_merges(const ls_calls *calls, int64_t first, int64_t count);
 
 LS_C_END

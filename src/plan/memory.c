@@ -11,12 +11,12 @@
 
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 {
-    int64_t tokens = calls->sequences * model->shape.T;
+    int64_t tokens = ls_calls_held(calls) * model->shape.T;
     int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
     return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
            ls_round_up(tokens * (int64_t)sizeof(float), 256) +
-           ls_round_up(calls->sequences * (int64_t)sizeof(double), 256) +
+           ls_round_up(ls_calls_held(calls) * (int64_t)sizeof(double), 256) +
            ls_round_up(blocks * (int64_t)sizeof(float), 256) +
            ls_round_up(model->n_params * (int64_t)sizeof(ls_adamw_span), 256) +
            ls_round_up(sizeof(ls_norm_result), 256) + ls_round_up(sizeof(ls_step_state), 256);
@@ -24,10 +24,10 @@ int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 
 int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
 {
-    int64_t tokens = calls->sequences * model->shape.T;
+    int64_t tokens = ls_calls_held(calls) * model->shape.T;
 
     return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
-           ls_round_up(calls->calls * (int64_t)sizeof(ls_step_state), 256) +
+           ls_round_up(ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state), 256) +
            ls_round_up(calls->sequences * (int64_t)sizeof(double), 256) +
            ls_round_up(sizeof(ls_norm_result), 256);
 }
@@ -37,9 +37,39 @@ ls_dtype ls_memory_type(const ls_run *run)
     return run->precision == LS_PRECISION_BF16 ? LS_BF16 : LS_F32;
 }
 
-bool ls_memory_has_snapshot(const ls_run *run, bool apart)
+bool ls_memory_has_snapshot(const ls_run *run, const ls_mesh *mesh, bool apart)
 {
-    return apart || run->checkpoint.every > 0;
+    if (mesh && mesh->rank > 0)
+        return false;
+    return apart || run->checkpoint.every > 0 || (mesh && mesh->zero > 0);
+}
+
+ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+{
+    bool ordered = run->train.reduce == LS_REDUCE_ORDERED;
+    ls_calls calls;
+
+    ls_calls_plan(run, mesh, &calls);
+    return (ls_dp_args){.mesh = *mesh,
+                        .ordered = ordered,
+                        .leaves = calls.leaves,
+                        .trained = model->trained,
+                        .tied_first = model->wte.g,
+                        .tied_count = ls_pass_grad_elements(model, ordered) > model->trained
+                                          ? model->shape.V * model->shape.C
+                                          : 0};
+}
+
+int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp)
+{
+    return dp && dp->mesh.zero > 0 ? ls_max_i64(model->flat, ls_dp_elements(dp)) : model->flat;
+}
+
+int64_t ls_memory_grad_elements(const ls_model *model, const ls_calls *calls, const ls_dp_args *dp)
+{
+    int64_t n = ls_pass_grad_elements(model, calls->ordered);
+
+    return dp ? ls_max_i64(n, ls_dp_elements(dp)) : n;
 }
 
 /* What the process holds beside the device's memory. */
@@ -49,7 +79,7 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, int6
     void (*add)(ls_ledger *, const char *, const char *, int64_t) =
         args->apart ? ls_ledger_add_host : ls_ledger_add;
 
-    if (ls_memory_has_snapshot(args->run, args->apart))
+    if (ls_memory_has_snapshot(args->run, args->mesh, args->apart))
         add(ledger, "snapshot", "what a checkpoint is written from", state_bytes);
     add(ledger, "threads", "packed blocks of each thread",
         args->apart ? 0 : (int64_t)args->threads * LS_STREAM_THREAD_BYTES);
@@ -67,7 +97,8 @@ bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out)
     /* No tokenizer makes more tokens than bytes, but for those that begin and end a text. */
     int64_t cache = ls_min_i64(run->model.context, prompt + run->eval.sample_tokens + 8);
 
-    if (prompt == 0 || run->eval.sample_tokens == 0 || args->apart)
+    if (prompt == 0 || run->eval.sample_tokens == 0 || args->apart ||
+        (args->mesh && args->mesh->rank > 0))
         return false;
     *pass_out = (ls_pass_args){.model = args->model,
                                .kernels = args->kernels,
@@ -84,12 +115,15 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     const ls_run *run = args->run;
     const ls_model *model = args->model;
     ls_dtype type = ls_memory_type(run);
-    int64_t flat = ls_round_up(model->flat * (int64_t)sizeof(float), 4096);
-    int64_t moment = ls_round_up(model->trained * (int64_t)sizeof(float), 4096);
+    bool several = ls_mesh_ranks(args->mesh) > 1;
+    ls_dp_args dp = several ? ls_memory_dp(run, model, args->mesh) : (ls_dp_args){.leaves = 0};
+    int64_t size = sizeof(float), updated = model->trained;
     ls_calls calls;
 
     *ledger_out = (ls_ledger){.count = 0};
-    ls_calls_plan(run, &calls);
+    ls_calls_plan(run, args->mesh, &calls);
+    if (several && dp.mesh.zero > 0)
+        updated = ls_mesh_part_of(&dp.mesh, model->trained, dp.mesh.rank).count;
     if (args->apart) {
         ls_ledger_add_host(ledger_out, "program", "binary, libraries, small objects",
                            args->program_bytes);
@@ -99,22 +133,29 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         ls_ledger_add(ledger_out, "program", "binary, libraries, small objects",
                       args->program_bytes);
     }
-    ls_ledger_add(ledger_out, "weights", "parameters, fp32", flat);
+    ls_ledger_add(ledger_out, "weights", "parameters, fp32",
+                  ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     if (type != LS_F32)
         ls_ledger_add(ledger_out, "bf16 weights", "parameters once more, as the model reads them",
                       ls_round_up(model->flat * ls_dtype_bytes(type), 4096));
-    ls_ledger_add(ledger_out, "optimizer", "two moments per trained parameter", moment * 2);
-    ls_ledger_add(ledger_out, "gradients",
-                  calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
-                  calls.buffers * ls_round_up(ls_pass_grad_elements(model, calls.ordered) *
-                                                  (int64_t)sizeof(float),
-                                              4096));
+    ls_ledger_add(ledger_out, "optimizer",
+                  updated < model->trained ? "two moments per parameter that this rank updates"
+                                           : "two moments per trained parameter",
+                  2 * ls_round_up(updated * size, 4096));
+    ls_ledger_add(
+        ledger_out, "gradients",
+        calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
+        calls.buffers *
+            ls_round_up(ls_memory_grad_elements(model, &calls, several ? &dp : NULL) * size, 4096));
+    if (several)
+        ls_ledger_add(ledger_out, "exchange", "gradients of other ranks, on their way",
+                      ls_dp_bytes(&dp));
     const ls_pass_args pass = {.model = model,
                                .kernels = args->kernels,
                                .type = type,
-                               .B = calls.group * calls.leaf,
+                               .B = calls.most * calls.leaf,
                                .T = run->model.context,
-                               .leaves = calls.ordered ? calls.group : 1,
+                               .leaves = calls.ordered ? calls.most : 1,
                                .training = true,
                                .any_order = !calls.ordered};
     ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",
@@ -125,7 +166,10 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     if (ls_memory_sample_pass(args, &sample))
         ls_ledger_add(ledger_out, "text samples", "one sequence with its keys and values",
                       ls_pass_bytes(&sample, args->threads));
-    predict_host(args, &calls, flat + moment * 2, ledger_out);
+    predict_host(args, &calls,
+                 ls_round_up(model->flat * size, 4096) +
+                     2 * ls_round_up(model->trained * size, 4096),
+                 ledger_out);
 }
 
 static int64_t total_with(const ls_memory_args *args, const ls_run *changed)
@@ -173,7 +217,7 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
 
     if (total <= free_bytes)
         return LS_OK;
-    ls_calls_plan(&small, &calls);
+    ls_calls_plan(&small, args->mesh, &calls);
     /* Cheapest first: grouping costs nothing but a little speed, a smaller leaf changes the bits, a
      * checkpoint only at the end risks work. */
     for (int change = 0; change < 3 && least > free_bytes; change++) {

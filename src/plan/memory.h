@@ -4,6 +4,7 @@
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "model/pass.h"
+#include "parallel/dp.h"
 #include "plan/calls.h"
 #include "plan/ledger.h"
 
@@ -13,6 +14,7 @@ typedef struct ls_memory_args {
     const ls_run *run;
     const ls_model *model;
     const ls_kernels *kernels;
+    const ls_mesh *mesh; /* NULL: alone */
     int threads;
     bool apart;            /* the device has a memory of its own */
     int64_t fixed_bytes;   /* of that, what the device holds for itself */
@@ -36,6 +38,13 @@ int64_t ls_memory_fit_group(const ls_memory_args *args, int64_t free_bytes);
  * device with a memory of its own. stream is left out. */
 bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out);
 
+/* What ranks exchange in a step of the run; the communicator is left out. */
+ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
+
+/* Elements of the fp32 weights and of a gradient buffer; dp is NULL alone. */
+int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp);
+int64_t ls_memory_grad_elements(const ls_model *model, const ls_calls *calls, const ls_dp_args *dp);
+
 /* Bytes of the small device buffers of a step: batch, losses, partial sums, spans, state. */
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls);
 
@@ -47,8 +56,9 @@ int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls);
  * the weights of this type. */
 ls_dtype ls_memory_type(const ls_run *run);
 
-/* Whether a run keeps a copy of its state: to write checkpoints from while training goes on; and
- * always, in host memory, where the device has a memory of its own (apart). */
-bool ls_memory_has_snapshot(const ls_run *run, bool apart);
+/* Whether this rank keeps a copy of the run's state: the first one does, to write checkpoints from
+ * while training goes on; and always where the state does not lie in its own memory: in host memory
+ * where the device has a memory of its own (apart), and where ranks divide the moments. */
+bool ls_memory_has_snapshot(const ls_run *run, const ls_mesh *mesh, bool apart);
 
 LS_C_END

@@ -4,13 +4,10 @@
 #include "kernel/profile.h"
 
 const char *const ls_part_names[LS_PARTS] = {
-    [LS_PART_DATA] = "data",
-    [LS_PART_FORWARD] = "forward",
-    [LS_PART_BACKWARD] = "backward",
-    [LS_PART_REDUCE] = "reduce",
-    [LS_PART_OPTIMIZER] = "optimizer",
-    [LS_PART_EVAL] = "eval",
-    [LS_PART_CHECKPOINT] = "checkpoint",
+    [LS_PART_DATA] = "data",         [LS_PART_FORWARD] = "forward",
+    [LS_PART_BACKWARD] = "backward", [LS_PART_REDUCE] = "reduce",
+    [LS_PART_EXCHANGE] = "exchange", [LS_PART_OPTIMIZER] = "optimizer",
+    [LS_PART_EVAL] = "eval",         [LS_PART_CHECKPOINT] = "checkpoint",
     [LS_PART_OTHER] = "other",
 };
 

@@ -10,6 +10,7 @@ typedef enum ls_part {
     LS_PART_FORWARD,
     LS_PART_BACKWARD,
     LS_PART_REDUCE,     /* summing gradients over calls */
+    LS_PART_EXCHANGE,   /* with other ranks, as far as it is waited for */
     LS_PART_OPTIMIZER,  /* norm, clipping, update */
     LS_PART_EVAL,       /* validation and text samples */
     LS_PART_CHECKPOINT, /* copying the state, waiting for the writer */

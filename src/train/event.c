@@ -1,7 +1,6 @@
 /* event.c -- events as JSON lines. */
 #include "train/event.h"
 
-#include <unistd.h>
 #include "base/json.h"
 
 static void put_start(ls_json *j, const ls_event_start *e)
@@ -21,6 +20,8 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_int(j, "leaf", e->leaf);
     ls_json_put_int(j, "group", e->group);
     ls_json_put_int(j, "context", e->context);
+    ls_json_put_int(j, "ranks", e->ranks);
+    ls_json_put_int(j, "zero", e->zero);
     ls_json_put_int(j, "first_step", e->first_step);
     ls_json_put_int(j, "total_steps", e->total_steps);
     ls_json_key(j, "ledger");
@@ -32,14 +33,11 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_int(j, "ledger_bytes", ls_ledger_total(e->ledger));
 }
 
-static void put_rank(ls_json *j)
+static void put_rank(ls_json *j, const ls_event_rank *e)
 {
-    char host[64] = "";
-
-    gethostname(host, sizeof host - 1);
-    ls_json_put_int(j, "rank", 0);
-    ls_json_put_int(j, "pid", getpid());
-    ls_json_put_str(j, "host", host);
+    ls_json_put_int(j, "rank", e->rank);
+    ls_json_put_int(j, "pid", e->pid);
+    ls_json_put_str(j, "host", e->host);
 }
 
 static void put_step(ls_json *j, const ls_event_step *e)
@@ -105,7 +103,7 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
         put_start(&j, &event->start);
         break;
     case LS_EVENT_RANK:
-        put_rank(&j);
+        put_rank(&j, &event->rank);
         break;
     case LS_EVENT_STEP:
         put_step(&j, &event->step);

@@ -27,10 +27,16 @@ typedef struct ls_event_start {
     int64_t trained; /* of the parameters: fewer with LoRA or train.freeze */
     int64_t parameters, train_tokens, validation_tokens, vocab;
     int64_t sequences, leaf, group, context;
+    int ranks, zero;
     int64_t first_step;  /* steps already done when this process began */
     int64_t total_steps; /* 0: no limit on steps */
     const ls_ledger *ledger;
 } ls_event_start;
+
+typedef struct ls_event_rank {
+    int rank, pid;
+    const char *host;
+} ls_event_rank;
 
 typedef struct ls_event_step {
     int64_t step; /* steps done, this one included */
@@ -92,6 +98,7 @@ typedef struct ls_event {
     ls_event_kind kind;
     union {
         ls_event_start start;
+        ls_event_rank rank;
         ls_event_step step;
         ls_event_eval eval;
         ls_event_sample sample;

@@ -41,6 +41,8 @@ typedef struct loop {
     int n_speeds, stride;
     int32_t *windows; /* tokens, targets and starts of a call of validation windows, owned */
     ls_str sample;
+    double *losses;  /* of validation windows, and how many targets they have; owned */
+    bool stop, over; /* somebody asked to stop; train.seconds are over: agreed by all ranks */
     const char *stopped_by;
     ls_nvml *nvml;         /* NULL: no GPU, or it tells nothing */
     ls_nvml_reading begun; /* when training began, */
@@ -86,26 +88,34 @@ out:
     return st;
 }
 
+/* Every rank takes a run of the windows; their losses are summed in order, one window after the
+ * other, however they were shared and grouped. */
 static ls_status evaluate(loop *l)
 {
     ls_session *s = &l->s;
     ls_calls calls;
-    int64_t n = validation_sequences(s), counted = 0;
-    double total = 0;
+    int64_t n = validation_sequences(s);
+    double total = 0, *losses = l->losses;
     ls_status st = LS_OK;
 
     if (n == 0)
         return LS_OK;
-    ls_calls_plan(s->run, &calls);
-    int64_t most = calls.group * calls.leaf;
-    for (int64_t done = 0; done < n; done += most) {
-        int64_t B = ls_min_i64(most, n - done);
+    ls_calls_plan(s->run, &s->mesh, &calls);
+    ls_ordered_run own = ls_mesh_leaves(&s->mesh, n, s->mesh.rank);
+    int64_t most = calls.most * calls.leaf;
+    memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
+    for (int64_t done = 0; done < own.count; done += most) {
+        int64_t B = ls_min_i64(most, own.count - done);
         ls_step_batch windows;
-        LS_TRY(st, read_windows(l, done, B, n, &windows), out);
-        LS_TRY(st, ls_step_loss(s->step, &windows, B, &total), out);
-        counted += windows.counted;
+        LS_TRY(st, read_windows(l, own.first + done, B, n, &windows), out);
+        LS_TRY(st, ls_step_loss(s->step, &windows, B, losses + own.first + done), out);
+        losses[n] += (double)windows.counted;
     }
-    s->val_loss = total / (double)ls_max_i64(1, counted);
+    if (s->dp)
+        LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, losses, n + 1), out);
+    for (int64_t i = 0; i < n; i++)
+        total += losses[i];
+    s->val_loss = total / (losses[n] > 0 ? losses[n] : 1);
     ls_session_emit(
         s, &(ls_event){.kind = LS_EVENT_EVAL,
                        .eval = {.step = s->step_number, .sequences = n, .val_loss = s->val_loss}});
@@ -124,7 +134,7 @@ static ls_status tell_sample(loop *l, int64_t count)
     ls_tokens ids;
     ls_status st = LS_OK;
 
-    if (prompt[0] == '\0' || count == 0)
+    if (prompt[0] == '\0' || count == 0 || s->mesh.rank > 0)
         return LS_OK;
     ls_tokens_init(&ids);
     ls_str_clear(&l->sample);
@@ -272,20 +282,33 @@ out:
     return st;
 }
 
+/* What ranks see at different times, settled for all of them. */
+static ls_status agree(loop *l)
+{
+    const ls_session *s = &l->s;
+    double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
+    double asked[2] = {stop_asked(l), s->mesh.rank == 0 && s->run->train.seconds > 0 &&
+                                          seconds >= s->run->train.seconds};
+    ls_status st = s->dp ? ls_dp_numbers(s->dp, LS_F64, asked, 2) : LS_OK;
+
+    l->stop = asked[0] > 0;
+    l->over = asked[1] > 0;
+    return st;
+}
+
 /* Why training should end before the next step, or NULL. */
 static const char *reason_to_stop(const loop *l)
 {
     const ls_session *s = &l->s;
     const ls_run *run = s->run;
 
-    if (stop_asked(l))
+    if (l->stop)
         return "interrupt";
     if (s->total_steps && s->step_number >= s->total_steps)
         return run->train.tokens && (!run->train.steps || s->step_number < run->train.steps)
                    ? "tokens"
                    : "steps";
-    if (run->train.seconds > 0 &&
-        (double)(ls_time_now_ns() - l->begun_ns) / 1e9 >= run->train.seconds)
+    if (l->over)
         return "seconds";
     if (run->train.target_loss > 0 && s->val_loss <= run->train.target_loss)
         return "target_loss";
@@ -317,6 +340,7 @@ static ls_status train(loop *l)
     ls_step_result r = {.loss = (double)NAN};
     ls_status st = LS_OK;
 
+    LS_TRY(st, agree(l), out);
     l->stopped_by = reason_to_stop(l);
     if (l->stopped_by && strcmp(l->stopped_by, "interrupt") != 0) {
         l->stopped_by = "done"; /* before the first step: an earlier process had finished */
@@ -328,8 +352,10 @@ static ls_status train(loop *l)
         ls_clock_begin(&l->clock);
         ls_profiling_begin(&l->s, &l->clock);
         LS_TRY(st, one_step(l, &r), out);
-        bool last = reason_to_stop(l) != NULL && !stop_asked(l);
+        LS_TRY(st, agree(l), out);
+        bool last = reason_to_stop(l) != NULL && !l->stop;
         LS_TRY(st, after_step(l, last), out);
+        LS_TRY(st, agree(l), out);
         l->stopped_by = reason_to_stop(l);
         tell_step(l, &r);
         ls_profiling_end(&l->s, &l->clock);
@@ -380,9 +406,11 @@ static ls_status summarise(loop *l)
     char hash[33];
     ls_status st = LS_OK;
 
+    if (s->mesh.rank > 0)
+        return LS_OK;
     LS_TRY(st, ls_save_weights_hash(s, hash), out);
     /* What a GPU can do at most is not measured here: its share of that is not known. */
-    double peak = s->apart ? 0 : ls_peak_flops(s->device, s->kernels->name);
+    double peak = s->apart ? 0 : ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks;
     int64_t peak_bytes =
         s->apart ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
                  : ls_ledger_peak_resident_bytes();
@@ -416,10 +444,11 @@ static ls_status open_loop(loop *l, const ls_session_args *args)
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_session_open(&l->s, args), out);
-    ls_calls_plan(args->run, &calls);
-    size_t n = (size_t)(calls.group * calls.leaf * l->s.model.shape.T);
+    ls_calls_plan(l->s.run, &l->s.mesh, &calls);
+    size_t n = (size_t)(calls.most * calls.leaf * l->s.model.shape.T);
     l->windows = ls_mem_array(3 * n, sizeof *l->windows);
-    if (!l->windows)
+    l->losses = ls_mem_array((size_t)validation_sequences(&l->s) + 1, sizeof *l->losses);
+    if (!l->windows || !l->losses)
         st = LS_ENOMEM;
 out:
     return st;
@@ -442,7 +471,7 @@ ls_status ls_loop_run(const ls_session_args *args)
     ls_profiling_finish(&l->s);
     LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
-    if (strcmp(l->stopped_by, "interrupt") == 0) {
+    if (strcmp(l->stopped_by, "interrupt") == 0 && l->s.mesh.rank == 0) {
         st = ls_fail(LS_EINTR, "step %lld is saved in \"%s\"", (long long)l->s.step_number,
                      args->run->out);
         ls_err_hint("Run the same command again to go on from there.");
@@ -452,6 +481,7 @@ out:
     ls_session_close(&l->s);
     ls_str_release(&l->sample);
     ls_mem_free(l->windows);
+    ls_mem_free(l->losses);
     ls_mem_free(l);
     return st;
 }

@@ -17,10 +17,11 @@
 
 /* What the parts of the clock are called in a trace. */
 static const char *const phases[LS_PARTS] = {
-    [LS_PART_DATA] = "batch wait",       [LS_PART_FORWARD] = "forward",
-    [LS_PART_BACKWARD] = "backward",     [LS_PART_REDUCE] = "sum over leaves",
-    [LS_PART_OPTIMIZER] = "update",      [LS_PART_EVAL] = "evaluation",
-    [LS_PART_CHECKPOINT] = "checkpoint", [LS_PART_OTHER] = "other",
+    [LS_PART_DATA] = "batch wait",   [LS_PART_FORWARD] = "forward",
+    [LS_PART_BACKWARD] = "backward", [LS_PART_REDUCE] = "sum over leaves",
+    [LS_PART_EXCHANGE] = "exchange", [LS_PART_OPTIMIZER] = "update",
+    [LS_PART_EVAL] = "evaluation",   [LS_PART_CHECKPOINT] = "checkpoint",
+    [LS_PART_OTHER] = "other",
 };
 _Static_assert((int)LS_PARTS <= (int)LS_PROFILE_PHASES, "a profile has room for every part");
 
@@ -35,12 +36,12 @@ static int64_t room(const ls_session *s)
     int64_t call = s->model.shape.L * block + 16;
     ls_calls calls;
 
-    ls_calls_plan(run, &calls);
+    ls_calls_plan(run, &s->mesh, &calls);
     int64_t step = calls.calls * (call + 8) + 16;
     int64_t windows = run->eval.sequences;
     if (windows == LS_RUN_AUTO)
         windows = 256; /* the loop takes no more */
-    int64_t eval = (windows / (calls.group * calls.leaf) + run->eval.sample_tokens + 4) * call;
+    int64_t eval = (windows / (calls.most * calls.leaf) + run->eval.sample_tokens + 4) * call;
     int64_t evals = 1 + (run->eval.every > 0 ? s->args.profile_steps / run->eval.every + 1 : 0);
 
     if (step > ROOM_MOST || eval > ROOM_MOST)

@@ -2,9 +2,10 @@
  *
  * Three tensors per parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers. A
  * background save first copies the flat buffers to the snapshot; the writer then reads only that.
- * Where the device's memory is not the host's (apart), the snapshot is in host memory and all
- * reading and writing goes through it: what is saved is fetched first, what is loaded is sent
- * after.
+ * Where the state as a whole is in nobody's own memory (staged), all reading and writing goes
+ * through the snapshot: what is saved is fetched first, from the device or from the ranks that have
+ * parts of it, and what is loaded is sent after. Of several ranks the first one writes and reads;
+ * the functions that fetch and send are called by all.
  *
  * The data cursor is the number of samples used, the one integer that the data order needs. */
 #include "train/save.h"
@@ -88,7 +89,7 @@ static ls_status open_snapshot(ls_session *s)
             LS_TRY(st, ls_device_alloc(s->device, bytes, what, &s->snapshot[k]), out);
     }
     (void)fill_rows(s, s->shadows, s->snapshot);
-    if (s->apart)
+    if (s->staged)
         (void)fill_rows(s, s->tensors, s->snapshot);
 out:
     return st;
@@ -105,31 +106,73 @@ static void close_snapshot(ls_session *s)
     }
 }
 
-/* The first n kinds of the live state to the snapshot, which is there and nobody is reading. */
+/* Whether ranks have parts of this kind of state. */
+static bool divided(const ls_session *s, int kind)
+{
+    return s->mesh.zero > 0 && kind > 0;
+}
+
+/* The first n kinds of the live state to the first rank's snapshot, which is there and nobody is
+ * reading. By all ranks where they have parts of it. */
 static ls_status take_snapshot(ls_session *s, int n)
 {
     ls_step_arrays live = ls_step_state_arrays(s->step);
     const void *arrays[KINDS] = {live.w, live.m, live.v};
+    ls_status st = LS_OK;
 
     for (int k = 0; k < n; k++)
-        if (s->apart)
+        if (divided(s, k))
+            LS_TRY(st, ls_dp_collect(s->dp, arrays[k], s->snapshot[k]), out);
+        else if (s->mesh.rank > 0)
+            continue;
+        else if (s->apart)
             ls_stream_copy_out(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
         else
             ls_stream_copy(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
-    return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
+    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
+out:
+    return st;
 }
 
-/* Apart: what was loaded into the snapshot, to the device. */
+/* Staged: what was loaded into the snapshot, to the device. Parts go to their ranks later. */
 static ls_status send_loaded(ls_session *s)
 {
     ls_step_arrays live = ls_step_state_arrays(s->step);
     void *arrays[KINDS] = {live.w, live.m, live.v};
 
-    if (!s->apart)
-        return LS_OK;
-    for (int k = 0; k < KINDS; k++)
-        ls_stream_copy_in(s->stream, arrays[k], s->snapshot[k], state_bytes(s, k));
+    for (int k = 0; k < KINDS && s->staged; k++)
+        if (!divided(s, k))
+            ls_stream_copy_in(s->stream, arrays[k], s->snapshot[k], state_bytes(s, k));
     return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
+}
+
+/* Where a resumed run stands. */
+typedef struct place {
+    int64_t step, newest, saved;
+    double loss, val_loss;
+} place;
+
+ls_status ls_save_share(ls_session *session)
+{
+    ls_session *s = session;
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+    void *arrays[KINDS] = {live.w, live.m, live.v};
+    place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss};
+    ls_status st;
+
+    LS_TRY(st, ls_dp_tell(s->dp, &p, sizeof p), out);
+    s->step_number = p.step;
+    s->newest_step = p.newest;
+    s->saved_step = p.saved;
+    s->loss = p.loss;
+    s->val_loss = p.val_loss;
+    for (int k = 0; k < KINDS && p.step > 0; k++)
+        if (divided(s, k))
+            LS_TRY(st, ls_dp_deal(s->dp, s->snapshot[k], arrays[k]), out);
+        else
+            LS_TRY(st, ls_dp_tell(s->dp, arrays[k], state_bytes(s, k)), out);
+out:
+    return st;
 }
 
 ls_status ls_save_open(ls_session *session)
@@ -151,7 +194,7 @@ ls_status ls_save_open(ls_session *session)
     }
     s->n_tensors = fill_rows(s, s->tensors, arrays);
     LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
-    if (!s->apart && ls_memory_has_snapshot(s->run, false))
+    if (!s->apart && ls_memory_has_snapshot(s->run, &s->mesh, false))
         LS_TRY(st, open_snapshot(s), out);
     if (s->run->checkpoint.every > 0)
         LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
@@ -236,7 +279,7 @@ ls_status ls_save_resume(ls_session *session)
     if (!newest)
         goto out;
     LS_TRY(st, check_same_run(s, ls_ckpt_about(newest)), out);
-    if (s->apart)
+    if (s->staged)
         LS_TRY(st, open_snapshot(s), out);
     LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, &info, &found), out);
     if (!found)
@@ -269,7 +312,7 @@ static ls_ckpt_info info_now(const ls_session *s)
                           .loss = s->loss,
                           .val_loss = s->val_loss,
                           .run_name = s->run->name,
-                          .mesh = "dp=1",
+                          .mesh = s->mesh_text,
                           .config = s->config.p,
                           .extra = s->data_hash};
 }
@@ -329,17 +372,31 @@ static ls_status await_writer(ls_session *s)
     return LS_OK;
 }
 
+/* Whether the first rank saves now: where others have parts of the state they must know. */
+static ls_status agree_to_save(ls_session *s, bool *saves)
+{
+    unsigned char word = *saves;
+    ls_status st = s->mesh.zero > 0 ? ls_dp_tell(s->dp, &word, sizeof word) : LS_OK;
+
+    *saves = word != 0 && (s->mesh.rank == 0 || s->mesh.zero > 0);
+    return st;
+}
+
 ls_status ls_save_begin(ls_session *session)
 {
     ls_session *s = session;
+    bool first = s->mesh.rank == 0;
+    bool saves = first && await_writer(s) == LS_OK && open_snapshot(s) == LS_OK;
     ls_ckpt_info info = info_now(s);
     ls_status st = LS_OK;
 
-    if (await_writer(s) != LS_OK || open_snapshot(s) != LS_OK) {
+    if (first && !saves)
         tell_unsaved(s, s->step_number);
-        return LS_OK;
-    }
-    LS_TRY(st, take_snapshot(s, KINDS), out);
+    LS_TRY(st, agree_to_save(s, &saves), out);
+    if (saves)
+        LS_TRY(st, take_snapshot(s, KINDS), out);
+    if (!saves || !first)
+        goto out;
     if (ls_ckpt_writer_begin(s->writer, &info, s->shadows, s->n_tensors, 0) == LS_OK)
         s->writing_step = s->step_number;
     else
@@ -367,14 +424,20 @@ ls_status ls_save_final(ls_session *session)
     ls_ckpt_saved saved;
     ls_status st = LS_OK;
 
+    bool first = s->mesh.rank == 0, saves = true;
+
     ls_err_doing("saving step %lld", (long long)s->step_number);
-    LS_TRY(st, await_writer(s), out);
-    if (s->saved_step == s->step_number)
-        goto out;
-    if (s->apart) {
-        LS_TRY(st, open_snapshot(s), out);
-        LS_TRY(st, take_snapshot(s, KINDS), out);
+    if (first) {
+        LS_TRY(st, await_writer(s), out);
+        saves = s->saved_step != s->step_number;
+        if (saves && s->staged)
+            LS_TRY(st, open_snapshot(s), out);
     }
+    LS_TRY(st, agree_to_save(s, &saves), out);
+    if (saves && s->staged)
+        LS_TRY(st, take_snapshot(s, KINDS), out);
+    if (!saves || !first)
+        goto out;
     LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors, &saved), out);
     tell_saved(s, s->step_number, &saved);
     /* The state is safe; failing to tidy up must not look like failing to save. */
@@ -389,7 +452,7 @@ ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
 {
     ls_status st = LS_OK;
 
-    if (session->apart) {
+    if (session->staged) {
         LS_TRY(st, await_writer(session), out);
         LS_TRY(st, open_snapshot(session), out);
         LS_TRY(st, take_snapshot(session, 1), out);

@@ -14,6 +14,9 @@ void ls_save_close(ls_session *session);
  * (LS_EDATA). */
 ls_status ls_save_resume(ls_session *session);
 
+/* What the first rank has loaded, to the others: by all ranks. */
+ls_status ls_save_share(ls_session *session);
+
 /* Begin to save the present state in the background; waits for the save before it, and leaves this
  * one out when that does not end. A failed save does not stop training: it is told as a warning and
  * an incident. */

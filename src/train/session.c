@@ -25,6 +25,9 @@
 #include "exchange/folder.h"
 #include "train/save.h"
 
+/* How long ranks wait for each other, and for the first one to encode text. */
+enum { MEET_S = 600, PREPARE_S = 24 * 3600 };
+
 static ls_status open_folder(ls_session *s)
 {
     const char *out = s->run->out;
@@ -158,6 +161,7 @@ static ls_status open_device(ls_session *s)
         LS_TRY(st, ls_kernel_for(s->device, isa_name(run->device.isa), &s->kernels), out);
     }
     s->apart = !ls_device_describe(s->device).host_memory;
+    s->staged = s->apart || s->mesh.zero > 0;
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
 out:
     return st;
@@ -182,6 +186,79 @@ static ls_loader_args loader_args(const ls_session *s)
                             .sequences = s->run->batch.sequences,
                             .first_step = s->step_number,
                             .isolate = s->run->data.isolate};
+}
+
+static bool is_first(const ls_session *s)
+{
+    return s->mesh.rank == 0;
+}
+
+static ls_status open_mesh(ls_session *s)
+{
+    ls_comm *comm = s->args.comm;
+    ls_status st = ls_mesh_init(&s->mesh, s->run, comm ? ls_comm_ranks(comm) : 1,
+                                comm ? ls_comm_rank(comm) : 0);
+
+    if (st == LS_OK && s->args.local_ranks > 0)
+        s->mesh.local = s->args.local_ranks;
+    snprintf(s->mesh_text, sizeof s->mesh_text, s->mesh.zero ? "dp=%d zero=%d" : "dp=%d",
+             s->mesh.ranks, s->mesh.zero);
+    if (st == LS_OK && s->mesh.rank > 0)
+        s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
+    return st;
+}
+
+/* What all ranks must have alike: told by the first. */
+typedef struct alike {
+    char run[LS_HASH_HEX], data[LS_HASH_HEX];
+} alike;
+
+static ls_status check_alike(ls_session *s)
+{
+    alike first = {.run = ""}, own;
+    ls_hash hash;
+    ls_status st;
+
+    LS_TRY(st, ls_explain_hash(s->run, &hash), out);
+    ls_hash_hex(hash, first.run);
+    memcpy(first.data, s->data_hash, sizeof first.data);
+    own = first;
+    LS_TRY(st,
+           ls_comm_run(s->args.comm,
+                       &(ls_coll){.kind = LS_COLL_BROADCAST,
+                                  .type = LS_U8,
+                                  .count = sizeof first,
+                                  .in = &first,
+                                  .out = &first},
+                       ls_time_now_ns() + MEET_S * LS_NS_PER_S),
+           out);
+    if (strcmp(first.run, own.run) != 0)
+        st = ls_fail(LS_EUSAGE, "rank %d has other settings than rank 0", s->mesh.rank);
+    else if (strcmp(first.data, own.data) != 0)
+        st = ls_fail(LS_EDATA, "rank %d reads other text than rank 0", s->mesh.rank);
+    if (st != LS_OK)
+        ls_err_hint("Every machine must see the same run file, data and environment.");
+out:
+    return st;
+}
+
+/* The first rank prepares the data, then the others find it prepared. */
+static ls_status open_data_together(ls_session *s)
+{
+    const ls_coll barrier = {.kind = LS_COLL_BARRIER};
+    ls_status st = LS_OK;
+
+    if (is_first(s))
+        LS_TRY(st, open_data(s), out);
+    if (s->mesh.ranks == 1)
+        goto out;
+    LS_TRY(st, ls_comm_run(s->args.comm, &barrier, ls_time_now_ns() + PREPARE_S * LS_NS_PER_S),
+           out);
+    if (!is_first(s))
+        LS_TRY(st, open_data(s), out);
+    LS_TRY(st, check_alike(s), out);
+out:
+    return st;
 }
 
 /* On a GPU, whose memory is for this run alone, calls that nobody has set are as large as fit. */
@@ -221,7 +298,11 @@ static ls_status open_state(ls_session *s)
     ls_device_info info = ls_device_describe(s->device);
     ls_step_args step = {.model = &s->model, .kernels = s->kernels, .stream = s->stream};
     int64_t free_bytes = info.free_bytes + info.fixed_bytes; /* what a GPU holds is taken already */
+
+    if (s->mesh.ranks > 1)
+        free_bytes /= s->mesh.local;
     ls_memory_args memory = {.run = s->run,
+                             .mesh = &s->mesh,
                              .model = &s->model,
                              .kernels = s->kernels,
                              .threads = info.threads,
@@ -238,7 +319,13 @@ static ls_status open_state(ls_session *s)
     step.run = s->run;
     ls_memory_predict(&memory, &s->ledger);
     LS_TRY(st, ls_memory_check(&memory, &s->ledger, free_bytes), out);
-    ls_calls_plan(s->run, &step.calls);
+    ls_calls_plan(s->run, &s->mesh, &step.calls);
+    if (s->mesh.ranks > 1) {
+        ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->mesh);
+        dp.comm = s->args.comm;
+        LS_TRY(st, ls_dp_open(&s->dp, &dp), out);
+    }
+    step.dp = s->dp;
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     LS_TRY(st, open_decode(s, &memory), out);
 out:
@@ -354,7 +441,7 @@ static void emit_start(ls_session *s)
     int64_t train_tokens = 0, validation_tokens = 0, trained = 0;
     ls_calls calls;
 
-    ls_calls_plan(s->run, &calls);
+    ls_calls_plan(s->run, &s->mesh, &calls);
     for (int i = 0; i < s->model.n_params; i++)
         if (s->model.params[i].trained >= 0)
             trained += s->model.params[i].count;
@@ -362,26 +449,79 @@ static void emit_start(ls_session *s)
         train_tokens += ls_corpus_train_tokens(s->corpus, i);
         validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
     }
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_RANK});
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_START,
-                                   .start = {.name = s->run->name,
-                                             .out = s->run->out,
-                                             .family = family->names[s->run->model.family],
-                                             .device = info.name,
-                                             .kernels = s->kernels->name,
-                                             .reduce = calls.ordered ? "ordered" : "fast",
-                                             .parameters = s->model.elements,
-                                             .trained = trained,
-                                             .vocab = s->model.shape.V,
-                                             .train_tokens = train_tokens,
-                                             .validation_tokens = validation_tokens,
-                                             .sequences = calls.sequences,
-                                             .leaf = calls.leaf,
-                                             .group = calls.group,
-                                             .context = s->model.shape.T,
-                                             .first_step = s->step_number,
-                                             .total_steps = s->total_steps,
-                                             .ledger = &s->ledger}});
+    ls_session_emit(s,
+                    &(ls_event){.kind = LS_EVENT_START,
+                                .start = {.name = s->run->name,
+                                          .out = s->run->out,
+                                          .family = family->names[s->run->model.family],
+                                          .device = info.name,
+                                          .kernels = s->kernels->name,
+                                          .reduce = calls.ordered ? "ordered" : "fast",
+                                          .parameters = s->model.elements,
+                                          .trained = trained,
+                                          .vocab = s->model.shape.V,
+                                          .train_tokens = train_tokens,
+                                          .validation_tokens = validation_tokens,
+                                          .sequences = calls.sequences,
+                                          .leaf = s->run->batch.leaf,
+                                          .group = ls_min_i64(s->run->batch.group,
+                                                              calls.sequences / s->run->batch.leaf),
+                                          .ranks = ls_mesh_ranks(&s->mesh),
+                                          .zero = s->mesh.zero,
+                                          .context = s->model.shape.T,
+                                          .first_step = s->step_number,
+                                          .total_steps = s->total_steps,
+                                          .ledger = &s->ledger}});
+}
+
+/* More ranks than leaves is allowed, and rarely meant. */
+static void warn_of_idle_ranks(const ls_session *s)
+{
+    int ranks = ls_mesh_ranks(&s->mesh);
+    ls_calls calls;
+
+    ls_calls_plan(s->run, &s->mesh, &calls);
+    if (!is_first(s) || ranks <= calls.leaves)
+        return;
+    bool divisible = calls.ordered && calls.leaf > 1;
+    ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %stake fewer ranks",
+           ranks - (int)calls.leaves, ranks, (long long)calls.leaves,
+           calls.ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)",
+           divisible ? "lower batch.leaf, or " : "");
+}
+
+/* Who trains: one event for each rank. */
+static ls_status emit_ranks(ls_session *s)
+{
+    int n = ls_mesh_ranks(&s->mesh);
+    typedef struct member {
+        int pid;
+        char host[64];
+    } member;
+    member own = {.pid = getpid()}, *all = ls_mem_array((size_t)n, sizeof *all);
+    ls_status st = LS_OK;
+
+    if (!all)
+        return LS_ENOMEM;
+    gethostname(own.host, sizeof own.host - 1);
+    all[0] = own;
+    if (n > 1)
+        LS_TRY(st,
+               ls_comm_run(s->args.comm,
+                           &(ls_coll){.kind = LS_COLL_GATHER,
+                                      .type = LS_U8,
+                                      .count = sizeof own,
+                                      .in = &own,
+                                      .out = is_first(s) ? all : NULL},
+                           ls_time_now_ns() + MEET_S * LS_NS_PER_S),
+               out);
+    for (int r = 0; r < n && is_first(s); r++)
+        ls_session_emit(s,
+                        &(ls_event){.kind = LS_EVENT_RANK,
+                                    .rank = {.rank = r, .pid = all[r].pid, .host = all[r].host}});
+out:
+    ls_mem_free(all);
+    return st;
 }
 
 /* Falling back to an older checkpoint costs work: programs that watch must hear of it too. */
@@ -428,27 +568,37 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     ls_err_doing("preparing run \"%s\"", s->run->name);
     s->tokens_per_step = s->run->batch.sequences * s->run->model.context;
     s->total_steps = ls_check_horizon(s->run);
+    LS_TRY(st, open_mesh(s), out);
     LS_TRY(st, open_settings(s), out);
-    LS_TRY(st, open_folder(s), out);
+    if (is_first(s))
+        LS_TRY(st, open_folder(s), out);
     note_time("settings read");
     LS_TRY(st, open_device(s), out);
     note_time("device opened");
     LS_TRY(st, ls_profiling_open(s), out);
-    LS_TRY(st, open_data(s), out);
+    LS_TRY(st, open_data_together(s), out);
     note_time("data opened");
     LS_TRY(st, open_state(s), out);
     note_time("memory taken");
-    LS_TRY(st, ls_save_open(s), out);
-    LS_TRY(st, ls_save_resume(s), out);
+    if (is_first(s)) {
+        LS_TRY(st, ls_save_open(s), out);
+        LS_TRY(st, ls_save_resume(s), out);
+    }
+    if (s->dp)
+        LS_TRY(st, ls_save_share(s), out);
     if (s->step_number == 0)
         LS_TRY(st, start_weights(s), out);
     ls_step_weights_changed(s->step);
     note_time("weights there");
-    LS_TRY(st, keep_copies(s), out);
     ls_loader_args loader = loader_args(s);
     LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
-    LS_TRY(st, open_events(s), out);
+    if (is_first(s)) {
+        LS_TRY(st, keep_copies(s), out);
+        LS_TRY(st, open_events(s), out);
+    }
+    LS_TRY(st, emit_ranks(s), out);
     emit_start(s);
+    warn_of_idle_ranks(s);
     emit_fallback(s);
 out:
     ls_err_done();
@@ -468,6 +618,7 @@ void ls_session_close(ls_session *session)
     ls_decode_close(s->decode);
     ls_pass_close(s->sample_pass);
     ls_step_close(s->step);
+    ls_dp_close(s->dp);
     ls_model_release(&s->model);
     ls_corpus_close(s->corpus);
     ls_tokenizer_free(s->tokenizer);
@@ -487,6 +638,8 @@ void ls_session_emit(ls_session *session, const ls_event *event)
 {
     ls_session *s = session;
 
+    if (s->mesh.rank > 0)
+        return;
     ls_str_clear(&s->line);
     ls_event_json(event, &s->line);
     ls_str_append_char(&s->line, '\n');

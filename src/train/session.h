@@ -1,5 +1,8 @@
 /* session.h -- everything a training process holds between its first and its last step.
  *
+ * Of several ranks the first one has the run folder: lock, events, checkpoints, samples. The others
+ * read the data that it has prepared and get their state from it.
+ *
  * Opening builds the house from the ground: run folder and lock, device, tokenizer, corpus, model,
  * ledger (refused here when it does not fit), training state, checkpoint store, resume. Closing
  * takes it down; a half-open session may be closed. */
@@ -26,6 +29,8 @@ typedef struct ls_session_args {
     const volatile sig_atomic_t *stop; /* not 0: finish the step, save, end; may be NULL */
     ls_device *device;                 /* borrowed; NULL: opened as the run says */
     const ls_kernels *kernels;         /* with a device that was given: its rows */
+    ls_comm *comm;                     /* the ranks that train together, borrowed; NULL: alone */
+    int local_ranks;                   /* with comm: those on this machine; 0: all */
     int64_t profile_steps;             /* to look at closely, see train/profiling.h; 0: none */
 } ls_session_args;
 
@@ -33,6 +38,8 @@ typedef struct ls_session {
     ls_session_args args;
     const ls_run *run; /* that of args, or fitted */
     ls_run fitted;     /* the run with calls as large as the device can take */
+    ls_mesh mesh;
+    ls_dp *dp; /* what ranks exchange in a step; NULL: alone */
     int lock_fd;
     bool made_folder; /* the run folder was not there before */
     ls_device *device;
@@ -56,14 +63,17 @@ typedef struct ls_session {
     ls_ckpt_store *store;
     ls_ckpt_writer *writer;  /* NULL: saved only at the end */
     bool apart;              /* the device's memory is not the host's */
+    bool staged;             /* the state as a whole is in nobody's own memory: apart, or ranks
+                              * have parts of it; it is saved and loaded through the snapshot */
     void *snapshot[3];       /* that the writer reads: w, m, v; apart: host memory */
     ls_ckpt_tensor *tensors; /* weights and moments, owned; bytes point at the live state, or,
-                              * apart, at the snapshot */
+                              * staged, at the snapshot */
     int n_tensors;
     ls_ckpt_tensor *shadows;     /* the same rows, pointing at the snapshot, owned */
     ls_str config;               /* the resolved run file */
     char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */
     int64_t newest_step;  /* that had a manifest when resuming; above step_number: damaged ones */
+    char mesh_text[32];   /* "dp=2 zero=1", for people who read a checkpoint's manifest */
     int64_t saved_step;   /* newest step known to be saved, -1: none */
     int64_t writing_step; /* what the writer is at, -1: nothing */
 

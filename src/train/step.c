@@ -1,7 +1,8 @@
 /* step.c -- a step, call by call.
  *
- *   for each call (a group of leaves):   forward, backward -> gradient buffer
- *                                        additions of the binary counter (train/tree.h)
+ *   for each call (a group of leaves):   forward, backward -> gradient buffer, on a stack
+ *                                        sums of the stack's top two (plan/calls.h)
+ *   with other ranks: sum of all ranks' gradients (parallel/dp.h)
  *   tie: embedding part + head part of wte's gradient
  *   norm2: tree over fixed blocks -> norm, clip factor, first bad block, all in device memory
  *   adamw: reads the factor there; does nothing when a block is bad
@@ -19,7 +20,6 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "plan/memory.h"
-#include "train/tree.h"
 
 enum { WAIT_S = 3600 };
 
@@ -29,8 +29,9 @@ struct ls_step {
     void *state_memory[3]; /* owned: w, m, v */
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
     ls_dtype type;
-    void *grads[LS_TREE_LEVELS];
-    void *small; /* owned: everything below */
+    void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
+    ls_mesh_part own;              /* of the parameters: what this rank updates */
+    void *small;                   /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
@@ -44,7 +45,6 @@ struct ls_step {
     ls_step_state *host_states; /* of each call */
     double *host_sums;
     ls_norm_result *host_norm;
-    int root;        /* gradient buffer of the last step's sum */
     bool isolated;   /* the batch on the device has document starts */
     int64_t counted; /* targets of the last step's batch */
     float *look;     /* a block of numbers under examination, while blaming */
@@ -58,11 +58,17 @@ static void *cut(char **at, int64_t bytes)
     return p;
 }
 
+/* Sequences that the device's buffers hold: those of this rank, or a call of validation. */
+static int64_t held(const ls_step *s)
+{
+    return ls_calls_held(&s->args.calls);
+}
+
 /* Mirrors ls_memory_step_bytes(). */
 static void lay_out(ls_step *s)
 {
     const ls_model *model = s->args.model;
-    int64_t tokens = s->args.calls.sequences * model->shape.T;
+    int64_t tokens = held(s) * model->shape.T;
     int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     char *at = s->small;
 
@@ -70,7 +76,7 @@ static void lay_out(ls_step *s)
     s->targets = s->tokens + tokens;
     s->start = s->targets + tokens;
     s->losses = cut(&at, tokens * (int64_t)sizeof(float));
-    s->sums = cut(&at, s->args.calls.sequences * (int64_t)sizeof(double));
+    s->sums = cut(&at, held(s) * (int64_t)sizeof(double));
     s->partials = cut(&at, blocks * (int64_t)sizeof(float));
     s->spans = cut(&at, model->n_params * (int64_t)sizeof(ls_adamw_span));
     s->norm = cut(&at, sizeof(ls_norm_result));
@@ -83,14 +89,14 @@ static void lay_out_staging(ls_step *s)
     const ls_calls *calls = &s->args.calls;
     char *at = s->staging;
 
-    s->host_tokens =
-        cut(&at, calls->sequences * s->args.model->shape.T * 3 * (int64_t)sizeof(int32_t));
-    s->host_states = cut(&at, calls->calls * (int64_t)sizeof(ls_step_state));
+    s->host_tokens = cut(&at, held(s) * s->args.model->shape.T * 3 * (int64_t)sizeof(int32_t));
+    s->host_states = cut(&at, ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state));
     s->host_sums = cut(&at, calls->sequences * (int64_t)sizeof(double));
     s->host_norm = cut(&at, sizeof(ls_norm_result));
 }
 
-/* One span per trained parameter: weight decay differs between matrices and vectors. */
+/* One span per trained parameter that this rank updates, or the part of it that it does: weight
+ * decay differs between matrices and vectors. */
 static ls_status send_spans(ls_step *s)
 {
     const ls_model *model = s->args.model;
@@ -100,12 +106,15 @@ static ls_status send_spans(ls_step *s)
     if (!spans)
         return LS_ENOMEM;
     for (int i = 0; i < model->n_params; i++) {
-        if (model->params[i].trained < 0)
+        const ls_param *p = &model->params[i];
+        int64_t first = ls_max_i64(p->trained, s->own.first);
+        int64_t end = ls_min_i64(p->trained + p->count, s->own.first + s->own.count);
+        if (p->trained < 0 || first >= end)
             continue;
-        spans[s->n_spans++] = (ls_adamw_span){.first = model->params[i].trained,
-                                              .w_first = model->params[i].first,
-                                              .count = model->params[i].count,
-                                              .decay = model->params[i].decay ? 1.0f : 0.0f,
+        spans[s->n_spans++] = (ls_adamw_span){.first = first - s->own.first,
+                                              .w_first = p->first + first - p->trained,
+                                              .count = end - first,
+                                              .decay = p->decay ? 1.0f : 0.0f,
                                               .rate = 1.0f};
     }
     ls_stream_copy_in(s->args.stream, s->spans, spans, s->n_spans * (int64_t)sizeof *spans);
@@ -114,29 +123,52 @@ static ls_status send_spans(ls_step *s)
     return st;
 }
 
+/* Memory that other ranks read lies where they can reach it. */
+static ls_status alloc_shared(ls_step *s, bool shared, int64_t bytes, const char *what, void **out)
+{
+    return shared ? ls_dp_alloc(s->args.dp, bytes, what, out)
+                  : ls_device_alloc(ls_stream_device(s->args.stream), bytes, what, out);
+}
+
+static void free_shared(ls_step *s, bool shared, void *memory)
+{
+    if (shared)
+        ls_dp_free(s->args.dp, memory);
+    else
+        ls_device_free(ls_stream_device(s->args.stream), memory);
+}
+
+/* Each rank updates its own part of the weights, and the others read it. */
+static bool divides(const ls_step *s)
+{
+    return s->args.dp && ls_dp_about(s->args.dp)->mesh.zero > 0;
+}
+
 static ls_status alloc_state(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
     ls_device *device = ls_stream_device(s->args.stream);
+    const ls_model *model = s->args.model;
     const ls_calls *calls = &s->args.calls;
-    int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
+    const ls_dp_args *dp = s->args.dp ? ls_dp_about(s->args.dp) : NULL;
+    int64_t bytes = ls_memory_weight_elements(model, dp) * (int64_t)sizeof(float);
     ls_status st = LS_OK;
 
     for (int i = 0; i < 3; i++) {
-        LS_TRY(st, ls_device_alloc(device, bytes, names[i], &s->state_memory[i]), out);
-        bytes = s->args.model->trained * (int64_t)sizeof(float);
+        LS_TRY(st, alloc_shared(s, i == 0 && divides(s), bytes, names[i], &s->state_memory[i]),
+               out);
+        bytes = s->own.count * (int64_t)sizeof(float);
     }
-    bytes = s->args.model->flat * ls_dtype_bytes(s->type);
+    bytes = model->flat * ls_dtype_bytes(s->type);
     if (s->type != LS_F32)
         LS_TRY(st, ls_device_alloc(device, bytes, "weights in bf16", &s->copy), out);
-    bytes = ls_pass_grad_elements(s->args.model, calls->ordered) * (int64_t)sizeof(float);
+    bytes = ls_memory_grad_elements(model, calls, dp) * (int64_t)sizeof(float);
     for (int i = 0; i < calls->buffers; i++)
-        LS_TRY(st, ls_device_alloc(device, bytes, "gradients", &s->grads[i]), out);
-    LS_TRY(st,
-           ls_device_alloc(device, ls_memory_step_bytes(s->args.model, calls), "batch", &s->small),
+        LS_TRY(st, alloc_shared(s, s->args.dp, bytes, "gradients", &s->grads[i]), out);
+    LS_TRY(st, ls_device_alloc(device, ls_memory_step_bytes(model, calls), "batch", &s->small),
            out);
     LS_TRY(st,
-           ls_device_host_alloc(device, ls_memory_staging_bytes(s->args.model, calls),
+           ls_device_host_alloc(device, ls_memory_staging_bytes(model, calls),
                                 "batches on their way", &s->staging),
            out);
 out:
@@ -152,6 +184,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
         return LS_ENOMEM;
     s->args = *args;
     s->type = ls_memory_type(args->run);
+    s->own = divides(s) ? ls_dp_own(args->dp) : (ls_mesh_part){.count = args->model->trained};
     LS_TRY(st, alloc_state(s), out);
     lay_out(s);
     lay_out_staging(s);
@@ -160,9 +193,9 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
                                .kernels = args->kernels,
                                .stream = args->stream,
                                .type = s->type,
-                               .B = args->calls.group * args->calls.leaf,
+                               .B = args->calls.most * args->calls.leaf,
                                .T = args->run->model.context,
-                               .leaves = args->calls.ordered ? args->calls.group : 1,
+                               .leaves = args->calls.ordered ? args->calls.most : 1,
                                .training = true,
                                .any_order = !args->calls.ordered};
     LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
@@ -180,9 +213,9 @@ void ls_step_close(ls_step *step)
     ls_device *device = ls_stream_device(step->args.stream);
     ls_pass_close(step->pass);
     for (int i = 0; i < 3; i++)
-        ls_device_free(device, step->state_memory[i]);
-    for (int i = 0; i < LS_TREE_LEVELS; i++)
-        ls_device_free(device, step->grads[i]);
+        free_shared(step, i == 0 && divides(step), step->state_memory[i]);
+    for (int i = 0; i < step->args.calls.buffers; i++)
+        free_shared(step, step->args.dp, step->grads[i]);
     ls_device_free(device, step->copy);
     ls_device_free(device, step->small);
     ls_device_host_free(device, step->staging,
@@ -194,7 +227,7 @@ void ls_step_close(ls_step *step)
  * queued that still reads the staging memory. */
 static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, int64_t count)
 {
-    int64_t T = s->args.model->shape.T, all = s->args.calls.sequences * T;
+    int64_t T = s->args.model->shape.T, all = held(s) * T;
     int64_t bytes = count * T * (int64_t)sizeof(int32_t);
     const int32_t *const from[3] = {batch->tokens, batch->targets, batch->start};
     int32_t *const to[3] = {s->tokens, s->targets, s->start};
@@ -235,98 +268,158 @@ static ls_step_state step_state(const ls_step *s, int64_t number, double lr)
     };
 }
 
-/* Number of call i's first sequence inside the batch. */
-static uint32_t first_sequence(const ls_step *s, int64_t i)
-{
-    return (uint32_t)(ls_calls_first(&s->args.calls, i) * s->args.calls.leaf);
-}
+/* A call of this rank: its number and its leaves of the batch. */
+typedef struct part {
+    int64_t number, first, count;
+} part;
 
-/* Call i over the batch that lies on the device, its gradient into grads[buffer]. */
-static ls_pass_call call_of(const ls_step *s, int64_t i, int buffer)
+/* The first call, and the one after another; false past the last. */
+static bool next_part(const ls_step *s, part *p)
 {
     const ls_calls *calls = &s->args.calls;
-    int64_t T = s->args.model->shape.T, leaves = ls_calls_leaves(calls, i);
-    int64_t at = (int64_t)first_sequence(s, i) * T;
+
+    p->number = p->count ? p->number + 1 : 0;
+    p->first = p->count ? p->first + p->count : calls->first;
+    p->count = p->number < calls->calls ? ls_calls_at(calls, p->first) : 0;
+    return p->count > 0;
+}
+
+/* The call over the batch that lies on the device, its gradient into grads[buffer]. */
+static ls_pass_call call_of(const ls_step *s, const part *p, int buffer)
+{
+    const ls_calls *calls = &s->args.calls;
+    int64_t T = s->args.model->shape.T;
+    int64_t at = (p->first - calls->first) * calls->leaf * T;
 
     return (ls_pass_call){.w = s->copy ? s->copy : s->state_memory[0],
                           .tokens = s->tokens + at,
                           .targets = s->targets + at,
                           .start = s->isolated ? s->start + at : NULL,
-                          .B = leaves * calls->leaf,
+                          .B = p->count * calls->leaf,
                           .T = T,
                           .dropout = true,
                           .state = s->state,
                           .losses = s->losses + at,
                           .grad = s->grads[buffer],
-                          .leaves = calls->ordered ? leaves : 1,
+                          .leaves = calls->ordered ? p->count : 1,
                           .ordered = calls->ordered,
-                          .accumulate = !calls->ordered && i > 0};
+                          .accumulate = !calls->ordered && p->number > 0};
 }
 
-static void run_call(ls_step *s, int64_t i, int buffer, ls_step_state *host_state, ls_clock *clock)
+/* Its forward pass; dropout is keyed by the sequence's number in the global batch. */
+static void forward(ls_step *s, const part *p, const ls_pass_call *call, ls_step_state *host_state)
 {
-    ls_pass_call call = call_of(s, i, buffer);
-
-    host_state->first_seq = first_sequence(s, i);
-    send_state(s, i, host_state);
-    ls_pass_forward(s->pass, &call);
-    ls_clock_lap(clock, LS_PART_FORWARD);
-    ls_pass_backward(s->pass, &call);
-    ls_clock_lap(clock, LS_PART_BACKWARD);
+    host_state->first_seq = (uint32_t)(p->first * s->args.calls.leaf);
+    send_state(s, p->number, host_state);
+    ls_pass_forward(s->pass, call);
 }
 
-static void do_adds(ls_step *s, const ls_tree_add *adds, int n)
-{
-    for (int i = 0; i < n; i++)
-        s->args.kernels->add(s->args.stream, &(ls_add){.a = s->grads[adds[i].left],
-                                                       .b = s->grads[adds[i].right],
-                                                       .out = s->grads[adds[i].left],
-                                                       .n = ls_pass_grad_elements(
-                                                           s->args.model, s->args.calls.ordered)});
-}
-
-/* All calls, their gradients summed into grads[root]. */
+/* All calls of this rank, their gradients summed as far as they are siblings: in grads[0], and
+ * where the rank has a part of the leaves, its roots in the buffers that follow. */
 static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
 {
     const ls_calls *calls = &s->args.calls;
-    ls_tree_add adds[LS_TREE_LEVELS];
-    ls_tree tree;
+    part p = {.count = 0};
+    int top = 0;
 
-    ls_tree_begin(&tree, (int)calls->buffers);
-    s->root = 0;
-    for (int64_t i = 0; i < calls->calls; i++) {
-        int buffer = calls->ordered ? ls_tree_take(&tree) : 0;
-        run_call(s, i, buffer, host_state, clock);
-        if (calls->ordered)
-            do_adds(s, adds, ls_tree_push(&tree, buffer, adds));
+    while (next_part(s, &p)) {
+        ls_pass_call call = call_of(s, &p, top);
+        forward(s, &p, &call, host_state);
+        ls_clock_lap(clock, LS_PART_FORWARD);
+        ls_pass_backward(s->pass, &call);
+        ls_clock_lap(clock, LS_PART_BACKWARD);
+        if (!calls->ordered)
+            continue;
+        top++;
+        for (int n = ls_calls_merges(calls, p.first, p.count); n > 0; n--, top--)
+            s->args.kernels->add(s->args.stream,
+                                 &(ls_add){.a = s->grads[top - 2],
+                                           .b = s->grads[top - 1],
+                                           .out = s->grads[top - 2],
+                                           .n = ls_pass_grad_elements(s->args.model, true)});
         ls_clock_lap(clock, LS_PART_REDUCE);
     }
-    if (!calls->ordered)
-        return;
-    do_adds(s, adds, ls_tree_end(&tree, adds, &s->root));
-    ls_pass_tie(s->pass, s->grads[s->root]);
-    ls_clock_lap(clock, LS_PART_REDUCE);
 }
 
-static void update(ls_step *s)
+/* With those of the other ranks: the sum in grads[0], all of it, or the own part where each rank
+ * updates its own. */
+static ls_status sum_with_others(ls_step *s, ls_clock *clock)
+{
+    const ls_calls *calls = &s->args.calls;
+    float *buffers[LS_ORDERED_ROOTS];
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < calls->buffers; i++)
+        buffers[i] = s->grads[i];
+    if (!s->args.dp) {
+        if (calls->ordered)
+            ls_pass_tie(s->pass, buffers[0]);
+        goto out;
+    }
+    if (!calls->ordered && calls->own == 0)
+        s->args.kernels->fill(s->args.stream,
+                              &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
+    LS_TRY(st, ls_dp_sum(s->args.dp, buffers), out);
+    if (!divides(s))
+        LS_TRY(st, ls_dp_gather(s->args.dp, buffers[0]), out);
+out:
+    ls_clock_lap(clock, s->args.dp ? LS_PART_EXCHANGE : LS_PART_REDUCE);
+    return st;
+}
+
+/* The norm of the whole gradient, of which each rank has the squares of its own part. */
+static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
+{
+    int64_t blocks = (whole->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    ls_norm2 own = *whole, join = *whole;
+    ls_status st;
+
+    own.part = LS_NORM_SQUARES;
+    own.x += s->own.first;
+    own.partials += s->own.first / LS_NORM_BLOCK;
+    own.n = s->own.count;
+    join.part = LS_NORM_JOIN;
+    memset(whole->partials, 0, (size_t)blocks * sizeof *whole->partials);
+    s->args.kernels->norm2(s->args.stream, &own);
+    st = ls_dp_numbers(s->args.dp, LS_F32, whole->partials, blocks);
+    if (st == LS_OK)
+        s->args.kernels->norm2(s->args.stream, &join);
+    return st;
+}
+
+static ls_status update(ls_step *s, ls_clock *clock)
 {
     const ls_kernels *k = s->args.kernels;
+    const float *grad = s->grads[0];
+    const ls_norm2 norm = {.x = grad,
+                           .partials = s->partials,
+                           .result = s->norm,
+                           .state = s->state,
+                           .n = s->args.model->trained};
+    ls_status st = LS_OK;
 
-    k->norm2(s->args.stream, &(ls_norm2){.x = s->grads[s->root],
-                                         .partials = s->partials,
-                                         .result = s->norm,
-                                         .state = s->state,
-                                         .n = s->args.model->trained});
+    if (divides(s))
+        LS_TRY(st, norm_with_others(s, &norm), out);
+    else
+        k->norm2(s->args.stream, &norm);
     k->adamw(s->args.stream, &(ls_adamw){.w = s->state_memory[0],
                                          .m = s->state_memory[1],
                                          .v = s->state_memory[2],
-                                         .grad = s->grads[s->root],
+                                         .grad = grad + s->own.first,
                                          .spans = s->spans,
                                          .n_spans = s->n_spans,
-                                         .copy = s->copy,
+                                         .copy = divides(s) ? NULL : s->copy,
                                          .copy_type = s->type,
                                          .state = s->state,
                                          .result = s->norm});
+    if (!divides(s))
+        goto out;
+    ls_clock_lap(clock, LS_PART_OPTIMIZER);
+    LS_TRY(st, ls_dp_gather(s->args.dp, s->state_memory[0]), out);
+    ls_clock_lap(clock, LS_PART_EXCHANGE);
+    ls_step_weights_changed(s);
+out:
+    return st;
 }
 
 /* Sum of n values along the perfect binary tree over their numbers; values are overwritten. */
@@ -338,6 +431,33 @@ static double tree_sum(double *values, int64_t n)
     return values[0];
 }
 
+/* Losses of the own leaves, and those of the others: host_sums, by number of leaf. */
+static ls_status losses(ls_step *s, ls_clock *clock)
+{
+    const ls_calls *calls = &s->args.calls;
+    double *sums = s->host_sums;
+    ls_status st = LS_OK;
+
+    if (calls->own > 0)
+        s->args.kernels->sum(s->args.stream,
+                             &(ls_sum){.x = s->losses,
+                                       .out = s->sums,
+                                       .n = calls->own * calls->leaf * s->args.model->shape.T,
+                                       .segments = calls->own});
+    memset(sums, 0, (size_t)calls->leaves * sizeof *sums);
+    ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums,
+                       calls->own * (int64_t)sizeof(double));
+    ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
+    LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
+    ls_clock_lap(clock, LS_PART_OPTIMIZER);
+    if (!s->args.dp)
+        goto out;
+    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves), out);
+    ls_clock_lap(clock, LS_PART_EXCHANGE);
+out:
+    return st;
+}
+
 ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number, double lr,
                       ls_clock *clock, ls_step_result *result_out)
 {
@@ -345,28 +465,23 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     int64_t tokens = calls->sequences * step->args.model->shape.T;
     step->counted = batch->counted ? batch->counted : tokens;
     ls_step_state host_state = step_state(step, number, lr);
-    ls_norm_result *norm = step->host_norm;
     ls_status st = LS_OK;
 
     if (LS_FAULT("train.nonfinite"))
         host_state.grad_scale = NAN;
-    copy_windows(step, batch, 0, calls->sequences);
+    copy_windows(step, batch, calls->first * calls->leaf, calls->own * calls->leaf);
+    if (calls->own == 0)
+        send_state(step, 0, &host_state); /* the update reads it */
     ls_clock_lap(clock, LS_PART_DATA);
     gradients(step, &host_state, clock);
-    update(step);
-    step->args.kernels->sum(
-        step->args.stream,
-        &(ls_sum){.x = step->losses, .out = step->sums, .n = tokens, .segments = calls->leaves});
-    ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
-                       calls->leaves * (int64_t)sizeof(double));
-    ls_stream_copy_out(step->args.stream, norm, step->norm, sizeof *norm);
-    LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
+    LS_TRY(st, sum_with_others(step, clock), out);
+    LS_TRY(st, update(step, clock), out);
+    LS_TRY(st, losses(step, clock), out);
     double sum = tree_sum(step->host_sums, calls->leaves);
     *result_out = (ls_step_result){.loss = sum / (double)step->counted,
-                                   .grad_norm = (double)norm->norm,
+                                   .grad_norm = (double)step->host_norm->norm,
                                    .lr = lr,
-                                   .finite = norm->bad_block < 0 && isfinite(sum)};
-    ls_clock_lap(clock, LS_PART_OPTIMIZER);
+                                   .finite = step->host_norm->bad_block < 0 && isfinite(sum)};
 out:
     return st;
 }
@@ -427,12 +542,11 @@ static ls_status accuse_forward(ls_step *s, int64_t number)
     ls_step_state host_state = step_state(s, number, 0);
     ls_status st = LS_OK;
 
-    for (int64_t i = 0; i < s->args.calls.calls && st == LS_OK; i++) {
-        ls_pass_call call = call_of(s, i, 0);
+    part p = {.count = 0};
+    while (st == LS_OK && next_part(s, &p)) {
+        ls_pass_call call = call_of(s, &p, 0);
         ls_pass_tensor t;
-        host_state.first_seq = first_sequence(s, i);
-        send_state(s, i, &host_state);
-        ls_pass_forward(s->pass, &call);
+        forward(s, &p, &call, &host_state);
         for (int k = 0; st == LS_OK && ls_pass_computed(s->pass, &call, k, &t); k++)
             st = accuse(s, "output", &t, number);
     }
@@ -464,7 +578,7 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
         st = accuse_param(step, "weight", &model->params[i], w + model->params[i].first, number);
     if (st == LS_OK)
         st = accuse_forward(step, number);
-    const float *grad = step->grads[step->root];
+    const float *grad = step->grads[0];
     for (int i = model->n_params - 1; i >= 0 && st == LS_OK; i--)
         if (model->params[i].trained >= 0)
             st = accuse_param(step, "gradient", &model->params[i], grad + model->params[i].trained,
@@ -480,11 +594,11 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
     return st;
 }
 
-ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences, double *sum)
+ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
+                       double *sums_out)
 {
     const ls_calls *calls = &step->args.calls;
-    int64_t T = step->args.model->shape.T, most = calls->group * calls->leaf;
-    double total = *sum;
+    int64_t T = step->args.model->shape.T, most = calls->most * calls->leaf;
     ls_status st = LS_OK;
 
     for (int64_t done = 0; done < sequences; done += most) {
@@ -506,10 +620,8 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
         ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
                            B * (int64_t)sizeof(double));
         LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
-        for (int64_t i = 0; i < B; i++) /* in order of sequences, however they are grouped */
-            total += step->host_sums[i];
+        memcpy(sums_out + done, step->host_sums, (size_t)B * sizeof *sums_out);
     }
-    *sum = total;
 out:
     return st;
 }

@@ -6,10 +6,14 @@
  *
  * In bf16 the weights exist twice: the fp32 ones that are trained and saved, and a rounded copy
  * that the model reads. The update writes both; who writes the weights from outside calls
- * ls_step_weights_changed(). */
+ * ls_step_weights_changed().
+ *
+ * With other ranks (parallel/dp.h) a step runs the calls of its own leaves, sums gradients with the
+ * others, and updates everything (zero 0) or its own part, which the others then get (zero 1). */
 #pragma once
 #include "model/model.h"
 #include "model/pass.h"
+#include "parallel/dp.h"
 #include "plan/calls.h"
 #include "train/clock.h"
 
@@ -23,6 +27,7 @@ typedef struct ls_step_args {
     const ls_kernels *kernels;
     ls_stream *stream;
     ls_calls calls;
+    ls_dp *dp; /* NULL: alone */
 } ls_step_args;
 
 /* The global batch of a step, in host memory. */
@@ -51,11 +56,13 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
  * message counts steps from 1, as events do. */
 ls_status ls_step_blame(ls_step *step, int64_t number);
 
-/* Add the token losses of `sequences` windows (host memory, [sequences, T]) to *sum, one sequence
- * after the other, so that cutting the windows into calls changes no bit. No gradients. */
-ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences, double *sum);
+/* The sums of token losses of `sequences` windows (host memory, [sequences, T]), each for itself,
+ * so that cutting the windows into calls changes no bit. No gradients. */
+ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
+                       double *sums_out);
 
-/* Device pointers: weights (model->flat elements) and the optimizer's moments (model->trained). */
+/* Device pointers: weights (model->flat elements) and the optimizer's moments: of all trained
+ * parameters (model->trained), or with zero 1 of the own part (ls_dp_own). */
 typedef struct ls_step_arrays {
     float *w, *m, *v;
     const void *read; /* the weights as the pass reads them: w itself in fp32 */

@@ -99,9 +99,11 @@ LS_TEST(value_says_what_this_version_lacks)
                    "precision must be fp32 or bf16, not \"fp8\": fp16 and fp8 are not built "
                    "yet");
     LS_CHECK_FAILS(set(&run, "mesh.tp", "2", false), LS_EUSAGE,
-                   "mesh.tp must be 1, not \"2\": this version runs one process");
-    LS_CHECK_FAILS(set(&run, "mesh.dp", "4", false), LS_EUSAGE, "mesh.dp must be 1 or auto");
-    LS_CHECK_FAILS(set(&run, "sync", "local", false), LS_EUSAGE, "this version runs one process");
+                   "mesh.tp must be 1, not \"2\": this version is parallel over data only");
+    LS_CHECK_FAILS(
+        set(&run, "mesh.zero", "2", false), LS_EUSAGE,
+        "must be a whole number from 0 to 1, not \"2\": stages 2 and 3 are not built yet");
+    LS_CHECK_FAILS(set(&run, "sync", "local", false), LS_EUSAGE, "other ways are not built yet");
     LS_CHECK_FAILS(set(&run, "train.reduce", "orderd", false), LS_EUSAGE, "ordered or fast");
     LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"ordered\"?");
 }

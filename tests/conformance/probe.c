@@ -428,7 +428,7 @@ static ls_status run_train(probe *p)
         st = LS_ENOMEM;
         goto out;
     }
-    ls_calls_plan(&p->run, &args.calls);
+    ls_calls_plan(&p->run, NULL, &args.calls);
     LS_TRY(st, ls_step_open(&step, &args), out);
     ls_stream_copy_in(p->stream, ls_step_state_arrays(step).w, p->w,
                       p->model.flat * (int64_t)sizeof *p->w);

@@ -407,8 +407,10 @@ static void step_case(ls_gpu *g, const void *shape)
         grad.host[n - 1] = s->bad;
         ls_gpu_send(g, &grad);
     }
-    g->k->norm2(g->stream, &(ls_norm2){grad.device, partials.device, result, state_device, n});
-    g->reference->norm2(g->cpu_stream, &(ls_norm2){grad.host, partials.host, &want, &state, n});
+    g->k->norm2(g->stream,
+                &(ls_norm2){grad.device, partials.device, result, state_device, n, LS_NORM_WHOLE});
+    g->reference->norm2(g->cpu_stream,
+                        &(ls_norm2){grad.host, partials.host, &want, &state, n, LS_NORM_WHOLE});
     ls_stream_copy_out(g->stream, &got, result, sizeof got);
     ls_gpu_sync(g);
     LS_CHECK_EQ(got.bad_block, want.bad_block);

@@ -133,6 +133,48 @@ LS_TEST(norm2_joins_blocks_clips_and_finds_the_first_bad_block)
     }
 }
 
+/* A part of the blocks by one caller and the rest by another, then joined, has the bits of the
+ * whole. */
+LS_TEST(norm2_in_parts_has_the_bits_of_the_whole)
+{
+    const int64_t n = 5 * LS_NORM_BLOCK + 77, first = 2 * LS_NORM_BLOCK;
+    const ls_kernels *list[8];
+    int count = ls_kernel_list(list, 8);
+
+    for (int i = 0; i < count; i++) {
+        ls_check c;
+        ls_check_begin(&c, 2);
+        ls_norm2 all = norm2_args(&c, n, 0.5f), low = all, high = all, join = all;
+        ls_norm_result untouched;
+        float *partials = ls_check_floats(&c, "parts", 6, 0);
+        list[i]->norm2(c.stream, &all);
+        ls_norm_result want = *all.result;
+        memset(all.result, 0x5a, sizeof *all.result);
+        untouched = *all.result;
+        low.part = high.part = LS_NORM_SQUARES;
+        low.n = first;
+        low.partials = partials;
+        high.x += first;
+        high.n -= first;
+        high.partials = partials + first / LS_NORM_BLOCK;
+        list[i]->norm2(c.stream, &high);
+        list[i]->norm2(c.stream, &low);
+        ls_check_same("partials", partials, all.partials, 6 * (int64_t)sizeof *partials);
+        ls_check_same("result", all.result, &untouched, sizeof untouched);
+        join.part = LS_NORM_JOIN;
+        join.x = NULL;
+        join.partials = partials;
+        list[i]->norm2(c.stream, &join);
+        ls_check_same("norm", &join.result->norm, &want.norm, sizeof want.norm);
+        ls_check_same("factor", &join.result->factor, &want.factor, sizeof want.factor);
+        LS_CHECK_EQ(join.result->bad_block, -1);
+        partials[3] = NAN;
+        list[i]->norm2(c.stream, &join);
+        LS_CHECK_EQ(join.result->bad_block, 3);
+        ls_check_end(&c);
+    }
+}
+
 /* --- cast ---------------------------------------------------------------------------------------
  */
 

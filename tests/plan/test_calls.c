@@ -2,8 +2,8 @@
 #include "harness.h"
 #include "plan/calls.h"
 
-static ls_calls plan(int64_t sequences, int64_t leaf, int64_t group, int64_t context,
-                     ls_reduce reduce)
+static ls_calls plan_of(const ls_mesh *mesh, int64_t sequences, int64_t leaf, int64_t group,
+                        ls_reduce reduce)
 {
     ls_run run = {.name = NULL};
     ls_calls calls;
@@ -11,31 +11,74 @@ static ls_calls plan(int64_t sequences, int64_t leaf, int64_t group, int64_t con
     run.batch.sequences = sequences;
     run.batch.leaf = leaf;
     run.batch.group = group;
-    run.model.context = context;
     run.train.reduce = reduce;
-    ls_calls_plan(&run, &calls);
+    ls_calls_plan(&run, mesh, &calls);
     return calls;
 }
 
-LS_TEST(calls_cover_all_leaves_once)
+static ls_calls plan(int64_t sequences, int64_t leaf, int64_t group, ls_reduce reduce)
+{
+    return plan_of(NULL, sequences, leaf, group, reduce);
+}
+
+/* A rank's calls cover its leaves once; each is a whole node of the tree, and the stack ends with
+ * the rank's roots. */
+static int64_t check_rank(const ls_calls *c, int64_t group)
+{
+    ls_ordered_node nodes[LS_ORDERED_ROOTS];
+    int64_t leaf = c->first, held = 0, most = 1;
+
+    for (int64_t i = 0; i < c->calls; i++) {
+        int64_t n = ls_calls_at(c, leaf), size = 1;
+        while (size < n)
+            size *= 2;
+        LS_CHECK(n >= 1 && n <= group);
+        LS_CHECK_EQ(leaf % size, 0);
+        LS_CHECK(n == size || leaf + n == c->leaves);
+        LS_CHECK(++held <= c->buffers);
+        held -= ls_calls_merges(c, leaf, n);
+        LS_CHECK(held >= 1);
+        most = ls_max_i64(most, n);
+        leaf += n;
+    }
+    LS_CHECK_EQ(leaf, c->first + c->own);
+    LS_CHECK_EQ(c->most, most);
+    LS_CHECK_EQ(held, ls_ordered_roots((ls_ordered_run){c->first, c->own}, c->leaves, nodes));
+    return c->own;
+}
+
+LS_TEST(calls_cover_all_leaves_once_on_any_number_of_ranks)
 {
     for (int64_t leaves = 1; leaves <= 33; leaves++)
-        for (int64_t group = 1; group <= 32; group *= 2) {
-            ls_calls c = plan(leaves * 3, 3, group, 64, LS_REDUCE_ORDERED);
-            int64_t seen = 0;
-            for (int64_t i = 0; i < c.calls; i++) {
-                LS_CHECK_EQ(ls_calls_first(&c, i), seen);
-                LS_CHECK(ls_calls_leaves(&c, i) >= 1);
-                seen += ls_calls_leaves(&c, i);
+        for (int64_t group = 1; group <= 64; group *= 2)
+            for (int ranks = 1; ranks <= 9; ranks++) {
+                int64_t seen = 0;
+                for (int r = 0; r < ranks; r++) {
+                    const ls_mesh mesh = {.ranks = ranks, .rank = r};
+                    ls_calls c = plan_of(&mesh, leaves * 3, 3, group, LS_REDUCE_ORDERED);
+                    LS_CHECK_EQ(c.first, seen);
+                    seen += check_rank(&c, group);
+                }
+                LS_CHECK_EQ(seen, leaves);
             }
-            LS_CHECK_EQ(seen, leaves);
-        }
+}
+
+LS_TEST(calls_in_fast_mode_count_sequences)
+{
+    ls_calls c = plan(12, 4, 2, LS_REDUCE_FAST);
+
+    LS_CHECK_EQ(c.leaves, 12);
+    LS_CHECK_EQ(c.most, 8);
+    LS_CHECK_EQ(c.calls, 2);
+    c = plan_of(&(ls_mesh){.ranks = 5, .rank = 4}, 12, 4, 2, LS_REDUCE_FAST);
+    LS_CHECK_EQ(c.first, 10);
+    LS_CHECK_EQ(c.own, 2);
 }
 
 LS_TEST(calls_need_log2_buffers_in_ordered_mode_only)
 {
-    LS_CHECK_EQ(plan(8, 1, 1, 64, LS_REDUCE_ORDERED).buffers, 4);
-    LS_CHECK_EQ(plan(7, 1, 1, 64, LS_REDUCE_ORDERED).buffers, 3);
-    LS_CHECK_EQ(plan(8, 1, 8, 64, LS_REDUCE_ORDERED).buffers, 1);
-    LS_CHECK_EQ(plan(8, 1, 1, 64, LS_REDUCE_FAST).buffers, 1);
+    LS_CHECK_EQ(plan(8, 1, 1, LS_REDUCE_ORDERED).buffers, 4);
+    LS_CHECK_EQ(plan(7, 1, 1, LS_REDUCE_ORDERED).buffers, 3);
+    LS_CHECK_EQ(plan(8, 1, 8, LS_REDUCE_ORDERED).buffers, 1);
+    LS_CHECK_EQ(plan(8, 1, 1, LS_REDUCE_FAST).buffers, 1);
 }

@@ -31,7 +31,7 @@ static outcome train(const ls_run *run, const char *isa, int threads)
     LS_CHECK_OK(ls_kernel_pick(isa, &args.kernels));
     LS_CHECK_OK(ls_model_init(&model, run, VOCAB));
     args.model = &model;
-    ls_calls_plan(run, &args.calls);
+    ls_calls_plan(run, NULL, &args.calls);
     LS_CHECK_OK(ls_step_open(&step, &args));
     float *w = ls_step_state_arrays(step).w;
     for (int i = 0; i < model.n_params; i++)
@@ -146,7 +146,7 @@ LS_TEST(step_learns_one_batch_by_heart)
     LS_CHECK_OK(ls_kernel_pick("auto", &args.kernels));
     LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
     args.model = &model;
-    ls_calls_plan(&run, &args.calls);
+    ls_calls_plan(&run, NULL, &args.calls);
     LS_CHECK_OK(ls_step_open(&step, &args));
     for (int i = 0; i < model.n_params; i++)
         ls_model_start(&model.params[i], 5, 0, model.params[i].count,
@@ -210,7 +210,7 @@ LS_TEST(step_uses_the_bytes_that_the_ledger_predicts)
         LS_CHECK_OK(ls_kernel_pick("auto", &args.kernels));
         LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
         args.model = &model;
-        ls_calls_plan(&run, &args.calls);
+        ls_calls_plan(&run, NULL, &args.calls);
         const ls_memory_args memory = {
             .run = &run, .model = &model, .kernels = args.kernels, .threads = 2};
         ls_memory_predict(&memory, &ledger);

@@ -31,7 +31,7 @@ static ls_step_result first_step(int64_t sequences, int64_t silent, int64_t coun
     LS_CHECK_OK(ls_kernel_pick("reference", &args.kernels));
     LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
     args.model = &model;
-    ls_calls_plan(&run, &args.calls);
+    ls_calls_plan(&run, NULL, &args.calls);
     LS_CHECK_OK(ls_step_open(&step, &args));
     for (int i = 0; i < model.n_params; i++)
         ls_model_start(&model.params[i], 5, 0, model.params[i].count,

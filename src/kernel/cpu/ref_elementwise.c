@@ -127,11 +127,12 @@ void ls_ref_cast(ls_stream *stream, const ls_cast *a)
 void ls_ref_norm2(ls_stream *stream, const ls_norm2 *a)
 {
     (void)stream;
-    for (int64_t first = 0; first < a->n; first += LS_NORM_BLOCK) {
+    for (int64_t first = 0; first < a->n && a->part != LS_NORM_JOIN; first += LS_NORM_BLOCK) {
         double sum = 0;
         for (int64_t i = first; i < ls_min_i64(first + LS_NORM_BLOCK, a->n); i++)
             sum += (double)a->x[i] * (double)a->x[i];
         a->partials[first / LS_NORM_BLOCK] = (float)sum;
     }
-    ls_norm2_finish(a);
+    if (a->part != LS_NORM_SQUARES)
+        ls_norm2_finish(a);
 }

@@ -101,16 +101,18 @@ void ls_cuda_norm2(ls_stream *stream, const ls_norm2 *a)
 {
     ls_cuda_row row(stream, LS_ROW_NORM2);
     int64_t blocks = (a->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    bool squares = blocks > 0 && a->part != LS_NORM_JOIN;
 
     if (!row.on)
         return;
-    if (blocks > 0 && ls_cuda_aligned(a->x, 16))
+    if (squares && ls_cuda_aligned(a->x, 16))
         square_kernel<4>
             <<<(unsigned)blocks, NORM_THREADS, 0, row.queue()>>>(a->x, a->n, a->partials);
-    else if (blocks > 0)
+    else if (squares)
         square_kernel<1>
             <<<(unsigned)blocks, NORM_THREADS, 0, row.queue()>>>(a->x, a->n, a->partials);
-    join_kernel<<<1, JOIN_THREADS, 0, row.queue()>>>(a->partials, blocks, a->state, a->result);
+    if (a->part != LS_NORM_SQUARES)
+        join_kernel<<<1, JOIN_THREADS, 0, row.queue()>>>(a->partials, blocks, a->state, a->result);
 }
 
 /* --- adamw ---------------------------------------------------------------------------------- */

@@ -259,7 +259,9 @@ void LS_ISA_NAME(ls_norm2_row)(ls_stream *stream, const ls_norm2 *a)
 {
     ls_norm2 args = *a;
 
-    ls_pool_run(ls_stream_pool(stream), norm2_task, &args,
-                (a->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK);
-    ls_norm2_finish(a);
+    if (a->part != LS_NORM_JOIN)
+        ls_pool_run(ls_stream_pool(stream), norm2_task, &args,
+                    (a->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK);
+    if (a->part != LS_NORM_SQUARES)
+        ls_norm2_finish(a);
 }

@@ -1,0 +1,40 @@
+/* ordered_sum.h -- the ordered sum (ordered.h) as an operation of all ranks of a communicator.
+ *
+ * Every rank comes with the roots of its leaves, each a buffer of the same length. The elements are
+ * divided by owner: rank r gets counts[r] of them, side by side. A root travels once, cut by owner;
+ * each owner combines what it got along the tree, so that its result has the bits that one process
+ * would have computed, whoever computed the leaves.
+ *
+ *   roots of rank 0:  [aaaa|bbbb]  [cccc|dddd]        rank 0 gets aaaa cccc eeee
+ *   root of rank 1:   [eeee|ffff]                     rank 1 gets bbbb dddd ffff
+ *
+ * The memory in which roots meet is taken when opening. */
+#pragma once
+#include "comm/comm.h"
+#include "comm/ordered.h"
+
+LS_C_BEGIN
+
+typedef struct ls_ordered_sum ls_ordered_sum;
+
+typedef struct ls_ordered_sum_args {
+    ls_comm *comm;              /* borrowed until close */
+    const ls_ordered_run *runs; /* leaves of each rank; borrowed while opening, as counts */
+    int64_t leaves;
+    const int64_t *counts; /* elements that each rank gets */
+    ls_dtype type;
+} ls_ordered_sum_args;
+
+/* Bytes that opening takes on rank `rank` of `ranks`; the communicator may be missing. */
+int64_t ls_ordered_sum_bytes(const ls_ordered_sum_args *args, int ranks, int rank);
+
+/* All ranks with the same arguments. LS_EUSAGE: the runs are not the leaves, each once. */
+ls_status ls_ordered_sum_open(ls_ordered_sum **sum_out, const ls_ordered_sum_args *args);
+void ls_ordered_sum_close(ls_ordered_sum *sum); /* NULL is allowed */
+
+/* roots: as many as ls_ordered_roots() says for this rank, each of all elements; read only. out:
+ * this rank's elements, in no root's way while others read: it is written when all have come. */
+ls_status ls_ordered_sum_run(ls_ordered_sum *sum, void *const *roots, void *out,
+                             int64_t deadline_ns);
+
+LS_C_END

@@ -1,0 +1,60 @@
+/* dp.h -- what data-parallel ranks tell each other in a step.
+ *
+ *   sum      gradients of all ranks -> each owner has the sum of its part
+ *   gather   each owner's part -> the whole, on every rank (the gradient, or the new weights)
+ *   numbers  a few numbers of each rank -> their sums, on every rank (losses, requests to stop)
+ *
+ * In ordered mode a rank brings the roots of its leaves' tree, and the sum has the bits of one
+ * process (comm/ordered_sum.h). A tied embedding's second gradient lies behind the others; its sum
+ * is added by the owner. In fast mode a rank brings one buffer, and the sum is made in place.
+ *
+ * Buffers that others read come from ls_dp_alloc(): nothing is copied on one machine. They
+ * have room for padding, because parts are equal (mesh.h). */
+#pragma once
+#include "comm/comm.h"
+#include "parallel/mesh.h"
+
+LS_C_BEGIN
+
+typedef struct ls_dp ls_dp;
+
+typedef struct ls_dp_args {
+    ls_comm *comm; /* borrowed until close */
+    ls_mesh mesh;
+    bool ordered;
+    int64_t leaves;                 /* of the batch */
+    int64_t trained;                /* elements that are summed and updated */
+    int64_t tied_first, tied_count; /* elements whose second gradient begins behind `trained`;
+                                     * ordered only; count 0: none */
+} ls_dp_args;
+
+/* Elements of a buffer that is summed or gathered, and bytes that opening takes; of the arguments
+ * without a communicator too. */
+int64_t ls_dp_elements(const ls_dp_args *args);
+int64_t ls_dp_bytes(const ls_dp_args *args);
+
+ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args);
+void ls_dp_close(ls_dp *dp); /* NULL is allowed */
+const ls_dp_args *ls_dp_about(const ls_dp *dp);
+ls_mesh_part ls_dp_own(const ls_dp *dp);
+
+ls_status ls_dp_alloc(ls_dp *dp, int64_t bytes, const char *what, void **out);
+void ls_dp_free(ls_dp *dp, void *memory);
+
+/* buffers: in ordered mode this rank's roots, the first of which gets the sum of the own part (it
+ * is there also when the rank has no leaves); in fast mode one buffer. */
+ls_status ls_dp_sum(ls_dp *dp, float *const *buffers);
+ls_status ls_dp_gather(ls_dp *dp, float *buffer);
+
+/* The owners' parts, without padding, to rank 0's `whole` (`trained` elements; NULL elsewhere), and
+ * the other way round. part: own elements. */
+ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole);
+ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part);
+
+/* numbers: fp32 or fp64. */
+ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n);
+
+/* Rank 0's bytes to everybody. */
+ls_status ls_dp_tell(ls_dp *dp, void *bytes, int64_t n);
+
+LS_C_END

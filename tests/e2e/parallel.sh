@@ -1,0 +1,167 @@
+#!/bin/sh
+# parallel.sh -- data-parallel ranks: equal bits for any number of them, resumed by any other number,
+# stopped, killed, refused, with nothing to do, and on several hosts.
+# shellcheck source=tests/lib.sh
+. "$LINESHAFT_ROOT/tests/lib.sh"
+LS_E2E=parallel.$$
+export LS_E2E LINESHAFT
+unset LINESHAFT_CARRIER
+
+# 7 leaves: no number of ranks below divides them. 3 norm blocks: of 8 ranks most own nothing.
+cat >run.yaml <<'YAML'
+name: shared
+model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
+data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
+batch: {sequences: 14, leaf: 2, group: 1}
+train: {steps: 20, lr: 3e-3, schedule: constant, warmup: 5, clip: 0.5, weight_decay: 0.1, seed: 3}
+checkpoint: {every: 0, keep: 2}
+eval: {every: 10, sequences: 5, sample: "Once", sample_tokens: 4}
+YAML
+
+none_alive() {
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+        left=
+        # shellcheck disable=SC2013 # words are what is wanted
+        for file in $(grep -slzxF "LS_E2E=$LS_E2E" /proc/[0-9]*/environ); do
+            case $(cat "${file%/environ}/comm" 2>/dev/null) in
+            lineshaft | exe | ls-keeper) left="$left ${file%/environ}" ;;
+            esac
+        done
+        [ -z "$left" ] && return
+        sleep 0.1
+    done
+    fail "left behind:$left"
+}
+# same NAME: the last run is the one that `want` tells of: every loss, validation, weights.
+same() {
+    losses out >got
+    echo "$(field summary val_loss) $(field summary weights_hash)" >>got
+    cmp -s want got || fail "$1: $(diff want got | head -n 6)"
+}
+# await_step FOLDER STEP PID: until events.jsonl tells of it, while the job runs.
+await_step() {
+    i=0
+    until grep -q "\"event\":\"step\",\"step\":$2," "$1/events.jsonl" 2>/dev/null; do
+        i=$((i + 1))
+        { [ $i -lt 3000 ] && kill -0 "$3" 2>/dev/null; } || fail "step $2 of $1 never came: $(cat err)"
+        sleep 0.02
+    done
+}
+
+# One process is the measure.
+run 0 "$LINESHAFT" train run.yaml --json --set out=one
+losses out >want
+echo "$(field summary val_loss) $(field summary weights_hash)" >>want
+cp want one/want
+[ "$(wc -l <want)" = 21 ] || fail "not 20 steps: $(cat want)"
+[ "$(field start ranks) $(field start zero)" = "1 0" ] || fail "one process is not one rank"
+
+# Ordered: equal bits for any number of ranks, ZeRO stage and leaves per call.
+for mesh in 1,1,1 2,0,1 3,1,4 4,0,4 5,1,1 8,1,4; do
+    n=${mesh%%,*} group=${mesh##*,} zero=${mesh#*,} zero=${zero%,*}
+    run 0 "$LINESHAFT" train run.yaml --json -n "$n" --set "mesh.zero=$zero" --set "batch.group=$group" --set "out=o$mesh"
+    same "$n ranks, zero $zero, group $group"
+    [ "$n" = 1 ] || [ "$(field start ranks) $(field start zero)" = "$n $zero" ] || fail "start does not tell the mesh"
+    [ "$(grep -c '"event":"rank"' out)" = "$n" ] || fail "not one rank event for each of $n ranks"
+    if [ "$n" = 8 ]; then # and ranks without work are said, once
+        grep -q '^\[0\] .*warning: 1 of 8 ranks have no work: they share 7 leaves .*lower batch.leaf, or take fewer ranks' err ||
+            fail "ranks without work are not said: $(cat err)"
+        [ "$(grep -c warning: err)" = 1 ] || fail "more than one warning: $(cat err)"
+    else
+        [ ! -s err ] || fail "$n ranks say: $(cat err)"
+    fi
+done
+# mesh.dp starts as many ranks as it says.
+run 0 "$LINESHAFT" train run.yaml --json --set mesh.dp=2 --set out=dp
+same "mesh.dp 2"
+[ "$(field step split | grep -c exchange)" = 1 ] || fail "no time of exchange: $(field step split)"
+
+# Fast: within 1e-4 of one process.
+run 0 "$LINESHAFT" train run.yaml --json --set train.reduce=fast --set out=fast
+losses out >alone
+for mesh in 3,1 4,0; do
+    run 0 "$LINESHAFT" train run.yaml --json -n "${mesh%,*}" --set "mesh.zero=${mesh#*,}" \
+        --set train.reduce=fast --set "out=fast$mesh"
+    losses out >got
+    paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 }
+        END { exit bad || NR != 20 }' || fail "fast mode strays with $mesh: $(paste -d ' ' alone got)"
+done
+run 0 "$LINESHAFT" train run.yaml --json -n 3 --set train.reduce=fast --set batch.sequences=2 --set batch.leaf=1 \
+    --set train.steps=6 --set out=fastidle
+says '1 of 3 ranks have no work: they share 2 sequences (batch.sequences); take fewer ranks'
+
+# A checkpoint of any mesh is gone on with by any other. Steps up to N on M ranks:
+: >parts
+for part in 6,3,1 11,2,0 15,1,0 20,4,1; do
+    zero=${part##*,} n=${part#*,} n=${n%,*}
+    run 0 "$LINESHAFT" train run.yaml --json -n "$n" --set "train.steps=${part%%,*}" --set "mesh.zero=$zero" \
+        --set checkpoint.every=4 --set out=moved
+    losses out >>parts
+done
+echo "$(field summary val_loss) $(field summary weights_hash)" >>parts
+cmp -s want parts || fail "moved from mesh to mesh: $(diff want parts | head -n 6)"
+run 0 "$LINESHAFT" ckpt verify moved
+
+# Another run's checkpoint: refused by the first rank, said once, with its exit code.
+run 2 "$LINESHAFT" train run.yaml -n 3 --set out=moved --set batch.sequences=16
+[ "$(grep -c 'batch.sequences' err)" = 1 ] || fail "the refusal is not said once: $(cat err)"
+says '--fresh'
+[ ! -s out ] || fail "a refused run prints: $(cat out)"
+# What no mesh can be.
+run 2 "$LINESHAFT" train run.yaml -n 2 --set mesh.dp=3 --set out=no
+[ "$(grep -c 'mesh.dp is 3, but the run has 2 ranks' err)" = 1 ] || fail "$(cat err)"
+run 2 "$LINESHAFT" train run.yaml -n 2 --set mesh.zero=1 --set 'train.freeze=wte*' --set out=no
+[ "$(grep -c 'mesh.zero cannot be 1: train.freeze leaves' err)" = 1 ] || fail "$(cat err)"
+[ ! -e no ] || fail "a refused run left a folder"
+none_alive
+
+# SIGTERM: the step is finished and saved, and another number of ranks goes on.
+"$LINESHAFT" train run.yaml --json -n 3 --set mesh.zero=1 --set train.steps=100000 --set out=term >first 2>err &
+pid=$!
+await_step term 3 $pid
+kill -TERM $pid
+wait $pid
+code=$?
+[ $code = 130 ] || fail "SIGTERM gave $code: $(cat err)"
+last=$(losses first | tail -n 1 | cut -d ' ' -f 1)
+grep -qx "lineshaft: stopped: step $last is saved in \"term\"" err || fail "not said where: $(cat err)"
+grep -q 'hint: Run the same command again to go on from there.' err || fail "no hint how to go on: $(cat err)"
+[ "$(grep -c . err)" = 2 ] || fail "more than that is said: $(cat err)"
+run 0 "$LINESHAFT" train run.yaml --json -n 2 --set "train.steps=$((last + 3))" --set out=term
+[ "$(field start first_step)" = "$last" ] || fail "does not go on at step $last"
+losses first >went
+losses out >>went
+echo "$(field summary val_loss) $(field summary weights_hash)" >>went
+run 0 "$LINESHAFT" train run.yaml --json --set "train.steps=$((last + 3))" --set out=straight
+mv went want
+same "one process beside a run that was stopped and went on"
+none_alive
+
+# kill -9 of a rank: its name, its exit code, and nobody stays.
+"$LINESHAFT" train run.yaml --json -n 3 --set train.steps=100000 --set out=kill >out 2>err &
+pid=$!
+await_step kill 3 $pid
+kill -9 "$(python3 -c 'import json
+print([e["pid"] for e in map(json.loads, open("kill/events.jsonl")) if e["event"] == "rank"][1])')"
+wait $pid
+code=$?
+[ $code = 137 ] || fail "a killed rank gave $code: $(cat err)"
+grep -q '^lineshaft: error: rank 1 was killed by signal 9' err || fail "not said who: $(cat err)"
+none_alive
+
+# Several hosts: two with two ranks each make what one process makes.
+for tool in ip tc; do
+    [ -x /usr/sbin/$tool ] || [ -x /sbin/$tool ] || { echo "no $tool here (iproute2): hosts not tried"; exit 0; }
+done
+"$LINESHAFT" lab --nodes 1 -- true >out 2>err || {
+    grep -q 'cannot make a network namespace' err || fail "$(cat err)"
+    echo "network namespaces are not allowed here: hosts not tried"
+    exit 0
+}
+run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --set mesh.zero=1 --set out=hosts
+cp one/want want
+cp hosts/events.jsonl out
+same "two hosts"
+[ "$(field start ranks) $(field start zero)" = "4 1" ] || fail "not 4 ranks on two hosts"
+[ "$(grep -c '"host":"lab1"' out)" = 2 ] || fail "the second host has not two ranks"
+none_alive

@@ -1,0 +1,255 @@
+/* test_dp.c -- what data-parallel ranks exchange: sums with the bits of one process, parts and
+ * wholes, numbers; and the memory that is taken for it. */
+#include <sys/stat.h>
+#include "base/mem.h"
+#include "comm/node/ranks.h"
+#include "comm/worlds.h"
+#include "kernel/kernel.h"
+#include "parallel/dp.h"
+
+enum { TRAINED = 3 * LS_NORM_BLOCK + 700, LEAVES = 7 };
+
+static const char *const shapes[] = {"1", "2", "3", "5", "1+1", "2+1", "2+2"};
+
+/* tied: the second gradient reaches over the border between two ranks' parts. */
+static const struct {
+    bool ordered;
+    int64_t leaves, trained, tied_first, tied_count;
+} cases[] = {
+    {true, LEAVES, TRAINED, LS_NORM_BLOCK / 2, LS_NORM_BLOCK + 9},
+    {true, LEAVES, TRAINED, 0, 0},
+    {true, 2, 500, 10, 300}, /* ranks without leaves, and without parameters */
+    {false, LEAVES, TRAINED, 0, 0},
+    {false, 2, 500, 0, 0},
+};
+
+static ls_dp_args args_of(size_t i, ls_comm *comm, int ranks, int rank)
+{
+    return (ls_dp_args){.comm = comm,
+                        .mesh = {.ranks = ranks, .rank = rank, .local = ranks},
+                        .ordered = cases[i].ordered,
+                        .leaves = cases[i].leaves,
+                        .trained = cases[i].trained,
+                        .tied_first = cases[i].tied_first,
+                        .tied_count = cases[i].tied_count};
+}
+
+static void meet(ls_comm *comm)
+{
+    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_ranks_in_ms(20000)));
+}
+
+/* Of different sizes, so that another order of sums has other bits. */
+static float value(int64_t leaf, int64_t element)
+{
+    float x = (float)((leaf * 104729 + element * 7919) % 10007 - 5000);
+
+    return (leaf + element) % 3 ? x * 1e-3F : x;
+}
+
+/* A node of the tree of sums (comm/ordered.h). */
+static float node(int level, int64_t index, int64_t leaves, int64_t element)
+{
+    int64_t right = (2 * index + 1) << (level - (level > 0));
+    float left;
+
+    if (level == 0)
+        return value(index, element);
+    left = node(level - 1, 2 * index, leaves, element);
+    return right < leaves ? left + node(level - 1, 2 * index + 1, leaves, element) : left;
+}
+
+static float whole(const ls_dp_args *a, int64_t element)
+{
+    int level = 0;
+
+    while (INT64_C(1) << level < a->leaves)
+        level++;
+    return node(level, 0, a->leaves, element);
+}
+
+/* The gradient that one process would have. */
+static float want(const ls_dp_args *a, int64_t i)
+{
+    int64_t second = i - a->tied_first;
+    float sum = 0;
+
+    if (a->ordered) {
+        sum = whole(a, i);
+        return second >= 0 && second < a->tied_count ? sum + whole(a, a->trained + second) : sum;
+    }
+    for (int r = 0; r < a->mesh.ranks; r++)
+        sum += (float)((i + r) % 64); /* exact in any order */
+    return sum;
+}
+
+static void check_range(const ls_dp_args *a, const float *x, int64_t first, int64_t count)
+{
+    for (int64_t i = first; i < first + count; i++) {
+        float w = want(a, i);
+        if (memcmp(&x[i], &w, sizeof w) != 0)
+            ls_test_fail(__FILE__, __LINE__, "rank %d of %d, element %lld: %.9g, expected %.9g",
+                         a->mesh.rank, a->mesh.ranks, (long long)i, (double)x[i], (double)w);
+    }
+}
+
+static void fill(const ls_dp_args *a, float **buffers, int *n_out)
+{
+    ls_ordered_run run = ls_mesh_leaves(&a->mesh, a->leaves, a->mesh.rank);
+    ls_ordered_node nodes[LS_ORDERED_ROOTS];
+    int64_t n = a->trained + a->tied_count;
+    int roots = a->ordered ? ls_ordered_roots(run, a->leaves, nodes) : 0;
+
+    for (int k = 0; k < roots; k++)
+        for (int64_t i = 0; i < n; i++)
+            buffers[k][i] = node(nodes[k].level, nodes[k].index, a->leaves, i);
+    for (int64_t i = 0; i < n && !a->ordered; i++)
+        buffers[0][i] = (float)((i + a->mesh.rank) % 64);
+    *n_out = roots;
+}
+
+static void sums(ls_world *w, ls_comm *comm)
+{
+    (void)w;
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        ls_dp_args a = args_of(c, comm, ls_comm_ranks(comm), ls_comm_rank(comm));
+        float *buffers[LEAVES];
+        ls_dp *dp;
+        int roots;
+
+        LS_CHECK_OK(ls_dp_open(&dp, &a));
+        for (int k = 0; k < LEAVES; k++) {
+            void *memory;
+            LS_CHECK_OK(ls_dp_alloc(dp, ls_dp_elements(&a) * (int64_t)sizeof(float), "g", &memory));
+            buffers[k] = memory;
+        }
+        for (int round = 0; round < 2; round++) {
+            fill(&a, buffers, &roots);
+            LS_CHECK(roots <= LEAVES);
+            LS_CHECK_OK(ls_dp_sum(dp, buffers));
+            check_range(&a, buffers[0], ls_dp_own(dp).first, ls_dp_own(dp).count);
+            LS_CHECK_OK(ls_dp_gather(dp, buffers[0]));
+            check_range(&a, buffers[0], 0, a.trained);
+            meet(comm);
+        }
+        for (int k = 0; k < LEAVES; k++)
+            ls_dp_free(dp, buffers[k]);
+        ls_dp_close(dp);
+    }
+}
+
+LS_TEST_SECONDS(dp_sums_have_the_bits_of_one_process_and_reach_all, 90)
+{
+    for (size_t i = 0; i < LS_COUNT(shapes); i++)
+        ls_world_run(shapes[i], NULL, sums);
+}
+
+/* --- parts, numbers, words ---------------------------------------------------------------------
+ */
+
+static void parts(ls_dp *dp)
+{
+    const ls_dp_args *a = ls_dp_about(dp);
+    ls_mesh_part own = ls_dp_own(dp);
+    bool first = a->mesh.rank == 0;
+    float *part = ls_mem_array((size_t)own.count + 1, sizeof *part);
+    float *all = first ? ls_mem_array((size_t)a->trained + 1, sizeof *all) : NULL;
+
+    LS_CHECK(part && (all || !first));
+    for (int64_t i = 0; i < own.count; i++)
+        part[i] = (float)(own.first + i);
+    part[own.count] = -1;
+    if (first)
+        all[a->trained] = -1;
+    LS_CHECK_OK(ls_dp_collect(dp, part, all));
+    for (int64_t i = 0; i < a->trained && first; i++)
+        LS_CHECK_EQ(all[i], i);
+    for (int64_t i = 0; i < a->trained && first; i++)
+        all[i] += 5;
+    LS_CHECK_OK(ls_dp_deal(dp, all, part));
+    for (int64_t i = 0; i < own.count; i++)
+        LS_CHECK_EQ(part[i], own.first + i + 5);
+    LS_CHECK_EQ(part[own.count], -1);
+    LS_CHECK(!first || all[a->trained] == -1);
+    ls_mem_free(part);
+    ls_mem_free(all);
+}
+
+static void rest(ls_world *w, ls_comm *comm)
+{
+    int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
+
+    (void)w;
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        ls_dp_args a = args_of(c, comm, n, me);
+        double wide[3] = {me, 1, 0.5};
+        float narrow[2] = {(float)me, 2};
+        char word[6] = "?????";
+        ls_dp *dp;
+
+        LS_CHECK_OK(ls_dp_open(&dp, &a));
+        parts(dp);
+        LS_CHECK_OK(ls_dp_numbers(dp, LS_F64, wide, 3));
+        LS_CHECK(wide[0] == n * (n - 1) / 2 && wide[1] == n && wide[2] == 0.5 * n);
+        LS_CHECK_OK(ls_dp_numbers(dp, LS_F32, narrow, 2));
+        LS_CHECK(narrow[0] == (float)(n * (n - 1) / 2) && narrow[1] == (float)(2 * n));
+        if (me == 0)
+            memcpy(word, "hello", sizeof word);
+        LS_CHECK_OK(ls_dp_tell(dp, word, sizeof word));
+        LS_CHECK_STR(word, "hello");
+        ls_dp_close(dp);
+        meet(comm);
+    }
+}
+
+LS_TEST_SECONDS(dp_collects_deals_adds_and_tells, 60)
+{
+    for (size_t i = 0; i < LS_COUNT(shapes); i++)
+        ls_world_run(shapes[i], NULL, rest);
+}
+
+/* --- memory ------------------------------------------------------------------------------------
+ */
+
+/* Bytes of the node's memory file that are there. */
+static int64_t there(const ls_world *w)
+{
+    struct stat st;
+
+    LS_CHECK_EQ(fstat(w->board_fd[0], &st), 0);
+    return (int64_t)st.st_blocks * 512;
+}
+
+static void counted(ls_world *w, ls_comm *comm)
+{
+    int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
+
+    for (int i = 0; i < 3; i++)
+        meet(comm); /* what barriers need is there */
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        ls_dp_args a = args_of(c, comm, n, me);
+        int64_t before = there(w), want_bytes = 0;
+        ls_dp *dp;
+
+        for (int r = 0; r < n; r++) {
+            ls_dp_args other = args_of(c, NULL, n, r);
+            want_bytes += ls_dp_bytes(&other);
+        }
+        meet(comm);
+        LS_CHECK_OK(ls_dp_open(&dp, &a));
+        meet(comm);
+        LS_CHECK_EQ(there(w) - before, want_bytes);
+        meet(comm);
+        ls_dp_close(dp);
+        meet(comm);
+        LS_CHECK_EQ(there(w), before);
+        meet(comm);
+    }
+}
+
+LS_TEST(dp_takes_the_bytes_that_it_says)
+{
+    ls_world_run("2", NULL, counted);
+    ls_world_run("3", NULL, counted);
+    ls_world_run("5", NULL, counted);
+}

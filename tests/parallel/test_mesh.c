@@ -1,0 +1,121 @@
+/* test_mesh.c -- every leaf and every parameter has one rank; what a mesh cannot be. */
+#include "config/runfile.h"
+#include "harness.h"
+#include "kernel/kernel.h"
+#include "parallel/mesh.h"
+
+static ls_mesh mesh_of(int ranks, int rank)
+{
+    return (ls_mesh){.ranks = ranks, .rank = rank, .local = ranks};
+}
+
+LS_TEST(mesh_gives_every_leaf_to_one_rank_in_nearly_equal_runs)
+{
+    for (int ranks = 1; ranks <= 9; ranks++)
+        for (int64_t leaves = 0; leaves <= 40; leaves++) {
+            ls_mesh m = mesh_of(ranks, 0);
+            int64_t next = 0;
+            for (int r = 0; r < ranks; r++) {
+                ls_ordered_run run = ls_mesh_leaves(&m, leaves, r);
+                LS_CHECK_EQ(run.first, next);
+                LS_CHECK(run.count == leaves / ranks || run.count == leaves / ranks + 1);
+                next += run.count;
+            }
+            LS_CHECK_EQ(next, leaves);
+        }
+    LS_CHECK_EQ(ls_mesh_leaves(NULL, 12, 0).count, 12);
+}
+
+LS_TEST(mesh_gives_every_parameter_to_one_rank_at_borders_of_norm_blocks)
+{
+    static const int64_t sizes[] = {0,
+                                    1,
+                                    LS_NORM_BLOCK - 1,
+                                    LS_NORM_BLOCK,
+                                    LS_NORM_BLOCK + 1,
+                                    7 * LS_NORM_BLOCK,
+                                    40 * LS_NORM_BLOCK - 5};
+
+    for (int ranks = 1; ranks <= 9; ranks++)
+        for (size_t i = 0; i < LS_COUNT(sizes); i++) {
+            ls_mesh m = mesh_of(ranks, 0);
+            int64_t next = 0;
+            for (int r = 0; r < ranks; r++) {
+                ls_mesh_part part = ls_mesh_part_of(&m, sizes[i], r);
+                LS_CHECK_EQ(part.first, next);
+                LS_CHECK(part.count == 0 || part.first % LS_NORM_BLOCK == 0);
+                LS_CHECK(part.count == 0 || part.first == r * part.each);
+                LS_CHECK(part.count >= 0 && part.count <= part.each);
+                LS_CHECK(ranks == 1 || part.each % LS_NORM_BLOCK == 0);
+                next += part.count;
+            }
+            LS_CHECK_EQ(next, sizes[i]);
+        }
+    /* The example of the header. */
+    ls_mesh m = mesh_of(3, 0);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 0).count, 14 * LS_NORM_BLOCK);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 2).count, 12 * LS_NORM_BLOCK);
+}
+
+static void load(ls_run *run, const char *rest)
+{
+    char text[400];
+
+    snprintf(text, sizeof text,
+             "model: {layers: 2, width: 12, heads: 3, context: 16}\n"
+             "data: {text: builtin:stories}\n%s",
+             rest);
+    LS_CHECK_OK(ls_runfile_load(run, &(ls_runfile_source){.text = text,
+                                                          .len = strlen(text),
+                                                          .text_name = "run.yaml",
+                                                          .no_environment = true,
+                                                          .no_files = true}));
+}
+
+static const char *hint_of(const char *rest, int lora, int ranks, const char *message)
+{
+    ls_mesh m = {.ranks = -1};
+    ls_run run;
+
+    load(&run, rest);
+    run.lora.rank = lora; /* in a run file it needs a model to start from */
+    LS_CHECK_FAILS(ls_mesh_init(&m, &run, ranks, 0), LS_EUSAGE, message);
+    LS_CHECK_EQ(m.ranks, -1);
+    ls_runfile_release(&run);
+    return ls_err_last()->hint;
+}
+
+LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
+{
+    LS_CHECK_STR(hint_of("mesh: {dp: 4}\n", 0, 2, "mesh.dp is 4, but the run has 2 ranks"),
+                 "Give -n 4, or leave mesh.dp at auto.");
+    hint_of("mesh: {dp: 2}\n", 0, 1, "mesh.dp is 2, but the run has 1 rank");
+    LS_CHECK_STR(
+        hint_of("device: {kind: cuda}\n", 0, 2, "cannot train with 2 ranks: ranks exchange"),
+        "Set device.kind: cpu, or leave out -n.");
+    LS_CHECK_STR(hint_of("mesh: {zero: 1}\n", 4, 2,
+                         "mesh.zero cannot be 1: lora.rank leaves few parameters"),
+                 "mesh.zero: 0 works on any number of ranks.");
+    hint_of("mesh: {zero: 1}\ntrain: {freeze: [wte]}\n", 0, 3,
+            "mesh.zero cannot be 1: train.freeze leaves");
+}
+
+LS_TEST(mesh_is_as_wide_as_there_are_ranks)
+{
+    ls_mesh m;
+    ls_run run;
+
+    load(&run, "mesh: {zero: 1}\n");
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 3, 2));
+    LS_CHECK(m.ranks == 3 && m.rank == 2 && m.zero == 1 && m.local == 3);
+    /* Alone there is nothing to divide. */
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 1, 0));
+    LS_CHECK(m.ranks == 1 && m.rank == 0 && m.zero == 0);
+    ls_runfile_release(&run);
+    load(&run, "mesh: {dp: 3}\n");
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 3, 1));
+    LS_CHECK_EQ(m.ranks, 3);
+    ls_runfile_release(&run);
+    LS_CHECK_EQ(ls_mesh_ranks(NULL), 1);
+    LS_CHECK_EQ(ls_mesh_ranks(&(ls_mesh){.ranks = 0}), 1);
+}
