@@ -28,7 +28,16 @@
 #include "net/secret.h"
 #include "net/sock.h"
 
-enum { PROTOCOL = 1, LIMIT = 256 << 10, VERSION = 96, JOB = 64, BYE_S = 5, ALIVE_S = 4, LATE = 4 };
+enum {
+    PROTOCOL = 1,
+    LIMIT = 256 << 10,
+    VERSION = 96,
+    JOB = 64,
+    BYE_S = 5,
+    ALIVE_S = 4,
+    LATE = 4,
+    REASON_S = 1
+};
 enum { JOIN = 1, VIEW, REFUSED, FAILED, STOP, DONE, END };
 
 typedef enum phase { WAITED, JOINED, GONE_WELL, LOST } phase;
@@ -742,10 +751,26 @@ void ls_rendezvous_fail(ls_rendezvous *r, int code, const ls_err_record *why)
     decide(r, code, why, true);
 }
 
+/* A node that failed because of a peer has often ended before the one that knows the reason could
+ * say it: wait for that a little. */
+static ls_status await_reason(ls_rendezvous *r)
+{
+    int64_t until_ns = ls_time_now_ns() + REASON_S * LS_NS_PER_S;
+    ls_status st = LS_OK;
+
+    while (st == LS_OK && !r->failed && count_joined(r) > 0 && ls_time_now_ns() < until_ns) {
+        wait_for_news(r, until_ns);
+        st = take_all(r);
+    }
+    return st;
+}
+
 static ls_status end_host(ls_rendezvous *r, int code, int64_t *stop_ns)
 {
     ls_status st = LS_OK;
 
+    if (code == ls_err_exit_code(LS_EPEER))
+        LS_TRY(st, await_reason(r), out);
     if (code != 0 && !r->failed) {
         ls_fail(code == ls_err_exit_code(LS_EINTR) ? LS_EINTR : LS_EPEER,
                 "node 0 ended with exit code %d", code);
