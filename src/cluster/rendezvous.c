@@ -850,7 +850,8 @@ static ls_status await_cause(ls_rendezvous *r)
     int64_t until_ns = ls_time_now_ns() + CAUSE_S * LS_NS_PER_S;
     ls_status st = LS_OK;
 
-    while (st == LS_OK && !r->failed && !r->ended && ls_time_now_ns() < until_ns) {
+    while (st == LS_OK && !r->failed && !r->ended && (!r->args.hosts || count_joined(r) > 0) &&
+           ls_time_now_ns() < until_ns) {
         wait_for_news(r, until_ns);
         st = take_all(r);
     }

@@ -161,6 +161,7 @@ typedef struct part {
     double stay_s; /* attends for so long */
     int code;      /* ends with it */
     bool fails, dies, hangs_up;
+    unsigned late_us; /* fails so much later */
     const char *fail_text;
 } part;
 
@@ -188,6 +189,7 @@ static pid_t join_as(const part *p, report *out)
         if (p->dies)
             kill(getpid(), SIGKILL);
         if (p->fails) {
+            usleep(p->late_us);
             ls_fail(LS_EDATA, "%s", p->fail_text);
             ls_err_hint("Look.");
             ls_rendezvous_fail(r, p->code, ls_err_last());
@@ -397,6 +399,27 @@ LS_TEST(rendezvous_spreads_the_first_failure)
     LS_CHECK_EQ(told[1].attended, LS_EPEER);
     LS_CHECK_STR(told[1].why, "rank 1 on x: bad data");
     LS_CHECK(told[0].code == 4 && told[1].code == 4); /* one code on all nodes */
+    ls_rendezvous_close(r);
+}
+
+/* The first node has ended because of a peer before that peer said why. */
+LS_TEST(rendezvous_waits_for_the_reason_of_a_failure)
+{
+    report *told = reports(1);
+    ls_rendezvous *r = host(2, 1);
+    part fails = joiner(r, 1);
+    int code;
+
+    fails.fails = true;
+    fails.fail_text = "rank 1 on x: bad data";
+    fails.code = 4;
+    fails.late_us = 300000;
+    pid_t a = join_as(&fails, &told[0]);
+    LS_CHECK_OK(ls_rendezvous_meet(r, ls_test_soon()));
+    LS_CHECK_OK(ls_rendezvous_end(r, ls_err_exit_code(LS_EPEER), &code));
+    LS_CHECK_EQ(code, 4);
+    reap(a);
+    LS_CHECK_EQ(told[0].code, 4);
     ls_rendezvous_close(r);
 }
 
