@@ -309,7 +309,7 @@ const ls_command ls_cmd_launch = {
         "lineshaft launch -n 2 --log-dir logs -- ./program   # and keep what they say\n"
         "lineshaft launch -n 8 --nodes 2 --listen 10.0.0.1:7000 --secret job.secret -- ./x  "
         "# the first of two machines\n"
-        "lineshaft agent --join 10.0.0.1:7000 --secret job.secret  # the other",
+        "lineshaft launch -n 8 --join 10.0.0.1:7000 --secret job.secret -- ./x  # the other",
     .flags = flags,
     .run = run_launch,
 };
