@@ -344,7 +344,7 @@ static ls_status write_boxes(const ls_board *board, const char *dir, ls_agent_re
         ls_box_call(&r, where);
     if (written)
         snprintf(result->note, sizeof result->note,
-                 "%s%s%sblack box%s of %d rank%s: %.200s/rank-N.txt",
+                 "%s%.200s%sblack box%s of %d rank%s: %.200s/rank-N.txt",
                  *where ? "its last collective: " : "", where, *where ? "; " : "",
                  written == 1 ? "" : "es", written, written == 1 ? "" : "s", dir);
 out:
