@@ -72,6 +72,8 @@ ISA_FLAGS_generic += $(if $(filter asan,$(MODE)),-O0)$(if $(filter release test,
 LIB_OBJ := $(LIB_SRC:src/%.c=$(B)/%.o) \
   $(foreach isa,$(ISAS),$(SIMD_SRC:src/%.c=$(B)/%.$(isa).o))
 MAIN_OBJ := $(MAIN_SRC:src/%.c=$(B)/%.o)
+# It carries them inside (.incbin), which the compiler's list of files does not tell.
+$(B)/cli/cmd_bench_peer.o: bench/peers/allreduce_mpi.c bench/peers/allreduce_gloo.py
 TEST_SRC := $(sort $(shell find tests -name '*.c' -not -path 'tests/fuzz/*' -not -path 'tests/fake/*' \
   -not -path 'tests/conformance/*' 2>/dev/null))
 TEST_OBJ := $(TEST_SRC:%.c=$(B)/%.o)

@@ -31,7 +31,7 @@ out:
 static const ls_flag flags[] = {
     {"join", 0, "ADDRESS:PORT", false, "The address that the first machine listens on."},
     {"secret", 0, "FILE", false,
-     "32 bytes that all machines of the job have in this file, and nobody else."},
+     "The 32 bytes that all machines of the job have in this file, and nobody else."},
     {"ranks", 'n', "N", false, "How many processes to start here; as many as there unless given."},
     {"log-dir", 0, "DIR", false, "Write what each rank prints here to DIR/rank-N.log as well."},
     {"grace", 0, "SECONDS", false,

@@ -20,9 +20,11 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cli/cmd_bench_peer.h"
 #include "cli/cmd_launch.h"
 #include "cli/job.h"
 #include "comm/algo/algo.h"
+#include "comm/node/board.h"
 #include "comm/tune.h"
 
 enum { MOST_SIZES = 64, MOST_CALLS = 4000, LEAST_CALLS = 5, WARM_CALLS = 3, LIMIT_S = 120 };
@@ -546,6 +548,34 @@ out:
     return st;
 }
 
+/* What the peers' programs can do: f32, on this machine, as each library chooses. */
+static ls_status run_peers(const ls_args *args, const plan *p)
+{
+    static const char *const alone[] = {"listen", "join", "explain", "algo", "type"};
+    const char *ops[LS_COLL_KINDS];
+    int64_t n;
+    ls_status st;
+
+    for (size_t i = 0; i < LS_COUNT(alone); i++)
+        if (ls_args_has(args, alone[i]))
+            return ls_fail(LS_EUSAGE, "--peer does not go with --%s", alone[i]);
+    for (int i = 0; i < p->n_ops; i++) {
+        ops[i] = ls_coll_kind_name(p->ops[i]);
+        if (p->ops[i] == LS_COLL_GATHER || p->ops[i] == LS_COLL_BARRIER)
+            return ls_fail(LS_EUSAGE, "--peer does not measure %s", ops[i]);
+    }
+    LS_TRY(st, ls_launch_number(args, "ranks", 1, 1, LS_BOARD_RANKS, &n), out);
+    st = ls_bench_peer_run(&(ls_bench_peer_args){.ranks = (int)n,
+                                                 .ops = ops,
+                                                 .n_ops = p->n_ops,
+                                                 .bytes = p->bytes,
+                                                 .sizes = p->sizes,
+                                                 .seconds = p->seconds,
+                                                 .json = p->json});
+out:
+    return st;
+}
+
 static ls_status run_comm(const ls_args *args)
 {
     plan p;
@@ -553,6 +583,8 @@ static ls_status run_comm(const ls_args *args)
 
     if (st != LS_OK)
         return st;
+    if (ls_args_has(args, "peer"))
+        return run_peers(args, &p);
     return ls_job_is_rank() ? run_rank(&p) : ls_job_run(args, 1, 0);
 }
 
@@ -572,6 +604,9 @@ static const ls_flag flags[] = {
     {"explain", 0, NULL, false,
      "Show every way to do each collective: what the model predicts, what it takes, what it sends, "
      "which one is taken and why; and the numbers of the links."},
+    {"peer", 0, NULL, false,
+     "On this machine: run OpenMPI, MPICH and Gloo beside us, those that are installed, and show "
+     "ratios."},
     {"json", 'j', NULL, false, "Print one JSON object a line."},
     {.name = NULL},
 };
@@ -599,7 +634,8 @@ const ls_command ls_bench_comm = {
         "lineshaft bench comm -n 2  # all_reduce between two ranks of this machine\n"
         "lineshaft bench comm -n 4 --op all_reduce,broadcast --sizes 1K,256M --json  # two kinds\n"
         "lineshaft bench comm -n 2 --algo ring  # one algorithm\n"
-        "lineshaft bench comm -n 2 --sizes 64K --explain  # why this way, and what others take\n",
+        "lineshaft bench comm -n 2 --sizes 64K --explain  # why this way, and what others take\n"
+        "lineshaft bench comm -n 2 --peer  # beside the MPI libraries and Gloo\n",
     .flags = flags,
     .run = run_comm,
 };

@@ -82,23 +82,32 @@ ls_status ls_launch_number(const ls_args *args, const char *flag, int64_t fallba
 
 /* --- several nodes ---------------------------------------------------------------------------- */
 
+typedef struct stage {
+    ls_rendezvous *r;
+    const ls_launch_nodes *nodes;
+} stage;
+
 /* What happens here must be known everywhere. A rank that failed because of a peer tells nobody:
  * the peer's own node does. */
 static void on_event(void *context, const ls_agent_event *event)
 {
-    if (event->kind == LS_AGENT_ENDED && event->code != 0 && event->why->code != LS_EPEER) {
-        ls_rendezvous_fail(context, event->code, event->why);
+    const stage *s = context;
+
+    if (event->kind == LS_AGENT_STARTED && s->nodes->started) {
+        s->nodes->started(s->nodes->context);
+    } else if (event->kind == LS_AGENT_ENDED && event->code != 0 && event->why->code != LS_EPEER) {
+        ls_rendezvous_fail(s->r, event->code, event->why);
     } else if (event->kind == LS_AGENT_ASKED) {
         char host[64] = "?";
         gethostname(host, sizeof host - 1);
         ls_fail(LS_EINTR, "stopped on request on %s", host);
-        ls_rendezvous_fail(context, ls_err_exit_code(LS_EINTR), ls_err_last());
+        ls_rendezvous_fail(s->r, ls_err_exit_code(LS_EINTR), ls_err_last());
     }
 }
 
 static ls_status on_attend(void *context)
 {
-    return ls_rendezvous_attend(context);
+    return ls_rendezvous_attend(((const stage *)context)->r);
 }
 
 /* The first node makes the secret when there is none yet. */
@@ -120,8 +129,10 @@ out:
     return st;
 }
 
-static ls_status run_job(ls_rendezvous *r, ls_agent_args job, ls_agent_result *result)
+static ls_status run_job(ls_rendezvous *r, const ls_launch_nodes *nodes, ls_agent_args job,
+                         ls_agent_result *result)
 {
+    stage s = {r, nodes};
     const ls_members *m = ls_rendezvous_members(r);
     int node = ls_rendezvous_node(r), code = 0;
 
@@ -135,7 +146,7 @@ static ls_status run_job(ls_rendezvous *r, ls_agent_args job, ls_agent_result *r
     job.hook = on_event;
     job.attend = on_attend;
     job.watch_fd = ls_rendezvous_fd(r);
-    job.context = r;
+    job.context = &s;
     ls_status st = ls_agent_run(&job, result);
     ls_err_record own = *ls_err_last();
     int here = st == LS_OK ? result->exit_code : ls_err_exit_code(st);
@@ -218,7 +229,7 @@ ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
     LS_TRY(st, ls_rendezvous_meet(r, deadline_ns), out);
     if (nodes->met)
         LS_TRY(st, nodes->met(nodes->context, ls_rendezvous_members(r), secret.bytes, job), out);
-    st = run_job(r, *job, result);
+    st = run_job(r, nodes, *job, result);
 out:
     ls_rendezvous_close(r);
     ls_secret_release(&secret);
@@ -298,7 +309,7 @@ const ls_command ls_cmd_launch = {
         "lineshaft launch -n 2 --log-dir logs -- ./program   # and keep what they say\n"
         "lineshaft launch -n 8 --nodes 2 --listen 10.0.0.1:7000 --secret job.secret -- ./x  "
         "# the first of two machines\n"
-        "lineshaft agent --join 10.0.0.1:7000 --secret job.secret  # the other",
+        "lineshaft launch -n 8 --join 10.0.0.1:7000 --secret job.secret -- ./x  # the other",
     .flags = flags,
     .run = run_launch,
 };

@@ -27,6 +27,8 @@ typedef struct ls_launch_nodes {
     /* When all are known, before ranks are started: may add to what they inherit. NULL: nothing. */
     ls_status (*met)(void *context, const ls_members *members, const uint8_t *secret,
                      ls_agent_args *job);
+    /* The ranks run, and have what they inherit. NULL: nothing. */
+    void (*started)(void *context);
     void *context;
 } ls_launch_nodes;
 

@@ -220,6 +220,15 @@ static ls_status pass_secret(job *j, const uint8_t *bytes)
     return LS_OK;
 }
 
+/* The ranks have their sockets. A copy here would make a dead rank look as if it still listened. */
+static void on_started(void *context)
+{
+    job *j = context;
+
+    for (int i = 0; i < j->ranks; i++)
+        ls_sock_close(&j->sockets[i]);
+}
+
 /* All nodes are known: what the ranks of this one inherit. */
 static ls_status on_met(void *context, const ls_members *members, const uint8_t *secret,
                         ls_agent_args *agent)
@@ -335,7 +344,7 @@ static ls_status write_boxes(const ls_board *board, const char *dir, ls_agent_re
         ls_box_call(&r, where);
     if (written)
         snprintf(result->note, sizeof result->note,
-                 "%s%s%sblack box%s of %d rank%s: %.200s/rank-N.txt",
+                 "%s%.200s%sblack box%s of %d rank%s: %.200s/rank-N.txt",
                  *where ? "its last collective: " : "", where, *where ? "; " : "",
                  written == 1 ? "" : "es", written, written == 1 ? "" : "s", dir);
 out:
@@ -421,6 +430,7 @@ ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s)
         LS_TRY(st, make_sockets(j, &nodes, deadline_ns), out);
         nodes.ports = j->ports;
         nodes.met = on_met;
+        nodes.started = on_started;
         nodes.context = j;
         LS_TRY(st, ls_launch_run_nodes(&nodes, &agent, &result), out);
     }
@@ -458,6 +468,7 @@ static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns
     LS_TRY(st, make_sockets(j, j->nodes, deadline_ns), out);
     j->nodes->ports = j->ports;
     j->nodes->met = on_met;
+    j->nodes->started = on_started;
 out:
     return st;
 }

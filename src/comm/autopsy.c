@@ -22,7 +22,7 @@
 #include "comm/transport/tcp.h"
 #include "net/wire.h"
 
-/* A rank that waits or moves says something every 250 ms. */
+/* A rank that waits or moves says something every 100 ms, unless it has no processor. */
 #define SILENT_NS (600 * LS_NS_PER_MS)
 #define ASK_NS (250 * LS_NS_PER_MS)
 

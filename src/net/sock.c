@@ -418,6 +418,16 @@ out:
     return st;
 }
 
+int64_t ls_sock_unanswered_ns(int fd)
+{
+    struct tcp_info info = {.tcpi_unacked = 0};
+    socklen_t len = sizeof info;
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 || info.tcpi_unacked == 0)
+        return 0;
+    return (int64_t)info.tcpi_last_ack_recv * LS_NS_PER_MS;
+}
+
 /* --- reading and writing --- */
 
 ls_status ls_sock_wait(int fd, int events, int64_t deadline_ns)

@@ -55,6 +55,10 @@ typedef struct ls_sock_options {
 /* Always sets TCP_NODELAY. */
 ls_status ls_sock_tune(int fd, const ls_sock_options *options);
 
+/* How long ago the other kernel confirmed anything, while something that was sent waits for that; 0
+ * when nothing waits. */
+int64_t ls_sock_unanswered_ns(int fd);
+
 /* Until fd is ready for events (POLLIN, POLLOUT). LS_EDEADLINE without a message of its own. */
 ls_status ls_sock_wait(int fd, int events, int64_t deadline_ns);
 

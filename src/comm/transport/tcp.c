@@ -233,7 +233,7 @@ static ls_status set_defaults(ls_tcp_args *args)
     args->eager_bytes = args->eager_bytes ? args->eager_bytes : 64 * LS_KIB;
     args->chunk_bytes = args->chunk_bytes ? args->chunk_bytes : 256 * LS_KIB;
     args->spin_ns = args->spin_ns ? args->spin_ns : 50000;
-    args->heartbeat_ns = args->heartbeat_ns ? args->heartbeat_ns : 250 * LS_NS_PER_MS;
+    args->heartbeat_ns = args->heartbeat_ns ? args->heartbeat_ns : 100 * LS_NS_PER_MS;
     args->user_timeout_ns = args->user_timeout_ns ? args->user_timeout_ns : 500 * LS_NS_PER_MS;
     args->resume_ns = args->resume_ns ? args->resume_ns : LS_NS_PER_S;
     if (args->sockets < 1 || args->sockets > LS_TCP_SOCKETS)

@@ -6,7 +6,7 @@
  *
  * What is noticed, and when (by a rank that polls or sleeps in the carrier):
  *   a process died          its connections end, and nobody listens there any more: about 0.1 s
- *   a link was cut          no confirmation for user_timeout_ns, then no connection: about 1.2 s
+ *   a link was cut          no confirmation for user_timeout_ns, then no connection: about 0.8 s
  *   a process is stopped    its kernel still answers: silent, not dead. The caller's deadline ends
  *                           the wait; ls_tcp_silent() says who is silent since when
  *   a rank failed           it says so to all it is connected to, with its reason, and each tells
@@ -43,7 +43,7 @@ typedef struct ls_tcp_args {
     int64_t eager_bytes;  /* what is sent before the receive is known: 64 KiB, the most there is */
     int64_t chunk_bytes;  /* of large messages: 256 KiB (4 KiB to 4 MiB, a multiple of 64) */
     int64_t spin_ns;      /* how long sleep looks before it sleeps: 50 us; negative: not at all */
-    int64_t heartbeat_ns; /* 250 ms */
+    int64_t heartbeat_ns; /* 100 ms */
     int64_t user_timeout_ns; /* 500 ms */
     int64_t resume_ns;       /* 1 s */
 } ls_tcp_args;

@@ -141,6 +141,7 @@ struct ls_tcp_link {
     uint64_t instance;        /* the other process */
     ls_tcp_channel *channels; /* owned, tcp->channels of them */
     int64_t heard_ns, said_ns;
+    int64_t quiet_ns; /* since when even its kernel does not answer; 0: it does */
     int64_t sent_bytes, received_bytes;
 
     ls_tcp_post **buckets;                      /* owned map, made at first use */

@@ -36,8 +36,13 @@ enum { REFUSALS = 3 };
 static const int64_t FIRST_PAUSE_NS = 2 * LS_NS_PER_MS;
 static const int64_t LONGEST_PAUSE_NS = 50 * LS_NS_PER_MS;
 static const int64_t PROBE_NS = 20 * LS_NS_PER_MS;
-/* After TCP's own time limit, one more try must be possible. */
-static const int64_t LAST_TRY_NS = 300 * LS_NS_PER_MS;
+/* A cut link: after the next heartbeat (100 ms) something waits for the other kernel's word that
+ * does not come; 0.7 of the user timeout later (350 ms; TCP itself counts from its first
+ * repetition, which is 200 ms and more too late for us) the connection counts as broken, and one
+ * more try is left. In all 0.8 s at most. A rank that is only stopped or busy has a kernel that
+ * answers. */
+static const int64_t QUIET_NS = 150 * LS_NS_PER_MS, ANSWER_NS = 100 * LS_NS_PER_MS;
+static const int64_t LAST_TRY_NS = 200 * LS_NS_PER_MS;
 
 static bool connects(const ls_tcp_link *link)
 {
@@ -120,11 +125,18 @@ static void be_fine(ls_tcp_channel *channel)
     close_probe(channel->link);
 }
 
+/* TCP's word for a time limit that has passed; where routers or the own kernel said something about
+ * the way meanwhile, it says that instead. */
+static bool gave_up(const char *why)
+{
+    return strcmp(why, strerror(ETIMEDOUT)) == 0 || strcmp(why, strerror(EHOSTUNREACH)) == 0 ||
+           strcmp(why, strerror(ENETUNREACH)) == 0;
+}
+
 void ls_tcp_break(ls_tcp_channel *channel, const char *why)
 {
     ls_tcp_link *link = channel->link;
     int64_t now = ls_time_now_ns(), since = now;
-    bool timed_out = strcmp(why, strerror(ETIMEDOUT)) == 0;
 
     if (channel->state == LS_TCP_OPEN) {
         link->tcp->stats.breaks++;
@@ -133,9 +145,10 @@ void ls_tcp_break(ls_tcp_channel *channel, const char *why)
     } else if (channel->why[0] == '\0') {
         snprintf(channel->why, sizeof channel->why, "%s", why);
     }
-    /* TCP has waited already: what is left of the time is one more try. */
-    if (timed_out)
-        since = ls_max_i64(link->heard_ns, now - link->tcp->args.resume_ns + LAST_TRY_NS);
+    /* TCP has waited already: what is left of the time is one more try. Not so where another
+     * channel has been heard meanwhile. */
+    if (gave_up(why) && now - link->heard_ns >= link->tcp->args.user_timeout_ns / 2)
+        since = now - link->tcp->args.resume_ns + LAST_TRY_NS;
     close_channel(channel);
     if (link->leaving) {
         ls_tcp_bye(channel);
@@ -548,9 +561,26 @@ static void tick_troubled(ls_tcp_channel *channel, int64_t now_ns)
         is_gone(channel, "no connection could be made in time");
 }
 
+/* Break channel 0 when the other kernel was silent for too long. Looked at twice: when this rank
+ * had no processor, what it sent just now has waited for no time. */
+static void tick_quiet(ls_tcp_link *link, int64_t now_ns)
+{
+    ls_tcp_channel *channel = &link->channels[0];
+
+    if (channel->state != LS_TCP_OPEN || now_ns - link->heard_ns < QUIET_NS ||
+        ls_sock_unanswered_ns(channel->fd) < ANSWER_NS)
+        link->quiet_ns = 0;
+    else if (link->quiet_ns == 0)
+        link->quiet_ns = now_ns;
+    else if (now_ns - link->quiet_ns >= link->tcp->args.user_timeout_ns * 7 / 10)
+        ls_tcp_break(channel, strerror(ETIMEDOUT));
+}
+
 void ls_tcp_tick_link(ls_tcp_link *link, int64_t now_ns)
 {
     ls_tcp *tcp = link->tcp;
+
+    tick_quiet(link, now_ns);
 
     for (int c = 0; c < tcp->channels && !ls_tcp_failed(tcp); c++) {
         ls_tcp_channel *channel = &link->channels[c];
