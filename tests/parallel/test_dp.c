@@ -253,3 +253,64 @@ LS_TEST(dp_takes_the_bytes_that_it_says)
     ls_world_run("3", NULL, counted);
     ls_world_run("5", NULL, counted);
 }
+
+/* --- bytes between nodes -----------------------------------------------------------------------
+ */
+
+static int64_t sent_by(ls_comm *comm)
+{
+    int64_t sent, received;
+
+    meet(comm); /* nothing is on its way */
+    ls_comm_traffic(comm, &sent, &received);
+    return sent;
+}
+
+/* What docs/guide/parallel.md says, and headers. */
+static void check_sent(int64_t sent, int64_t want_bytes)
+{
+    LS_CHECK(sent >= want_bytes);
+    LS_CHECK_NEAR(sent, want_bytes, (double)want_bytes * 0.02 + 8192);
+}
+
+static void traffic(ls_world *w, ls_comm *comm)
+{
+    int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
+    const int64_t size = sizeof(float);
+
+    (void)w;
+    LS_CHECK_OK(ls_comm_force(comm, "ring")); /* for sums and gathers */
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        ls_dp_args a = args_of(c, comm, n, me);
+        int64_t elements = ls_dp_elements(&a);
+        float *memory = ls_mem_array((size_t)(LEAVES * elements), sizeof *memory);
+        float *buffers[LEAVES];
+        int roots;
+        ls_dp *dp;
+
+        LS_CHECK(memory);
+        for (int k = 0; k < LEAVES; k++)
+            buffers[k] = memory + k * elements;
+        LS_CHECK_OK(ls_dp_open(&dp, &a));
+        fill(&a, buffers, &roots);
+        ls_mesh_part own = ls_dp_own(dp);
+        int64_t before = sent_by(comm), tied = 0;
+        LS_CHECK_OK(ls_dp_sum(dp, buffers));
+        int64_t summed = sent_by(comm);
+        LS_CHECK_OK(ls_dp_gather(dp, buffers[0]));
+        int64_t gathered = sent_by(comm);
+        for (int64_t i = own.first; i < own.first + own.count; i++)
+            tied += i >= a.tied_first && i < a.tied_first + a.tied_count;
+        int64_t others = a.trained - own.count + a.tied_count - tied;
+        check_sent(summed - before, a.ordered ? roots * others * size : (n - 1) * own.each * size);
+        check_sent(gathered - summed, (n - 1) * own.each * size);
+        ls_dp_close(dp);
+        ls_mem_free(memory);
+    }
+}
+
+LS_TEST_SECONDS(dp_sends_the_bytes_of_the_formula, 60)
+{
+    ls_world_run("1+1", NULL, traffic);
+    ls_world_run("1+1+1", NULL, traffic);
+}
