@@ -103,9 +103,9 @@ kill_one() {
 }
 for i in $(seq "$kills"); do
     if [ $((i % 2)) = 0 ] && [ $lab = yes ]; then
-        kill_one hosts 2 $((i / 2)) "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" bench comm --sizes 1K,64K --tenths 600
+        kill_one hosts 2 $((i / 2)) "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" bench comm --sizes 1K,16M --tenths 600
     else
-        kill_one here 3 "$i" "$LINESHAFT" bench comm -n 3 --sizes 1K,4M --tenths 600
+        kill_one here 3 "$i" "$LINESHAFT" bench comm -n 3 --sizes 1K,16M --tenths 600
     fi
     [ $((i % 10)) = 0 ] && nothing_left "$i kills"
 done

@@ -53,7 +53,7 @@ for signal in 9 11; do
 done
 
 # Two machines (this one, twice), a rank on each: both agents write what they hold.
-"$LINESHAFT" bench comm --nodes 2 --listen 127.0.0.1:0 --secret job.secret --sizes 1K,64K --tenths 600 >out 2>err &
+"$LINESHAFT" bench comm --nodes 2 --listen 127.0.0.1:0 --secret job.secret --sizes 1K,16M --tenths 600 >out 2>err &
 pid=$!
 address=
 for _ in $(seq 1000); do
