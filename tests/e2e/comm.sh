@@ -171,7 +171,7 @@ kill -9 "$found"
 wait $pid
 [ $? = 137 ] || fail "a killed rank did not give 137: $(cat err)"
 says 'lineshaft: error: rank 1 was killed by signal 9'
-says 'and 2 others that were stopped'
+says 'and 2 others that ' # were stopped, or failed before they could be
 none_alive
 
 # The whole group gets the signal, as from a terminal: the ranks leave the end to their agent.
