@@ -176,4 +176,16 @@ cp hosts/events.jsonl out
 same "two hosts"
 [ "$(field start ranks) $(field start zero)" = "4 1" ] || fail "not 4 ranks on two hosts"
 [ "$(grep -c '"host":"lab1"' out)" = 2 ] || fail "the second host has not two ranks"
+# A host with other settings is refused by name, on all.
+cat >other.sh <<'SH2'
+#!/bin/sh
+[ "$LINESHAFT_LAB_NODE" = 1 ] && export LINESHAFT_TRAIN_LR=1e-4
+exec "$LINESHAFT" train run.yaml --set out=differ
+SH2
+chmod +x other.sh
+run 2 "$LINESHAFT" lab --nodes 2 -- ./other.sh
+for host in lab0 lab1; do
+    grep -q "^\[$host\] lineshaft: error: rank 1 on lab1: rank 1 has other settings than rank 0" err ||
+        fail "$host does not say who differs: $(cat err)"
+done
 none_alive
