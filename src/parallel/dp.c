@@ -276,10 +276,14 @@ ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n)
         deadline());
 }
 
-ls_status ls_dp_tell(ls_dp *dp, void *bytes, int64_t n)
+ls_status ls_dp_tell(ls_dp *dp, int from, void *bytes, int64_t n)
 {
-    return ls_comm_run(
-        dp->args.comm,
-        &(ls_coll){.kind = LS_COLL_BROADCAST, .type = LS_U8, .count = n, .in = bytes, .out = bytes},
-        deadline());
+    return ls_comm_run(dp->args.comm,
+                       &(ls_coll){.kind = LS_COLL_BROADCAST,
+                                  .type = LS_U8,
+                                  .count = n,
+                                  .in = bytes,
+                                  .out = bytes,
+                                  .peer = from},
+                       deadline());
 }

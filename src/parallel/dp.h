@@ -54,7 +54,7 @@ ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part);
 /* numbers: fp32 or fp64. */
 ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n);
 
-/* Rank 0's bytes to everybody. */
-ls_status ls_dp_tell(ls_dp *dp, void *bytes, int64_t n);
+/* One rank's bytes to everybody. */
+ls_status ls_dp_tell(ls_dp *dp, int from, void *bytes, int64_t n);
 
 LS_C_END

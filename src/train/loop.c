@@ -219,7 +219,7 @@ static ls_status handle_nonfinite(loop *l)
                                                 .text = ls_err_last()->text}});
     /* Once weights are broken every step is: tell the 1st, 2nd, 4th, 8th ... of them. */
     l->skipped++;
-    if ((l->skipped & (l->skipped - 1)) == 0)
+    if ((l->skipped & (l->skipped - 1)) == 0 && s->mesh.rank == 0)
         ls_log(LS_LOG_WARN, "%s; its update is skipped (%lld so far)", ls_err_last()->text,
                (long long)l->skipped);
     ls_err_clear();

@@ -160,7 +160,7 @@ ls_status ls_save_share(ls_session *session)
     place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss};
     ls_status st;
 
-    LS_TRY(st, ls_dp_tell(s->dp, &p, sizeof p), out);
+    LS_TRY(st, ls_dp_tell(s->dp, 0, &p, sizeof p), out);
     s->step_number = p.step;
     s->newest_step = p.newest;
     s->saved_step = p.saved;
@@ -170,7 +170,7 @@ ls_status ls_save_share(ls_session *session)
         if (divided(s, k))
             LS_TRY(st, ls_dp_deal(s->dp, s->snapshot[k], arrays[k]), out);
         else
-            LS_TRY(st, ls_dp_tell(s->dp, arrays[k], state_bytes(s, k)), out);
+            LS_TRY(st, ls_dp_tell(s->dp, 0, arrays[k], state_bytes(s, k)), out);
 out:
     return st;
 }
@@ -376,7 +376,7 @@ static ls_status await_writer(ls_session *s)
 static ls_status agree_to_save(ls_session *s, bool *saves)
 {
     unsigned char word = *saves;
-    ls_status st = s->mesh.zero > 0 ? ls_dp_tell(s->dp, &word, sizeof word) : LS_OK;
+    ls_status st = s->mesh.zero > 0 ? ls_dp_tell(s->dp, 0, &word, sizeof word) : LS_OK;
 
     *saves = word != 0 && (s->mesh.rank == 0 || s->mesh.zero > 0);
     return st;

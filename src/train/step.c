@@ -563,26 +563,51 @@ static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, c
     return accuse(s, what, &t, number);
 }
 
+/* Each rank has looked at its own leaves and at its own part of the sum; saw: how early in the
+ * order below it found something. The earliest speaks for all, so that all say the same. */
+static ls_status agree_on_blame(ls_step *s, int saw)
+{
+    int ranks = ls_dp_about(s->args.dp)->mesh.ranks, who = 0;
+    double *all = ls_mem_array((size_t)ranks, sizeof *all);
+    ls_err_record record = *ls_err_last();
+    ls_status st = LS_OK;
+
+    if (!all)
+        return LS_ENOMEM;
+    all[ls_dp_about(s->args.dp)->mesh.rank] = saw;
+    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, all, ranks), out);
+    for (int r = 1; r < ranks; r++)
+        who = all[r] < all[who] ? r : who;
+    LS_TRY(st, ls_dp_tell(s->args.dp, who, record.text, sizeof record.text), out);
+    st = ls_err_adopt(&record);
+out:
+    ls_mem_free(all);
+    return st;
+}
+
 /* Where it began: a weight, else the first output of the forward pass, else the first gradient of
  * the backward pass, which walks the parameters from last to first. */
 ls_status ls_step_blame(ls_step *step, int64_t number)
 {
     const ls_model *model = step->args.model;
-    const float *w = step->state_memory[0];
+    const float *w = step->state_memory[0], *grad = step->grads[0];
     ls_status st = LS_OK;
+    int saw = 0;
 
     step->look = ls_mem_array(LS_NORM_BLOCK, sizeof *step->look);
     if (!step->look)
         return LS_ENOMEM;
     for (int i = 0; i < model->n_params && st == LS_OK; i++)
         st = accuse_param(step, "weight", &model->params[i], w + model->params[i].first, number);
+    saw += st == LS_OK;
     if (st == LS_OK)
         st = accuse_forward(step, number);
-    const float *grad = step->grads[0];
+    saw += st == LS_OK;
     for (int i = model->n_params - 1; i >= 0 && st == LS_OK; i--)
         if (model->params[i].trained >= 0)
             st = accuse_param(step, "gradient", &model->params[i], grad + model->params[i].trained,
                               number);
+    saw += st == LS_OK;
     if (st == LS_OK)
         st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
                      (long long)number + 1);
@@ -591,7 +616,7 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
                     "steps.");
     ls_mem_free(step->look);
     step->look = NULL;
-    return st;
+    return st == LS_ENUMERIC && step->args.dp ? agree_on_blame(step, saw) : st;
 }
 
 ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,

@@ -115,6 +115,18 @@ run 2 "$LINESHAFT" train run.yaml -n 2 --set mesh.zero=1 --set 'train.freeze=wte
 [ ! -e no ] || fail "a refused run left a folder"
 none_alive
 
+# A step that is not finite: all ranks know it, one sentence, as alone; or it is skipped, as alone.
+for n in 1 3; do
+    run 7 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train run.yaml -n $n --set mesh.zero=1 --set out=nan$n
+    sed -n 's/.*error: rank [0-2]: the gradient/the gradient/p' err >nan$n.err
+    run 0 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train run.yaml --json -n $n --set mesh.zero=1 \
+        --set train.nonfinite=skip --set train.steps=6 --set out=skip$n
+    [ "$(grep -c 'is skipped' err)" = 1 ] || fail "a skipped step is not said once: $(cat err)"
+    field summary weights_hash >skip$n.hash
+done
+grep -q 'holds NaN' nan1.err && cmp -s nan1.err nan3.err || fail "other words: $(cat nan1.err nan3.err)"
+cmp -s skip1.hash skip3.hash || fail "other weights after a skipped step"
+
 # SIGTERM: the step is finished and saved, and another number of ranks goes on.
 "$LINESHAFT" train run.yaml --json -n 3 --set mesh.zero=1 --set train.steps=100000 --set out=term >first 2>err &
 pid=$!
@@ -164,4 +176,16 @@ cp hosts/events.jsonl out
 same "two hosts"
 [ "$(field start ranks) $(field start zero)" = "4 1" ] || fail "not 4 ranks on two hosts"
 [ "$(grep -c '"host":"lab1"' out)" = 2 ] || fail "the second host has not two ranks"
+# A host with other settings is refused by name, on all.
+cat >other.sh <<'SH2'
+#!/bin/sh
+[ "$LINESHAFT_LAB_NODE" = 1 ] && export LINESHAFT_TRAIN_LR=1e-4
+exec "$LINESHAFT" train run.yaml --set out=differ
+SH2
+chmod +x other.sh
+run 2 "$LINESHAFT" lab --nodes 2 -- ./other.sh
+for host in lab0 lab1; do
+    grep -q "^\[$host\] lineshaft: error: rank 1 on lab1: rank 1 has other settings than rank 0" err ||
+        fail "$host does not say who differs: $(cat err)"
+done
 none_alive

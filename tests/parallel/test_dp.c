@@ -193,10 +193,14 @@ static void rest(ls_world *w, ls_comm *comm)
         LS_CHECK(wide[0] == n * (n - 1) / 2 && wide[1] == n && wide[2] == 0.5 * n);
         LS_CHECK_OK(ls_dp_numbers(dp, LS_F32, narrow, 2));
         LS_CHECK(narrow[0] == (float)(n * (n - 1) / 2) && narrow[1] == (float)(2 * n));
-        if (me == 0)
-            memcpy(word, "hello", sizeof word);
-        LS_CHECK_OK(ls_dp_tell(dp, word, sizeof word));
-        LS_CHECK_STR(word, "hello");
+        for (int from = 0; from < n; from++) {
+            char want_word[6] = "hello";
+            want_word[4] = (char)('a' + from);
+            if (me == from)
+                memcpy(word, want_word, sizeof word);
+            LS_CHECK_OK(ls_dp_tell(dp, from, word, sizeof word));
+            LS_CHECK_STR(word, want_word);
+        }
         ls_dp_close(dp);
         meet(comm);
     }
