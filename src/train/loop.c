@@ -235,6 +235,8 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
 
     LS_TRY(st, ls_loader_next(s->loader, ls_time_now_ns() + BATCH_WAIT_S * LS_NS_PER_S, &batch),
            out);
+    if (s->args.comm)
+        ls_comm_set_step(s->args.comm, s->step_number + 1); /* for who asks where this rank is */
     LS_BUG_IF(batch->step != s->step_number, "batch of step %lld in step %lld",
               (long long)batch->step, (long long)s->step_number);
     LS_TRY(st,

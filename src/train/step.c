@@ -13,42 +13,13 @@
  * What goes to the device or comes from it passes through one block of host memory (page-locked for
  * a GPU), so that no copy waits. It is written again only after the wait that ends a step: hence
  * one place per call for the numbers that differ between calls. */
-#include "train/step.h"
+#include "train/step_impl.h"
 
 #include <math.h>
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "plan/memory.h"
-
-enum { WAIT_S = 3600 };
-
-struct ls_step {
-    ls_step_args args;
-    ls_pass *pass;
-    void *state_memory[3]; /* owned: w, m, v */
-    void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
-    ls_dtype type;
-    void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
-    ls_mesh_part own;              /* of the parameters: what this rank updates */
-    void *small;                   /* owned: everything below */
-    int32_t *tokens, *targets, *start;
-    float *losses;
-    double *sums; /* of losses: per leaf in a step, per sequence in validation */
-    float *partials;
-    ls_adamw_span *spans;
-    int64_t n_spans;
-    ls_norm_result *norm;
-    ls_step_state *state;
-    void *staging;              /* owned, host: the next four */
-    int32_t *host_tokens;       /* tokens, targets, starts */
-    ls_step_state *host_states; /* of each call */
-    double *host_sums;
-    ls_norm_result *host_norm;
-    bool isolated;   /* the batch on the device has document starts */
-    int64_t counted; /* targets of the last step's batch */
-    float *look;     /* a block of numbers under examination, while blaming */
-};
 
 static void *cut(char **at, int64_t bytes)
 {
@@ -118,7 +89,7 @@ static ls_status send_spans(ls_step *s)
                                               .rate = 1.0f};
     }
     ls_stream_copy_in(s->args.stream, s->spans, spans, s->n_spans * (int64_t)sizeof *spans);
-    st = ls_stream_sync(s->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S);
+    st = ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
     ls_mem_free(spans);
     return st;
 }
@@ -248,7 +219,7 @@ static void send_state(ls_step *s, int64_t i, const ls_step_state *state)
     ls_stream_copy_in(s->args.stream, s->state, &s->host_states[i], sizeof *state);
 }
 
-static ls_step_state step_state(const ls_step *s, int64_t number, double lr)
+ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
 {
     const ls_run *run = s->args.run;
     ls_rng_key key = ls_rng_derive((uint64_t)run->train.seed, 0x64726f70, (uint64_t)number);
@@ -268,13 +239,7 @@ static ls_step_state step_state(const ls_step *s, int64_t number, double lr)
     };
 }
 
-/* A call of this rank: its number and its leaves of the batch. */
-typedef struct part {
-    int64_t number, first, count;
-} part;
-
-/* The first call, and the one after another; false past the last. */
-static bool next_part(const ls_step *s, part *p)
+bool ls_step_next(const ls_step *s, ls_step_part *p)
 {
     const ls_calls *calls = &s->args.calls;
 
@@ -284,8 +249,7 @@ static bool next_part(const ls_step *s, part *p)
     return p->count > 0;
 }
 
-/* The call over the batch that lies on the device, its gradient into grads[buffer]. */
-static ls_pass_call call_of(const ls_step *s, const part *p, int buffer)
+ls_pass_call ls_step_call(const ls_step *s, const ls_step_part *p, int buffer)
 {
     const ls_calls *calls = &s->args.calls;
     int64_t T = s->args.model->shape.T;
@@ -306,8 +270,8 @@ static ls_pass_call call_of(const ls_step *s, const part *p, int buffer)
                           .accumulate = !calls->ordered && p->number > 0};
 }
 
-/* Its forward pass; dropout is keyed by the sequence's number in the global batch. */
-static void forward(ls_step *s, const part *p, const ls_pass_call *call, ls_step_state *host_state)
+void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call,
+                     ls_step_state *host_state)
 {
     host_state->first_seq = (uint32_t)(p->first * s->args.calls.leaf);
     send_state(s, p->number, host_state);
@@ -319,12 +283,12 @@ static void forward(ls_step *s, const part *p, const ls_pass_call *call, ls_step
 static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
 {
     const ls_calls *calls = &s->args.calls;
-    part p = {.count = 0};
+    ls_step_part p = {.count = 0};
     int top = 0;
 
-    while (next_part(s, &p)) {
-        ls_pass_call call = call_of(s, &p, top);
-        forward(s, &p, &call, host_state);
+    while (ls_step_next(s, &p)) {
+        ls_pass_call call = ls_step_call(s, &p, top);
+        ls_step_forward(s, &p, &call, host_state);
         ls_clock_lap(clock, LS_PART_FORWARD);
         ls_pass_backward(s->pass, &call);
         ls_clock_lap(clock, LS_PART_BACKWARD);
@@ -448,7 +412,8 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums,
                        calls->own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
-    LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
+    LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S),
+           out);
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
     if (!s->args.dp)
         goto out;
@@ -464,7 +429,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     const ls_calls *calls = &step->args.calls;
     int64_t tokens = calls->sequences * step->args.model->shape.T;
     step->counted = batch->counted ? batch->counted : tokens;
-    ls_step_state host_state = step_state(step, number, lr);
+    ls_step_state host_state = ls_step_numbers(step, number, lr);
     ls_status st = LS_OK;
 
     if (LS_FAULT("train.nonfinite"))
@@ -484,139 +449,6 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
                                    .finite = step->host_norm->bad_block < 0 && isfinite(sum)};
 out:
     return st;
-}
-
-/* A number under examination. */
-static float look_at(const void *block, ls_dtype type, int64_t i)
-{
-    uint32_t bits;
-    float x;
-
-    if (type == LS_F32)
-        return ((const float *)block)[i];
-    bits = (uint32_t)((const uint16_t *)block)[i] << 16;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/* The first element of x (device memory) that is not finite, or -1. */
-static ls_status find_bad(ls_step *s, const void *x, ls_dtype type, int64_t n, int64_t *index_out,
-                          float *value_out)
-{
-    int64_t size = ls_dtype_bytes(type);
-    void *block = s->look;
-    ls_status st = LS_OK;
-
-    *index_out = -1;
-    for (int64_t first = 0; first < n && *index_out < 0; first += LS_NORM_BLOCK) {
-        int64_t count = ls_min_i64(LS_NORM_BLOCK, n - first);
-        ls_stream_copy_out(s->args.stream, block, (const char *)x + first * size, count * size);
-        LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
-        for (int64_t k = 0; k < count && *index_out < 0; k++)
-            if (!isfinite(look_at(block, type, k))) {
-                *index_out = first + k;
-                *value_out = look_at(block, type, k);
-            }
-    }
-out:
-    return st;
-}
-
-/* Look at one tensor; LS_ENUMERIC, saying so, when it holds a number that is not one. */
-static ls_status accuse(ls_step *s, const char *what, const ls_pass_tensor *t, int64_t number)
-{
-    int64_t index;
-    float value;
-    ls_status st = find_bad(s, t->x, t->type, t->n, &index, &value);
-
-    if (st == LS_OK && index >= 0)
-        st =
-            ls_fail(LS_ENUMERIC, "the %s of \"%s\" holds %s at element %lld in step %lld", what,
-                    t->name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number + 1);
-    return st;
-}
-
-/* Run each call's forward again and look at what it computes, in order. */
-static ls_status accuse_forward(ls_step *s, int64_t number)
-{
-    ls_step_state host_state = step_state(s, number, 0);
-    ls_status st = LS_OK;
-
-    part p = {.count = 0};
-    while (st == LS_OK && next_part(s, &p)) {
-        ls_pass_call call = call_of(s, &p, 0);
-        ls_pass_tensor t;
-        forward(s, &p, &call, &host_state);
-        for (int k = 0; st == LS_OK && ls_pass_computed(s->pass, &call, k, &t); k++)
-            st = accuse(s, "output", &t, number);
-    }
-    return st;
-}
-
-/* The same for a parameter: its weight or its gradient, which begins at x. */
-static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, const float *x,
-                              int64_t number)
-{
-    ls_pass_tensor t = {.x = x, .type = LS_F32, .n = p->count};
-
-    snprintf(t.name, sizeof t.name, "%s", p->name);
-    return accuse(s, what, &t, number);
-}
-
-/* Each rank has looked at its own leaves and at its own part of the sum; saw: how early in the
- * order below it found something. The earliest speaks for all, so that all say the same. */
-static ls_status agree_on_blame(ls_step *s, int saw)
-{
-    int ranks = ls_dp_about(s->args.dp)->mesh.ranks, who = 0;
-    double *all = ls_mem_array((size_t)ranks, sizeof *all);
-    ls_err_record record = *ls_err_last();
-    ls_status st = LS_OK;
-
-    if (!all)
-        return LS_ENOMEM;
-    all[ls_dp_about(s->args.dp)->mesh.rank] = saw;
-    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, all, ranks), out);
-    for (int r = 1; r < ranks; r++)
-        who = all[r] < all[who] ? r : who;
-    LS_TRY(st, ls_dp_tell(s->args.dp, who, record.text, sizeof record.text), out);
-    st = ls_err_adopt(&record);
-out:
-    ls_mem_free(all);
-    return st;
-}
-
-/* Where it began: a weight, else the first output of the forward pass, else the first gradient of
- * the backward pass, which walks the parameters from last to first. */
-ls_status ls_step_blame(ls_step *step, int64_t number)
-{
-    const ls_model *model = step->args.model;
-    const float *w = step->state_memory[0], *grad = step->grads[0];
-    ls_status st = LS_OK;
-    int saw = 0;
-
-    step->look = ls_mem_array(LS_NORM_BLOCK, sizeof *step->look);
-    if (!step->look)
-        return LS_ENOMEM;
-    for (int i = 0; i < model->n_params && st == LS_OK; i++)
-        st = accuse_param(step, "weight", &model->params[i], w + model->params[i].first, number);
-    saw += st == LS_OK;
-    if (st == LS_OK)
-        st = accuse_forward(step, number);
-    saw += st == LS_OK;
-    for (int i = model->n_params - 1; i >= 0 && st == LS_OK; i--)
-        if (model->params[i].trained >= 0)
-            st = accuse_param(step, "gradient", &model->params[i], grad + model->params[i].trained,
-                              number);
-    saw += st == LS_OK;
-    if (st == LS_OK)
-        st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
-                     (long long)number + 1);
-    if (st == LS_ENUMERIC)
-        ls_err_hint("Lower train.lr or lengthen train.warmup; train.nonfinite: skip drops such "
-                    "steps.");
-    ls_mem_free(step->look);
-    step->look = NULL;
-    return st == LS_ENUMERIC && step->args.dp ? agree_on_blame(step, saw) : st;
 }
 
 ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
@@ -644,7 +476,9 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
             &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
         ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
                            B * (int64_t)sizeof(double));
-        LS_TRY(st, ls_stream_sync(step->args.stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S), out);
+        LS_TRY(st,
+               ls_stream_sync(step->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S),
+               out);
         memcpy(sums_out + done, step->host_sums, (size_t)B * sizeof *sums_out);
     }
 out:

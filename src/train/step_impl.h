@@ -1,0 +1,54 @@
+/* step_impl.h -- what step.c and blame.c share. */
+#pragma once
+#include "train/step.h"
+
+LS_C_BEGIN
+
+enum { LS_STEP_WAIT_S = 3600 };
+
+struct ls_step {
+    ls_step_args args;
+    ls_pass *pass;
+    void *state_memory[3]; /* owned: w, m, v */
+    void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
+    ls_dtype type;
+    void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
+    ls_mesh_part own;              /* of the parameters: what this rank updates */
+    void *small;                   /* owned: everything below */
+    int32_t *tokens, *targets, *start;
+    float *losses;
+    double *sums; /* of losses: per leaf in a step, per sequence in validation */
+    float *partials;
+    ls_adamw_span *spans;
+    int64_t n_spans;
+    ls_norm_result *norm;
+    ls_step_state *state;
+    void *staging;              /* owned, host: the next four */
+    int32_t *host_tokens;       /* tokens, targets, starts */
+    ls_step_state *host_states; /* of each call */
+    double *host_sums;
+    ls_norm_result *host_norm;
+    bool isolated;   /* the batch on the device has document starts */
+    int64_t counted; /* targets of the last step's batch */
+    float *look;     /* a block of numbers under examination, while blaming */
+};
+
+/* A call of this rank: its number and its leaves of the batch. */
+typedef struct ls_step_part {
+    int64_t number, first, count;
+} ls_step_part;
+
+/* The first call, and the one after another; false past the last. */
+bool ls_step_next(const ls_step *step, ls_step_part *part);
+
+/* The call over the batch that lies on the device, its gradient into grads[buffer]. */
+ls_pass_call ls_step_call(const ls_step *step, const ls_step_part *part, int buffer);
+
+/* Its forward pass; dropout is keyed by the sequence's number in the global batch. */
+void ls_step_forward(ls_step *step, const ls_step_part *part, const ls_pass_call *call,
+                     ls_step_state *host_state);
+
+/* The numbers of a step that rows read on the device. */
+ls_step_state ls_step_numbers(const ls_step *step, int64_t number, double lr);
+
+LS_C_END
