@@ -68,11 +68,12 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
                        s->Hkv * s->D},
         .fc_widths = {s->F, s->F},
         .qkv = {s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b, to->qkv_widths, parted ? 3 : 1,
-                LS_ADAPTER_Q, 3},
-        .proj = {ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b, NULL, 1, LS_ADAPTER_O, 1},
+                LS_ADAPTER_Q, 3, false},
+        .proj = {ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b, NULL, 1, LS_ADAPTER_O, 1,
+                 false},
         .fc = {s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b, to->fc_widths, s->gated ? 2 : 1,
-               LS_ADAPTER_GATE, 2},
-        .out = {s->F, s->C, &p->out_w, &p->out_b, NULL, 1, LS_ADAPTER_DOWN, 1}};
+               LS_ADAPTER_GATE, 2, false},
+        .out = {s->F, s->C, &p->out_w, &p->out_b, NULL, 1, LS_ADAPTER_DOWN, 1, false}};
 }
 
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l)
