@@ -16,7 +16,8 @@
 
 /* The last place is for ls_comm_run() alone: whether it has one must not depend on how far the
  * started ones are, which each rank sees at its own time. */
-enum { WAIT_SLEEP_NS = 1000000, SLOT_BITS = 8, RUN_SLOT = LS_COMM_FLIGHTS, SLOTS };
+enum { SLOT_BITS = 8, RUN_SLOT = LS_COMM_FLIGHTS, SLOTS };
+enum { WAIT_SLEEP_NS = 1000000, EAGER_BYTES = 16 << 10, EAGER_TURNS = 200 };
 _Static_assert(LS_COMM_FLIGHTS == 1 << SLOT_BITS, "a request names its place");
 
 /* --- members ----------------------------------------------------------------------------------*/
@@ -458,10 +459,23 @@ out:
     return st;
 }
 
-/* Until something may have happened. Under the lock, which is let go of for a moment. */
-static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns)
+/* Turns in which a wait for something small between nodes looks again at once: to sleep and to be
+ * woken takes longer than the network does. Others who want the core get it. */
+static int eager_turns(const flight *f)
 {
-    if (fabric->carrier && fabric->far && atomic_load(&fabric->wanted) == 0)
+    int64_t bytes = f->coll.count * ls_dtype_bytes(f->coll.type);
+
+    return bytes <= EAGER_BYTES ? EAGER_TURNS : 0;
+}
+
+/* Until something may have happened. Under the lock, which is let go of for a moment. */
+static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns, int eager)
+{
+    bool far = fabric->carrier && fabric->far && atomic_load(&fabric->wanted) == 0;
+
+    if (far && turns < eager)
+        sched_yield();
+    else if (far)
         fabric->carrier->table->sleep(fabric->carrier,
                                       ls_min_i64(deadline_ns, ls_time_now_ns() + WAIT_SLEEP_NS));
     else if (turns > 20) {
@@ -478,6 +492,7 @@ static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns)
 static ls_status wait_for(ls_comm *c, flight *f, int64_t deadline_ns)
 {
     ls_fabric *fabric = c->fabric;
+    int eager = eager_turns(f);
     ls_status st = LS_OK;
 
     for (int turns = 0; f->state != FLIGHT_DONE; turns++) {
@@ -492,7 +507,7 @@ static ls_status wait_for(ls_comm *c, flight *f, int64_t deadline_ns)
         }
         turns = moved ? 0 : turns;
         if (!moved && f->state != FLIGHT_DONE)
-            idle(fabric, deadline_ns, turns);
+            idle(fabric, deadline_ns, turns, eager);
         ls_fabric_let_in(fabric);
     }
 out:

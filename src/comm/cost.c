@@ -402,6 +402,14 @@ int64_t ls_cost_sent(const ls_algo *algo, const ls_cost_query *query)
     return query->ranks == 1 && !pair ? 0 : algo->sent(query);
 }
 
+/* A stream to a new peer begins slowly, and those who take turns wait for each other: bytes cost a
+ * tenth more. Measured between 4 hosts at 1 Gbit/s, 16 MiB: what a ring does in 212 ms takes 234 by
+ * halving and 246 pairwise, where the formulas see no difference. */
+static double of_wandering(const ls_cost_query *q, const ls_cost_candidate *c)
+{
+    return c->algo->wanders && q->ranks > 2 ? 0.1 * (double)c->sent * q->link.ns_per_byte : 0;
+}
+
 static const int64_t chunk_bytes[] = {0, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216};
 
 static void best_chunk(ls_cost_query *q, ls_cost_candidate *c)
@@ -418,6 +426,7 @@ static void best_chunk(ls_cost_query *q, ls_cost_candidate *c)
     }
     q->chunk = c->chunk;
     c->sent = ls_cost_sent(c->algo, q);
+    c->time_ns += of_wandering(q, c);
 }
 
 void ls_cost_choose(const ls_cost_query *query, const ls_coll *coll, bool once,

@@ -216,6 +216,7 @@ const ls_algo ls_algo_pairwise = {
     .once = true,
     .cuts = true,
     .uneven = true,
+    .wanders = true,
     .draft = draft_pairwise,
     .time_ns = ls_cost_time_pairwise,
     .sent = ls_cost_sent_pairwise,
