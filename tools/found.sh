@@ -50,7 +50,7 @@ x86_64) echo "  kernels: generic, AVX2 and AVX-512; the best one is chosen when 
 *) echo "  kernels: generic" ;;
 esac
 if command -v nvcc >/dev/null 2>&1; then
-    echo "  cuda: nvcc is here; the plugin for NVIDIA GPUs is built too (training still runs on the CPU)"
+    echo "  cuda: nvcc is here; the plugin for NVIDIA GPUs is built too (device.kind: cuda trains on one)"
 else
     echo "  cuda: no nvcc; the program computes on the CPU"
 fi

@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include "base/fault.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
 ls_status ls_file_read(const char *path, int64_t limit_bytes, ls_str *text_out)
@@ -277,4 +278,21 @@ ls_status ls_file_glob(const char *pattern, ls_str *names_out, int *count_out)
 out:
     globfree(&found);
     return st;
+}
+
+void ls_file_cache_path(const char *folder, const char *about, int digits, char *path_out,
+                        size_t size)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool own = cache && cache[0] == '/';
+    char hex[LS_HASH_HEX];
+    int len = 0;
+
+    path_out[0] = '\0';
+    ls_hash_hex(ls_hash_bytes(about, strlen(about)), hex);
+    if (own || (home && home[0] == '/'))
+        len = snprintf(path_out, size, "%s%s/lineshaft/%s/%.*s", own ? cache : home,
+                       own ? "" : "/.cache", folder, digits, hex);
+    if (len < 0 || (size_t)len >= size)
+        path_out[0] = '\0';
 }

@@ -50,4 +50,10 @@ void ls_file_unlock(int fd);
  * *count_out tells how many. A pattern without a match is LS_EIO. */
 ls_status ls_file_glob(const char *pattern, ls_str *names_out, int *count_out);
 
+/* Where something about `about` is remembered between processes: lineshaft/FOLDER/ and the first
+ * `digits` of a hash of it, under $XDG_CACHE_HOME or ~/.cache; "" when there is no home, or no room
+ * for the path. */
+void ls_file_cache_path(const char *folder, const char *about, int digits, char *path_out,
+                        size_t size);
+
 LS_C_END

@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/err.h"
@@ -24,18 +23,7 @@ typedef struct head {
 
 void ls_memo_path(const char *about, char path_out[4096])
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool own = cache && cache[0] == '/';
-    char hex[LS_HASH_HEX];
-    int len = 0;
-
-    path_out[0] = '\0';
-    ls_hash_hex(ls_hash_bytes(about, strlen(about)), hex);
-    if (own || (home && home[0] == '/'))
-        len = snprintf(path_out, 4096, "%s%s/lineshaft/memo/%s", own ? cache : home,
-                       own ? "" : "/.cache", hex);
-    if (len >= 4096)
-        path_out[0] = '\0';
+    ls_file_cache_path("memo", about, LS_HASH_HEX - 1, path_out, 4096);
 }
 
 /* The record at `at`, or false when there is none or it is damaged. */

@@ -67,18 +67,11 @@ ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_T
 
 void ls_tune_file_path(const char *topology, char path_out[LS_TUNE_PATH])
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool own = cache && cache[0] == '/';
-    char hex[LS_HASH_HEX];
-    int len = 0;
+    static const char ending[] = ".json";
 
-    path_out[0] = '\0';
-    ls_hash_hex(ls_hash_bytes(topology, strlen(topology)), hex);
-    if (own || (home && home[0] == '/'))
-        len = snprintf(path_out, LS_TUNE_PATH, "%s%s/lineshaft/tune/%.16s.json", own ? cache : home,
-                       own ? "" : "/.cache", hex);
-    if (len >= LS_TUNE_PATH)
-        path_out[0] = '\0';
+    ls_file_cache_path("tune", topology, 16, path_out, LS_TUNE_PATH - sizeof ending);
+    if (*path_out)
+        memcpy(path_out + strlen(path_out), ending, sizeof ending);
 }
 
 /* --- reading ----------------------------------------------------------------------------------*/

@@ -517,7 +517,7 @@ LS_TEST(tcp_a_cut_link_is_noticed_while_idle)
 
     if (unshare(CLONE_NEWNET) != 0)
         ls_test_skip("no network namespace for this test: %s", strerror(errno));
-    for (int i = 0; i < 3 && best >= LS_NS_PER_S; i++) { /* the machine may be busy elsewhere */
+    for (int i = 0; i < 10 && best >= LS_NS_PER_S; i++) { /* the machine may be busy elsewhere */
         world w;
         set_loopback(true);
         world_init(&w, 2);
@@ -525,6 +525,6 @@ LS_TEST(tcp_a_cut_link_is_noticed_while_idle)
         world_release(&w);
         best = ls_min_i64(best, atomic_load(&noticed_ns) - atomic_load(&cut_ns));
     }
-    if (best >= ls_test_ms(3000))
+    if (best >= ls_test_ms(1000))
         ls_test_fail(__FILE__, __LINE__, "noticed after %.2f s", (double)best / 1e9);
 }
