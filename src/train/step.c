@@ -66,34 +66,6 @@ static void lay_out_staging(ls_step *s)
     s->host_norm = cut(&at, sizeof(ls_norm_result));
 }
 
-/* One span per trained parameter that this rank updates, or the part of it that it does: weight
- * decay differs between matrices and vectors. */
-static ls_status send_spans(ls_step *s)
-{
-    const ls_model *model = s->args.model;
-    ls_adamw_span *spans = ls_mem_array((size_t)model->n_params, sizeof *spans);
-    ls_status st;
-
-    if (!spans)
-        return LS_ENOMEM;
-    for (int i = 0; i < model->n_params; i++) {
-        const ls_param *p = &model->params[i];
-        int64_t first = ls_max_i64(p->trained, s->own.first);
-        int64_t end = ls_min_i64(p->trained + p->count, s->own.first + s->own.count);
-        if (p->trained < 0 || first >= end)
-            continue;
-        spans[s->n_spans++] = (ls_adamw_span){.first = first - s->own.first,
-                                              .w_first = p->first + first - p->trained,
-                                              .count = end - first,
-                                              .decay = p->decay ? 1.0f : 0.0f,
-                                              .rate = 1.0f};
-    }
-    ls_stream_copy_in(s->args.stream, s->spans, spans, s->n_spans * (int64_t)sizeof *spans);
-    st = ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
-    ls_mem_free(spans);
-    return st;
-}
-
 /* Memory that other ranks read lies where they can reach it. */
 static ls_status alloc_shared(ls_step *s, bool shared, int64_t bytes, const char *what, void **out)
 {
@@ -109,12 +81,6 @@ static void free_shared(ls_step *s, bool shared, void *memory)
         ls_device_free(ls_stream_device(s->args.stream), memory);
 }
 
-/* Each rank updates its own part of the weights, and the others read it. */
-static bool divides(const ls_step *s)
-{
-    return s->args.dp && ls_dp_about(s->args.dp)->mesh.zero > 0;
-}
-
 static ls_status alloc_state(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
@@ -126,7 +92,8 @@ static ls_status alloc_state(ls_step *s)
     ls_status st = LS_OK;
 
     for (int i = 0; i < 3; i++) {
-        LS_TRY(st, alloc_shared(s, i == 0 && divides(s), bytes, names[i], &s->state_memory[i]),
+        LS_TRY(st,
+               alloc_shared(s, i == 0 && ls_step_divides(s), bytes, names[i], &s->state_memory[i]),
                out);
         bytes = s->own.count * (int64_t)sizeof(float);
     }
@@ -155,11 +122,12 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
         return LS_ENOMEM;
     s->args = *args;
     s->type = ls_memory_type(args->run);
-    s->own = divides(s) ? ls_dp_own(args->dp) : (ls_mesh_part){.count = args->model->trained};
+    s->own =
+        ls_step_divides(s) ? ls_dp_own(args->dp) : (ls_mesh_part){.count = args->model->trained};
     LS_TRY(st, alloc_state(s), out);
     lay_out(s);
     lay_out_staging(s);
-    LS_TRY(st, send_spans(s), out);
+    LS_TRY(st, ls_step_send_spans(s), out);
     const ls_pass_args pass = {.model = args->model,
                                .kernels = args->kernels,
                                .stream = args->stream,
@@ -184,7 +152,7 @@ void ls_step_close(ls_step *step)
     ls_device *device = ls_stream_device(step->args.stream);
     ls_pass_close(step->pass);
     for (int i = 0; i < 3; i++)
-        free_shared(step, i == 0 && divides(step), step->state_memory[i]);
+        free_shared(step, i == 0 && ls_step_divides(step), step->state_memory[i]);
     for (int i = 0; i < step->args.calls.buffers; i++)
         free_shared(step, step->args.dp, step->grads[i]);
     ls_device_free(device, step->copy);
@@ -324,65 +292,10 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
         s->args.kernels->fill(s->args.stream,
                               &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
     LS_TRY(st, ls_dp_sum(s->args.dp, buffers), out);
-    if (!divides(s))
+    if (!ls_step_divides(s))
         LS_TRY(st, ls_dp_gather(s->args.dp, buffers[0]), out);
 out:
     ls_clock_lap(clock, s->args.dp ? LS_PART_EXCHANGE : LS_PART_REDUCE);
-    return st;
-}
-
-/* The norm of the whole gradient, of which each rank has the squares of its own part. */
-static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
-{
-    int64_t blocks = (whole->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-    ls_norm2 own = *whole, join = *whole;
-    ls_status st;
-
-    own.part = LS_NORM_SQUARES;
-    own.x += s->own.first;
-    own.partials += s->own.first / LS_NORM_BLOCK;
-    own.n = s->own.count;
-    join.part = LS_NORM_JOIN;
-    memset(whole->partials, 0, (size_t)blocks * sizeof *whole->partials);
-    s->args.kernels->norm2(s->args.stream, &own);
-    st = ls_dp_numbers(s->args.dp, LS_F32, whole->partials, blocks);
-    if (st == LS_OK)
-        s->args.kernels->norm2(s->args.stream, &join);
-    return st;
-}
-
-static ls_status update(ls_step *s, ls_clock *clock)
-{
-    const ls_kernels *k = s->args.kernels;
-    const float *grad = s->grads[0];
-    const ls_norm2 norm = {.x = grad,
-                           .partials = s->partials,
-                           .result = s->norm,
-                           .state = s->state,
-                           .n = s->args.model->trained};
-    ls_status st = LS_OK;
-
-    if (divides(s))
-        LS_TRY(st, norm_with_others(s, &norm), out);
-    else
-        k->norm2(s->args.stream, &norm);
-    k->adamw(s->args.stream, &(ls_adamw){.w = s->state_memory[0],
-                                         .m = s->state_memory[1],
-                                         .v = s->state_memory[2],
-                                         .grad = grad + s->own.first,
-                                         .spans = s->spans,
-                                         .n_spans = s->n_spans,
-                                         .copy = divides(s) ? NULL : s->copy,
-                                         .copy_type = s->type,
-                                         .state = s->state,
-                                         .result = s->norm});
-    if (!divides(s))
-        goto out;
-    ls_clock_lap(clock, LS_PART_OPTIMIZER);
-    LS_TRY(st, ls_dp_gather(s->args.dp, s->state_memory[0]), out);
-    ls_clock_lap(clock, LS_PART_EXCHANGE);
-    ls_step_weights_changed(s);
-out:
     return st;
 }
 
@@ -440,7 +353,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     ls_clock_lap(clock, LS_PART_DATA);
     gradients(step, &host_state, clock);
     LS_TRY(st, sum_with_others(step, clock), out);
-    LS_TRY(st, update(step, clock), out);
+    LS_TRY(st, ls_step_update(step, clock), out);
     LS_TRY(st, losses(step, clock), out);
     double sum = tree_sum(step->host_sums, calls->leaves);
     *result_out = (ls_step_result){.loss = sum / (double)step->counted,

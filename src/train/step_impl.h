@@ -1,4 +1,4 @@
-/* step_impl.h -- what step.c and blame.c share. */
+/* step_impl.h -- what step.c, update.c and blame.c share. */
 #pragma once
 #include "train/step.h"
 
@@ -50,5 +50,17 @@ void ls_step_forward(ls_step *step, const ls_step_part *part, const ls_pass_call
 
 /* The numbers of a step that rows read on the device. */
 ls_step_state ls_step_numbers(const ls_step *step, int64_t number, double lr);
+
+/* Each rank updates its own part of the weights, and the others read it. */
+static inline bool ls_step_divides(const ls_step *step)
+{
+    return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero > 0;
+}
+
+/* What the optimizer reads about parameters, to the device. */
+ls_status ls_step_send_spans(ls_step *step);
+
+/* From the sum of gradients in grads[0] to new weights on every rank. */
+ls_status ls_step_update(ls_step *step, ls_clock *clock);
 
 LS_C_END
