@@ -30,7 +30,7 @@ WORKS = {
     "gpt2": dict(title="GPT-2 124M, 64 x 1024, bf16", tokens=64 * 1024, ids=50257, steps=60, must=1.10,
                  sides=["PyTorch", "ours, fast", "ours, ordered"], torch=["--model", "gpt2", "--batch", "64"]),
     "llama": dict(title="Llama 1.24B, 16 x 2048, bf16", tokens=16 * 2048, ids=128256, steps=20, must=1.03,
-                  sides=["PyTorch", "ours, fast"], torch=["--model", "llama1b", "--batch", "16", "--seq", "2048"]),
+                  sides=["PyTorch", "ours, fast", "ours, fp8"], torch=["--model", "llama1b", "--batch", "16", "--seq", "2048"]),
     "xl": dict(title="GPT-2 1.56B, 16 x 1024, bf16", tokens=16 * 1024, ids=50257, steps=20, must=1.03,
                sides=["llm.c" if LLMC else "PyTorch", "ours, fast"],
                torch=["--model", "gpt2xl", "--batch", "16", "--compile", "blocks"]),
@@ -102,7 +102,9 @@ def run_ours(side, work, steps, folder, log):
     out, begin, ms, joules, told = os.path.join(folder, "run"), time.monotonic(), [], [], {}
     program = os.path.abspath(OTHER) if side.startswith("other") else PROGRAM
     command = [program, "train", os.path.join(rounds.HERE, "gpu", work + ".yaml"), "--json", "--fresh",
-               "--set", f"out={out}", "--set", f"train.steps={WARM + steps}", "--set", f"train.reduce={side.split(', ')[1]}"]
+               "--set", f"out={out}", "--set", f"train.steps={WARM + steps}"]
+    how = side.split(", ")[1]
+    command += ["--set", "precision=fp8"] if how == "fp8" else ["--set", f"train.reduce={how}"]
     for line in lines_of(command, {}, folder, log, LIMIT):
         event = json.loads(line)
         if event["event"] == "start":

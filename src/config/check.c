@@ -263,6 +263,19 @@ static ls_status check_tuning(const ls_run *run)
     return LS_OK;
 }
 
+static ls_status check_precision(const ls_run *run)
+{
+    if (run->precision != LS_PRECISION_FP8)
+        return LS_OK;
+    if (run->device.kind != LS_DEVICE_CUDA)
+        return clash(run, "precision", "device.kind", "only GPUs multiply in fp8");
+    if (run->train.reduce == LS_REDUCE_ORDERED)
+        return clash(run, "precision", "train.reduce",
+                     "the scales of fp8 depend on how sequences are grouped into calls; "
+                     "fast does not promise equal bits");
+    return LS_OK;
+}
+
 static ls_status check_model(const ls_run *run)
 {
     ls_status st;
@@ -500,6 +513,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
     LS_TRY(st, check_name(run), out);
     LS_TRY(st, check_model(run), out);
     LS_TRY(st, check_tuning(run), out);
+    LS_TRY(st, check_precision(run), out);
     LS_TRY(st, check_batch(run), out);
     if (with_sources)
         LS_TRY(st, check_sources(run), out);

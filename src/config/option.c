@@ -545,12 +545,14 @@ const ls_option ls_options[] = {
     {.key = "precision",
      .type = LS_OPTION_ENUM,
      .preset = "fp32",
-     .names = {"fp32", "bf16"},
-     .limit = "fp16 and fp8 are not built yet",
+     .names = {"fp32", "bf16", "fp8"},
+     .limit = "fp16 is not built yet",
      .doc =
          "Number format of activations and of the weights that the model reads. With bf16 the "
          "weights that are trained and saved, gradients, moments and sums stay fp32; there is no "
-         "loss scaling. On a CPU without AVX512_BF16 or AMX bf16 saves memory, not time.",
+         "loss scaling. On a CPU without AVX512_BF16 or AMX bf16 saves memory, not time. fp8 is "
+         "bf16 with the products of all blocks but the first and the last in 8 bits, scaled by "
+         "the largest magnitude of each tensor: on GPUs that have it, with train.reduce: fast.",
      .offset = AT(precision),
      .fixed = true},
 

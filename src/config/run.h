@@ -56,7 +56,7 @@ typedef enum ls_schedule {
 typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW } ls_optimizer;
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
-typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16 } ls_precision;
+typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16, LS_PRECISION_FP8 } ls_precision;
 typedef enum ls_sync { LS_SYNC_ALLREDUCE } ls_sync;
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;

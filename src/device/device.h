@@ -23,6 +23,7 @@ typedef struct ls_device_info {
     int64_t free_bytes, total_bytes;
     int64_t fixed_bytes; /* what the device holds for itself beside what was allocated */
     bool pinned;         /* each thread stays on a core of its own */
+    bool fp8;            /* multiplies 8-bit floating point numbers */
     char bus_id[24];     /* of a GPU: its PCI address, "0000:0b:00.0"; else "" */
 } ls_device_info;
 

@@ -10,7 +10,7 @@
 
 LS_C_BEGIN
 
-enum { LS_PLUGIN_ABI = 2 };
+enum { LS_PLUGIN_ABI = 3 };
 
 /* What the program lends. Texts are finished; the record is made on the calling thread. */
 typedef struct ls_plugin_host {

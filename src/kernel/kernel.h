@@ -56,6 +56,18 @@ typedef enum ls_layout {
     LS_LAYOUT_NK  /* [outputs, inputs], as Linear stores it */
 } ls_layout;
 
+/* A product in fp8: x and W rounded to e4m3, gradients to e5m2, each with one scale for the tensor,
+ * which its largest magnitude gives; sums in fp32, the result of `type`. The largest magnitudes lie
+ * in cells of device memory: whoever makes a tensor may leave its own there (y_max, dx_max below),
+ * which saves a pass. A cell is 0 before. Only tables with fp8; a row that cannot (M, N or K no
+ * multiple of 16, several leaves) computes in `type`. */
+typedef struct ls_fp8 {
+    float *x_max, *dy_max;  /* x_max NULL: not in fp8 */
+    bool x_known, dy_known; /* the cell has been filled; else the row does it */
+    bool dy_kept;           /* linear_bwd_x: scratch holds dy as linear_bwd_w left it */
+    void *scratch;
+} ls_fp8;
+
 /* linear_fwd: y = act(x W + b). z, where given, keeps the value before the activation. With
  * add: y = add + x W + b, without an activation; the residual stream. accumulate: y += x W, without
  * bias and activation. The rows of y may lie apart (ldy), so that a
@@ -73,6 +85,7 @@ typedef struct ls_linear_fwd {
     ls_layout layout;
     ls_act act;
     bool accumulate;
+    ls_fp8 fp8;
 } ls_linear_fwd;
 
 /* linear_bwd_x: dx = (dy W^T) * act'(z), where act and z belong to the layer *below*, whose output
@@ -88,6 +101,7 @@ typedef struct ls_linear_bwd_x {
     ls_layout layout;
     ls_act act;
     bool accumulate; /* dx += (only with act NONE) */
+    ls_fp8 fp8;      /* x_max is not read, but says that it is to be fp8 */
 } ls_linear_bwd_x;
 
 /* linear_bwd_w: dw = x^T dy in the weight's own layout, db = sum over rows of dy; tree over leaves.
@@ -103,6 +117,7 @@ typedef struct ls_linear_bwd_w {
     ls_layout layout;
     int64_t leaves;
     bool accumulate;
+    ls_fp8 fp8;
 } ls_linear_bwd_w;
 
 /* A tensor of heads inside another tensor: element (b, t, h, d) is at p[b*batch + t*time + h*head +
@@ -186,6 +201,7 @@ typedef struct ls_norm_fwd {
     void *y;            /* [M, C] */
     const void *w, *b;  /* [C]; b may be NULL */
     float *mean, *rstd; /* [M] */
+    float *y_max;       /* a cell for the largest magnitude of y, or NULL; only tables with fp8 */
     int64_t M, C, T;
     float eps;
     ls_dropout drop;
@@ -206,6 +222,8 @@ typedef struct ls_norm_bwd {
     void *dx;         /* [M, C] or NULL */
     float *dw, *db;   /* [C]; either may be NULL */
     float *dx_sum;    /* [C] or NULL; only for tables that norm_sums */
+    float *dx_max;    /* a cell for the largest magnitude of dx (of dsum where there is no dx), or
+                       * NULL; only tables with fp8 */
     int64_t M, C, T, leaves;
     bool accumulate; /* dw, db, dx_sum */
     ls_dropout drop;
@@ -222,6 +240,7 @@ typedef struct ls_act_args {
     void *y;        /* [M, F]; written by fwd, unused by bwd */
     const void *dy; /* [M, F]; bwd only */
     void *dx;       /* like x; bwd only; may equal x */
+    float *max;     /* a cell for the largest magnitude of y or dx, or NULL; only tables with fp8 */
     int64_t M, F;
 } ls_act_args;
 
@@ -377,6 +396,7 @@ typedef enum ls_row {
 typedef struct ls_kernels {
     const char *name; /* "reference", "generic", "avx2", "avx512", "cuda" */
     bool norm_sums;   /* norm_bwd takes dx_sum, which saves linear_bwd_w a pass over its dy */
+    bool fp8;         /* linear rows know fp8 (on devices that do: ls_device_info) */
     void (*linear_fwd)(ls_stream *stream, const ls_linear_fwd *a);
     void (*linear_bwd_x)(ls_stream *stream, const ls_linear_bwd_x *a);
     void (*linear_bwd_w)(ls_stream *stream, const ls_linear_bwd_w *a);

@@ -30,6 +30,24 @@ ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_
                         .state = call->state};
 }
 
+float *ls_pass_max(const ls_pass *pass, int64_t l, int layer, bool gradient)
+{
+    bool inner = l > 0 && l < pass->args.model->shape.L - 1;
+
+    return pass->maxima && inner ? pass->maxima + (2 * l + gradient) * LS_PASS_LAYERS + layer
+                                 : NULL;
+}
+
+ls_fp8 ls_pass_fp8(const ls_pass *pass, int64_t l, const ls_pass_layer *at, bool x_known,
+                   bool dy_known)
+{
+    return (ls_fp8){.x_max = ls_pass_max(pass, l, at->which, false),
+                    .dy_max = ls_pass_max(pass, l, at->which, true),
+                    .x_known = x_known,
+                    .dy_known = dy_known,
+                    .scratch = pass->scratch};
+}
+
 const void *ls_pass_weight(const ls_pass *pass, const ls_pass_call *call, ls_place p)
 {
     return p.w >= 0 ? (const char *)call->w + p.w * ls_dtype_bytes(pass->args.type) : NULL;
@@ -67,13 +85,13 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
         .qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s), s->Hkv * s->D,
                        s->Hkv * s->D},
         .fc_widths = {s->F, s->F},
-        .qkv = {s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b, to->qkv_widths, parted ? 3 : 1,
-                LS_ADAPTER_Q, 3, false},
-        .proj = {ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b, NULL, 1, LS_ADAPTER_O, 1,
-                 false},
-        .fc = {s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b, to->fc_widths, s->gated ? 2 : 1,
-               LS_ADAPTER_GATE, 2, false},
-        .out = {s->F, s->C, &p->out_w, &p->out_b, NULL, 1, LS_ADAPTER_DOWN, 1, false}};
+        .qkv = {LS_PASS_QKV, s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b, to->qkv_widths,
+                parted ? 3 : 1, LS_ADAPTER_Q, 3, false},
+        .proj = {LS_PASS_PROJ, ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b, NULL, 1,
+                 LS_ADAPTER_O, 1, false},
+        .fc = {LS_PASS_FC, s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b, to->fc_widths,
+               s->gated ? 2 : 1, LS_ADAPTER_GATE, 2, false},
+        .out = {LS_PASS_OUT, s->F, s->C, &p->out_w, &p->out_b, NULL, 1, LS_ADAPTER_DOWN, 1, false}};
 }
 
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l)
@@ -154,21 +172,43 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
     }
 }
 
+/* Whether the activation rides on the product into the MLP, and its ls_pass_gradient on the one
+ * out. */
+static bool act_rides_in(const ls_model_shape *s, const ls_block_params *p,
+                         const ls_pass_layers *at)
+{
+    return !s->gated && !ls_pass_has_adapter(p, &at->fc);
+}
+
+/* Whether the row that made a layer's input has left its largest magnitude: norms do, and an
+ * activation that is a row of its own. */
+static bool max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer *at)
+{
+    ls_pass_layers all;
+
+    ls_pass_layers_of(pass->args.model, l, &all);
+    return at->which == LS_PASS_OUT
+               ? !act_rides_in(&pass->args.model->shape, &pass->args.model->blocks[l], &all)
+               : at->which != LS_PASS_PROJ;
+}
+
 /* y = x W + b and what adapters add to it; or add + that. */
 static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                    const ls_pass_layer *at, const void *x, const void *add, void *y)
 {
-    pass->args.kernels->linear_fwd(pass->args.stream,
-                                   &(ls_linear_fwd){.type = pass->args.type,
-                                                    .x = x,
-                                                    .w = ls_pass_weight(pass, call, at->w[0]),
-                                                    .b = ls_pass_weight(pass, call, at->b[0]),
-                                                    .y = y,
-                                                    .add = add,
-                                                    .M = call->B * call->T,
-                                                    .N = at->N,
-                                                    .K = at->K,
-                                                    .layout = pass->args.model->shape.layout});
+    pass->args.kernels->linear_fwd(
+        pass->args.stream,
+        &(ls_linear_fwd){.type = pass->args.type,
+                         .x = x,
+                         .w = ls_pass_weight(pass, call, at->w[0]),
+                         .b = ls_pass_weight(pass, call, at->b[0]),
+                         .y = y,
+                         .add = add,
+                         .M = call->B * call->T,
+                         .N = at->N,
+                         .K = at->K,
+                         .layout = pass->args.model->shape.layout,
+                         .fp8 = ls_pass_fp8(pass, l, at, max_is_known(pass, l, at), false)});
     adapt(pass, call, l, at, x, y);
 }
 
@@ -258,14 +298,6 @@ static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
                             .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION)});
 }
 
-/* Whether the activation rides on the product into the MLP, and its ls_pass_gradient on the one
- * out. */
-static bool act_rides_in(const ls_model_shape *s, const ls_block_params *p,
-                         const ls_pass_layers *at)
-{
-    return !s->gated && !ls_pass_has_adapter(p, &at->fc);
-}
-
 static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const ls_pass_layers *at)
 {
     const ls_model_shape *s = &pass->args.model->shape;
@@ -286,16 +318,19 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
                                        .N = s->F,
                                        .K = s->C,
                                        .layout = s->layout,
-                                       .act = s->act});
+                                       .act = s->act,
+                                       .fp8 = ls_pass_fp8(pass, l, &at->fc, true, false)});
     } else {
         linear(pass, call, l, &at->fc, b->y2, NULL, b->z);
-        k->act_fwd(pass->args.stream, &(ls_act_args){.type = pass->args.type,
-                                                     .act = s->act,
-                                                     .gated = s->gated,
-                                                     .x = b->z,
-                                                     .y = b->act,
-                                                     .M = M,
-                                                     .F = s->F});
+        k->act_fwd(pass->args.stream,
+                   &(ls_act_args){.type = pass->args.type,
+                                  .act = s->act,
+                                  .gated = s->gated,
+                                  .x = b->z,
+                                  .y = b->act,
+                                  .max = ls_pass_max(pass, l, LS_PASS_OUT, false),
+                                  .M = M,
+                                  .F = s->F});
     }
     end_branch(pass, call, l, SITE_OUT, &at->out, b->act);
 }
@@ -307,8 +342,15 @@ static void block_forward(const ls_pass *pass, const ls_pass_call *call, int64_t
     ls_pass_layers at;
 
     ls_pass_layers_of(pass->args.model, l, &at);
-    ls_norm_fwd n1 = {.stream = pass->in0, .y = b->y1, .mean = b->mean1, .rstd = b->rstd1};
-    ls_norm_fwd n2 = {.y = b->y2, .mean = b->mean2, .rstd = b->rstd2};
+    ls_norm_fwd n1 = {.stream = pass->in0,
+                      .y = b->y1,
+                      .mean = b->mean1,
+                      .rstd = b->rstd1,
+                      .y_max = ls_pass_max(pass, l, LS_PASS_QKV, false)};
+    ls_norm_fwd n2 = {.y = b->y2,
+                      .mean = b->mean2,
+                      .rstd = b->rstd2,
+                      .y_max = ls_pass_max(pass, l, LS_PASS_FC, false)};
     if (l > 0)
         norm_after(pass, call, l - 1, SITE_OUT, n1, p->ln1_w, p->ln1_b);
     else
@@ -331,6 +373,9 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
     LS_BUG_IF(call->past && call->past + call->T > pass->args.cache,
               "%lld tokens after %lld others in a cache of %lld", (long long)call->T,
               (long long)call->past, (long long)pass->args.cache);
+    if (pass->maxima)
+        pass->args.kernels->fill(pass->args.stream,
+                                 &(ls_fill){.x = pass->maxima, .n = s->L * 2 * LS_PASS_LAYERS});
     pass->args.kernels->embed_fwd(
         pass->args.stream, &(ls_embed_fwd){.type = pass->args.type,
                                            .tokens = call->tokens,

@@ -23,6 +23,8 @@ typedef struct ls_pass_args {
     int64_t B, T;              /* largest call */
     int64_t leaves;            /* most leaves of a training call */
     bool training;             /* keep what backward needs */
+    bool fp8;                  /* linear layers of all blocks but the first and the last multiply
+                                * in fp8 (kernel.h); type is bf16 */
     bool any_order;            /* sums of the gradient may be made in any order, where that is
                                 * quicker: two runs can differ in the last bits */
     int64_t cache;             /* positions whose keys and values are kept between calls, so that a

@@ -8,7 +8,8 @@
 
 /* Gradients of one part of a layer: N columns of dy. Nothing for what is frozen. */
 static void part_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
-                      const void *x, const void *dy, ls_place w, ls_place b, int64_t N)
+                      const void *x, const void *dy, ls_place w, ls_place b, int64_t N,
+                      const ls_fp8 *fp8)
 {
     float *dw = ls_pass_gradient(call, w);
     float *db = at->bias_summed ? NULL : ls_pass_gradient(call, b);
@@ -27,7 +28,8 @@ static void part_back(const ls_pass *pass, const ls_pass_call *call, const ls_pa
                                                         .ldy = at->N,
                                                         .layout = pass->args.model->shape.layout,
                                                         .leaves = call->leaves,
-                                                        .accumulate = call->accumulate});
+                                                        .accumulate = call->accumulate,
+                                                        .fp8 = *fp8});
 }
 
 /* Whether the gradients of all parts, of `unit` elements per output, lie side by side like the
@@ -42,15 +44,19 @@ static bool side_by_side(const ls_pass_layer *at, const ls_place *places, int64_
     return true;
 }
 
+/* Notes in fp8 that dy is kept for the product that follows, where it is. */
 static void parts_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
-                       const void *x, void *dy)
+                       const void *x, void *dy, ls_fp8 *fp8)
 {
+    const ls_fp8 none = {.x_max = NULL};
+
     if (side_by_side(at, at->w, at->K) && side_by_side(at, at->b, 1)) {
-        part_back(pass, call, at, x, dy, at->w[0], at->b[0], at->N);
+        part_back(pass, call, at, x, dy, at->w[0], at->b[0], at->N, fp8);
+        fp8->dy_kept = at->w[0].g >= 0 && call->leaves == 1;
         return;
     }
     for (int i = 0; i < at->n_parts; dy = ls_pass_at(pass, dy, at->widths[i]), i++)
-        part_back(pass, call, at, x, dy, at->w[i], at->b[i], at->widths[i]);
+        part_back(pass, call, at, x, dy, at->w[i], at->b[i], at->widths[i], &none);
 }
 
 /* Gradients of the adapters of a layer, and their share of dx. */
@@ -106,16 +112,36 @@ static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     }
 }
 
+/* Whether the activation's gradient rides on the product out of the MLP. */
+static bool act_rides_out(const ls_model_shape *s, const ls_block_params *p,
+                          const ls_pass_layers *at)
+{
+    return !s->gated && !ls_pass_has_adapter(p, &at->out);
+}
+
+/* Whether the row that made the gradient of a layer's output has left its largest magnitude: norms
+ * do, and an activation that is a row of its own. */
+static bool dy_max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer *at)
+{
+    ls_pass_layers all;
+
+    ls_pass_layers_of(pass->args.model, l, &all);
+    return at->which == LS_PASS_FC
+               ? !act_rides_out(&pass->args.model->shape, &pass->args.model->blocks[l], &all)
+               : at->which != LS_PASS_QKV;
+}
+
 /* Gradients of a layer's parameters, then of its input into dx; with act, through the activation
  * below it, whose input was z. dx may be x: the parameters' gradients come first. */
 static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                         const ls_pass_layer *at, const void *x, void *dy, ls_act act, const void *z,
                         void *dx)
 {
+    ls_fp8 fp8 = ls_pass_fp8(pass, l, at, true, dy_max_is_known(pass, l, at));
     bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
 
     LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
-    parts_back(pass, call, at, x, dy);
+    parts_back(pass, call, at, x, dy, &fp8);
     pass->args.kernels->linear_bwd_x(pass->args.stream,
                                      &(ls_linear_bwd_x){.type = pass->args.type,
                                                         .dy = dy,
@@ -126,7 +152,8 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
                                                         .N = at->N,
                                                         .K = at->K,
                                                         .layout = pass->args.model->shape.layout,
-                                                        .act = act});
+                                                        .act = act,
+                                                        .fp8 = fp8});
     if (adapted)
         adapt_back(pass, call, l, at, x, dy, dx);
 }
@@ -208,12 +235,6 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
     pass->args.kernels->qkv_bwd(pass->args.stream, &row);
 }
 
-static bool act_rides_out(const ls_model_shape *s, const ls_block_params *p,
-                          const ls_pass_layers *at)
-{
-    return !s->gated && !ls_pass_has_adapter(p, &at->out);
-}
-
 /* From the ls_pass_gradient of the MLP's output to that of its input, in pass->dy. */
 static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                      const ls_pass_layers *at, void *dbranch)
@@ -231,14 +252,16 @@ static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
         void *dact = adapted ? pass->dact : b->act;
         dz = b->z;
         linear_back(pass, call, l, &at->out, b->act, dbranch, LS_ACT_NONE, NULL, dact);
-        pass->args.kernels->act_bwd(pass->args.stream, &(ls_act_args){.type = pass->args.type,
-                                                                      .act = s->act,
-                                                                      .gated = s->gated,
-                                                                      .x = b->z,
-                                                                      .dy = dact,
-                                                                      .dx = dz,
-                                                                      .M = call->B * call->T,
-                                                                      .F = s->F});
+        pass->args.kernels->act_bwd(pass->args.stream,
+                                    &(ls_act_args){.type = pass->args.type,
+                                                   .act = s->act,
+                                                   .gated = s->gated,
+                                                   .x = b->z,
+                                                   .dy = dact,
+                                                   .dx = dz,
+                                                   .max = ls_pass_max(pass, l, LS_PASS_FC, true),
+                                                   .M = call->B * call->T,
+                                                   .F = s->F});
     }
     linear_back(pass, call, l, &at->fc, b->y2, dz, LS_ACT_NONE, NULL, pass->dy);
 }
@@ -257,7 +280,11 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     at.proj.bias_summed = at.out.bias_summed = pass->args.kernels->norm_sums;
     mlp_back(pass, call, l, &at, dbranch);
     norm_back(pass, call,
-              (ls_norm_bwd){.sum = b->mid, .mean = b->mean2, .rstd = b->rstd2, .add_to_dsum = true},
+              (ls_norm_bwd){.sum = b->mid,
+                            .mean = b->mean2,
+                            .rstd = b->rstd2,
+                            .add_to_dsum = true,
+                            .dx_max = ls_pass_max(pass, l, LS_PASS_PROJ, true)},
               p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ), at.proj.b);
     linear_back(pass, call, l, &at.proj, b->att, dbranch, LS_ACT_NONE, NULL, pass->datt);
     attention_back(pass, call, l);
@@ -266,7 +293,8 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
               (ls_norm_bwd){.sum = ls_pass_stream_into(pass, l),
                             .mean = b->mean1,
                             .rstd = b->rstd1,
-                            .add_to_dsum = true},
+                            .add_to_dsum = true,
+                            .dx_max = ls_pass_max(pass, l - 1, LS_PASS_OUT, true)},
               p->ln1_w, p->ln1_b, l > 0 ? ls_pass_drop_at(pass, call, l - 1, SITE_OUT) : none,
               l > 0 ? &p[-1].out_b : NULL);
 }

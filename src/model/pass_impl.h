@@ -23,11 +23,17 @@ struct ls_pass {
     float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
     void *logits; /* in bf16: [V], before they are widened */
     void *scratch;
+    float *maxima; /* with fp8: [L][2][LS_PASS_LAYERS], cells of what each layer reads and of its
+                    * gradient */
     ls_pass_buffers *blocks; /* L of them, owned; equal ones when not training, but for the cache */
 };
 
+/* The linear layers of a block. */
+enum { LS_PASS_QKV, LS_PASS_PROJ, LS_PASS_FC, LS_PASS_OUT, LS_PASS_LAYERS };
+
 /* A linear layer of the blocks: y = act(x W + b), and its adapters. */
 typedef struct ls_pass_layer {
+    int which;
     int64_t K, N;
     const ls_place *w, *b; /* n_parts of them each, side by side in the weights */
     const int64_t *widths; /* outputs of each part */
@@ -61,6 +67,14 @@ static inline void *ls_pass_at(const ls_pass *pass, void *x, int64_t n)
 /* Queries, keys or values (0, 1, 2) in a packed product; heads of attention's output. */
 ls_heads ls_pass_part_of_qkv(const ls_pass *pass, int64_t T, void *qkv, int which);
 ls_heads ls_pass_heads_of(const ls_pass *pass, int64_t T, void *x);
+
+/* The cell for the largest magnitude of what a layer of block l reads, or of the gradient of its
+ * output; NULL where the block does not multiply in fp8. */
+float *ls_pass_max(const ls_pass *pass, int64_t l, int layer, bool gradient);
+
+/* How a layer's product is to be made, of tensors whose cells are filled or not. */
+ls_fp8 ls_pass_fp8(const ls_pass *pass, int64_t l, const ls_pass_layer *at, bool x_known,
+                   bool dy_known);
 
 /* A parameter that a call reads, or NULL where the model has none; likewise its gradient, NULL also
  * where it is frozen. */

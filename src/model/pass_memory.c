@@ -113,6 +113,25 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
     return ls_max_i64(most, k->scratch(LS_ROW_EMBED_BWD, &embed, threads));
 }
 
+/* Of linear layers that multiply in fp8. */
+static int64_t fp8_scratch(const ls_pass_args *args, int threads)
+{
+    ls_pass_layers at;
+    int64_t most = 0;
+
+    ls_pass_layers_of(args->model, 0, &at);
+    const ls_pass_layer *const all[LS_PASS_LAYERS] = {&at.qkv, &at.proj, &at.fc, &at.out};
+    for (int i = 0; i < LS_PASS_LAYERS; i++) {
+        ls_linear_fwd row = {.type = args->type,
+                             .M = args->B * args->T,
+                             .N = all[i]->N,
+                             .K = all[i]->K,
+                             .fp8 = {.x_max = (float *)(uintptr_t)LS_PARAM_ALIGN}};
+        most = ls_max_i64(most, args->kernels->scratch(LS_ROW_LINEAR_FWD, &row, threads));
+    }
+    return most;
+}
+
 static int64_t scratch_bytes(const ls_pass_args *args, int threads)
 {
     const ls_model_shape *s = &args->model->shape;
@@ -126,7 +145,8 @@ static int64_t scratch_bytes(const ls_pass_args *args, int threads)
                     .dh = wanted,
                     .dw = wanted};
 
-    most = args->kernels->scratch(LS_ROW_HEAD, &head, threads);
+    most = args->fp8 ? fp8_scratch(args, threads) : 0;
+    most = ls_max_i64(most, args->kernels->scratch(LS_ROW_HEAD, &head, threads));
     head.leaves = 1; /* ls_pass_loss() takes all rows as one leaf */
     head.dh = head.dw = NULL;
     most = ls_max_i64(most, args->kernels->scratch(LS_ROW_HEAD, &head, threads));
@@ -185,6 +205,7 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     pass->yf = cut_values(c, args, M * s->C);
     pass->meanf = cut_floats(c, M);
     pass->rstdf = cut_floats(c, M);
+    pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_PASS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
     if (args->type != LS_F32) {
         pass->wide = s->lora_rank ? cut_floats(c, M * s->lora_rank) : NULL;

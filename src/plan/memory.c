@@ -34,7 +34,7 @@ int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
 
 ls_dtype ls_memory_type(const ls_run *run)
 {
-    return run->precision == LS_PRECISION_BF16 ? LS_BF16 : LS_F32;
+    return run->precision == LS_PRECISION_FP32 ? LS_F32 : LS_BF16;
 }
 
 bool ls_memory_has_snapshot(const ls_run *run, const ls_mesh *mesh, bool apart)
@@ -157,6 +157,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
                                .T = run->model.context,
                                .leaves = calls.ordered ? calls.most : 1,
                                .training = true,
+                               .fp8 = run->precision == LS_PRECISION_FP8,
                                .any_order = !calls.ordered};
     ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));

@@ -141,6 +141,14 @@ static ls_status fix_algorithms(const ls_run *run)
                : ls_fail_sys(LS_ENOMEM, "cannot set an environment variable");
 }
 
+static ls_status refuse_fp8(const ls_device_info *info)
+{
+    ls_fail(LS_EUSAGE, "precision cannot be fp8: \"%s\" does not multiply in it", info->name);
+    ls_err_hint("precision: bf16 works on every card that lineshaft uses; fp8 begins with compute "
+                "capability 8.9.");
+    return LS_EUSAGE;
+}
+
 static ls_status open_device(ls_session *s)
 {
     static const char *const kinds[] = {
@@ -160,7 +168,10 @@ static ls_status open_device(ls_session *s)
         LS_TRY(st, ls_device_open_with(&s->device, &args), out);
         LS_TRY(st, ls_kernel_for(s->device, isa_name(run->device.isa), &s->kernels), out);
     }
-    s->apart = !ls_device_describe(s->device).host_memory;
+    ls_device_info info = ls_device_describe(s->device);
+    if (run->precision == LS_PRECISION_FP8 && !info.fp8)
+        LS_TRY(st, refuse_fp8(&info), out);
+    s->apart = !info.host_memory;
     s->staged = s->apart || s->mesh.zero > 0;
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
 out:

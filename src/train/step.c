@@ -136,6 +136,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
                                .T = args->run->model.context,
                                .leaves = args->calls.ordered ? args->calls.most : 1,
                                .training = true,
+                               .fp8 = args->run->precision == LS_PRECISION_FP8,
                                .any_order = !args->calls.ordered};
     LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     *step_out = s;

@@ -91,6 +91,7 @@ LS_TEST(option_enum_names_match_their_enums)
         {"train.nonfinite", "skip", LS_NONFINITE_SKIP},
         {"precision", "fp32", LS_PRECISION_FP32},
         {"precision", "bf16", LS_PRECISION_BF16},
+        {"precision", "fp8", LS_PRECISION_FP8},
         {"sync", "allreduce", LS_SYNC_ALLREDUCE},
         {"device.kind", "auto", LS_DEVICE_AUTO},
         {"device.kind", "cpu", LS_DEVICE_CPU},

@@ -62,6 +62,7 @@ static ls_status device_init(ls_cuda_device *d)
     snprintf(d->name, sizeof d->name, "%.79s", p.name);
     d->multiprocessors = p.multiProcessorCount;
     d->shared_bytes = (int)p.sharedMemPerBlockOptin;
+    d->fp8 = p.major > 8 || (p.major == 8 && p.minor >= 9);
     d->sync_each = each && *each && *each != '0';
     LS_TRY(st, ls_cuda_ok(cudaFree(NULL), "start"), out);
 out:
@@ -105,6 +106,7 @@ static void device_describe(void *native, ls_device_info *info_out)
     info_out->free_bytes = (int64_t)free_bytes;
     info_out->total_bytes = (int64_t)total_bytes;
     info_out->fixed_bytes = d->fixed_bytes;
+    info_out->fp8 = d->fp8;
     if (cudaDeviceGetPCIBusId(info_out->bus_id, (int)sizeof info_out->bus_id, d->ordinal) !=
         cudaSuccess) {
         cudaGetLastError();

@@ -26,6 +26,7 @@ typedef struct ls_cuda_device {
     int ordinal;
     int multiprocessors;
     int shared_bytes; /* most that a block can have */
+    bool fp8;         /* has tensor cores for it */
     char name[80];
     bool sync_each;      /* LINESHAFT_CUDA_SYNC: wait after every row, to find the one that fails */
     int64_t fixed_bytes; /* allocated for streams and arenas */

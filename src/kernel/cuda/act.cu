@@ -13,9 +13,10 @@ template <ls_act ACT> __device__ inline float value(float x)
 /* --- the rows ------------------------------------------------------------------------------- */
 
 template <int VEC, typename T, ls_act ACT, bool GATED>
-__global__ void fwd_kernel(const T *x, T *y, int64_t vectors, uint32_t per_row)
+__global__ void fwd_kernel(const T *x, T *y, int64_t vectors, uint32_t per_row, float *max)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
+    uint32_t most = 0;
 
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < vectors; i += step) {
         float g[VEC], u[VEC];
@@ -27,16 +28,22 @@ __global__ void fwd_kernel(const T *x, T *y, int64_t vectors, uint32_t per_row)
             ls_load<VEC>(x + i * VEC, g);
         }
 #pragma unroll
-        for (int k = 0; k < VEC; k++)
+        for (int k = 0; k < VEC; k++) {
             g[k] = value<ACT>(g[k]) * (GATED ? u[k] : 1.0f);
+            most = ls_larger(most, g[k]);
+        }
         ls_store<VEC>(y + i * VEC, g);
     }
+    if (max)
+        ls_put_max(max, most);
 }
 
 template <int VEC, typename T, ls_act ACT, bool GATED>
-__global__ void bwd_kernel(const T *x, const T *dy, T *dx, int64_t vectors, uint32_t per_row)
+__global__ void bwd_kernel(const T *x, const T *dy, T *dx, int64_t vectors, uint32_t per_row,
+                           float *max)
 {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
+    uint32_t most = 0;
 
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < vectors; i += step) {
         float d[VEC], g[VEC], u[VEC];
@@ -52,11 +59,14 @@ __global__ void bwd_kernel(const T *x, const T *dy, T *dx, int64_t vectors, uint
             float slope = ls_act_slope(ACT, g[k]) * (GATED ? u[k] : 1.0f);
             u[k] = d[k] * value<ACT>(g[k]);
             g[k] = d[k] * slope;
+            most = ls_larger(GATED ? ls_larger(most, u[k]) : most, g[k]);
         }
         ls_store<VEC>(dx + at, g);
         if (GATED)
             ls_store<VEC>(dx + at + (int64_t)per_row * VEC, u);
     }
+    if (max)
+        ls_put_max(max, most);
 }
 
 template <int VEC, typename T, ls_act ACT, bool GATED>
@@ -68,10 +78,10 @@ static void launch(ls_cuda_stream *s, const ls_act_args *a, bool back)
 
     if (back)
         bwd_kernel<VEC, T, ACT, GATED><<<grid, THREADS, 0, s->stream>>>(
-            (const T *)a->x, (const T *)a->dy, (T *)a->dx, vectors, per_row);
+            (const T *)a->x, (const T *)a->dy, (T *)a->dx, vectors, per_row, a->max);
     else
         fwd_kernel<VEC, T, ACT, GATED>
-            <<<grid, THREADS, 0, s->stream>>>((const T *)a->x, (T *)a->y, vectors, per_row);
+            <<<grid, THREADS, 0, s->stream>>>((const T *)a->x, (T *)a->y, vectors, per_row, a->max);
 }
 
 template <int VEC, typename T, ls_act ACT>

@@ -156,6 +156,22 @@ __device__ inline float ls_block_sum(float a, float *part)
     return a;
 }
 
+/* --- largest magnitudes ----------------------------------------------------------------------- */
+
+/* Magnitudes are compared as bits, so that infinity and NaN are the largest. */
+__device__ inline uint32_t ls_larger(uint32_t most, float x)
+{
+    return max(most, __float_as_uint(fabsf(x)));
+}
+
+/* By all threads of whole warps: the largest of theirs into a cell. */
+__device__ inline void ls_put_max(float *cell, uint32_t most)
+{
+    most = __reduce_max_sync(0xffffffffu, most);
+    if (threadIdx.x % 32 == 0 && most > *reinterpret_cast<volatile uint32_t *>(cell))
+        atomicMax(reinterpret_cast<uint32_t *>(cell), most);
+}
+
 /* --- dropout -------------------------------------------------------------------------------- */
 
 /* What VEC elements from (row, column) on are multiplied by; the rule of ls_dropout. */

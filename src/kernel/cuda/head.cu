@@ -484,7 +484,8 @@ static ls_status chunk(ls_cuda_stream *s, const ls_head *a, int64_t first, int64
     const char *h = (const char *)a->h + first * a->C * bytes;
     ls_product logits = {}, dh = {}, grad = {};
 
-    logits.in = logits.out = dh.in = dh.out = grad.in = a->type;
+    logits.a_type = logits.b_type = logits.out = a->type;
+    dh.a_type = dh.b_type = dh.out = grad.a_type = grad.b_type = a->type;
     grad.out = LS_F32;
     logits.m = grad.n = dh.k = a->V;
     logits.n = grad.k = dh.n = n;

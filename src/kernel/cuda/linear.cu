@@ -7,7 +7,7 @@
  *
  * With several leaves dw is one product for each leaf, joined along the tree in the stream's arena:
  * a binary counter of [K, N] sums, the first of which is dw itself where nothing is added to. */
-#include "kernel/cuda/product.cuh"
+#include "kernel/cuda/fp8.cuh"
 
 static int64_t or_dense(int64_t ld, int64_t dense)
 {
@@ -18,14 +18,15 @@ void ls_cuda_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
 {
     ls_cuda_row row(stream, LS_ROW_LINEAR_FWD);
     int64_t ldy = or_dense(a->ldy, a->N);
-    bool fused = a->act == LS_ACT_GELU && a->z && ls_product_gelu_fits(a->type, a->z, a->N) &&
-                 ls_cuda_aligned(a->y, 16);
+    bool fp8 = ls_fp8_fits(&a->fp8, a->type, a->M, a->N, a->K, a->x, a->w);
+    bool fused = !fp8 && a->act == LS_ACT_GELU && a->z &&
+                 ls_product_gelu_fits(a->type, a->z, a->N) && ls_cuda_aligned(a->y, 16);
     bool apart = a->act != LS_ACT_NONE && !fused && !a->accumulate;
 
     if (!row.on || !row.ok(ls_cuda_check_type(LS_ROW_LINEAR_FWD, a->type)))
         return;
     ls_product p = {};
-    p.in = p.out = a->type;
+    p.a_type = p.b_type = p.out = a->type;
     p.m = a->N;
     p.n = a->M;
     p.k = a->K;
@@ -46,6 +47,8 @@ void ls_cuda_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
         p.aux = a->z;
         p.ld_aux = a->N;
     }
+    if (fp8 && !row.ok(ls_fp8_linear_fwd(row.s, a, &p)))
+        return;
     if (!row.ok(ls_product_queue(row.s, &p)))
         return;
     if (apart)
@@ -60,13 +63,15 @@ void ls_cuda_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
 void ls_cuda_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a)
 {
     ls_cuda_row row(stream, LS_ROW_LINEAR_BWD_X);
-    bool fused = a->act == LS_ACT_GELU && ls_product_gelu_fits(a->type, a->z, a->K) &&
+    bool fp8 = or_dense(a->ldy, a->N) == a->N &&
+               ls_fp8_fits(&a->fp8, a->type, a->M, a->N, a->K, a->dy, a->w);
+    bool fused = !fp8 && a->act == LS_ACT_GELU && ls_product_gelu_fits(a->type, a->z, a->K) &&
                  ls_cuda_aligned(a->dx, 16);
 
     if (!row.on || !row.ok(ls_cuda_check_type(LS_ROW_LINEAR_BWD_X, a->type)))
         return;
     ls_product p = {};
-    p.in = p.out = a->type;
+    p.a_type = p.b_type = p.out = a->type;
     p.m = a->K;
     p.n = a->M;
     p.k = a->N;
@@ -83,6 +88,8 @@ void ls_cuda_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a)
         p.aux = const_cast<void *>(a->z);
         p.ld_aux = a->K;
     }
+    if (fp8 && !row.ok(ls_fp8_linear_bwd_x(row.s, a, &p)))
+        return;
     if (row.ok(ls_product_queue(row.s, &p)) && a->act != LS_ACT_NONE && !fused)
         ls_cuda_act_rows(row.s, a->type, a->act, true, a->z, a->K, a->dx, a->K, a->M, a->K);
 }
@@ -99,7 +106,7 @@ static ls_status leaf_dw(ls_cuda_stream *s, const ls_linear_bwd_w *a, int64_t fi
     bool kn = a->layout == LS_LAYOUT_KN;
     ls_product p = {};
 
-    p.in = a->type;
+    p.a_type = p.b_type = a->type;
     p.out = LS_F32;
     p.m = kn ? a->N : a->K;
     p.n = kn ? a->K : a->N;
@@ -112,6 +119,11 @@ static ls_status leaf_dw(ls_cuda_stream *s, const ls_linear_bwd_w *a, int64_t fi
     p.d = dw;
     p.ldd = p.m;
     p.add = add;
+    if (a->leaves == 1 && ldy == a->N && ls_fp8_fits(&a->fp8, a->type, rows, a->N, a->K, x, dy)) {
+        ls_status st = ls_fp8_linear_bwd_w(s, a, &p);
+        if (st != LS_OK)
+            return st;
+    }
     return ls_product_queue(s, &p);
 }
 

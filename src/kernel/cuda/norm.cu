@@ -64,6 +64,7 @@ template <typename T> struct fwd_args {
     int64_t M, C, tokens;
     float eps;
     ls_drop drop;
+    float *y_max;
 };
 
 /* stream (+ dropout(x), written to sum): VEC elements of what is normalised. */
@@ -95,6 +96,7 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS)
     int64_t row = BLOCK ? blockIdx.x : (int64_t)blockIdx.x * ROW_WARPS + threadIdx.x / 32;
     int first = BLOCK ? threadIdx.x : threadIdx.x % 32, step = BLOCK ? blockDim.x : 32;
     float v[NV][VEC], total = 0, square = 0, none = 0;
+    uint32_t most = 0;
 
     if (row >= a.M)
         return; /* whole warps only */
@@ -129,10 +131,14 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS)
         if (a.b)
             ls_load<VEC>(a.b + c, b);
 #pragma unroll
-        for (int k = 0; k < VEC; k++)
+        for (int k = 0; k < VEC; k++) {
             v[j][k] = (v[j][k] - mean) * rstd * w[k] + (a.b ? b[k] : 0.0f);
+            most = ls_larger(most, v[j][k]);
+        }
         ls_store<VEC>(a.y + row * a.C + c, v[j]);
     }
+    if (a.y_max)
+        ls_put_max(a.y_max, most);
     if (first == 0) {
         a.rstd[row] = rstd;
         if (a.mean)
@@ -148,6 +154,7 @@ __global__ void __launch_bounds__(1024) fwd_any_kernel(fwd_args<T> a)
     __shared__ float part[64];
     int64_t row = blockIdx.x, C = a.C;
     float total = 0, square = 0, none = 0, v[1];
+    uint32_t most = 0;
 
     for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
         take_sum<1, T>(a, row, c, v);
@@ -159,9 +166,13 @@ __global__ void __launch_bounds__(1024) fwd_any_kernel(fwd_args<T> a)
         square = fmaf(kept[c] - mean, kept[c] - mean, square);
     ls_block_sum2(square, none, part);
     float rstd = 1.0f / sqrtf(square / (float)C + a.eps);
-    for (int64_t c = threadIdx.x; c < C; c += blockDim.x)
-        a.y[row * C + c] =
-            ls_put<T>((kept[c] - mean) * rstd * ls_get(a.w[c]) + (a.b ? ls_get(a.b[c]) : 0.0f));
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+        float y = (kept[c] - mean) * rstd * ls_get(a.w[c]) + (a.b ? ls_get(a.b[c]) : 0.0f);
+        most = ls_larger(most, y);
+        a.y[row * C + c] = ls_put<T>(y);
+    }
+    if (a.y_max)
+        ls_put_max(a.y_max, most);
     if (threadIdx.x == 0) {
         a.rstd[row] = rstd;
         if (a.mean)
@@ -251,7 +262,8 @@ template <typename T> static ls_status fwd_type(ls_cuda_stream *s, const ls_norm
                      a->C,
                      a->T,
                      a->eps,
-                     ls_drop_of(a->drop)};
+                     ls_drop_of(a->drop),
+                     a->y_max};
 
     return a->kind == LS_NORM_LAYER ? fwd<T, true>(s, k, fits) : fwd<T, false>(s, k, fits);
 }
@@ -274,6 +286,7 @@ template <typename T> struct bwd_args {
     int64_t C, tokens, leaf_rows, chunk_rows, chunks;
     ls_drop drop;
     float *part; /* [leaves * chunks][SUMS][C]: dw, db, dx_sum */
+    float *dx_max;
 };
 
 /* The rows of this block's chunk. */
@@ -344,6 +357,7 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS,
     int warp = BLOCK ? 0 : threadIdx.x / 32, warps = BLOCK ? 1 : ROW_WARPS;
     float sums[N][NV][VEC];
     int64_t begin, end;
+    uint32_t most = 0;
 
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -403,12 +417,16 @@ __global__ void __launch_bounds__(BLOCK ? 32 * MOST_WARPS : 32 * ROW_WARPS,
                 d[k] = a.add ? d[k] + g : g;
             }
             give_dx<VEC, T>(a, row, c, d);
-            if constexpr (N == SUMS)
 #pragma unroll
-                for (int k = 0; k < VEC; k++)
+            for (int k = 0; k < VEC; k++) {
+                most = ls_larger(most, d[k]);
+                if constexpr (N == SUMS)
                     sums[2][j][k] += d[k];
+            }
         }
     }
+    if (a.dx_max)
+        ls_put_max(a.dx_max, most);
     float *out = a.part + (int64_t)blockIdx.x * SUMS * a.C;
     for (int turn = 0; turn < warps; turn++) {
         __syncthreads();
@@ -426,6 +444,7 @@ __global__ void __launch_bounds__(1024) bwd_any_kernel(bwd_args<T> a)
     __shared__ float part[64];
     float *dw = grads, *db = grads + a.C, *dx_sum = grads + 2 * a.C;
     int64_t C = a.C, begin, end;
+    uint32_t most = 0;
 
     chunk_of(a, begin, end);
     for (int64_t c = threadIdx.x; c < C; c += blockDim.x)
@@ -451,8 +470,11 @@ __global__ void __launch_bounds__(1024) bwd_any_kernel(bwd_args<T> a)
                 d[0] += ls_get(a.dsum[row * C + c]);
             give_dx<1, T>(a, row, c, d);
             dx_sum[c] += d[0];
+            most = ls_larger(most, d[0]);
         }
     }
+    if (a.dx_max)
+        ls_put_max(a.dx_max, most);
     float *out = a.part + (int64_t)blockIdx.x * SUMS * C;
     for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
         out[c] = dw[c];
@@ -530,7 +552,8 @@ template <typename T> static ls_status bwd_type(ls_cuda_stream *s, const ls_norm
                      each,
                      chunks,
                      ls_drop_of(a->drop),
-                     (float *)a->scratch};
+                     (float *)a->scratch,
+                     a->dx_max};
     unsigned blocks = (unsigned)(a->leaves * chunks);
     ls_status st = a->dx_sum ? bwd_kind<T, SUMS>(s, k, blocks, fits, a->kind)
                              : bwd_kind<T, SUMS - 1>(s, k, blocks, fits, a->kind);

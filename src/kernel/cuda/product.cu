@@ -18,7 +18,7 @@ enum { PLANS = 2048, ANSWERS = 8, RACES = 4 };
 
 typedef struct key {
     int64_t m, n, k, lda, ldb, ldd, ld_aux;
-    int32_t in, out, transpose_a, transpose_b, add, epilogue, bias;
+    int32_t a_type, b_type, out, transpose_a, transpose_b, add, epilogue, bias;
     int32_t align_a, align_b, align_d; /* bytes, up to 16: more makes no difference */
 } key;
 
@@ -108,7 +108,8 @@ static key key_of(const ls_product *p)
     k.ldb = p->ldb;
     k.ldd = p->ldd;
     k.ld_aux = p->aux ? p->ld_aux : 0;
-    k.in = p->in;
+    k.a_type = p->a_type;
+    k.b_type = p->b_type;
     k.out = p->out;
     k.transpose_a = p->transpose_a;
     k.transpose_b = p->transpose_b;
@@ -139,7 +140,10 @@ static plan *place_of(products *ps, const key *k)
 
 static cudaDataType_t lt_type(ls_dtype type)
 {
-    return type == LS_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    return type == LS_F32    ? CUDA_R_32F
+           : type == LS_E4M3 ? CUDA_R_8F_E4M3
+           : type == LS_E5M2 ? CUDA_R_8F_E5M2
+                             : CUDA_R_16BF;
 }
 
 static cublasLtEpilogue_t lt_epilogue(const ls_product *p)
@@ -156,17 +160,22 @@ static cublasLtEpilogue_t lt_epilogue(const ls_product *p)
     }
 }
 
-/* The pointers of bias and aux are part of the description, so they are set before every call. */
+/* The pointers of bias, aux and scales are part of the description, so they are set before every
+ * call. */
 static cublasStatus_t set_pointers(plan *pl, const ls_product *p)
 {
+    const struct {
+        cublasLtMatmulDescAttributes_t which;
+        const void *p;
+    } all[] = {{CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias},
+               {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux},
+               {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p->a_scale},
+               {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p->b_scale}};
     cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
 
-    if (p->bias)
-        st = cublasLtMatmulDescSetAttribute(pl->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
-                                            sizeof p->bias);
-    if (p->aux && st == CUBLAS_STATUS_SUCCESS)
-        st = cublasLtMatmulDescSetAttribute(pl->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-                                            &p->aux, sizeof p->aux);
+    for (auto &one : all)
+        if (one.p && st == CUBLAS_STATUS_SUCCESS)
+            st = cublasLtMatmulDescSetAttribute(pl->desc, one.which, &one.p, sizeof one.p);
     return st;
 }
 
@@ -190,11 +199,11 @@ static cublasStatus_t describe(plan *pl, const ls_product *p)
     if (st == CUBLAS_STATUS_SUCCESS)
         st = set_pointers(pl, p);
     if (st == CUBLAS_STATUS_SUCCESS)
-        st = cublasLtMatrixLayoutCreate(&pl->a, lt_type(p->in),
+        st = cublasLtMatrixLayoutCreate(&pl->a, lt_type(p->a_type),
                                         (uint64_t)(p->transpose_a ? p->k : p->m),
                                         (uint64_t)(p->transpose_a ? p->m : p->k), p->lda);
     if (st == CUBLAS_STATUS_SUCCESS)
-        st = cublasLtMatrixLayoutCreate(&pl->b, lt_type(p->in),
+        st = cublasLtMatrixLayoutCreate(&pl->b, lt_type(p->b_type),
                                         (uint64_t)(p->transpose_b ? p->n : p->k),
                                         (uint64_t)(p->transpose_b ? p->k : p->n), p->ldb);
     if (st == CUBLAS_STATUS_SUCCESS)
@@ -357,7 +366,7 @@ static void run_plain(ls_cuda_stream *s, const ls_product *p)
 {
     unsigned grid = (unsigned)((p->m * p->n + 127) / 128);
 
-    if (p->in == LS_F32)
+    if (p->a_type == LS_F32)
         plain_kernel<float, float><<<grid, 128, 0, s->stream>>>(*p);
     else if (p->out == LS_F32)
         plain_kernel<ls_bf16, float><<<grid, 128, 0, s->stream>>>(*p);
@@ -380,10 +389,22 @@ ls_status ls_product_queue(ls_cuda_stream *s, const ls_product *p)
         st = make_plan(s, ps, pl, &k, p);
     if (st != LS_OK)
         return st;
+    if (pl->plain && p->a_scale)
+        return ls_fail(LS_EFAIL, "cuBLASLt has no product of fp8 for %lld x %lld x %lld",
+                       (long long)p->m, (long long)p->n, (long long)p->k);
     if (pl->plain) {
         run_plain(s, p);
         return LS_OK;
     }
     st = lt_ok(set_pointers(pl, p), "describe a product");
-    return st == LS_OK ? lt_ok(run(s, ps, pl, p, p->d, &pl->algo), "queue a product") : st;
+    if (st != LS_OK)
+        return st;
+    cublasStatus_t status = run(s, ps, pl, p, p->d, &pl->algo);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return LS_OK;
+    char what[128];
+    snprintf(what, sizeof what, "queue a product of %lld x %lld x %lld, types %d %d %d",
+             (long long)p->m, (long long)p->n, (long long)p->k, (int)p->a_type, (int)p->b_type,
+             (int)p->out);
+    return lt_ok(status, what);
 }

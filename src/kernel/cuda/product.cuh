@@ -1,8 +1,8 @@
 /* product.cuh -- matrix products through cuBLASLt, with the algorithm of each shape found once.
  *
  * D = A B (+ C or D), column-major as cuBLAS counts: D is m x n, the sum runs over k. A row-major
- * matrix of ours is the transpose of one there. fp32 is full fp32 (no tf32); bf16 is summed in
- * fp32. */
+ * matrix of ours is the transpose of one there. fp32 is full fp32 (no tf32); bf16 and fp8
+ * are summed in fp32. fp8 takes A transposed and B not, and no epilogue of GELU. */
 #pragma once
 #include "kernel/cuda/common.cuh"
 
@@ -14,13 +14,15 @@ typedef enum ls_epilogue {
 } ls_epilogue;
 
 typedef struct ls_product {
-    ls_dtype in, out; /* of A and B, of D; the bias has out's type */
+    ls_dtype a_type, b_type; /* LS_F32 or LS_BF16 both; or fp8, not both LS_E5M2 */
+    ls_dtype out;            /* of D; the bias has it too (bf16 where D is fp32 and A is not) */
     int64_t m, n, k;
     bool transpose_a, transpose_b; /* A is k x m, B is n x k */
     int64_t lda, ldb, ldd, ld_aux;
     bool add; /* D += */
     ls_epilogue epilogue;
     const void *a, *b, *bias;
+    const float *a_scale, *b_scale; /* of fp8: device memory, what an element is multiplied by */
     const void *c; /* with add: D = A B + C, where C lies as D does; NULL: D itself */
     void *d, *aux;
 } ls_product;

@@ -1,5 +1,5 @@
 /* table.cu -- the CUDA rows as a table, and the one symbol that the plugin shows. */
-#include "kernel/cuda/common.cuh"
+#include "kernel/cuda/fp8.cuh"
 
 /* The names of kernel/registry.c, which the plugin does not link. */
 const char *ls_cuda_row_name(ls_row row)
@@ -29,6 +29,10 @@ static int64_t scratch(ls_row row, const void *args, int threads)
 {
     (void)threads;
     switch (row) {
+    case LS_ROW_LINEAR_FWD: { /* the same for all three */
+        const ls_linear_fwd *a = (const ls_linear_fwd *)args;
+        return a->fp8.x_max ? ls_cuda_linear_scratch(a->M, a->N, a->K) : 0;
+    }
     case LS_ROW_QKV_BWD:
         return ls_cuda_qkv_scratch((const ls_qkv *)args);
     case LS_ROW_ATTENTION_BWD:
@@ -47,6 +51,7 @@ static int64_t scratch(ls_row row, const void *args, int threads)
 static const ls_kernels kernels = {
     .name = "cuda",
     .norm_sums = true,
+    .fp8 = true,
     .linear_fwd = ls_cuda_linear_fwd,
     .linear_bwd_x = ls_cuda_linear_bwd_x,
     .linear_bwd_w = ls_cuda_linear_bwd_w,
