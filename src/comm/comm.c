@@ -460,7 +460,8 @@ out:
 }
 
 /* Turns in which a wait for something small between nodes looks again at once: to sleep and to be
- * woken takes longer than the network does. Others who want the core get it. */
+ * woken takes longer than the network does. Where ranks share cores they let each other run; else
+ * the core is kept, because whoever else wants it has it for a whole time slice. */
 static int eager_turns(const flight *f)
 {
     int64_t bytes = f->coll.count * ls_dtype_bytes(f->coll.type);
@@ -473,9 +474,10 @@ static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns, int eager)
 {
     bool far = fabric->carrier && fabric->far && atomic_load(&fabric->wanted) == 0;
 
-    if (far && turns < eager)
-        sched_yield();
-    else if (far)
+    if (far && turns < eager) {
+        if (fabric->crowded)
+            sched_yield();
+    } else if (far)
         fabric->carrier->table->sleep(fabric->carrier,
                                       ls_min_i64(deadline_ns, ls_time_now_ns() + WAIT_SLEEP_NS));
     else if (turns > 20) {

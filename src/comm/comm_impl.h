@@ -37,6 +37,7 @@ typedef struct ls_fabric {
     ls_carrier *far;      /* TCP to the other nodes, a part of it, borrowed; NULL: one node */
     ls_carrier *data;     /* what moves the data there, borrowed */
     char between[160];    /* what moves the data between nodes, and why */
+    bool crowded;         /* more ranks on this kernel than cores: who waits lets others run */
     bool broken;          /* why: */
     ls_err_record why;    /* the first failure */
     atomic_bool aborting; /* asked for from another thread, with this reason */
@@ -49,6 +50,7 @@ typedef struct ls_fabric {
     bool has_mover, closing;
     int waiting;      /* threads in ls_comm_wait */
     int in_flight;    /* flights of all communicators */
+    bool fresh;       /* one was asked for since the last look */
     uint64_t next_id; /* of a communicator */
     struct ls_comm *comms;
 } ls_fabric;
