@@ -75,6 +75,14 @@ typedef struct comm_plan {
     int busy;      /* flights that run it */
 } comm_plan;
 
+/* What was asked for again and again: the same list on all ranks, who ask in the same order. */
+typedef struct comm_seen {
+    ls_coll coll;
+    int uses;
+} comm_seen;
+
+enum { COMM_SEEN = 64 };
+
 enum { COMM_PLANS = 32, COMM_PIECES = 8, COMM_IDS = 1 << 13 /* in a tag */ };
 
 typedef enum flight_way { WAY_NONE, WAY_DIRECT, WAY_EXEC, WAY_LEVELS } flight_way;
@@ -119,8 +127,11 @@ struct ls_comm {
     int *across; /* with levels: who has my place on each node, as world ranks; owned */
     ls_direct *direct, *gather; /* of the members on this node; gather: with levels */
     ls_group group, gather_group;
-    const ls_algo *forced; /* NULL: the cheapest */
-    ls_tune tune;          /* the same on all ranks */
+    const ls_algo *forced;     /* NULL: the cheapest */
+    ls_tune tune;              /* the same on all ranks */
+    comm_seen seen[COMM_SEEN]; /* by schedules, in the order in which they came */
+    int seen_count;
+    bool seen_enough; /* they were settled: nothing is noted any more */
     comm_plan plans[COMM_PLANS];
     uint64_t plans_used;
     flight *flights; /* LS_COMM_FLIGHTS and one for ls_comm_run(); owned */
