@@ -9,12 +9,15 @@
  *   JOINED -> LOST      after the view: it went away, which ends the job
  *
  * Nodes are numbered in the order in which they came. A failure because of a peer (LS_EPEER) is
- * reported by an agent only with its DONE: the cause itself is on its way from another node. */
+ * reported by an agent only with its DONE: the cause itself is on its way from another node. The
+ * coordinator holds such a DONE back as a suspicion, for as long as it takes to see that a node has
+ * died: only when nothing better came until then, it is the failure of the job. */
 #include "cluster/rendezvous.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 #include "base/file.h"
 #include "base/hash.h"
@@ -70,7 +73,13 @@ struct ls_rendezvous {
     bool failed, told; /* a failure is known; the caller knows it, too */
     int code;          /* of the job: that of the first failure */
     ls_err_record why;
-    bool ended; /* who joined has heard END */
+    bool ended;     /* who joined has heard END */
+    bool suspected; /* the host: a node failed because of another one, which did not say why yet */
+    bool suspect_told; /* the caller knows it already */
+    int suspect_code;
+    ls_err_record suspect_why;
+    int64_t suspect_ns; /* until then */
+    int timer_fd;       /* readable at that time */
 };
 
 /* --- small things ----------------------------------------------------------------------------- */
@@ -189,7 +198,7 @@ static void send_record(ls_rendezvous *r, uint16_t type, int code, const ls_err_
     ls_str_init(&bytes);
     put_record(&bytes, code, why);
     for (int i = 0; i < r->n_peers && !bytes.failed; i++)
-        if (r->peers[i].linked && r->peers[i].phase == JOINED)
+        if (r->peers[i].linked && (r->peers[i].phase == JOINED || r->peers[i].phase == GONE_WELL))
             (void)ls_frame_send(&r->peers[i].link, type, bytes.p, bytes.len); /* LOST is seen */
     ls_str_release(&bytes);
 }
@@ -204,6 +213,33 @@ static void decide(ls_rendezvous *r, int code, const ls_err_record *why, bool to
     r->code = code;
     r->why = cleaned(why);
     send_record(r, r->args.hosts ? STOP : FAILED, code, &r->why);
+}
+
+/* The thread's last record, unless a better one comes in time. */
+static void suspect(ls_rendezvous *r, int code, bool told)
+{
+    const struct itimerspec at = {.it_value = {.tv_sec = ALIVE_S}};
+
+    if (r->failed || r->suspected)
+        return;
+    r->suspected = true;
+    r->suspect_told = told;
+    r->suspect_code = code;
+    r->suspect_why = *ls_err_last();
+    r->suspect_ns = ls_time_now_ns() + ALIVE_S * LS_NS_PER_S;
+    (void)timerfd_settime(r->timer_fd, 0, &at, NULL);
+}
+
+/* `over`: nobody is left who could say more. */
+static void settle_suspicion(ls_rendezvous *r, bool over)
+{
+    uint64_t times;
+
+    if (!r->suspected || (!over && !r->failed && ls_time_now_ns() < r->suspect_ns))
+        return;
+    (void)!read(r->timer_fd, &times, sizeof times);
+    r->suspected = false;
+    decide(r, r->suspect_code, &r->suspect_why, r->suspect_told);
 }
 
 static void decide_lost(ls_rendezvous *r, const peer *p)
@@ -363,10 +399,13 @@ static void take_done(ls_rendezvous *r, peer *p, const ls_frame *frame)
     int code = (int)ls_parcel_get(&in, 2);
 
     p->phase = GONE_WELL;
-    if (code != 0) {
-        say_ended(p, code);
+    if (code == 0)
+        return;
+    say_ended(p, code);
+    if (code == ls_err_exit_code(LS_EPEER))
+        suspect(r, code, false);
+    else
         decide(r, code, ls_err_last(), false);
-    }
 }
 
 /* A frame of a member, at either side. */
@@ -448,6 +487,7 @@ static ls_status take_all(ls_rendezvous *r)
         LS_TRY(st, take_frames(r, &r->peers[i]), out);
     for (int i = 0; i < LATE; i++)
         LS_TRY(st, take_frames(r, &r->late[i]), out);
+    settle_suspicion(r, false);
 out:
     return st;
 }
@@ -552,14 +592,16 @@ ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous
         return LS_ENOMEM;
     r->args = *args;
     r->listen_fd = -1;
+    r->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     ls_members_init(&r->members);
     set_version(r->version);
     ls_err_clear();
     r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (r->epoll_fd < 0) {
+    if (r->epoll_fd < 0 || r->timer_fd < 0) {
         st = ls_fail_sys(LS_EIO, "cannot watch control connections");
         goto out;
     }
+    LS_TRY(st, watch(r, r->timer_fd), out);
     r->n_peers = args->hosts ? args->nodes - 1 : 1;
     r->peers = ls_mem_array((size_t)r->n_peers, sizeof *r->peers);
     LS_TRY(st, r->peers ? LS_OK : LS_ENOMEM, out);
@@ -582,6 +624,7 @@ void ls_rendezvous_close(ls_rendezvous *r)
         drop_peer(&r->late[i]);
     ls_gate_close(r->gate);
     ls_sock_close(&r->listen_fd);
+    ls_sock_close(&r->timer_fd);
     ls_sock_close(&r->epoll_fd);
     ls_members_release(&r->members);
     ls_mem_free(r->peers);
@@ -811,7 +854,10 @@ static ls_status end_host(ls_rendezvous *r, int code, int64_t *stop_ns)
     if (code != 0 && !r->failed) {
         ls_fail(code == ls_err_exit_code(LS_EINTR) ? LS_EINTR : LS_EPEER,
                 "node 0 ended with exit code %d", code);
-        decide(r, code, ls_err_last(), true);
+        if (code == ls_err_exit_code(LS_EPEER))
+            suspect(r, code, true);
+        else
+            decide(r, code, ls_err_last(), true);
     }
     while (count_joined(r) > 0) {
         if (r->failed && *stop_ns == LS_NO_DEADLINE)
@@ -823,6 +869,7 @@ static ls_status end_host(ls_rendezvous *r, int code, int64_t *stop_ns)
         wait_for_news(r, *stop_ns);
         LS_TRY(st, take_all(r), out);
     }
+    settle_suspicion(r, true);
 out:
     return st;
 }

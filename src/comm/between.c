@@ -16,8 +16,12 @@
  * Tags: communicators count from 1, so the number 0 is free for these messages. */
 #include "comm/comm_impl.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "comm/transport/both.h"
@@ -41,6 +45,8 @@ static const char *const wish_names[] = {
 typedef struct wish {
     int32_t kind;
     int32_t address_bytes; /* of UCX; 0: it cannot use it */
+    uint64_t kernel;       /* which one it runs on: "hosts" may share it; 0: not known */
+    int64_t cpus;          /* that it may use there */
 } wish;
 
 bool ls_between_knows(const char *carrier)
@@ -184,6 +190,40 @@ out:
     return st;
 }
 
+/* --- crowds ------------------------------------------------------------------------------------*/
+
+static uint64_t own_kernel(void)
+{
+    char id[64] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, id, sizeof id);
+
+    if (fd >= 0)
+        close(fd);
+    return n > 0 ? ls_hash_bytes(id, (size_t)n).lo : 0;
+}
+
+static int64_t own_cpus(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                       : sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* Whether more ranks wait on this kernel than it has cores for: namespaces of one machine. */
+static bool is_crowded(const ls_fabric *f, const wish *wishes)
+{
+    int64_t ranks = 0, cpus = 0;
+
+    for (int i = 0; i < f->ranks; i++)
+        if (wishes[i].kernel == wishes[0].kernel) {
+            ranks++;
+            cpus = ls_max_i64(cpus, wishes[i].cpus);
+        }
+    return ranks > cpus;
+}
+
 /* --- choosing ---------------------------------------------------------------------------------*/
 
 /* wishes in the order of distance. Whether all can use UCX; who cannot is said. */
@@ -250,9 +290,13 @@ static ls_status choose(ls_fabric *f, const ls_comm_args *a, wish *wishes, int64
     LS_TRY(st, open_ucx(a, kind, &ucx), out);
     if (ucx)
         ls_ucx_address(ucx, &own, &len);
-    wishes[0] = (wish){(int32_t)kind, (int32_t)len};
+    wishes[0] = (wish){.kind = (int32_t)kind,
+                       .address_bytes = (int32_t)len,
+                       .kernel = own_kernel(),
+                       .cpus = own_cpus()};
     LS_TRY(st, tell_all(f, (char *)wishes, sizeof *wishes, WISH_TAG, deadline_ns), out);
     LS_TRY(st, compare(f, wishes, &all), out);
+    f->crowded = is_crowded(f, wishes);
     if (all) {
         ls_guard_args guard = {.data = ucx, .watch = f->far, .spin_ns = f->board ? 0 : SPIN_NS};
         LS_TRY(st, connect_ucx(f, ucx, wishes, deadline_ns), out);

@@ -187,6 +187,7 @@ ls_status ls_comm_open(ls_comm **comm_out, const ls_comm_args *args, int64_t dea
     fabric = NULL; /* the communicator's from here on */
     if (!c->near) {
         LS_TRY(st, ls_tune_open(c, deadline_ns), out);
+        c->seen_count = 0; /* that was no use */
         ls_fabric_lock(c->fabric);
         st = ls_between_misbehave(c->fabric);
         if (st != LS_OK)
@@ -409,6 +410,26 @@ static ls_coll only_used(const ls_coll *coll)
     return used;
 }
 
+/* For ls_tune_settle_used(). */
+static void note_seen(ls_comm *c, const ls_coll *coll)
+{
+    bool message = coll->kind == LS_COLL_SEND || coll->kind == LS_COLL_RECV;
+
+    if (c->seen_enough || message || c->ranks == 1 || coll->in_counts || coll->out_counts)
+        return;
+    for (int i = 0; i < c->seen_count; i++) {
+        const ls_coll *s = &c->seen[i].coll;
+        if (s->kind == coll->kind && s->count == coll->count && s->type == coll->type &&
+            s->op == coll->op && s->peer == coll->peer &&
+            (s->in == s->out) == (coll->in == coll->out)) {
+            c->seen[i].uses++;
+            return;
+        }
+    }
+    if (c->seen_count < COMM_SEEN)
+        c->seen[c->seen_count++] = (comm_seen){.coll = *coll, .uses = 1};
+}
+
 /* In a free place, of those from `slot` to before `end`. Under the lock. */
 static ls_status start(ls_comm *c, const ls_coll *coll, int slot, int end, flight **flight_out)
 {
@@ -430,6 +451,8 @@ static ls_status start(ls_comm *c, const ls_coll *coll, int slot, int end, fligh
     f->coll = only_used(coll);
     f->way = ls_flight_way(c, coll);
     f->plan = NULL;
+    if (f->way == WAY_EXEC)
+        note_seen(c, &f->coll);
     ls_flight_start(c, f);
     *flight_out = f;
 out:
@@ -460,7 +483,8 @@ out:
 }
 
 /* Turns in which a wait for something small between nodes looks again at once: to sleep and to be
- * woken takes longer than the network does. Others who want the core get it. */
+ * woken takes longer than the network does. Where ranks share cores they let each other run; else
+ * the core is kept, because whoever else wants it has it for a whole time slice. */
 static int eager_turns(const flight *f)
 {
     int64_t bytes = f->coll.count * ls_dtype_bytes(f->coll.type);
@@ -473,9 +497,10 @@ static void idle(ls_fabric *fabric, int64_t deadline_ns, int turns, int eager)
 {
     bool far = fabric->carrier && fabric->far && atomic_load(&fabric->wanted) == 0;
 
-    if (far && turns < eager)
-        sched_yield();
-    else if (far)
+    if (far && turns < eager) {
+        if (fabric->crowded)
+            sched_yield();
+    } else if (far)
         fabric->carrier->table->sleep(fabric->carrier,
                                       ls_min_i64(deadline_ns, ls_time_now_ns() + WAIT_SLEEP_NS));
     else if (turns > 20) {

@@ -37,6 +37,7 @@ typedef struct ls_fabric {
     ls_carrier *far;      /* TCP to the other nodes, a part of it, borrowed; NULL: one node */
     ls_carrier *data;     /* what moves the data there, borrowed */
     char between[160];    /* what moves the data between nodes, and why */
+    bool crowded;         /* more ranks on this kernel than cores: who waits lets others run */
     bool broken;          /* why: */
     ls_err_record why;    /* the first failure */
     atomic_bool aborting; /* asked for from another thread, with this reason */
@@ -49,6 +50,7 @@ typedef struct ls_fabric {
     bool has_mover, closing;
     int waiting;      /* threads in ls_comm_wait */
     int in_flight;    /* flights of all communicators */
+    bool fresh;       /* one was asked for since the last look */
     uint64_t next_id; /* of a communicator */
     struct ls_comm *comms;
 } ls_fabric;
@@ -72,6 +74,14 @@ typedef struct comm_plan {
     uint64_t used; /* when it was used last; 0: empty */
     int busy;      /* flights that run it */
 } comm_plan;
+
+/* What was asked for again and again: the same list on all ranks, who ask in the same order. */
+typedef struct comm_seen {
+    ls_coll coll;
+    int uses;
+} comm_seen;
+
+enum { COMM_SEEN = 64 };
 
 enum { COMM_PLANS = 32, COMM_PIECES = 8, COMM_IDS = 1 << 13 /* in a tag */ };
 
@@ -117,8 +127,11 @@ struct ls_comm {
     int *across; /* with levels: who has my place on each node, as world ranks; owned */
     ls_direct *direct, *gather; /* of the members on this node; gather: with levels */
     ls_group group, gather_group;
-    const ls_algo *forced; /* NULL: the cheapest */
-    ls_tune tune;          /* the same on all ranks */
+    const ls_algo *forced;     /* NULL: the cheapest */
+    ls_tune tune;              /* the same on all ranks */
+    comm_seen seen[COMM_SEEN]; /* by schedules, in the order in which they came */
+    int seen_count;
+    bool seen_enough; /* they were settled: nothing is noted any more */
     comm_plan plans[COMM_PLANS];
     uint64_t plans_used;
     flight *flights; /* LS_COMM_FLIGHTS and one for ls_comm_run(); owned */

@@ -8,9 +8,10 @@
  *             D D D P I P I I I I       D done, P posted, I idle
  *                   ^first       ^first + window
  *
- * Beside the data a small signature goes around the ring: each rank tells the next one what it
+ * Beside the data a small signature goes around a circle: each rank tells the next one what it
  * does, and is done only when it has heard the same from the one before. So two ranks that do
- * different things are named even where the lengths of their messages agree by chance. */
+ * different things are named even where the lengths of their messages agree by chance. Where the
+ * schedule sends to the next one anyway, the signature rides on that message. */
 #include "comm/exec.h"
 
 #include <stdio.h>
@@ -73,7 +74,8 @@ static ls_status make_room(ls_exec *x, const ls_sched *sched)
 
 static bool speaks(const ls_exec *x)
 {
-    return x->args.ranks > 1 && x->coll.kind != LS_COLL_SEND && x->coll.kind != LS_COLL_RECV;
+    return x->args.ranks > 1 && !x->args.part && x->coll.kind != LS_COLL_SEND &&
+           x->coll.kind != LS_COLL_RECV;
 }
 
 /* --- what is asked for ------------------------------------------------------------------------*/
@@ -98,19 +100,55 @@ static void sign(ls_exec_signature *s, const ls_exec_args *a, const char *algo)
     snprintf(s->algo, sizeof s->algo, "%s", algo);
 }
 
+/* The circle that signatures go around. With a power of two it is that of the Gray code, whose
+ * neighbours differ in one bit: partners of recursive doubling and halving, so that small data and
+ * signature share a frame's way. Eight ranks: 0 1 3 2 6 7 5 4. */
+static int gray(int place)
+{
+    return place ^ place >> 1;
+}
+
+static int place_of(int rank)
+{
+    int place = 0;
+
+    for (; rank; rank >>= 1)
+        place ^= rank;
+    return place;
+}
+
+static int neighbour(int rank, int ranks, int by)
+{
+    if (ranks & (ranks - 1))
+        return (rank + by + ranks) % ranks;
+    return gray((place_of(rank) + by + ranks) % ranks);
+}
+
+/* Whether a message of the schedule goes to this rank anyway. */
+static bool is_sent_to(const ls_sched *sched, int rank)
+{
+    for (int32_t i = 0; sched && i < sched->count && i < LS_EXEC_WINDOW; i++)
+        if (sched->steps[i].act == LS_SCHED_SEND && sched->steps[i].peer == rank)
+            return true;
+    return false;
+}
+
 /* Tell the next rank what is being done here, and listen to the one before. */
 ls_status ls_exec_oath_begin(ls_exec_oath *oath, const ls_exec_args *args, const char *algo)
 {
     ls_exec_oath *o = oath;
     const ls_exec_args *a = args;
-    int next = (a->rank + 1) % a->ranks, before = (a->rank + a->ranks - 1) % a->ranks;
+    int next = neighbour(a->rank, a->ranks, 1), before = neighbour(a->rank, a->ranks, -1);
     uint64_t tag = a->tag | (((uint64_t)1 << LS_EXEC_TAG_BITS) - 1);
     ls_status st;
 
     o->checked = false;
     sign(&o->mine, a, algo);
-    o->said =
-        (ls_message){.peer = a->peers[next], .tag = tag, .data = &o->mine, .bytes = sizeof o->mine};
+    o->said = (ls_message){.peer = a->peers[next],
+                           .tag = tag,
+                           .data = &o->mine,
+                           .bytes = sizeof o->mine,
+                           .rides = is_sent_to(a->sched, next)};
     o->heard = (ls_message){
         .peer = a->peers[before], .tag = tag, .data = &o->theirs, .bytes = sizeof o->theirs};
     LS_TRY(st, a->carrier->table->receive(a->carrier, &o->heard), out);

@@ -17,6 +17,7 @@ typedef struct ls_exec_args {
     const ls_coll *coll;   /* copied */
     const ls_sched *sched; /* borrowed until it is done */
     int ranks, rank;       /* of the schedule */
+    bool part;             /* of something whose ranks tell each other already what they do */
     uint64_t tag;          /* of the collective, the same on all ranks; the low bits are free */
 } ls_exec_args;
 

@@ -159,6 +159,7 @@ static ls_status begin_exec(ls_comm *c, flight *f, const ls_coll *coll, bool acr
                                        .sched = &f->plan->sched,
                                        .ranks = across ? c->nodes : c->ranks,
                                        .rank = across ? c->node : c->rank,
+                                       .part = across,
                                        .tag = tag},
                        f->plan->algo->name);
 out:
@@ -379,11 +380,18 @@ out:
 ls_status ls_flight_move_all(ls_fabric *fabric, bool *moved_out)
 {
     ls_fabric *f = fabric;
+    bool came = false;
     ls_status st = LS_OK;
 
     *moved_out = false;
+    /* What was asked for just now is on its way before the network is looked at. */
+    for (ls_comm *c = f->comms; c && f->fresh; c = c->next)
+        if (c->head)
+            LS_TRY(st, move_comm(c, moved_out), out);
+    f->fresh = false;
     if (f->carrier)
-        LS_TRY(st, f->carrier->table->poll(f->carrier, moved_out), out);
+        LS_TRY(st, f->carrier->table->poll(f->carrier, &came), out);
+    *moved_out |= came;
     for (ls_comm *c = f->comms; c; c = c->next)
         if (c->head)
             LS_TRY(st, move_comm(c, moved_out), out);
@@ -447,5 +455,6 @@ void ls_flight_start(ls_comm *comm, flight *f)
     *(c->tail ? &c->tail->next : &c->head) = f;
     c->tail = f;
     c->fabric->in_flight++;
+    c->fabric->fresh = true;
     atomic_fetch_add(&c->up, 1);
 }

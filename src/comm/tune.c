@@ -611,8 +611,19 @@ static void keep(ls_comm *c, const ls_coll *coll, const ls_algo *const two[2],
                         .other_ns = (double)least[!won]};
     snprintf(p->way, sizeof p->way, "%s", two[won]->name);
     snprintf(p->other, sizeof p->other, "%s", two[!won]->name);
+    if (c->rank == 0)
+        ls_log(LS_LOG_INFO, "%s of %lld bytes goes by %s: %.0f us, by %s %.0f us",
+               ls_coll_kind_name(coll->kind), (long long)p->bytes, p->way, p->way_ns / 1e3,
+               p->other, p->other_ns / 1e3);
     forget_plans(c);
     save(c);
+}
+
+static int64_t trial_bytes(const ls_comm *c, const ls_coll *coll)
+{
+    bool parts = coll->kind == LS_COLL_ALL_TO_ALL || coll->kind == LS_COLL_GATHER;
+
+    return ls_round_up(coll->count * ls_dtype_bytes(coll->type), 4096) * (parts ? c->ranks : 1);
 }
 
 /* Scratch for one call on all ranks, or on none. */
@@ -631,28 +642,44 @@ static ls_status take_scratch(settling *s, int64_t bytes, char **memory_out, boo
     return st;
 }
 
+/* Whether there is something to find out about a collective, between which two, and how long that
+ * takes by the model. The same on all ranks. */
+static bool is_open(const ls_comm *c, const ls_coll *coll, const ls_algo *two_out[2],
+                    double *ns_out)
+{
+    ls_cost_choice choice;
+    int rows[2];
+
+    if (c->forced || c->tune.off || c->ranks == 1 || c->tune.picks == LS_TUNE_PICKS ||
+        trial_bytes(c, coll) > SETTLE_BYTES || coll->in_counts || coll->out_counts ||
+        coll->kind == LS_COLL_SEND || coll->kind == LS_COLL_RECV ||
+        ls_flight_way(c, coll) != WAY_EXEC)
+        return false;
+    if (ls_tune_choose(c, coll, false, &choice) != LS_TUNE_BY_MODEL || !is_close(&choice, rows))
+        return false;
+    *ns_out = 0;
+    for (int i = 0; i < 2; i++) {
+        two_out[i] = choice.rows[rows[i]].algo;
+        *ns_out += SETTLE_CALLS * choice.rows[rows[i]].time_ns;
+    }
+    return true;
+}
+
 ls_status ls_tune_settle(ls_comm *comm, const ls_coll *coll, ls_tune_timer timer, void *context,
                          int64_t deadline_ns)
 {
     ls_comm *c = comm;
     settling s = {c, *coll, timer ? timer : time_run, context, deadline_ns};
-    bool parts = coll->kind == LS_COLL_ALL_TO_ALL || coll->kind == LS_COLL_GATHER, all = false;
-    int64_t bytes = ls_round_up(coll->count * ls_dtype_bytes(coll->type), 4096);
-    int64_t least[2];
-    ls_cost_choice choice;
+    int64_t bytes = trial_bytes(c, coll), least[2];
+    const ls_algo *two[2];
     char *memory = NULL;
-    int rows[2];
+    bool all = false;
+    double ns;
     ls_status st = LS_OK;
 
     LS_TRY(st, check_idle(c), out);
-    bytes *= parts ? c->ranks : 1;
-    if (c->forced || c->tune.off || c->ranks == 1 || c->tune.picks == LS_TUNE_PICKS ||
-        bytes > SETTLE_BYTES || coll->in_counts || coll->out_counts || coll->kind == LS_COLL_SEND ||
-        coll->kind == LS_COLL_RECV || ls_flight_way(c, coll) != WAY_EXEC)
+    if (!is_open(c, coll, two, &ns))
         return LS_OK;
-    if (ls_tune_choose(c, coll, false, &choice) != LS_TUNE_BY_MODEL || !is_close(&choice, rows))
-        return LS_OK;
-    const ls_algo *two[2] = {choice.rows[rows[0]].algo, choice.rows[rows[1]].algo};
     LS_TRY(st, take_scratch(&s, bytes, &memory, &all), out);
     if (!all)
         goto out;
@@ -663,6 +690,35 @@ ls_status ls_tune_settle(ls_comm *comm, const ls_coll *coll, ls_tune_timer timer
 out:
     if (memory)
         ls_comm_free(c, memory);
+    return st;
+}
+
+/* Picks do not tell sums from maxima, nor numbers that round from those that do not. */
+static bool may_round(const ls_coll *coll)
+{
+    return coll->kind == LS_COLL_ALL_REDUCE || coll->kind == LS_COLL_REDUCE_SCATTER;
+}
+
+ls_status ls_tune_settle_used(ls_comm *comm, bool sums, int64_t budget_ns, int64_t deadline_ns)
+{
+    ls_comm *c = comm;
+    const ls_algo *two[2];
+    double left = (double)budget_ns, ns;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, check_idle(c), out);
+    if (c->seen_enough)
+        goto out;
+    c->seen_enough = true; /* trials are not noted */
+    for (int i = 0; i < c->seen_count; i++) {
+        const ls_coll *coll = &c->seen[i].coll;
+        if (c->seen[i].uses < 2 || (!sums && may_round(coll)) || !is_open(c, coll, two, &ns) ||
+            ns > left)
+            continue;
+        left -= ns;
+        LS_TRY(st, ls_tune_settle(c, coll, NULL, NULL, deadline_ns), out);
+    }
+out:
     return st;
 }
 

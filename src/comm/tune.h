@@ -70,6 +70,12 @@ typedef ls_status (*ls_tune_timer)(void *context, ls_comm *comm, const ls_coll *
 ls_status ls_tune_settle(ls_comm *comm, const ls_coll *coll, ls_tune_timer timer, void *context,
                          int64_t deadline_ns);
 
+/* The same for everything that this communicator was asked for at least twice so far (a trainer
+ * calls it behind its second step), as long as trials take less than budget_ns in all by the model.
+ * sums false: not for what is summed, because last bits depend on the way. All ranks; from then on
+ * nothing is noted any more, and a second call does nothing. */
+ls_status ls_tune_settle_used(ls_comm *comm, bool sums, int64_t budget_ns, int64_t deadline_ns);
+
 const ls_tune *ls_tune_of(const ls_comm *comm);
 
 typedef enum ls_tune_why {

@@ -16,13 +16,17 @@
 #include <math.h>
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/time.h"
+#include "comm/tune.h"
 #include "device/nvml.h"
 #include "kernel/peak.h"
 #include "train/save.h"
 #include "train/schedule.h"
 
+static const int64_t TRIALS_NS = 2 * LS_NS_PER_S;
 enum {
     BATCH_WAIT_S = 600,
+    TRIALS_WAIT_S = 600,
     SPEEDS = 4096,
     WARM_STEPS = 10,
     VALIDATION_AUTO = 256,
@@ -226,6 +230,17 @@ static ls_status handle_nonfinite(loop *l)
     return LS_OK;
 }
 
+/* Behind two steps it is known what will be exchanged in all of them: find out how it goes fastest,
+ * where the model cannot tell. In ordered mode no bit may depend on that. */
+static ls_status settle_ways(const ls_session *s)
+{
+    ls_calls calls;
+
+    ls_calls_plan(s->run, &s->mesh, &calls);
+    return ls_tune_settle_used(s->args.comm, !calls.ordered, TRIALS_NS,
+                               ls_time_now_ns() + TRIALS_WAIT_S * LS_NS_PER_S);
+}
+
 static ls_status one_step(loop *l, ls_step_result *result_out)
 {
     ls_session *s = &l->s;
@@ -255,6 +270,8 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
     l->steps_here++;
     if (l->steps_here == 1)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
+    if (l->steps_here == 2 && s->args.comm)
+        st = settle_ways(s);
 out:
     return st;
 }

@@ -423,6 +423,53 @@ LS_TEST(rendezvous_waits_for_the_reason_of_a_failure)
     ls_rendezvous_close(r);
 }
 
+/* A third node has ended because of a peer long before that peer's own node said why: what is shown
+ * everywhere is the reason, not who suffered first. */
+LS_TEST(rendezvous_does_not_blame_a_node_that_only_suffered)
+{
+    report *told = reports(2);
+    ls_rendezvous *r = host(3, 1);
+    part suffers = joiner(r, 1), fails = joiner(r, 1);
+    int code;
+
+    suffers.code = ls_err_exit_code(LS_EPEER);
+    fails.fails = true;
+    fails.fail_text = "rank 2 on x: bad data";
+    fails.code = 4;
+    fails.late_us = 1800000; /* longer than the other waits before it says that it has ended */
+    pid_t a = join_as(&suffers, &told[0]), b = join_as(&fails, &told[1]);
+    LS_CHECK_OK(ls_rendezvous_meet(r, ls_test_soon()));
+    LS_CHECK_FAILS(attend_for(r, SOON_S), LS_EPEER, "rank 2 on x: bad data");
+    LS_CHECK_OK(ls_rendezvous_end(r, ls_err_exit_code(LS_EPEER), &code));
+    reap(a);
+    reap(b);
+    LS_CHECK_EQ(code, 4);
+    LS_CHECK(told[0].code == 4 && told[1].code == 4);
+    ls_rendezvous_close(r);
+}
+
+/* Where no reason comes at all, the job does not wait for ever. */
+LS_TEST(rendezvous_ends_without_a_reason)
+{
+    report *told = reports(2);
+    ls_rendezvous *r = host(3, 1);
+    part suffers = joiner(r, 1), runs = joiner(r, 1);
+    int code, peer = ls_err_exit_code(LS_EPEER);
+
+    suffers.code = peer;
+    runs.stay_s = SOON_S; /* until it is told to stop */
+    pid_t a = join_as(&suffers, &told[0]), b = join_as(&runs, &told[1]);
+    LS_CHECK_OK(ls_rendezvous_meet(r, ls_test_soon()));
+    LS_CHECK_FAILS(attend_for(r, SOON_S), LS_EPEER, "ended with exit code");
+    LS_CHECK_OK(ls_rendezvous_end(r, 0, &code));
+    reap(a);
+    reap(b);
+    LS_CHECK_EQ(code, peer);
+    LS_CHECK_EQ(told[1].attended, LS_EPEER);
+    LS_CHECK(told[0].code == peer && told[1].code == peer);
+    ls_rendezvous_close(r);
+}
+
 LS_TEST(rendezvous_notices_a_node_that_dies)
 {
     report *told = reports(2);

@@ -242,6 +242,62 @@ LS_TEST_SECONDS(ranks_settle_what_the_slowest_one_says, 60)
     run_job(2, 1, remember);
 }
 
+static ls_status twice(rank_args *r, const ls_coll *coll)
+{
+    ls_status st = ls_comm_run(r->comm, coll, ls_test_soon());
+
+    return st == LS_OK ? ls_comm_run(r->comm, coll, ls_test_soon()) : st;
+}
+
+static void use_and_settle(rank_args *r, bool sums, int64_t budget_ns, int picks)
+{
+    float values[64] = {1};
+    ls_coll often = coll_of(LS_COLL_ALL_REDUCE, 16, values);
+    ls_coll once = coll_of(LS_COLL_ALL_REDUCE, 64, values);
+    ls_tune_table table;
+
+    LS_CHECK_OK(twice(r, &often));
+    LS_CHECK_OK(ls_comm_run(r->comm, &once, ls_test_soon()));
+    LS_CHECK_OK(ls_tune_settle_used(r->comm, sums, budget_ns, ls_test_soon()));
+    LS_CHECK_EQ(ls_tune_of(r->comm)->picks, picks);
+    ls_tune_explain(r->comm, &often, &table);
+    LS_CHECK_EQ(table.why, picks ? LS_TUNE_BY_MEASURE : LS_TUNE_BY_MODEL);
+    ls_tune_explain(r->comm, &once, &table);
+    LS_CHECK_EQ(table.why, LS_TUNE_BY_MODEL);
+    check_same(r, 0, ls_comm_way(r->comm, &often));
+    /* Only once. */
+    LS_CHECK_OK(twice(r, &once));
+    LS_CHECK_OK(ls_tune_settle_used(r->comm, sums, budget_ns, ls_test_soon()));
+    LS_CHECK_EQ(ls_tune_of(r->comm)->picks, picks);
+}
+
+static void settle_used(rank_args *r)
+{
+    use_and_settle(r, true, 10 * LS_NS_PER_S, 1);
+}
+
+static void settle_no_sums(rank_args *r)
+{
+    use_and_settle(r, false, 10 * LS_NS_PER_S, 0);
+}
+
+static void settle_without_time(rank_args *r)
+{
+    use_and_settle(r, true, 1, 0);
+}
+
+/* As a trainer does it: what was used twice is tried, within a limit of time, and kept for the next
+ * job. */
+LS_TEST_SECONDS(what_is_used_again_is_settled, 60)
+{
+    use_cache("cache_none");
+    run_job(2, 1, settle_without_time);
+    use_cache("cache_bits");
+    run_job(2, 1, settle_no_sums);
+    use_cache("cache_used");
+    run_job(2, 1, settle_used);
+}
+
 /* --- explaining -------------------------------------------------------------------------------*/
 
 static void compare_ways(rank_args *r)

@@ -6,10 +6,12 @@
  * a carrier lives (the caller builds it from communicator, sequence number and step). Messages of
  * one pair may complete in any order.
  *
- * Nothing here waits, except `sleep`, which takes a time. One thread at a time calls a carrier;
- * only `wake` may be called from others. Memory of a posted message belongs to the carrier until it
- * is done. After a failure every later call fails with the same reason: a carrier does not heal by
- * itself (a TCP link that was reset and resumed within its time never failed). */
+ * What was sent leaves with the next poll at the latest: messages to one peer that were sent
+ * between two polls may leave together. Nothing here waits, except `sleep`, which takes a time. One
+ * thread at a time calls a carrier; only `wake` may be called from others. Memory of a posted
+ * message belongs to the carrier until it is done. After a failure every later call fails with the
+ * same reason: a carrier does not heal by itself (a TCP link that was reset and resumed within its
+ * time never failed). */
 #pragma once
 #include "base/err.h"
 #include "kernel/combine.h"
@@ -25,6 +27,7 @@ struct ls_message {
     void *data;    /* sent from, or received into; never written when sending */
     int64_t bytes; /* must be equal on both sides; else LS_EDATA names both */
     bool add;      /* receive: data = op(data, what arrives) instead of what arrives */
+    bool rides;    /* send: may wait for another one to this peer, or for somebody to sleep */
     ls_combine_op op;
     ls_dtype type;
     bool done;         /* set by the carrier */

@@ -10,6 +10,7 @@
 #include "comm/transport/tcp_impl.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <linux/sockios.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -19,9 +20,11 @@
 #include "base/mem.h"
 #include "base/time.h"
 
-enum { EVENTS = 64 };
+enum { EVENTS = 64, FEW_LINKS = 8, ALL_POLLS = 8 };
 static const uint64_t KEY_GATE = UINT64_MAX, KEY_WAKE = UINT64_MAX - 1;
 static const int64_t TICK_TROUBLED_NS = 5 * LS_NS_PER_MS;
+/* Who waits looks every millisecond, a rank that computes every 20 (fabric.c). */
+static const int64_t AWAY_NS = 50 * LS_NS_PER_MS;
 static const int64_t LAST_BYTES_NS = LS_NS_PER_S, LAST_WORDS_NS = 100 * LS_NS_PER_MS;
 
 /* --- failing --- */
@@ -60,6 +63,7 @@ static void tick(ls_tcp *tcp)
         return;
     for (int i = 0; i < tcp->used_count && !ls_tcp_failed(tcp); i++)
         ls_tcp_tick_link(&tcp->links[tcp->used[i]], now);
+    ls_tcp_pump_held(tcp, true);
     tcp->tick_ns =
         now + (tcp->troubled ? TICK_TROUBLED_NS
                              : ls_min_i64(tcp->args.heartbeat_ns / 4, 20 * LS_NS_PER_MS));
@@ -82,16 +86,66 @@ static void handle(ls_tcp *tcp, const struct epoll_event *event)
     }
 }
 
+/* The link whose socket is worth reading without being told that there is something: the only one
+ * that small messages are expected from. NULL: none, or several. */
+static ls_tcp_link *expected(const ls_tcp *tcp)
+{
+    ls_tcp_link *found = NULL;
+
+    for (int i = 0; i < tcp->used_count; i++) {
+        ls_tcp_link *link = &tcp->links[tcp->used[i]];
+        if (link->posted > link->small) /* large ones are under way */
+            return NULL;
+        if (link->small == 0)
+            continue;
+        if (found || link->channels[0].state != LS_TCP_OPEN)
+            return NULL;
+        found = link;
+    }
+    return found;
+}
+
+/* Try the socket that is waited for, which costs half of asking first and reading then; all others
+ * have their turn every few polls. */
+static bool read_expected(ls_tcp *tcp)
+{
+    ls_tcp_link *link = tcp->used_count <= FEW_LINKS ? expected(tcp) : NULL;
+
+    if (!link || ++tcp->polls % ALL_POLLS == 0)
+        return false;
+    ls_tcp_read(&link->channels[0]);
+    return true;
+}
+
+static void look_at_all(ls_tcp *tcp)
+{
+    struct epoll_event events[EVENTS];
+    int n = epoll_wait(tcp->epoll_fd, events, EVENTS, 0);
+
+    for (int i = 0; i < n && !ls_tcp_failed(tcp); i++)
+        handle(tcp, &events[i]);
+}
+
+/* A process that was stopped or had no core has missed what the others did meanwhile. */
+static void look_at_clock(ls_tcp *tcp)
+{
+    int64_t now = ls_time_now_ns(), away = now - tcp->looked_ns;
+
+    if (tcp->looked_ns && away > AWAY_NS)
+        ls_tcp_forgive(tcp, away);
+    tcp->looked_ns = now;
+}
+
 static ls_status poll_tcp(ls_carrier *carrier, bool *moved_out)
 {
     ls_tcp *tcp = (ls_tcp *)carrier;
-    struct epoll_event events[EVENTS];
 
     tcp->moved = false;
     if (!ls_tcp_failed(tcp)) {
-        int n = epoll_wait(tcp->epoll_fd, events, EVENTS, 0);
-        for (int i = 0; i < n && !ls_tcp_failed(tcp); i++)
-            handle(tcp, &events[i]);
+        look_at_clock(tcp);
+        ls_tcp_pump_held(tcp, false);
+        if (!read_expected(tcp))
+            look_at_all(tcp);
         if (!ls_tcp_failed(tcp))
             tick(tcp);
     }
@@ -107,10 +161,12 @@ static void sleep_tcp(ls_carrier *carrier, int64_t until_ns)
 
     if (ls_tcp_failed(tcp))
         return;
+    ls_tcp_pump_held(tcp, true);
     until_ns = ls_min_i64(until_ns, tcp->tick_ns);
     while (now < until_ns && now < spin_until) {
         if (epoll_wait(tcp->epoll_fd, &event, 1, 0) > 0)
             return;
+        sched_yield(); /* who is waited for may need this core */
         now = ls_time_now_ns();
     }
     if (now >= until_ns)
@@ -312,7 +368,8 @@ static ls_status make(ls_tcp **tcp_out, const ls_tcp_args *args, int64_t deadlin
     tcp->channels = tcp->args.sockets + 1;
     tcp->links = ls_mem_array((size_t)args->ranks, sizeof *tcp->links);
     tcp->used = ls_mem_array((size_t)args->ranks, sizeof *tcp->used);
-    if (!tcp->links || !tcp->used) {
+    tcp->held = ls_mem_array((size_t)args->ranks, sizeof *tcp->held);
+    if (!tcp->links || !tcp->used || !tcp->held) {
         st = LS_ENOMEM;
         goto out;
     }

@@ -71,6 +71,7 @@ typedef struct ls_tcp_stats {
     int64_t resumed; /* and went on */
     int64_t damaged; /* frames that were not what was sent */
     int64_t refused; /* callers at the listening socket */
+    int64_t writes;  /* calls of the kernel that sent something */
 } ls_tcp_stats;
 void ls_tcp_stats_get(const ls_carrier *carrier, ls_tcp_stats *stats_out);
 

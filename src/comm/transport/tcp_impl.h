@@ -134,6 +134,7 @@ struct ls_tcp_link {
     char name[160]; /* "rank 2 (node1, 10.0.0.2:40001)" */
     ls_sock_address address;
     bool reached;             /* has an address */
+    bool held, urgent;        /* has an entry in tcp->held; it leaves with the next poll */
     bool used;                /* has an entry in tcp->used */
     bool leaving;             /* it said BYE on a channel */
     bool bye;                 /* and all that it sent before is read */
@@ -146,6 +147,7 @@ struct ls_tcp_link {
 
     ls_tcp_post **buckets;                      /* owned map, made at first use */
     int bucket_count, records, foreign, posted; /* in the map; made by the peer; by this side */
+    int small;                                  /* posted receives that come on channel 0 */
     ls_tcp_post *waiting_first, *waiting_last;  /* sends that wait for READY, oldest first */
     ls_tcp_post *bulk_first, *bulk_last;        /* sends whose chunks may go */
 
@@ -168,6 +170,10 @@ struct ls_tcp {
     ls_tcp_link *links; /* owned, args.ranks */
     int *used;          /* owned: ranks whose link was wanted at some time */
     int used_count;
+    int *held; /* owned: ranks with frames on channel 0 that no write was tried for */
+    int held_count;
+    unsigned polls;    /* so far */
+    int64_t looked_ns; /* the last of them */
     bool opening;
     bool moved;   /* since the last poll began */
     int troubled; /* channels with broken_ns */
@@ -203,6 +209,7 @@ void ls_tcp_say(ls_tcp_link *link, ls_tcp_wire_kind kind, uint64_t tag, int64_t 
 void ls_tcp_answer(ls_tcp_link *link, int about, const uint8_t *bytes, int len);
 void ls_tcp_note(ls_tcp_channel *channel, ls_tcp_wire_kind kind, uint64_t tag, uint64_t offset);
 void ls_tcp_pump(ls_tcp_channel *channel);
+void ls_tcp_pump_held(ls_tcp *tcp, bool all); /* what is held back; all: also what rides */
 void ls_tcp_pump_bulk(ls_tcp_link *link);
 void ls_tcp_confirm(ls_tcp_channel *channel, uint64_t ack); /* frames up to ack have arrived */
 void ls_tcp_start_bulk(ls_tcp_link *link, ls_tcp_post *post);
@@ -226,6 +233,7 @@ void ls_tcp_event(ls_tcp_channel *channel, uint32_t events);
 void ls_tcp_probe_event(ls_tcp_link *link);
 void ls_tcp_admit(ls_tcp *tcp); /* callers at the gate */
 void ls_tcp_tick_link(ls_tcp_link *link, int64_t now_ns);
+void ls_tcp_forgive(ls_tcp *tcp, int64_t away_ns); /* time in which this side did not look */
 void ls_tcp_watch(ls_tcp_channel *channel, uint32_t events);
 void ls_tcp_bye(ls_tcp_channel *channel);
 bool ls_tcp_is_neighbour(int a, int b, int ranks);

@@ -22,7 +22,8 @@
  *   accepted, then silence         the process is there but does not run (stopped, or busy for
  * long): not a failure, the caller's deadline decides accepted, then nonsense        somebody else
  * listens there: as no answer The times count from the break; where TCP itself gave up, from when
- * the rank was last heard. */
+ * the rank was last heard. Time in which this process itself did not run (ls_tcp_forgive) does not
+ * count: nobody can answer who is not listened to. */
 #include "comm/transport/tcp_impl.h"
 
 #include <errno.h>
@@ -574,6 +575,16 @@ static void tick_quiet(ls_tcp_link *link, int64_t now_ns)
         link->quiet_ns = now_ns;
     else if (now_ns - link->quiet_ns >= link->tcp->args.user_timeout_ns * 7 / 10)
         ls_tcp_break(channel, strerror(ETIMEDOUT));
+}
+
+void ls_tcp_forgive(ls_tcp *tcp, int64_t away_ns)
+{
+    for (int i = 0; i < tcp->used_count; i++) {
+        ls_tcp_link *link = &tcp->links[tcp->used[i]];
+        link->quiet_ns += link->quiet_ns ? away_ns : 0;
+        for (int c = 0; c < tcp->channels; c++)
+            link->channels[c].broken_ns += link->channels[c].broken_ns ? away_ns : 0;
+    }
 }
 
 void ls_tcp_tick_link(ls_tcp_link *link, int64_t now_ns)

@@ -221,6 +221,7 @@ void ls_tcp_free_all(ls_tcp *tcp)
         free_link(tcp, &tcp->links[r]);
     ls_mem_free(tcp->links);
     ls_mem_free(tcp->used);
+    ls_mem_free(tcp->held);
     for (ls_tcp_frame *f = tcp->free_frames, *after; f; f = after) {
         after = f->next;
         ls_mem_free(f);

@@ -87,6 +87,7 @@ static void finish_receive(ls_tcp_link *link, ls_tcp_post *post)
 {
     post->message->done = true;
     link->tcp->moved = true;
+    link->small -= !post->ready;
     ls_tcp_remove(link, post);
     ls_tcp_free_post(link->tcp, post);
 }
@@ -138,6 +139,7 @@ static ls_status post_receive(ls_tcp_link *link, ls_message *message)
         ls_tcp_want(link, true);
         ls_tcp_say(link, LS_TCP_WIRE_READY, message->tag, message->bytes);
     }
+    link->small += !post->ready;
     return LS_OK;
 }
 
@@ -361,6 +363,7 @@ static void on_announce(ls_tcp_channel *channel)
     } else if (!sizes_differ(link, head->tag, (int64_t)head->offset, post->bytes)) {
         post->announced = true;
         if (!post->ready) {
+            link->small--;
             post->ready = true;
             ls_tcp_want(link, true);
             ls_tcp_say(link, LS_TCP_WIRE_READY, head->tag, post->bytes);

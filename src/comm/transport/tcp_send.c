@@ -41,7 +41,7 @@
 #include "base/hash.h"
 #include "base/time.h"
 
-enum { VECTORS = 32, BURST = 1 << 20 };
+enum { VECTORS = 32, BURST = 1 << 20, HOLD_BYTES = 8 << 10 };
 static const int64_t ANNOUNCE_NS = 20 * LS_NS_PER_MS;
 
 static uint32_t credit_of(int64_t bytes)
@@ -267,6 +267,7 @@ void ls_tcp_pump(ls_tcp_channel *channel)
             ls_tcp_break(channel, strerror(errno));
             return;
         }
+        channel->link->tcp->stats.writes++;
         channel->link->said_ns = ls_time_now_ns();
         advance(channel, (size_t)n);
     }
@@ -349,6 +350,38 @@ void ls_tcp_announce_old(ls_tcp_link *link, int64_t now_ns)
             announce(link, p);
 }
 
+/* Small messages leave with the next poll, so that those of one moment share a write: for the
+ * kernel a write is most of what they cost. */
+static void hold(ls_tcp_link *link, const ls_message *message)
+{
+    ls_tcp *tcp = link->tcp;
+
+    if (message->bytes > HOLD_BYTES) {
+        ls_tcp_pump(&link->channels[0]);
+        return;
+    }
+    if (!link->held)
+        tcp->held[tcp->held_count++] = link->peer;
+    link->held = true;
+    link->urgent |= !message->rides;
+}
+
+void ls_tcp_pump_held(ls_tcp *tcp, bool all)
+{
+    int count = tcp->held_count;
+
+    tcp->held_count = 0;
+    for (int i = 0; i < count; i++) {
+        ls_tcp_link *link = &tcp->links[tcp->held[i]];
+        if (!all && !link->urgent) {
+            tcp->held[tcp->held_count++] = link->peer;
+            continue;
+        }
+        link->held = link->urgent = false;
+        ls_tcp_pump(&link->channels[0]);
+    }
+}
+
 static ls_status send_small(ls_tcp_link *link, ls_message *message)
 {
     ls_tcp *tcp = link->tcp;
@@ -373,7 +406,7 @@ static ls_status send_small(ls_tcp_link *link, ls_message *message)
     frame->message = message;
     link->credit_used += credit_of(message->bytes);
     ls_tcp_queue(&link->channels[0], frame);
-    ls_tcp_pump(&link->channels[0]);
+    hold(link, message);
     return LS_OK;
 }
 

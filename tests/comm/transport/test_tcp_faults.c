@@ -476,6 +476,57 @@ LS_TEST_SECONDS(tcp_a_stopped_rank_that_connects_is_not_dead, 30)
     stop_one(0);
 }
 
+/* A rank that is stopped right after a connection broke, for longer than it would wait for the next
+ * one, has missed nothing: what counts is the time in which it looked. */
+static void stop_observer(int stopped)
+{
+    ls_carrier *carrier = NULL;
+    char byte = 'x';
+    ls_message message = {.peer = 1 - stopped, .tag = 1, .data = &byte, .bytes = 1},
+               *one[] = {&message};
+    int status = -1;
+    world w;
+
+    world_init(&w, 2);
+    w.args.resume_ns = 100 * LS_NS_PER_MS;
+    pid_t pid = fork();
+    LS_CHECK(pid >= 0);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        ls_sock_close(&w.listen_fd[1 - stopped]);
+        if (world_open(&w, stopped, &carrier) != LS_OK)
+            _exit(1);
+        ls_tcp_break(&((ls_tcp *)carrier)->links[1 - stopped].channels[0], "for a test");
+        raise(SIGSTOP);
+        if (carrier->table->send(carrier, &message) != LS_OK ||
+            world_wait(carrier, one, 1, WORLD_SOON) != LS_OK) {
+            fprintf(stderr, "the stopped rank: %s\n", ls_err_last()->text);
+            _exit(2);
+        }
+        carrier->table->close(carrier);
+        _exit(0);
+    }
+    message.peer = stopped;
+    ls_sock_close(&w.listen_fd[stopped]);
+    LS_CHECK_OK(world_open(&w, 1 - stopped, &carrier));
+    LS_CHECK_OK(carrier->table->receive(carrier, &message));
+    LS_CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+    LS_CHECK(WIFSTOPPED(status));
+    LS_CHECK_EQ(world_wait(carrier, one, 1, 400 * LS_NS_PER_MS), LS_EDEADLINE);
+    kill(pid, SIGCONT);
+    LS_CHECK_OK(world_wait(carrier, one, 1, WORLD_SOON));
+    waitpid(pid, &status, 0);
+    LS_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    carrier->table->close(carrier);
+    world_release(&w);
+}
+
+LS_TEST_SECONDS(tcp_an_observer_that_was_stopped_calls_nobody_gone, 60)
+{
+    stop_observer(0);
+    stop_observer(1);
+}
+
 /* --- a cut link --- */
 
 static void set_loopback(bool up)
