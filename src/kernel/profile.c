@@ -71,6 +71,8 @@ static mark call_begin(ls_profile *p, ls_stream *stream, ls_row row, const void 
         if (p->later && !take_events(p, m.span, stream))
             m.span = NULL;
     }
+    if (m.span && p->cupti) /* by its number the kernels will find it */
+        ls_cupti_push(p->cupti, (uint64_t)(m.span - p->spans) + 1);
     m.begin_ns = ls_time_now_ns();
     return m;
 }
@@ -88,6 +90,8 @@ static void call_end(ls_profile *p, ls_stream *stream, ls_row row, mark m)
 
     if (!p->active)
         return;
+    if (m.span && p->cupti)
+        ls_cupti_pop(p->cupti);
     if (p->later) {
         if (m.span)
             ls_event_record(p->events[m.span->events + 1], stream);
@@ -218,6 +222,7 @@ ls_status ls_profile_open(ls_profile **profile_out, const ls_profile_args *args)
     }
     LS_TRY(st, open_workers(p), out);
     LS_TRY(st, open_events(p), out);
+    LS_TRY(st, ls_profile_inside_open(p), out);
     ls_stream_watch(args->stream, p);
     *profile_out = p;
 out:
@@ -236,6 +241,7 @@ void ls_profile_close(ls_profile *profile)
         ls_pool_watch(p->pool, NULL, NULL);
     if (ls_stream_watcher(p->args.stream) == p)
         ls_stream_watch(p->args.stream, NULL);
+    ls_profile_inside_close(p);
     for (int i = 0; i < p->n_events; i++)
         ls_event_free(p->events[i]);
     ls_event_free(p->anchor);
@@ -261,6 +267,8 @@ void ls_profile_begin(ls_profile *profile, int64_t number, int64_t begin_ns)
     p->begin_ns = begin_ns;
     p->step_first = p->lap_first = p->n;
     p->used_events = 0;
+    if (p->cupti)
+        ls_cupti_begin(p->cupti);
     if (p->later)
         ls_event_record(p->anchor, p->args.stream);
     if (p->pool)
@@ -323,6 +331,7 @@ ls_status ls_profile_end(ls_profile *profile, int64_t end_ns)
     if (p->pool)
         ls_pool_watch(p->pool, NULL, NULL);
     LS_TRY(st, read_events(p), out);
+    ls_profile_inside_end(p);
     ls_profile_span *span = take_span(p);
     if (span) {
         span->kind = LS_PROFILE_STEP;

@@ -9,8 +9,9 @@
  * Everything is allocated on opening. A trace that is full drops what comes later, counts it and
  * says so; the table stays complete on a device that works at once. On one that works later (a GPU)
  * rows are timed by events of the device, read when a step has ended, which the caller must have
- * waited for; rows replayed from a recorded graph are not seen. One thread; the workers of the
- * device's pool note their own times. */
+ * waited for; rows replayed from a recorded graph are not seen. There the kernels inside the rows
+ * can be noted too (device/cupti.h); where that cannot be, the table says why and has all the rest.
+ * One thread; the workers of the device's pool note their own times. */
 #pragma once
 #include "base/str.h"
 #include "kernel/cost.h"
@@ -30,6 +31,7 @@ typedef struct ls_profile_args {
     int64_t updated;               /* elements that adamw changes, for ls_cost_of() */
     int64_t room;                  /* rows and laps that the trace can hold */
     double peak_flops, peak_bytes; /* per second, measured; 0: not known */
+    bool inside;                   /* on a GPU: note the kernels inside of rows */
 } ls_profile_args;
 
 ls_status ls_profile_open(ls_profile **profile_out, const ls_profile_args *args);
@@ -43,6 +45,9 @@ const ls_kernels *ls_profile_kernels(const ls_profile *profile);
 void ls_profile_begin(ls_profile *profile, int64_t number, int64_t begin_ns);
 void ls_profile_lap(ls_profile *profile, int phase, int64_t begin_ns, int64_t end_ns);
 ls_status ls_profile_end(ls_profile *profile, int64_t end_ns);
+
+/* No step will follow: what the device records for the profile ends. What was noted stays. */
+void ls_profile_stop(ls_profile *profile);
 
 /* Peaks measured once more: the larger ones count, because a neighbour on the machine only ever
  * makes a measurement smaller. */
@@ -70,6 +75,22 @@ typedef struct ls_profile_figures {
 
 /* All zero before the first step has ended. */
 void ls_profile_sum(const ls_profile *profile, ls_profile_figures *figures_out);
+
+/* One kernel inside of a row, or of none (copies, for example), over all calls that count. */
+typedef struct ls_profile_kernel {
+    int row;           /* LS_ROWS: in no row */
+    const char *name;  /* borrowed from the profile */
+    double calls, ms;  /* per step */
+    double share;      /* of a step, 0 to 1 */
+    double rate;       /* as in ls_profile_row; see below. Of copies, bytes. 0: not known */
+    double peak_share; /* of the measured peak; 0: not known */
+} ls_profile_kernel;
+
+enum { LS_PROFILE_KERNELS = 192 };
+
+/* The kernels inside of rows, slowest first; how many there are. What a call must compute or move
+ * is counted for the longest of its kernels, and a kernel that never is has no rate. */
+int ls_profile_inside(const ls_profile *profile, ls_profile_kernel kernels_out[LS_PROFILE_KERNELS]);
 
 /* What was noted, appended: for people, as JSON, as a trace in the Chrome trace event format.
  * Running out of memory is the string's to tell. */

@@ -1,5 +1,7 @@
 /* profile_impl.h -- what a profile holds; for its own files only. */
 #pragma once
+#include "base/json.h"
+#include "device/cupti.h"
 #include "kernel/profile.h"
 
 typedef enum ls_profile_kind { /* in the order in which they enclose each other */
@@ -19,6 +21,14 @@ typedef struct ls_profile_span {
     double work;                /* operations or bytes */
     int events;                 /* on a device that works later: first of its two; else -1 */
 } ls_profile_span;
+
+/* A kernel, copy or fill that the device did. */
+typedef struct ls_profile_inner {
+    int64_t begin_ns, end_ns, step;
+    int row, phase; /* of the call that it belongs to; LS_ROWS and -1: of none */
+    int name;       /* see ls_cupti_name() */
+    double work;    /* counted for it: operations or bytes; 0: none */
+} ls_profile_inner;
 
 typedef struct ls_profile_total {
     int64_t calls, ns;
@@ -58,9 +68,43 @@ struct ls_profile {
     ls_event **events; /* owned, two per row of a step */
     int n_events, used_events;
 
+    ls_cupti *cupti;         /* owned; NULL: kernels inside of rows are not noted, */
+    char no_cupti[160];      /* because; "": nobody asked */
+    ls_profile_inner *inner; /* owned, inner_room of them */
+    int64_t n_inner, inner_room;
+    int64_t inner_full, inner_dropped; /* had no room here; in all */
+
     ls_pool *pool;              /* borrowed; NULL on a GPU */
     void *worker_memory;        /* owned */
     ls_profile_worker *workers; /* one per thread of the pool, in worker_memory */
     ls_profile_busy *busy;      /* owned, what all workers share */
     int n_workers;
 };
+
+/* Whether a phase is part of a step. */
+static inline bool ls_profile_counts(const ls_profile *p, int phase)
+{
+    return !(p->args.aside >> phase & 1);
+}
+
+/* What a row is held against; 0: not known. */
+static inline double ls_profile_peak(const ls_profile *p, ls_row row)
+{
+    return ls_cost_in_flops(row) ? p->args.peak_flops : p->args.peak_bytes;
+}
+
+/* "640.1 TFLOP/s", "2.8 GB/s   ". */
+void ls_profile_put_rate(double rate, bool flops, char text_out[32]);
+
+/* profile_inside.c: opening, around a call, when a step has begun and ended. */
+ls_status ls_profile_inside_open(ls_profile *p);
+void ls_profile_inside_close(ls_profile *p);
+void ls_profile_inside_end(ls_profile *p);
+
+/* Below a row of the table its kernels; behind the table the slowest of all, or why there are none.
+ * The same as JSON. */
+void ls_profile_inside_row(const ls_profile_kernel *kernels, int n, int row, ls_str *out);
+void ls_profile_inside_table(const ls_profile *p, const ls_profile_kernel *kernels, int n,
+                             ls_str *out);
+void ls_profile_inside_json(const ls_profile *p, const ls_profile_kernel *kernels, int n,
+                            ls_json *j);

@@ -5,14 +5,7 @@
  * to it. */
 #include "kernel/profile_impl.h"
 
-#include "base/json.h"
-
 enum { SLOWEST = 3 };
-
-static bool counts(const ls_profile *p, int phase)
-{
-    return !(p->args.aside >> phase & 1);
-}
 
 void ls_profile_raise_peaks(ls_profile *profile, double flops, double bytes)
 {
@@ -20,11 +13,6 @@ void ls_profile_raise_peaks(ls_profile *profile, double flops, double bytes)
 
     a->peak_flops = flops > a->peak_flops ? flops : a->peak_flops;
     a->peak_bytes = bytes > a->peak_bytes ? bytes : a->peak_bytes;
-}
-
-static double peak_of(const ls_profile *p, ls_row row)
-{
-    return ls_cost_in_flops(row) ? p->args.peak_flops : p->args.peak_bytes;
 }
 
 /* Slowest first; rows of equal time in the order of the table. */
@@ -44,7 +32,7 @@ static void sum_rows(const ls_profile *p, ls_profile_figures *f)
     for (int row = 0; row < LS_ROWS; row++) {
         ls_profile_total t = {0};
         for (int phase = 0; phase < p->args.n_phases; phase++)
-            if (counts(p, phase)) {
+            if (ls_profile_counts(p, phase)) {
                 t.calls += p->totals[phase][row].calls;
                 t.ns += p->totals[phase][row].ns;
                 t.work += p->totals[phase][row].work;
@@ -52,7 +40,7 @@ static void sum_rows(const ls_profile *p, ls_profile_figures *f)
         if (t.calls == 0)
             continue;
         ls_profile_row *r = &f->rows[f->n_rows++];
-        double peak = peak_of(p, (ls_row)row);
+        double peak = ls_profile_peak(p, (ls_row)row);
         *r = (ls_profile_row){.row = (ls_row)row,
                               .calls = (double)t.calls / steps,
                               .ms = (double)t.ns / 1e6 / steps,
@@ -90,11 +78,11 @@ void ls_profile_sum(const ls_profile *profile, ls_profile_figures *figures_out)
     if (p->steps == 0)
         return;
     for (int phase = 0; phase < p->args.n_phases; phase++)
-        aside_ns += counts(p, phase) ? 0 : p->phase_ns[phase];
+        aside_ns += ls_profile_counts(p, phase) ? 0 : p->phase_ns[phase];
     f->aside_ms = (double)aside_ns / 1e6;
     f->step_ms = (double)(p->wall_ns - aside_ns) / 1e6 / (double)p->steps;
     f->none_ms = f->step_ms;
-    f->dropped = p->dropped;
+    f->dropped = p->dropped + p->inner_dropped;
     sum_rows(p, f);
     f->none_share = f->step_ms > 0 ? f->none_ms / f->step_ms : 0;
     sum_workers(p, f);
@@ -113,25 +101,37 @@ static void put_title(const ls_profile *p, const ls_profile_figures *f, ls_str *
         ls_str_append(out, ", without ");
         bool first = true;
         for (int phase = 0; phase < p->args.n_phases; phase++)
-            if (!counts(p, phase) && p->phase_ns[phase] > 0) {
+            if (!ls_profile_counts(p, phase) && p->phase_ns[phase] > 0) {
                 ls_str_printf(out, "%s%s", first ? "" : " and ", p->args.phases[phase]);
                 first = false;
             }
         ls_str_printf(out, " (%.1f ms in all)", f->aside_ms);
     }
     ls_str_printf(out, "\n%s, %s kernels", p->device.name, p->args.kernels->name);
-    if (p->args.peak_flops > 0 || p->args.peak_bytes > 0)
-        ls_str_printf(out, "\nmeasured peaks: %.1f GFLOP/s, %.1f GB/s", p->args.peak_flops / 1e9,
-                      p->args.peak_bytes / 1e9);
+    if (p->args.peak_flops > 0 || p->args.peak_bytes > 0) {
+        char flops[32], bytes[32];
+        ls_profile_put_rate(p->args.peak_flops, true, flops);
+        ls_profile_put_rate(p->args.peak_bytes, false, bytes);
+        bytes[strcspn(bytes, "/") + 2] = '\0'; /* nothing behind "GB/s" */
+        ls_str_printf(out, "\nmeasured peaks: %s, %s", flops, bytes);
+    }
     ls_str_append(out, "\n\n");
+}
+
+/* A GPU's are a thousand times a CPU's. */
+void ls_profile_put_rate(double rate, bool flops, char text_out[32])
+{
+    bool large = rate >= (flops ? 1e13 : 1e12);
+
+    snprintf(text_out, 32, "%.*f %c%s", large && !flops ? 2 : 1, rate / (large ? 1e12 : 1e9),
+             large ? 'T' : 'G', flops ? "FLOP/s" : "B/s   ");
 }
 
 static void put_row(const ls_profile_row *r, ls_str *out)
 {
-    char rate[32] = "", share[16] = "-";
+    char rate[32], share[16] = "-";
 
-    snprintf(rate, sizeof rate, "%.1f %s", r->rate / 1e9,
-             ls_cost_in_flops(r->row) ? "GFLOP/s" : "GB/s   ");
+    ls_profile_put_rate(r->rate, ls_cost_in_flops(r->row), rate);
     if (r->peak_share > 0)
         snprintf(share, sizeof share, "%.0f %%", 100 * r->peak_share);
     ls_str_printf(out, "%-14s %12.1f %12.3f %8.1f %% %18s %9s\n", ls_kernel_rows[r->row].name,
@@ -155,6 +155,8 @@ static void put_verdict(const ls_profile_figures *f, ls_str *out)
 void ls_profile_table(const ls_profile *profile, ls_str *text_out)
 {
     ls_profile_figures f;
+    ls_profile_kernel inside[LS_PROFILE_KERNELS];
+    int n = ls_profile_inside(profile, inside);
     bool cached = false;
 
     ls_profile_sum(profile, &f);
@@ -163,6 +165,7 @@ void ls_profile_table(const ls_profile *profile, ls_str *text_out)
                   "of step", "rate", "of peak");
     for (int i = 0; i < f.n_rows; i++) {
         put_row(&f.rows[i], text_out);
+        ls_profile_inside_row(inside, n, (int)f.rows[i].row, text_out);
         cached = cached || f.rows[i].peak_share > 1;
     }
     ls_str_printf(text_out, "%-14s %12s %12.3f %8.1f %%\n\n", "in no kernel", "", f.none_ms,
@@ -182,6 +185,7 @@ void ls_profile_table(const ls_profile *profile, ls_str *text_out)
         ls_str_printf(text_out,
                       "the trace was full: it lacks the last %lld spans%s; profile fewer steps\n",
                       (long long)f.dropped, profile->later ? ", and so does this table" : "");
+    ls_profile_inside_table(profile, inside, n, text_out);
 }
 
 /* --- for programs --------------------------------------------------------------------------- */
@@ -202,6 +206,8 @@ static void put_json_row(ls_json *j, const ls_profile_row *r)
 void ls_profile_json(const ls_profile *profile, ls_str *text_out)
 {
     const ls_profile *p = profile;
+    ls_profile_kernel inside[LS_PROFILE_KERNELS];
+    int n = ls_profile_inside(p, inside);
     ls_profile_figures f;
     ls_json j;
 
@@ -222,6 +228,7 @@ void ls_profile_json(const ls_profile *profile, ls_str *text_out)
     for (int i = 0; i < f.n_rows; i++)
         put_json_row(&j, &f.rows[i]);
     ls_json_close(&j);
+    ls_profile_inside_json(p, inside, n, &j);
     ls_json_put_num(&j, "no_kernel_ms", f.none_ms);
     ls_json_put_num(&j, "no_kernel_share", f.none_share);
     if (f.busy_mean > 0) {

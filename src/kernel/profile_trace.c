@@ -7,13 +7,14 @@
  *
  *   0      host: steps, laps and, on a device that works at once, calls
  *   1      device: calls on a device that works later, by its own clock
- *   2 + w  worker w of the pool: when it was in tasks, named after the call they belong to */
+ *   2 + w  worker w of the pool: when it was in tasks, named after the call they belong to
+ *   then   kernels: what the device did inside of calls. A kernel may begin before the one before
+ * it has ended; it is then drawn on the next such track that is free. */
 #include "kernel/profile_impl.h"
 
 #include <math.h>
-#include "base/json.h"
 
-enum { PROCESS = 1, HOST = 0, DEVICE = 1, WORKERS = 2 };
+enum { PROCESS = 1, HOST = 0, DEVICE = 1, WORKERS = 2, LANES = 4 };
 
 static int by_begin(const void *a, const void *b)
 {
@@ -65,6 +66,12 @@ static void put_names(const ls_profile *p, ls_json *j)
     for (int i = 0; i < p->n_workers; i++) {
         snprintf(name, sizeof name, "worker %d", i);
         put_name(j, WORKERS + i, name);
+    }
+    for (int i = 0; p->n_inner > 0 && i < LANES; i++) {
+        snprintf(name, sizeof name, "kernels");
+        if (i > 0)
+            snprintf(name, sizeof name, "kernels at once %d", i + 1);
+        put_name(j, WORKERS + p->n_workers + i, name);
     }
 }
 
@@ -141,6 +148,35 @@ static void put_worker(const ls_profile *p, ls_json *j, int worker, int64_t zero
     }
 }
 
+/* Kernels in order of their begin, each on the first track that is free; more at once than there
+ * are tracks are left out. */
+static void put_inner(const ls_profile *p, ls_json *j, int64_t zero_ns)
+{
+    int64_t free_ns[LANES];
+
+    for (int i = 0; i < LANES; i++)
+        free_ns[i] = INT64_MIN;
+    for (int64_t i = 0; i < p->n_inner; i++) {
+        const ls_profile_inner *k = &p->inner[i];
+        int lane = 0;
+        while (lane < LANES && free_ns[lane] > k->begin_ns)
+            lane++;
+        if (lane == LANES)
+            continue;
+        free_ns[lane] = k->end_ns;
+        open_event(j, ls_cupti_name(p->cupti, k->name), "device", WORKERS + p->n_workers + lane,
+                   k->begin_ns - zero_ns, k->end_ns - zero_ns);
+        ls_json_key(j, "args");
+        ls_json_open(j, '{');
+        ls_json_put_str(j, "row", k->row < LS_ROWS ? ls_kernel_rows[k->row].name : "none");
+        if (k->phase >= 0)
+            ls_json_put_str(j, "phase", p->args.phases[k->phase]);
+        ls_json_put_int(j, "step", k->step);
+        ls_json_close(j);
+        ls_json_close(j);
+    }
+}
+
 static void put_about(const ls_profile *p, ls_json *j)
 {
     ls_profile_figures f;
@@ -174,6 +210,7 @@ void ls_profile_trace(ls_profile *profile, ls_str *text_out)
         put_span(p, &j, &p->spans[i], zero_ns);
     for (int i = 0; i < p->n_workers; i++)
         put_worker(p, &j, i, zero_ns);
+    put_inner(p, &j, zero_ns);
     ls_json_close(&j);
     ls_json_close(&j);
     ls_str_append_char(text_out, '\n');

@@ -57,7 +57,8 @@ ls_status ls_profiling_open(ls_session *session)
                             .phases = phases,
                             .n_phases = LS_PARTS,
                             .aside = 1u << LS_PART_EVAL | 1u << LS_PART_CHECKPOINT,
-                            .updated = s->model.trained};
+                            .updated = s->model.trained,
+                            .inside = true};
     ls_status st = LS_OK;
 
     if (s->args.profile_steps <= 0)
@@ -139,6 +140,7 @@ static void give_up(ls_session *s)
 {
     ls_log(LS_LOG_WARN, "there is no profile: %s", ls_err_last()->text);
     ls_err_clear();
+    ls_profile_stop(s->profiling.profile);
     s->profiling.told = true;
 }
 
@@ -148,6 +150,7 @@ static void tell(ls_session *s)
     ls_profile_figures f;
     ls_str text;
 
+    ls_profile_stop(s->profiling.profile);
     if (ls_device_describe(s->device).host_memory)
         ls_profile_raise_peaks(s->profiling.profile, ls_peak_flops(s->device, s->kernels->name), 0);
     snprintf(folder, sizeof folder, "%s/profile", s->run->out);

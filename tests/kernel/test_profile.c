@@ -36,6 +36,7 @@ ls_status later_end(ls_profile *profile, int64_t end_ns);
 #undef ls_profile_lap
 #undef ls_profile_end
 
+#include "fake/cupti.h"
 #include "kernel/trace.h"
 
 enum { N = 20000, FORWARD = 0, UPDATE = 1, ASIDE = 2 };
@@ -431,6 +432,147 @@ LS_TEST(profile_by_events)
     ls_str_release(&text);
     later_close(f.profile);
     close_device(&f);
+}
+
+/* Rows that launch: fill one kernel, scale two of which the first is longer, sum none. */
+static ls_fake_cupti fake;
+static const ls_kernels *launching_inner;
+
+static void launch_fill(ls_stream *s, const ls_fill *a)
+{
+    int64_t begin = ls_time_now_ns();
+
+    launching_inner->fill(s, a);
+    fake.kernel("_Z9fill_rowsIfEvPT_", begin, begin + 1000);
+}
+
+static void launch_scale(ls_stream *s, const ls_scale *a)
+{
+    int64_t begin = ls_time_now_ns();
+
+    launching_inner->scale(s, a);
+    fake.kernel("_Z5scaleIfEvPT_", begin, begin + 4000);
+    fake.kernel("_Z6finishv", begin + 3000, begin + 5000); /* begins before the other has ended */
+}
+
+LS_TEST(profile_shows_the_kernels_inside_of_rows)
+{
+    ls_profile_kernel inside[LS_PROFILE_KERNELS];
+    ls_kernels launching;
+    json_error_t error;
+    ls_trace t;
+    ls_str text;
+    fixture f;
+
+    fake = ls_fake_cupti_use();
+    open_device(&f);
+    launching_inner = f.inner;
+    launching = *f.inner;
+    launching.fill = launch_fill;
+    launching.scale = launch_scale;
+    f.inner = &launching;
+    ls_profile_args args = args_of(&f, 1000);
+    args.inside = true;
+    LS_CHECK_OK(later_open(&f.profile, &args));
+    LS_CHECK(*fake.enabled > 0);
+    int64_t before = ls_time_now_ns() - LS_NS_PER_S; /* of a step: not noted */
+    fake.kernel("_Z5earlyv", before, before + 1000);
+    run_later(&f, 1);
+    fake.copy(2, 64, before, before + 100);
+    run_later(&f, 2);
+    ls_profile_stop(f.profile);
+    LS_CHECK_EQ(*fake.enabled, 0);
+    LS_CHECK_EQ(ls_profile_inside(f.profile, inside), 3);
+    LS_CHECK_STR(inside[0].name, "scale<float>");
+    LS_CHECK_EQ(inside[0].row, LS_ROW_SCALE);
+    LS_CHECK_NEAR(inside[0].calls, 1, 0);
+    LS_CHECK_NEAR(inside[0].ms, 4e-3, 1e-4);
+    LS_CHECK_NEAR(inside[0].rate, 8.0 * N / 4e-6, 0.05 * 8.0 * N / 4e-6); /* the row's bytes */
+    LS_CHECK_NEAR(inside[0].peak_share, inside[0].rate / 1e9, 1e-6);
+    LS_CHECK_STR(inside[1].name, "finish");
+    LS_CHECK_NEAR(inside[1].rate, 0, 0); /* never the longest of its call */
+    LS_CHECK_STR(inside[2].name, "fill_rows<float>");
+    LS_CHECK_EQ(inside[2].row, LS_ROW_FILL);
+
+    trace_of(f.profile, &text, &t);
+    LS_CHECK_STR(t.tracks[1], "device");
+    LS_CHECK_STR(t.tracks[4], "kernels"); /* behind two workers */
+    LS_CHECK_STR(t.tracks[5], "kernels at once 2");
+    LS_CHECK_EQ(ls_trace_count(&t, "device", NULL), 6);
+    const ls_trace_event *finish = ls_trace_find(&t, "device", "finish", 1);
+    LS_CHECK_EQ(finish->track, 5);
+    LS_CHECK_EQ(ls_trace_find(&t, "device", "scale<float>", 0)->track, 4);
+    LS_CHECK_STR(json_string_value(json_object_get(finish->args, "row")), "scale");
+    LS_CHECK_STR(json_string_value(json_object_get(finish->args, "phase")), "forward");
+    LS_CHECK_EQ(json_integer_value(json_object_get(finish->args, "step")), 2);
+    ls_trace_release(&t);
+
+    ls_str_clear(&text);
+    ls_profile_table(f.profile, &text);
+    const char *row = strstr(text.p, "\nscale "), *under = strstr(text.p, "\n  kernel ");
+    LS_CHECK(row && under && strstr(text.p, "\nkernels, the slowest first\n"));
+    LS_CHECK(strstr(row, "  scale<float>\n") && !strstr(text.p, "not known"));
+    ls_str_clear(&text);
+    ls_profile_json(f.profile, &text);
+    json_t *json = json_loadb(text.p, text.len, 0, &error);
+    json_t *list = json_object_get(json, "inside");
+    LS_CHECK_EQ(json_array_size(list), 3);
+    LS_CHECK_STR(json_string_value(json_object_get(json_array_get(list, 0), "kernel")),
+                 "scale<float>");
+    LS_CHECK(!json_object_get(json_array_get(list, 1), "bytes_per_s"));
+    json_decref(json);
+    ls_str_release(&text);
+    later_close(f.profile);
+    close_device(&f);
+}
+
+/* Without CUPTI, or with one that sees nothing, the table has all the rest and says why. */
+LS_TEST(profile_goes_on_without_cupti)
+{
+    ls_profile_figures figures;
+    ls_str text;
+    fixture f;
+
+    ls_fake_cupti_use();
+    open_device(&f);
+    ls_profile_args args = args_of(&f, 1000);
+    args.inside = true;
+    for (int i = 0; i < 2; i++) {
+        if (i == 1)
+            LS_CHECK_EQ(setenv("LINESHAFT_CUPTI", "libnothing.so.13", 1), 0);
+        LS_CHECK_OK(later_open(&f.profile, &args));
+        run_later(&f, 1);
+        run_later(&f, 2);
+        ls_profile_stop(f.profile);
+        ls_profile_sum(f.profile, &figures);
+        LS_CHECK(figures.n_rows == 3 && figures.dropped == 0);
+        ls_str_init(&text);
+        ls_profile_table(f.profile, &text);
+        LS_CHECK(strstr(text.p, i == 1 ? "\nthe kernels inside of rows are not known: there is no "
+                                         "\"libnothing.so.13\"\n"
+                                       : "\nthe kernels inside of rows are not known: CUPTI saw "
+                                         "none\n"));
+        ls_str_clear(&text);
+        ls_profile_json(f.profile, &text);
+        LS_CHECK(strstr(text.p, "\"kernels_not_known\": "));
+        ls_str_release(&text);
+        later_close(f.profile);
+    }
+    close_device(&f);
+}
+
+LS_TEST(profile_rates_have_units_that_fit)
+{
+    char text[32];
+
+    ls_profile_put_rate(26.2e9, true, text);
+    LS_CHECK_STR(text, "26.2 GFLOP/s");
+    ls_profile_put_rate(640.12e12, true, text);
+    LS_CHECK_STR(text, "640.1 TFLOP/s");
+    ls_profile_put_rate(2.84e9, false, text);
+    LS_CHECK_STR(text, "2.8 GB/s   ");
+    ls_profile_put_rate(3.456e12, false, text);
+    LS_CHECK_STR(text, "3.46 TB/s   ");
 }
 
 LS_TEST(profile_open_survives_every_failing_allocation)
