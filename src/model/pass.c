@@ -35,6 +35,12 @@ const void *ls_pass_weight(const ls_pass *pass, const ls_pass_call *call, ls_pla
     return p.w >= 0 ? (const char *)call->w + p.w * ls_dtype_bytes(pass->args.type) : NULL;
 }
 
+const void *ls_pass_packed(const ls_pass *pass, const ls_pass_call *call, int64_t l, ls_packs_of of,
+                           bool back)
+{
+    return ls_packs_find(pass->args.packs, call->w, l, of, back, call->B * call->T);
+}
+
 float *ls_pass_gradient(const ls_pass_call *call, ls_place p)
 {
     return p.g >= 0 ? call->grad + p.g : NULL;
@@ -63,17 +69,17 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
     const ls_block_params *p = &model->blocks[l];
     bool parted = s->family != LS_FAMILY_GPT2;
 
-    *to = (ls_pass_layers){
-        .qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s), s->Hkv * s->D,
-                       s->Hkv * s->D},
-        .fc_widths = {s->F, s->F},
-        .qkv = {s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b, to->qkv_widths, parted ? 3 : 1,
-                LS_ADAPTER_Q, 3, false},
-        .proj = {ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b, NULL, 1, LS_ADAPTER_O, 1,
-                 false},
-        .fc = {s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b, to->fc_widths, s->gated ? 2 : 1,
-               LS_ADAPTER_GATE, 2, false},
-        .out = {s->F, s->C, &p->out_w, &p->out_b, NULL, 1, LS_ADAPTER_DOWN, 1, false}};
+    *to = (ls_pass_layers){.qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s),
+                                          s->Hkv * s->D, s->Hkv * s->D},
+                           .fc_widths = {s->F, s->F},
+                           .qkv = {s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b, to->qkv_widths,
+                                   parted ? 3 : 1, LS_ADAPTER_Q, 3, false, LS_PACKS_QKV},
+                           .proj = {ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b, NULL, 1,
+                                    LS_ADAPTER_O, 1, false, LS_PACKS_PROJ},
+                           .fc = {s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b, to->fc_widths,
+                                  s->gated ? 2 : 1, LS_ADAPTER_GATE, 2, false, LS_PACKS_FC},
+                           .out = {s->F, s->C, &p->out_w, &p->out_b, NULL, 1, LS_ADAPTER_DOWN, 1,
+                                   false, LS_PACKS_OUT}};
 }
 
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l)
@@ -158,10 +164,13 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
 static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                    const ls_pass_layer *at, const void *x, const void *add, void *y)
 {
+    const void *packed = ls_pass_packed(pass, call, l, at->pack, false);
+
     pass->args.kernels->linear_fwd(pass->args.stream,
                                    &(ls_linear_fwd){.type = pass->args.type,
                                                     .x = x,
                                                     .w = ls_pass_weight(pass, call, at->w[0]),
+                                                    .packed = packed,
                                                     .b = ls_pass_weight(pass, call, at->b[0]),
                                                     .y = y,
                                                     .add = add,
@@ -279,6 +288,7 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
                       &(ls_linear_fwd){.type = pass->args.type,
                                        .x = b->y2,
                                        .w = ls_pass_weight(pass, call, p->fc_w[0]),
+                                       .packed = ls_pass_packed(pass, call, l, LS_PACKS_FC, false),
                                        .b = ls_pass_weight(pass, call, p->fc_b[0]),
                                        .y = b->act,
                                        .z = b->z,
@@ -356,6 +366,7 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
     ls_head args = {.type = pass->args.type,
                     .h = pass->yf,
                     .w = ls_pass_weight(pass, call, model->head),
+                    .packed = ls_pass_packed(pass, call, 0, LS_PACKS_HEAD, false),
                     .targets = call->targets,
                     .losses = call->losses,
                     .state = call->state,
@@ -367,6 +378,7 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
 
     if (grad) {
         args.dh = pass->dy;
+        args.packed_back = ls_pass_packed(pass, call, 0, LS_PACKS_HEAD, true);
         args.dw = ls_pass_parts_tied(model, call->ordered) ? call->grad + model->trained
                                                            : ls_pass_gradient(call, model->head);
         args.leaves = call->leaves;
@@ -438,10 +450,12 @@ void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float 
 
     quiet.dropout = false;
     ls_pass_forward(pass, &quiet);
+    const void *packed = ls_packs_find(pass->args.packs, call->w, 0, LS_PACKS_HEAD, false, 1);
     pass->args.kernels->linear_fwd(
         pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
                                             .x = ls_pass_at(pass, pass->yf, row * s->C),
                                             .w = ls_pass_weight(pass, call, pass->args.model->head),
+                                            .packed = packed,
                                             .y = widen ? pass->logits : logits,
                                             .M = 1,
                                             .N = s->V,

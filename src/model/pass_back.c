@@ -116,10 +116,12 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
 
     LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
     parts_back(pass, call, at, x, dy);
+    const void *packed = ls_pass_packed(pass, call, l, at->pack, true);
     pass->args.kernels->linear_bwd_x(pass->args.stream,
                                      &(ls_linear_bwd_x){.type = pass->args.type,
                                                         .dy = dy,
                                                         .w = ls_pass_weight(pass, call, at->w[0]),
+                                                        .packed = packed,
                                                         .z = z,
                                                         .dx = dx,
                                                         .M = call->B * call->T,

@@ -35,6 +35,7 @@ typedef struct ls_pass_layer {
     int adapter, n_adapters; /* the first one in ls_block_params.adapters, and how many there may be
                               * side by side */
     bool bias_summed;        /* backward: the norm above has made the gradient of the bias */
+    ls_packs_of pack;        /* which of the packed weights */
 } ls_pass_layer;
 
 /* The layers of a block. widths hold the outputs of the parts of the packed ones. */
@@ -66,6 +67,10 @@ ls_heads ls_pass_heads_of(const ls_pass *pass, int64_t T, void *x);
  * where it is frozen. */
 const void *ls_pass_weight(const ls_pass *pass, const ls_pass_call *call, ls_place p);
 float *ls_pass_gradient(const ls_pass_call *call, ls_place p);
+
+/* A layer's weight as a call's products read it best, or NULL: as it lies. */
+const void *ls_pass_packed(const ls_pass *pass, const ls_pass_call *call, int64_t l, ls_packs_of of,
+                           bool back);
 
 /* The layers of block l; they point into the model and into *to itself. */
 void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);
