@@ -112,9 +112,6 @@ $(B)/bench-%: bench/%.c $(LIB_OBJ)
 	@echo "  link   $@"
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(LIBS)
 
-# Compiles the products once more, under another name.
-$(B)/bench-packed: private CFLAGS += $(SIMD_OPT) $(ISA_FLAGS_avx512) -ULS_ISA -DLS_ISA=packed
-
 $(B)/%.o: src/%.c
 	@mkdir -p $(@D)
 	@echo "  cc     $<"

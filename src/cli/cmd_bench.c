@@ -58,9 +58,11 @@ static product product_of(const dims *d, int i)
     return all[i];
 }
 
+/* Rows that are shown for each product. */
 static bool is_linear(ls_row row)
 {
-    return row == LS_ROW_LINEAR_FWD || row == LS_ROW_LINEAR_BWD_X || row == LS_ROW_LINEAR_BWD_W;
+    return row == LS_ROW_LINEAR_FWD || row == LS_ROW_LINEAR_BWD_X || row == LS_ROW_LINEAR_BWD_W ||
+           row == LS_ROW_PACK;
 }
 
 /* --- one case -----------------------------------------------------------------------------------
@@ -100,6 +102,7 @@ typedef struct bench {
         ls_fill fill;
         ls_norm2 norm2;
         ls_adamw adamw;
+        ls_pack pack;
     } args;
 } bench;
 
@@ -437,6 +440,16 @@ static void prepare_adamw(bench *b)
                                .result = results};
 }
 
+static void prepare_pack(bench *b)
+{
+    const product *p = &b->product;
+    ls_pack a = {.M = rows_of(b), .N = p->N, .K = p->K};
+
+    a.w = floats(b, p->K * p->N);
+    a.packed = bytes_of(b, b->kernels->pack_bytes(&a));
+    b->args.pack = a;
+}
+
 /* --- the table ----------------------------------------------------------------------------------
  */
 
@@ -466,6 +479,7 @@ RUN(cast, cast)
 RUN(fill, fill)
 RUN(norm2, norm2)
 RUN(adamw, adamw)
+RUN(pack, pack)
 
 static const struct {
     void (*prepare)(bench *b);
@@ -492,6 +506,7 @@ static const struct {
     [LS_ROW_FILL] = {prepare_fill, run_fill},
     [LS_ROW_NORM2] = {prepare_norm2, run_norm2},
     [LS_ROW_ADAMW] = {prepare_adamw, run_adamw},
+    [LS_ROW_PACK] = {prepare_pack, run_pack},
 };
 
 /* Rows with scratch get it once their shapes are known. */
@@ -773,6 +788,14 @@ static ls_status bench_rows(bench *b, ls_row only, bool json)
         int n = is_linear((ls_row)row) ? PRODUCTS : 1;
         if (only != LS_ROWS && row != (int)only)
             continue;
+        if (row == LS_ROW_PACK && !b->kernels->pack) {
+            if (only == LS_ROW_PACK)
+                st = ls_fail(LS_EUSAGE,
+                             "the \"%s\" kernels have no pack row: they read weights "
+                             "as they are",
+                             b->kernels->name);
+            continue;
+        }
         for (int i = 0; i < n && st == LS_OK; i++) {
             figure f;
             st = bench_row(b, (ls_row)row, i, &f);

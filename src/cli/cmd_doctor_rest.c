@@ -195,8 +195,9 @@ static void say_memory(ls_doctor *d, const ls_model *model, const ls_kernels *ke
     ls_ledger ledger;
 
     args.program_bytes -= (int64_t)info.threads * LS_STREAM_THREAD_BYTES;
+    ls_status st = ls_memory_choose_packs(&args, info.free_bytes);
     ls_memory_predict(&args, &ledger);
-    if (ls_memory_check(&args, &ledger, info.free_bytes) != LS_OK) {
+    if (st != LS_OK || ls_memory_check(&args, &ledger, info.free_bytes) != LS_OK) {
         ls_doctor_say_error(d, "run", "memory", LS_DOCTOR_PROBLEM);
     } else {
         ls_str parts;

@@ -694,6 +694,15 @@ const ls_option ls_options[] = {
      .doc = "Instruction set of the kernels; auto: the best this CPU has. reference is slow and "
             "exact, for checking.",
      .offset = AT(device.isa)},
+    {.key = "device.pack",
+     .type = LS_OPTION_ENUM,
+     .preset = "auto",
+     .names = {"auto", "on", "off"},
+     .doc = "Whether weights are kept a second and a third time in the order in which the CPU's "
+            "products read them, made once after each change instead of in every call. auto: when "
+            "a step has several calls and a quarter of the free memory is left. Changes speed and "
+            "memory only.",
+     .offset = AT(device.pack)},
 };
 const int ls_option_count = (int)LS_COUNT(ls_options);
 _Static_assert(LS_COUNT(ls_options) <= LS_OPTION_MOST, "raise LS_OPTION_MOST");

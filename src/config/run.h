@@ -60,6 +60,7 @@ typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16, LS_PRECISION_F
 typedef enum ls_sync { LS_SYNC_ALLREDUCE } ls_sync;
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
+typedef enum ls_packing { LS_PACKING_AUTO, LS_PACKING_ON, LS_PACKING_OFF } ls_packing;
 typedef enum ls_isa {
     LS_ISA_AUTO,
     LS_ISA_REFERENCE,
@@ -158,6 +159,7 @@ typedef struct ls_run {
         int64_t threads; /* auto: the cores this process may use */
         ls_pin pin;
         ls_isa isa;
+        ls_packing pack;
     } device;
 
     ls_arena arena;                /* owns all strings above */

@@ -29,6 +29,7 @@ const char *const ls_cost_dims[LS_ROWS][LS_COST_DIMS] = {
     [LS_ROW_FILL] = {"n"},
     [LS_ROW_NORM2] = {"n"},
     [LS_ROW_ADAMW] = {"n"},
+    [LS_ROW_PACK] = {"N", "K"},
 };
 
 bool ls_cost_in_flops(ls_row row)
@@ -144,6 +145,13 @@ static ls_cost adamw(const ls_adamw *a, int64_t n) /* grad, m, v, w; m, v, w; th
     return flat(7 * 4 + (a->copy ? (double)ls_dtype_bytes(a->copy_type) : 0), n);
 }
 
+/* w; packed, in fp32 unless pairs of bf16 are multiplied, which its size tells; here as if it were
+ * of w's type. */
+static ls_cost pack(const ls_pack *a)
+{
+    return plane(a->type, 2, a->N, a->K);
+}
+
 ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
 {
     const union {
@@ -158,6 +166,7 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
         const ls_scale *scale;
         const ls_fill *fill;
         const ls_norm2 *norm2;
+        const ls_pack *pack;
     } a = {args};
 
     switch (row) {
@@ -202,6 +211,8 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
         return flat(4, a.norm2->n);
     case LS_ROW_ADAMW:
         return adamw(args, updated);
+    case LS_ROW_PACK:
+        return pack(args);
     case LS_ROWS:
         break;
     }

@@ -74,12 +74,13 @@ typedef struct ls_fp8 {
  * product can go into some columns of a wider tensor. */
 typedef struct ls_linear_fwd {
     ls_dtype type;
-    const void *x;   /* [M, K] */
-    const void *w;   /* by layout */
-    const void *b;   /* [N] or NULL */
-    void *y;         /* [M, N] */
-    void *z;         /* [M, N] or NULL; needed by the activation's gradient */
-    const void *add; /* [M, N] or NULL; may equal y */
+    const void *x;      /* [M, K] */
+    const void *w;      /* by layout */
+    const void *packed; /* w as the pack row laid it out for this, or NULL */
+    const void *b;      /* [N] or NULL */
+    void *y;            /* [M, N] */
+    void *z;            /* [M, N] or NULL; needed by the activation's gradient */
+    const void *add;    /* [M, N] or NULL; may equal y */
     int64_t M, N, K;
     int64_t ldy; /* elements from row to row of y; 0: N. Anything else only without z and add */
     ls_layout layout;
@@ -94,8 +95,9 @@ typedef struct ls_linear_bwd_x {
     ls_dtype type;
     const void *dy; /* [M, N] */
     const void *w;
-    const void *z; /* [M, K] or NULL */
-    void *dx;      /* [M, K] */
+    const void *packed; /* w as the pack row laid it out for this, or NULL */
+    const void *z;      /* [M, K] or NULL */
+    void *dx;           /* [M, K] */
     int64_t M, N, K;
     int64_t ldy; /* elements from row to row of dy; 0: N */
     ls_layout layout;
@@ -103,6 +105,25 @@ typedef struct ls_linear_bwd_x {
     bool accumulate; /* dx += (only with act NONE) */
     ls_fp8 fp8;      /* x_max is not read, but says that it is to be fp8 */
 } ls_linear_bwd_x;
+
+/* pack: a weight in the order in which products read it, so that rows which get it need not make
+ * that order in every call. Wherever w is read, packed must hold the same values; the product then
+ * has the same bits. Not every table has this row: see pack_bytes. */
+typedef enum ls_pack_use {
+    LS_PACK_FORWARD, /* linear_fwd; the head's logits (K = C, N = V, layout NK) */
+    LS_PACK_BACK,    /* linear_bwd_x */
+    LS_PACK_HEAD     /* the head's dh: K, N and layout as forward */
+} ls_pack_use;
+
+typedef struct ls_pack {
+    ls_dtype type;
+    const void *w; /* by layout */
+    void *packed;  /* pack_bytes() of them, aligned to 64 bytes */
+    int64_t M;     /* rows of the products to come */
+    int64_t N, K;
+    ls_layout layout;
+    ls_pack_use use;
+} ls_pack;
 
 /* linear_bwd_w: dw = x^T dy in the weight's own layout, db = sum over rows of dy; tree over leaves.
  * Either may be NULL. */
@@ -278,6 +299,8 @@ typedef struct ls_head {
     ls_dtype type;
     const void *h;              /* [M, C] */
     const void *w;              /* [V, C] */
+    const void *packed;         /* w as the pack row laid it out for logits, or NULL */
+    const void *packed_back;    /* and for dh */
     const int32_t *targets;     /* [M], -1: no loss */
     float *losses;              /* [M] */
     void *dh;                   /* [M, C] or NULL: loss only */
@@ -389,6 +412,7 @@ typedef enum ls_row {
     LS_ROW_FILL,
     LS_ROW_NORM2,
     LS_ROW_ADAMW,
+    LS_ROW_PACK,
     LS_ROWS
 } ls_row;
 
@@ -418,10 +442,15 @@ typedef struct ls_kernels {
     void (*fill)(ls_stream *stream, const ls_fill *a);
     void (*norm2)(ls_stream *stream, const ls_norm2 *a);
     void (*adamw)(ls_stream *stream, const ls_adamw *a);
+    void (*pack)(ls_stream *stream, const ls_pack *a); /* NULL where pack_bytes is */
     /* Bytes that the `scratch` of a row must hold for these arguments (whose pointers are not
      * read) on a device of so many threads; 0 for rows without one. Enough also for fewer leaves of
      * as many rows. With several leaves `accumulate` counts; with one it does not. */
     int64_t (*scratch)(ls_row row, const void *args, int threads);
+    /* Bytes of a packed weight, whose pointers are not read; 0 when products of M rows do not read
+     * one. NULL: this table reads weights as they are. The order belongs to this table, and in bf16
+     * to the way that products of pairs were set to when it was made (cpu/dot/dot.h). */
+    int64_t (*pack_bytes)(const ls_pack *a);
 } ls_kernels;
 
 /* What a row promises, for tests, docs and bench. */
@@ -445,13 +474,25 @@ ls_status ls_kernel_for(const ls_device *device, const char *name, const ls_kern
 /* A number made of the sizes of all arguments: a plugin built against other ones is refused. */
 static inline uint64_t ls_kernel_stamp(void)
 {
-    const size_t sizes[] = {
-        sizeof(ls_kernels),       sizeof(ls_step_state),    sizeof(ls_linear_fwd),
-        sizeof(ls_linear_bwd_x),  sizeof(ls_linear_bwd_w),  sizeof(ls_qkv),
-        sizeof(ls_attention_fwd), sizeof(ls_attention_bwd), sizeof(ls_norm_fwd),
-        sizeof(ls_norm_bwd),      sizeof(ls_act_args),      sizeof(ls_embed_fwd),
-        sizeof(ls_embed_bwd),     sizeof(ls_head),          sizeof(ls_norm_result),
-        sizeof(ls_adamw_span),    sizeof(ls_adamw),         LS_ROWS};
+    const size_t sizes[] = {sizeof(ls_kernels),
+                            sizeof(ls_step_state),
+                            sizeof(ls_linear_fwd),
+                            sizeof(ls_linear_bwd_x),
+                            sizeof(ls_linear_bwd_w),
+                            sizeof(ls_qkv),
+                            sizeof(ls_attention_fwd),
+                            sizeof(ls_attention_bwd),
+                            sizeof(ls_norm_fwd),
+                            sizeof(ls_norm_bwd),
+                            sizeof(ls_act_args),
+                            sizeof(ls_embed_fwd),
+                            sizeof(ls_embed_bwd),
+                            sizeof(ls_head),
+                            sizeof(ls_norm_result),
+                            sizeof(ls_adamw_span),
+                            sizeof(ls_adamw),
+                            sizeof(ls_pack),
+                            LS_ROWS};
     uint64_t stamp = 0;
 
     for (size_t i = 0; i < LS_COUNT(sizes); i++)

@@ -125,7 +125,8 @@ static void call_end(ls_profile *p, ls_stream *stream, ls_row row, mark m)
     X(cast, CAST, ls_cast)                            \
     X(fill, FILL, ls_fill)                            \
     X(norm2, NORM2, ls_norm2)                         \
-    X(adamw, ADAMW, ls_adamw)
+    X(adamw, ADAMW, ls_adamw)                         \
+    X(pack, PACK, ls_pack)
 
 #define COUNT(field, name, type) +1
 _Static_assert(0 ROWS(COUNT) == LS_ROWS, "a row that is not watched");
@@ -145,6 +146,8 @@ static void fill_table(ls_kernels *table, const ls_kernels *inner)
 {
     *table = *inner;
     ROWS(REPLACE)
+    if (!inner->pack)
+        table->pack = NULL;
 }
 
 /* --- workers -------------------------------------------------------------------------------- */

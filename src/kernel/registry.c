@@ -52,6 +52,7 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
      "128 fp32 chains of 128 squares per block; blocks in double"},
     {LS_ROW_ADAMW, "adamw", "m, v, w of AdamW", 1e-6,
      "about ten roundings; 1 / bias is a factor rounded once"},
+    {LS_ROW_PACK, "pack", "w in the order in which products read it", 0, "nothing is computed"},
 };
 
 /* --- the tables ---------------------------------------------------------------------------------
@@ -98,7 +99,9 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
         .fill = ls_fill_row_##isa,                                          \
         .norm2 = ls_norm2_row_##isa,                                        \
         .adamw = ls_adamw_row_##isa,                                        \
+        .pack = ls_pack_row_##isa,                                          \
         .scratch = scratch_##isa,                                           \
+        .pack_bytes = ls_pack_bytes_##isa,                                  \
     }
 
 LS_KERNELS(generic);
@@ -188,8 +191,8 @@ static const struct {
 };
 
 /* The rows lie in the struct in the order of the enum. */
-_Static_assert(offsetof(ls_kernels, adamw) - offsetof(ls_kernels, linear_fwd) ==
-                   LS_ROW_ADAMW * sizeof(void (*)(void)),
+_Static_assert(offsetof(ls_kernels, pack) - offsetof(ls_kernels, linear_fwd) ==
+                   LS_ROW_PACK * sizeof(void (*)(void)),
                "ls_kernels and ls_row disagree");
 
 static void check_complete(const ls_kernels *kernels)
@@ -200,8 +203,8 @@ static void check_complete(const ls_kernels *kernels)
                (const char *)kernels + offsetof(ls_kernels, linear_fwd) +
                    (size_t)row * sizeof function,
                sizeof function);
-        LS_BUG_IF(!function, "the \"%s\" kernels have no %s", kernels->name,
-                  ls_kernel_rows[row].name);
+        LS_BUG_IF(!function && (row != LS_ROW_PACK || kernels->pack_bytes),
+                  "the \"%s\" kernels have no %s", kernels->name, ls_kernel_rows[row].name);
         LS_BUG_IF(ls_kernel_rows[row].row != (ls_row)row, "ls_kernel_rows[%d] is out of order",
                   row);
     }

@@ -30,12 +30,11 @@ ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_
                         .state = call->state};
 }
 
-float *ls_pass_max(const ls_pass *pass, int64_t l, int layer, bool gradient)
+float *ls_pass_max(const ls_pass *pass, int64_t l, ls_layer layer, bool gradient)
 {
     bool inner = l > 0 && l < pass->args.model->shape.L - 1;
 
-    return pass->maxima && inner ? pass->maxima + (2 * l + gradient) * LS_PASS_LAYERS + layer
-                                 : NULL;
+    return pass->maxima && inner ? pass->maxima + (2 * l + gradient) * LS_LAYERS + layer : NULL;
 }
 
 ls_fp8 ls_pass_fp8(const ls_pass *pass, int64_t l, const ls_pass_layer *at, bool x_known,
@@ -51,6 +50,12 @@ ls_fp8 ls_pass_fp8(const ls_pass *pass, int64_t l, const ls_pass_layer *at, bool
 const void *ls_pass_weight(const ls_pass *pass, const ls_pass_call *call, ls_place p)
 {
     return p.w >= 0 ? (const char *)call->w + p.w * ls_dtype_bytes(pass->args.type) : NULL;
+}
+
+const void *ls_pass_packed(const ls_pass *pass, const ls_pass_call *call, int64_t l, ls_layer of,
+                           bool back)
+{
+    return ls_packs_find(pass->args.packs, call->w, l, of, back, call->B * call->T);
 }
 
 float *ls_pass_gradient(const ls_pass_call *call, ls_place p)
@@ -81,17 +86,17 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
     const ls_block_params *p = &model->blocks[l];
     bool parted = s->family != LS_FAMILY_GPT2;
 
-    *to = (ls_pass_layers){
-        .qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s), s->Hkv * s->D,
-                       s->Hkv * s->D},
-        .fc_widths = {s->F, s->F},
-        .qkv = {LS_PASS_QKV, s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b, to->qkv_widths,
-                parted ? 3 : 1, LS_ADAPTER_Q, 3, false},
-        .proj = {LS_PASS_PROJ, ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b, NULL, 1,
-                 LS_ADAPTER_O, 1, false},
-        .fc = {LS_PASS_FC, s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b, to->fc_widths,
-               s->gated ? 2 : 1, LS_ADAPTER_GATE, 2, false},
-        .out = {LS_PASS_OUT, s->F, s->C, &p->out_w, &p->out_b, NULL, 1, LS_ADAPTER_DOWN, 1, false}};
+    *to = (ls_pass_layers){.qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s),
+                                          s->Hkv * s->D, s->Hkv * s->D},
+                           .fc_widths = {s->F, s->F},
+                           .qkv = {LS_LAYER_QKV, s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b,
+                                   to->qkv_widths, parted ? 3 : 1, LS_ADAPTER_Q, 3, false},
+                           .proj = {LS_LAYER_PROJ, ls_pass_att_width(s), s->C, &p->proj_w,
+                                    &p->proj_b, NULL, 1, LS_ADAPTER_O, 1, false},
+                           .fc = {LS_LAYER_FC, s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b,
+                                  to->fc_widths, s->gated ? 2 : 1, LS_ADAPTER_GATE, 2, false},
+                           .out = {LS_LAYER_OUT, s->F, s->C, &p->out_w, &p->out_b, NULL, 1,
+                                   LS_ADAPTER_DOWN, 1, false}};
 }
 
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l)
@@ -187,20 +192,23 @@ static bool max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer *at
     ls_pass_layers all;
 
     ls_pass_layers_of(pass->args.model, l, &all);
-    return at->which == LS_PASS_OUT
+    return at->which == LS_LAYER_OUT
                ? !act_rides_in(&pass->args.model->shape, &pass->args.model->blocks[l], &all)
-               : at->which != LS_PASS_PROJ;
+               : at->which != LS_LAYER_PROJ;
 }
 
 /* y = x W + b and what adapters add to it; or add + that. */
 static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                    const ls_pass_layer *at, const void *x, const void *add, void *y)
 {
+    const void *packed = ls_pass_packed(pass, call, l, at->which, false);
+
     pass->args.kernels->linear_fwd(
         pass->args.stream,
         &(ls_linear_fwd){.type = pass->args.type,
                          .x = x,
                          .w = ls_pass_weight(pass, call, at->w[0]),
+                         .packed = packed,
                          .b = ls_pass_weight(pass, call, at->b[0]),
                          .y = y,
                          .add = add,
@@ -311,6 +319,7 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
                       &(ls_linear_fwd){.type = pass->args.type,
                                        .x = b->y2,
                                        .w = ls_pass_weight(pass, call, p->fc_w[0]),
+                                       .packed = ls_pass_packed(pass, call, l, LS_LAYER_FC, false),
                                        .b = ls_pass_weight(pass, call, p->fc_b[0]),
                                        .y = b->act,
                                        .z = b->z,
@@ -328,7 +337,7 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
                                   .gated = s->gated,
                                   .x = b->z,
                                   .y = b->act,
-                                  .max = ls_pass_max(pass, l, LS_PASS_OUT, false),
+                                  .max = ls_pass_max(pass, l, LS_LAYER_OUT, false),
                                   .M = M,
                                   .F = s->F});
     }
@@ -346,11 +355,11 @@ static void block_forward(const ls_pass *pass, const ls_pass_call *call, int64_t
                       .y = b->y1,
                       .mean = b->mean1,
                       .rstd = b->rstd1,
-                      .y_max = ls_pass_max(pass, l, LS_PASS_QKV, false)};
+                      .y_max = ls_pass_max(pass, l, LS_LAYER_QKV, false)};
     ls_norm_fwd n2 = {.y = b->y2,
                       .mean = b->mean2,
                       .rstd = b->rstd2,
-                      .y_max = ls_pass_max(pass, l, LS_PASS_FC, false)};
+                      .y_max = ls_pass_max(pass, l, LS_LAYER_FC, false)};
     if (l > 0)
         norm_after(pass, call, l - 1, SITE_OUT, n1, p->ln1_w, p->ln1_b);
     else
@@ -375,7 +384,7 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
               (long long)call->past, (long long)pass->args.cache);
     if (pass->maxima)
         pass->args.kernels->fill(pass->args.stream,
-                                 &(ls_fill){.x = pass->maxima, .n = s->L * 2 * LS_PASS_LAYERS});
+                                 &(ls_fill){.x = pass->maxima, .n = s->L * 2 * LS_LAYERS});
     pass->args.kernels->embed_fwd(
         pass->args.stream, &(ls_embed_fwd){.type = pass->args.type,
                                            .tokens = call->tokens,
@@ -401,6 +410,7 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
     ls_head args = {.type = pass->args.type,
                     .h = pass->yf,
                     .w = ls_pass_weight(pass, call, model->head),
+                    .packed = ls_pass_packed(pass, call, 0, LS_LAYER_HEAD, false),
                     .targets = call->targets,
                     .losses = call->losses,
                     .state = call->state,
@@ -412,6 +422,7 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
 
     if (grad) {
         args.dh = pass->dy;
+        args.packed_back = ls_pass_packed(pass, call, 0, LS_LAYER_HEAD, true);
         args.dw = ls_pass_parts_tied(model, call->ordered) ? call->grad + model->trained
                                                            : ls_pass_gradient(call, model->head);
         args.leaves = call->leaves;
@@ -483,10 +494,12 @@ void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float 
 
     quiet.dropout = false;
     ls_pass_forward(pass, &quiet);
+    const void *packed = ls_packs_find(pass->args.packs, call->w, 0, LS_LAYER_HEAD, false, 1);
     pass->args.kernels->linear_fwd(
         pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
                                             .x = ls_pass_at(pass, pass->yf, row * s->C),
                                             .w = ls_pass_weight(pass, call, pass->args.model->head),
+                                            .packed = packed,
                                             .y = widen ? pass->logits : logits,
                                             .M = 1,
                                             .N = s->V,

@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
+#include "model/packs.h"
 
 LS_C_BEGIN
 
@@ -29,6 +30,7 @@ typedef struct ls_pass_args {
                                 * quicker: two runs can differ in the last bits */
     int64_t cache;             /* positions whose keys and values are kept between calls, so that a
                                 * text can be read piece by piece; 0: none; not with training */
+    ls_packs *packs;           /* borrowed: of the weights that calls read; NULL: none */
 } ls_pass_args;
 
 /* One call. All pointers are device memory. */

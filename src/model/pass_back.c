@@ -126,9 +126,9 @@ static bool dy_max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer 
     ls_pass_layers all;
 
     ls_pass_layers_of(pass->args.model, l, &all);
-    return at->which == LS_PASS_FC
+    return at->which == LS_LAYER_FC
                ? !act_rides_out(&pass->args.model->shape, &pass->args.model->blocks[l], &all)
-               : at->which != LS_PASS_QKV;
+               : at->which != LS_LAYER_QKV;
 }
 
 /* Gradients of a layer's parameters, then of its input into dx; with act, through the activation
@@ -142,10 +142,12 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
 
     LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
     parts_back(pass, call, at, x, dy, &fp8);
+    const void *packed = ls_pass_packed(pass, call, l, at->which, true);
     pass->args.kernels->linear_bwd_x(pass->args.stream,
                                      &(ls_linear_bwd_x){.type = pass->args.type,
                                                         .dy = dy,
                                                         .w = ls_pass_weight(pass, call, at->w[0]),
+                                                        .packed = packed,
                                                         .z = z,
                                                         .dx = dx,
                                                         .M = call->B * call->T,
@@ -259,7 +261,7 @@ static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                                                    .x = b->z,
                                                    .dy = dact,
                                                    .dx = dz,
-                                                   .max = ls_pass_max(pass, l, LS_PASS_FC, true),
+                                                   .max = ls_pass_max(pass, l, LS_LAYER_FC, true),
                                                    .M = call->B * call->T,
                                                    .F = s->F});
     }
@@ -284,7 +286,7 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
                             .mean = b->mean2,
                             .rstd = b->rstd2,
                             .add_to_dsum = true,
-                            .dx_max = ls_pass_max(pass, l, LS_PASS_PROJ, true)},
+                            .dx_max = ls_pass_max(pass, l, LS_LAYER_PROJ, true)},
               p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ), at.proj.b);
     linear_back(pass, call, l, &at.proj, b->att, dbranch, LS_ACT_NONE, NULL, pass->datt);
     attention_back(pass, call, l);
@@ -294,7 +296,7 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
                             .mean = b->mean1,
                             .rstd = b->rstd1,
                             .add_to_dsum = true,
-                            .dx_max = ls_pass_max(pass, l - 1, LS_PASS_OUT, true)},
+                            .dx_max = ls_pass_max(pass, l - 1, LS_LAYER_OUT, true)},
               p->ln1_w, p->ln1_b, l > 0 ? ls_pass_drop_at(pass, call, l - 1, SITE_OUT) : none,
               l > 0 ? &p[-1].out_b : NULL);
 }

@@ -23,17 +23,14 @@ struct ls_pass {
     float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
     void *logits; /* in bf16: [V], before they are widened */
     void *scratch;
-    float *maxima; /* with fp8: [L][2][LS_PASS_LAYERS], cells of what each layer reads and of its
+    float *maxima; /* with fp8: [L][2][LS_LAYERS], cells of what each layer reads and of its
                     * gradient */
     ls_pass_buffers *blocks; /* L of them, owned; equal ones when not training, but for the cache */
 };
 
-/* The linear layers of a block. */
-enum { LS_PASS_QKV, LS_PASS_PROJ, LS_PASS_FC, LS_PASS_OUT, LS_PASS_LAYERS };
-
 /* A linear layer of the blocks: y = act(x W + b), and its adapters. */
 typedef struct ls_pass_layer {
-    int which;
+    ls_layer which;
     int64_t K, N;
     const ls_place *w, *b; /* n_parts of them each, side by side in the weights */
     const int64_t *widths; /* outputs of each part */
@@ -70,7 +67,7 @@ ls_heads ls_pass_heads_of(const ls_pass *pass, int64_t T, void *x);
 
 /* The cell for the largest magnitude of what a layer of block l reads, or of the gradient of its
  * output; NULL where the block does not multiply in fp8. */
-float *ls_pass_max(const ls_pass *pass, int64_t l, int layer, bool gradient);
+float *ls_pass_max(const ls_pass *pass, int64_t l, ls_layer layer, bool gradient);
 
 /* How a layer's product is to be made, of tensors whose cells are filled or not. */
 ls_fp8 ls_pass_fp8(const ls_pass *pass, int64_t l, const ls_pass_layer *at, bool x_known,
@@ -80,6 +77,10 @@ ls_fp8 ls_pass_fp8(const ls_pass *pass, int64_t l, const ls_pass_layer *at, bool
  * where it is frozen. */
 const void *ls_pass_weight(const ls_pass *pass, const ls_pass_call *call, ls_place p);
 float *ls_pass_gradient(const ls_pass_call *call, ls_place p);
+
+/* A layer's weight as a call's products read it best, or NULL: as it lies. */
+const void *ls_pass_packed(const ls_pass *pass, const ls_pass_call *call, int64_t l, ls_layer of,
+                           bool back);
 
 /* The layers of block l; they point into the model and into *to itself. */
 void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);

@@ -120,8 +120,8 @@ static int64_t fp8_scratch(const ls_pass_args *args, int threads)
     int64_t most = 0;
 
     ls_pass_layers_of(args->model, 0, &at);
-    const ls_pass_layer *const all[LS_PASS_LAYERS] = {&at.qkv, &at.proj, &at.fc, &at.out};
-    for (int i = 0; i < LS_PASS_LAYERS; i++) {
+    const ls_pass_layer *const all[LS_LAYERS] = {&at.qkv, &at.proj, &at.fc, &at.out};
+    for (int i = 0; i < LS_LAYERS; i++) {
         ls_linear_fwd row = {.type = args->type,
                              .M = args->B * args->T,
                              .N = all[i]->N,
@@ -205,7 +205,7 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     pass->yf = cut_values(c, args, M * s->C);
     pass->meanf = cut_floats(c, M);
     pass->rstdf = cut_floats(c, M);
-    pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_PASS_LAYERS) : NULL;
+    pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
     if (args->type != LS_F32) {
         pass->wide = s->lora_rank ? cut_floats(c, M * s->lora_rank) : NULL;

@@ -110,6 +110,50 @@ bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out)
     return true;
 }
 
+/* Calls of a step from which packing its weights once is quicker than packing them in each: one
+ * alone would write them to memory and read them back. */
+enum { PACK_CALLS = 2 };
+
+bool ls_memory_packs(const ls_memory_args *args, ls_packs_args *packs_out)
+{
+    ls_calls calls;
+
+    if (!args->pack || args->run->device.pack == LS_PACKING_OFF)
+        return false;
+    ls_calls_plan(args->run, args->mesh, &calls);
+    *packs_out = (ls_packs_args){.model = args->model,
+                                 .kernels = args->kernels,
+                                 .type = ls_memory_type(args->run),
+                                 .M = calls.most * calls.leaf * args->run->model.context,
+                                 .training = true};
+    return ls_packs_bytes(packs_out) > 0;
+}
+
+ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes)
+{
+    ls_packing asked = args->run->device.pack;
+    ls_ledger ledger;
+    ls_calls calls;
+
+    args->pack = asked != LS_PACKING_OFF;
+    if (asked == LS_PACKING_ON && !args->kernels->pack_bytes) {
+        ls_status st = ls_fail(LS_EUSAGE,
+                               "device.pack is on, but the \"%s\" kernels read weights "
+                               "as they are",
+                               args->kernels->name);
+        ls_err_hint(
+            "Leave device.pack out, or choose other kernels by device.kind and device.isa.");
+        return st;
+    }
+    if (asked != LS_PACKING_AUTO)
+        return LS_OK;
+    ls_calls_plan(args->run, args->mesh, &calls);
+    ls_memory_predict(args, &ledger);
+    args->pack = args->kernels->pack_bytes && calls.calls >= PACK_CALLS &&
+                 ls_ledger_total(&ledger) <= free_bytes / 4 * 3;
+    return LS_OK;
+}
+
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 {
     const ls_run *run = args->run;
@@ -138,6 +182,10 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     if (type != LS_F32)
         ls_ledger_add(ledger_out, "bf16 weights", "parameters once more, as the model reads them",
                       ls_round_up(model->flat * ls_dtype_bytes(type), 4096));
+    ls_packs_args packs;
+    if (ls_memory_packs(args, &packs))
+        ls_ledger_add(ledger_out, "packed weights", "matrices in the order of products, both ways",
+                      ls_packs_bytes(&packs));
     ls_ledger_add(ledger_out, "optimizer",
                   updated < model->trained ? "two moments per parameter that this rank updates"
                                            : "two moments per trained parameter",
@@ -219,18 +267,21 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
     if (total <= free_bytes)
         return LS_OK;
     ls_calls_plan(&small, args->mesh, &calls);
-    /* Cheapest first: grouping costs nothing but a little speed, a smaller leaf changes the bits, a
-     * checkpoint only at the end risks work. */
-    for (int change = 0; change < 3 && least > free_bytes; change++) {
+    /* Cheapest first: packed weights and grouping cost nothing but a little speed, a smaller leaf
+     * changes the bits, a checkpoint only at the end risks work. */
+    for (int change = 0; change < 4 && least > free_bytes; change++) {
         const ls_run before = small;
         char text[96] = "";
-        if (change == 0 && calls.group > 1) {
+        if (change == 0 && args->pack) {
+            small.device.pack = LS_PACKING_OFF;
+            snprintf(text, sizeof text, "device.pack: off");
+        } else if (change == 1 && calls.group > 1) {
             small.batch.group = 1;
             snprintf(text, sizeof text, "batch.group: 1");
-        } else if (change == 1 && small.batch.leaf > 1) {
+        } else if (change == 2 && small.batch.leaf > 1) {
             small.batch.leaf = 1;
             snprintf(text, sizeof text, "batch.leaf: 1");
-        } else if (change == 2 && small.checkpoint.every > 0) {
+        } else if (change == 3 && small.checkpoint.every > 0) {
             small.checkpoint.every = 0;
             snprintf(text, sizeof text, "checkpoint.every: 0");
         }

@@ -21,6 +21,7 @@ typedef struct ls_memory_args {
     int64_t program_bytes; /* resident before anything large is taken */
     int64_t loader_bytes;  /* batches prepared ahead */
     int64_t mapped_bytes;  /* token shards that training will touch */
+    bool pack;             /* weights are packed once for many calls: ls_memory_choose_packs() */
 } ls_memory_args;
 
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out);
@@ -37,6 +38,13 @@ int64_t ls_memory_fit_group(const ls_memory_args *args, int64_t free_bytes);
  * answer in a cache. False where there is none and the step's own pass does it: no samples, or a
  * device with a memory of its own. stream is left out. */
 bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out);
+
+/* Whether the run packs its weights, into args->pack: as device.pack says; auto: when it pays and
+ * enough of free_bytes is left. LS_EUSAGE: asked for, but the kernels read weights as they are. */
+ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes);
+
+/* The packed weights of a run that has them; false: none. stream is left out. */
+bool ls_memory_packs(const ls_memory_args *args, ls_packs_args *packs_out);
 
 /* What ranks exchange in a step of the run; the communicator is left out. */
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh);

@@ -292,6 +292,7 @@ static ls_status open_decode(ls_session *s, const ls_memory_args *memory)
 
     if (ls_memory_sample_pass(memory, &args)) {
         args.stream = s->stream;
+        args.packs = s->packs;
         LS_TRY(st, ls_pass_open(&s->sample_pass, &args), out);
     }
     LS_TRY(st,
@@ -299,6 +300,19 @@ static ls_status open_decode(ls_session *s, const ls_memory_args *memory)
                           s->sample_pass ? s->sample_pass : ls_step_pass(s->step), s->stream),
            out);
 out:
+    return st;
+}
+
+static ls_status open_packs(ls_session *s, const ls_memory_args *memory, ls_step_args *step)
+{
+    ls_packs_args args;
+    ls_status st = LS_OK;
+
+    if (!ls_memory_packs(memory, &args))
+        return LS_OK;
+    args.stream = s->stream;
+    st = ls_packs_open(&s->packs, &args);
+    step->packs = s->packs;
     return st;
 }
 
@@ -328,6 +342,7 @@ static ls_status open_state(ls_session *s)
         memory.program_bytes -= (int64_t)info.threads * LS_STREAM_THREAD_BYTES;
     fit_group(s, &memory, free_bytes);
     step.run = s->run;
+    LS_TRY(st, ls_memory_choose_packs(&memory, free_bytes), out);
     ls_memory_predict(&memory, &s->ledger);
     LS_TRY(st, ls_memory_check(&memory, &s->ledger, free_bytes), out);
     ls_calls_plan(s->run, &s->mesh, &step.calls);
@@ -337,6 +352,7 @@ static ls_status open_state(ls_session *s)
         LS_TRY(st, ls_dp_open(&s->dp, &dp), out);
     }
     step.dp = s->dp;
+    LS_TRY(st, open_packs(s, &memory, &step), out);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     LS_TRY(st, open_decode(s, &memory), out);
 out:
@@ -629,6 +645,7 @@ void ls_session_close(ls_session *session)
     ls_decode_close(s->decode);
     ls_pass_close(s->sample_pass);
     ls_step_close(s->step);
+    ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_model_release(&s->model);
     ls_corpus_close(s->corpus);

@@ -50,6 +50,7 @@ typedef struct ls_session {
     ls_corpus *corpus;
     ls_model model;
     ls_ledger ledger;
+    ls_packs *packs; /* of the step's weights; NULL: none */
     ls_step *step;
     ls_pass *sample_pass; /* NULL: samples go through the step's own pass */
     ls_decode *decode;

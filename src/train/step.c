@@ -137,7 +137,8 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
                                .leaves = args->calls.ordered ? args->calls.most : 1,
                                .training = true,
                                .fp8 = args->run->precision == LS_PRECISION_FP8,
-                               .any_order = !args->calls.ordered};
+                               .any_order = !args->calls.ordered,
+                               .packs = args->packs};
     LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     *step_out = s;
 out:
@@ -414,6 +415,7 @@ ls_pass *ls_step_pass(const ls_step *step)
 
 void ls_step_weights_changed(ls_step *step)
 {
+    ls_packs_changed(step->args.packs);
     if (!step->copy)
         return;
     step->args.kernels->cast(step->args.stream, &(ls_cast){.from_type = LS_F32,

@@ -27,7 +27,8 @@ typedef struct ls_step_args {
     const ls_kernels *kernels;
     ls_stream *stream;
     ls_calls calls;
-    ls_dp *dp; /* NULL: alone */
+    ls_dp *dp;       /* NULL: alone */
+    ls_packs *packs; /* of these weights, told of every change; NULL: none */
 } ls_step_args;
 
 /* The global batch of a step, in host memory. */

@@ -64,6 +64,7 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
                            .n = s->args.model->trained};
     ls_status st = LS_OK;
 
+    ls_packs_updated(s->args.packs);
     if (ls_step_divides(s))
         LS_TRY(st, norm_with_others(s, &norm), out);
     else

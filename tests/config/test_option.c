@@ -104,6 +104,9 @@ LS_TEST(option_enum_names_match_their_enums)
         {"device.isa", "generic", LS_ISA_GENERIC},
         {"device.isa", "avx2", LS_ISA_AVX2},
         {"device.isa", "avx512", LS_ISA_AVX512},
+        {"device.pack", "auto", LS_PACKING_AUTO},
+        {"device.pack", "on", LS_PACKING_ON},
+        {"device.pack", "off", LS_PACKING_OFF},
     };
     size_t names = 0;
 

@@ -6,7 +6,7 @@ small_run
 sed -i 's/width: 32/width: 72/; s/steps: 40/steps: 50/' run.yaml
 want=
 for set in device.threads=1 device.threads=2 device.threads=3 device.isa=avx2 device.isa=avx512 device.isa=generic \
-    batch.group=2 batch.group=3; do
+    batch.group=2 batch.group=3 device.pack=off device.pack=on; do
     case $set in
     device.isa=avx2) grep -q avx2 /proc/cpuinfo || continue ;;
     device.isa=avx512) grep -q avx512bw /proc/cpuinfo || continue ;;

@@ -11,6 +11,8 @@ LS_C_BEGIN
     void ls_linear_fwd_row_##isa(ls_stream *stream, const ls_linear_fwd *a);     \
     void ls_linear_bwd_x_row_##isa(ls_stream *stream, const ls_linear_bwd_x *a); \
     void ls_linear_bwd_w_row_##isa(ls_stream *stream, const ls_linear_bwd_w *a); \
+    void ls_pack_row_##isa(ls_stream *stream, const ls_pack *a);                 \
+    int64_t ls_pack_bytes_##isa(const ls_pack *a);                               \
     void ls_head_row_##isa(ls_stream *stream, const ls_head *a);                 \
     int64_t ls_head_scratch_##isa(const ls_head *a, int threads)
 

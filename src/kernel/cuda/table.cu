@@ -8,7 +8,7 @@ const char *ls_cuda_row_name(ls_row row)
         "linear_fwd",    "linear_bwd_x", "linear_bwd_w", "qkv_fwd", "qkv_bwd", "attention_fwd",
         "attention_bwd", "norm_fwd",     "norm_bwd",     "act_fwd", "act_bwd", "embed_fwd",
         "embed_bwd",     "head",         "sum",          "add",     "scale",   "cast",
-        "fill",          "norm2",        "adamw"};
+        "fill",          "norm2",        "adamw",        "pack"};
 
     return names[row];
 }
@@ -48,6 +48,7 @@ static int64_t scratch(ls_row row, const void *args, int threads)
     }
 }
 
+/* Without pack: cuBLASLt reads weights as they are. */
 static const ls_kernels kernels = {
     .name = "cuda",
     .norm_sums = true,

@@ -57,3 +57,7 @@ const char *ls_dot_obstacle(ls_dot dot);
  * avx512 kernels comes here itself, for any number of rows. */
 struct ls_gemm;
 void ls_dot_run(ls_stream *stream, const struct ls_gemm *g);
+
+/* B as pairs, laid out once for many products: see ls_gemm_pack(). */
+int64_t ls_dot_pack_bytes(const struct ls_gemm *g);
+void ls_dot_pack(ls_stream *stream, const struct ls_gemm *g, void *to);

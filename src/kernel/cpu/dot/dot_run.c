@@ -213,6 +213,24 @@ static void block_sums(const gemm_walk *w, int64_t k0, int64_t kc, float *sums, 
                   add);
 }
 
+/* Where the packed block of K at k0 begins. */
+static int64_t packed_at(const ls_gemm *g, int64_t k0)
+{
+    return k0 / LS_GEMM_KC * LS_DOT_WORDS * ls_round_up(g->N, NR);
+}
+
+static const uint32_t *block_of_b(const block *x, int64_t k0, int64_t kc)
+{
+    const gemm_walk *w = &x->w;
+    int64_t words = words_of(kc);
+
+    if (w->g->packed)
+        return (const uint32_t *)w->g->packed + packed_at(w->g, k0) + w->n0 * words;
+    for (int64_t n = w->n0; n < w->n1; n += NR)
+        pack_b(w->g, n, ls_min_i64(NR, w->n1 - n), k0, kc, x->b + (n - w->n0) * words);
+    return x->b;
+}
+
 static void multiply_block(const gemm_walk *w, int64_t k0, int64_t kc, float *c, bool add,
                            bool last)
 {
@@ -221,8 +239,8 @@ static void multiply_block(const gemm_walk *w, int64_t k0, int64_t kc, float *c,
     int64_t words = words_of(kc), size = w->cut->stored ? kernel->rows * NR : 0;
     _Alignas(64) float spare[LS_DOT_ROWS * NR], *tile = w->cut->stored ? c : spare;
 
-    for (int64_t n = w->n0; n < w->n1; n += NR)
-        pack_b(w->g, n, ls_min_i64(NR, w->n1 - n), k0, kc, x->b + (n - w->n0) * words);
+    const uint32_t *b = block_of_b(x, k0, kc);
+
     if (gemm_walk_sums(w, c))
         block_sums(w, k0, kc, gemm_walk_sums(w, c), add);
     for (int64_t m = w->m0; m < w->m1; m += kernel->rows) {
@@ -230,7 +248,7 @@ static void multiply_block(const gemm_walk *w, int64_t k0, int64_t kc, float *c,
         pack_a(w->g, m, rows, k0, kc, kernel->step, x->a);
         for (int64_t n = w->n0; n < w->n1; n += NR, tile += size) {
             kernel->multiply(x->registers, rows, kernel->whole_runs ? words : (kc + 1) / 2, x->a,
-                             x->b + (n - w->n0) * words, tile, add);
+                             b + (n - w->n0) * words, tile, add);
             if (last)
                 finish_tile(w, tile, m, n, rows);
         }
@@ -279,7 +297,7 @@ void ls_dot_run(ls_stream *stream, const ls_gemm *g)
     const gemm_costs costs = {.rows = p.kernel->rows,
                               .rate = p.kernel->rate,
                               .pack_a = 0.25,
-                              .pack_b = 0.25,
+                              .pack_b = g->packed ? 0.1 : 0.25,
                               .b_floats = LS_DOT_WORDS,
                               .near = NEAR,
                               .room = FLOATS - A_WORDS - B_WORDS,
@@ -287,11 +305,59 @@ void ls_dot_run(ls_stream *stream, const ls_gemm *g)
     gemm_cut_choose(&p.cut, g, &costs, ls_pool_threads(pool));
     ls_pool_run(pool, run_block, &p, p.cut.tasks);
 }
+
+/* --- B for many products -----------------------------------------------------------------------
+ */
+
+typedef struct packing {
+    const ls_gemm *g;
+    uint32_t *to;
+    int64_t panels; /* in a block of K */
+} packing;
+
+static void pack_panel(void *context, int64_t index, int worker)
+{
+    const packing *p = context;
+    const ls_gemm *g = p->g;
+    int64_t k0 = index / p->panels * LS_GEMM_KC, n = index % p->panels * NR;
+    int64_t kc = ls_min_i64(LS_GEMM_KC, g->K - k0);
+
+    (void)worker;
+    pack_b(g, n, ls_min_i64(NR, g->N - n), k0, kc, p->to + packed_at(g, k0) + n * words_of(kc));
+}
+
+int64_t ls_dot_pack_bytes(const ls_gemm *g)
+{
+    int64_t whole = g->K / LS_GEMM_KC * LS_GEMM_KC;
+    int64_t words = packed_at(g, whole) + words_of(g->K - whole) * ls_round_up(g->N, NR);
+
+    return words * (int64_t)sizeof(uint32_t);
+}
+
+void ls_dot_pack(ls_stream *stream, const ls_gemm *g, void *to)
+{
+    packing p = {.g = g, .to = to, .panels = (g->N + NR - 1) / NR};
+
+    ls_pool_run(ls_stream_pool(stream), pack_panel, &p,
+                (g->K + LS_GEMM_KC - 1) / LS_GEMM_KC * p.panels);
+}
 #else
 /* Never called: only the avx512 kernels come here. */
 void ls_dot_run(ls_stream *stream, const ls_gemm *g)
 {
     (void)stream, (void)g;
     LS_BUG_IF(true, "products of pairs are not built for this machine");
+}
+
+int64_t ls_dot_pack_bytes(const ls_gemm *g)
+{
+    (void)g;
+    return 0;
+}
+
+void ls_dot_pack(ls_stream *stream, const ls_gemm *g, void *to)
+{
+    (void)to;
+    ls_dot_run(stream, g);
 }
 #endif

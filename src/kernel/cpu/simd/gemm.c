@@ -8,10 +8,9 @@
  * them near. Partial sums of a block of C stay in the worker's scratch, tile by tile, until the
  * last block of K; then the row's own finish takes the tile.
  *
- * Each task packs its own columns of B, for as many rows as it has: half or a quarter of a call.
- * Packing a weight once for all tasks, or once a step, gains nothing on two cores; bench/packed.c
- * measures both (it defines GEMM_BLOCK_OF_B). Lines that one core has written or that both read at
- * the same time do not stay in the caches of both.
+ * A weight that many calls read is packed once, by ls_gemm_pack(), in the order in which tasks read
+ * it; they take its panels where they lie. Otherwise each task packs its own columns of B, for as
+ * many rows as it has: half or a quarter of a call. bench/packed.c measures both ways.
  *
  * The micro-kernel alone, with everything in L2, runs at 99 % of the fma peak with tiles of 6 x 64
  * (at 95 % with 14 x 32 or 8 x 48, which load more often), and at 90 to 95 % beside the lines that
@@ -212,6 +211,13 @@ static coming coming_b(const block *x, int64_t k0, int64_t kc)
     int64_t columns = x->w.n1 - x->w.n0, tiles = x->w.tiles / TILE / LATE + 1;
     coming c = {.at = element(g->b_type, g->b, (k0 + kc) * g->b_k + x->w.n0 * g->b_n)};
 
+    if (g->packed && next > 0) { /* all in one run of memory: pieces of it */
+        c.at = (const char *)packed_block(g, k0 + kc, next, x->w.n0);
+        c.step = c.bytes = 64 * LINE;
+        c.lines = x->panels * NR * next * (int64_t)sizeof(float) / c.step;
+        c.share = (c.lines + tiles - 1) / tiles;
+        return c;
+    }
     c.lines = next <= 0 ? 0 : g->b_n == 1 ? next : columns;
     c.step = (g->b_n == 1 ? g->b_k : g->b_n) * bytes;
     c.bytes = (g->b_n == 1 ? columns : next) * bytes;
@@ -247,19 +253,13 @@ static const float *block_of_b(const block *x, int64_t k0, int64_t kc, float *su
 {
     const ls_gemm *g = x->p->g;
 
-    if (g->b_n == 1)
-        pack_b_rows(g, x->w.n0, x->w.n1, k0, kc, x->b);
-    else
-        for (int64_t n = x->w.n0; n < x->w.n1; n += NR)
-            pack_b(g, n, ls_min_i64(NR, x->w.n1 - n), k0, kc, x->b + (n - x->w.n0) * kc, x->wide);
+    if (g->packed)
+        return packed_block(g, k0, kc, x->w.n0);
+    pack_b_block(g, x->w.n0, x->w.n1, k0, kc, x->b, x->wide);
     for (int64_t n = x->w.n0; sums && g->b_sums && n < x->w.n1; n += NR)
         add_columns(x->b + (n - x->w.n0) * kc, kc, NR, sums + n - x->w.n0, add);
     return x->b;
 }
-
-#if !defined(GEMM_BLOCK_OF_B)
-#define GEMM_BLOCK_OF_B block_of_b
-#endif
 
 static void multiply_block(const gemm_walk *w, int64_t k0, int64_t kc, float *c, bool add,
                            bool last)
@@ -269,7 +269,7 @@ static void multiply_block(const gemm_walk *w, int64_t k0, int64_t kc, float *c,
     const ls_gemm *g = p->g;
     bool stored = p->cut.stored;
     float *sums = gemm_walk_sums(w, c);
-    const float *b = GEMM_BLOCK_OF_B(x, k0, kc, sums, add);
+    const float *b = block_of_b(x, k0, kc, sums, add);
     coming next_a = {0}, next_b = coming_b(x, k0, kc);
     _Alignas(64) float spare[TILE], *tile = stored ? c : spare;
     int64_t late = w->m1 - (w->m1 - w->m0) / LATE;
@@ -327,6 +327,66 @@ static void run_block(void *context, int64_t index, int worker)
     gemm_walk_run(&x.w);
 }
 
+/* --- B for many products -----------------------------------------------------------------------
+ */
+
+/* Whether pairs of bf16 are multiplied, which is another layout. */
+static bool in_pairs(const ls_gemm *g)
+{
+#if defined(__AVX512F__)
+    return g->a_type == LS_BF16 && g->b_type == LS_BF16 && ls_dot_chosen() != LS_DOT_OFF;
+#else
+    (void)g;
+    return false;
+#endif
+}
+
+static bool is_few(const ls_gemm *g)
+{
+    return g->M <= LS_GEMM_FEW && g->leaves == 1 && g->a_k == 1 && !g->a_sums && !g->b_sums;
+}
+
+bool LS_ISA_NAME(ls_gemm_reads_packed)(const ls_gemm *g)
+{
+    return in_pairs(g) || !is_few(g);
+}
+
+int64_t LS_ISA_NAME(ls_gemm_pack_bytes)(const ls_gemm *g)
+{
+    if (in_pairs(g))
+        return ls_dot_pack_bytes(g);
+    return g->K * ls_round_up(g->N, NR) * (int64_t)sizeof(float);
+}
+
+typedef struct packing {
+    const ls_gemm *g; /* whose packed is NULL */
+    ls_stream *stream;
+    float *to;
+    int64_t parts; /* of NC_MOST columns, in a block of K */
+} packing;
+
+/* Some columns of a block of K. */
+static void pack_part(void *context, int64_t index, int worker)
+{
+    const packing *p = context;
+    const ls_gemm *g = p->g;
+    float *wide = ls_stream_thread_scratch(p->stream, worker);
+    int64_t k0 = index / p->parts * KC, n0 = index % p->parts * NC_MOST;
+    int64_t kc = ls_min_i64(KC, g->K - k0), n1 = ls_min_i64(g->N, n0 + NC_MOST);
+
+    pack_b_block(g, n0, n1, k0, kc, p->to + k0 * ls_round_up(g->N, NR) + n0 * kc, wide);
+}
+
+void LS_ISA_NAME(ls_gemm_pack)(ls_stream *stream, const ls_gemm *g, void *to)
+{
+    packing p = {.g = g, .stream = stream, .to = to, .parts = (g->N + NC_MOST - 1) / NC_MOST};
+
+    if (in_pairs(g))
+        ls_dot_pack(stream, g, to);
+    else
+        ls_pool_run(ls_stream_pool(stream), pack_part, &p, (g->K + KC - 1) / KC * p.parts);
+}
+
 void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g)
 {
     ls_pool *pool = ls_stream_pool(stream);
@@ -335,7 +395,9 @@ void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g)
     const gemm_costs costs = {.rows = MR,
                               .rate = 32,
                               .pack_a = g->a_m == 1 ? 0.45 : 0.25,
-                              .pack_b = g->b_n == 1 && g->a_m != 1 ? 0.35 : 0.7,
+                              .pack_b = g->packed                    ? 0.1
+                                        : g->b_n == 1 && g->a_m != 1 ? 0.35
+                                                                     : 0.7,
                               .b_floats = KC,
                               .near = NEAR,
                               .room = C_FLOATS,
@@ -344,15 +406,14 @@ void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g)
     LS_BUG_IF(g->leaves < 1 || g->K % g->leaves != 0, "%lld leaves of %lld rows",
               (long long)g->leaves, (long long)g->K);
     LS_BUG_IF(g->a_sums && (g->a_m != 1 || g->b_sums), "sums of rows that are not packed by k");
+    LS_BUG_IF(g->packed && (g->leaves > 1 || g->b_sums), "a packed operand is cut or summed");
     if (g->M <= 0 || g->N <= 0)
         return;
-#if defined(__AVX512F__)
-    if (g->a_type == LS_BF16 && g->b_type == LS_BF16 && ls_dot_chosen() != LS_DOT_OFF) {
+    if (in_pairs(g)) {
         ls_dot_run(stream, g);
         return;
     }
-#endif
-    if (g->M <= LS_GEMM_FEW && g->leaves == 1 && g->a_k == 1 && !g->a_sums && !g->b_sums) {
+    if (is_few(g)) {
         LS_ISA_NAME(ls_gemm_run_few)(stream, g);
         return;
     }

@@ -39,6 +39,7 @@ struct ls_gemm {
     int64_t a_m, a_k;
     const void *b; /* element (k, n) is b[k * b_k + n * b_n]; b_k or b_n is 1 */
     int64_t b_k, b_n;
+    const void *packed; /* B as ls_gemm_pack() laid it out, or NULL; one leaf, no b_sums */
     int64_t M, N, K;
     int64_t leaves; /* divides K */
     ls_gemm_finish finish;
@@ -55,6 +56,18 @@ struct ls_gemm {
 
 /* Runs on the stream's team of threads. finish is called once per tile, from any of them. */
 void LS_ISA_NAME(ls_gemm_run)(ls_stream *stream, const ls_gemm *g);
+
+/* B of g, laid out once for any number of products: bytes, and the laying out, by the stream's
+ * team. A's type counts (see below), its pointer and M do not. Products of few rows read B as it
+ * lies.
+ *
+ * For each block of K its panels of NR columns, one after another; so a task's columns of a block
+ * lie side by side. The last panel is filled up with zeros. */
+int64_t LS_ISA_NAME(ls_gemm_pack_bytes)(const ls_gemm *g);
+void LS_ISA_NAME(ls_gemm_pack)(ls_stream *stream, const ls_gemm *g, void *to);
+
+/* Whether g reads g->packed, where it is given. */
+bool LS_ISA_NAME(ls_gemm_reads_packed)(const ls_gemm *g);
 
 /* The same for M up to LS_GEMM_FEW with one leaf and a_k = 1; ls_gemm_run() comes here itself. */
 void LS_ISA_NAME(ls_gemm_run_few)(ls_stream *stream, const ls_gemm *g);

@@ -196,6 +196,23 @@ static void pack_b_rows(const ls_gemm *g, int64_t n0, int64_t n1, int64_t k0, in
         copy_b_rows(g, LS_F32, n0, n1, k0, kc, to);
 }
 
+/* Columns n0 .. n1-1 of a block of K, panel after panel. wide: room for B_PANEL floats. */
+static void pack_b_block(const ls_gemm *g, int64_t n0, int64_t n1, int64_t k0, int64_t kc,
+                         float *to, float *wide)
+{
+    if (g->b_n == 1)
+        pack_b_rows(g, n0, n1, k0, kc, to);
+    else
+        for (int64_t n = n0; n < n1; n += NR)
+            pack_b(g, n, ls_min_i64(NR, n1 - n), k0, kc, to + (n - n0) * kc, wide);
+}
+
+/* The same where B was packed before: columns from n0, a multiple of NR, on. */
+LS_INLINE const float *packed_block(const ls_gemm *g, int64_t k0, int64_t kc, int64_t n0)
+{
+    return (const float *)g->packed + k0 * ls_round_up(g->N, NR) + n0 * kc;
+}
+
 /* sums[i] = the sum over k of column i of a panel of kc rows of `width`; or added to that. width is
  * a constant: the columns' chains of additions run side by side. */
 LS_INLINE void add_columns(const float *panel, int64_t kc, const int width, float *sums, bool add)

@@ -186,6 +186,7 @@ static void chunk_logits(const job *j)
     g.a = (const char *)a->h + j->first * a->C * ls_dtype_bytes(a->type);
     g.b_type = a->type;
     g.b = a->w;
+    g.packed = a->packed;
     g.b_k = 1;
     g.b_n = a->C;
     g.M = j->rows;
@@ -202,6 +203,7 @@ static void chunk_dh(const job *j)
     ls_gemm g = {.a = j->logits, .a_m = a->V, .a_k = 1, .b = a->w, .b_k = a->C, .b_n = 1};
 
     g.b_type = a->type;
+    g.packed = a->packed_back;
     g.M = j->rows;
     g.N = g.ld = a->C;
     g.K = a->V;

@@ -98,6 +98,7 @@ void LS_ISA_NAME(ls_linear_fwd_row)(ls_stream *stream, const ls_linear_fwd *a)
 
     ls_linear_fwd_check(a);
     weight_fwd(&g, a->type, a->w, a->K, a->N, a->layout);
+    g.packed = a->packed;
     g.M = a->M;
     g.finish = a->accumulate ? LS_ISA_NAME(ls_gemm_store) : finish_fwd;
     g.out_type = a->type;
@@ -153,6 +154,7 @@ void LS_ISA_NAME(ls_linear_bwd_x_row)(ls_stream *stream, const ls_linear_bwd_x *
 
     ls_linear_bwd_x_check(a);
     weight_bwd(&g, a->type, a->w, a->K, a->N, a->layout);
+    g.packed = a->packed;
     g.a_m = ls_linear_ld(a->ldy, a->N);
     g.M = a->M;
     g.finish = a->act == LS_ACT_NONE ? LS_ISA_NAME(ls_gemm_store) : finish_bwd_x;
@@ -162,6 +164,33 @@ void LS_ISA_NAME(ls_linear_bwd_x_row)(ls_stream *stream, const ls_linear_bwd_x *
     g.ld = a->K;
     g.accumulate = a->accumulate;
     LS_ISA_NAME(ls_gemm_run)(stream, &g);
+}
+
+/* The product that will read the weight, without its other side. */
+static ls_gemm product_of(const ls_pack *a)
+{
+    ls_gemm g = {.a_type = a->use == LS_PACK_HEAD ? LS_F32 : a->type, .a_k = 1, .leaves = 1};
+
+    if (a->use == LS_PACK_FORWARD)
+        weight_fwd(&g, a->type, a->w, a->K, a->N, a->layout);
+    else
+        weight_bwd(&g, a->type, a->w, a->K, a->N, a->layout);
+    g.M = a->M;
+    return g;
+}
+
+int64_t LS_ISA_NAME(ls_pack_bytes)(const ls_pack *a)
+{
+    ls_gemm g = product_of(a);
+
+    return LS_ISA_NAME(ls_gemm_reads_packed)(&g) ? LS_ISA_NAME(ls_gemm_pack_bytes)(&g) : 0;
+}
+
+void LS_ISA_NAME(ls_pack_row)(ls_stream *stream, const ls_pack *a)
+{
+    ls_gemm g = product_of(a);
+
+    LS_ISA_NAME(ls_gemm_pack)(stream, &g, a->packed);
 }
 
 /* db alone, of a layer whose weight is not trained: one row or column of dw goes along, unseen. */
