@@ -369,11 +369,31 @@ static ls_status check_end(const ls_run *run)
     return LS_OK;
 }
 
+/* The batch that a rule starts from: with a rule there must be one, without it means nothing. */
+static ls_status check_lr_rule(const ls_run *run)
+{
+    ls_status st;
+
+    if ((run->train.lr_rule != LS_LR_NONE) == (run->train.lr_base_batch > 0))
+        return LS_OK;
+    st = clash(run, "train.lr_rule", "train.lr_base_batch",
+               run->train.lr_rule == LS_LR_NONE
+                   ? "without a rule the learning rate does not follow the batch"
+                   : "the rule must know for which batch train.lr was chosen");
+    if (run->train.lr_rule == LS_LR_NONE)
+        ls_err_hint("Set train.lr_rule to linear or sqrt, or leave train.lr_base_batch out.");
+    else
+        ls_err_hint("Set train.lr_base_batch, in sequences, as in lr_base_batch: 32.");
+    return st;
+}
+
 static ls_status check_rate(const ls_run *run)
 {
     int64_t horizon = ls_check_horizon(run);
-    ls_status st;
+    ls_status st = check_lr_rule(run);
 
+    if (st != LS_OK)
+        return st;
     if (run->train.min_lr > run->train.lr)
         return clash(run, "train.min_lr", "train.lr", "the schedule must not end above its top");
     if (horizon && run->train.warmup > horizon)

@@ -53,6 +53,8 @@ typedef enum ls_schedule {
     LS_SCHEDULE_COSINE,
     LS_SCHEDULE_WSD
 } ls_schedule;
+/* How the learning rate follows the batch: times batch / base, or its root. */
+typedef enum ls_lr_rule { LS_LR_NONE, LS_LR_LINEAR, LS_LR_SQRT } ls_lr_rule;
 typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW } ls_optimizer;
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
@@ -121,11 +123,13 @@ typedef struct ls_run {
         int64_t group;     /* leaves per forward/backward call; auto */
     } batch;
     struct {
-        int64_t steps;      /* stop after this many; 0: no such limit */
-        int64_t tokens;     /* stop after this many tokens; 0: no such limit */
-        double seconds;     /* stop after this much training time; 0: no such limit */
-        double target_loss; /* stop when validation loss is at or below; 0: no such limit */
-        double lr, min_lr;  /* min_lr: where the schedule ends, default a tenth of lr */
+        int64_t steps;         /* stop after this many; 0: no such limit */
+        int64_t tokens;        /* stop after this many tokens; 0: no such limit */
+        double seconds;        /* stop after this much training time; 0: no such limit */
+        double target_loss;    /* stop when validation loss is at or below; 0: no such limit */
+        double lr, min_lr;     /* min_lr: where the schedule ends, default a tenth of lr */
+        ls_lr_rule lr_rule;    /* what both are multiplied by, see train/schedule.h */
+        int64_t lr_base_batch; /* sequences for which they were chosen; 0: no rule */
         ls_schedule schedule;
         int64_t warmup; /* steps */
         int64_t decay;  /* wsd: steps of the final decay; auto: a fifth of steps */
