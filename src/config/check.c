@@ -11,6 +11,7 @@
 #include "config/value.h"
 #include "base/file.h"
 #include <limits.h>
+#include <math.h>
 #include <unistd.h>
 
 /* Rows of one matrix product beyond which a CPU gains nothing, while activations keep growing. */
@@ -260,6 +261,23 @@ static ls_status check_tuning(const ls_run *run)
         return clash(run, "lora.rank", "model.import", "there must be a model to fine-tune");
     if (run->lora.rank && run->train.freeze.count)
         return clash(run, "lora.rank", "train.freeze", "with LoRA everything else is frozen");
+    return LS_OK;
+}
+
+/* What only Muon reads must not be set for nothing. */
+static ls_status check_optimizer(const ls_run *run)
+{
+    static const double momentum = 0.95; /* the default */
+    bool muon = run->train.optimizer == LS_OPTIMIZER_MUON;
+
+    if (muon && run->lora.rank > 0)
+        return clash(run, "train.optimizer", "lora.rank",
+                     "muon is for the matrices of blocks, which LoRA leaves as they are");
+    if (!muon && fabs(run->train.momentum - momentum) > 0)
+        return clash(run, "train.momentum", "train.optimizer", "only muon has it");
+    if (!muon && run->train.adamw_lr > 0)
+        return clash(run, "train.adamw_lr", "train.optimizer",
+                     "only muon leaves parameters to AdamW; train.lr is the rate of all others");
     return LS_OK;
 }
 
@@ -519,6 +537,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
 
     LS_TRY(st, check_name(run), out);
     LS_TRY(st, check_model(run), out);
+    LS_TRY(st, check_optimizer(run), out);
     LS_TRY(st, check_tuning(run), out);
     LS_TRY(st, check_batch(run), out);
     if (with_sources)

@@ -55,7 +55,7 @@ typedef enum ls_schedule {
 } ls_schedule;
 /* How the learning rate follows the batch: times batch / base, or its root. */
 typedef enum ls_lr_rule { LS_LR_NONE, LS_LR_LINEAR, LS_LR_SQRT } ls_lr_rule;
-typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW } ls_optimizer;
+typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW, LS_OPTIMIZER_LAMB, LS_OPTIMIZER_MUON } ls_optimizer;
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16 } ls_precision;
@@ -135,7 +135,9 @@ typedef struct ls_run {
         int64_t decay;  /* wsd: steps of the final decay; auto: a fifth of steps */
         ls_optimizer optimizer;
         double beta1, beta2, eps, weight_decay;
-        double clip; /* 0: off */
+        double momentum; /* muon: of matrices */
+        double adamw_lr; /* muon: of what it leaves to AdamW; 0: lr */
+        double clip;     /* 0: off */
         int64_t seed;
         ls_reduce reduce;
         ls_nonfinite nonfinite;

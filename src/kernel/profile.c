@@ -121,7 +121,10 @@ static void call_end(ls_profile *p, ls_stream *stream, ls_row row, mark m)
     X(cast, CAST, ls_cast)                            \
     X(fill, FILL, ls_fill)                            \
     X(norm2, NORM2, ls_norm2)                         \
-    X(adamw, ADAMW, ls_adamw)
+    X(adamw, ADAMW, ls_adamw)                         \
+    X(lamb, LAMB, ls_lamb)                            \
+    X(momentum, MOMENTUM, ls_momentum)                \
+    X(muon, MUON, ls_muon)
 
 #define COUNT(field, name, type) +1
 _Static_assert(0 ROWS(COUNT) == LS_ROWS, "a row that is not watched");

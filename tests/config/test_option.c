@@ -88,6 +88,8 @@ LS_TEST(option_enum_names_match_their_enums)
         {"train.schedule", "cosine", LS_SCHEDULE_COSINE},
         {"train.schedule", "wsd", LS_SCHEDULE_WSD},
         {"train.optimizer", "adamw", LS_OPTIMIZER_ADAMW},
+        {"train.optimizer", "lamb", LS_OPTIMIZER_LAMB},
+        {"train.optimizer", "muon", LS_OPTIMIZER_MUON},
         {"train.reduce", "ordered", LS_REDUCE_ORDERED},
         {"train.reduce", "fast", LS_REDUCE_FAST},
         {"train.nonfinite", "stop", LS_NONFINITE_STOP},
