@@ -14,6 +14,7 @@
 
 #include <inttypes.h>
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/time.h"
 #include "device/device.h"
 #include "kernel/cost.h"
@@ -102,6 +103,9 @@ typedef struct bench {
         ls_fill fill;
         ls_norm2 norm2;
         ls_adamw adamw;
+        ls_lamb lamb;
+        ls_momentum momentum;
+        ls_muon muon;
         ls_pack pack;
     } args;
 } bench;
@@ -422,22 +426,106 @@ static void prepare_norm2(bench *b)
                                .n = b->d->n};
 }
 
-static void prepare_adamw(bench *b)
+/* A gradient whose norm is 1. */
+static const ls_norm_result *good_norm(bench *b)
+{
+    const ls_norm_result result = {.norm = 1, .factor = 1, .bad_block = -1};
+    void *there = bytes_of(b, sizeof result);
+
+    copy_in(b, there, &result, sizeof result);
+    return there;
+}
+
+/* One span over everything. */
+static const ls_adamw_span *one_span(bench *b)
 {
     const ls_adamw_span span = {.count = b->d->n, .decay = 1, .rate = 1};
-    const ls_norm_result result = {.norm = 1, .factor = 1, .bad_block = -1};
-    void *spans = bytes_of(b, sizeof span), *results = bytes_of(b, sizeof result);
+    void *there = bytes_of(b, sizeof span);
 
-    copy_in(b, spans, &span, sizeof span);
-    copy_in(b, results, &result, sizeof result);
+    copy_in(b, there, &span, sizeof span);
+    return there;
+}
+
+static void prepare_adamw(bench *b)
+{
     b->args.adamw = (ls_adamw){.w = floats(b, b->d->n),
                                .m = floats(b, b->d->n),
                                .v = floats(b, b->d->n),
                                .grad = floats(b, b->d->n),
-                               .spans = spans,
+                               .spans = one_span(b),
                                .n_spans = 1,
                                .state = state(b),
-                               .result = results};
+                               .result = good_norm(b)};
+}
+
+/* The first part, which has most of the work, on one tensor. */
+static void prepare_lamb(bench *b)
+{
+    int64_t n = b->d->n, count = (n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    const ls_lamb_tensor tensor = {.count = count, .adapts = true};
+    ls_lamb_piece *pieces = ls_mem_array((size_t)count, sizeof *pieces);
+    int64_t bytes = count * (int64_t)sizeof *pieces;
+    void *tensors = bytes_of(b, sizeof tensor), *list = bytes_of(b, bytes);
+
+    if (!pieces) {
+        b->st = LS_ENOMEM;
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t first = i * LS_NORM_BLOCK, most = ls_min_i64(LS_NORM_BLOCK, n - first);
+        pieces[i] = (ls_lamb_piece){.first = first,
+                                    .count = most,
+                                    .w_first = first,
+                                    .g_first = first,
+                                    .number = i,
+                                    .decay = 1};
+    }
+    copy_in(b, tensors, &tensor, sizeof tensor);
+    copy_in(b, list, pieces, bytes);
+    b->args.lamb = (ls_lamb){.w = floats(b, n),
+                             .m = floats(b, n),
+                             .v = floats(b, n),
+                             .grad = floats(b, n),
+                             .pieces = list,
+                             .tensors = tensors,
+                             .squares = floats(b, 2 * count),
+                             .ratios = floats(b, 1),
+                             .n_pieces = count,
+                             .n_tensors = 1,
+                             .n_squares = count,
+                             .n = n,
+                             .state = state(b),
+                             .result = good_norm(b)};
+    ls_mem_free(pieces);
+}
+
+static void prepare_momentum(bench *b)
+{
+    b->args.momentum = (ls_momentum){.m = floats(b, b->d->n),
+                                     .grad = floats(b, b->d->n),
+                                     .spans = one_span(b),
+                                     .n_spans = 1,
+                                     .n = b->d->n,
+                                     .state = state(b),
+                                     .result = good_norm(b)};
+}
+
+/* The part that changes the weights, on a square that is nearly as large as the flat rows. */
+static void prepare_muon(bench *b)
+{
+    int64_t side = 1;
+
+    while ((side + 1) * (side + 1) <= b->d->n)
+        side++;
+    b->args.muon = (ls_muon){.part = LS_MUON_STEP,
+                             .x = floats(b, side * side),
+                             .w = floats(b, side * side),
+                             .rows = side,
+                             .cols = side,
+                             .ld = side,
+                             .scale = 1,
+                             .state = state(b),
+                             .result = good_norm(b)};
 }
 
 static void prepare_pack(bench *b)
@@ -479,6 +567,9 @@ RUN(cast, cast)
 RUN(fill, fill)
 RUN(norm2, norm2)
 RUN(adamw, adamw)
+RUN(lamb, lamb)
+RUN(momentum, momentum)
+RUN(muon, muon)
 RUN(pack, pack)
 
 static const struct {
@@ -506,6 +597,9 @@ static const struct {
     [LS_ROW_FILL] = {prepare_fill, run_fill},
     [LS_ROW_NORM2] = {prepare_norm2, run_norm2},
     [LS_ROW_ADAMW] = {prepare_adamw, run_adamw},
+    [LS_ROW_LAMB] = {prepare_lamb, run_lamb},
+    [LS_ROW_MOMENTUM] = {prepare_momentum, run_momentum},
+    [LS_ROW_MUON] = {prepare_muon, run_muon},
     [LS_ROW_PACK] = {prepare_pack, run_pack},
 };
 
@@ -582,6 +676,9 @@ static ls_peak_traffic traffic_of(ls_row row)
         return LS_PEAK_WRITE;
     case LS_ROW_SCALE:
     case LS_ROW_ADAMW: /* four read, three of them written */
+    case LS_ROW_LAMB:
+    case LS_ROW_MOMENTUM:
+    case LS_ROW_MUON:
         return LS_PEAK_UPDATE;
     default:
         return LS_PEAK_ADD;

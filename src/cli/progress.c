@@ -71,6 +71,10 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     printf("data    %s tokens to train on, %s to validate\n", train, validation);
     printf("batch   %lld sequences of %lld tokens, in leaves of %lld, %lld per call\n",
            (long long)e->sequences, (long long)e->context, (long long)e->leaf, (long long)e->group);
+    printf("train   %s, learning rate %.4g", e->optimizer, e->lr);
+    if (e->lr_factor < 1 || e->lr_factor > 1)
+        printf(" (%.4g times %.4g, by train.lr_rule)", e->lr / e->lr_factor, e->lr_factor);
+    printf(", %lld steps of warm-up\n", (long long)e->warmup);
     printf("device  %s\n        %s kernels, %s sums\n", e->device, e->kernels, e->reduce);
     ls_str_init(&ledger);
     ls_ledger_print(e->ledger, &ledger);

@@ -11,6 +11,7 @@
 #include "config/value.h"
 #include "base/file.h"
 #include <limits.h>
+#include <math.h>
 #include <unistd.h>
 
 /* Rows of one matrix product beyond which a CPU gains nothing, while activations keep growing. */
@@ -276,6 +277,23 @@ static ls_status check_precision(const ls_run *run)
     return LS_OK;
 }
 
+/* What only Muon reads must not be set for nothing. */
+static ls_status check_optimizer(const ls_run *run)
+{
+    static const double momentum = 0.95; /* the default */
+    bool muon = run->train.optimizer == LS_OPTIMIZER_MUON;
+
+    if (muon && run->lora.rank > 0)
+        return clash(run, "train.optimizer", "lora.rank",
+                     "muon is for the matrices of blocks, which LoRA leaves as they are");
+    if (!muon && fabs(run->train.momentum - momentum) > 0)
+        return clash(run, "train.momentum", "train.optimizer", "only muon has it");
+    if (!muon && run->train.adamw_lr > 0)
+        return clash(run, "train.adamw_lr", "train.optimizer",
+                     "only muon leaves parameters to AdamW; train.lr is the rate of all others");
+    return LS_OK;
+}
+
 static ls_status check_model(const ls_run *run)
 {
     ls_status st;
@@ -382,11 +400,31 @@ static ls_status check_end(const ls_run *run)
     return LS_OK;
 }
 
+/* The batch that a rule starts from: with a rule there must be one, without it means nothing. */
+static ls_status check_lr_rule(const ls_run *run)
+{
+    ls_status st;
+
+    if ((run->train.lr_rule != LS_LR_NONE) == (run->train.lr_base_batch > 0))
+        return LS_OK;
+    st = clash(run, "train.lr_rule", "train.lr_base_batch",
+               run->train.lr_rule == LS_LR_NONE
+                   ? "without a rule the learning rate does not follow the batch"
+                   : "the rule must know for which batch train.lr was chosen");
+    if (run->train.lr_rule == LS_LR_NONE)
+        ls_err_hint("Set train.lr_rule to linear or sqrt, or leave train.lr_base_batch out.");
+    else
+        ls_err_hint("Set train.lr_base_batch, in sequences, as in lr_base_batch: 32.");
+    return st;
+}
+
 static ls_status check_rate(const ls_run *run)
 {
     int64_t horizon = ls_check_horizon(run);
-    ls_status st;
+    ls_status st = check_lr_rule(run);
 
+    if (st != LS_OK)
+        return st;
     if (run->train.min_lr > run->train.lr)
         return clash(run, "train.min_lr", "train.lr", "the schedule must not end above its top");
     if (horizon && run->train.warmup > horizon)
@@ -512,6 +550,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
 
     LS_TRY(st, check_name(run), out);
     LS_TRY(st, check_model(run), out);
+    LS_TRY(st, check_optimizer(run), out);
     LS_TRY(st, check_tuning(run), out);
     LS_TRY(st, check_precision(run), out);
     LS_TRY(st, check_batch(run), out);

@@ -53,7 +53,9 @@ typedef enum ls_schedule {
     LS_SCHEDULE_COSINE,
     LS_SCHEDULE_WSD
 } ls_schedule;
-typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW } ls_optimizer;
+/* How the learning rate follows the batch: times batch / base, or its root. */
+typedef enum ls_lr_rule { LS_LR_NONE, LS_LR_LINEAR, LS_LR_SQRT } ls_lr_rule;
+typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW, LS_OPTIMIZER_LAMB, LS_OPTIMIZER_MUON } ls_optimizer;
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16, LS_PRECISION_FP8 } ls_precision;
@@ -122,17 +124,21 @@ typedef struct ls_run {
         int64_t group;     /* leaves per forward/backward call; auto */
     } batch;
     struct {
-        int64_t steps;      /* stop after this many; 0: no such limit */
-        int64_t tokens;     /* stop after this many tokens; 0: no such limit */
-        double seconds;     /* stop after this much training time; 0: no such limit */
-        double target_loss; /* stop when validation loss is at or below; 0: no such limit */
-        double lr, min_lr;  /* min_lr: where the schedule ends, default a tenth of lr */
+        int64_t steps;         /* stop after this many; 0: no such limit */
+        int64_t tokens;        /* stop after this many tokens; 0: no such limit */
+        double seconds;        /* stop after this much training time; 0: no such limit */
+        double target_loss;    /* stop when validation loss is at or below; 0: no such limit */
+        double lr, min_lr;     /* min_lr: where the schedule ends, default a tenth of lr */
+        ls_lr_rule lr_rule;    /* what both are multiplied by, see train/schedule.h */
+        int64_t lr_base_batch; /* sequences for which they were chosen; 0: no rule */
         ls_schedule schedule;
         int64_t warmup; /* steps */
         int64_t decay;  /* wsd: steps of the final decay; auto: a fifth of steps */
         ls_optimizer optimizer;
         double beta1, beta2, eps, weight_decay;
-        double clip; /* 0: off */
+        double momentum; /* muon: of matrices */
+        double adamw_lr; /* muon: of what it leaves to AdamW; 0: lr */
+        double clip;     /* 0: off */
         int64_t seed;
         ls_reduce reduce;
         ls_nonfinite nonfinite;

@@ -29,6 +29,9 @@ const char *const ls_cost_dims[LS_ROWS][LS_COST_DIMS] = {
     [LS_ROW_FILL] = {"n"},
     [LS_ROW_NORM2] = {"n"},
     [LS_ROW_ADAMW] = {"n"},
+    [LS_ROW_LAMB] = {"n"},
+    [LS_ROW_MOMENTUM] = {"n"},
+    [LS_ROW_MUON] = {"rows", "cols"},
     [LS_ROW_PACK] = {"N", "K"},
 };
 
@@ -145,6 +148,24 @@ static ls_cost adamw(const ls_adamw *a, int64_t n) /* grad, m, v, w; m, v, w; th
     return flat(7 * 4 + (a->copy ? (double)ls_dtype_bytes(a->copy_type) : 0), n);
 }
 
+/* grad, m, v, w; m, v, grad. Then grad, w; w, the copy. */
+static ls_cost lamb(const ls_lamb *a)
+{
+    double copy = a->copy ? (double)ls_dtype_bytes(a->copy_type) : 0;
+
+    return flat(a->part == LS_LAMB_DIRECTION ? 7 * 4 : 3 * 4 + copy, a->n);
+}
+
+static ls_cost muon(const ls_muon *a)
+{
+    bool three = a->part == LS_MUON_POLY || a->part == LS_MUON_STEP; /* tensors: read, written */
+    ls_cost cost = plane(LS_F32, three ? 3 : 2, a->rows, a->cols);
+
+    if (a->copy)
+        cost.bytes += plane(a->copy_type, 1, a->rows, a->cols).bytes;
+    return cost;
+}
+
 /* w; packed, in fp32 unless pairs of bf16 are multiplied, which its size tells; here as if it were
  * of w's type. */
 static ls_cost pack(const ls_pack *a)
@@ -166,6 +187,7 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
         const ls_scale *scale;
         const ls_fill *fill;
         const ls_norm2 *norm2;
+        const ls_momentum *momentum;
         const ls_pack *pack;
     } a = {args};
 
@@ -211,6 +233,12 @@ ls_cost ls_cost_of(ls_row row, const void *args, int64_t updated)
         return flat(4, a.norm2->n);
     case LS_ROW_ADAMW:
         return adamw(args, updated);
+    case LS_ROW_LAMB:
+        return lamb(args);
+    case LS_ROW_MOMENTUM: /* m, grad; m, grad */
+        return flat(4 * 4, a.momentum->n);
+    case LS_ROW_MUON:
+        return muon(args);
     case LS_ROW_PACK:
         return pack(args);
     case LS_ROWS:

@@ -36,6 +36,7 @@ typedef struct ls_step_state {
     float lr, beta1, beta2, eps, weight_decay;
     float bias1, bias2; /* 1 - beta^t of this step */
     float clip;         /* largest gradient norm; 0: off */
+    float momentum;     /* of Muon's matrices */
 } ls_step_state;
 
 /* Dropout of probability p (0: off). An element is kept when the uniform value of Philox with key
@@ -377,6 +378,7 @@ typedef struct ls_adamw_span {
     int64_t w_first; /* the same in w: parameters that are not trained have a place only there */
     float decay;     /* multiplies state->weight_decay: 0 or 1 */
     float rate;      /* multiplies state->lr */
+    int64_t v_gap;   /* elements before `first` that have no place in v */
 } ls_adamw_span;
 typedef struct ls_adamw {
     float *w, *m, *v;
@@ -389,6 +391,77 @@ typedef struct ls_adamw {
     const ls_step_state *state;
     const ls_norm_result *result;
 } ls_adamw;
+
+/* lamb: AdamW's direction with a step as long as the tensor asks for (You et al., 2019), in two
+ * parts, between which ranks that have parts of a tensor exchange squares.
+ * LS_LAMB_DIRECTION: for each piece, m and v as in adamw, grad becomes u = m^ / (sqrt(v^) + eps) +
+ * decay w, and squares[number] and squares[n_squares + number] become the sums of the squares of w
+ * and u, in fp32. LS_LAMB_STEP: ratios[t] = |w| / |u|, by sums in double over the perfect binary
+ * tree over the tensor's pieces; 1 where either is 0, and for tensors without a ratio of their own;
+ * then w -= lr ratio u. Neither does anything when result->bad_block >= 0. */
+typedef struct ls_lamb_piece {
+    int64_t first, count; /* elements of m and v: at most LS_NORM_BLOCK */
+    int64_t w_first;      /* the same in w */
+    int64_t g_first;      /* and in grad */
+    int64_t number;       /* among the pieces of all tensors */
+    int64_t tensor;
+    float decay; /* multiplies state->weight_decay: 0 or 1 */
+} ls_lamb_piece;
+typedef struct ls_lamb_tensor {
+    int64_t first, count; /* numbers of its pieces */
+    bool adapts;          /* it has a ratio of its own */
+} ls_lamb_tensor;
+typedef enum ls_lamb_part { LS_LAMB_DIRECTION, LS_LAMB_STEP } ls_lamb_part;
+typedef struct ls_lamb {
+    ls_lamb_part part;
+    float *w, *m, *v;
+    float *grad;
+    const ls_lamb_piece *pieces;   /* device memory, as all of these */
+    const ls_lamb_tensor *tensors; /* all of them */
+    float *squares;                /* [2, n_squares] */
+    float *ratios;                 /* [n_tensors] */
+    int64_t n_pieces, n_tensors, n_squares;
+    int64_t n;  /* elements of all pieces together */
+    void *copy; /* as in adamw */
+    ls_dtype copy_type;
+    const ls_step_state *state;
+    const ls_norm_result *result;
+} ls_lamb;
+
+/* momentum: for each span, with g = grad * result->factor: m = momentum m + (1 - momentum) g, and
+ * grad becomes g + momentum (m - g), Nesterov's look ahead. Does nothing when result->bad_block >=
+ * 0. */
+typedef struct ls_momentum {
+    float *m, *grad;
+    const ls_adamw_span *spans; /* device memory; first is of m, w_first of grad; with count, that
+                                 * is all that is read */
+    int64_t n_spans;
+    int64_t n; /* elements of all spans together */
+    const ls_step_state *state;
+    const ls_norm_result *result;
+} ls_momentum;
+
+/* muon: what stands between the products that make a matrix orthogonal, element by element.
+ *   LS_MUON_TAKE   x = from                      x is dense, the rows of from lie ld apart
+ *   LS_MUON_SCALE  x = x / max(result->norm, LS_MUON_EPS)
+ *   LS_MUON_POLY   x = a I + b from + c x        square: rows of cols = rows, from is dense
+ *   LS_MUON_STEP   w -= lr (scale x + weight_decay w)    the rows of w lie ld apart; nothing when
+ *                                                        result->bad_block >= 0 */
+#define LS_MUON_EPS 1e-7f
+typedef enum ls_muon_part { LS_MUON_TAKE, LS_MUON_SCALE, LS_MUON_POLY, LS_MUON_STEP } ls_muon_part;
+typedef struct ls_muon {
+    ls_muon_part part;
+    float *x;          /* [rows, cols] */
+    const float *from; /* TAKE: [rows, ld]; POLY: [rows, rows] */
+    float *w;          /* STEP: [rows, ld] */
+    int64_t rows, cols, ld;
+    float a, b, c; /* POLY */
+    float scale;   /* STEP */
+    void *copy;    /* STEP: w once more, at the same place, as in adamw; or NULL */
+    ls_dtype copy_type;
+    const ls_step_state *state;   /* STEP */
+    const ls_norm_result *result; /* SCALE: of x; STEP: of the whole gradient */
+} ls_muon;
 
 typedef enum ls_row {
     LS_ROW_LINEAR_FWD,
@@ -412,6 +485,9 @@ typedef enum ls_row {
     LS_ROW_FILL,
     LS_ROW_NORM2,
     LS_ROW_ADAMW,
+    LS_ROW_LAMB,
+    LS_ROW_MOMENTUM,
+    LS_ROW_MUON,
     LS_ROW_PACK,
     LS_ROWS
 } ls_row;
@@ -442,6 +518,9 @@ typedef struct ls_kernels {
     void (*fill)(ls_stream *stream, const ls_fill *a);
     void (*norm2)(ls_stream *stream, const ls_norm2 *a);
     void (*adamw)(ls_stream *stream, const ls_adamw *a);
+    void (*lamb)(ls_stream *stream, const ls_lamb *a);
+    void (*momentum)(ls_stream *stream, const ls_momentum *a);
+    void (*muon)(ls_stream *stream, const ls_muon *a);
     void (*pack)(ls_stream *stream, const ls_pack *a); /* NULL where pack_bytes is */
     /* Bytes that the `scratch` of a row must hold for these arguments (whose pointers are not
      * read) on a device of so many threads; 0 for rows without one. Enough also for fewer leaves of
@@ -474,25 +553,15 @@ ls_status ls_kernel_for(const ls_device *device, const char *name, const ls_kern
 /* A number made of the sizes of all arguments: a plugin built against other ones is refused. */
 static inline uint64_t ls_kernel_stamp(void)
 {
-    const size_t sizes[] = {sizeof(ls_kernels),
-                            sizeof(ls_step_state),
-                            sizeof(ls_linear_fwd),
-                            sizeof(ls_linear_bwd_x),
-                            sizeof(ls_linear_bwd_w),
-                            sizeof(ls_qkv),
-                            sizeof(ls_attention_fwd),
-                            sizeof(ls_attention_bwd),
-                            sizeof(ls_norm_fwd),
-                            sizeof(ls_norm_bwd),
-                            sizeof(ls_act_args),
-                            sizeof(ls_embed_fwd),
-                            sizeof(ls_embed_bwd),
-                            sizeof(ls_head),
-                            sizeof(ls_norm_result),
-                            sizeof(ls_adamw_span),
-                            sizeof(ls_adamw),
-                            sizeof(ls_pack),
-                            LS_ROWS};
+    const size_t sizes[] = {
+        sizeof(ls_kernels),       sizeof(ls_step_state),    sizeof(ls_linear_fwd),
+        sizeof(ls_linear_bwd_x),  sizeof(ls_linear_bwd_w),  sizeof(ls_qkv),
+        sizeof(ls_attention_fwd), sizeof(ls_attention_bwd), sizeof(ls_norm_fwd),
+        sizeof(ls_norm_bwd),      sizeof(ls_act_args),      sizeof(ls_embed_fwd),
+        sizeof(ls_embed_bwd),     sizeof(ls_head),          sizeof(ls_norm_result),
+        sizeof(ls_adamw_span),    sizeof(ls_adamw),         sizeof(ls_lamb_piece),
+        sizeof(ls_lamb_tensor),   sizeof(ls_lamb),          sizeof(ls_momentum),
+        sizeof(ls_muon),          sizeof(ls_pack),          LS_ROWS};
     uint64_t stamp = 0;
 
     for (size_t i = 0; i < LS_COUNT(sizes); i++)

@@ -126,6 +126,9 @@ static void call_end(ls_profile *p, ls_stream *stream, ls_row row, mark m)
     X(fill, FILL, ls_fill)                            \
     X(norm2, NORM2, ls_norm2)                         \
     X(adamw, ADAMW, ls_adamw)                         \
+    X(lamb, LAMB, ls_lamb)                            \
+    X(momentum, MOMENTUM, ls_momentum)                \
+    X(muon, MUON, ls_muon)                            \
     X(pack, PACK, ls_pack)
 
 #define COUNT(field, name, type) +1

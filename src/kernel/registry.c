@@ -52,6 +52,11 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
      "128 fp32 chains of 128 squares per block; blocks in double"},
     {LS_ROW_ADAMW, "adamw", "m, v, w of AdamW", 1e-6,
      "about ten roundings; 1 / bias is a factor rounded once"},
+    {LS_ROW_LAMB, "lamb", "u, m, v of AdamW, w -= lr |w| / |u| u", 1e-5,
+     "norms of 64 fp32 chains of 256 squares per piece; pieces in double"},
+    {LS_ROW_MOMENTUM, "momentum", "m, and its look ahead", 1e-6, "three roundings"},
+    {LS_ROW_MUON, "muon", "x = from, x / |x|, a I + b from + c x, or w -= lr scale x", 1e-6,
+     "at most three roundings"},
     {LS_ROW_PACK, "pack", "w in the order in which products read it", 0, "nothing is computed"},
 };
 
@@ -99,6 +104,9 @@ const ls_kernel_row ls_kernel_rows[LS_ROWS] = {
         .fill = ls_fill_row_##isa,                                          \
         .norm2 = ls_norm2_row_##isa,                                        \
         .adamw = ls_adamw_row_##isa,                                        \
+        .lamb = ls_lamb_row_##isa,                                          \
+        .momentum = ls_momentum_row_##isa,                                  \
+        .muon = ls_muon_row_##isa,                                          \
         .pack = ls_pack_row_##isa,                                          \
         .scratch = scratch_##isa,                                           \
         .pack_bytes = ls_pack_bytes_##isa,                                  \
@@ -145,6 +153,9 @@ static const ls_kernels kernels_reference = {
     .fill = ls_ref_fill,
     .norm2 = ls_ref_norm2,
     .adamw = ls_ref_adamw,
+    .lamb = ls_ref_lamb,
+    .momentum = ls_ref_momentum,
+    .muon = ls_ref_muon,
     .scratch = scratch_reference,
 };
 

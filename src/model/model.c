@@ -24,6 +24,7 @@ typedef struct spec {
     ls_param_start start;
     float std;
     bool joined; /* lies directly behind the one before: one product reads both */
+    int parts;   /* see ls_param */
 } spec;
 
 typedef struct builder {
@@ -87,6 +88,7 @@ static ls_place add(builder *b, spec s, bool lora)
     p->std = s.std;
     p->decay = s.rows > 0;
     p->lora = lora;
+    p->parts = s.parts;
     p->first = s.joined ? m->flat : ls_round_up(m->flat, LS_PARAM_ALIGN);
     m->flat = p->first + p->count;
     m->elements += p->count;
@@ -117,12 +119,32 @@ static spec matrix(const builder *b, const char *name, int64_t K, int64_t N, flo
 {
     bool kn = b->model->shape.layout == LS_LAYOUT_KN;
 
-    return (spec){name, kn ? K : N, kn ? N : K, LS_START_NORMAL, std, false};
+    return (spec){.name = name,
+                  .rows = kn ? K : N,
+                  .cols = kn ? N : K,
+                  .start = LS_START_NORMAL,
+                  .std = std,
+                  .parts = 1};
+}
+
+/* A row of the model's width for each token or position. */
+static spec table(const builder *b, const char *name, int64_t rows)
+{
+    const ls_model_shape *s = &b->model->shape;
+
+    return (spec){
+        .name = name, .rows = rows, .cols = s->C, .start = LS_START_NORMAL, .std = s->init_std};
 }
 
 static spec joined(spec s)
 {
     s.joined = true;
+    return s;
+}
+
+static spec side_by_side(spec s, int parts)
+{
+    s.parts = parts;
     return s;
 }
 
@@ -142,7 +164,7 @@ static void add_block_gpt2(builder *b, ls_block_params *p)
 
     p->ln1_w = add(b, vector("ln_1.weight", s->C, LS_START_ONE), false);
     p->ln1_b = add(b, vector("ln_1.bias", s->C, LS_START_ZERO), false);
-    p->qkv_w[0] = add(b, matrix(b, "attn.c_attn.weight", s->C, 3 * A, std), false);
+    p->qkv_w[0] = add(b, side_by_side(matrix(b, "attn.c_attn.weight", s->C, 3 * A, std), 3), false);
     p->qkv_b[0] = add_if(b, qkv, vector("attn.c_attn.bias", 3 * A, LS_START_ZERO));
     p->proj_w = add(b, matrix(b, "attn.c_proj.weight", A, s->C, into), false);
     p->proj_b = add_if(b, proj, vector("attn.c_proj.bias", s->C, LS_START_ZERO));
@@ -287,12 +309,15 @@ static void add_adapters(builder *b, ls_block_params *p)
         ls_adapter *to = &p->adapters[i];
         *to = (ls_adapter){.K = sites[i].K, .N = sites[i].N, .first = sites[i].first};
         snprintf(name, sizeof name, "%s.lora_A.weight", sites[i].module);
-        to->a = add(
-            b,
-            (spec){name, s->lora_rank, to->K, LS_START_UNIFORM, 1.0f / sqrtf((float)to->K), false},
-            true);
+        to->a = add(b,
+                    (spec){.name = name,
+                           .rows = s->lora_rank,
+                           .cols = to->K,
+                           .start = LS_START_UNIFORM,
+                           .std = 1.0f / sqrtf((float)to->K)},
+                    true);
         snprintf(name, sizeof name, "%s.lora_B.weight", sites[i].module);
-        to->b = add(b, (spec){name, to->N, s->lora_rank, LS_START_ZERO, 0, false}, true);
+        to->b = add(b, (spec){.name = name, .rows = to->N, .cols = s->lora_rank}, true);
     }
 }
 
@@ -394,12 +419,8 @@ static void add_all(builder *b)
 
     snprintf(b->prefix, sizeof b->prefix, "%s", outer);
     snprintf(b->group, sizeof b->group, "embed");
-    m->wte = add(b,
-                 (spec){gpt2 ? "wte.weight" : "embed_tokens.weight", s->V, s->C, LS_START_NORMAL,
-                        s->init_std, false},
-                 false);
-    m->wpe = add_if(b, s->positions,
-                    (spec){"wpe.weight", s->T, s->C, LS_START_NORMAL, s->init_std, false});
+    m->wte = add(b, table(b, gpt2 ? "wte.weight" : "embed_tokens.weight", s->V), false);
+    m->wpe = add_if(b, s->positions, table(b, "wpe.weight", s->T));
     add_blocks(b);
     snprintf(b->prefix, sizeof b->prefix, "%s", outer);
     snprintf(b->group, sizeof b->group, "final");
@@ -408,8 +429,7 @@ static void add_all(builder *b)
     b->prefix[0] = '\0';
     m->head = m->wte;
     if (!s->tied)
-        m->head = add(b, (spec){"lm_head.weight", s->V, s->C, LS_START_NORMAL, s->init_std, false},
-                      false);
+        m->head = add(b, table(b, "lm_head.weight", s->V), false);
     for (int64_t l = 0; l < s->L && s->lora_rank > 0; l++) {
         int first = m->n_params;
         begin_block(b, l);

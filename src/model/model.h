@@ -57,6 +57,8 @@ typedef struct ls_param {
     float std;  /* of LS_START_NORMAL and LS_START_UNIFORM */
     bool decay; /* weight decay applies: matrices only */
     bool lora;  /* a small matrix beside another: not part of the base model */
+    int parts;  /* a weight of a block: matrices side by side in its columns (GPT-2 has q, k and v
+                 * in one weight); 0 for everything else */
 } ls_param;
 
 /* Where a parameter lies: element of the weights (-1: the model has no such parameter) and of the

@@ -8,6 +8,7 @@
 
 #include "model/decode.h"
 #include "model/pass.h"
+#include "plan/optim.h"
 
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 {
@@ -42,6 +43,11 @@ bool ls_memory_has_snapshot(const ls_run *run, const ls_mesh *mesh, bool apart)
     if (mesh && mesh->rank > 0)
         return false;
     return apart || run->checkpoint.every > 0 || (mesh && mesh->zero > 0);
+}
+
+int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+{
+    return mesh && mesh->zero > 0 ? model->trained : ls_optim_seconds(run, model);
 }
 
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
@@ -154,6 +160,16 @@ ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes)
     return LS_OK;
 }
 
+/* What decides the size of the moments. */
+static const char *optimizer_why(const ls_run *run, bool divided)
+{
+    if (run->train.optimizer == LS_OPTIMIZER_MUON)
+        return divided ? "moments of what this rank updates: one of matrices, two of the rest"
+                       : "one moment per weight of a matrix of a block, two per other parameter";
+    return divided ? "two moments per parameter that this rank updates"
+                   : "two moments per trained parameter";
+}
+
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 {
     const ls_run *run = args->run;
@@ -161,13 +177,13 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     ls_dtype type = ls_memory_type(run);
     bool several = ls_mesh_ranks(args->mesh) > 1;
     ls_dp_args dp = several ? ls_memory_dp(run, model, args->mesh) : (ls_dp_args){.leaves = 0};
-    int64_t size = sizeof(float), updated = model->trained;
+    int64_t size = sizeof(float), updated = model->trained, seconds = ls_optim_seconds(run, model);
     ls_calls calls;
 
     *ledger_out = (ls_ledger){.count = 0};
     ls_calls_plan(run, args->mesh, &calls);
     if (several && dp.mesh.zero > 0)
-        updated = ls_mesh_part_of(&dp.mesh, model->trained, dp.mesh.rank).count;
+        updated = seconds = ls_mesh_part_of(&dp.mesh, model->trained, dp.mesh.rank).count;
     if (args->apart) {
         ls_ledger_add_host(ledger_out, "program", "binary, libraries, small objects",
                            args->program_bytes);
@@ -186,10 +202,15 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     if (ls_memory_packs(args, &packs))
         ls_ledger_add(ledger_out, "packed weights", "matrices in the order of products, both ways",
                       ls_packs_bytes(&packs));
-    ls_ledger_add(ledger_out, "optimizer",
-                  updated < model->trained ? "two moments per parameter that this rank updates"
-                                           : "two moments per trained parameter",
-                  2 * ls_round_up(updated * size, 4096));
+    ls_ledger_add(ledger_out, "optimizer", optimizer_why(run, updated < model->trained),
+                  ls_round_up(updated * size, 4096) + ls_round_up(seconds * size, 4096));
+    int64_t work = ls_optim_work_of(run, model).bytes;
+    if (work > 0)
+        ls_ledger_add(ledger_out, "optimizer work",
+                      run->train.optimizer == LS_OPTIMIZER_MUON
+                          ? "the largest matrix twice, and its squares"
+                          : "lists of pieces and their squares",
+                      ls_round_up(work, 4096));
     ls_ledger_add(
         ledger_out, "gradients",
         calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
@@ -216,8 +237,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         ls_ledger_add(ledger_out, "text samples", "one sequence with its keys and values",
                       ls_pass_bytes(&sample, args->threads));
     predict_host(args, &calls,
-                 ls_round_up(model->flat * size, 4096) +
-                     2 * ls_round_up(model->trained * size, 4096),
+                 ls_round_up(model->flat * size, 4096) + ls_round_up(model->trained * size, 4096) +
+                     ls_round_up(ls_memory_snapshot_seconds(run, model, args->mesh) * size, 4096),
                  ledger_out);
 }
 

@@ -64,6 +64,10 @@ int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls);
  * the weights of this type. */
 ls_dtype ls_memory_type(const ls_run *run);
 
+/* Elements of the second moments in that copy: as they lie in memory where one rank has all of
+ * them, and in the order of the gradients where they are collected from several. */
+int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
+
 /* Whether this rank keeps a copy of the run's state: the first one does, to write checkpoints from
  * while training goes on; and always where the state does not lie in its own memory: in host memory
  * where the device has a memory of its own (apart), and where ranks divide the moments. */

@@ -27,6 +27,10 @@ typedef struct ls_event_start {
     int64_t trained; /* of the parameters: fewer with LoRA or train.freeze */
     int64_t parameters, train_tokens, validation_tokens, vocab;
     int64_t sequences, leaf, group, context;
+    const char *optimizer;
+    double lr;        /* at its highest, lr_factor included */
+    double lr_factor; /* by train.lr_rule; 1: none */
+    int64_t warmup;
     int ranks, zero;
     int64_t first_step;  /* steps already done when this process began */
     int64_t total_steps; /* 0: no limit on steps */

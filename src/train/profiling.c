@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "kernel/peak.h"
 #include "kernel/profile.h"
+#include "plan/optim.h"
 #include "train/session.h"
 
 /* What the parts of the clock are called in a trace. */
@@ -57,7 +58,7 @@ ls_status ls_profiling_open(ls_session *session)
                             .phases = phases,
                             .n_phases = LS_PARTS,
                             .aside = 1u << LS_PART_EVAL | 1u << LS_PART_CHECKPOINT,
-                            .updated = s->model.trained,
+                            .updated = ls_optim_seconds(s->run, &s->model),
                             .inside = true};
     ls_status st = LS_OK;
 

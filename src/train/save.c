@@ -1,6 +1,7 @@
 /* save.c -- weights and moments as checkpoint tensors.
  *
- * Three tensors per parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers. A
+ * Three tensors per parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers;
+ * for a matrix that Muon updates two: "param", "muon.m". A
  * background save first copies the flat buffers to the snapshot; the writer then reads only that.
  * Where the state as a whole is in nobody's own memory (staged), all reading and writing goes
  * through the snapshot: what is saved is fetched first, from the device or from the ranks that have
@@ -18,9 +19,24 @@
 #include "base/mem.h"
 #include "config/explain.h"
 #include "config/runfile.h"
+#include "plan/optim.h"
 
 enum { KINDS = 3, WRITER_WAIT_S = 600 };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
+
+/* Where parameter i lies in a kind of state as a whole; -1: it has none. */
+static int64_t place_of(const ls_session *s, int kind, int i)
+{
+    const ls_param *p = &s->model.params[i];
+
+    if (kind == 0)
+        return p->first;
+    if (kind == 1)
+        return p->trained;
+    if (s->mesh.zero > 0) /* collected from ranks, in the order of the gradients */
+        return ls_optim_is_matrix(s->run, p) ? -1 : p->trained;
+    return ls_optim_second(s->run, &s->model, i);
+}
 
 /* One row per parameter, then the moments of those that are trained; returns how many. */
 static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
@@ -30,12 +46,12 @@ static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arra
     for (int k = 0; k < KINDS; k++)
         for (int i = 0; i < s->model.n_params; i++) {
             const ls_param *p = &s->model.params[i];
-            int64_t first = k == 0 ? p->first : p->trained;
+            int64_t first = place_of(s, k, i);
             if (first < 0)
                 continue;
             rows[n++] = (ls_ckpt_tensor){
                 .name = p->name,
-                .kind = kinds[k],
+                .kind = k == 1 && ls_optim_is_matrix(s->run, p) ? "muon.m" : kinds[k],
                 .group = p->group,
                 .type = LS_F32,
                 .ndim = p->ndim,
@@ -69,7 +85,11 @@ static ls_status put_aside(const char *dir)
 /* Bytes of the weights, or of one moment. */
 static int64_t state_bytes(const ls_session *s, int kind)
 {
-    return (kind == 0 ? s->model.flat : s->model.trained) * (int64_t)sizeof(float);
+    int64_t n = kind == 0   ? s->model.flat
+                : kind == 1 ? s->model.trained
+                            : ls_memory_snapshot_seconds(s->run, &s->model, &s->mesh);
+
+    return n * (int64_t)sizeof(float);
 }
 
 /* The snapshot and the rows that point into it, unless they are there. Apart it is made for the

@@ -3,9 +3,25 @@
 
 #include <math.h>
 
+double ls_schedule_factor(const ls_run *run)
+{
+    double times = (double)run->batch.sequences / (double)ls_max_i64(1, run->train.lr_base_batch);
+
+    switch (run->train.lr_rule) {
+    case LS_LR_LINEAR:
+        return times;
+    case LS_LR_SQRT:
+        return sqrt(times);
+    case LS_LR_NONE:
+        break;
+    }
+    return 1;
+}
+
 double ls_schedule_lr(const ls_run *run, int64_t step, int64_t total)
 {
-    double lr = run->train.lr, low = run->train.min_lr;
+    double factor = ls_schedule_factor(run);
+    double lr = factor * run->train.lr, low = factor * run->train.min_lr;
     int64_t warmup = run->train.warmup, begin = warmup;
 
     if (step < warmup)

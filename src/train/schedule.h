@@ -9,7 +9,10 @@ LS_C_BEGIN
  *   linear    straight down to min_lr at the last step
  *   cosine    half a cosine down to min_lr
  *   wsd       lr, then straight down to min_lr over the last `decay` steps
- * total is the planned number of steps; 0 (no limit on steps) keeps lr after the warm-up. */
+ * total is the planned number of steps; 0 (no limit on steps) keeps lr after the warm-up.
+ * All of it is multiplied by ls_schedule_factor(): how the rates of the run file, which were chosen
+ * for a batch of train.lr_base_batch sequences, are carried over to the batch of this run. */
+double ls_schedule_factor(const ls_run *run);
 double ls_schedule_lr(const ls_run *run, int64_t step, int64_t total);
 
 LS_C_END

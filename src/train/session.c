@@ -24,6 +24,7 @@
 #include "exchange/copy.h"
 #include "exchange/folder.h"
 #include "train/save.h"
+#include "train/schedule.h"
 
 /* How long ranks wait for each other, and for the first one to encode text. */
 enum { MEET_S = 600, PREPARE_S = 24 * 3600 };
@@ -465,6 +466,8 @@ static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
     const ls_option *family = ls_option_find("model.family");
+    const ls_option *optimizer = ls_option_find("train.optimizer");
+    double factor = ls_schedule_factor(s->run);
     int64_t train_tokens = 0, validation_tokens = 0, trained = 0;
     ls_calls calls;
 
@@ -493,6 +496,10 @@ static void emit_start(ls_session *s)
                                           .leaf = s->run->batch.leaf,
                                           .group = ls_min_i64(s->run->batch.group,
                                                               calls.sequences / s->run->batch.leaf),
+                                          .optimizer = optimizer->names[s->run->train.optimizer],
+                                          .lr = factor * s->run->train.lr,
+                                          .lr_factor = factor,
+                                          .warmup = s->run->train.warmup,
                                           .ranks = ls_mesh_ranks(&s->mesh),
                                           .zero = s->mesh.zero,
                                           .context = s->model.shape.T,

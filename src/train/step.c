@@ -5,7 +5,7 @@
  *   with other ranks: sum of all ranks' gradients (parallel/dp.h)
  *   tie: embedding part + head part of wte's gradient
  *   norm2: tree over fixed blocks -> norm, clip factor, first bad block, all in device memory
- *   adamw: reads the factor there; does nothing when a block is bad
+ *   adamw (or lamb, muon): reads the factor there; does nothing when a block is bad
  *   one wait, then the host reads leaf losses and the norm
  *
  * In fast mode there is one gradient buffer and every call adds to it.
@@ -20,14 +20,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "plan/memory.h"
-
-static void *cut(char **at, int64_t bytes)
-{
-    void *p = *at;
-
-    *at += ls_round_up(bytes, 256);
-    return p;
-}
+#include "plan/optim.h"
 
 /* Sequences that the device's buffers hold: those of this rank, or a call of validation. */
 static int64_t held(const ls_step *s)
@@ -43,15 +36,15 @@ static void lay_out(ls_step *s)
     int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     char *at = s->small;
 
-    s->tokens = cut(&at, tokens * 3 * (int64_t)sizeof(int32_t));
+    s->tokens = ls_step_cut(&at, tokens * 3 * (int64_t)sizeof(int32_t));
     s->targets = s->tokens + tokens;
     s->start = s->targets + tokens;
-    s->losses = cut(&at, tokens * (int64_t)sizeof(float));
-    s->sums = cut(&at, held(s) * (int64_t)sizeof(double));
-    s->partials = cut(&at, blocks * (int64_t)sizeof(float));
-    s->spans = cut(&at, model->n_params * (int64_t)sizeof(ls_adamw_span));
-    s->norm = cut(&at, sizeof(ls_norm_result));
-    s->state = cut(&at, sizeof(ls_step_state));
+    s->losses = ls_step_cut(&at, tokens * (int64_t)sizeof(float));
+    s->sums = ls_step_cut(&at, held(s) * (int64_t)sizeof(double));
+    s->partials = ls_step_cut(&at, blocks * (int64_t)sizeof(float));
+    s->spans = ls_step_cut(&at, model->n_params * (int64_t)sizeof(ls_adamw_span));
+    s->norm = ls_step_cut(&at, sizeof(ls_norm_result));
+    s->state = ls_step_cut(&at, sizeof(ls_step_state));
 }
 
 /* Mirrors ls_memory_staging_bytes(). */
@@ -60,10 +53,11 @@ static void lay_out_staging(ls_step *s)
     const ls_calls *calls = &s->args.calls;
     char *at = s->staging;
 
-    s->host_tokens = cut(&at, held(s) * s->args.model->shape.T * 3 * (int64_t)sizeof(int32_t));
-    s->host_states = cut(&at, ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state));
-    s->host_sums = cut(&at, calls->sequences * (int64_t)sizeof(double));
-    s->host_norm = cut(&at, sizeof(ls_norm_result));
+    s->host_tokens =
+        ls_step_cut(&at, held(s) * s->args.model->shape.T * 3 * (int64_t)sizeof(int32_t));
+    s->host_states = ls_step_cut(&at, ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state));
+    s->host_sums = ls_step_cut(&at, calls->sequences * (int64_t)sizeof(double));
+    s->host_norm = ls_step_cut(&at, sizeof(ls_norm_result));
 }
 
 /* Memory that other ranks read lies where they can reach it. */
@@ -93,10 +87,15 @@ static ls_status alloc_state(ls_step *s)
 
     for (int i = 0; i < 3; i++) {
         LS_TRY(st,
-               alloc_shared(s, i == 0 && ls_step_divides(s), bytes, names[i], &s->state_memory[i]),
+               alloc_shared(s, i == 0 && ls_step_shares(s), bytes, names[i], &s->state_memory[i]),
                out);
-        bytes = s->own.count * (int64_t)sizeof(float);
+        bytes =
+            (i == 0 || ls_step_divides(s) ? s->own.count : ls_optim_seconds(s->args.run, model)) *
+            (int64_t)sizeof(float);
     }
+    bytes = ls_optim_work_of(s->args.run, model).bytes;
+    if (bytes > 0)
+        LS_TRY(st, ls_device_alloc(device, bytes, "work of the optimizer", &s->work), out);
     bytes = model->flat * ls_dtype_bytes(s->type);
     if (s->type != LS_F32)
         LS_TRY(st, ls_device_alloc(device, bytes, "weights in bf16", &s->copy), out);
@@ -127,7 +126,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     LS_TRY(st, alloc_state(s), out);
     lay_out(s);
     lay_out_staging(s);
-    LS_TRY(st, ls_step_send_spans(s), out);
+    LS_TRY(st, ls_step_open_optimizer(s), out);
     const ls_pass_args pass = {.model = args->model,
                                .kernels = args->kernels,
                                .stream = args->stream,
@@ -154,9 +153,11 @@ void ls_step_close(ls_step *step)
     ls_device *device = ls_stream_device(step->args.stream);
     ls_pass_close(step->pass);
     for (int i = 0; i < 3; i++)
-        free_shared(step, i == 0 && ls_step_divides(step), step->state_memory[i]);
+        free_shared(step, i == 0 && ls_step_shares(step), step->state_memory[i]);
     for (int i = 0; i < step->args.calls.buffers; i++)
         free_shared(step, step->args.dp, step->grads[i]);
+    ls_step_close_muon(step);
+    ls_device_free(device, step->work);
     ls_device_free(device, step->copy);
     ls_device_free(device, step->small);
     ls_device_host_free(device, step->staging,
@@ -206,6 +207,7 @@ ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
         .bias1 = (float)(1 - pow(run->train.beta1, t)),
         .bias2 = (float)(1 - pow(run->train.beta2, t)),
         .clip = (float)run->train.clip,
+        .momentum = (float)run->train.momentum,
     };
 }
 

@@ -6,6 +6,13 @@ LS_C_BEGIN
 
 enum { LS_STEP_WAIT_S = 3600 };
 
+/* A matrix that Muon makes orthogonal, or several side by side in one weight, and who does it. */
+typedef struct ls_step_matrix {
+    int64_t w, g;           /* its first element, of the weights and of the gradients */
+    int64_t rows, cols, ld; /* of each part; parts lie side by side */
+    int parts, owner;       /* owner: a rank */
+} ls_step_matrix;
+
 struct ls_step {
     ls_step_args args;
     ls_pass *pass;
@@ -31,6 +38,16 @@ struct ls_step {
     bool isolated;   /* the batch on the device has document starts */
     int64_t counted; /* targets of the last step's batch */
     float *look;     /* a block of numbers under examination, while blaming */
+    void *work;      /* owned: what lamb or muon need beside the moments; NULL: nothing */
+    ls_lamb lamb;    /* with its lists in there */
+    struct {
+        ls_adamw_span *spans; /* matrices, or the parts of them that this rank has */
+        int64_t n_spans, n;
+        float *x[2], *square[2]; /* of the matrix in hand */
+        ls_norm_result *norm;
+        ls_step_matrix *matrices; /* owned, host: of all ranks, in the order of their weights */
+        int n_matrices;
+    } muon;
 };
 
 /* A call of this rank: its number and its leaves of the batch. */
@@ -57,8 +74,47 @@ static inline bool ls_step_divides(const ls_step *step)
     return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero > 0;
 }
 
+/* The weights are read by other ranks, each some of them from where they were updated. */
+static inline bool ls_step_shares(const ls_step *step)
+{
+    return step->args.dp &&
+           (ls_step_divides(step) || step->args.run->train.optimizer == LS_OPTIMIZER_MUON);
+}
+
+/* The next bytes of a block that is cut into pieces. */
+static inline void *ls_step_cut(char **at, int64_t bytes)
+{
+    void *p = *at;
+
+    *at += ls_round_up(bytes, 256);
+    return p;
+}
+
+/* Elements of the gradients that this rank updates, without a gap, and where they lie in its
+ * moments. Pieces begin and end at borders of norm blocks, or where they were asked for. */
+typedef struct ls_step_piece {
+    int64_t first, count, place;
+} ls_step_piece;
+
+/* The first such piece among elements first .. end-1; false: none. */
+bool ls_step_own_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
+
+/* Host memory to the device, waiting for it. */
+ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes);
+
 /* What the optimizer reads about parameters, to the device. */
-ls_status ls_step_send_spans(ls_step *step);
+ls_status ls_step_open_optimizer(ls_step *step);
+ls_status ls_step_open_lamb(ls_step *step);
+ls_status ls_step_open_muon(ls_step *step);
+void ls_step_close_muon(ls_step *step);
+
+/* The update of each optimizer, when the norm of the gradient is known; the new weights on all
+ * ranks only where they do not divide them (lamb) or always (muon). */
+ls_status ls_step_lamb(ls_step *step, ls_clock *clock);
+ls_status ls_step_muon(ls_step *step, ls_clock *clock);
+
+/* AdamW on what it updates: everything, or with muon all but the matrices of blocks. */
+void ls_step_adamw(ls_step *step);
 
 /* From the sum of gradients in grads[0] to new weights on every rank. */
 ls_status ls_step_update(ls_step *step, ls_clock *clock);

@@ -176,7 +176,8 @@ LS_TEST(adamw_leaves_no_denormal_first_moment)
 LS_TEST(adamw_passes_over_what_is_not_trained)
 {
     enum { N = 400, TRAINED = 17 + 16 + 5 };
-    const ls_adamw_span spans[3] = {{0, 17, 3, 1, 1}, {17, 16, 150, 0, 0.5f}, {33, 5, N - 5, 1, 1}};
+    const ls_adamw_span spans[3] = {
+        {0, 17, 3, 1, 1, 0}, {17, 16, 150, 0, 0.5f, 0}, {33, 5, N - 5, 1, 1, 0}};
     const ls_kernels *list[8];
     int count = ls_kernel_list(list, 8);
 
@@ -257,6 +258,42 @@ LS_TEST(adamw_copies_the_weights_in_bf16)
         }
         for (int i = 0; i < N + GAP; i++)
             LS_CHECK_EQ(copy[i], 0xffff);
+        ls_check_end(&c);
+    }
+}
+
+/* Second moments may lie closer together than the rest: the same bits, in fewer places. */
+LS_TEST(adamw_finds_second_moments_that_lie_close_together)
+{
+    enum { N = 100, FIRST = 17, SECOND = 60, COUNT = 23 };
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int count = ls_check_tables(list);
+
+    list[count++] = *ls_check_reference();
+    for (int k = 0; k < count; k++) {
+        ls_check c;
+        ls_check_begin(&c, 2);
+        ls_adamw far = make(&c, N, 2), near = far;
+        ls_adamw_span *spans = (ls_adamw_span *)(uintptr_t)far.spans;
+        ls_adamw_span *gaps = ls_check_bytes(&c, "spans with gaps", 2 * sizeof *gaps);
+        spans[0] = (ls_adamw_span){.first = FIRST, .w_first = FIRST, .count = COUNT, .rate = 1};
+        spans[1] = (ls_adamw_span){.first = SECOND, .w_first = SECOND, .count = COUNT, .rate = 1};
+        gaps[0] = spans[0], gaps[1] = spans[1];
+        gaps[0].v_gap = FIRST;
+        gaps[1].v_gap = SECOND - COUNT;
+        near.spans = gaps;
+        near.w = ls_check_copy(&c, "w", far.w, N);
+        near.m = ls_check_copy(&c, "m", far.m, N);
+        near.v = ls_check_floats(&c, "close v", 2 * COUNT, 0);
+        memset(near.v, 0, 2 * COUNT * sizeof *near.v);
+        for (int t = 1; t <= STEPS; t++) {
+            prepare(&far, N, t);
+            list[k].adamw(c.stream, &far);
+            list[k].adamw(c.stream, &near);
+        }
+        ls_check_same("w", near.w, far.w, 4 * N);
+        ls_check_same("v of the first", near.v, far.v + FIRST, 4 * COUNT);
+        ls_check_same("v of the second", near.v + COUNT, far.v + SECOND, 4 * COUNT);
         ls_check_end(&c);
     }
 }

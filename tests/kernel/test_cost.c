@@ -93,6 +93,15 @@ LS_TEST(cost_of_flat_rows)
     check(LS_ROW_ADAMW, &(ls_adamw){.n_spans = 2}, 0, 28 * 11); /* elements: told beside args */
     check(LS_ROW_ADAMW, &(ls_adamw){.n_spans = 2, .copy = there, .copy_type = LS_BF16}, 0, 30 * 11);
     check(LS_ROW_PACK, &(ls_pack){.N = 5, .K = 7}, 0, 2 * 4 * 35);
+    check(LS_ROW_LAMB, &(ls_lamb){.n = 7}, 0, 28 * 7);
+    check(LS_ROW_LAMB,
+          &(ls_lamb){.part = LS_LAMB_STEP, .n = 7, .copy = there, .copy_type = LS_BF16}, 0, 14 * 7);
+    check(LS_ROW_MOMENTUM, &(ls_momentum){.n = 7}, 0, 16 * 7);
+    check(LS_ROW_MUON, &(ls_muon){.part = LS_MUON_SCALE, .rows = 2, .cols = 3}, 0, 8 * 6);
+    check(
+        LS_ROW_MUON,
+        &(ls_muon){.part = LS_MUON_STEP, .rows = 2, .cols = 3, .copy = there, .copy_type = LS_BF16},
+        0, 14 * 6);
 }
 
 /* Every row has named dims, and dims without a name are 0. */

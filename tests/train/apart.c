@@ -133,6 +133,9 @@ ROW(cast, ls_cast)
 ROW(fill, ls_fill)
 ROW(norm2, ls_norm2)
 ROW(adamw, ls_adamw)
+ROW(lamb, ls_lamb)
+ROW(momentum, ls_momentum)
+ROW(muon, ls_muon)
 
 ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernels_out)
 {
@@ -169,6 +172,9 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
                          .fill = fill_row,
                          .norm2 = norm2_row,
                          .adamw = adamw_row,
+                         .lamb = lamb_row,
+                         .momentum = momentum_row,
+                         .muon = muon_row,
                          .scratch = real->scratch};
     *kernels_out = &table;
     return device;

@@ -58,3 +58,21 @@ LS_TEST(schedule_without_an_end_stays_constant)
     run.train.warmup = 0;
     LS_CHECK_NEAR(ls_schedule_lr(&run, 0, 100), 1.0, 1e-12);
 }
+
+LS_TEST(schedule_follows_the_batch_by_a_rule)
+{
+    ls_run run = run_with(LS_SCHEDULE_LINEAR);
+
+    run.batch.sequences = 64;
+    LS_CHECK_NEAR(ls_schedule_factor(&run), 1.0, 0);
+    run.train.lr_base_batch = 4;
+    run.train.lr_rule = LS_LR_LINEAR;
+    LS_CHECK_NEAR(ls_schedule_factor(&run), 16.0, 0);
+    LS_CHECK_NEAR(ls_schedule_lr(&run, 0, 100), 1.6, 1e-12); /* warm-up too */
+    LS_CHECK_NEAR(ls_schedule_lr(&run, 10, 100), 16.0, 1e-12);
+    LS_CHECK_NEAR(ls_schedule_lr(&run, 99, 100), 1.6, 1e-12);
+    run.train.lr_rule = LS_LR_SQRT;
+    LS_CHECK_NEAR(ls_schedule_lr(&run, 10, 100), 4.0, 1e-12);
+    run.batch.sequences = 1; /* a smaller batch takes smaller steps */
+    LS_CHECK_NEAR(ls_schedule_lr(&run, 10, 100), 0.5, 1e-12);
+}

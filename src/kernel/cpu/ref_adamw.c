@@ -6,18 +6,18 @@
 
 static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t k)
 {
-    int64_t i = span->first + k;
+    int64_t i = span->first + k, vi = i - span->v_gap;
     float *there = &a->w[span->w_first + k];
     const ls_step_state *s = a->state;
     double g = (double)a->grad[i] * (double)a->result->factor;
     double b1 = (double)s->beta1, b2 = (double)s->beta2, w = (double)*there;
     double m = b1 * (double)a->m[i] + (1 - b1) * g;
-    double v = b2 * (double)a->v[i] + (1 - b2) * g * g;
+    double v = b2 * (double)a->v[vi] + (1 - b2) * g * g;
     double step = m / (double)s->bias1 / (sqrt(v / (double)s->bias2) + (double)s->eps);
     double decay = (double)s->weight_decay * (double)span->decay;
 
     a->m[i] = (float)m;
-    a->v[i] = (float)v;
+    a->v[vi] = (float)v;
     *there = (float)(w - (double)s->lr * (double)span->rate * (step + decay * w));
     if (a->copy) /* the weight as it is kept, so that a copy made of it later is the same */
         ls_ref_store(a->copy, a->copy_type, span->w_first + k, (double)*there);

@@ -1,5 +1,5 @@
 /* rows_basic.h -- the CPU rows that are not products or attention: norm, activation, embedding,
- * elementwise work and the optimizer.
+ * elementwise work and the optimizers.
  *
  * Each exists as a reference in double (ls_ref_*, one thread, written for the eye) and once per
  * instruction set (ls_*_row_<isa>, all with the same bits). Scratch sizes do not depend on the
@@ -22,7 +22,10 @@ LS_C_BEGIN
     void prefix##cast##suffix(ls_stream *stream, const ls_cast *a);           \
     void prefix##fill##suffix(ls_stream *stream, const ls_fill *a);           \
     void prefix##norm2##suffix(ls_stream *stream, const ls_norm2 *a);         \
-    void prefix##adamw##suffix(ls_stream *stream, const ls_adamw *a)
+    void prefix##adamw##suffix(ls_stream *stream, const ls_adamw *a);         \
+    void prefix##lamb##suffix(ls_stream *stream, const ls_lamb *a);           \
+    void prefix##momentum##suffix(ls_stream *stream, const ls_momentum *a);   \
+    void prefix##muon##suffix(ls_stream *stream, const ls_muon *a)
 
 LS_ROWS_BASIC(ls_, _row_generic);
 LS_ROWS_BASIC(ls_, _row_avx2);
@@ -51,6 +54,12 @@ static inline int64_t ls_embed_bwd_scratch(const ls_embed_bwd *a)
 /* What norm2 does after its partials: the sum over the tree over blocks in double, its root, the
  * clip factor (0 when a block is bad) and the first bad block. */
 void ls_norm2_finish(const ls_norm2 *a);
+
+/* What lamb does before its step: the ratios, from the squares of all pieces. */
+void ls_lamb_ratios(const ls_lamb *a);
+
+/* Stops the program where the parts of muon are asked for what they cannot do. */
+void ls_muon_check(const ls_muon *a);
 
 /* True when every token is in [0, V). Otherwise the stream has failed, with value and place. */
 bool ls_embed_check_tokens(ls_stream *stream, const int32_t *tokens, int64_t M, int64_t V);

@@ -73,6 +73,25 @@ void ls_norm2_finish(const ls_norm2 *a)
     *a->result = r;
 }
 
+void ls_lamb_ratios(const ls_lamb *a)
+{
+    for (int64_t i = 0; i < a->n_tensors; i++) {
+        const ls_lamb_tensor *t = &a->tensors[i];
+        double w = sqrt(tree_sum(a->squares + t->first, t->count));
+        double u = sqrt(tree_sum(a->squares + a->n_squares + t->first, t->count));
+        a->ratios[i] = t->adapts && w > 0 && u > 0 ? (float)(w / u) : 1.0f;
+    }
+}
+
+void ls_muon_check(const ls_muon *a)
+{
+    LS_BUG_IF(a->part == LS_MUON_POLY && a->rows != a->cols, "muon: %lld x %lld is not square",
+              (long long)a->rows, (long long)a->cols);
+    LS_BUG_IF((a->part == LS_MUON_TAKE || a->part == LS_MUON_STEP) && a->ld < a->cols,
+              "muon: rows of %lld lie %lld apart", (long long)a->cols, (long long)a->ld);
+    LS_BUG_IF(a->copy && a->copy_type != LS_BF16, "muon with a copy of type %d", (int)a->copy_type);
+}
+
 void ls_qkv_check(const ls_qkv *a, bool forward)
 {
     bool norms = a->q_norm != NULL;

@@ -1,11 +1,14 @@
-/* optimizer.cu -- the norm of all gradients and the AdamW step.
+/* optimizer.cu -- the norm of all gradients, and the steps of AdamW and LAMB.
  *
  * norm2: one block for each LS_NORM_BLOCK elements; then one block joins the partial sums along the
  * perfect binary tree over blocks, in double. Each of its threads sums an aligned subtree, and the
  * subtrees are joined level by level, a missing right sibling skipped, which is the same tree.
  *
  * adamw: the spans lie in device memory, so the grid is a fixed number of blocks for each span that
- * step through it. Nothing is written when a gradient is not finite or a row has found a fault. */
+ * step through it. Nothing is written when a gradient is not finite or a row has found a fault.
+ *
+ * lamb: a block for each piece, in both parts; between them a thread for each tensor joins the
+ * sums of its pieces along the tree. */
 #include "kernel/cuda/common.cuh"
 
 #include <cmath>
@@ -121,8 +124,22 @@ struct rule {
     float factor, beta1, beta2, unbias1, unbias2, eps, decay, lr;
 };
 
-/* m below 2^-123 would fall among denormal numbers and stay there; see kernel/cpu/simd/adamw.c. */
-__device__ inline float update(const rule &r, float w, float grad, float &m, float &v)
+__device__ inline rule make_rule(const ls_step_state *s, const ls_norm_result *result, float decay,
+                                 float rate)
+{
+    return {result->factor,
+            s->beta1,
+            s->beta2,
+            1.0f / s->bias1,
+            1.0f / sqrtf(s->bias2),
+            s->eps,
+            s->weight_decay * decay,
+            s->lr * rate};
+}
+
+/* The direction of the step, decay included. m below 2^-123 would fall among denormal numbers and
+ * stay there; see kernel/cpu/simd/moments.h. */
+__device__ inline float direction(const rule &r, float w, float grad, float &m, float &v)
 {
     float g = grad * r.factor;
 
@@ -130,23 +147,24 @@ __device__ inline float update(const rule &r, float w, float grad, float &m, flo
     m = fabsf(m) < 0x1p-123f ? 0.0f : m;
     v = fmaf(r.beta2, v, (1.0f - r.beta2) * g * g);
     float step = m * r.unbias1 / fmaf(sqrtf(v), r.unbias2, r.eps);
-    return fmaf(-r.lr, fmaf(r.decay, w, step), w);
+    return fmaf(r.decay, w, step);
 }
 
 template <int VEC, typename COPY>
-__device__ inline void update_at(const ls_adamw &a, const rule &r, int64_t i, int64_t wi)
+__device__ inline void update_at(const ls_adamw &a, const rule &r, int64_t i, int64_t vi,
+                                 int64_t wi)
 {
     float w[VEC], g[VEC], m[VEC], v[VEC];
 
     ls_load<VEC>(a.w + wi, w);
     ls_load<VEC>(a.grad + i, g);
     ls_load<VEC>(a.m + i, m);
-    ls_load<VEC>(a.v + i, v);
+    ls_load<VEC>(a.v + vi, v);
 #pragma unroll
     for (int k = 0; k < VEC; k++)
-        w[k] = update(r, w[k], g[k], m[k], v[k]);
+        w[k] = fmaf(-r.lr, direction(r, w[k], g[k], m[k], v[k]), w[k]);
     ls_store<VEC>(a.m + i, m);
-    ls_store<VEC>(a.v + i, v);
+    ls_store<VEC>(a.v + vi, v);
     ls_store<VEC>(a.w + wi, w);
     if (!a.copy)
         return;
@@ -162,28 +180,20 @@ __device__ inline void update_at(const ls_adamw &a, const rule &r, int64_t i, in
 template <typename COPY> __global__ void adamw_kernel(ls_adamw a, const ls_cuda_fault *faults)
 {
     ls_adamw_span span = a.spans[blockIdx.y];
-    const ls_step_state *s = a.state;
-    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    int64_t step = (int64_t)gridDim.x * blockDim.x, v_first = span.first - span.v_gap;
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 
     if (i >= span.count || a.result->bad_block >= 0 || ls_any_fault(faults))
         return;
-    rule r = {a.result->factor,
-              s->beta1,
-              s->beta2,
-              1.0f / s->bias1,
-              1.0f / sqrtf(s->bias2),
-              s->eps,
-              s->weight_decay * span.decay,
-              s->lr * span.rate};
-    bool fits = span.first % 4 == 0 && span.w_first % 4 == 0 && (uintptr_t)a.w % 16 == 0 &&
-                (uintptr_t)a.m % 16 == 0 && (uintptr_t)a.v % 16 == 0 &&
+    rule r = make_rule(a.state, a.result, span.decay, span.rate);
+    bool fits = span.first % 4 == 0 && v_first % 4 == 0 && span.w_first % 4 == 0 &&
+                (uintptr_t)a.w % 16 == 0 && (uintptr_t)a.m % 16 == 0 && (uintptr_t)a.v % 16 == 0 &&
                 (uintptr_t)a.grad % 16 == 0 && (uintptr_t)a.copy % 16 == 0;
     int64_t whole = fits ? span.count / 4 : 0;
     for (int64_t k = i; k < whole; k += step)
-        update_at<4, COPY>(a, r, span.first + 4 * k, span.w_first + 4 * k);
+        update_at<4, COPY>(a, r, span.first + 4 * k, v_first + 4 * k, span.w_first + 4 * k);
     for (int64_t k = 4 * whole + i; k < span.count; k += step)
-        update_at<1, COPY>(a, r, span.first + k, span.w_first + k);
+        update_at<1, COPY>(a, r, span.first + k, v_first + k, span.w_first + k);
 }
 
 void ls_cuda_adamw(ls_stream *stream, const ls_adamw *a)
@@ -197,4 +207,83 @@ void ls_cuda_adamw(ls_stream *stream, const ls_adamw *a)
         adamw_kernel<ls_bf16><<<grid, STEP_THREADS, 0, row.queue()>>>(*a, row.s->faults);
     else if (!a->copy || row.ok(ls_cuda_check_type(LS_ROW_ADAMW, a->copy_type)))
         adamw_kernel<float><<<grid, STEP_THREADS, 0, row.queue()>>>(*a, row.s->faults);
+}
+
+/* --- lamb ----------------------------------------------------------------------------------- */
+
+__global__ void __launch_bounds__(NORM_THREADS)
+    direction_kernel(ls_lamb a, const ls_cuda_fault *faults)
+{
+    __shared__ float part[64];
+    ls_lamb_piece p = a.pieces[blockIdx.x];
+    float w2 = 0, u2 = 0;
+
+    if (a.result->bad_block >= 0 || ls_any_fault(faults))
+        return;
+    rule r = make_rule(a.state, a.result, p.decay, 1);
+    for (int64_t i = threadIdx.x; i < p.count; i += NORM_THREADS) {
+        int64_t k = p.first + i, at = p.g_first + i;
+        float w = a.w[p.w_first + i], u = direction(r, w, a.grad[at], a.m[k], a.v[k]);
+        a.grad[at] = u;
+        w2 = fmaf(w, w, w2);
+        u2 = fmaf(u, u, u2);
+    }
+    ls_block_sum2(w2, u2, part);
+    if (threadIdx.x == 0) {
+        a.squares[p.number] = w2;
+        a.squares[a.n_squares + p.number] = u2;
+    }
+}
+
+/* A thread for each tensor: even the largest has a few thousand pieces. */
+__global__ void ratio_kernel(ls_lamb a)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, size = 1;
+
+    if (i >= a.n_tensors)
+        return;
+    ls_lamb_tensor t = a.tensors[i];
+    while (size < t.count)
+        size *= 2;
+    double w = sqrt(subtree(a.squares + t.first, 0, size, t.count));
+    double u = sqrt(subtree(a.squares + a.n_squares + t.first, 0, size, t.count));
+    a.ratios[i] = t.adapts && w > 0 && u > 0 ? (float)(w / u) : 1.0f;
+}
+
+template <typename COPY>
+__global__ void __launch_bounds__(NORM_THREADS) lamb_kernel(ls_lamb a, const ls_cuda_fault *faults)
+{
+    ls_lamb_piece p = a.pieces[blockIdx.x];
+
+    if (a.result->bad_block >= 0 || ls_any_fault(faults))
+        return;
+    float rate = a.state->lr * a.ratios[p.tensor];
+    for (int64_t i = threadIdx.x; i < p.count; i += NORM_THREADS) {
+        int64_t wi = p.w_first + i;
+        float w = fmaf(-rate, a.grad[p.g_first + i], a.w[wi]);
+        a.w[wi] = w;
+        if (a.copy)
+            ((COPY *)a.copy)[wi] = ls_put<COPY>(w);
+    }
+}
+
+void ls_cuda_lamb(ls_stream *stream, const ls_lamb *a)
+{
+    ls_cuda_row row(stream, LS_ROW_LAMB);
+    unsigned pieces = (unsigned)a->n_pieces, tensors = (unsigned)a->n_tensors;
+
+    if (!row.on || a->n_pieces <= 0)
+        return;
+    if (a->part == LS_LAMB_DIRECTION) {
+        direction_kernel<<<pieces, NORM_THREADS, 0, row.queue()>>>(*a, row.s->faults);
+        return;
+    }
+    if (a->copy && a->copy_type != LS_BF16 &&
+        !row.ok(ls_cuda_check_type(LS_ROW_LAMB, a->copy_type)))
+        return;
+    ratio_kernel<<<(tensors + 31) / 32, 32, 0, row.queue()>>>(*a);
+    if (a->copy && a->copy_type == LS_BF16)
+        lamb_kernel<ls_bf16><<<pieces, NORM_THREADS, 0, row.queue()>>>(*a, row.s->faults);
+    else
+        lamb_kernel<float><<<pieces, NORM_THREADS, 0, row.queue()>>>(*a, row.s->faults);
 }
