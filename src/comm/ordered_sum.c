@@ -14,7 +14,9 @@ struct ls_ordered_sum {
     ls_ordered_plan plan;
     int ranks, rank, rounds; /* rounds: the most roots that a rank has */
     int64_t own;             /* elements that this rank gets */
+    int64_t room;            /* roots of all ranks, at most */
     ls_dtype type;
+    int64_t *takes;  /* owned: elements of each rank */
     int *roots;      /* owned: how many each rank has */
     int64_t *places; /* owned: where the root of each step of the plan arrives, in elements */
     int64_t *counts; /* owned: [rounds][out, in][ranks], tables of all_to_all */
@@ -28,12 +30,19 @@ static int roots_of(ls_ordered_run run, int64_t leaves)
     return ls_ordered_roots(run, leaves, nodes);
 }
 
-int64_t ls_ordered_sum_bytes(const ls_ordered_sum_args *args, int ranks, int rank)
+static int64_t all_roots(const ls_ordered_run *runs, int ranks, int64_t leaves)
 {
     int64_t roots = 0;
 
     for (int r = 0; r < ranks; r++)
-        roots += roots_of(args->runs[r], args->leaves);
+        roots += roots_of(runs[r], leaves);
+    return roots;
+}
+
+int64_t ls_ordered_sum_bytes(const ls_ordered_sum_args *args, int ranks, int rank)
+{
+    int64_t roots = args->roots ? args->roots : all_roots(args->runs, ranks, args->leaves);
+
     return roots * args->counts[rank] * ls_dtype_bytes(args->type);
 }
 
@@ -58,13 +67,11 @@ static int64_t *table(const ls_ordered_sum *s, int round, bool in)
     return s->counts + ((int64_t)round * 2 + in) * s->ranks;
 }
 
-static ls_status fill_tables(ls_ordered_sum *s, const ls_ordered_sum_args *args)
+static ls_status fill_tables(ls_ordered_sum *s, const ls_ordered_run *runs, int64_t leaves)
 {
-    s->roots = ls_mem_array((size_t)s->ranks, sizeof *s->roots);
-    if (!s->roots)
-        return ls_fail(LS_ENOMEM, "no memory for a sum of %d ranks", s->ranks);
+    s->rounds = 0;
     for (int r = 0; r < s->ranks; r++) {
-        s->roots[r] = roots_of(args->runs[r], args->leaves);
+        s->roots[r] = roots_of(runs[r], leaves);
         s->rounds = s->roots[r] > s->rounds ? s->roots[r] : s->rounds;
     }
     s->counts = ls_mem_array((size_t)(s->rounds * 2 + 1) * (size_t)s->ranks, sizeof *s->counts);
@@ -75,10 +82,32 @@ static ls_status fill_tables(ls_ordered_sum *s, const ls_ordered_sum_args *args)
         s->places[i] = place_of(s, s->plan.steps[i].root, s->plan.steps[i].rank);
     for (int k = 0; k < s->rounds; k++)
         for (int r = 0; r < s->ranks; r++) {
-            table(s, k, true)[r] = s->roots[s->rank] > k ? args->counts[r] : 0;
+            table(s, k, true)[r] = s->roots[s->rank] > k ? s->takes[r] : 0;
             table(s, k, false)[r] = s->roots[r] > k ? s->own : 0;
         }
     return LS_OK;
+}
+
+static void release_tables(ls_ordered_sum *s)
+{
+    ls_ordered_plan_release(&s->plan);
+    ls_mem_free(s->counts);
+    ls_mem_free(s->places);
+    s->counts = s->places = NULL;
+}
+
+ls_status ls_ordered_sum_split(ls_ordered_sum *sum, const ls_ordered_run *runs, int64_t leaves)
+{
+    ls_status st = LS_OK;
+
+    release_tables(sum);
+    LS_TRY(st, ls_ordered_plan_init(&sum->plan, runs, sum->ranks, leaves), out);
+    if (sum->room && sum->plan.count > sum->room) /* a step of the plan for each root */
+        return ls_fail(LS_EUSAGE, "a sum with room for %lld roots cannot have %lld",
+                       (long long)sum->room, (long long)sum->plan.count);
+    LS_TRY(st, fill_tables(sum, runs, leaves), out);
+out:
+    return st;
 }
 
 ls_status ls_ordered_sum_open(ls_ordered_sum **sum_out, const ls_ordered_sum_args *args)
@@ -95,8 +124,16 @@ ls_status ls_ordered_sum_open(ls_ordered_sum **sum_out, const ls_ordered_sum_arg
                           .rank = ls_comm_rank(args->comm),
                           .type = args->type};
     s->own = args->counts[s->rank];
-    LS_TRY(st, ls_ordered_plan_init(&s->plan, args->runs, s->ranks, args->leaves), out);
-    LS_TRY(st, fill_tables(s, args), out);
+    s->room = args->roots;
+    s->roots = ls_mem_array((size_t)s->ranks, sizeof *s->roots);
+    s->takes = ls_mem_array((size_t)s->ranks, sizeof *s->takes);
+    LS_TRY(st,
+           s->roots && s->takes ? LS_OK
+                                : ls_fail(LS_ENOMEM, "no memory for a sum of %d ranks", s->ranks),
+           out);
+    memcpy(s->takes, args->counts, (size_t)s->ranks * sizeof *s->takes);
+    LS_TRY(st, ls_ordered_sum_split(s, args->runs, args->leaves), out);
+    s->room = args->roots ? args->roots : s->plan.count;
     bytes = ls_ordered_sum_bytes(args, s->ranks, s->rank);
     LS_TRY(st, ls_comm_alloc(s->comm, bytes, "sums of gradients", &memory), out);
     s->arrived = memory;
@@ -111,11 +148,10 @@ void ls_ordered_sum_close(ls_ordered_sum *sum)
 {
     if (!sum)
         return;
-    ls_ordered_plan_release(&sum->plan);
+    release_tables(sum);
     ls_comm_free(sum->comm, sum->arrived);
     ls_mem_free(sum->roots);
-    ls_mem_free(sum->counts);
-    ls_mem_free(sum->places);
+    ls_mem_free(sum->takes);
     ls_mem_free(sum);
 }
 

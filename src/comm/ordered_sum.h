@@ -23,6 +23,7 @@ typedef struct ls_ordered_sum_args {
     int64_t leaves;
     const int64_t *counts; /* elements that each rank gets */
     ls_dtype type;
+    int64_t roots; /* room for so many in all; 0: for those of the runs */
 } ls_ordered_sum_args;
 
 /* Bytes that opening takes on rank `rank` of `ranks`; the communicator may be missing. */
@@ -31,6 +32,11 @@ int64_t ls_ordered_sum_bytes(const ls_ordered_sum_args *args, int ranks, int ran
 /* All ranks with the same arguments. LS_EUSAGE: the runs are not the leaves, each once. */
 ls_status ls_ordered_sum_open(ls_ordered_sum **sum_out, const ls_ordered_sum_args *args);
 void ls_ordered_sum_close(ls_ordered_sum *sum); /* NULL is allowed */
+
+/* From the next sum on the leaves are shared like this; by all ranks alike. Takes no memory but for
+ * small tables. LS_EUSAGE as above, or there is no room for so many roots. A sum whose split has
+ * failed can only be closed. */
+ls_status ls_ordered_sum_split(ls_ordered_sum *sum, const ls_ordered_run *runs, int64_t leaves);
 
 /* roots: as many as ls_ordered_roots() says for this rank, each of all elements; read only. out:
  * this rank's elements, in no root's way while others read: it is written when all have come. */

@@ -50,10 +50,14 @@ int64_t ls_dp_elements(const ls_dp_args *args)
 static int64_t all_roots(const ls_dp_args *args)
 {
     ls_ordered_node nodes[LS_ORDERED_ROOTS];
+    ls_ordered_run runs[LS_MESH_RANKS];
     int64_t n = 0;
 
+    if (args->roots)
+        return args->roots;
+    ls_mesh_split(&args->mesh, args->leaves, runs);
     for (int r = 0; r < ls_mesh_ranks(&args->mesh); r++)
-        n += ls_ordered_roots(ls_mesh_leaves(&args->mesh, args->leaves, r), args->leaves, nodes);
+        n += ls_ordered_roots(runs[r], args->leaves, nodes);
     return n;
 }
 
@@ -80,14 +84,18 @@ static ls_status open_sums(ls_dp *x)
 {
     const ls_dp_args *a = &x->args;
     int n = a->mesh.ranks;
-    ls_ordered_sum_args sum = {
-        .comm = a->comm, .runs = x->runs, .leaves = a->leaves, .counts = x->counts, .type = LS_F32};
+    ls_ordered_sum_args sum = {.comm = a->comm,
+                               .runs = x->runs,
+                               .leaves = a->leaves,
+                               .counts = x->counts,
+                               .type = LS_F32,
+                               .roots = a->roots};
     void *memory;
     ls_status st;
 
+    ls_mesh_split(&a->mesh, a->leaves, x->runs);
     for (int r = 0; r < n; r++) {
         ls_mesh_part shard = ls_mesh_part_of(&a->mesh, a->trained, r);
-        x->runs[r] = ls_mesh_leaves(&a->mesh, a->leaves, r);
         x->counts[r] = shard.count;
         x->counts[n + r] = tied_in(a, shard);
         x->counts[2 * n + r] = 0;
@@ -152,6 +160,21 @@ const ls_dp_args *ls_dp_about(const ls_dp *dp)
 ls_mesh_part ls_dp_own(const ls_dp *dp)
 {
     return dp->own;
+}
+
+ls_status ls_dp_split(ls_dp *dp, const ls_ordered_run *runs, int64_t leaves)
+{
+    ls_dp *x = dp;
+    ls_status st = LS_OK;
+
+    memcpy(x->runs, runs, (size_t)x->args.mesh.ranks * sizeof *runs);
+    x->args.leaves = leaves;
+    if (x->sum)
+        LS_TRY(st, ls_ordered_sum_split(x->sum, runs, leaves), out);
+    if (x->tied)
+        LS_TRY(st, ls_ordered_sum_split(x->tied, runs, leaves), out);
+out:
+    return st;
 }
 
 ls_status ls_dp_alloc(ls_dp *dp, int64_t bytes, const char *what, void **out)

@@ -22,8 +22,9 @@ typedef struct ls_dp_args {
     ls_comm *comm; /* borrowed until close */
     ls_mesh mesh;
     bool ordered;
-    int64_t leaves;                 /* of the batch */
-    int64_t trained;                /* elements that are summed and updated */
+    int64_t leaves;  /* of the batch; shared as mesh says, until ls_dp_split() */
+    int64_t roots;   /* of all ranks at most, ordered only; 0: no other split comes */
+    int64_t trained; /* elements that are summed and updated */
     int64_t tied_first, tied_count; /* elements whose second gradient begins behind `trained`;
                                      * ordered only; count 0: none */
 } ls_dp_args;
@@ -37,6 +38,10 @@ ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args);
 void ls_dp_close(ls_dp *dp); /* NULL is allowed */
 const ls_dp_args *ls_dp_about(const ls_dp *dp);
 ls_mesh_part ls_dp_own(const ls_dp *dp);
+
+/* From the next sum on ranks have these leaves; all ranks alike, with no more roots than args say.
+ * Nothing to do in fast mode. */
+ls_status ls_dp_split(ls_dp *dp, const ls_ordered_run *runs, int64_t leaves);
 
 ls_status ls_dp_alloc(ls_dp *dp, int64_t bytes, const char *what, void **out);
 void ls_dp_free(ls_dp *dp, void *memory);

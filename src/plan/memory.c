@@ -28,7 +28,7 @@ int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
 
     return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
            ls_round_up(ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state), 256) +
-           ls_round_up(calls->sequences * (int64_t)sizeof(double), 256) +
+           ls_round_up((calls->sequences + calls->ranks) * (int64_t)sizeof(double), 256) +
            ls_round_up(sizeof(ls_norm_result), 256);
 }
 
@@ -53,6 +53,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
     return (ls_dp_args){.mesh = *mesh,
                         .ordered = ordered,
                         .leaves = calls.leaves,
+                        .roots = calls.roots,
                         .trained = model->trained,
                         .tied_first = model->wte.g,
                         .tied_count = ls_pass_grad_elements(model, ordered) > model->trained

@@ -62,7 +62,7 @@ static void lay_out_staging(ls_step *s)
 
     s->host_tokens = cut(&at, held(s) * s->args.model->shape.T * 3 * (int64_t)sizeof(int32_t));
     s->host_states = cut(&at, ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state));
-    s->host_sums = cut(&at, calls->sequences * (int64_t)sizeof(double));
+    s->host_sums = cut(&at, (calls->sequences + calls->ranks) * (int64_t)sizeof(double));
     s->host_norm = cut(&at, sizeof(ls_norm_result));
 }
 
@@ -121,6 +121,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     if (!s)
         return LS_ENOMEM;
     s->args = *args;
+    s->now = args->calls;
     s->type = ls_memory_type(args->run);
     s->own =
         ls_step_divides(s) ? ls_dp_own(args->dp) : (ls_mesh_part){.count = args->model->trained};
@@ -160,6 +161,20 @@ void ls_step_close(ls_step *step)
     ls_device_host_free(device, step->staging,
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
     ls_mem_free(step);
+}
+
+ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leaves)
+{
+    ls_step *s = step;
+    int rank = s->args.dp ? ls_dp_about(s->args.dp)->mesh.rank : 0;
+
+    ls_calls_set(&s->args.calls, runs[rank], leaves, &s->now);
+    return s->args.dp ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
+}
+
+const double *ls_step_work_ns(const ls_step *step)
+{
+    return step->host_sums + step->now.leaves;
 }
 
 /* Sequences first .. first+count-1 of a batch to the beginning of the device's buffers. Nothing is
@@ -209,7 +224,7 @@ ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
 
 bool ls_step_next(const ls_step *s, ls_step_part *p)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
 
     p->number = p->count ? p->number + 1 : 0;
     p->first = p->count ? p->first + p->count : calls->first;
@@ -219,7 +234,7 @@ bool ls_step_next(const ls_step *s, ls_step_part *p)
 
 ls_pass_call ls_step_call(const ls_step *s, const ls_step_part *p, int buffer)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
     int64_t T = s->args.model->shape.T;
     int64_t at = (p->first - calls->first) * calls->leaf * T;
 
@@ -241,25 +256,54 @@ ls_pass_call ls_step_call(const ls_step *s, const ls_step_part *p, int buffer)
 void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call,
                      ls_step_state *host_state)
 {
-    host_state->first_seq = (uint32_t)(p->first * s->args.calls.leaf);
+    host_state->first_seq = (uint32_t)(p->first * s->now.leaf);
     send_state(s, p->number, host_state);
     ls_pass_forward(s->pass, call);
+}
+
+/* Time that this rank has computed in this step. */
+static int64_t work_ns(const ls_clock *clock)
+{
+    return clock->parts_ns[LS_PART_FORWARD] + clock->parts_ns[LS_PART_BACKWARD];
+}
+
+/* For tests: a rank that needs twice as long for its work. LINESHAFT_FAULT=train.slow.1@1+ is rank
+ * 1, always. before_ns: what it had worked before this call. */
+static void slow_down(const ls_step *s, int64_t before_ns, ls_clock *clock)
+{
+#ifdef LS_FAULTS
+    char point[32];
+    int64_t ns = work_ns(clock) - before_ns;
+
+    snprintf(point, sizeof point, "train.slow.%d",
+             s->args.dp ? ls_dp_about(s->args.dp)->mesh.rank : 0);
+    if (!LS_FAULT(point))
+        return;
+    nanosleep(&(struct timespec){ns / LS_NS_PER_S, ns % LS_NS_PER_S}, NULL);
+    ls_clock_lap(clock, LS_PART_BACKWARD);
+#else
+    (void)s;
+    (void)before_ns;
+    (void)clock;
+#endif
 }
 
 /* All calls of this rank, their gradients summed as far as they are siblings: in grads[0], and
  * where the rank has a part of the leaves, its roots in the buffers that follow. */
 static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
     ls_step_part p = {.count = 0};
     int top = 0;
 
     while (ls_step_next(s, &p)) {
         ls_pass_call call = ls_step_call(s, &p, top);
+        int64_t before_ns = work_ns(clock);
         ls_step_forward(s, &p, &call, host_state);
         ls_clock_lap(clock, LS_PART_FORWARD);
         ls_pass_backward(s->pass, &call);
         ls_clock_lap(clock, LS_PART_BACKWARD);
+        slow_down(s, before_ns, clock);
         if (!calls->ordered)
             continue;
         top++;
@@ -277,7 +321,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
  * updates its own. */
 static ls_status sum_with_others(ls_step *s, ls_clock *clock)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
     float *buffers[LS_ORDERED_ROOTS];
     ls_status st = LS_OK;
 
@@ -308,10 +352,11 @@ static double tree_sum(double *values, int64_t n)
     return values[0];
 }
 
-/* Losses of the own leaves, and those of the others: host_sums, by number of leaf. */
+/* Losses of the own leaves, and those of the others: host_sums, by number of leaf; behind them how
+ * long each rank has worked. */
 static ls_status losses(ls_step *s, ls_clock *clock)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
     double *sums = s->host_sums;
     ls_status st = LS_OK;
 
@@ -321,7 +366,7 @@ static ls_status losses(ls_step *s, ls_clock *clock)
                                        .out = s->sums,
                                        .n = calls->own * calls->leaf * s->args.model->shape.T,
                                        .segments = calls->own});
-    memset(sums, 0, (size_t)calls->leaves * sizeof *sums);
+    memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums,
                        calls->own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
@@ -330,7 +375,8 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
     if (!s->args.dp)
         goto out;
-    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves), out);
+    sums[calls->leaves + ls_dp_about(s->args.dp)->mesh.rank] = (double)work_ns(clock);
+    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves + calls->ranks), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
 out:
     return st;
@@ -339,7 +385,7 @@ out:
 ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number, double lr,
                       ls_clock *clock, ls_step_result *result_out)
 {
-    const ls_calls *calls = &step->args.calls;
+    const ls_calls *calls = &step->now;
     int64_t tokens = calls->sequences * step->args.model->shape.T;
     step->counted = batch->counted ? batch->counted : tokens;
     ls_step_state host_state = ls_step_numbers(step, number, lr);
@@ -347,7 +393,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
 
     if (LS_FAULT("train.nonfinite"))
         host_state.grad_scale = NAN;
-    copy_windows(step, batch, calls->first * calls->leaf, calls->own * calls->leaf);
+    copy_windows(step, batch, 0, calls->own * calls->leaf);
     if (calls->own == 0)
         send_state(step, 0, &host_state); /* the update reads it */
     ls_clock_lap(clock, LS_PART_DATA);

@@ -7,7 +7,8 @@ LS_C_BEGIN
 enum { LS_STEP_WAIT_S = 3600 };
 
 struct ls_step {
-    ls_step_args args;
+    ls_step_args args; /* args.calls: what there is room for */
+    ls_calls now;      /* the calls of this step */
     ls_pass *pass;
     void *state_memory[3]; /* owned: w, m, v */
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
@@ -26,7 +27,7 @@ struct ls_step {
     void *staging;              /* owned, host: the next four */
     int32_t *host_tokens;       /* tokens, targets, starts */
     ls_step_state *host_states; /* of each call */
-    double *host_sums;
+    double *host_sums;          /* of losses by leaf, then the time of each rank's work */
     ls_norm_result *host_norm;
     bool isolated;   /* the batch on the device has document starts */
     int64_t counted; /* targets of the last step's batch */

@@ -26,6 +26,76 @@ LS_TEST(mesh_gives_every_leaf_to_one_rank_in_nearly_equal_runs)
     LS_CHECK_EQ(ls_mesh_leaves(NULL, 12, 0).count, 12);
 }
 
+/* When the last rank of a split ends. */
+static double ends(const ls_mesh *m, const ls_ordered_run *runs)
+{
+    double last = 0;
+
+    for (int r = 0; r < m->ranks; r++) {
+        double t = (double)runs[r].count / m->weights[r];
+        last = t > last ? t : last;
+    }
+    return last;
+}
+
+/* The earliest end of any split of n leaves over ranks from `rank` on, by trying all. */
+static double best_end(const ls_mesh *m, int rank, int64_t leaves, int64_t least, int64_t most)
+{
+    double best = 1e300;
+
+    if (rank == m->ranks - 1)
+        return leaves < least || leaves > most ? best : (double)leaves / m->weights[rank];
+    for (int64_t n = least; n <= most && n <= leaves; n++) {
+        double here = (double)n / m->weights[rank];
+        double rest = best_end(m, rank + 1, leaves - n, least, most);
+        double end = here > rest ? here : rest;
+        best = end < best ? end : best;
+    }
+    return best;
+}
+
+LS_TEST(mesh_weights_end_as_early_as_any_split_can)
+{
+    static const double weights[][4] = {
+        {1, 1, 1, 1}, {1, 0.5, 1, 1}, {3, 1, 2, 0.1}, {1e6, 1e-6, 1, 1}, {7, 5, 3, 2}};
+    ls_ordered_run runs[4];
+
+    for (size_t k = 0; k < LS_COUNT(weights); k++)
+        for (int ranks = 2; ranks <= 4; ranks++)
+            for (int64_t leaves = 0; leaves <= 20; leaves++)
+                for (int balance = 0; balance < 2; balance++) {
+                    ls_mesh m = mesh_of(ranks, 0);
+                    m.weights = weights[k];
+                    m.balance = balance;
+                    int64_t next = 0, share = (leaves + ranks - 1) / ranks;
+                    int64_t least = balance && leaves >= ranks;
+                    int64_t most = balance ? ls_min_i64(leaves, 2 * share) : leaves;
+                    ls_mesh_split(&m, leaves, runs);
+                    for (int r = 0; r < ranks; r++) {
+                        LS_CHECK_EQ(runs[r].first, next);
+                        LS_CHECK(runs[r].count >= least && runs[r].count <= most);
+                        LS_CHECK(runs[r].count <= ls_mesh_most(&m, leaves, r));
+                        LS_CHECK_EQ(ls_mesh_leaves(&m, leaves, r).count, runs[r].count);
+                        next += runs[r].count;
+                    }
+                    LS_CHECK_EQ(next, leaves);
+                    LS_CHECK(ends(&m, runs) <= best_end(&m, 0, leaves, least, most) * (1 + 1e-12));
+                }
+    /* The example of the header; and equal weights are no weights. */
+    static const double three[] = {1, 1, 0.5};
+    ls_mesh m = mesh_of(3, 0);
+    m.weights = three;
+    ls_mesh_split(&m, 24, runs);
+    LS_CHECK(runs[0].count == 10 && runs[1].count == 10 && runs[2].count == 4);
+    for (int64_t leaves = 0; leaves < 40; leaves++) {
+        ls_mesh plain = mesh_of(4, 0), equal = plain;
+        equal.weights = weights[0];
+        for (int r = 0; r < 4; r++)
+            LS_CHECK_EQ(ls_mesh_leaves(&plain, leaves, r).count,
+                        ls_mesh_leaves(&equal, leaves, r).count);
+    }
+}
+
 LS_TEST(mesh_gives_every_parameter_to_one_rank_at_borders_of_norm_blocks)
 {
     static const int64_t sizes[] = {0,
@@ -98,6 +168,12 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
                  "mesh.zero: 0 works on any number of ranks.");
     hint_of("mesh: {zero: 1}\ntrain: {freeze: [wte]}\n", 0, 3,
             "mesh.zero cannot be 1: train.freeze leaves");
+    LS_CHECK_STR(hint_of("mesh: {weights: [1, 2]}\n", 0, 3,
+                         "mesh.weights has 2 numbers, but the run has 3 ranks"),
+                 "Give one weight per rank, or leave mesh.weights out.");
+    hint_of("mesh: {weights: [1, 2]}\n", 0, 1,
+            "mesh.weights has 2 numbers, but the run has 1 rank");
+    hint_of("", 0, 5000, "5000 ranks are more than 4096");
 }
 
 LS_TEST(mesh_is_as_wide_as_there_are_ranks)
