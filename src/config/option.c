@@ -640,6 +640,16 @@ const ls_option ls_options[] = {
      .doc = "Shares of the batch, one per rank; they need not add up to 1. With balance: auto the "
             "run begins with them. Empty: equal ones.",
      .offset = AT(mesh.weights)},
+    {.key = "mesh.bucket",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 65536,
+     .most = LS_OPTION_BIG,
+     .unit = "bytes",
+     .when_auto = "so large that what a message costs by itself is a tenth of the exchange at most",
+     .doc = "Gradients that are exchanged at a time: backward goes on while a bucket travels. The "
+            "result does not depend on it.",
+     .offset = AT(mesh.bucket)},
 
     {.key = "sync",
      .type = LS_OPTION_ENUM,

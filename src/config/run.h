@@ -146,6 +146,7 @@ typedef struct ls_run {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
         ls_balance_mode balance;
         ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */
+        int64_t bucket;        /* bytes, or auto */
     } mesh;
     ls_sync sync;
     struct {
