@@ -115,6 +115,14 @@ cmp -s want parts || fail "a ramp moved from mesh to mesh: $(diff want parts | h
 # shellcheck disable=SC2086
 run 0 "$LINESHAFT" data check run.yaml $ramp --set out=ramp1
 grep -q 'exactly once' out || fail "$(cat out)"
+# In fast mode two ranks stay near one.
+# shellcheck disable=SC2086
+run 0 "$LINESHAFT" train run.yaml --json $ramp --set train.reduce=fast --set out=rampfast1
+losses out >alone
+# shellcheck disable=SC2086
+run 0 "$LINESHAFT" train run.yaml --json -n 2 $ramp --set train.reduce=fast --set 'mesh.weights=[2, 1]' --set out=rampfast2
+losses out | paste -d ' ' alone - | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 }
+    END { exit bad || NR != 24 }' || fail "a ramp strays in fast mode: $(losses out | paste -d ' ' alone -)"
 # train.tokens: steps are counted with the ramp (15 steps have 102 sequences).
 # shellcheck disable=SC2086
 run 0 "$LINESHAFT" train run.yaml --json $ramp --set train.steps=0 --set "train.tokens=$((102 * 32 + 1))" --set out=tokens

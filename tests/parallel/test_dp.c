@@ -292,8 +292,10 @@ static void counted(ls_world *w, ls_comm *comm)
         int64_t before = there(w), want_bytes = 0;
         ls_dp *dp;
 
+        a.roots = c % 2 ? LEAVES : 0; /* room for other splits, or not */
         for (int r = 0; r < n; r++) {
             ls_dp_args other = args_of(c, NULL, n, r);
+            other.roots = a.roots;
             want_bytes += ls_dp_bytes(&other);
         }
         meet(comm);
