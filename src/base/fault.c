@@ -10,8 +10,8 @@ enum { MOST = 8 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     char point[96];
-    long turn; /* visits left before it strikes; 0: spent */
-    bool kills;
+    long turn;         /* visits left before it strikes; 0: spent */
+    bool kills, stays; /* stays: strikes every time from then on */
 } plan[MOST];
 static int planned = -1; /* -1: the environment has not been read */
 
@@ -29,6 +29,7 @@ static void read_plan(const char *text)
                 *kill_at = '\0';
             char *at = strchr(item, '@');
             long turn = at ? strtol(at + 1, NULL, 10) : 1;
+            plan[planned].stays = at && strchr(at, '+');
             if (at)
                 *at = '\0';
             snprintf(plan[planned].point, sizeof plan[planned].point, "%s", item);
@@ -57,6 +58,7 @@ bool ls_fault_hit(const char *point)
     for (int i = 0; i < planned; i++)
         if (plan[i].turn > 0 && strcmp(plan[i].point, point) == 0 && --plan[i].turn == 0) {
             hit = true;
+            plan[i].turn = plan[i].stays;
             if (plan[i].kills)
                 kill(getpid(), SIGKILL);
         }

@@ -5,6 +5,7 @@
  * with -DLS_FAULTS (the test binary and build/faults); in others the macro is a constant false.
  *
  *   LINESHAFT_FAULT="file.write@3"          the third time: the caller fails
+ *   LINESHAFT_FAULT="train.slow.1@3+"       the third time and every time after it
  *   LINESHAFT_FAULT="ckpt.rename@1=kill"    the process kills itself with SIGKILL there
  *   several, separated by commas */
 #pragma once

@@ -18,6 +18,7 @@
 #include "cli/cmd_chat.h"
 #include "cli/cmd_tokenizer.h"
 #include "cli/load.h"
+#include "config/ramp.h"
 #include "config/runfile.h"
 
 enum { OUTPUT_BYTES = 1 << 16, FIRST_TEXT = 200 };
@@ -378,7 +379,7 @@ static void proof_json(const ls_corpus *corpus, const ls_proof *proof, ls_str *o
     ls_str_append_char(out, '\n');
 }
 
-static void proof_text(const ls_corpus *corpus, const ls_proof *proof, int64_t sequences,
+static void proof_text(const ls_corpus *corpus, const ls_proof *proof, const ls_run *run,
                        ls_str *out)
 {
     for (int i = 0; i < proof->n_sources; i++) {
@@ -394,7 +395,7 @@ static void proof_text(const ls_corpus *corpus, const ls_proof *proof, int64_t s
         return;
     }
     ls_str_append(out, "In the first ");
-    ls_cmd_data_put_count(out, (proof->positions + sequences - 1) / sequences);
+    ls_cmd_data_put_count(out, ls_ramp_steps(run, proof->positions));
     ls_str_append(out, " steps no sample is used twice in an epoch, every whole epoch\n"
                        "uses each of its samples exactly once, and a run that starts at sample ");
     ls_cmd_data_put_count(out, proof->cut);
@@ -422,10 +423,12 @@ ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
     LS_TRY(st, ls_corpus_open(&corpus, run, tok, cache), out);
     LS_TRY(st, ls_corpus_order(corpus, (uint64_t)run->train.seed, run->model.context, order), out);
     int64_t positions = ls_proof_positions(order);
-    if (steps && __builtin_mul_overflow(steps, run->batch.sequences, &positions)) {
+    if (steps && ls_ramp_overflows(run, steps)) {
         st = ls_fail(LS_EUSAGE, "%lld steps are too many to walk", (long long)steps);
         goto out;
     }
+    if (steps)
+        positions = ls_ramp_samples(run, steps);
     st = ls_proof_order(order, positions, show_share, &w, proof);
     ls_cmd_data_watch_end(&w);
     if (st != LS_OK)
@@ -433,7 +436,7 @@ ls_status ls_cmd_data_check(const ls_run *run, int64_t steps, bool json)
     if (json)
         proof_json(corpus, proof, &text);
     else
-        proof_text(corpus, proof, run->batch.sequences, &text);
+        proof_text(corpus, proof, run, &text);
     LS_TRY(st, ls_cmd_data_emit(&text), out);
     if (!proof->passed)
         st = ls_fail(LS_EFAIL, "the data order is broken: %s", proof->fault);

@@ -11,6 +11,8 @@
 #include <unistd.h>
 #include "base/time.h"
 
+static const double SLOW = 1.25; /* times the median: worth a line */
+enum { SLOW_SHOWN = 8 };
 enum { BAR_LONG = 24, BAR_SHORT = 10, EDGE = 4, DRAW_MS = 100, LINE_S = 5, LINE_MOST = 1000 };
 
 void ls_progress_init(ls_progress *progress, const ls_args *args)
@@ -150,7 +152,7 @@ void ls_progress_line(const ls_progress *p, const ls_event_step *e, bool bar, in
                       ls_str *line)
 {
     char part[64], number[24];
-    double tokens = e->step > 0 ? (double)e->tokens / (double)e->step : 0; /* of one step */
+    double tokens_per_ms = p->smooth_ms > 0 ? (double)e->step_tokens / p->smooth_ms : 0;
 
     if (bar && e->total_steps > 0)
         fit_bar(e, width, line);
@@ -168,11 +170,11 @@ void ls_progress_line(const ls_progress *p, const ls_event_step *e, bool bar, in
         snprintf(part, sizeof part, "  val %s", number);
         fits = fits && fit(line, width, part);
     }
-    short_number(p->smooth_ms > 0 ? tokens / p->smooth_ms * 1e3 : 0, number, sizeof number);
+    short_number(tokens_per_ms * 1e3, number, sizeof number);
     snprintf(part, sizeof part, "  %s tok/s", number);
     fits = fits && fit(line, width, part);
-    if (e->total_steps > 0) {
-        duration((double)(e->total_steps - e->step) * p->smooth_ms / 1e3, number, sizeof number);
+    if (e->total_steps > 0 && tokens_per_ms > 0) {
+        duration((double)e->tokens_left / tokens_per_ms / 1e3, number, sizeof number);
         snprintf(part, sizeof part, "  eta %s", number);
         fits = fits && fit(line, width, part);
     }
@@ -221,6 +223,28 @@ static void show_sample(ls_progress *p, const ls_event_sample *e)
     fflush(stdout);
 }
 
+/* How ranks share a batch, and who of them is slow. */
+static void show_ranks(const ls_event_balance *e)
+{
+    int64_t least = e->sequences, most = 0;
+    int slow = 0;
+
+    for (int r = 0; r < e->ranks; r++) {
+        least = ls_min_i64(least, e->slices[r].sequences);
+        most = ls_max_i64(most, e->slices[r].sequences);
+    }
+    printf("ranks   %d, with %lld", e->ranks, (long long)least);
+    if (most > least)
+        printf(" to %lld", (long long)most);
+    printf(" of %lld sequences\n", (long long)e->sequences);
+    for (int r = 0; r < e->ranks; r++) {
+        if (e->slices[r].ratio < SLOW || slow++ == SLOW_SHOWN)
+            continue;
+        printf("        rank %d (%s) needs %.1f x the median per leaf and has %lld of them\n", r,
+               e->slices[r].host, e->slices[r].ratio, (long long)e->slices[r].sequences);
+    }
+}
+
 static void show_summary(const ls_event_summary *e)
 {
     char took[24], speed[16];
@@ -246,6 +270,8 @@ static void show_summary(const ls_event_summary *e)
     if (e->steps_here > 0 && e->peak_flops > 0) /* not known on a GPU */
         printf("        MFU %.1f %% of %.0f GFLOP/s measured here (6 N + 6 L C T per token)\n",
                100 * e->mfu, e->peak_flops / 1e9);
+    if (e->balance)
+        show_ranks(e->balance);
     printf("memory  peak %.1f MiB, ledger %.1f MiB (%+.1f %%)\n",
            (double)e->peak_bytes / (double)LS_MIB, (double)e->ledger_bytes / (double)LS_MIB,
            100.0 * (double)(e->peak_bytes - e->ledger_bytes) / (double)e->ledger_bytes);
@@ -296,6 +322,7 @@ void ls_progress_event(void *context, const ls_event *event)
             show_summary(&event->summary);
         break;
     case LS_EVENT_RANK:
+    case LS_EVENT_BALANCE:
     case LS_EVENT_INCIDENT: /* the log has told it */
         break;
     }

@@ -74,6 +74,32 @@ int ls_ordered_roots(ls_ordered_run run, int64_t leaves,
     return n;
 }
 
+/* The roots of a run grow and then shrink, each size at most once on either side: 1 2 4 4 2 1 are
+ * the most for their sum. */
+int ls_ordered_most_roots(int64_t count)
+{
+    int roots = 0;
+    int64_t size = 1;
+
+    for (; count >= size; roots++) {
+        count -= size;
+        size <<= roots % 2;
+    }
+    return roots;
+}
+
+/* Either the roots of the whole run, or growing ones (1 2 4 ...: `left` of them) and behind them a
+ * node that is being made out of nodes of `group`. */
+int ls_ordered_most_depth(int64_t count, int64_t group)
+{
+    int depth = ls_ordered_most_roots(count), parts = 1;
+
+    for (int64_t node = group; node <= count; node *= 2, parts++)
+        for (int left = 0; (INT64_C(1) << left) - 1 + node <= count; left++)
+            depth = left + parts > depth ? left + parts : depth;
+    return depth;
+}
+
 /* Just after a push the stack is the roots of what came before, and the new leaf. There are most
  * roots where the end of what came before has most binary digits set; of all ends up to the last
  * leaf these are that one, or one of its digits cleared and all below it set. */

@@ -46,6 +46,12 @@ int ls_ordered_roots(ls_ordered_run run, int64_t leaves,
 /* How many partial sums a rank holds at most at a time. */
 int ls_ordered_depth(ls_ordered_run run, int64_t leaves);
 
+/* Upper bounds for runs of at most `count` leaves, wherever they lie among however many: of their
+ * roots, and of the partial sums that are held at a time when leaves are pushed as nodes of up to
+ * `group` (a power of two). */
+int ls_ordered_most_roots(int64_t count);
+int ls_ordered_most_depth(int64_t count, int64_t group);
+
 /* Push a root of a rank, then merge so many times. */
 typedef struct ls_ordered_step {
     int rank, root; /* root: its place among those of the rank */

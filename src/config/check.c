@@ -8,6 +8,7 @@
 
 #include "config/explain.h"
 #include "config/hf.h"
+#include "config/ramp.h"
 #include "config/value.h"
 #include "base/file.h"
 #include <limits.h>
@@ -40,8 +41,8 @@ static const ls_run_origin *origin_of(const ls_run *run, const char *key)
 
 int64_t ls_check_horizon(const ls_run *run)
 {
-    int64_t per_step = run->batch.sequences * run->model.context;
-    int64_t by_tokens = run->train.tokens / per_step + (run->train.tokens % per_step != 0);
+    int64_t T = run->model.context;
+    int64_t by_tokens = ls_ramp_steps(run, run->train.tokens / T + (run->train.tokens % T != 0));
 
     if (run->train.steps == 0)
         return by_tokens;
@@ -94,6 +95,21 @@ static int64_t pick_group(const ls_run *run)
     return group;
 }
 
+static void resolve_batch(ls_run *run)
+{
+    int64_t all = run->batch.sequences, from = run->batch.ramp_from;
+
+    if (take_auto(run, "batch.leaf")) {
+        run->batch.leaf = ls_min_i64(LEAF_MOST, all);
+        while (all % run->batch.leaf || (from != LS_RUN_AUTO && from % run->batch.leaf))
+            run->batch.leaf--;
+    }
+    if (run->batch.ramp > 0 && take_auto(run, "batch.ramp_from"))
+        run->batch.ramp_from = run->batch.leaf;
+    if (take_auto(run, "batch.group"))
+        run->batch.group = pick_group(run);
+}
+
 /* What the family settles. */
 static void resolve_model(ls_run *run)
 {
@@ -137,13 +153,7 @@ ls_status ls_check_resolve(ls_run *run)
         LS_TRY(st, resolve_tokenizer(run), out);
     if (take_auto(run, "lora.alpha"))
         run->lora.alpha = 2 * (double)run->lora.rank;
-    if (take_auto(run, "batch.leaf")) {
-        run->batch.leaf = ls_min_i64(LEAF_MOST, run->batch.sequences);
-        while (run->batch.sequences % run->batch.leaf)
-            run->batch.leaf--;
-    }
-    if (take_auto(run, "batch.group"))
-        run->batch.group = pick_group(run);
+    resolve_batch(run);
     if (take_auto(run, "train.steps"))
         run->train.steps = run->train.tokens || run->train.seconds > 0 || run->train.target_loss > 0
                                ? 0
@@ -323,6 +333,26 @@ static void hint_divisors(int64_t n)
     ls_err_hint("Leaves that divide %lld: %s%s.", (long long)n, list.p,
                 shown == 16 ? " and more" : "");
     ls_str_release(&list);
+}
+
+static ls_status check_ramp(const ls_run *run)
+{
+    int64_t from = run->batch.ramp_from, leaf = run->batch.leaf;
+    ls_status st;
+
+    /* A ramp of 0 that was written switches off what stays in the file. */
+    if (run->batch.ramp == 0)
+        return origin_of(run, "batch.ramp")->source == LS_RUN_DEFAULT && from != LS_RUN_AUTO
+                   ? clash(run, "batch.ramp_from", "batch.ramp", "a ramp must have steps")
+                   : LS_OK;
+    if (from > run->batch.sequences)
+        return clash(run, "batch.ramp_from", "batch.sequences", "the batch can only grow");
+    if (from % leaf == 0)
+        return LS_OK;
+    st = clash(run, "batch.ramp_from", "batch.leaf", "a ramp begins with whole leaves");
+    ls_err_hint("Take batch.ramp_from: %lld, or another leaf.",
+                (long long)ls_min_i64(run->batch.sequences, (from / leaf + 1) * leaf));
+    return st;
 }
 
 static ls_status check_batch(const ls_run *run)
@@ -554,6 +584,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
     LS_TRY(st, check_tuning(run), out);
     LS_TRY(st, check_precision(run), out);
     LS_TRY(st, check_batch(run), out);
+    LS_TRY(st, check_ramp(run), out);
     if (with_sources)
         LS_TRY(st, check_sources(run), out);
     LS_TRY(st, check_end(run), out);

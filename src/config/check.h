@@ -7,7 +7,7 @@ LS_C_BEGIN
 
 /* Replace each auto that other options determine (name, out, leaf, mlp, min_lr ...). What needs
  * the tokenizer or the machine stays LS_RUN_AUTO: model.vocab, mesh.dp, eval.sequences,
- * device.threads. */
+ * device.threads; and so does batch.ramp_from without a ramp. */
 ls_status ls_check_resolve(ls_run *run);
 /* Only name and out, for those who need them before the rest is known. */
 ls_status ls_check_names(ls_run *run);

@@ -339,7 +339,7 @@ const ls_option ls_options[] = {
      .least = 1,
      .most = 1048576,
      .unit = "sequences",
-     .when_auto = "the largest divisor of batch.sequences up to 8",
+     .when_auto = "the largest divisor of batch.sequences (and batch.ramp_from) up to 8",
      .doc = "Sequences of one leaf, the unit whose gradients are summed in a fixed order; it must "
             "divide batch.sequences.",
      .offset = AT(batch.leaf),
@@ -355,6 +355,27 @@ const ls_option ls_options[] = {
             "the cores busier. A power of two, or all leaves. In ordered mode it changes no "
             "result.",
      .offset = AT(batch.group)},
+    {.key = "batch.ramp",
+     .type = LS_OPTION_INT,
+     .preset = "0",
+     .least = 0,
+     .most = 1e9,
+     .unit = "steps",
+     .doc = "Batch ramp: the batch grows from batch.ramp_from to batch.sequences in this many "
+            "steps, a leaf at a time; 0: every step has batch.sequences. Schedules count steps, so "
+            "the learning rate does not depend on it.",
+     .offset = AT(batch.ramp),
+     .fixed = true},
+    {.key = "batch.ramp_from",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 1048576,
+     .unit = "sequences",
+     .when_auto = "one leaf",
+     .doc = "Sequences of the first step of a batch ramp; a multiple of batch.leaf.",
+     .offset = AT(batch.ramp_from),
+     .fixed = true},
 
     {.key = "train.steps",
      .type = LS_OPTION_INT,
@@ -643,6 +664,32 @@ const ls_option ls_options[] = {
      .doc = "ZeRO stage: what data-parallel copies divide instead of holding it each. 0: nothing; "
             "1: the optimizer's moments and the update.",
      .offset = AT(mesh.zero)},
+    {.key = "mesh.balance",
+     .type = LS_OPTION_ENUM,
+     .preset = "off",
+     .names = {"off", "auto"},
+     .doc = "Whether the slices of a batch follow the speed of ranks. off: they are equal, or as "
+            "mesh.weights says; auto: a rank that is measured to be slow gets fewer leaves, and "
+            "none gets more than twice an equal share. In ordered mode it changes no result.",
+     .offset = AT(mesh.balance)},
+    {.key = "mesh.weights",
+     .type = LS_OPTION_FLOATS,
+     .preset = "[]",
+     .least = 1e-6,
+     .most = 1e6,
+     .doc = "Shares of the batch, one per rank; they need not add up to 1. With balance: auto the "
+            "run begins with them. Empty: equal ones.",
+     .offset = AT(mesh.weights)},
+    {.key = "mesh.bucket",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 65536,
+     .most = LS_OPTION_BIG,
+     .unit = "bytes",
+     .when_auto = "so large that what a message costs by itself is a tenth of the exchange at most",
+     .doc = "Gradients that are exchanged at a time: backward goes on while a bucket travels. The "
+            "result does not depend on it.",
+     .offset = AT(mesh.bucket)},
 
     {.key = "sync",
      .type = LS_OPTION_ENUM,

@@ -59,6 +59,7 @@ typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW, LS_OPTIMIZER_LAMB, LS_OPTIMIZER_
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16, LS_PRECISION_FP8 } ls_precision;
+typedef enum ls_balance_mode { LS_BALANCE_OFF, LS_BALANCE_AUTO } ls_balance_mode;
 typedef enum ls_sync { LS_SYNC_ALLREDUCE } ls_sync;
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
@@ -122,6 +123,8 @@ typedef struct ls_run {
         int64_t sequences; /* global batch */
         int64_t leaf;      /* sequences of one leaf; auto: the largest divisor of sequences <= 8 */
         int64_t group;     /* leaves per forward/backward call; auto */
+        int64_t ramp;      /* steps in which the batch grows; 0: it does not (config/ramp.h) */
+        int64_t ramp_from; /* sequences of the first step of a ramp; auto: there is none */
     } batch;
     struct {
         int64_t steps;         /* stop after this many; 0: no such limit */
@@ -148,6 +151,9 @@ typedef struct ls_run {
     ls_precision precision;
     struct {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
+        ls_balance_mode balance;
+        ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */
+        int64_t bucket;        /* bytes, or auto */
     } mesh;
     ls_sync sync;
     struct {

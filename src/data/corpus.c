@@ -601,6 +601,28 @@ out:
     return st;
 }
 
+int64_t ls_corpus_window_targets(const ls_corpus *corpus, int source, int64_t first, int64_t T,
+                                 bool isolated)
+{
+    const source_row *row = &corpus->sources[source];
+    int64_t end = ls_min_i64(first + T + 1, row->tokens), counted = 0;
+
+    for (int64_t token = first + 1; token < end;) {
+        int i = shard_of(row, token);
+        const ls_shard *shard = &row->shards[i];
+        int64_t at = token - row->first[i], stop = ls_min_i64(shard->tokens, at + end - token);
+        int64_t document = ls_shard_document_at(shard, at);
+        token += stop - at;
+        for (; at < stop; at++) {
+            while (document + 1 < shard->documents && ls_shard_start(shard, document + 1) <= at)
+                document++;
+            counted += (!row->chat || ls_shard_is_target(shard, at)) &&
+                       !(isolated && at == ls_shard_start(shard, document));
+        }
+    }
+    return counted;
+}
+
 int64_t ls_corpus_counted(const int32_t *targets, int64_t n)
 {
     int64_t counted = 0;

@@ -58,6 +58,10 @@ void ls_corpus_starts(const ls_corpus *corpus, int source, int64_t first, int64_
  * token belongs to another document. */
 ls_status ls_corpus_window(const ls_corpus *corpus, int source, int64_t first, int64_t T,
                            int32_t *tokens_out, int32_t *targets_out, int32_t *start_out);
+/* How many targets of that window are not -1, without reading its tokens. isolated: as with
+ * start_out. */
+int64_t ls_corpus_window_targets(const ls_corpus *corpus, int source, int64_t first, int64_t T,
+                                 bool isolated);
 /* Targets that are not -1, of n. */
 int64_t ls_corpus_counted(const int32_t *targets, int64_t n);
 

@@ -1,12 +1,14 @@
 /* loader.c -- a ring of batches between one thread that fills and one caller that takes.
  *
- * Steps are numbered; step s lives in slot s % depth. Two numbers under one lock say everything:
+ * Steps are numbered; step s lives in slot s % depth. Three numbers under one lock say everything:
+ *   asked   steps before it have their slice   (raised by the caller, in ask_slices)
  *   filled  steps before it are ready          (raised by the thread, in fill_ring)
  *   taken   steps before it are given back     (raised by the caller, in ls_loader_next)
- * What must hold: taken <= filled <= taken + depth. The thread writes only slot filled % depth
- * while filled < taken + depth; the caller reads only slot taken % depth while taken < filled.
+ * What must hold: taken <= filled <= asked <= taken + depth. The thread writes only slot filled %
+ * depth while filled < asked; the caller reads only slot taken % depth while taken < filled.
  * Example with depth 2: the caller works on step 5 (taken = 5), the thread may have filled 6 and
- * then sleeps (filled = 7); asking for step 6 gives slot 1 back, and the thread fills 7 there. */
+ * then sleeps (filled = asked = 7); asking for step 6 gives slot 1 back, the caller says what is
+ * wanted of step 7, and the thread fills it there. */
 #include "data/loader.h"
 
 #include <errno.h>
@@ -36,7 +38,7 @@ struct ls_loader {
     bool lock_ready, changed_ready;
 
     /* under lock */
-    int64_t filled, taken;
+    int64_t asked, filled, taken;
     bool out; /* the caller holds the batch of step `taken` */
     bool ending;
     ls_err_record failure; /* of the thread; LS_OK: none */
@@ -61,14 +63,34 @@ int64_t ls_loader_bytes(const ls_loader_args *args)
     return plane_bytes(args) * (isolate ? 3 : 2) * depth_of(args) + ALIGN;
 }
 
+/* Targets of the windows that are read elsewhere: all of them, unless documents are isolated. */
+static int64_t count_elsewhere(const ls_loader *loader, const ls_loader_slice *slice)
+{
+    const ls_loader_args *a = &loader->args;
+    int64_t counted = 0;
+
+    if (!a->isolate)
+        return (slice->sequences - slice->own) * a->T;
+    for (int64_t b = 0; b < slice->sequences; b++) {
+        if (b == slice->first)
+            b += slice->own;
+        if (b == slice->sequences)
+            break;
+        ls_sample sample = ls_order_at(&loader->order, slice->position + b);
+        counted += ls_corpus_window_targets(a->corpus, sample.source, sample.first, a->T, true);
+    }
+    return counted;
+}
+
 static ls_status fill_batch(ls_loader *loader, int64_t step)
 {
     const ls_loader_args *a = &loader->args;
     slot *s = &loader->slots[step % depth_of(a)];
+    const ls_loader_slice *slice = &s->batch.slice;
 
-    s->batch.counted = 0;
-    for (int64_t b = 0; b < a->sequences; b++) {
-        ls_sample sample = ls_order_at(&loader->order, step * a->sequences + b);
+    s->batch.counted = count_elsewhere(loader, slice);
+    for (int64_t b = 0; b < slice->own; b++) {
+        ls_sample sample = ls_order_at(&loader->order, slice->position + slice->first + b);
         ls_status st =
             ls_corpus_window(a->corpus, sample.source, sample.first, a->T, s->tokens + b * a->T,
                              s->targets + b * a->T, a->isolate ? s->start + b * a->T : NULL);
@@ -77,7 +99,26 @@ static ls_status fill_batch(ls_loader *loader, int64_t step)
         s->batch.counted += ls_corpus_counted(s->targets + b * a->T, a->T);
     }
     s->batch.step = step;
+    s->batch.B = slice->own;
     return LS_OK;
+}
+
+/* The slices of steps whose slots are free now. Under lock. */
+static void ask_slices(ls_loader *l)
+{
+    const ls_loader_args *a = &l->args;
+
+    for (; l->asked < l->taken + depth_of(a); l->asked++) {
+        ls_loader_slice slice = {
+            .position = l->asked * a->sequences, .sequences = a->sequences, .own = a->sequences};
+        if (a->slice)
+            slice = a->slice(a->context, l->asked);
+        LS_BUG_IF(slice.first < 0 || slice.own < 0 || slice.own > a->sequences ||
+                      slice.first + slice.own > slice.sequences,
+                  "sequences %lld + %lld of %lld, with room for %lld", (long long)slice.first,
+                  (long long)slice.own, (long long)slice.sequences, (long long)a->sequences);
+        l->slots[l->asked % depth_of(a)].batch.slice = slice;
+    }
 }
 
 static void *fill_ring(void *arg)
@@ -86,7 +127,7 @@ static void *fill_ring(void *arg)
 
     pthread_mutex_lock(&l->lock);
     while (!l->ending && l->failure.code == LS_OK) {
-        if (l->filled == l->taken + depth_of(&l->args)) {
+        if (l->filled == l->asked) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
@@ -124,11 +165,8 @@ static ls_status make_ring(ls_loader *l)
             s->start = (int32_t *)(void *)(base + at);
             at += plane;
         }
-        s->batch = (ls_batch){.B = a->sequences,
-                              .T = a->T,
-                              .tokens = s->tokens,
-                              .targets = s->targets,
-                              .start = s->start};
+        s->batch =
+            (ls_batch){.T = a->T, .tokens = s->tokens, .targets = s->targets, .start = s->start};
     }
     return LS_OK;
 }
@@ -171,9 +209,10 @@ ls_status ls_loader_open(ls_loader **out, const ls_loader_args *args)
         return LS_ENOMEM;
     l->args = *args;
     l->args.isolate = args->isolate || ls_corpus_isolates(args->corpus);
-    l->filled = l->taken = args->first_step;
+    l->asked = l->filled = l->taken = args->first_step;
     LS_TRY(st, ls_corpus_order(args->corpus, args->seed, args->T, &l->order), out);
     LS_TRY(st, make_ring(l), out);
+    ask_slices(l); /* nobody else is there yet */
     LS_TRY(st, start_thread(l), out);
     *out = l;
 out:
@@ -224,6 +263,7 @@ ls_status ls_loader_next(ls_loader *loader, int64_t deadline_ns, const ls_batch 
     if (l->out) { /* the caller is done with the last batch */
         l->out = false;
         l->taken++;
+        ask_slices(l);
         pthread_cond_broadcast(&l->changed);
     }
     int64_t began = l->taken == l->filled ? ls_time_now_ns() : 0;

@@ -1,9 +1,10 @@
 /* order.h -- which sample when: pure functions, no index, no state.
  *
  * A sample is a window of T tokens (and the token after each) of one source. Position p of a run
- * (p = step * sequences + place in the batch) gives source, epoch and window in a few hundred
- * nanoseconds, whatever p is, and the inverse costs the same. So the data cursor of a checkpoint is
- * one integer, any step can be sought, and the order does not depend on ranks or threads.
+ * (p = samples of the steps before + place in the batch) gives source, epoch and window in a few
+ * hundred nanoseconds, whatever p is, and the inverse costs the same. So the data cursor of a
+ * checkpoint is one integer, any step can be sought, and the order does not depend on ranks or
+ * threads.
  *
  * Within each epoch of a source every one of its windows occurs exactly once. Epochs start at a
  * shift of 0 .. T-1 tokens that differs between them, so that windows are cut at other places.

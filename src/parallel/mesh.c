@@ -1,6 +1,7 @@
 /* mesh.c -- the arithmetic of who has what. */
 #include "parallel/mesh.h"
 
+#include <math.h>
 #include "kernel/kernel.h"
 
 /* What stands in the way of several ranks, or NULL. */
@@ -41,26 +42,159 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
         ls_err_hint("mesh.zero: 0 works on any number of ranks.");
         return LS_EUSAGE;
     }
-    *mesh = (ls_mesh){
-        .ranks = ranks, .rank = rank, .zero = ranks > 1 ? (int)run->mesh.zero : 0, .local = ranks};
+    if (ranks > LS_MESH_RANKS)
+        return ls_fail(LS_EUSAGE, "%d ranks are more than %d", ranks, LS_MESH_RANKS);
+    if (run->mesh.weights.count > 0 && run->mesh.weights.count != ranks) {
+        ls_fail(LS_EUSAGE, "mesh.weights has %d number%s, but the run has %d rank%s",
+                run->mesh.weights.count, run->mesh.weights.count == 1 ? "" : "s", ranks,
+                ranks == 1 ? "" : "s");
+        ls_err_hint("Give one weight per rank, or leave mesh.weights out.");
+        return LS_EUSAGE;
+    }
+    *mesh = (ls_mesh){.ranks = ranks,
+                      .rank = rank,
+                      .zero = ranks > 1 ? (int)run->mesh.zero : 0,
+                      .local = ranks,
+                      .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
+                      .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO};
     return LS_OK;
+}
+
+/* --- leaves ----------------------------------------------------------------------------------- */
+
+/* The least and the most leaves of a rank. */
+static int64_t least_of(const ls_mesh *mesh, int64_t leaves)
+{
+    return mesh->balance && leaves >= mesh->ranks;
+}
+
+static int64_t most_of(const ls_mesh *mesh, int64_t leaves)
+{
+    return mesh->balance ? ls_min_i64(leaves, 2 * ((leaves + mesh->ranks - 1) / mesh->ranks))
+                         : leaves;
+}
+
+/* What ranks have done at a time, in whole leaves; returns how many these are in all. */
+static int64_t done_at(const ls_mesh *mesh, int64_t leaves, double time, ls_ordered_run *runs)
+{
+    int64_t least = least_of(mesh, leaves), most = most_of(mesh, leaves), sum = 0;
+
+    for (int r = 0; r < mesh->ranks; r++) {
+        double done = floor(mesh->weights[r] * time);
+        runs[r].count = done >= (double)most ? most : ls_max_i64(least, (int64_t)done);
+        sum += runs[r].count;
+    }
+    return sum;
+}
+
+/* The latest time at which no more than all leaves are done, then one leaf after the other to the
+ * rank that would end it first. No other way ends earlier. */
+static void split_by_weights(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs)
+{
+    double low = 0, high = 1;
+    int64_t most = most_of(mesh, leaves);
+
+    while (leaves > 0 && done_at(mesh, leaves, high, runs) <= leaves)
+        high *= 2; /* all ranks together can do more than all leaves */
+    for (int i = 0; i < 100; i++) {
+        double middle = low + (high - low) / 2;
+        if (done_at(mesh, leaves, middle, runs) <= leaves)
+            low = middle;
+        else
+            high = middle;
+    }
+    for (int64_t left = leaves - done_at(mesh, leaves, low, runs); left > 0; left--) {
+        int next = -1;
+        for (int r = 0; r < mesh->ranks; r++)
+            if (runs[r].count < most &&
+                (next < 0 || (double)(runs[r].count + 1) / mesh->weights[r] <
+                                 (double)(runs[next].count + 1) / mesh->weights[next]))
+                next = r;
+        runs[next].count++;
+    }
+}
+
+void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out)
+{
+    int n = ls_mesh_ranks(mesh);
+    int64_t first = 0;
+
+    if (n > 1 && mesh->weights)
+        split_by_weights(mesh, leaves, runs_out);
+    else
+        for (int r = 0; r < n; r++)
+            runs_out[r].count = leaves / n + (r < leaves % n);
+    for (int r = 0; r < n; r++) {
+        runs_out[r].first = first;
+        first += runs_out[r].count;
+    }
 }
 
 ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank)
 {
-    int64_t n = ls_mesh_ranks(mesh), each = leaves / n, more = leaves % n;
-    int64_t first = each * rank + ls_min_i64(rank, more);
+    ls_ordered_run runs[LS_MESH_RANKS];
 
-    return (ls_ordered_run){.first = first, .count = each + (rank < more)};
+    ls_mesh_split(mesh, leaves, runs);
+    return runs[rank];
 }
 
-ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int rank)
+int64_t ls_mesh_most(const ls_mesh *mesh, int64_t leaves, int rank)
 {
-    int64_t n = ls_mesh_ranks(mesh);
-    int64_t blocks = (trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-    int64_t each = n == 1 ? trained : (blocks + n - 1) / n * LS_NORM_BLOCK;
-    int64_t first = ls_min_i64(trained, each * rank);
+    return mesh && mesh->balance ? most_of(mesh, leaves) : ls_mesh_leaves(mesh, leaves, rank).count;
+}
 
-    return (ls_mesh_part){
-        .first = first, .count = ls_min_i64(trained, first + each) - first, .each = each};
+/* --- parameters ------------------------------------------------------------------------------- */
+
+/* Elements of a bucket, but for the last. */
+static int64_t bucket_size(const ls_mesh *mesh, int64_t trained)
+{
+    int64_t n = ls_mesh_ranks(mesh), unit = n * LS_NORM_BLOCK;
+    int64_t units = (trained + unit - 1) / unit;
+
+    if (n == 1 || mesh->bucket == 0 || units <= mesh->bucket)
+        return ls_max_i64(1, trained);
+    return unit * ls_max_i64(mesh->bucket, (units + LS_MESH_BUCKETS - 1) / LS_MESH_BUCKETS);
+}
+
+int ls_mesh_buckets(const ls_mesh *mesh, int64_t trained)
+{
+    int64_t size = bucket_size(mesh, trained);
+
+    return (int)ls_max_i64(1, (trained + size - 1) / size);
+}
+
+ls_mesh_part ls_mesh_bucket(const ls_mesh *mesh, int64_t trained, int i)
+{
+    int64_t n = ls_mesh_ranks(mesh), size = bucket_size(mesh, trained), first = i * size;
+    int64_t count = ls_min_i64(trained, first + size) - first;
+    int64_t blocks = (count + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+
+    return (ls_mesh_part){.first = first,
+                          .count = count,
+                          .each = n == 1 ? count : (blocks + n - 1) / n * LS_NORM_BLOCK,
+                          .packed = i == 0 ? 0 : i * (size / n)};
+}
+
+ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
+{
+    ls_mesh_part p = ls_mesh_bucket(mesh, trained, i);
+    int64_t end = p.first + p.count;
+
+    p.first = ls_min_i64(end, p.first + p.each * rank);
+    p.count = ls_min_i64(end, p.first + p.each) - p.first;
+    return p;
+}
+
+int64_t ls_mesh_own(const ls_mesh *mesh, int64_t trained, int rank)
+{
+    ls_mesh_part last = ls_mesh_part_of(mesh, trained, ls_mesh_buckets(mesh, trained) - 1, rank);
+
+    return last.packed + last.count;
+}
+
+int64_t ls_mesh_bucket_blocks(const ls_mesh *mesh, int64_t bytes)
+{
+    int64_t block = ls_mesh_ranks(mesh) * LS_NORM_BLOCK * (int64_t)sizeof(float);
+
+    return ls_max_i64(1, bytes / block + (bytes % block != 0));
 }

@@ -1,6 +1,12 @@
 /* calls.c -- leaves into calls. */
 #include "plan/calls.h"
 
+#include "config/ramp.h"
+
+/* A smaller batch gives a rank no more leaves than a larger one, but where two ranks would end a
+ * leaf at the same time, rounding may decide differently. */
+enum { ROUNDED = 1 };
+
 int64_t ls_calls_at(const ls_calls *calls, int64_t leaf)
 {
     int64_t end = calls->first + calls->own, size = 1;
@@ -24,12 +30,92 @@ int ls_calls_merges(const ls_calls *calls, int64_t first, int64_t count)
            ls_ordered_merges(last, first, calls->leaves);
 }
 
-void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
+int64_t ls_calls_leaves(const ls_run *run, int64_t step)
 {
-    ls_calls c = {.sequences = run->batch.sequences, .leaf = run->batch.leaf};
+    int64_t sequences = ls_ramp_sequences(run, step);
+
+    return run->train.reduce == LS_REDUCE_ORDERED ? sequences / run->batch.leaf : sequences;
+}
+
+/* Walk through the calls. */
+static void count_calls(ls_calls *c)
+{
     int64_t held = 0;
 
+    c->most = 1;
+    c->buffers = 1;
+    c->calls = 0;
+    for (int64_t leaf = c->first, n; leaf < c->first + c->own; leaf += n, c->calls++) {
+        n = ls_calls_at(c, leaf);
+        c->most = ls_max_i64(c->most, n);
+        if (!c->ordered)
+            continue;
+        c->buffers = ls_max_i64(c->buffers, ++held);
+        held -= ls_calls_merges(c, leaf, n);
+    }
+}
+
+void ls_calls_set(const ls_calls *plan, ls_ordered_run own, int64_t leaves, ls_calls *calls_out)
+{
+    ls_calls c = *plan;
+
+    c.sequences = leaves * c.leaf;
+    c.leaves = leaves;
+    c.first = own.first;
+    c.own = own.count;
+    count_calls(&c);
+    LS_BUG_IF(c.own > plan->own || c.most > plan->most || c.buffers > plan->buffers ||
+                  c.calls > ls_max_i64(1, plan->calls),
+              "a step needs more than was planned: %lld leaves, %lld at once, %lld buffers",
+              (long long)c.own, (long long)c.most, (long long)c.buffers);
+    *calls_out = c;
+}
+
+/* Any run of up to `own` leaves, of up to all leaves. */
+static void count_most(ls_calls *c)
+{
+    int64_t group = 1;
+
+    while (group < c->group)
+        group *= 2;
+    c->most = ls_max_i64(1, ls_min_i64(c->own, group));
+    c->calls = c->own;
+    c->buffers = 1;
+    if (!c->ordered)
+        return;
+    if (c->ranks > 1)
+        c->buffers = ls_max_i64(1, ls_ordered_most_depth(c->own, group));
+    else /* it has whole batches: a binary counter of calls */
+        for (int64_t calls = (c->leaves + group - 1) / group; calls > 1; calls /= 2)
+            c->buffers++;
+}
+
+/* Roots of all ranks: as they are, or at most. */
+static int64_t count_roots(const ls_calls *c, const ls_mesh *mesh, bool varies)
+{
+    ls_ordered_node nodes[LS_ORDERED_ROOTS];
+    ls_ordered_run runs[LS_MESH_RANKS];
+    int64_t n = 0;
+
+    if (!c->ordered)
+        return 0;
+    ls_mesh_split(mesh, c->leaves, runs);
+    for (int r = 0; r < c->ranks; r++) {
+        bool moves = mesh && mesh->balance;
+        int64_t most = moves ? ls_mesh_most(mesh, c->leaves, r) : runs[r].count + ROUNDED;
+        n += varies ? ls_ordered_most_roots(most) : ls_ordered_roots(runs[r], c->leaves, nodes);
+    }
+    return ls_min_i64(n, c->leaves);
+}
+
+void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
+{
+    ls_calls c = {.leaf = run->batch.leaf, .ranks = ls_mesh_ranks(mesh)};
+    bool varies = run->batch.ramp > 0 || (mesh && mesh->balance);
+    int rank = mesh ? mesh->rank : 0;
+
     c.ordered = run->train.reduce == LS_REDUCE_ORDERED;
+    c.sequences = run->batch.sequences;
     c.leaves = c.sequences / c.leaf;
     c.group = ls_min_i64(run->batch.group, c.leaves);
     if (!c.ordered) {
@@ -37,18 +123,14 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         c.leaves = c.sequences;
         c.leaf = 1;
     }
-    ls_ordered_run own = ls_mesh_leaves(mesh, c.leaves, mesh ? mesh->rank : 0);
-    c.first = own.first;
-    c.own = own.count;
-    c.most = 1;
-    c.buffers = 1;
-    for (int64_t leaf = c.first, n; leaf < c.first + c.own; leaf += n, c.calls++) {
-        n = ls_calls_at(&c, leaf);
-        c.most = ls_max_i64(c.most, n);
-        if (!c.ordered)
-            continue;
-        c.buffers = ls_max_i64(c.buffers, ++held);
-        held -= ls_calls_merges(&c, leaf, n);
-    }
+    c.first = ls_mesh_leaves(mesh, c.leaves, rank).first;
+    c.own = ls_mesh_most(mesh, c.leaves, rank);
+    if (run->batch.ramp > 0)
+        c.own = ls_min_i64(c.leaves, c.own + ROUNDED);
+    if (varies)
+        count_most(&c);
+    else
+        count_calls(&c);
+    c.roots = count_roots(&c, mesh, varies);
     *calls_out = c;
 }

@@ -7,7 +7,11 @@
  * bit. Example: 12 sequences, leaf 2: 6 leaves; group 4: calls of leaves 0-3 and 4-5; on the second
  * of two ranks, which has leaves 3-5: calls of leaf 3 and leaves 4-5.
  *
- * In fast mode leaves mean nothing: one is counted for each sequence. */
+ * In fast mode leaves mean nothing: one is counted for each sequence.
+ *
+ * Leaves of a step and of this rank may change from step to step: with a batch ramp, or where
+ * slices follow the speed of ranks. What is planned is the memory for the largest of them; the
+ * calls of a step are then set. */
 #pragma once
 #include "config/run.h"
 #include "parallel/mesh.h"
@@ -21,11 +25,20 @@ typedef struct ls_calls {
     int64_t most;                    /* of the largest call that is made here; at least 1 */
     int64_t calls;                   /* per step */
     int64_t buffers;                 /* gradient buffers alive at once; at least 1 */
+    int64_t roots;                   /* of all ranks, in ordered mode */
+    int ranks;
     bool ordered;
 } ls_calls;
 
-/* run is loaded: leaf and group are numbers, never auto. mesh may be NULL: alone. */
+/* What any step needs at most: of all numbers, but for `first`, the largest. run is loaded: leaf
+ * and group are numbers, never auto. mesh may be NULL: alone. */
 void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out);
+
+/* Leaves of the batch of step `step` (from 0). */
+int64_t ls_calls_leaves(const ls_run *run, int64_t step);
+
+/* The calls of a step whose batch has so many leaves, of which this rank has `own`. */
+void ls_calls_set(const ls_calls *plan, ls_ordered_run own, int64_t leaves, ls_calls *calls_out);
 
 /* Sequences that a step or a call of validation needs room for at a time. */
 static inline int64_t ls_calls_held(const ls_calls *calls)

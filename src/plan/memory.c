@@ -10,6 +10,11 @@
 #include "model/pass.h"
 #include "plan/optim.h"
 
+int64_t ls_memory_spans(const ls_model *model)
+{
+    return model->n_params + 2 * LS_MESH_BUCKETS;
+}
+
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 {
     int64_t tokens = ls_calls_held(calls) * model->shape.T;
@@ -19,7 +24,7 @@ int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
            ls_round_up(tokens * (int64_t)sizeof(float), 256) +
            ls_round_up(ls_calls_held(calls) * (int64_t)sizeof(double), 256) +
            ls_round_up(blocks * (int64_t)sizeof(float), 256) +
-           ls_round_up(model->n_params * (int64_t)sizeof(ls_adamw_span), 256) +
+           ls_round_up(ls_memory_spans(model) * (int64_t)sizeof(ls_adamw_span), 256) +
            ls_round_up(sizeof(ls_norm_result), 256) + ls_round_up(sizeof(ls_step_state), 256);
 }
 
@@ -29,7 +34,7 @@ int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
 
     return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
            ls_round_up(ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state), 256) +
-           ls_round_up(calls->sequences * (int64_t)sizeof(double), 256) +
+           ls_round_up((calls->sequences + calls->ranks) * (int64_t)sizeof(double), 256) +
            ls_round_up(sizeof(ls_norm_result), 256);
 }
 
@@ -59,6 +64,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
     return (ls_dp_args){.mesh = *mesh,
                         .ordered = ordered,
                         .leaves = calls.leaves,
+                        .roots = calls.roots,
                         .trained = model->trained,
                         .tied_first = model->wte.g,
                         .tied_count = ls_pass_grad_elements(model, ordered) > model->trained
@@ -183,7 +189,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     *ledger_out = (ls_ledger){.count = 0};
     ls_calls_plan(run, args->mesh, &calls);
     if (several && dp.mesh.zero > 0)
-        updated = seconds = ls_mesh_part_of(&dp.mesh, model->trained, dp.mesh.rank).count;
+        updated = seconds = ls_mesh_own(&dp.mesh, model->trained, dp.mesh.rank);
     if (args->apart) {
         ls_ledger_add_host(ledger_out, "program", "binary, libraries, small objects",
                            args->program_bytes);

@@ -1,6 +1,8 @@
 /* optim.c -- see optim.h. */
 #include "plan/optim.h"
 
+#include "plan/memory.h"
+
 bool ls_optim_is_matrix(const ls_run *run, const ls_param *p)
 {
     return run->train.optimizer == LS_OPTIMIZER_MUON && p->parts > 0 && p->trained >= 0;
@@ -68,7 +70,7 @@ static ls_optim_work muon(const ls_run *run, const ls_model *model)
         w.matrix = ls_max_i64(w.matrix, p->shape[0] * cols);
         w.square = ls_max_i64(w.square, side * side);
     }
-    w.bytes = ls_round_up(model->n_params * (int64_t)sizeof(ls_adamw_span), 256) +
+    w.bytes = ls_round_up(ls_memory_spans(model) * (int64_t)sizeof(ls_adamw_span), 256) +
               2 * ls_round_up(w.matrix * (int64_t)sizeof(float), 256) +
               2 * ls_round_up(w.square * (int64_t)sizeof(float), 256) +
               ls_round_up(sizeof(ls_norm_result), 256);

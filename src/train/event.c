@@ -50,6 +50,7 @@ static void put_step(ls_json *j, const ls_event_step *e)
     ls_json_put_num(j, "lr", e->lr);
     ls_json_put_num(j, "grad_norm", e->grad_norm);
     ls_json_put_int(j, "tokens", e->tokens);
+    ls_json_put_int(j, "sequences", e->sequences);
     ls_json_put_num(j, "tokens_per_s", e->tokens_per_s);
     if (e->skipped)
         ls_json_put_bool(j, "skipped", true);
@@ -58,6 +59,20 @@ static void put_step(ls_json *j, const ls_event_step *e)
     ls_json_open(j, '{');
     for (int i = 0; i < LS_PARTS; i++)
         ls_json_put_num(j, ls_part_names[i], (double)e->clock->parts_ns[i] / 1e6);
+    ls_json_close(j);
+}
+
+static void put_slices(ls_json *j, const ls_event_balance *e)
+{
+    ls_json_key(j, "rank_sequences");
+    ls_json_open(j, '[');
+    for (int r = 0; r < e->ranks; r++)
+        ls_json_int(j, e->slices[r].sequences);
+    ls_json_close(j);
+    ls_json_key(j, "rank_ms_per_leaf");
+    ls_json_open(j, '[');
+    for (int r = 0; r < e->ranks; r++)
+        ls_json_num(j, e->slices[r].ms_per_leaf);
     ls_json_close(j);
 }
 
@@ -82,6 +97,8 @@ static void put_summary(ls_json *j, const ls_event_summary *e)
         ls_json_put_num(j, "power_w", e->power_w);
         ls_json_put_num(j, "joules_per_token", e->joules_per_token);
     }
+    if (e->balance)
+        put_slices(j, e->balance);
     ls_json_put_str(j, "weights_hash", e->weights_hash);
     ls_json_put_str(j, "stopped_by", e->stopped_by);
 }
@@ -91,7 +108,7 @@ static const char *const names[] = {
     [LS_EVENT_STEP] = "step",         [LS_EVENT_EVAL] = "eval",
     [LS_EVENT_SAMPLE] = "sample",     [LS_EVENT_CHECKPOINT] = "checkpoint",
     [LS_EVENT_INCIDENT] = "incident", [LS_EVENT_PROFILE] = "profile",
-    [LS_EVENT_SUMMARY] = "summary",
+    [LS_EVENT_BALANCE] = "balance",   [LS_EVENT_SUMMARY] = "summary",
 };
 
 void ls_event_json(const ls_event *event, ls_str *line_out)
@@ -134,6 +151,11 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
         ls_json_put_str(&j, "kind", event->incident.kind);
         ls_json_put_str(&j, "action", event->incident.action);
         ls_json_put_str(&j, "text", event->incident.text);
+        break;
+    case LS_EVENT_BALANCE:
+        ls_json_put_int(&j, "step", event->balance.step);
+        ls_json_put_int(&j, "from_step", event->balance.from_step);
+        put_slices(&j, &event->balance);
         break;
     case LS_EVENT_PROFILE:
         ls_json_put_int(&j, "step", event->profile.step);

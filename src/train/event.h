@@ -18,6 +18,7 @@ typedef enum ls_event_kind {
     LS_EVENT_SAMPLE,
     LS_EVENT_CHECKPOINT,
     LS_EVENT_INCIDENT,
+    LS_EVENT_BALANCE,
     LS_EVENT_PROFILE,
     LS_EVENT_SUMMARY
 } ls_event_kind;
@@ -46,8 +47,10 @@ typedef struct ls_event_step {
     int64_t step; /* steps done, this one included */
     int64_t total_steps;
     double loss, lr, grad_norm, tokens_per_s;
-    bool skipped;   /* not finite, and train.nonfinite is skip */
-    int64_t tokens; /* seen since step 0 */
+    bool skipped;                   /* not finite, and train.nonfinite is skip */
+    int64_t tokens;                 /* seen since step 0 */
+    int64_t sequences, step_tokens; /* of this step */
+    int64_t tokens_left;            /* until total_steps */
     const ls_clock *clock;
 } ls_event_step;
 
@@ -70,10 +73,26 @@ typedef struct ls_event_checkpoint {
 
 typedef struct ls_event_incident {
     int64_t step;
-    const char *kind;   /* "nonfinite", "checkpoint", "resume" */
+    const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler" */
     const char *action; /* what was done about it */
     const char *text;
 } ls_event_incident;
+
+/* What one rank has of a batch, and how long it needs for a leaf. */
+typedef struct ls_event_slice {
+    const char *host;
+    int64_t sequences;
+    double ms_per_leaf; /* 0: not known yet */
+    double ratio;       /* of that to the median of all ranks */
+} ls_event_slice;
+
+/* How ranks share a whole batch. */
+typedef struct ls_event_balance {
+    int64_t step, from_step; /* found after step, holds from the other on; both count from 1 */
+    int ranks;
+    int64_t sequences;            /* of a whole batch */
+    const ls_event_slice *slices; /* of each rank */
+} ls_event_balance;
 
 typedef struct ls_event_profile {
     int64_t step;    /* last one of the profile */
@@ -94,6 +113,7 @@ typedef struct ls_event_summary {
     double start_to_first_step_s;
     double energy_j, power_w; /* of the GPU while training, and its mean; NaN: not known */
     double joules_per_token;
+    const ls_event_balance *balance; /* NULL: alone */
     const char *weights_hash;
     const char *stopped_by; /* "steps", "tokens", "seconds", "target_loss", "interrupt", "done" */
 } ls_event_summary;
@@ -108,6 +128,7 @@ typedef struct ls_event {
         ls_event_sample sample;
         ls_event_checkpoint checkpoint;
         ls_event_incident incident;
+        ls_event_balance balance;
         ls_event_profile profile;
         ls_event_summary summary;
     };

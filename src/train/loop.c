@@ -18,6 +18,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "comm/tune.h"
+#include "config/ramp.h"
 #include "device/nvml.h"
 #include "kernel/peak.h"
 #include "train/save.h"
@@ -39,6 +40,7 @@ typedef struct loop {
     ls_clock clock;
     int64_t begun_ns;      /* when training began */
     int64_t steps_here;    /* done by this process */
+    int64_t tokens_here;   /* in them */
     int64_t skipped;       /* of those, not finite */
     double first_step_s;   /* from the start of the process to the first finished step */
     double speeds[SPEEDS]; /* tokens/s of steps after the first ten, thinned out when full */
@@ -202,7 +204,7 @@ static double median_speed(loop *l)
     double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
 
     if (l->n_speeds == 0) /* a run of ten steps or fewer: all of them */
-        return l->steps_here ? (double)(l->steps_here * l->s.tokens_per_step) / seconds : 0;
+        return l->steps_here ? (double)l->tokens_here / seconds : 0;
     qsort(l->speeds, (size_t)l->n_speeds, sizeof *l->speeds, by_value);
     return l->speeds[l->n_speeds / 2];
 }
@@ -241,6 +243,16 @@ static ls_status settle_ways(const ls_session *s)
                                ls_time_now_ns() + TRIALS_WAIT_S * LS_NS_PER_S);
 }
 
+/* For -vv: what this rank reads, by number of sample. */
+static void note_samples(const ls_batch *batch)
+{
+    int64_t first = batch->slice.position + batch->slice.first;
+
+    if (batch->B > 0)
+        ls_log(LS_LOG_DEBUG, "step %lld reads samples %lld to %lld", (long long)batch->step + 1,
+               (long long)first, (long long)(first + batch->B - 1));
+}
+
 static ls_status one_step(loop *l, ls_step_result *result_out)
 {
     ls_session *s = &l->s;
@@ -254,6 +266,8 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
         ls_comm_set_step(s->args.comm, s->step_number + 1); /* for who asks where this rank is */
     LS_BUG_IF(batch->step != s->step_number, "batch of step %lld in step %lld",
               (long long)batch->step, (long long)s->step_number);
+    note_samples(batch);
+    LS_TRY(st, ls_share_begin(s), out);
     LS_TRY(st,
            ls_step_run(s->step,
                        &(ls_step_batch){.tokens = batch->tokens,
@@ -268,6 +282,8 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
         s->loss = result_out->loss;
     s->step_number++;
     l->steps_here++;
+    l->tokens_here += batch->slice.sequences * batch->T;
+    ls_share_note(s);
     if (l->steps_here == 1)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
     if (l->steps_here == 2 && s->args.comm)
@@ -315,6 +331,12 @@ static ls_status agree(loop *l)
     return st;
 }
 
+/* Tokens of the first so many steps. */
+static int64_t tokens_after(const ls_session *s, int64_t steps)
+{
+    return ls_ramp_samples(s->run, steps) * s->model.shape.T;
+}
+
 /* Why training should end before the next step, or NULL. */
 static const char *reason_to_stop(const loop *l)
 {
@@ -337,10 +359,12 @@ static const char *reason_to_stop(const loop *l)
 static void tell_step(loop *l, const ls_step_result *r)
 {
     ls_session *s = &l->s;
+    int64_t sequences = ls_ramp_sequences(s->run, s->step_number - 1);
+    int64_t tokens = sequences * s->model.shape.T, seen = tokens_after(s, s->step_number);
     double tokens_per_s;
 
     ls_clock_lap(&l->clock, LS_PART_OTHER);
-    tokens_per_s = (double)s->tokens_per_step / ((double)ls_clock_wall_ns(&l->clock) / 1e9);
+    tokens_per_s = (double)tokens / ((double)ls_clock_wall_ns(&l->clock) / 1e9);
     note_speed(l, tokens_per_s);
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_STEP,
                                    .step = {.step = s->step_number,
@@ -350,7 +374,10 @@ static void tell_step(loop *l, const ls_step_result *r)
                                             .grad_norm = r->grad_norm,
                                             .tokens_per_s = tokens_per_s,
                                             .skipped = !r->finite,
-                                            .tokens = s->step_number * s->tokens_per_step,
+                                            .tokens = seen,
+                                            .sequences = sequences,
+                                            .step_tokens = tokens,
+                                            .tokens_left = tokens_after(s, s->total_steps) - seen,
                                             .clock = &l->clock}});
 }
 
@@ -419,7 +446,7 @@ static ls_status summarise(loop *l)
 {
     ls_session *s = &l->s;
     double energy = l->ended.energy_j - l->begun.energy_j;
-    double tokens = (double)(l->steps_here * s->tokens_per_step);
+    double tokens = (double)l->tokens_here;
     double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
     double speed = median_speed(l);
     char hash[33];
@@ -428,6 +455,7 @@ static ls_status summarise(loop *l)
     if (s->mesh.rank > 0)
         return LS_OK;
     LS_TRY(st, ls_save_weights_hash(s, hash), out);
+    ls_event_balance balance = ls_share_about(s);
     /* What a GPU can do at most is not measured here: its share of that is not known. */
     double peak = s->apart ? 0 : ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks;
     int64_t peak_bytes =
@@ -438,7 +466,7 @@ static ls_status summarise(loop *l)
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_SUMMARY,
                                    .summary = {.steps = s->step_number,
                                                .steps_here = l->steps_here,
-                                               .tokens = s->step_number * s->tokens_per_step,
+                                               .tokens = tokens_after(s, s->step_number),
                                                .seconds = seconds,
                                                .tokens_per_s = speed,
                                                .loss = s->loss,
@@ -451,6 +479,7 @@ static ls_status summarise(loop *l)
                                                .energy_j = l->steps_here ? energy : (double)NAN,
                                                .power_w = energy / l->trained_s,
                                                .joules_per_token = energy / tokens,
+                                               .balance = s->mesh.ranks > 1 ? &balance : NULL,
                                                .weights_hash = hash,
                                                .stopped_by = l->stopped_by}});
 out:

@@ -27,6 +27,7 @@
 
 #include <math.h>
 #include "base/mem.h"
+#include "plan/memory.h"
 #include "plan/optim.h"
 
 enum { ITERATIONS = 5 };
@@ -64,7 +65,8 @@ static void lay_out(ls_step *s, const ls_optim_work *work)
 {
     char *at = s->work;
 
-    s->muon.spans = ls_step_cut(&at, s->args.model->n_params * (int64_t)sizeof *s->muon.spans);
+    s->muon.spans =
+        ls_step_cut(&at, ls_memory_spans(s->args.model) * (int64_t)sizeof *s->muon.spans);
     for (int i = 0; i < 2; i++)
         s->muon.x[i] = ls_step_cut(&at, work->matrix * (int64_t)sizeof(float));
     for (int i = 0; i < 2; i++)
@@ -76,7 +78,7 @@ ls_status ls_step_open_muon(ls_step *s)
 {
     const ls_model *model = s->args.model;
     ls_optim_work work = ls_optim_work_of(s->args.run, model);
-    ls_adamw_span *spans = ls_mem_array((size_t)model->n_params, sizeof *spans);
+    ls_adamw_span *spans = ls_mem_array((size_t)ls_memory_spans(model), sizeof *spans);
     ls_step_piece piece;
     ls_status st = LS_ENOMEM;
 

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "config/ramp.h"
 #include "config/explain.h"
 #include "config/runfile.h"
 #include "plan/optim.h"
@@ -304,10 +305,10 @@ ls_status ls_save_resume(ls_session *session)
     LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, &info, &found), out);
     if (!found)
         goto out;
-    if (info.cursor != info.step * s->run->batch.sequences) {
+    if (info.cursor != ls_ramp_samples(s->run, info.step)) {
         st = ls_fail(LS_EDATA, "the checkpoint of step %lld stands at sample %lld, expected %lld",
                      (long long)info.step, (long long)info.cursor,
-                     (long long)(info.step * s->run->batch.sequences));
+                     (long long)ls_ramp_samples(s->run, info.step));
         goto out;
     }
     LS_TRY(st, send_loaded(s), out);
@@ -326,8 +327,8 @@ out:
 static ls_ckpt_info info_now(const ls_session *s)
 {
     return (ls_ckpt_info){.step = s->step_number,
-                          .cursor = s->step_number * s->run->batch.sequences,
-                          .tokens = s->step_number * s->tokens_per_step,
+                          .cursor = ls_ramp_samples(s->run, s->step_number),
+                          .tokens = ls_ramp_samples(s->run, s->step_number) * s->model.shape.T,
                           .seed = (uint64_t)s->run->train.seed,
                           .loss = s->loss,
                           .val_loss = s->val_loss,

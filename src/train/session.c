@@ -190,14 +190,20 @@ static ls_status open_data(ls_session *s)
     return st;
 }
 
-static ls_loader_args loader_args(const ls_session *s)
+static ls_loader_args loader_args(ls_session *s)
 {
+    ls_calls calls;
+
+    ls_calls_plan(s->run, &s->mesh, &calls);
     return (ls_loader_args){.corpus = s->corpus,
                             .seed = (uint64_t)s->run->train.seed,
                             .T = s->run->model.context,
-                            .sequences = s->run->batch.sequences,
+                            .sequences = ls_max_i64(1, calls.own * calls.leaf),
                             .first_step = s->step_number,
-                            .isolate = s->run->data.isolate};
+                            .isolate = s->run->data.isolate,
+                            .depth = LS_SHARE_AHEAD,
+                            .slice = ls_share_slice,
+                            .context = s};
 }
 
 static bool is_first(const ls_session *s)
@@ -325,8 +331,11 @@ static ls_status open_state(ls_session *s)
     ls_step_args step = {.model = &s->model, .kernels = s->kernels, .stream = s->stream};
     int64_t free_bytes = info.free_bytes + info.fixed_bytes; /* what a GPU holds is taken already */
 
-    if (s->mesh.ranks > 1)
+    if (s->mesh.ranks > 1) {
         free_bytes /= s->mesh.local;
+        s->mesh.bucket =
+            ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
+    }
     ls_memory_args memory = {.run = s->run,
                              .mesh = &s->mesh,
                              .model = &s->model,
@@ -508,20 +517,27 @@ static void emit_start(ls_session *s)
                                           .ledger = &s->ledger}});
 }
 
-/* More ranks than leaves is allowed, and rarely meant. */
+/* More ranks than leaves is allowed, and rarely meant; so are weights that leave a rank none. */
 static void warn_of_idle_ranks(const ls_session *s)
 {
-    int ranks = ls_mesh_ranks(&s->mesh);
+    ls_ordered_run runs[LS_MESH_RANKS];
+    int ranks = ls_mesh_ranks(&s->mesh), idle = 0;
     ls_calls calls;
 
     ls_calls_plan(s->run, &s->mesh, &calls);
-    if (!is_first(s) || ranks <= calls.leaves)
+    ls_mesh_split(&s->mesh, calls.leaves, runs);
+    for (int r = 0; r < ranks; r++)
+        idle += runs[r].count == 0;
+    if (!is_first(s) || idle == 0)
         return;
     bool divisible = calls.ordered && calls.leaf > 1;
-    ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %stake fewer ranks",
-           ranks - (int)calls.leaves, ranks, (long long)calls.leaves,
+    ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %s%stake fewer ranks",
+           idle, ranks, (long long)calls.leaves,
            calls.ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)",
-           divisible ? "lower batch.leaf, or " : "");
+           divisible ? "lower batch.leaf, " : "",
+           s->mesh.weights && !s->mesh.balance ? "change mesh.weights, or "
+           : divisible                         ? "or "
+                                               : "");
 }
 
 /* Who trains: one event for each rank. */
@@ -549,10 +565,14 @@ static ls_status emit_ranks(ls_session *s)
                                       .out = is_first(s) ? all : NULL},
                            ls_time_now_ns() + MEET_S * LS_NS_PER_S),
                out);
-    for (int r = 0; r < n && is_first(s); r++)
+    s->share.hosts = ls_mem_array((size_t)n, sizeof *s->share.hosts);
+    LS_TRY(st, s->share.hosts ? LS_OK : LS_ENOMEM, out);
+    for (int r = 0; r < n && is_first(s); r++) {
+        memcpy(s->share.hosts[r], all[r].host, sizeof all[r].host);
         ls_session_emit(s,
                         &(ls_event){.kind = LS_EVENT_RANK,
                                     .rank = {.rank = r, .pid = all[r].pid, .host = all[r].host}});
+    }
 out:
     ls_mem_free(all);
     return st;
@@ -600,9 +620,9 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     ls_str_init(&s->config);
     ls_str_init(&s->line);
     ls_err_doing("preparing run \"%s\"", s->run->name);
-    s->tokens_per_step = s->run->batch.sequences * s->run->model.context;
     s->total_steps = ls_check_horizon(s->run);
     LS_TRY(st, open_mesh(s), out);
+    LS_TRY(st, ls_share_open(s), out);
     LS_TRY(st, open_settings(s), out);
     if (is_first(s))
         LS_TRY(st, open_folder(s), out);
@@ -648,6 +668,7 @@ void ls_session_close(ls_session *session)
     ls_session *s = session;
 
     ls_loader_close(s->loader);
+    ls_share_close(s);
     ls_save_close(s);
     ls_decode_close(s->decode);
     ls_pass_close(s->sample_pass);

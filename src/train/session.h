@@ -17,6 +17,7 @@
 #include "plan/memory.h"
 #include "train/event.h"
 #include "train/profiling.h"
+#include "train/share.h"
 #include "train/step.h"
 
 LS_C_BEGIN
@@ -39,6 +40,7 @@ typedef struct ls_session {
     const ls_run *run; /* that of args, or fitted */
     ls_run fitted;     /* the run with calls as large as the device can take */
     ls_mesh mesh;
+    ls_share share;
     ls_dp *dp; /* what ranks exchange in a step; NULL: alone */
     int lock_fd;
     bool made_folder; /* the run folder was not there before */
@@ -55,9 +57,8 @@ typedef struct ls_session {
     ls_pass *sample_pass; /* NULL: samples go through the step's own pass */
     ls_decode *decode;
     ls_loader *loader;
-    int64_t step_number; /* steps done */
-    int64_t total_steps; /* 0: no limit on steps */
-    int64_t tokens_per_step;
+    int64_t step_number;   /* steps done */
+    int64_t total_steps;   /* 0: no limit on steps */
     double loss, val_loss; /* last ones; NaN: none yet */
 
     /* checkpoints */

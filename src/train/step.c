@@ -2,8 +2,8 @@
  *
  *   for each call (a group of leaves):   forward, backward -> gradient buffer, on a stack
  *                                        sums of the stack's top two (plan/calls.h)
- *   with other ranks: sum of all ranks' gradients (parallel/dp.h)
- *   tie: embedding part + head part of wte's gradient
+ *   with other ranks: sum of all ranks' gradients (parallel/dp.h); what backward of the last call
+ * has completed is on its way while it goes on tie: embedding part + head part of wte's gradient
  *   norm2: tree over fixed blocks -> norm, clip factor, first bad block, all in device memory
  *   adamw (or lamb, muon): reads the factor there; does nothing when a block is bad
  *   one wait, then the host reads leaf losses and the norm
@@ -42,7 +42,7 @@ static void lay_out(ls_step *s)
     s->losses = ls_step_cut(&at, tokens * (int64_t)sizeof(float));
     s->sums = ls_step_cut(&at, held(s) * (int64_t)sizeof(double));
     s->partials = ls_step_cut(&at, blocks * (int64_t)sizeof(float));
-    s->spans = ls_step_cut(&at, model->n_params * (int64_t)sizeof(ls_adamw_span));
+    s->spans = ls_step_cut(&at, ls_memory_spans(model) * (int64_t)sizeof(ls_adamw_span));
     s->norm = ls_step_cut(&at, sizeof(ls_norm_result));
     s->state = ls_step_cut(&at, sizeof(ls_step_state));
 }
@@ -56,7 +56,7 @@ static void lay_out_staging(ls_step *s)
     s->host_tokens =
         ls_step_cut(&at, held(s) * s->args.model->shape.T * 3 * (int64_t)sizeof(int32_t));
     s->host_states = ls_step_cut(&at, ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state));
-    s->host_sums = ls_step_cut(&at, calls->sequences * (int64_t)sizeof(double));
+    s->host_sums = ls_step_cut(&at, (calls->sequences + calls->ranks) * (int64_t)sizeof(double));
     s->host_norm = ls_step_cut(&at, sizeof(ls_norm_result));
 }
 
@@ -89,9 +89,8 @@ static ls_status alloc_state(ls_step *s)
         LS_TRY(st,
                alloc_shared(s, i == 0 && ls_step_shares(s), bytes, names[i], &s->state_memory[i]),
                out);
-        bytes =
-            (i == 0 || ls_step_divides(s) ? s->own.count : ls_optim_seconds(s->args.run, model)) *
-            (int64_t)sizeof(float);
+        bytes = (i == 0 || ls_step_divides(s) ? s->own : ls_optim_seconds(s->args.run, model)) *
+                (int64_t)sizeof(float);
     }
     bytes = ls_optim_work_of(s->args.run, model).bytes;
     if (bytes > 0)
@@ -120,9 +119,10 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     if (!s)
         return LS_ENOMEM;
     s->args = *args;
+    s->now = args->calls;
     s->type = ls_memory_type(args->run);
-    s->own =
-        ls_step_divides(s) ? ls_dp_own(args->dp) : (ls_mesh_part){.count = args->model->trained};
+    ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
+    s->own = end.packed + end.count;
     LS_TRY(st, alloc_state(s), out);
     lay_out(s);
     lay_out_staging(s);
@@ -163,6 +163,20 @@ void ls_step_close(ls_step *step)
     ls_device_host_free(device, step->staging,
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
     ls_mem_free(step);
+}
+
+ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leaves)
+{
+    ls_step *s = step;
+    int rank = s->args.dp ? ls_dp_about(s->args.dp)->mesh.rank : 0;
+
+    ls_calls_set(&s->args.calls, runs[rank], leaves, &s->now);
+    return s->args.dp ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
+}
+
+const double *ls_step_work_ns(const ls_step *step)
+{
+    return step->host_sums + step->now.leaves;
 }
 
 /* Sequences first .. first+count-1 of a batch to the beginning of the device's buffers. Nothing is
@@ -213,7 +227,7 @@ ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
 
 bool ls_step_next(const ls_step *s, ls_step_part *p)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
 
     p->number = p->count ? p->number + 1 : 0;
     p->first = p->count ? p->first + p->count : calls->first;
@@ -223,7 +237,7 @@ bool ls_step_next(const ls_step *s, ls_step_part *p)
 
 ls_pass_call ls_step_call(const ls_step *s, const ls_step_part *p, int buffer)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
     int64_t T = s->args.model->shape.T;
     int64_t at = (p->first - calls->first) * calls->leaf * T;
 
@@ -245,59 +259,138 @@ ls_pass_call ls_step_call(const ls_step *s, const ls_step_part *p, int buffer)
 void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call,
                      ls_step_state *host_state)
 {
-    host_state->first_seq = (uint32_t)(p->first * s->args.calls.leaf);
+    host_state->first_seq = (uint32_t)(p->first * s->now.leaf);
     send_state(s, p->number, host_state);
     ls_pass_forward(s->pass, call);
 }
 
+/* Time that this rank has computed in this step. */
+static int64_t work_ns(const ls_clock *clock)
+{
+    return clock->parts_ns[LS_PART_FORWARD] + clock->parts_ns[LS_PART_BACKWARD];
+}
+
+/* For tests: a rank that needs twice as long for its work. LINESHAFT_FAULT=train.slow.1@1+ is rank
+ * 1, always. before_ns: what it had worked before this call. */
+static void slow_down(const ls_step *s, int64_t before_ns, ls_clock *clock)
+{
+#ifdef LS_FAULTS
+    char point[32];
+    int64_t ns = work_ns(clock) - before_ns;
+
+    snprintf(point, sizeof point, "train.slow.%d",
+             s->args.dp ? ls_dp_about(s->args.dp)->mesh.rank : 0);
+    if (!LS_FAULT(point))
+        return;
+    nanosleep(&(struct timespec){ns / LS_NS_PER_S, ns % LS_NS_PER_S}, NULL);
+    ls_clock_lap(clock, LS_PART_BACKWARD);
+#else
+    (void)s;
+    (void)before_ns;
+    (void)clock;
+#endif
+}
+
+/* The stack's top sums of elements first .. end-1, after a call was put on it. */
+static void merge(ls_step *s, int top, int merges, int64_t first, int64_t end)
+{
+    for (; merges > 0 && first < end; merges--, top--) {
+        float *below = s->grads[top - 2], *above = s->grads[top - 1];
+        s->args.kernels->add(s->args.stream, &(ls_add){.a = below + first,
+                                                       .b = above + first,
+                                                       .out = below + first,
+                                                       .n = end - first});
+    }
+}
+
+static void buffers_of(const ls_step *s, float *buffers[LS_ORDERED_ROOTS])
+{
+    for (int i = 0; i < s->now.buffers; i++)
+        buffers[i] = s->grads[i];
+}
+
+/* Backward of the last call has completed elements from here on: sum them over the calls, and send
+ * the buckets that are complete on their way. */
+static void exchange_from(void *context, int64_t from)
+{
+    ls_step *s = context;
+    float *buffers[LS_ORDERED_ROOTS];
+
+    ls_clock_lap(s->last.clock, LS_PART_BACKWARD);
+    merge(s, s->last.top, s->last.merges, from, s->last.from);
+    s->last.from = from;
+    ls_clock_lap(s->last.clock, LS_PART_REDUCE);
+    if (s->last.status != LS_OK)
+        return;
+    buffers_of(s, buffers);
+    s->last.status = ls_dp_sum_from(s->args.dp, buffers, from);
+    if (s->last.status != LS_OK)
+        s->last.why = *ls_err_last();
+    ls_clock_lap(s->last.clock, LS_PART_EXCHANGE);
+}
+
 /* All calls of this rank, their gradients summed as far as they are siblings: in grads[0], and
- * where the rank has a part of the leaves, its roots in the buffers that follow. */
+ * where the rank has a part of the leaves, its roots in the buffers that follow. With other ranks
+ * the exchange begins in the last call. */
 static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
+    int64_t all = ls_pass_grad_elements(s->args.model, calls->ordered);
     ls_step_part p = {.count = 0};
     int top = 0;
 
+    s->last.status = LS_OK;
     while (ls_step_next(s, &p)) {
         ls_pass_call call = ls_step_call(s, &p, top);
+        int64_t before_ns = work_ns(clock);
+        bool last = s->args.dp && p.number == calls->calls - 1;
+        int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
         ls_step_forward(s, &p, &call, host_state);
         ls_clock_lap(clock, LS_PART_FORWARD);
+        top += calls->ordered;
+        if (last) {
+            s->last.top = top;
+            s->last.merges = merges;
+            s->last.from = all;
+            s->last.clock = clock;
+            call.complete = exchange_from;
+            call.context = s;
+        }
         ls_pass_backward(s->pass, &call);
         ls_clock_lap(clock, LS_PART_BACKWARD);
-        if (!calls->ordered)
-            continue;
-        top++;
-        for (int n = ls_calls_merges(calls, p.first, p.count); n > 0; n--, top--)
-            s->args.kernels->add(s->args.stream,
-                                 &(ls_add){.a = s->grads[top - 2],
-                                           .b = s->grads[top - 1],
-                                           .out = s->grads[top - 2],
-                                           .n = ls_pass_grad_elements(s->args.model, true)});
+        slow_down(s, before_ns, clock);
+        if (!last)
+            merge(s, top, merges, 0, all);
+        top -= merges;
         ls_clock_lap(clock, LS_PART_REDUCE);
     }
 }
 
-/* With those of the other ranks: the sum in grads[0], all of it, or the own part where each rank
+/* With those of the other ranks: the sum in grads[0], all of it, or the own parts where each rank
  * updates its own. */
 static ls_status sum_with_others(ls_step *s, ls_clock *clock)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
     float *buffers[LS_ORDERED_ROOTS];
     ls_status st = LS_OK;
 
-    for (int i = 0; i < calls->buffers; i++)
-        buffers[i] = s->grads[i];
+    buffers_of(s, buffers);
     if (!s->args.dp) {
         if (calls->ordered)
             ls_pass_tie(s->pass, buffers[0]);
         goto out;
     }
-    if (!calls->ordered && calls->own == 0)
-        s->args.kernels->fill(s->args.stream,
-                              &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
-    LS_TRY(st, ls_dp_sum(s->args.dp, buffers), out);
-    if (!ls_step_divides(s))
-        LS_TRY(st, ls_dp_gather(s->args.dp, buffers[0]), out);
+    if (s->last.status != LS_OK) {
+        st = ls_err_adopt(&s->last.why);
+        goto out;
+    }
+    if (calls->own == 0) { /* no call has begun it */
+        if (!calls->ordered)
+            s->args.kernels->fill(s->args.stream,
+                                  &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
+        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);
+    }
+    LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
 out:
     ls_clock_lap(clock, s->args.dp ? LS_PART_EXCHANGE : LS_PART_REDUCE);
     return st;
@@ -312,10 +405,11 @@ static double tree_sum(double *values, int64_t n)
     return values[0];
 }
 
-/* Losses of the own leaves, and those of the others: host_sums, by number of leaf. */
+/* Losses of the own leaves, and those of the others: host_sums, by number of leaf; behind them how
+ * long each rank has worked. */
 static ls_status losses(ls_step *s, ls_clock *clock)
 {
-    const ls_calls *calls = &s->args.calls;
+    const ls_calls *calls = &s->now;
     double *sums = s->host_sums;
     ls_status st = LS_OK;
 
@@ -325,7 +419,7 @@ static ls_status losses(ls_step *s, ls_clock *clock)
                                        .out = s->sums,
                                        .n = calls->own * calls->leaf * s->args.model->shape.T,
                                        .segments = calls->own});
-    memset(sums, 0, (size_t)calls->leaves * sizeof *sums);
+    memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums,
                        calls->own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
@@ -334,7 +428,8 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
     if (!s->args.dp)
         goto out;
-    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves), out);
+    sums[calls->leaves + ls_dp_about(s->args.dp)->mesh.rank] = (double)work_ns(clock);
+    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves + calls->ranks), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
 out:
     return st;
@@ -343,7 +438,7 @@ out:
 ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number, double lr,
                       ls_clock *clock, ls_step_result *result_out)
 {
-    const ls_calls *calls = &step->args.calls;
+    const ls_calls *calls = &step->now;
     int64_t tokens = calls->sequences * step->args.model->shape.T;
     step->counted = batch->counted ? batch->counted : tokens;
     ls_step_state host_state = ls_step_numbers(step, number, lr);
@@ -351,7 +446,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
 
     if (LS_FAULT("train.nonfinite"))
         host_state.grad_scale = NAN;
-    copy_windows(step, batch, calls->first * calls->leaf, calls->own * calls->leaf);
+    copy_windows(step, batch, 0, calls->own * calls->leaf);
     if (calls->own == 0)
         send_state(step, 0, &host_state); /* the update reads it */
     ls_clock_lap(clock, LS_PART_DATA);

@@ -31,11 +31,11 @@ typedef struct ls_step_args {
     ls_packs *packs; /* of these weights, told of every change; NULL: none */
 } ls_step_args;
 
-/* The global batch of a step, in host memory. */
+/* What this rank has of the batch of a step, in host memory. */
 typedef struct ls_step_batch {
-    const int32_t *tokens, *targets; /* [sequences, T] */
+    const int32_t *tokens, *targets; /* [sequences of the own leaves, T] */
     const int32_t *start;            /* likewise, or NULL */
-    int64_t counted; /* targets that are not -1: the mean is over them; 0: all of them are */
+    int64_t counted; /* targets of the whole batch that are not -1: the mean is over them; 0: all */
 } ls_step_batch;
 
 typedef struct ls_step_result {
@@ -47,6 +47,14 @@ typedef struct ls_step_result {
 
 ls_status ls_step_open(ls_step **step_out, const ls_step_args *args);
 void ls_step_close(ls_step *step); /* NULL is allowed */
+
+/* From the next step on the batch has so many leaves, shared by ranks like this; all ranks alike.
+ * What was planned (ls_step_args.calls) must suffice for it. */
+ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leaves);
+
+/* How long each rank computed in the last step, forward and backward of its own leaves, in
+ * nanoseconds; the same numbers on every rank. */
+const double *ls_step_work_ns(const ls_step *step);
 
 /* Run step number `number` (from 0). Leaves the weights alone when the result is not finite. */
 ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number, double lr,
@@ -63,7 +71,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                        double *sums_out);
 
 /* Device pointers: weights (model->flat elements) and the optimizer's moments: of all trained
- * parameters (model->trained), or with zero 1 of the own part (ls_dp_own). */
+ * parameters (model->trained), or with zero 1 of the own parts, packed (parallel/mesh.h). */
 typedef struct ls_step_arrays {
     float *w, *m, *v;
     const void *read; /* the weights as the pass reads them: w itself in fp32 */

@@ -14,26 +14,34 @@ typedef struct ls_step_matrix {
 } ls_step_matrix;
 
 struct ls_step {
-    ls_step_args args;
+    ls_step_args args; /* args.calls: what there is room for */
+    ls_calls now;      /* the calls of this step */
     ls_pass *pass;
     void *state_memory[3]; /* owned: w, m, v */
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
     ls_dtype type;
     void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
-    ls_mesh_part own;              /* of the parameters: what this rank updates */
-    void *small;                   /* owned: everything below */
+    int64_t own;                   /* trained elements that this rank updates, packed (mesh.h) */
+    struct {
+        int top, merges;   /* of the stack of gradients, when the last call is on it */
+        int64_t from;      /* elements from here on are merged and on their way */
+        ls_clock *clock;   /* of the step */
+        ls_status status;  /* of what was started */
+        ls_err_record why; /* unless it is LS_OK */
+    } last;                /* call of the step: its gradient is exchanged while backward goes on */
+    void *small;           /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
     float *partials;
     ls_adamw_span *spans;
-    int64_t n_spans;
+    int64_t first_span[LS_MESH_BUCKETS + 1]; /* of each bucket */
     ls_norm_result *norm;
     ls_step_state *state;
     void *staging;              /* owned, host: the next four */
     int32_t *host_tokens;       /* tokens, targets, starts */
     ls_step_state *host_states; /* of each call */
-    double *host_sums;
+    double *host_sums;          /* of losses by leaf, then the time of each rank's work */
     ls_norm_result *host_norm;
     bool isolated;   /* the batch on the device has document starts */
     int64_t counted; /* targets of the last step's batch */
@@ -101,6 +109,14 @@ bool ls_step_own_piece(const ls_step *step, int64_t first, int64_t end, ls_step_
 
 /* Host memory to the device, waiting for it. */
 ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes);
+
+/* Buckets of parameters that this rank updates apart from each other, and what it has of each: all
+ * of the one bucket where it updates everything. */
+static inline int ls_step_buckets(const ls_step *step)
+{
+    return ls_step_divides(step) ? ls_dp_buckets(step->args.dp) : 1;
+}
+ls_mesh_part ls_step_own(const ls_step *step, int bucket);
 
 /* What the optimizer reads about parameters, to the device. */
 ls_status ls_step_open_optimizer(ls_step *step);

@@ -1,19 +1,32 @@
 /* update.c -- the end of a step: the norm of the gradient, the optimizer, the new weights to all.
  *
- * A rank updates all parameters, or with ZeRO its part: what ls_step_own_piece() says, which
- * everything here goes by. AdamW is one row; lamb.c and muon.c have the others. */
+ * A rank updates all parameters, or with ZeRO its part of every bucket: what ls_step_own() and
+ * ls_step_own_piece() say, which everything here goes by. AdamW is one row; lamb.c and muon.c have
+ * the others. */
 #include "train/step_impl.h"
 
 #include "base/mem.h"
+#include "plan/memory.h"
 #include "plan/optim.h"
+
+ls_mesh_part ls_step_own(const ls_step *s, int bucket)
+{
+    return ls_step_divides(s) ? ls_dp_own(s->args.dp, bucket)
+                              : (ls_mesh_part){.count = s->args.model->trained};
+}
 
 bool ls_step_own_piece(const ls_step *s, int64_t first, int64_t end, ls_step_piece *piece_out)
 {
-    first = ls_max_i64(first, s->own.first);
-    end = ls_min_i64(end, s->own.first + s->own.count);
-    *piece_out =
-        (ls_step_piece){.first = first, .count = end - first, .place = first - s->own.first};
-    return first < end;
+    for (int b = 0; b < ls_step_buckets(s); b++) {
+        ls_mesh_part own = ls_step_own(s, b);
+        int64_t from = ls_max_i64(first, own.first);
+        int64_t to = ls_min_i64(end, own.first + own.count);
+        *piece_out = (ls_step_piece){
+            .first = from, .count = to - from, .place = own.packed + from - own.first};
+        if (from < to)
+            return true;
+    }
+    return false;
 }
 
 ls_status ls_step_send(ls_step *s, void *to, const void *from, int64_t bytes)
@@ -22,42 +35,45 @@ ls_status ls_step_send(ls_step *s, void *to, const void *from, int64_t bytes)
     return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
 }
 
-/* Where a piece of parameter i lies in m, v, gradient and weights. */
-static ls_adamw_span span_of(const ls_step *s, int i, const ls_step_piece *piece)
+/* The spans of a bucket's own part: one for each parameter that AdamW updates, or the piece of it
+ * that lies there: weight decay differs between matrices and vectors. Returns how many. */
+static int64_t fill_spans(const ls_step *s, ls_mesh_part own, ls_adamw_span *spans)
 {
     const ls_run *run = s->args.run;
-    const ls_param *p = &s->args.model->params[i];
-    int64_t inside = piece->first - p->trained;
-    int64_t second =
-        ls_step_divides(s) ? piece->place : ls_optim_second(run, s->args.model, i) + inside;
+    const ls_model *model = s->args.model;
+    double rate = run->train.adamw_lr > 0 ? run->train.adamw_lr / run->train.lr : 1;
+    int64_t n = 0;
 
-    return (ls_adamw_span){
-        .first = piece->place,
-        .w_first = p->first + inside,
-        .count = piece->count,
-        .decay = p->decay ? 1.0f : 0.0f,
-        .rate = run->train.adamw_lr > 0 ? (float)(run->train.adamw_lr / run->train.lr) : 1.0f,
-        .v_gap = piece->place - second};
+    for (int i = 0; i < model->n_params; i++) {
+        const ls_param *p = &model->params[i];
+        int64_t first = ls_max_i64(p->trained, own.first);
+        int64_t end = ls_min_i64(p->trained + p->count, own.first + own.count);
+        if (p->trained < 0 || first >= end || ls_optim_is_matrix(run, p))
+            continue;
+        int64_t gap = ls_step_divides(s) ? 0 : p->trained - ls_optim_second(run, model, i);
+        spans[n++] = (ls_adamw_span){.first = first - own.first,
+                                     .w_first = p->first + first - p->trained,
+                                     .count = end - first,
+                                     .decay = p->decay ? 1.0f : 0.0f,
+                                     .rate = (float)rate,
+                                     .v_gap = gap};
+    }
+    return n;
 }
 
-/* One span per trained parameter that this rank updates by AdamW, or the part of it that it does:
- * weight decay differs between matrices and vectors. */
 static ls_status open_adamw(ls_step *s)
 {
-    const ls_model *model = s->args.model;
-    ls_adamw_span *spans = ls_mem_array((size_t)model->n_params, sizeof *spans);
-    ls_step_piece piece;
+    int64_t most = ls_memory_spans(s->args.model), n = 0;
+    ls_adamw_span *spans = ls_mem_array((size_t)most, sizeof *spans);
     ls_status st;
 
     if (!spans)
         return LS_ENOMEM;
-    for (int i = 0; i < model->n_params; i++) {
-        const ls_param *p = &model->params[i];
-        if (p->trained >= 0 && !ls_optim_is_matrix(s->args.run, p) &&
-            ls_step_own_piece(s, p->trained, p->trained + p->count, &piece))
-            spans[s->n_spans++] = span_of(s, i, &piece);
+    for (int b = 0; b < ls_step_buckets(s); b++) {
+        n += fill_spans(s, ls_step_own(s, b), spans + n);
+        s->first_span[b + 1] = n;
     }
-    st = ls_step_send(s, s->spans, spans, s->n_spans * (int64_t)sizeof *spans);
+    st = ls_step_send(s, s->spans, spans, n * (int64_t)sizeof *spans);
     ls_mem_free(spans);
     return st;
 }
@@ -73,19 +89,30 @@ ls_status ls_step_open_optimizer(ls_step *s)
     return st == LS_OK && optimizer == LS_OPTIMIZER_MUON ? ls_step_open_muon(s) : st;
 }
 
+/* The own part of a bucket. */
+static void optimize(ls_step *s, int bucket)
+{
+    ls_mesh_part own = ls_step_own(s, bucket);
+    const int64_t *first = &s->first_span[bucket];
+
+    if (first[1] > first[0])
+        s->args.kernels->adamw(s->args.stream,
+                               &(ls_adamw){.w = s->state_memory[0],
+                                           .m = (float *)s->state_memory[1] + own.packed,
+                                           .v = (float *)s->state_memory[2] + own.packed,
+                                           .grad = (float *)s->grads[0] + own.first,
+                                           .spans = s->spans + first[0],
+                                           .n_spans = first[1] - first[0],
+                                           .copy = ls_step_shares(s) ? NULL : s->copy,
+                                           .copy_type = s->type,
+                                           .state = s->state,
+                                           .result = s->norm});
+}
+
 void ls_step_adamw(ls_step *s)
 {
-    s->args.kernels->adamw(s->args.stream,
-                           &(ls_adamw){.w = s->state_memory[0],
-                                       .m = s->state_memory[1],
-                                       .v = s->state_memory[2],
-                                       .grad = (const float *)s->grads[0] + s->own.first,
-                                       .spans = s->spans,
-                                       .n_spans = s->n_spans,
-                                       .copy = ls_step_shares(s) ? NULL : s->copy,
-                                       .copy_type = s->type,
-                                       .state = s->state,
-                                       .result = s->norm});
+    for (int b = 0; b < ls_step_buckets(s); b++)
+        optimize(s, b);
 }
 
 /* The norm of the whole gradient, of which each rank has the squares of its own part. */
@@ -96,12 +123,16 @@ static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
     ls_status st;
 
     own.part = LS_NORM_SQUARES;
-    own.x += s->own.first;
-    own.partials += s->own.first / LS_NORM_BLOCK;
-    own.n = s->own.count;
     join.part = LS_NORM_JOIN;
     memset(whole->partials, 0, (size_t)blocks * sizeof *whole->partials);
-    s->args.kernels->norm2(s->args.stream, &own);
+    for (int b = 0; b < ls_step_buckets(s); b++) {
+        ls_mesh_part part = ls_step_own(s, b);
+        own.x = whole->x + part.first;
+        own.partials = whole->partials + part.first / LS_NORM_BLOCK;
+        own.n = part.count;
+        if (part.count > 0)
+            s->args.kernels->norm2(s->args.stream, &own);
+    }
     st = ls_dp_numbers(s->args.dp, LS_F32, whole->partials, blocks);
     if (st == LS_OK)
         s->args.kernels->norm2(s->args.stream, &join);

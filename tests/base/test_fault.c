@@ -16,6 +16,13 @@ LS_TEST(fault_strikes_on_its_turn_and_only_once)
     }
 }
 
+LS_TEST(fault_that_stays_strikes_from_its_turn_on)
+{
+    ls_fault_arm("room.point@3+");
+    for (int i = 1; i <= 6; i++)
+        LS_CHECK_EQ(ls_fault_hit("room.point"), i >= 3);
+}
+
 LS_TEST(fault_without_a_turn_strikes_at_once)
 {
     ls_fault_arm("a");

@@ -63,7 +63,8 @@ LS_TEST(completion_works_in_bash)
     offers("--color never config ex", "explain");
     offers("--color = never config ex", "explain");
     offers("config explain --js", "--json");
-    offers("config explain run.yaml --set batch.", "batch.sequences= batch.leaf= batch.group=");
+    offers("config explain run.yaml --set batch.",
+           "batch.sequences= batch.leaf= batch.group= batch.ramp= batch.ramp_from=");
     offers("config explain run.yaml -s train.sche", "train.schedule=");
     offers("config explain --set train.schedule = c", "constant cosine");
     offers("config explain --set train.schedule =", "constant linear cosine wsd");

@@ -11,8 +11,13 @@ static void a_step(ls_progress *p, ls_clock *clock, ls_event_step *e)
     p->split[LS_PART_FORWARD] = 16;
     p->split[LS_PART_BACKWARD] = 33;
     p->split[LS_PART_OPTIMIZER] = 1;
-    *e = (ls_event_step){
-        .step = 260, .total_steps = 800, .loss = 1.4123, .tokens = 260 * 1024, .clock = clock};
+    *e = (ls_event_step){.step = 260,
+                         .total_steps = 800,
+                         .loss = 1.4123,
+                         .tokens = 260 * 1024,
+                         .step_tokens = 1024,
+                         .tokens_left = 540 * 1024,
+                         .clock = clock};
 }
 
 static const char *line_of(const ls_progress *p, const ls_event_step *e, int width, ls_str *line)

@@ -171,6 +171,51 @@ LS_TEST(ordered_roots_of_an_aligned_run_are_one)
     LS_CHECK_EQ(ls_ordered_depth((ls_ordered_run){1, most - 2}, most), 118);
 }
 
+/* The most partial sums that a run holds when its leaves come as nodes of up to `group`. */
+static int held_by_groups(ls_ordered_run run, int64_t leaves, int64_t group)
+{
+    int64_t end = run.first + run.count;
+    int held = 0, most = 0;
+
+    for (int64_t leaf = run.first, size; leaf < end; leaf += size) {
+        for (size = 1;
+             size < group && leaf % (2 * size) == 0 && ls_min_i64(leaf + 2 * size, leaves) <= end;)
+            size *= 2;
+        size = ls_min_i64(leaf + size, leaves) - leaf;
+        int64_t last = leaf + size - 1;
+        most = ++held > most ? held : most;
+        held -= ls_ordered_merges(last, run.first, leaves) - ls_ordered_merges(last, leaf, leaves);
+    }
+    return most;
+}
+
+/* Both bounds hold everywhere, and somewhere they are met. */
+LS_TEST(ordered_bounds_hold_for_every_run_and_are_met)
+{
+    ls_ordered_node nodes[LS_ORDERED_ROOTS];
+
+    for (int64_t count = 0; count <= 24; count++)
+        for (int64_t group = 1; group <= 32; group *= 2) {
+            int roots = 0, depth = 0;
+            for (int64_t leaves = 1; leaves <= 72; leaves++)
+                for (int64_t first = 0; first + count <= leaves; first++) {
+                    ls_ordered_run run = {first, count};
+                    int n = ls_ordered_roots(run, leaves, nodes);
+                    int held = held_by_groups(run, leaves, group);
+                    roots = n > roots ? n : roots;
+                    depth = held > depth ? held : depth;
+                }
+            LS_CHECK(roots <= ls_ordered_most_roots(count));
+            LS_CHECK(depth <= ls_ordered_most_depth(count, group));
+            if (count == 1 || count == 2 || count == 4 || count == 6 || count == 10 || count == 22)
+                LS_CHECK_EQ(roots, ls_ordered_most_roots(count));
+            if (group == 1 && count == 22)
+                LS_CHECK_EQ(depth, ls_ordered_most_depth(count, group));
+        }
+    LS_CHECK_EQ(ls_ordered_most_roots(0), 0);
+    LS_CHECK(ls_ordered_most_roots(INT64_C(1) << 60) <= LS_ORDERED_ROOTS);
+}
+
 LS_TEST(ordered_plan_refuses_gaps_and_overlaps)
 {
     ls_ordered_plan plan;

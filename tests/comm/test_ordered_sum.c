@@ -176,6 +176,75 @@ LS_TEST_SECONDS(ordered_sum_of_ranks_has_the_bits_of_one_process, 90)
         ls_world_run(shapes[i], NULL, every_problem);
 }
 
+/* --- other splits ------------------------------------------------------------------------------
+ */
+
+/* One sum, opened with room for all roots there can be, goes through many splits of its leaves. */
+static void every_split(ls_world *w, ls_comm *comm)
+{
+    enum { LEAVES = 13 };
+    int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
+    problem p = make(0, n, me);
+    ls_ordered_sum *sum = NULL;
+    void *roots[LEAVES];
+    float *out = take(comm, &p, (size_t)p.counts[me] + 1);
+
+    (void)w;
+    p.inside = false;
+    for (int k = 0; k < LEAVES; k++)
+        roots[k] = take(comm, &p, (size_t)p.elements + 1);
+    ls_ordered_sum_args args = {.comm = comm,
+                                .runs = p.runs,
+                                .leaves = p.leaves,
+                                .counts = p.counts,
+                                .type = LS_F32,
+                                .roots = LEAVES};
+    LS_CHECK_EQ(ls_ordered_sum_bytes(&args, n, me), LEAVES * p.counts[me] * (int64_t)sizeof(float));
+    LS_CHECK_OK(ls_ordered_sum_open(&sum, &args));
+    for (int i = 0; i < CASES; i++) {
+        problem other = make(i, n, me);
+        memcpy(p.runs, other.runs, sizeof p.runs);
+        p.leaves = other.leaves;
+        LS_CHECK_OK(ls_ordered_sum_split(sum, p.runs, p.leaves));
+        check_once(sum, &p, me, roots, out, i);
+    }
+    memset(p.runs, 0, sizeof p.runs);
+    p.runs[n - 1] = (ls_ordered_run){1, 3};
+    LS_CHECK_FAILS(ls_ordered_sum_split(sum, p.runs, 4), LS_EUSAGE, "leaf 0 has no rank");
+    ls_ordered_sum_close(sum);
+    for (int k = 0; k < LEAVES; k++)
+        give(comm, &p, roots[k]);
+    give(comm, &p, out);
+    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_ranks_in_ms(20000)));
+}
+
+LS_TEST_SECONDS(ordered_sum_changes_its_split_and_keeps_the_bits, 60)
+{
+    ls_world_run("3", NULL, every_split);
+    ls_world_run("5", NULL, every_split);
+    ls_world_run("2+1", NULL, every_split);
+}
+
+static void too_many(ls_world *w, ls_comm *comm)
+{
+    const ls_ordered_run even[2] = {{0, 2}, {2, 2}}, odd[2] = {{0, 3}, {3, 1}};
+    const int64_t counts[2] = {3, 4};
+    ls_ordered_sum *sum = NULL;
+
+    (void)w;
+    LS_CHECK_OK(ls_ordered_sum_open(
+        &sum, &(ls_ordered_sum_args){
+                  .comm = comm, .runs = even, .leaves = 4, .counts = counts, .type = LS_F32}));
+    LS_CHECK_FAILS(ls_ordered_sum_split(sum, odd, 4), LS_EUSAGE, "room for 2 roots cannot have 3");
+    ls_ordered_sum_close(sum);
+    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_ranks_in_ms(20000)));
+}
+
+LS_TEST(ordered_sum_refuses_a_split_that_it_has_no_room_for)
+{
+    ls_world_run("2", NULL, too_many);
+}
+
 /* --- what is refused ---------------------------------------------------------------------------
  */
 

@@ -62,6 +62,27 @@ LS_TEST(check_picks_leaf_and_group)
     ls_runfile_release(&run);
 }
 
+LS_TEST(check_counts_tokens_with_a_ramp)
+{
+    ls_run run;
+
+    /* 100 tokens a sequence; 4 steps of 2 4 6 8 sequences, then 10. */
+    load(&run, NULL, "batch: {sequences: 10, leaf: 2, ramp: 4}\ntrain: {tokens: 2001}\n");
+    LS_CHECK_EQ(run.batch.ramp_from, 2);
+    LS_CHECK_EQ(ls_check_horizon(&run), 5);
+    ls_runfile_release(&run);
+    load(&run, NULL, "batch: {sequences: 10, leaf: 2, ramp: 4}\ntrain: {tokens: 1200}\n");
+    LS_CHECK_EQ(ls_check_horizon(&run), 3);
+    ls_runfile_release(&run);
+    /* The leaf fits both ends; a ramp that is switched off may stay in the file. */
+    load(&run, NULL, "batch: {sequences: 16, ramp: 4, ramp_from: 6}\n");
+    LS_CHECK_EQ(run.batch.leaf, 2);
+    ls_runfile_release(&run);
+    load(&run, NULL, "batch: {sequences: 16, leaf: 8, ramp: 0, ramp_from: 6}\n");
+    LS_CHECK_EQ(ls_check_horizon(&run), 1000);
+    ls_runfile_release(&run);
+}
+
 LS_TEST(check_finds_the_end_of_the_run)
 {
     static const struct {

@@ -50,12 +50,14 @@ LS_TEST(explain_shows_only_the_keys_asked_for)
     LS_CHECK_OK(ls_explain_table(&run, keys, 2, &text));
     LS_CHECK_STR(
         text.p,
-        "batch.sequences  12   run.yaml:4:20\n"
-        "batch.leaf       6    default (auto: the largest divisor of batch.sequences up to 8)\n"
-        "batch.group      2    default (auto: as many leaves as make up to 4096 tokens; on a GPU "
-        "up "
-        "to 65536, or what fits)\n"
-        "train.lr         0.1  run.yaml:5:25\n");
+        "batch.sequences  12    run.yaml:4:20\n"
+        "batch.leaf       6     default (auto: the largest divisor of batch.sequences (and "
+        "batch.ramp_from) up to 8)\n"
+        "batch.group      2     default (auto: as many leaves as make up to 4096 tokens; on a GPU "
+        "up to 65536, or what fits)\n"
+        "batch.ramp       0     default\n"
+        "batch.ramp_from  auto  default (auto: one leaf)\n"
+        "train.lr         0.1   run.yaml:5:25\n");
     LS_CHECK_FAILS(ls_explain_table(&run, wrong, 1, &text), LS_EUSAGE, "no option \"batch.laef\"");
     LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"batch.leaf\"?");
     LS_CHECK_FAILS(ls_explain_json(&run, other, 1, &text), LS_EUSAGE, "no option \"steps\"");

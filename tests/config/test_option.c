@@ -104,6 +104,8 @@ LS_TEST(option_enum_names_match_their_enums)
         {"device.pin", "auto", LS_PIN_AUTO},
         {"device.pin", "on", LS_PIN_ON},
         {"device.pin", "off", LS_PIN_OFF},
+        {"mesh.balance", "off", LS_BALANCE_OFF},
+        {"mesh.balance", "auto", LS_BALANCE_AUTO},
         {"device.isa", "auto", LS_ISA_AUTO},
         {"device.isa", "reference", LS_ISA_REFERENCE},
         {"device.isa", "generic", LS_ISA_GENERIC},
@@ -140,7 +142,8 @@ LS_TEST(option_suggests_the_nearest_key)
     check_hint("batch", "sequence", "Did you mean \"batch.sequences\"?");
     check_hint("", "modle", "Did you mean \"model\"?");
     check_hint("model", "sead", "Did you mean \"train.seed\"?");
-    check_hint("batch", "zzzzzzzz", "The keys of \"batch\" are sequences, leaf, group.");
+    check_hint("batch", "zzzzzzzz",
+               "The keys of \"batch\" are sequences, leaf, group, ramp, ramp_from.");
 }
 
 LS_TEST(option_names_its_variable)

@@ -516,6 +516,8 @@ LS_TEST(a_run_trains_on_answers_only)
                 seen[id - 'A']++;
         }
         LS_CHECK_EQ(batch->counted, counted);
+        ls_sample sample = ls_order_at(&order, w);
+        LS_CHECK_EQ(ls_corpus_window_targets(c, 0, sample.first, T, true), counted);
     }
     for (int i = 0; i < CHATS; i++)
         LS_CHECK_EQ(seen[i], lengths[i] > 0);

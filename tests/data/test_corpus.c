@@ -253,6 +253,7 @@ static void check_batch(const ls_corpus *c, const ls_loader_args *a, const ls_ba
         ls_sample s = ls_order_at(&order, batch->step * a->sequences + b);
         LS_CHECK_OK(ls_corpus_read(c, s.source, s.first, a->T + 1, window));
         ls_corpus_starts(c, s.source, s.first, a->T + 1, start);
+        int64_t before = counted;
         for (int64_t t = 0; t < a->T; t++) {
             LS_CHECK_EQ(batch->tokens[b * a->T + t], window[t]);
             /* Isolated: what follows a separator is not to be guessed. */
@@ -262,6 +263,8 @@ static void check_batch(const ls_corpus *c, const ls_loader_args *a, const ls_ba
                 LS_CHECK_EQ(batch->start[b * a->T + t], start[t]);
             counted += !border;
         }
+        LS_CHECK_EQ(ls_corpus_window_targets(c, s.source, s.first, a->T, a->isolate),
+                    counted - before);
     }
     LS_CHECK_EQ(batch->counted, counted);
 }
@@ -297,6 +300,110 @@ LS_TEST(loader_gives_what_the_order_says)
         }
         LS_CHECK(ls_loader_waited_ns(loader) >= 0);
         ls_loader_close(loader);
+    }
+    ls_corpus_close(c);
+    ls_tokenizer_free(s.tok);
+}
+
+/* --- slices ------------------------------------------------------------------------------------
+ */
+
+typedef struct cut { /* how a run's batches are shared by ranks */
+    const ls_corpus *c;
+    int ranks, rank;
+    bool grows; /* step s has 3 + s sequences, otherwise 5 */
+} cut;
+
+static int64_t sequences_of(const cut *x, int64_t step)
+{
+    return x->grows ? 3 + step : 5;
+}
+
+static int64_t position_of(const cut *x, int64_t step)
+{
+    return x->grows ? 3 * step + step * (step - 1) / 2 : 5 * step;
+}
+
+/* Slices that move from step to step. */
+static ls_loader_slice slice_of(void *context, int64_t step)
+{
+    const cut *x = context;
+    int64_t n = sequences_of(x, step), first = n * x->rank / x->ranks;
+    int64_t end = n * (x->rank + 1) / x->ranks;
+
+    if (x->ranks == 2) /* rank 0 has 0, 1, 2 or 3 of them */
+        first = x->rank ? ls_min_i64(n, step % 4) : 0, end = x->rank ? n : ls_min_i64(n, step % 4);
+    return (ls_loader_slice){
+        .position = position_of(x, step), .sequences = n, .first = first, .own = end - first};
+}
+
+/* Every token of the text is another id, so a window is known by its tokens. */
+enum { EXACT_T = 8, EXACT_TOKENS = 256 };
+
+/* Steps first .. end-1 on so many ranks: count what is read, by the window's first token. */
+static void read_steps(cut x, int ranks, int64_t first, int64_t end, int *seen)
+{
+    for (int rank = 0; rank < ranks; rank++) {
+        const ls_batch *batch;
+        ls_loader *loader;
+        x.ranks = ranks;
+        x.rank = rank;
+        LS_CHECK_OK(ls_loader_open(&loader, &(ls_loader_args){.corpus = x.c,
+                                                              .seed = 5,
+                                                              .T = EXACT_T,
+                                                              .sequences = 16,
+                                                              .first_step = first,
+                                                              .slice = slice_of,
+                                                              .context = &x}));
+        for (int64_t step = first; step < end; step++) {
+            LS_CHECK_OK(ls_loader_next(loader, ls_test_soon(), &batch));
+            LS_CHECK_EQ(batch->step, step);
+            LS_CHECK_EQ(batch->B, slice_of(&x, step).own);
+            LS_CHECK_EQ(batch->counted, sequences_of(&x, step) * EXACT_T);
+            for (int64_t b = 0; b < batch->B; b++) {
+                for (int t = 1; t < EXACT_T; t++)
+                    LS_CHECK_EQ(batch->tokens[b * EXACT_T + t], batch->tokens[b * EXACT_T] + t);
+                seen[batch->tokens[b * EXACT_T]]++;
+            }
+        }
+        ls_loader_close(loader);
+    }
+}
+
+/* An epoch is walked by 3 ranks, then 2, then 5; every window is read by one rank, once. */
+LS_TEST(loader_slices_use_each_sample_once_through_changes_of_width)
+{
+    char bytes[EXACT_TOKENS];
+    setup s;
+    ls_corpus *c;
+    static ls_order order;
+
+    set_up(&s, EXACT_T);
+    for (int i = 0; i < EXACT_TOKENS; i++)
+        bytes[i] = (char)i;
+    s.run.data.utf8 = LS_UTF8_BYTES;
+    LS_CHECK_OK(ls_file_write_atomic("all.txt", bytes, sizeof bytes));
+    add_text(&s, "all.txt");
+    open_ok(&s, &c, 1);
+    LS_CHECK_OK(ls_corpus_order(c, 5, EXACT_T, &order));
+    for (int grows = 0; grows < 2; grows++) {
+        cut x = {.c = c, .grows = grows};
+        int64_t steps = 0, extra;
+        int seen[EXACT_TOKENS] = {0}, used = 0;
+        while (position_of(&x, steps) < order.windows)
+            steps++;
+        extra = position_of(&x, steps) - order.windows; /* of the next epoch */
+        read_steps(x, 3, 0, 2, seen);
+        read_steps(x, 2, 2, 4, seen);
+        read_steps(x, 5, 4, steps, seen);
+        LS_CHECK(steps > 4);
+        for (int64_t p = order.windows; p < order.windows + extra; p++)
+            seen[ls_order_at(&order, p).first]--;
+        for (int64_t p = 0; p < order.windows; p++)
+            LS_CHECK_EQ(seen[ls_order_at(&order, p).first], 1);
+        for (int i = 0; i < EXACT_TOKENS; i++)
+            used += seen[i];
+        LS_CHECK_EQ(used, order.windows);
     }
     ls_corpus_close(c);
     ls_tokenizer_free(s.tok);

@@ -26,6 +26,109 @@ LS_TEST(mesh_gives_every_leaf_to_one_rank_in_nearly_equal_runs)
     LS_CHECK_EQ(ls_mesh_leaves(NULL, 12, 0).count, 12);
 }
 
+/* When the last rank of a split ends. */
+static double ends(const ls_mesh *m, const ls_ordered_run *runs)
+{
+    double last = 0;
+
+    for (int r = 0; r < m->ranks; r++) {
+        double t = (double)runs[r].count / m->weights[r];
+        last = t > last ? t : last;
+    }
+    return last;
+}
+
+/* The earliest end of any split of n leaves over ranks from `rank` on, by trying all. */
+static double best_end(const ls_mesh *m, int rank, int64_t leaves, int64_t least, int64_t most)
+{
+    double best = 1e300;
+
+    if (rank == m->ranks - 1)
+        return leaves < least || leaves > most ? best : (double)leaves / m->weights[rank];
+    for (int64_t n = least; n <= most && n <= leaves; n++) {
+        double here = (double)n / m->weights[rank];
+        double rest = best_end(m, rank + 1, leaves - n, least, most);
+        double end = here > rest ? here : rest;
+        best = end < best ? end : best;
+    }
+    return best;
+}
+
+LS_TEST(mesh_weights_end_as_early_as_any_split_can)
+{
+    static const double weights[][4] = {
+        {1, 1, 1, 1}, {1, 0.5, 1, 1}, {3, 1, 2, 0.1}, {1e6, 1e-6, 1, 1}, {7, 5, 3, 2}};
+    ls_ordered_run runs[4];
+
+    for (size_t k = 0; k < LS_COUNT(weights); k++)
+        for (int ranks = 2; ranks <= 4; ranks++)
+            for (int64_t leaves = 0; leaves <= 20; leaves++)
+                for (int balance = 0; balance < 2; balance++) {
+                    ls_mesh m = mesh_of(ranks, 0);
+                    m.weights = weights[k];
+                    m.balance = balance;
+                    int64_t next = 0, share = (leaves + ranks - 1) / ranks;
+                    int64_t least = balance && leaves >= ranks;
+                    int64_t most = balance ? ls_min_i64(leaves, 2 * share) : leaves;
+                    ls_mesh_split(&m, leaves, runs);
+                    for (int r = 0; r < ranks; r++) {
+                        LS_CHECK_EQ(runs[r].first, next);
+                        LS_CHECK(runs[r].count >= least && runs[r].count <= most);
+                        LS_CHECK(runs[r].count <= ls_mesh_most(&m, leaves, r));
+                        LS_CHECK_EQ(ls_mesh_leaves(&m, leaves, r).count, runs[r].count);
+                        next += runs[r].count;
+                    }
+                    LS_CHECK_EQ(next, leaves);
+                    LS_CHECK(ends(&m, runs) <= best_end(&m, 0, leaves, least, most) * (1 + 1e-12));
+                }
+    /* The example of the header; and equal weights are no weights. */
+    static const double three[] = {1, 1, 0.5};
+    ls_mesh m = mesh_of(3, 0);
+    m.weights = three;
+    ls_mesh_split(&m, 24, runs);
+    LS_CHECK(runs[0].count == 10 && runs[1].count == 10 && runs[2].count == 4);
+    for (int64_t leaves = 0; leaves < 40; leaves++) {
+        ls_mesh plain = mesh_of(4, 0), equal = plain;
+        equal.weights = weights[0];
+        for (int r = 0; r < 4; r++)
+            LS_CHECK_EQ(ls_mesh_leaves(&plain, leaves, r).count,
+                        ls_mesh_leaves(&equal, leaves, r).count);
+    }
+}
+
+/* Buckets follow each other, parts follow each other in them, what a rank has is packed. */
+static void check_parts(int ranks, int64_t bucket, int64_t trained)
+{
+    ls_mesh m = mesh_of(ranks, 0);
+    int64_t next = 0, packed[9] = {0};
+
+    m.bucket = bucket;
+    int n = ls_mesh_buckets(&m, trained);
+    LS_CHECK(n >= 1 && n <= LS_MESH_BUCKETS);
+    for (int b = 0; b < n; b++) {
+        ls_mesh_part whole = ls_mesh_bucket(&m, trained, b);
+        LS_CHECK_EQ(whole.first, next);
+        /* Padding must not reach into the next bucket. */
+        LS_CHECK(b == n - 1 || whole.each * ranks == whole.count);
+        for (int r = 0; r < ranks; r++) {
+            ls_mesh_part part = ls_mesh_part_of(&m, trained, b, r);
+            LS_CHECK_EQ(part.first, next);
+            LS_CHECK(part.count == 0 || part.first % LS_NORM_BLOCK == 0);
+            LS_CHECK(part.count == 0 || part.first == whole.first + r * part.each);
+            LS_CHECK(part.count >= 0 && part.count <= part.each);
+            LS_CHECK(ranks == 1 || part.each % LS_NORM_BLOCK == 0);
+            LS_CHECK_EQ(part.each, whole.each);
+            LS_CHECK_EQ(part.packed, packed[r]);
+            next += part.count;
+            packed[r] += part.count;
+        }
+        LS_CHECK_EQ(next, whole.first + whole.count);
+    }
+    LS_CHECK_EQ(next, trained);
+    for (int r = 0; r < ranks; r++)
+        LS_CHECK_EQ(ls_mesh_own(&m, trained, r), packed[r]);
+}
+
 LS_TEST(mesh_gives_every_parameter_to_one_rank_at_borders_of_norm_blocks)
 {
     static const int64_t sizes[] = {0,
@@ -34,27 +137,25 @@ LS_TEST(mesh_gives_every_parameter_to_one_rank_at_borders_of_norm_blocks)
                                     LS_NORM_BLOCK,
                                     LS_NORM_BLOCK + 1,
                                     7 * LS_NORM_BLOCK,
-                                    40 * LS_NORM_BLOCK - 5};
+                                    40 * LS_NORM_BLOCK - 5,
+                                    1000 * LS_NORM_BLOCK + 64};
 
     for (int ranks = 1; ranks <= 9; ranks++)
-        for (size_t i = 0; i < LS_COUNT(sizes); i++) {
-            ls_mesh m = mesh_of(ranks, 0);
-            int64_t next = 0;
-            for (int r = 0; r < ranks; r++) {
-                ls_mesh_part part = ls_mesh_part_of(&m, sizes[i], r);
-                LS_CHECK_EQ(part.first, next);
-                LS_CHECK(part.count == 0 || part.first % LS_NORM_BLOCK == 0);
-                LS_CHECK(part.count == 0 || part.first == r * part.each);
-                LS_CHECK(part.count >= 0 && part.count <= part.each);
-                LS_CHECK(ranks == 1 || part.each % LS_NORM_BLOCK == 0);
-                next += part.count;
-            }
-            LS_CHECK_EQ(next, sizes[i]);
-        }
-    /* The example of the header. */
+        for (size_t i = 0; i < LS_COUNT(sizes); i++)
+            for (int64_t bucket = 0; bucket <= 5; bucket++)
+                check_parts(ranks, bucket, sizes[i]);
+    /* The examples of the header. */
     ls_mesh m = mesh_of(3, 0);
-    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 0).count, 14 * LS_NORM_BLOCK);
-    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 2).count, 12 * LS_NORM_BLOCK);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 0, 0).count, 14 * LS_NORM_BLOCK);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 0, 2).count, 12 * LS_NORM_BLOCK);
+    m = mesh_of(2, 0);
+    m.bucket = 2;
+    LS_CHECK_EQ(ls_mesh_buckets(&m, 8 * LS_NORM_BLOCK), 2);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 8 * LS_NORM_BLOCK, 1, 1).first, 6 * LS_NORM_BLOCK);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 8 * LS_NORM_BLOCK, 1, 1).packed, 2 * LS_NORM_BLOCK);
+    /* Bytes become whole blocks of every rank. */
+    LS_CHECK_EQ(ls_mesh_bucket_blocks(&m, 65536), 1);
+    LS_CHECK_EQ(ls_mesh_bucket_blocks(&m, 131073), 2);
 }
 
 static void load(ls_run *run, const char *rest)
@@ -98,6 +199,12 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
                  "mesh.zero: 0 works on any number of ranks.");
     hint_of("mesh: {zero: 1}\ntrain: {freeze: [wte]}\n", 0, 3,
             "mesh.zero cannot be 1: train.freeze leaves");
+    LS_CHECK_STR(hint_of("mesh: {weights: [1, 2]}\n", 0, 3,
+                         "mesh.weights has 2 numbers, but the run has 3 ranks"),
+                 "Give one weight per rank, or leave mesh.weights out.");
+    hint_of("mesh: {weights: [1, 2]}\n", 0, 1,
+            "mesh.weights has 2 numbers, but the run has 1 rank");
+    hint_of("", 0, 5000, "5000 ranks are more than 4096");
 }
 
 LS_TEST(mesh_is_as_wide_as_there_are_ranks)

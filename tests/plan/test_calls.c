@@ -82,3 +82,33 @@ LS_TEST(calls_need_log2_buffers_in_ordered_mode_only)
     LS_CHECK_EQ(plan(8, 1, 8, LS_REDUCE_ORDERED).buffers, 1);
     LS_CHECK_EQ(plan(8, 1, 1, LS_REDUCE_FAST).buffers, 1);
 }
+
+/* Whatever batch a ramp gives and however ranks are balanced, what was planned suffices, and the
+ * calls of the step are those of a run of that batch. */
+LS_TEST(calls_of_any_step_fit_into_the_plan)
+{
+    static const double weights[][3] = {{1, 1, 1}, {1, 0.5, 0.25}, {0.1, 1, 3}};
+
+    for (int64_t leaves = 3; leaves <= 26; leaves++)
+        for (int64_t group = 1; group <= 8; group *= 2)
+            for (int ranks = 1; ranks <= 3; ranks++)
+                for (int r = 0; r < ranks; r++) {
+                    ls_run run = {.name = NULL};
+                    ls_mesh mesh = {.ranks = ranks, .rank = r, .balance = ranks > 1};
+                    ls_calls most, now;
+                    run.batch.sequences = 2 * leaves;
+                    run.batch.leaf = run.batch.ramp_from = 2;
+                    run.batch.group = group;
+                    run.batch.ramp = leaves;
+                    for (size_t k = 0; k < LS_COUNT(weights); k++) {
+                        mesh.weights = weights[k];
+                        ls_calls_plan(&run, &mesh, &most);
+                        for (int64_t step = 0; step <= leaves; step++) {
+                            int64_t n = ls_calls_leaves(&run, step);
+                            LS_CHECK_EQ(n, ls_min_i64(leaves, 1 + step * (leaves - 1) / leaves));
+                            ls_calls_set(&most, ls_mesh_leaves(&mesh, n, r), n, &now);
+                            LS_CHECK_EQ(check_rank(&now, group), ls_mesh_leaves(&mesh, n, r).count);
+                        }
+                    }
+                }
+}

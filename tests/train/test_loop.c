@@ -54,6 +54,8 @@ static void on_event(void *context, const ls_event *event)
     case LS_EVENT_INCIDENT:
         t->incidents++;
         break;
+    case LS_EVENT_BALANCE:
+        break;
     case LS_EVENT_SUMMARY:
         t->steps_here = event->summary.steps_here;
         snprintf(t->stopped_by, sizeof t->stopped_by, "%s", event->summary.stopped_by);
