@@ -46,6 +46,26 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
     return LS_OK;
 }
 
+int ls_mesh_places(ls_mesh_place *places, int ranks)
+{
+    int nodes = 0;
+
+    for (int r = 0; r < ranks; r++)
+        places[r].ranks = 0; /* not seated yet */
+    for (int r = 0; r < ranks; r++) {
+        int node = places[r].node, n = 0;
+        if (places[r].ranks > 0)
+            continue;
+        for (int q = r; q < ranks; q++)
+            n += places[q].ranks == 0 && places[q].node == node;
+        for (int q = r, seat = 0; seat < n; q++)
+            if (places[q].ranks == 0 && places[q].node == node)
+                places[q] = (ls_mesh_place){.node = nodes, .seat = seat++, .ranks = n};
+        nodes++;
+    }
+    return nodes;
+}
+
 ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank)
 {
     int64_t n = ls_mesh_ranks(mesh), each = leaves / n, more = leaves % n;

@@ -10,10 +10,19 @@
 
 LS_C_BEGIN
 
+/* Where a rank is. */
+typedef struct ls_mesh_place {
+    int node;  /* numbered from 0, in the order of their first ranks */
+    int seat;  /* its number among those of the node */
+    int ranks; /* on that node */
+} ls_mesh_place;
+
 typedef struct ls_mesh {
-    int ranks, rank; /* 0 ranks count as one: alone */
-    int zero;        /* 0: every rank updates everything; 1: each what it owns */
-    int local;       /* ranks on this machine */
+    int ranks, rank;             /* 0 ranks count as one: alone */
+    int zero;                    /* 0: every rank updates everything; 1: each what it owns */
+    int local;                   /* ranks on this machine */
+    int nodes;                   /* machines; 0 counts as one */
+    const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
 } ls_mesh;
 
 /* The mesh that a run asks for, on so many ranks. LS_EUSAGE: it cannot be had; why, and what can.
@@ -24,6 +33,10 @@ static inline int ls_mesh_ranks(const ls_mesh *mesh)
 {
     return mesh && mesh->ranks > 1 ? mesh->ranks : 1;
 }
+
+/* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.
+ */
+int ls_mesh_places(ls_mesh_place *places, int ranks);
 
 /* The leaves of a rank. */
 ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank);
