@@ -1,6 +1,7 @@
 /* ordered_sum.c -- roots by all_to_all, one call for the first root of every rank, one for the
  * second, and so on; then the plan of ordered.h, block by block, so that what is combined stays in
- * a cache. A block of a root is summed into where it arrived; only the last sum goes to out. */
+ * a cache. A block of a root is summed into where it arrived; only the last sum goes to out. Parts
+ * arrive one behind the other: any number of them can be on its way. */
 #include "comm/ordered_sum.h"
 
 #include <string.h>
@@ -12,13 +13,17 @@ enum { BLOCK = 16384 }; /* elements that are combined at a time */
 struct ls_ordered_sum {
     ls_comm *comm;
     ls_ordered_plan plan;
-    int ranks, rank, rounds; /* rounds: the most roots that a rank has */
-    int64_t own;             /* elements that this rank gets */
+    int ranks, rank, parts, rounds; /* rounds: the most roots that a rank has */
     ls_dtype type;
-    int *roots;      /* owned: how many each rank has */
-    int64_t *places; /* owned: where the root of each step of the plan arrives, in elements */
-    int64_t *counts; /* owned: [rounds][out, in][ranks], tables of all_to_all */
-    char *arrived;   /* of the communicator: own elements of each root, round by round */
+    int *roots;        /* owned: how many each rank has */
+    int64_t all_roots; /* of all ranks */
+    int64_t *places;   /* owned: which of those, as they arrive, each step of the plan takes */
+    int64_t *counts;   /* owned: [parts][ranks], then zeros, then [parts][rounds][ranks]: what
+                        * all_to_all brings here */
+    int64_t *own;      /* owned: elements of each part that this rank gets, */
+    int64_t *before;   /* and those of the parts before it */
+    ls_comm_request *requests; /* owned: [parts][rounds] */
+    char *arrived;             /* of the communicator: own elements of each root, part by part */
 };
 
 static int roots_of(ls_ordered_run run, int64_t leaves)
@@ -30,14 +35,16 @@ static int roots_of(ls_ordered_run run, int64_t leaves)
 
 int64_t ls_ordered_sum_bytes(const ls_ordered_sum_args *args, int ranks, int rank)
 {
-    int64_t roots = 0;
+    int64_t roots = 0, own = 0;
 
     for (int r = 0; r < ranks; r++)
         roots += roots_of(args->runs[r], args->leaves);
-    return roots * args->counts[rank] * ls_dtype_bytes(args->type);
+    for (int i = 0; i < (args->parts ? args->parts : 1); i++)
+        own += args->counts[i * ranks + rank];
+    return roots * own * ls_dtype_bytes(args->type);
 }
 
-/* Where root number `round` of rank r arrives: behind those of earlier rounds and ranks. */
+/* Which of all roots number `round` of rank r is: behind those of earlier rounds and ranks. */
 static int64_t place_of(const ls_ordered_sum *s, int round, int r)
 {
     int64_t n = 0;
@@ -45,40 +52,69 @@ static int64_t place_of(const ls_ordered_sum *s, int round, int r)
     for (int k = 0; k <= round; k++)
         for (int q = 0; q < (k < round ? s->ranks : r); q++)
             n += s->roots[q] > k;
-    return n * s->own;
+    return n;
 }
 
-static char *arrived_at(const ls_ordered_sum *s, int64_t element)
+/* Where the own elements of a root of a part arrive, from element `first` on. */
+static char *arrived_at(const ls_ordered_sum *s, int part, int64_t place, int64_t first)
 {
+    int64_t element = s->all_roots * s->before[part] + place * s->own[part] + first;
+
     return s->arrived + element * ls_dtype_bytes(s->type);
 }
 
-static int64_t *table(const ls_ordered_sum *s, int round, bool in)
+/* What each rank brings in a round, and what it gets. */
+static const int64_t *sent(const ls_ordered_sum *s, int part, int round)
 {
-    return s->counts + ((int64_t)round * 2 + in) * s->ranks;
+    return s->counts + (int64_t)(s->roots[s->rank] > round ? part : s->parts) * s->ranks;
+}
+
+static int64_t *received(const ls_ordered_sum *s, int part, int round)
+{
+    return s->counts + ((int64_t)s->parts + 1 + (int64_t)part * s->rounds + round) * s->ranks;
+}
+
+static ls_status alloc_tables(ls_ordered_sum *s)
+{
+    size_t ranks = (size_t)s->ranks, parts = (size_t)s->parts, rounds = (size_t)s->rounds;
+
+    s->counts = ls_mem_array((parts + 1 + parts * rounds) * ranks, sizeof *s->counts);
+    s->places = ls_mem_array((size_t)ls_max_i64(1, s->plan.count), sizeof *s->places);
+    s->own = ls_mem_array(parts, sizeof *s->own);
+    s->before = ls_mem_array(parts, sizeof *s->before);
+    s->requests = ls_mem_array(parts * rounds + 1, sizeof *s->requests);
+    return s->counts && s->places && s->own && s->before && s->requests
+               ? LS_OK
+               : ls_fail(LS_ENOMEM, "no memory for a sum of %d ranks", s->ranks);
 }
 
 static ls_status fill_tables(ls_ordered_sum *s, const ls_ordered_sum_args *args)
 {
+    int64_t before = 0;
+    ls_status st;
+
     s->roots = ls_mem_array((size_t)s->ranks, sizeof *s->roots);
     if (!s->roots)
         return ls_fail(LS_ENOMEM, "no memory for a sum of %d ranks", s->ranks);
     for (int r = 0; r < s->ranks; r++) {
         s->roots[r] = roots_of(args->runs[r], args->leaves);
         s->rounds = s->roots[r] > s->rounds ? s->roots[r] : s->rounds;
+        s->all_roots += s->roots[r];
     }
-    s->counts = ls_mem_array((size_t)(s->rounds * 2 + 1) * (size_t)s->ranks, sizeof *s->counts);
-    s->places = ls_mem_array((size_t)ls_max_i64(1, s->plan.count), sizeof *s->places);
-    if (!s->counts || !s->places)
-        return ls_fail(LS_ENOMEM, "no memory for a sum of %d ranks", s->ranks);
+    LS_TRY(st, alloc_tables(s), out);
     for (int64_t i = 0; i < s->plan.count; i++)
         s->places[i] = place_of(s, s->plan.steps[i].root, s->plan.steps[i].rank);
-    for (int k = 0; k < s->rounds; k++)
-        for (int r = 0; r < s->ranks; r++) {
-            table(s, k, true)[r] = s->roots[s->rank] > k ? args->counts[r] : 0;
-            table(s, k, false)[r] = s->roots[r] > k ? s->own : 0;
-        }
-    return LS_OK;
+    for (int64_t i = 0; i < (int64_t)(s->parts + 1) * s->ranks; i++)
+        s->counts[i] = i < (int64_t)s->parts * s->ranks ? args->counts[i] : 0;
+    for (int i = 0; i < s->parts; before += s->own[i], i++) {
+        s->own[i] = args->counts[i * s->ranks + s->rank];
+        s->before[i] = before;
+        for (int k = 0; k < s->rounds; k++)
+            for (int r = 0; r < s->ranks; r++)
+                received(s, i, k)[r] = s->roots[r] > k ? s->own[i] : 0;
+    }
+out:
+    return st;
 }
 
 ls_status ls_ordered_sum_open(ls_ordered_sum **sum_out, const ls_ordered_sum_args *args)
@@ -93,8 +129,8 @@ ls_status ls_ordered_sum_open(ls_ordered_sum **sum_out, const ls_ordered_sum_arg
     *s = (ls_ordered_sum){.comm = args->comm,
                           .ranks = ls_comm_ranks(args->comm),
                           .rank = ls_comm_rank(args->comm),
+                          .parts = args->parts ? args->parts : 1,
                           .type = args->type};
-    s->own = args->counts[s->rank];
     LS_TRY(st, ls_ordered_plan_init(&s->plan, args->runs, s->ranks, args->leaves), out);
     LS_TRY(st, fill_tables(s, args), out);
     bytes = ls_ordered_sum_bytes(args, s->ranks, s->rank);
@@ -116,6 +152,9 @@ void ls_ordered_sum_close(ls_ordered_sum *sum)
     ls_mem_free(sum->roots);
     ls_mem_free(sum->counts);
     ls_mem_free(sum->places);
+    ls_mem_free(sum->own);
+    ls_mem_free(sum->before);
+    ls_mem_free(sum->requests);
     ls_mem_free(sum);
 }
 
@@ -134,8 +173,9 @@ static void merge(ls_dtype type, void *left, const void *right, void *out, int64
                    count);
 }
 
-/* Elements first .. first+count-1 of this rank's, along the plan. */
-static void combine_block(const ls_ordered_sum *s, int64_t first, int64_t count, char *out)
+/* Elements first .. first+count-1 of this rank's of a part, along the plan. */
+static void combine_block(const ls_ordered_sum *s, int part, int64_t first, int64_t count,
+                          char *out)
 {
     int64_t size = ls_dtype_bytes(s->type), at = first * size;
     char *stack[LS_ORDERED_ROOTS];
@@ -143,7 +183,7 @@ static void combine_block(const ls_ordered_sum *s, int64_t first, int64_t count,
 
     for (int64_t i = 0; i < s->plan.count; i++) {
         const ls_ordered_step *step = &s->plan.steps[i];
-        stack[top++] = arrived_at(s, s->places[i] + first);
+        stack[top++] = arrived_at(s, part, s->places[i], first);
         for (int m = 0; m < step->merges; m++) {
             bool last = i == s->plan.count - 1 && m == step->merges - 1;
             top--;
@@ -154,25 +194,49 @@ static void combine_block(const ls_ordered_sum *s, int64_t first, int64_t count,
         memcpy(out + at, stack[0], (size_t)(count * size));
 }
 
-ls_status ls_ordered_sum_run(ls_ordered_sum *sum, void *const *roots, void *out,
-                             int64_t deadline_ns)
+int ls_ordered_sum_flights(const ls_ordered_sum *sum)
+{
+    return sum->rounds;
+}
+
+ls_status ls_ordered_sum_start(ls_ordered_sum *sum, int part, void *const *roots)
 {
     ls_ordered_sum *s = sum;
     ls_status st = LS_OK;
 
     for (int k = 0; k < s->rounds; k++)
         LS_TRY(st,
-               ls_comm_run(s->comm,
-                           &(ls_coll){.kind = LS_COLL_ALL_TO_ALL,
-                                      .type = s->type,
-                                      .in = k < s->roots[s->rank] ? roots[k] : NULL,
-                                      .out = arrived_at(s, place_of(s, k, 0)),
-                                      .in_counts = table(s, k, true),
-                                      .out_counts = table(s, k, false)},
-                           deadline_ns),
+               ls_comm_start(s->comm,
+                             &(ls_coll){.kind = LS_COLL_ALL_TO_ALL,
+                                        .type = s->type,
+                                        .in = k < s->roots[s->rank] ? roots[k] : NULL,
+                                        .out = arrived_at(s, part, place_of(s, k, 0), 0),
+                                        .in_counts = sent(s, part, k),
+                                        .out_counts = received(s, part, k)},
+                             &s->requests[part * s->rounds + k]),
                out);
-    for (int64_t first = 0; first < s->own && s->plan.count > 0; first += BLOCK)
-        combine_block(s, first, ls_min_i64(BLOCK, s->own - first), out);
 out:
     return st;
+}
+
+ls_status ls_ordered_sum_end(ls_ordered_sum *sum, int part, void *out, int64_t deadline_ns)
+{
+    ls_ordered_sum *s = sum;
+    int64_t own = s->own[part];
+    ls_status st = LS_OK;
+
+    for (int k = 0; k < s->rounds; k++)
+        LS_TRY(st, ls_comm_wait(s->comm, s->requests[part * s->rounds + k], deadline_ns), failed);
+    for (int64_t first = 0; first < own && s->plan.count > 0; first += BLOCK)
+        combine_block(s, part, first, ls_min_i64(BLOCK, own - first), out);
+failed:
+    return st;
+}
+
+ls_status ls_ordered_sum_run(ls_ordered_sum *sum, void *const *roots, void *out,
+                             int64_t deadline_ns)
+{
+    ls_status st = ls_ordered_sum_start(sum, 0, roots);
+
+    return st == LS_OK ? ls_ordered_sum_end(sum, 0, out, deadline_ns) : st;
 }

@@ -8,6 +8,9 @@
  *   roots of rank 0:  [aaaa|bbbb]  [cccc|dddd]        rank 0 gets aaaa cccc eeee
  *   root of rank 1:   [eeee|ffff]                     rank 1 gets bbbb dddd ffff
  *
+ * The elements may come in parts (buckets of a gradient), each divided by owner for itself: a part
+ * is started when its roots are there and ended later, so that it travels meanwhile.
+ *
  * The memory in which roots meet is taken when opening. */
 #pragma once
 #include "comm/comm.h"
@@ -21,7 +24,8 @@ typedef struct ls_ordered_sum_args {
     ls_comm *comm;              /* borrowed until close */
     const ls_ordered_run *runs; /* leaves of each rank; borrowed while opening, as counts */
     int64_t leaves;
-    const int64_t *counts; /* elements that each rank gets */
+    const int64_t *counts; /* [parts][ranks]: elements that each rank gets of each part */
+    int parts;             /* 0: one */
     ls_dtype type;
 } ls_ordered_sum_args;
 
@@ -32,8 +36,17 @@ int64_t ls_ordered_sum_bytes(const ls_ordered_sum_args *args, int ranks, int ran
 ls_status ls_ordered_sum_open(ls_ordered_sum **sum_out, const ls_ordered_sum_args *args);
 void ls_ordered_sum_close(ls_ordered_sum *sum); /* NULL is allowed */
 
-/* roots: as many as ls_ordered_roots() says for this rank, each of all elements; read only. out:
- * this rank's elements, in no root's way while others read: it is written when all have come. */
+/* Start a part, the same ones in the same order on all ranks. roots: as many as ls_ordered_roots()
+ * says for this rank, each where the part's elements begin; they are only read, until the part has
+ * ended. Takes ls_ordered_sum_flights() of the communicator's flights. */
+ls_status ls_ordered_sum_start(ls_ordered_sum *sum, int part, void *const *roots);
+int ls_ordered_sum_flights(const ls_ordered_sum *sum);
+
+/* Wait for a part that was started, and combine it. out: this rank's elements of the part; may lie
+ * in a root, where they are. */
+ls_status ls_ordered_sum_end(ls_ordered_sum *sum, int part, void *out, int64_t deadline_ns);
+
+/* Both, of part 0. */
 ls_status ls_ordered_sum_run(ls_ordered_sum *sum, void *const *roots, void *out,
                              int64_t deadline_ns);
 

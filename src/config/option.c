@@ -603,6 +603,16 @@ const ls_option ls_options[] = {
      .doc = "ZeRO stage: what data-parallel copies divide instead of holding it each. 0: nothing; "
             "1: the optimizer's moments and the update.",
      .offset = AT(mesh.zero)},
+    {.key = "mesh.bucket",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 65536,
+     .most = LS_OPTION_BIG,
+     .unit = "bytes",
+     .when_auto = "so large that what a message costs by itself is a tenth of the exchange at most",
+     .doc = "Gradients that are exchanged at a time: backward goes on while a bucket travels. The "
+            "result does not depend on it.",
+     .offset = AT(mesh.bucket)},
 
     {.key = "sync",
      .type = LS_OPTION_ENUM,

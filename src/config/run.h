@@ -141,6 +141,7 @@ typedef struct ls_run {
     ls_precision precision;
     struct {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
+        int64_t bucket;                   /* bytes, or auto */
     } mesh;
     ls_sync sync;
     struct {

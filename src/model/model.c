@@ -31,6 +31,7 @@ typedef struct builder {
     const ls_run *run;
     char prefix[64]; /* "model.layers.3." */
     char group[24];
+    int64_t unit;
 } builder;
 
 /* --- what is trained -------------------------------------------------------------------------- */
@@ -79,6 +80,7 @@ static ls_place add(builder *b, spec s, bool lora)
 
     snprintf(p->name, sizeof p->name, "%s%s", b->prefix, s.name);
     snprintf(p->group, sizeof p->group, "%s", b->group);
+    p->unit = b->unit;
     p->ndim = s.rows ? 2 : 1;
     p->shape[0] = s.rows ? s.rows : s.cols;
     p->shape[1] = s.rows ? s.cols : 1;
@@ -364,6 +366,7 @@ static void begin_block(builder *b, int64_t l)
     snprintf(b->prefix, sizeof b->prefix, gpt2 ? "transformer.h.%lld." : "model.layers.%lld.",
              (long long)l);
     snprintf(b->group, sizeof b->group, "h.%lld", (long long)l);
+    b->unit = 1 + l;
 }
 
 static void add_blocks(builder *b)
@@ -403,6 +406,7 @@ static void add_all(builder *b)
     add_blocks(b);
     snprintf(b->prefix, sizeof b->prefix, "%s", outer);
     snprintf(b->group, sizeof b->group, "final");
+    b->unit = 1 + s->L;
     m->lnf_w = add(b, vector(gpt2 ? "ln_f.weight" : "norm.weight", s->C, LS_START_ONE), false);
     m->lnf_b = add_if(b, gpt2, vector("ln_f.bias", s->C, LS_START_ZERO));
     b->prefix[0] = '\0';
@@ -491,6 +495,18 @@ const ls_param *ls_model_param_at(const ls_model *model, int64_t element)
             found = p;
     }
     return found;
+}
+
+int64_t ls_model_complete(const ls_model *model, int64_t unit)
+{
+    int64_t from = 0;
+
+    for (int i = 0; i < model->n_params; i++) {
+        const ls_param *p = &model->params[i];
+        if (p->unit < unit && p->trained >= 0)
+            from = ls_max_i64(from, p->trained + p->count);
+    }
+    return from;
 }
 
 const ls_param *ls_model_find(const ls_model *model, const char *name)

@@ -48,6 +48,8 @@ typedef enum ls_param_start {
 typedef struct ls_param {
     char name[LS_PARAM_NAME]; /* "model.layers.0.self_attn.q_proj.weight" */
     char group[24];           /* what is saved together: "embed", "h.0", "final" */
+    int64_t unit;             /* which part of the model reads it: 0 the embedding, 1 + l block l,
+                               * L + 1 the final norm and a head of its own */
     int ndim;
     int64_t shape[2];
     int64_t first;   /* element in the flat buffer of weights */
@@ -123,6 +125,10 @@ void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t cou
 const ls_param *ls_model_param_at(const ls_model *model, int64_t element);
 /* The parameter of that name, or NULL. */
 const ls_param *ls_model_find(const ls_model *model, const char *name);
+
+/* The first element of the gradients from which on all belong to unit `unit` and those above it:
+ * what backward has completed when it has gone through that unit. */
+int64_t ls_model_complete(const ls_model *model, int64_t unit);
 
 /* Cosine and sine of each pair of each of n positions from first on: [n, D / 2, 2], to host
  * memory. The angles are rounded as transformers rounds them (fp32), since weights were trained

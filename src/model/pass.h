@@ -44,6 +44,10 @@ typedef struct ls_pass_call {
     int64_t leaves;  /* tree of sums over this many leaves; 1 in fast mode */
     bool ordered;    /* keep the head's part of the tied gradient apart */
     bool accumulate; /* add to grad */
+    /* Told while backward goes down the model: of this call, elements `from` and above of grad are
+     * complete. From high to low, 0 at the end. NULL: nobody wants to know. */
+    void (*complete)(void *context, int64_t from);
+    void *context;
 } ls_pass_call;
 
 /* Bytes of device memory that a pass of these arguments takes (the stream may be NULL). */

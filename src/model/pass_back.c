@@ -314,6 +314,19 @@ static int64_t lowest_trained(const ls_model *model)
     return l;
 }
 
+/* Backward went through a unit of the model; L + 2: the head, whose gradient may lie behind all. */
+static void tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit)
+{
+    const ls_model *model = pass->args.model;
+
+    if (!call->complete)
+        return;
+    if (unit <= model->shape.L + 1)
+        call->complete(call->context, ls_model_complete(model, unit));
+    else if (ls_pass_parts_tied(model, call->ordered))
+        call->complete(call->context, model->trained);
+}
+
 void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
@@ -322,14 +335,20 @@ void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
 
     LS_BUG_IF(!pass->args.training, "backward in a pass that keeps nothing for it");
     ls_pass_head(pass, call, true);
+    tell(pass, call, s->L + 2);
     norm_back(
         pass, call,
         (ls_norm_bwd){.sum = pass->blocks[s->L - 1].next, .mean = pass->meanf, .rstd = pass->rstdf},
         model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, s->L - 1, SITE_OUT),
         &model->blocks[s->L - 1].out_b);
-    for (int64_t l = s->L - 1; l >= lowest; l--)
+    tell(pass, call, s->L + 1);
+    for (int64_t l = s->L - 1; l >= lowest; l--) {
         block_backward(pass, call, l);
+        if (l > 0)
+            tell(pass, call, 1 + l);
+    }
     embed_back(pass, call);
+    tell(pass, call, 0);
 }
 
 void ls_pass_tie(ls_pass *pass, float *grad)

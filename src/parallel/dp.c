@@ -1,22 +1,47 @@
-/* dp.c -- see dp.h. One collective after the other, by the thread that trains. */
+/* dp.c -- see dp.h. All calls come from the thread that trains; what it started moves while it
+ * computes, by the communicator's own thread.
+ *
+ *   sum_from   the second gradient of all buckets, then bucket after bucket, from the last to the
+ * first sum_end    each in the order of its start: wait, combine, tie; zero 0 ordered: start its
+ * gather
+ *
+ * Starts come in the same order on all ranks, as collectives must; hence a gather is started only
+ * when all sums were, although its bucket may have arrived long before. */
 #include "parallel/dp.h"
 
 #include "base/mem.h"
 #include "base/time.h"
 #include "comm/ordered_sum.h"
+#include "comm/tune.h"
 #include "kernel/combine.h"
+#include "kernel/kernel.h"
 
 /* A dead rank is noticed at once; this is for one that is alive and does not come. */
 enum { WAIT_S = 600 };
 
+/* A bucket is not smaller than this, and so large that n of them take at most MORE times what the
+ * whole gradient takes at once. */
+enum { LEAST_BYTES = 1 << 20 };
+static const double MORE = 1.1;
+
+/* A bucket's sum that is on its way. */
+typedef struct flight {
+    int bucket;
+    bool tied; /* of the second gradient */
+} flight;
+
 struct ls_dp {
     ls_dp_args args;
-    ls_mesh_part own;
-    ls_ordered_sum *sum;  /* of `trained` elements; NULL in fast mode */
+    int buckets;
+    ls_ordered_sum *sum;  /* of `trained` elements, a part for each bucket; NULL in fast mode */
     ls_ordered_sum *tied; /* of the second gradient; NULL: none */
     float *tied_sum;      /* owned: of the own part of it */
-    int64_t *counts;      /* owned: [sum, tied, zeros][ranks] */
-    ls_ordered_run *runs; /* owned: leaves of each rank */
+    int64_t *counts; /* owned: [buckets][ranks] elements, as many of the second gradient, zeros */
+    ls_ordered_run *runs;                      /* owned: leaves of each rank */
+    ls_comm_request requests[LS_MESH_BUCKETS]; /* of each bucket: fast sums, gathers */
+    flight up[2 * LS_MESH_BUCKETS];            /* sums of this step, in the order of their start */
+    int started, ended;                        /* of those */
+    int next;                                  /* the next bucket to start; -1: all are */
 };
 
 static int64_t deadline(void)
@@ -24,13 +49,28 @@ static int64_t deadline(void)
     return ls_time_now_ns() + WAIT_S * LS_NS_PER_S;
 }
 
-/* Elements of the second gradient that belong to a shard. */
-static int64_t tied_in(const ls_dp_args *args, ls_mesh_part shard)
+/* Elements of the second gradient that belong to a part. */
+static int64_t tied_in(const ls_dp_args *args, ls_mesh_part part)
 {
-    int64_t first = ls_max_i64(shard.first, args->tied_first);
-    int64_t end = ls_min_i64(shard.first + shard.count, args->tied_first + args->tied_count);
+    int64_t first = ls_max_i64(part.first, args->tied_first);
+    int64_t end = ls_min_i64(part.first + part.count, args->tied_first + args->tied_count);
 
     return ls_max_i64(0, end - first);
+}
+
+static ls_mesh_part own_part(const ls_dp_args *args, int bucket)
+{
+    return ls_mesh_part_of(&args->mesh, args->trained, bucket, args->mesh.rank);
+}
+
+/* Elements of the second gradient that this rank owns, in the buckets before one. */
+static int64_t tied_before(const ls_dp_args *args, int bucket)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < bucket; i++)
+        n += tied_in(args, own_part(args, i));
+    return n;
 }
 
 static bool has_tied(const ls_dp_args *args)
@@ -40,10 +80,11 @@ static bool has_tied(const ls_dp_args *args)
 
 int64_t ls_dp_elements(const ls_dp_args *args)
 {
-    ls_mesh_part shard = ls_mesh_part_of(&args->mesh, args->trained, args->mesh.rank);
+    int last = ls_mesh_buckets(&args->mesh, args->trained) - 1;
+    ls_mesh_part bucket = ls_mesh_bucket(&args->mesh, args->trained, last);
     int64_t whole = args->trained + (has_tied(args) ? args->tied_count : 0);
 
-    return ls_max_i64(whole, shard.each * ls_mesh_ranks(&args->mesh));
+    return ls_max_i64(whole, bucket.first + bucket.each * ls_mesh_ranks(&args->mesh));
 }
 
 /* Roots of all ranks. */
@@ -65,42 +106,85 @@ static int64_t page_bytes(int64_t floats)
 
 int64_t ls_dp_bytes(const ls_dp_args *args)
 {
-    ls_mesh_part own = ls_mesh_part_of(&args->mesh, args->trained, args->mesh.rank);
-    int64_t tied = tied_in(args, own), bytes;
+    int64_t own = ls_mesh_own(&args->mesh, args->trained, args->mesh.rank), bytes;
+    int64_t tied = tied_before(args, ls_mesh_buckets(&args->mesh, args->trained));
 
     if (!args->ordered)
         return 0;
-    bytes = page_bytes(all_roots(args) * own.count);
+    bytes = page_bytes(all_roots(args) * own);
     if (has_tied(args))
         bytes += page_bytes(all_roots(args) * tied) + page_bytes(tied);
     return bytes;
 }
 
-static ls_status open_sums(ls_dp *x)
+/* The link that decides, as all ranks agreed on it; inside a node nothing is measured, and a
+ * collective costs some microseconds. */
+static double exchange_ns(const ls_comm *comm, int64_t count)
+{
+    const ls_coll coll = {.kind = LS_COLL_REDUCE_SCATTER, .type = LS_F32, .count = count};
+    ls_cost_choice choice;
+
+    ls_tune_choose(comm, &coll, false, &choice);
+    return choice.best < 0 ? 0 : choice.rows[choice.best].time_ns;
+}
+
+int64_t ls_dp_bucket_blocks(const ls_comm *comm, const ls_mesh *mesh, int64_t trained,
+                            int64_t bytes)
+{
+    int64_t unit = ls_mesh_ranks(mesh) * LS_NORM_BLOCK;
+    double whole = exchange_ns(comm, ls_round_up(trained, unit));
+    int64_t blocks = ls_mesh_bucket_blocks(mesh, LEAST_BYTES);
+
+    if (bytes != LS_RUN_AUTO)
+        return ls_mesh_bucket_blocks(mesh, bytes);
+    while (blocks * unit < trained) {
+        double n = (double)trained / (double)(blocks * unit);
+        if (n * exchange_ns(comm, blocks * unit) <= MORE * whole)
+            break;
+        blocks *= 2;
+    }
+    return blocks;
+}
+
+static void fill_tables(ls_dp *x)
 {
     const ls_dp_args *a = &x->args;
     int n = a->mesh.ranks;
-    ls_ordered_sum_args sum = {
-        .comm = a->comm, .runs = x->runs, .leaves = a->leaves, .counts = x->counts, .type = LS_F32};
+
+    for (int r = 0; r < n; r++) {
+        x->runs[r] = ls_mesh_leaves(&a->mesh, a->leaves, r);
+        x->counts[2 * x->buckets * n + r] = 0;
+    }
+    for (int b = 0; b < x->buckets; b++)
+        for (int r = 0; r < n; r++) {
+            ls_mesh_part part = ls_mesh_part_of(&a->mesh, a->trained, b, r);
+            x->counts[b * n + r] = part.count;
+            x->counts[(x->buckets + b) * n + r] = tied_in(a, part);
+        }
+}
+
+static ls_status open_sums(ls_dp *x)
+{
+    const ls_dp_args *a = &x->args;
+    ls_ordered_sum_args sum = {.comm = a->comm,
+                               .runs = x->runs,
+                               .leaves = a->leaves,
+                               .counts = x->counts,
+                               .parts = x->buckets,
+                               .type = LS_F32};
     void *memory;
     ls_status st;
 
-    for (int r = 0; r < n; r++) {
-        ls_mesh_part shard = ls_mesh_part_of(&a->mesh, a->trained, r);
-        x->runs[r] = ls_mesh_leaves(&a->mesh, a->leaves, r);
-        x->counts[r] = shard.count;
-        x->counts[n + r] = tied_in(a, shard);
-        x->counts[2 * n + r] = 0;
-    }
+    fill_tables(x);
     if (!a->ordered)
         return LS_OK;
     LS_TRY(st, ls_ordered_sum_open(&x->sum, &sum), out);
     if (!has_tied(a))
         goto out;
-    sum.counts = x->counts + n;
+    sum.counts = x->counts + x->buckets * a->mesh.ranks;
     LS_TRY(st, ls_ordered_sum_open(&x->tied, &sum), out);
     LS_TRY(st,
-           ls_comm_alloc(a->comm, sum.counts[a->mesh.rank] * (int64_t)sizeof(float),
+           ls_comm_alloc(a->comm, tied_before(a, x->buckets) * (int64_t)sizeof(float),
                          "sums of tied gradients", &memory),
            out);
     x->tied_sum = memory;
@@ -116,10 +200,10 @@ ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args)
 
     if (!x)
         return ls_fail(LS_ENOMEM, "no memory for the exchange of gradients");
-    *x = (ls_dp){.args = *args,
-                 .own = ls_mesh_part_of(&args->mesh, args->trained, args->mesh.rank),
-                 .counts = ls_mem_array(3 * n, sizeof *x->counts),
-                 .runs = ls_mem_array(n, sizeof *x->runs)};
+    *x = (ls_dp){.args = *args, .buckets = ls_mesh_buckets(&args->mesh, args->trained)};
+    x->next = x->buckets - 1;
+    x->counts = ls_mem_array((2 * (size_t)x->buckets + 1) * n, sizeof *x->counts);
+    x->runs = ls_mem_array(n, sizeof *x->runs);
     st = x->counts && x->runs
              ? open_sums(x)
              : ls_fail(LS_ENOMEM, "no memory for the exchange of %d ranks", args->mesh.ranks);
@@ -149,9 +233,14 @@ const ls_dp_args *ls_dp_about(const ls_dp *dp)
     return &dp->args;
 }
 
-ls_mesh_part ls_dp_own(const ls_dp *dp)
+int ls_dp_buckets(const ls_dp *dp)
 {
-    return dp->own;
+    return dp->buckets;
+}
+
+ls_mesh_part ls_dp_own(const ls_dp *dp, int bucket)
+{
+    return own_part(&dp->args, bucket);
 }
 
 ls_status ls_dp_alloc(ls_dp *dp, int64_t bytes, const char *what, void **out)
@@ -164,23 +253,88 @@ void ls_dp_free(ls_dp *dp, void *memory)
     ls_comm_free(dp->args.comm, memory);
 }
 
-/* The second gradient's sum, added to the first's. */
-static ls_status tie(ls_dp *x, float *const *buffers)
+/* --- sums ---------------------------------------------------------------------------------------
+ */
+
+static ls_mesh_part whole_bucket(const ls_dp *x, int bucket)
+{
+    return ls_mesh_bucket(&x->args.mesh, x->args.trained, bucket);
+}
+
+/* Wait for a sum that was started: in ordered mode the own part is complete then. */
+static ls_status end_flight(ls_dp *x, float *const *buffers, flight f)
 {
     const ls_dp_args *a = &x->args;
-    int64_t n = tied_in(a, x->own);
-    void *behind[LS_ORDERED_ROOTS];
-    ls_ordered_node nodes[LS_ORDERED_ROOTS];
-    int roots = ls_ordered_roots(x->runs[a->mesh.rank], a->leaves, nodes);
-    ls_status st;
+    float *out =
+        f.tied ? x->tied_sum + tied_before(a, f.bucket) : buffers[0] + own_part(a, f.bucket).first;
 
-    for (int i = 0; i < roots; i++)
-        behind[i] = buffers[i] + a->trained;
-    LS_TRY(st, ls_ordered_sum_run(x->tied, behind, x->tied_sum, deadline()), out);
-    float *first = buffers[0] + ls_max_i64(x->own.first, a->tied_first);
-    const void *const from[2] = {first, x->tied_sum};
+    if (!a->ordered)
+        return ls_comm_wait(a->comm, x->requests[f.bucket], deadline());
+    return ls_ordered_sum_end(f.tied ? x->tied : x->sum, f.bucket, out, deadline());
+}
+
+/* Start the sum of a bucket, when there is room for it: a communicator has so many flights. */
+static ls_status start_flight(ls_dp *x, float *const *buffers, flight f)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part bucket = whole_bucket(x, f.bucket);
+    int64_t tied_first = a->trained + ls_max_i64(0, bucket.first - a->tied_first);
+    int each = a->ordered ? ls_ordered_sum_flights(x->sum) : 1;
+    ls_ordered_node nodes[LS_ORDERED_ROOTS];
+    void *roots[LS_ORDERED_ROOTS];
+    ls_status st = LS_OK;
+
+    while ((x->started - x->ended + 1) * each > LS_COMM_FLIGHTS && x->ended < x->started)
+        LS_TRY(st, end_flight(x, buffers, x->up[x->ended++]), out);
+    x->up[x->started++] = f;
+    if (a->ordered) {
+        int n = ls_ordered_roots(x->runs[a->mesh.rank], a->leaves, nodes);
+        for (int i = 0; i < n; i++)
+            roots[i] = buffers[i] + (f.tied ? tied_first : bucket.first);
+        st = ls_ordered_sum_start(f.tied ? x->tied : x->sum, f.bucket, roots);
+    } else {
+        /* What everybody needs as a whole is summed everywhere at once. */
+        bool all = a->mesh.zero == 0;
+        float *at = buffers[0] + bucket.first;
+        st = ls_comm_start(a->comm,
+                           &(ls_coll){.kind = all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER,
+                                      .type = LS_F32,
+                                      .count = all ? bucket.count : bucket.each * a->mesh.ranks,
+                                      .in = at,
+                                      .out = at},
+                           &x->requests[f.bucket]);
+    }
+out:
+    return st;
+}
+
+ls_status ls_dp_sum_from(ls_dp *dp, float *const *buffers, int64_t from)
+{
+    ls_dp *x = dp;
+    const ls_dp_args *a = &x->args;
+    bool first =
+        x->started == 0; /* then nothing was told yet, and the second gradient is complete */
+    ls_status st = LS_OK;
+
+    for (int b = x->buckets - 1; b >= 0 && x->tied && first; b--)
+        if (tied_in(a, whole_bucket(x, b)) > 0)
+            LS_TRY(st, start_flight(x, buffers, (flight){.bucket = b, .tied = true}), out);
+    for (; x->next >= 0 && whole_bucket(x, x->next).first >= from; x->next--)
+        LS_TRY(st, start_flight(x, buffers, (flight){.bucket = x->next}), out);
+out:
+    return st;
+}
+
+/* The second gradient's sum, added to the first's, in a bucket. */
+static void tie(ls_dp *x, float *gradient, int bucket)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part own = own_part(a, bucket);
+    float *first = gradient + ls_max_i64(own.first, a->tied_first);
+    const void *const from[2] = {first, x->tied_sum + tied_before(a, bucket)};
     void *to = first;
-    if (n > 0)
+
+    if (tied_in(a, own) > 0)
         ls_combine_run(&(ls_combine){.type = LS_F32,
                                      .op = LS_COMBINE_SUM,
                                      .from = from,
@@ -188,81 +342,118 @@ static ls_status tie(ls_dp *x, float *const *buffers)
                                      .to = &to,
                                      .targets = 1,
                                      .scale = 1},
-                       n);
+                       tied_in(a, own));
+}
+
+static ls_status start_gather(ls_dp *x, float *buffer, int b)
+{
+    ls_mesh_part bucket = whole_bucket(x, b);
+
+    return ls_comm_start(x->args.comm,
+                         &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                    .type = LS_F32,
+                                    .count = bucket.each * x->args.mesh.ranks,
+                                    .in = buffer + bucket.first,
+                                    .out = buffer + bucket.first},
+                         &x->requests[b]);
+}
+
+static ls_status end_gathers(ls_dp *x)
+{
+    ls_status st = LS_OK;
+
+    for (int b = x->buckets - 1; b >= 0; b--)
+        LS_TRY(st, ls_comm_wait(x->args.comm, x->requests[b], deadline()), out);
 out:
     return st;
 }
 
-ls_status ls_dp_sum(ls_dp *dp, float *const *buffers)
+ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
 {
     ls_dp *x = dp;
-    void *roots[LS_ORDERED_ROOTS];
-    ls_ordered_node nodes[LS_ORDERED_ROOTS];
-    ls_status st;
+    bool spread = x->args.ordered && x->args.mesh.zero == 0;
+    ls_status st = LS_OK;
 
-    if (!x->args.ordered)
-        return ls_comm_run(x->args.comm,
-                           &(ls_coll){.kind = LS_COLL_REDUCE_SCATTER,
-                                      .type = LS_F32,
-                                      .count = x->own.each * x->args.mesh.ranks,
-                                      .in = buffers[0],
-                                      .out = buffers[0]},
-                           deadline());
-    int n = ls_ordered_roots(x->runs[x->args.mesh.rank], x->args.leaves, nodes);
-    for (int i = 0; i < n; i++)
-        roots[i] = buffers[i];
-    LS_TRY(st, ls_ordered_sum_run(x->sum, roots, buffers[0] + x->own.first, deadline()), out);
-    if (x->tied)
-        LS_TRY(st, tie(x, buffers), out);
+    for (int i = 0; i < x->started; i++) {
+        flight f = x->up[i];
+        if (i >= x->ended)
+            LS_TRY(st, end_flight(x, buffers, f), out);
+        if (x->tied && !f.tied)
+            tie(x, buffers[0], f.bucket);
+        if (spread && !f.tied)
+            LS_TRY(st, start_gather(x, buffers[0], f.bucket), out);
+    }
+    if (spread)
+        LS_TRY(st, end_gathers(x), out);
+    x->started = x->ended = 0;
+    x->next = x->buckets - 1;
 out:
     return st;
 }
 
 ls_status ls_dp_gather(ls_dp *dp, float *buffer)
 {
-    return ls_comm_run(dp->args.comm,
-                       &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                  .type = LS_F32,
-                                  .count = dp->own.each * dp->args.mesh.ranks,
-                                  .in = buffer,
-                                  .out = buffer},
-                       deadline());
+    ls_status st = LS_OK;
+
+    for (int b = dp->buckets - 1; b >= 0; b--)
+        LS_TRY(st, start_gather(dp, buffer, b), out);
+    st = end_gathers(dp);
+out:
+    return st;
 }
+
+/* --- parts and wholes ---------------------------------------------------------------------------
+ */
 
 ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole)
 {
     ls_dp *x = dp;
+    ls_status st = LS_OK;
 
-    return ls_comm_run(x->args.comm,
-                       &(ls_coll){.kind = LS_COLL_GATHER,
-                                  .type = LS_F32,
-                                  .count = x->own.count,
-                                  .in = part,
-                                  .out = whole,
-                                  .out_counts = x->counts},
-                       deadline());
+    for (int b = 0; b < x->buckets; b++) {
+        ls_mesh_part own = own_part(&x->args, b);
+        LS_TRY(st,
+               ls_comm_run(x->args.comm,
+                           &(ls_coll){.kind = LS_COLL_GATHER,
+                                      .type = LS_F32,
+                                      .count = own.count,
+                                      .in = part + own.packed,
+                                      .out = whole ? whole + whole_bucket(x, b).first : NULL,
+                                      .out_counts = x->counts + b * x->args.mesh.ranks},
+                           deadline()),
+               out);
+    }
+out:
+    return st;
 }
 
 ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
 {
     ls_dp *x = dp;
     int n = x->args.mesh.ranks;
-    const int64_t *zeros = x->counts + 2 * n;
+    const int64_t *zeros = x->counts + 2 * x->buckets * n;
     int64_t *from = ls_mem_array((size_t)n, sizeof *from);
-    ls_status st;
+    ls_status st = LS_OK;
 
     if (!from)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
-    for (int r = 0; r < n; r++)
-        from[r] = r == 0 ? x->own.count : 0;
-    st = ls_comm_run(x->args.comm,
-                     &(ls_coll){.kind = LS_COLL_ALL_TO_ALL,
-                                .type = LS_F32,
-                                .in = whole,
-                                .out = part,
-                                .in_counts = x->args.mesh.rank == 0 ? x->counts : zeros,
-                                .out_counts = from},
-                     deadline());
+    for (int b = 0; b < x->buckets; b++) {
+        ls_mesh_part own = own_part(&x->args, b);
+        for (int r = 0; r < n; r++)
+            from[r] = r == 0 ? own.count : 0;
+        LS_TRY(
+            st,
+            ls_comm_run(x->args.comm,
+                        &(ls_coll){.kind = LS_COLL_ALL_TO_ALL,
+                                   .type = LS_F32,
+                                   .in = whole ? whole + whole_bucket(x, b).first : NULL,
+                                   .out = part + own.packed,
+                                   .in_counts = x->args.mesh.rank == 0 ? x->counts + b * n : zeros,
+                                   .out_counts = from},
+                        deadline()),
+            out);
+    }
+out:
     ls_mem_free(from);
     return st;
 }

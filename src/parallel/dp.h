@@ -1,12 +1,15 @@
 /* dp.h -- what data-parallel ranks tell each other in a step.
  *
- *   sum      gradients of all ranks -> each owner has the sum of its part
- *   gather   each owner's part -> the whole, on every rank (the gradient, or the new weights)
+ *   sum      gradients of all ranks -> each owner has the sum of its parts (zero 0: everybody all)
+ *   gather   each owner's parts -> the whole, on every rank (the new weights)
  *   numbers  a few numbers of each rank -> their sums, on every rank (losses, requests to stop)
  *
- * In ordered mode a rank brings the roots of its leaves' tree, and the sum has the bits of one
- * process (comm/ordered_sum.h). A tied embedding's second gradient lies behind the others; its sum
- * is added by the owner. In fast mode a rank brings one buffer, and the sum is made in place.
+ * A sum is begun bucket by bucket (mesh.h), from the last bucket to the first, which is the order
+ * in which backward completes them; buckets travel while backward goes on, and are waited for at
+ * the end. In ordered mode a rank brings the roots of its leaves' tree, and the sum has the bits of
+ * one process (comm/ordered_sum.h). A tied embedding's second gradient lies behind the others, is
+ * complete first and travels first; its sum is added by the owner. In fast mode a rank brings one
+ * buffer, and the sum is made in place.
  *
  * Buffers that others read come from ls_dp_alloc(): nothing is copied on one machine. They
  * have room for padding, because parts are equal (mesh.h). */
@@ -36,18 +39,31 @@ int64_t ls_dp_bytes(const ls_dp_args *args);
 ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args);
 void ls_dp_close(ls_dp *dp); /* NULL is allowed */
 const ls_dp_args *ls_dp_about(const ls_dp *dp);
-ls_mesh_part ls_dp_own(const ls_dp *dp);
+
+/* The buckets, and the own part of each. */
+int ls_dp_buckets(const ls_dp *dp);
+ls_mesh_part ls_dp_own(const ls_dp *dp, int bucket);
+
+/* mesh.bucket for a run that asks for buckets of so many bytes, or for LS_RUN_AUTO: the smallest
+ * ones with which the predicted time of the exchange is at most a tenth above that of one bucket.
+ * The same on all ranks. */
+int64_t ls_dp_bucket_blocks(const ls_comm *comm, const ls_mesh *mesh, int64_t trained,
+                            int64_t bytes);
 
 ls_status ls_dp_alloc(ls_dp *dp, int64_t bytes, const char *what, void **out);
 void ls_dp_free(ls_dp *dp, void *memory);
 
-/* buffers: in ordered mode this rank's roots, the first of which gets the sum of the own part (it
- * is there also when the rank has no leaves); in fast mode one buffer. */
-ls_status ls_dp_sum(ls_dp *dp, float *const *buffers);
+/* Elements `from` and above of the buffers are complete: start the buckets among them that were not
+ * started. Each sum ends with from = 0. buffers: in ordered mode this rank's roots, the first of
+ * which gets the sums (it is there also when the rank has no leaves); in fast mode one buffer. They
+ * belong to the exchange until ls_dp_sum_end(), which waits for it. */
+ls_status ls_dp_sum_from(ls_dp *dp, float *const *buffers, int64_t from);
+ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers);
+
 ls_status ls_dp_gather(ls_dp *dp, float *buffer);
 
 /* The owners' parts, without padding, to rank 0's `whole` (`trained` elements; NULL elsewhere), and
- * the other way round. part: own elements. */
+ * the other way round. part: own elements, packed (mesh.h). */
 ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole);
 ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part);
 

@@ -74,13 +74,56 @@ ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank)
     return (ls_ordered_run){.first = first, .count = each + (rank < more)};
 }
 
-ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int rank)
+/* Elements of a bucket, but for the last. */
+static int64_t bucket_size(const ls_mesh *mesh, int64_t trained)
 {
-    int64_t n = ls_mesh_ranks(mesh);
-    int64_t blocks = (trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-    int64_t each = n == 1 ? trained : (blocks + n - 1) / n * LS_NORM_BLOCK;
-    int64_t first = ls_min_i64(trained, each * rank);
+    int64_t n = ls_mesh_ranks(mesh), unit = n * LS_NORM_BLOCK;
+    int64_t units = (trained + unit - 1) / unit;
 
-    return (ls_mesh_part){
-        .first = first, .count = ls_min_i64(trained, first + each) - first, .each = each};
+    if (n == 1 || mesh->bucket == 0 || units <= mesh->bucket)
+        return ls_max_i64(1, trained);
+    return unit * ls_max_i64(mesh->bucket, (units + LS_MESH_BUCKETS - 1) / LS_MESH_BUCKETS);
+}
+
+int ls_mesh_buckets(const ls_mesh *mesh, int64_t trained)
+{
+    int64_t size = bucket_size(mesh, trained);
+
+    return (int)ls_max_i64(1, (trained + size - 1) / size);
+}
+
+ls_mesh_part ls_mesh_bucket(const ls_mesh *mesh, int64_t trained, int i)
+{
+    int64_t n = ls_mesh_ranks(mesh), size = bucket_size(mesh, trained), first = i * size;
+    int64_t count = ls_min_i64(trained, first + size) - first;
+    int64_t blocks = (count + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+
+    return (ls_mesh_part){.first = first,
+                          .count = count,
+                          .each = n == 1 ? count : (blocks + n - 1) / n * LS_NORM_BLOCK,
+                          .packed = i == 0 ? 0 : i * (size / n)};
+}
+
+ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
+{
+    ls_mesh_part p = ls_mesh_bucket(mesh, trained, i);
+    int64_t end = p.first + p.count;
+
+    p.first = ls_min_i64(end, p.first + p.each * rank);
+    p.count = ls_min_i64(end, p.first + p.each) - p.first;
+    return p;
+}
+
+int64_t ls_mesh_own(const ls_mesh *mesh, int64_t trained, int rank)
+{
+    ls_mesh_part last = ls_mesh_part_of(mesh, trained, ls_mesh_buckets(mesh, trained) - 1, rank);
+
+    return last.packed + last.count;
+}
+
+int64_t ls_mesh_bucket_blocks(const ls_mesh *mesh, int64_t bytes)
+{
+    int64_t block = ls_mesh_ranks(mesh) * LS_NORM_BLOCK * (int64_t)sizeof(float);
+
+    return ls_max_i64(1, bytes / block + (bytes % block != 0));
 }

@@ -1,9 +1,18 @@
 /* mesh.h -- how a run is spread over ranks: who takes which leaves, who owns which parameters.
  *
- * Data parallel: every rank has the whole model and takes a run of the batch's leaves, nearly equal
- * ones; a rank may have none. Parameters are divided by owner, in equal parts that begin at borders
- * of norm blocks (kernel.h), so that the squares of a block are summed by one rank. Example: 40
- * blocks, 3 ranks: 14 each, of which the last has 12 and padding. Pure arithmetic. */
+ * Data parallel: every rank takes a run of the batch's leaves, nearly equal ones; a rank may have
+ * none. The trained elements, in their flat order, are cut into buckets: what is exchanged at a
+ * time. Each bucket is divided among the ranks, in equal parts that begin at borders of norm blocks
+ * (kernel.h), so that the squares of a block are summed by one rank. A rank owns its part of every
+ * bucket, and keeps what it has of them packed, bucket after bucket.
+ *
+ *     8 blocks, 2 ranks, 2 blocks of each bucket for each rank: 2 buckets
+ *
+ *     block     0 1 2 3 | 4 5 6 7
+ *     owner     0 0 1 1 | 0 0 1 1          rank 0 keeps 0 1 4 5, rank 1 keeps 2 3 6 7
+ *
+ * The last bucket may be smaller, and its last parts shorter or empty: 40 blocks in one bucket, 3
+ * ranks: 14 each, of which the last has 12 and padding. Pure arithmetic. */
 #pragma once
 #include "comm/ordered.h"
 #include "config/run.h"
@@ -18,10 +27,11 @@ typedef struct ls_mesh_place {
 } ls_mesh_place;
 
 typedef struct ls_mesh {
-    int ranks, rank;             /* 0 ranks count as one: alone */
-    int zero;                    /* 0: every rank updates everything; 1: each what it owns */
-    int local;                   /* ranks on this machine */
-    int nodes;                   /* machines; 0 counts as one */
+    int ranks, rank; /* 0 ranks count as one: alone */
+    int zero;        /* 0: every rank updates everything; 1: each what it owns */
+    int local;       /* ranks on this machine */
+    int64_t bucket;  /* norm blocks that each rank has of a bucket; 0: there is one bucket */
+    int nodes;       /* machines; 0 counts as one */
     const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
 } ls_mesh;
 
@@ -41,11 +51,28 @@ int ls_mesh_places(ls_mesh_place *places, int ranks);
 /* The leaves of a rank. */
 ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank);
 
-/* The part of `trained` parameters that a rank owns. */
+/* --- buckets ------------------------------------------------------------------------------------
+ */
+
+enum { LS_MESH_BUCKETS = 64 }; /* there are never more */
+
+/* How many buckets `trained` elements are cut into; at least one. */
+int ls_mesh_buckets(const ls_mesh *mesh, int64_t trained);
+
 typedef struct ls_mesh_part {
-    int64_t first, count; /* count: without padding, may be 0 */
+    int64_t first, count; /* elements; count: without padding, may be 0 */
     int64_t each;         /* elements of every rank's part, padding included */
+    int64_t packed;       /* where it begins among what the rank has of all buckets */
 } ls_mesh_part;
-ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int rank);
+
+/* Bucket number i, whole; and the part of it that a rank owns. */
+ls_mesh_part ls_mesh_bucket(const ls_mesh *mesh, int64_t trained, int i);
+ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int rank);
+
+/* Elements that a rank owns, of all buckets. */
+int64_t ls_mesh_own(const ls_mesh *mesh, int64_t trained, int rank);
+
+/* mesh.bucket for buckets of so many bytes of fp32, or a little more. */
+int64_t ls_mesh_bucket_blocks(const ls_mesh *mesh, int64_t bytes);
 
 LS_C_END

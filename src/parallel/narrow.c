@@ -72,21 +72,20 @@ static range cut(range a, range b)
 
 static int buckets_of(const ls_narrow_args *a)
 {
-    (void)a;
-    return 1;
+    return ls_mesh_buckets(&a->mesh, a->trained);
 }
 
 static range bucket_of(const ls_narrow_args *a, int b)
 {
-    (void)b;
-    return (range){.first = 0, .count = a->trained};
+    ls_mesh_part part = ls_mesh_bucket(&a->mesh, a->trained, b);
+
+    return (range){.first = part.first, .count = part.count};
 }
 
 static range part_of(const ls_narrow_args *a, int b, int rank)
 {
-    ls_mesh_part part = ls_mesh_part_of(&a->mesh, a->trained, rank);
+    ls_mesh_part part = ls_mesh_part_of(&a->mesh, a->trained, b, rank);
 
-    (void)b;
     return (range){.first = part.first, .count = part.count};
 }
 

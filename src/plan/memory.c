@@ -9,6 +9,11 @@
 #include "model/decode.h"
 #include "model/pass.h"
 
+int64_t ls_memory_spans(const ls_model *model)
+{
+    return model->n_params + 2 * LS_MESH_BUCKETS;
+}
+
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 {
     int64_t tokens = ls_calls_held(calls) * model->shape.T;
@@ -18,7 +23,7 @@ int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
            ls_round_up(tokens * (int64_t)sizeof(float), 256) +
            ls_round_up(ls_calls_held(calls) * (int64_t)sizeof(double), 256) +
            ls_round_up(blocks * (int64_t)sizeof(float), 256) +
-           ls_round_up(model->n_params * (int64_t)sizeof(ls_adamw_span), 256) +
+           ls_round_up(ls_memory_spans(model) * (int64_t)sizeof(ls_adamw_span), 256) +
            ls_round_up(sizeof(ls_norm_result), 256) + ls_round_up(sizeof(ls_step_state), 256);
 }
 
@@ -123,7 +128,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     *ledger_out = (ls_ledger){.count = 0};
     ls_calls_plan(run, args->mesh, &calls);
     if (several && dp.mesh.zero > 0)
-        updated = ls_mesh_part_of(&dp.mesh, model->trained, dp.mesh.rank).count;
+        updated = ls_mesh_own(&dp.mesh, model->trained, dp.mesh.rank);
     if (args->apart) {
         ls_ledger_add_host(ledger_out, "program", "binary, libraries, small objects",
                            args->program_bytes);

@@ -45,6 +45,11 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp);
 int64_t ls_memory_grad_elements(const ls_model *model, const ls_calls *calls, const ls_dp_args *dp);
 
+/* Pieces of parameters that the optimizer is told of, at most: a border of a rank's part can cut
+ * one.
+ */
+int64_t ls_memory_spans(const ls_model *model);
+
 /* Bytes of the small device buffers of a step: batch, losses, partial sums, spans, state. */
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls);
 

@@ -299,8 +299,11 @@ static ls_status open_state(ls_session *s)
     ls_step_args step = {.model = &s->model, .kernels = s->kernels, .stream = s->stream};
     int64_t free_bytes = info.free_bytes + info.fixed_bytes; /* what a GPU holds is taken already */
 
-    if (s->mesh.ranks > 1)
+    if (s->mesh.ranks > 1) {
         free_bytes /= s->mesh.local;
+        s->mesh.bucket =
+            ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
+    }
     ls_memory_args memory = {.run = s->run,
                              .mesh = &s->mesh,
                              .model = &s->model,

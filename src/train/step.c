@@ -2,8 +2,8 @@
  *
  *   for each call (a group of leaves):   forward, backward -> gradient buffer, on a stack
  *                                        sums of the stack's top two (plan/calls.h)
- *   with other ranks: sum of all ranks' gradients (parallel/dp.h)
- *   tie: embedding part + head part of wte's gradient
+ *   with other ranks: sum of all ranks' gradients (parallel/dp.h); what backward of the last call
+ * has completed is on its way while it goes on tie: embedding part + head part of wte's gradient
  *   norm2: tree over fixed blocks -> norm, clip factor, first bad block, all in device memory
  *   adamw: reads the factor there; does nothing when a block is bad
  *   one wait, then the host reads leaf losses and the norm
@@ -49,7 +49,7 @@ static void lay_out(ls_step *s)
     s->losses = cut(&at, tokens * (int64_t)sizeof(float));
     s->sums = cut(&at, held(s) * (int64_t)sizeof(double));
     s->partials = cut(&at, blocks * (int64_t)sizeof(float));
-    s->spans = cut(&at, model->n_params * (int64_t)sizeof(ls_adamw_span));
+    s->spans = cut(&at, ls_memory_spans(model) * (int64_t)sizeof(ls_adamw_span));
     s->norm = cut(&at, sizeof(ls_norm_result));
     s->state = cut(&at, sizeof(ls_step_state));
 }
@@ -95,7 +95,7 @@ static ls_status alloc_state(ls_step *s)
         LS_TRY(st,
                alloc_shared(s, i == 0 && ls_step_divides(s), bytes, names[i], &s->state_memory[i]),
                out);
-        bytes = s->own.count * (int64_t)sizeof(float);
+        bytes = s->own * (int64_t)sizeof(float);
     }
     bytes = model->flat * ls_dtype_bytes(s->type);
     if (s->type != LS_F32)
@@ -122,8 +122,8 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
         return LS_ENOMEM;
     s->args = *args;
     s->type = ls_memory_type(args->run);
-    s->own =
-        ls_step_divides(s) ? ls_dp_own(args->dp) : (ls_mesh_part){.count = args->model->trained};
+    ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
+    s->own = end.packed + end.count;
     LS_TRY(st, alloc_state(s), out);
     lay_out(s);
     lay_out_staging(s);
@@ -246,34 +246,80 @@ void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call
     ls_pass_forward(s->pass, call);
 }
 
+/* The stack's top sums of elements first .. end-1, after a call was put on it. */
+static void merge(ls_step *s, int top, int merges, int64_t first, int64_t end)
+{
+    for (; merges > 0 && first < end; merges--, top--) {
+        float *below = s->grads[top - 2], *above = s->grads[top - 1];
+        s->args.kernels->add(s->args.stream, &(ls_add){.a = below + first,
+                                                       .b = above + first,
+                                                       .out = below + first,
+                                                       .n = end - first});
+    }
+}
+
+static void buffers_of(const ls_step *s, float *buffers[LS_ORDERED_ROOTS])
+{
+    for (int i = 0; i < s->args.calls.buffers; i++)
+        buffers[i] = s->grads[i];
+}
+
+/* Backward of the last call has completed elements from here on: sum them over the calls, and send
+ * the buckets that are complete on their way. */
+static void exchange_from(void *context, int64_t from)
+{
+    ls_step *s = context;
+    float *buffers[LS_ORDERED_ROOTS];
+
+    ls_clock_lap(s->last.clock, LS_PART_BACKWARD);
+    merge(s, s->last.top, s->last.merges, from, s->last.from);
+    s->last.from = from;
+    ls_clock_lap(s->last.clock, LS_PART_REDUCE);
+    if (s->last.status != LS_OK)
+        return;
+    buffers_of(s, buffers);
+    s->last.status = ls_dp_sum_from(s->args.dp, buffers, from);
+    if (s->last.status != LS_OK)
+        s->last.why = *ls_err_last();
+    ls_clock_lap(s->last.clock, LS_PART_EXCHANGE);
+}
+
 /* All calls of this rank, their gradients summed as far as they are siblings: in grads[0], and
- * where the rank has a part of the leaves, its roots in the buffers that follow. */
+ * where the rank has a part of the leaves, its roots in the buffers that follow. With other ranks
+ * the exchange begins in the last call. */
 static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
 {
     const ls_calls *calls = &s->args.calls;
+    int64_t all = ls_pass_grad_elements(s->args.model, calls->ordered);
     ls_step_part p = {.count = 0};
     int top = 0;
 
+    s->last.status = LS_OK;
     while (ls_step_next(s, &p)) {
         ls_pass_call call = ls_step_call(s, &p, top);
+        bool last = s->args.dp && p.number == calls->calls - 1;
+        int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
         ls_step_forward(s, &p, &call, host_state);
         ls_clock_lap(clock, LS_PART_FORWARD);
+        top += calls->ordered;
+        if (last) {
+            s->last.top = top;
+            s->last.merges = merges;
+            s->last.from = all;
+            s->last.clock = clock;
+            call.complete = exchange_from;
+            call.context = s;
+        }
         ls_pass_backward(s->pass, &call);
         ls_clock_lap(clock, LS_PART_BACKWARD);
-        if (!calls->ordered)
-            continue;
-        top++;
-        for (int n = ls_calls_merges(calls, p.first, p.count); n > 0; n--, top--)
-            s->args.kernels->add(s->args.stream,
-                                 &(ls_add){.a = s->grads[top - 2],
-                                           .b = s->grads[top - 1],
-                                           .out = s->grads[top - 2],
-                                           .n = ls_pass_grad_elements(s->args.model, true)});
+        if (!last)
+            merge(s, top, merges, 0, all);
+        top -= merges;
         ls_clock_lap(clock, LS_PART_REDUCE);
     }
 }
 
-/* With those of the other ranks: the sum in grads[0], all of it, or the own part where each rank
+/* With those of the other ranks: the sum in grads[0], all of it, or the own parts where each rank
  * updates its own. */
 static ls_status sum_with_others(ls_step *s, ls_clock *clock)
 {
@@ -281,19 +327,23 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
     float *buffers[LS_ORDERED_ROOTS];
     ls_status st = LS_OK;
 
-    for (int i = 0; i < calls->buffers; i++)
-        buffers[i] = s->grads[i];
+    buffers_of(s, buffers);
     if (!s->args.dp) {
         if (calls->ordered)
             ls_pass_tie(s->pass, buffers[0]);
         goto out;
     }
-    if (!calls->ordered && calls->own == 0)
-        s->args.kernels->fill(s->args.stream,
-                              &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
-    LS_TRY(st, ls_dp_sum(s->args.dp, buffers), out);
-    if (!ls_step_divides(s))
-        LS_TRY(st, ls_dp_gather(s->args.dp, buffers[0]), out);
+    if (s->last.status != LS_OK) {
+        st = ls_err_adopt(&s->last.why);
+        goto out;
+    }
+    if (calls->own == 0) { /* no call has begun it */
+        if (!calls->ordered)
+            s->args.kernels->fill(s->args.stream,
+                                  &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
+        LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);
+    }
+    LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
 out:
     ls_clock_lap(clock, s->args.dp ? LS_PART_EXCHANGE : LS_PART_REDUCE);
     return st;

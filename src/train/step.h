@@ -62,7 +62,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                        double *sums_out);
 
 /* Device pointers: weights (model->flat elements) and the optimizer's moments: of all trained
- * parameters (model->trained), or with zero 1 of the own part (ls_dp_own). */
+ * parameters (model->trained), or with zero 1 of the own parts, packed (parallel/mesh.h). */
 typedef struct ls_step_arrays {
     float *w, *m, *v;
     const void *read; /* the weights as the pass reads them: w itself in fp32 */

@@ -13,14 +13,21 @@ struct ls_step {
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
     ls_dtype type;
     void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
-    ls_mesh_part own;              /* of the parameters: what this rank updates */
-    void *small;                   /* owned: everything below */
+    int64_t own;                   /* trained elements that this rank updates, packed (mesh.h) */
+    struct {
+        int top, merges;   /* of the stack of gradients, when the last call is on it */
+        int64_t from;      /* elements from here on are merged and on their way */
+        ls_clock *clock;   /* of the step */
+        ls_status status;  /* of what was started */
+        ls_err_record why; /* unless it is LS_OK */
+    } last;                /* call of the step: its gradient is exchanged while backward goes on */
+    void *small;           /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
     float *partials;
     ls_adamw_span *spans;
-    int64_t n_spans;
+    int64_t first_span[LS_MESH_BUCKETS + 1]; /* of each bucket */
     ls_norm_result *norm;
     ls_step_state *state;
     void *staging;              /* owned, host: the next four */
@@ -56,6 +63,14 @@ static inline bool ls_step_divides(const ls_step *step)
 {
     return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero > 0;
 }
+
+/* Buckets of parameters that this rank updates apart from each other, and what it has of each: all
+ * of the one bucket where it updates everything. */
+static inline int ls_step_buckets(const ls_step *step)
+{
+    return ls_step_divides(step) ? ls_dp_buckets(step->args.dp) : 1;
+}
+ls_mesh_part ls_step_own(const ls_step *step, int bucket);
 
 /* What the optimizer reads about parameters, to the device. */
 ls_status ls_step_send_spans(ls_step *step);

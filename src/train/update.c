@@ -1,33 +1,52 @@
 /* update.c -- the end of a step: the norm of the gradient, the optimizer, the new weights to all.
  *
- * A rank updates the parameters s->own: all of them, or with ZeRO its part. */
+ * A rank updates all parameters, or with ZeRO its part of every bucket. */
 #include "train/step_impl.h"
 
 #include "base/mem.h"
+#include "plan/memory.h"
 
-/* One span per trained parameter that this rank updates, or the part of it that it does: weight
- * decay differs between matrices and vectors. */
-ls_status ls_step_send_spans(ls_step *s)
+ls_mesh_part ls_step_own(const ls_step *s, int bucket)
+{
+    return ls_step_divides(s) ? ls_dp_own(s->args.dp, bucket)
+                              : (ls_mesh_part){.count = s->args.model->trained};
+}
+
+/* The spans of a bucket's own part: one for each parameter, or the piece of it that lies there:
+ * weight decay differs between matrices and vectors. Returns how many. */
+static int64_t fill_spans(const ls_step *s, ls_mesh_part own, ls_adamw_span *spans)
 {
     const ls_model *model = s->args.model;
-    ls_adamw_span *spans = ls_mem_array((size_t)model->n_params, sizeof *spans);
+    int64_t n = 0;
+
+    for (int i = 0; i < model->n_params; i++) {
+        const ls_param *p = &model->params[i];
+        int64_t first = ls_max_i64(p->trained, own.first);
+        int64_t end = ls_min_i64(p->trained + p->count, own.first + own.count);
+        if (p->trained < 0 || first >= end)
+            continue;
+        spans[n++] = (ls_adamw_span){.first = first - own.first,
+                                     .w_first = p->first + first - p->trained,
+                                     .count = end - first,
+                                     .decay = p->decay ? 1.0f : 0.0f,
+                                     .rate = 1.0f};
+    }
+    return n;
+}
+
+ls_status ls_step_send_spans(ls_step *s)
+{
+    int64_t most = ls_memory_spans(s->args.model), n = 0;
+    ls_adamw_span *spans = ls_mem_array((size_t)most, sizeof *spans);
     ls_status st;
 
     if (!spans)
         return LS_ENOMEM;
-    for (int i = 0; i < model->n_params; i++) {
-        const ls_param *p = &model->params[i];
-        int64_t first = ls_max_i64(p->trained, s->own.first);
-        int64_t end = ls_min_i64(p->trained + p->count, s->own.first + s->own.count);
-        if (p->trained < 0 || first >= end)
-            continue;
-        spans[s->n_spans++] = (ls_adamw_span){.first = first - s->own.first,
-                                              .w_first = p->first + first - p->trained,
-                                              .count = end - first,
-                                              .decay = p->decay ? 1.0f : 0.0f,
-                                              .rate = 1.0f};
+    for (int b = 0; b < ls_step_buckets(s); b++) {
+        n += fill_spans(s, ls_step_own(s, b), spans + n);
+        s->first_span[b + 1] = n;
     }
-    ls_stream_copy_in(s->args.stream, s->spans, spans, s->n_spans * (int64_t)sizeof *spans);
+    ls_stream_copy_in(s->args.stream, s->spans, spans, n * (int64_t)sizeof *spans);
     st = ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
     ls_mem_free(spans);
     return st;
@@ -41,16 +60,40 @@ static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
     ls_status st;
 
     own.part = LS_NORM_SQUARES;
-    own.x += s->own.first;
-    own.partials += s->own.first / LS_NORM_BLOCK;
-    own.n = s->own.count;
     join.part = LS_NORM_JOIN;
     memset(whole->partials, 0, (size_t)blocks * sizeof *whole->partials);
-    s->args.kernels->norm2(s->args.stream, &own);
+    for (int b = 0; b < ls_step_buckets(s); b++) {
+        ls_mesh_part part = ls_step_own(s, b);
+        own.x = whole->x + part.first;
+        own.partials = whole->partials + part.first / LS_NORM_BLOCK;
+        own.n = part.count;
+        if (part.count > 0)
+            s->args.kernels->norm2(s->args.stream, &own);
+    }
     st = ls_dp_numbers(s->args.dp, LS_F32, whole->partials, blocks);
     if (st == LS_OK)
         s->args.kernels->norm2(s->args.stream, &join);
     return st;
+}
+
+/* The own part of a bucket. */
+static void optimize(ls_step *s, int bucket)
+{
+    ls_mesh_part own = ls_step_own(s, bucket);
+    const int64_t *first = &s->first_span[bucket];
+
+    if (first[1] > first[0])
+        s->args.kernels->adamw(s->args.stream,
+                               &(ls_adamw){.w = s->state_memory[0],
+                                           .m = (float *)s->state_memory[1] + own.packed,
+                                           .v = (float *)s->state_memory[2] + own.packed,
+                                           .grad = (float *)s->grads[0] + own.first,
+                                           .spans = s->spans + first[0],
+                                           .n_spans = first[1] - first[0],
+                                           .copy = ls_step_divides(s) ? NULL : s->copy,
+                                           .copy_type = s->type,
+                                           .state = s->state,
+                                           .result = s->norm});
 }
 
 ls_status ls_step_update(ls_step *s, ls_clock *clock)
@@ -68,16 +111,8 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
         LS_TRY(st, norm_with_others(s, &norm), out);
     else
         k->norm2(s->args.stream, &norm);
-    k->adamw(s->args.stream, &(ls_adamw){.w = s->state_memory[0],
-                                         .m = s->state_memory[1],
-                                         .v = s->state_memory[2],
-                                         .grad = grad + s->own.first,
-                                         .spans = s->spans,
-                                         .n_spans = s->n_spans,
-                                         .copy = ls_step_divides(s) ? NULL : s->copy,
-                                         .copy_type = s->type,
-                                         .state = s->state,
-                                         .result = s->norm});
+    for (int b = 0; b < ls_step_buckets(s); b++)
+        optimize(s, b);
     if (!ls_step_divides(s))
         goto out;
     ls_clock_lap(clock, LS_PART_OPTIMIZER);

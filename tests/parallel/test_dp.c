@@ -7,7 +7,7 @@
 #include "kernel/kernel.h"
 #include "parallel/dp.h"
 
-enum { TRAINED = 3 * LS_NORM_BLOCK + 700, LEAVES = 7 };
+enum { TRAINED = 3 * LS_NORM_BLOCK + 700, MANY = 7 * LS_NORM_BLOCK + 700, LEAVES = 7 };
 
 static const char *const shapes[] = {"1", "2", "3", "5", "1+1", "2+1", "2+2"};
 
@@ -15,18 +15,30 @@ static const char *const shapes[] = {"1", "2", "3", "5", "1+1", "2+1", "2+2"};
 static const struct {
     bool ordered;
     int64_t leaves, trained, tied_first, tied_count;
+    int64_t bucket; /* as in ls_mesh */
+    int zero;
 } cases[] = {
-    {true, LEAVES, TRAINED, LS_NORM_BLOCK / 2, LS_NORM_BLOCK + 9},
-    {true, LEAVES, TRAINED, 0, 0},
-    {true, 2, 500, 10, 300}, /* ranks without leaves, and without parameters */
-    {false, LEAVES, TRAINED, 0, 0},
-    {false, 2, 500, 0, 0},
+    {true, LEAVES, TRAINED, LS_NORM_BLOCK / 2, LS_NORM_BLOCK + 9, 0, 1},
+    {true, LEAVES, TRAINED, 0, 0, 0, 0},
+    {true, 2, 500, 10, 300, 0, 1}, /* ranks without leaves, and without parameters */
+    {false, LEAVES, TRAINED, 0, 0, 0, 1},
+    {false, 2, 500, 0, 0, 0, 0},
+    /* Buckets. */
+    {true, LEAVES, MANY, LS_NORM_BLOCK / 2, 4 * LS_NORM_BLOCK, 1, 0},
+    {true, LEAVES, MANY, LS_NORM_BLOCK / 2, 4 * LS_NORM_BLOCK, 1, 1},
+    {true, 5, MANY, 0, 0, 2, 1},
+    {false, LEAVES, MANY, 0, 0, 1, 0},
+    {false, LEAVES, MANY, 0, 0, 1, 1},
 };
 
 static ls_dp_args args_of(size_t i, ls_comm *comm, int ranks, int rank)
 {
     return (ls_dp_args){.comm = comm,
-                        .mesh = {.ranks = ranks, .rank = rank, .local = ranks},
+                        .mesh = {.ranks = ranks,
+                                 .rank = rank,
+                                 .local = ranks,
+                                 .zero = cases[i].zero,
+                                 .bucket = cases[i].bucket},
                         .ordered = cases[i].ordered,
                         .leaves = cases[i].leaves,
                         .trained = cases[i].trained,
@@ -108,6 +120,17 @@ static void fill(const ls_dp_args *a, float **buffers, int *n_out)
     *n_out = roots;
 }
 
+/* At once, or as backward tells it. */
+static void sum(ls_dp *dp, float *const *buffers, int round)
+{
+    int64_t from = ls_dp_about(dp)->trained;
+
+    for (; from > 0 && round > 0; from -= LS_NORM_BLOCK * 2 / 3)
+        LS_CHECK_OK(ls_dp_sum_from(dp, buffers, from));
+    LS_CHECK_OK(ls_dp_sum_from(dp, buffers, 0));
+    LS_CHECK_OK(ls_dp_sum_end(dp, buffers));
+}
+
 static void sums(ls_world *w, ls_comm *comm)
 {
     (void)w;
@@ -126,9 +149,11 @@ static void sums(ls_world *w, ls_comm *comm)
         for (int round = 0; round < 2; round++) {
             fill(&a, buffers, &roots);
             LS_CHECK(roots <= LEAVES);
-            LS_CHECK_OK(ls_dp_sum(dp, buffers));
-            check_range(&a, buffers[0], ls_dp_own(dp).first, ls_dp_own(dp).count);
-            LS_CHECK_OK(ls_dp_gather(dp, buffers[0]));
+            sum(dp, buffers, round);
+            for (int b = 0; b < ls_dp_buckets(dp); b++)
+                check_range(&a, buffers[0], ls_dp_own(dp, b).first, ls_dp_own(dp, b).count);
+            if (a.mesh.zero > 0)
+                LS_CHECK_OK(ls_dp_gather(dp, buffers[0]));
             check_range(&a, buffers[0], 0, a.trained);
             meet(comm);
         }
@@ -147,18 +172,32 @@ LS_TEST_SECONDS(dp_sums_have_the_bits_of_one_process_and_reach_all, 90)
 /* --- parts, numbers, words ---------------------------------------------------------------------
  */
 
+/* Own elements, packed: their place in the whole is put in, or checked to have grown by `more`. */
+static void each_own(const ls_dp *dp, float *part, int more)
+{
+    for (int b = 0; b < ls_dp_buckets(dp); b++) {
+        ls_mesh_part own = ls_dp_own(dp, b);
+        for (int64_t i = 0; i < own.count; i++) {
+            float *x = &part[own.packed + i];
+            if (more)
+                LS_CHECK_EQ(*x, own.first + i + more);
+            else
+                *x = (float)(own.first + i);
+        }
+    }
+}
+
 static void parts(ls_dp *dp)
 {
     const ls_dp_args *a = ls_dp_about(dp);
-    ls_mesh_part own = ls_dp_own(dp);
+    int64_t own = ls_mesh_own(&a->mesh, a->trained, a->mesh.rank);
     bool first = a->mesh.rank == 0;
-    float *part = ls_mem_array((size_t)own.count + 1, sizeof *part);
+    float *part = ls_mem_array((size_t)own + 1, sizeof *part);
     float *all = first ? ls_mem_array((size_t)a->trained + 1, sizeof *all) : NULL;
 
     LS_CHECK(part && (all || !first));
-    for (int64_t i = 0; i < own.count; i++)
-        part[i] = (float)(own.first + i);
-    part[own.count] = -1;
+    each_own(dp, part, 0);
+    part[own] = -1;
     if (first)
         all[a->trained] = -1;
     LS_CHECK_OK(ls_dp_collect(dp, part, all));
@@ -167,9 +206,8 @@ static void parts(ls_dp *dp)
     for (int64_t i = 0; i < a->trained && first; i++)
         all[i] += 5;
     LS_CHECK_OK(ls_dp_deal(dp, all, part));
-    for (int64_t i = 0; i < own.count; i++)
-        LS_CHECK_EQ(part[i], own.first + i + 5);
-    LS_CHECK_EQ(part[own.count], -1);
+    each_own(dp, part, 5);
+    LS_CHECK_EQ(part[own], -1);
     LS_CHECK(!first || all[a->trained] == -1);
     ls_mem_free(part);
     ls_mem_free(all);
@@ -277,6 +315,15 @@ static void check_sent(int64_t sent, int64_t want_bytes)
     LS_CHECK_NEAR(sent, want_bytes, (double)want_bytes * 0.02 + 8192);
 }
 
+static int64_t tied_of(const ls_dp_args *a, ls_mesh_part part)
+{
+    int64_t n = 0;
+
+    for (int64_t i = part.first; i < part.first + part.count; i++)
+        n += i >= a->tied_first && i < a->tied_first + a->tied_count;
+    return n;
+}
+
 static void traffic(ls_world *w, ls_comm *comm)
 {
     int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
@@ -297,17 +344,22 @@ static void traffic(ls_world *w, ls_comm *comm)
             buffers[k] = memory + k * elements;
         LS_CHECK_OK(ls_dp_open(&dp, &a));
         fill(&a, buffers, &roots);
-        ls_mesh_part own = ls_dp_own(dp);
-        int64_t before = sent_by(comm), tied = 0;
-        LS_CHECK_OK(ls_dp_sum(dp, buffers));
+        int64_t before = sent_by(comm), others = 0, padded = 0;
+        for (int b = 0; b < ls_dp_buckets(dp); b++) {
+            ls_mesh_part own = ls_dp_own(dp, b), whole = ls_mesh_bucket(&a.mesh, a.trained, b);
+            others += whole.count - own.count + tied_of(&a, whole) - tied_of(&a, own);
+            padded += (n - 1) * own.each * size;
+        }
+        sum(dp, buffers, 1);
         int64_t summed = sent_by(comm);
+        if (a.ordered)
+            check_sent(summed - before, roots * others * size + (a.mesh.zero == 0) * padded);
+        else if (a.mesh.zero > 0)
+            check_sent(summed - before, padded);
+        else /* nothing is padded where all get all */
+            check_sent(summed - before, 2 * (n - 1) * (a.trained / n) * size);
         LS_CHECK_OK(ls_dp_gather(dp, buffers[0]));
-        int64_t gathered = sent_by(comm);
-        for (int64_t i = own.first; i < own.first + own.count; i++)
-            tied += i >= a.tied_first && i < a.tied_first + a.tied_count;
-        int64_t others = a.trained - own.count + a.tied_count - tied;
-        check_sent(summed - before, a.ordered ? roots * others * size : (n - 1) * own.each * size);
-        check_sent(gathered - summed, (n - 1) * own.each * size);
+        check_sent(sent_by(comm) - summed, padded);
         ls_dp_close(dp);
         ls_mem_free(memory);
     }

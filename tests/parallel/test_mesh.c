@@ -26,6 +26,39 @@ LS_TEST(mesh_gives_every_leaf_to_one_rank_in_nearly_equal_runs)
     LS_CHECK_EQ(ls_mesh_leaves(NULL, 12, 0).count, 12);
 }
 
+/* Buckets follow each other, parts follow each other in them, what a rank has is packed. */
+static void check_parts(int ranks, int64_t bucket, int64_t trained)
+{
+    ls_mesh m = mesh_of(ranks, 0);
+    int64_t next = 0, packed[9] = {0};
+
+    m.bucket = bucket;
+    int n = ls_mesh_buckets(&m, trained);
+    LS_CHECK(n >= 1 && n <= LS_MESH_BUCKETS);
+    for (int b = 0; b < n; b++) {
+        ls_mesh_part whole = ls_mesh_bucket(&m, trained, b);
+        LS_CHECK_EQ(whole.first, next);
+        /* Padding must not reach into the next bucket. */
+        LS_CHECK(b == n - 1 || whole.each * ranks == whole.count);
+        for (int r = 0; r < ranks; r++) {
+            ls_mesh_part part = ls_mesh_part_of(&m, trained, b, r);
+            LS_CHECK_EQ(part.first, next);
+            LS_CHECK(part.count == 0 || part.first % LS_NORM_BLOCK == 0);
+            LS_CHECK(part.count == 0 || part.first == whole.first + r * part.each);
+            LS_CHECK(part.count >= 0 && part.count <= part.each);
+            LS_CHECK(ranks == 1 || part.each % LS_NORM_BLOCK == 0);
+            LS_CHECK_EQ(part.each, whole.each);
+            LS_CHECK_EQ(part.packed, packed[r]);
+            next += part.count;
+            packed[r] += part.count;
+        }
+        LS_CHECK_EQ(next, whole.first + whole.count);
+    }
+    LS_CHECK_EQ(next, trained);
+    for (int r = 0; r < ranks; r++)
+        LS_CHECK_EQ(ls_mesh_own(&m, trained, r), packed[r]);
+}
+
 LS_TEST(mesh_gives_every_parameter_to_one_rank_at_borders_of_norm_blocks)
 {
     static const int64_t sizes[] = {0,
@@ -34,27 +67,25 @@ LS_TEST(mesh_gives_every_parameter_to_one_rank_at_borders_of_norm_blocks)
                                     LS_NORM_BLOCK,
                                     LS_NORM_BLOCK + 1,
                                     7 * LS_NORM_BLOCK,
-                                    40 * LS_NORM_BLOCK - 5};
+                                    40 * LS_NORM_BLOCK - 5,
+                                    1000 * LS_NORM_BLOCK + 64};
 
     for (int ranks = 1; ranks <= 9; ranks++)
-        for (size_t i = 0; i < LS_COUNT(sizes); i++) {
-            ls_mesh m = mesh_of(ranks, 0);
-            int64_t next = 0;
-            for (int r = 0; r < ranks; r++) {
-                ls_mesh_part part = ls_mesh_part_of(&m, sizes[i], r);
-                LS_CHECK_EQ(part.first, next);
-                LS_CHECK(part.count == 0 || part.first % LS_NORM_BLOCK == 0);
-                LS_CHECK(part.count == 0 || part.first == r * part.each);
-                LS_CHECK(part.count >= 0 && part.count <= part.each);
-                LS_CHECK(ranks == 1 || part.each % LS_NORM_BLOCK == 0);
-                next += part.count;
-            }
-            LS_CHECK_EQ(next, sizes[i]);
-        }
-    /* The example of the header. */
+        for (size_t i = 0; i < LS_COUNT(sizes); i++)
+            for (int64_t bucket = 0; bucket <= 5; bucket++)
+                check_parts(ranks, bucket, sizes[i]);
+    /* The examples of the header. */
     ls_mesh m = mesh_of(3, 0);
-    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 0).count, 14 * LS_NORM_BLOCK);
-    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 2).count, 12 * LS_NORM_BLOCK);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 0, 0).count, 14 * LS_NORM_BLOCK);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 0, 2).count, 12 * LS_NORM_BLOCK);
+    m = mesh_of(2, 0);
+    m.bucket = 2;
+    LS_CHECK_EQ(ls_mesh_buckets(&m, 8 * LS_NORM_BLOCK), 2);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 8 * LS_NORM_BLOCK, 1, 1).first, 6 * LS_NORM_BLOCK);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 8 * LS_NORM_BLOCK, 1, 1).packed, 2 * LS_NORM_BLOCK);
+    /* Bytes become whole blocks of every rank. */
+    LS_CHECK_EQ(ls_mesh_bucket_blocks(&m, 65536), 1);
+    LS_CHECK_EQ(ls_mesh_bucket_blocks(&m, 131073), 2);
 }
 
 static void load(ls_run *run, const char *rest)

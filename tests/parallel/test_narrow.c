@@ -18,10 +18,11 @@ static const struct {
     ls_squeeze_kind kind;
     double fraction;
     bool spread;
-} cases[] = {{.kind = LS_SQUEEZE_BF16, .spread = true},
+    int bucket;
+} cases[] = {{.kind = LS_SQUEEZE_BF16, .spread = true, .bucket = 1},
              {.kind = LS_SQUEEZE_INT8, .spread = true},
-             {.kind = LS_SQUEEZE_TOPK, .fraction = 0.05, .spread = true},
-             {.kind = LS_SQUEEZE_INT8, .spread = false},
+             {.kind = LS_SQUEEZE_TOPK, .fraction = 0.05, .spread = true, .bucket = 1},
+             {.kind = LS_SQUEEZE_INT8, .spread = false, .bucket = 2},
              {.kind = LS_SQUEEZE_TOPK, .fraction = 0.01, .spread = false}};
 
 /* A rank of a world, with its places and a gradient. */
@@ -50,6 +51,7 @@ static void bench_init(bench *b, ls_comm *comm, size_t c, int64_t trained)
                              .rank = ls_comm_rank(comm),
                              .zero = !cases[c].spread,
                              .local = n,
+                             .bucket = cases[c].bucket,
                              .places = b->places};
     b->args.mesh.nodes = ls_mesh_places(b->places, n);
     b->gradient = ls_mem_array((size_t)trained, sizeof *b->gradient);
@@ -64,22 +66,30 @@ static float value(int rank, int step, int64_t i)
 }
 
 /* Buckets from the last to the first, as backward completes them. */
+static void exchange(bench *b, ls_narrow *narrow)
+{
+    for (int k = ls_mesh_buckets(&b->args.mesh, b->args.trained) - 1; k >= 0; k--)
+        LS_CHECK_OK(ls_narrow_start(narrow, k, b->gradient));
+    LS_CHECK_OK(ls_narrow_end(narrow, b->gradient, ls_ranks_in_ms(30000)));
+}
+
 static void step(bench *b, ls_narrow *narrow, int number)
 {
-    const ls_mesh *mesh = &b->args.mesh;
-
     for (int64_t i = 0; i < b->args.trained; i++)
-        b->gradient[i] = value(mesh->rank, number, i);
-    LS_CHECK_OK(ls_narrow_start(narrow, 0, b->gradient));
-    LS_CHECK_OK(ls_narrow_end(narrow, b->gradient, ls_ranks_in_ms(30000)));
+        b->gradient[i] = value(b->args.mesh.rank, number, i);
+    exchange(b, narrow);
 }
 
 /* Whether this rank has the sum of an element after a step. */
 static bool has(const bench *b, int64_t i)
 {
-    ls_mesh_part own = ls_mesh_part_of(&b->args.mesh, b->args.trained, b->args.mesh.rank);
+    bool mine = b->args.spread;
 
-    return b->args.spread || (i >= own.first && i < own.first + own.count);
+    for (int k = 0; k < ls_mesh_buckets(&b->args.mesh, b->args.trained) && !mine; k++) {
+        ls_mesh_part own = ls_mesh_part_of(&b->args.mesh, b->args.trained, k, b->args.mesh.rank);
+        mine = i >= own.first && i < own.first + own.count;
+    }
+    return mine;
 }
 
 static void check_same_on_all(bench *b)
@@ -283,8 +293,7 @@ static void nonfinite(ls_world *w, ls_comm *comm)
             b.gradient[i] = value(b.args.mesh.rank, 1, i);
         if (b.args.mesh.rank == b.args.mesh.ranks - 1)
             b.gradient[at] = c % 2 ? NAN : INFINITY;
-        LS_CHECK_OK(ls_narrow_start(narrow, 0, b.gradient));
-        LS_CHECK_OK(ls_narrow_end(narrow, b.gradient, ls_ranks_in_ms(30000)));
+        exchange(&b, narrow);
         bad = has(&b, at) && !isfinite(b.gradient[at]);
         LS_CHECK_OK(ls_comm_run(
             comm,
