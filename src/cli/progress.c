@@ -72,6 +72,12 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     printf("batch   %lld sequences of %lld tokens, in leaves of %lld, %lld per call\n",
            (long long)e->sequences, (long long)e->context, (long long)e->leaf, (long long)e->group);
     printf("device  %s\n        %s kernels, %s sums\n", e->device, e->kernels, e->reduce);
+    if (strcmp(e->compress, "none") != 0)
+        printf("mesh    %d ranks on %d nodes, gradients between nodes as %s\n", e->ranks, e->nodes,
+               e->compress);
+    if (e->unused_compress)
+        printf("mesh    exchange.compress: %s has no use: %s\n", e->unused_compress,
+               e->ranks > 1 ? "all ranks are on one node" : "there is one rank");
     ls_str_init(&ledger);
     ls_ledger_print(e->ledger, &ledger);
     printf("memory\n%s", ledger.p);

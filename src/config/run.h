@@ -58,6 +58,12 @@ typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16 } ls_precision;
 typedef enum ls_sync { LS_SYNC_ALLREDUCE } ls_sync;
+typedef enum ls_compress {
+    LS_COMPRESS_NONE,
+    LS_COMPRESS_BF16,
+    LS_COMPRESS_INT8,
+    LS_COMPRESS_TOPK
+} ls_compress;
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
 typedef enum ls_isa {
@@ -143,6 +149,10 @@ typedef struct ls_run {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
         int64_t bucket;                   /* bytes, or auto */
     } mesh;
+    struct {
+        ls_compress compress; /* of gradients between nodes */
+        double topk;          /* fraction that topk sends */
+    } exchange;
     ls_sync sync;
     struct {
         int64_t every; /* steps; 0: only at the end */

@@ -27,9 +27,11 @@ typedef struct ls_event_start {
     int64_t trained; /* of the parameters: fewer with LoRA or train.freeze */
     int64_t parameters, train_tokens, validation_tokens, vocab;
     int64_t sequences, leaf, group, context;
-    int ranks, zero;
-    int64_t first_step;  /* steps already done when this process began */
-    int64_t total_steps; /* 0: no limit on steps */
+    int ranks, zero, nodes;
+    const char *compress;        /* between nodes: none, bf16, int8, topk */
+    const char *unused_compress; /* asked for, but there is one node; NULL: no such thing */
+    int64_t first_step;          /* steps already done when this process began */
+    int64_t total_steps;         /* 0: no limit on steps */
     const ls_ledger *ledger;
 } ls_event_start;
 
