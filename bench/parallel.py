@@ -25,6 +25,7 @@ def our_words(how, folder, text):
     settings = cpu_train.our_settings("10m", text, folder) | {
         "train.reduce": how.get("reduce", "ordered"), "mesh.zero": how.get("zero", 0),
         "device.threads": 2 // ranks if "hosts" not in how else 1, "batch.leaf": 12 // max(2, how.get("hosts", ranks))}
+    settings |= how.get("more", {})
     return cpu_train.our_command(settings, ["-n", str(ranks)] if ranks > 1 else [])
 
 

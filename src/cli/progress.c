@@ -78,6 +78,12 @@ static void show_start(ls_progress *p, const ls_event_start *e)
         printf(" (%.4g times %.4g, by train.lr_rule)", e->lr / e->lr_factor, e->lr_factor);
     printf(", %lld steps of warm-up\n", (long long)e->warmup);
     printf("device  %s\n        %s kernels, %s sums\n", e->device, e->kernels, e->reduce);
+    if (strcmp(e->compress, "none") != 0)
+        printf("mesh    %d ranks on %d nodes, gradients between nodes as %s\n", e->ranks, e->nodes,
+               e->compress);
+    if (e->unused_compress)
+        printf("mesh    exchange.compress: %s has no use: %s\n", e->unused_compress,
+               e->ranks > 1 ? "all ranks are on one node" : "there is one rank");
     ls_str_init(&ledger);
     ls_ledger_print(e->ledger, &ledger);
     printf("memory\n%s", ledger.p);

@@ -243,6 +243,11 @@ int ls_comm_ranks(const ls_comm *comm)
     return comm->ranks;
 }
 
+int ls_comm_node(const ls_comm *comm, int rank)
+{
+    return comm->fabric->members[comm->world[rank]].node;
+}
+
 /* --- parts of a communicator ------------------------------------------------------------------*/
 
 static uint64_t hash_list(const int *ranks, int count)

@@ -54,6 +54,9 @@ void ls_comm_close(ls_comm *comm);
 int ls_comm_rank(const ls_comm *comm);
 int ls_comm_ranks(const ls_comm *comm);
 
+/* The number of a rank's node, as the members said it. */
+int ls_comm_node(const ls_comm *comm, int rank);
+
 /* Memory that others of this node read and write directly: nothing is copied when a collective's
  * buffers lie in it. Zeroed, aligned to 4096. LS_ENOMEM says what there is. */
 ls_status ls_comm_alloc(ls_comm *comm, int64_t bytes, const char *what, void **memory_out);

@@ -469,6 +469,24 @@ static ls_status check_rate(const ls_run *run)
     return LS_OK;
 }
 
+static ls_status check_exchange(const ls_run *run)
+{
+    ls_compress compress = run->exchange.compress;
+    bool forgotten = origin_of(run, "exchange.compress")->source == LS_RUN_DEFAULT;
+    ls_status st;
+
+    if (compress == LS_COMPRESS_NONE && forgotten &&
+        origin_of(run, "exchange.topk")->source != LS_RUN_DEFAULT)
+        return clash(run, "exchange.topk", "exchange.compress", "it is for topk only");
+    if (compress == LS_COMPRESS_NONE || run->train.reduce != LS_REDUCE_ORDERED)
+        return LS_OK;
+    st = clash(run, "exchange.compress", "train.reduce",
+               "ordered sums have the same bits on any number of nodes, and rounding what travels "
+               "between them gives others");
+    ls_err_hint("Set train.reduce: fast, or exchange.compress: none.");
+    return st;
+}
+
 /* --- files ------------------------------------------------------------------------------------ */
 
 static ls_status check_pattern(const char *where, const char *key, const char *pattern)
@@ -589,6 +607,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
         LS_TRY(st, check_sources(run), out);
     LS_TRY(st, check_end(run), out);
     LS_TRY(st, check_rate(run), out);
+    LS_TRY(st, check_exchange(run), out);
     if (with_files)
         LS_TRY(st, check_files(run), out);
 out:

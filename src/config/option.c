@@ -21,6 +21,7 @@ const ls_option_section ls_option_sections[] = {
     {"train", "How long and how the weights are changed."},
     {"lora", "Fine-tuning by small matrices beside weights that stay as they are."},
     {"mesh", "How the work is spread over processes."},
+    {"exchange", "How gradients travel between processes."},
     {"checkpoint", "When the state of the run is saved."},
     {"eval", "How the run is judged on text it does not train on."},
     {"device", "What the run computes on."},
@@ -690,6 +691,26 @@ const ls_option ls_options[] = {
      .doc = "Gradients that are exchanged at a time: backward goes on while a bucket travels. The "
             "result does not depend on it.",
      .offset = AT(mesh.bucket)},
+
+    {.key = "exchange.compress",
+     .type = LS_OPTION_ENUM,
+     .preset = "none",
+     .names = {"none", "bf16", "int8", "topk"},
+     .doc =
+         "How gradients travel between nodes; inside a node they stay as they are. bf16: half of "
+         "the bytes; int8: a quarter, with a scale for each 256 of them; topk: only the largest. "
+         "What is rounded or left out is added to the next step. Needs train.reduce: fast.",
+     .offset = AT(exchange.compress)},
+    {.key = "exchange.topk",
+     .type = LS_OPTION_FLOAT,
+     .preset = "0.01",
+     .least = 0,
+     .above = true,
+     .most = 0.5,
+     .doc =
+         "Part of the gradients that exchange.compress: topk sends: of each 4096 the largest, at "
+         "least one.",
+     .offset = AT(exchange.topk)},
 
     {.key = "sync",
      .type = LS_OPTION_ENUM,

@@ -61,6 +61,12 @@ typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16, LS_PRECISION_FP8 } ls_precision;
 typedef enum ls_balance_mode { LS_BALANCE_OFF, LS_BALANCE_AUTO } ls_balance_mode;
 typedef enum ls_sync { LS_SYNC_ALLREDUCE } ls_sync;
+typedef enum ls_compress {
+    LS_COMPRESS_NONE,
+    LS_COMPRESS_BF16,
+    LS_COMPRESS_INT8,
+    LS_COMPRESS_TOPK
+} ls_compress;
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
 typedef enum ls_packing { LS_PACKING_AUTO, LS_PACKING_ON, LS_PACKING_OFF } ls_packing;
@@ -155,6 +161,10 @@ typedef struct ls_run {
         ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */
         int64_t bucket;        /* bytes, or auto */
     } mesh;
+    struct {
+        ls_compress compress; /* of gradients between nodes */
+        double topk;          /* fraction that topk sends */
+    } exchange;
     ls_sync sync;
     struct {
         int64_t every; /* steps; 0: only at the end */

@@ -15,6 +15,7 @@
 #include "comm/tune.h"
 #include "kernel/combine.h"
 #include "kernel/kernel.h"
+#include "parallel/narrow.h"
 
 /* A dead rank is noticed at once; this is for one that is alive and does not come. */
 enum { WAIT_S = 600 };
@@ -36,6 +37,7 @@ struct ls_dp {
     ls_ordered_sum *sum;  /* of `trained` elements, a part for each bucket; NULL in fast mode */
     ls_ordered_sum *tied; /* of the second gradient; NULL: none */
     float *tied_sum;      /* owned: of the own part of it */
+    ls_narrow *narrow;    /* sums in fast mode, where nodes squeeze them; NULL: they do not */
     int64_t *counts; /* owned: [buckets][ranks] elements, as many of the second gradient, zeros */
     ls_ordered_run *runs;                      /* owned: leaves of each rank */
     ls_comm_request requests[LS_MESH_BUCKETS]; /* of each bucket: fast sums, gathers */
@@ -108,11 +110,29 @@ static int64_t page_bytes(int64_t floats)
     return ls_round_up(ls_max_i64(1, floats * (int64_t)sizeof(float)), 4096);
 }
 
+static bool is_narrow(const ls_dp_args *args)
+{
+    return args->squeeze.kind != LS_SQUEEZE_NONE && !args->ordered && args->mesh.nodes > 1;
+}
+
+static ls_narrow_args narrow_args(const ls_dp_args *args)
+{
+    return (ls_narrow_args){.comm = args->comm,
+                            .mesh = args->mesh,
+                            .how = args->squeeze,
+                            .trained = args->trained,
+                            .spread = args->mesh.zero == 0};
+}
+
 int64_t ls_dp_bytes(const ls_dp_args *args)
 {
     int64_t own = ls_mesh_own(&args->mesh, args->trained, args->mesh.rank), bytes;
     int64_t tied = tied_before(args, ls_mesh_buckets(&args->mesh, args->trained));
 
+    if (is_narrow(args)) {
+        ls_narrow_args narrow = narrow_args(args);
+        return ls_narrow_bytes(&narrow);
+    }
     if (!args->ordered)
         return 0;
     bytes = page_bytes(all_roots(args) * own);
@@ -180,6 +200,10 @@ static ls_status open_sums(ls_dp *x)
     ls_status st;
 
     fill_tables(x);
+    if (is_narrow(a)) {
+        ls_narrow_args narrow = narrow_args(a);
+        return ls_narrow_open(&x->narrow, &narrow, deadline());
+    }
     if (!a->ordered)
         return LS_OK;
     LS_TRY(st, ls_ordered_sum_open(&x->sum, &sum), out);
@@ -224,6 +248,7 @@ void ls_dp_close(ls_dp *dp)
 
     if (!x)
         return;
+    ls_narrow_close(x->narrow);
     ls_ordered_sum_close(x->sum);
     ls_ordered_sum_close(x->tied);
     ls_comm_free(x->args.comm, x->tied_sum);
@@ -311,6 +336,8 @@ static ls_status start_flight(ls_dp *x, float *const *buffers, flight f)
         for (int i = 0; i < n; i++)
             roots[i] = buffers[i] + (f.tied ? tied_first : bucket.first);
         st = ls_ordered_sum_start(f.tied ? x->tied : x->sum, f.bucket, roots);
+    } else if (x->narrow) {
+        st = ls_narrow_start(x->narrow, f.bucket, buffers[0]);
     } else {
         /* What everybody needs as a whole is summed everywhere at once. */
         bool all = a->mesh.zero == 0;
@@ -393,7 +420,9 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
     bool spread = x->args.ordered && x->args.mesh.zero == 0;
     ls_status st = LS_OK;
 
-    for (int i = 0; i < x->started; i++) {
+    if (x->narrow)
+        LS_TRY(st, ls_narrow_end(x->narrow, buffers[0], deadline()), out);
+    for (int i = 0; i < x->started && !x->narrow; i++) {
         flight f = x->up[i];
         if (i >= x->ended)
             LS_TRY(st, end_flight(x, buffers, f), out);
@@ -475,6 +504,27 @@ ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
 out:
     ls_mem_free(from);
     return st;
+}
+
+int ls_dp_debts(const ls_dp_args *args)
+{
+    ls_narrow_args narrow = narrow_args(args);
+
+    return is_narrow(args) ? ls_narrow_vectors(&narrow) : 0;
+}
+
+ls_status ls_dp_collect_debts(ls_dp *dp, float *debts)
+{
+    return ls_narrow_collect(dp->narrow, debts, deadline());
+}
+
+ls_status ls_dp_deal_debts(ls_dp *dp, float *debts)
+{
+    ls_narrow_args narrow = narrow_args(&dp->args);
+
+    if (debts)
+        ls_narrow_settle(&narrow, debts);
+    return ls_narrow_deal(dp->narrow, debts, deadline());
 }
 
 ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n)

@@ -15,6 +15,7 @@
  * have room for padding, because parts are equal (mesh.h). */
 #pragma once
 #include "comm/comm.h"
+#include "kernel/squeeze.h"
 #include "parallel/mesh.h"
 
 LS_C_BEGIN
@@ -25,9 +26,10 @@ typedef struct ls_dp_args {
     ls_comm *comm; /* borrowed until close */
     ls_mesh mesh;
     bool ordered;
-    int64_t leaves;  /* of the batch; shared as mesh says, until ls_dp_split() */
-    int64_t roots;   /* of all ranks at most, ordered only; 0: no other split comes */
-    int64_t trained; /* elements that are summed and updated */
+    ls_squeeze squeeze; /* of what goes between nodes (narrow.h); fast mode only */
+    int64_t leaves;     /* of the batch; shared as mesh says, until ls_dp_split() */
+    int64_t roots;      /* of all ranks at most, ordered only; 0: no other split comes */
+    int64_t trained;    /* elements that are summed and updated */
     int64_t tied_first, tied_count; /* elements whose second gradient begins behind `trained`;
                                      * ordered only; count 0: none */
 } ls_dp_args;
@@ -71,6 +73,13 @@ ls_status ls_dp_gather(ls_dp *dp, float *buffer);
  * the other way round. part: own elements, packed (mesh.h). */
 ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole);
 ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part);
+
+/* What a squeezed exchange owes to the next step, as vectors of `trained` elements on rank 0 (NULL
+ * elsewhere): how many there are, 0 when nothing is squeezed; all of it to rank 0; and back, also
+ * what another mesh owed, nothing of which is lost. */
+int ls_dp_debts(const ls_dp_args *args);
+ls_status ls_dp_collect_debts(ls_dp *dp, float *debts);
+ls_status ls_dp_deal_debts(ls_dp *dp, float *debts);
 
 /* numbers: fp32 or fp64. */
 ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n);

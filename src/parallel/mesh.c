@@ -130,6 +130,26 @@ void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out
     }
 }
 
+int ls_mesh_places(ls_mesh_place *places, int ranks)
+{
+    int nodes = 0;
+
+    for (int r = 0; r < ranks; r++)
+        places[r].ranks = 0; /* not seated yet */
+    for (int r = 0; r < ranks; r++) {
+        int node = places[r].node, n = 0;
+        if (places[r].ranks > 0)
+            continue;
+        for (int q = r; q < ranks; q++)
+            n += places[q].ranks == 0 && places[q].node == node;
+        for (int q = r, seat = 0; seat < n; q++)
+            if (places[q].ranks == 0 && places[q].node == node)
+                places[q] = (ls_mesh_place){.node = nodes, .seat = seat++, .ranks = n};
+        nodes++;
+    }
+    return nodes;
+}
+
 ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank)
 {
     ls_ordered_run runs[LS_MESH_RANKS];

@@ -22,6 +22,13 @@
 
 LS_C_BEGIN
 
+/* Where a rank is. */
+typedef struct ls_mesh_place {
+    int node;  /* numbered from 0, in the order of their first ranks */
+    int seat;  /* its number among those of the node */
+    int ranks; /* on that node */
+} ls_mesh_place;
+
 typedef struct ls_mesh {
     int ranks, rank; /* 0 ranks count as one: alone */
     int zero;        /* 0: every rank updates everything; 1: each what it owns */
@@ -32,6 +39,8 @@ typedef struct ls_mesh {
     /* The weights change while the run goes on: no rank has more than twice an equal share, and
      * each keeps a leaf while there are enough, so that its speed stays known. */
     bool balance;
+    int nodes;                   /* machines; 0 counts as one */
+    const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
 } ls_mesh;
 
 enum { LS_MESH_RANKS = 4096 }; /* at most */
@@ -44,6 +53,10 @@ static inline int ls_mesh_ranks(const ls_mesh *mesh)
 {
     return mesh && mesh->ranks > 1 ? mesh->ranks : 1;
 }
+
+/* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.
+ */
+int ls_mesh_places(ls_mesh_place *places, int ranks);
 
 /* The leaves of all ranks, or of one. */
 void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out);

@@ -55,6 +55,16 @@ int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, con
     return mesh && mesh->zero > 0 ? model->trained : ls_optim_seconds(run, model);
 }
 
+static ls_squeeze squeeze_of(const ls_run *run)
+{
+    static const ls_squeeze_kind kinds[] = {[LS_COMPRESS_NONE] = LS_SQUEEZE_NONE,
+                                            [LS_COMPRESS_BF16] = LS_SQUEEZE_BF16,
+                                            [LS_COMPRESS_INT8] = LS_SQUEEZE_INT8,
+                                            [LS_COMPRESS_TOPK] = LS_SQUEEZE_TOPK};
+
+    return ls_squeeze_of(kinds[run->exchange.compress], run->exchange.topk);
+}
+
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     bool ordered = run->train.reduce == LS_REDUCE_ORDERED;
@@ -63,6 +73,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
     ls_calls_plan(run, mesh, &calls);
     return (ls_dp_args){.mesh = *mesh,
                         .ordered = ordered,
+                        .squeeze = squeeze_of(run),
                         .leaves = calls.leaves,
                         .roots = calls.roots,
                         .trained = model->trained,
@@ -223,8 +234,13 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         calls.buffers *
             ls_round_up(ls_memory_grad_elements(model, &calls, several ? &dp : NULL) * size, 4096));
     if (several)
-        ls_ledger_add(ledger_out, "exchange", "gradients of other ranks, on their way",
+        ls_ledger_add(ledger_out, "exchange",
+                      ls_dp_debts(&dp) ? "squeezed gradients on their way, and what is owed"
+                                       : "gradients of other ranks, on their way",
                       ls_dp_bytes(&dp));
+    if (several && ls_dp_debts(&dp) && dp.mesh.rank == 0)
+        ls_ledger_add(ledger_out, "debts", "what all nodes owe, for a checkpoint",
+                      ls_round_up(ls_dp_debts(&dp) * model->trained * size, 4096));
     const ls_pass_args pass = {.model = model,
                                .kernels = args->kernels,
                                .type = type,

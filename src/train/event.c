@@ -25,6 +25,8 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_num(j, "lr_factor", e->lr_factor);
     ls_json_put_int(j, "ranks", e->ranks);
     ls_json_put_int(j, "zero", e->zero);
+    ls_json_put_int(j, "nodes", e->nodes);
+    ls_json_put_str(j, "compress", e->compress);
     ls_json_put_int(j, "first_step", e->first_step);
     ls_json_put_int(j, "total_steps", e->total_steps);
     ls_json_key(j, "ledger");

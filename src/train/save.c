@@ -21,6 +21,7 @@
 #include "config/explain.h"
 #include "config/runfile.h"
 #include "plan/optim.h"
+#include "train/debt.h"
 
 enum { KINDS = 3, WRITER_WAIT_S = 600 };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
@@ -39,6 +40,27 @@ static int64_t place_of(const ls_session *s, int kind, int i)
     return ls_optim_second(s->run, &s->model, i);
 }
 
+static ls_ckpt_tensor row_of(const ls_param *p, const char *kind, float *numbers)
+{
+    return (ls_ckpt_tensor){.name = p->name,
+                            .kind = kind,
+                            .group = p->group,
+                            .type = LS_F32,
+                            .ndim = p->ndim,
+                            .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
+                            .bytes = numbers};
+}
+
+int ls_save_rows(const ls_model *model, const char *kind, float *array, ls_ckpt_tensor *rows)
+{
+    int n = 0;
+
+    for (int i = 0; i < model->n_params; i++)
+        if (model->params[i].trained >= 0)
+            rows[n++] = row_of(&model->params[i], kind, array + model->params[i].trained);
+    return n;
+}
+
 /* One row per parameter, then the moments of those that are trained; returns how many. */
 static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
 {
@@ -47,18 +69,10 @@ static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arra
     for (int k = 0; k < KINDS; k++)
         for (int i = 0; i < s->model.n_params; i++) {
             const ls_param *p = &s->model.params[i];
+            bool muon = k == 1 && ls_optim_is_matrix(s->run, p);
             int64_t first = place_of(s, k, i);
-            if (first < 0)
-                continue;
-            rows[n++] = (ls_ckpt_tensor){
-                .name = p->name,
-                .kind = k == 1 && ls_optim_is_matrix(s->run, p) ? "muon.m" : kinds[k],
-                .group = p->group,
-                .type = LS_F32,
-                .ndim = p->ndim,
-                .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
-                .bytes = (float *)arrays[k] + first,
-            };
+            if (first >= 0)
+                rows[n++] = row_of(p, muon ? "muon.m" : kinds[k], (float *)arrays[k] + first);
         }
     return n;
 }
@@ -207,13 +221,15 @@ ls_status ls_save_open(ls_session *session)
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     if (s->args.fresh)
         LS_TRY(st, put_aside(dir), out);
-    s->tensors = ls_mem_array((size_t)(KINDS * s->model.n_params), sizeof *s->tensors);
-    s->shadows = ls_mem_array((size_t)(KINDS * s->model.n_params), sizeof *s->shadows);
+    int most = (KINDS + ls_debt_vectors(s)) * s->model.n_params;
+    s->tensors = ls_mem_array((size_t)most, sizeof *s->tensors);
+    s->shadows = ls_mem_array((size_t)most, sizeof *s->shadows);
     if (!s->tensors || !s->shadows) {
         st = LS_ENOMEM;
         goto out;
     }
     s->n_tensors = fill_rows(s, s->tensors, arrays);
+    LS_TRY(st, ls_debt_open(s), out);
     LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
     if (!s->apart && ls_memory_has_snapshot(s->run, &s->mesh, false))
         LS_TRY(st, open_snapshot(s), out);
@@ -230,6 +246,7 @@ void ls_save_close(ls_session *session)
     ls_ckpt_writer_free(s->writer);
     ls_ckpt_close(s->store);
     close_snapshot(s);
+    ls_debt_close(s);
     ls_mem_free(s->tensors);
     ls_mem_free(s->shadows);
 }
@@ -312,6 +329,7 @@ ls_status ls_save_resume(ls_session *session)
         goto out;
     }
     LS_TRY(st, send_loaded(s), out);
+    LS_TRY(st, ls_debt_load(s, info.step), out);
     LS_TRY(st, newest_step(s->store, &s->newest_step), out);
     s->step_number = info.step;
     s->saved_step = info.step;
@@ -396,10 +414,11 @@ static ls_status await_writer(ls_session *s)
 /* Whether the first rank saves now: where others have parts of the state they must know. */
 static ls_status agree_to_save(ls_session *s, bool *saves)
 {
+    bool together = s->mesh.zero > 0 || ls_debt_vectors(s) > 0;
     unsigned char word = *saves;
-    ls_status st = s->mesh.zero > 0 ? ls_dp_tell(s->dp, 0, &word, sizeof word) : LS_OK;
+    ls_status st = together ? ls_dp_tell(s->dp, 0, &word, sizeof word) : LS_OK;
 
-    *saves = word != 0 && (s->mesh.rank == 0 || s->mesh.zero > 0);
+    *saves = word != 0 && (s->mesh.rank == 0 || together);
     return st;
 }
 
@@ -414,11 +433,13 @@ ls_status ls_save_begin(ls_session *session)
     if (first && !saves)
         tell_unsaved(s, s->step_number);
     LS_TRY(st, agree_to_save(s, &saves), out);
-    if (saves)
+    if (saves) {
         LS_TRY(st, take_snapshot(s, KINDS), out);
+        LS_TRY(st, ls_debt_collect(s), out);
+    }
     if (!saves || !first)
         goto out;
-    if (ls_ckpt_writer_begin(s->writer, &info, s->shadows, s->n_tensors, 0) == LS_OK)
+    if (ls_ckpt_writer_begin(s->writer, &info, s->shadows, s->n_tensors + s->n_debts, 0) == LS_OK)
         s->writing_step = s->step_number;
     else
         tell_unsaved(s, s->step_number);
@@ -457,9 +478,11 @@ ls_status ls_save_final(ls_session *session)
     LS_TRY(st, agree_to_save(s, &saves), out);
     if (saves && s->staged)
         LS_TRY(st, take_snapshot(s, KINDS), out);
+    if (saves)
+        LS_TRY(st, ls_debt_collect(s), out);
     if (!saves || !first)
         goto out;
-    LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors, &saved), out);
+    LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors + s->n_debts, &saved), out);
     tell_saved(s, s->step_number, &saved);
     /* The state is safe; failing to tidy up must not look like failing to save. */
     if (ls_ckpt_prune(s->store, s->run->checkpoint.keep, NULL) != LS_OK)

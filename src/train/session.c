@@ -23,6 +23,7 @@
 #include "config/hf.h"
 #include "exchange/copy.h"
 #include "exchange/folder.h"
+#include "train/debt.h"
 #include "train/save.h"
 #include "train/schedule.h"
 
@@ -211,6 +212,23 @@ static bool is_first(const ls_session *s)
     return s->mesh.rank == 0;
 }
 
+/* Which ranks share a machine, and so their memory. */
+static ls_status open_places(ls_session *s)
+{
+    int n = s->mesh.ranks;
+
+    if (!s->args.comm || n < 2)
+        return LS_OK;
+    s->places = ls_mem_array((size_t)n, sizeof *s->places);
+    if (!s->places)
+        return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
+    for (int r = 0; r < n; r++)
+        s->places[r].node = ls_comm_node(s->args.comm, r);
+    s->mesh.nodes = ls_mesh_places(s->places, n);
+    s->mesh.places = s->places;
+    return LS_OK;
+}
+
 static ls_status open_mesh(ls_session *s)
 {
     ls_comm *comm = s->args.comm;
@@ -221,6 +239,8 @@ static ls_status open_mesh(ls_session *s)
         s->mesh.local = s->args.local_ranks;
     snprintf(s->mesh_text, sizeof s->mesh_text, s->mesh.zero ? "dp=%d zero=%d" : "dp=%d",
              s->mesh.ranks, s->mesh.zero);
+    if (st == LS_OK)
+        st = open_places(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
     return st;
@@ -471,6 +491,22 @@ static ls_status keep_copies(const ls_session *s)
                         s->step_number == 0);
 }
 
+/* What the exchange does between nodes. */
+static const char *compress_name(const ls_session *s)
+{
+    bool squeezed = s->dp && ls_dp_debts(ls_dp_about(s->dp)) > 0;
+
+    return ls_squeeze_name(squeezed ? ls_dp_about(s->dp)->squeeze.kind : LS_SQUEEZE_NONE);
+}
+
+/* The same run file works on one machine, where there is nothing to squeeze. */
+static const char *unused_compress(const ls_session *s)
+{
+    bool unused = s->run->exchange.compress != LS_COMPRESS_NONE && s->mesh.nodes < 2;
+
+    return unused ? ls_option_find("exchange.compress")->names[s->run->exchange.compress] : NULL;
+}
+
 static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
@@ -511,6 +547,9 @@ static void emit_start(ls_session *s)
                                           .warmup = s->run->train.warmup,
                                           .ranks = ls_mesh_ranks(&s->mesh),
                                           .zero = s->mesh.zero,
+                                          .nodes = (int)ls_max_i64(1, s->mesh.nodes),
+                                          .compress = compress_name(s),
+                                          .unused_compress = unused_compress(s),
                                           .context = s->model.shape.T,
                                           .first_step = s->step_number,
                                           .total_steps = s->total_steps,
@@ -640,6 +679,8 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     }
     if (s->dp)
         LS_TRY(st, ls_save_share(s), out);
+    if (s->step_number > 0)
+        LS_TRY(st, ls_debt_share(s), out);
     if (s->step_number == 0)
         LS_TRY(st, start_weights(s), out);
     ls_step_weights_changed(s->step);
@@ -675,6 +716,7 @@ void ls_session_close(ls_session *session)
     ls_step_close(s->step);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
+    ls_mem_free(s->places);
     ls_model_release(&s->model);
     ls_corpus_close(s->corpus);
     ls_tokenizer_free(s->tokenizer);

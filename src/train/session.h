@@ -41,7 +41,8 @@ typedef struct ls_session {
     ls_run fitted;     /* the run with calls as large as the device can take */
     ls_mesh mesh;
     ls_share share;
-    ls_dp *dp; /* what ranks exchange in a step; NULL: alone */
+    ls_mesh_place *places; /* of all ranks, owned */
+    ls_dp *dp;             /* what ranks exchange in a step; NULL: alone */
     int lock_fd;
     bool made_folder; /* the run folder was not there before */
     ls_device *device;
@@ -72,6 +73,10 @@ typedef struct ls_session {
                               * staged, at the snapshot */
     int n_tensors;
     ls_ckpt_tensor *shadows;     /* the same rows, pointing at the snapshot, owned */
+    float *debts;                /* owned by the first rank where the exchange owes (debt.h) */
+    float *unpaid;               /* owned: owed by an exchange that this run does not have */
+    int n_debts;                 /* rows of them, behind those of tensors and shadows */
+    char (*debt_kinds)[16];      /* owned: "owed.0" ... */
     ls_str config;               /* the resolved run file */
     char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */
     int64_t newest_step;  /* that had a manifest when resuming; above step_number: damaged ones */

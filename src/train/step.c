@@ -159,6 +159,7 @@ void ls_step_close(ls_step *step)
     ls_step_close_muon(step);
     ls_device_free(device, step->work);
     ls_device_free(device, step->copy);
+    ls_device_free(device, step->owed);
     ls_device_free(device, step->small);
     ls_device_host_free(device, step->staging,
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
@@ -366,6 +367,38 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
     }
 }
 
+ls_status ls_step_owe(ls_step *step, const float *owed)
+{
+    ls_step *s = step;
+    int64_t bytes = s->args.model->trained * (int64_t)sizeof *owed;
+    ls_device *device = ls_stream_device(s->args.stream);
+    ls_status st = ls_device_alloc(device, bytes, "debts of an earlier exchange", &s->owed);
+
+    if (st != LS_OK)
+        return st;
+    ls_stream_copy_in(s->args.stream, s->owed, owed, bytes);
+    return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+}
+
+/* To the sum of gradients, as far as this rank updates it. */
+static ls_status pay(ls_step *s)
+{
+    ls_status st;
+
+    for (int b = 0; b < ls_step_buckets(s); b++) {
+        ls_mesh_part own = ls_step_own(s, b);
+        float *sum = (float *)s->grads[0] + own.first;
+        if (own.count > 0)
+            s->args.kernels->add(
+                s->args.stream,
+                &(ls_add){.a = sum, .b = (float *)s->owed + own.first, .out = sum, .n = own.count});
+    }
+    st = ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    ls_device_free(ls_stream_device(s->args.stream), s->owed);
+    s->owed = NULL;
+    return st;
+}
+
 /* With those of the other ranks: the sum in grads[0], all of it, or the own parts where each rank
  * updates its own. */
 static ls_status sum_with_others(ls_step *s, ls_clock *clock)
@@ -392,6 +425,8 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
     }
     LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
 out:
+    if (s->owed && st == LS_OK)
+        st = pay(s);
     ls_clock_lap(clock, s->args.dp ? LS_PART_EXCHANGE : LS_PART_REDUCE);
     return st;
 }

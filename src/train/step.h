@@ -79,6 +79,10 @@ typedef struct ls_step_arrays {
 ls_step_arrays ls_step_state_arrays(const ls_step *step);
 ls_pass *ls_step_pass(const ls_step *step);
 
+/* Add these (model->trained elements, host memory, read before it returns) to the sum of gradients
+ * of the next step, and only of that one. */
+ls_status ls_step_owe(ls_step *step, const float *owed);
+
 /* The weights were written from outside (start, import, resume): renew the copy that rows read. */
 void ls_step_weights_changed(ls_step *step);
 

@@ -29,6 +29,7 @@ struct ls_step {
         ls_status status;  /* of what was started */
         ls_err_record why; /* unless it is LS_OK */
     } last;                /* call of the step: its gradient is exchanged while backward goes on */
+    void *owed;            /* owned: added to the next sum of gradients; NULL: nothing */
     void *small;           /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;

@@ -92,6 +92,10 @@ run 0 "$LINESHAFT" train run.yaml --json -n 3 --set train.reduce=fast --set batc
     --set train.steps=6 --set out=fastidle
 says '1 of 3 ranks have no work: they share 2 sequences (batch.sequences); take fewer ranks'
 
+# Compression is for several nodes.
+run 0 "$LINESHAFT" train run.yaml -n 2 --set train.reduce=fast --set exchange.compress=int8 --set train.steps=5 --set eval.every=0 --set out=squeezed
+grep -q 'exchange.compress: int8 has no use: all ranks are on one node' out || fail "not said that compression has no use: $(cat out)"
+
 # A checkpoint of any mesh is gone on with by any other. Steps up to N on M ranks:
 : >parts
 for part in 6,3,1 11,2,0 15,1,0 20,4,1; do
@@ -178,6 +182,17 @@ cp hosts/events.jsonl out
 same "two hosts"
 [ "$(field start ranks) $(field start zero)" = "4 1" ] || fail "not 4 ranks on two hosts"
 [ "$(grep -c '"host":"lab1"' out)" = 2 ] || fail "the second host has not two ranks"
+# Squeezed between hosts: it is said, and a run that was stopped goes on to the same weights.
+for part in 8,straight 5,parts 8,parts; do
+    run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --set train.reduce=fast --set exchange.compress=int8 \
+        --set "train.steps=${part%,*}" --set "out=squeezed-${part#*,}"
+done
+cp squeezed-straight/events.jsonl out
+[ "$(field start nodes) $(field start compress)" = "2 int8" ] || fail "int8 between two hosts is not said: $(head -n 6 out)"
+field summary weights_hash >want
+tail -n 1 squeezed-parts/events.jsonl >out
+field summary weights_hash >got
+cmp -s want got || fail "a squeezed run that was stopped has other weights: $(cat want got)"
 # A host with other settings is refused by name, on all.
 cat >other.sh <<'SH2'
 #!/bin/sh

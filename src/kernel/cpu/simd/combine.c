@@ -21,9 +21,8 @@
 
 #include <string.h>
 
-enum { TURN = 4 * LS_LANES };     /* elements */
-enum { BLOCK_BYTES = 4096 };      /* of one array of a block */
-enum { FLOAT_NAN = 0x7fc00000u }; /* what every NaN becomes */
+enum { TURN = 4 * LS_LANES }; /* elements */
+enum { BLOCK_BYTES = 4096 };  /* of one array of a block */
 enum { BF16_NAN = 0x7fc0, F16_NAN = 0x7e00 };
 
 /* --- sixteen elements of any alignment, as floats -----------------------------------------------
@@ -146,14 +145,7 @@ LS_INLINE ls_v16 load(const ls_dtype type, const char *p)
         return load_f16(p);
     if (type == LS_F32)
         return v_load((const float *)(const void *)p);
-#if defined(__AVX2__)
-    return v_load_bf16((const uint16_t *)(const void *)p);
-#else
-    uint16_t h[LS_LANES];
-
-    memcpy(h, p, sizeof h);
-    return v_load_bf16(h);
-#endif
+    return v_load_bf16_any(p);
 }
 
 LS_INLINE void store(const ls_dtype type, char *p, ls_v16 a)
@@ -163,36 +155,8 @@ LS_INLINE void store(const ls_dtype type, char *p, ls_v16 a)
     } else if (type == LS_F32) {
         v_store((float *)(void *)p, a);
     } else {
-#if defined(__AVX2__)
-        v_store_bf16((uint16_t *)(void *)p, a);
-#else
-        uint16_t h[LS_LANES];
-
-        v_store_bf16(h, a);
-        memcpy(p, h, sizeof h);
-#endif
+        v_store_bf16_any(p, a);
     }
-}
-
-/* Every NaN becomes the same one. */
-LS_INLINE ls_v16 one_nan(ls_v16 a)
-{
-#if defined(__AVX512F__)
-    __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
-
-    return _mm512_castsi512_ps(
-        _mm512_mask_mov_epi32(_mm512_castps_si512(a), nan, _mm512_set1_epi32(FLOAT_NAN)));
-#elif defined(__AVX2__)
-    __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(FLOAT_NAN));
-
-    a.lo = _mm256_blendv_ps(a.lo, quiet, _mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q));
-    a.hi = _mm256_blendv_ps(a.hi, quiet, _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q));
-    return a;
-#else
-    for (int i = 0; i < LS_LANES; i++)
-        a.f[i] = from_bits(pick(a.f[i] != a.f[i], FLOAT_NAN, to_bits(a.f[i])));
-    return a;
-#endif
 }
 
 /* --- sums in fp32 -------------------------------------------------------------------------------
@@ -236,10 +200,10 @@ LS_INLINE void sum_turn(const ls_dtype type, const int sources, const int target
         c = v_mul(c, factor);
         d = v_mul(d, factor);
     }
-    a = one_nan(a);
-    b = one_nan(b);
-    c = one_nan(c);
-    d = one_nan(d);
+    a = v_one_nan(a);
+    b = v_one_nan(b);
+    c = v_one_nan(c);
+    d = v_one_nan(d);
     for (int t = 0; t < targets; t++) {
         char *to = whole ? (char *)combine->to[t] + at : part;
         store(type, to, a);
