@@ -57,7 +57,8 @@ typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW } ls_optimizer;
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16 } ls_precision;
-typedef enum ls_sync { LS_SYNC_ALLREDUCE } ls_sync;
+typedef enum ls_sync { LS_SYNC_ALLREDUCE, LS_SYNC_LOCAL } ls_sync;
+typedef enum ls_compress { LS_COMPRESS_NONE, LS_COMPRESS_BF16, LS_COMPRESS_INT8 } ls_compress;
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
 typedef enum ls_isa {
@@ -143,6 +144,12 @@ typedef struct ls_run {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
     } mesh;
     ls_sync sync;
+    struct {
+        int64_t steps; /* between two exchanges of replicas */
+        int64_t delay; /* steps from the beginning of an exchange to its end */
+        double lr, momentum;
+        ls_compress compress;
+    } local; /* sync: local */
     struct {
         int64_t every; /* steps; 0: only at the end */
         int64_t keep;  /* newest checkpoints kept */

@@ -14,6 +14,7 @@ typedef struct ls_mesh {
     int ranks, rank; /* 0 ranks count as one: alone */
     int zero;        /* 0: every rank updates everything; 1: each what it owns */
     int local;       /* ranks on this machine */
+    bool replicas;   /* sync: local: each rank trains by itself, gradients are not exchanged */
 } ls_mesh;
 
 /* The mesh that a run asks for, on so many ranks. LS_EUSAGE: it cannot be had; why, and what can.

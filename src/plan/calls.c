@@ -38,6 +38,13 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         c.leaf = 1;
     }
     ls_ordered_run own = ls_mesh_leaves(mesh, c.leaves, mesh ? mesh->rank : 0);
+    if (mesh && mesh->replicas) {
+        c.before = own.first * c.leaf;
+        c.leaves = own.count;
+        c.sequences = c.leaves * c.leaf;
+        c.group = ls_min_i64(c.group, c.leaves);
+        own.first = 0;
+    }
     c.first = own.first;
     c.own = own.count;
     c.most = 1;

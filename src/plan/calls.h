@@ -7,7 +7,10 @@
  * bit. Example: 12 sequences, leaf 2: 6 leaves; group 4: calls of leaves 0-3 and 4-5; on the second
  * of two ranks, which has leaves 3-5: calls of leaf 3 and leaves 4-5.
  *
- * In fast mode leaves mean nothing: one is counted for each sequence. */
+ * In fast mode leaves mean nothing: one is counted for each sequence.
+ *
+ * A replica (sync: local) is alone with its leaves: they are the batch, and `before` says where
+ * that begins in the one that all replicas share. */
 #pragma once
 #include "config/run.h"
 #include "parallel/mesh.h"
@@ -17,6 +20,7 @@ LS_C_BEGIN
 typedef struct ls_calls {
     int64_t sequences, leaf, leaves; /* of the global batch */
     int64_t first, own;              /* leaves of this rank */
+    int64_t before;                  /* sequences of other replicas before this one's batch */
     int64_t group;                   /* leaves of a call, at most */
     int64_t most;                    /* of the largest call that is made here; at least 1 */
     int64_t calls;                   /* per step */

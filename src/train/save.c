@@ -18,32 +18,53 @@
 #include "base/mem.h"
 #include "config/explain.h"
 #include "config/runfile.h"
+#include "train/outer.h"
 
 enum { KINDS = 3, WRITER_WAIT_S = 600 };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
 
-/* One row per parameter, then the moments of those that are trained; returns how many. */
-static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
+static ls_ckpt_tensor row_of(const ls_param *p, const char *kind, float *numbers)
+{
+    return (ls_ckpt_tensor){.name = p->name,
+                            .kind = kind,
+                            .group = p->group,
+                            .type = LS_F32,
+                            .ndim = p->ndim,
+                            .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
+                            .bytes = numbers};
+}
+
+int ls_save_rows(const ls_model *model, const char *kind, float *array, ls_ckpt_tensor *rows)
 {
     int n = 0;
 
-    for (int k = 0; k < KINDS; k++)
-        for (int i = 0; i < s->model.n_params; i++) {
-            const ls_param *p = &s->model.params[i];
-            int64_t first = k == 0 ? p->first : p->trained;
-            if (first < 0)
-                continue;
-            rows[n++] = (ls_ckpt_tensor){
-                .name = p->name,
-                .kind = kinds[k],
-                .group = p->group,
-                .type = LS_F32,
-                .ndim = p->ndim,
-                .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
-                .bytes = (float *)arrays[k] + first,
-            };
-        }
+    for (int i = 0; i < model->n_params; i++)
+        if (model->params[i].trained >= 0)
+            rows[n++] = row_of(&model->params[i], kind, array + model->params[i].trained);
     return n;
+}
+
+/* One row per parameter, then the moments of those that are trained; returns how many. */
+static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
+{
+    int n = s->model.n_params;
+
+    for (int i = 0; i < n; i++)
+        rows[i] =
+            row_of(&s->model.params[i], kinds[0], (float *)arrays[0] + s->model.params[i].first);
+    for (int k = 1; k < KINDS; k++)
+        n += ls_save_rows(&s->model, kinds[k], arrays[k], rows + n);
+    return n;
+}
+
+/* What is saved, and loaded: of replicas the common weights. */
+static void live_arrays(const ls_session *s, void *arrays_out[KINDS])
+{
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+
+    arrays_out[0] = s->outer ? ls_outer_common(s) : live.w;
+    arrays_out[1] = live.m;
+    arrays_out[2] = live.v;
 }
 
 /* Earlier checkpoints are moved, not removed: nothing is lost by --fresh. */
@@ -116,10 +137,10 @@ static bool divided(const ls_session *s, int kind)
  * reading. By all ranks where they have parts of it. */
 static ls_status take_snapshot(ls_session *s, int n)
 {
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    const void *arrays[KINDS] = {live.w, live.m, live.v};
+    void *arrays[KINDS];
     ls_status st = LS_OK;
 
+    live_arrays(s, arrays);
     for (int k = 0; k < n; k++)
         if (divided(s, k))
             LS_TRY(st, ls_dp_collect(s->dp, arrays[k], s->snapshot[k]), out);
@@ -137,9 +158,9 @@ out:
 /* Staged: what was loaded into the snapshot, to the device. Parts go to their ranks later. */
 static ls_status send_loaded(ls_session *s)
 {
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    void *arrays[KINDS] = {live.w, live.m, live.v};
+    void *arrays[KINDS];
 
+    live_arrays(s, arrays);
     for (int k = 0; k < KINDS && s->staged; k++)
         if (!divided(s, k))
             ls_stream_copy_in(s->stream, arrays[k], s->snapshot[k], state_bytes(s, k));
@@ -155,11 +176,11 @@ typedef struct place {
 ls_status ls_save_share(ls_session *session)
 {
     ls_session *s = session;
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    void *arrays[KINDS] = {live.w, live.m, live.v};
+    void *arrays[KINDS];
     place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss};
     ls_status st;
 
+    live_arrays(s, arrays);
     LS_TRY(st, ls_dp_tell(s->dp, 0, &p, sizeof p), out);
     s->step_number = p.step;
     s->newest_step = p.newest;
@@ -178,11 +199,11 @@ out:
 ls_status ls_save_open(ls_session *session)
 {
     ls_session *s = session;
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    void *arrays[KINDS] = {live.w, live.m, live.v};
+    void *arrays[KINDS];
     char dir[PATH_MAX];
     ls_status st = LS_OK;
 
+    live_arrays(s, arrays);
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     if (s->args.fresh)
         LS_TRY(st, put_aside(dir), out);

@@ -9,6 +9,9 @@ LS_C_BEGIN
 ls_status ls_save_open(ls_session *session);
 void ls_save_close(ls_session *session);
 
+/* A row for each trained parameter, pointing into an array of their numbers; returns how many. */
+int ls_save_rows(const ls_model *model, const char *kind, float *array, ls_ckpt_tensor *rows);
+
 /* Load the newest checkpoint, if there is one; sets step_number. Refuses one that was made with
  * settings that cannot change (LS_EUSAGE, the differences in the message) or of other tokens
  * (LS_EDATA). */

@@ -23,6 +23,7 @@
 #include "config/hf.h"
 #include "exchange/copy.h"
 #include "exchange/folder.h"
+#include "train/outer.h"
 #include "train/save.h"
 
 /* How long ranks wait for each other, and for the first one to encode text. */
@@ -325,8 +326,10 @@ static ls_status open_state(ls_session *s)
         dp.comm = s->args.comm;
         LS_TRY(st, ls_dp_open(&s->dp, &dp), out);
     }
-    step.dp = s->dp;
+    step.dp = s->mesh.replicas ? NULL : s->dp;
     LS_TRY(st, ls_step_open(&s->step, &step), out);
+    if (s->mesh.replicas)
+        LS_TRY(st, ls_outer_open(s), out);
     LS_TRY(st, open_decode(s, &memory), out);
 out:
     return st;
@@ -437,7 +440,7 @@ static ls_status keep_copies(const ls_session *s)
 static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
-    const ls_option *family = ls_option_find("model.family");
+    const ls_option *family = ls_option_find("model.family"), *sync = ls_option_find("sync");
     int64_t train_tokens = 0, validation_tokens = 0, trained = 0;
     ls_calls calls;
 
@@ -449,6 +452,7 @@ static void emit_start(ls_session *s)
         train_tokens += ls_corpus_train_tokens(s->corpus, i);
         validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
     }
+    calls.sequences = s->run->batch.sequences; /* of all replicas */
     ls_session_emit(s,
                     &(ls_event){.kind = LS_EVENT_START,
                                 .start = {.name = s->run->name,
@@ -468,6 +472,7 @@ static void emit_start(ls_session *s)
                                                               calls.sequences / s->run->batch.leaf),
                                           .ranks = ls_mesh_ranks(&s->mesh),
                                           .zero = s->mesh.zero,
+                                          .sync = sync->names[s->run->sync],
                                           .context = s->model.shape.T,
                                           .first_step = s->step_number,
                                           .total_steps = s->total_steps,
@@ -481,7 +486,7 @@ static void warn_of_idle_ranks(const ls_session *s)
     ls_calls calls;
 
     ls_calls_plan(s->run, &s->mesh, &calls);
-    if (!is_first(s) || ranks <= calls.leaves)
+    if (!is_first(s) || s->mesh.replicas || ranks <= calls.leaves)
         return;
     bool divisible = calls.ordered && calls.leaf > 1;
     ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %stake fewer ranks",
@@ -588,6 +593,8 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
         LS_TRY(st, ls_save_share(s), out);
     if (s->step_number == 0)
         LS_TRY(st, start_weights(s), out);
+    if (s->outer)
+        LS_TRY(st, ls_outer_start(s), out);
     ls_step_weights_changed(s->step);
     note_time("weights there");
     ls_loader_args loader = loader_args(s);
@@ -617,6 +624,7 @@ void ls_session_close(ls_session *session)
     ls_save_close(s);
     ls_decode_close(s->decode);
     ls_pass_close(s->sample_pass);
+    ls_outer_close(s);
     ls_step_close(s->step);
     ls_dp_close(s->dp);
     ls_model_release(&s->model);
