@@ -3,7 +3,7 @@
 # batches and number of tokens, one rank on each of several lab hosts: validation losses over the whole validation part
 # and bytes between hosts. TEXT: ../shared/data/text/tinyshakespeare.txt. Needs root; prints no times, so the machine
 # need not be quiet.
-#   HOSTS=2  STEPS=600  BATCH=32  LR=2e-3  SEED=1337  H=50  SETS="local.delay=5 local.lr=0.5" (more settings of replicas)
+#   HOSTS=2  LAYERS=2  WIDTH=64  STEPS=3000  BATCH=16  LR=4e-3  SEED=1337  H=50  SETS="local.delay=5 local.lr=0.7" (of replicas)
 set -eu
 here=$(dirname "$0")
 text=$(realpath "${1:-$here/../../shared/data/text/tinyshakespeare.txt}")
@@ -24,9 +24,9 @@ side() {
     done
     # shellcheck disable=SC2086 # words are what is wanted
     "$program" lab --nodes "${HOSTS:-2}" -- "$program" train run.yaml --json $sets --set "out=$name" \
-        --set train.reduce=fast --set "batch.sequences=${BATCH:-32}" --set batch.leaf=1 --set "train.steps=${STEPS:-600}" \
-        --set "train.lr=${LR:-2e-3}" --set "train.seed=${SEED:-1337}" --set device.threads=1 \
-        --set eval.every=100 --set eval.sequences=1000000 >"$name.log" 2>&1 || {
+        --set train.reduce=fast --set "batch.sequences=${BATCH:-16}" --set batch.leaf=1 --set "train.steps=${STEPS:-3000}" \
+        --set "model.layers=${LAYERS:-2}" --set "model.width=${WIDTH:-64}" --set "train.lr=${LR:-4e-3}" --set "train.seed=${SEED:-1337}" --set device.threads=1 \
+        --set eval.every=500 --set eval.sequences=1000000 >"$name.log" 2>&1 || {
         cat "$name.log" >&2
         exit 1
     }
