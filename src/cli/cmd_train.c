@@ -13,8 +13,9 @@
 #include "config/runfile.h"
 #include "train/loop.h"
 
-/* What a run may take to finish its step and save, before its ranks are killed. */
-enum { SAVE_GRACE_S = 300 };
+/* What a run may take to finish its step and save, before its ranks are killed; replicas first go
+ * on until they meet. */
+enum { SAVE_GRACE_S = 300, MEET_GRACE_S = 86400 };
 
 static volatile sig_atomic_t stop_asked;
 static const char *stop_note; /* set before the handler is: a handler may not format */
@@ -174,7 +175,8 @@ static ls_status run_train(const ls_args *args)
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_prove(&run); /* for its warning */
     if (st == LS_OK && starts_ranks(args, &run))
-        st = ls_job_run(args, run.mesh.dp > 1 ? (int)run.mesh.dp : 1, SAVE_GRACE_S);
+        st = ls_job_run(args, run.mesh.dp > 1 ? (int)run.mesh.dp : 1,
+                        run.sync == LS_SYNC_LOCAL ? MEET_GRACE_S : SAVE_GRACE_S);
     else if (st == LS_OK)
         st = train(args, &run, profile_steps);
     ls_runfile_release(&run);

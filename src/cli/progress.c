@@ -281,6 +281,13 @@ static void show_summary(const ls_event_summary *e)
     printf("memory  peak %.1f MiB, ledger %.1f MiB (%+.1f %%)\n",
            (double)e->peak_bytes / (double)LS_MIB, (double)e->ledger_bytes / (double)LS_MIB,
            100.0 * (double)(e->peak_bytes - e->ledger_bytes) / (double)e->ledger_bytes);
+    if (e->exchanges > 0)
+        printf("agreed  %lld time%s; the first rank sent %.2f MiB for it\n",
+               (long long)e->exchanges, e->exchanges == 1 ? "" : "s",
+               (double)e->exchange_bytes / (double)LS_MIB);
+    if (e->sent_bytes > 0)
+        printf("traffic %.2f MiB sent, %.2f MiB received by the first rank, between machines\n",
+               (double)e->sent_bytes / (double)LS_MIB, (double)e->received_bytes / (double)LS_MIB);
     if (e->energy_j > 0)
         printf("energy  %.1f kJ, %.0f W on average, %.3g mJ per token\n", e->energy_j / 1e3,
                e->power_w, 1e3 * e->joules_per_token);

@@ -682,6 +682,16 @@ ls_status ls_comm_force(ls_comm *comm, const char *algo)
     return LS_EUSAGE;
 }
 
+ls_status ls_comm_check(ls_comm *comm)
+{
+    ls_status st;
+
+    ls_fabric_lock(comm->fabric);
+    st = ls_fabric_check(comm->fabric);
+    pthread_mutex_unlock(&comm->fabric->lock);
+    return st;
+}
+
 void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out)
 {
     ls_fabric *f = comm->fabric;

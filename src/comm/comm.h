@@ -75,6 +75,9 @@ ls_status ls_comm_test(ls_comm *comm, ls_comm_request request, bool *done_out);
 /* Start and wait; one at a time for a communicator (LS_EBUSY), whatever else is in flight. */
 ls_status ls_comm_run(ls_comm *comm, const ls_coll *coll, int64_t deadline_ns);
 
+/* What broke it, or LS_OK; without waiting. For who works long between two collectives. */
+ls_status ls_comm_check(ls_comm *comm);
+
 /* Break it, with the reason that all ranks will report. From any thread. */
 void ls_comm_abort(ls_comm *comm, const char *reason);
 

@@ -487,6 +487,40 @@ static ls_status check_exchange(const ls_run *run)
     return st;
 }
 
+/* Settings of replicas. */
+static ls_status check_sync(const ls_run *run)
+{
+    static const char *const keys[] = {"local.steps", "local.delay", "local.lr", "local.momentum",
+                                       "local.compress"};
+    /* allreduce that was written switches off what stays in the file, as with LoRA. */
+    bool forgotten = run->sync != LS_SYNC_LOCAL && origin_of(run, "sync")->source == LS_RUN_DEFAULT;
+
+    for (size_t i = 0; i < LS_COUNT(keys) && forgotten; i++)
+        if (origin_of(run, keys[i])->source != LS_RUN_DEFAULT)
+            return clash(run, keys[i], "sync", "only sync: local has replicas");
+    if (run->sync != LS_SYNC_LOCAL)
+        return LS_OK;
+    if (run->local.delay >= run->local.steps)
+        return clash(run, "local.delay", "local.steps",
+                     "one exchange must end before the next begins");
+    if (run->mesh.zero > 0)
+        return clash(run, "mesh.zero", "sync", "every replica keeps a state of its own");
+    if (run->mesh.balance == LS_BALANCE_AUTO)
+        return clash(run, "mesh.balance", "sync", "the part of a replica stays as it is");
+    if (run->batch.ramp > 0)
+        return clash(run, "batch.ramp", "sync", "the part of a replica stays as it is");
+    if (run->exchange.compress != LS_COMPRESS_NONE)
+        return clash(run, "exchange.compress", "sync",
+                     "replicas exchange no gradients; local.compress is for their weights");
+    if (run->train.optimizer == LS_OPTIMIZER_MUON)
+        return clash(run, "train.optimizer", "sync", "replicas save two moments of every weight");
+    if (run->lora.rank > 0)
+        return clash(run, "lora.rank", "sync", "replicas exchange all weights");
+    if (run->train.freeze.count > 0)
+        return clash(run, "train.freeze", "sync", "replicas exchange all weights");
+    return LS_OK;
+}
+
 /* --- files ------------------------------------------------------------------------------------ */
 
 static ls_status check_pattern(const char *where, const char *key, const char *pattern)
@@ -608,6 +642,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
     LS_TRY(st, check_end(run), out);
     LS_TRY(st, check_rate(run), out);
     LS_TRY(st, check_exchange(run), out);
+    LS_TRY(st, check_sync(run), out);
     if (with_files)
         LS_TRY(st, check_files(run), out);
 out:

@@ -20,6 +20,27 @@ static const char *cannot_divide(const ls_run *run)
                                          : NULL;
 }
 
+/* Each replica needs something to learn from in every step. */
+static ls_status check_replicas(const ls_run *run, int ranks)
+{
+    bool ordered = run->train.reduce == LS_REDUCE_ORDERED;
+    int64_t leaves = run->batch.sequences / (ordered ? run->batch.leaf : 1);
+
+    if (ranks < 2) {
+        ls_fail(LS_EUSAGE, "sync is local, but the run has 1 rank: there is nobody to agree with");
+        ls_err_hint("Give -n 2 or more, or set sync: allreduce.");
+        return LS_EUSAGE;
+    }
+    if (ranks <= leaves)
+        return LS_OK;
+    ls_fail(LS_EUSAGE, "sync is local, but %d ranks cannot each have one of %lld %s", ranks,
+            (long long)leaves,
+            ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)");
+    ls_err_hint("Take at most %lld ranks%s.", (long long)leaves,
+                ordered && run->batch.leaf > 1 ? ", or lower batch.leaf" : "");
+    return LS_EUSAGE;
+}
+
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
 {
     int64_t dp = run->mesh.dp == LS_RUN_AUTO ? ranks : run->mesh.dp;
@@ -51,12 +72,16 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
         ls_err_hint("Give one weight per rank, or leave mesh.weights out.");
         return LS_EUSAGE;
     }
+    if (run->sync == LS_SYNC_LOCAL && check_replicas(run, ranks) != LS_OK)
+        return LS_EUSAGE;
     *mesh = (ls_mesh){.ranks = ranks,
                       .rank = rank,
                       .zero = ranks > 1 ? (int)run->mesh.zero : 0,
                       .local = ranks,
                       .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
-                      .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO};
+                      .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,
+
+                      .replicas = run->sync == LS_SYNC_LOCAL};
     return LS_OK;
 }
 

@@ -41,6 +41,7 @@ typedef struct ls_mesh {
     bool balance;
     int nodes;                   /* machines; 0 counts as one */
     const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
+    bool replicas; /* sync: local: each rank trains by itself, gradients are not exchanged */
 } ls_mesh;
 
 enum { LS_MESH_RANKS = 4096 }; /* at most */

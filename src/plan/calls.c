@@ -123,6 +123,16 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         c.leaves = c.sequences;
         c.leaf = 1;
     }
+    if (mesh && mesh->replicas) {
+        ls_ordered_run own = ls_mesh_leaves(mesh, c.leaves, rank);
+        c.before = own.first * c.leaf;
+        c.leaves = own.count;
+        c.sequences = c.leaves * c.leaf;
+        c.group = ls_min_i64(c.group, c.leaves);
+        c.ranks = 1;
+        mesh = NULL; /* alone with its part */
+        rank = 0;
+    }
     c.first = ls_mesh_leaves(mesh, c.leaves, rank).first;
     c.own = ls_mesh_most(mesh, c.leaves, rank);
     if (run->batch.ramp > 0)

@@ -11,7 +11,10 @@
  *
  * Leaves of a step and of this rank may change from step to step: with a batch ramp, or where
  * slices follow the speed of ranks. What is planned is the memory for the largest of them; the
- * calls of a step are then set. */
+ * calls of a step are then set.
+ *
+ * A replica (sync: local) is alone with its leaves: they are the batch, and `before` says where
+ * that begins in the one that all replicas share. */
 #pragma once
 #include "config/run.h"
 #include "parallel/mesh.h"
@@ -21,6 +24,7 @@ LS_C_BEGIN
 typedef struct ls_calls {
     int64_t sequences, leaf, leaves; /* of the global batch */
     int64_t first, own;              /* leaves of this rank */
+    int64_t before;                  /* sequences of other replicas before this one's batch */
     int64_t group;                   /* leaves of a call, at most */
     int64_t most;                    /* of the largest call that is made here; at least 1 */
     int64_t calls;                   /* per step */

@@ -67,7 +67,7 @@ static ls_squeeze squeeze_of(const ls_run *run)
 
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
-    bool ordered = run->train.reduce == LS_REDUCE_ORDERED;
+    bool ordered = run->train.reduce == LS_REDUCE_ORDERED && !mesh->replicas;
     ls_calls calls;
 
     ls_calls_plan(run, mesh, &calls);
@@ -81,6 +81,39 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
                         .tied_count = ls_pass_grad_elements(model, ordered) > model->trained
                                           ? model->shape.V * model->shape.C
                                           : 0};
+}
+
+ls_local_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+{
+    static const ls_squeeze_kind kinds[] = {[LS_COMPRESS_NONE] = LS_SQUEEZE_NONE,
+                                            [LS_COMPRESS_BF16] = LS_SQUEEZE_BF16,
+                                            [LS_COMPRESS_INT8] = LS_SQUEEZE_INT8};
+
+    return (ls_local_args){.ranks = mesh->ranks,
+                           .count = model->trained,
+                           .squeeze = ls_squeeze_of(kinds[run->local.compress], 1),
+                           .lr = run->local.lr,
+                           .momentum = run->local.momentum,
+                           .delayed = run->local.delay > 0};
+}
+
+int ls_memory_replica_kinds(const ls_run *run, const ls_mesh *mesh)
+{
+    /* The outer momentum, or two moments; its own weights where they are not the common ones. */
+    return (mesh->rank == 0 ? 1 : 2) + (run->local.delay > 0);
+}
+
+/* Replicas have, beside what a process alone has, the weights that are common. */
+static void predict_replica(const ls_memory_args *args, ls_ledger *ledger)
+{
+    ls_local_args local = ls_memory_local(args->run, args->model, args->mesh);
+    int64_t array = ls_round_up(args->model->trained * (int64_t)sizeof(float), 4096);
+
+    ls_ledger_add(ledger, "replicas", "common weights, outer momentum, differences on their way",
+                  ls_local_bytes(&local));
+    if (args->run->checkpoint.every > 0)
+        ls_ledger_add(ledger, "own snapshot", "what a replica saves by itself",
+                      ls_memory_replica_kinds(args->run, args->mesh) * array);
 }
 
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp)
@@ -192,7 +225,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     const ls_run *run = args->run;
     const ls_model *model = args->model;
     ls_dtype type = ls_memory_type(run);
-    bool several = ls_mesh_ranks(args->mesh) > 1;
+    bool replicas = args->mesh && args->mesh->replicas;
+    bool several = ls_mesh_ranks(args->mesh) > 1 && !replicas;
     ls_dp_args dp = several ? ls_memory_dp(run, model, args->mesh) : (ls_dp_args){.leaves = 0};
     int64_t size = sizeof(float), updated = model->trained, seconds = ls_optim_seconds(run, model);
     ls_calls calls;
@@ -241,6 +275,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     if (several && ls_dp_debts(&dp) && dp.mesh.rank == 0)
         ls_ledger_add(ledger_out, "debts", "what all nodes owe, for a checkpoint",
                       ls_round_up(ls_dp_debts(&dp) * model->trained * size, 4096));
+    if (replicas)
+        predict_replica(args, ledger_out);
     const ls_pass_args pass = {.model = model,
                                .kernels = args->kernels,
                                .type = type,

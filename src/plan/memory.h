@@ -5,6 +5,7 @@
 #include "model/model.h"
 #include "model/pass.h"
 #include "parallel/dp.h"
+#include "parallel/local.h"
 #include "plan/calls.h"
 #include "plan/ledger.h"
 
@@ -48,6 +49,11 @@ bool ls_memory_packs(const ls_memory_args *args, ls_packs_args *packs_out);
 
 /* What ranks exchange in a step of the run; the communicator is left out. */
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
+
+/* What replicas exchange (sync: local); communicator and pool are left out. And how many arrays of
+ * all parameters this replica saves beside the run's own checkpoint. */
+ls_local_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
+int ls_memory_replica_kinds(const ls_run *run, const ls_mesh *mesh);
 
 /* Elements of the fp32 weights and of a gradient buffer; dp is NULL alone. */
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp);

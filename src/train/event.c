@@ -27,6 +27,7 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_int(j, "zero", e->zero);
     ls_json_put_int(j, "nodes", e->nodes);
     ls_json_put_str(j, "compress", e->compress);
+    ls_json_put_str(j, "sync", e->sync);
     ls_json_put_int(j, "first_step", e->first_step);
     ls_json_put_int(j, "total_steps", e->total_steps);
     ls_json_key(j, "ledger");
@@ -101,6 +102,12 @@ static void put_summary(ls_json *j, const ls_event_summary *e)
     }
     if (e->balance)
         put_slices(j, e->balance);
+    ls_json_put_int(j, "sent_bytes", e->sent_bytes);
+    ls_json_put_int(j, "received_bytes", e->received_bytes);
+    if (e->exchanges > 0) {
+        ls_json_put_int(j, "exchanges", e->exchanges);
+        ls_json_put_int(j, "exchange_bytes", e->exchange_bytes);
+    }
     ls_json_put_str(j, "weights_hash", e->weights_hash);
     ls_json_put_str(j, "stopped_by", e->stopped_by);
 }

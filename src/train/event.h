@@ -24,7 +24,7 @@ typedef enum ls_event_kind {
 } ls_event_kind;
 
 typedef struct ls_event_start {
-    const char *name, *out, *family, *device, *kernels, *reduce;
+    const char *name, *out, *family, *device, *kernels, *reduce, *sync;
     int64_t trained; /* of the parameters: fewer with LoRA or train.freeze */
     int64_t parameters, train_tokens, validation_tokens, vocab;
     int64_t sequences, leaf, group, context;
@@ -115,7 +115,11 @@ typedef struct ls_event_summary {
     double start_to_first_step_s;
     double energy_j, power_w; /* of the GPU while training, and its mean; NaN: not known */
     double joules_per_token;
-    const ls_event_balance *balance; /* NULL: alone */
+    const ls_event_balance *balance;    /* NULL: alone */
+    int64_t sent_bytes, received_bytes; /* to and from other machines while training, by the first
+                                         * rank, headers included */
+    int64_t exchanges, exchange_bytes;  /* of replicas (sync: local): how many, and what the first
+                                         * rank sent to others in them; 0: none */
     const char *weights_hash;
     const char *stopped_by; /* "steps", "tokens", "seconds", "target_loss", "interrupt", "done" */
 } ls_event_summary;

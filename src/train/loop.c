@@ -7,6 +7,9 @@
  *   until:   steps, tokens, seconds or target loss are reached, or somebody asks to stop
  *   save, summary
  *
+ * With sync: local replicas train apart, and what follows a step waits until they meet
+ * (train/outer.h).
+ *
  * A step counts as done only when its update is made (or dropped, where train.nonfinite says so); a
  * save always describes done steps, so a resumed run repeats nothing and leaves nothing out. Who
  * asks to stop gets no extra validation: it would take its time, and its result could end the
@@ -21,6 +24,7 @@
 #include "config/ramp.h"
 #include "device/nvml.h"
 #include "kernel/peak.h"
+#include "train/outer.h"
 #include "train/save.h"
 #include "train/schedule.h"
 
@@ -47,7 +51,9 @@ typedef struct loop {
     int n_speeds, stride;
     int32_t *windows; /* tokens, targets and starts of a call of validation windows, owned */
     ls_str sample;
-    double *losses;  /* of validation windows, and how many targets they have; owned */
+    double *losses;         /* of validation windows, and how many targets they have; owned */
+    int64_t met;            /* the step after which ranks last did what falls due */
+    int64_t sent, received; /* between machines, when training began */
     bool stop, over; /* somebody asked to stop; train.seconds are over: agreed by all ranks */
     const char *stopped_by;
     ls_nvml *nvml;         /* NULL: no GPU, or it tells nothing */
@@ -225,7 +231,7 @@ static ls_status handle_nonfinite(loop *l)
                                                 .text = ls_err_last()->text}});
     /* Once weights are broken every step is: tell the 1st, 2nd, 4th, 8th ... of them. */
     l->skipped++;
-    if ((l->skipped & (l->skipped - 1)) == 0 && s->mesh.rank == 0)
+    if ((l->skipped & (l->skipped - 1)) == 0 && (s->mesh.rank == 0 || s->outer))
         ls_log(LS_LOG_WARN, "%s; its update is skipped (%lld so far)", ls_err_last()->text,
                (long long)l->skipped);
     ls_err_clear();
@@ -268,14 +274,13 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
               (long long)batch->step, (long long)s->step_number);
     note_samples(batch);
     LS_TRY(st, ls_share_begin(s), out);
-    LS_TRY(st,
-           ls_step_run(s->step,
-                       &(ls_step_batch){.tokens = batch->tokens,
-                                        .targets = batch->targets,
-                                        .start = batch->start,
-                                        .counted = batch->counted},
-                       s->step_number, lr, &l->clock, result_out),
-           out);
+    ls_step_batch part = {.tokens = batch->tokens,
+                          .targets = batch->targets,
+                          .start = batch->start,
+                          .counted = batch->counted};
+    if (s->outer)
+        part = ls_outer_batch(s, &part);
+    LS_TRY(st, ls_step_run(s->step, &part, s->step_number, lr, &l->clock, result_out), out);
     if (!result_out->finite)
         LS_TRY(st, handle_nonfinite(l), out);
     else
@@ -286,15 +291,36 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
     ls_share_note(s);
     if (l->steps_here == 1)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
-    if (l->steps_here == 2 && s->args.comm)
-        st = settle_ways(s);
+    if (l->steps_here == 2 && s->args.comm && !s->outer)
+        LS_TRY(st, settle_ways(s), out);
+    if (s->outer)
+        LS_TRY(st, ls_outer_step(s, result_out, &l->clock), out);
 out:
     return st;
 }
 
-static bool due(int64_t step, int64_t every)
+/* Whether a multiple of `every` has come since the ranks last looked: in the step before, or, as
+ * replicas, when they last met. */
+static bool due(const loop *l, int64_t every)
 {
-    return every > 0 && step % every == 0;
+    return every > 0 && l->s.step_number / every > l->met / every;
+}
+
+/* Of the weights that a checkpoint would have. */
+static ls_status judge(loop *l)
+{
+    ls_session *s = &l->s;
+    ls_status st = LS_OK;
+
+    if (s->outer)
+        ls_outer_show(s, true);
+    LS_TRY(st, evaluate(l), out);
+    LS_TRY(st, tell_sample(l, s->run->eval.sample_tokens), out);
+    if (s->outer)
+        ls_outer_show(s, false);
+    ls_clock_lap(&l->clock, LS_PART_EVAL);
+out:
+    return st;
 }
 
 /* Validation, sample and save that fall on this step. */
@@ -303,16 +329,16 @@ static ls_status after_step(loop *l, bool last)
     ls_session *s = &l->s;
     ls_status st = LS_OK;
 
-    if (due(s->step_number, s->run->eval.every) || last) {
-        LS_TRY(st, evaluate(l), out);
-        LS_TRY(st, tell_sample(l, s->run->eval.sample_tokens), out);
-        ls_clock_lap(&l->clock, LS_PART_EVAL);
-    }
-    if (due(s->step_number, s->run->checkpoint.every) && !last) {
+    if (due(l, s->run->eval.every) || last)
+        LS_TRY(st, judge(l), out);
+    if (due(l, s->run->checkpoint.every) && !last) {
+        if (s->outer)
+            ls_outer_save_begin(s);
         LS_TRY(st, ls_save_begin(s), out);
         ls_clock_lap(&l->clock, LS_PART_CHECKPOINT);
     }
     ls_save_poll(s);
+    l->met = s->step_number;
 out:
     return st;
 }
@@ -381,11 +407,26 @@ static void tell_step(loop *l, const ls_step_result *r)
                                             .clock = &l->clock}});
 }
 
+/* What ranks do together after a step. */
+static ls_status meet(loop *l)
+{
+    ls_status st = LS_OK;
+
+    LS_TRY(st, agree(l), out);
+    bool last = reason_to_stop(l) != NULL && !l->stop;
+    LS_TRY(st, after_step(l, last), out);
+    LS_TRY(st, agree(l), out);
+    l->stopped_by = reason_to_stop(l);
+out:
+    return st;
+}
+
 static ls_status train(loop *l)
 {
     ls_step_result r = {.loss = (double)NAN};
     ls_status st = LS_OK;
 
+    l->met = l->s.step_number;
     LS_TRY(st, agree(l), out);
     l->stopped_by = reason_to_stop(l);
     if (l->stopped_by && strcmp(l->stopped_by, "interrupt") != 0) {
@@ -398,11 +439,8 @@ static ls_status train(loop *l)
         ls_clock_begin(&l->clock);
         ls_profiling_begin(&l->s, &l->clock);
         LS_TRY(st, one_step(l, &r), out);
-        LS_TRY(st, agree(l), out);
-        bool last = reason_to_stop(l) != NULL && !l->stop;
-        LS_TRY(st, after_step(l, last), out);
-        LS_TRY(st, agree(l), out);
-        l->stopped_by = reason_to_stop(l);
+        if (!l->s.outer || ls_outer_meets(&l->s))
+            LS_TRY(st, meet(l), out);
         tell_step(l, &r);
         ls_profiling_end(&l->s, &l->clock);
     }
@@ -420,6 +458,8 @@ static void watch_begin(loop *l)
     if (l->s.apart)
         ls_nvml_open(&l->nvml, ls_device_describe(l->s.device).bus_id, why);
     l->begun_ns = ls_time_now_ns();
+    if (l->s.args.comm)
+        ls_comm_traffic(l->s.args.comm, &l->sent, &l->received);
     ls_nvml_read(l->nvml, &l->begun);
 }
 
@@ -449,6 +489,7 @@ static ls_status summarise(loop *l)
     double tokens = (double)l->tokens_here;
     double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
     double speed = median_speed(l);
+    int64_t sent = 0, received = 0, exchange_bytes, exchanges;
     char hash[33];
     ls_status st = LS_OK;
 
@@ -456,6 +497,9 @@ static ls_status summarise(loop *l)
         return LS_OK;
     LS_TRY(st, ls_save_weights_hash(s, hash), out);
     ls_event_balance balance = ls_share_about(s);
+    if (s->args.comm)
+        ls_comm_traffic(s->args.comm, &sent, &received);
+    exchanges = ls_outer_exchanges(s, &exchange_bytes);
     /* What a GPU can do at most is not measured here: its share of that is not known. */
     double peak = s->apart ? 0 : ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks;
     int64_t peak_bytes =
@@ -480,6 +524,10 @@ static ls_status summarise(loop *l)
                                                .power_w = energy / l->trained_s,
                                                .joules_per_token = energy / tokens,
                                                .balance = s->mesh.ranks > 1 ? &balance : NULL,
+                                               .sent_bytes = sent - l->sent,
+                                               .received_bytes = received - l->received,
+                                               .exchanges = exchanges,
+                                               .exchange_bytes = exchange_bytes,
                                                .weights_hash = hash,
                                                .stopped_by = l->stopped_by}});
 out:
@@ -517,6 +565,8 @@ ls_status ls_loop_run(const ls_session_args *args)
     LS_TRY(st, train(l), out);
     watch_end(l);
     ls_profiling_finish(&l->s);
+    if (l->s.outer)
+        LS_TRY(st, ls_outer_save_final(&l->s), out);
     LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
     if (strcmp(l->stopped_by, "interrupt") == 0 && l->s.mesh.rank == 0) {

@@ -22,6 +22,7 @@
 #include "config/runfile.h"
 #include "plan/optim.h"
 #include "train/debt.h"
+#include "train/outer.h"
 
 enum { KINDS = 3, WRITER_WAIT_S = 600 };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
@@ -75,6 +76,16 @@ static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arra
                 rows[n++] = row_of(p, muon ? "muon.m" : kinds[k], (float *)arrays[k] + first);
         }
     return n;
+}
+
+/* What is saved, and loaded: of replicas the common weights. */
+static void live_arrays(const ls_session *s, void *arrays_out[KINDS])
+{
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+
+    arrays_out[0] = s->outer ? ls_outer_common(s) : live.w;
+    arrays_out[1] = live.m;
+    arrays_out[2] = live.v;
 }
 
 /* Earlier checkpoints are moved, not removed: nothing is lost by --fresh. */
@@ -151,10 +162,10 @@ static bool divided(const ls_session *s, int kind)
  * reading. By all ranks where they have parts of it. */
 static ls_status take_snapshot(ls_session *s, int n)
 {
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    const void *arrays[KINDS] = {live.w, live.m, live.v};
+    void *arrays[KINDS];
     ls_status st = LS_OK;
 
+    live_arrays(s, arrays);
     for (int k = 0; k < n; k++)
         if (divided(s, k))
             LS_TRY(st, ls_dp_collect(s->dp, arrays[k], s->snapshot[k]), out);
@@ -172,9 +183,9 @@ out:
 /* Staged: what was loaded into the snapshot, to the device. Parts go to their ranks later. */
 static ls_status send_loaded(ls_session *s)
 {
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    void *arrays[KINDS] = {live.w, live.m, live.v};
+    void *arrays[KINDS];
 
+    live_arrays(s, arrays);
     for (int k = 0; k < KINDS && s->staged; k++)
         if (!divided(s, k))
             ls_stream_copy_in(s->stream, arrays[k], s->snapshot[k], state_bytes(s, k));
@@ -190,11 +201,11 @@ typedef struct place {
 ls_status ls_save_share(ls_session *session)
 {
     ls_session *s = session;
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    void *arrays[KINDS] = {live.w, live.m, live.v};
+    void *arrays[KINDS];
     place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss};
     ls_status st;
 
+    live_arrays(s, arrays);
     LS_TRY(st, ls_dp_tell(s->dp, 0, &p, sizeof p), out);
     s->step_number = p.step;
     s->newest_step = p.newest;
@@ -213,11 +224,11 @@ out:
 ls_status ls_save_open(ls_session *session)
 {
     ls_session *s = session;
-    ls_step_arrays live = ls_step_state_arrays(s->step);
-    void *arrays[KINDS] = {live.w, live.m, live.v};
+    void *arrays[KINDS];
     char dir[PATH_MAX];
     ls_status st = LS_OK;
 
+    live_arrays(s, arrays);
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     if (s->args.fresh)
         LS_TRY(st, put_aside(dir), out);

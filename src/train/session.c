@@ -24,6 +24,7 @@
 #include "exchange/copy.h"
 #include "exchange/folder.h"
 #include "train/debt.h"
+#include "train/outer.h"
 #include "train/save.h"
 #include "train/schedule.h"
 
@@ -381,9 +382,11 @@ static ls_status open_state(ls_session *s)
         dp.comm = s->args.comm;
         LS_TRY(st, ls_dp_open(&s->dp, &dp), out);
     }
-    step.dp = s->dp;
+    step.dp = s->mesh.replicas ? NULL : s->dp;
     LS_TRY(st, open_packs(s, &memory, &step), out);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
+    if (s->mesh.replicas)
+        LS_TRY(st, ls_outer_open(s), out);
     LS_TRY(st, open_decode(s, &memory), out);
 out:
     return st;
@@ -510,7 +513,7 @@ static const char *unused_compress(const ls_session *s)
 static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
-    const ls_option *family = ls_option_find("model.family");
+    const ls_option *family = ls_option_find("model.family"), *sync = ls_option_find("sync");
     const ls_option *optimizer = ls_option_find("train.optimizer");
     double factor = ls_schedule_factor(s->run);
     int64_t train_tokens = 0, validation_tokens = 0, trained = 0;
@@ -524,6 +527,7 @@ static void emit_start(ls_session *s)
         train_tokens += ls_corpus_train_tokens(s->corpus, i);
         validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
     }
+    calls.sequences = s->run->batch.sequences; /* of all replicas */
     ls_session_emit(s,
                     &(ls_event){.kind = LS_EVENT_START,
                                 .start = {.name = s->run->name,
@@ -550,6 +554,7 @@ static void emit_start(ls_session *s)
                                           .nodes = (int)ls_max_i64(1, s->mesh.nodes),
                                           .compress = compress_name(s),
                                           .unused_compress = unused_compress(s),
+                                          .sync = sync->names[s->run->sync],
                                           .context = s->model.shape.T,
                                           .first_step = s->step_number,
                                           .total_steps = s->total_steps,
@@ -567,7 +572,7 @@ static void warn_of_idle_ranks(const ls_session *s)
     ls_mesh_split(&s->mesh, calls.leaves, runs);
     for (int r = 0; r < ranks; r++)
         idle += runs[r].count == 0;
-    if (!is_first(s) || idle == 0)
+    if (!is_first(s) || s->mesh.replicas || idle == 0)
         return;
     bool divisible = calls.ordered && calls.leaf > 1;
     ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %s%stake fewer ranks",
@@ -683,6 +688,8 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
         LS_TRY(st, ls_debt_share(s), out);
     if (s->step_number == 0)
         LS_TRY(st, start_weights(s), out);
+    if (s->outer)
+        LS_TRY(st, ls_outer_start(s), out);
     ls_step_weights_changed(s->step);
     note_time("weights there");
     ls_loader_args loader = loader_args(s);
@@ -713,6 +720,7 @@ void ls_session_close(ls_session *session)
     ls_save_close(s);
     ls_decode_close(s->decode);
     ls_pass_close(s->sample_pass);
+    ls_outer_close(s);
     ls_step_close(s->step);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);

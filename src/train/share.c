@@ -77,6 +77,8 @@ ls_status ls_share_begin(ls_session *session)
     int at = (int)(session->step_number % LS_SHARE_AHEAD);
     size_t bytes = (size_t)session->mesh.ranks * sizeof *x->set;
 
+    if (session->mesh.replicas) /* alone with its part, which stays */
+        return LS_OK;
     if (x->leaves[at] == x->set_leaves && memcmp(x->runs[at], x->set, bytes) == 0)
         return LS_OK;
     memcpy(x->set, x->runs[at], bytes);
@@ -141,7 +143,7 @@ void ls_share_note(ls_session *session)
     ls_share *x = &s->share;
     bool changed;
 
-    if (s->mesh.ranks == 1 ||
+    if (s->mesh.ranks == 1 || s->mesh.replicas ||
         !ls_balance_note(&x->balance, s->mesh.ranks, x->set, ls_step_work_ns(s->step)) ||
         !s->mesh.balance)
         return;

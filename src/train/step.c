@@ -260,7 +260,7 @@ ls_pass_call ls_step_call(const ls_step *s, const ls_step_part *p, int buffer)
 void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call,
                      ls_step_state *host_state)
 {
-    host_state->first_seq = (uint32_t)(p->first * s->now.leaf);
+    host_state->first_seq = (uint32_t)(s->now.before + p->first * s->now.leaf);
     send_state(s, p->number, host_state);
     ls_pass_forward(s->pass, call);
 }

@@ -61,7 +61,7 @@ LS_TEST(explain_shows_only_the_keys_asked_for)
     LS_CHECK_FAILS(ls_explain_table(&run, wrong, 1, &text), LS_EUSAGE, "no option \"batch.laef\"");
     LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"batch.leaf\"?");
     LS_CHECK_FAILS(ls_explain_json(&run, other, 1, &text), LS_EUSAGE, "no option \"steps\"");
-    LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"train.steps\"?");
+    LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"train.steps\" or \"local.steps\"?");
     ls_str_release(&text);
     ls_runfile_release(&run);
 }

@@ -102,6 +102,10 @@ LS_TEST(option_enum_names_match_their_enums)
         {"exchange.compress", "int8", LS_COMPRESS_INT8},
         {"exchange.compress", "topk", LS_COMPRESS_TOPK},
         {"sync", "allreduce", LS_SYNC_ALLREDUCE},
+        {"sync", "local", LS_SYNC_LOCAL},
+        {"local.compress", "none", LS_COMPRESS_NONE},
+        {"local.compress", "bf16", LS_COMPRESS_BF16},
+        {"local.compress", "int8", LS_COMPRESS_INT8},
         {"device.kind", "auto", LS_DEVICE_AUTO},
         {"device.kind", "cpu", LS_DEVICE_CPU},
         {"device.kind", "cuda", LS_DEVICE_CUDA},
@@ -141,7 +145,7 @@ static void check_hint(const char *section, const char *key, const char *want)
 
 LS_TEST(option_suggests_the_nearest_key)
 {
-    check_hint("", "steps", "Did you mean \"train.steps\"?");
+    check_hint("", "steps", "Did you mean \"train.steps\" or \"local.steps\"?");
     check_hint("train", "every", "Did you mean \"checkpoint.every\" or \"eval.every\"?");
     check_hint("batch", "sequence", "Did you mean \"batch.sequences\"?");
     check_hint("", "modle", "Did you mean \"model\"?");

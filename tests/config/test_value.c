@@ -102,7 +102,7 @@ LS_TEST(value_says_what_this_version_lacks)
     LS_CHECK_FAILS(
         set(&run, "mesh.zero", "2", false), LS_EUSAGE,
         "must be a whole number from 0 to 1, not \"2\": stages 2 and 3 are not built yet");
-    LS_CHECK_FAILS(set(&run, "sync", "local", false), LS_EUSAGE, "other ways are not built yet");
+    LS_CHECK_FAILS(set(&run, "sync", "ps", false), LS_EUSAGE, "a parameter server is not built");
     LS_CHECK_FAILS(set(&run, "train.reduce", "orderd", false), LS_EUSAGE, "ordered or fast");
     LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"ordered\"?");
 }

@@ -197,6 +197,14 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
     LS_CHECK_STR(hint_of("mesh: {zero: 1}\n", 4, 2,
                          "mesh.zero cannot be 1: lora.rank leaves few parameters"),
                  "mesh.zero: 0 works on any number of ranks.");
+    LS_CHECK_STR(hint_of("sync: local\n", 0, 1, "sync is local, but the run has 1 rank"),
+                 "Give -n 2 or more, or set sync: allreduce.");
+    LS_CHECK_STR(hint_of("sync: local\nbatch: {sequences: 6, leaf: 2}\n", 0, 4,
+                         "4 ranks cannot each have one of 3 leaves"),
+                 "Take at most 3 ranks, or lower batch.leaf.");
+    LS_CHECK_STR(hint_of("sync: local\ntrain: {reduce: fast}\nbatch: {sequences: 6}\n", 0, 7,
+                         "7 ranks cannot each have one of 6 sequences"),
+                 "Take at most 6 ranks.");
     hint_of("mesh: {zero: 1}\ntrain: {freeze: [wte]}\n", 0, 3,
             "mesh.zero cannot be 1: train.freeze leaves");
     LS_CHECK_STR(hint_of("mesh: {weights: [1, 2]}\n", 0, 3,
@@ -222,6 +230,12 @@ LS_TEST(mesh_is_as_wide_as_there_are_ranks)
     load(&run, "mesh: {dp: 3}\n");
     LS_CHECK_OK(ls_mesh_init(&m, &run, 3, 1));
     LS_CHECK_EQ(m.ranks, 3);
+    ls_runfile_release(&run);
+    load(&run, "sync: local\nbatch: {sequences: 6, leaf: 2}\n");
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 3, 1));
+    LS_CHECK(m.replicas && m.ranks == 3 && m.zero == 0);
+    run.train.reduce = LS_REDUCE_FAST; /* sequences count, not leaves */
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 6, 0));
     ls_runfile_release(&run);
     LS_CHECK_EQ(ls_mesh_ranks(NULL), 1);
     LS_CHECK_EQ(ls_mesh_ranks(&(ls_mesh){.ranks = 0}), 1);

@@ -112,3 +112,28 @@ LS_TEST(calls_of_any_step_fit_into_the_plan)
                     }
                 }
 }
+
+/* A replica is alone with its leaves, which lie one after the other in the batch of all. */
+LS_TEST(calls_of_replicas_divide_the_batch_and_share_no_tree)
+{
+    static const ls_reduce modes[] = {LS_REDUCE_ORDERED, LS_REDUCE_FAST};
+
+    for (size_t m = 0; m < LS_COUNT(modes); m++)
+        for (int64_t leaves = 2; leaves <= 17; leaves++)
+            for (int ranks = 2; ranks <= 5 && ranks <= leaves; ranks++) {
+                int64_t seen = 0;
+                for (int r = 0; r < ranks; r++) {
+                    const ls_mesh mesh = {.ranks = ranks, .rank = r, .replicas = true};
+                    ls_calls c = plan_of(&mesh, leaves * 2, 2, 4, modes[m]);
+                    ls_calls alone = plan(c.sequences, modes[m] == LS_REDUCE_FAST ? 1 : 2,
+                                          modes[m] == LS_REDUCE_FAST ? 8 : 4, modes[m]);
+                    LS_CHECK_EQ(c.before, seen);
+                    LS_CHECK_EQ(c.first, 0);
+                    LS_CHECK_EQ(c.own, c.leaves);
+                    LS_CHECK(c.calls == alone.calls && c.buffers == alone.buffers);
+                    LS_CHECK(c.most * c.leaf == alone.most * alone.leaf);
+                    seen += c.sequences;
+                }
+                LS_CHECK_EQ(seen, leaves * 2);
+            }
+}
