@@ -857,7 +857,8 @@ const ls_option ls_options[] = {
      .names = {"auto", "on", "off"},
      .doc = "Whether weights are kept a second and a third time in the order in which the CPU's "
             "products read them, made once after each change instead of in every call. auto: when "
-            "a step has several calls and a quarter of the free memory is left. Changes speed and "
+            "a step has three calls or more and a quarter of the free memory is left. Changes "
+            "speed and "
             "memory only.",
      .offset = AT(device.pack)},
 };
