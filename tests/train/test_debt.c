@@ -202,7 +202,7 @@ LS_TEST_SECONDS(squeezed_run_resumes_exactly, 120)
                  {"1+2", "exchange.compress=bf16", "mesh.zero=1"}};
 
     write_text();
-    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+    for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(2)) {
         const char *compress = cases[c].compress, *zero = cases[c].zero;
         char straight[32], parts[32];
         snprintf(straight, sizeof straight, "out=straight%zu", c);
@@ -236,7 +236,7 @@ LS_TEST_SECONDS(debts_outlive_a_change_of_nodes, 120)
     write_text();
     (void)run_on("1+1+1", false,
                  (const char *const[]){"exchange.compress=topk", "train.steps=5", NULL});
-    for (size_t i = 0; i < LS_COUNT(later); i++) {
+    for (size_t i = 0; i < LS_COUNT(later); i += (size_t)ls_test_stride(3)) {
         const char *const sets[] = {later[i].compress, later[i].zero, NULL};
         told t = run_on(later[i].shape, true, sets);
         LS_CHECK(t.owed[1] > 0);
