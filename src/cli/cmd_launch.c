@@ -219,6 +219,8 @@ ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
                                     .work = st == LS_OK ? &told : NULL,
                                     .grace_ns = job->grace_ns};
     LS_TRY(st, ls_rendezvous_open(&r, &how, deadline_ns), out);
+    if (!join && nodes->listening)
+        LS_TRY(st, nodes->listening(nodes->context, ls_rendezvous_address(r)), out);
     if (!join && !nodes->quiet)
         fprintf(stderr, "lineshaft: waiting for nodes that join %s\n", ls_rendezvous_address(r));
     if (nodes->told) {

@@ -21,6 +21,8 @@ typedef struct ls_launch_nodes {
     int64_t nodes, wait_s;
     bool quiet;
     const uint16_t *ports; /* where the ranks listen; NULL: nowhere */
+    /* The first machine listens at this address, and waits for the others. NULL: nothing. */
+    ls_status (*listening)(void *context, const char *address);
     /* An agent: the first machine has said what to run. Sets command and workers of the job, and
      * what follows here. NULL: the job is known. */
     ls_status (*told)(void *context, const ls_work *work, int64_t deadline_ns, ls_agent_args *job);

@@ -100,6 +100,8 @@ static bool starts_ranks(const ls_args *args, const ls_run *run)
 
     if (ls_job_is_rank())
         return false;
+    if (ls_job_is_task())
+        return true;
     for (size_t i = 0; i < LS_COUNT(flags); i++)
         if (ls_args_has(args, flags[i]))
             return true;
@@ -117,7 +119,7 @@ static ls_status join_ranks(ls_session_args *session)
         return LS_OK;
     LS_TRY(st, ls_job_join(&session->comm, ls_time_now_ns() + JOIN_S * LS_NS_PER_S), out);
     LS_TRY(st, ls_places_find(&places), out);
-    session->local_ranks = places.local_world;
+    session->local_ranks = places.local_world * ls_job_local_tasks();
     if (places.rank == 0)
         st = ls_job_take_output();
 out:
@@ -175,7 +177,7 @@ static ls_status run_train(const ls_args *args)
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_prove(&run); /* for its warning */
     if (st == LS_OK && starts_ranks(args, &run))
-        st = ls_job_run(args, run.mesh.dp > 1 ? (int)run.mesh.dp : 1,
+        st = ls_job_run(args, run.mesh.dp > 1 && !ls_job_is_task() ? (int)run.mesh.dp : 1,
                         run.sync == LS_SYNC_LOCAL ? MEET_GRACE_S : SAVE_GRACE_S);
     else if (st == LS_OK)
         st = train(args, &run, profile_steps);

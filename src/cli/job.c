@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cli/meet.h"
 #include "cluster/members.h"
 #include "cluster/places.h"
 #include "comm/node/board.h"
@@ -36,6 +37,28 @@ static int inherited(const char *name)
     long fd = text ? strtol(text, &end, 10) : -1;
 
     return text && *text && !*end && fd > 2 && fd < 1 << 20 ? (int)fd : -1;
+}
+
+bool ls_job_is_task(void)
+{
+    ls_places places;
+    bool launched;
+
+    if (ls_job_is_rank())
+        return false;
+    if (ls_meet_launched(&launched, &places) == LS_OK)
+        return launched;
+    ls_err_clear(); /* variables that mean something else to somebody else */
+    return false;
+}
+
+int ls_job_local_tasks(void)
+{
+    ls_places places;
+
+    return ls_places_find_outer(&places) == LS_OK && places.world > 1 && places.local_world > 1
+               ? places.local_world
+               : 1;
 }
 
 bool ls_job_is_rank(void)
@@ -125,6 +148,7 @@ typedef struct job {
     int *sockets; /* listening, one per rank; NULL: one node */
     uint16_t *ports;
     ls_launch_nodes *nodes; /* of an agent */
+    ls_meet meet;           /* of tasks that another launcher started */
     int board_fd, members_fd, secret_fd, out_fd;
     uint64_t generation;
 } job;
@@ -237,6 +261,7 @@ static ls_status on_met(void *context, const ls_members *members, const uint8_t 
     int n = 0;
     ls_status st;
 
+    ls_meet_close(&j->meet);
     j->generation = members->generation;
     LS_TRY(st,
            ls_board_create(&(ls_board_args){.generation = members->generation, .ranks = j->ranks},
@@ -275,16 +300,32 @@ out:
     return st;
 }
 
-/* Where the nodes meet: as the flags say, or on the first host of a lab. */
-static ls_status find_nodes(const ls_args *args, ls_launch_nodes *nodes, char lab[64])
+static ls_status on_listening(void *context, const char *address)
+{
+    job *j = context;
+
+    return j->meet.hosts ? ls_meet_tell(&j->meet, address) : LS_OK;
+}
+
+/* Where the nodes meet: as the flags say, on the first host of a lab, or with the other tasks that
+ * srun, mpirun or torchrun started. */
+static ls_status find_nodes(const ls_args *args, job *j, ls_launch_nodes *nodes, char lab[64])
 {
     const char *lab_nodes = getenv("LINESHAFT_LAB_NODES"),
                *list = getenv("LINESHAFT_LAB_ADDRESSES");
     const char *node = getenv("LINESHAFT_LAB_NODE");
     ls_status st = ls_launch_find_nodes(args, nodes);
+    ls_places places;
+    bool launched;
 
-    if (st != LS_OK || nodes->listen || nodes->join || !lab_nodes || !list || !node)
+    if (st != LS_OK || nodes->listen || nodes->join)
         return st;
+    if (!lab_nodes || !list || !node) {
+        if (!ls_job_is_task())
+            return LS_OK;
+        st = ls_meet_launched(&launched, &places);
+        return st == LS_OK ? ls_meet_open(&j->meet, &places, nodes) : st;
+    }
     nodes->nodes = strtoll(lab_nodes, NULL, 10);
     if (nodes->nodes < 2)
         return LS_OK;
@@ -379,6 +420,7 @@ static void release(job *j)
     ls_sock_close(&j->members_fd);
     ls_sock_close(&j->secret_fd);
     ls_sock_close(&j->out_fd);
+    ls_meet_close(&j->meet);
     ls_mem_free(j->sockets);
     ls_mem_free(j->ports);
 }
@@ -400,7 +442,12 @@ static ls_status begin(const ls_args *args, job *j)
     const char *carrier; /* the ranks read it again; here, so that a mistake is said once */
     ls_status st;
 
-    *j = (job){.args = args, .board_fd = -1, .members_fd = -1, .secret_fd = -1, .out_fd = -1};
+    *j = (job){.args = args,
+               .meet = {.secret_fd = -1},
+               .board_fd = -1,
+               .members_fd = -1,
+               .secret_fd = -1,
+               .out_fd = -1};
     LS_TRY(st, keep_streams(j), out);
     st = find_carrier(&carrier);
 out:
@@ -419,7 +466,7 @@ ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s)
 
     LS_TRY(st, begin(args, j), out);
     LS_TRY(st, ls_launch_number(args, "ranks", ranks, 1, LS_BOARD_RANKS, &n), out);
-    LS_TRY(st, find_nodes(args, &nodes, lab), out);
+    LS_TRY(st, find_nodes(args, j, &nodes, lab), out);
     LS_TRY(st, take_words(j), out);
     j->ranks = agent.workers = (int)n;
     LS_TRY(st, ls_agent_check(&agent), out);
@@ -431,6 +478,7 @@ ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s)
         nodes.ports = j->ports;
         nodes.met = on_met;
         nodes.started = on_started;
+        nodes.listening = on_listening;
         nodes.context = j;
         LS_TRY(st, ls_launch_run_nodes(&nodes, &agent, &result), out);
     }

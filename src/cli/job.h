@@ -23,6 +23,13 @@
 /* Whether this process is a rank that ls_job_run() started. */
 bool ls_job_is_rank(void);
 
+/* Whether srun, mpirun or torchrun started several of this process. Each becomes the agent of its
+ * own ranks (meet.h). */
+bool ls_job_is_task(void);
+
+/* In a rank: how many such tasks are on this machine; 1 where there are none. */
+int ls_job_local_tasks(void);
+
 /* Run this command line as ranks, as many on this machine as the flags say, or `ranks`; who is
  * asked to stop has grace_s seconds for it (0: as launch gives). Returns when all have ended well,
  * else ends the process as launch does. Inside a lab the flags for several machines may be left

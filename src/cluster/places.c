@@ -242,9 +242,9 @@ out:
 
 /* --- finding ---------------------------------------------------------------------------------- */
 
-static const launcher *nearest(void)
+static const launcher *nearest(bool outer)
 {
-    for (size_t i = 0; i < LS_COUNT(launchers); i++) {
+    for (size_t i = outer; i < LS_COUNT(launchers); i++) { /* ours is the first */
         const launcher *l = &launchers[i];
         /* Both, as LOCAL_RANK alone says nothing. */
         if (!getenv(l->sign) || (l->world && strcmp(l->sign, l->rank) != 0 && !getenv(l->rank)))
@@ -324,10 +324,9 @@ out:
     return st;
 }
 
-ls_status ls_places_find(ls_places *places)
+static ls_status find(const launcher *l, ls_places *places)
 {
     ls_status st = LS_OK;
-    const launcher *l = nearest();
     ls_places p = {.launcher = "none", .world = 1, .local_world = 1, .nodes = 1};
 
     if (!l) {
@@ -351,6 +350,16 @@ ls_status ls_places_find(ls_places *places)
     *places = p;
 out:
     return st;
+}
+
+ls_status ls_places_find(ls_places *places)
+{
+    return find(nearest(false), places);
+}
+
+ls_status ls_places_find_outer(ls_places *places)
+{
+    return find(nearest(true), places);
 }
 
 void ls_places_explain(const ls_places *p, ls_str *out)

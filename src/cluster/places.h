@@ -26,6 +26,9 @@ typedef struct ls_places {
 /* LS_EUSAGE when the variables contradict each other or hold no numbers; both are named. */
 ls_status ls_places_find(ls_places *places);
 
+/* The same without lineshaft's own agent: who started the agent. */
+ls_status ls_places_find_outer(ls_places *places);
+
 /* One line: "rank 3 of 8 (SLURM_PROCID), 1 of 4 on node 1 of 2". */
 void ls_places_explain(const ls_places *places, ls_str *out);
 
