@@ -66,7 +66,7 @@ typedef struct ls_event_checkpoint {
 
 typedef struct ls_event_incident {
     int64_t step;
-    const char *kind;   /* "nonfinite", "checkpoint", "resume" */
+    const char *kind;   /* "nonfinite", "checkpoint", "resume", "gpu" */
     const char *action; /* what was done about it */
     const char *text;
 } ls_event_incident;

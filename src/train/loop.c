@@ -18,6 +18,7 @@
 #include "base/mem.h"
 #include "device/nvml.h"
 #include "kernel/peak.h"
+#include "train/alarm.h"
 #include "train/save.h"
 #include "train/schedule.h"
 
@@ -48,6 +49,7 @@ typedef struct loop {
     ls_nvml_reading begun; /* when training began, */
     ls_nvml_reading ended; /* and when it ended */
     double trained_s;      /* between them */
+    ls_alarm alarm;        /* what befell it so far */
 } loop;
 
 static bool stop_asked(const loop *l)
@@ -360,6 +362,7 @@ static ls_status train(loop *l)
         LS_TRY(st, agree(l), out);
         l->stopped_by = reason_to_stop(l);
         tell_step(l, &r);
+        ls_alarm_look(&l->alarm, l->nvml, &l->s);
         ls_profiling_end(&l->s, &l->clock);
     }
 out:
