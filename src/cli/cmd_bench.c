@@ -9,7 +9,10 @@
  *
  * A ceiling is measured right before and right after its row and the larger of the two counts. When
  * they are far apart, or the fma peak is far below the best one seen, something else ran on the
- * machine, and the row says so. */
+ * machine, and the row says so.
+ *
+ * On a GPU a row is timed by events around as many calls as take about 5 ms, and held against what
+ * the card was measured to do (kernel/peak.h): a product of its own type, or a copy. */
 #include "cli/cmd_bench.h"
 
 #include <inttypes.h>
@@ -35,6 +38,7 @@ static const dims all_dims[] = {
     {"small", 12, 64, 128, 512, 256, 4, 1 << 20, 2}, /* nanoGPT's small task */
     {"10m", 12, 256, 384, 1536, 256, 6, 10 << 20, 2},
     {"124m", 4, 256, 768, 3072, 50304, 12, 16 << 20, 1}, /* flat rows: a part of the parameters */
+    {"gpt2", 64, 1024, 768, 3072, 50304, 12, 124 << 20, 1}, /* the same, a batch for a GPU */
 };
 
 /* A product of a block: M rows of K inputs and N outputs. */
@@ -76,6 +80,10 @@ typedef struct bench {
     ls_stream *stream; /* owned */
     const ls_kernels *kernels;
     const dims *d;
+    bool gpu;
+    ls_dtype type;               /* of activations and weights */
+    ls_peak_gpu peak;            /* of a GPU */
+    ls_event *begin, *end;       /* of a GPU; owned */
     product product;             /* of the linear row in hand */
     double best_flops;           /* per second: the largest fma peak so far; 0: not measured */
     int n_shown, n_busy;         /* rows, and those during which the machine was busy */
@@ -84,6 +92,7 @@ typedef struct bench {
     int n_buffers;
     int64_t buffer_bytes;
     union {
+        ls_dtype type; /* the first member of all that have one */
         ls_linear_fwd linear_fwd;
         ls_linear_bwd_x linear_bwd_x;
         ls_linear_bwd_w linear_bwd_w;
@@ -122,22 +131,42 @@ static void *bytes_of(bench *b, int64_t bytes)
     return p;
 }
 
-/* n floats of a harmless value. */
-static float *floats(bench *b, int64_t n)
-{
-    float *p = bytes_of(b, n * (int64_t)sizeof *p);
-
-    if (p)
-        b->kernels->fill(b->stream, &(ls_fill){.x = p, .value = 0.01f, .n = n});
-    return p;
-}
-
 static void copy_in(bench *b, void *to, const void *from, int64_t bytes)
 {
     if (b->st != LS_OK)
         return;
     ls_stream_copy_in(b->stream, to, from, bytes);
     b->st = ls_stream_sync(b->stream, ls_time_now_ns() + 10 * LS_NS_PER_S);
+}
+
+/* Numbers of 0.01 to 0.03 and both signs, as floats and as twice as many bf16: a GPU that computes
+ * with equal ones takes less power than it would in training, and is faster. */
+static void fill_gpu(bench *b, float *p, int64_t n)
+{
+    enum { PATTERN = 1 << 14 };
+    uint16_t pattern[2 * PATTERN];
+    int64_t have = ls_min_i64(n, PATTERN);
+    uint32_t state = 1;
+
+    for (int i = 0; i < 2 * PATTERN; i++) {
+        state = state * 1664525u + 1013904223u;
+        pattern[i] = (uint16_t)(0x3c00u | (state >> 16 & 0x80ffu));
+    }
+    copy_in(b, p, pattern, have * (int64_t)sizeof *p);
+    for (; have < n; have *= 2)
+        ls_stream_copy(b->stream, p + have, p, ls_min_i64(have, n - have) * (int64_t)sizeof *p);
+}
+
+/* n floats, or as many of the type in hand, of harmless values. */
+static float *floats(bench *b, int64_t n)
+{
+    float *p = bytes_of(b, n * (int64_t)sizeof *p);
+
+    if (p && b->gpu)
+        fill_gpu(b, p, n);
+    else if (p)
+        b->kernels->fill(b->stream, &(ls_fill){.x = p, .value = 0.01f, .n = n});
+    return p;
 }
 
 /* n tokens spread over the vocabulary. */
@@ -224,7 +253,7 @@ static void prepare_linear_bwd_w(bench *b)
 /* Heads beside each other in rows of `wide` floats, from column `first` on. */
 static ls_heads heads(const bench *b, float *p, int64_t wide, int64_t first)
 {
-    return (ls_heads){.p = p ? p + first : NULL,
+    return (ls_heads){.p = p ? (char *)p + first * ls_dtype_bytes(b->type) : NULL,
                       .batch = b->d->T * wide,
                       .time = wide,
                       .head = b->d->C / b->d->H};
@@ -284,7 +313,8 @@ static void prepare_attention_bwd(bench *b)
                             .H = H,
                             .Hkv = H,
                             .D = C / H,
-                            .scale = 0.125f};
+                            .scale = 0.125f,
+                            .any_order = true};
 }
 
 static void prepare_norm_fwd(bench *b)
@@ -630,6 +660,36 @@ static int compare_ns(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
+/* The median time of one call in seconds, by events around several. */
+static ls_status measure_gpu(bench *b, ls_row row, double *seconds_out)
+{
+    const int64_t enough_ns = 200 * LS_NS_PER_MS, group_ns = 5 * LS_NS_PER_MS;
+    int64_t times[MOST_RUNS], spent = 0, calls = 1;
+    ls_status st = LS_OK;
+    int n = 0;
+
+    for (int i = -2; i < MOST_RUNS && (n < 3 || spent < enough_ns); i++) {
+        double ms = 0;
+        ls_event_record(b->begin, b->stream);
+        for (int64_t k = 0; k < calls; k++)
+            cases[row].run(b);
+        ls_event_record(b->end, b->stream);
+        LS_TRY(st, ls_stream_sync(b->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
+        LS_TRY(st, ls_event_between(b->begin, b->end, &ms), out);
+        int64_t ns = ls_max_i64((int64_t)(ms * (double)LS_NS_PER_MS), calls);
+        if (i == -1) /* the first warms up, the second says how many make a group */
+            calls = ls_max_i64(1, ls_min_i64(group_ns / ns, 1000));
+        if (i < 0)
+            continue;
+        times[n++] = ns / calls;
+        spent += ns;
+    }
+    qsort(times, (size_t)n, sizeof *times, compare_ns);
+    *seconds_out = (double)times[n / 2] / 1e9;
+out:
+    return st;
+}
+
 /* The median time of one call in seconds. */
 static ls_status measure(bench *b, ls_row row, double *seconds_out)
 {
@@ -687,6 +747,10 @@ static ls_peak_traffic traffic_of(ls_row row)
 
 static double ceiling_of(const bench *b, const figure *f)
 {
+    if (b->gpu && f->flops > 0)
+        return b->type == LS_BF16 ? b->peak.bf16_flops : b->peak.f32_flops;
+    if (b->gpu)
+        return b->peak.bytes;
     if (f->flops > 0)
         return ls_peak_flops(b->device, b->kernels->name);
     return ls_peak_bytes(b->device, b->kernels->name, traffic_of(f->row), f->working_bytes);
@@ -695,6 +759,8 @@ static double ceiling_of(const bench *b, const figure *f)
 /* Where a row's ceiling comes from, for people. */
 static const char *level_of(const bench *b, const figure *f)
 {
+    if (b->gpu)
+        return f->flops <= 0 ? "memory" : b->type == LS_BF16 ? "bf16" : "fp32";
     if (f->flops > 0)
         return "fma";
     return ls_peak_level(f->working_bytes, ls_device_describe(b->device).threads);
@@ -728,6 +794,8 @@ static ls_status bench_row(bench *b, ls_row row, int which, figure *figure_out)
     b->buffer_bytes = 0;
     memset(&b->args, 0, sizeof b->args); /* type 0 is LS_F32 */
     cases[row].prepare(b);
+    if (row <= LS_ROW_HEAD) /* rows after it are for floats */
+        b->args.type = b->type;
     prepare_scratch(b, row);
     ls_cost cost = ls_cost_of(row, &b->args, b->d->n);
     f.flops = cost.flops;
@@ -737,7 +805,7 @@ static ls_status bench_row(bench *b, ls_row row, int which, figure *figure_out)
     st = b->st;
     if (st == LS_OK) {
         before = ceiling_of(b, &f);
-        st = measure(b, row, &f.seconds);
+        st = b->gpu ? measure_gpu(b, row, &f.seconds) : measure(b, row, &f.seconds);
     }
     for (int i = 0; i < b->n_buffers; i++)
         ls_device_free(b->device, b->buffers[i]);
@@ -760,9 +828,16 @@ static void show_head(bench *b)
            ", V %" PRId64 ", H %" PRId64 ")\n",
            info.name, b->kernels->name, b->d->name, b->d->B, b->d->T, b->d->C, b->d->F, b->d->V,
            b->d->H);
-    b->best_flops = ls_peak_flops(b->device, b->kernels->name);
-    printf("measured peaks: %.1f GFLOP/s, %.1f GB/s from memory\n\n", b->best_flops / 1e9,
-           ls_peak_bandwidth(b->device) / 1e9);
+    if (b->gpu) {
+        printf(
+            "measured peaks: %.1f TFLOP/s in bf16 (%.1f for a while), %.1f in fp32, %.2f TB/s\n\n",
+            b->peak.bf16_flops / 1e12, b->peak.bf16_held / 1e12, b->peak.f32_flops / 1e12,
+            b->peak.bytes / 1e12);
+    } else {
+        b->best_flops = ls_peak_flops(b->device, b->kernels->name);
+        printf("measured peaks: %.1f GFLOP/s, %.1f GB/s from memory\n\n", b->best_flops / 1e9,
+               ls_peak_bandwidth(b->device) / 1e9);
+    }
     printf("%-14s %-5s %10s %15s %8s %16s  %s\n", "row", "", "ms", "rate", "share", "of ceiling",
            "formula");
 }
@@ -771,9 +846,12 @@ static void show_figure(const bench *b, const figure *f)
 {
     char rate[32], ceiling[32];
 
-    snprintf(rate, sizeof rate, "%.1f %s", (f->flops + f->bytes) / f->seconds / 1e9,
-             f->flops > 0 ? "GFLOP/s" : "GB/s");
-    snprintf(ceiling, sizeof ceiling, "%.1f %s", f->ceiling / 1e9, level_of(b, f));
+    double unit = b->gpu ? 1e12 : 1e9;
+
+    snprintf(rate, sizeof rate, "%.*f %c%s", b->gpu && f->flops <= 0 ? 2 : 1,
+             (f->flops + f->bytes) / f->seconds / unit, b->gpu ? 'T' : 'G',
+             f->flops > 0 ? "FLOP/s" : "B/s");
+    snprintf(ceiling, sizeof ceiling, "%.1f %s", f->ceiling / unit, level_of(b, f));
     printf("%-14s %-5s %10.3f %15s %5.0f %%%s %16s  %s\n", ls_kernel_rows[f->row].name,
            f->product ? f->product : "", f->seconds * 1e3, rate, f->share * 100,
            f->busy ? "*" : " ", ceiling, ls_kernel_rows[f->row].formula);
@@ -833,7 +911,7 @@ static ls_status find_dims(const char *name, const dims **dims_out)
             return LS_OK;
         }
     ls_status st = ls_fail(LS_EUSAGE, "there is no shape named \"%s\"", name);
-    ls_err_hint("The shapes are small, 10m and 124m.");
+    ls_err_hint("The shapes are small, 10m, 124m and gpt2.");
     return st;
 }
 
@@ -875,6 +953,37 @@ static ls_status find_threads(const char *text, int *threads_out)
     return LS_OK;
 }
 
+/* The device, its kernels and the type of the numbers; on a GPU what it can do. */
+static ls_status open_device(bench *b, const ls_args *args, int threads)
+{
+    const char *kind = ls_args_value(args, "device"), *isa = ls_args_value(args, "isa");
+    const char *precision = ls_args_value(args, "precision");
+    ls_status st = LS_OK;
+
+    b->gpu = kind && strcmp(kind, "cuda") == 0;
+    b->type = b->gpu ? LS_BF16 : LS_F32;
+    if (precision) {
+        b->type = strcmp(precision, "bf16") == 0 ? LS_BF16 : LS_F32;
+        if (b->type == LS_F32 && strcmp(precision, "fp32") != 0)
+            return ls_fail(LS_EUSAGE, "--precision is \"%s\", not fp32 or bf16", precision);
+        if (b->type == LS_BF16 && !b->gpu) {
+            st = ls_fail(LS_EUSAGE, "--precision bf16 is for a GPU");
+            ls_err_hint("Add --device cuda.");
+            return st;
+        }
+    }
+    LS_TRY(st, ls_device_open(&b->device, kind ? kind : "cpu", threads), out);
+    LS_TRY(st, ls_kernel_for(b->device, isa ? isa : "auto", &b->kernels), out);
+    LS_TRY(st, ls_stream_create(&b->stream, b->device), out);
+    if (!b->gpu)
+        return LS_OK;
+    LS_TRY(st, ls_event_create(&b->begin, b->device), out);
+    LS_TRY(st, ls_event_create(&b->end, b->device), out);
+    b->peak = ls_peak_gpu_of(b->device, b->kernels);
+out:
+    return st;
+}
+
 static ls_status bench_rows(bench *b, ls_row only, bool json)
 {
     ls_status st = LS_OK;
@@ -909,32 +1018,37 @@ static ls_status bench_rows(bench *b, ls_row only, bool json)
 
 static ls_status run_kernels(const ls_args *args)
 {
-    const char *isa = ls_args_value(args, "isa"), *shape = ls_args_value(args, "shape");
+    const char *shape = ls_args_value(args, "shape"), *kind = ls_args_value(args, "device");
+    bool gpu = kind && strcmp(kind, "cuda") == 0;
     bench b = {.st = LS_OK};
     ls_row only = LS_ROWS;
     int threads = 0;
     ls_status st;
 
     LS_TRY(st, find_row(ls_args_value(args, "row"), &only), out);
-    LS_TRY(st, find_dims(shape ? shape : "10m", &b.d), out);
+    LS_TRY(st, find_dims(shape ? shape : gpu ? "gpt2" : "10m", &b.d), out);
     LS_TRY(st, find_threads(ls_args_value(args, "threads"), &threads), out);
-    LS_TRY(st, ls_kernel_pick(isa ? isa : "auto", &b.kernels), out);
-    LS_TRY(st, ls_device_open(&b.device, "cpu", threads), out);
-    LS_TRY(st, ls_stream_create(&b.stream, b.device), out);
+    LS_TRY(st, open_device(&b, args, threads), out);
     LS_TRY(st, bench_rows(&b, only, ls_args_has(args, "json")), out);
 out:
+    ls_event_free(b.begin);
+    ls_event_free(b.end);
     ls_stream_free(b.stream);
     ls_device_close(b.device);
     return st;
 }
 
 static const ls_flag kernel_flags[] = {
+    {"device", 0, "NAME", false, "Where to measure: cpu (default) or cuda."},
+    {"precision", 0, "NAME", false,
+     "On a GPU, the type of activations and weights: bf16 (default) or fp32."},
     {"isa", 0, "NAME", false,
      "Kernels to measure: auto (default), avx512, avx2, generic or reference."},
     {"threads", 0, "N", false, "Threads to use; default: every core this process may use."},
     {"row", 0, "NAME", false, "Measure this row only, for example norm_fwd."},
     {"shape", 0, "NAME", false,
-     "Model shape: small, 10m (default) or 124m, which needs about 500 MB."},
+     "Model shape: small, 10m (default), 124m, which needs about 500 MB, or gpt2 (default on a "
+     "GPU): the same model with 64 sequences of 1024."},
     {"json", 'j', NULL, false, "Print one JSON object a line."},
     {0},
 };
@@ -950,11 +1064,16 @@ static const ls_command bench_kernels = {
         "Other rows are given in GB/s and as a share of the bandwidth that a plain loop reaches "
         "over as much memory as the row works on; the level (L1, L2, L3, memory) says where that "
         "lies. Each ceiling is measured before and after its row. A star marks rows during which "
-        "it moved because the machine was busy.",
-    .examples = "lineshaft bench kernels  # all rows, 10M model, best kernels, all cores\n"
-                "lineshaft bench kernels --shape 124m --row head  # one row of a larger model\n"
-                "lineshaft bench kernels --isa avx2 --threads 1  # other instructions, one core\n"
-                "lineshaft bench kernels --json > kernels.jsonl  # for programs\n",
+        "it moved because the machine was busy.\n\n"
+        "On a GPU (--device cuda) rows are timed by its events and shown in TFLOP/s and TB/s, as a "
+        "share of a large product of the same type and of a copy on the card. These ceilings are "
+        "measured once for each kind of card and driver, in less than a second, and remembered.",
+    .examples =
+        "lineshaft bench kernels  # all rows, 10M model, best kernels, all cores\n"
+        "lineshaft bench kernels --shape 124m --row head  # one row of a larger model\n"
+        "lineshaft bench kernels --isa avx2 --threads 1  # other instructions, one core\n"
+        "lineshaft bench kernels --device cuda  # on the GPU, a batch of 64 x 1024 in bf16\n"
+        "lineshaft bench kernels --json > kernels.jsonl  # for programs\n",
     .flags = kernel_flags,
     .run = run_kernels,
 };

@@ -31,13 +31,9 @@
 
 static void say_driver(ls_doctor *d)
 {
-    char line[256] = "";
-    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+    char line[256];
 
-    if (f && fgets(line, sizeof line, f))
-        line[strcspn(line, "\n")] = '\0';
-    if (f)
-        fclose(f);
+    ls_device_driver(line);
     if (*line)
         ls_doctor_say(d, "gpu", "driver", LS_DOCTOR_OK, "%s", line);
 }
@@ -47,7 +43,7 @@ static void say_power(ls_doctor *d, const ls_nvml_reading *r)
     char why[128];
 
     ls_nvml_reasons(r->reasons, why);
-    ls_doctor_say(d, "gpu", "power", LS_DOCTOR_OK,
+    ls_doctor_say(d, "gpu", "power", ls_nvml_slowed(r->reasons) ? LS_DOCTOR_NOTE : LS_DOCTOR_OK,
                   "power: %.0f of %.0f W, %.0f of %.0f MHz, memory at %.0f MHz, %.0f degrees%s%s",
                   r->power_w, r->limit_w, r->sm_mhz, r->sm_most_mhz, r->memory_mhz,
                   r->temperature_c, *why ? "; clocks are held back by " : "", why);

@@ -148,6 +148,11 @@ int64_t ls_device_peak_bytes(const ls_device *device)
     return device->peak_bytes;
 }
 
+void ls_device_forget_peak(ls_device *device)
+{
+    device->peak_bytes = device->used_bytes;
+}
+
 ls_status ls_stream_create(ls_stream **stream_out, ls_device *device)
 {
     ls_stream *stream = ls_mem_alloc(sizeof *stream);

@@ -43,6 +43,9 @@ ls_status ls_device_open_with(ls_device **device_out, const ls_device_args *args
 /* Why this kind cannot be opened here ("no NVIDIA driver"), or NULL when it can. Looks for the
  * driver only, so that it is quick; opening may still find something wrong. */
 const char *ls_device_unusable(const char *kind);
+
+/* The line in which NVIDIA's driver says its version; "" where there is none. */
+void ls_device_driver(char text_out[256]);
 void ls_device_close(ls_device *device); /* NULL is allowed; memory still in use is a bug */
 ls_device_info ls_device_describe(const ls_device *device);
 
@@ -60,6 +63,8 @@ void ls_device_host_free(ls_device *device, void *memory, int64_t bytes); /* NUL
 /* Bytes allocated now, and the most so far. */
 int64_t ls_device_used_bytes(const ls_device *device);
 int64_t ls_device_peak_bytes(const ls_device *device);
+/* The most so far is what is allocated now: what came before was a measurement. */
+void ls_device_forget_peak(ls_device *device);
 
 ls_status ls_stream_create(ls_stream **stream_out, ls_device *device);
 void ls_stream_free(ls_stream *stream); /* NULL is allowed */

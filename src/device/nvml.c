@@ -227,6 +227,22 @@ void ls_nvml_read(ls_nvml *nvml, ls_nvml_reading *reading_out)
     };
 }
 
+void ls_nvml_look(ls_nvml *nvml, ls_nvml_state *state_out)
+{
+    count_xids(nvml);
+    *state_out = (ls_nvml_state){.reasons = large_value(nvml->reasons, nvml->card, 1),
+                                 .xids = nvml->xids,
+                                 .last_xid = nvml->last_xid};
+}
+
+bool ls_nvml_slowed(double reasons)
+{
+    const unsigned long long bad =
+        LS_NVML_HW_SLOWDOWN | LS_NVML_SW_THERMAL | LS_NVML_HW_THERMAL | LS_NVML_POWER_BRAKE;
+
+    return !isnan(reasons) && ((unsigned long long)reasons & bad) != 0;
+}
+
 void ls_nvml_reasons(double reasons, char text_out[128])
 {
     static const struct {

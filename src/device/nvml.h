@@ -8,6 +8,8 @@
 #pragma once
 #include "base/base.h"
 
+LS_C_BEGIN
+
 typedef struct ls_nvml ls_nvml;
 
 /* Why clocks are lower than they could be; the bits of NVML's "clocks event reasons". */
@@ -41,5 +43,17 @@ void ls_nvml_close(ls_nvml *nvml); /* NULL is allowed */
 /* All that the card says now; everything unknown when nvml is NULL. */
 void ls_nvml_read(ls_nvml *nvml, ls_nvml_reading *reading_out);
 
+/* Only what may go wrong while a run trains. */
+typedef struct ls_nvml_state {
+    double reasons;         /* bits; NaN: not known */
+    int64_t xids, last_xid; /* since it was opened */
+} ls_nvml_state;
+void ls_nvml_look(ls_nvml *nvml, ls_nvml_state *state_out);
+
+/* Whether one of the reasons is heat or the power supply: something that a person should see to. */
+bool ls_nvml_slowed(double reasons);
+
 /* "power limit, heat", or "" when nothing holds the clocks back but that there is nothing to do. */
 void ls_nvml_reasons(double reasons, char text_out[128]);
+
+LS_C_END

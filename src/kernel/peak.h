@@ -4,7 +4,7 @@
  * faster than main memory ever could, and reading is faster than writing. So bytes are measured
  * over as much memory as the row works on, with its kind of traffic. */
 #pragma once
-#include "device/device.h"
+#include "kernel/kernel.h"
 
 LS_C_BEGIN
 
@@ -29,6 +29,19 @@ double ls_peak_bytes(ls_device *device, const char *isa, ls_peak_traffic traffic
 
 /* The same between all threads and main memory, adding, with the best instructions there are. */
 double ls_peak_bandwidth(ls_device *device);
+
+/* What a GPU can do, through rows of its own table on numbers that are not all alike. */
+typedef struct ls_peak_gpu {
+    double bf16_flops; /* of a large product in bf16: the best 10 ms, */
+    double bf16_held;  /* and the second half of 0.4 s, when the card has come to its power limit */
+    double f32_flops;  /* of one in fp32: the best 10 ms of 0.1 s */
+    double bytes;      /* of a copy on the card, read and written, likewise */
+} ls_peak_gpu;
+
+/* Measured once for a card and a driver, in less than a second and with 1 GiB of the device's
+ * memory; then remembered (base/memo.h). All 0 when it cannot be measured: no memory is left, or
+ * the device failed. The device has nothing else to do. */
+ls_peak_gpu ls_peak_gpu_of(ls_device *device, const ls_kernels *kernels);
 
 /* Where `bytes` that are shared evenly between this many threads stay: "L1", "L2", "L3" or
  * "memory"; "cache" when this machine does not tell its sizes. */

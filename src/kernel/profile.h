@@ -31,6 +31,7 @@ typedef struct ls_profile_args {
     int64_t updated;               /* elements that adamw changes, for ls_cost_of() */
     int64_t room;                  /* rows and laps that the trace can hold */
     double peak_flops, peak_bytes; /* per second, measured; 0: not known */
+    double peak_held;              /* operations per second for a while; 0: not known */
     bool inside;                   /* on a GPU: note the kernels inside of rows */
 } ls_profile_args;
 

@@ -114,6 +114,10 @@ static void put_title(const ls_profile *p, const ls_profile_figures *f, ls_str *
         ls_profile_put_rate(p->args.peak_bytes, false, bytes);
         bytes[strcspn(bytes, "/") + 2] = '\0'; /* nothing behind "GB/s" */
         ls_str_printf(out, "\nmeasured peaks: %s, %s", flops, bytes);
+        if (p->args.peak_held > 0) {
+            ls_profile_put_rate(p->args.peak_held, true, flops);
+            ls_str_printf(out, "; for a while: %s", flops);
+        }
     }
     ls_str_append(out, "\n\n");
 }
@@ -223,6 +227,8 @@ void ls_profile_json(const ls_profile *profile, ls_str *text_out)
     ls_json_put_str(&j, "kernels", p->args.kernels->name);
     ls_json_put_num(&j, "peak_flops_per_s", p->args.peak_flops);
     ls_json_put_num(&j, "peak_bytes_per_s", p->args.peak_bytes);
+    if (p->args.peak_held > 0)
+        ls_json_put_num(&j, "held_flops_per_s", p->args.peak_held);
     ls_json_key(&j, "rows");
     ls_json_open(&j, '[');
     for (int i = 0; i < f.n_rows; i++)

@@ -75,7 +75,7 @@ typedef struct ls_event_checkpoint {
 
 typedef struct ls_event_incident {
     int64_t step;
-    const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler" */
+    const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler", "gpu" */
     const char *action; /* what was done about it */
     const char *text;
 } ls_event_incident;

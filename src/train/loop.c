@@ -25,6 +25,7 @@
 #include "device/nvml.h"
 #include "kernel/peak.h"
 #include "train/outer.h"
+#include "train/alarm.h"
 #include "train/save.h"
 #include "train/schedule.h"
 
@@ -60,6 +61,7 @@ typedef struct loop {
     ls_nvml_reading begun; /* when training began, */
     ls_nvml_reading ended; /* and when it ended */
     double trained_s;      /* between them */
+    ls_alarm alarm;        /* what befell it so far */
 } loop;
 
 static bool stop_asked(const loop *l)
@@ -442,6 +444,7 @@ static ls_status train(loop *l)
         if (!l->s.outer || ls_outer_meets(&l->s))
             LS_TRY(st, meet(l), out);
         tell_step(l, &r);
+        ls_alarm_look(&l->alarm, l->nvml, &l->s);
         ls_profiling_end(&l->s, &l->clock);
     }
 out:

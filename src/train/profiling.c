@@ -50,6 +50,24 @@ static int64_t room(const ls_session *s)
     return ls_min_i64(s->args.profile_steps * step + evals * eval, ROOM_MOST);
 }
 
+/* What rows will be held against. Without memory for it the share of peak is left out. */
+static void find_peaks(ls_session *s, ls_profile_args *args)
+{
+    if (ls_device_describe(s->device).host_memory) {
+        args->peak_flops = ls_peak_flops(s->device, s->kernels->name);
+        args->peak_bytes = ls_peak_bandwidth(s->device);
+    } else {
+        ls_peak_gpu peak = ls_peak_gpu_of(s->device, s->kernels);
+        bool f32 = s->run->precision == LS_PRECISION_FP32;
+        args->peak_flops = f32 ? peak.f32_flops : peak.bf16_flops;
+        args->peak_held = f32 ? 0 : peak.bf16_held;
+        args->peak_bytes = peak.bytes;
+        ls_device_forget_peak(s->device);
+    }
+    ls_err_clear();
+    ls_ledger_forget_peak(); /* that memory is not the run's */
+}
+
 ls_status ls_profiling_open(ls_session *session)
 {
     ls_session *s = session;
@@ -65,12 +83,7 @@ ls_status ls_profiling_open(ls_session *session)
     if (s->args.profile_steps <= 0)
         return LS_OK;
     args.room = room(s);
-    if (ls_device_describe(s->device).host_memory) { /* of a GPU they are not known */
-        args.peak_flops = ls_peak_flops(s->device, s->kernels->name);
-        args.peak_bytes = ls_peak_bandwidth(s->device);
-        ls_err_clear();          /* without memory for it the share of peak is left out */
-        ls_ledger_forget_peak(); /* that memory is not the run's */
-    }
+    find_peaks(s, &args);
     LS_TRY(st, ls_profile_open(&s->profiling.profile, &args), out);
     s->kernels = ls_profile_kernels(s->profiling.profile);
 out:

@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include "cli/command.h"
+#include "device/device.h"
 
 extern const ls_command ls_cmd_bench;
 
@@ -31,6 +32,11 @@ LS_TEST(bench_kernels_refuses_flags_it_cannot_mean)
     LS_CHECK_FAILS(RUN("threads", "2x"), LS_EUSAGE, "--threads is \"2x\"");
     LS_CHECK_FAILS(RUN("threads", ""), LS_EUSAGE, "--threads is \"\"");
     LS_CHECK_FAILS(RUN("isa", "sse"), LS_EUSAGE, "no kernels named \"sse\"");
+    LS_CHECK_FAILS(RUN("device", "tpu"), LS_EUSAGE, "there is no device \"tpu\"");
+    LS_CHECK_FAILS(RUN("precision", "fp4"), LS_EUSAGE, "--precision is \"fp4\"");
+    LS_CHECK_FAILS(RUN("precision", "bf16"), LS_EUSAGE, "--precision bf16 is for a GPU");
+    if (ls_device_unusable("cuda"))
+        LS_CHECK_FAILS(RUN("device", "cuda"), LS_EUSAGE, "cannot use device \"cuda\"");
 }
 
 /* What the command prints for one row, as JSON: a time and a rate that are there and positive. */

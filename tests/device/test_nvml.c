@@ -23,6 +23,7 @@ LS_TEST(nvml_tells_all_of_a_card)
 {
     fake f = use_fake();
     ls_nvml *n = NULL;
+    ls_nvml_state state;
     ls_nvml_reading r;
     char why[160], text[128];
 
@@ -48,6 +49,13 @@ LS_TEST(nvml_tells_all_of_a_card)
     LS_CHECK_NEAR(r.energy_j, 500, 1e-9);
     LS_CHECK_EQ(r.xids, 2);
     LS_CHECK_EQ(r.last_xid, 79);
+    f.xids[0] = 48;
+    ls_nvml_look(n, &state);
+    LS_CHECK_EQ(state.xids, 3);
+    LS_CHECK_EQ(state.last_xid, 48);
+    LS_CHECK_NEAR(state.reasons, LS_NVML_POWER_CAP | LS_NVML_HW_THERMAL, 0);
+    LS_CHECK(ls_nvml_slowed(state.reasons) && !ls_nvml_slowed(LS_NVML_POWER_CAP | LS_NVML_IDLE));
+    LS_CHECK(ls_nvml_slowed(LS_NVML_POWER_BRAKE) && !ls_nvml_slowed((double)NAN));
     ls_nvml_close(n);
     LS_CHECK_EQ(*f.open, 0);
 }

@@ -8,9 +8,10 @@ enum { NOT_SUPPORTED = 3, NOT_FOUND = 6, NOT_LOADED = 9, TIMEOUT = 10 };
 
 /* How it behaves: 0 as a whole card, 1 a card that tells its memory only, 2 the driver is gone. */
 SHOWN int fake_nvml_mode;
-SHOWN int fake_nvml_open;                   /* inits less shutdowns */
-SHOWN unsigned long long fake_nvml_energy;  /* mJ; grows by 250 J with each reading */
-SHOWN unsigned long long fake_nvml_xids[4]; /* errors to come, until a 0 */
+SHOWN int fake_nvml_open;                                /* inits less shutdowns */
+SHOWN unsigned long long fake_nvml_energy;               /* mJ; grows by 250 J with each reading */
+SHOWN unsigned long long fake_nvml_xids[4];              /* errors to come, until a 0 */
+SHOWN unsigned long long fake_nvml_reasons = 0x4 | 0x40; /* power limit, heat */
 static int card, set;
 
 SHOWN int nvmlInit_v2(void);
@@ -121,7 +122,7 @@ int nvmlDeviceGetTotalEccErrors(void *c, int kind, int counter, unsigned long lo
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *c, unsigned long long *out)
 {
-    *out = 0x4 | 0x40;
+    *out = fake_nvml_reasons;
     return refuses(c);
 }
 

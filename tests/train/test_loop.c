@@ -253,8 +253,11 @@ LS_TEST(loop_runs_where_the_host_cannot_touch_the_weights)
 LS_TEST(loop_tells_the_energy_of_a_gpu)
 {
     told t = {.apart = true}, here = {.stop = 0};
+    unsigned long long *reasons =
+        dlsym(ls_fake_use("LINESHAFT_NVML", "libfake_nvml.so"), "fake_nvml_reasons");
 
-    ls_fake_use("LINESHAFT_NVML", "libfake_nvml.so");
+    LS_CHECK(reasons);
+    *reasons = 0x4; /* the power limit: as it should be */
     write_text("a text to learn");
     LS_CHECK_OK(run_with(&t, nothing));
     LS_CHECK_NEAR(t.energy_j, 250, 1e-9); /* the library's counter grows by that between readings */
@@ -266,6 +269,39 @@ LS_TEST(loop_tells_the_energy_of_a_gpu)
     t = (told){.apart = true};
     LS_CHECK_OK(run_with(&t, (const char *const[]){"out=silent", NULL}));
     LS_CHECK(isnan(t.energy_j));
+}
+
+/* An XID and heat are incidents and warnings, once each, and training goes on. */
+LS_TEST(loop_tells_what_befell_a_gpu)
+{
+    void *library = ls_fake_use("LINESHAFT_NVML", "libfake_nvml.so");
+    unsigned long long *xids = dlsym(library, "fake_nvml_xids");
+    char line[1024];
+    int errors = 0, heat = 0, others = 0;
+    told t = {.apart = true};
+
+    LS_CHECK(xids);
+    xids[0] = 31, xids[1] = 79;
+    write_text("a text to learn");
+    LS_EXPECT_LOG(3); /* two incidents, and at the end the XIDs of the whole run */
+    LS_CHECK_OK(run_with(&t, nothing));
+    LS_CHECK_STR(t.stopped_by, "steps");
+    FILE *f = fopen("run/events.jsonl", "re");
+    LS_CHECK(f);
+    while (fgets(line, sizeof line, f)) {
+        if (!strstr(line, "\"incident\""))
+            continue;
+        bool gpu = strstr(line, "\"kind\":\"gpu\",\"action\":\"training goes on\"") != NULL;
+        if (gpu && strstr(line, "reported 2 errors before step 1 was done, the last is XID 79"))
+            errors++;
+        else if (gpu &&
+                 strstr(line, "at step 1 the GPU's clocks are held back by power limit, heat"))
+            heat++;
+        else
+            others++;
+    }
+    fclose(f);
+    LS_CHECK(errors == 1 && heat == 1 && others == 0);
 }
 
 /* What is not a number is found by looking at what the device holds. */

@@ -86,6 +86,18 @@ static const char *cuda_unusable(void)
     return NULL; /* the library stays open: the plugin uses it */
 }
 
+void ls_device_driver(char text_out[256])
+{
+    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+
+    text_out[0] = '\0';
+    if (!f)
+        return;
+    if (fgets(text_out, 256, f))
+        text_out[strcspn(text_out, "\n")] = '\0';
+    fclose(f);
+}
+
 /* --- the plugin ----------------------------------------------------------------------------- */
 
 static ls_status plugin_path(char *path_out, size_t cap)
