@@ -67,6 +67,13 @@ ls_heads ls_pass_heads_of(const ls_pass *pass, int64_t T, void *x);
 const void *ls_pass_weight(const ls_pass *pass, const ls_pass_call *call, ls_place p);
 float *ls_pass_gradient(const ls_pass_call *call, ls_place p);
 
+/* Ask for the weights of a unit. */
+static inline void ls_pass_need(const ls_pass_call *call, int64_t unit)
+{
+    if (call->need)
+        call->need(call->context, unit);
+}
+
 /* The layers of block l; they point into the model and into *to itself. */
 void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);
 bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);

@@ -21,9 +21,9 @@ LS_C_BEGIN
 
 typedef struct ls_mesh {
     int ranks, rank; /* 0 ranks count as one: alone */
-    int zero;        /* 0: every rank updates everything; 1: each what it owns */
-    int local;       /* ranks on this machine */
-    int64_t bucket;  /* norm blocks that each rank has of a bucket; 0: there is one bucket */
+    int zero;       /* what ranks divide: 0 nothing, 1 the update, 2 gradients too, 3 weights too */
+    int local;      /* ranks on this machine */
+    int64_t bucket; /* norm blocks that each rank has of a bucket; 0: there is one bucket */
 } ls_mesh;
 
 /* The mesh that a run asks for, on so many ranks. LS_EUSAGE: it cannot be had; why, and what can.

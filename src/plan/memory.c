@@ -8,6 +8,7 @@
 
 #include "model/decode.h"
 #include "model/pass.h"
+#include "plan/units.h"
 
 int64_t ls_memory_spans(const ls_model *model)
 {
@@ -55,7 +56,10 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
     ls_calls calls;
 
     ls_calls_plan(run, mesh, &calls);
+    int rounds = mesh->zero >= 2 ? ls_calls_rounds(run, mesh) : 0;
     return (ls_dp_args){.mesh = *mesh,
+                        .rounds = rounds,
+                        .slots = ordered && rounds ? ls_calls_feed(run, mesh, rounds, NULL) : 0,
                         .ordered = ordered,
                         .leaves = calls.leaves,
                         .trained = model->trained,
@@ -67,6 +71,8 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
 
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp)
 {
+    if (dp && dp->mesh.zero == 3)
+        return ls_dp_own_elements(dp);
     return dp && dp->mesh.zero > 0 ? ls_max_i64(model->flat, ls_dp_elements(dp)) : model->flat;
 }
 
@@ -115,6 +121,50 @@ bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out)
     return true;
 }
 
+/* The copy that rows read, what is gathered of it, the moments. */
+static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int64_t updated,
+                          ls_ledger *ledger)
+{
+    const ls_model *model = args->model;
+    ls_dtype type = ls_memory_type(args->run);
+    bool shards = dp && dp->mesh.zero == 3;
+    int64_t read = shards ? ls_memory_weight_elements(model, dp) : model->flat;
+
+    if (type != LS_F32)
+        ls_ledger_add(ledger, "bf16 weights", "parameters once more, as the model reads them",
+                      ls_round_up(read * ls_dtype_bytes(type), 4096));
+    if (shards)
+        ls_ledger_add(ledger, "gathered weights",
+                      "a part of the model and the next one, of all ranks",
+                      ls_units_most(model, &dp->mesh) * ls_dtype_bytes(type));
+    ls_ledger_add(ledger, "optimizer",
+                  updated < model->trained ? "two moments per parameter that this rank updates"
+                                           : "two moments per trained parameter",
+                  2 * ls_round_up(updated * (int64_t)sizeof(float), 4096));
+}
+
+static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
+                              const ls_dp_args *dp, ls_ledger *ledger)
+{
+    const ls_model *model = args->model;
+    const int64_t size = sizeof(float);
+
+    if (dp && dp->mesh.zero >= 2) {
+        int64_t window = ls_min_i64(ls_units_gradient(model, &dp->mesh, calls->ordered) +
+                                        ls_dp_ahead_elements(dp),
+                                    ls_memory_grad_elements(model, calls, dp));
+        int64_t own = ls_mesh_own(&dp->mesh, model->trained, dp->mesh.rank);
+        ls_ledger_add(ledger, "gradients",
+                      "own parts; of a call: a part of the model, some buckets",
+                      ls_round_up(own * size, 4096) + ls_round_up(window * size, 4096));
+        return;
+    }
+    ls_ledger_add(ledger, "gradients",
+                  calls->ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
+                  calls->buffers *
+                      ls_round_up(ls_memory_grad_elements(model, calls, dp) * size, 4096));
+}
+
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 {
     const ls_run *run = args->run;
@@ -140,18 +190,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     }
     ls_ledger_add(ledger_out, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
-    if (type != LS_F32)
-        ls_ledger_add(ledger_out, "bf16 weights", "parameters once more, as the model reads them",
-                      ls_round_up(model->flat * ls_dtype_bytes(type), 4096));
-    ls_ledger_add(ledger_out, "optimizer",
-                  updated < model->trained ? "two moments per parameter that this rank updates"
-                                           : "two moments per trained parameter",
-                  2 * ls_round_up(updated * size, 4096));
-    ls_ledger_add(
-        ledger_out, "gradients",
-        calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
-        calls.buffers *
-            ls_round_up(ls_memory_grad_elements(model, &calls, several ? &dp : NULL) * size, 4096));
+    predict_state(args, several ? &dp : NULL, updated, ledger_out);
+    predict_gradients(args, &calls, several ? &dp : NULL, ledger_out);
     if (several)
         ls_ledger_add(ledger_out, "exchange", "gradients of other ranks, on their way",
                       ls_dp_bytes(&dp));
