@@ -487,6 +487,26 @@ static ls_status check_exchange(const ls_run *run)
     return st;
 }
 
+/* What ranks that keep only parts of gradients cannot do yet. */
+static ls_status check_parts(const ls_run *run)
+{
+    const char *const why = "stages 2 and 3 sum the gradients of every call, in rounds that are "
+                            "planned once; 0 and 1 do it";
+
+    if (run->mesh.zero < 2)
+        return LS_OK;
+    if (run->mesh.balance == LS_BALANCE_AUTO)
+        return clash(run, "mesh.balance", "mesh.zero", why);
+    if (run->batch.ramp > 0)
+        return clash(run, "batch.ramp", "mesh.zero", why);
+    if (run->exchange.compress != LS_COMPRESS_NONE)
+        return clash(run, "exchange.compress", "mesh.zero", why);
+    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+        return clash(run, "train.optimizer", "mesh.zero",
+                     "only AdamW updates parts of weights by themselves; 0 and 1 have whole ones");
+    return LS_OK;
+}
+
 /* Settings of replicas. */
 static ls_status check_sync(const ls_run *run)
 {
@@ -642,6 +662,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
     LS_TRY(st, check_end(run), out);
     LS_TRY(st, check_rate(run), out);
     LS_TRY(st, check_exchange(run), out);
+    LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_sync(run), out);
     if (with_files)
         LS_TRY(st, check_files(run), out);

@@ -11,7 +11,6 @@
 
 #define AT(field) offsetof(ls_run, field)
 #define DATA_ONLY "this version is parallel over data only"
-#define NO_LATER_ZERO "stages 2 and 3 are not built yet"
 
 const ls_option_section ls_option_sections[] = {
     {"model",
@@ -661,10 +660,10 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_INT,
      .preset = "0",
      .least = 0,
-     .most = 1,
-     .limit = NO_LATER_ZERO,
+     .most = 3,
      .doc = "ZeRO stage: what data-parallel copies divide instead of holding it each. 0: nothing; "
-            "1: the optimizer's moments and the update.",
+            "1: the optimizer's moments and the update; 2: gradients too; 3: weights too, gathered "
+            "part by part while they are used.",
      .offset = AT(mesh.zero)},
     {.key = "mesh.balance",
      .type = LS_OPTION_ENUM,

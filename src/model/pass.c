@@ -385,6 +385,7 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
     if (pass->maxima)
         pass->args.kernels->fill(pass->args.stream,
                                  &(ls_fill){.x = pass->maxima, .n = s->L * 2 * LS_LAYERS});
+    ls_pass_need(call, 0);
     pass->args.kernels->embed_fwd(
         pass->args.stream, &(ls_embed_fwd){.type = pass->args.type,
                                            .tokens = call->tokens,
@@ -397,8 +398,11 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
                                            .V = s->V,
                                            .past = call->past,
                                            .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
-    for (int64_t l = 0; l < s->L; l++)
+    for (int64_t l = 0; l < s->L; l++) {
+        ls_pass_need(call, 1 + l);
         block_forward(pass, call, l);
+    }
+    ls_pass_need(call, 1 + s->L);
     norm_after(pass, call, s->L - 1, SITE_OUT,
                (ls_norm_fwd){.y = pass->yf, .mean = pass->meanf, .rstd = pass->rstdf}, model->lnf_w,
                model->lnf_b);

@@ -51,6 +51,9 @@ typedef struct ls_pass_call {
     /* Told while backward goes down the model: of this call, elements `from` and above of grad are
      * complete. From high to low, 0 at the end. NULL: nobody wants to know. */
     void (*complete)(void *context, int64_t from);
+    /* Asked for before the weights of a unit of the model (ls_param.unit) are read, in forward and
+     * in backward; L + 1 also stands for the head. NULL: all are there. */
+    void (*need)(void *context, int64_t unit);
     void *context;
 } ls_pass_call;
 
@@ -70,6 +73,10 @@ int64_t ls_pass_grad_elements(const ls_model *model, bool ordered);
 /* Forward up to the final norm; then the head, its loss and the whole backward. */
 void ls_pass_forward(ls_pass *pass, const ls_pass_call *call);
 void ls_pass_backward(ls_pass *pass, const ls_pass_call *call);
+
+/* What the two tell and ask for, in the same order, without computing anything: for a rank that has
+ * no call while others have one. */
+void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete.
  * Nothing to do where the head is not tied or not trained. */

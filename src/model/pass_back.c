@@ -373,11 +373,30 @@ void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
         &model->blocks[s->L - 1].out_b);
     tell(pass, call, s->L + 1);
     for (int64_t l = s->L - 1; l >= lowest; l--) {
+        ls_pass_need(call, 1 + l);
         block_backward(pass, call, l);
         if (l > 0)
             tell(pass, call, 1 + l);
     }
     embed_back(pass, call);
+    tell(pass, call, 0);
+}
+
+void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward)
+{
+    int64_t L = pass->args.model->shape.L;
+
+    for (int64_t unit = 0; unit <= L + 1; unit++)
+        ls_pass_need(call, unit);
+    if (!backward)
+        return;
+    tell(pass, call, L + 2);
+    tell(pass, call, L + 1);
+    for (int64_t l = L - 1; l >= lowest_trained(pass->args.model); l--) {
+        ls_pass_need(call, 1 + l);
+        if (l > 0)
+            tell(pass, call, 1 + l);
+    }
     tell(pass, call, 0);
 }
 

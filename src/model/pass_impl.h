@@ -82,6 +82,13 @@ float *ls_pass_gradient(const ls_pass_call *call, ls_place p);
 const void *ls_pass_packed(const ls_pass *pass, const ls_pass_call *call, int64_t l, ls_layer of,
                            bool back);
 
+/* Ask for the weights of a unit. */
+static inline void ls_pass_need(const ls_pass_call *call, int64_t unit)
+{
+    if (call->need)
+        call->need(call->context, unit);
+}
+
 /* The layers of block l; they point into the model and into *to itself. */
 void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);
 bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/time.h"
+#include "comm/ordered_feed.h"
 #include "comm/ordered_sum.h"
 #include "comm/tune.h"
 #include "kernel/combine.h"
@@ -24,6 +25,9 @@ enum { WAIT_S = 600 };
  * whole gradient takes at once. */
 enum { LEAST_BYTES = 1 << 20 };
 static const double MORE = 1.1;
+
+/* Buckets on their way at a time where ranks keep no whole gradient: each holds memory. */
+enum { AHEAD = 4 };
 
 /* A bucket's sum that is on its way. */
 typedef struct flight {
@@ -44,7 +48,18 @@ struct ls_dp {
     flight up[2 * LS_MESH_BUCKETS];            /* sums of this step, in the order of their start */
     int started, ended;                        /* of those */
     int next;                                  /* the next bucket to start; -1: all are */
+    ls_comm_request fetches[LS_MESH_BUCKETS];
+    ls_ordered_feed *feed, *tied_feed; /* instead of sum and tied with zero 2 and 3 */
+    ls_window *window;                 /* borrowed, as own: of this round */
+    float *own;
+    int round;
 };
+
+/* Whether nobody keeps a whole gradient. */
+static bool is_parted(const ls_dp_args *args)
+{
+    return args->mesh.zero >= 2;
+}
 
 static int64_t deadline(void)
 {
@@ -124,10 +139,34 @@ static ls_narrow_args narrow_args(const ls_dp_args *args)
                             .spread = args->mesh.zero == 0};
 }
 
+int64_t ls_dp_own_elements(const ls_dp_args *args)
+{
+    int last = ls_mesh_buckets(&args->mesh, args->trained) - 1;
+    ls_mesh_part own = own_part(args, last);
+
+    return own.packed + own.each;
+}
+
+int64_t ls_dp_ahead_elements(const ls_dp_args *args)
+{
+    return AHEAD * ls_mesh_bucket(&args->mesh, args->trained, 0).each * ls_mesh_ranks(&args->mesh);
+}
+
+/* The most elements of the second gradient that this rank owns in a bucket. */
+static int64_t most_tied(const ls_dp_args *args)
+{
+    int64_t most = 0;
+
+    for (int b = 0; b < ls_mesh_buckets(&args->mesh, args->trained); b++)
+        most = ls_max_i64(most, tied_in(args, own_part(args, b)));
+    return most;
+}
+
 int64_t ls_dp_bytes(const ls_dp_args *args)
 {
     int64_t own = ls_mesh_own(&args->mesh, args->trained, args->mesh.rank), bytes;
     int64_t tied = tied_before(args, ls_mesh_buckets(&args->mesh, args->trained));
+    int ranks = ls_mesh_ranks(&args->mesh);
 
     if (is_narrow(args)) {
         ls_narrow_args narrow = narrow_args(args);
@@ -135,6 +174,14 @@ int64_t ls_dp_bytes(const ls_dp_args *args)
     }
     if (!args->ordered)
         return 0;
+    if (is_parted(args)) {
+        bytes =
+            ls_ordered_feed_bytes(own, own_part(args, 0).count, ranks, AHEAD, args->slots, LS_F32);
+        if (has_tied(args))
+            bytes += page_bytes(tied) + ls_ordered_feed_bytes(tied, most_tied(args), ranks, AHEAD,
+                                                              args->slots, LS_F32);
+        return bytes;
+    }
     bytes = page_bytes(all_roots(args) * own);
     if (has_tied(args))
         bytes += page_bytes(all_roots(args) * tied) + page_bytes(tied);
@@ -186,16 +233,34 @@ static void fill_tables(ls_dp *x)
         }
 }
 
+/* The sum of gradients, or of second ones: from roots, or fed call by call. */
+static ls_status open_sum(ls_dp *x, const int64_t *counts, ls_ordered_sum **sum,
+                          ls_ordered_feed **feed)
+{
+    const ls_dp_args *a = &x->args;
+
+    if (is_parted(a))
+        return ls_ordered_feed_open(feed, &(ls_ordered_feed_args){.comm = a->comm,
+                                                                  .runs = x->runs,
+                                                                  .leaves = a->leaves,
+                                                                  .counts = counts,
+                                                                  .parts = x->buckets,
+                                                                  .ahead = AHEAD,
+                                                                  .rounds = a->rounds,
+                                                                  .merges = a->merges,
+                                                                  .type = LS_F32});
+    return ls_ordered_sum_open(sum, &(ls_ordered_sum_args){.comm = a->comm,
+                                                           .runs = x->runs,
+                                                           .leaves = a->leaves,
+                                                           .counts = counts,
+                                                           .parts = x->buckets,
+                                                           .type = LS_F32,
+                                                           .roots = a->roots});
+}
+
 static ls_status open_sums(ls_dp *x)
 {
     const ls_dp_args *a = &x->args;
-    ls_ordered_sum_args sum = {.comm = a->comm,
-                               .runs = x->runs,
-                               .leaves = a->leaves,
-                               .counts = x->counts,
-                               .parts = x->buckets,
-                               .type = LS_F32,
-                               .roots = a->roots};
     void *memory;
     ls_status st;
 
@@ -206,11 +271,10 @@ static ls_status open_sums(ls_dp *x)
     }
     if (!a->ordered)
         return LS_OK;
-    LS_TRY(st, ls_ordered_sum_open(&x->sum, &sum), out);
+    LS_TRY(st, open_sum(x, x->counts, &x->sum, &x->feed), out);
     if (!has_tied(a))
         goto out;
-    sum.counts = x->counts + x->buckets * a->mesh.ranks;
-    LS_TRY(st, ls_ordered_sum_open(&x->tied, &sum), out);
+    LS_TRY(st, open_sum(x, x->counts + x->buckets * a->mesh.ranks, &x->tied, &x->tied_feed), out);
     LS_TRY(st,
            ls_comm_alloc(a->comm, tied_before(a, x->buckets) * (int64_t)sizeof(float),
                          "sums of tied gradients", &memory),
@@ -251,6 +315,8 @@ void ls_dp_close(ls_dp *dp)
     ls_narrow_close(x->narrow);
     ls_ordered_sum_close(x->sum);
     ls_ordered_sum_close(x->tied);
+    ls_ordered_feed_close(x->feed);
+    ls_ordered_feed_close(x->tied_feed);
     ls_comm_free(x->args.comm, x->tied_sum);
     ls_mem_free(x->counts);
     ls_mem_free(x->runs);
@@ -305,82 +371,13 @@ static ls_mesh_part whole_bucket(const ls_dp *x, int bucket)
     return ls_mesh_bucket(&x->args.mesh, x->args.trained, bucket);
 }
 
-/* Wait for a sum that was started: in ordered mode the own part is complete then. */
-static ls_status end_flight(ls_dp *x, float *const *buffers, flight f)
+/* left + right -> left */
+static void add(float *left, const float *right, int64_t count)
 {
-    const ls_dp_args *a = &x->args;
-    float *out =
-        f.tied ? x->tied_sum + tied_before(a, f.bucket) : buffers[0] + own_part(a, f.bucket).first;
+    const void *const from[2] = {left, right};
+    void *to = left;
 
-    if (!a->ordered)
-        return ls_comm_wait(a->comm, x->requests[f.bucket], deadline());
-    return ls_ordered_sum_end(f.tied ? x->tied : x->sum, f.bucket, out, deadline());
-}
-
-/* Start the sum of a bucket, when there is room for it: a communicator has so many flights. */
-static ls_status start_flight(ls_dp *x, float *const *buffers, flight f)
-{
-    const ls_dp_args *a = &x->args;
-    ls_mesh_part bucket = whole_bucket(x, f.bucket);
-    int64_t tied_first = a->trained + ls_max_i64(0, bucket.first - a->tied_first);
-    int each = a->ordered ? ls_ordered_sum_flights(x->sum) : 1;
-    ls_ordered_node nodes[LS_ORDERED_ROOTS];
-    void *roots[LS_ORDERED_ROOTS];
-    ls_status st = LS_OK;
-
-    while ((x->started - x->ended + 1) * each > LS_COMM_FLIGHTS && x->ended < x->started)
-        LS_TRY(st, end_flight(x, buffers, x->up[x->ended++]), out);
-    x->up[x->started++] = f;
-    if (a->ordered) {
-        int n = ls_ordered_roots(x->runs[a->mesh.rank], a->leaves, nodes);
-        for (int i = 0; i < n; i++)
-            roots[i] = buffers[i] + (f.tied ? tied_first : bucket.first);
-        st = ls_ordered_sum_start(f.tied ? x->tied : x->sum, f.bucket, roots);
-    } else if (x->narrow) {
-        st = ls_narrow_start(x->narrow, f.bucket, buffers[0]);
-    } else {
-        /* What everybody needs as a whole is summed everywhere at once. */
-        bool all = a->mesh.zero == 0;
-        float *at = buffers[0] + bucket.first;
-        st = ls_comm_start(a->comm,
-                           &(ls_coll){.kind = all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER,
-                                      .type = LS_F32,
-                                      .count = all ? bucket.count : bucket.each * a->mesh.ranks,
-                                      .in = at,
-                                      .out = at},
-                           &x->requests[f.bucket]);
-    }
-out:
-    return st;
-}
-
-ls_status ls_dp_sum_from(ls_dp *dp, float *const *buffers, int64_t from)
-{
-    ls_dp *x = dp;
-    const ls_dp_args *a = &x->args;
-    bool first =
-        x->started == 0; /* then nothing was told yet, and the second gradient is complete */
-    ls_status st = LS_OK;
-
-    for (int b = x->buckets - 1; b >= 0 && x->tied && first; b--)
-        if (tied_in(a, whole_bucket(x, b)) > 0)
-            LS_TRY(st, start_flight(x, buffers, (flight){.bucket = b, .tied = true}), out);
-    for (; x->next >= 0 && whole_bucket(x, x->next).first >= from; x->next--)
-        LS_TRY(st, start_flight(x, buffers, (flight){.bucket = x->next}), out);
-out:
-    return st;
-}
-
-/* The second gradient's sum, added to the first's, in a bucket. */
-static void tie(ls_dp *x, float *gradient, int bucket)
-{
-    const ls_dp_args *a = &x->args;
-    ls_mesh_part own = own_part(a, bucket);
-    float *first = gradient + ls_max_i64(own.first, a->tied_first);
-    const void *const from[2] = {first, x->tied_sum + tied_before(a, bucket)};
-    void *to = first;
-
-    if (tied_in(a, own) > 0)
+    if (count > 0)
         ls_combine_run(&(ls_combine){.type = LS_F32,
                                      .op = LS_COMBINE_SUM,
                                      .from = from,
@@ -388,7 +385,148 @@ static void tie(ls_dp *x, float *gradient, int bucket)
                                      .to = &to,
                                      .targets = 1,
                                      .scale = 1},
-                       tied_in(a, own));
+                       count);
+}
+
+/* Where the second gradient of a bucket begins. */
+static int64_t tied_at(const ls_dp_args *a, ls_mesh_part bucket)
+{
+    return a->trained + ls_max_i64(0, bucket.first - a->tied_first);
+}
+
+/* A bucket of this round has gone: keep the own part of its sum, drop its pages. */
+static ls_status end_parted(ls_dp *x, flight f)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part own = own_part(a, f.bucket), bucket = whole_bucket(x, f.bucket);
+    float *sum = f.tied ? x->tied_sum + tied_before(a, f.bucket) : x->own + own.packed;
+    const int64_t size = sizeof(float);
+    ls_status st;
+
+    if (a->ordered) {
+        LS_TRY(st,
+               ls_ordered_feed_end(f.tied ? x->tied_feed : x->feed, f.bucket, x->round, sum,
+                                   deadline()),
+               out);
+    } else {
+        const float *arrived = (float *)(void *)x->window->base + own.first;
+        LS_TRY(st, ls_comm_wait(a->comm, x->requests[f.bucket], deadline()), out);
+        if (x->round > 0)
+            add(sum, arrived, own.count);
+        else
+            memcpy(sum, arrived, (size_t)(own.count * size));
+    }
+    if (f.tied)
+        ls_window_drop(x->window, tied_at(a, bucket) * size, tied_in(a, bucket) * size);
+    else
+        ls_window_drop(x->window, bucket.first * size, bucket.count * size);
+out:
+    return st;
+}
+
+/* Wait for a sum that was started: in ordered mode the own part is complete then. */
+static ls_status end_flight(ls_dp *x, float *const *buffers, flight f)
+{
+    const ls_dp_args *a = &x->args;
+    float *out =
+        f.tied ? x->tied_sum + tied_before(a, f.bucket) : buffers[0] + own_part(a, f.bucket).first;
+
+    if (is_parted(a))
+        return end_parted(x, f);
+    if (!a->ordered)
+        return ls_comm_wait(a->comm, x->requests[f.bucket], deadline());
+    return ls_ordered_sum_end(f.tied ? x->tied : x->sum, f.bucket, out, deadline());
+}
+
+/* In ordered mode: the bucket's elements of all roots, or of the node of this round. */
+static ls_status start_ordered(ls_dp *x, float *const *buffers, flight f)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part bucket = whole_bucket(x, f.bucket);
+    int64_t first = f.tied ? tied_at(a, bucket) : bucket.first;
+    ls_ordered_node nodes[LS_ORDERED_ROOTS];
+    void *roots[LS_ORDERED_ROOTS];
+
+    if (is_parted(a))
+        return ls_ordered_feed_start(f.tied ? x->tied_feed : x->feed, f.bucket, x->round,
+                                     buffers[0] + first);
+    int n = ls_ordered_roots(x->runs[a->mesh.rank], a->leaves, nodes);
+    for (int i = 0; i < n; i++)
+        roots[i] = buffers[i] + first;
+    return ls_ordered_sum_start(f.tied ? x->tied : x->sum, f.bucket, roots);
+}
+
+/* In place; what everybody needs as a whole is summed everywhere at once. */
+static ls_status start_fast(ls_dp *x, float *buffer, int b)
+{
+    ls_mesh_part bucket = whole_bucket(x, b);
+    bool all = x->args.mesh.zero == 0;
+    float *at = buffer + bucket.first;
+
+    return ls_comm_start(x->args.comm,
+                         &(ls_coll){.kind = all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER,
+                                    .type = LS_F32,
+                                    .count = all ? bucket.count : bucket.each * x->args.mesh.ranks,
+                                    .in = at,
+                                    .out = at},
+                         &x->requests[b]);
+}
+
+/* Sums that may be on their way at a time: a communicator has so many flights. */
+static int room(const ls_dp *x)
+{
+    if (is_parted(&x->args))
+        return AHEAD;
+    return LS_COMM_FLIGHTS / (x->sum ? (int)ls_max_i64(1, ls_ordered_sum_flights(x->sum)) : 1);
+}
+
+/* Start the sum of a bucket, when there is room for it. */
+static ls_status start_flight(ls_dp *x, float *const *buffers, flight f)
+{
+    ls_status st = LS_OK;
+
+    while (x->started - x->ended >= room(x) && x->ended < x->started)
+        LS_TRY(st, end_flight(x, buffers, x->up[x->ended++]), out);
+    x->up[x->started++] = f;
+    st = x->args.ordered ? start_ordered(x, buffers, f)
+         : x->narrow     ? ls_narrow_start(x->narrow, f.bucket, buffers[0])
+                         : start_fast(x, buffers[0], f.bucket);
+out:
+    return st;
+}
+
+void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own)
+{
+    dp->round = round;
+    dp->window = window;
+    dp->own = own;
+}
+
+ls_status ls_dp_sum_from(ls_dp *dp, float *const *buffers, int64_t from)
+{
+    ls_dp *x = dp;
+    bool first = x->started == 0; /* nothing was told yet, and the second gradient is complete */
+    ls_status st = LS_OK;
+
+    for (int b = x->buckets - 1; b >= 0 && has_tied(&x->args) && first; b--)
+        if (tied_in(&x->args, whole_bucket(x, b)) > 0)
+            LS_TRY(st, start_flight(x, buffers, (flight){.bucket = b, .tied = true}), out);
+    for (; x->next >= 0 && whole_bucket(x, x->next).first >= from; x->next--)
+        LS_TRY(st, start_flight(x, buffers, (flight){.bucket = x->next}), out);
+out:
+    return st;
+}
+
+/* The second gradient's sum, added to the first's, in a bucket; sums: of the own part. */
+static void tie(ls_dp *x, float *sums, int bucket)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part own = own_part(a, bucket);
+    int64_t n = tied_in(a, own);
+
+    if (n > 0)
+        add(sums + ls_max_i64(0, a->tied_first - own.first), x->tied_sum + tied_before(a, bucket),
+            n);
 }
 
 static ls_status start_gather(ls_dp *x, float *buffer, int b)
@@ -417,22 +555,27 @@ out:
 ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
 {
     ls_dp *x = dp;
-    bool spread = x->args.ordered && x->args.mesh.zero == 0;
+    const ls_dp_args *a = &x->args;
+    bool spread = a->ordered && a->mesh.zero == 0;
+    bool complete = !is_parted(a) || x->round == a->rounds - 1;
     ls_status st = LS_OK;
 
     if (x->narrow)
         LS_TRY(st, ls_narrow_end(x->narrow, buffers[0], deadline()), out);
     for (int i = 0; i < x->started && !x->narrow; i++) {
         flight f = x->up[i];
+        ls_mesh_part own = own_part(a, f.bucket);
         if (i >= x->ended)
             LS_TRY(st, end_flight(x, buffers, f), out);
-        if (x->tied && !f.tied)
-            tie(x, buffers[0], f.bucket);
+        if (x->tied_sum && !f.tied && complete)
+            tie(x, is_parted(a) ? x->own + own.packed : buffers[0] + own.first, f.bucket);
         if (spread && !f.tied)
             LS_TRY(st, start_gather(x, buffers[0], f.bucket), out);
     }
     if (spread)
         LS_TRY(st, end_gathers(x), out);
+    if (is_parted(a)) /* and what lies between buckets, so that all is zeros again */
+        ls_window_drop(x->window, 0, x->window->bytes);
     x->started = x->ended = 0;
     x->next = x->buckets - 1;
 out:
@@ -448,6 +591,25 @@ ls_status ls_dp_gather(ls_dp *dp, float *buffer)
     st = end_gathers(dp);
 out:
     return st;
+}
+
+ls_status ls_dp_fetch(ls_dp *dp, int bucket, ls_dtype type, const void *own, void *whole)
+{
+    ls_mesh_part part = own_part(&dp->args, bucket), all = whole_bucket(dp, bucket);
+    int64_t size = ls_dtype_bytes(type);
+
+    return ls_comm_start(dp->args.comm,
+                         &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                    .type = type,
+                                    .count = all.each * dp->args.mesh.ranks,
+                                    .in = (const char *)own + part.packed * size,
+                                    .out = (char *)whole + all.first * size},
+                         &dp->fetches[bucket]);
+}
+
+ls_status ls_dp_fetched(ls_dp *dp, int bucket)
+{
+    return ls_comm_wait(dp->args.comm, dp->fetches[bucket], deadline());
 }
 
 /* --- parts and wholes ---------------------------------------------------------------------------

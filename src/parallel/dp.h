@@ -14,6 +14,7 @@
  * Buffers that others read come from ls_dp_alloc(): nothing is copied on one machine. They
  * have room for padding, because parts are equal (mesh.h). */
 #pragma once
+#include "base/window.h"
 #include "comm/comm.h"
 #include "kernel/squeeze.h"
 #include "parallel/mesh.h"
@@ -32,12 +33,22 @@ typedef struct ls_dp_args {
     int64_t trained;    /* elements that are summed and updated */
     int64_t tied_first, tied_count; /* elements whose second gradient begins behind `trained`;
                                      * ordered only; count 0: none */
+    /* zero 2 and 3 only: every call of a step is summed, in rounds, one of each rank. */
+    int rounds;
+    int64_t slots;     /* ordered: places on the stacks of all ranks (comm/ordered_feed.h) */
+    const int *merges; /* ordered: [rounds][ranks], as there; borrowed while opening */
 } ls_dp_args;
 
 /* Elements of a buffer that is summed or gathered, and bytes that opening takes; of the arguments
  * without a communicator too. */
 int64_t ls_dp_elements(const ls_dp_args *args);
 int64_t ls_dp_bytes(const ls_dp_args *args);
+
+/* Elements of what a rank owns, packed, with the padding that ls_dp_fetch() reads. */
+int64_t ls_dp_own_elements(const ls_dp_args *args);
+
+/* Zero 2 and 3: elements of buckets that are on their way at a time, at most. */
+int64_t ls_dp_ahead_elements(const ls_dp_args *args);
 
 ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args);
 void ls_dp_close(ls_dp *dp); /* NULL is allowed */
@@ -67,7 +78,18 @@ void ls_dp_free(ls_dp *dp, void *memory);
 ls_status ls_dp_sum_from(ls_dp *dp, float *const *buffers, int64_t from);
 ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers);
 
+/* With zero 2 and 3 a rank keeps the sum of its own parts only, packed, in own, and the gradient of
+ * one call passes through a window, whose pages are dropped as buckets have gone. Before each round
+ * of calls: its number. Then as above, with the window as the one buffer, on all ranks with the
+ * same `from`s; a rank without a call in the round leaves the window alone. */
+void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own);
+
 ls_status ls_dp_gather(ls_dp *dp, float *buffer);
+
+/* Zero 3: bucket i of the weights, from the owners' packed parts to where it belongs in the whole:
+ * start, and wait. own: as ls_dp_own_elements() says. */
+ls_status ls_dp_fetch(ls_dp *dp, int bucket, ls_dtype type, const void *own, void *whole);
+ls_status ls_dp_fetched(ls_dp *dp, int bucket);
 
 /* The owners' parts, without padding, to rank 0's `whole` (`trained` elements; NULL elsewhere), and
  * the other way round. part: own elements, packed (mesh.h). */

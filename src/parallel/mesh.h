@@ -31,9 +31,9 @@ typedef struct ls_mesh_place {
 
 typedef struct ls_mesh {
     int ranks, rank; /* 0 ranks count as one: alone */
-    int zero;        /* 0: every rank updates everything; 1: each what it owns */
-    int local;       /* ranks on this machine */
-    int64_t bucket;  /* norm blocks that each rank has of a bucket; 0: there is one bucket */
+    int zero;       /* what ranks divide: 0 nothing, 1 the update, 2 gradients too, 3 weights too */
+    int local;      /* ranks on this machine */
+    int64_t bucket; /* norm blocks that each rank has of a bucket; 0: there is one bucket */
     /* Leaves in a second, of each rank, up to a factor; borrowed; NULL: equal. */
     const double *weights;
     /* The weights change while the run goes on: no rank has more than twice an equal share, and

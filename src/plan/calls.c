@@ -1,6 +1,7 @@
 /* calls.c -- leaves into calls. */
 #include "plan/calls.h"
 
+#include "comm/ordered_feed.h"
 #include "config/ramp.h"
 
 /* A smaller batch gives a rank no more leaves than a larger one, but where two ranks would end a
@@ -143,4 +144,49 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         count_calls(&c);
     c.roots = count_roots(&c, mesh, varies);
     *calls_out = c;
+}
+
+/* The plan of another rank. */
+static void plan_of(const ls_run *run, const ls_mesh *mesh, int rank, ls_calls *calls_out)
+{
+    ls_mesh other = mesh ? *mesh : (ls_mesh){.ranks = 1};
+
+    other.rank = rank;
+    ls_calls_plan(run, &other, calls_out);
+}
+
+int ls_calls_rounds(const ls_run *run, const ls_mesh *mesh)
+{
+    int64_t rounds = 1;
+    ls_calls calls;
+
+    for (int r = 0; r < ls_mesh_ranks(mesh); r++) {
+        plan_of(run, mesh, r, &calls);
+        rounds = ls_max_i64(rounds, calls.calls);
+    }
+    return (int)rounds;
+}
+
+int64_t ls_calls_feed(const ls_run *run, const ls_mesh *mesh, int rounds, int *merges_out)
+{
+    int ranks = ls_mesh_ranks(mesh);
+    int64_t slots = 0;
+    ls_calls calls;
+
+    for (int r = 0; r < ranks; r++) {
+        ls_ordered_feed_room room = {.slots = 0};
+        plan_of(run, mesh, r, &calls);
+        int64_t leaf = calls.first;
+        for (int k = 0; k < rounds; k++) {
+            int64_t n = k < calls.calls ? ls_calls_at(&calls, leaf) : 0;
+            int merges = n > 0 ? ls_calls_merges(&calls, leaf, n) : -1;
+            if (n > 0 && k < rounds - 1)
+                ls_ordered_feed_count(&room, merges);
+            if (merges_out)
+                merges_out[(int64_t)k * ranks + r] = merges;
+            leaf += n;
+        }
+        slots += room.slots;
+    }
+    return slots;
 }

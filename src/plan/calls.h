@@ -57,4 +57,14 @@ int64_t ls_calls_at(const ls_calls *calls, int64_t leaf);
  * Ordered mode only. */
 int ls_calls_merges(const ls_calls *calls, int64_t first, int64_t count);
 
+/* --- calls of all ranks, where every call is exchanged (zero 2 and 3) ------------------------- */
+
+/* Rounds: calls of the rank that makes most of them; at least 1. */
+int ls_calls_rounds(const ls_run *run, const ls_mesh *mesh);
+
+/* Ordered: merges_out[rounds][ranks] is what ls_calls_merges() says of each rank's call in each
+ * round, -1 where it makes none; NULL: only count. Returns the places that their stacks need
+ * (comm/ordered_feed.h). */
+int64_t ls_calls_feed(const ls_run *run, const ls_mesh *mesh, int rounds, int *merges_out);
+
 LS_C_END

@@ -9,6 +9,7 @@
 #include "model/decode.h"
 #include "model/pass.h"
 #include "plan/optim.h"
+#include "plan/units.h"
 
 int64_t ls_memory_spans(const ls_model *model)
 {
@@ -71,7 +72,10 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
     ls_calls calls;
 
     ls_calls_plan(run, mesh, &calls);
+    int rounds = mesh->zero >= 2 ? ls_calls_rounds(run, mesh) : 0;
     return (ls_dp_args){.mesh = *mesh,
+                        .rounds = rounds,
+                        .slots = ordered && rounds ? ls_calls_feed(run, mesh, rounds, NULL) : 0,
                         .ordered = ordered,
                         .squeeze = squeeze_of(run),
                         .leaves = calls.leaves,
@@ -118,6 +122,8 @@ static void predict_replica(const ls_memory_args *args, ls_ledger *ledger)
 
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp)
 {
+    if (dp && dp->mesh.zero == 3)
+        return ls_dp_own_elements(dp);
     return dp && dp->mesh.zero > 0 ? ls_max_i64(model->flat, ls_dp_elements(dp)) : model->flat;
 }
 
@@ -192,7 +198,15 @@ ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes)
     ls_ledger ledger;
     ls_calls calls;
 
-    args->pack = asked != LS_PACKING_OFF;
+    bool shards = args->mesh && args->mesh->zero == 3; /* weights come and go in every call */
+
+    args->pack = asked != LS_PACKING_OFF && !shards;
+    if (asked == LS_PACKING_ON && shards) {
+        ls_status st = ls_fail(LS_EUSAGE, "device.pack is on, but with mesh.zero 3 no rank keeps "
+                                          "weights that could be packed once");
+        ls_err_hint("Leave device.pack out, or take mesh.zero: 2.");
+        return st;
+    }
     if (asked == LS_PACKING_ON && !args->kernels->pack_bytes) {
         ls_status st = ls_fail(LS_EUSAGE,
                                "device.pack is on, but the \"%s\" kernels read weights "
@@ -202,7 +216,7 @@ ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes)
             "Leave device.pack out, or choose other kernels by device.kind and device.isa.");
         return st;
     }
-    if (asked != LS_PACKING_AUTO)
+    if (asked != LS_PACKING_AUTO || shards)
         return LS_OK;
     ls_calls_plan(args->run, args->mesh, &calls);
     ls_memory_predict(args, &ledger);
@@ -219,6 +233,61 @@ static const char *optimizer_why(const ls_run *run, bool divided)
                        : "one moment per weight of a matrix of a block, two per other parameter";
     return divided ? "two moments per parameter that this rank updates"
                    : "two moments per trained parameter";
+}
+
+/* The copy that rows read, what is gathered of it, the moments. */
+static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int64_t updated,
+                          int64_t seconds, ls_ledger *ledger)
+{
+    const ls_run *run = args->run;
+    const ls_model *model = args->model;
+    ls_dtype type = ls_memory_type(run);
+    const int64_t size = sizeof(float);
+    bool shards = dp && dp->mesh.zero == 3;
+    int64_t read = shards ? ls_memory_weight_elements(model, dp) : model->flat;
+
+    if (type != LS_F32)
+        ls_ledger_add(ledger, "bf16 weights", "parameters once more, as the model reads them",
+                      ls_round_up(read * ls_dtype_bytes(type), 4096));
+    if (shards)
+        ls_ledger_add(ledger, "gathered weights",
+                      "a part of the model and the next one, of all ranks",
+                      ls_units_most(model, &dp->mesh) * ls_dtype_bytes(type));
+    ls_packs_args packs;
+    if (ls_memory_packs(args, &packs))
+        ls_ledger_add(ledger, "packed weights", "matrices in the order of products, both ways",
+                      ls_packs_bytes(&packs));
+    ls_ledger_add(ledger, "optimizer", optimizer_why(run, updated < model->trained),
+                  ls_round_up(updated * size, 4096) + ls_round_up(seconds * size, 4096));
+    int64_t work = ls_optim_work_of(run, model).bytes;
+    if (work > 0)
+        ls_ledger_add(ledger, "optimizer work",
+                      run->train.optimizer == LS_OPTIMIZER_MUON
+                          ? "the largest matrix twice, and its squares"
+                          : "lists of pieces and their squares",
+                      ls_round_up(work, 4096));
+}
+
+static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
+                              const ls_dp_args *dp, ls_ledger *ledger)
+{
+    const ls_model *model = args->model;
+    const int64_t size = sizeof(float);
+
+    if (dp && dp->mesh.zero >= 2) {
+        int64_t window = ls_min_i64(ls_units_gradient(model, &dp->mesh, calls->ordered) +
+                                        ls_dp_ahead_elements(dp),
+                                    ls_memory_grad_elements(model, calls, dp));
+        int64_t own = ls_mesh_own(&dp->mesh, model->trained, dp->mesh.rank);
+        ls_ledger_add(ledger, "gradients",
+                      "own parts; of a call: a part of the model, some buckets",
+                      ls_round_up(own * size, 4096) + ls_round_up(window * size, 4096));
+        return;
+    }
+    ls_ledger_add(ledger, "gradients",
+                  calls->ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
+                  calls->buffers *
+                      ls_round_up(ls_memory_grad_elements(model, calls, dp) * size, 4096));
 }
 
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
@@ -247,27 +316,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     }
     ls_ledger_add(ledger_out, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
-    if (type != LS_F32)
-        ls_ledger_add(ledger_out, "bf16 weights", "parameters once more, as the model reads them",
-                      ls_round_up(model->flat * ls_dtype_bytes(type), 4096));
-    ls_packs_args packs;
-    if (ls_memory_packs(args, &packs))
-        ls_ledger_add(ledger_out, "packed weights", "matrices in the order of products, both ways",
-                      ls_packs_bytes(&packs));
-    ls_ledger_add(ledger_out, "optimizer", optimizer_why(run, updated < model->trained),
-                  ls_round_up(updated * size, 4096) + ls_round_up(seconds * size, 4096));
-    int64_t work = ls_optim_work_of(run, model).bytes;
-    if (work > 0)
-        ls_ledger_add(ledger_out, "optimizer work",
-                      run->train.optimizer == LS_OPTIMIZER_MUON
-                          ? "the largest matrix twice, and its squares"
-                          : "lists of pieces and their squares",
-                      ls_round_up(work, 4096));
-    ls_ledger_add(
-        ledger_out, "gradients",
-        calls.ordered ? "log2(calls) + 1 buffers of the tree of sums" : "one buffer",
-        calls.buffers *
-            ls_round_up(ls_memory_grad_elements(model, &calls, several ? &dp : NULL) * size, 4096));
+    predict_state(args, several ? &dp : NULL, updated, seconds, ledger_out);
+    predict_gradients(args, &calls, several ? &dp : NULL, ledger_out);
     if (several)
         ls_ledger_add(ledger_out, "exchange",
                       ls_dp_debts(&dp) ? "squeezed gradients on their way, and what is owed"

@@ -42,6 +42,13 @@ out:
     return st;
 }
 
+static ls_status found(const char *what, const char *name, int64_t index, float value,
+                       int64_t number)
+{
+    return ls_fail(LS_ENUMERIC, "the %s of \"%s\" holds %s at element %lld in step %lld", what,
+                   name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number + 1);
+}
+
 /* Look at one tensor; LS_ENUMERIC, saying so, when it holds a number that is not one. */
 static ls_status accuse(ls_step *s, const char *what, const ls_pass_tensor *t, int64_t number)
 {
@@ -49,23 +56,25 @@ static ls_status accuse(ls_step *s, const char *what, const ls_pass_tensor *t, i
     float value;
     ls_status st = find_bad(s, t->x, t->type, t->n, &index, &value);
 
-    if (st == LS_OK && index >= 0)
-        st =
-            ls_fail(LS_ENUMERIC, "the %s of \"%s\" holds %s at element %lld in step %lld", what,
-                    t->name, isnan(value) ? "NaN" : "Inf", (long long)index, (long long)number + 1);
-    return st;
+    return st == LS_OK && index >= 0 ? found(what, t->name, index, value, number) : st;
 }
 
-/* Run each call's forward again and look at what it computes, in order. */
+/* Run each call's forward again and look at what it computes, in order. With zero 3 all ranks go
+ * through all rounds, whatever they find: they need each other's weights. */
 static ls_status accuse_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
+    int64_t rounds = ls_step_shards(s) ? ls_dp_about(s->args.dp)->rounds : s->args.calls.calls;
     ls_status st = LS_OK;
 
     ls_step_part p = {.count = 0};
-    while (st == LS_OK && ls_step_next(s, &p)) {
-        ls_pass_call call = ls_step_call(s, &p, 0);
+    for (int64_t i = 0; i < rounds && (st == LS_OK || ls_step_shards(s)); i++) {
         ls_pass_tensor t;
+        if (i >= s->args.calls.calls || !ls_step_next(s, &p)) {
+            ls_step_idle(s);
+            continue;
+        }
+        ls_pass_call call = ls_step_call(s, &p, 0);
         ls_step_forward(s, &p, &call, &host_state);
         for (int k = 0; st == LS_OK && ls_pass_computed(s->pass, &call, k, &t); k++)
             st = accuse(s, "output", &t, number);
@@ -83,9 +92,32 @@ static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, c
     return accuse(s, what, &t, number);
 }
 
+/* The same for what this rank has of a parameter, in packed parts; share_out: how much of it lies
+ * before what was found. */
+static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, const float *packed,
+                              int64_t number, double *share_out)
+{
+    ls_status st = LS_OK;
+
+    for (int b = 0; b < ls_step_buckets(s) && st == LS_OK; b++) {
+        ls_mesh_part own = ls_step_own(s, b);
+        int64_t low = ls_max_i64(p->trained, own.first), index;
+        int64_t high = ls_min_i64(p->trained + p->count, own.first + own.count);
+        float value;
+        if (low >= high)
+            continue;
+        st = find_bad(s, packed + own.packed + low - own.first, LS_F32, high - low, &index, &value);
+        if (st != LS_OK || index < 0)
+            continue;
+        *share_out = (double)(low - p->trained + index) / (double)p->count;
+        st = found(what, p->name, low - p->trained + index, value, number);
+    }
+    return st;
+}
+
 /* Each rank has looked at its own leaves and at its own part of the sum; saw: how early in the
  * order below it found something. The earliest speaks for all, so that all say the same. */
-static ls_status agree_on_blame(ls_step *s, int saw)
+static ls_status agree_on_blame(ls_step *s, double saw)
 {
     int ranks = ls_dp_about(s->args.dp)->mesh.ranks, who = 0;
     double *all = ls_mem_array((size_t)ranks, sizeof *all);
@@ -105,29 +137,55 @@ out:
     return st;
 }
 
+/* The parameters in turn, first to last or last to first: the step's weights or gradients. saw
+ * grows by how far it came, up to 1 when nothing was found. */
+static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, double *saw)
+{
+    const ls_model *model = s->args.model;
+    bool parts = gradients ? ls_step_parts(s) : ls_step_shards(s);
+    const char *what = gradients ? "gradient" : "weight";
+    const float *x = gradients ? (parts ? s->own_grad : s->grads[0]) : s->state_memory[0];
+    ls_status st = LS_OK;
+
+    for (int k = 0; k < model->n_params && st == LS_OK; k++) {
+        const ls_param *p = &model->params[gradients ? model->n_params - 1 - k : k];
+        double share = 0;
+        if (gradients && p->trained < 0)
+            continue;
+        if (parts)
+            st = accuse_parts(s, what, p, x, number, &share);
+        else
+            st = accuse_param(s, what, p, x + (gradients ? p->trained : p->first), number);
+        if (st != LS_OK && parts)
+            *saw += ((double)k + share) / (double)model->n_params;
+    }
+    *saw += st == LS_OK;
+    return st;
+}
+
 /* Where it began: a weight, else the first output of the forward pass, else the first gradient of
  * the backward pass, which walks the parameters from last to first. */
 ls_status ls_step_blame(ls_step *step, int64_t number)
 {
-    const ls_model *model = step->args.model;
-    const float *w = step->state_memory[0], *grad = step->grads[0];
-    ls_status st = LS_OK;
-    int saw = 0;
+    double saw = 0;
+    ls_status st;
 
     step->look = ls_mem_array(LS_NORM_BLOCK, sizeof *step->look);
     if (!step->look)
         return LS_ENOMEM;
-    for (int i = 0; i < model->n_params && st == LS_OK; i++)
-        st = accuse_param(step, "weight", &model->params[i], w + model->params[i].first, number);
-    saw += st == LS_OK;
+    st = accuse_params(step, false, number, &saw);
+    if (st == LS_OK || ls_step_shards(step)) {
+        ls_err_record before = *ls_err_last();
+        ls_status then = accuse_forward(step, number);
+        if (st == LS_OK) {
+            st = then;
+            saw += st == LS_OK;
+        } else {
+            ls_err_adopt(&before);
+        }
+    }
     if (st == LS_OK)
-        st = accuse_forward(step, number);
-    saw += st == LS_OK;
-    for (int i = model->n_params - 1; i >= 0 && st == LS_OK; i--)
-        if (model->params[i].trained >= 0)
-            st = accuse_param(step, "gradient", &model->params[i], grad + model->params[i].trained,
-                              number);
-    saw += st == LS_OK;
+        st = accuse_params(step, true, number, &saw);
     if (st == LS_OK)
         st = ls_fail(LS_ENUMERIC, "the gradient of step %lld is too large for its norm",
                      (long long)number + 1);

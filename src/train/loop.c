@@ -102,6 +102,22 @@ out:
     return st;
 }
 
+/* Calls of the rank that needs most of them for n windows. */
+static int64_t validation_rounds(const ls_session *s, int64_t n)
+{
+    int64_t rounds = 0;
+
+    for (int r = 0; r < ls_mesh_ranks(&s->mesh); r++) {
+        ls_mesh other = s->mesh;
+        ls_calls calls;
+        other.rank = r;
+        ls_calls_plan(s->run, &other, &calls);
+        int64_t own = ls_mesh_leaves(&other, n, r).count, most = calls.most * calls.leaf;
+        rounds = ls_max_i64(rounds, (own + most - 1) / most);
+    }
+    return rounds;
+}
+
 /* Every rank takes a run of the windows; their losses are summed in order, one window after the
  * other, however they were shared and grouped. */
 static ls_status evaluate(loop *l)
@@ -110,6 +126,7 @@ static ls_status evaluate(loop *l)
     ls_calls calls;
     int64_t n = validation_sequences(s);
     double total = 0, *losses = l->losses;
+    int64_t rounds = validation_rounds(s, n);
     ls_status st = LS_OK;
 
     if (n == 0)
@@ -118,13 +135,15 @@ static ls_status evaluate(loop *l)
     ls_ordered_run own = ls_mesh_leaves(&s->mesh, n, s->mesh.rank);
     int64_t most = calls.most * calls.leaf;
     memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
-    for (int64_t done = 0; done < own.count; done += most) {
+    for (int64_t done = 0; done < own.count; done += most, rounds--) {
         int64_t B = ls_min_i64(most, own.count - done);
         ls_step_batch windows;
         LS_TRY(st, read_windows(l, own.first + done, B, n, &windows), out);
         LS_TRY(st, ls_step_loss(s->step, &windows, B, losses + own.first + done), out);
         losses[n] += (double)windows.counted;
     }
+    for (; rounds > 0; rounds--)
+        ls_step_idle(s->step);
     if (s->dp)
         LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, losses, n + 1), out);
     for (int64_t i = 0; i < n; i++)
@@ -145,11 +164,15 @@ static ls_status tell_sample(loop *l, int64_t count)
     const char *prompt = s->run->eval.sample;
     const ls_sampling sampling = {
         .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = (uint64_t)s->run->train.seed};
+    const void *weights;
     ls_tokens ids;
     ls_status st = LS_OK;
 
-    if (prompt[0] == '\0' || count == 0 || s->mesh.rank > 0)
+    if (prompt[0] == '\0' || count == 0)
         return LS_OK;
+    st = ls_save_whole_weights(s, &weights);
+    if (st != LS_OK || s->mesh.rank > 0)
+        return st;
     ls_tokens_init(&ids);
     ls_str_clear(&l->sample);
     LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), LS_ENCODE_TEMPLATE, &ids),
@@ -159,8 +182,7 @@ static ls_status tell_sample(loop *l, int64_t count)
     ls_decode_forget(s->decode); /* the weights have changed */
     for (int64_t i = 0; i < count && !stop_asked(l); i++, n++) {
         LS_TRY(st,
-               ls_decode_next(s->decode, ls_step_state_arrays(s->step).read, ids.ids, n, &sampling,
-                              (uint64_t)i, &ids.ids[n]),
+               ls_decode_next(s->decode, weights, ids.ids, n, &sampling, (uint64_t)i, &ids.ids[n]),
                out);
         if (ids.ids[n] == ls_tokenizer_separator(s->tokenizer))
             break; /* the model ended its document */
@@ -496,9 +518,9 @@ static ls_status summarise(loop *l)
     char hash[33];
     ls_status st = LS_OK;
 
+    LS_TRY(st, ls_save_weights_hash(s, hash), out);
     if (s->mesh.rank > 0)
         return LS_OK;
-    LS_TRY(st, ls_save_weights_hash(s, hash), out);
     ls_event_balance balance = ls_share_about(s);
     if (s->args.comm)
         ls_comm_traffic(s->args.comm, &sent, &received);

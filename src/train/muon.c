@@ -235,7 +235,7 @@ ls_status ls_step_muon(ls_step *s, ls_clock *clock)
         goto out;
     LS_TRY(st, tell_weights(s), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
-    ls_step_weights_changed(s);
+    st = ls_step_weights_changed(s);
 out:
     return st;
 }

@@ -155,7 +155,7 @@ static void close_snapshot(ls_session *s)
 /* Whether ranks have parts of this kind of state. */
 static bool divided(const ls_session *s, int kind)
 {
-    return s->mesh.zero > 0 && kind > 0;
+    return s->mesh.zero > 0 && (kind > 0 || s->mesh.zero == 3);
 }
 
 /* The first n kinds of the live state to the first rank's snapshot, which is there and nobody is
@@ -503,16 +503,55 @@ out:
     return st;
 }
 
-ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
+/* The weights alone to the snapshot, once nobody writes from it; by all ranks where they have
+ * parts. */
+static ls_status take_weights(ls_session *s)
 {
     ls_status st = LS_OK;
 
-    if (session->staged) {
-        LS_TRY(st, await_writer(session), out);
-        LS_TRY(st, open_snapshot(session), out);
-        LS_TRY(st, take_snapshot(session, 1), out);
+    if (s->mesh.rank == 0) {
+        LS_TRY(st, await_writer(s), out);
+        LS_TRY(st, open_snapshot(s), out);
     }
-    st = ls_ckpt_weights_hash(session->tensors, session->model.n_params, hex_out);
+    st = take_snapshot(s, 1);
+out:
+    return st;
+}
+
+ls_status ls_save_whole_weights(ls_session *session, const void **weights_out)
+{
+    ls_session *s = session;
+    ls_dtype type = ls_memory_type(s->run);
+    ls_status st = LS_OK;
+
+    if (!divided(s, 0)) {
+        *weights_out = ls_step_state_arrays(s->step).read;
+        return LS_OK;
+    }
+    LS_TRY(st, take_weights(s), out);
+    *weights_out = s->snapshot[0];
+    if (type == LS_F32 || s->mesh.rank > 0)
+        goto out;
+    /* In the place of the moments, which the next save fetches anew. */
+    s->kernels->cast(s->stream, &(ls_cast){.from_type = LS_F32,
+                                           .to_type = type,
+                                           .from = s->snapshot[0],
+                                           .to = s->snapshot[1],
+                                           .n = s->model.flat});
+    *weights_out = s->snapshot[1];
+out:
+    return st;
+}
+
+ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
+{
+    bool first = session->mesh.rank == 0;
+    ls_status st = LS_OK;
+
+    if ((session->staged && first) || divided(session, 0))
+        LS_TRY(st, take_weights(session), out);
+    if (first)
+        st = ls_ckpt_weights_hash(session->tensors, session->model.n_params, hex_out);
 out:
     return st;
 }

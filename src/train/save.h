@@ -31,7 +31,11 @@ void ls_save_poll(ls_session *session);
 /* Save the present state now, unless it is saved already, and wait for it. */
 ls_status ls_save_final(ls_session *session);
 
-/* Hash of the weights, independent of their layout. */
+/* The whole weights as a pass reads them, on the first rank, until the next save: the step's own,
+ * or with zero 3 those in the snapshot, fetched now. By all ranks. */
+ls_status ls_save_whole_weights(ls_session *session, const void **weights_out);
+
+/* Hash of the weights, independent of their layout. By all ranks; set on the first. */
 ls_status ls_save_weights_hash(ls_session *session, char hex_out[33]);
 
 LS_C_END

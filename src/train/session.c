@@ -344,6 +344,26 @@ static ls_status open_packs(ls_session *s, const ls_memory_args *memory, ls_step
     return st;
 }
 
+/* What ranks exchange in a step. */
+static ls_status open_exchange(ls_session *s)
+{
+    ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->mesh);
+    int *merges = NULL;
+    ls_status st;
+
+    dp.comm = s->args.comm;
+    if (dp.ordered && dp.rounds > 0) {
+        merges = ls_mem_array((size_t)dp.rounds * (size_t)s->mesh.ranks, sizeof *merges);
+        if (!merges)
+            return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", s->mesh.ranks);
+        ls_calls_feed(s->run, &s->mesh, dp.rounds, merges);
+        dp.merges = merges;
+    }
+    st = ls_dp_open(&s->dp, &dp);
+    ls_mem_free(merges);
+    return st;
+}
+
 /* Predict, refuse what does not fit, then take the large memory. */
 static ls_status open_state(ls_session *s)
 {
@@ -377,11 +397,8 @@ static ls_status open_state(ls_session *s)
     ls_memory_predict(&memory, &s->ledger);
     LS_TRY(st, ls_memory_check(&memory, &s->ledger, free_bytes), out);
     ls_calls_plan(s->run, &s->mesh, &step.calls);
-    if (s->mesh.ranks > 1) {
-        ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->mesh);
-        dp.comm = s->args.comm;
-        LS_TRY(st, ls_dp_open(&s->dp, &dp), out);
-    }
+    if (s->mesh.ranks > 1)
+        LS_TRY(st, open_exchange(s), out);
     step.dp = s->mesh.replicas ? NULL : s->dp;
     LS_TRY(st, open_packs(s, &memory, &step), out);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
@@ -427,8 +444,7 @@ static ls_status start_param(ls_session *s, starter *t)
             LS_TRY(st, ls_folder_read(t->from, t->p, k, t->count, t->piece), out);
         else
             ls_pool_run(t->pool, start_part, t, (t->count + START_PART - 1) / START_PART);
-        ls_stream_copy_in(s->stream, ls_step_state_arrays(s->step).w + t->p->first + k, t->piece,
-                          t->count * (int64_t)sizeof *t->piece);
+        ls_step_put(s->step, t->p->first + k, t->count, t->piece);
         st = ls_stream_sync(s->stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
     }
 out:
@@ -690,7 +706,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
         LS_TRY(st, start_weights(s), out);
     if (s->outer)
         LS_TRY(st, ls_outer_start(s), out);
-    ls_step_weights_changed(s->step);
+    LS_TRY(st, ls_step_weights_changed(s->step), out);
     note_time("weights there");
     ls_loader_args loader = loader_args(s);
     LS_TRY(st, ls_loader_open(&s->loader, &loader), out);

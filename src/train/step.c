@@ -8,7 +8,9 @@
  *   adamw (or lamb, muon): reads the factor there; does nothing when a block is bad
  *   one wait, then the host reads leaf losses and the norm
  *
- * In fast mode there is one gradient buffer and every call adds to it.
+ * In fast mode there is one gradient buffer and every call adds to it. With zero 2 and 3 the sum
+ * with other ranks is made in every call, and each rank keeps that of its own parts (shards.c:
+ * weights).
  *
  * What goes to the device or comes from it passes through one block of host memory (page-locked for
  * a GPU), so that no copy waits. It is written again only after the wait that ends a step: hence
@@ -75,6 +77,46 @@ static void free_shared(ls_step *s, bool shared, void *memory)
         ls_device_free(ls_stream_device(s->args.stream), memory);
 }
 
+/* Zero 2 and 3: a window for the gradient of a call, and the own parts of the sum. */
+static ls_status alloc_parted(ls_step *s, int64_t elements)
+{
+    const int64_t size = sizeof(float);
+    void *memory;
+    ls_status st;
+
+    LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
+    s->grads[0] = s->grad_window.base;
+    LS_TRY(st,
+           ls_device_alloc(ls_stream_device(s->args.stream), s->own * size, "gradients", &memory),
+           out);
+    s->own_grad = memory;
+    if (ls_step_shards(s))
+        LS_TRY(st,
+               ls_window_open(&s->shards.window,
+                              ls_dp_elements(ls_dp_about(s->args.dp)) * ls_dtype_bytes(s->type),
+                              "weights"),
+               out);
+out:
+    return st;
+}
+
+static ls_status alloc_grads(ls_step *s, const ls_dp_args *dp)
+{
+    const ls_calls *calls = &s->args.calls;
+    int64_t elements = ls_memory_grad_elements(s->args.model, calls, dp);
+    ls_status st = LS_OK;
+
+    if (ls_step_parts(s))
+        return alloc_parted(s, elements);
+    for (int i = 0; i < calls->buffers; i++)
+        LS_TRY(st,
+               alloc_shared(s, s->args.dp, elements * (int64_t)sizeof(float), "gradients",
+                            &s->grads[i]),
+               out);
+out:
+    return st;
+}
+
 static ls_status alloc_state(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
@@ -82,7 +124,8 @@ static ls_status alloc_state(ls_step *s)
     const ls_model *model = s->args.model;
     const ls_calls *calls = &s->args.calls;
     const ls_dp_args *dp = s->args.dp ? ls_dp_about(s->args.dp) : NULL;
-    int64_t bytes = ls_memory_weight_elements(model, dp) * (int64_t)sizeof(float);
+    int64_t weights = ls_memory_weight_elements(model, dp);
+    int64_t bytes = weights * (int64_t)sizeof(float);
     ls_status st = LS_OK;
 
     for (int i = 0; i < 3; i++) {
@@ -95,12 +138,10 @@ static ls_status alloc_state(ls_step *s)
     bytes = ls_optim_work_of(s->args.run, model).bytes;
     if (bytes > 0)
         LS_TRY(st, ls_device_alloc(device, bytes, "work of the optimizer", &s->work), out);
-    bytes = model->flat * ls_dtype_bytes(s->type);
+    bytes = (ls_step_shards(s) ? weights : model->flat) * ls_dtype_bytes(s->type);
     if (s->type != LS_F32)
-        LS_TRY(st, ls_device_alloc(device, bytes, "weights in bf16", &s->copy), out);
-    bytes = ls_memory_grad_elements(model, calls, dp) * (int64_t)sizeof(float);
-    for (int i = 0; i < calls->buffers; i++)
-        LS_TRY(st, alloc_shared(s, s->args.dp, bytes, "gradients", &s->grads[i]), out);
+        LS_TRY(st, alloc_shared(s, ls_step_shards(s), bytes, "weights in bf16", &s->copy), out);
+    LS_TRY(st, alloc_grads(s, dp), out);
     LS_TRY(st, ls_device_alloc(device, ls_memory_step_bytes(model, calls), "batch", &s->small),
            out);
     LS_TRY(st,
@@ -154,12 +195,15 @@ void ls_step_close(ls_step *step)
     ls_pass_close(step->pass);
     for (int i = 0; i < 3; i++)
         free_shared(step, i == 0 && ls_step_shares(step), step->state_memory[i]);
-    for (int i = 0; i < step->args.calls.buffers; i++)
+    for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
         free_shared(step, step->args.dp, step->grads[i]);
+    ls_window_close(&step->grad_window);
+    ls_window_close(&step->shards.window);
+    ls_device_free(device, step->own_grad);
     ls_step_close_muon(step);
     ls_device_free(device, step->work);
-    ls_device_free(device, step->copy);
     ls_device_free(device, step->owed);
+    free_shared(step, ls_step_shards(step), step->copy);
     ls_device_free(device, step->small);
     ls_device_host_free(device, step->staging,
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
@@ -236,13 +280,13 @@ bool ls_step_next(const ls_step *s, ls_step_part *p)
     return p->count > 0;
 }
 
-ls_pass_call ls_step_call(const ls_step *s, const ls_step_part *p, int buffer)
+ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
 {
     const ls_calls *calls = &s->now;
     int64_t T = s->args.model->shape.T;
     int64_t at = (p->first - calls->first) * calls->leaf * T;
 
-    return (ls_pass_call){.w = s->copy ? s->copy : s->state_memory[0],
+    return (ls_pass_call){.w = ls_step_read(s),
                           .tokens = s->tokens + at,
                           .targets = s->targets + at,
                           .start = s->isolated ? s->start + at : NULL,
@@ -254,7 +298,9 @@ ls_pass_call ls_step_call(const ls_step *s, const ls_step_part *p, int buffer)
                           .grad = s->grads[buffer],
                           .leaves = calls->ordered ? p->count : 1,
                           .ordered = calls->ordered,
-                          .accumulate = !calls->ordered && p->number > 0};
+                          .accumulate = !calls->ordered && !ls_step_parts(s) && p->number > 0,
+                          .need = ls_step_shards(s) ? ls_step_need : NULL,
+                          .context = s};
 }
 
 void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call,
@@ -306,8 +352,14 @@ static void merge(ls_step *s, int top, int merges, int64_t first, int64_t end)
 
 static void buffers_of(const ls_step *s, float *buffers[LS_ORDERED_ROOTS])
 {
-    for (int i = 0; i < s->now.buffers; i++)
+    for (int i = 0; i < s->now.buffers && (i == 0 || !ls_step_parts(s)); i++)
         buffers[i] = s->grads[i];
+}
+
+/* What went wrong in an exchange inside of a pass. */
+static ls_status trouble(const ls_step *s)
+{
+    return s->status == LS_OK ? LS_OK : ls_err_adopt(&s->why);
 }
 
 /* Backward of the last call has completed elements from here on: sum them over the calls, and send
@@ -317,17 +369,17 @@ static void exchange_from(void *context, int64_t from)
     ls_step *s = context;
     float *buffers[LS_ORDERED_ROOTS];
 
-    ls_clock_lap(s->last.clock, LS_PART_BACKWARD);
+    ls_clock_lap(s->clock, LS_PART_BACKWARD);
     merge(s, s->last.top, s->last.merges, from, s->last.from);
     s->last.from = from;
-    ls_clock_lap(s->last.clock, LS_PART_REDUCE);
-    if (s->last.status != LS_OK)
+    ls_clock_lap(s->clock, LS_PART_REDUCE);
+    if (s->status != LS_OK)
         return;
     buffers_of(s, buffers);
-    s->last.status = ls_dp_sum_from(s->args.dp, buffers, from);
-    if (s->last.status != LS_OK)
-        s->last.why = *ls_err_last();
-    ls_clock_lap(s->last.clock, LS_PART_EXCHANGE);
+    s->status = ls_dp_sum_from(s->args.dp, buffers, from);
+    if (s->status != LS_OK)
+        s->why = *ls_err_last();
+    ls_clock_lap(s->clock, LS_PART_EXCHANGE);
 }
 
 /* All calls of this rank, their gradients summed as far as they are siblings: in grads[0], and
@@ -340,7 +392,6 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
     ls_step_part p = {.count = 0};
     int top = 0;
 
-    s->last.status = LS_OK;
     while (ls_step_next(s, &p)) {
         ls_pass_call call = ls_step_call(s, &p, top);
         int64_t before_ns = work_ns(clock);
@@ -353,9 +404,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
             s->last.top = top;
             s->last.merges = merges;
             s->last.from = all;
-            s->last.clock = clock;
             call.complete = exchange_from;
-            call.context = s;
         }
         ls_pass_backward(s->pass, &call);
         ls_clock_lap(clock, LS_PART_BACKWARD);
@@ -413,10 +462,7 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
             ls_pass_tie(s->pass, buffers[0]);
         goto out;
     }
-    if (s->last.status != LS_OK) {
-        st = ls_err_adopt(&s->last.why);
-        goto out;
-    }
+    LS_TRY(st, trouble(s), out);
     if (calls->own == 0) { /* no call has begun it */
         if (!calls->ordered)
             s->args.kernels->fill(s->args.stream,
@@ -428,6 +474,53 @@ out:
     if (s->owed && st == LS_OK)
         st = pay(s);
     ls_clock_lap(clock, s->args.dp ? LS_PART_EXCHANGE : LS_PART_REDUCE);
+    return st;
+}
+
+/* Zero 2 and 3: the sum of the own parts, call by call. All ranks go through as many rounds, also
+ * those that have fewer calls. */
+static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_clock *clock)
+{
+    const ls_calls *calls = &s->args.calls;
+    float *buffers[1] = {s->grads[0]};
+    ls_step_part p = {.count = 0};
+    ls_status st = LS_OK;
+
+    for (int round = 0; round < ls_dp_about(s->args.dp)->rounds; round++) {
+        bool has = round < calls->calls && ls_step_next(s, &p);
+        ls_pass_call call = ls_step_call(s, &p, 0);
+        call.complete = exchange_from;
+        s->last.merges = 0;
+        ls_dp_round(s->args.dp, round, &s->grad_window, s->own_grad);
+        if (has) {
+            ls_step_forward(s, &p, &call, host_state);
+            ls_clock_lap(clock, LS_PART_FORWARD);
+            ls_pass_backward(s->pass, &call);
+            ls_clock_lap(clock, LS_PART_BACKWARD);
+        } else {
+            ls_pass_walk(s->pass, &call, true);
+        }
+        LS_TRY(st, trouble(s), out);
+        LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
+        ls_clock_lap(clock, LS_PART_EXCHANGE);
+    }
+out:
+    return st;
+}
+
+/* The sum of all calls of all ranks. */
+static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
+{
+    ls_status st;
+
+    s->clock = clock;
+    if (ls_step_parts(s)) {
+        st = gradients_in_rounds(s, host_state, clock);
+    } else {
+        gradients(s, host_state, clock);
+        st = sum_with_others(s, clock);
+    }
+    s->clock = NULL;
     return st;
 }
 
@@ -485,8 +578,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     if (calls->own == 0)
         send_state(step, 0, &host_state); /* the update reads it */
     ls_clock_lap(clock, LS_PART_DATA);
-    gradients(step, &host_state, clock);
-    LS_TRY(st, sum_with_others(step, clock), out);
+    LS_TRY(st, all_gradients(step, &host_state, clock), out);
     LS_TRY(st, ls_step_update(step, clock), out);
     LS_TRY(st, losses(step, clock), out);
     double sum = tree_sum(step->host_sums, calls->leaves);
@@ -508,16 +600,18 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
     for (int64_t done = 0; done < sequences; done += most) {
         int64_t B = ls_min_i64(most, sequences - done);
         copy_windows(step, windows, done, B);
-        ls_pass_loss(step->pass,
-                     &(ls_pass_call){.w = step->copy ? step->copy : step->state_memory[0],
-                                     .tokens = step->tokens,
-                                     .targets = step->targets,
-                                     .start = step->isolated ? step->start : NULL,
-                                     .B = B,
-                                     .T = T,
-                                     .leaves = 1,
-                                     .state = step->state,
-                                     .losses = step->losses});
+        ls_pass_loss(step->pass, &(ls_pass_call){.w = ls_step_read(step),
+                                                 .tokens = step->tokens,
+                                                 .targets = step->targets,
+                                                 .start = step->isolated ? step->start : NULL,
+                                                 .B = B,
+                                                 .T = T,
+                                                 .leaves = 1,
+                                                 .state = step->state,
+                                                 .losses = step->losses,
+                                                 .need = ls_step_shards(step) ? ls_step_need : NULL,
+                                                 .context = step});
+        LS_TRY(st, trouble(step), out);
         step->args.kernels->sum(
             step->args.stream,
             &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
@@ -545,14 +639,18 @@ ls_pass *ls_step_pass(const ls_step *step)
     return step->pass;
 }
 
-void ls_step_weights_changed(ls_step *step)
+ls_status ls_step_weights_changed(ls_step *step)
 {
-    ls_packs_changed(step->args.packs);
-    if (!step->copy)
-        return;
-    step->args.kernels->cast(step->args.stream, &(ls_cast){.from_type = LS_F32,
-                                                           .to_type = step->type,
-                                                           .from = step->state_memory[0],
-                                                           .to = step->copy,
-                                                           .n = step->args.model->flat});
+    const ls_step *s = step;
+    bool packed = ls_step_shards(s);
+
+    ls_packs_changed(s->args.packs);
+    if (s->copy)
+        s->args.kernels->cast(s->args.stream,
+                              &(ls_cast){.from_type = LS_F32,
+                                         .to_type = s->type,
+                                         .from = s->state_memory[0],
+                                         .to = s->copy,
+                                         .n = packed ? s->own : s->args.model->flat});
+    return ls_step_forget(step);
 }

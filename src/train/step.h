@@ -9,7 +9,9 @@
  * ls_step_weights_changed().
  *
  * With other ranks (parallel/dp.h) a step runs the calls of its own leaves, sums gradients with the
- * others, and updates everything (zero 0) or its own part, which the others then get (zero 1). */
+ * others, and updates everything (zero 0) or its own parts, which the others then get (zero 1).
+ * With zero 2 the sum is made for every call, and a rank keeps that of its own parts only; with
+ * zero 3 also of the weights, and gets those of the others while it computes. */
 #pragma once
 #include "model/model.h"
 #include "model/pass.h"
@@ -70,11 +72,20 @@ ls_status ls_step_blame(ls_step *step, int64_t number);
 ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
                        double *sums_out);
 
-/* Device pointers: weights (model->flat elements) and the optimizer's moments: of all trained
- * parameters (model->trained), or with zero 1 of the own parts, packed (parallel/mesh.h). */
+/* With zero 3 all ranks walk through the model together: a rank that has no windows while another
+ * has some calls this instead. Otherwise nothing happens. */
+void ls_step_idle(ls_step *step);
+
+/* Elements first .. first+count-1 of the flat weights, from host memory; a rank takes what it
+ * keeps. */
+void ls_step_put(ls_step *step, int64_t first, int64_t count, const float *values);
+
+/* Device pointers: weights (model->flat elements; with zero 3 those of the own parts) and the
+ * optimizer's moments: of all trained parameters (model->trained), or with zero 1 to 3 of the own
+ * parts, packed (parallel/mesh.h). */
 typedef struct ls_step_arrays {
     float *w, *m, *v;
-    const void *read; /* the weights as the pass reads them: w itself in fp32 */
+    const void *read; /* the weights as the pass reads them: w itself in fp32; not with zero 3 */
 } ls_step_arrays;
 ls_step_arrays ls_step_state_arrays(const ls_step *step);
 ls_pass *ls_step_pass(const ls_step *step);
@@ -84,6 +95,6 @@ ls_pass *ls_step_pass(const ls_step *step);
 ls_status ls_step_owe(ls_step *step, const float *owed);
 
 /* The weights were written from outside (start, import, resume): renew the copy that rows read. */
-void ls_step_weights_changed(ls_step *step);
+ls_status ls_step_weights_changed(ls_step *step);
 
 LS_C_END

@@ -1,5 +1,7 @@
 /* step_impl.h -- what step.c, update.c and blame.c share. */
 #pragma once
+#include "base/window.h"
+#include "plan/units.h"
 #include "train/step.h"
 
 LS_C_BEGIN
@@ -22,15 +24,22 @@ struct ls_step {
     ls_dtype type;
     void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
     int64_t own;                   /* trained elements that this rank updates, packed (mesh.h) */
+    float *own_grad;               /* owned: zero 2 and 3: the sum of their gradients */
+    ls_window grad_window;         /* zero 2 and 3: grads[0], of one call */
     struct {
-        int top, merges;   /* of the stack of gradients, when the last call is on it */
-        int64_t from;      /* elements from here on are merged and on their way */
-        ls_clock *clock;   /* of the step */
-        ls_status status;  /* of what was started */
-        ls_err_record why; /* unless it is LS_OK */
-    } last;                /* call of the step: its gradient is exchanged while backward goes on */
-    void *owed;            /* owned: added to the next sum of gradients; NULL: nothing */
-    void *small;           /* owned: everything below */
+        int top, merges; /* of the stack of gradients, when the last call is on it */
+        int64_t from;    /* elements from here on are merged and on their way */
+    } last;              /* call of the step: its gradient is exchanged while backward goes on */
+    struct {
+        ls_window window;           /* the weights, as far as they are there */
+        ls_units_set coming, there; /* buckets */
+        int64_t unit;               /* that was asked for last */
+    } shards;                       /* zero 3 */
+    ls_clock *clock;                /* of the step that runs; NULL: none does */
+    ls_status status;               /* of what was exchanged inside of a pass, */
+    ls_err_record why;              /* unless it is LS_OK */
+    void *owed;                     /* owned: added to the next sum of gradients; NULL: nothing */
+    void *small;                    /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
@@ -68,7 +77,7 @@ typedef struct ls_step_part {
 bool ls_step_next(const ls_step *step, ls_step_part *part);
 
 /* The call over the batch that lies on the device, its gradient into grads[buffer]. */
-ls_pass_call ls_step_call(const ls_step *step, const ls_step_part *part, int buffer);
+ls_pass_call ls_step_call(ls_step *step, const ls_step_part *part, int buffer);
 
 /* Its forward pass; dropout is keyed by the sequence's number in the global batch. */
 void ls_step_forward(ls_step *step, const ls_step_part *part, const ls_pass_call *call,
@@ -110,6 +119,29 @@ bool ls_step_own_piece(const ls_step *step, int64_t first, int64_t end, ls_step_
 
 /* Host memory to the device, waiting for it. */
 ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes);
+
+/* No rank keeps a whole gradient; nor whole weights. */
+static inline bool ls_step_parts(const ls_step *step)
+{
+    return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero >= 2;
+}
+static inline bool ls_step_shards(const ls_step *step)
+{
+    return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero == 3;
+}
+
+/* Weights of a unit, before a call of the pass reads them (zero 3); drop them all: they have
+ * changed. */
+void ls_step_need(void *context, int64_t unit);
+ls_status ls_step_forget(ls_step *step);
+
+/* The weights as a pass reads them. */
+static inline const void *ls_step_read(const ls_step *step)
+{
+    return ls_step_shards(step) ? step->shards.window.base
+           : step->copy         ? step->copy
+                                : step->state_memory[0];
+}
 
 /* Buckets of parameters that this rank updates apart from each other, and what it has of each: all
  * of the one bucket where it updates everything. */

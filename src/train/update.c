@@ -52,7 +52,8 @@ static int64_t fill_spans(const ls_step *s, ls_mesh_part own, ls_adamw_span *spa
             continue;
         int64_t gap = ls_step_divides(s) ? 0 : p->trained - ls_optim_second(run, model, i);
         spans[n++] = (ls_adamw_span){.first = first - own.first,
-                                     .w_first = p->first + first - p->trained,
+                                     .w_first = ls_step_shards(s) ? own.packed + first - own.first
+                                                                  : p->first + first - p->trained,
                                      .count = end - first,
                                      .decay = p->decay ? 1.0f : 0.0f,
                                      .rate = (float)rate,
@@ -89,21 +90,28 @@ ls_status ls_step_open_optimizer(ls_step *s)
     return st == LS_OK && optimizer == LS_OPTIMIZER_MUON ? ls_step_open_muon(s) : st;
 }
 
+/* The sum of gradients of an own part. */
+static const float *own_gradient(const ls_step *s, ls_mesh_part own)
+{
+    return ls_step_parts(s) ? s->own_grad + own.packed : (const float *)s->grads[0] + own.first;
+}
+
 /* The own part of a bucket. */
 static void optimize(ls_step *s, int bucket)
 {
     ls_mesh_part own = ls_step_own(s, bucket);
     const int64_t *first = &s->first_span[bucket];
+    bool whole = ls_step_shares(s) && !ls_step_shards(s); /* then others have parts of the copy */
 
     if (first[1] > first[0])
         s->args.kernels->adamw(s->args.stream,
                                &(ls_adamw){.w = s->state_memory[0],
                                            .m = (float *)s->state_memory[1] + own.packed,
                                            .v = (float *)s->state_memory[2] + own.packed,
-                                           .grad = (float *)s->grads[0] + own.first,
+                                           .grad = own_gradient(s, own),
                                            .spans = s->spans + first[0],
                                            .n_spans = first[1] - first[0],
-                                           .copy = ls_step_shares(s) ? NULL : s->copy,
+                                           .copy = whole ? NULL : s->copy,
                                            .copy_type = s->type,
                                            .state = s->state,
                                            .result = s->norm});
@@ -127,7 +135,7 @@ static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
     memset(whole->partials, 0, (size_t)blocks * sizeof *whole->partials);
     for (int b = 0; b < ls_step_buckets(s); b++) {
         ls_mesh_part part = ls_step_own(s, b);
-        own.x = whole->x + part.first;
+        own.x = own_gradient(s, part);
         own.partials = whole->partials + part.first / LS_NORM_BLOCK;
         own.n = part.count;
         if (part.count > 0)
@@ -163,9 +171,13 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
     if (!ls_step_divides(s))
         goto out;
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
+    if (ls_step_shards(s)) {
+        st = ls_step_forget(s);
+        goto out;
+    }
     LS_TRY(st, ls_dp_gather(s->args.dp, s->state_memory[0]), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
-    ls_step_weights_changed(s);
+    st = ls_step_weights_changed(s);
 out:
     return st;
 }

@@ -99,9 +99,8 @@ LS_TEST(value_says_what_this_version_lacks)
                    "precision must be fp32, bf16 or fp8, not \"fp16\": fp16 is not built yet");
     LS_CHECK_FAILS(set(&run, "mesh.tp", "2", false), LS_EUSAGE,
                    "mesh.tp must be 1, not \"2\": this version is parallel over data only");
-    LS_CHECK_FAILS(
-        set(&run, "mesh.zero", "2", false), LS_EUSAGE,
-        "must be a whole number from 0 to 1, not \"2\": stages 2 and 3 are not built yet");
+    LS_CHECK_FAILS(set(&run, "mesh.zero", "4", false), LS_EUSAGE,
+                   "must be a whole number from 0 to 3, not \"4\"");
     LS_CHECK_FAILS(set(&run, "sync", "ps", false), LS_EUSAGE, "a parameter server is not built");
     LS_CHECK_FAILS(set(&run, "train.reduce", "orderd", false), LS_EUSAGE, "ordered or fast");
     LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"ordered\"?");

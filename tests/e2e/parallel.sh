@@ -7,10 +7,10 @@ LS_E2E=parallel.$$
 export LS_E2E LINESHAFT
 unset LINESHAFT_CARRIER
 
-# 7 leaves: no number of ranks below divides them. 3 norm blocks: of 8 ranks most own nothing.
+# 7 leaves: no number of ranks below divides them. 8 norm blocks: several buckets for few ranks, one for 8.
 cat >run.yaml <<'YAML'
 name: shared
-model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
+model: {family: gpt2, layers: 2, width: 64, heads: 2, context: 32, dropout: 0.1}
 data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
 batch: {sequences: 14, leaf: 2, group: 1}
 train: {steps: 20, lr: 3e-3, schedule: constant, warmup: 5, clip: 0.5, weight_decay: 0.1, seed: 3}
@@ -58,7 +58,7 @@ cp want one/want
 
 # Ordered: equal bits for any number of ranks, ZeRO stage and leaves per call.
 # A bucket is as small as it can be, so that there are several.
-for mesh in 1,1,1 2,0,1 3,1,4 4,0,4 5,1,1 8,1,4; do
+for mesh in 1,1,1 2,0,1 2,3,1 3,1,4 3,2,1 4,0,4 5,3,4 8,2,1; do
     n=${mesh%%,*} group=${mesh##*,} zero=${mesh#*,} zero=${zero%,*}
     run 0 "$LINESHAFT" train run.yaml --json -n "$n" --set "mesh.zero=$zero" --set "batch.group=$group" --set mesh.bucket=64KiB \
         --set "out=o$mesh"
@@ -81,9 +81,9 @@ same "mesh.dp 2"
 # Fast: within 1e-4 of one process.
 run 0 "$LINESHAFT" train run.yaml --json --set train.reduce=fast --set out=fast
 losses out >alone
-for mesh in 3,1 4,0; do
+for mesh in 2,3 3,1 3,2 4,0; do
     run 0 "$LINESHAFT" train run.yaml --json -n "${mesh%,*}" --set "mesh.zero=${mesh#*,}" \
-        --set train.reduce=fast --set "out=fast$mesh"
+        --set train.reduce=fast --set mesh.bucket=64KiB --set "out=fast$mesh"
     losses out >got
     paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 }
         END { exit bad || NR != 20 }' || fail "fast mode strays with $mesh: $(paste -d ' ' alone got)"
@@ -98,10 +98,10 @@ grep -q 'exchange.compress: int8 has no use: all ranks are on one node' out || f
 
 # A checkpoint of any mesh is gone on with by any other. Steps up to N on M ranks:
 : >parts
-for part in 6,3,1 11,2,0 15,1,0 20,4,1; do
+for part in 5,3,1 9,2,3 12,1,0 16,5,2 20,4,3; do
     zero=${part##*,} n=${part#*,} n=${n%,*}
     run 0 "$LINESHAFT" train run.yaml --json -n "$n" --set "train.steps=${part%%,*}" --set "mesh.zero=$zero" \
-        --set checkpoint.every=4 --set out=moved
+        --set checkpoint.every=4 --set mesh.bucket=64KiB --set out=moved
     losses out >>parts
 done
 echo "$(field summary val_loss) $(field summary weights_hash)" >>parts
@@ -116,14 +116,14 @@ says '--fresh'
 # What no mesh can be.
 run 2 "$LINESHAFT" train run.yaml -n 2 --set mesh.dp=3 --set out=no
 [ "$(grep -c 'mesh.dp is 3, but the run has 2 ranks' err)" = 1 ] || fail "$(cat err)"
-run 2 "$LINESHAFT" train run.yaml -n 2 --set mesh.zero=1 --set 'train.freeze=wte*' --set out=no
-[ "$(grep -c 'mesh.zero cannot be 1: train.freeze leaves' err)" = 1 ] || fail "$(cat err)"
+run 2 "$LINESHAFT" train run.yaml -n 2 --set mesh.zero=2 --set 'train.freeze=wte*' --set out=no
+[ "$(grep -c 'mesh.zero cannot be 2: train.freeze leaves' err)" = 1 ] || fail "$(cat err)"
 [ ! -e no ] || fail "a refused run left a folder"
 none_alive
 
 # A step that is not finite: all ranks know it, one sentence, as alone; or it is skipped, as alone.
 for n in 1 3; do
-    run 7 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train run.yaml -n $n --set mesh.zero=1 --set out=nan$n
+    run 7 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train run.yaml -n $n --set mesh.zero=3 --set mesh.bucket=64KiB --set out=nan$n
     sed -n 's/.*error: rank [0-2]: the gradient/the gradient/p' err >nan$n.err
     run 0 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train run.yaml --json -n $n --set mesh.zero=1 \
         --set train.nonfinite=skip --set train.steps=6 --set out=skip$n
@@ -134,7 +134,7 @@ grep -q 'holds NaN' nan1.err && cmp -s nan1.err nan3.err || fail "other words: $
 cmp -s skip1.hash skip3.hash || fail "other weights after a skipped step"
 
 # SIGTERM: the step is finished and saved, and another number of ranks goes on.
-"$LINESHAFT" train run.yaml --json -n 3 --set mesh.zero=1 --set train.steps=100000 --set out=term >first 2>err &
+"$LINESHAFT" train run.yaml --json -n 3 --set mesh.zero=2 --set train.steps=100000 --set out=term >first 2>err &
 pid=$!
 await_step term 3 $pid
 kill -TERM $pid
@@ -176,11 +176,11 @@ done
     echo "network namespaces are not allowed here: hosts not tried"
     exit 0
 }
-run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --set mesh.zero=1 --set out=hosts
+run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --set mesh.zero=3 --set mesh.bucket=64KiB --set out=hosts
 cp one/want want
 cp hosts/events.jsonl out
 same "two hosts"
-[ "$(field start ranks) $(field start zero)" = "4 1" ] || fail "not 4 ranks on two hosts"
+[ "$(field start ranks) $(field start zero)" = "4 3" ] || fail "not 4 ranks on two hosts"
 [ "$(grep -c '"host":"lab1"' out)" = 2 ] || fail "the second host has not two ranks"
 # Squeezed between hosts: it is said, and a run that was stopped goes on to the same weights.
 for part in 8,straight 5,parts 8,parts; do

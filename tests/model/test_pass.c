@@ -301,6 +301,72 @@ LS_TEST_SECONDS(pass_fast_kernels_agree_with_the_reference, 60)
         check_against_reference(&variants[i]);
 }
 
+/* --- what a call tells and asks for ------------------------------------------------------------
+ */
+
+typedef struct diary {
+    const rig *r;
+    float *last;      /* the whole gradient, once it is known; NULL: only write down */
+    int64_t from[64]; /* as told */
+    int64_t unit[64]; /* as asked for; -2: something was told in between */
+    int told, asked;
+    int64_t elements;
+} diary;
+
+static void note_complete(void *context, int64_t from)
+{
+    diary *d = context;
+
+    LS_CHECK(d->told < 64 && d->asked < 64);
+    LS_CHECK(d->told == 0 || from <= d->from[d->told - 1]);
+    d->from[d->told++] = from;
+    d->unit[d->asked++] = -2;
+    if (d->last)
+        LS_CHECK(memcmp(d->r->grad + from, d->last + from,
+                        (size_t)(d->elements - from) * sizeof(float)) == 0);
+}
+
+static void note_need(void *context, int64_t unit)
+{
+    diary *d = context;
+
+    LS_CHECK(d->asked < 64);
+    d->unit[d->asked++] = unit;
+}
+
+/* What is told to be complete does not change any more; a walk tells and asks for the same. */
+LS_TEST_SECONDS(pass_tells_what_is_complete_and_asks_for_what_it_needs, 60)
+{
+    for (size_t i = 0; i < 2 * LS_COUNT(variants); i++) {
+        bool ordered = i % 2;
+        rig r;
+        open_rig(&r, "auto", 1, 0, &variants[i / 2]);
+        int64_t L = r.model.shape.L, n = ls_pass_grad_elements(&r.model, ordered);
+        ls_pass_call call = call_of(&r, ordered, ordered ? B : 1);
+        memset(r.grad, 0, (size_t)n * sizeof *r.grad);
+        loss_of(&r, &call);
+        diary d = {.r = &r, .elements = n}, walk = d;
+        d.last = ls_check_copy(&r.c, "gradient kept", r.grad, n);
+        memset(r.grad, 0, (size_t)n * sizeof *r.grad);
+        call.complete = note_complete;
+        call.need = note_need;
+        call.context = &d;
+        loss_of(&r, &call);
+        LS_CHECK_EQ(d.from[d.told - 1], 0);
+        for (int64_t u = 0; u <= L + 1; u++)
+            LS_CHECK_EQ(d.unit[u], u);
+        /* More than the end is told where more than one unit is trained. */
+        bool all = r.model.trained == r.model.flat;
+        LS_CHECK(!all || d.told >= L + 1);
+        call.context = &walk;
+        ls_pass_walk(r.pass, &call, true);
+        LS_CHECK(walk.told == d.told && walk.asked == d.asked);
+        LS_CHECK(memcmp(walk.from, d.from, sizeof d.from) == 0);
+        LS_CHECK(memcmp(walk.unit, d.unit, sizeof d.unit) == 0);
+        close_rig(&r);
+    }
+}
+
 /* In ordered mode the bits do not depend on how leaves are grouped into calls. */
 LS_TEST_SECONDS(pass_gradient_has_equal_bits_for_any_grouping, 60)
 {

@@ -188,6 +188,134 @@ LS_TEST_SECONDS(dp_sums_have_the_bits_of_one_process_and_reach_all, 90)
         ls_world_run(shapes[i], NULL, sums);
 }
 
+/* --- nobody keeps a whole gradient -------------------------------------------------------------
+ */
+
+/* Each leaf is a call. */
+static void table_of(const ls_dp_args *a, int *merges, int *rounds_out)
+{
+    int n = a->mesh.ranks, rounds = 1;
+
+    for (int r = 0; r < n; r++) {
+        ls_ordered_run run = ls_mesh_leaves(&a->mesh, a->leaves, r);
+        rounds = run.count > rounds ? (int)run.count : rounds;
+    }
+    for (int k = 0; k < rounds; k++)
+        for (int r = 0; r < n; r++) {
+            ls_ordered_run run = ls_mesh_leaves(&a->mesh, a->leaves, r);
+            merges[k * n + r] =
+                k < run.count ? ls_ordered_merges(run.first + k, run.first, a->leaves) : -1;
+        }
+    *rounds_out = rounds;
+}
+
+/* One round: a leaf of this rank into the window, if it has one, told piece by piece. */
+static void feed(ls_dp *dp, ls_window *window, float *own, int round)
+{
+    const ls_dp_args *a = ls_dp_about(dp);
+    ls_ordered_run run = ls_mesh_leaves(&a->mesh, a->leaves, a->mesh.rank);
+    float *x = (float *)(void *)window->base, *buffers[1] = {x};
+    int64_t step = LS_NORM_BLOCK * 2 / 3, n = a->trained + (a->ordered ? a->tied_count : 0);
+    bool has = round < run.count;
+
+    ls_dp_round(dp, round, window, own);
+    for (int64_t i = a->trained; i < n && has; i++)
+        x[i] = value(run.first + round, i);
+    for (int64_t end = a->trained; end > 0; end -= step) {
+        int64_t from = ls_max_i64(0, end - step);
+        for (int64_t i = from; i < end && has; i++)
+            x[i] = a->ordered ? value(run.first + round, i) : (float)((i + run.first + round) % 64);
+        LS_CHECK_OK(ls_dp_sum_from(dp, buffers, from));
+        /* What is there: buckets on their way, the one that is begun, what was just written, the
+         * second gradient, pages at borders. */
+        int64_t bucket = ls_mesh_bucket(&a->mesh, a->trained, 0).each * a->mesh.ranks;
+        int64_t most = ls_dp_ahead_elements(a) + bucket + step + (n - a->trained);
+        LS_CHECK(ls_window_held(window) <= most * (int64_t)sizeof(float) + 4 * LS_WINDOW_PAGE);
+    }
+    LS_CHECK_OK(ls_dp_sum_end(dp, buffers));
+}
+
+static void check_own(const ls_dp *dp, const float *own)
+{
+    const ls_dp_args *a = ls_dp_about(dp);
+
+    for (int b = 0; b < ls_dp_buckets(dp); b++) {
+        ls_mesh_part part = ls_dp_own(dp, b);
+        for (int64_t i = 0; i < part.count; i++) {
+            float sum = 0, w = a->ordered ? want(a, part.first + i) : 0;
+            for (int64_t leaf = 0; leaf < a->leaves && !a->ordered; leaf++)
+                sum += (float)((part.first + i + leaf) % 64);
+            if (own[part.packed + i] != (a->ordered ? w : sum))
+                ls_test_fail(__FILE__, __LINE__, "rank %d, element %lld: %.9g", a->mesh.rank,
+                             (long long)(part.first + i), (double)own[part.packed + i]);
+        }
+    }
+}
+
+/* Weights go the other way: every bucket from its owners. */
+static void check_fetch(ls_dp *dp, ls_window *window, ls_dtype type)
+{
+    const ls_dp_args *a = ls_dp_about(dp);
+    int64_t size = ls_dtype_bytes(type), n = ls_dp_own_elements(a);
+    void *memory;
+
+    LS_CHECK_OK(ls_dp_alloc(dp, n * size, "own", &memory));
+    for (int b = 0; b < ls_dp_buckets(dp); b++) {
+        ls_mesh_part part = ls_dp_own(dp, b);
+        for (int64_t i = 0; i < part.count; i++)
+            if (type == LS_F32)
+                ((float *)memory)[part.packed + i] = (float)(part.first + i);
+            else
+                ((uint16_t *)memory)[part.packed + i] = (uint16_t)(part.first + i);
+    }
+    for (int b = 0; b < ls_dp_buckets(dp); b++)
+        LS_CHECK_OK(ls_dp_fetch(dp, b, type, memory, window->base));
+    for (int b = 0; b < ls_dp_buckets(dp); b++)
+        LS_CHECK_OK(ls_dp_fetched(dp, b));
+    for (int64_t i = 0; i < a->trained; i++)
+        if (type == LS_F32)
+            LS_CHECK_EQ(((float *)(void *)window->base)[i], i);
+        else
+            LS_CHECK_EQ(((uint16_t *)(void *)window->base)[i], (uint16_t)i);
+    meet(a->comm);
+    ls_dp_free(dp, memory);
+}
+
+static void parted(ls_world *w, ls_comm *comm)
+{
+    (void)w;
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        ls_dp_args a = args_of(c, comm, ls_comm_ranks(comm), ls_comm_rank(comm));
+        int merges[LEAVES * LS_WORLD_RANKS];
+        ls_window window;
+        ls_dp *dp;
+
+        a.mesh.zero = 3;
+        table_of(&a, merges, &a.rounds);
+        a.merges = merges;
+        LS_CHECK_OK(ls_dp_open(&dp, &a));
+        LS_CHECK_OK(ls_window_open(&window, ls_dp_elements(&a) * (int64_t)sizeof(float), "g"));
+        float *own = ls_mem_array((size_t)ls_dp_own_elements(&a), sizeof *own);
+        LS_CHECK(own);
+        for (int again = 0; again < 2; again++) {
+            for (int round = 0; round < a.rounds; round++)
+                feed(dp, &window, own, round);
+            check_own(dp, own);
+        }
+        check_fetch(dp, &window, c % 2 ? LS_F32 : LS_BF16);
+        ls_mem_free(own);
+        ls_window_close(&window);
+        ls_dp_close(dp);
+        meet(comm);
+    }
+}
+
+LS_TEST_SECONDS(dp_sums_own_parts_call_by_call_with_the_same_bits, 90)
+{
+    for (size_t i = 0; i < LS_COUNT(shapes); i++)
+        ls_world_run(shapes[i], NULL, parted);
+}
+
 /* --- parts, numbers, words ---------------------------------------------------------------------
  */
 
@@ -281,21 +409,48 @@ static int64_t there(const ls_world *w)
     return (int64_t)st.st_blocks * 512;
 }
 
+/* Places that nodes wait on: a node needs one unless it is added to what waits at once, or comes in
+ * the last round. */
+static int64_t slots_of(const int *merges, int ranks, int rounds)
+{
+    int64_t slots = 0;
+
+    for (int r = 0; r < ranks; r++) {
+        int height = 0, most = 0;
+        for (int k = 0; k < rounds - 1; k++) {
+            int m = merges[k * ranks + r];
+            if (m < 0)
+                continue;
+            most = m == 0 && height + 1 > most ? height + 1 : most;
+            height += 1 - m;
+        }
+        slots += most;
+    }
+    return slots;
+}
+
 static void counted(ls_world *w, ls_comm *comm)
 {
     int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
 
     for (int i = 0; i < 3; i++)
         meet(comm); /* what barriers need is there */
-    for (size_t c = 0; c < LS_COUNT(cases); c++) {
-        ls_dp_args a = args_of(c, comm, n, me);
+    for (size_t c = 0; c < 2 * LS_COUNT(cases); c++) {
+        ls_dp_args a = args_of(c / 2, comm, n, me);
         int64_t before = there(w), want_bytes = 0;
+        int merges[LEAVES * LS_WORLD_RANKS];
         ls_dp *dp;
 
-        a.roots = c % 2 ? LEAVES : 0; /* room for other splits, or not */
+        a.roots = c % 4 == 2 ? LEAVES : 0; /* room for other splits, or not */
+        if (c % 2) {
+            a.mesh.zero = 2;
+            table_of(&a, merges, &a.rounds);
+            a.merges = merges;
+            a.slots = slots_of(merges, n, a.rounds);
+        }
         for (int r = 0; r < n; r++) {
-            ls_dp_args other = args_of(c, NULL, n, r);
-            other.roots = a.roots;
+            ls_dp_args other = a;
+            other.mesh.rank = r;
             want_bytes += ls_dp_bytes(&other);
         }
         meet(comm);
@@ -386,8 +541,53 @@ static void traffic(ls_world *w, ls_comm *comm)
     }
 }
 
+/* Zero 3: each call of a rank once to the owners (ordered), a reduce-scatter in each round (fast).
+ */
+static void parted_traffic(ls_world *w, ls_comm *comm)
+{
+    int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
+    const int64_t size = sizeof(float);
+
+    (void)w;
+    LS_CHECK_OK(ls_comm_force(comm, "ring"));
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        ls_dp_args a = args_of(c, comm, n, me);
+        int merges[LEAVES * LS_WORLD_RANKS];
+        int64_t others = 0, padded = 0;
+        ls_window window;
+        ls_dp *dp;
+
+        a.mesh.zero = 3;
+        table_of(&a, merges, &a.rounds);
+        a.merges = merges;
+        LS_CHECK_OK(ls_dp_open(&dp, &a));
+        LS_CHECK_OK(ls_window_open(&window, ls_dp_elements(&a) * size, "g"));
+        float *own = ls_mem_array((size_t)ls_dp_own_elements(&a), sizeof *own);
+        for (int b = 0; b < ls_dp_buckets(dp); b++) {
+            ls_mesh_part part = ls_dp_own(dp, b), whole = ls_mesh_bucket(&a.mesh, a.trained, b);
+            others += whole.count - part.count + tied_of(&a, whole) - tied_of(&a, part);
+            padded += (n - 1) * part.each * size;
+        }
+        int64_t calls = ls_mesh_leaves(&a.mesh, a.leaves, me).count, before = sent_by(comm);
+        for (int round = 0; round < a.rounds; round++)
+            feed(dp, &window, own, round);
+        int64_t summed = sent_by(comm);
+        check_sent(summed - before, a.ordered ? calls * others * size : a.rounds * padded);
+        for (int b = 0; b < ls_dp_buckets(dp); b++) {
+            LS_CHECK_OK(ls_dp_fetch(dp, b, LS_F32, own, window.base));
+            LS_CHECK_OK(ls_dp_fetched(dp, b));
+        }
+        check_sent(sent_by(comm) - summed, padded);
+        ls_mem_free(own);
+        ls_window_close(&window);
+        ls_dp_close(dp);
+    }
+}
+
 LS_TEST_SECONDS(dp_sends_the_bytes_of_the_formula, 60)
 {
     ls_world_run("1+1", NULL, traffic);
     ls_world_run("1+1+1", NULL, traffic);
+    ls_world_run("1+1", NULL, parted_traffic);
+    ls_world_run("1+1+1", NULL, parted_traffic);
 }

@@ -3,9 +3,10 @@
 #include "model/tiny.h"
 #include "plan/memory.h"
 
-static ls_ledger ledger_of(const ls_run *run, bool apart)
+static ls_ledger ledger_on(const ls_run *run, bool apart, const ls_mesh *mesh)
 {
     ls_memory_args args = {.run = run,
+                           .mesh = mesh,
                            .threads = 2,
                            .apart = apart,
                            .program_bytes = 1000,
@@ -21,6 +22,11 @@ static ls_ledger ledger_of(const ls_run *run, bool apart)
     ls_memory_predict(&args, &ledger);
     ls_model_release(&model);
     return ledger;
+}
+
+static ls_ledger ledger_of(const ls_run *run, bool apart)
+{
+    return ledger_on(run, apart, NULL);
 }
 
 LS_TEST(memory_of_bf16_is_a_copy_more_and_half_the_activations)
@@ -64,4 +70,36 @@ LS_TEST(memory_of_the_host_does_not_count_against_a_gpu)
     LS_CHECK_EQ(ls_ledger_host_total(&there), ls_ledger_bytes(&there, "snapshot") + 1000 + 3000 +
                                                   ls_ledger_bytes(&there, "batch"));
     LS_CHECK(ls_ledger_bytes(&there, "batch") > 2000);
+}
+
+/* What each stage divides, by a model that is large beside a norm block. */
+LS_TEST(memory_of_four_ranks_is_divided_stage_by_stage)
+{
+    ls_run run = ls_tiny_run();
+    run.model.width = 256;
+    run.model.heads = run.model.kv_heads = 8;
+    run.model.head_size = 32;
+    run.model.mlp = 1024;
+    run.model.layers = 8;
+    run.batch.sequences = run.batch.group = 8;
+    ls_ledger of[4];
+    for (int zero = 0; zero <= 3; zero++) {
+        const ls_mesh mesh = {.ranks = 4, .rank = 1, .local = 4, .zero = zero, .bucket = 2};
+        of[zero] = ledger_on(&run, false, &mesh);
+    }
+    double weights = (double)ls_ledger_bytes(&of[0], "weights");
+    double moments = (double)ls_ledger_bytes(&of[0], "optimizer");
+    double gradients = (double)ls_ledger_bytes(&of[0], "gradients");
+
+    LS_CHECK_NEAR(moments, 2 * weights, 0.02 * moments);
+    for (int zero = 1; zero <= 3; zero++)
+        LS_CHECK_NEAR(ls_ledger_bytes(&of[zero], "optimizer"), moments / 4, 0.02 * moments);
+    LS_CHECK_EQ(ls_ledger_bytes(&of[1], "gradients"), gradients);
+    LS_CHECK((double)ls_ledger_bytes(&of[2], "gradients") < 0.7 * gradients);
+    LS_CHECK_EQ(ls_ledger_bytes(&of[3], "gradients"), ls_ledger_bytes(&of[2], "gradients"));
+    /* Zero 3 keeps a quarter of the states; of what it gathers two units at a time are there. */
+    LS_CHECK_NEAR(ls_ledger_bytes(&of[2], "weights"), weights, 0.03 * weights);
+    LS_CHECK_NEAR(ls_ledger_bytes(&of[3], "weights"), weights / 4, 0.02 * weights);
+    LS_CHECK_EQ(ls_ledger_bytes(&of[2], "gathered weights"), 0);
+    LS_CHECK((double)ls_ledger_bytes(&of[3], "gathered weights") < 0.5 * weights);
 }
