@@ -2,8 +2,9 @@
  *
  * While a call queues, its span's number is the tag of all it queues (profile.c); when the step has
  * ended, the device tells its kernels with their tags, and each finds its call. A call's operations
- * or bytes are those of the row, not of a kernel; they are counted for the longest kernel of the
- * call, so that a product has its rate and the small sum behind it has none:
+ * or bytes are those of the row, not of a kernel; they are counted for a kernel that takes more
+ * than half of the call, so that a product has its rate, the small sum behind it has none, and of
+ * several products in one call (head) none has all:
  *
  *   linear_bwd_w, 10 GFLOP:   nvjet_tst_128x256 20 us -> 500 TFLOP/s     reduce 2 us -> -
  *
@@ -49,23 +50,21 @@ static const ls_profile_span *call_of(const ls_profile *p, uint64_t tag)
     return &p->spans[i];
 }
 
-/* Counts the work of calls for their longest kernels. Kernels of a call are neighbours, but for
- * those of another stream that began between them. */
+/* Counts the work of calls for the kernels that take most of them. Kernels of a call are
+ * neighbours, but for those of another stream that began between them. */
 static void count_work(ls_profile *p, const ls_cupti_span *spans, int64_t n, int64_t first)
 {
     for (int64_t i = 0; i < n; i++) {
         const ls_profile_span *call = call_of(p, spans[i].tag);
         int64_t length = spans[i].end_ns - spans[i].begin_ns;
-        bool longest = call != NULL;
+        int64_t all = 0; /* of the call */
         if (!call) {
             p->inner[first + i].work = (double)spans[i].bytes;
             continue;
         }
-        for (int64_t k = i - 1; k >= 0 && k >= i - 64 && longest; k--)
-            longest = spans[k].tag != spans[i].tag || spans[k].end_ns - spans[k].begin_ns < length;
-        for (int64_t k = i + 1; k < n && k <= i + 64 && longest; k++)
-            longest = spans[k].tag != spans[i].tag || spans[k].end_ns - spans[k].begin_ns <= length;
-        p->inner[first + i].work = longest ? call->work : 0;
+        for (int64_t k = ls_max_i64(0, i - 64); k < n && k <= i + 64; k++)
+            all += spans[k].tag == spans[i].tag ? spans[k].end_ns - spans[k].begin_ns : 0;
+        p->inner[first + i].work = 2 * length > all ? call->work : 0;
     }
 }
 
