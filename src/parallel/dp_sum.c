@@ -1,0 +1,252 @@
+/* dp_sum.c -- see dp.h: sums of gradients, bucket by bucket, and what brings parts together.
+ *
+ *   sum_from   the second gradient of all buckets, then the buckets from last to first
+ *   sum_end    each in the order of its start: wait, combine, tie;
+ *              zero 0 ordered: start its gather
+ *
+ * Starts come in the same order on all ranks, as collectives must; hence a gather is started only
+ * when all sums were, although its bucket may have arrived long before. */
+#include "parallel/dp_impl.h"
+
+#include "kernel/combine.h"
+
+/* left + right -> left */
+static void add(float *left, const float *right, int64_t count)
+{
+    const void *const from[2] = {left, right};
+    void *to = left;
+
+    if (count > 0)
+        ls_combine_run(&(ls_combine){.type = LS_F32,
+                                     .op = LS_COMBINE_SUM,
+                                     .from = from,
+                                     .sources = 2,
+                                     .to = &to,
+                                     .targets = 1,
+                                     .scale = 1},
+                       count);
+}
+
+/* Where the second gradient of a bucket begins. */
+static int64_t tied_at(const ls_dp_args *a, ls_mesh_part bucket)
+{
+    return a->trained + ls_max_i64(0, bucket.first - a->tied_first);
+}
+
+/* A bucket of this round has gone: keep the own part of its sum, drop its pages. */
+static ls_status end_parted(ls_dp *x, ls_dp_flight f)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part own = ls_dp_part(a, f.bucket), bucket = ls_dp_bucket(x, f.bucket);
+    float *sum = f.tied ? x->tied_sum + ls_dp_tied_before(a, f.bucket) : x->own + own.packed;
+    const int64_t size = sizeof(float);
+    ls_status st;
+
+    if (a->ordered) {
+        LS_TRY(st,
+               ls_ordered_feed_end(f.tied ? x->tied_feed : x->feed, f.bucket, x->round, sum,
+                                   ls_dp_deadline()),
+               out);
+    } else {
+        const float *arrived = (float *)(void *)x->window->base + own.first;
+        LS_TRY(st, ls_comm_wait(a->comm, x->requests[f.bucket], ls_dp_deadline()), out);
+        if (x->round > 0)
+            add(sum, arrived, own.count);
+        else
+            memcpy(sum, arrived, (size_t)(own.count * size));
+    }
+    if (f.tied)
+        ls_window_drop(x->window, tied_at(a, bucket) * size, ls_dp_tied_in(a, bucket) * size);
+    else
+        ls_window_drop(x->window, bucket.first * size, bucket.count * size);
+out:
+    return st;
+}
+
+/* Wait for a sum that was started: in ordered mode the own part is complete then. */
+static ls_status end_flight(ls_dp *x, float *const *buffers, ls_dp_flight f)
+{
+    const ls_dp_args *a = &x->args;
+    float *out = f.tied ? x->tied_sum + ls_dp_tied_before(a, f.bucket)
+                        : buffers[0] + ls_dp_part(a, f.bucket).first;
+
+    if (ls_dp_parted(a))
+        return end_parted(x, f);
+    if (!a->ordered)
+        return ls_comm_wait(a->comm, x->requests[f.bucket], ls_dp_deadline());
+    return ls_ordered_sum_end(f.tied ? x->tied : x->sum, f.bucket, out, ls_dp_deadline());
+}
+
+/* In ordered mode: the bucket's elements of all roots, or of the node of this round. */
+static ls_status start_ordered(ls_dp *x, float *const *buffers, ls_dp_flight f)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part bucket = ls_dp_bucket(x, f.bucket);
+    int64_t first = f.tied ? tied_at(a, bucket) : bucket.first;
+    ls_ordered_node nodes[LS_ORDERED_ROOTS];
+    void *roots[LS_ORDERED_ROOTS];
+
+    if (ls_dp_parted(a))
+        return ls_ordered_feed_start(f.tied ? x->tied_feed : x->feed, f.bucket, x->round,
+                                     buffers[0] + first);
+    int n = ls_ordered_roots(x->runs[a->mesh.rank], a->leaves, nodes);
+    for (int i = 0; i < n; i++)
+        roots[i] = buffers[i] + first;
+    return ls_ordered_sum_start(f.tied ? x->tied : x->sum, f.bucket, roots);
+}
+
+/* In place; what everybody needs as a whole is summed everywhere at once. */
+static ls_status start_fast(ls_dp *x, float *buffer, int b)
+{
+    ls_mesh_part bucket = ls_dp_bucket(x, b);
+    bool all = x->args.mesh.zero == 0;
+    float *at = buffer + bucket.first;
+
+    return ls_comm_start(x->args.comm,
+                         &(ls_coll){.kind = all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER,
+                                    .type = LS_F32,
+                                    .count = all ? bucket.count : bucket.each * x->args.mesh.ranks,
+                                    .in = at,
+                                    .out = at},
+                         &x->requests[b]);
+}
+
+/* Sums that may be on their way at a time: a communicator has so many flights. */
+static int room(const ls_dp *x)
+{
+    if (ls_dp_parted(&x->args))
+        return LS_DP_AHEAD;
+    return LS_COMM_FLIGHTS / (x->sum ? (int)ls_max_i64(1, ls_ordered_sum_flights(x->sum)) : 1);
+}
+
+/* Start the sum of a bucket, when there is room for it. */
+static ls_status start_flight(ls_dp *x, float *const *buffers, ls_dp_flight f)
+{
+    ls_status st = LS_OK;
+
+    while (x->started - x->ended >= room(x) && x->ended < x->started)
+        LS_TRY(st, end_flight(x, buffers, x->up[x->ended++]), out);
+    x->up[x->started++] = f;
+    st = x->args.ordered ? start_ordered(x, buffers, f)
+         : x->narrow     ? ls_narrow_start(x->narrow, f.bucket, buffers[0])
+                         : start_fast(x, buffers[0], f.bucket);
+out:
+    return st;
+}
+
+void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own)
+{
+    dp->round = round;
+    dp->window = window;
+    dp->own = own;
+}
+
+ls_status ls_dp_sum_from(ls_dp *dp, float *const *buffers, int64_t from)
+{
+    ls_dp *x = dp;
+    bool first = x->started == 0; /* nothing was told yet, and the second gradient is complete */
+    ls_status st = LS_OK;
+
+    for (int b = x->buckets - 1; b >= 0 && ls_dp_has_tied(&x->args) && first; b--)
+        if (ls_dp_tied_in(&x->args, ls_dp_bucket(x, b)) > 0)
+            LS_TRY(st, start_flight(x, buffers, (ls_dp_flight){.bucket = b, .tied = true}), out);
+    for (; x->next >= 0 && ls_dp_bucket(x, x->next).first >= from; x->next--)
+        LS_TRY(st, start_flight(x, buffers, (ls_dp_flight){.bucket = x->next}), out);
+out:
+    return st;
+}
+
+/* The second gradient's sum, added to the first's, in a bucket; sums: of the own part. */
+static void tie(ls_dp *x, float *sums, int bucket)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part own = ls_dp_part(a, bucket);
+    int64_t n = ls_dp_tied_in(a, own);
+
+    if (n > 0)
+        add(sums + ls_max_i64(0, a->tied_first - own.first),
+            x->tied_sum + ls_dp_tied_before(a, bucket), n);
+}
+
+static ls_status start_gather(ls_dp *x, float *buffer, int b)
+{
+    ls_mesh_part bucket = ls_dp_bucket(x, b);
+
+    return ls_comm_start(x->args.comm,
+                         &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                    .type = LS_F32,
+                                    .count = bucket.each * x->args.mesh.ranks,
+                                    .in = buffer + bucket.first,
+                                    .out = buffer + bucket.first},
+                         &x->requests[b]);
+}
+
+static ls_status end_gathers(ls_dp *x)
+{
+    ls_status st = LS_OK;
+
+    for (int b = x->buckets - 1; b >= 0; b--)
+        LS_TRY(st, ls_comm_wait(x->args.comm, x->requests[b], ls_dp_deadline()), out);
+out:
+    return st;
+}
+
+ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
+{
+    ls_dp *x = dp;
+    const ls_dp_args *a = &x->args;
+    bool spread = a->ordered && a->mesh.zero == 0;
+    bool complete = !ls_dp_parted(a) || x->round == a->rounds - 1;
+    ls_status st = LS_OK;
+
+    if (x->narrow)
+        LS_TRY(st, ls_narrow_end(x->narrow, buffers[0], ls_dp_deadline()), out);
+    for (int i = 0; i < x->started && !x->narrow; i++) {
+        ls_dp_flight f = x->up[i];
+        ls_mesh_part own = ls_dp_part(a, f.bucket);
+        if (i >= x->ended)
+            LS_TRY(st, end_flight(x, buffers, f), out);
+        if (x->tied_sum && !f.tied && complete)
+            tie(x, ls_dp_parted(a) ? x->own + own.packed : buffers[0] + own.first, f.bucket);
+        if (spread && !f.tied)
+            LS_TRY(st, start_gather(x, buffers[0], f.bucket), out);
+    }
+    if (spread)
+        LS_TRY(st, end_gathers(x), out);
+    if (ls_dp_parted(a)) /* and what lies between buckets, so that all is zeros again */
+        ls_window_drop(x->window, 0, x->window->bytes);
+    x->started = x->ended = 0;
+    x->next = x->buckets - 1;
+out:
+    return st;
+}
+
+ls_status ls_dp_gather(ls_dp *dp, float *buffer)
+{
+    ls_status st = LS_OK;
+
+    for (int b = dp->buckets - 1; b >= 0; b--)
+        LS_TRY(st, start_gather(dp, buffer, b), out);
+    st = end_gathers(dp);
+out:
+    return st;
+}
+
+ls_status ls_dp_fetch(ls_dp *dp, int bucket, ls_dtype type, const void *own, void *whole)
+{
+    ls_mesh_part part = ls_dp_part(&dp->args, bucket), all = ls_dp_bucket(dp, bucket);
+    int64_t size = ls_dtype_bytes(type);
+
+    return ls_comm_start(dp->args.comm,
+                         &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                    .type = type,
+                                    .count = all.each * dp->args.mesh.ranks,
+                                    .in = (const char *)own + part.packed * size,
+                                    .out = (char *)whole + all.first * size},
+                         &dp->fetches[bucket]);
+}
+
+ls_status ls_dp_fetched(ls_dp *dp, int bucket)
+{
+    return ls_comm_wait(dp->args.comm, dp->fetches[bucket], ls_dp_deadline());
+}
