@@ -3,17 +3,14 @@
  * First every auto that follows from other options is worked out, then the contradictions are
  * looked for on the final values, so that a default and a given value can contradict each other and
  * the message still names both. A check says which two keys disagree, their values, where each was
- * written and what would be right. */
+ * written and what would be right. Those between options of ranks stand in check_mesh.c, those
+ * between options and files in check_files.c. */
 #include "config/check.h"
 
-#include "config/explain.h"
-#include "config/hf.h"
+#include "config/check_impl.h"
 #include "config/ramp.h"
 #include "config/value.h"
-#include "base/file.h"
-#include <limits.h>
 #include <math.h>
-#include <unistd.h>
 
 /* Rows of one matrix product beyond which a CPU gains nothing, while activations keep growing. */
 enum {
@@ -32,7 +29,7 @@ static const ls_option *row_of(const char *key)
     return row;
 }
 
-static const ls_run_origin *origin_of(const ls_run *run, const char *key)
+const ls_run_origin *ls_check_origin(const ls_run *run, const char *key)
 {
     return ls_explain_origin(run, row_of(key));
 }
@@ -184,12 +181,10 @@ static void say(const ls_run *run, const char *key, char *out, size_t cap)
     ls_str_release(&text);
 }
 
-/* "run.yaml:3:9: a is 12 but b is 5 (run.yaml:3:24): why". The key that somebody wrote comes first.
- */
-static ls_status clash(const ls_run *run, const char *a, const char *b, const char *why)
+ls_status ls_check_clash(const ls_run *run, const char *a, const char *b, const char *why)
 {
     char a_is[128], b_is[128];
-    const ls_run_origin *first = origin_of(run, a), *second = origin_of(run, b);
+    const ls_run_origin *first = ls_check_origin(run, a), *second = ls_check_origin(run, b);
 
     if (first->source == LS_RUN_DEFAULT && second->source != LS_RUN_DEFAULT) {
         const char *key = a;
@@ -218,7 +213,7 @@ ls_status ls_check_missing(const ls_run *run, const char *key, const char *what)
 
 static ls_status check_name(const ls_run *run)
 {
-    const char *where = origin_of(run, "name")->where;
+    const char *where = ls_check_origin(run, "name")->where;
     char quoted[64];
     bool bad = !*run->name || run->name[0] == '.' || strlen(run->name) > 200;
 
@@ -227,12 +222,12 @@ static ls_status check_name(const ls_run *run)
     if (bad) {
         ls_value_quote(run->name, quoted, sizeof quoted);
         ls_fail(LS_EUSAGE, "%s: name %s cannot name a folder",
-                origin_of(run, "name")->automatic ? run->path : where, quoted);
+                ls_check_origin(run, "name")->automatic ? run->path : where, quoted);
         ls_err_hint("Use letters, digits, dashes and underscores, or set name in the run file.");
         return LS_EUSAGE;
     }
     if (!*run->out)
-        return ls_fail(LS_EUSAGE, "%s: out is empty", origin_of(run, "out")->where);
+        return ls_fail(LS_EUSAGE, "%s: out is empty", ls_check_origin(run, "out")->where);
     return LS_OK;
 }
 
@@ -243,17 +238,20 @@ static ls_status check_family(const ls_run *run)
     bool gpt2 = m->family == LS_FAMILY_GPT2;
 
     if (gpt2 && m->kv_heads != m->heads)
-        return clash(run, "model.kv_heads", "model.family", "gpt2 has as many as heads");
+        return ls_check_clash(run, "model.kv_heads", "model.family", "gpt2 has as many as heads");
     if (gpt2 && m->rope_scaling != LS_ROPE_PLAIN)
-        return clash(run, "model.rope_scaling", "model.family", "gpt2 learns its positions");
+        return ls_check_clash(run, "model.rope_scaling", "model.family",
+                              "gpt2 learns its positions");
     if (!gpt2 && m->head_size % 2)
-        return clash(run, "model.head_size", "model.family", "rotary positions turn pairs");
+        return ls_check_clash(run, "model.head_size", "model.family",
+                              "rotary positions turn pairs");
     if (m->heads % m->kv_heads)
-        return clash(run, "model.kv_heads", "model.heads", "they must divide the heads");
+        return ls_check_clash(run, "model.kv_heads", "model.heads", "they must divide the heads");
     if (m->rope_scaling == LS_ROPE_LLAMA3 && m->rope_low >= m->rope_high)
-        return clash(run, "model.rope_low", "model.rope_high", "low must be below high");
+        return ls_check_clash(run, "model.rope_low", "model.rope_high", "low must be below high");
     if (m->rope_scaling == LS_ROPE_PLAIN && m->rope_factor != 1)
-        return clash(run, "model.rope_factor", "model.rope_scaling", "there is nothing to scale");
+        return ls_check_clash(run, "model.rope_factor", "model.rope_scaling",
+                              "there is nothing to scale");
     return LS_OK;
 }
 
@@ -261,16 +259,19 @@ static ls_status check_tuning(const ls_run *run)
 {
     /* A rank of 0 that was written switches off what stays in the file; one that was forgotten
      * would train all weights instead. */
-    bool forgotten = run->lora.rank == 0 && origin_of(run, "lora.rank")->source == LS_RUN_DEFAULT;
+    bool forgotten =
+        run->lora.rank == 0 && ls_check_origin(run, "lora.rank")->source == LS_RUN_DEFAULT;
 
     if (forgotten && run->lora.alpha != 0)
-        return clash(run, "lora.alpha", "lora.rank", "without a rank there is no LoRA");
+        return ls_check_clash(run, "lora.alpha", "lora.rank", "without a rank there is no LoRA");
     if (forgotten && run->lora.targets.count)
-        return clash(run, "lora.targets", "lora.rank", "without a rank there is no LoRA");
+        return ls_check_clash(run, "lora.targets", "lora.rank", "without a rank there is no LoRA");
     if (run->lora.rank && !*run->model.import)
-        return clash(run, "lora.rank", "model.import", "there must be a model to fine-tune");
+        return ls_check_clash(run, "lora.rank", "model.import",
+                              "there must be a model to fine-tune");
     if (run->lora.rank && run->train.freeze.count)
-        return clash(run, "lora.rank", "train.freeze", "with LoRA everything else is frozen");
+        return ls_check_clash(run, "lora.rank", "train.freeze",
+                              "with LoRA everything else is frozen");
     return LS_OK;
 }
 
@@ -279,11 +280,11 @@ static ls_status check_precision(const ls_run *run)
     if (run->precision != LS_PRECISION_FP8)
         return LS_OK;
     if (run->device.kind != LS_DEVICE_CUDA)
-        return clash(run, "precision", "device.kind", "only GPUs multiply in fp8");
+        return ls_check_clash(run, "precision", "device.kind", "only GPUs multiply in fp8");
     if (run->train.reduce == LS_REDUCE_ORDERED)
-        return clash(run, "precision", "train.reduce",
-                     "the scales of fp8 depend on how sequences are grouped into calls; "
-                     "fast does not promise equal bits");
+        return ls_check_clash(run, "precision", "train.reduce",
+                              "the scales of fp8 depend on how sequences are grouped into calls; "
+                              "fast does not promise equal bits");
     return LS_OK;
 }
 
@@ -294,13 +295,14 @@ static ls_status check_optimizer(const ls_run *run)
     bool muon = run->train.optimizer == LS_OPTIMIZER_MUON;
 
     if (muon && run->lora.rank > 0)
-        return clash(run, "train.optimizer", "lora.rank",
-                     "muon is for the matrices of blocks, which LoRA leaves as they are");
+        return ls_check_clash(run, "train.optimizer", "lora.rank",
+                              "muon is for the matrices of blocks, which LoRA leaves as they are");
     if (!muon && fabs(run->train.momentum - momentum) > 0)
-        return clash(run, "train.momentum", "train.optimizer", "only muon has it");
+        return ls_check_clash(run, "train.momentum", "train.optimizer", "only muon has it");
     if (!muon && run->train.adamw_lr > 0)
-        return clash(run, "train.adamw_lr", "train.optimizer",
-                     "only muon leaves parameters to AdamW; train.lr is the rate of all others");
+        return ls_check_clash(
+            run, "train.adamw_lr", "train.optimizer",
+            "only muon leaves parameters to AdamW; train.lr is the rate of all others");
     return LS_OK;
 }
 
@@ -309,9 +311,9 @@ static ls_status check_model(const ls_run *run)
     ls_status st;
     int64_t heads = run->model.heads;
 
-    if (run->model.width % heads == 0 || !origin_of(run, "model.head_size")->automatic)
+    if (run->model.width % heads == 0 || !ls_check_origin(run, "model.head_size")->automatic)
         return check_family(run);
-    st = clash(run, "model.width", "model.heads", "the heads must divide the width");
+    st = ls_check_clash(run, "model.width", "model.heads", "the heads must divide the width");
     if (run->model.width < heads)
         ls_err_hint("A width of %lld fits %lld heads.", (long long)heads, (long long)heads);
     else
@@ -342,14 +344,14 @@ static ls_status check_ramp(const ls_run *run)
 
     /* A ramp of 0 that was written switches off what stays in the file. */
     if (run->batch.ramp == 0)
-        return origin_of(run, "batch.ramp")->source == LS_RUN_DEFAULT && from != LS_RUN_AUTO
-                   ? clash(run, "batch.ramp_from", "batch.ramp", "a ramp must have steps")
+        return ls_check_origin(run, "batch.ramp")->source == LS_RUN_DEFAULT && from != LS_RUN_AUTO
+                   ? ls_check_clash(run, "batch.ramp_from", "batch.ramp", "a ramp must have steps")
                    : LS_OK;
     if (from > run->batch.sequences)
-        return clash(run, "batch.ramp_from", "batch.sequences", "the batch can only grow");
+        return ls_check_clash(run, "batch.ramp_from", "batch.sequences", "the batch can only grow");
     if (from % leaf == 0)
         return LS_OK;
-    st = clash(run, "batch.ramp_from", "batch.leaf", "a ramp begins with whole leaves");
+    st = ls_check_clash(run, "batch.ramp_from", "batch.leaf", "a ramp begins with whole leaves");
     ls_err_hint("Take batch.ramp_from: %lld, or another leaf.",
                 (long long)ls_min_i64(run->batch.sequences, (from / leaf + 1) * leaf));
     return st;
@@ -361,7 +363,7 @@ static ls_status check_batch(const ls_run *run)
     ls_status st;
 
     if (run->batch.sequences % run->batch.leaf) {
-        st = clash(run, "batch.sequences", "batch.leaf", "the leaf must divide the batch");
+        st = ls_check_clash(run, "batch.sequences", "batch.leaf", "the leaf must divide the batch");
         hint_divisors(run->batch.sequences);
         return st;
     }
@@ -370,7 +372,7 @@ static ls_status check_batch(const ls_run *run)
         return LS_OK;
     st = ls_fail(LS_EUSAGE,
                  "%s: batch.group is %lld, which is neither a power of two nor all %lld leaves",
-                 origin_of(run, "batch.group")->where, (long long)group, (long long)leaves);
+                 ls_check_origin(run, "batch.group")->where, (long long)group, (long long)leaves);
     ls_err_hint("Gradients are summed along a binary tree over leaves, so a call must compute "
                 "whole branches; auto always fits.");
     return st;
@@ -387,13 +389,13 @@ static ls_status check_sources(const ls_run *run)
         return LS_EUSAGE;
     }
     if (texts && shards) {
-        st = clash(run, "data.text", "data.shards", "only one of them can be given");
+        st = ls_check_clash(run, "data.text", "data.shards", "only one of them can be given");
         ls_err_hint("Keep one of them; --set data.text=[] removes the text for a single run.");
         return st;
     }
     if (run->data.weights.count && run->data.weights.count != texts + shards)
-        return clash(run, "data.weights", texts ? "data.text" : "data.shards",
-                     "there must be one weight per entry");
+        return ls_check_clash(run, "data.weights", texts ? "data.text" : "data.shards",
+                              "there must be one weight per entry");
     return LS_OK;
 }
 
@@ -409,21 +411,22 @@ static ls_status check_end(const ls_run *run)
     ls_status st;
 
     if (run->train.target_loss > 0 && run->data.validation == 0)
-        return clash(run, "train.target_loss", "data.validation",
-                     "without validation text the loss cannot be measured");
+        return ls_check_clash(run, "train.target_loss", "data.validation",
+                              "without validation text the loss cannot be measured");
     if (run->train.target_loss > 0 && run->eval.every == 0)
-        return clash(run, "train.target_loss", "eval.every",
-                     "without validation during the run the target cannot be seen");
+        return ls_check_clash(run, "train.target_loss", "eval.every",
+                              "without validation during the run the target cannot be seen");
     if (run->train.steps == 0 && run->train.tokens == 0 && run->train.seconds == 0 &&
         run->train.target_loss == 0) {
         st = ls_fail(LS_EUSAGE, "%s: train.steps is 0 and no other end of the run is set",
-                     origin_of(run, "train.steps")->where);
+                     ls_check_origin(run, "train.steps")->where);
         ls_err_hint("Set train.steps, train.tokens, train.seconds or train.target_loss.");
         return st;
     }
     if (ls_check_horizon(run) == 0 && run->train.schedule != LS_SCHEDULE_CONSTANT) {
-        st = clash(run, run->train.seconds > 0 ? "train.seconds" : "train.target_loss",
-                   "train.schedule", "this schedule must know how many steps there will be");
+        st = ls_check_clash(run, run->train.seconds > 0 ? "train.seconds" : "train.target_loss",
+                            "train.schedule",
+                            "this schedule must know how many steps there will be");
         ls_err_hint("Set train.steps or train.tokens as well, or take schedule: constant.");
         return st;
     }
@@ -437,10 +440,10 @@ static ls_status check_lr_rule(const ls_run *run)
 
     if ((run->train.lr_rule != LS_LR_NONE) == (run->train.lr_base_batch > 0))
         return LS_OK;
-    st = clash(run, "train.lr_rule", "train.lr_base_batch",
-               run->train.lr_rule == LS_LR_NONE
-                   ? "without a rule the learning rate does not follow the batch"
-                   : "the rule must know for which batch train.lr was chosen");
+    st = ls_check_clash(run, "train.lr_rule", "train.lr_base_batch",
+                        run->train.lr_rule == LS_LR_NONE
+                            ? "without a rule the learning rate does not follow the batch"
+                            : "the rule must know for which batch train.lr was chosen");
     if (run->train.lr_rule == LS_LR_NONE)
         ls_err_hint("Set train.lr_rule to linear or sqrt, or leave train.lr_base_batch out.");
     else
@@ -456,194 +459,19 @@ static ls_status check_rate(const ls_run *run)
     if (st != LS_OK)
         return st;
     if (run->train.min_lr > run->train.lr)
-        return clash(run, "train.min_lr", "train.lr", "the schedule must not end above its top");
+        return ls_check_clash(run, "train.min_lr", "train.lr",
+                              "the schedule must not end above its top");
     if (horizon && run->train.warmup > horizon)
-        return clash(run, "train.warmup", horizon_key(run), "warm-up must end before the run does");
+        return ls_check_clash(run, "train.warmup", horizon_key(run),
+                              "warm-up must end before the run does");
     if (run->train.schedule == LS_SCHEDULE_WSD && run->train.warmup + run->train.decay > horizon) {
-        st = clash(run, "train.decay", horizon_key(run),
-                   "warm-up and decay together are longer than the run");
+        st = ls_check_clash(run, "train.decay", horizon_key(run),
+                            "warm-up and decay together are longer than the run");
         ls_err_hint("There are %lld steps, and warm-up takes %lld of them.", (long long)horizon,
                     (long long)run->train.warmup);
         return st;
     }
     return LS_OK;
-}
-
-static ls_status check_exchange(const ls_run *run)
-{
-    ls_compress compress = run->exchange.compress;
-    bool forgotten = origin_of(run, "exchange.compress")->source == LS_RUN_DEFAULT;
-    ls_status st;
-
-    if (compress == LS_COMPRESS_NONE && forgotten &&
-        origin_of(run, "exchange.topk")->source != LS_RUN_DEFAULT)
-        return clash(run, "exchange.topk", "exchange.compress", "it is for topk only");
-    if (compress == LS_COMPRESS_NONE || run->train.reduce != LS_REDUCE_ORDERED)
-        return LS_OK;
-    st = clash(run, "exchange.compress", "train.reduce",
-               "ordered sums have the same bits on any number of nodes, and rounding what travels "
-               "between them gives others");
-    ls_err_hint("Set train.reduce: fast, or exchange.compress: none.");
-    return st;
-}
-
-/* What ranks that keep only parts of gradients cannot do yet. */
-static ls_status check_parts(const ls_run *run)
-{
-    const char *const why = "stages 2 and 3 sum the gradients of every call, in rounds that are "
-                            "planned once; 0 and 1 do it";
-
-    if (run->mesh.zero < 2)
-        return LS_OK;
-    if (run->mesh.balance == LS_BALANCE_AUTO)
-        return clash(run, "mesh.balance", "mesh.zero", why);
-    if (run->batch.ramp > 0)
-        return clash(run, "batch.ramp", "mesh.zero", why);
-    if (run->exchange.compress != LS_COMPRESS_NONE)
-        return clash(run, "exchange.compress", "mesh.zero", why);
-    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
-        return clash(run, "train.optimizer", "mesh.zero",
-                     "only AdamW updates parts of weights by themselves; 0 and 1 have whole ones");
-    return LS_OK;
-}
-
-/* Settings of replicas. */
-static ls_status check_sync(const ls_run *run)
-{
-    static const char *const keys[] = {"local.steps", "local.delay", "local.lr", "local.momentum",
-                                       "local.compress"};
-    /* allreduce that was written switches off what stays in the file, as with LoRA. */
-    bool forgotten = run->sync != LS_SYNC_LOCAL && origin_of(run, "sync")->source == LS_RUN_DEFAULT;
-
-    for (size_t i = 0; i < LS_COUNT(keys) && forgotten; i++)
-        if (origin_of(run, keys[i])->source != LS_RUN_DEFAULT)
-            return clash(run, keys[i], "sync", "only sync: local has replicas");
-    if (run->sync != LS_SYNC_LOCAL)
-        return LS_OK;
-    if (run->local.delay >= run->local.steps)
-        return clash(run, "local.delay", "local.steps",
-                     "one exchange must end before the next begins");
-    if (run->mesh.zero > 0)
-        return clash(run, "mesh.zero", "sync", "every replica keeps a state of its own");
-    if (run->mesh.balance == LS_BALANCE_AUTO)
-        return clash(run, "mesh.balance", "sync", "the part of a replica stays as it is");
-    if (run->batch.ramp > 0)
-        return clash(run, "batch.ramp", "sync", "the part of a replica stays as it is");
-    if (run->exchange.compress != LS_COMPRESS_NONE)
-        return clash(run, "exchange.compress", "sync",
-                     "replicas exchange no gradients; local.compress is for their weights");
-    if (run->train.optimizer == LS_OPTIMIZER_MUON)
-        return clash(run, "train.optimizer", "sync", "replicas save two moments of every weight");
-    if (run->lora.rank > 0)
-        return clash(run, "lora.rank", "sync", "replicas exchange all weights");
-    if (run->train.freeze.count > 0)
-        return clash(run, "train.freeze", "sync", "replicas exchange all weights");
-    return LS_OK;
-}
-
-/* --- files ------------------------------------------------------------------------------------ */
-
-static ls_status check_pattern(const char *where, const char *key, const char *pattern)
-{
-    ls_status st = LS_OK;
-    char quoted[64], here[PATH_MAX];
-    ls_str names;
-    int count = 0;
-
-    ls_str_init(&names);
-    ls_value_quote(pattern, quoted, sizeof quoted);
-    st = ls_file_glob(pattern, &names, &count);
-    if (st == LS_ENOMEM)
-        goto out;
-    if (st != LS_OK) {
-        st = ls_fail(LS_EUSAGE, "%s: %s: no file matches %s", where, key, quoted);
-        if (pattern[0] != '/' && getcwd(here, sizeof here))
-            ls_err_hint("Relative paths start at the current folder, \"%.200s\".", here);
-        goto out;
-    }
-    const char *name = names.p;
-    for (int i = 0; i < count; i++, name += strlen(name) + 1) {
-        if (!ls_file_is_dir(name))
-            continue;
-        ls_value_quote(name, quoted, sizeof quoted);
-        st = ls_fail(LS_EUSAGE, "%s: %s: %s is a folder", where, key, quoted);
-        ls_err_hint("Name the files in it, as in folder/*.txt.");
-        goto out;
-    }
-out:
-    ls_str_release(&names);
-    return st;
-}
-
-/* What data/ makes itself: "builtin:stories", or with a size, "builtin:stories:20M". */
-static ls_status check_builtin(const char *where, const char *key, const char *name)
-{
-    static const char stories[] = "builtin:stories";
-    const char *rest = name + sizeof stories - 1;
-    char quoted[64];
-
-    if (strncmp(name, stories, sizeof stories - 1) == 0 &&
-        (*rest == '\0' || (*rest == ':' && rest[1] >= '0' && rest[1] <= '9')))
-        return LS_OK;
-    ls_value_quote(name, quoted, sizeof quoted);
-    ls_status st = ls_fail(LS_EUSAGE, "%s: %s: there is no built-in text %s", where, key, quoted);
-    ls_err_hint("The built-in text is %s, or with a size %s:20M.", stories, stories);
-    return st;
-}
-
-static ls_status check_list(const ls_run *run, const char *key, const ls_run_list *list)
-{
-    ls_status st = LS_OK;
-    const ls_run_origin *origin = origin_of(run, key);
-
-    for (int i = 0; i < list->count; i++) {
-        const char *where = origin->items ? origin->items[i] : origin->where;
-        if (list == &run->data.text && strncmp(list->items[i], "builtin:", 8) == 0)
-            LS_TRY(st, check_builtin(where, key, list->items[i]), out);
-        else
-            LS_TRY(st, check_pattern(where, key, list->items[i]), out);
-    }
-out:
-    return st;
-}
-
-/* "bytes", or a path where something is, or was when the run began and kept a copy; what it holds
- * is the tokenizer's to judge. */
-static ls_status check_tokenizer(const ls_run *run)
-{
-    const ls_run_origin *origin = origin_of(run, "data.tokenizer");
-    const char *name = run->data.tokenizer;
-    char quoted[64], kept[PATH_MAX];
-
-    if (strcmp(name, "bytes") == 0 || ls_file_exists(name))
-        return LS_OK;
-    if ((size_t)snprintf(kept, sizeof kept, "%s/" LS_HF_COPIES "/tokenizer.json", run->out) <
-            sizeof kept &&
-        ls_file_exists(kept))
-        return LS_OK;
-    ls_value_quote(name, quoted, sizeof quoted);
-    ls_status st =
-        ls_fail(LS_EUSAGE, "%s: data.tokenizer: there is no folder %s", origin->where, quoted);
-    ls_err_hint("Write bytes, or the path of a folder that has a tokenizer.json.");
-    return st;
-}
-
-static ls_status check_files(const ls_run *run)
-{
-    ls_status st = LS_OK;
-    char quoted[64];
-
-    LS_TRY(st, check_list(run, "data.text", &run->data.text), out);
-    LS_TRY(st, check_list(run, "data.shards", &run->data.shards), out);
-    LS_TRY(st, check_tokenizer(run), out);
-    if (ls_file_exists(run->out) && !ls_file_is_dir(run->out)) {
-        const ls_run_origin *origin = origin_of(run, "out");
-        ls_value_quote(run->out, quoted, sizeof quoted);
-        st = ls_fail(LS_EUSAGE, "%s: out: %s is a file, not a folder",
-                     origin->source == LS_RUN_DEFAULT ? run->path : origin->where, quoted);
-    }
-out:
-    return st;
 }
 
 ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
@@ -661,11 +489,9 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
         LS_TRY(st, check_sources(run), out);
     LS_TRY(st, check_end(run), out);
     LS_TRY(st, check_rate(run), out);
-    LS_TRY(st, check_exchange(run), out);
-    LS_TRY(st, check_parts(run), out);
-    LS_TRY(st, check_sync(run), out);
+    LS_TRY(st, ls_check_mesh(run), out);
     if (with_files)
-        LS_TRY(st, check_files(run), out);
+        LS_TRY(st, ls_check_files(run), out);
 out:
     return st;
 }

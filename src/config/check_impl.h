@@ -1,0 +1,21 @@
+/* check_impl.h -- what check.c, check_mesh.c and check_files.c share. */
+#pragma once
+#include "config/explain.h"
+#include "base/err.h"
+
+LS_C_BEGIN
+
+/* Where the value of a key was written. */
+const ls_run_origin *ls_check_origin(const ls_run *run, const char *key);
+
+/* LS_EUSAGE: "run.yaml:3:9: a is 12 but b is 5 (run.yaml:3:24): why". The key that somebody wrote
+ * comes first. */
+ls_status ls_check_clash(const ls_run *run, const char *a, const char *b, const char *why);
+
+/* Settings of ranks, their exchange and replicas that cannot go together. */
+ls_status ls_check_mesh(const ls_run *run);
+
+/* Whether the files that data names are there, and out can be a folder. */
+ls_status ls_check_files(const ls_run *run);
+
+LS_C_END

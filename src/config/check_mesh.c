@@ -1,0 +1,91 @@
+/* check_mesh.c -- contradictions between options of ranks: what they exchange, what each keeps, and
+ * how replicas agree. */
+#include "config/check_impl.h"
+
+static ls_status check_exchange(const ls_run *run)
+{
+    ls_compress compress = run->exchange.compress;
+    bool forgotten = ls_check_origin(run, "exchange.compress")->source == LS_RUN_DEFAULT;
+    ls_status st;
+
+    if (compress == LS_COMPRESS_NONE && forgotten &&
+        ls_check_origin(run, "exchange.topk")->source != LS_RUN_DEFAULT)
+        return ls_check_clash(run, "exchange.topk", "exchange.compress", "it is for topk only");
+    if (compress == LS_COMPRESS_NONE || run->train.reduce != LS_REDUCE_ORDERED)
+        return LS_OK;
+    st = ls_check_clash(
+        run, "exchange.compress", "train.reduce",
+        "ordered sums have the same bits on any number of nodes, and rounding what travels "
+        "between them gives others");
+    ls_err_hint("Set train.reduce: fast, or exchange.compress: none.");
+    return st;
+}
+
+/* What ranks that keep only parts of gradients cannot do yet. */
+static ls_status check_parts(const ls_run *run)
+{
+    const char *const why = "stages 2 and 3 sum the gradients of every call, in rounds that are "
+                            "planned once; 0 and 1 do it";
+
+    if (run->mesh.zero < 2)
+        return LS_OK;
+    if (run->mesh.balance == LS_BALANCE_AUTO)
+        return ls_check_clash(run, "mesh.balance", "mesh.zero", why);
+    if (run->batch.ramp > 0)
+        return ls_check_clash(run, "batch.ramp", "mesh.zero", why);
+    if (run->exchange.compress != LS_COMPRESS_NONE)
+        return ls_check_clash(run, "exchange.compress", "mesh.zero", why);
+    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+        return ls_check_clash(
+            run, "train.optimizer", "mesh.zero",
+            "only AdamW updates parts of weights by themselves; 0 and 1 have whole ones");
+    return LS_OK;
+}
+
+/* Settings of replicas. */
+static ls_status check_sync(const ls_run *run)
+{
+    static const char *const keys[] = {"local.steps", "local.delay", "local.lr", "local.momentum",
+                                       "local.compress"};
+    /* allreduce that was written switches off what stays in the file, as with LoRA. */
+    bool forgotten =
+        run->sync != LS_SYNC_LOCAL && ls_check_origin(run, "sync")->source == LS_RUN_DEFAULT;
+
+    for (size_t i = 0; i < LS_COUNT(keys) && forgotten; i++)
+        if (ls_check_origin(run, keys[i])->source != LS_RUN_DEFAULT)
+            return ls_check_clash(run, keys[i], "sync", "only sync: local has replicas");
+    if (run->sync != LS_SYNC_LOCAL)
+        return LS_OK;
+    if (run->local.delay >= run->local.steps)
+        return ls_check_clash(run, "local.delay", "local.steps",
+                              "one exchange must end before the next begins");
+    if (run->mesh.zero > 0)
+        return ls_check_clash(run, "mesh.zero", "sync", "every replica keeps a state of its own");
+    if (run->mesh.balance == LS_BALANCE_AUTO)
+        return ls_check_clash(run, "mesh.balance", "sync", "the part of a replica stays as it is");
+    if (run->batch.ramp > 0)
+        return ls_check_clash(run, "batch.ramp", "sync", "the part of a replica stays as it is");
+    if (run->exchange.compress != LS_COMPRESS_NONE)
+        return ls_check_clash(
+            run, "exchange.compress", "sync",
+            "replicas exchange no gradients; local.compress is for their weights");
+    if (run->train.optimizer == LS_OPTIMIZER_MUON)
+        return ls_check_clash(run, "train.optimizer", "sync",
+                              "replicas save two moments of every weight");
+    if (run->lora.rank > 0)
+        return ls_check_clash(run, "lora.rank", "sync", "replicas exchange all weights");
+    if (run->train.freeze.count > 0)
+        return ls_check_clash(run, "train.freeze", "sync", "replicas exchange all weights");
+    return LS_OK;
+}
+
+ls_status ls_check_mesh(const ls_run *run)
+{
+    ls_status st = LS_OK;
+
+    LS_TRY(st, check_exchange(run), out);
+    LS_TRY(st, check_parts(run), out);
+    LS_TRY(st, check_sync(run), out);
+out:
+    return st;
+}
