@@ -3,10 +3,10 @@
  * Order matters for what a user sees: settings that cannot work are refused before anything is
  * made; then the lock, so that a second run on the same folder is refused before it touches
  * anything; the ledger is checked before large memory is taken; resume comes last, because it fills
- * what was allocated. */
-#include "train/session.h"
+ * what was allocated. The first weights are made in session_weights.c; what the run tells when all
+ * is there, in session_tell.c. */
+#include "train/session_impl.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
@@ -15,21 +15,18 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/pool.h"
 #include "config/check.h"
 #include "config/explain.h"
 #include "config/option.h"
 #include "config/runfile.h"
 #include "config/hf.h"
 #include "exchange/copy.h"
-#include "exchange/folder.h"
 #include "train/debt.h"
 #include "train/outer.h"
 #include "train/save.h"
-#include "train/schedule.h"
 
-/* How long ranks wait for each other, and for the first one to encode text. */
-enum { MEET_S = 600, PREPARE_S = 24 * 3600 };
+/* How long ranks wait for the first one to encode text. */
+enum { PREPARE_S = 24 * 3600 };
 
 static ls_status open_folder(ls_session *s)
 {
@@ -208,11 +205,6 @@ static ls_loader_args loader_args(ls_session *s)
                             .context = s};
 }
 
-static bool is_first(const ls_session *s)
-{
-    return s->mesh.rank == 0;
-}
-
 /* Which ranks share a machine, and so their memory. */
 static ls_status open_places(ls_session *s)
 {
@@ -269,7 +261,7 @@ static ls_status check_alike(ls_session *s)
                                   .count = sizeof first,
                                   .in = &first,
                                   .out = &first},
-                       ls_time_now_ns() + MEET_S * LS_NS_PER_S),
+                       ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S),
            out);
     if (strcmp(first.run, own.run) != 0)
         st = ls_fail(LS_EUSAGE, "rank %d has other settings than rank 0", s->mesh.rank);
@@ -287,13 +279,13 @@ static ls_status open_data_together(ls_session *s)
     const ls_coll barrier = {.kind = LS_COLL_BARRIER};
     ls_status st = LS_OK;
 
-    if (is_first(s))
+    if (ls_session_is_first(s))
         LS_TRY(st, open_data(s), out);
     if (s->mesh.ranks == 1)
         goto out;
     LS_TRY(st, ls_comm_run(s->args.comm, &barrier, ls_time_now_ns() + PREPARE_S * LS_NS_PER_S),
            out);
-    if (!is_first(s))
+    if (!ls_session_is_first(s))
         LS_TRY(st, open_data(s), out);
     LS_TRY(st, check_alike(s), out);
 out:
@@ -409,94 +401,6 @@ out:
     return st;
 }
 
-/* How the first weights are made: a piece at a time, each piece by all threads. */
-typedef struct starter {
-    const ls_folder *from; /* NULL: every value is fresh */
-    ls_pool *pool;
-    uint64_t seed;
-    const ls_param *p;
-    int64_t first, count; /* of the piece */
-    float *piece;
-} starter;
-
-enum { START_PIECE = 262144, START_PART = 8192 };
-
-static void start_part(void *context, int64_t index, int worker)
-{
-    const starter *t = context;
-    int64_t at = index * START_PART;
-
-    (void)worker;
-    ls_model_start(t->p, t->seed, t->first + at, ls_min_i64(START_PART, t->count - at),
-                   t->piece + at);
-}
-
-/* One parameter from the folder that has it, or fresh. */
-static ls_status start_param(ls_session *s, starter *t)
-{
-    bool has = t->from && ls_folder_has(t->from, t->p);
-    ls_status st = LS_OK;
-
-    for (int64_t k = 0; k < t->p->count && st == LS_OK; k += START_PIECE) {
-        t->first = k;
-        t->count = ls_min_i64(START_PIECE, t->p->count - k);
-        if (has)
-            LS_TRY(st, ls_folder_read(t->from, t->p, k, t->count, t->piece), out);
-        else
-            ls_pool_run(t->pool, start_part, t, (t->count + START_PART - 1) / START_PART);
-        ls_step_put(s->step, t->p->first + k, t->count, t->piece);
-        st = ls_stream_sync(s->stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
-    }
-out:
-    return st;
-}
-
-/* The team behind the stream; for a device with a memory of its own one that is made for this. */
-static ls_status start_pool(const ls_session *s, ls_pool **own_out, ls_pool **pool_out)
-{
-    ls_pool_mask mask;
-    ls_status st = LS_OK;
-
-    if (s->apart) {
-        ls_pool_mask_get(&mask);
-        st = ls_pool_create(own_out, ls_pool_mask_count(&mask));
-    }
-    *pool_out = s->apart ? *own_out : ls_stream_pool(s->stream);
-    return st;
-}
-
-/* The first weights: of the imported model, and fresh ones for what it lacks. No second copy of
- * them ever exists. */
-static ls_status start_weights(ls_session *s)
-{
-    starter t = {.seed = (uint64_t)s->run->train.seed};
-    ls_folder *from = NULL;
-    ls_pool *own = NULL;
-    ls_status st = LS_OK;
-
-    LS_TRY(st, start_pool(s, &own, &t.pool), out);
-    t.piece = ls_mem_array(START_PIECE, sizeof *t.piece);
-    LS_TRY(st, t.piece ? LS_OK : LS_ENOMEM, out);
-    if (*s->run->model.import) {
-        ls_err_doing("importing \"%s\"", s->run->model.import);
-        st = ls_folder_open(&from, s->run->model.import, -1);
-        if (st == LS_OK)
-            st = ls_folder_check(from, &s->model);
-    }
-    t.from = from;
-    for (int i = 0; i < s->model.n_params && st == LS_OK; i++) {
-        t.p = &s->model.params[i];
-        st = start_param(s, &t);
-    }
-    if (*s->run->model.import)
-        ls_err_done();
-out:
-    ls_folder_close(from);
-    ls_mem_free(t.piece);
-    ls_pool_free(own);
-    return st;
-}
-
 /* What the run needs of other folders, so that it can be used when they are gone. A start from
  * nothing renews what an earlier one may have left. */
 static ls_status keep_copies(const ls_session *s)
@@ -508,152 +412,6 @@ static ls_status keep_copies(const ls_session *s)
         return LS_OK;
     return ls_copy_keep(s->run->out, tokenizer, ls_file_is_dir(import) ? import : "",
                         s->step_number == 0);
-}
-
-/* What the exchange does between nodes. */
-static const char *compress_name(const ls_session *s)
-{
-    bool squeezed = s->dp && ls_dp_debts(ls_dp_about(s->dp)) > 0;
-
-    return ls_squeeze_name(squeezed ? ls_dp_about(s->dp)->squeeze.kind : LS_SQUEEZE_NONE);
-}
-
-/* The same run file works on one machine, where there is nothing to squeeze. */
-static const char *unused_compress(const ls_session *s)
-{
-    bool unused = s->run->exchange.compress != LS_COMPRESS_NONE && s->mesh.nodes < 2;
-
-    return unused ? ls_option_find("exchange.compress")->names[s->run->exchange.compress] : NULL;
-}
-
-static void emit_start(ls_session *s)
-{
-    ls_device_info info = ls_device_describe(s->device);
-    const ls_option *family = ls_option_find("model.family"), *sync = ls_option_find("sync");
-    const ls_option *optimizer = ls_option_find("train.optimizer");
-    double factor = ls_schedule_factor(s->run);
-    int64_t train_tokens = 0, validation_tokens = 0, trained = 0;
-    ls_calls calls;
-
-    ls_calls_plan(s->run, &s->mesh, &calls);
-    for (int i = 0; i < s->model.n_params; i++)
-        if (s->model.params[i].trained >= 0)
-            trained += s->model.params[i].count;
-    for (int i = 0; i < ls_corpus_sources(s->corpus); i++) {
-        train_tokens += ls_corpus_train_tokens(s->corpus, i);
-        validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
-    }
-    calls.sequences = s->run->batch.sequences; /* of all replicas */
-    ls_session_emit(s,
-                    &(ls_event){.kind = LS_EVENT_START,
-                                .start = {.name = s->run->name,
-                                          .out = s->run->out,
-                                          .family = family->names[s->run->model.family],
-                                          .device = info.name,
-                                          .kernels = s->kernels->name,
-                                          .reduce = calls.ordered ? "ordered" : "fast",
-                                          .parameters = s->model.elements,
-                                          .trained = trained,
-                                          .vocab = s->model.shape.V,
-                                          .train_tokens = train_tokens,
-                                          .validation_tokens = validation_tokens,
-                                          .sequences = calls.sequences,
-                                          .leaf = s->run->batch.leaf,
-                                          .group = ls_min_i64(s->run->batch.group,
-                                                              calls.sequences / s->run->batch.leaf),
-                                          .optimizer = optimizer->names[s->run->train.optimizer],
-                                          .lr = factor * s->run->train.lr,
-                                          .lr_factor = factor,
-                                          .warmup = s->run->train.warmup,
-                                          .ranks = ls_mesh_ranks(&s->mesh),
-                                          .zero = s->mesh.zero,
-                                          .nodes = (int)ls_max_i64(1, s->mesh.nodes),
-                                          .compress = compress_name(s),
-                                          .unused_compress = unused_compress(s),
-                                          .sync = sync->names[s->run->sync],
-                                          .context = s->model.shape.T,
-                                          .first_step = s->step_number,
-                                          .total_steps = s->total_steps,
-                                          .ledger = &s->ledger}});
-}
-
-/* More ranks than leaves is allowed, and rarely meant; so are weights that leave a rank none. */
-static void warn_of_idle_ranks(const ls_session *s)
-{
-    ls_ordered_run runs[LS_MESH_RANKS];
-    int ranks = ls_mesh_ranks(&s->mesh), idle = 0;
-    ls_calls calls;
-
-    ls_calls_plan(s->run, &s->mesh, &calls);
-    ls_mesh_split(&s->mesh, calls.leaves, runs);
-    for (int r = 0; r < ranks; r++)
-        idle += runs[r].count == 0;
-    if (!is_first(s) || s->mesh.replicas || idle == 0)
-        return;
-    bool divisible = calls.ordered && calls.leaf > 1;
-    ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %s%stake fewer ranks",
-           idle, ranks, (long long)calls.leaves,
-           calls.ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)",
-           divisible ? "lower batch.leaf, " : "",
-           s->mesh.weights && !s->mesh.balance ? "change mesh.weights, or "
-           : divisible                         ? "or "
-                                               : "");
-}
-
-/* Who trains: one event for each rank. */
-static ls_status emit_ranks(ls_session *s)
-{
-    int n = ls_mesh_ranks(&s->mesh);
-    typedef struct member {
-        int pid;
-        char host[64];
-    } member;
-    member own = {.pid = getpid()}, *all = ls_mem_array((size_t)n, sizeof *all);
-    ls_status st = LS_OK;
-
-    if (!all)
-        return LS_ENOMEM;
-    gethostname(own.host, sizeof own.host - 1);
-    all[0] = own;
-    if (n > 1)
-        LS_TRY(st,
-               ls_comm_run(s->args.comm,
-                           &(ls_coll){.kind = LS_COLL_GATHER,
-                                      .type = LS_U8,
-                                      .count = sizeof own,
-                                      .in = &own,
-                                      .out = is_first(s) ? all : NULL},
-                           ls_time_now_ns() + MEET_S * LS_NS_PER_S),
-               out);
-    s->share.hosts = ls_mem_array((size_t)n, sizeof *s->share.hosts);
-    LS_TRY(st, s->share.hosts ? LS_OK : LS_ENOMEM, out);
-    for (int r = 0; r < n && is_first(s); r++) {
-        memcpy(s->share.hosts[r], all[r].host, sizeof all[r].host);
-        ls_session_emit(s,
-                        &(ls_event){.kind = LS_EVENT_RANK,
-                                    .rank = {.rank = r, .pid = all[r].pid, .host = all[r].host}});
-    }
-out:
-    ls_mem_free(all);
-    return st;
-}
-
-/* Falling back to an older checkpoint costs work: programs that watch must hear of it too. */
-static void emit_fallback(ls_session *s)
-{
-    char text[160];
-
-    if (s->newest_step <= s->step_number)
-        return;
-    snprintf(text, sizeof text,
-             "the checkpoint of step %lld is damaged: %lld steps are done again from step %lld",
-             (long long)s->newest_step, (long long)(s->newest_step - s->step_number),
-             (long long)s->step_number);
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
-                                   .incident = {.step = s->step_number,
-                                                .kind = "resume",
-                                                .action = "an older checkpoint was used",
-                                                .text = text}});
 }
 
 /* For -vv: where the time before the first step goes. */
@@ -684,7 +442,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     LS_TRY(st, open_mesh(s), out);
     LS_TRY(st, ls_share_open(s), out);
     LS_TRY(st, open_settings(s), out);
-    if (is_first(s))
+    if (ls_session_is_first(s))
         LS_TRY(st, open_folder(s), out);
     note_time("settings read");
     LS_TRY(st, open_device(s), out);
@@ -694,7 +452,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     note_time("data opened");
     LS_TRY(st, open_state(s), out);
     note_time("memory taken");
-    if (is_first(s)) {
+    if (ls_session_is_first(s)) {
         LS_TRY(st, ls_save_open(s), out);
         LS_TRY(st, ls_save_resume(s), out);
     }
@@ -703,21 +461,18 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     if (s->step_number > 0)
         LS_TRY(st, ls_debt_share(s), out);
     if (s->step_number == 0)
-        LS_TRY(st, start_weights(s), out);
+        LS_TRY(st, ls_session_start_weights(s), out);
     if (s->outer)
         LS_TRY(st, ls_outer_start(s), out);
     LS_TRY(st, ls_step_weights_changed(s->step), out);
     note_time("weights there");
     ls_loader_args loader = loader_args(s);
     LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
-    if (is_first(s)) {
+    if (ls_session_is_first(s)) {
         LS_TRY(st, keep_copies(s), out);
         LS_TRY(st, open_events(s), out);
     }
-    LS_TRY(st, emit_ranks(s), out);
-    emit_start(s);
-    warn_of_idle_ranks(s);
-    emit_fallback(s);
+    LS_TRY(st, ls_session_tell(s), out);
 out:
     ls_err_done();
     if (st != LS_OK && s->made_folder && s->lock_fd >= 0)
@@ -754,22 +509,4 @@ void ls_session_close(ls_session *session)
     ls_str_release(&s->config);
     ls_str_release(&s->line);
     *s = (ls_session){.lock_fd = -1, .events_fd = -1};
-}
-
-void ls_session_emit(ls_session *session, const ls_event *event)
-{
-    ls_session *s = session;
-
-    if (s->mesh.rank > 0)
-        return;
-    ls_str_clear(&s->line);
-    ls_event_json(event, &s->line);
-    ls_str_append_char(&s->line, '\n');
-    if (!s->events_bad && write(s->events_fd, s->line.p, s->line.len) != (ssize_t)s->line.len) {
-        s->events_bad = true; /* training goes on: losing the diary must not lose the run */
-        ls_log(LS_LOG_WARN, "cannot write \"%s/events.jsonl\": %s; events are no longer kept",
-               s->run->out, strerror(errno));
-    }
-    if (s->args.sink)
-        s->args.sink(s->args.sink_context, event);
 }
