@@ -93,7 +93,7 @@ static void agree(ls_comm *comm, ls_pool *pool, ls_squeeze_kind kind, bool delay
 
     LS_CHECK(own && want && v);
     for (int64_t i = 0; i < COUNT; i++)
-        want[i] = own[i] = common[i] = (float)(i % 13) * 0.01F;
+        want[i] = (double)(own[i] = common[i] = (float)(i % 13) * 0.01F);
     for (int round = 0; round < ROUNDS; round++) {
         for (int64_t i = 0; i < COUNT; i++) /* what came before is kept, and not walked again */
             own[i] = common[i] + walk(me, round, i);
