@@ -78,7 +78,9 @@ static const ls_kernels kernels = {
     .lamb = ls_cuda_lamb,
     .momentum = ls_cuda_momentum,
     .muon = ls_cuda_muon,
+    .pack = NULL, /* products read weights as they lie */
     .scratch = scratch,
+    .pack_bytes = NULL,
 };
 
 /* The device room's entries with ours; filled in when the library is loaded. */
