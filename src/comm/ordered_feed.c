@@ -199,22 +199,6 @@ ls_status ls_ordered_feed_start(ls_ordered_feed *feed, int part, int round, cons
     return st;
 }
 
-/* left + right -> to, which may be left. */
-static void merge(ls_dtype type, const void *left, const void *right, void *to, int64_t count)
-{
-    const void *const from[2] = {left, right};
-
-    if (count > 0)
-        ls_combine_run(&(ls_combine){.type = type,
-                                     .op = LS_COMBINE_SUM,
-                                     .from = from,
-                                     .sources = 2,
-                                     .to = &to,
-                                     .targets = 1,
-                                     .scale = 1},
-                       count);
-}
-
 /* A node that arrived, onto the stack of its rank; in the last round it may stay where it is. */
 static void push(ls_ordered_feed *f, int part, int rank, int merges, char *node, bool last)
 {
@@ -224,7 +208,7 @@ static void push(ls_ordered_feed *f, int part, int rank, int merges, char *node,
 
     for (; merges > 0; merges--) {
         char *below = slot(f, part, rank, --*height);
-        merge(f->type, below, at, below, own);
+        ls_combine_two(f->type, below, at, below, own);
         at = below;
     }
     if (at == node && last) {
@@ -251,7 +235,7 @@ static void combine_block(const ls_ordered_feed *f, int part, int64_t first, int
         stack[top++] = (waits ? slot(f, part, step->rank, step->root) : f->tops[step->rank]) + at;
         for (int m = 0; m < step->merges; m++) {
             top--;
-            merge(f->type, stack[top - 1], stack[top], stack[top - 1], count);
+            ls_combine_two(f->type, stack[top - 1], stack[top], stack[top - 1], count);
         }
     }
     if (f->plan.count > 0)

@@ -51,3 +51,18 @@ void ls_combine_run(const ls_combine *combine, int64_t count)
 #endif
     ls_combine_run_generic(combine, count);
 }
+
+void ls_combine_two(ls_dtype type, const void *left, const void *right, void *to, int64_t count)
+{
+    const void *const from[2] = {left, right};
+
+    if (count > 0)
+        ls_combine_run(&(ls_combine){.type = type,
+                                     .op = LS_COMBINE_SUM,
+                                     .from = from,
+                                     .sources = 2,
+                                     .to = &to,
+                                     .targets = 1,
+                                     .scale = 1},
+                       count);
+}

@@ -24,4 +24,7 @@ typedef struct ls_combine {
  * makes the result NaN, for max and min too. */
 void ls_combine_run(const ls_combine *combine, int64_t count);
 
+/* to = left + right; to may be one of them, count may be 0. */
+void ls_combine_two(ls_dtype type, const void *left, const void *right, void *to, int64_t count);
+
 LS_C_END

@@ -10,23 +10,6 @@
 
 #include "kernel/combine.h"
 
-/* left + right -> left */
-static void add(float *left, const float *right, int64_t count)
-{
-    const void *const from[2] = {left, right};
-    void *to = left;
-
-    if (count > 0)
-        ls_combine_run(&(ls_combine){.type = LS_F32,
-                                     .op = LS_COMBINE_SUM,
-                                     .from = from,
-                                     .sources = 2,
-                                     .to = &to,
-                                     .targets = 1,
-                                     .scale = 1},
-                       count);
-}
-
 /* Where the second gradient of a bucket begins. */
 static int64_t tied_at(const ls_dp_args *a, ls_mesh_part bucket)
 {
@@ -51,7 +34,7 @@ static ls_status end_parted(ls_dp *x, ls_dp_flight f)
         const float *arrived = (float *)(void *)x->window->base + own.first;
         LS_TRY(st, ls_comm_wait(a->comm, x->requests[f.bucket], ls_dp_deadline()), out);
         if (x->round > 0)
-            add(sum, arrived, own.count);
+            ls_combine_two(LS_F32, sum, arrived, sum, own.count);
         else
             memcpy(sum, arrived, (size_t)(own.count * size));
     }
@@ -162,10 +145,9 @@ static void tie(ls_dp *x, float *sums, int bucket)
     const ls_dp_args *a = &x->args;
     ls_mesh_part own = ls_dp_part(a, bucket);
     int64_t n = ls_dp_tied_in(a, own);
+    float *first = sums + ls_max_i64(0, a->tied_first - own.first);
 
-    if (n > 0)
-        add(sums + ls_max_i64(0, a->tied_first - own.first),
-            x->tied_sum + ls_dp_tied_before(a, bucket), n);
+    ls_combine_two(LS_F32, first, x->tied_sum + ls_dp_tied_before(a, bucket), first, n);
 }
 
 static ls_status start_gather(ls_dp *x, float *buffer, int b)
