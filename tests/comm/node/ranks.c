@@ -82,6 +82,8 @@ void ls_ranks_start(const ls_ranks_args *args, int fd, ls_ranks_body body, int *
             continue;
         ls_ranks r = {.fd = fd, .me = i, .ranks = args->ranks, .context = args->context};
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        while (args->gate && !*args->gate)
+            usleep(1000);
         LS_CHECK_OK(ls_board_open(&r.board, fd, 7));
         play(&r, args, body);
         ls_board_close(r.board);

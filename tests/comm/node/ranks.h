@@ -19,6 +19,7 @@ typedef struct ls_ranks_args {
     bool threads;  /* ranks are threads of this process, on one view of the board */
     bool no_reads; /* memory of other processes cannot be read */
     bool no_direct;
+    _Atomic int *gate; /* shared; ranks of ls_ranks_start() join when it is not 0 any more */
     void *context;
 } ls_ranks_args;
 

@@ -205,15 +205,16 @@ static void leave_without_a_word(ls_ranks *r)
 
 LS_TEST(watch_by_an_agent_tells_the_code)
 {
-    ls_ranks_args args = {.ranks = 2};
+    ls_ranks_args args = {.ranks = 2, .gate = ls_ranks_shared(sizeof(int))};
     int pids[2], fd, status;
     ls_watch *watch;
     ls_board *board;
 
     ls_ranks_make(&args, &fd);
+    ls_ranks_start(&args, fd, leave_without_a_word, pids); /* no thread holds a lock yet */
     LS_CHECK_OK(ls_board_open(&board, fd, 7));
     LS_CHECK_OK(ls_watch_open(&watch, board, LS_BOARD_AGENT)); /* before anybody has joined */
-    ls_ranks_start(&args, fd, leave_without_a_word, pids);
+    *args.gate = 1;
     LS_CHECK_EQ(waitpid(pids[0], &status, 0), pids[0]);
     LS_CHECK_EQ(status, 0);
     LS_CHECK_EQ(waitpid(pids[1], &status, 0), pids[1]);
