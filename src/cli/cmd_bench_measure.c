@@ -97,6 +97,14 @@ static ls_peak_traffic traffic_of(ls_row row)
     case LS_ROW_MOMENTUM:
     case LS_ROW_MUON:
         return LS_PEAK_UPDATE;
+    case LS_ROW_QKV_FWD:
+    case LS_ROW_QKV_BWD:
+    case LS_ROW_ACT_FWD:
+    case LS_ROW_ACT_BWD:
+    case LS_ROW_EMBED_FWD:
+    case LS_ROW_CAST:
+    case LS_ROW_PACK:
+        return LS_PEAK_COPY;
     default:
         return LS_PEAK_ADD;
     }

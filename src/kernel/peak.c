@@ -20,15 +20,14 @@ typedef struct loops {
     pass passes[LS_PEAK_TRAFFICS]; /* by ls_peak_traffic */
 } loops;
 
-#define LOOPS(isa)                                   \
-    {                                                \
-        .name = #isa, .fma = ls_peak_burst_##isa,    \
-        .passes = {                                  \
-            [LS_PEAK_ADD] = ls_peak_add_##isa,       \
-            [LS_PEAK_READ] = ls_peak_read_##isa,     \
-            [LS_PEAK_WRITE] = ls_peak_write_##isa,   \
-            [LS_PEAK_UPDATE] = ls_peak_update_##isa, \
-        },                                           \
+#define LOOPS(isa)                                                                          \
+    {                                                                                       \
+        .name = #isa, .fma = ls_peak_burst_##isa,                                           \
+        .passes = {                                                                         \
+            [LS_PEAK_ADD] = ls_peak_add_##isa,     [LS_PEAK_READ] = ls_peak_read_##isa,     \
+            [LS_PEAK_WRITE] = ls_peak_write_##isa, [LS_PEAK_UPDATE] = ls_peak_update_##isa, \
+            [LS_PEAK_COPY] = ls_peak_copy_##isa,                                            \
+        },                                                                                  \
     }
 
 static const loops all_loops[] = {

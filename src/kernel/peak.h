@@ -18,6 +18,7 @@ typedef enum ls_peak_traffic {
     LS_PEAK_READ,   /* sums */
     LS_PEAK_WRITE,  /* fills; counted as written once, though a CPU reads a line before it writes */
     LS_PEAK_UPDATE, /* in place: one read and one write */
+    LS_PEAK_COPY, /* to another place; the line that is read before it is written is not counted */
     LS_PEAK_TRAFFICS
 } ls_peak_traffic;
 
