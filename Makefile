@@ -3,7 +3,7 @@
 #   make            the program, ./lineshaft
 #   make demo       install what is missing, build, train a small model, let it talk
 #   make test       install what is missing, build, run all tests
-#   make check      format, layers, headers, clang, asan, tsan, fuzz: what .ci/run adds to the tests
+#   make check      format, layers, headers, clang, asan, tsan, fuzz, model: what .ci/run adds to the tests
 #   make help       all targets
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := all

@@ -15,7 +15,7 @@ UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
 DEPS += libucx-dev
 TEST_DEPS += libucx-dev libucx0 iproute2
 
-.PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan \
+.PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan model \
   tsan fuzz examples conformance clean demo
 ## make            the program, ./lineshaft
 ## make demo       install what is missing, build, train a small model, let it talk
@@ -60,6 +60,7 @@ check: format-check layers headers shell-check
 	@$(MAKE) --no-print-directory asan
 	@$(MAKE) --no-print-directory tsan
 	@$(MAKE) --no-print-directory fuzz
+	@$(MAKE) --no-print-directory model
 	@$(MAKE) --no-print-directory examples
 
 SOURCES := $(sort $(shell find src tests tools -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null))
@@ -107,6 +108,10 @@ $(FUZZERS): build/fuzz/%: build/fuzz/tests/fuzz/%.o $(LIB_OBJ)
 	@echo "  link   $@"
 	@$(CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ $(LIBS)
 endif
+
+## make model      check the rules of membership (docs/design/*.pml) with spin
+model:
+	@sh tools/model.sh
 
 ## make examples   run every example for a few steps
 examples:
