@@ -344,6 +344,7 @@ ls_status ls_comm_sub(ls_comm *comm, const int *ranks, int count, int64_t deadli
     (*sub_out)->tune = c->tune;
     (*sub_out)->tune.picks = 0;
     (*sub_out)->tune.path[0] = '\0';
+    (*sub_out)->forced = count == c->ranks ? c->forced : NULL;
 out:
     ls_mem_free(all);
     ls_mem_free(world);

@@ -85,8 +85,10 @@ void ls_comm_abort(ls_comm *comm, const char *reason);
  * (algo/algo.h). */
 const char *ls_comm_way(ls_comm *comm, const ls_coll *coll);
 
-/* Take this algorithm from now on for what it does, on all ranks alike; NULL: what is cheapest.
- * LS_EUSAGE: there is none of this name. */
+/* Take this algorithm from now on for what it does, on all ranks alike, also in communicators of
+ * all ranks that are made from this one; NULL: what is cheapest. LS_EUSAGE: there is none of this
+ * name.
+ */
 ls_status ls_comm_force(ls_comm *comm, const char *algo);
 
 /* Bytes sent to and received from other nodes so far, headers included. */

@@ -10,10 +10,10 @@
  *                  [rank 2][rank 3]          of the second
  *     pieces       to 2 and 3, from rank 1: 8-11 and 12-15, packed; to 1, from rank 0: 4-7, plain
  *
- * Collectives of a communicator are started in the same order on all ranks: sums in the order of
- * ls_narrow_start(), then all gathers. Inside a node that has several ranks a bucket is summed
- * first, on a communicator of its own; whether it is ready is asked whenever another one comes, and
- * waited for at the end only. */
+ * Collectives of a communicator are started in the same order on all ranks, but where a bucket is
+ * depends on a rank's own clock. So each of its ways has a communicator of its own: the sum inside
+ * a node (where one has several ranks), the pieces to the owners, the gather of their sums. Whether
+ * a bucket can go on is asked whenever another one comes, and waited for at the end only. */
 #include "parallel/narrow.h"
 
 #include "base/mem.h"
@@ -49,14 +49,15 @@ typedef struct layout {
 
 struct ls_narrow {
     ls_narrow_args args;
-    ls_comm *node; /* of the ranks on this node; NULL: no node has two */
+    ls_comm *node;   /* of the ranks on this node; NULL: no node has two */
+    ls_comm *gather; /* of all; NULL: nothing is spread */
     int buckets;
     bucket *of; /* owned */
     layout size;
     char *sends, *receives, *gathers; /* of the communicator, as the next two */
     float *owed, *owed_sum;
-    int *order;        /* owned: buckets in the order of their start */
-    int started, sent; /* of those: begun, on their way to other nodes */
+    int *order;               /* owned: buckets in the order of their start */
+    int started, sent, added; /* of those: begun, on their way to owners, summed by this one */
 };
 
 /* --- arithmetic ---------------------------------------------------------------------------------
@@ -232,23 +233,26 @@ static ls_status open_memory(ls_narrow *x)
     return st;
 }
 
-/* The ranks of this node, where any node has several. */
-static ls_status open_node(ls_narrow *x, int64_t deadline_ns)
+/* The ranks of this node, where any node has several; all ranks once more, where they gather. */
+static ls_status open_parts(ls_narrow *x, int64_t deadline_ns)
 {
     const ls_mesh *mesh = &x->args.mesh;
-    int n = 0, *mine;
-    ls_status st;
+    int n = 0, *list = ls_mem_array((size_t)mesh->ranks, sizeof *list);
+    ls_status st = LS_OK;
 
-    if (mesh->nodes == mesh->ranks)
-        return LS_OK;
-    mine = ls_mem_array((size_t)mesh->ranks, sizeof *mine);
-    if (!mine)
+    if (!list)
         return ls_fail(LS_ENOMEM, "no memory for a list of %d ranks", mesh->ranks);
     for (int r = 0; r < mesh->ranks; r++)
         if (together(&x->args, r, mesh->rank))
-            mine[n++] = r;
-    st = ls_comm_sub(x->args.comm, mine, n, deadline_ns, &x->node);
-    ls_mem_free(mine);
+            list[n++] = r;
+    if (mesh->nodes < mesh->ranks)
+        LS_TRY(st, ls_comm_sub(x->args.comm, list, n, deadline_ns, &x->node), out);
+    for (int r = 0; r < mesh->ranks; r++)
+        list[r] = r;
+    if (x->args.spread)
+        st = ls_comm_sub(x->args.comm, list, mesh->ranks, deadline_ns, &x->gather);
+out:
+    ls_mem_free(list);
     return st;
 }
 
@@ -262,7 +266,7 @@ ls_status ls_narrow_open(ls_narrow **narrow_out, const ls_narrow_args *args, int
     *x = (ls_narrow){.args = *args, .buckets = buckets_of(args)};
     LS_TRY(st, open_tables(x), out);
     LS_TRY(st, open_memory(x), out);
-    LS_TRY(st, open_node(x, deadline_ns), out);
+    LS_TRY(st, open_parts(x, deadline_ns), out);
     *narrow_out = x;
 out:
     if (st != LS_OK)
@@ -276,6 +280,7 @@ void ls_narrow_close(ls_narrow *narrow)
 
     if (!x)
         return;
+    ls_comm_close(x->gather);
     ls_comm_close(x->node);
     ls_comm_free(x->args.comm, x->sends);
     ls_comm_free(x->args.comm, x->receives);
@@ -317,41 +322,13 @@ static ls_status send(ls_narrow *x, bucket *k, const float *gradient)
                          &k->request);
 }
 
-ls_status ls_narrow_start(ls_narrow *narrow, int b, float *gradient)
-{
-    ls_narrow *x = narrow;
-    bucket *k = &x->of[b];
-    ls_status st = LS_OK;
-
-    x->order[x->started++] = b;
-    if (x->node)
-        LS_TRY(st,
-               ls_comm_start(x->node,
-                             &(ls_coll){.kind = LS_COLL_REDUCE_SCATTER,
-                                        .type = LS_F32,
-                                        .count = k->all.count,
-                                        .in = gradient + k->all.first,
-                                        .out = gradient + k->all.first},
-                             &k->request),
-               out);
-    for (bool ready = true; x->sent < x->started;) {
-        k = &x->of[x->order[x->sent]];
-        if (x->node)
-            LS_TRY(st, ls_comm_test(x->node, k->request, &ready), out);
-        if (!ready)
-            break;
-        LS_TRY(st, send(x, k, gradient), out);
-    }
-out:
-    return st;
-}
-
 /* All pieces of the own part are there: its sum. The own chunk of it lies in place. */
 static ls_status add(ls_narrow *x, const bucket *k, float *gradient)
 {
     int me = x->args.mesh.rank;
     ls_status st = LS_OK;
 
+    x->added++;
     for (int far = 0; far < 2; far++)
         for (int r = 0; r < x->args.mesh.ranks; r++) {
             const piece *p = &k->from[r];
@@ -375,13 +352,60 @@ static ls_status spread(ls_narrow *x, bucket *k, const float *gradient)
 
     ls_squeeze_pack(&x->args.how, gradient + k->own.first, x->owed_sum + k->owed, k->own.count,
                     slots + x->args.mesh.rank * k->slot);
-    return ls_comm_start(x->args.comm,
+    return ls_comm_start(x->gather,
                          &(ls_coll){.kind = LS_COLL_ALL_GATHER,
                                     .type = LS_U8,
                                     .count = x->args.mesh.ranks * k->slot,
                                     .in = slots,
                                     .out = slots},
                          &k->request);
+}
+
+/* What has arrived goes on: node sums to their owners, owners' sums to everybody. */
+static ls_status go_on(ls_narrow *x, float *gradient)
+{
+    ls_status st = LS_OK;
+
+    for (bool ready = true; x->sent < x->started;) {
+        bucket *k = &x->of[x->order[x->sent]];
+        if (x->node)
+            LS_TRY(st, ls_comm_test(x->node, k->request, &ready), out);
+        if (!ready)
+            break;
+        LS_TRY(st, send(x, k, gradient), out);
+    }
+    for (bool ready; x->args.spread && x->added < x->sent;) {
+        bucket *k = &x->of[x->order[x->added]];
+        LS_TRY(st, ls_comm_test(x->args.comm, k->request, &ready), out);
+        if (!ready)
+            break;
+        LS_TRY(st, add(x, k, gradient), out);
+        LS_TRY(st, spread(x, k, gradient), out);
+    }
+out:
+    return st;
+}
+
+ls_status ls_narrow_start(ls_narrow *narrow, int b, float *gradient)
+{
+    ls_narrow *x = narrow;
+    bucket *k = &x->of[b];
+    ls_status st = LS_OK;
+
+    x->order[x->started++] = b;
+    if (x->node)
+        LS_TRY(st,
+               ls_comm_start(x->node,
+                             &(ls_coll){.kind = LS_COLL_REDUCE_SCATTER,
+                                        .type = LS_F32,
+                                        .count = k->all.count,
+                                        .in = gradient + k->all.first,
+                                        .out = gradient + k->all.first},
+                             &k->request),
+               out);
+    st = go_on(x, gradient);
+out:
+    return st;
 }
 
 static ls_status unpack(ls_narrow *x, int b, float *gradient)
@@ -407,18 +431,18 @@ ls_status ls_narrow_end(ls_narrow *narrow, float *gradient, int64_t deadline_ns)
         LS_TRY(st, ls_comm_wait(x->node, k->request, deadline_ns), out);
         LS_TRY(st, send(x, k, gradient), out);
     }
-    for (int i = 0; i < x->started; i++) {
-        bucket *k = &x->of[x->order[i]];
+    while (x->added < x->started) {
+        bucket *k = &x->of[x->order[x->added]];
         LS_TRY(st, ls_comm_wait(x->args.comm, k->request, deadline_ns), out);
         LS_TRY(st, add(x, k, gradient), out);
         if (x->args.spread)
             LS_TRY(st, spread(x, k, gradient), out);
     }
     for (int i = 0; i < x->started && x->args.spread; i++) {
-        LS_TRY(st, ls_comm_wait(x->args.comm, x->of[x->order[i]].request, deadline_ns), out);
+        LS_TRY(st, ls_comm_wait(x->gather, x->of[x->order[i]].request, deadline_ns), out);
         LS_TRY(st, unpack(x, x->order[i], gradient), out);
     }
-    x->started = x->sent = 0;
+    x->started = x->sent = x->added = 0;
 out:
     return st;
 }
