@@ -9,6 +9,7 @@ import cpu_train
 import rounds
 
 LINK = os.environ.get("LINK", "1gbit")
+parameters = set()  # of the model, as its runs tell
 SIDES = {
     "1 rank x 2 threads": dict(),
     "2 x 1, zero 0": dict(ranks=2),
@@ -18,6 +19,8 @@ SIDES = {
     "2 x 1, zero 1, fast": dict(ranks=2, zero=1, reduce="fast"),
 }
 DDP = "PyTorch DDP"
+OFF = "exchange off"  # replicas that never meet: the same work without a word
+PAYLOAD = 0.956  # of a link's rate, measured by bench/comm.sh
 
 
 def our_words(how, folder, text):
@@ -33,6 +36,7 @@ def read_events(lines):
     events = [json.loads(line[line.index("{"):]) for line in lines if "{" in line]
     steps = [e for e in events if e["event"] == "step"][cpu_train.WARM:]
     exposed = rounds.median([e["split"]["exchange"] / e["ms"] for e in steps])
+    parameters.update(e["parameters"] for e in events if e["event"] == "start")
     return [e["ms"] for e in steps], f"{100 * exposed:.0f} % of a step waits for the exchange"
 
 
@@ -59,6 +63,24 @@ def run_ddp(hosts, text):
         return None, (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     return told["ms"], f"PyTorch {told['torch']}"
+
+
+def link_ms(hosts):
+    """What the gradients of a step take at least on the links between hosts."""
+    rate = float(LINK.removesuffix("gbit")) * 1e9 if LINK.endswith("gbit") else float(LINK.removesuffix("mbit")) * 1e6
+    return 2 * (hosts - 1) / hosts * 4 * max(parameters) * 8 / (rate * PAYLOAD) * 1e3
+
+
+def say_hidden(ms, hosts):
+    """Steps beside the longer one of work and wire."""
+    best = {name: rounds.median([rounds.median(t) for t in times]) for name, times in ms.items() if times}
+    if OFF not in best:
+        return
+    least = max(best[OFF], link_ms(hosts))
+    print(f"work without exchange {best[OFF]:.0f} ms, gradients on the links {link_ms(hosts):.0f} ms; a step takes, of the longer:")
+    for name in best:
+        if name not in (OFF, DDP):
+            print(f"{name:22} {best[name] / least:.2f}")
 
 
 def compare(title, sides, first, folder, text):
@@ -88,13 +110,16 @@ def main():
         if "ranks" in words:
             results.append(compare("10M, ranks on one machine", SIDES, "1 rank x 2 threads", folder, text))
         for hosts in map(int, os.environ.get("HOSTS", "2,4").split(",") if "hosts" in words else []):
-            sides = {f"{mode}, zero {zero}": dict(hosts=hosts, zero=zero, reduce=mode)
-                     for mode in ("ordered", "fast") for zero in (0, 1)}
+            wanted = os.environ.get("OURS", "ordered 0,ordered 1,fast 0,fast 1")
+            sides = {f"{mode}, zero {zero}": dict(hosts=hosts, zero=int(zero), reduce=mode)
+                     for mode, zero in (side.split() for side in wanted.split(","))}
             if rounds.peer_python():
                 sides[DDP] = dict(hosts=hosts)
             else:
                 print("PyTorch: not measured, no environment (bench/peers/setup.sh makes one)")
+            sides[OFF] = dict(hosts=hosts, reduce="fast", more={"sync": "local", "local.steps": 1000})
             results.append(compare(f"10M, {hosts} hosts x 1 thread, {LINK}", sides, DDP, folder, text))
+            say_hidden(results[-1]["ms"], hosts)
     rounds.say_disturbed()
     rounds.write_json(os.environ.get("JSON"), results)
 

@@ -2,8 +2,8 @@
 # parallel.sh [ranks] [hosts] -- training speed with several ranks, 10M model, fp32, sides taken in turn on a quiet machine.
 #   ranks  2 ranks x 1 thread (zero 0 and 1, ordered and fast) against 1 rank x 2 threads
 #   hosts  lab hosts x 1 rank x 1 thread against PyTorch's DistributedDataParallel over Gloo between hosts with the
-#          same links; needs root
-#   ROUNDS=5  STEPS=12  HOSTS=2,4  LINK=1gbit  JSON=FILE  BUSY=1 (do not wait for a quiet machine)
+#          same links, and against the longer one of work without exchange and gradients on the links; needs root
+#   ROUNDS=5  STEPS=12  HOSTS=2,4  LINK=1gbit  OURS="fast 0" (modes and stages)  JSON=FILE  BUSY=1 (do not wait for a quiet machine)
 set -eu
 cd "$(dirname "$0")/.."
 for word in "$@"; do
