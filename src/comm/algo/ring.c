@@ -9,10 +9,10 @@
  *
  * Worked example, n = 3, the range that rank 0 will own (a, b, c are the contributions of 0, 1, 2):
  *
- *     step 0   rank 1 sends b to rank 2                  rank 2 has b + c
- *     step 1   rank 2 sends b + c to rank 0              rank 0 has a + b + c: its own range is
- * done step 2   rank 0 sends the sum to rank 1            (all-gather from here) step 3   rank 1
- * sends the sum to rank 2
+ *     step 0   rank 1 sends b to rank 2         rank 2 has b + c
+ *     step 1   rank 2 sends b + c to rank 0     rank 0 has a + b + c: its range is done
+ *     step 2   rank 0 sends the sum to rank 1   (all-gather from here)
+ *     step 3   rank 1 sends the sum to rank 2
  *
  * Ranges 1 and 2 travel the same way, turned by one and two places, on the links that are free. A
  * rank sends 2 (n - 1) / n of the buffer, which is the least possible. Ranges are cut into chunks
