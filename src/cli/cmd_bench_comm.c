@@ -585,7 +585,7 @@ static ls_status run_comm(const ls_args *args)
         return st;
     if (ls_args_has(args, "peer"))
         return run_peers(args, &p);
-    return ls_job_is_rank() ? run_rank(&p) : ls_job_run(args, 1, 0);
+    return ls_job_is_rank() ? run_rank(&p) : ls_job_run(args, 1, 0, NULL);
 }
 
 static const ls_flag flags[] = {

@@ -108,20 +108,59 @@ static bool starts_ranks(const ls_args *args, const ls_run *run)
     return run->mesh.dp > 1 || (hosts && strcmp(hosts, "1") != 0);
 }
 
+/* What a rank needs when its place among the others changes. */
+typedef struct station {
+    const ls_args *args;
+    ls_progress *progress;
+    ls_comm *comm; /* owned; NULL: alone */
+    bool first;    /* this rank tells what the run does */
+} station;
+
 /* A rank's own words go to the agent, which puts its number before them; what the run tells comes
  * from the first rank and goes where the user's command was told to write. */
-static ls_status join_ranks(ls_session_args *session)
+static ls_status take_place(station *at, int rank)
 {
+    ls_status st = LS_OK;
+
+    if (rank > 0 || at->first)
+        return LS_OK;
+    at->first = true;
+    LS_TRY(st, ls_job_take_output(), out);
+    ls_progress_init(at->progress, at->args);
+out:
+    return st;
+}
+
+static ls_status rejoin(void *context, const ls_view_report *report, ls_heal_view *view,
+                        ls_comm **comm)
+{
+    station *at = context;
+    ls_status st = ls_job_rejoin(report, view, comm);
+
+    at->comm = *comm;
+    return st == LS_OK ? take_place(at, view->rank) : st;
+}
+
+static ls_status join_ranks(station *at, ls_session_args *session)
+{
+    const ls_view_report nothing = {.have = -1, .reached = -1};
     ls_places places;
     ls_status st;
 
     if (!ls_job_is_rank())
         return LS_OK;
-    LS_TRY(st, ls_job_join(&session->comm, ls_time_now_ns() + JOIN_S * LS_NS_PER_S), out);
+    if (ls_heal_has_agent()) {
+        session->rejoin = rejoin;
+        session->rejoin_context = at;
+        LS_TRY(st, rejoin(at, &nothing, &session->view, &session->comm), out);
+        session->local_ranks = ls_comm_ranks(at->comm);
+        goto out;
+    }
+    LS_TRY(st, ls_job_join(&at->comm, ls_time_now_ns() + JOIN_S * LS_NS_PER_S), out);
+    session->comm = at->comm;
     LS_TRY(st, ls_places_find(&places), out);
     session->local_ranks = places.local_world * ls_job_local_tasks();
-    if (places.rank == 0)
-        st = ls_job_take_output();
+    st = take_place(at, places.rank);
 out:
     return st;
 }
@@ -130,6 +169,7 @@ static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_s
 {
     bool json = ls_args_has(args, "json");
     ls_progress progress;
+    station at = {.args = args, .progress = &progress};
     ls_str line;
     ls_session_args session = {.run = run,
                                .fresh = ls_args_has(args, "fresh"),
@@ -139,9 +179,9 @@ static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_s
                                .profile_steps = profile_steps};
     ls_status st;
 
-    LS_TRY(st, join_ranks(&session), out);
     ls_str_init(&line);
     ls_progress_init(&progress, args);
+    LS_TRY(st, join_ranks(&at, &session), out);
     choose_stop_note(args);
     signal(SIGINT, on_stop);
     signal(SIGTERM, on_stop);
@@ -149,13 +189,26 @@ static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_s
     st = ls_loop_run(&session);
     if (progress.drawn)
         putchar('\n');
-    ls_str_release(&line);
     /* The others wait for this rank: it will not come. */
-    if (st != LS_OK && st != LS_EINTR && session.comm)
-        ls_comm_abort(session.comm, ls_err_last()->text);
+    if (st != LS_OK && st != LS_EINTR && at.comm)
+        ls_comm_abort(at.comm, ls_err_last()->text);
 out:
-    ls_comm_close(session.comm);
+    ls_str_release(&line);
+    ls_comm_close(at.comm);
     return st;
+}
+
+/* Start this command as ranks. */
+static ls_status run_ranks(const ls_args *args, const ls_run *run)
+{
+    const ls_job_heal heal = {.restarts = (int)run->heal.restarts,
+                              .min_ranks = (int)run->heal.min_ranks,
+                              .wait_s = run->heal.wait};
+    int ranks = run->mesh.dp > 1 && !ls_job_is_task() ? (int)run->mesh.dp : 1;
+    bool apart = run->sync == LS_SYNC_LOCAL; /* who trains apart notices no loss for long */
+
+    return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S,
+                      run->heal.mode == LS_HEAL_ON && !apart ? &heal : NULL);
 }
 
 static ls_status run_train(const ls_args *args)
@@ -177,8 +230,7 @@ static ls_status run_train(const ls_args *args)
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_prove(&run); /* for its warning */
     if (st == LS_OK && starts_ranks(args, &run))
-        st = ls_job_run(args, run.mesh.dp > 1 && !ls_job_is_task() ? (int)run.mesh.dp : 1,
-                        run.sync == LS_SYNC_LOCAL ? MEET_GRACE_S : SAVE_GRACE_S);
+        st = run_ranks(args, &run);
     else if (st == LS_OK)
         st = train(args, &run, profile_steps);
     ls_runfile_release(&run);

@@ -29,6 +29,9 @@ const ls_help_exit ls_help_exits[] = {
     {LS_ENUMERIC, "The loss or a gradient became NaN or Inf."},
     {LS_EDEADLINE, "Something took longer than it was allowed to."},
     {LS_EPEER, "Another process of the run failed first."},
+    {LS_EBARREN, "It failed again and again without getting further: another start would end so "
+                 "too. Do not requeue "
+                 "the job before its cause is removed."},
     {LS_EINTR, "Stopped on request (Ctrl-C, SIGTERM); what was to be saved is saved."},
 };
 const int ls_help_exit_count = (int)LS_COUNT(ls_help_exits);

@@ -1,6 +1,7 @@
 /* job.c -- see job.h.
  *
- * What a rank inherits: LINESHAFT_FD_MEMBERS (who is there), _BOARD (memory of the node), _OUT (the
+ * What a rank inherits: LINESHAFT_FD_MEMBERS (who is there), _BOARD (memory of the node) or, where
+ * ranks are replaced, _HEAL (a socket over which it gets that of each view), _OUT (the
  * standard output, for results that are not prefixed with a rank), and with
  * several nodes _LISTEN (its own socket) and _SECRET. The sockets are made here, before the nodes
  * meet, because the list of members tells their ports; each rank gets its own, and this process
@@ -26,7 +27,7 @@
 #include "net/secret.h"
 #include "net/sock.h"
 
-enum { WORDS = 256, LAB_PORT = 7077 };
+enum { WORDS = 256, LAB_PORT = 7077, VIEW_S = 300 };
 
 /* --- what a rank inherits ---------------------------------------------------------------------*/
 
@@ -134,6 +135,49 @@ out:
     ls_secret_release(&secret);
     ls_members_release(&members);
     ls_mem_free(list);
+    return st;
+}
+
+/* Meet the ranks of a view, all of this machine. */
+static ls_status open_view(const ls_heal_view *view, int board_fd, ls_comm **comm_out)
+{
+    int n = view->plan.ranks;
+    ls_comm_member *list = ls_mem_array((size_t)n, sizeof *list);
+    char host[64] = "localhost";
+    ls_status st;
+
+    if (!list)
+        return ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", n);
+    gethostname(host, sizeof host - 1);
+    for (int r = 0; r < n; r++)
+        memcpy(list[r].host, host, sizeof host);
+    st = ls_comm_open(comm_out,
+                      &(ls_comm_args){.rank = view->rank,
+                                      .ranks = n,
+                                      .generation = view->plan.generation,
+                                      .members = list,
+                                      .board_fd = board_fd,
+                                      .listen_fd = -1},
+                      ls_time_now_ns() + VIEW_S * LS_NS_PER_S);
+    ls_mem_free(list);
+    return st;
+}
+
+ls_status ls_job_rejoin(const ls_view_report *report, ls_heal_view *view_out, ls_comm **comm)
+{
+    int board_fd = -1;
+    ls_status st;
+
+    do { /* another rank may be lost on the way */
+        ls_err_record why = *ls_err_last();
+        ls_comm_close(*comm);
+        *comm = NULL;
+        ls_err_adopt(&why);
+        LS_TRY(st, ls_heal_ask(report, view_out, &board_fd), out);
+        st = open_view(view_out, board_fd, comm);
+        close(board_fd);
+    } while (st == LS_EPEER || st == LS_EDEADLINE);
+out:
     return st;
 }
 
@@ -282,7 +326,64 @@ out:
     return st;
 }
 
-static ls_status run_alone(job *j, ls_agent_args *agent, ls_agent_result *result)
+/* --- ranks that are replaced ------------------------------------------------------------------*/
+
+/* The memory of the ranks of a view; that of the view before goes with its last holder. */
+static ls_status make_board(void *context, uint64_t generation, int ranks, int *fd_out)
+{
+    job *j = context;
+
+    ls_sock_close(&j->board_fd);
+    j->generation = generation;
+    ls_status st =
+        ls_board_create(&(ls_board_args){.generation = generation, .ranks = ranks}, &j->board_fd);
+    *fd_out = j->board_fd;
+    return st;
+}
+
+/* Nobody may wait in it any longer. */
+static void break_board(void *context, const char *why)
+{
+    const job *j = context;
+    ls_board *board = NULL;
+
+    if (ls_board_open(&board, j->board_fd, j->generation) == LS_OK)
+        ls_board_abort(board, LS_BOARD_AGENT, LS_EPEER, "%s", why);
+    else
+        ls_log(LS_LOG_WARN, "cannot tell the ranks: %s", ls_err_last()->text);
+    ls_board_close(board);
+}
+
+static ls_status run_healing(job *j, const ls_job_heal *how, const ls_members *members,
+                             ls_agent_args *agent, ls_agent_result *result)
+{
+    const ls_heal_args args = {.workers = j->ranks,
+                               .rules = {.restarts = how->restarts, .least = how->min_ranks},
+                               .patience_ns = how->wait_s * LS_NS_PER_S,
+                               .make = make_board,
+                               .revoke = break_board,
+                               .context = j};
+    ls_heal *heal = NULL;
+    ls_status st;
+
+    LS_TRY(st, ls_heal_open(&heal, &args), out);
+    LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
+    j->fds[0] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
+    j->fds[1] = (ls_agent_fd){.name = "OUT", .fd = j->out_fd};
+    j->fds[2] = (ls_agent_fd){.name = "HEAL", .each = ls_heal_ends(heal)};
+    agent->fds = j->fds;
+    agent->n_fds = 3;
+    agent->heal = heal;
+    agent->generation = members->generation;
+    st = ls_agent_run(agent, result);
+out:
+    ls_heal_close(heal);
+    agent->heal = NULL;
+    return st;
+}
+
+static ls_status run_alone(job *j, const ls_job_heal *heal, ls_agent_args *agent,
+                           ls_agent_result *result)
 {
     ls_members members;
     char host[64] = "localhost";
@@ -292,6 +393,10 @@ static ls_status run_alone(job *j, ls_agent_args *agent, ls_agent_result *result
     gethostname(host, sizeof host - 1);
     members.generation = 1;
     LS_TRY(st, ls_members_add(&members, host, "127.0.0.1", j->ranks, NULL), out);
+    if (heal) {
+        st = run_healing(j, heal, &members, agent, result);
+        goto out;
+    }
     LS_TRY(st, on_met(j, &members, NULL, agent), out);
     agent->generation = members.generation;
     st = ls_agent_run(agent, result);
@@ -454,7 +559,7 @@ out:
     return st;
 }
 
-ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s)
+ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_job_heal *heal)
 {
     job *j = &the_job;
     ls_agent_result result = {.worker = -1};
@@ -471,7 +576,7 @@ ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s)
     j->ranks = agent.workers = (int)n;
     LS_TRY(st, ls_agent_check(&agent), out);
     if (!nodes.listen && !nodes.join) {
-        LS_TRY(st, run_alone(j, &agent, &result), out);
+        LS_TRY(st, run_alone(j, heal, &agent, &result), out);
     } else {
         int64_t deadline_ns = ls_time_now_ns() + nodes.wait_s * LS_NS_PER_S;
         LS_TRY(st, make_sockets(j, &nodes, deadline_ns), out);

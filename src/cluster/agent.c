@@ -15,6 +15,9 @@
  *           what they left                      on_time(), after SWEEP_S -> DONE
  *   DONE    nothing of the job runs
  *
+ * A death that heals (heal.h) changes no state: the worker is started again, or the others go on
+ * without it. on_heal() -> STOP, when healing has come to its end.
+ *
  * From every state but DONE: on_news(), when the last worker has ended -> SWEEP; when the keeper
  * was killed -> DONE.
  *
@@ -51,7 +54,7 @@ enum {
     RANK_FILES = 6,
     OWN_FILES = 64,
     MARK = 48,
-    OUTSIDE_MS = 500
+    OUTSIDE_MS = LS_HEAL_LOOK_MS
 };
 
 typedef enum state { RUN, SETTLE, ASKED, STOP, KILL, SWEEP, DONE } state;
@@ -62,10 +65,12 @@ typedef struct worker {
     int rank;
     pid_t pid; /* 0: was not started */
     bool ended;
-    int code;   /* exit code or 128 + signal */
-    int signal; /* that killed it, or 0 */
-    int round;  /* of the loop in which its end was seen */
-    state when; /* the state at the begin of that round */
+    bool healed; /* its end is no failure of the job */
+    bool again;  /* it was started again */
+    int code;    /* exit code or 128 + signal */
+    int signal;  /* that killed it, or 0 */
+    int round;   /* of the loop in which its end was seen */
+    state when;  /* the state at the begin of that round */
     int64_t ended_ns;
     ls_cause *cause; /* owned; NULL: it sent none */
     ls_env env;
@@ -352,7 +357,9 @@ static ls_status start(job *j)
     LS_TRY(st, take_signals(j), out);
     j->started_ns = ls_time_now_ns();
     j->running = j->n;
-    LS_TRY(st, ls_keeper_open(&j->keeper, j->spawns, j->n), out);
+    LS_TRY(st, ls_keeper_open(&j->keeper, j->spawns, j->n, j->args->heal), out);
+    if (j->args->heal)
+        ls_heal_close_ends(j->args->heal);
     LS_TRY(st, ls_logs_begin(j->logs), out);
     close(j->cause_fds[1]);
     j->cause_fds[1] = -1;
@@ -379,6 +386,8 @@ static void enter(job *j, state to)
 
     j->state = to;
     j->deadline_ns = LS_NO_DEADLINE;
+    if (j->args->heal && (to == STOP || to == KILL || to == SWEEP))
+        ls_heal_finish(j->args->heal);
     switch (to) {
     case SETTLE:
         j->deadline_ns = now + SETTLE_MS * LS_NS_PER_MS;
@@ -446,7 +455,7 @@ static bool ended_as_told(const job *j, const worker *w)
 
 static void fail(job *j, const worker *w)
 {
-    if (ended_as_told(j, w) || (j->args->go_on && !j->refused))
+    if (w->healed || ended_as_told(j, w) || (j->args->go_on && !j->refused))
         return;
     j->must_stop |= j->state == ASKED || !blames_peer(w);
     j->must_settle |= j->state == RUN;
@@ -465,6 +474,36 @@ static void answer_failures(job *j)
     j->must_stop = j->must_settle = false;
 }
 
+/* Its end does not end the job; true: the place is filled again. */
+static bool heal(job *j, worker *w)
+{
+    int i = (int)(w - j->workers);
+    const ls_view_end end = {
+        .signal = w->signal, .error = w->cause ? &w->cause->record : NULL, .asked = j->asked != 0};
+    ls_err_record why;
+
+    if (!j->args->heal || (j->state != RUN && j->state != SETTLE && j->state != ASKED))
+        return false;
+    if (w->code == 0 || w->code == 128 + SIGINT) { /* or stopped, as it was asked to */
+        ls_heal_left(j->args->heal, i);
+        return false;
+    }
+    why = describe(j, w);
+    ls_view_verdict verdict = ls_heal_ended(j->args->heal, i, &end, why.text);
+    w->healed = verdict != LS_VIEW_STOP;
+    if (verdict != LS_VIEW_RESTART)
+        return false;
+    ls_mem_free(w->cause);
+    w->cause = NULL;
+    w->ended = w->healed = false;
+    w->again = true;
+    w->code = w->signal = 0;
+    w->pid = 0;
+    j->running++;
+    ls_keeper_restart(&j->keeper, i);
+    return true;
+}
+
 static void end_worker(job *j, worker *w, int status)
 {
     if (w->ended)
@@ -477,6 +516,8 @@ static void end_worker(job *j, worker *w, int status)
     w->ended_ns = ls_time_now_ns();
     j->running--;
     tell(j, LS_AGENT_ENDED, w);
+    if (heal(j, w))
+        return;
     if (w->code != 0)
         fail(j, w);
     if (j->running == 0 && j->state != SWEEP)
@@ -527,9 +568,13 @@ static void on_news(job *j)
         switch (news.kind) {
         case LS_KEEPER_STARTED:
             w->pid = news.pid;
+            if (j->args->heal)
+                ls_heal_started(j->args->heal, news.worker, news.pid);
             tell(j, LS_AGENT_STARTED, w);
             break;
         case LS_KEEPER_REFUSED:
+            if (w->again) /* its end follows, and it is lost */
+                break;
             if (!j->refused) {
                 ls_spawn_explain(&j->spawns[news.worker], (ls_spawn_stage)news.stage, news.error);
                 j->refusal = *ls_err_last();
@@ -584,6 +629,21 @@ static void on_outside(job *j)
     }
 }
 
+/* Those who heal may need somebody killed, or come to the end of their wisdom. */
+static void on_heal(job *j)
+{
+    if (!j->args->heal || (j->state != RUN && j->state != SETTLE && j->state != ASKED))
+        return;
+    ls_heal_order order = ls_heal_attend(j->args->heal);
+    if (order.task == LS_HEAL_KILL) {
+        ls_keeper_signal_one(&j->keeper, order.worker, SIGKILL);
+    } else if (order.task == LS_HEAL_STOP) {
+        j->told = true;
+        j->outside = *ls_err_last();
+        enter(j, STOP);
+    }
+}
+
 static void on_time(job *j)
 {
     if (j->deadline_ns == LS_NO_DEADLINE || ls_time_now_ns() < j->deadline_ns)
@@ -612,10 +672,11 @@ static void on_time(job *j)
 /* Until the deadline; now and then in between for those outside, whose messages may wait. */
 static int poll_ms(const job *j)
 {
-    int64_t most = j->args->attend ? OUTSIDE_MS : 60000;
+    bool looks = j->args->attend || j->args->heal;
+    int64_t most = looks ? OUTSIDE_MS : 60000;
 
     if (j->deadline_ns == LS_NO_DEADLINE)
-        return j->args->attend ? (int)most : -1;
+        return looks ? (int)most : -1;
     int64_t ms = (j->deadline_ns - ls_time_now_ns()) / LS_NS_PER_MS + 1;
     return ms < 0 ? 0 : ms > most ? (int)most : (int)ms;
 }
@@ -631,10 +692,12 @@ static void run(job *j)
 {
     enter(j, RUN);
     while (j->state != DONE) {
-        struct pollfd p[] = {{.fd = j->keeper.fd, .events = POLLIN},
-                             {.fd = j->cause_fds[0], .events = POLLIN},
-                             {.fd = j->signal_fd, .events = POLLIN},
-                             {.fd = j->args->attend ? j->args->watch_fd : -1, .events = POLLIN}};
+        struct pollfd p[] = {
+            {.fd = j->keeper.fd, .events = POLLIN},
+            {.fd = j->cause_fds[0], .events = POLLIN},
+            {.fd = j->signal_fd, .events = POLLIN},
+            {.fd = j->args->attend ? j->args->watch_fd : -1, .events = POLLIN},
+            {.fd = j->args->heal ? ls_heal_fd(j->args->heal) : -1, .events = POLLIN}};
         poll(p, LS_COUNT(p), poll_ms(j));
         j->round++;
         j->before = j->state;
@@ -646,6 +709,7 @@ static void run(job *j)
         answer_failures(j);
         on_signal(j);
         on_outside(j);
+        on_heal(j);
         on_time(j);
     }
 }
@@ -685,7 +749,7 @@ static const worker *first_failure(const job *j)
 
     for (int i = 0; i < j->n; i++) {
         const worker *w = &j->workers[i];
-        if (!ended_as_told(j, w) && (!first || before(w, first)))
+        if (!w->healed && !ended_as_told(j, w) && (!first || before(w, first)))
             first = w;
     }
     return first;
@@ -757,7 +821,7 @@ static void conclude(const job *j, ls_agent_result *result)
     *result = (ls_agent_result){.worker = -1, .left = j->left, .stopped = j->stopped};
     for (int i = 0; i < j->n; i++) {
         const worker *w = &j->workers[i];
-        result->others += w != first && w->code != 0;
+        result->others += w != first && w->code != 0 && !w->healed;
         result->killed += w != first && j->killed && w->signal == SIGKILL && w->when == KILL;
     }
     if (j->keeper_lost) {

@@ -21,6 +21,7 @@
 #include <sys/types.h>
 #include "base/err.h"
 #include "cluster/cause.h"
+#include "cluster/heal.h"
 #include "cluster/logs.h"
 
 LS_C_BEGIN
@@ -84,6 +85,7 @@ typedef struct ls_agent_args {
      * returns LS_OK or the reason to end the job; with LS_EINTR it is ended as by a signal. */
     int watch_fd;
     ls_status (*attend)(void *context); /* NULL: nobody */
+    ls_heal *heal; /* a worker that dies may be replaced (heal.h), borrowed; NULL: ends the job */
 } ls_agent_args;
 
 typedef struct ls_agent_result {

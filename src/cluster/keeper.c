@@ -29,13 +29,19 @@
 
 enum { END_SECONDS = 5, ROUND_MS = 2, LOST_CODE = 1 };
 
-/* What the agent sends: a signal for all workers, or FINISH. */
-enum { FINISH = 0 };
+/* What the agent sends. */
+typedef enum order_kind { FINISH, SIGNAL, START } order_kind;
+typedef struct order {
+    order_kind kind;
+    int signal;
+    int worker; /* -1: all of them */
+} order;
 
 typedef struct office {
     const ls_spawn *spawns;
     pid_t *pids; /* of workers that run; 0: not or no longer */
     int count;
+    bool again; /* workers may be started again */
     pid_t agent;
     int fd, agent_fd, child_fd; /* orders and news; the agent's life; SIGCHLD */
 } office;
@@ -122,19 +128,18 @@ static void refuse(void *context, ls_spawn_stage stage, int error)
              .kind = LS_KEEPER_REFUSED, .worker = r->worker, .stage = (int)stage, .error = error});
 }
 
-static void start_all(office *o)
+static void start(office *o, int i)
 {
-    for (int i = 0; i < o->count; i++) {
-        refusal r = {o, i};
-        pid_t pid = ls_spawn_start(&o->spawns[i], refuse, &r);
-        if (pid < 0) {
-            refuse(&r, LS_SPAWN_FORK, errno);
-            tell(o, &(ls_keeper_news){.kind = LS_KEEPER_ENDED, .worker = i, .status = 127 << 8});
-            continue;
-        }
-        o->pids[i] = pid;
-        tell(o, &(ls_keeper_news){.kind = LS_KEEPER_STARTED, .worker = i, .pid = pid});
+    refusal r = {o, i};
+    pid_t pid = ls_spawn_start(&o->spawns[i], refuse, &r);
+
+    if (pid < 0) {
+        refuse(&r, LS_SPAWN_FORK, errno);
+        tell(o, &(ls_keeper_news){.kind = LS_KEEPER_ENDED, .worker = i, .status = 127 << 8});
+        return;
     }
+    o->pids[i] = pid;
+    tell(o, &(ls_keeper_news){.kind = LS_KEEPER_STARTED, .worker = i, .pid = pid});
 }
 
 /* Reap whoever is dead: workers are reported, orphans that we inherited are not. False: there is
@@ -182,20 +187,28 @@ static int end_all(office *o)
     return 0;
 }
 
+/* A worker that was not reaped still owns its number, and so does its group. */
+static void signal_worker(const office *o, int i, int signal)
+{
+    if (o->pids[i] > 0 && kill(-o->pids[i], signal) != 0)
+        kill(o->pids[i], signal); /* not yet the leader of its group */
+}
+
 /* One order of the agent; false: end. */
 static bool obey(office *o)
 {
-    int order = FINISH;
-    ssize_t n = recv(o->fd, &order, sizeof order, MSG_DONTWAIT);
+    order what = {.kind = FINISH};
+    ssize_t n = recv(o->fd, &what, sizeof what, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
-    if (n != (ssize_t)sizeof order || order == FINISH)
+    if (n != (ssize_t)sizeof what || what.kind == FINISH)
         return false;
-    /* A worker that was not reaped still owns its number, and so does its group. */
-    for (int i = 0; i < o->count; i++)
-        if (o->pids[i] > 0 && kill(-o->pids[i], order) != 0)
-            kill(o->pids[i], order); /* not yet the leader of its group */
+    if (what.kind == START)
+        start(o, what.worker);
+    for (int i = 0; i < o->count && what.kind == SIGNAL; i++)
+        if (what.worker < 0 || what.worker == i)
+            signal_worker(o, i, what.signal);
     return true;
 }
 
@@ -225,17 +238,34 @@ static int watch_agent(pid_t agent)
     return fd >= 0 && getppid() == agent ? fd : -1;
 }
 
-/* Nothing of the agent's stays open here but our three: a pipe must end with its last writer. */
+/* The lowest descriptor from this one on that the keeper needs; INT_MAX: none. */
+static unsigned next_needed(const office *o, unsigned from)
+{
+    const int ours[] = {o->fd, o->agent_fd, o->child_fd};
+    unsigned next = INT_MAX;
+
+#define NEEDS(f) next = (unsigned)(f) >= from && (unsigned)(f) < next ? (unsigned)(f) : next
+    for (size_t i = 0; i < LS_COUNT(ours); i++)
+        NEEDS(ours[i]);
+    for (int i = 0; i < o->count && o->again; i++) {
+        const ls_spawn *s = &o->spawns[i];
+        NEEDS(s->out_fd);
+        NEEDS(s->err_fd);
+        for (int k = 0; k < s->n_keep; k++)
+            NEEDS(s->keep[k]);
+    }
+#undef NEEDS
+    return next;
+}
+
+/* Nothing of the agent's stays open here but our three, and what a worker inherits that may be
+ * started again: a pipe must end with its last writer. */
 static void close_others(const office *o)
 {
     unsigned from = 3;
 
     while (from < INT_MAX) {
-        unsigned next = INT_MAX;
-        const int ours[] = {o->fd, o->agent_fd, o->child_fd};
-        for (size_t i = 0; i < LS_COUNT(ours); i++)
-            if ((unsigned)ours[i] >= from && (unsigned)ours[i] < next)
-                next = (unsigned)ours[i];
+        unsigned next = next_needed(o, from);
         if (next > from)
             syscall(SYS_close_range, from, next - 1, 0);
         from = next + 1;
@@ -258,7 +288,8 @@ static _Noreturn void keeper_main(office *o)
     o->agent_fd = watch_agent(o->agent);
     if (o->child_fd < 0 || o->agent_fd < 0)
         _exit(LOST_CODE);
-    start_all(o);
+    for (int i = 0; i < o->count; i++)
+        start(o, i);
     close_others(o);
     watch(o);
     int left = end_all(o);
@@ -268,10 +299,10 @@ static _Noreturn void keeper_main(office *o)
 
 /* --- the agent's side ------------------------------------------------------------------------- */
 
-ls_status ls_keeper_open(ls_keeper *keeper, const ls_spawn *spawns, int count)
+ls_status ls_keeper_open(ls_keeper *keeper, const ls_spawn *spawns, int count, bool again)
 {
     ls_status st = LS_OK;
-    office o = {.spawns = spawns, .count = count, .agent = getpid()};
+    office o = {.spawns = spawns, .count = count, .again = again, .agent = getpid()};
     int reaper = 0, pair[2] = {-1, -1};
 
     *keeper = (ls_keeper){.fd = -1};
@@ -314,21 +345,31 @@ out:
     return st;
 }
 
-static void order(ls_keeper *keeper, int what)
+static void send_order(ls_keeper *keeper, const order *what)
 {
     /* A keeper that is gone is noticed by ls_keeper_next(). */
     if (keeper->fd >= 0)
-        (void)send(keeper->fd, &what, sizeof what, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)send(keeper->fd, what, sizeof *what, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void ls_keeper_signal(ls_keeper *keeper, int signal)
 {
-    order(keeper, signal);
+    send_order(keeper, &(order){.kind = SIGNAL, .signal = signal, .worker = -1});
+}
+
+void ls_keeper_signal_one(ls_keeper *keeper, int worker, int signal)
+{
+    send_order(keeper, &(order){.kind = SIGNAL, .signal = signal, .worker = worker});
+}
+
+void ls_keeper_restart(ls_keeper *keeper, int worker)
+{
+    send_order(keeper, &(order){.kind = START, .worker = worker});
 }
 
 void ls_keeper_finish(ls_keeper *keeper)
 {
-    order(keeper, FINISH);
+    send_order(keeper, &(order){.kind = FINISH});
 }
 
 bool ls_keeper_next(ls_keeper *keeper, ls_keeper_news *news_out)

@@ -42,8 +42,15 @@ typedef struct ls_keeper_news {
     int left;
 } ls_keeper_news;
 
-/* Fork the keeper, which starts all of them at once. The plans are borrowed for this call only. */
-ls_status ls_keeper_open(ls_keeper *keeper, const ls_spawn *spawns, int count);
+/* Fork the keeper, which starts all of them at once. The plans are borrowed for this call only.
+ * again: the keeper keeps their descriptors, so that a worker that ended can be started again. */
+ls_status ls_keeper_open(ls_keeper *keeper, const ls_spawn *spawns, int count, bool again);
+
+/* Start a worker again that has ended; LS_KEEPER_STARTED follows. */
+void ls_keeper_restart(ls_keeper *keeper, int worker);
+
+/* Send a signal to the process group of one worker. */
+void ls_keeper_signal_one(ls_keeper *keeper, int worker, int signal);
 
 /* Send a signal to the process groups of all workers that still run. */
 void ls_keeper_signal(ls_keeper *keeper, int signal);

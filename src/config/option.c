@@ -22,6 +22,7 @@ const ls_option_section ls_option_sections[] = {
     {"exchange", "How gradients travel between processes."},
     {"local", "With sync: local: how replicas that train apart agree."},
     {"checkpoint", "When the state of the run is saved."},
+    {"heal", "What happens when a rank dies."},
     {"eval", "How the run is judged on text it does not train on."},
     {"device", "What the run computes on."},
 };
@@ -785,6 +786,39 @@ const ls_option ls_options[] = {
      .most = 1000000,
      .doc = "Newest checkpoints that are kept; older ones are removed.",
      .offset = AT(checkpoint.keep)},
+
+    {.key = "heal.mode",
+     .type = LS_OPTION_ENUM,
+     .preset = "on",
+     .names = {"on", "off"},
+     .doc = "on: when a rank dies, the others keep their memory, and training goes on after the "
+            "step that was done last, with the same batches; off: the run ends. With several "
+            "machines, or sync: local, a rank that dies ends the run in any case.",
+     .offset = AT(heal.mode)},
+    {.key = "heal.restarts",
+     .type = LS_OPTION_INT,
+     .preset = "1",
+     .least = 0,
+     .most = 1000000,
+     .doc = "How often a rank that died is started again in its place; after that the others go on "
+            "without it, and share the batch among themselves.",
+     .offset = AT(heal.restarts)},
+    {.key = "heal.min_ranks",
+     .type = LS_OPTION_INT,
+     .preset = "1",
+     .least = 1,
+     .most = 4096,
+     .doc = "The run ends when fewer ranks than this are left.",
+     .offset = AT(heal.min_ranks)},
+    {.key = "heal.wait",
+     .type = LS_OPTION_INT,
+     .preset = "60",
+     .least = 1,
+     .most = 86400,
+     .unit = "seconds",
+     .doc = "A rank that is stopped for so long, or does not come to the others when they have "
+            "lost one, is killed and counts as dead. Must be longer than a step.",
+     .offset = AT(heal.wait)},
 
     {.key = "eval.every",
      .type = LS_OPTION_INT,

@@ -59,6 +59,7 @@ typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW, LS_OPTIMIZER_LAMB, LS_OPTIMIZER_
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16, LS_PRECISION_FP8 } ls_precision;
+typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
 typedef enum ls_balance_mode { LS_BALANCE_OFF, LS_BALANCE_AUTO } ls_balance_mode;
 typedef enum ls_sync { LS_SYNC_ALLREDUCE, LS_SYNC_LOCAL } ls_sync;
 typedef enum ls_compress {
@@ -176,6 +177,12 @@ typedef struct ls_run {
         int64_t every; /* steps; 0: only at the end */
         int64_t keep;  /* newest checkpoints kept */
     } checkpoint;
+    struct {
+        ls_heal_mode mode;
+        int64_t restarts;  /* of a rank that dies, before the others go on without it */
+        int64_t min_ranks; /* to go on with */
+        int64_t wait;      /* seconds */
+    } heal;
     struct {
         int64_t every;      /* steps; 0: only at the end */
         int64_t sequences;  /* validation sequences per evaluation; auto: all, at most 256 */

@@ -112,6 +112,25 @@ static void put_summary(ls_json *j, const ls_event_summary *e)
     ls_json_put_str(j, "stopped_by", e->stopped_by);
 }
 
+static void put_incident(ls_json *j, const ls_event_incident *e)
+{
+    const ls_event_recovery *r = e->recovery;
+
+    ls_json_put_int(j, "step", e->step);
+    ls_json_put_str(j, "kind", e->kind);
+    ls_json_put_str(j, "action", e->action);
+    ls_json_put_str(j, "text", e->text);
+    if (!r)
+        return;
+    ls_json_put_int(j, "generation", (int64_t)r->generation);
+    ls_json_put_int(j, "ranks", r->ranks);
+    ls_json_put_int(j, "restarted", r->restarted);
+    ls_json_put_int(j, "lost", r->lost);
+    ls_json_put_str(j, "source", r->source);
+    ls_json_put_int(j, "redone", r->redone);
+    ls_json_put_num(j, "seconds", r->seconds);
+}
+
 static const char *const names[] = {
     [LS_EVENT_START] = "start",       [LS_EVENT_RANK] = "rank",
     [LS_EVENT_STEP] = "step",         [LS_EVENT_EVAL] = "eval",
@@ -156,10 +175,7 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
         ls_json_put_num(&j, "seconds", event->checkpoint.seconds);
         break;
     case LS_EVENT_INCIDENT:
-        ls_json_put_int(&j, "step", event->incident.step);
-        ls_json_put_str(&j, "kind", event->incident.kind);
-        ls_json_put_str(&j, "action", event->incident.action);
-        ls_json_put_str(&j, "text", event->incident.text);
+        put_incident(&j, &event->incident);
         break;
     case LS_EVENT_BALANCE:
         ls_json_put_int(&j, "step", event->balance.step);

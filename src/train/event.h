@@ -73,11 +73,22 @@ typedef struct ls_event_checkpoint {
     const char *path;
 } ls_event_checkpoint;
 
+/* How a run went on that had lost ranks. */
+typedef struct ls_event_recovery {
+    uint64_t generation; /* from now on */
+    int ranks;           /* likewise */
+    int restarted, lost; /* ranks that were started again, and that were given up */
+    const char *source;  /* where the state comes from: "memory", "checkpoint", "start" */
+    int64_t redone;      /* steps that are done again, the one that was cut off not counted */
+    double seconds;      /* from the loss to here */
+} ls_event_recovery;
+
 typedef struct ls_event_incident {
     int64_t step;
-    const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler", "gpu" */
+    const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler", "gpu", "lost" */
     const char *action; /* what was done about it */
     const char *text;
+    const ls_event_recovery *recovery; /* kind "lost" only */
 } ls_event_incident;
 
 /* What one rank has of a batch, and how long it needs for a leaf. */

@@ -10,6 +10,9 @@
  * With sync: local replicas train apart, and what follows a step waits until they meet
  * (train/outer.h).
  *
+ * When other ranks are lost, and somebody heals (train/recover.h), this rank keeps its state, meets
+ * those who are left, and goes on after the last step that one of them has.
+ *
  * A step counts as done only when its update is made (or dropped, where train.nonfinite says so); a
  * save always describes done steps, so a resumed run repeats nothing and leaves nothing out. Who
  * asks to stop gets no extra validation: it would take its time, and its result could end the
@@ -26,6 +29,7 @@
 #include "kernel/peak.h"
 #include "train/outer.h"
 #include "train/alarm.h"
+#include "train/recover.h"
 #include "train/save.h"
 #include "train/schedule.h"
 
@@ -33,6 +37,7 @@ static const int64_t TRIALS_NS = 2 * LS_NS_PER_S;
 enum {
     BATCH_WAIT_S = 600,
     TRIALS_WAIT_S = 600,
+    PART_S = 86400, /* the first rank saves and hashes */
     SPEEDS = 4096,
     WARM_STEPS = 10,
     VALIDATION_AUTO = 256,
@@ -54,6 +59,8 @@ typedef struct loop {
     ls_str sample;
     double *losses;         /* of validation windows, and how many targets they have; owned */
     int64_t met;            /* the step after which ranks last did what falls due */
+    int64_t told;           /* the last step that was told */
+    bool opened;            /* the session is open, or was, and has to regroup */
     int64_t sent, received; /* between machines, when training began */
     bool stop, over; /* somebody asked to stop; train.seconds are over: agreed by all ranks */
     const char *stopped_by;
@@ -283,9 +290,10 @@ static void note_samples(const ls_batch *batch)
                (long long)first, (long long)(first + batch->B - 1));
 }
 
-static ls_status one_step(loop *l, ls_step_result *result_out)
+static ls_status one_step(loop *l)
 {
     ls_session *s = &l->s;
+    ls_step_result result;
     const ls_batch *batch;
     double lr = ls_schedule_lr(s->run, s->step_number, s->total_steps);
     ls_status st = LS_OK;
@@ -304,11 +312,12 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
                           .counted = batch->counted};
     if (s->outer)
         part = ls_outer_batch(s, &part);
-    LS_TRY(st, ls_step_run(s->step, &part, s->step_number, lr, &l->clock, result_out), out);
-    if (!result_out->finite)
+    LS_TRY(st, ls_step_run(s->step, &part, s->step_number, lr, &l->clock, &result), out);
+    if (!result.finite)
         LS_TRY(st, handle_nonfinite(l), out);
     else
-        s->loss = result_out->loss;
+        s->loss = result.loss;
+    s->last = result;
     s->step_number++;
     l->steps_here++;
     l->tokens_here += batch->slice.sequences * batch->T;
@@ -318,7 +327,7 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
     if (l->steps_here == 2 && s->args.comm && !s->outer)
         LS_TRY(st, settle_ways(s), out);
     if (s->outer)
-        LS_TRY(st, ls_outer_step(s, result_out, &l->clock), out);
+        LS_TRY(st, ls_outer_step(s, &s->last, &l->clock), out);
 out:
     return st;
 }
@@ -355,7 +364,7 @@ static ls_status after_step(loop *l, bool last)
 
     if (due(l, s->run->eval.every) || last)
         LS_TRY(st, judge(l), out);
-    if (due(l, s->run->checkpoint.every) && !last) {
+    if (due(l, s->run->checkpoint.every) && !last && s->saved_step != s->step_number) {
         if (s->outer)
             ls_outer_save_begin(s);
         LS_TRY(st, ls_save_begin(s), out);
@@ -406,9 +415,10 @@ static const char *reason_to_stop(const loop *l)
     return NULL;
 }
 
-static void tell_step(loop *l, const ls_step_result *r)
+static void tell_step(loop *l)
 {
     ls_session *s = &l->s;
+    const ls_step_result *r = &s->last;
     int64_t sequences = ls_ramp_sequences(s->run, s->step_number - 1);
     int64_t tokens = sequences * s->model.shape.T, seen = tokens_after(s, s->step_number);
     double tokens_per_s;
@@ -416,6 +426,7 @@ static void tell_step(loop *l, const ls_step_result *r)
     ls_clock_lap(&l->clock, LS_PART_OTHER);
     tokens_per_s = (double)tokens / ((double)ls_clock_wall_ns(&l->clock) / 1e9);
     note_speed(l, tokens_per_s);
+    l->told = s->step_number;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_STEP,
                                    .step = {.step = s->step_number,
                                             .total_steps = s->total_steps,
@@ -445,12 +456,12 @@ out:
     return st;
 }
 
-static ls_status train(loop *l)
+/* Before the first step of a process: whether there is anything to do. */
+static ls_status begin(loop *l)
 {
-    ls_step_result r = {.loss = (double)NAN};
-    ls_status st = LS_OK;
+    ls_status st;
 
-    l->met = l->s.step_number;
+    l->met = l->told = l->s.step_number;
     LS_TRY(st, agree(l), out);
     l->stopped_by = reason_to_stop(l);
     if (l->stopped_by && strcmp(l->stopped_by, "interrupt") != 0) {
@@ -459,13 +470,48 @@ static ls_status train(loop *l)
     }
     if (l->s.step_number == 0)
         LS_TRY(st, tell_first_sample(l), out);
+out:
+    return st;
+}
+
+/* Before the first step of a view that goes on with a state that a rank has: what its last step
+ * still owes. */
+static ls_status go_on(loop *l)
+{
+    ls_session *s = &l->s;
+    const ls_view_plan *plan = &s->args.view.plan;
+    ls_status st;
+
+    l->met = plan->met;
+    if (s->mesh.rank > 0)
+        l->told = s->step_number;
+    else if (plan->first_new)
+        l->told = ls_recover_last_told(s);
+    ls_clock_begin(&l->clock);
+    if (l->met < s->step_number) {
+        LS_TRY(st, meet(l), out);
+    } else {
+        LS_TRY(st, agree(l), out);
+        l->stopped_by = reason_to_stop(l);
+    }
+    if (l->told < s->step_number)
+        tell_step(l);
+out:
+    return st;
+}
+
+static ls_status train(loop *l)
+{
+    ls_status st;
+
+    LS_TRY(st, ls_recover_in_memory(&l->s) ? go_on(l) : begin(l), out);
     while (!l->stopped_by) {
         ls_clock_begin(&l->clock);
         ls_profiling_begin(&l->s, &l->clock);
-        LS_TRY(st, one_step(l, &r), out);
+        LS_TRY(st, one_step(l), out);
         if (!l->s.outer || ls_outer_meets(&l->s))
             LS_TRY(st, meet(l), out);
-        tell_step(l, &r);
+        tell_step(l);
         ls_alarm_look(&l->alarm, l->nvml, &l->s);
         ls_profiling_end(&l->s, &l->clock);
     }
@@ -480,6 +526,8 @@ static void watch_begin(loop *l)
 {
     char why[160];
 
+    if (l->begun_ns > 0) /* in an earlier view */
+        return;
     if (l->s.apart)
         ls_nvml_open(&l->nvml, ls_device_describe(l->s.device).bus_id, why);
     l->begun_ns = ls_time_now_ns();
@@ -564,7 +612,13 @@ static ls_status open_loop(loop *l, const ls_session_args *args)
     ls_calls calls;
     ls_status st = LS_OK;
 
-    LS_TRY(st, ls_session_open(&l->s, args), out);
+    if (l->opened)
+        LS_TRY(st, ls_session_regroup(&l->s), out);
+    else
+        LS_TRY(st, ls_session_open(&l->s, args), out);
+    l->opened = true;
+    ls_mem_free(l->windows);
+    ls_mem_free(l->losses);
     ls_calls_plan(l->s.run, &l->s.mesh, &calls);
     size_t n = (size_t)(calls.most * calls.leaf * l->s.model.shape.T);
     l->windows = ls_mem_array(3 * n, sizeof *l->windows);
@@ -575,16 +629,21 @@ out:
     return st;
 }
 
-ls_status ls_loop_run(const ls_session_args *args)
+/* Where ranks heal, nobody goes before the last of them is done. */
+static ls_status part(loop *l)
 {
-    ls_status st = LS_OK;
-    loop *l = ls_mem_alloc(sizeof *l);
+    const ls_coll barrier = {.kind = LS_COLL_BARRIER};
 
-    if (!l)
-        return LS_ENOMEM;
-    l->stride = 1;
-    ls_str_init(&l->sample);
-    l->s = (ls_session){.lock_fd = -1, .events_fd = -1};
+    if (!l->s.args.rejoin || l->s.mesh.ranks == 1)
+        return LS_OK;
+    return ls_comm_run(l->s.args.comm, &barrier, ls_time_now_ns() + PART_S * LS_NS_PER_S);
+}
+
+/* One view, to the end of the run. */
+static ls_status run_view(loop *l, const ls_session_args *args)
+{
+    ls_status st;
+
     LS_TRY(st, open_loop(l, args), out);
     watch_begin(l);
     LS_TRY(st, train(l), out);
@@ -594,6 +653,39 @@ ls_status ls_loop_run(const ls_session_args *args)
         LS_TRY(st, ls_outer_save_final(&l->s), out);
     LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
+    st = part(l);
+out:
+    return st;
+}
+
+/* This rank has lost the others. A session that was never open has only its arguments. */
+static ls_status rejoin(loop *l, ls_session_args *args)
+{
+    ls_status st;
+
+    if (!l->opened)
+        l->s = (ls_session){
+            .args = *args, .lock_fd = -1, .events_fd = -1, .step_number = -1, .kept_step = -1};
+    st = ls_recover_rejoin(&l->s, l->met);
+    args->comm = l->s.args.comm;
+    args->view = l->s.args.view;
+    return st;
+}
+
+ls_status ls_loop_run(const ls_session_args *args)
+{
+    ls_session_args now = *args;
+    ls_status st = LS_OK;
+    loop *l = ls_mem_alloc(sizeof *l);
+
+    if (!l)
+        return LS_ENOMEM;
+    l->stride = 1;
+    ls_str_init(&l->sample);
+    l->s = (ls_session){.lock_fd = -1, .events_fd = -1, .kept_step = -1};
+    while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st))
+        LS_TRY(st, rejoin(l, &now), out);
+    LS_TRY(st, st, out);
     if (strcmp(l->stopped_by, "interrupt") == 0 && l->s.mesh.rank == 0) {
         st = ls_fail(LS_EINTR, "step %lld is saved in \"%s\"", (long long)l->s.step_number,
                      args->run->out);

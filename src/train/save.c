@@ -422,6 +422,34 @@ static ls_status await_writer(ls_session *s)
     return LS_OK;
 }
 
+ls_status ls_save_again(ls_session *session)
+{
+    ls_session *s = session;
+    bool staged = s->staged;
+    void *arrays[KINDS];
+    ls_status st = LS_OK;
+
+    s->staged = s->apart || s->mesh.zero > 0;
+    if (s->store && !staged && !s->staged) { /* the rows point at memory that may have moved */
+        live_arrays(s, arrays);
+        (void)fill_rows(s, s->tensors, arrays);
+        return LS_OK;
+    }
+    if (s->store) {
+        LS_TRY(st, await_writer(s), out);
+        ls_save_close(s);
+        s->writer = NULL;
+        s->store = NULL;
+        s->tensors = s->shadows = NULL;
+        s->writing_step = -1;
+    }
+    LS_TRY(st, ls_save_open(s), out);
+    if (s->args.view.plan.base >= 0) /* nothing will be loaded */
+        LS_TRY(st, newest_step(s->store, &s->saved_step), out);
+out:
+    return st;
+}
+
 /* Whether the first rank saves now: where others have parts of the state they must know. */
 static ls_status agree_to_save(ls_session *s, bool *saves)
 {

@@ -7,6 +7,10 @@ LS_C_BEGIN
 /* Open the store and, where checkpoints are written during training, the writer and its snapshot.
  */
 ls_status ls_save_open(ls_session *session);
+
+/* By the first rank: open it, unless it is open; the ranks, and so the live state, may be others
+ * than before. */
+ls_status ls_save_again(ls_session *session);
 void ls_save_close(ls_session *session);
 
 /* A row for each trained parameter, pointing into an array of their numbers; returns how many. */

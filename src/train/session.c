@@ -21,8 +21,10 @@
 #include "config/runfile.h"
 #include "config/hf.h"
 #include "exchange/copy.h"
+#include "plan/optim.h"
 #include "train/debt.h"
 #include "train/outer.h"
+#include "train/recover.h"
 #include "train/save.h"
 
 /* How long ranks wait for the first one to encode text. */
@@ -222,9 +224,26 @@ static ls_status open_places(ls_session *s)
     return LS_OK;
 }
 
+/* The mesh that the run asks for was that of the first view; its width, and the weights of its
+ * ranks, mean nothing when some of them are gone. */
+static void free_mesh(ls_session *s)
+{
+    const ls_run *run = s->args.run;
+    int ranks = s->args.comm ? ls_comm_ranks(s->args.comm) : 1;
+
+    if (s->args.view.plan.generation < 2)
+        return;
+    s->fitted = *run;
+    s->fitted.mesh.dp = LS_RUN_AUTO;
+    if (run->mesh.weights.count != ranks)
+        s->fitted.mesh.weights.count = 0;
+    s->run = &s->fitted;
+}
+
 static ls_status open_mesh(ls_session *s)
 {
     ls_comm *comm = s->args.comm;
+    free_mesh(s);
     ls_status st = ls_mesh_init(&s->mesh, s->run, comm ? ls_comm_ranks(comm) : 1,
                                 comm ? ls_comm_rank(comm) : 0);
 
@@ -279,13 +298,13 @@ static ls_status open_data_together(ls_session *s)
     const ls_coll barrier = {.kind = LS_COLL_BARRIER};
     ls_status st = LS_OK;
 
-    if (ls_session_is_first(s))
+    if (ls_session_is_first(s) && !s->corpus)
         LS_TRY(st, open_data(s), out);
     if (s->mesh.ranks == 1)
         goto out;
     LS_TRY(st, ls_comm_run(s->args.comm, &barrier, ls_time_now_ns() + PREPARE_S * LS_NS_PER_S),
            out);
-    if (!ls_session_is_first(s))
+    if (!s->corpus)
         LS_TRY(st, open_data(s), out);
     LS_TRY(st, check_alike(s), out);
 out:
@@ -299,7 +318,8 @@ static void fit_group(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
 
     if (!s->apart || !s->run->origins[at].automatic)
         return;
-    s->fitted = *s->run;
+    if (s->run != &s->fitted)
+        s->fitted = *s->run;
     s->fitted.batch.group = ls_memory_fit_group(memory, free_bytes);
     s->run = memory->run = &s->fitted;
 }
@@ -356,6 +376,33 @@ static ls_status open_exchange(ls_session *s)
     return st;
 }
 
+/* Memory of a state that is there already. */
+static int64_t kept_bytes(const ls_session *s)
+{
+    int64_t n = s->model.flat + s->model.trained + ls_optim_seconds(s->run, &s->model);
+
+    return s->kept[0] ? n * (int64_t)sizeof(float) : 0;
+}
+
+/* The step has it now. */
+static void take_kept(ls_session *s)
+{
+    if (!s->kept[0])
+        return;
+    memset(s->kept, 0, sizeof s->kept);
+    s->step_number = s->kept_step;
+    s->kept_step = -1;
+    s->step_there = true;
+}
+
+static void drop_kept(ls_session *s)
+{
+    for (int i = 0; i < 3; i++)
+        ls_device_free(s->device, s->kept[i]);
+    memset(s->kept, 0, sizeof s->kept);
+    s->kept_step = -1;
+}
+
 /* Predict, refuse what does not fit, then take the large memory. */
 static ls_status open_state(ls_session *s)
 {
@@ -363,7 +410,9 @@ static ls_status open_state(ls_session *s)
     ls_device_info info = ls_device_describe(s->device);
     ls_step_args step = {.model = &s->model, .kernels = s->kernels, .stream = s->stream};
     int64_t free_bytes = info.free_bytes + info.fixed_bytes; /* what a GPU holds is taken already */
+    int64_t kept = kept_bytes(s);
 
+    free_bytes += kept;
     if (s->mesh.ranks > 1) {
         free_bytes /= s->mesh.local;
         s->mesh.bucket =
@@ -380,7 +429,7 @@ static ls_status open_state(ls_session *s)
                              .mapped_bytes = ls_corpus_mapped_bytes(s->corpus)};
     ls_status st = LS_OK;
 
-    memory.program_bytes = ls_ledger_resident_bytes();
+    memory.program_bytes = ls_ledger_resident_bytes() - kept;
     if (!s->apart) /* they have their own line */
         memory.program_bytes -= (int64_t)info.threads * LS_STREAM_THREAD_BYTES;
     fit_group(s, &memory, free_bytes);
@@ -393,7 +442,9 @@ static ls_status open_state(ls_session *s)
         LS_TRY(st, open_exchange(s), out);
     step.dp = s->mesh.replicas ? NULL : s->dp;
     LS_TRY(st, open_packs(s, &memory, &step), out);
+    step.kept = s->kept[0] ? s->kept : NULL;
     LS_TRY(st, ls_step_open(&s->step, &step), out);
+    take_kept(s);
     if (s->mesh.replicas)
         LS_TRY(st, ls_outer_open(s), out);
     LS_TRY(st, open_decode(s, &memory), out);
@@ -421,6 +472,65 @@ static void note_time(const char *what)
            (double)ls_time_since_start_ns() / 1e9);
 }
 
+/* A state of this run: the newest checkpoint, or the first weights. */
+static ls_status begin_state(ls_session *s)
+{
+    ls_status st = LS_OK;
+
+    if (ls_session_is_first(s)) {
+        LS_TRY(st, ls_save_again(s), out);
+        LS_TRY(st, ls_save_resume(s), out);
+    }
+    if (s->dp)
+        LS_TRY(st, ls_save_share(s), out);
+    if (s->step_number > 0)
+        LS_TRY(st, ls_debt_share(s), out);
+    if (s->step_number == 0)
+        LS_TRY(st, ls_session_start_weights(s), out);
+    if (s->outer)
+        LS_TRY(st, ls_outer_start(s), out);
+    s->step_there = true;
+out:
+    return st;
+}
+
+/* The state that a rank of this view has. */
+static ls_status go_on_with_state(ls_session *s)
+{
+    ls_status st = LS_OK;
+
+    if (ls_session_is_first(s))
+        LS_TRY(st, ls_save_again(s), out);
+    LS_TRY(st, ls_recover_spread(s), out);
+out:
+    return st;
+}
+
+/* What ranks build together, when a run begins and when its ranks are others. */
+static ls_status assemble(ls_session *s)
+{
+    bool first = ls_session_is_first(s);
+    ls_status st;
+
+    LS_TRY(st, open_data_together(s), out);
+    note_time("data opened");
+    LS_TRY(st, open_state(s), out);
+    note_time("memory taken");
+    LS_TRY(st, ls_recover_in_memory(s) ? go_on_with_state(s) : begin_state(s), out);
+    LS_TRY(st, ls_step_weights_changed(s->step), out);
+    note_time("weights there");
+    ls_loader_args loader = loader_args(s);
+    LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
+    if (first && s->events_fd < 0) {
+        LS_TRY(st, keep_copies(s), out);
+        LS_TRY(st, open_events(s), out);
+    }
+    LS_TRY(st, ls_session_tell(s), out);
+    ls_heal_ready();
+out:
+    return st;
+}
+
 ls_status ls_session_open(ls_session *session, const ls_session_args *args)
 {
     ls_session *s = session;
@@ -433,8 +543,12 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
                       .newest_step = -1,
                       .saved_step = -1,
                       .writing_step = -1,
+                      .kept_step = -1,
                       .loss = (double)NAN,
                       .val_loss = (double)NAN};
+    if (!args->rejoin)
+        s->args.view.plan.base = -1;
+    s->args.fresh = args->fresh && !args->view.begun;
     ls_str_init(&s->config);
     ls_str_init(&s->line);
     ls_err_doing("preparing run \"%s\"", s->run->name);
@@ -448,37 +562,39 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     LS_TRY(st, open_device(s), out);
     note_time("device opened");
     LS_TRY(st, ls_profiling_open(s), out);
-    LS_TRY(st, open_data_together(s), out);
-    note_time("data opened");
-    LS_TRY(st, open_state(s), out);
-    note_time("memory taken");
-    if (ls_session_is_first(s)) {
-        LS_TRY(st, ls_save_open(s), out);
-        LS_TRY(st, ls_save_resume(s), out);
-    }
-    if (s->dp)
-        LS_TRY(st, ls_save_share(s), out);
-    if (s->step_number > 0)
-        LS_TRY(st, ls_debt_share(s), out);
-    if (s->step_number == 0)
-        LS_TRY(st, ls_session_start_weights(s), out);
-    if (s->outer)
-        LS_TRY(st, ls_outer_start(s), out);
-    LS_TRY(st, ls_step_weights_changed(s->step), out);
-    note_time("weights there");
-    ls_loader_args loader = loader_args(s);
-    LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
-    if (ls_session_is_first(s)) {
-        LS_TRY(st, keep_copies(s), out);
-        LS_TRY(st, open_events(s), out);
-    }
-    LS_TRY(st, ls_session_tell(s), out);
+    LS_TRY(st, assemble(s), out);
 out:
     ls_err_done();
     if (st != LS_OK && s->made_folder && s->lock_fd >= 0)
         remove_folder(s);
     if (st != LS_OK)
         ls_session_close(s);
+    return st;
+}
+
+ls_status ls_session_regroup(ls_session *session)
+{
+    ls_session *s = session;
+    ls_status st = LS_OK;
+
+    s->args.fresh = false;
+    s->args.local_ranks = ls_comm_ranks(s->args.comm);
+    ls_err_doing("going on with %d ranks", s->args.local_ranks);
+    LS_TRY(st, open_mesh(s), out);
+    LS_TRY(st, ls_share_open(s), out);
+    if (ls_session_is_first(s) && s->lock_fd < 0)
+        LS_TRY(st, open_folder(s), out);
+    if (!s->store)
+        s->staged = s->apart || s->mesh.zero > 0;
+    if (!ls_recover_in_memory(s)) {
+        drop_kept(s);
+        s->step_number = 0;
+        s->saved_step = s->newest_step = -1;
+        s->loss = s->val_loss = (double)NAN;
+    }
+    LS_TRY(st, assemble(s), out);
+out:
+    ls_err_done();
     return st;
 }
 
@@ -493,6 +609,7 @@ void ls_session_close(ls_session *session)
     ls_pass_close(s->sample_pass);
     ls_outer_close(s);
     ls_step_close(s->step);
+    drop_kept(s);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_mem_free(s->places);
@@ -508,5 +625,5 @@ void ls_session_close(ls_session *session)
     ls_file_unlock(s->lock_fd);
     ls_str_release(&s->config);
     ls_str_release(&s->line);
-    *s = (ls_session){.lock_fd = -1, .events_fd = -1};
+    *s = (ls_session){.lock_fd = -1, .events_fd = -1, .kept_step = -1};
 }

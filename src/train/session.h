@@ -10,6 +10,7 @@
 #include <signal.h>
 #include "checkpoint/ckpt.h"
 #include "checkpoint/writer.h"
+#include "cluster/heal.h"
 #include "data/corpus.h"
 #include "data/loader.h"
 #include "data/tokenizer.h"
@@ -33,6 +34,12 @@ typedef struct ls_session_args {
     ls_comm *comm;                     /* the ranks that train together, borrowed; NULL: alone */
     int local_ranks;                   /* with comm: those on this machine; 0: all */
     int64_t profile_steps;             /* to look at closely, see train/profiling.h; 0: none */
+    /* Where ranks that die are replaced (train/recover.h): the view that comm is of, and what
+     * closes comm, reports and waits for the next one. NULL: nobody heals. */
+    ls_heal_view view;
+    ls_status (*rejoin)(void *context, const ls_view_report *report, ls_heal_view *view,
+                        ls_comm **comm);
+    void *rejoin_context;
 } ls_session_args;
 
 typedef struct ls_session {
@@ -62,6 +69,10 @@ typedef struct ls_session {
     int64_t step_number;   /* steps done */
     int64_t total_steps;   /* 0: no limit on steps */
     double loss, val_loss; /* last ones; NaN: none yet */
+    ls_step_result last;   /* of the step before */
+    bool step_there;       /* the step's weights and moments are those of step_number, or more */
+    void *kept[3];         /* owned: weights and moments, between two steps (train/recover.h) */
+    int64_t kept_step;     /* what they are of; -1: nothing is kept */
 
     /* checkpoints */
     ls_ckpt_store *store;
@@ -92,6 +103,10 @@ typedef struct ls_session {
 
 ls_status ls_session_open(ls_session *session, const ls_session_args *args);
 void ls_session_close(ls_session *session);
+
+/* After ls_recover_rejoin(): build anew what depends on who the ranks are. After a failure the
+ * session is as it was after ls_recover_rejoin(). */
+ls_status ls_session_regroup(ls_session *session);
 
 /* Tell the sink and events.jsonl. */
 void ls_session_emit(ls_session *session, const ls_event *event);

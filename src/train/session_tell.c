@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/option.h"
+#include "train/recover.h"
 #include "train/schedule.h"
 
 void ls_session_emit(ls_session *session, const ls_event *event)
@@ -179,8 +180,10 @@ ls_status ls_session_tell(ls_session *session)
     ls_session *s = session;
     ls_status st;
 
+    ls_recover_tell(s);
     LS_TRY(st, emit_ranks(s), out);
-    emit_start(s);
+    if (!s->args.view.begun)
+        emit_start(s);
     warn_of_idle_ranks(s);
     emit_fallback(s);
 out:

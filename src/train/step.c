@@ -4,9 +4,10 @@
  *                                        sums of the stack's top two (plan/calls.h)
  *   with other ranks: sum of all ranks' gradients (parallel/dp.h); what backward of the last call
  * has completed is on its way while it goes on tie: embedding part + head part of wte's gradient
+ *   losses of all leaves, from all ranks
  *   norm2: tree over fixed blocks -> norm, clip factor, first bad block, all in device memory
  *   adamw (or lamb, muon): reads the factor there; does nothing when a block is bad
- *   one wait, then the host reads leaf losses and the norm
+ *   one wait (with other ranks two), then the host reads leaf losses and the norm
  *
  * In fast mode there is one gradient buffer and every call adds to it. With zero 2 and 3 the sum
  * with other ranks is made in every call, and each rank keeps that of its own parts (shards.c:
@@ -129,9 +130,11 @@ static ls_status alloc_state(ls_step *s)
     ls_status st = LS_OK;
 
     for (int i = 0; i < 3; i++) {
-        LS_TRY(st,
-               alloc_shared(s, i == 0 && ls_step_shares(s), bytes, names[i], &s->state_memory[i]),
-               out);
+        bool shared = i == 0 && ls_step_shares(s);
+        if (s->args.kept && !shared)
+            s->state_memory[i] = s->args.kept[i];
+        else
+            LS_TRY(st, alloc_shared(s, shared, bytes, names[i], &s->state_memory[i]), out);
         bytes = (i == 0 || ls_step_divides(s) ? s->own : ls_optim_seconds(s->args.run, model)) *
                 (int64_t)sizeof(float);
     }
@@ -152,6 +155,20 @@ out:
     return st;
 }
 
+static ls_status await_device(ls_step *s)
+{
+    return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+}
+
+/* Closed because it could not be opened: what was kept stays its owner's. */
+static void give_back(ls_step *s)
+{
+    for (int i = 0; i < 3 && s->args.kept; i++)
+        if (s->state_memory[i] == s->args.kept[i])
+            s->state_memory[i] = NULL;
+    ls_step_close(s);
+}
+
 ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
 {
     ls_status st = LS_OK;
@@ -161,6 +178,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
         return LS_ENOMEM;
     s->args = *args;
     s->now = args->calls;
+    s->done = -1;
     s->type = ls_memory_type(args->run);
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
     s->own = end.packed + end.count;
@@ -180,10 +198,47 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
                                .any_order = !args->calls.ordered,
                                .packs = args->packs};
     LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
+    if (args->kept && ls_step_shares(s)) {
+        ls_stream_copy(args->stream, s->state_memory[0], args->kept[0],
+                       args->model->flat * (int64_t)sizeof(float));
+        LS_TRY(st, await_device(s), out);
+        ls_device_free(ls_stream_device(args->stream), args->kept[0]);
+    }
+    s->args.kept = NULL;
     *step_out = s;
 out:
     if (st != LS_OK)
-        ls_step_close(s);
+        give_back(s);
+    return st;
+}
+
+int64_t ls_step_done(const ls_step *step)
+{
+    return step->done;
+}
+
+ls_status ls_step_keep(ls_step *step, void *kept_out[3])
+{
+    ls_step *s = step;
+    ls_device *device = ls_stream_device(s->args.stream);
+    int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
+    void *w = s->state_memory[0];
+    ls_status st = LS_OK;
+
+    LS_BUG_IF(ls_step_divides(s), "a part of a state is kept");
+    if (ls_step_shares(s)) { /* it lies in memory that goes with the other ranks */
+        LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
+        ls_stream_copy(s->args.stream, w, s->state_memory[0], bytes);
+        LS_TRY(st, await_device(s), out);
+    } else {
+        s->state_memory[0] = NULL;
+    }
+    kept_out[0] = w;
+    for (int i = 1; i < 3; i++) {
+        kept_out[i] = s->state_memory[i];
+        s->state_memory[i] = NULL;
+    }
+out:
     return st;
 }
 
@@ -534,7 +589,8 @@ static double tree_sum(double *values, int64_t n)
 }
 
 /* Losses of the own leaves, and those of the others: host_sums, by number of leaf; behind them how
- * long each rank has worked. */
+ * long each rank has worked. Others are heard before the update is made: who has made a step knows
+ * its loss. */
 static ls_status losses(ls_step *s, ls_clock *clock)
 {
     const ls_calls *calls = &s->now;
@@ -550,15 +606,27 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums,
                        calls->own * (int64_t)sizeof(double));
-    ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
-    LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S),
-           out);
-    ls_clock_lap(clock, LS_PART_OPTIMIZER);
     if (!s->args.dp)
         goto out;
+    LS_TRY(st, await_device(s), out);
     sums[calls->leaves + ls_dp_about(s->args.dp)->mesh.rank] = (double)work_ns(clock);
     LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves + calls->ranks), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
+out:
+    return st;
+}
+
+/* The update, and the norm that it found. */
+static ls_status update(ls_step *s, int64_t number, ls_clock *clock)
+{
+    ls_status st;
+
+    s->done = LS_STEP_TORN;
+    LS_TRY(st, ls_step_update(s, clock), out);
+    s->done = number + 1;
+    ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
+    LS_TRY(st, await_device(s), out);
+    ls_clock_lap(clock, LS_PART_OPTIMIZER);
 out:
     return st;
 }
@@ -578,9 +646,10 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     if (calls->own == 0)
         send_state(step, 0, &host_state); /* the update reads it */
     ls_clock_lap(clock, LS_PART_DATA);
+    step->done = number;
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
-    LS_TRY(st, ls_step_update(step, clock), out);
     LS_TRY(st, losses(step, clock), out);
+    LS_TRY(st, update(step, number, clock), out);
     double sum = tree_sum(step->host_sums, calls->leaves);
     *result_out = (ls_step_result){.loss = sum / (double)step->counted,
                                    .grad_norm = (double)step->host_norm->norm,

@@ -29,8 +29,11 @@ typedef struct ls_step_args {
     const ls_kernels *kernels;
     ls_stream *stream;
     ls_calls calls;
-    ls_dp *dp;       /* NULL: alone */
-    ls_packs *packs; /* of these weights, told of every change; NULL: none */
+    ls_dp *dp;         /* NULL: alone */
+    ls_packs *packs;   /* of these weights, told of every change; NULL: none */
+    void *const *kept; /* state of an earlier step of the same model where nobody divides it
+                        * (ls_step_keep): weights and moments, the step's own from a success on;
+                        * NULL: none */
 } ls_step_args;
 
 /* What this rank has of the batch of a step, in host memory. */
@@ -93,6 +96,15 @@ ls_pass *ls_step_pass(const ls_step *step);
 /* Add these (model->trained elements, host memory, read before it returns) to the sum of gradients
  * of the next step, and only of that one. */
 ls_status ls_step_owe(ls_step *step, const float *owed);
+
+/* Steps that are in weights and moments, as far as this step has made them: the number of the last
+ * one plus 1. -1: none since it was opened; LS_STEP_TORN: some of it is in them. */
+enum { LS_STEP_TORN = -2 };
+int64_t ls_step_done(const ls_step *step);
+
+/* Take the state out of a step that will be closed, as memory of the device; only where nobody
+ * divides it. */
+ls_status ls_step_keep(ls_step *step, void *kept_out[3]);
 
 /* The weights were written from outside (start, import, resume): renew the copy that rows read. */
 ls_status ls_step_weights_changed(ls_step *step);

@@ -18,6 +18,7 @@ typedef struct ls_step_matrix {
 struct ls_step {
     ls_step_args args; /* args.calls: what there is room for */
     ls_calls now;      /* the calls of this step */
+    int64_t done;      /* see ls_step_done() */
     ls_pass *pass;
     void *state_memory[3]; /* owned: w, m, v */
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */

@@ -155,8 +155,8 @@ mv went want
 same "one process beside a run that was stopped and went on"
 none_alive
 
-# kill -9 of a rank: its name, its exit code, and nobody stays.
-"$LINESHAFT" train run.yaml --json -n 3 --set train.steps=100000 --set out=kill >out 2>err &
+# kill -9 of a rank that is not to be replaced (heal.sh: that is): its name, its exit code, and nobody stays.
+"$LINESHAFT" train run.yaml --json -n 3 --set heal.mode=off --set train.steps=100000 --set out=kill >out 2>err &
 pid=$!
 await_step kill 3 $pid
 kill -9 "$(python3 -c 'import json

@@ -1,0 +1,123 @@
+#!/bin/sh
+# heal_kills.sh -- kill -9 at random instants; every run must end with the weights of the undisturbed one.
+#
+#   bench/heal_kills.sh [RUNS] [KILLS] [--set KEY=VALUE ...]
+#
+# RUNS runs (200) of a tiny model on four ranks in ordered mode, KILLS kills (1) of a random rank in each, at instants
+# drawn over the whole run, start and end included. Checked after each: exit code 0, the hash of the weights, every
+# step told once with the loss of the undisturbed run, one incident for each loss that was seen, nothing left running.
+# SEED=n draws other instants. Prints detection to training (the incident's seconds) and the gap between two steps.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
+export LINESHAFT
+[ -x "$LINESHAFT" ] || {
+    echo "build first: make" >&2
+    exit 1
+}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+cat >run.yaml <<'YAML'
+name: kills
+model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
+data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
+batch: {sequences: 8, leaf: 2, group: 1}
+train: {steps: 150, lr: 3e-3, schedule: cosine, warmup: 5, clip: 1.0, seed: 3, reduce: ordered}
+checkpoint: {every: 25, keep: 2}
+eval: {every: 30, sequences: 8}
+YAML
+python3 - "$@" <<'PY'
+import json, os, random, signal, subprocess, sys, threading, time
+
+args = sys.argv[1:]
+numbers = []
+while args and args[0].isdigit():
+    numbers.append(int(args.pop(0)))
+runs, kills = (numbers + [200, 1][len(numbers):])[:2]
+rng = random.Random(int(os.environ.get("SEED", "1")))
+program = os.environ["LINESHAFT"]
+
+
+def ranks_of(agent):
+    """The ranks that run below an agent: children of its keeper."""
+    parents = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parents[int(pid)] = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            pass
+    keepers = [pid for pid, parent in parents.items() if parent == agent]
+    return [pid for pid, parent in parents.items() if parent in keepers]
+
+
+def train(out, instants=()):
+    command = [program, "train", "run.yaml", "-n", "4", "--json", "--set", "out=" + out] + args
+    begun = time.monotonic()
+    p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=open(out + ".err", "w"), text=True)
+    killed = []
+
+    def kill():
+        for at in sorted(instants):
+            time.sleep(max(0, begun + at - time.monotonic()))
+            ranks = ranks_of(p.pid)
+            if p.poll() is None and ranks:
+                victim = rng.choice(ranks)
+                try:
+                    os.kill(victim, signal.SIGKILL)
+                    killed.append(victim)
+                except ProcessLookupError:
+                    pass
+    killer = threading.Thread(target=kill)
+    killer.start()
+    rows, stamps = [], []
+    for line in p.stdout:
+        rows.append(json.loads(line))
+        stamps.append(time.monotonic() - begun)
+    code = p.wait()
+    killer.join()
+    return code, rows, stamps, killed
+
+
+def steps(rows):
+    return [(r["step"], r["loss"]) for r in rows if r["event"] == "step"]
+
+
+code, plain, stamps, _ = train("plain")
+if code:
+    sys.exit(open("plain.err").read())
+want, length = plain[-1]["weights_hash"], stamps[-1]
+print(f"undisturbed: {length:.2f} s, weights {want}")
+bad, seconds, gaps, from_disk, lost, shown = 0, [], [], 0, 0, 0
+for n in range(runs):
+    out = f"run{n}"
+    instants = [rng.uniform(0.02, length * (1 + 0.5 * kills)) if kills > 1 else rng.uniform(0.02, length)
+                for _ in range(kills)]
+    code, rows, stamps, killed = train(out, instants)
+    incidents = [r for r in rows if r["event"] == "incident" and r["kind"] == "lost"]
+    seconds += [r["seconds"] for r in incidents]
+    from_disk += sum(r["source"] != "memory" for r in incidents)
+    told = steps(rows)
+    for i, r in enumerate(rows):
+        if r["event"] == "incident" and r["kind"] == "lost":
+            before = [t for q, t in zip(rows[:i], stamps) if q["event"] == "step"]
+            after = [t for q, t in zip(rows[i:], stamps[i:]) if q["event"] == "step"]
+            if before and after:
+                gaps.append(after[0] - before[-1])
+    once = dict(told) == dict(steps(plain)) if from_disk else told == steps(plain)
+    end = rows[-1] if rows else {}
+    if code or end.get("weights_hash") != want or not once:
+        bad += 1
+        print(f"run {n}: exit {code}, killed {killed} at {instants}, hash {end.get('weights_hash')}, "
+              f"steps {'as they should be' if once else 'differ: ' + str(len(told))}\n{open(out + '.err').read()}")
+    lost += len(killed)
+    subprocess.run(["rm", "-rf", out])
+def quantile(xs, q):
+    return sorted(xs)[min(len(xs) - 1, int(q * len(xs)))] if xs else float("nan")
+print(f"{runs - bad} of {runs} runs ended with the undisturbed weights; {lost} ranks killed, {len(seconds)} recoveries, "
+      f"{from_disk} of them not from memory")
+print(f"from the loss to training: median {quantile(seconds, .5):.3f} s, 99 % {quantile(seconds, .99):.3f} s, most "
+      f"{max(seconds, default=float('nan')):.3f} s; between the steps around it: median {quantile(gaps, .5):.3f} s, "
+      f"99 % {quantile(gaps, .99):.3f} s")
+sys.exit(bad > 0)
+PY

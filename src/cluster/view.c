@@ -1,0 +1,183 @@
+/* view.c -- the rules of membership.
+ *
+ * Base step: the highest that a survivor has in its state. A step is in a state only when the sum
+ * of all gradients was complete, so it is the step of the undisturbed run, and those who are behind
+ * take it over; nobody rolls back.
+ *
+ * When does healing make no sense? When the same would happen again: the user's mistakes (settings,
+ * data, numbers that are not finite) and everything that goes wrong with a record before training
+ * began; the same error twice without a step in between; three views without a step. */
+#include "cluster/view.h"
+
+#include <signal.h>
+#include <string.h>
+
+void ls_view_init(ls_view *view, int workers, ls_view_rules rules)
+{
+    LS_BUG_IF(workers < 1 || workers > LS_VIEW_WORKERS, "%d workers", workers);
+    *view = (ls_view){.rules = rules, .workers = workers, .reached = -1};
+    for (int i = 0; i < workers; i++)
+        view->member[i].rank = -1;
+}
+
+void ls_view_reports(ls_view *view, int worker, const ls_view_report *report)
+{
+    view->member[worker].state = LS_VIEW_WAITS;
+    view->member[worker].report = *report;
+}
+
+void ls_view_readies(ls_view *view, int worker)
+{
+    if (view->member[worker].state == LS_VIEW_IN && view->member[worker].rank == 0)
+        view->begun = true;
+}
+
+void ls_view_leaves(ls_view *view, int worker)
+{
+    view->member[worker].state = LS_VIEW_DONE;
+}
+
+static int count(const ls_view *v, ls_view_state state)
+{
+    int n = 0;
+
+    for (int i = 0; i < v->workers; i++)
+        n += v->member[i].state == state;
+    return n;
+}
+
+static int alive(const ls_view *v)
+{
+    return count(v, LS_VIEW_AWAY) + count(v, LS_VIEW_WAITS) + count(v, LS_VIEW_IN);
+}
+
+/* An end after which the job would only end so again. */
+static bool hopeless(const ls_view *v, const ls_view_end *end)
+{
+    if (end->signal)
+        return end->signal == SIGPIPE; /* nobody reads the results */
+    if (!end->error)
+        return false;
+    switch (end->error->code) {
+    case LS_EFAIL:
+    case LS_EIO:
+    case LS_ENOMEM:
+    case LS_EDEADLINE:
+        return !v->begun;
+    default:
+        return true;
+    }
+}
+
+static void note_error(ls_view *v, const ls_err_record *error)
+{
+    const char *text = error->text;
+
+    if (*text && strcmp(v->error, text) == 0)
+        snprintf(v->again, sizeof v->again, "%s", text);
+    snprintf(v->error, sizeof v->error, "%s", text);
+}
+
+ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
+{
+    ls_view *v = view;
+    bool restart = !end->asked && v->member[worker].restarts < v->rules.restarts;
+
+    v->first_lost |= v->member[worker].rank == 0;
+    v->member[worker].rank = -1;
+    v->member[worker].state = LS_VIEW_OUT;
+    if (hopeless(v, end) || count(v, LS_VIEW_DONE) > 0)
+        return LS_VIEW_STOP;
+    if (!restart && (alive(v) == 0 || (alive(v) < v->rules.least && !end->asked)))
+        return LS_VIEW_STOP;
+    if (end->error)
+        note_error(v, end->error);
+    v->restarted += restart;
+    v->lost += !restart;
+    if (!restart)
+        return LS_VIEW_DROP;
+    v->member[worker].restarts++;
+    v->member[worker].state = LS_VIEW_AWAY;
+    return LS_VIEW_RESTART;
+}
+
+bool ls_view_complete(const ls_view *view)
+{
+    return count(view, LS_VIEW_WAITS) > 0 && count(view, LS_VIEW_WAITS) == alive(view);
+}
+
+/* Whether the job comes nearer to its end. */
+static ls_status check_progress(ls_view *v)
+{
+    int64_t reached = -1;
+
+    for (int i = 0; i < v->workers; i++)
+        if (v->member[i].state == LS_VIEW_WAITS && v->member[i].report.reached > reached)
+            reached = v->member[i].report.reached;
+    if (reached > v->reached) {
+        v->barren = 0;
+        v->again[0] = '\0';
+    } else if (v->generation > 0) {
+        v->barren++;
+    }
+    v->reached = reached > v->reached ? reached : v->reached;
+    if (v->again[0]) {
+        ls_fail(LS_EBARREN, "the same error came twice after step %lld: %s",
+                (long long)(v->reached < 0 ? 0 : v->reached), v->again);
+        ls_err_hint("Another start would end so again: remove its cause first.");
+        return LS_EBARREN;
+    }
+    if (v->barren < LS_VIEW_BARREN)
+        return LS_OK;
+    ls_fail(LS_EBARREN, "gave up after %d recoveries without a new step: step %lld was never done",
+            LS_VIEW_BARREN, (long long)(v->reached < 0 ? 1 : v->reached + 1));
+    ls_err_hint("Another start would probably end so again: look for the cause first.");
+    return LS_EBARREN;
+}
+
+/* The state to go on with. */
+static void find_base(const ls_view *v, ls_view_plan *plan)
+{
+    plan->base = plan->source = -1;
+    for (int i = 0; i < v->workers; i++)
+        if (v->member[i].rank >= 0 && v->member[i].report.have > plan->base) {
+            plan->base = v->member[i].report.have;
+            plan->source = v->member[i].rank;
+        }
+    plan->met = plan->base;
+    for (int i = 0; i < v->workers; i++) {
+        const ls_view_report *r = &v->member[i].report;
+        if (v->member[i].rank < 0)
+            continue;
+        plan->spread |= r->have != plan->base;
+        if (r->have >= 0 && r->met < plan->met)
+            plan->met = r->met;
+    }
+    if (plan->first_new && plan->met == plan->base && plan->base > 0)
+        plan->met--; /* what it did last may not have been finished */
+}
+
+ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out)
+{
+    ls_view *v = view;
+    ls_status st = check_progress(v);
+
+    LS_BUG_IF(!ls_view_complete(v), "a view of some of those who are alive");
+    if (st != LS_OK)
+        return st;
+    *plan_out = (ls_view_plan){.generation = ++v->generation,
+                               .reached = v->reached,
+                               .first_new = v->first_lost,
+                               .restarted = v->restarted,
+                               .lost = v->lost};
+    for (int i = 0; i < v->workers; i++) {
+        bool in = v->member[i].state == LS_VIEW_WAITS;
+        v->member[i].rank = in ? plan_out->ranks++ : -1;
+        if (in)
+            v->member[i].state = LS_VIEW_IN;
+    }
+    find_base(v, plan_out);
+    v->first_lost = false;
+    v->restarted = v->lost = 0;
+    return LS_OK;
+}

@@ -1,0 +1,100 @@
+/* view.h -- who belongs to a job, generation after generation: the rules, without processes,
+ * sockets or clocks.
+ *
+ * A *worker* is a place on this node; the process in it may be a new one. A *view* is a generation
+ * with the workers that are in it, numbered as ranks. A view is made when everybody who is alive
+ * waits for one; it ends when one of its workers dies, or reports that it has lost the others.
+ *
+ *   state   of a worker                              leaves it
+ *   AWAY    its process begins                       reports -> WAITS; loses -> AWAY or OUT
+ *   WAITS   has reported, and waits for a view       next -> IN; loses -> AWAY or OUT
+ *   IN      has been given the view                  reports -> WAITS; loses -> AWAY or OUT;
+ *                                                    leaves -> DONE
+ *   DONE    has ended well
+ *   OUT     is dead and will not be started again */
+#pragma once
+#include "base/err.h"
+
+LS_C_BEGIN
+
+enum { LS_VIEW_WORKERS = 256, LS_VIEW_BARREN = 3 };
+
+typedef enum ls_view_state {
+    LS_VIEW_AWAY,
+    LS_VIEW_WAITS,
+    LS_VIEW_IN,
+    LS_VIEW_DONE,
+    LS_VIEW_OUT
+} ls_view_state;
+
+/* What a worker says of itself when it asks for a view. */
+typedef struct ls_view_report {
+    int64_t have;    /* steps that are in its weights and moments; -1: it has no whole state */
+    int64_t reached; /* steps that it saw done; -1: none */
+    int64_t met;     /* the step after which it last did what falls due between steps */
+} ls_view_report;
+
+typedef struct ls_view_rules {
+    int restarts; /* how often a worker that dies is started again */
+    int least;    /* ranks to go on with */
+} ls_view_rules;
+
+typedef struct ls_view {
+    ls_view_rules rules;
+    int workers;
+    struct {
+        ls_view_state state;
+        int restarts; /* so far */
+        int rank;     /* in the view; -1: not in it */
+        ls_view_report report;
+    } member[LS_VIEW_WORKERS];
+    uint64_t generation;         /* of the last view; 0: none yet */
+    bool begun;                  /* the first rank of a view was ready to train */
+    bool first_lost;             /* the first rank of the last view is dead */
+    int restarted, lost;         /* since the last view */
+    int64_t reached;             /* as the last view knew it */
+    int barren;                  /* views in a row that brought no step */
+    char error[640], again[640]; /* the last error that ended a worker; the same twice: in again */
+} ls_view;
+
+/* How a process ended. */
+typedef struct ls_view_end {
+    int signal;                 /* that killed it, or 0 */
+    const ls_err_record *error; /* the record that it sent; NULL: none */
+    bool asked;                 /* the user has asked the job to stop: nobody is started again */
+} ls_view_end;
+
+typedef enum ls_view_verdict {
+    LS_VIEW_STOP,    /* the job must end */
+    LS_VIEW_RESTART, /* start it again */
+    LS_VIEW_DROP     /* go on without it */
+} ls_view_verdict;
+
+/* A view as it is announced. */
+typedef struct ls_view_plan {
+    uint64_t generation;
+    int ranks;
+    int64_t reached;     /* the most steps that somebody saw done; -1: none */
+    int64_t base;        /* steps that are in a state; -1: nobody has a whole one */
+    int source;          /* a rank that has them; -1: none */
+    bool spread;         /* some rank has not */
+    int64_t met;         /* the step after which all did what falls due */
+    bool first_new;      /* the process that was the first rank is dead */
+    int restarted, lost; /* workers since the view before: started again, given up */
+} ls_view_plan;
+
+void ls_view_init(ls_view *view, int workers, ls_view_rules rules);
+
+void ls_view_reports(ls_view *view, int worker, const ls_view_report *report);
+void ls_view_readies(ls_view *view, int worker); /* it is ready to train */
+void ls_view_leaves(ls_view *view, int worker);  /* it has ended well */
+ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end);
+
+/* Whether everybody who is alive waits for a view, and somebody does. */
+bool ls_view_complete(const ls_view *view);
+
+/* Make the next view of those who wait. LS_EBARREN: the job must not go on, and why: three views
+ * without a new step, or an error that came twice at the same step. */
+ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out);
+
+LS_C_END

@@ -1,0 +1,174 @@
+/* recover.c -- see recover.h.
+ *
+ * The state is memory that is moved from the old step to the new one, never copied: it needs no
+ * second place, and is there also when the new view fails in the middle of being built. Only where
+ * it lies in memory that the ranks shared (muon) is it copied out of it. */
+#include "train/recover.h"
+
+#include <limits.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "plan/optim.h"
+#include "train/outer.h"
+
+/* Where ranks have parts, or each its own state, nobody has a whole one. */
+static bool keeps(const ls_session *s)
+{
+    return s->step && s->mesh.zero == 0 && !s->mesh.replicas && s->step_there;
+}
+
+/* The state, out of the step that goes; what is kept already stays. */
+static void keep_state(ls_session *s)
+{
+    int64_t done = s->step ? ls_step_done(s->step) : -1;
+
+    if (s->kept[0])
+        return;
+    s->kept_step = -1;
+    if (!keeps(s) || done == LS_STEP_TORN)
+        return;
+    if (ls_step_keep(s->step, s->kept) == LS_OK)
+        s->kept_step = done < 0 ? s->step_number : done;
+    else
+        ls_log(LS_LOG_WARN, "this rank cannot keep its state: %s", ls_err_last()->text);
+}
+
+static void shed(ls_session *s)
+{
+    ls_loader_close(s->loader);
+    ls_share_close(s);
+    ls_decode_close(s->decode);
+    ls_pass_close(s->sample_pass);
+    ls_outer_close(s);
+    keep_state(s);
+    ls_step_close(s->step);
+    ls_packs_close(s->packs);
+    ls_dp_close(s->dp);
+    ls_mem_free(s->places);
+    s->loader = NULL;
+    s->share = (ls_share){.set = NULL};
+    s->decode = NULL;
+    s->sample_pass = NULL;
+    s->step = NULL;
+    s->step_there = false;
+    s->packs = NULL;
+    s->dp = NULL;
+    s->places = NULL;
+}
+
+ls_status ls_recover_rejoin(ls_session *session, int64_t met)
+{
+    ls_session *s = session;
+    ls_err_record why = *ls_err_last();
+
+    shed(s);
+    ls_err_adopt(&why);
+    const ls_view_report report = {.have = s->kept_step, .reached = s->step_number, .met = met};
+    return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
+}
+
+/* What a rank knows of the step before. */
+typedef struct place {
+    double loss, val_loss;
+    ls_step_result last;
+} place;
+
+ls_status ls_recover_spread(ls_session *session)
+{
+    ls_session *s = session;
+    const ls_view_plan *plan = &s->args.view.plan;
+    ls_step_arrays live = ls_step_state_arrays(s->step);
+    void *const arrays[] = {live.w, live.m, live.v};
+    const int64_t elements[] = {s->model.flat, s->model.trained,
+                                ls_optim_seconds(s->run, &s->model)};
+    place p = {.loss = s->loss, .val_loss = s->val_loss, .last = s->last};
+    ls_status st = LS_OK;
+
+    s->step_there = s->step_there && (!plan->spread || s->step_number == plan->base);
+    for (int k = 0; k < 3 && plan->spread && s->dp; k++)
+        LS_TRY(st, ls_dp_tell(s->dp, plan->source, arrays[k], elements[k] * (int64_t)sizeof(float)),
+               out);
+    if (s->dp)
+        LS_TRY(st, ls_dp_tell(s->dp, plan->source, &p, sizeof p), out);
+    s->loss = p.loss;
+    s->val_loss = p.val_loss;
+    s->last = p.last;
+    s->step_number = plan->base;
+    s->step_there = true;
+out:
+    return st;
+}
+
+int64_t ls_recover_last_told(const ls_session *session)
+{
+    static const char mark[] = "{\"event\":\"step\",\"step\":";
+    enum { TAIL = 1 << 16 };
+    char path[PATH_MAX], *text = ls_mem_alloc(TAIL + 1);
+    int64_t step = 0;
+
+    snprintf(path, sizeof path, "%s/events.jsonl", session->run->out);
+    FILE *f = text ? fopen(path, "re") : NULL;
+    if (f && fseek(f, 0, SEEK_END) == 0) {
+        long bytes = ftell(f), from = bytes > TAIL ? bytes - TAIL : 0;
+        if (fseek(f, from, SEEK_SET) == 0) {
+            text[fread(text, 1, TAIL, f)] = '\0';
+            for (const char *at = text; (at = strstr(at, mark)); at += sizeof mark - 1)
+                step = strtoll(at + sizeof mark - 1, NULL, 10);
+        }
+    }
+    if (f)
+        fclose(f);
+    ls_mem_free(text);
+    return step;
+}
+
+/* Without a state in memory: steps that somebody saw done, or that were told. */
+static int64_t done_again(const ls_session *s)
+{
+    int64_t seen = ls_max_i64(s->args.view.plan.reached, ls_recover_last_told(s));
+
+    return ls_max_i64(0, seen - s->step_number);
+}
+
+void ls_recover_tell(ls_session *session)
+{
+    ls_session *s = session;
+    const ls_heal_view *view = &s->args.view;
+    const ls_view_plan *plan = &view->plan;
+    bool memory = ls_recover_in_memory(s);
+    ls_event_recovery recovery = {.generation = plan->generation,
+                                  .ranks = plan->ranks,
+                                  .restarted = plan->restarted,
+                                  .lost = plan->lost,
+                                  .source = memory               ? "memory"
+                                            : s->step_number > 0 ? "checkpoint"
+                                                                 : "start",
+                                  .redone = memory ? 0 : done_again(s),
+                                  .seconds = (double)(ls_time_now_ns() - view->lost_ns) / 1e9};
+    char action[160];
+    size_t n;
+
+    if (s->mesh.rank > 0 || view->lost_ns == 0)
+        return;
+    n = (size_t)snprintf(action, sizeof action, "%s%s; %d rank%s after step %lld, from %s",
+                         plan->restarted ? "started again" : "went on without it",
+                         plan->restarted && plan->lost ? ", went on without another" : "",
+                         plan->ranks, plan->ranks == 1 ? " goes on" : "s go on",
+                         (long long)s->step_number,
+                         memory               ? "memory"
+                         : s->step_number > 0 ? "the last checkpoint"
+                                              : "the start");
+    if (plan->restarted + plan->lost == 0)
+        n = (size_t)snprintf(action, sizeof action, "%d ranks met again after step %lld",
+                             plan->ranks, (long long)s->step_number);
+    if (recovery.redone > 0)
+        snprintf(action + n, sizeof action - n, "; %lld steps are done again",
+                 (long long)recovery.redone);
+    ls_log(LS_LOG_WARN, "%s: %s (%.2f s)", view->cause, action, recovery.seconds);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = s->step_number,
+                                                .kind = "lost",
+                                                .action = action,
+                                                .text = view->cause,
+                                                .recovery = &recovery}});
+}

@@ -1,0 +1,267 @@
+/* test_heal.c -- membership with real processes: this one is the agent, its children are workers.
+ *
+ * A worker asks for a view, writes down what it got, and does what a byte tells it: 'l' it has lost
+ * the others and asks again, 'r' it is ready, 'e' it ends well. */
+#include "harness.h"
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/time.h"
+#include "cluster/heal.h"
+
+enum { MOST = 4 };
+
+typedef struct note { /* what a worker got */
+    ls_status st;
+    ls_heal_view view;
+    char board[16]; /* what lies in the memory of its view */
+} note;
+
+typedef struct agent {
+    ls_heal *heal;
+    int workers;
+    int lines[MOST]; /* to each worker, and from it */
+    pid_t pids[MOST];
+    int board_fd, revoked;
+    char why[LS_HEAL_CAUSE];
+} agent;
+
+static ls_status make(void *context, uint64_t generation, int ranks, int *fd_out)
+{
+    agent *a = context;
+    char text[16];
+
+    if (a->board_fd >= 0)
+        close(a->board_fd);
+    a->board_fd = memfd_create("view", MFD_CLOEXEC);
+    snprintf(text, sizeof text, "%d of %d", (int)generation, ranks);
+    LS_CHECK_EQ(pwrite(a->board_fd, text, sizeof text, 0), sizeof text);
+    *fd_out = a->board_fd;
+    return LS_OK;
+}
+
+static void give_up(void *context, const char *why)
+{
+    agent *a = context;
+
+    a->revoked++;
+    snprintf(a->why, sizeof a->why, "%s", why);
+}
+
+static _Noreturn void worker(int line, int64_t have)
+{
+    ls_view_report report = {.have = -1, .reached = -1};
+    char order = 'l';
+
+    do {
+        note n = {.st = LS_OK};
+        int fd = -1;
+        if (order == 'r') {
+            ls_heal_ready();
+            continue;
+        }
+        n.st = ls_heal_ask(&report, &n.view, &fd);
+        if (n.st == LS_OK && pread(fd, n.board, sizeof n.board, 0) != sizeof n.board)
+            _exit(2);
+        if (fd >= 0)
+            close(fd);
+        if (write(line, &n, sizeof n) != sizeof n)
+            _exit(3);
+        report = (ls_view_report){.have = have, .reached = have, .met = have};
+        ls_fail(LS_EPEER, "lost the others");
+    } while (read(line, &order, 1) == 1 && order != 'e');
+    _exit(0);
+}
+
+static void start(agent *a, int i, int64_t have)
+{
+    char number[16];
+    int pair[2];
+
+    LS_CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    snprintf(number, sizeof number, "%d", ls_heal_ends(a->heal)[i]);
+    a->pids[i] = fork();
+    if (a->pids[i] == 0) {
+        setenv("LINESHAFT_FD_HEAL", number, 1);
+        close(pair[0]);
+        worker(pair[1], have);
+    }
+    close(pair[1]);
+    if (a->lines[i] >= 0)
+        close(a->lines[i]);
+    a->lines[i] = pair[0];
+    ls_heal_started(a->heal, i, a->pids[i]);
+}
+
+static void open_agent(agent *a, int workers, ls_view_rules rules, int64_t patience_ns)
+{
+    *a = (agent){.workers = workers, .board_fd = -1};
+    LS_CHECK_OK(ls_heal_open(&a->heal, &(ls_heal_args){.workers = workers,
+                                                       .rules = rules,
+                                                       .patience_ns = patience_ns,
+                                                       .make = make,
+                                                       .revoke = give_up,
+                                                       .context = a}));
+    for (int i = 0; i < workers; i++)
+        a->lines[i] = -1;
+    for (int i = 0; i < workers; i++)
+        start(a, i, 10 + i);
+}
+
+static void tell(const agent *a, int i, char order)
+{
+    LS_CHECK_EQ(write(a->lines[i], &order, 1), 1);
+}
+
+/* Attend until this worker has written something down. */
+static note await(agent *a, int i)
+{
+    int64_t soon = ls_test_soon();
+    note n;
+
+    while (recv(a->lines[i], &n, sizeof n, MSG_DONTWAIT) != sizeof n) {
+        LS_CHECK_EQ(ls_heal_attend(a->heal).task, LS_HEAL_NOTHING);
+        LS_CHECK(ls_time_now_ns() < soon);
+        usleep(500);
+    }
+    return n;
+}
+
+static ls_view_verdict end(agent *a, int i, int signal)
+{
+    kill(a->pids[i], signal);
+    LS_CHECK_EQ(waitpid(a->pids[i], NULL, 0), a->pids[i]);
+    a->pids[i] = 0;
+    return ls_heal_ended(a->heal, i, &(ls_view_end){.signal = signal}, "worker was killed");
+}
+
+static void close_agent(agent *a)
+{
+    for (int i = 0; i < a->workers; i++) {
+        if (a->pids[i] > 0) {
+            kill(a->pids[i], SIGKILL);
+            waitpid(a->pids[i], NULL, 0);
+        }
+        close(a->lines[i]);
+    }
+    ls_heal_close(a->heal);
+    close(a->board_fd);
+}
+
+LS_TEST(heal_gives_a_view_to_all_and_a_new_one_after_a_death)
+{
+    agent a;
+
+    open_agent(&a, 3, (ls_view_rules){.restarts = 1, .least = 1}, ls_test_ms(60000));
+    for (int i = 0; i < 3; i++) {
+        note n = await(&a, i);
+        LS_CHECK_OK(n.st);
+        LS_CHECK_EQ(n.view.rank, i);
+        LS_CHECK_STR(n.board, "1 of 3");
+        LS_CHECK(!n.view.begun);
+        LS_CHECK_STR(n.view.cause, "");
+    }
+    tell(&a, 0, 'r');
+    LS_CHECK_EQ(end(&a, 1, SIGKILL), LS_VIEW_RESTART);
+    LS_CHECK_EQ(a.revoked, 1);
+    tell(&a, 0, 'l');
+    tell(&a, 2, 'l');
+    start(&a, 1, 11);
+    for (int i = 0; i < 3; i++) {
+        note n = await(&a, i);
+        LS_CHECK_OK(n.st);
+        LS_CHECK_EQ(n.view.plan.generation, 2);
+        LS_CHECK_EQ(n.view.plan.base, 12);
+        LS_CHECK_EQ(n.view.plan.source, 2);
+        LS_CHECK(n.view.plan.spread);
+        LS_CHECK(n.view.begun);
+        LS_CHECK_STR(n.board, "2 of 3");
+        LS_CHECK_STR(n.view.cause, "worker was killed");
+        LS_CHECK(n.view.lost_ns > 0);
+    }
+    LS_CHECK_EQ(a.revoked, 1);
+    close_agent(&a);
+}
+
+/* What was said to the process that was here before, or by it, is nobody's. */
+LS_TEST(heal_drops_messages_of_processes_that_are_dead)
+{
+    agent a;
+
+    open_agent(&a, 2, (ls_view_rules){.restarts = 3, .least = 1}, ls_test_ms(60000));
+    await(&a, 0);
+    await(&a, 1);
+    /* The report of 1 is in its socket, and its process is dead when it is read. */
+    tell(&a, 1, 'l');
+    usleep(50000);
+    LS_CHECK_EQ(end(&a, 1, SIGKILL), LS_VIEW_RESTART);
+    tell(&a, 0, 'l');
+    start(&a, 1, 30);
+    note n = await(&a, 0);
+    LS_CHECK_EQ(n.view.plan.base, 10); /* not 11, which died with it */
+    LS_CHECK_EQ(n.view.plan.generation, 2);
+    LS_CHECK_EQ(await(&a, 1).view.plan.generation, 2);
+    /* A view is in the socket of 1, which is killed before it reads it. */
+    kill(a.pids[1], SIGSTOP);
+    tell(&a, 1, 'l');
+    tell(&a, 0, 'l');
+    LS_CHECK_EQ(end(&a, 1, SIGKILL), LS_VIEW_RESTART);
+    start(&a, 1, 31);
+    LS_CHECK_EQ(await(&a, 0).view.plan.generation, 3);
+    LS_CHECK_EQ(await(&a, 1).view.plan.generation, 3);
+    close_agent(&a);
+}
+
+LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
+{
+    agent a;
+
+    LS_EXPECT_LOG(2);
+    open_agent(&a, 3, (ls_view_rules){.restarts = 0, .least = 1}, ls_test_ms(50));
+    for (int i = 0; i < 3; i++)
+        await(&a, i);
+    for (int late = 2; late >= 1; late--) { /* 2 is stopped; 1 never reports */
+        ls_heal_order order = {.task = LS_HEAL_NOTHING};
+        int64_t soon = ls_test_soon();
+        if (late == 2)
+            kill(a.pids[2], SIGSTOP);
+        else
+            tell(&a, 0, 'l');
+        while (order.task == LS_HEAL_NOTHING && ls_time_now_ns() < soon) {
+            order = ls_heal_attend(a.heal);
+            usleep(500);
+        }
+        LS_CHECK_EQ(order.task, LS_HEAL_KILL);
+        LS_CHECK_EQ(order.worker, late);
+        LS_CHECK_EQ(end(&a, late, SIGKILL), LS_VIEW_DROP);
+        if (late == 2) { /* the others come */
+            tell(&a, 0, 'l');
+            tell(&a, 1, 'l');
+            await(&a, 0);
+            await(&a, 1);
+        }
+    }
+    LS_CHECK_STR(await(&a, 0).board, "3 of 1");
+    close_agent(&a);
+}
+
+LS_TEST(heal_lets_nobody_wait_when_the_job_ends)
+{
+    agent a;
+
+    open_agent(&a, 2, (ls_view_rules){.restarts = 1, .least = 1}, ls_test_ms(60000));
+    await(&a, 0);
+    await(&a, 1);
+    tell(&a, 0, 'l');
+    while (a.revoked == 0)
+        LS_CHECK_EQ(ls_heal_attend(a.heal).task, LS_HEAL_NOTHING);
+    LS_CHECK_STR(a.why, "lost the others");
+    ls_heal_finish(a.heal);
+    LS_CHECK_EQ(await(&a, 0).st, LS_EPEER);
+    tell(&a, 1, 'l'); /* also who asks later */
+    LS_CHECK_EQ(await(&a, 1).st, LS_EPEER);
+    LS_CHECK_EQ(end(&a, 0, SIGKILL), LS_VIEW_STOP);
+    close_agent(&a);
+}

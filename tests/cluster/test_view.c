@@ -1,0 +1,250 @@
+/* test_view.c -- the rules of membership, played through without a process. */
+#include "harness.h"
+#include <signal.h>
+#include <string.h>
+#include "base/rng.h"
+#include "cluster/view.h"
+
+static const ls_view_end killed = {.signal = SIGKILL};
+
+static ls_view_end error_of(ls_status code, const char *text, ls_err_record *record)
+{
+    *record = (ls_err_record){.code = code};
+    snprintf(record->text, sizeof record->text, "%s", text);
+    return (ls_view_end){.error = record};
+}
+
+static void report(ls_view *v, int worker, int64_t have, int64_t reached)
+{
+    ls_view_reports(v, worker, &(ls_view_report){.have = have, .reached = reached, .met = have});
+}
+
+/* A job of so many workers that has begun to train. */
+static void begin(ls_view *v, int workers, ls_view_rules rules)
+{
+    ls_view_plan plan;
+
+    ls_view_init(v, workers, rules);
+    for (int i = 0; i < workers; i++) {
+        LS_CHECK(!ls_view_complete(v));
+        report(v, i, -1, -1);
+    }
+    LS_CHECK(ls_view_complete(v));
+    LS_CHECK_OK(ls_view_next(v, &plan));
+    LS_CHECK_EQ(plan.generation, 1);
+    LS_CHECK_EQ(plan.ranks, workers);
+    LS_CHECK_EQ(plan.base, -1);
+    LS_CHECK_EQ(plan.source, -1);
+    LS_CHECK(!plan.first_new);
+    ls_view_readies(v, 0);
+    LS_CHECK(v->begun);
+}
+
+LS_TEST(view_restarts_once_then_goes_on_without)
+{
+    ls_view_plan plan;
+    ls_view v;
+
+    begin(&v, 4, (ls_view_rules){.restarts = 1, .least = 1});
+    LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_RESTART);
+    report(&v, 0, 7, 7);
+    report(&v, 1, 8, 8);
+    report(&v, 3, 7, 7);
+    LS_CHECK(!ls_view_complete(&v)); /* the new one has not come */
+    report(&v, 2, -1, -1);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.generation, 2);
+    LS_CHECK_EQ(plan.base, 8); /* the highest, nobody rolls back */
+    LS_CHECK_EQ(plan.source, 1);
+    LS_CHECK(plan.spread);
+    LS_CHECK_EQ(plan.met, 7);
+    LS_CHECK_EQ(plan.restarted, 1);
+    LS_CHECK_EQ(plan.lost, 0);
+    LS_CHECK(!plan.first_new);
+
+    LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_DROP);
+    for (int i = 0; i < 4; i++)
+        if (i != 2)
+            report(&v, i, 9, 9);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 3);
+    LS_CHECK_EQ(v.member[3].rank, 2); /* they are numbered anew */
+    LS_CHECK_EQ(v.member[2].rank, -1);
+    LS_CHECK(!plan.spread); /* all have the step */
+    LS_CHECK_EQ(plan.met, 9);
+}
+
+LS_TEST(view_does_again_what_a_lost_first_rank_may_not_have_done)
+{
+    ls_view_plan plan;
+    ls_view v;
+
+    begin(&v, 3, (ls_view_rules){.restarts = 0, .least = 1});
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
+    report(&v, 1, 5, 5);
+    report(&v, 2, 5, 5);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK(plan.first_new);
+    LS_CHECK_EQ(plan.met, 4);
+    LS_CHECK_EQ(v.member[1].rank, 0);
+    LS_CHECK_EQ(plan.source, 0);
+}
+
+LS_TEST(view_survives_losses_while_it_is_made)
+{
+    ls_view_plan plan;
+    ls_view v;
+
+    begin(&v, 4, (ls_view_rules){.restarts = 1, .least = 1});
+    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_RESTART);
+    report(&v, 0, 3, 3);
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_RESTART); /* one that had reported */
+    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_DROP);    /* the new one */
+    report(&v, 2, -1, 3);
+    report(&v, 3, 2, 3);
+    report(&v, 0, -1, -1);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.generation, 2);
+    LS_CHECK_EQ(plan.ranks, 3);
+    LS_CHECK_EQ(plan.base, 2); /* of those who are alive */
+    LS_CHECK_EQ(plan.source, 2);
+    LS_CHECK_EQ(plan.reached, 3);
+    LS_CHECK(plan.first_new);
+    LS_CHECK_EQ(plan.restarted, 2);
+    LS_CHECK_EQ(plan.lost, 1);
+}
+
+LS_TEST(view_stops_at_too_few_ranks)
+{
+    ls_view v;
+
+    begin(&v, 3, (ls_view_rules){.restarts = 0, .least = 2});
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
+    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_STOP);
+    begin(&v, 1, (ls_view_rules){.restarts = 0, .least = 1});
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_STOP);
+}
+
+LS_TEST(view_does_not_restart_when_asked_to_stop)
+{
+    const ls_view_end asked = {.signal = SIGKILL, .asked = true};
+    ls_view v;
+
+    begin(&v, 2, (ls_view_rules){.restarts = 5, .least = 2});
+    LS_CHECK_EQ(ls_view_loses(&v, 1, &asked), LS_VIEW_DROP); /* the other one can still save */
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &asked), LS_VIEW_STOP);
+}
+
+LS_TEST(view_knows_what_cannot_heal)
+{
+    static const struct {
+        ls_status code;
+        bool begun;
+        ls_view_verdict verdict;
+    } cases[] = {
+        {LS_EUSAGE, true, LS_VIEW_STOP},       {LS_EDATA, true, LS_VIEW_STOP},
+        {LS_ENUMERIC, true, LS_VIEW_STOP},     {LS_EBUSY, true, LS_VIEW_STOP},
+        {LS_EPEER, true, LS_VIEW_STOP},        {LS_EIO, true, LS_VIEW_RESTART},
+        {LS_ENOMEM, true, LS_VIEW_RESTART},    {LS_EFAIL, true, LS_VIEW_RESTART},
+        {LS_EIO, false, LS_VIEW_STOP},         {LS_ENOMEM, false, LS_VIEW_STOP},
+        {LS_EDEADLINE, true, LS_VIEW_RESTART},
+    };
+    ls_err_record record;
+    ls_view v;
+
+    for (size_t i = 0; i < LS_COUNT(cases); i++) {
+        begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
+        v.begun = cases[i].begun;
+        ls_view_end end = error_of(cases[i].code, "it broke", &record);
+        LS_CHECK_EQ(ls_view_loses(&v, 1, &end), cases[i].verdict);
+    }
+    begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &(ls_view_end){.signal = SIGPIPE}), LS_VIEW_STOP);
+    begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
+    ls_view_leaves(&v, 1);
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_STOP); /* the work was done */
+}
+
+LS_TEST(view_gives_up_what_fails_twice_in_the_same_place)
+{
+    ls_err_record record;
+    ls_view_end end = error_of(LS_EIO, "the disk is full", &record);
+    ls_view_plan plan;
+    ls_view v;
+
+    for (int progress = 0; progress < 2; progress++) {
+        begin(&v, 2, (ls_view_rules){.restarts = 9, .least = 1});
+        LS_CHECK_EQ(ls_view_loses(&v, 0, &end), LS_VIEW_RESTART);
+        report(&v, 0, -1, -1);
+        report(&v, 1, 4, 4);
+        LS_CHECK_OK(ls_view_next(&v, &plan));
+        LS_CHECK_EQ(ls_view_loses(&v, 0, &end), LS_VIEW_RESTART);
+        report(&v, 0, -1, -1);
+        report(&v, 1, 4 + progress, 4 + progress);
+        LS_CHECK_EQ(ls_view_next(&v, &plan), progress ? LS_OK : LS_EBARREN);
+        LS_CHECK(progress || strstr(ls_err_last()->text, "twice after step 4: the disk is full"));
+    }
+}
+
+LS_TEST(view_gives_up_after_three_without_a_step)
+{
+    ls_view_plan plan;
+    ls_view v;
+
+    begin(&v, 2, (ls_view_rules){.restarts = 9, .least = 1});
+    for (int i = 0; i < 4; i++) {
+        LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_RESTART);
+        report(&v, 0, 6, 6);
+        report(&v, 1, -1, -1);
+        LS_CHECK_EQ(ls_view_next(&v, &plan), i < 3 ? LS_OK : LS_EBARREN);
+    }
+    LS_CHECK(strstr(ls_err_last()->text, "step 7 was never done"));
+}
+
+/* Random ends and reports in any order: a view has all who are alive, once each, generations grow
+ * by one, and the base is the highest that a member has. */
+LS_TEST(view_holds_its_promises_in_any_order)
+{
+    for (uint64_t seed = 0; seed < 2000; seed++) {
+        ls_view_rules rules = {.restarts = (int)(seed % 4), .least = 1 + (int)(seed % 2)};
+        uint64_t generation = 0;
+        uint32_t at = 0;
+        int64_t step = 0;
+        int n = 1 + (int)(seed % 7);
+        ls_view v;
+
+        ls_view_init(&v, n, rules);
+        for (int event = 0; event < 60; event++) {
+            ls_rng_block dice = ls_rng_philox((ls_rng_key){{(uint32_t)seed, 1}}, at++, 0, 0, 0);
+            int w = (int)(dice.v[0] % (uint32_t)n);
+            ls_view_state state = v.member[w].state;
+            if (state == LS_VIEW_OUT)
+                continue;
+            if (dice.v[1] % 8 && (state == LS_VIEW_AWAY || state == LS_VIEW_IN)) {
+                report(&v, w, state == LS_VIEW_AWAY ? -1 : step, step);
+                step++;
+            } else if (ls_view_loses(&v, w, &killed) == LS_VIEW_STOP) {
+                break;
+            }
+            if (!ls_view_complete(&v))
+                continue;
+            ls_view_plan plan;
+            int64_t best = -1;
+            int ranks = 0;
+            if (ls_view_next(&v, &plan) != LS_OK)
+                break;
+            LS_CHECK_EQ(plan.generation, ++generation);
+            for (int i = 0; i < n; i++) {
+                bool in = v.member[i].state == LS_VIEW_IN;
+                LS_CHECK(in || v.member[i].state == LS_VIEW_OUT);
+                LS_CHECK_EQ(v.member[i].rank, in ? ranks : -1);
+                ranks += in;
+                if (in && v.member[i].report.have > best)
+                    best = v.member[i].report.have;
+            }
+            LS_CHECK_EQ(plan.ranks, ranks);
+            LS_CHECK_EQ(plan.base, best);
+            LS_CHECK_EQ(plan.source >= 0, best >= 0);
+        }
+    }
+}

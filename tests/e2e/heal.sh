@@ -1,0 +1,101 @@
+#!/bin/sh
+# heal.sh -- ranks that die, and a run that goes on: same losses, same weights, one incident, nothing left.
+. "$LINESHAFT_ROOT/tests/lib.sh"
+small_run
+cat >train.py <<'PY'
+"""train.py OUT RANKS PLAN [ARG ...]: train, and do to ranks what PLAN says: "STEP:SIGNAL:RANK[+RANK]", separated by
+commas, or "none"; "@i" instead of STEP: when incident number i is told. What is printed goes to OUT.jsonl."""
+import json, os, signal, subprocess, sys
+out, ranks, plan, *args = sys.argv[1:]
+todo = [] if plan == "none" else [entry.split(":") for entry in plan.split(",")]
+p = subprocess.Popen([os.environ["LINESHAFT"], "train", "run.yaml", "-n", ranks, "--json", "--set", "out=" + out, *args],
+                     stdout=subprocess.PIPE, stderr=open(out + ".err", "w"), text=True)
+pids, incidents = {}, 0
+with open(out + ".jsonl", "w") as log:
+    for line in p.stdout:
+        log.write(line)
+        row = json.loads(line)
+        if row["event"] == "rank":
+            pids[row["rank"]] = row["pid"]
+        incidents += row["event"] == "incident"
+        while todo and (incidents >= int(todo[0][0][1:]) and len(pids) if todo[0][0][0] == "@"
+                        else row["event"] == "step" and row["step"] >= int(todo[0][0])):
+            _, name, victims = todo.pop(0)
+            for victim in victims.split("+"):
+                os.kill(pids[int(victim)], getattr(signal, "SIG" + name))
+sys.exit(p.wait())
+PY
+export LINESHAFT
+# go STATUS OUT RANKS PLAN ARG...: it must exit so.
+go() {
+    status=$1
+    shift
+    python3 train.py "$@"
+    got=$?
+    [ $got = "$status" ] || fail "$*: exit $got instead of $status: $(cat "$1.err")"
+}
+# same OUT: every step was told once, with the loss it must have, and the weights are those they must be.
+same() {
+    losses "$1.jsonl" >got
+    cmp -s want got || fail "$1: other losses: $(diff want got | head -n 4) $(cat "$1.err")"
+    [ "$(field summary weights_hash "$1.jsonl")" = "$hash" ] || fail "$1: other weights"
+}
+# incident OUT KEY: of its last incident.
+incident() { field incident "$2" "$1.jsonl"; }
+
+run 0 "$LINESHAFT" train run.yaml --json --set out=alone
+losses >want
+hash=$(field summary weights_hash)
+
+# A rank is killed: it is started again, from the memory of the others.
+go 0 again 3 12:KILL:1
+same again
+[ "$(incident again kind) $(incident again ranks) $(incident again restarted) $(incident again source)" = "lost 3 1 memory" ] ||
+    fail "the incident: $(grep incident again.jsonl)"
+[ "$(incident again generation)" = 2 ] || fail "not the second generation"
+grep -q 'rank 1.* killed by signal 9 (Killed)' again.err || fail "not said who died: $(cat again.err)"
+grep -q 'read\|resum' again.err && fail "something was read again: $(cat again.err)"
+
+# The first rank, which has the run folder; twice: then the others go on without it. A checkpoint is the same afterwards.
+go 0 first 3 11:KILL:0,23:KILL:0
+same first
+[ "$(incident first ranks) $(incident first lost) $(incident first generation)" = "2 1 3" ] || fail "$(grep incident first.jsonl)"
+run 0 "$LINESHAFT" ckpt verify first
+run 0 "$LINESHAFT" train run.yaml --json --set out=first --set train.steps=41 --set train.schedule=cosine
+# Down to one; two at once; the next while they meet again.
+go 0 few 3 9:KILL:1+2 --set heal.restarts=0
+same few
+[ "$(incident few ranks)" = 1 ] || fail "$(grep incident few.jsonl)"
+go 0 twice 4 9:KILL:3,@1:KILL:0+1 --set heal.restarts=2
+same twice
+# All of them: from the checkpoint, and it says so.
+go 0 all 3 23:KILL:0+1+2
+[ "$(field summary weights_hash all.jsonl)" = "$hash" ] || fail "all: other weights"
+[ "$(incident all source) $(incident all restarted)" = "checkpoint 3" ] || fail "$(grep incident all.jsonl)"
+[ $(($(incident all step) + $(incident all redone))) -ge 23 ] || fail "steps done again: $(grep incident all.jsonl)"
+# Ranks that have parts of the state: likewise, and in the same processes.
+for zero in 1 3; do
+    go 0 "zero$zero" 3 15:KILL:1 --set mesh.zero=$zero --set heal.restarts=$((zero / 3))
+    [ "$(field summary weights_hash "zero$zero.jsonl")" = "$hash" ] || fail "zero $zero: other weights"
+    [ "$(incident "zero$zero" source) $(incident "zero$zero" ranks)" = "checkpoint $((2 + zero / 3))" ] ||
+        fail "zero $zero: $(grep incident "zero$zero.jsonl")"
+    [ $(($(incident "zero$zero" step) + $(incident "zero$zero" redone))) -ge 15 ] || fail "$(grep incident "zero$zero.jsonl")"
+done
+
+# One that was stopped counts as dead after a while, and cannot come back.
+go 0 stopped 3 12:STOP:2 --set heal.wait=1
+same stopped
+[ "$(incident stopped restarted)" = 1 ] || fail "$(grep incident stopped.jsonl)"
+
+# Too few ranks; a mistake that comes again; a rank that crashes again and again.
+go 137 least 3 12:KILL:1 --set heal.restarts=0 --set heal.min_ranks=3
+grep -q 'rank 1 was killed by signal 9' least.err || fail "$(cat least.err)"
+LINESHAFT_FAULT=train.nonfinite@12+ go 7 nan 3 none
+[ "$(grep -c 'step 12' nan.err)" -ge 1 ] || fail "$(cat nan.err)"
+grep -q incident nan.jsonl && fail "numbers that are not finite were healed: $(cat nan.jsonl)"
+
+# Ctrl-C after a loss: saved, and gone on with.
+go 130 asked 3 12:KILL:1,20:INT:0
+run 0 "$LINESHAFT" train run.yaml --json -n 2 --set out=asked
+[ "$(field summary weights_hash)" = "$hash" ] || fail "gone on with: other weights"
+for f in *.err; do ! grep -q 'ERROR\|Sanitizer' "$f" || fail "$f: $(cat "$f")"; done
