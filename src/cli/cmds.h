@@ -13,6 +13,7 @@ extern const ls_command ls_cmd_bench;
 extern const ls_command ls_cmd_lab;
 extern const ls_command ls_cmd_launch;
 extern const ls_command ls_cmd_agent;
+extern const ls_command ls_cmd_plan;
 extern const ls_command ls_cmd_doctor;
 extern const ls_command ls_cmd_config;
 extern const ls_command ls_cmd_completion;

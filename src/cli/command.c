@@ -9,6 +9,7 @@ const ls_command *const ls_commands[] = {
     &ls_cmd_data,       /* text and tokens */
     &ls_cmd_ckpt,       /* what was saved */
     &ls_cmd_config,     /* run files */
+    &ls_cmd_plan,       /* what a run would do */
     &ls_cmd_doctor,     /* what this machine is */
     &ls_cmd_bench,      /* what it can do */
     &ls_cmd_launch,     /* many processes */
