@@ -664,6 +664,13 @@ const ls_option ls_options[] = {
             "1: the optimizer's moments and the update; 2: gradients too; 3: weights too, gathered "
             "part by part while they are used.",
      .offset = AT(mesh.zero)},
+    {.key = "mesh.shard",
+     .type = LS_OPTION_STRING,
+     .preset = "world",
+     .doc = "Which ranks divide what mesh.zero says. world: all of them; node: those of each node, "
+            "while nodes have copies of each other; a number: as many at a time. Weights are "
+            "gathered inside such a group only, and each rank holds more.",
+     .offset = AT(mesh.shard)},
     {.key = "mesh.balance",
      .type = LS_OPTION_ENUM,
      .preset = "off",

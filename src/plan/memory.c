@@ -278,7 +278,7 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
         int64_t window = ls_min_i64(ls_units_gradient(model, &dp->mesh, calls->ordered) +
                                         ls_dp_ahead_elements(dp),
                                     ls_memory_grad_elements(model, calls, dp));
-        int64_t own = ls_mesh_own(&dp->mesh, model->trained, dp->mesh.rank);
+        int64_t own = ls_dp_sum_elements(dp);
         ls_ledger_add(ledger, "gradients",
                       "own parts; of a call: a part of the model, some buckets",
                       ls_round_up(own * size, 4096) + ls_round_up(window * size, 4096));

@@ -230,10 +230,15 @@ static ls_status open_mesh(ls_session *s)
 
     if (st == LS_OK && s->args.local_ranks > 0)
         s->mesh.local = s->args.local_ranks;
-    snprintf(s->mesh_text, sizeof s->mesh_text, s->mesh.zero ? "dp=%d zero=%d" : "dp=%d",
-             s->mesh.ranks, s->mesh.zero);
     if (st == LS_OK)
         st = open_places(s);
+    if (st == LS_OK && s->mesh.zero > 0)
+        st = ls_mesh_set_shard(&s->mesh, s->run);
+    snprintf(s->mesh_text, sizeof s->mesh_text,
+             s->mesh.shard  ? "dp=%d zero=%d shard=%d"
+             : s->mesh.zero ? "dp=%d zero=%d"
+                            : "dp=%d",
+             s->mesh.ranks, s->mesh.zero, s->mesh.shard);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
     return st;

@@ -77,6 +77,12 @@ static void free_shared(ls_step *s, bool shared, void *memory)
         ls_device_free(ls_stream_device(s->args.stream), memory);
 }
 
+/* Other ranks own the same parts, and read this one's sums. */
+static bool has_twins(const ls_step *s)
+{
+    return s->args.dp && ls_mesh_groups(&ls_dp_about(s->args.dp)->mesh) > 1;
+}
+
 /* Zero 2 and 3: a window for the gradient of a call, and the own parts of the sum. */
 static ls_status alloc_parted(ls_step *s, int64_t elements)
 {
@@ -87,7 +93,8 @@ static ls_status alloc_parted(ls_step *s, int64_t elements)
     LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
     s->grads[0] = s->grad_window.base;
     LS_TRY(st,
-           ls_device_alloc(ls_stream_device(s->args.stream), s->own * size, "gradients", &memory),
+           alloc_shared(s, has_twins(s), ls_dp_sum_elements(ls_dp_about(s->args.dp)) * size,
+                        "gradients", &memory),
            out);
     s->own_grad = memory;
     if (ls_step_shards(s))
@@ -199,7 +206,7 @@ void ls_step_close(ls_step *step)
         free_shared(step, step->args.dp, step->grads[i]);
     ls_window_close(&step->grad_window);
     ls_window_close(&step->shards.window);
-    ls_device_free(device, step->own_grad);
+    free_shared(step, has_twins(step), step->own_grad);
     ls_step_close_muon(step);
     ls_device_free(device, step->work);
     ls_device_free(device, step->owed);

@@ -141,7 +141,7 @@ static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
         if (part.count > 0)
             s->args.kernels->norm2(s->args.stream, &own);
     }
-    st = ls_dp_numbers(s->args.dp, LS_F32, whole->partials, blocks);
+    st = ls_dp_share(s->args.dp, whole->partials, blocks);
     if (st == LS_OK)
         s->args.kernels->norm2(s->args.stream, &join);
     return st;
