@@ -108,6 +108,30 @@ static ls_status check_sync(const ls_run *run)
     return LS_OK;
 }
 
+/* Moments that lie elsewhere. */
+static ls_status check_offload(const ls_run *run)
+{
+    bool forgotten = ls_check_origin(run, "device.offload")->source == LS_RUN_DEFAULT;
+    ls_status st;
+
+    if (forgotten && ls_check_origin(run, "device.offload_to")->source != LS_RUN_DEFAULT)
+        return ls_check_clash(run, "device.offload_to", "device.offload", "it is for disk only");
+    if (run->device.offload == LS_OFFLOAD_NONE)
+        return LS_OK;
+    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+        return ls_check_clash(run, "device.offload", "train.optimizer",
+                              "only AdamW updates its moments piece by piece");
+    if (run->sync != LS_SYNC_ALLREDUCE)
+        return ls_check_clash(run, "device.offload", "sync", "replicas save moments by themselves");
+    if (run->device.offload == LS_OFFLOAD_DISK && run->device.kind == LS_DEVICE_CUDA) {
+        st = ls_check_clash(run, "device.offload", "device.kind",
+                            "what leaves a GPU goes to the host's memory");
+        ls_err_hint("Set device.offload: host.");
+        return st;
+    }
+    return LS_OK;
+}
+
 ls_status ls_check_mesh(const ls_run *run)
 {
     ls_status st = LS_OK;
@@ -116,6 +140,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_shard(run), out);
     LS_TRY(st, check_sync(run), out);
+    LS_TRY(st, check_offload(run), out);
 out:
     return st;
 }

@@ -69,6 +69,7 @@ typedef enum ls_compress {
 } ls_compress;
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
+typedef enum ls_offload { LS_OFFLOAD_NONE, LS_OFFLOAD_HOST, LS_OFFLOAD_DISK } ls_offload;
 typedef enum ls_packing { LS_PACKING_AUTO, LS_PACKING_ON, LS_PACKING_OFF } ls_packing;
 typedef enum ls_isa {
     LS_ISA_AUTO,
@@ -189,6 +190,8 @@ typedef struct ls_run {
         ls_pin pin;
         ls_isa isa;
         ls_packing pack;
+        ls_offload offload;
+        const char *offload_to; /* folder of files for disk; auto: the run folder */
     } device;
 
     ls_arena arena;                /* owns all strings above */

@@ -149,6 +149,15 @@ static ls_status refuse_fp8(const ls_device_info *info)
     return LS_EUSAGE;
 }
 
+static ls_status refuse_disk(const ls_device_info *info)
+{
+    ls_fail(LS_EUSAGE,
+            "device.offload cannot be disk: what leaves \"%s\" goes to the host's memory",
+            info->name);
+    ls_err_hint("Set device.offload: host.");
+    return LS_EUSAGE;
+}
+
 static ls_status open_device(ls_session *s)
 {
     static const char *const kinds[] = {
@@ -173,6 +182,9 @@ static ls_status open_device(ls_session *s)
         LS_TRY(st, refuse_fp8(&info), out);
     s->apart = !info.host_memory;
     s->staged = s->apart || s->mesh.zero > 0;
+    s->offload = ls_memory_offload(run, s->apart);
+    if (s->apart && s->offload == LS_OFFLOAD_DISK)
+        LS_TRY(st, refuse_disk(&info), out);
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
 out:
     return st;
@@ -366,7 +378,10 @@ static ls_status open_state(ls_session *s)
 {
     ls_loader_args loader = loader_args(s);
     ls_device_info info = ls_device_describe(s->device);
-    ls_step_args step = {.model = &s->model, .kernels = s->kernels, .stream = s->stream};
+    ls_step_args step = {.model = &s->model,
+                         .kernels = s->kernels,
+                         .stream = s->stream,
+                         .offload_to = ls_session_offload_to(s)};
     int64_t free_bytes = info.free_bytes + info.fixed_bytes; /* what a GPU holds is taken already */
 
     if (s->mesh.ranks > 1) {
