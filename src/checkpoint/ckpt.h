@@ -31,7 +31,8 @@ typedef struct ls_ckpt_tensor {
     ls_dtype type;
     int ndim; /* 0 to LS_CKPT_RANK */
     int64_t shape[LS_CKPT_RANK];
-    void *bytes; /* read by save, written by load; may be NULL when the tensor is empty */
+    void *bytes;  /* read by save, written by load; may be NULL when the tensor is empty */
+    bool spilled; /* bytes lie in a spill (base/spill.h): they are given back once done with */
 } ls_ckpt_tensor;
 
 /* What a manifest says besides tensors. Strings may be NULL when saving (stored as ""). */

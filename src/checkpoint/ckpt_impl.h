@@ -109,6 +109,7 @@ ls_status ls_ckpt_object_verify(const char *dir, const ls_ckpt_object *object);
 typedef struct ls_ckpt_piece {
     const void *bytes;
     int64_t len;
+    bool spilled; /* as in ls_ckpt_tensor */
 } ls_ckpt_piece;
 
 /* Put an object into the store, durable except for the names of its folders: unnamed temporary

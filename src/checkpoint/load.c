@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/spill.h"
 #include "checkpoint/safetensors.h"
 
 static void shape_text(char *out, size_t cap, const int64_t *shape, int ndim)
@@ -217,6 +218,9 @@ static ls_status load_object(const ls_ckpt *ckpt, int object, const ls_ckpt_row 
             if (intersect(&c, box, zero, rows[i]->shape, rows[i]->ndim))
                 copy_box(&c, reader.bytes + e->begin, tensors[i].bytes,
                          ls_dtype_bytes(rows[i]->type));
+            int64_t all;
+            if (tensors[i].spilled && ls_safetensors_elements(rows[i]->shape, rows[i]->ndim, &all))
+                ls_spill_give_back(tensors[i].bytes, all * ls_dtype_bytes(rows[i]->type));
         }
 out:
     ls_safetensors_close(&file);

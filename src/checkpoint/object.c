@@ -28,6 +28,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/spill.h"
 
 void ls_ckpt_object_path(const char *dir, ls_hash hash, ls_str *path_out)
 {
@@ -290,6 +291,8 @@ static ls_status write_pieces(int fd, const ls_ckpt_piece *pieces, int n, const 
             return ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
         }
         LS_TRY(st, ls_file_write_all(fd, pieces[i].bytes, (size_t)pieces[i].len, path), out);
+        if (pieces[i].spilled)
+            ls_spill_give_back(pieces[i].bytes, pieces[i].len);
     }
 out:
     return st;

@@ -27,6 +27,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/spill.h"
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 
@@ -42,6 +43,7 @@ typedef struct slab {
 typedef struct plan {
     const char *group, *kind; /* borrowed from the first tensor */
     bool open;                /* small tensors may still join */
+    bool spilled;             /* its tensors are, as those of a kind are alike */
     int64_t bytes;            /* of tensors */
     ls_ckpt_object object;    /* crcs owned */
     ls_str head;              /* length and header */
@@ -174,8 +176,10 @@ static ls_status add_plan(save *s, const ls_ckpt_tensor *t, bool open)
     ls_status st = grow((void **)&s->plans, s->n_plans, &s->cap_plans, sizeof *s->plans);
 
     if (st == LS_OK) {
-        s->plans[s->n_plans] =
-            (plan){.group = t->group ? t->group : "", .kind = t->kind, .open = open};
+        s->plans[s->n_plans] = (plan){.group = t->group ? t->group : "",
+                                      .kind = t->kind,
+                                      .open = open,
+                                      .spilled = t->spilled};
         ls_str_init(&s->plans[s->n_plans].head);
         s->n_plans++;
     }
@@ -265,6 +269,8 @@ static void hash_pieces(plan *p)
                 filled = 0;
             }
         }
+        if (p->pieces[i].spilled)
+            ls_spill_give_back(p->pieces[i].bytes, p->pieces[i].len);
     }
     if (filled)
         p->object.crcs[block] = crc;
@@ -295,9 +301,10 @@ static ls_status finish_plan(plan *p, ls_safetensors_item *items, int n)
         st = LS_ENOMEM;
         goto out;
     }
-    p->pieces[p->n_pieces++] = (ls_ckpt_piece){p->head.p, (int64_t)p->head.len};
+    p->pieces[p->n_pieces++] = (ls_ckpt_piece){.bytes = p->head.p, .len = (int64_t)p->head.len};
     for (int i = 0; i < n; i++)
-        p->pieces[p->n_pieces++] = (ls_ckpt_piece){items[i].bytes, items[i].end - items[i].begin};
+        p->pieces[p->n_pieces++] = (ls_ckpt_piece){
+            .bytes = items[i].bytes, .len = items[i].end - items[i].begin, .spilled = p->spilled};
     hash_pieces(p);
 out:
     return st;

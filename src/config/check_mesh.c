@@ -2,6 +2,8 @@
  * how replicas agree. */
 #include "config/check_impl.h"
 
+#include <string.h>
+
 static ls_status check_exchange(const ls_run *run)
 {
     ls_compress compress = run->exchange.compress;
@@ -42,6 +44,33 @@ static ls_status check_parts(const ls_run *run)
     return LS_OK;
 }
 
+/* mesh.shard: world, node or a number of ranks; and there must be something to divide. */
+static ls_status check_shard(const ls_run *run)
+{
+    const char *text = run->mesh.shard;
+    size_t digits = strspn(text, "0123456789");
+    ls_status st;
+
+    if (strcmp(text, "world") == 0)
+        return LS_OK;
+    if (strcmp(text, "node") != 0 && (digits == 0 || digits > 4 || text[digits])) {
+        st = ls_fail(LS_EUSAGE,
+                     "%s: mesh.shard is \"%s\", expected world, node or a number of ranks",
+                     ls_check_origin(run, "mesh.shard")->where, text);
+        ls_err_hint("node divides inside each machine and keeps copies across them.");
+        return st;
+    }
+    if (run->mesh.zero == 0 && ls_check_origin(run, "mesh.zero")->source == LS_RUN_DEFAULT) {
+        st = ls_check_clash(run, "mesh.shard", "mesh.zero", "without ZeRO nothing is divided");
+        ls_err_hint("Set mesh.zero to 1, 2 or 3 (FSDP), or leave mesh.shard out.");
+        return st;
+    }
+    if (run->exchange.compress != LS_COMPRESS_NONE)
+        return ls_check_clash(run, "exchange.compress", "mesh.shard",
+                              "what groups exchange is not squeezed yet; world does it");
+    return LS_OK;
+}
+
 /* Settings of replicas. */
 static ls_status check_sync(const ls_run *run)
 {
@@ -79,13 +108,39 @@ static ls_status check_sync(const ls_run *run)
     return LS_OK;
 }
 
+/* Moments that lie elsewhere. */
+static ls_status check_offload(const ls_run *run)
+{
+    bool forgotten = ls_check_origin(run, "device.offload")->source == LS_RUN_DEFAULT;
+    ls_status st;
+
+    if (forgotten && ls_check_origin(run, "device.offload_to")->source != LS_RUN_DEFAULT)
+        return ls_check_clash(run, "device.offload_to", "device.offload", "it is for disk only");
+    if (run->device.offload == LS_OFFLOAD_NONE)
+        return LS_OK;
+    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+        return ls_check_clash(run, "device.offload", "train.optimizer",
+                              "only AdamW updates its moments piece by piece");
+    if (run->sync != LS_SYNC_ALLREDUCE)
+        return ls_check_clash(run, "device.offload", "sync", "replicas save moments by themselves");
+    if (run->device.offload == LS_OFFLOAD_DISK && run->device.kind == LS_DEVICE_CUDA) {
+        st = ls_check_clash(run, "device.offload", "device.kind",
+                            "what leaves a GPU goes to the host's memory");
+        ls_err_hint("Set device.offload: host.");
+        return st;
+    }
+    return LS_OK;
+}
+
 ls_status ls_check_mesh(const ls_run *run)
 {
     ls_status st = LS_OK;
 
     LS_TRY(st, check_exchange(run), out);
     LS_TRY(st, check_parts(run), out);
+    LS_TRY(st, check_shard(run), out);
     LS_TRY(st, check_sync(run), out);
+    LS_TRY(st, check_offload(run), out);
 out:
     return st;
 }

@@ -665,6 +665,13 @@ const ls_option ls_options[] = {
             "1: the optimizer's moments and the update; 2: gradients too; 3: weights too, gathered "
             "part by part while they are used.",
      .offset = AT(mesh.zero)},
+    {.key = "mesh.shard",
+     .type = LS_OPTION_STRING,
+     .preset = "world",
+     .doc = "Which ranks divide what mesh.zero says. world: all of them; node: those of each node, "
+            "while nodes have copies of each other; a number: as many at a time. Weights are "
+            "gathered inside such a group only, and each rank holds more.",
+     .offset = AT(mesh.shard)},
     {.key = "mesh.balance",
      .type = LS_OPTION_ENUM,
      .preset = "off",
@@ -893,6 +900,22 @@ const ls_option ls_options[] = {
             "speed and "
             "memory only.",
      .offset = AT(device.pack)},
+    {.key = "device.offload",
+     .type = LS_OPTION_ENUM,
+     .preset = "none",
+     .names = {"none", "host", "disk"},
+     .doc = "Where the moments of AdamW lie, most of what a run keeps. none: in the device's "
+            "memory; host: in the memory of the host, for a GPU (on a CPU they are there anyway); "
+            "disk: in a file, for a CPU. What is updated at a time comes and goes. Changes speed "
+            "and memory only.",
+     .offset = AT(device.offload)},
+    {.key = "device.offload_to",
+     .type = LS_OPTION_STRING,
+     .preset = "auto",
+     .when_auto = "the run folder",
+     .doc = "Folder for the file of offload: disk, on a quick disk of each machine. The file has "
+            "no name and is gone when the run ends; checkpoints hold the moments.",
+     .offset = AT(device.offload_to)},
 };
 const int ls_option_count = (int)LS_COUNT(ls_options);
 _Static_assert(LS_COUNT(ls_options) <= LS_OPTION_MOST, "raise LS_OPTION_MOST");

@@ -70,6 +70,7 @@ typedef enum ls_compress {
 } ls_compress;
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
+typedef enum ls_offload { LS_OFFLOAD_NONE, LS_OFFLOAD_HOST, LS_OFFLOAD_DISK } ls_offload;
 typedef enum ls_packing { LS_PACKING_AUTO, LS_PACKING_ON, LS_PACKING_OFF } ls_packing;
 typedef enum ls_isa {
     LS_ISA_AUTO,
@@ -158,6 +159,7 @@ typedef struct ls_run {
     ls_precision precision;
     struct {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
+        const char *shard; /* world, node or a number: the ranks that zero divides among */
         ls_balance_mode balance;
         ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */
         int64_t bucket;        /* bytes, or auto */
@@ -195,6 +197,8 @@ typedef struct ls_run {
         ls_pin pin;
         ls_isa isa;
         ls_packing pack;
+        ls_offload offload;
+        const char *offload_to; /* folder of files for disk; auto: the run folder */
     } device;
 
     ls_arena arena;                /* owns all strings above */

@@ -25,7 +25,7 @@ int64_t ls_dp_tied_before(const ls_dp_args *args, int bucket)
     int64_t n = 0;
 
     for (int i = 0; i < bucket; i++)
-        n += ls_dp_tied_in(args, ls_dp_part(args, i));
+        n += ls_dp_tied_in(args, ls_dp_piece(args, i));
     return n;
 }
 
@@ -35,7 +35,7 @@ int64_t ls_dp_elements(const ls_dp_args *args)
     ls_mesh_part bucket = ls_mesh_bucket(&args->mesh, args->trained, last);
     int64_t whole = args->trained + (ls_dp_has_tied(args) ? args->tied_count : 0);
 
-    return ls_max_i64(whole, bucket.first + bucket.each * ls_mesh_ranks(&args->mesh));
+    return ls_max_i64(whole, bucket.first + bucket.each * ls_mesh_shard(&args->mesh));
 }
 
 /* Roots of all ranks. */
@@ -81,25 +81,42 @@ int64_t ls_dp_own_elements(const ls_dp_args *args)
     return own.packed + own.each;
 }
 
+int64_t ls_dp_sum_elements(const ls_dp_args *args)
+{
+    return ls_mesh_groups(&args->mesh) > 1
+               ? ls_dp_own_elements(args) /* twins exchange padding too */
+               : ls_mesh_own(&args->mesh, args->trained, args->mesh.rank);
+}
+
 int64_t ls_dp_ahead_elements(const ls_dp_args *args)
 {
     return LS_DP_AHEAD * ls_mesh_bucket(&args->mesh, args->trained, 0).each *
-           ls_mesh_ranks(&args->mesh);
+           ls_mesh_shard(&args->mesh);
 }
 
-/* The most elements of the second gradient that this rank owns in a bucket. */
+/* Elements that this rank sums in ordered mode. */
+static int64_t own_pieces(const ls_dp_args *args)
+{
+    int64_t n = 0;
+
+    for (int b = 0; b < ls_mesh_buckets(&args->mesh, args->trained); b++)
+        n += ls_dp_piece(args, b).count;
+    return n;
+}
+
+/* The most elements of the second gradient that this rank sums in a bucket. */
 static int64_t most_tied(const ls_dp_args *args)
 {
     int64_t most = 0;
 
     for (int b = 0; b < ls_mesh_buckets(&args->mesh, args->trained); b++)
-        most = ls_max_i64(most, ls_dp_tied_in(args, ls_dp_part(args, b)));
+        most = ls_max_i64(most, ls_dp_tied_in(args, ls_dp_piece(args, b)));
     return most;
 }
 
 int64_t ls_dp_bytes(const ls_dp_args *args)
 {
-    int64_t own = ls_mesh_own(&args->mesh, args->trained, args->mesh.rank), bytes;
+    int64_t own = own_pieces(args), bytes;
     int64_t tied = ls_dp_tied_before(args, ls_mesh_buckets(&args->mesh, args->trained));
     int ranks = ls_mesh_ranks(&args->mesh);
 
@@ -110,7 +127,7 @@ int64_t ls_dp_bytes(const ls_dp_args *args)
     if (!args->ordered)
         return 0;
     if (ls_dp_parted(args)) {
-        bytes = ls_ordered_feed_bytes(own, ls_dp_part(args, 0).count, ranks, LS_DP_AHEAD,
+        bytes = ls_ordered_feed_bytes(own, ls_dp_piece(args, 0).count, ranks, LS_DP_AHEAD,
                                       args->slots, LS_F32);
         if (ls_dp_has_tied(args))
             bytes += page_bytes(tied) + ls_ordered_feed_bytes(tied, most_tied(args), ranks,
@@ -152,39 +169,59 @@ int64_t ls_dp_bucket_blocks(const ls_comm *comm, const ls_mesh *mesh, int64_t tr
     return blocks;
 }
 
+/* The turn of a rank: which piece of a bucket is its own. */
+static int turn_of(const ls_mesh *mesh, int rank)
+{
+    return ls_mesh_seat(mesh, rank) * ls_mesh_groups(mesh) + ls_mesh_group(mesh, rank);
+}
+
+/* Leaves of each rank, to where its turn is. */
+static void set_runs(ls_dp *x, const ls_ordered_run *runs)
+{
+    for (int r = 0; r < x->args.mesh.ranks; r++)
+        x->runs[turn_of(&x->args.mesh, r)] = runs[r];
+}
+
 static void fill_tables(ls_dp *x)
 {
     const ls_dp_args *a = &x->args;
-    int n = a->mesh.ranks;
+    int n = a->mesh.ranks, shard = ls_mesh_shard(&a->mesh);
+    int64_t *group = x->counts + 2 * x->buckets * n;
+    ls_ordered_run runs[LS_MESH_RANKS];
 
-    ls_mesh_split(&a->mesh, a->leaves, x->runs);
-    for (int r = 0; r < n; r++)
-        x->counts[2 * x->buckets * n + r] = 0;
+    ls_mesh_split(&a->mesh, a->leaves, runs);
+    set_runs(x, runs);
+    for (int r = 0; r < shard; r++)
+        group[x->buckets * shard + r] = 0;
     for (int b = 0; b < x->buckets; b++)
         for (int r = 0; r < n; r++) {
-            ls_mesh_part part = ls_mesh_part_of(&a->mesh, a->trained, b, r);
-            x->counts[b * n + r] = part.count;
-            x->counts[(x->buckets + b) * n + r] = ls_dp_tied_in(a, part);
+            ls_mesh_part piece = ls_mesh_piece_of(&a->mesh, a->trained, b, r);
+            int turn = turn_of(&a->mesh, r);
+            x->counts[b * n + turn] = piece.count;
+            x->counts[(x->buckets + b) * n + turn] = ls_dp_tied_in(a, piece);
+            if (ls_mesh_group(&a->mesh, r) == 0)
+                group[b * shard + ls_mesh_seat(&a->mesh, r)] =
+                    ls_mesh_part_of(&a->mesh, a->trained, b, r).count;
         }
 }
 
 /* The sum of gradients, or of second ones: from roots, or fed call by call. */
-static ls_status open_sum(ls_dp *x, const int64_t *counts, ls_ordered_sum **sum,
+static ls_status open_sum(ls_dp *x, const int64_t *counts, const int *merges, ls_ordered_sum **sum,
                           ls_ordered_feed **feed)
 {
     const ls_dp_args *a = &x->args;
 
     if (ls_dp_parted(a))
-        return ls_ordered_feed_open(feed, &(ls_ordered_feed_args){.comm = a->comm,
+        return ls_ordered_feed_open(feed, &(ls_ordered_feed_args){.comm = x->turns,
                                                                   .runs = x->runs,
                                                                   .leaves = a->leaves,
                                                                   .counts = counts,
                                                                   .parts = x->buckets,
                                                                   .ahead = LS_DP_AHEAD,
                                                                   .rounds = a->rounds,
-                                                                  .merges = a->merges,
+                                                                  .merges = merges,
                                                                   .type = LS_F32});
-    return ls_ordered_sum_open(sum, &(ls_ordered_sum_args){.comm = a->comm,
+    return ls_ordered_sum_open(sum, &(ls_ordered_sum_args){.comm = x->turns,
                                                            .runs = x->runs,
                                                            .leaves = a->leaves,
                                                            .counts = counts,
@@ -193,12 +230,70 @@ static ls_status open_sum(ls_dp *x, const int64_t *counts, ls_ordered_sum **sum,
                                                            .roots = a->roots});
 }
 
+/* args.merges, by turns. */
+static ls_status turn_merges(const ls_dp *x, int **merges_out)
+{
+    const ls_dp_args *a = &x->args;
+    int n = a->mesh.ranks;
+    int *merges = ls_mem_array((size_t)a->rounds * (size_t)n + 1, sizeof *merges);
+
+    if (!merges)
+        return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
+    for (int k = 0; k < a->rounds && a->merges; k++)
+        for (int r = 0; r < n; r++)
+            merges[k * n + turn_of(&a->mesh, r)] = a->merges[k * n + r];
+    *merges_out = merges;
+    return LS_OK;
+}
+
+/* A communicator of ranks that have something in common, in the order of their turns. */
+static ls_status open_some(ls_dp *x, bool by_seat, bool by_group, ls_comm **comm_out)
+{
+    const ls_mesh *mesh = &x->args.mesh;
+    int n = mesh->ranks, count = 0, me = mesh->rank;
+    int *by_turn = ls_mem_array(2 * (size_t)n, sizeof *by_turn), *list = by_turn + n;
+    ls_status st;
+
+    if (!by_turn)
+        return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
+    for (int r = 0; r < n; r++)
+        by_turn[turn_of(mesh, r)] = r;
+    for (int i = 0; i < n; i++) {
+        int r = by_turn[i];
+        if ((!by_seat || ls_mesh_seat(mesh, r) == ls_mesh_seat(mesh, me)) &&
+            (!by_group || ls_mesh_group(mesh, r) == ls_mesh_group(mesh, me)))
+            list[count++] = r;
+    }
+    st = ls_comm_sub(x->args.comm, list, count, ls_dp_deadline(), comm_out);
+    ls_mem_free(by_turn);
+    return st;
+}
+
+static ls_status open_comms(ls_dp *x)
+{
+    ls_status st = LS_OK;
+
+    x->turn = turn_of(&x->args.mesh, x->args.mesh.rank);
+    if (ls_mesh_groups(&x->args.mesh) == 1) {
+        x->group = x->turns = x->args.comm;
+        return LS_OK;
+    }
+    LS_TRY(st, open_some(x, false, true, &x->group), out);
+    LS_TRY(st, open_some(x, true, false, &x->twins), out);
+    if (x->args.ordered)
+        LS_TRY(st, open_some(x, false, false, &x->turns), out);
+out:
+    return st;
+}
+
 static ls_status open_sums(ls_dp *x)
 {
     const ls_dp_args *a = &x->args;
+    int *merges = NULL;
     void *memory;
     ls_status st;
 
+    LS_TRY(st, open_comms(x), out);
     fill_tables(x);
     if (is_narrow(a)) {
         ls_narrow_args narrow = narrow_args(a);
@@ -206,16 +301,19 @@ static ls_status open_sums(ls_dp *x)
     }
     if (!a->ordered)
         return LS_OK;
-    LS_TRY(st, open_sum(x, x->counts, &x->sum, &x->feed), out);
+    LS_TRY(st, turn_merges(x, &merges), out);
+    LS_TRY(st, open_sum(x, x->counts, merges, &x->sum, &x->feed), out);
     if (!ls_dp_has_tied(a))
         goto out;
-    LS_TRY(st, open_sum(x, x->counts + x->buckets * a->mesh.ranks, &x->tied, &x->tied_feed), out);
+    LS_TRY(st, open_sum(x, x->counts + x->buckets * a->mesh.ranks, merges, &x->tied, &x->tied_feed),
+           out);
     LS_TRY(st,
            ls_comm_alloc(a->comm, ls_dp_tied_before(a, x->buckets) * (int64_t)sizeof(float),
                          "sums of tied gradients", &memory),
            out);
     x->tied_sum = memory;
 out:
+    ls_mem_free(merges);
     return st;
 }
 
@@ -229,7 +327,7 @@ ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args)
         return ls_fail(LS_ENOMEM, "no memory for the exchange of gradients");
     *x = (ls_dp){.args = *args, .buckets = ls_mesh_buckets(&args->mesh, args->trained)};
     x->next = x->buckets - 1;
-    x->counts = ls_mem_array((2 * (size_t)x->buckets + 1) * n, sizeof *x->counts);
+    x->counts = ls_mem_array((3 * (size_t)x->buckets + 1) * n, sizeof *x->counts);
     x->runs = ls_mem_array(n, sizeof *x->runs);
     st = x->counts && x->runs
              ? open_sums(x)
@@ -253,6 +351,11 @@ void ls_dp_close(ls_dp *dp)
     ls_ordered_feed_close(x->feed);
     ls_ordered_feed_close(x->tied_feed);
     ls_comm_free(x->args.comm, x->tied_sum);
+    if (x->group != x->args.comm) {
+        ls_comm_close(x->turns);
+        ls_comm_close(x->twins);
+        ls_comm_close(x->group);
+    }
     ls_mem_free(x->counts);
     ls_mem_free(x->runs);
     ls_mem_free(x);
@@ -278,12 +381,12 @@ ls_status ls_dp_split(ls_dp *dp, const ls_ordered_run *runs, int64_t leaves)
     ls_dp *x = dp;
     ls_status st = LS_OK;
 
-    memcpy(x->runs, runs, (size_t)x->args.mesh.ranks * sizeof *runs);
+    set_runs(x, runs);
     x->args.leaves = leaves;
     if (x->sum)
-        LS_TRY(st, ls_ordered_sum_split(x->sum, runs, leaves), out);
+        LS_TRY(st, ls_ordered_sum_split(x->sum, x->runs, leaves), out);
     if (x->tied)
-        LS_TRY(st, ls_ordered_sum_split(x->tied, runs, leaves), out);
+        LS_TRY(st, ls_ordered_sum_split(x->tied, x->runs, leaves), out);
 out:
     return st;
 }
@@ -301,21 +404,23 @@ void ls_dp_free(ls_dp *dp, void *memory)
 /* --- parts and wholes ---------------------------------------------------------------------------
  */
 
+/* By the first group: the others have the same. */
 ls_status ls_dp_collect(ls_dp *dp, const float *part, float *whole)
 {
     ls_dp *x = dp;
+    bool first = ls_mesh_group(&x->args.mesh, x->args.mesh.rank) == 0;
     ls_status st = LS_OK;
 
-    for (int b = 0; b < x->buckets; b++) {
+    for (int b = 0; b < x->buckets && first; b++) {
         ls_mesh_part own = ls_dp_part(&x->args, b);
         LS_TRY(st,
-               ls_comm_run(x->args.comm,
+               ls_comm_run(x->group,
                            &(ls_coll){.kind = LS_COLL_GATHER,
                                       .type = LS_F32,
                                       .count = own.count,
                                       .in = part + own.packed,
                                       .out = whole ? whole + ls_dp_bucket(x, b).first : NULL,
-                                      .out_counts = x->counts + b * x->args.mesh.ranks},
+                                      .out_counts = ls_dp_group_counts(x, b)},
                            ls_dp_deadline()),
                out);
     }
@@ -323,11 +428,10 @@ out:
     return st;
 }
 
-ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
+/* In the first group, to each its part. */
+static ls_status deal_in_group(ls_dp *x, const float *whole, float *part)
 {
-    ls_dp *x = dp;
-    int n = x->args.mesh.ranks;
-    const int64_t *zeros = x->counts + 2 * x->buckets * n;
+    int n = ls_mesh_shard(&x->args.mesh);
     int64_t *from = ls_mem_array((size_t)n, sizeof *from);
     ls_status st = LS_OK;
 
@@ -337,20 +441,38 @@ ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
         ls_mesh_part own = ls_dp_part(&x->args, b);
         for (int r = 0; r < n; r++)
             from[r] = r == 0 ? own.count : 0;
-        LS_TRY(
-            st,
-            ls_comm_run(x->args.comm,
-                        &(ls_coll){.kind = LS_COLL_ALL_TO_ALL,
-                                   .type = LS_F32,
-                                   .in = whole ? whole + ls_dp_bucket(x, b).first : NULL,
-                                   .out = part + own.packed,
-                                   .in_counts = x->args.mesh.rank == 0 ? x->counts + b * n : zeros,
-                                   .out_counts = from},
-                        ls_dp_deadline()),
-            out);
+        LS_TRY(st,
+               ls_comm_run(x->group,
+                           &(ls_coll){.kind = LS_COLL_ALL_TO_ALL,
+                                      .type = LS_F32,
+                                      .in = whole ? whole + ls_dp_bucket(x, b).first : NULL,
+                                      .out = part + own.packed,
+                                      .in_counts = ls_dp_group_counts(
+                                          x, x->args.mesh.rank == 0 ? b : x->buckets), /* zeros */
+                                      .out_counts = from},
+                           ls_dp_deadline()),
+               out);
     }
 out:
     ls_mem_free(from);
+    return st;
+}
+
+ls_status ls_dp_deal(ls_dp *dp, const float *whole, float *part)
+{
+    const ls_mesh *mesh = &dp->args.mesh;
+    int64_t own = ls_mesh_own(mesh, dp->args.trained, mesh->rank);
+    ls_status st = LS_OK;
+
+    if (ls_mesh_group(mesh, mesh->rank) == 0)
+        LS_TRY(st, deal_in_group(dp, whole, part), out);
+    if (dp->twins && own > 0)
+        st = ls_comm_run(
+            dp->twins,
+            &(ls_coll){
+                .kind = LS_COLL_BROADCAST, .type = LS_F32, .count = own, .in = part, .out = part},
+            ls_dp_deadline());
+out:
     return st;
 }
 
@@ -375,13 +497,23 @@ ls_status ls_dp_deal_debts(ls_dp *dp, float *debts)
     return ls_narrow_deal(dp->narrow, debts, ls_dp_deadline());
 }
 
-ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n)
+static ls_status add_up(ls_comm *comm, ls_dtype type, void *numbers, int64_t n)
 {
     return ls_comm_run(
-        dp->args.comm,
+        comm,
         &(ls_coll){
             .kind = LS_COLL_ALL_REDUCE, .type = type, .count = n, .in = numbers, .out = numbers},
         ls_dp_deadline());
+}
+
+ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n)
+{
+    return add_up(dp->args.comm, type, numbers, n);
+}
+
+ls_status ls_dp_share(ls_dp *dp, float *numbers, int64_t n)
+{
+    return add_up(dp->group, LS_F32, numbers, n);
 }
 
 ls_status ls_dp_tell(ls_dp *dp, int from, void *bytes, int64_t n)

@@ -11,6 +11,13 @@
  * complete first and travels first; its sum is added by the owner. In fast mode a rank brings one
  * buffer, and the sum is made in place.
  *
+ * With shard groups (mesh.h) sums go to the owners inside the group (fast) and from there to the
+ * twins of the other groups; in ordered mode roots go to the one rank of all that sums a piece, and
+ * it gives the piece to its twins. Gathers and fetches stay inside the group.
+ *
+ *     fast, ranks 0 1 | 2 3      reduce-scatter in (0 1), (2 3); all-reduce of parts in (0 2), (1
+ * 3) ordered                    roots of all to 0 2 1 3, a piece each; all-gather in (0 2), (1 3)
+ *
  * Buffers that others read come from ls_dp_alloc(): nothing is copied on one machine. They
  * have room for padding, because parts are equal (mesh.h). */
 #pragma once
@@ -46,6 +53,9 @@ int64_t ls_dp_bytes(const ls_dp_args *args);
 
 /* Elements of what a rank owns, packed, with the padding that ls_dp_fetch() reads. */
 int64_t ls_dp_own_elements(const ls_dp_args *args);
+
+/* Zero 2 and 3: elements of the sum that a rank keeps of its own parts, packed. */
+int64_t ls_dp_sum_elements(const ls_dp_args *args);
 
 /* Zero 2 and 3: elements of buckets that are on their way at a time, at most. */
 int64_t ls_dp_ahead_elements(const ls_dp_args *args);
@@ -105,6 +115,10 @@ ls_status ls_dp_deal_debts(ls_dp *dp, float *debts);
 
 /* numbers: fp32 or fp64. */
 ls_status ls_dp_numbers(ls_dp *dp, ls_dtype type, void *numbers, int64_t n);
+
+/* fp32 numbers of which each is known to one rank of a shard group, and 0 on the others, to all: of
+ * twins, which know the same, one counts. */
+ls_status ls_dp_share(ls_dp *dp, float *numbers, int64_t n);
 
 /* One rank's bytes to everybody. */
 ls_status ls_dp_tell(ls_dp *dp, int from, void *bytes, int64_t n);

@@ -17,25 +17,33 @@ enum { LS_DP_AHEAD = 4 };
 /* A bucket's sum that is on its way. */
 typedef struct ls_dp_flight {
     int bucket;
-    bool tied; /* of the second gradient */
+    bool tied;    /* of the second gradient */
+    bool arrived; /* fast: and was seen to be, so that nobody waits for it again */
 } ls_dp_flight;
 
 struct ls_dp {
     ls_dp_args args;
     int buckets;
-    ls_ordered_sum *sum;  /* of `trained` elements, a part for each bucket; NULL in fast mode */
-    ls_ordered_sum *tied; /* of the second gradient; NULL: none */
-    float *tied_sum;      /* owned: of the own part of it */
-    ls_narrow *narrow;    /* sums in fast mode, where nodes squeeze them; NULL: they do not */
-    int64_t *counts; /* owned: [buckets][ranks] elements, as many of the second gradient, zeros */
-    ls_ordered_run *runs;                      /* owned: leaves of each rank */
+    /* Owned where there are shard groups, otherwise that of the arguments, and no twins. */
+    ls_comm *group, *twins; /* this rank's group, by seats; its twins, by groups */
+    ls_comm *turns;         /* all ranks, in the order of their pieces: by seats, then by groups */
+    int turn;               /* this one's place there */
+    ls_ordered_sum *sum;    /* of `trained` elements, a part for each bucket; NULL in fast mode */
+    ls_ordered_sum *tied;   /* of the second gradient; NULL: none */
+    float *tied_sum;        /* owned: of the own part of it */
+    ls_narrow *narrow;      /* sums in fast mode, where nodes squeeze them; NULL: they do not */
+    int64_t *counts; /* owned: [buckets][ranks] elements of pieces, as many of the second gradient,
+                      * by turns; then [buckets][ranks of a group] elements of parts, and zeros */
+    ls_ordered_run *runs;                      /* owned: leaves of each rank, by turns */
     ls_comm_request requests[LS_MESH_BUCKETS]; /* of each bucket: fast sums, gathers */
     ls_dp_flight up[2 * LS_MESH_BUCKETS];      /* sums of this step, in the order of their start */
     int started, ended;                        /* of those */
     int next;                                  /* the next bucket to start; -1: all are */
     ls_comm_request fetches[LS_MESH_BUCKETS];
-    ls_ordered_feed *feed, *tied_feed; /* instead of sum and tied with zero 2 and 3 */
-    ls_window *window;                 /* borrowed, as own: of this round */
+    ls_comm_request shares[LS_MESH_BUCKETS]; /* of own parts with the twins */
+    bool shared[LS_MESH_BUCKETS];            /* such a one is on its way */
+    ls_ordered_feed *feed, *tied_feed;       /* instead of sum and tied with zero 2 and 3 */
+    ls_window *window;                       /* borrowed, as own: of this round */
     float *own;
     int round;
 };
@@ -63,15 +71,36 @@ static inline ls_mesh_part ls_dp_part(const ls_dp_args *args, int bucket)
     return ls_mesh_part_of(&args->mesh, args->trained, bucket, args->mesh.rank);
 }
 
+/* The piece of that which this rank sums in ordered mode. */
+static inline ls_mesh_part ls_dp_piece(const ls_dp_args *args, int bucket)
+{
+    return ls_mesh_piece_of(&args->mesh, args->trained, bucket, args->mesh.rank);
+}
+
 static inline ls_mesh_part ls_dp_bucket(const ls_dp *x, int bucket)
 {
     return ls_mesh_bucket(&x->args.mesh, x->args.trained, bucket);
 }
 
+/* Where this rank's part of a bucket begins, be it only padding. */
+static inline int64_t ls_dp_own_first(const ls_dp_args *args, int bucket)
+{
+    ls_mesh_part whole = ls_mesh_bucket(&args->mesh, args->trained, bucket);
+
+    return whole.first + whole.each * ls_mesh_seat(&args->mesh, args->mesh.rank);
+}
+
+/* What the ranks of a group have of a bucket. */
+static inline const int64_t *ls_dp_group_counts(const ls_dp *x, int bucket)
+{
+    return x->counts + 2 * x->buckets * x->args.mesh.ranks +
+           (int64_t)bucket * ls_mesh_shard(&x->args.mesh);
+}
+
 /* Elements of the second gradient that belong to a part. */
 int64_t ls_dp_tied_in(const ls_dp_args *args, ls_mesh_part part);
 
-/* Elements of the second gradient that this rank owns, in the buckets before one. */
+/* Elements of the second gradient that this rank sums, in the buckets before one. */
 int64_t ls_dp_tied_before(const ls_dp_args *args, int bucket);
 
 LS_C_END

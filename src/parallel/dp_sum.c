@@ -1,11 +1,12 @@
 /* dp_sum.c -- see dp.h: sums of gradients, bucket by bucket, and what brings parts together.
  *
  *   sum_from   the second gradient of all buckets, then the buckets from last to first
- *   sum_end    each in the order of its start: wait, combine, tie;
+ *   sum_end    each in the order of its start: wait, combine, tie, share with the twins;
  *              zero 0 ordered: start its gather
  *
  * Starts come in the same order on all ranks, as collectives must; hence a gather is started only
- * when all sums were, although its bucket may have arrived long before. */
+ * when all sums were, although its bucket may have arrived long before. Twins have a communicator
+ * of their own: what arrived is shared with them at once, in the same order on all of them. */
 #include "parallel/dp_impl.h"
 
 #include "kernel/combine.h"
@@ -16,12 +17,79 @@ static int64_t tied_at(const ls_dp_args *a, ls_mesh_part bucket)
     return a->trained + ls_max_i64(0, bucket.first - a->tied_first);
 }
 
+/* What a group exchanges of a bucket: equal parts, padding included. */
+static int64_t group_elements(const ls_dp *x, int bucket)
+{
+    return ls_dp_bucket(x, bucket).each * ls_mesh_shard(&x->args.mesh);
+}
+
+/* Where this rank's sum of a bucket goes: fast all of its part, ordered its piece of that. */
+static float *own_sum(const ls_dp *x, float *const *buffers, int bucket)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part own = ls_dp_part(a, bucket), sum = a->ordered ? ls_dp_piece(a, bucket) : own;
+
+    return ls_dp_parted(a) ? x->own + own.packed + sum.first - own.first : buffers[0] + sum.first;
+}
+
+/* The second gradient's sum, added to the first's, in a bucket; sums: of the own piece. */
+static void tie(ls_dp *x, float *sums, int bucket)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part piece = ls_dp_piece(a, bucket);
+    int64_t n = ls_dp_tied_in(a, piece);
+    float *first = sums + ls_max_i64(0, a->tied_first - piece.first);
+
+    ls_combine_two(LS_F32, first, x->tied_sum + ls_dp_tied_before(a, bucket), first, n);
+}
+
+/* The own part of a bucket, which is complete in this group (fast) or of which each twin has a
+ * piece (ordered): the sum of all groups, on each of them. */
+static ls_status start_share(ls_dp *x, float *const *buffers, int bucket)
+{
+    const ls_dp_args *a = &x->args;
+    ls_mesh_part own = ls_dp_part(a, bucket);
+    float *at = ls_dp_parted(a) ? x->own + own.packed : buffers[0] + ls_dp_own_first(a, bucket);
+    ls_status st;
+
+    if (!x->twins || own.count == 0)
+        return LS_OK;
+    st = ls_comm_start(x->twins,
+                       &(ls_coll){.kind = a->ordered ? LS_COLL_ALL_GATHER : LS_COLL_ALL_REDUCE,
+                                  .type = LS_F32,
+                                  .count = a->ordered ? own.each : own.count,
+                                  .in = at,
+                                  .out = at},
+                       &x->shares[bucket]);
+    x->shared[bucket] = st == LS_OK;
+    return st;
+}
+
+static ls_status end_shares(ls_dp *x)
+{
+    ls_status st = LS_OK;
+
+    for (int b = x->buckets - 1; b >= 0; b--) {
+        if (!x->shared[b])
+            continue;
+        x->shared[b] = false;
+        LS_TRY(st, ls_comm_wait(x->twins, x->shares[b], ls_dp_deadline()), out);
+    }
+out:
+    return st;
+}
+
+static ls_status await_fast(ls_dp *x, ls_dp_flight f)
+{
+    return f.arrived ? LS_OK : ls_comm_wait(x->group, x->requests[f.bucket], ls_dp_deadline());
+}
+
 /* A bucket of this round has gone: keep the own part of its sum, drop its pages. */
 static ls_status end_parted(ls_dp *x, ls_dp_flight f)
 {
     const ls_dp_args *a = &x->args;
     ls_mesh_part own = ls_dp_part(a, f.bucket), bucket = ls_dp_bucket(x, f.bucket);
-    float *sum = f.tied ? x->tied_sum + ls_dp_tied_before(a, f.bucket) : x->own + own.packed;
+    float *sum = f.tied ? x->tied_sum + ls_dp_tied_before(a, f.bucket) : own_sum(x, NULL, f.bucket);
     const int64_t size = sizeof(float);
     ls_status st;
 
@@ -32,7 +100,7 @@ static ls_status end_parted(ls_dp *x, ls_dp_flight f)
                out);
     } else {
         const float *arrived = (float *)(void *)x->window->base + own.first;
-        LS_TRY(st, ls_comm_wait(a->comm, x->requests[f.bucket], ls_dp_deadline()), out);
+        LS_TRY(st, await_fast(x, f), out);
         if (x->round > 0)
             ls_combine_two(LS_F32, sum, arrived, sum, own.count);
         else
@@ -46,18 +114,30 @@ out:
     return st;
 }
 
-/* Wait for a sum that was started: in ordered mode the own part is complete then. */
+static ls_status end_whole(ls_dp *x, float *const *buffers, ls_dp_flight f)
+{
+    const ls_dp_args *a = &x->args;
+    float *out =
+        f.tied ? x->tied_sum + ls_dp_tied_before(a, f.bucket) : own_sum(x, buffers, f.bucket);
+
+    if (!a->ordered)
+        return await_fast(x, f);
+    return ls_ordered_sum_end(f.tied ? x->tied : x->sum, f.bucket, out, ls_dp_deadline());
+}
+
+/* Wait for a sum that was started. Second gradients were started first, so that they are there when
+ * the sum of a bucket is tied. */
 static ls_status end_flight(ls_dp *x, float *const *buffers, ls_dp_flight f)
 {
     const ls_dp_args *a = &x->args;
-    float *out = f.tied ? x->tied_sum + ls_dp_tied_before(a, f.bucket)
-                        : buffers[0] + ls_dp_part(a, f.bucket).first;
+    bool complete = !f.tied && (!ls_dp_parted(a) || x->round == a->rounds - 1);
+    ls_status st = ls_dp_parted(a) ? end_parted(x, f) : end_whole(x, buffers, f);
 
-    if (ls_dp_parted(a))
-        return end_parted(x, f);
-    if (!a->ordered)
-        return ls_comm_wait(a->comm, x->requests[f.bucket], ls_dp_deadline());
-    return ls_ordered_sum_end(f.tied ? x->tied : x->sum, f.bucket, out, ls_dp_deadline());
+    if (st != LS_OK || !complete)
+        return st;
+    if (x->tied_sum)
+        tie(x, own_sum(x, buffers, f.bucket), f.bucket);
+    return start_share(x, buffers, f.bucket);
 }
 
 /* In ordered mode: the bucket's elements of all roots, or of the node of this round. */
@@ -72,23 +152,23 @@ static ls_status start_ordered(ls_dp *x, float *const *buffers, ls_dp_flight f)
     if (ls_dp_parted(a))
         return ls_ordered_feed_start(f.tied ? x->tied_feed : x->feed, f.bucket, x->round,
                                      buffers[0] + first);
-    int n = ls_ordered_roots(x->runs[a->mesh.rank], a->leaves, nodes);
+    int n = ls_ordered_roots(x->runs[x->turn], a->leaves, nodes);
     for (int i = 0; i < n; i++)
         roots[i] = buffers[i] + first;
     return ls_ordered_sum_start(f.tied ? x->tied : x->sum, f.bucket, roots);
 }
 
-/* In place; what everybody needs as a whole is summed everywhere at once. */
+/* In place, in the group; what everybody needs as a whole is summed everywhere at once. */
 static ls_status start_fast(ls_dp *x, float *buffer, int b)
 {
     ls_mesh_part bucket = ls_dp_bucket(x, b);
     bool all = x->args.mesh.zero == 0;
     float *at = buffer + bucket.first;
 
-    return ls_comm_start(x->args.comm,
+    return ls_comm_start(x->group,
                          &(ls_coll){.kind = all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER,
                                     .type = LS_F32,
-                                    .count = all ? bucket.count : bucket.each * x->args.mesh.ranks,
+                                    .count = all ? bucket.count : group_elements(x, b),
                                     .in = at,
                                     .out = at},
                          &x->requests[b]);
@@ -102,11 +182,29 @@ static int room(const ls_dp *x)
     return LS_COMM_FLIGHTS / (x->sum ? (int)ls_max_i64(1, ls_ordered_sum_flights(x->sum)) : 1);
 }
 
+/* With twins, what has arrived in the group goes on to them while backward goes on too. */
+static ls_status pass_on(ls_dp *x, float *const *buffers)
+{
+    ls_status st = LS_OK;
+    bool goes_on = x->twins && !x->args.ordered;
+
+    while (goes_on && x->ended < x->started) {
+        ls_dp_flight *f = &x->up[x->ended];
+        LS_TRY(st, ls_comm_test(x->group, x->requests[f->bucket], &f->arrived), out);
+        goes_on = f->arrived;
+        if (goes_on)
+            LS_TRY(st, end_flight(x, buffers, x->up[x->ended++]), out);
+    }
+out:
+    return st;
+}
+
 /* Start the sum of a bucket, when there is room for it. */
 static ls_status start_flight(ls_dp *x, float *const *buffers, ls_dp_flight f)
 {
     ls_status st = LS_OK;
 
+    LS_TRY(st, pass_on(x, buffers), out);
     while (x->started - x->ended >= room(x) && x->ended < x->started)
         LS_TRY(st, end_flight(x, buffers, x->up[x->ended++]), out);
     x->up[x->started++] = f;
@@ -139,25 +237,14 @@ out:
     return st;
 }
 
-/* The second gradient's sum, added to the first's, in a bucket; sums: of the own part. */
-static void tie(ls_dp *x, float *sums, int bucket)
-{
-    const ls_dp_args *a = &x->args;
-    ls_mesh_part own = ls_dp_part(a, bucket);
-    int64_t n = ls_dp_tied_in(a, own);
-    float *first = sums + ls_max_i64(0, a->tied_first - own.first);
-
-    ls_combine_two(LS_F32, first, x->tied_sum + ls_dp_tied_before(a, bucket), first, n);
-}
-
 static ls_status start_gather(ls_dp *x, float *buffer, int b)
 {
     ls_mesh_part bucket = ls_dp_bucket(x, b);
 
-    return ls_comm_start(x->args.comm,
+    return ls_comm_start(x->group,
                          &(ls_coll){.kind = LS_COLL_ALL_GATHER,
                                     .type = LS_F32,
-                                    .count = bucket.each * x->args.mesh.ranks,
+                                    .count = group_elements(x, b),
                                     .in = buffer + bucket.first,
                                     .out = buffer + bucket.first},
                          &x->requests[b]);
@@ -168,7 +255,7 @@ static ls_status end_gathers(ls_dp *x)
     ls_status st = LS_OK;
 
     for (int b = x->buckets - 1; b >= 0; b--)
-        LS_TRY(st, ls_comm_wait(x->args.comm, x->requests[b], ls_dp_deadline()), out);
+        LS_TRY(st, ls_comm_wait(x->group, x->requests[b], ls_dp_deadline()), out);
 out:
     return st;
 }
@@ -178,21 +265,18 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
     ls_dp *x = dp;
     const ls_dp_args *a = &x->args;
     bool spread = a->ordered && a->mesh.zero == 0;
-    bool complete = !ls_dp_parted(a) || x->round == a->rounds - 1;
     ls_status st = LS_OK;
 
     if (x->narrow)
         LS_TRY(st, ls_narrow_end(x->narrow, buffers[0], ls_dp_deadline()), out);
     for (int i = 0; i < x->started && !x->narrow; i++) {
         ls_dp_flight f = x->up[i];
-        ls_mesh_part own = ls_dp_part(a, f.bucket);
         if (i >= x->ended)
             LS_TRY(st, end_flight(x, buffers, f), out);
-        if (x->tied_sum && !f.tied && complete)
-            tie(x, ls_dp_parted(a) ? x->own + own.packed : buffers[0] + own.first, f.bucket);
         if (spread && !f.tied)
             LS_TRY(st, start_gather(x, buffers[0], f.bucket), out);
     }
+    LS_TRY(st, end_shares(x), out);
     if (spread)
         LS_TRY(st, end_gathers(x), out);
     if (ls_dp_parted(a)) /* and what lies between buckets, so that all is zeros again */
@@ -219,10 +303,10 @@ ls_status ls_dp_fetch(ls_dp *dp, int bucket, ls_dtype type, const void *own, voi
     ls_mesh_part part = ls_dp_part(&dp->args, bucket), all = ls_dp_bucket(dp, bucket);
     int64_t size = ls_dtype_bytes(type);
 
-    return ls_comm_start(dp->args.comm,
+    return ls_comm_start(dp->group,
                          &(ls_coll){.kind = LS_COLL_ALL_GATHER,
                                     .type = type,
-                                    .count = all.each * dp->args.mesh.ranks,
+                                    .count = group_elements(dp, bucket),
                                     .in = (const char *)own + part.packed * size,
                                     .out = (char *)whole + all.first * size},
                          &dp->fetches[bucket]);
@@ -230,5 +314,5 @@ ls_status ls_dp_fetch(ls_dp *dp, int bucket, ls_dtype type, const void *own, voi
 
 ls_status ls_dp_fetched(ls_dp *dp, int bucket)
 {
-    return ls_comm_wait(dp->args.comm, dp->fetches[bucket], ls_dp_deadline());
+    return ls_comm_wait(dp->group, dp->fetches[bucket], ls_dp_deadline());
 }

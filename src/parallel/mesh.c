@@ -2,6 +2,8 @@
 #include "parallel/mesh.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #include "kernel/kernel.h"
 
 /* What stands in the way of several ranks, or NULL. */
@@ -83,6 +85,99 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
 
                       .replicas = run->sync == LS_SYNC_LOCAL};
     return LS_OK;
+}
+
+/* --- shard groups ----------------------------------------------------------------------------- */
+
+int ls_mesh_shard(const ls_mesh *mesh)
+{
+    return mesh && mesh->shard > 0 ? mesh->shard : ls_mesh_ranks(mesh);
+}
+
+int ls_mesh_groups(const ls_mesh *mesh)
+{
+    return ls_mesh_ranks(mesh) / ls_mesh_shard(mesh);
+}
+
+int ls_mesh_seat(const ls_mesh *mesh, int rank)
+{
+    return mesh->by_node ? mesh->places[rank].seat : rank % ls_mesh_shard(mesh);
+}
+
+int ls_mesh_group(const ls_mesh *mesh, int rank)
+{
+    return mesh->by_node ? mesh->places[rank].node : rank / ls_mesh_shard(mesh);
+}
+
+/* The sizes of groups next to one that does not work: world always does. */
+static void hint_sizes(int ranks, int64_t asked)
+{
+    int below = 0, above = ranks;
+
+    for (int n = 2; n < ranks; n++) {
+        if (ranks % n == 0 && n < asked)
+            below = n;
+        if (ranks % n == 0 && n > asked && above == ranks)
+            above = n;
+    }
+    if (below && above < ranks)
+        ls_err_hint("With %d ranks mesh.shard: %d and mesh.shard: %d work, and mesh.shard: world.",
+                    ranks, below, above);
+    else if (below || above < ranks)
+        ls_err_hint("With %d ranks mesh.shard: %d works, and mesh.shard: world.", ranks,
+                    below ? below : above);
+    else
+        ls_err_hint("With %d ranks mesh.shard: world works.", ranks);
+}
+
+/* Each node must have as many ranks, and more than one. */
+static ls_status shard_by_node(ls_mesh *mesh)
+{
+    int least = mesh->ranks, most = mesh->ranks;
+
+    for (int r = 0; r < mesh->ranks && mesh->nodes > 1; r++) {
+        int n = mesh->places[r].ranks;
+        least = r == 0 || n < least ? n : least;
+        most = r == 0 || n > most ? n : most;
+    }
+    if (least != most) {
+        ls_fail(LS_EUSAGE,
+                "mesh.shard cannot be node: nodes have %d to %d ranks, and groups must be equal",
+                least, most);
+        hint_sizes(mesh->ranks, least);
+        return LS_EUSAGE;
+    }
+    if (least == 1) {
+        ls_fail(LS_EUSAGE, "mesh.shard cannot be node: each node has one rank, which has nobody "
+                           "to divide with");
+        hint_sizes(mesh->ranks, 1);
+        return LS_EUSAGE;
+    }
+    mesh->by_node = mesh->nodes > 1;
+    mesh->shard = least;
+    return LS_OK;
+}
+
+ls_status ls_mesh_set_shard(ls_mesh *mesh, const ls_run *run)
+{
+    const char *text = run->mesh.shard;
+    int64_t n = strtoll(text, NULL, 10); /* config has checked it */
+
+    if (mesh->ranks < 2 || strcmp(text, "world") == 0)
+        return LS_OK;
+    if (strcmp(text, "node") == 0)
+        return shard_by_node(mesh);
+    if (n >= 2 && mesh->ranks % n == 0) {
+        mesh->shard = (int)n;
+        return LS_OK;
+    }
+    if (n < 2)
+        ls_fail(LS_EUSAGE, "mesh.shard cannot be %s: a rank alone has nobody to divide with", text);
+    else
+        ls_fail(LS_EUSAGE, "mesh.shard cannot be %s: %d ranks cannot be grouped by %s", text,
+                mesh->ranks, text);
+    hint_sizes(mesh->ranks, n);
+    return LS_EUSAGE;
 }
 
 /* --- leaves ----------------------------------------------------------------------------------- */
@@ -210,14 +305,15 @@ int ls_mesh_buckets(const ls_mesh *mesh, int64_t trained)
 
 ls_mesh_part ls_mesh_bucket(const ls_mesh *mesh, int64_t trained, int i)
 {
-    int64_t n = ls_mesh_ranks(mesh), size = bucket_size(mesh, trained), first = i * size;
+    int64_t n = ls_mesh_ranks(mesh), twins = ls_mesh_groups(mesh);
+    int64_t size = bucket_size(mesh, trained), first = i * size;
     int64_t count = ls_min_i64(trained, first + size) - first;
     int64_t blocks = (count + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
     return (ls_mesh_part){.first = first,
                           .count = count,
-                          .each = n == 1 ? count : (blocks + n - 1) / n * LS_NORM_BLOCK,
-                          .packed = i == 0 ? 0 : i * (size / n)};
+                          .each = n == 1 ? count : (blocks + n - 1) / n * LS_NORM_BLOCK * twins,
+                          .packed = i == 0 ? 0 : i * (size / n * twins)};
 }
 
 ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
@@ -225,7 +321,18 @@ ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int ra
     ls_mesh_part p = ls_mesh_bucket(mesh, trained, i);
     int64_t end = p.first + p.count;
 
-    p.first = ls_min_i64(end, p.first + p.each * rank);
+    p.first = ls_min_i64(end, p.first + p.each * ls_mesh_seat(mesh, rank));
+    p.count = ls_min_i64(end, p.first + p.each) - p.first;
+    return p;
+}
+
+ls_mesh_part ls_mesh_piece_of(const ls_mesh *mesh, int64_t trained, int i, int rank)
+{
+    ls_mesh_part p = ls_mesh_part_of(mesh, trained, i, rank);
+    int64_t end = p.first + p.count, twins = ls_mesh_groups(mesh);
+
+    p.each /= twins;
+    p.first = ls_min_i64(end, p.first + p.each * ls_mesh_group(mesh, rank));
     p.count = ls_min_i64(end, p.first + p.each) - p.first;
     return p;
 }

@@ -15,7 +15,20 @@
  *     owner     0 0 1 1 | 0 0 1 1          rank 0 keeps 0 1 4 5, rank 1 keeps 2 3 6 7
  *
  * The last bucket may be smaller, and its last parts shorter or empty: 40 blocks in one bucket, 3
- * ranks: 14 each, of which the last has 12 and padding. Pure arithmetic. */
+ * ranks: 14 each, of which the last has 12 and padding.
+ *
+ * Ranks can be divided into shard groups (mesh.shard): then the ranks of a group divide a bucket
+ * among themselves, by their seats, and the groups have copies of each other. Ranks of the same
+ * seat, one of each group, are twins: what one owns, all of them own. A part is made of as many
+ * pieces as there are twins; each twin can sum one of them and give it to the others.
+ *
+ *     8 blocks, 4 ranks in groups of 2, one bucket
+ *
+ *     block     0 1 | 2 3 | 4 5 | 6 7
+ *     owners    0 and 2   | 1 and 3
+ *     piece of   0  |  2  |  1  |  3
+ *
+ * Pure arithmetic. */
 #pragma once
 #include "comm/ordered.h"
 #include "config/run.h"
@@ -32,6 +45,8 @@ typedef struct ls_mesh_place {
 typedef struct ls_mesh {
     int ranks, rank; /* 0 ranks count as one: alone */
     int zero;       /* what ranks divide: 0 nothing, 1 the update, 2 gradients too, 3 weights too */
+    int shard;      /* ranks of a shard group; 0: all */
+    bool by_node;   /* the groups are the nodes (places); otherwise runs of ranks */
     int local;      /* ranks on this machine */
     int64_t bucket; /* norm blocks that each rank has of a bucket; 0: there is one bucket */
     /* Leaves in a second, of each rank, up to a factor; borrowed; NULL: equal. */
@@ -55,6 +70,17 @@ static inline int ls_mesh_ranks(const ls_mesh *mesh)
     return mesh && mesh->ranks > 1 ? mesh->ranks : 1;
 }
 
+/* Ranks of a shard group, and how many groups there are; the seat of a rank in its group, and the
+ * number of that. Rank 0 has seat 0 in group 0. */
+int ls_mesh_shard(const ls_mesh *mesh);
+int ls_mesh_groups(const ls_mesh *mesh);
+int ls_mesh_seat(const ls_mesh *mesh, int rank);
+int ls_mesh_group(const ls_mesh *mesh, int rank);
+
+/* The groups that a run asks for, when the places are known. LS_EUSAGE: they cannot be had; why,
+ * and what can. */
+ls_status ls_mesh_set_shard(ls_mesh *mesh, const ls_run *run);
+
 /* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.
  */
 int ls_mesh_places(ls_mesh_place *places, int ranks);
@@ -76,13 +102,17 @@ int ls_mesh_buckets(const ls_mesh *mesh, int64_t trained);
 
 typedef struct ls_mesh_part {
     int64_t first, count; /* elements; count: without padding, may be 0 */
-    int64_t each;         /* elements of every rank's part, padding included */
+    int64_t each;         /* elements of every such part, padding included */
     int64_t packed;       /* where it begins among what the rank has of all buckets */
 } ls_mesh_part;
 
 /* Bucket number i, whole; and the part of it that a rank owns. */
 ls_mesh_part ls_mesh_bucket(const ls_mesh *mesh, int64_t trained, int i);
 ls_mesh_part ls_mesh_part_of(const ls_mesh *mesh, int64_t trained, int i, int rank);
+
+/* The piece of it that this rank sums for its twins: all of it where it has none. packed: as of the
+ * part. */
+ls_mesh_part ls_mesh_piece_of(const ls_mesh *mesh, int64_t trained, int i, int rank);
 
 /* Elements that a rank owns, of all buckets. */
 int64_t ls_mesh_own(const ls_mesh *mesh, int64_t trained, int rank);

@@ -13,7 +13,12 @@
 
 int64_t ls_memory_spans(const ls_model *model)
 {
-    return model->n_params + 2 * LS_MESH_BUCKETS;
+    return model->n_params + 3 * LS_MESH_BUCKETS + model->trained / LS_MEMORY_CHUNK;
+}
+
+ls_offload ls_memory_offload(const ls_run *run, bool apart)
+{
+    return run->device.offload == LS_OFFLOAD_HOST && !apart ? LS_OFFLOAD_NONE : run->device.offload;
 }
 
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
@@ -235,6 +240,25 @@ static const char *optimizer_why(const ls_run *run, bool divided)
                    : "two moments per trained parameter";
 }
 
+/* The moments, or what is updated of them at a time. */
+static void predict_moments(const ls_memory_args *args, int64_t updated, int64_t seconds,
+                            ls_ledger *ledger)
+{
+    const int64_t size = sizeof(float), chunk = ls_min_i64(LS_MEMORY_CHUNK, updated);
+    int64_t all = ls_round_up(updated * size, 4096) + ls_round_up(seconds * size, 4096);
+    ls_offload offload = ls_memory_offload(args->run, args->apart);
+
+    if (offload == LS_OFFLOAD_NONE) {
+        ls_ledger_add(ledger, "optimizer", optimizer_why(args->run, updated < args->model->trained),
+                      all);
+        return;
+    }
+    ls_ledger_add(ledger, "optimizer", "moments that are updated at a time; the rest is elsewhere",
+                  ls_round_up(2 * chunk * size, 4096));
+    if (offload == LS_OFFLOAD_HOST)
+        ls_ledger_add_host(ledger, "moments", "two moments per parameter, page-locked", all);
+}
+
 /* The copy that rows read, what is gathered of it, the moments. */
 static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int64_t updated,
                           int64_t seconds, ls_ledger *ledger)
@@ -242,7 +266,6 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
     const ls_run *run = args->run;
     const ls_model *model = args->model;
     ls_dtype type = ls_memory_type(run);
-    const int64_t size = sizeof(float);
     bool shards = dp && dp->mesh.zero == 3;
     int64_t read = shards ? ls_memory_weight_elements(model, dp) : model->flat;
 
@@ -257,8 +280,7 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
     if (ls_memory_packs(args, &packs))
         ls_ledger_add(ledger, "packed weights", "matrices in the order of products, both ways",
                       ls_packs_bytes(&packs));
-    ls_ledger_add(ledger, "optimizer", optimizer_why(run, updated < model->trained),
-                  ls_round_up(updated * size, 4096) + ls_round_up(seconds * size, 4096));
+    predict_moments(args, updated, seconds, ledger);
     int64_t work = ls_optim_work_of(run, model).bytes;
     if (work > 0)
         ls_ledger_add(ledger, "optimizer work",
@@ -278,7 +300,7 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
         int64_t window = ls_min_i64(ls_units_gradient(model, &dp->mesh, calls->ordered) +
                                         ls_dp_ahead_elements(dp),
                                     ls_memory_grad_elements(model, calls, dp));
-        int64_t own = ls_mesh_own(&dp->mesh, model->trained, dp->mesh.rank);
+        int64_t own = ls_dp_sum_elements(dp);
         ls_ledger_add(ledger, "gradients",
                       "own parts; of a call: a part of the model, some buckets",
                       ls_round_up(own * size, 4096) + ls_round_up(window * size, 4096));
@@ -345,10 +367,11 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     if (ls_memory_sample_pass(args, &sample))
         ls_ledger_add(ledger_out, "text samples", "one sequence with its keys and values",
                       ls_pass_bytes(&sample, args->threads));
-    predict_host(args, &calls,
-                 ls_round_up(model->flat * size, 4096) + ls_round_up(model->trained * size, 4096) +
-                     ls_round_up(ls_memory_snapshot_seconds(run, model, args->mesh) * size, 4096),
-                 ledger_out);
+    int64_t moments = ls_round_up(model->trained * size, 4096) +
+                      ls_round_up(ls_memory_snapshot_seconds(run, model, args->mesh) * size, 4096);
+    if (ls_memory_offload(run, args->apart) == LS_OFFLOAD_DISK)
+        moments = 2 * LS_MEMORY_CHUNK * size; /* in a file too, but for what is being copied */
+    predict_host(args, &calls, ls_round_up(model->flat * size, 4096) + moments, ledger_out);
 }
 
 static int64_t total_with(const ls_memory_args *args, const ls_run *changed)
@@ -386,6 +409,12 @@ int64_t ls_memory_fit_group(const ls_memory_args *args, int64_t free_bytes)
     return run.batch.group;
 }
 
+static bool can_offload(const ls_memory_args *args)
+{
+    return args->run->train.optimizer == LS_OPTIMIZER_ADAMW &&
+           args->run->sync == LS_SYNC_ALLREDUCE && args->run->device.offload == LS_OFFLOAD_NONE;
+}
+
 ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, int64_t free_bytes)
 {
     int64_t total = ls_ledger_total(ledger), least = total;
@@ -398,8 +427,8 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
         return LS_OK;
     ls_calls_plan(&small, args->mesh, &calls);
     /* Cheapest first: packed weights and grouping cost nothing but a little speed, a smaller leaf
-     * changes the bits, a checkpoint only at the end risks work. */
-    for (int change = 0; change < 4 && least > free_bytes; change++) {
+     * changes the bits, a checkpoint only at the end risks work, moments elsewhere cost time. */
+    for (int change = 0; change < 5 && least > free_bytes; change++) {
         const ls_run before = small;
         char text[96] = "";
         if (change == 0 && args->pack) {
@@ -414,6 +443,9 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
         } else if (change == 3 && small.checkpoint.every > 0) {
             small.checkpoint.every = 0;
             snprintf(text, sizeof text, "checkpoint.every: 0");
+        } else if (change == 4 && can_offload(args)) {
+            small.device.offload = args->apart ? LS_OFFLOAD_HOST : LS_OFFLOAD_DISK;
+            snprintf(text, sizeof text, "device.offload: %s", args->apart ? "host" : "disk");
         }
         int64_t now = total_with(args, &small);
         if (now >= least)

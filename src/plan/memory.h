@@ -60,8 +60,7 @@ int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp);
 int64_t ls_memory_grad_elements(const ls_model *model, const ls_calls *calls, const ls_dp_args *dp);
 
 /* Pieces of parameters that the optimizer is told of, at most: a border of a rank's part can cut
- * one.
- */
+ * one, and that of a chunk which is updated at a time. */
 int64_t ls_memory_spans(const ls_model *model);
 
 /* Bytes of the small device buffers of a step: batch, losses, partial sums, spans, state. */
@@ -70,6 +69,11 @@ int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls);
 /* Bytes of host memory that batches, numbers of a step and results travel through; page-locked
  * where the device has a memory of its own. */
 int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls);
+
+/* Where the moments lie: as the run says, but none where they are in the host's memory anyway. And
+ * how many elements of a moment are in memory at a time where they lie elsewhere. */
+ls_offload ls_memory_offload(const ls_run *run, bool apart);
+enum { LS_MEMORY_CHUNK = 1 << 20 };
 
 /* The type of activations and of the weights that rows read. Other than fp32: there is a copy of
  * the weights of this type. */

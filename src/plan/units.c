@@ -48,7 +48,7 @@ static int64_t elements_of(const ls_model *model, const ls_mesh *mesh, ls_units_
 
     for (int b = 0; b < ls_mesh_buckets(mesh, model->trained); b++)
         if (set >> b & 1)
-            n += ls_mesh_bucket(mesh, model->trained, b).each * ls_mesh_ranks(mesh);
+            n += ls_mesh_bucket(mesh, model->trained, b).each * ls_mesh_shard(mesh);
     return n;
 }
 

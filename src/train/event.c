@@ -25,6 +25,7 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_num(j, "lr_factor", e->lr_factor);
     ls_json_put_int(j, "ranks", e->ranks);
     ls_json_put_int(j, "zero", e->zero);
+    ls_json_put_int(j, "shard", e->shard);
     ls_json_put_int(j, "nodes", e->nodes);
     ls_json_put_str(j, "compress", e->compress);
     ls_json_put_str(j, "sync", e->sync);

@@ -32,7 +32,7 @@ typedef struct ls_event_start {
     double lr;        /* at its highest, lr_factor included */
     double lr_factor; /* by train.lr_rule; 1: none */
     int64_t warmup;
-    int ranks, zero, nodes;
+    int ranks, zero, shard, nodes;
     const char *compress;        /* between nodes: none, bf16, int8, topk */
     const char *unused_compress; /* asked for, but there is one node; NULL: no such thing */
     int64_t first_step;          /* steps already done when this process began */

@@ -89,7 +89,7 @@ ls_status ls_step_lamb(ls_step *s, ls_clock *clock)
     s->args.kernels->lamb(s->args.stream, &lamb);
     if (ls_step_divides(s)) {
         ls_clock_lap(clock, LS_PART_OPTIMIZER);
-        LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F32, lamb.squares, sums), out);
+        LS_TRY(st, ls_dp_share(s->args.dp, lamb.squares, sums), out);
         ls_clock_lap(clock, LS_PART_EXCHANGE);
     }
     lamb.part = LS_LAMB_STEP;

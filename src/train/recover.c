@@ -11,10 +11,12 @@
 #include "plan/optim.h"
 #include "train/outer.h"
 
-/* Where ranks have parts, or each its own state, nobody has a whole one. */
+/* Where ranks have parts, or each its own state, nobody has a whole one; moments that are not in
+ * the device's memory go with their step. */
 static bool keeps(const ls_session *s)
 {
-    return s->step && s->mesh.zero == 0 && !s->mesh.replicas && s->step_there;
+    return s->step && s->mesh.zero == 0 && !s->mesh.replicas && s->step_there &&
+           s->run->device.offload == LS_OFFLOAD_NONE;
 }
 
 /* The state, out of the step that goes; what is kept already stays. */

@@ -23,6 +23,7 @@
 #include "plan/optim.h"
 #include "train/debt.h"
 #include "train/outer.h"
+#include "train/session_impl.h"
 
 enum { KINDS = 3, WRITER_WAIT_S = 600 };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
@@ -62,6 +63,12 @@ int ls_save_rows(const ls_model *model, const char *kind, float *array, ls_ckpt_
     return n;
 }
 
+/* Whether this kind of state lies in a file, here and in the snapshot. */
+static bool on_disk(const ls_session *s, int kind)
+{
+    return s->offload == LS_OFFLOAD_DISK && kind > 0;
+}
+
 /* One row per parameter, then the moments of those that are trained; returns how many. */
 static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
 {
@@ -72,8 +79,10 @@ static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arra
             const ls_param *p = &s->model.params[i];
             bool muon = k == 1 && ls_optim_is_matrix(s->run, p);
             int64_t first = place_of(s, k, i);
-            if (first >= 0)
-                rows[n++] = row_of(p, muon ? "muon.m" : kinds[k], (float *)arrays[k] + first);
+            if (first < 0)
+                continue;
+            rows[n] = row_of(p, muon ? "muon.m" : kinds[k], (float *)arrays[k] + first);
+            rows[n++].spilled = on_disk(s, k);
         }
     return n;
 }
@@ -131,8 +140,12 @@ static ls_status open_snapshot(ls_session *s)
             continue;
         if (s->apart)
             LS_TRY(st, ls_device_host_alloc(s->device, bytes, what, &s->snapshot[k]), out);
+        else if (on_disk(s, k))
+            LS_TRY(st, ls_spill_open(&s->spills[k], ls_session_offload_to(s), bytes, what), out);
         else
             LS_TRY(st, ls_device_alloc(s->device, bytes, what, &s->snapshot[k]), out);
+        if (on_disk(s, k))
+            s->snapshot[k] = s->spills[k].base;
     }
     (void)fill_rows(s, s->shadows, s->snapshot);
     if (s->staged)
@@ -146,6 +159,8 @@ static void close_snapshot(ls_session *s)
     for (int k = 0; k < KINDS; k++) {
         if (s->apart)
             ls_device_host_free(s->device, s->snapshot[k], state_bytes(s, k));
+        else if (on_disk(s, k))
+            ls_spill_close(&s->spills[k]);
         else
             ls_device_free(s->device, s->snapshot[k]);
         s->snapshot[k] = NULL;
@@ -158,6 +173,36 @@ static bool divided(const ls_session *s, int kind)
     return s->mesh.zero > 0 && (kind > 0 || s->mesh.zero == 3);
 }
 
+/* Pages of moments on disk that were touched by others than a step. */
+static void rest(ls_session *s)
+{
+    for (int k = 0; k < KINDS; k++)
+        if (s->spills[k].base)
+            ls_spill_drop(&s->spills[k], 0, s->spills[k].bytes);
+    ls_step_rest(s->step);
+}
+
+/* A kind of the live state to the snapshot, or the other way round: both are in the host's memory
+ * where it was offloaded. On disk a piece at a time. */
+static void copy_on_host(ls_session *s, int kind, char *to, const char *from)
+{
+    const int64_t piece = LS_MEMORY_CHUNK * (int64_t)sizeof(float), all = state_bytes(s, kind);
+
+    for (int64_t at = 0; at < all; at += piece) {
+        int64_t n = ls_min_i64(piece, all - at);
+        memcpy(to + at, from + at, (size_t)n);
+        if (on_disk(s, kind)) {
+            ls_spill_give_back(to + at, n);
+            ls_spill_give_back(from + at, n);
+        }
+    }
+}
+
+static bool on_host(const ls_session *s, int kind)
+{
+    return s->offload != LS_OFFLOAD_NONE && kind > 0;
+}
+
 /* The first n kinds of the live state to the first rank's snapshot, which is there and nobody is
  * reading. By all ranks where they have parts of it. */
 static ls_status take_snapshot(ls_session *s, int n)
@@ -166,16 +211,20 @@ static ls_status take_snapshot(ls_session *s, int n)
     ls_status st = LS_OK;
 
     live_arrays(s, arrays);
+    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
     for (int k = 0; k < n; k++)
         if (divided(s, k))
             LS_TRY(st, ls_dp_collect(s->dp, arrays[k], s->snapshot[k]), out);
         else if (s->mesh.rank > 0)
             continue;
+        else if (on_host(s, k))
+            copy_on_host(s, k, s->snapshot[k], arrays[k]);
         else if (s->apart)
             ls_stream_copy_out(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
         else
             ls_stream_copy(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
     LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
+    rest(s);
 out:
     return st;
 }
@@ -187,7 +236,9 @@ static ls_status send_loaded(ls_session *s)
 
     live_arrays(s, arrays);
     for (int k = 0; k < KINDS && s->staged; k++)
-        if (!divided(s, k))
+        if (!divided(s, k) && on_host(s, k))
+            copy_on_host(s, k, arrays[k], s->snapshot[k]);
+        else if (!divided(s, k))
             ls_stream_copy_in(s->stream, arrays[k], s->snapshot[k], state_bytes(s, k));
     return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
 }
@@ -217,6 +268,7 @@ ls_status ls_save_share(ls_session *session)
             LS_TRY(st, ls_dp_deal(s->dp, s->snapshot[k], arrays[k]), out);
         else
             LS_TRY(st, ls_dp_tell(s->dp, 0, arrays[k], state_bytes(s, k)), out);
+    rest(s);
 out:
     return st;
 }

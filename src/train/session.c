@@ -151,6 +151,15 @@ static ls_status refuse_fp8(const ls_device_info *info)
     return LS_EUSAGE;
 }
 
+static ls_status refuse_disk(const ls_device_info *info)
+{
+    ls_fail(LS_EUSAGE,
+            "device.offload cannot be disk: what leaves \"%s\" goes to the host's memory",
+            info->name);
+    ls_err_hint("Set device.offload: host.");
+    return LS_EUSAGE;
+}
+
 static ls_status open_device(ls_session *s)
 {
     static const char *const kinds[] = {
@@ -175,6 +184,9 @@ static ls_status open_device(ls_session *s)
         LS_TRY(st, refuse_fp8(&info), out);
     s->apart = !info.host_memory;
     s->staged = s->apart || s->mesh.zero > 0;
+    s->offload = ls_memory_offload(run, s->apart);
+    if (s->apart && s->offload == LS_OFFLOAD_DISK)
+        LS_TRY(st, refuse_disk(&info), out);
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
 out:
     return st;
@@ -249,10 +261,15 @@ static ls_status open_mesh(ls_session *s)
 
     if (st == LS_OK && s->args.local_ranks > 0)
         s->mesh.local = s->args.local_ranks;
-    snprintf(s->mesh_text, sizeof s->mesh_text, s->mesh.zero ? "dp=%d zero=%d" : "dp=%d",
-             s->mesh.ranks, s->mesh.zero);
     if (st == LS_OK)
         st = open_places(s);
+    if (st == LS_OK && s->mesh.zero > 0)
+        st = ls_mesh_set_shard(&s->mesh, s->run);
+    snprintf(s->mesh_text, sizeof s->mesh_text,
+             s->mesh.shard  ? "dp=%d zero=%d shard=%d"
+             : s->mesh.zero ? "dp=%d zero=%d"
+                            : "dp=%d",
+             s->mesh.ranks, s->mesh.zero, s->mesh.shard);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
     return st;
@@ -408,7 +425,10 @@ static ls_status open_state(ls_session *s)
 {
     ls_loader_args loader = loader_args(s);
     ls_device_info info = ls_device_describe(s->device);
-    ls_step_args step = {.model = &s->model, .kernels = s->kernels, .stream = s->stream};
+    ls_step_args step = {.model = &s->model,
+                         .kernels = s->kernels,
+                         .stream = s->stream,
+                         .offload_to = ls_session_offload_to(s)};
     int64_t free_bytes = info.free_bytes + info.fixed_bytes; /* what a GPU holds is taken already */
     int64_t kept = kept_bytes(s);
 

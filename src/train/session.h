@@ -8,6 +8,7 @@
  * takes it down; a half-open session may be closed. */
 #pragma once
 #include <signal.h>
+#include "base/spill.h"
 #include "checkpoint/ckpt.h"
 #include "checkpoint/writer.h"
 #include "cluster/heal.h"
@@ -80,6 +81,8 @@ typedef struct ls_session {
     bool apart;              /* the device's memory is not the host's */
     bool staged;             /* the state as a whole is in nobody's own memory: apart, or ranks
                               * have parts of it; it is saved and loaded through the snapshot */
+    ls_offload offload;      /* where the step's moments lie */
+    ls_spill spills[3];      /* offload disk: what of the snapshot lies in files: m, v */
     void *snapshot[3];       /* that the writer reads: w, m, v; apart: host memory */
     ls_ckpt_tensor *tensors; /* weights and moments, owned; bytes point at the live state, or,
                               * staged, at the snapshot */

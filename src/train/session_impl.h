@@ -7,6 +7,12 @@ LS_C_BEGIN
 /* How long ranks wait for each other. */
 enum { LS_SESSION_MEET_S = 600 };
 
+/* The folder for what does not lie in memory. */
+static inline const char *ls_session_offload_to(const ls_session *s)
+{
+    return s->run->device.offload_to ? s->run->device.offload_to : s->run->out;
+}
+
 /* Whether this rank has the run folder. */
 static inline bool ls_session_is_first(const ls_session *s)
 {

@@ -86,6 +86,7 @@ static void emit_start(ls_session *s)
                                           .warmup = s->run->train.warmup,
                                           .ranks = ls_mesh_ranks(&s->mesh),
                                           .zero = s->mesh.zero,
+                                          .shard = ls_mesh_shard(&s->mesh),
                                           .nodes = (int)ls_max_i64(1, s->mesh.nodes),
                                           .compress = compress_name(s),
                                           .unused_compress = unused_compress(s),

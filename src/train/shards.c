@@ -55,8 +55,9 @@ static ls_status drop(ls_step *s, ls_units_set unwanted)
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
         if (has(unwanted & s->shards.there, b)) {
             ls_mesh_part bucket = ls_mesh_bucket(&a->mesh, a->trained, b);
-            ls_window_drop(&s->shards.window, bucket.first * size,
-                           ls_round_up(bucket.each * a->mesh.ranks * size, LS_WINDOW_PAGE));
+            ls_window_drop(
+                &s->shards.window, bucket.first * size,
+                ls_round_up(bucket.each * ls_mesh_shard(&a->mesh) * size, LS_WINDOW_PAGE));
             s->shards.there &= ~((ls_units_set)1 << b);
         }
     return st;

@@ -78,6 +78,12 @@ static void free_shared(ls_step *s, bool shared, void *memory)
         ls_device_free(ls_stream_device(s->args.stream), memory);
 }
 
+/* Other ranks own the same parts, and read this one's sums. */
+static bool has_twins(const ls_step *s)
+{
+    return s->args.dp && ls_mesh_groups(&ls_dp_about(s->args.dp)->mesh) > 1;
+}
+
 /* Zero 2 and 3: a window for the gradient of a call, and the own parts of the sum. */
 static ls_status alloc_parted(ls_step *s, int64_t elements)
 {
@@ -88,7 +94,8 @@ static ls_status alloc_parted(ls_step *s, int64_t elements)
     LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
     s->grads[0] = s->grad_window.base;
     LS_TRY(st,
-           ls_device_alloc(ls_stream_device(s->args.stream), s->own * size, "gradients", &memory),
+           alloc_shared(s, has_twins(s), ls_dp_sum_elements(ls_dp_about(s->args.dp)) * size,
+                        "gradients", &memory),
            out);
     s->own_grad = memory;
     if (ls_step_shards(s))
@@ -118,6 +125,68 @@ out:
     return st;
 }
 
+/* A moment, where the run wants it. */
+static ls_status alloc_moment(ls_step *s, int i, int64_t bytes, const char *name)
+{
+    ls_status st;
+
+    s->offload.bytes[i] = bytes;
+    if (s->offload.how == LS_OFFLOAD_NONE)
+        return ls_device_alloc(ls_stream_device(s->args.stream), bytes, name, &s->state_memory[i]);
+    if (s->offload.how == LS_OFFLOAD_HOST)
+        return ls_device_host_alloc(ls_stream_device(s->args.stream), bytes, name,
+                                    &s->state_memory[i]);
+    st = ls_spill_open(&s->offload.files[i], s->args.offload_to, bytes, name);
+    if (st == LS_EIO)
+        ls_err_hint("Let device.offload_to name a folder with room for them, or set "
+                    "device.offload: none.");
+    s->state_memory[i] = s->offload.files[i].base;
+    return st;
+}
+
+static void free_moments(ls_step *s)
+{
+    ls_device *device = ls_stream_device(s->args.stream);
+
+    for (int i = 1; i < 3; i++)
+        if (s->offload.how == LS_OFFLOAD_NONE)
+            ls_device_free(device, s->state_memory[i]);
+        else if (s->offload.how == LS_OFFLOAD_HOST)
+            ls_device_host_free(device, s->state_memory[i], s->offload.bytes[i]);
+        else
+            ls_spill_close(&s->offload.files[i]);
+    ls_device_free(device, s->offload.stage);
+}
+
+/* Where moments lie, and what of them is updated at a time. */
+static ls_status alloc_offload(ls_step *s)
+{
+    ls_device *device = ls_stream_device(s->args.stream);
+    void *memory;
+    ls_status st = LS_OK;
+
+    s->offload.how = ls_memory_offload(s->args.run, !ls_device_describe(device).host_memory);
+    s->offload.chunk =
+        s->offload.how == LS_OFFLOAD_NONE ? INT64_MAX : ls_min_i64(LS_MEMORY_CHUNK, s->own);
+    s->first_span = ls_mem_array((size_t)ls_memory_spans(s->args.model) + 1, sizeof *s->first_span);
+    if (!s->first_span)
+        return LS_ENOMEM;
+    if (s->offload.how != LS_OFFLOAD_HOST)
+        return LS_OK;
+    st = ls_device_alloc(device, 2 * s->offload.chunk * (int64_t)sizeof(float),
+                         "moments that are updated", &memory);
+    if (st == LS_OK)
+        s->offload.stage = memory;
+    return st;
+}
+
+void ls_step_rest(ls_step *step)
+{
+    for (int i = 1; i < 3; i++)
+        if (step->offload.files[i].base)
+            ls_spill_drop(&step->offload.files[i], 0, step->offload.files[i].bytes);
+}
+
 static ls_status alloc_state(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
@@ -129,12 +198,15 @@ static ls_status alloc_state(ls_step *s)
     int64_t bytes = weights * (int64_t)sizeof(float);
     ls_status st = LS_OK;
 
+    LS_TRY(st, alloc_offload(s), out);
     for (int i = 0; i < 3; i++) {
         bool shared = i == 0 && ls_step_shares(s);
         if (s->args.kept && !shared)
             s->state_memory[i] = s->args.kept[i];
+        else if (i > 0)
+            LS_TRY(st, alloc_moment(s, i, bytes, names[i]), out);
         else
-            LS_TRY(st, alloc_shared(s, shared, bytes, names[i], &s->state_memory[i]), out);
+            LS_TRY(st, alloc_shared(s, shared, bytes, names[0], &s->state_memory[0]), out);
         bytes = (i == 0 || ls_step_divides(s) ? s->own : ls_optim_seconds(s->args.run, model)) *
                 (int64_t)sizeof(float);
     }
@@ -248,13 +320,14 @@ void ls_step_close(ls_step *step)
         return;
     ls_device *device = ls_stream_device(step->args.stream);
     ls_pass_close(step->pass);
-    for (int i = 0; i < 3; i++)
-        free_shared(step, i == 0 && ls_step_shares(step), step->state_memory[i]);
+    free_shared(step, ls_step_shares(step), step->state_memory[0]);
+    free_moments(step);
+    ls_mem_free(step->first_span);
     for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
         free_shared(step, step->args.dp, step->grads[i]);
     ls_window_close(&step->grad_window);
     ls_window_close(&step->shards.window);
-    ls_device_free(device, step->own_grad);
+    free_shared(step, has_twins(step), step->own_grad);
     ls_step_close_muon(step);
     ls_device_free(device, step->work);
     ls_device_free(device, step->owed);

@@ -29,8 +29,9 @@ typedef struct ls_step_args {
     const ls_kernels *kernels;
     ls_stream *stream;
     ls_calls calls;
-    ls_dp *dp;         /* NULL: alone */
-    ls_packs *packs;   /* of these weights, told of every change; NULL: none */
+    ls_dp *dp;              /* NULL: alone */
+    ls_packs *packs;        /* of these weights, told of every change; NULL: none */
+    const char *offload_to; /* device.offload: disk: the folder for the moments */
     void *const *kept; /* state of an earlier step of the same model where nobody divides it
                         * (ls_step_keep): weights and moments, the step's own from a success on;
                         * NULL: none */
@@ -83,9 +84,13 @@ void ls_step_idle(ls_step *step);
  * keeps. */
 void ls_step_put(ls_step *step, int64_t first, int64_t count, const float *values);
 
+/* Pages of moments that lie on disk, and that others than the step have read or written, are given
+ * back. */
+void ls_step_rest(ls_step *step);
+
 /* Device pointers: weights (model->flat elements; with zero 3 those of the own parts) and the
  * optimizer's moments: of all trained parameters (model->trained), or with zero 1 to 3 of the own
- * parts, packed (parallel/mesh.h). */
+ * parts, packed (parallel/mesh.h). Moments that were offloaded are host pointers. */
 typedef struct ls_step_arrays {
     float *w, *m, *v;
     const void *read; /* the weights as the pass reads them: w itself in fp32; not with zero 3 */

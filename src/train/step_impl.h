@@ -1,5 +1,6 @@
 /* step_impl.h -- what step.c, update.c and blame.c share. */
 #pragma once
+#include "base/spill.h"
 #include "base/window.h"
 #include "plan/units.h"
 #include "train/step.h"
@@ -21,6 +22,13 @@ struct ls_step {
     int64_t done;      /* see ls_step_done() */
     ls_pass *pass;
     void *state_memory[3]; /* owned: w, m, v */
+    struct {
+        ls_offload how;    /* where m and v lie */
+        int64_t chunk;     /* elements that are updated at a time */
+        int64_t bytes[3];  /* of each, */
+        ls_spill files[3]; /* on disk, */
+        float *stage;      /* owned: in host memory: a chunk of both on the device */
+    } offload;             /* [1] and [2] are used, as in state_memory */
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
     ls_dtype type;
     void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
@@ -46,7 +54,7 @@ struct ls_step {
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
     float *partials;
     ls_adamw_span *spans;
-    int64_t first_span[LS_MESH_BUCKETS + 1]; /* of each bucket */
+    int64_t *first_span; /* owned, host: of what is updated at a time, in order */
     ls_norm_result *norm;
     ls_step_state *state;
     void *staging;              /* owned, host: the next four */

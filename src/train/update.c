@@ -62,6 +62,16 @@ static int64_t fill_spans(const ls_step *s, ls_mesh_part own, ls_adamw_span *spa
     return n;
 }
 
+/* What is updated at a time: the own part of a bucket, or where moments lie elsewhere the chunk of
+ * it that begins at its element `at`. */
+static ls_mesh_part chunk_of(const ls_step *s, ls_mesh_part own, int64_t at)
+{
+    own.first += at;
+    own.packed += at;
+    own.count = ls_min_i64(s->offload.chunk, own.count - at);
+    return own;
+}
+
 static ls_status open_adamw(ls_step *s)
 {
     int64_t most = ls_memory_spans(s->args.model), n = 0;
@@ -70,9 +80,12 @@ static ls_status open_adamw(ls_step *s)
 
     if (!spans)
         return LS_ENOMEM;
-    for (int b = 0; b < ls_step_buckets(s); b++) {
-        n += fill_spans(s, ls_step_own(s, b), spans + n);
-        s->first_span[b + 1] = n;
+    for (int b = 0, k = 0; b < ls_step_buckets(s); b++) {
+        ls_mesh_part own = ls_step_own(s, b);
+        for (int64_t at = 0; at < own.count; at += s->offload.chunk) {
+            n += fill_spans(s, chunk_of(s, own, at), spans + n);
+            s->first_span[++k] = n;
+        }
     }
     st = ls_step_send(s, s->spans, spans, n * (int64_t)sizeof *spans);
     ls_mem_free(spans);
@@ -96,31 +109,62 @@ static const float *own_gradient(const ls_step *s, ls_mesh_part own)
     return ls_step_parts(s) ? s->own_grad + own.packed : (const float *)s->grads[0] + own.first;
 }
 
-/* The own part of a bucket. */
-static void optimize(ls_step *s, int bucket)
+/* Moment i of a chunk, where rows can read and write it. On disk the next chunk is on its way. */
+static float *lift(ls_step *s, int i, ls_mesh_part part)
 {
-    ls_mesh_part own = ls_step_own(s, bucket);
-    const int64_t *first = &s->first_span[bucket];
+    const int64_t size = sizeof(float);
+    float *at = (float *)s->state_memory[i] + part.packed;
+    float *stage = s->offload.stage + (i - 1) * s->offload.chunk;
+
+    if (s->offload.how == LS_OFFLOAD_DISK)
+        ls_spill_fetch(&s->offload.files[i], (part.packed + part.count) * size, part.count * size);
+    if (s->offload.how != LS_OFFLOAD_HOST)
+        return at;
+    ls_stream_copy_in(s->args.stream, stage, at, part.count * size);
+    return stage;
+}
+
+/* And back to where it lies. */
+static void put_back(ls_step *s, int i, ls_mesh_part part, const float *from)
+{
+    const int64_t size = sizeof(float);
+
+    if (s->offload.how == LS_OFFLOAD_DISK)
+        ls_spill_drop(&s->offload.files[i], part.packed * size, part.count * size);
+    if (s->offload.how == LS_OFFLOAD_HOST)
+        ls_stream_copy_out(s->args.stream, (float *)s->state_memory[i] + part.packed, from,
+                           part.count * size);
+}
+
+/* A chunk, and its spans: from first[0] to first[1]. */
+static void optimize(ls_step *s, ls_mesh_part part, const int64_t *first)
+{
     bool whole = ls_step_shares(s) && !ls_step_shards(s); /* then others have parts of the copy */
 
-    if (first[1] > first[0])
-        s->args.kernels->adamw(s->args.stream,
-                               &(ls_adamw){.w = s->state_memory[0],
-                                           .m = (float *)s->state_memory[1] + own.packed,
-                                           .v = (float *)s->state_memory[2] + own.packed,
-                                           .grad = own_gradient(s, own),
-                                           .spans = s->spans + first[0],
-                                           .n_spans = first[1] - first[0],
-                                           .copy = whole ? NULL : s->copy,
-                                           .copy_type = s->type,
-                                           .state = s->state,
-                                           .result = s->norm});
+    if (first[1] == first[0])
+        return;
+    float *m = lift(s, 1, part), *v = lift(s, 2, part);
+    s->args.kernels->adamw(s->args.stream, &(ls_adamw){.w = s->state_memory[0],
+                                                       .m = m,
+                                                       .v = v,
+                                                       .grad = own_gradient(s, part),
+                                                       .spans = s->spans + first[0],
+                                                       .n_spans = first[1] - first[0],
+                                                       .copy = whole ? NULL : s->copy,
+                                                       .copy_type = s->type,
+                                                       .state = s->state,
+                                                       .result = s->norm});
+    put_back(s, 1, part, m);
+    put_back(s, 2, part, v);
 }
 
 void ls_step_adamw(ls_step *s)
 {
-    for (int b = 0; b < ls_step_buckets(s); b++)
-        optimize(s, b);
+    for (int b = 0, k = 0; b < ls_step_buckets(s); b++) {
+        ls_mesh_part own = ls_step_own(s, b);
+        for (int64_t at = 0; at < own.count; at += s->offload.chunk)
+            optimize(s, chunk_of(s, own, at), &s->first_span[k++]);
+    }
 }
 
 /* The norm of the whole gradient, of which each rank has the squares of its own part. */
@@ -141,7 +185,7 @@ static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
         if (part.count > 0)
             s->args.kernels->norm2(s->args.stream, &own);
     }
-    st = ls_dp_numbers(s->args.dp, LS_F32, whole->partials, blocks);
+    st = ls_dp_share(s->args.dp, whole->partials, blocks);
     if (st == LS_OK)
         s->args.kernels->norm2(s->args.stream, &join);
     return st;

@@ -122,6 +122,9 @@ LS_TEST(option_enum_names_match_their_enums)
         {"device.pack", "auto", LS_PACKING_AUTO},
         {"device.pack", "on", LS_PACKING_ON},
         {"device.pack", "off", LS_PACKING_OFF},
+        {"device.offload", "none", LS_OFFLOAD_NONE},
+        {"device.offload", "host", LS_OFFLOAD_HOST},
+        {"device.offload", "disk", LS_OFFLOAD_DISK},
     };
     size_t names = 0;
 

@@ -73,6 +73,14 @@ for mesh in 1,1,1 2,0,1 2,3,1 3,1,4 3,2,1 4,0,4 5,3,4 8,2,1; do
         [ ! -s err ] || fail "$n ranks say: $(cat err)"
     fi
 done
+# Groups that divide, with copies of each other: two of two, three of two.
+for mesh in 4,1,1 4,2,1 4,3,4 6,3,1; do
+    n=${mesh%%,*} group=${mesh##*,} zero=${mesh#*,} zero=${zero%,*}
+    run 0 "$LINESHAFT" train run.yaml --json -n "$n" --set "mesh.zero=$zero" --set mesh.shard=2 --set "batch.group=$group" \
+        --set mesh.bucket=64KiB --set "out=s$mesh"
+    same "$n ranks in groups of 2, zero $zero, group $group"
+    [ "$(field start shard)" = 2 ] || fail "start does not tell the shard groups"
+done
 # mesh.dp starts as many ranks as it says.
 run 0 "$LINESHAFT" train run.yaml --json --set mesh.dp=2 --set out=dp
 same "mesh.dp 2"
@@ -81,8 +89,9 @@ same "mesh.dp 2"
 # Fast: within 1e-4 of one process.
 run 0 "$LINESHAFT" train run.yaml --json --set train.reduce=fast --set out=fast
 losses out >alone
-for mesh in 2,3 3,1 3,2 4,0; do
-    run 0 "$LINESHAFT" train run.yaml --json -n "${mesh%,*}" --set "mesh.zero=${mesh#*,}" \
+for mesh in 2,3,world 3,1,world 3,2,world 4,0,world 4,1,2 4,2,2 4,3,2; do
+    n=${mesh%%,*} shard=${mesh##*,} zero=${mesh#*,} zero=${zero%,*}
+    run 0 "$LINESHAFT" train run.yaml --json -n "$n" --set "mesh.zero=$zero" --set "mesh.shard=$shard" \
         --set train.reduce=fast --set mesh.bucket=64KiB --set "out=fast$mesh"
     losses out >got
     paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 }
@@ -98,9 +107,10 @@ grep -q 'exchange.compress: int8 has no use: all ranks are on one node' out || f
 
 # A checkpoint of any mesh is gone on with by any other. Steps up to N on M ranks:
 : >parts
-for part in 5,3,1 9,2,3 12,1,0 16,5,2 20,4,3; do
-    zero=${part##*,} n=${part#*,} n=${n%,*}
-    run 0 "$LINESHAFT" train run.yaml --json -n "$n" --set "train.steps=${part%%,*}" --set "mesh.zero=$zero" \
+for part in 5,3,1 8,4,3,2 9,2,3 12,1,0 14,4,1,2 16,5,2 20,4,3; do
+    # shellcheck disable=SC2046 # words are what is wanted
+    set -- $(echo "$part" | tr , ' ')
+    run 0 "$LINESHAFT" train run.yaml --json -n "$2" --set "train.steps=$1" --set "mesh.zero=$3" --set "mesh.shard=${4:-world}" \
         --set checkpoint.every=4 --set mesh.bucket=64KiB --set out=moved
     losses out >>parts
 done
@@ -118,6 +128,9 @@ run 2 "$LINESHAFT" train run.yaml -n 2 --set mesh.dp=3 --set out=no
 [ "$(grep -c 'mesh.dp is 3, but the run has 2 ranks' err)" = 1 ] || fail "$(cat err)"
 run 2 "$LINESHAFT" train run.yaml -n 2 --set mesh.zero=2 --set 'train.freeze=wte*' --set out=no
 [ "$(grep -c 'mesh.zero cannot be 2: train.freeze leaves' err)" = 1 ] || fail "$(cat err)"
+run 2 "$LINESHAFT" train run.yaml -n 4 --set mesh.zero=2 --set mesh.shard=3 --set out=no
+[ "$(grep -c 'mesh.shard cannot be 3: 4 ranks cannot be grouped by 3' err)" = 1 ] || fail "$(cat err)"
+says 'With 4 ranks mesh.shard: 2 works'
 [ ! -e no ] || fail "a refused run left a folder"
 none_alive
 
@@ -182,6 +195,12 @@ cp hosts/events.jsonl out
 same "two hosts"
 [ "$(field start ranks) $(field start zero)" = "4 3" ] || fail "not 4 ranks on two hosts"
 [ "$(grep -c '"host":"lab1"' out)" = 2 ] || fail "the second host has not two ranks"
+# Divided inside of each host, copies across.
+run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --set mesh.zero=3 --set mesh.shard=node --set mesh.bucket=64KiB \
+    --set out=hsdp
+cp hsdp/events.jsonl out
+same "two hosts that divide inside"
+[ "$(field start ranks) $(field start shard)" = "4 2" ] || fail "not two groups of two"
 # Squeezed between hosts: it is said, and a run that was stopped goes on to the same weights.
 for part in 8,straight 5,parts 8,parts; do
     run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --set train.reduce=fast --set exchange.compress=int8 \

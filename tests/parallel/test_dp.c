@@ -9,7 +9,22 @@
 
 enum { TRAINED = 3 * LS_NORM_BLOCK + 700, MANY = 7 * LS_NORM_BLOCK + 700, LEAVES = 7 };
 
-static const char *const shapes[] = {"1", "2", "3", "5", "1+1", "2+1", "2+2"};
+/* Ranks on nodes, and how many of them make a shard group; 0: all. */
+static const struct {
+    const char *nodes;
+    int shard;
+} shapes[] = {{"1", 0},   {"2", 0},   {"3", 0}, {"5", 0},   {"1+1", 0},
+              {"2+1", 0}, {"2+2", 0}, {"4", 2}, {"2+2", 2}, {"3+3", 3}};
+
+static int shard; /* of the world that runs */
+
+static void each_shape(void (*body)(ls_world *, ls_comm *))
+{
+    for (size_t i = 0; i < LS_COUNT(shapes); i++) {
+        shard = shapes[i].shard;
+        ls_world_run(shapes[i].nodes, NULL, body);
+    }
+}
 
 /* tied: the second gradient reaches over the border between two ranks' parts. */
 static const struct {
@@ -38,6 +53,7 @@ static ls_dp_args args_of(size_t i, ls_comm *comm, int ranks, int rank)
                                  .rank = rank,
                                  .local = ranks,
                                  .zero = cases[i].zero,
+                                 .shard = cases[i].zero ? shard : 0,
                                  .bucket = cases[i].bucket},
                         .ordered = cases[i].ordered,
                         .leaves = cases[i].leaves,
@@ -184,8 +200,7 @@ static void sums(ls_world *w, ls_comm *comm)
 
 LS_TEST_SECONDS(dp_sums_have_the_bits_of_one_process_and_reach_all, 90)
 {
-    for (size_t i = 0; i < LS_COUNT(shapes); i++)
-        ls_world_run(shapes[i], NULL, sums);
+    each_shape(sums);
 }
 
 /* --- nobody keeps a whole gradient -------------------------------------------------------------
@@ -228,7 +243,7 @@ static void feed(ls_dp *dp, ls_window *window, float *own, int round)
         LS_CHECK_OK(ls_dp_sum_from(dp, buffers, from));
         /* What is there: buckets on their way, the one that is begun, what was just written, the
          * second gradient, pages at borders. */
-        int64_t bucket = ls_mesh_bucket(&a->mesh, a->trained, 0).each * a->mesh.ranks;
+        int64_t bucket = ls_mesh_bucket(&a->mesh, a->trained, 0).each * ls_mesh_shard(&a->mesh);
         int64_t most = ls_dp_ahead_elements(a) + bucket + step + (n - a->trained);
         LS_CHECK(ls_window_held(window) <= most * (int64_t)sizeof(float) + 4 * LS_WINDOW_PAGE);
     }
@@ -291,6 +306,7 @@ static void parted(ls_world *w, ls_comm *comm)
         ls_dp *dp;
 
         a.mesh.zero = 3;
+        a.mesh.shard = shard;
         table_of(&a, merges, &a.rounds);
         a.merges = merges;
         LS_CHECK_OK(ls_dp_open(&dp, &a));
@@ -312,8 +328,7 @@ static void parted(ls_world *w, ls_comm *comm)
 
 LS_TEST_SECONDS(dp_sums_own_parts_call_by_call_with_the_same_bits, 90)
 {
-    for (size_t i = 0; i < LS_COUNT(shapes); i++)
-        ls_world_run(shapes[i], NULL, parted);
+    each_shape(parted);
 }
 
 /* --- parts, numbers, words ---------------------------------------------------------------------
@@ -378,6 +393,12 @@ static void rest(ls_world *w, ls_comm *comm)
         LS_CHECK(wide[0] == n * (n - 1) / 2 && wide[1] == n && wide[2] == 0.5 * n);
         LS_CHECK_OK(ls_dp_numbers(dp, LS_F32, narrow, 2));
         LS_CHECK(narrow[0] == (float)(n * (n - 1) / 2) && narrow[1] == (float)(2 * n));
+        int size = ls_mesh_shard(&a.mesh), seat = ls_mesh_seat(&a.mesh, me);
+        float known[LS_WORLD_RANKS] = {0}; /* by one of each group */
+        known[seat] = (float)(10 + seat);
+        LS_CHECK_OK(ls_dp_share(dp, known, size));
+        for (int i = 0; i < size; i++)
+            LS_CHECK_EQ(known[i], 10 + i);
         for (int from = 0; from < n; from++) {
             char want_word[6] = "hello";
             want_word[4] = (char)('a' + from);
@@ -393,8 +414,7 @@ static void rest(ls_world *w, ls_comm *comm)
 
 LS_TEST_SECONDS(dp_collects_deals_adds_and_tells, 60)
 {
-    for (size_t i = 0; i < LS_COUNT(shapes); i++)
-        ls_world_run(shapes[i], NULL, rest);
+    each_shape(rest);
 }
 
 /* --- memory ------------------------------------------------------------------------------------
@@ -429,12 +449,37 @@ static int64_t slots_of(const int *merges, int ranks, int rounds)
     return slots;
 }
 
+/* Of groups, of twins, and in ordered mode one of all. */
+static int communicators_of(const ls_dp_args *a)
+{
+    return ls_mesh_groups(&a->mesh) + ls_mesh_shard(&a->mesh) + a->ordered;
+}
+
+/* What a communicator keeps for itself: a fast sum takes nothing else. */
+static int64_t bytes_of_a_communicator(ls_world *w, ls_comm *comm)
+{
+    ls_dp_args a = args_of(3, comm, ls_comm_ranks(comm), ls_comm_rank(comm));
+    int64_t before = there(w), bytes;
+    ls_dp *dp;
+
+    LS_CHECK(!a.ordered && a.mesh.zero == 1);
+    meet(comm);
+    LS_CHECK_OK(ls_dp_open(&dp, &a));
+    meet(comm);
+    bytes = (there(w) - before) / communicators_of(&a);
+    meet(comm);
+    ls_dp_close(dp);
+    meet(comm);
+    return bytes;
+}
+
 static void counted(ls_world *w, ls_comm *comm)
 {
     int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
 
     for (int i = 0; i < 3; i++)
         meet(comm); /* what barriers need is there */
+    int64_t each = bytes_of_a_communicator(w, comm);
     for (size_t c = 0; c < 2 * LS_COUNT(cases); c++) {
         ls_dp_args a = args_of(c / 2, comm, n, me);
         int64_t before = there(w), want_bytes = 0;
@@ -444,6 +489,7 @@ static void counted(ls_world *w, ls_comm *comm)
         a.roots = c % 4 == 2 ? LEAVES : 0; /* room for other splits, or not */
         if (c % 2) {
             a.mesh.zero = 2;
+            a.mesh.shard = shard;
             table_of(&a, merges, &a.rounds);
             a.merges = merges;
             a.slots = slots_of(merges, n, a.rounds);
@@ -453,6 +499,8 @@ static void counted(ls_world *w, ls_comm *comm)
             other.mesh.rank = r;
             want_bytes += ls_dp_bytes(&other);
         }
+        if (a.mesh.shard)
+            want_bytes += each * communicators_of(&a);
         meet(comm);
         LS_CHECK_OK(ls_dp_open(&dp, &a));
         meet(comm);
@@ -470,6 +518,10 @@ LS_TEST(dp_takes_the_bytes_that_it_says)
     ls_world_run("2", NULL, counted);
     ls_world_run("3", NULL, counted);
     ls_world_run("5", NULL, counted);
+    shard = 2;
+    ls_world_run("4", NULL, counted);
+    shard = 3;
+    ls_world_run("6", NULL, counted);
 }
 
 /* --- bytes between nodes -----------------------------------------------------------------------
@@ -500,6 +552,30 @@ static int64_t tied_of(const ls_dp_args *a, ls_mesh_part part)
     return n;
 }
 
+/* What a rank sends of a step: to those who sum pieces, for each root or call; in its group, for a
+ * sum or a gather; to its twins. */
+typedef struct ways {
+    int64_t others, group, twins;
+} ways;
+
+static ways ways_of(const ls_dp *dp)
+{
+    const ls_dp_args *a = ls_dp_about(dp);
+    int64_t size = sizeof(float), groups = ls_mesh_groups(&a->mesh);
+    ways w = {.others = 0};
+
+    for (int b = 0; b < ls_dp_buckets(dp); b++) {
+        ls_mesh_part own = ls_dp_own(dp, b), whole = ls_mesh_bucket(&a->mesh, a->trained, b);
+        ls_mesh_part piece = ls_mesh_piece_of(&a->mesh, a->trained, b, a->mesh.rank);
+        w.others += (whole.count - piece.count + tied_of(a, whole) - tied_of(a, piece)) * size;
+        w.group += (ls_mesh_shard(&a->mesh) - 1) * own.each * size;
+        if (own.count > 0)
+            w.twins += a->ordered ? (groups - 1) * piece.each * size
+                                  : 2 * (groups - 1) * own.count / groups * size;
+    }
+    return w;
+}
+
 static void traffic(ls_world *w, ls_comm *comm)
 {
     int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
@@ -520,29 +596,26 @@ static void traffic(ls_world *w, ls_comm *comm)
             buffers[k] = memory + k * elements;
         LS_CHECK_OK(ls_dp_open(&dp, &a));
         fill(&a, buffers, &roots);
-        int64_t before = sent_by(comm), others = 0, padded = 0;
-        for (int b = 0; b < ls_dp_buckets(dp); b++) {
-            ls_mesh_part own = ls_dp_own(dp, b), whole = ls_mesh_bucket(&a.mesh, a.trained, b);
-            others += whole.count - own.count + tied_of(&a, whole) - tied_of(&a, own);
-            padded += (n - 1) * own.each * size;
-        }
+        int64_t before = sent_by(comm);
+        ways by = ways_of(dp);
         sum(dp, buffers, 1);
         int64_t summed = sent_by(comm);
         if (a.ordered)
-            check_sent(summed - before, roots * others * size + (a.mesh.zero == 0) * padded);
+            check_sent(summed - before,
+                       roots * by.others + by.twins + (a.mesh.zero == 0) * by.group);
         else if (a.mesh.zero > 0)
-            check_sent(summed - before, padded);
+            check_sent(summed - before, by.group + by.twins);
         else /* nothing is padded where all get all */
             check_sent(summed - before, 2 * (n - 1) * (a.trained / n) * size);
         LS_CHECK_OK(ls_dp_gather(dp, buffers[0]));
-        check_sent(sent_by(comm) - summed, padded);
+        check_sent(sent_by(comm) - summed, by.group);
         ls_dp_close(dp);
         ls_mem_free(memory);
     }
 }
 
-/* Zero 3: each call of a rank once to the owners (ordered), a reduce-scatter in each round (fast).
- */
+/* Zero 3: each call of a rank once to the owners (ordered), a reduce-scatter in each round (fast);
+ * to twins once. */
 static void parted_traffic(ls_world *w, ls_comm *comm)
 {
     int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
@@ -553,31 +626,28 @@ static void parted_traffic(ls_world *w, ls_comm *comm)
     for (size_t c = 0; c < LS_COUNT(cases); c++) {
         ls_dp_args a = args_of(c, comm, n, me);
         int merges[LEAVES * LS_WORLD_RANKS];
-        int64_t others = 0, padded = 0;
         ls_window window;
         ls_dp *dp;
 
         a.mesh.zero = 3;
+        a.mesh.shard = shard;
         table_of(&a, merges, &a.rounds);
         a.merges = merges;
         LS_CHECK_OK(ls_dp_open(&dp, &a));
         LS_CHECK_OK(ls_window_open(&window, ls_dp_elements(&a) * size, "g"));
         float *own = ls_mem_array((size_t)ls_dp_own_elements(&a), sizeof *own);
-        for (int b = 0; b < ls_dp_buckets(dp); b++) {
-            ls_mesh_part part = ls_dp_own(dp, b), whole = ls_mesh_bucket(&a.mesh, a.trained, b);
-            others += whole.count - part.count + tied_of(&a, whole) - tied_of(&a, part);
-            padded += (n - 1) * part.each * size;
-        }
+        ways by = ways_of(dp);
         int64_t calls = ls_mesh_leaves(&a.mesh, a.leaves, me).count, before = sent_by(comm);
         for (int round = 0; round < a.rounds; round++)
             feed(dp, &window, own, round);
         int64_t summed = sent_by(comm);
-        check_sent(summed - before, a.ordered ? calls * others * size : a.rounds * padded);
+        check_sent(summed - before,
+                   by.twins + (a.ordered ? calls * by.others : a.rounds * by.group));
         for (int b = 0; b < ls_dp_buckets(dp); b++) {
             LS_CHECK_OK(ls_dp_fetch(dp, b, LS_F32, own, window.base));
             LS_CHECK_OK(ls_dp_fetched(dp, b));
         }
-        check_sent(sent_by(comm) - summed, padded);
+        check_sent(sent_by(comm) - summed, by.group);
         ls_mem_free(own);
         ls_window_close(&window);
         ls_dp_close(dp);
@@ -590,4 +660,32 @@ LS_TEST_SECONDS(dp_sends_the_bytes_of_the_formula, 60)
     ls_world_run("1+1+1", NULL, traffic);
     ls_world_run("1+1", NULL, parted_traffic);
     ls_world_run("1+1+1", NULL, parted_traffic);
+    shard = 2; /* each alone on its node, so that all of it is counted */
+    ls_world_run("1+1+1+1", NULL, traffic);
+    ls_world_run("1+1+1+1", NULL, parted_traffic);
+}
+
+/* What HSDP is for: with groups that are nodes, gathers stay inside of them. */
+static void gathers_inside(ls_world *w, ls_comm *comm)
+{
+    int n = ls_comm_ranks(comm), me = ls_comm_rank(comm);
+    ls_dp_args a = args_of(LS_COUNT(cases) - 1, comm, n, me);
+    float *x = ls_mem_array((size_t)ls_dp_elements(&a), sizeof *x);
+    ls_dp *dp;
+
+    (void)w;
+    LS_CHECK(x);
+    LS_CHECK_OK(ls_dp_open(&dp, &a));
+    int64_t before = sent_by(comm);
+    LS_CHECK_OK(ls_dp_gather(dp, x));
+    LS_CHECK(sent_by(comm) - before < 8192);
+    ls_mem_free(x);
+    ls_dp_close(dp);
+    meet(comm);
+}
+
+LS_TEST(dp_gathers_inside_of_nodes_that_are_shard_groups)
+{
+    shard = 2;
+    ls_world_run("2+2", NULL, gathers_inside);
 }

@@ -129,6 +129,111 @@ static void check_parts(int ranks, int64_t bucket, int64_t trained)
         LS_CHECK_EQ(ls_mesh_own(&m, trained, r), packed[r]);
 }
 
+/* Groups divide what a mesh of a group's ranks would, twins own the same, and pieces are the parts
+ * of a mesh without groups, in turns. */
+static void check_groups(int groups, int size, int64_t bucket, int64_t trained)
+{
+    ls_mesh m = mesh_of(groups * size, 0), plain = m;
+
+    m.zero = 1;
+    m.shard = size;
+    m.bucket = plain.bucket = bucket;
+    int n = ls_mesh_buckets(&m, trained);
+    LS_CHECK_EQ(n, ls_mesh_buckets(&plain, trained));
+    LS_CHECK(ls_mesh_shard(&m) == size && ls_mesh_groups(&m) == groups);
+    for (int b = 0; b < n; b++) {
+        ls_mesh_part whole = ls_mesh_bucket(&m, trained, b);
+        int64_t next = whole.first;
+        LS_CHECK_EQ(whole.first, ls_mesh_bucket(&plain, trained, b).first);
+        LS_CHECK(b == n - 1 || whole.each * size == whole.count);
+        for (int seat = 0; seat < size; seat++) {
+            ls_mesh_part part = ls_mesh_part_of(&m, trained, b, seat);
+            LS_CHECK_EQ(part.first, next);
+            for (int g = 0; g < groups; g++) {
+                int r = g * size + seat;
+                ls_mesh_part twin = ls_mesh_part_of(&m, trained, b, r);
+                ls_mesh_part piece = ls_mesh_piece_of(&m, trained, b, r);
+                ls_mesh_part turn = ls_mesh_part_of(&plain, trained, b, seat * groups + g);
+                LS_CHECK(ls_mesh_seat(&m, r) == seat && ls_mesh_group(&m, r) == g);
+                LS_CHECK(twin.first == part.first && twin.count == part.count);
+                LS_CHECK_EQ(twin.packed, part.packed);
+                LS_CHECK(piece.first == turn.first && piece.count == turn.count);
+                LS_CHECK_EQ(piece.first, next);
+                LS_CHECK_EQ(piece.each * groups, part.each);
+                next += piece.count;
+            }
+        }
+        LS_CHECK_EQ(next, whole.first + whole.count);
+    }
+}
+
+LS_TEST(mesh_groups_divide_among_themselves_and_have_copies_of_each_other)
+{
+    for (int groups = 1; groups <= 4; groups++)
+        for (int size = 2; size <= 4; size++)
+            for (int64_t bucket = 0; bucket <= 3; bucket++) {
+                check_groups(groups, size, bucket, 1);
+                check_groups(groups, size, bucket, 7 * LS_NORM_BLOCK + 700);
+                check_groups(groups, size, bucket, 100 * LS_NORM_BLOCK);
+            }
+}
+
+/* Ranks on nodes: 0 1 0 1 are two nodes whose ranks take turns. */
+LS_TEST(mesh_takes_groups_that_are_nodes_or_runs_of_ranks_and_refuses_others)
+{
+    static const struct {
+        const char *shard, *why, *hint;
+        int nodes[6], ranks, size, group_of_last;
+    } cases[] = {
+        {"world", NULL, NULL, {0}, 6, 6, 0},
+        {"2", NULL, NULL, {0}, 6, 2, 2},
+        {"node", NULL, NULL, {0, 1, 0, 1}, 4, 2, 1},
+        {"node", NULL, NULL, {0, 0, 0}, 3, 3, 0},
+        {"3", NULL, NULL, {0, 1, 2}, 3, 3, 0},
+        {"node",
+         "nodes have 1 to 2 ranks",
+         "With 3 ranks mesh.shard: world works.",
+         {0, 0, 1},
+         3,
+         0,
+         0},
+        {"node",
+         "each node has one rank",
+         "With 2 ranks mesh.shard: world works.",
+         {0, 1},
+         2,
+         0,
+         0},
+        {"4", "6 ranks cannot be grouped by 4", "mesh.shard: 3 works", {0}, 6, 0, 0},
+        {"1", "a rank alone has nobody", "mesh.shard: 2 works", {0}, 6, 0, 0},
+        {"0", "a rank alone has nobody", "mesh.shard: 2 works", {0}, 4, 0, 0},
+        {"9", "6 ranks cannot be grouped by 9", "mesh.shard: 3 works", {0}, 6, 0, 0},
+        {"3", "4 ranks cannot be grouped by 3", "mesh.shard: 2 works", {0}, 4, 0, 0},
+    };
+
+    for (size_t i = 0; i < LS_COUNT(cases); i++) {
+        ls_mesh_place places[6];
+        ls_run run = {.mesh.shard = cases[i].shard};
+        ls_mesh m = mesh_of(cases[i].ranks, 0);
+        for (int r = 0; r < cases[i].ranks; r++)
+            places[r].node = cases[i].nodes[r];
+        m.zero = 1;
+        m.nodes = ls_mesh_places(places, m.ranks);
+        m.places = places;
+        ls_status st = ls_mesh_set_shard(&m, &run);
+        if (cases[i].why) {
+            LS_CHECK_EQ(st, LS_EUSAGE);
+            LS_CHECK(strstr(ls_err_last()->text, cases[i].why));
+            LS_CHECK(strstr(ls_err_last()->hint, cases[i].hint));
+            continue;
+        }
+        LS_CHECK_OK(st);
+        LS_CHECK_EQ(ls_mesh_shard(&m), cases[i].size);
+        LS_CHECK_EQ(ls_mesh_group(&m, m.ranks - 1), cases[i].group_of_last);
+        LS_CHECK(ls_mesh_group(&m, 0) == 0 && ls_mesh_seat(&m, 0) == 0);
+    }
+}
+
 LS_TEST(mesh_gives_every_parameter_to_one_rank_at_borders_of_norm_blocks)
 {
     static const int64_t sizes[] = {0,
