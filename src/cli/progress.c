@@ -73,6 +73,13 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     printf("data    %s tokens to train on, %s to validate\n", train, validation);
     printf("batch   %lld sequences of %lld tokens, in leaves of %lld, %lld per call\n",
            (long long)e->sequences, (long long)e->context, (long long)e->leaf, (long long)e->group);
+    if (e->recompute.chosen || strcmp(e->recompute.level, "none") != 0) {
+        printf("        recompute %s", e->recompute.level);
+        if (strcmp(e->recompute.level, "none") != 0)
+            printf(" in %lld of %lld blocks", (long long)e->recompute.blocks,
+                   (long long)e->recompute.of);
+        printf("%s\n", e->recompute.chosen ? ", chosen by the free memory" : "");
+    }
     printf("train   %s, learning rate %.4g", e->optimizer, e->lr);
     if (e->lr_factor < 1 || e->lr_factor > 1)
         printf(" (%.4g times %.4g, by train.lr_rule)", e->lr / e->lr_factor, e->lr_factor);

@@ -288,6 +288,21 @@ static ls_status check_precision(const ls_run *run)
     return LS_OK;
 }
 
+static ls_status check_recompute(const ls_run *run)
+{
+    ls_recompute level = run->train.recompute;
+
+    if (run->train.recompute_blocks == LS_RUN_AUTO)
+        return LS_OK;
+    if (level == LS_RECOMPUTE_NONE || level == LS_RECOMPUTE_AUTO)
+        return ls_check_clash(run, "train.recompute_blocks", "train.recompute",
+                              "only selective and full are told for how many blocks");
+    if (run->train.recompute_blocks > run->model.layers)
+        return ls_check_clash(run, "train.recompute_blocks", "model.layers",
+                              "the model has fewer blocks");
+    return LS_OK;
+}
+
 /* What only Muon reads must not be set for nothing. */
 static ls_status check_optimizer(const ls_run *run)
 {
@@ -483,6 +498,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
     LS_TRY(st, check_optimizer(run), out);
     LS_TRY(st, check_tuning(run), out);
     LS_TRY(st, check_precision(run), out);
+    LS_TRY(st, check_recompute(run), out);
     LS_TRY(st, check_batch(run), out);
     LS_TRY(st, check_ramp(run), out);
     if (with_sources)

@@ -559,6 +559,25 @@ const ls_option ls_options[] = {
             "fast: the quickest way, equal within rounding.",
      .offset = AT(train.reduce),
      .fixed = true},
+    {.key = "train.recompute",
+     .type = LS_OPTION_ENUM,
+     .preset = "none",
+     .names = {"none", "selective", "full", "auto"},
+     .doc = "What of a block backward computes again instead of keeping it from forward: less "
+            "memory for more time, and the same bits. selective: outputs of norms, and the "
+            "activation of a gated MLP or all inside of another one. full: everything but the "
+            "input of the block. auto: as little as fits into the free memory.",
+     .offset = AT(train.recompute)},
+    {.key = "train.recompute_blocks",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 1000,
+     .unit = "blocks",
+     .when_auto = "all of them",
+     .doc = "The first so many blocks do what train.recompute says; of the others selective keeps "
+            "everything, and full makes again what selective would.",
+     .offset = AT(train.recompute_blocks)},
     {.key = "train.nonfinite",
      .type = LS_OPTION_ENUM,
      .preset = "stop",

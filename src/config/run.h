@@ -60,6 +60,13 @@ typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16, LS_PRECISION_FP8 } ls_precision;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
+/* What backward makes again instead of keeping it; auto: as little as fits into memory. */
+typedef enum ls_recompute {
+    LS_RECOMPUTE_NONE,
+    LS_RECOMPUTE_SELECTIVE,
+    LS_RECOMPUTE_FULL,
+    LS_RECOMPUTE_AUTO
+} ls_recompute;
 typedef enum ls_balance_mode { LS_BALANCE_OFF, LS_BALANCE_AUTO } ls_balance_mode;
 typedef enum ls_sync { LS_SYNC_ALLREDUCE, LS_SYNC_LOCAL } ls_sync;
 typedef enum ls_compress {
@@ -153,7 +160,9 @@ typedef struct ls_run {
         int64_t seed;
         ls_reduce reduce;
         ls_nonfinite nonfinite;
-        ls_run_list freeze; /* patterns of parameter names that stay as they are */
+        ls_recompute recompute;
+        int64_t recompute_blocks; /* the first so many; auto: all */
+        ls_run_list freeze;       /* patterns of parameter names that stay as they are */
     } train;
     ls_run_lora lora;
     ls_precision precision;

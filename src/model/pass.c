@@ -17,11 +17,21 @@
  * its log-sum-exp, mid, y2, the MLP's value before and after its activation, the next stream, the
  * statistics of the norms. Without training all blocks share one set of these buffers.
  *
+ * Blocks that recompute share buffers too: backward makes again what another block has overwritten,
+ * by the same rows from the same tensors, so that the bits are those of forward. The streams
+ * between blocks are always kept. Selective makes y1 and y2 again from the streams; the activation
+ * from the gated value before it; in a plain MLP, where the activation rides on the product, that
+ * product. Full makes everything again but the product that ends the block. The last block that
+ * shares is spared: its tensors are still there.
+ *
  * An adapter (LoRA) adds scale B (A x) to columns of a product; scale A x is kept for the gradient.
  * A product with an adapter cannot take its activation along: that becomes a step of its own. */
 #include "model/pass_impl.h"
 
 #include <math.h>
+
+/* Tensors of a block that can be looked into. */
+enum { PER_BLOCK = 8 };
 
 ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site)
 {
@@ -306,69 +316,135 @@ static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
                             .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION)});
 }
 
+static void activate(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_pass_buffers *b = &pass->blocks[l];
+
+    pass->args.kernels->act_fwd(pass->args.stream,
+                                &(ls_act_args){.type = pass->args.type,
+                                               .act = s->act,
+                                               .gated = s->gated,
+                                               .x = b->z,
+                                               .y = b->act,
+                                               .max = ls_pass_max(pass, l, LS_LAYER_OUT, false),
+                                               .M = call->B * call->T,
+                                               .F = s->F});
+}
+
+/* From y2 to the activation. */
 static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const ls_pass_layers *at)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_pass_buffers *b = &pass->blocks[l];
-    const ls_kernels *k = pass->args.kernels;
-    int64_t M = call->B * call->T;
 
-    if (act_rides_in(s, p, at)) {
-        k->linear_fwd(pass->args.stream,
-                      &(ls_linear_fwd){.type = pass->args.type,
-                                       .x = b->y2,
-                                       .w = ls_pass_weight(pass, call, p->fc_w[0]),
-                                       .packed = ls_pass_packed(pass, call, l, LS_LAYER_FC, false),
-                                       .b = ls_pass_weight(pass, call, p->fc_b[0]),
-                                       .y = b->act,
-                                       .z = b->z,
-                                       .M = M,
-                                       .N = s->F,
-                                       .K = s->C,
-                                       .layout = s->layout,
-                                       .act = s->act,
-                                       .fp8 = ls_pass_fp8(pass, l, &at->fc, true, false)});
-    } else {
+    if (!act_rides_in(s, p, at)) {
         linear(pass, call, l, &at->fc, b->y2, NULL, b->z);
-        k->act_fwd(pass->args.stream,
-                   &(ls_act_args){.type = pass->args.type,
-                                  .act = s->act,
-                                  .gated = s->gated,
-                                  .x = b->z,
-                                  .y = b->act,
-                                  .max = ls_pass_max(pass, l, LS_LAYER_OUT, false),
-                                  .M = M,
-                                  .F = s->F});
+        activate(pass, call, l);
+        return;
     }
-    end_branch(pass, call, l, SITE_OUT, &at->out, b->act);
+    pass->args.kernels->linear_fwd(
+        pass->args.stream,
+        &(ls_linear_fwd){.type = pass->args.type,
+                         .x = b->y2,
+                         .w = ls_pass_weight(pass, call, p->fc_w[0]),
+                         .packed = ls_pass_packed(pass, call, l, LS_LAYER_FC, false),
+                         .b = ls_pass_weight(pass, call, p->fc_b[0]),
+                         .y = b->act,
+                         .z = b->z,
+                         .M = call->B * call->T,
+                         .N = s->F,
+                         .K = s->C,
+                         .layout = s->layout,
+                         .act = s->act,
+                         .fp8 = ls_pass_fp8(pass, l, &at->fc, true, false)});
+}
+
+/* The norm that a block begins with. added: the stream into the block is there; else the norm first
+ * adds what the block below has left in the branch. */
+static void first_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, bool added)
+{
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    const ls_pass_buffers *b = &pass->blocks[l];
+    ls_norm_fwd args = {.stream = ls_pass_stream_into(pass, l),
+                        .y = b->y1,
+                        .mean = b->mean1,
+                        .rstd = b->rstd1,
+                        .y_max = ls_pass_max(pass, l, LS_LAYER_QKV, false)};
+
+    if (added || l == 0)
+        norm(pass, call, args, p->ln1_w, p->ln1_b, (ls_dropout){0});
+    else
+        norm_after(pass, call, l - 1, SITE_OUT, args, p->ln1_w, p->ln1_b);
+}
+
+/* The norm between attention and MLP, likewise. */
+static void second_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, bool added)
+{
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    const ls_pass_buffers *b = &pass->blocks[l];
+    ls_norm_fwd args = {.stream = b->mid,
+                        .y = b->y2,
+                        .mean = b->mean2,
+                        .rstd = b->rstd2,
+                        .y_max = ls_pass_max(pass, l, LS_LAYER_FC, false)};
+
+    if (added)
+        norm(pass, call, args, p->ln2_w, p->ln2_b, (ls_dropout){0});
+    else
+        norm_after(pass, call, l, SITE_PROJ, args, p->ln2_w, p->ln2_b);
+}
+
+/* From y1 to the end of attention's branch. */
+static void attend(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                   const ls_pass_layers *at)
+{
+    const ls_pass_buffers *b = &pass->blocks[l];
+
+    linear(pass, call, l, &at->qkv, b->y1, NULL, b->qkv);
+    attention(pass, call, l);
+    end_branch(pass, call, l, SITE_PROJ, &at->proj, b->att);
 }
 
 static void block_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
-    const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_pass_buffers *b = &pass->blocks[l];
     ls_pass_layers at;
 
     ls_pass_layers_of(pass->args.model, l, &at);
-    ls_norm_fwd n1 = {.stream = pass->in0,
-                      .y = b->y1,
-                      .mean = b->mean1,
-                      .rstd = b->rstd1,
-                      .y_max = ls_pass_max(pass, l, LS_LAYER_QKV, false)};
-    ls_norm_fwd n2 = {.y = b->y2,
-                      .mean = b->mean2,
-                      .rstd = b->rstd2,
-                      .y_max = ls_pass_max(pass, l, LS_LAYER_FC, false)};
-    if (l > 0)
-        norm_after(pass, call, l - 1, SITE_OUT, n1, p->ln1_w, p->ln1_b);
-    else
-        norm(pass, call, n1, p->ln1_w, p->ln1_b, (ls_dropout){0});
-    linear(pass, call, l, &at.qkv, b->y1, NULL, b->qkv);
-    attention(pass, call, l);
-    end_branch(pass, call, l, SITE_PROJ, &at.proj, b->att);
-    norm_after(pass, call, l, SITE_PROJ, n2, p->ln2_w, p->ln2_b);
+    first_norm(pass, call, l, false);
+    attend(pass, call, l, &at);
+    second_norm(pass, call, l, false);
     mlp(pass, call, l, &at);
+    end_branch(pass, call, l, SITE_OUT, &at.out, b->act);
+}
+
+void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    ls_recompute level = ls_pass_recompute_of(&pass->args, l);
+    ls_pass_layers at;
+
+    if (level == LS_RECOMPUTE_NONE || l == s->L - 1 ||
+        ls_pass_recompute_of(&pass->args, l + 1) == LS_RECOMPUTE_NONE)
+        return; /* no block above has taken the buffers */
+    ls_pass_layers_of(pass->args.model, l, &at);
+    first_norm(pass, call, l, true);
+    if (level == LS_RECOMPUTE_FULL)
+        attend(pass, call, l, &at);
+    second_norm(pass, call, l, level == LS_RECOMPUTE_SELECTIVE);
+    if (level == LS_RECOMPUTE_SELECTIVE && s->gated)
+        activate(pass, call, l);
+    else
+        mlp(pass, call, l, &at);
+}
+
+/* Tell who looks that tensors below this number are there. */
+static void tell_made(const ls_pass_call *call, int64_t ready)
+{
+    if (call->made)
+        call->made(call->context, (int)ready);
 }
 
 void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
@@ -401,11 +477,13 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
     for (int64_t l = 0; l < s->L; l++) {
         ls_pass_need(call, 1 + l);
         block_forward(pass, call, l);
+        tell_made(call, (l + 1) * PER_BLOCK); /* with dropout the stream comes with the next norm */
     }
     ls_pass_need(call, 1 + s->L);
     norm_after(pass, call, s->L - 1, SITE_OUT,
                (ls_norm_fwd){.y = pass->yf, .mean = pass->meanf, .rstd = pass->rstdf}, model->lnf_w,
                model->lnf_b);
+    tell_made(call, s->L * PER_BLOCK + 2);
 }
 
 void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
@@ -438,7 +516,6 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
 /* --- looking ------------------------------------------------------------------------------ */
 
 /* What a block computes, in order, by the names of the modules. */
-enum { PER_BLOCK = 8 };
 static const char *const gpt2_names[PER_BLOCK] = {
     "ln_1", "attn.c_attn", "attn",    "attn.c_proj + stream",
     "ln_2", "mlp.c_fc",    "mlp.act", "mlp.c_proj + stream"};

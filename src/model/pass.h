@@ -28,6 +28,9 @@ typedef struct ls_pass_args {
                                 * in fp8 (kernel.h); type is bf16 */
     bool any_order;            /* sums of the gradient may be made in any order, where that is
                                 * quicker: two runs can differ in the last bits */
+    ls_recompute recompute;    /* what backward makes again instead of keeping it; never auto. No
+                                * bit depends on it */
+    int64_t recompute_blocks;  /* the first so many do that; with full the others are selective */
     int64_t cache;             /* positions whose keys and values are kept between calls, so that a
                                 * text can be read piece by piece; 0: none; not with training */
     ls_packs *packs;           /* borrowed: of the weights that calls read; NULL: none */
@@ -54,6 +57,9 @@ typedef struct ls_pass_call {
     /* Asked for before the weights of a unit of the model (ls_param.unit) are read, in forward and
      * in backward; L + 1 also stands for the head. NULL: all are there. */
     void (*need)(void *context, int64_t unit);
+    /* Told while forward goes up the model: tensors below number `ready` (ls_pass_computed) that
+     * were not told before are there, some of them only until it returns. NULL: nobody looks. */
+    void (*made)(void *context, int ready);
     void *context;
 } ls_pass_call;
 
@@ -91,7 +97,7 @@ typedef struct ls_pass_tensor {
 } ls_pass_tensor;
 
 /* Number i of what the last training forward computed, in the order of computation; false past the
- * end. */
+ * end. Where backward recomputes, blocks share buffers: then look when `made` tells of it. */
 bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
                       ls_pass_tensor *tensor_out);
 

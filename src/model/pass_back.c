@@ -374,6 +374,7 @@ void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
     tell(pass, call, s->L + 1);
     for (int64_t l = s->L - 1; l >= lowest; l--) {
         ls_pass_need(call, 1 + l);
+        ls_pass_again(pass, call, l);
         block_backward(pass, call, l);
         if (l > 0)
             tell(pass, call, 1 + l);

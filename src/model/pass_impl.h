@@ -105,5 +105,11 @@ void ls_pass_scale(const ls_pass *pass, void *x, int64_t n);
 /* Whether ordered mode keeps two parts of the tied gradient apart. */
 bool ls_pass_parts_tied(const ls_model *model, bool ordered);
 
+/* What backward of block l makes again; none where it is all kept. */
+ls_recompute ls_pass_recompute_of(const ls_pass_args *args, int64_t l);
+
+/* Make it, where the buffers that blocks share hold those of another block. */
+void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+
 /* The head and its loss; with grad also the gradients, dh in pass->dy. */
 void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad);

@@ -153,13 +153,33 @@ static int64_t scratch_bytes(const ls_pass_args *args, int threads)
     return args->training ? ls_max_i64(most, backward_scratch(args, threads)) : most;
 }
 
-static void cut_block(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
+ls_recompute ls_pass_recompute_of(const ls_pass_args *args, int64_t l)
+{
+    if (!args->training || l < args->recompute_blocks)
+        return args->training ? args->recompute : LS_RECOMPUTE_NONE;
+    return args->recompute == LS_RECOMPUTE_FULL ? LS_RECOMPUTE_SELECTIVE : LS_RECOMPUTE_NONE;
+}
+
+/* What a selective block makes again: large, and quickly made. */
+static void cut_light(cutter *c, const ls_pass_args *args, ls_pass_buffers *b)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T;
+
+    b->y1 = cut_values(c, args, M * s->C);
+    b->y2 = cut_values(c, args, M * s->C);
+    if (!s->gated && (args->training || s->lora_rank))
+        b->z = cut_values(c, args, M * s->F);
+    b->act = cut_values(c, args, M * s->F);
+}
+
+/* The rest of a block, but for its end. */
+static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
 {
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T;
     bool keep = args->training;
 
-    b->y1 = cut_values(c, args, M * s->C);
     b->mean1 = cut_floats(c, M);
     b->rstd1 = cut_floats(c, M);
     b->qkv = cut_values(c, args, M * ls_pass_qkv_width(s));
@@ -168,15 +188,52 @@ static void cut_block(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
     b->att = cut_values(c, args, M * ls_pass_att_width(s));
     b->lse = cut_floats(c, args->B * s->H * args->T);
     b->mid = cut_values(c, args, M * s->C);
-    b->y2 = cut_values(c, args, M * s->C);
     b->mean2 = cut_floats(c, M);
     b->rstd2 = cut_floats(c, M);
-    b->z = keep || s->gated || s->lora_rank ? cut_values(c, args, M * ls_pass_fc_width(s)) : NULL;
-    b->act = cut_values(c, args, M * s->F);
-    b->next = cut_values(c, args, M * s->C);
-    for (int i = 0; i < LS_ADAPTERS; i++)
+    if (s->gated)
+        b->z = cut_values(c, args, M * ls_pass_fc_width(s));
+    for (int i = 0; i < LS_ADAPTER_DOWN; i++)
         if (args->model->blocks[l].adapters[i].a.w >= 0)
             b->small[i] = cut_values(c, args, M * s->lora_rank);
+}
+
+/* What is kept always: what the product that ends a block makes. */
+static void cut_end(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T;
+
+    b->next = cut_values(c, args, M * s->C);
+    if (args->model->blocks[l].adapters[LS_ADAPTER_DOWN].a.w >= 0)
+        b->small[LS_ADAPTER_DOWN] = cut_values(c, args, M * s->lora_rank);
+}
+
+/* Block l: its own buffers, and those that it shares. */
+static ls_pass_buffers cut_block(cutter *c, const ls_pass_args *args, int64_t l,
+                                 const ls_pass_buffers *shared)
+{
+    ls_recompute level = ls_pass_recompute_of(args, l);
+    ls_pass_buffers b = *shared;
+
+    if (level == LS_RECOMPUTE_NONE)
+        cut_light(c, args, &b);
+    if (level != LS_RECOMPUTE_FULL)
+        cut_heavy(c, args, l, &b);
+    cut_end(c, args, l, &b);
+    return b;
+}
+
+/* What blocks that recompute share: the first one recomputes most. All have the same adapters. */
+static ls_pass_buffers cut_shared(cutter *c, const ls_pass_args *args)
+{
+    ls_recompute most = ls_pass_recompute_of(args, 0);
+    ls_pass_buffers shared = {.y1 = NULL};
+
+    if (most != LS_RECOMPUTE_NONE)
+        cut_light(c, args, &shared);
+    if (most == LS_RECOMPUTE_FULL)
+        cut_heavy(c, args, 0, &shared);
+    return shared;
 }
 
 static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
@@ -211,10 +268,11 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
         pass->wide = s->lora_rank ? cut_floats(c, M * s->lora_rank) : NULL;
         pass->logits = cut_values(c, args, s->V);
     }
+    ls_pass_buffers shared = cut_shared(c, args);
     for (int64_t l = 0; l < s->L; l++) {
         ls_pass_buffers b = {.y1 = NULL};
         if (l == 0 || args->training)
-            cut_block(c, args, l, &b);
+            b = cut_block(c, args, l, &shared);
         else if (pass->blocks)
             b = pass->blocks[0];
         b.keys = cut_values(c, args, kept);
@@ -267,6 +325,7 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
 
     if (!pass)
         return LS_ENOMEM;
+    LS_BUG_IF(args->recompute == LS_RECOMPUTE_AUTO, "a pass that has to choose what to recompute");
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
     LS_BUG_IF(args->type != LS_F32 && args->type != LS_BF16, "a pass of type %d", (int)args->type);
     pass->args = *args;

@@ -139,6 +139,24 @@ int64_t ls_memory_grad_elements(const ls_model *model, const ls_calls *calls, co
     return dp ? ls_max_i64(n, ls_dp_elements(dp)) : n;
 }
 
+ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
+                                 const ls_kernels *kernels, const ls_calls *calls)
+{
+    int64_t blocks = run->train.recompute_blocks;
+
+    return (ls_pass_args){.model = model,
+                          .kernels = kernels,
+                          .type = ls_memory_type(run),
+                          .B = calls->most * calls->leaf,
+                          .T = run->model.context,
+                          .leaves = calls->ordered ? calls->most : 1,
+                          .training = true,
+                          .fp8 = run->precision == LS_PRECISION_FP8,
+                          .any_order = !calls->ordered,
+                          .recompute = run->train.recompute,
+                          .recompute_blocks = blocks == LS_RUN_AUTO ? model->shape.L : blocks};
+}
+
 /* What the process holds beside the device's memory. */
 static void predict_host(const ls_memory_args *args, const ls_calls *calls, int64_t state_bytes,
                          ls_ledger *ledger)
@@ -316,7 +334,6 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 {
     const ls_run *run = args->run;
     const ls_model *model = args->model;
-    ls_dtype type = ls_memory_type(run);
     bool replicas = args->mesh && args->mesh->replicas;
     bool several = ls_mesh_ranks(args->mesh) > 1 && !replicas;
     ls_dp_args dp = several ? ls_memory_dp(run, model, args->mesh) : (ls_dp_args){.leaves = 0};
@@ -350,15 +367,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
                       ls_round_up(ls_dp_debts(&dp) * model->trained * size, 4096));
     if (replicas)
         predict_replica(args, ledger_out);
-    const ls_pass_args pass = {.model = model,
-                               .kernels = args->kernels,
-                               .type = type,
-                               .B = calls.most * calls.leaf,
-                               .T = run->model.context,
-                               .leaves = calls.ordered ? calls.most : 1,
-                               .training = true,
-                               .fp8 = run->precision == LS_PRECISION_FP8,
-                               .any_order = !calls.ordered};
+    const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, &calls);
     ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
@@ -415,40 +424,79 @@ static bool can_offload(const ls_memory_args *args)
            args->run->sync == LS_SYNC_ALLREDUCE && args->run->device.offload == LS_OFFLOAD_NONE;
 }
 
+void ls_memory_fit_recompute(const ls_memory_args *args, int64_t free_bytes, ls_run *run_out)
+{
+    int64_t L = args->model->shape.L;
+    bool fits = false;
+
+    *run_out = *args->run;
+    for (int64_t n = 0; n <= 2 * L && !fits; n++) {
+        run_out->train.recompute = n == 0   ? LS_RECOMPUTE_NONE
+                                   : n <= L ? LS_RECOMPUTE_SELECTIVE
+                                            : LS_RECOMPUTE_FULL;
+        run_out->train.recompute_blocks = n == 0 ? LS_RUN_AUTO : n <= L ? n : n - L;
+        fits = total_with(args, run_out) <= free_bytes;
+    }
+}
+
+/* The run file's next cheaper way, of as many as there are; false: this run has no such change.
+ * Cheapest first: packed weights and grouping cost nothing but a little speed, recomputation costs
+ * more of it, a smaller leaf changes the bits, a checkpoint only at the end risks work, moments
+ * elsewhere cost time. */
+enum { SELECTIVE = 2, CHANGES = 7 };
+static bool change_run(const ls_memory_args *args, int change, ls_run *run, char text[96])
+{
+    ls_calls calls;
+
+    ls_calls_plan(args->run, args->mesh, &calls);
+    if (change == 0 && args->pack) {
+        run->device.pack = LS_PACKING_OFF;
+        snprintf(text, 96, "device.pack: off");
+    } else if (change == 1 && calls.group > 1) {
+        run->batch.group = 1;
+        snprintf(text, 96, "batch.group: 1");
+    } else if (change == SELECTIVE && run->train.recompute == LS_RECOMPUTE_NONE) {
+        run->train.recompute = LS_RECOMPUTE_SELECTIVE;
+        run->train.recompute_blocks = LS_RUN_AUTO;
+        snprintf(text, 96, "train.recompute: selective");
+    } else if (change == 3 && (run->train.recompute != LS_RECOMPUTE_FULL ||
+                               run->train.recompute_blocks != LS_RUN_AUTO)) {
+        run->train.recompute = LS_RECOMPUTE_FULL;
+        run->train.recompute_blocks = LS_RUN_AUTO;
+        snprintf(text, 96, "train.recompute: full");
+    } else if (change == 4 && run->batch.leaf > 1) {
+        run->batch.leaf = 1;
+        snprintf(text, 96, "batch.leaf: 1");
+    } else if (change == 5 && run->checkpoint.every > 0) {
+        run->checkpoint.every = 0;
+        snprintf(text, 96, "checkpoint.every: 0");
+    } else if (change == 6 && can_offload(args)) {
+        run->device.offload = args->apart ? LS_OFFLOAD_HOST : LS_OFFLOAD_DISK;
+        snprintf(text, 96, "device.offload: %s", args->apart ? "host" : "disk");
+    } else {
+        return false;
+    }
+    return true;
+}
+
 ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, int64_t free_bytes)
 {
     int64_t total = ls_ledger_total(ledger), least = total;
     ls_run small = *args->run;
-    ls_calls calls;
     char hint[300] = "", size[24], other[24];
     size_t used = 0;
 
     if (total <= free_bytes)
         return LS_OK;
-    ls_calls_plan(&small, args->mesh, &calls);
-    /* Cheapest first: packed weights and grouping cost nothing but a little speed, a smaller leaf
-     * changes the bits, a checkpoint only at the end risks work, moments elsewhere cost time. */
-    for (int change = 0; change < 5 && least > free_bytes; change++) {
+    for (int change = 0; change < CHANGES && least > free_bytes; change++) {
         const ls_run before = small;
         char text[96] = "";
-        if (change == 0 && args->pack) {
-            small.device.pack = LS_PACKING_OFF;
-            snprintf(text, sizeof text, "device.pack: off");
-        } else if (change == 1 && calls.group > 1) {
-            small.batch.group = 1;
-            snprintf(text, sizeof text, "batch.group: 1");
-        } else if (change == 2 && small.batch.leaf > 1) {
-            small.batch.leaf = 1;
-            snprintf(text, sizeof text, "batch.leaf: 1");
-        } else if (change == 3 && small.checkpoint.every > 0) {
-            small.checkpoint.every = 0;
-            snprintf(text, sizeof text, "checkpoint.every: 0");
-        } else if (change == 4 && can_offload(args)) {
-            small.device.offload = args->apart ? LS_OFFLOAD_HOST : LS_OFFLOAD_DISK;
-            snprintf(text, sizeof text, "device.offload: %s", args->apart ? "host" : "disk");
-        }
+        if (!change_run(args, change, &small, text))
+            continue;
         int64_t now = total_with(args, &small);
-        if (now >= least)
+        bool half =
+            change == SELECTIVE && now > free_bytes; /* full, which comes next, saves more */
+        if (now >= least || half)
             small = before; /* more gradient buffers can cost more than smaller calls save */
         else if (used < sizeof hint) {
             used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s (saves %s)",

@@ -35,6 +35,15 @@ ls_status ls_memory_check(const ls_memory_args *args, const ls_ledger *ledger, i
  * half as many each time. 1 also when nothing fits. */
 int64_t ls_memory_fit_group(const ls_memory_args *args, int64_t free_bytes);
 
+/* The least that must be recomputed for the run to fit into free_bytes, into run_out, which is a
+ * copy of args->run otherwise: selective in as few blocks as do, then full in as few; full in all
+ * also when nothing fits. */
+void ls_memory_fit_recompute(const ls_memory_args *args, int64_t free_bytes, ls_run *run_out);
+
+/* The pass of a step; stream and packs are left out. */
+ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
+                                 const ls_kernels *kernels, const ls_calls *calls);
+
 /* The pass that text samples are read through: one sequence, with room for the prompt and the
  * answer in a cache. False where there is none and the step's own pass does it: no samples, or a
  * device with a memory of its own. stream is left out. */

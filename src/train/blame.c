@@ -59,27 +59,39 @@ static ls_status accuse(ls_step *s, const char *what, const ls_pass_tensor *t, i
     return st == LS_OK && index >= 0 ? found(what, t->name, index, value, number) : st;
 }
 
+/* Look at what forward has computed since the last time, unless something was found. */
+static void look_at_made(void *context, int ready)
+{
+    ls_step *s = context;
+    ls_pass_tensor t;
+
+    for (; s->blame.looked < ready && s->blame.status == LS_OK; s->blame.looked++)
+        if (ls_pass_computed(s->pass, s->blame.call, s->blame.looked, &t))
+            s->blame.status = accuse(s, "output", &t, s->blame.number);
+}
+
 /* Run each call's forward again and look at what it computes, in order. With zero 3 all ranks go
  * through all rounds, whatever they find: they need each other's weights. */
 static ls_status accuse_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
     int64_t rounds = ls_step_shards(s) ? ls_dp_about(s->args.dp)->rounds : s->args.calls.calls;
-    ls_status st = LS_OK;
-
     ls_step_part p = {.count = 0};
-    for (int64_t i = 0; i < rounds && (st == LS_OK || ls_step_shards(s)); i++) {
-        ls_pass_tensor t;
+
+    s->blame.number = number;
+    s->blame.status = LS_OK;
+    for (int64_t i = 0; i < rounds && (s->blame.status == LS_OK || ls_step_shards(s)); i++) {
         if (i >= s->args.calls.calls || !ls_step_next(s, &p)) {
             ls_step_idle(s);
             continue;
         }
         ls_pass_call call = ls_step_call(s, &p, 0);
+        call.made = look_at_made;
+        s->blame.call = &call;
+        s->blame.looked = 0;
         ls_step_forward(s, &p, &call, &host_state);
-        for (int k = 0; st == LS_OK && ls_pass_computed(s->pass, &call, k, &t); k++)
-            st = accuse(s, "output", &t, number);
     }
-    return st;
+    return s->blame.status;
 }
 
 /* The same for a parameter: its weight or its gradient, which begins at x. */

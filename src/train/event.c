@@ -20,6 +20,9 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_int(j, "leaf", e->leaf);
     ls_json_put_int(j, "group", e->group);
     ls_json_put_int(j, "context", e->context);
+    ls_json_put_str(j, "recompute", e->recompute.level);
+    if (strcmp(e->recompute.level, "none") != 0)
+        ls_json_put_int(j, "recompute_blocks", e->recompute.blocks);
     ls_json_put_str(j, "optimizer", e->optimizer);
     ls_json_put_num(j, "lr", e->lr);
     ls_json_put_num(j, "lr_factor", e->lr_factor);

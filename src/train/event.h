@@ -23,11 +23,18 @@ typedef enum ls_event_kind {
     LS_EVENT_SUMMARY
 } ls_event_kind;
 
+typedef struct ls_event_recompute {
+    const char *level;  /* none, selective, full */
+    int64_t blocks, of; /* in the first so many, of so many */
+    bool chosen;        /* train.recompute is auto */
+} ls_event_recompute;
+
 typedef struct ls_event_start {
     const char *name, *out, *family, *device, *kernels, *reduce, *sync;
     int64_t trained; /* of the parameters: fewer with LoRA or train.freeze */
     int64_t parameters, train_tokens, validation_tokens, vocab;
     int64_t sequences, leaf, group, context;
+    ls_event_recompute recompute;
     const char *optimizer;
     double lr;        /* at its highest, lr_factor included */
     double lr_factor; /* by train.lr_rule; 1: none */

@@ -328,17 +328,27 @@ out:
     return st;
 }
 
-/* On a GPU, whose memory is for this run alone, calls that nobody has set are as large as fit. */
-static void fit_group(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
+/* On a GPU, whose memory is for this run alone, calls that nobody has set are as large as fit. Then
+ * as little is recomputed as fits, where that is left to us, rather than packed weights kept. No
+ * bit depends on it, so ranks may choose differently. */
+static void fit_run(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
 {
     int at = ls_option_index(ls_option_find("batch.group"));
+    bool recompute = s->run->train.recompute == LS_RECOMPUTE_AUTO;
 
-    if (!s->apart || !s->run->origins[at].automatic)
-        return;
     if (s->run != &s->fitted)
         s->fitted = *s->run;
-    s->fitted.batch.group = ls_memory_fit_group(memory, free_bytes);
     s->run = memory->run = &s->fitted;
+    memory->pack = s->run->device.pack == LS_PACKING_ON;
+    if (recompute)
+        s->fitted.train.recompute = LS_RECOMPUTE_NONE;
+    if (s->apart && s->run->origins[at].automatic)
+        s->fitted.batch.group = ls_memory_fit_group(memory, free_bytes);
+    if (recompute) {
+        ls_run chosen;
+        ls_memory_fit_recompute(memory, free_bytes, &chosen);
+        s->fitted = chosen;
+    }
 }
 
 /* What writes the text samples. */
@@ -452,7 +462,7 @@ static ls_status open_state(ls_session *s)
     memory.program_bytes = ls_ledger_resident_bytes() - kept;
     if (!s->apart) /* they have their own line */
         memory.program_bytes -= (int64_t)info.threads * LS_STREAM_THREAD_BYTES;
-    fit_group(s, &memory, free_bytes);
+    fit_run(s, &memory, free_bytes);
     step.run = s->run;
     LS_TRY(st, ls_memory_choose_packs(&memory, free_bytes), out);
     ls_memory_predict(&memory, &s->ledger);

@@ -45,8 +45,8 @@ typedef struct ls_session_args {
 
 typedef struct ls_session {
     ls_session_args args;
-    const ls_run *run; /* that of args, or fitted */
-    ls_run fitted;     /* the run with calls as large as the device can take */
+    const ls_run *run; /* that of args, then fitted */
+    ls_run fitted;     /* the run with what was left to us: size of calls, what is recomputed */
     ls_mesh mesh;
     ls_share share;
     ls_mesh_place *places;  /* of all ranks, owned */

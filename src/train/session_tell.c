@@ -45,6 +45,17 @@ static const char *unused_compress(const ls_session *s)
     return unused ? ls_option_find("exchange.compress")->names[s->run->exchange.compress] : NULL;
 }
 
+static ls_event_recompute recompute_of(const ls_session *s)
+{
+    int64_t blocks = s->run->train.recompute_blocks;
+
+    return (ls_event_recompute){
+        .level = ls_option_find("train.recompute")->names[s->run->train.recompute],
+        .blocks = blocks == LS_RUN_AUTO ? s->model.shape.L : blocks,
+        .of = s->model.shape.L,
+        .chosen = s->args.run->train.recompute == LS_RECOMPUTE_AUTO};
+}
+
 static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
@@ -80,6 +91,7 @@ static void emit_start(ls_session *s)
                                           .leaf = s->run->batch.leaf,
                                           .group = ls_min_i64(s->run->batch.group,
                                                               calls.sequences / s->run->batch.leaf),
+                                          .recompute = recompute_of(s),
                                           .optimizer = optimizer->names[s->run->train.optimizer],
                                           .lr = factor * s->run->train.lr,
                                           .lr_factor = factor,

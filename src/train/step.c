@@ -258,17 +258,9 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     lay_out(s);
     lay_out_staging(s);
     LS_TRY(st, ls_step_open_optimizer(s), out);
-    const ls_pass_args pass = {.model = args->model,
-                               .kernels = args->kernels,
-                               .stream = args->stream,
-                               .type = s->type,
-                               .B = args->calls.most * args->calls.leaf,
-                               .T = args->run->model.context,
-                               .leaves = args->calls.ordered ? args->calls.most : 1,
-                               .training = true,
-                               .fp8 = args->run->precision == LS_PRECISION_FP8,
-                               .any_order = !args->calls.ordered,
-                               .packs = args->packs};
+    ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
+    pass.stream = args->stream;
+    pass.packs = args->packs;
     LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     if (args->kept && ls_step_shares(s)) {
         ls_stream_copy(args->stream, s->state_memory[0], args->kept[0],

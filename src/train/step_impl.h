@@ -65,8 +65,14 @@ struct ls_step {
     bool isolated;   /* the batch on the device has document starts */
     int64_t counted; /* targets of the last step's batch */
     float *look;     /* a block of numbers under examination, while blaming */
-    void *work;      /* owned: what lamb or muon need beside the moments; NULL: nothing */
-    ls_lamb lamb;    /* with its lists in there */
+    struct {
+        const ls_pass_call *call; /* whose outputs are looked at, */
+        int looked;               /* as far as this, */
+        int64_t number;           /* of this step; */
+        ls_status status;         /* what was found */
+    } blame;
+    void *work;   /* owned: what lamb or muon need beside the moments; NULL: nothing */
+    ls_lamb lamb; /* with its lists in there */
     struct {
         ls_adamw_span *spans; /* matrices, or the parts of them that this rank has */
         int64_t n_spans, n;

@@ -57,11 +57,11 @@ cp want one/want
 [ "$(field start ranks) $(field start zero)" = "1 0" ] || fail "one process is not one rank"
 
 # Ordered: equal bits for any number of ranks, ZeRO stage and leaves per call.
-# A bucket is as small as it can be, so that there are several.
+# A bucket is as small as it can be, so that there are several. With zero 3 weights are gathered for blocks that recompute.
 for mesh in 1,1,1 2,0,1 2,3,1 3,1,4 3,2,1 4,0,4 5,3,4 8,2,1; do
     n=${mesh%%,*} group=${mesh##*,} zero=${mesh#*,} zero=${zero%,*}
     run 0 "$LINESHAFT" train run.yaml --json -n "$n" --set "mesh.zero=$zero" --set "batch.group=$group" --set mesh.bucket=64KiB \
-        --set "out=o$mesh"
+        --set "train.recompute=$([ "$zero" = 3 ] && echo full || echo none)" --set "out=o$mesh"
     same "$n ranks, zero $zero, group $group"
     [ "$n" = 1 ] || [ "$(field start ranks) $(field start zero)" = "$n $zero" ] || fail "start does not tell the mesh"
     [ "$(grep -c '"event":"rank"' out)" = "$n" ] || fail "not one rank event for each of $n ranks"

@@ -28,9 +28,9 @@ static void *put(ls_device *d, ls_stream *s, const void *from, int64_t bytes)
     return p;
 }
 
-static outcome run_model(const ls_model *model, const float *weights, const int32_t *tokens,
-                         ls_device *d, ls_stream *s, const ls_kernels *k, ls_dtype type,
-                         bool ordered)
+static outcome run_with(const ls_model *model, const float *weights, const int32_t *tokens,
+                        ls_device *d, ls_stream *s, const ls_kernels *k, ls_dtype type,
+                        bool ordered, ls_recompute recompute, int64_t blocks)
 {
     outcome out = {.elements = ls_pass_grad_elements(model, ordered)};
     ls_step_state state = {.key = {1, 2}, .grad_scale = 1.0f / (B * T)};
@@ -41,7 +41,9 @@ static outcome run_model(const ls_model *model, const float *weights, const int3
                          .B = B,
                          .T = T,
                          .leaves = LEAVES,
-                         .training = true};
+                         .training = true,
+                         .recompute = recompute,
+                         .recompute_blocks = blocks};
     ls_pass_call call = {.B = B, .T = T, .dropout = true, .leaves = ordered ? LEAVES : 1};
     ls_pass *pass = NULL;
     void *w = put(d, s, weights, model->flat * 4), *in = put(d, s, tokens, B * T * 4);
@@ -69,6 +71,13 @@ static outcome run_model(const ls_model *model, const float *weights, const int3
     for (size_t i = 0; i < LS_COUNT(all); i++)
         ls_device_free(d, all[i]);
     return out;
+}
+
+static outcome run_model(const ls_model *model, const float *weights, const int32_t *tokens,
+                         ls_device *d, ls_stream *s, const ls_kernels *k, ls_dtype type,
+                         bool ordered)
+{
+    return run_with(model, weights, tokens, d, s, k, type, ordered, LS_RECOMPUTE_NONE, 0);
 }
 
 /* The kinds of model whose calls differ. */
@@ -126,6 +135,67 @@ static void drop(outcome *o)
     free(o->grad);
 }
 
+static float *make_weights(const ls_model *model)
+{
+    float *w = calloc((size_t)model->flat, sizeof *w);
+
+    LS_CHECK(w);
+    for (int i = 0; i < model->n_params; i++)
+        ls_model_start(&model->params[i], 11, 0, model->params[i].count,
+                       w + model->params[i].first);
+    return w;
+}
+
+/* The first element in which two gradients differ; -1: none. */
+static int64_t first_unlike(const outcome *a, const outcome *b)
+{
+    for (int64_t i = 0; i < a->elements; i++)
+        if (memcmp(&a->grad[i], &b->grad[i], sizeof(float)) != 0)
+            return i;
+    return -1;
+}
+
+/* A pass that recomputes, in ordered mode: losses and gradients of one that keeps everything. */
+LS_TEST_SECONDS(gpu_recompute_has_equal_bits, 120)
+{
+    static const struct {
+        ls_recompute level;
+        int64_t blocks;
+        const char *name;
+    } levels[] = {{LS_RECOMPUTE_SELECTIVE, 3, "selective"},
+                  {LS_RECOMPUTE_FULL, 3, "full"},
+                  {LS_RECOMPUTE_FULL, 1, "full in one block"}};
+    ls_gpu g;
+    int32_t tokens[B * T + 1];
+
+    ls_gpu_open(&g);
+    ls_tiny_tokens(3, B * T + 1, V, tokens);
+    for (size_t form = 0; form < 2 * LS_COUNT(kinds); form++) {
+        const kind *k = &kinds[form / 2];
+        ls_dtype type = form % 2 ? LS_BF16 : LS_F32;
+        ls_model model;
+        make_model(&model, k);
+        float *w = make_weights(&model);
+        outcome want = run_model(&model, w, tokens, g.device, g.stream, g.k, type, true);
+        for (size_t i = 0; i < LS_COUNT(levels); i++) {
+            outcome got = run_with(&model, w, tokens, g.device, g.stream, g.k, type, true,
+                                   levels[i].level, levels[i].blocks);
+            int64_t at = first_unlike(&got, &want);
+            if (at >= 0)
+                ls_test_fail(__FILE__, __LINE__,
+                             "%s in %s, recompute %s: gradient %lld is %.9g, not %.9g", k->name,
+                             type == LS_F32 ? "fp32" : "bf16", levels[i].name, (long long)at,
+                             (double)got.grad[at], (double)want.grad[at]);
+            LS_CHECK(memcmp(got.losses, want.losses, sizeof(float) * B * T) == 0);
+            drop(&got);
+        }
+        drop(&want);
+        free(w);
+        ls_model_release(&model);
+    }
+    ls_gpu_close(&g);
+}
+
 LS_TEST_SECONDS(gpu_models_equal_cpu, 120)
 {
     ls_gpu g;
@@ -143,11 +213,7 @@ LS_TEST_SECONDS(gpu_models_equal_cpu, 120)
         double tolerance = type == LS_F32 ? 1e-4 : 0.05;
         ls_model model;
         make_model(&model, k);
-        float *w = calloc((size_t)model.flat, sizeof *w);
-        LS_CHECK(w);
-        for (int i = 0; i < model.n_params; i++)
-            ls_model_start(&model.params[i], 11, 0, model.params[i].count,
-                           w + model.params[i].first);
+        float *w = make_weights(&model);
         outcome want = run_model(&model, w, tokens, g.cpu, g.cpu_stream,
                                  type == LS_F32 ? cpu : g.reference, type, ordered);
         outcome got = run_model(&model, w, tokens, g.device, g.stream, g.k, type, ordered);

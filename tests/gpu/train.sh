@@ -193,6 +193,14 @@ for m in gpt llama; do
             "$(field summary peak_bytes $m-$p-1.json); $(field summary tokens_per_s $m-$p-1.json) tok/s"
         check_resume $m $p
     done
+    for r in selective full; do
+        train $m-bf16-$r $m device.kind="$DEVICE" precision=bf16 train.recompute=$r
+        result "$m: 30 steps on $DEVICE in bf16, recompute $r" $?
+        same $m-bf16-1 $m-bf16-$r
+        result "$m: recompute $r has the bits of none" $?
+        echo "        memory: ledger $(field summary ledger_bytes $m-bf16-$r.json) bytes, peak" \
+            "$(field summary peak_bytes $m-bf16-$r.json); without $(field summary peak_bytes $m-bf16-1.json)"
+    done
     # A checkpoint belongs to no device: the CPU goes on where the GPU stopped.
     train $m-fp32-2 $m device.kind=cpu precision=fp32 train.steps=33
     [ "$(field start first_step $m-fp32-2.json)" = 30 ] &&

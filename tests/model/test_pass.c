@@ -142,13 +142,14 @@ typedef struct rig {
     int64_t M;
 } rig;
 
-static void open_typed(rig *r, const char *isa, int threads, double dropout, const variant *v,
-                       ls_dtype type)
+static void open_deep(rig *r, const char *isa, int threads, double dropout, const variant *v,
+                      ls_dtype type, int64_t layers)
 {
     const ls_kernels *kernels;
 
     ls_check_begin(&r->c, threads);
     r->run = ls_tiny_run();
+    r->run.model.layers = layers;
     r->run.model.dropout = dropout;
     v->change(&r->run);
     LS_CHECK_OK(ls_model_init(&r->model, &r->run, VOCAB));
@@ -185,6 +186,12 @@ static void open_typed(rig *r, const char *isa, int threads, double dropout, con
         r->c.stream,
         &(ls_cast){
             .from_type = LS_F32, .to_type = type, .from = r->w, .to = r->w16, .n = r->model.flat});
+}
+
+static void open_typed(rig *r, const char *isa, int threads, double dropout, const variant *v,
+                       ls_dtype type)
+{
+    open_deep(r, isa, threads, dropout, v, type, 2);
 }
 
 static void open_rig(rig *r, const char *isa, int threads, double dropout, const variant *v)
@@ -448,6 +455,101 @@ LS_TEST_SECONDS(pass_in_bf16_stays_near_fp32, 60)
         close_rig(&want);
         close_rig(&got);
     }
+}
+
+/* Told of tensors that were made: looks whether they are those that a pass that keeps all has. */
+typedef struct onlooker {
+    ls_pass *keeps, *again;
+    const ls_pass_call *call;
+    int seen;
+    const char *what;
+} onlooker;
+
+static void compare_made(void *context, int ready)
+{
+    onlooker *o = context;
+
+    for (; o->seen < ready; o->seen++) {
+        ls_pass_tensor want, got;
+        LS_CHECK(ls_pass_computed(o->keeps, o->call, o->seen, &want));
+        LS_CHECK(ls_pass_computed(o->again, o->call, o->seen, &got));
+        LS_CHECK_STR(got.name, want.name);
+        if (memcmp(got.x, want.x, (size_t)(want.n * ls_dtype_bytes(want.type))) != 0)
+            ls_test_fail(__FILE__, __LINE__, "%s: \"%s\" is told of when it is not there", o->what,
+                         want.name);
+    }
+}
+
+/* The gradient of a pass that recomputes, beside that of one that keeps everything. */
+static void check_again(rig *r, const char *name, ls_recompute level, int64_t blocks,
+                        const float *want, const float *losses)
+{
+    ls_pass_args args = ls_pass_describe(r->pass);
+    ls_pass *keeps = r->pass;
+    char what[96];
+
+    snprintf(what, sizeof what, "%s, %s in %lld blocks", name,
+             level == LS_RECOMPUTE_FULL ? "full" : "selective", (long long)blocks);
+    args.recompute = level;
+    args.recompute_blocks = blocks;
+    int64_t all = ls_pass_bytes(&(ls_pass_args){.model = args.model,
+                                                .kernels = args.kernels,
+                                                .type = args.type,
+                                                .B = args.B,
+                                                .T = args.T,
+                                                .leaves = args.leaves,
+                                                .training = true},
+                                1);
+    if (level == LS_RECOMPUTE_FULL || blocks > 1)
+        LS_CHECK(ls_pass_bytes(&args, 1) < all);
+    else
+        LS_CHECK_EQ(ls_pass_bytes(&args, 1), all);
+    LS_CHECK_OK(ls_pass_open(&r->pass, &args));
+    ls_pass_call call = call_of(r, true, B);
+    onlooker o = {.keeps = keeps, .again = r->pass, .call = &call, .what = what};
+    int64_t n = ls_pass_grad_elements(&r->model, true);
+    ls_pass_forward(keeps, &call); /* backward has used up some of it */
+    for (int times = 0; times < 2; times++) {
+        memset(r->grad, 0xff, (size_t)n * sizeof *r->grad);
+        o.seen = 0;
+        call.made = compare_made;
+        call.context = &o;
+        loss_of(r, &call);
+        LS_CHECK_EQ(o.seen, 2 + 8 * r->model.shape.L);
+        if (memcmp(r->losses, losses, (size_t)r->M * sizeof *losses) != 0)
+            ls_test_fail(__FILE__, __LINE__, "%s: other losses", what);
+        for (int64_t k = 0; k < r->model.trained; k++)
+            if (memcmp(&r->grad[k], &want[k], sizeof *want) != 0 && !isnan(want[k]))
+                ls_test_fail(__FILE__, __LINE__,
+                             "%s: element %lld of the gradient is %.9g, not %.9g", what,
+                             (long long)k, (double)r->grad[k], (double)want[k]);
+    }
+    ls_pass_close(r->pass);
+    r->pass = keeps;
+}
+
+/* Every family, with dropout and without, in both types: not a bit changes. */
+LS_TEST_SECONDS(pass_that_recomputes_gives_equal_bits, 60)
+{
+    enum { LAYERS = 4 };
+
+    for (size_t i = 0; i < LS_COUNT(variants); i++)
+        for (int form = 0; form < 4; form++) {
+            rig r;
+            open_deep(&r, "auto", 2, form % 2 ? 0.2 : 0, &variants[i], form < 2 ? LS_F32 : LS_BF16,
+                      LAYERS);
+            ls_pass_call call = call_of(&r, true, B);
+            int64_t n = ls_pass_grad_elements(&r.model, true);
+            memset(r.grad, 0xff, (size_t)n * sizeof *r.grad); /* gaps stay so */
+            loss_of(&r, &call);
+            float *want = ls_check_copy(&r.c, "gradient kept", r.grad, n);
+            float *losses = ls_check_copy(&r.c, "losses kept", r.losses, r.M);
+            for (int64_t blocks = 1; blocks <= LAYERS; blocks += form % 2 ? 1 : LAYERS - 1) {
+                check_again(&r, variants[i].name, LS_RECOMPUTE_SELECTIVE, blocks, want, losses);
+                check_again(&r, variants[i].name, LS_RECOMPUTE_FULL, blocks, want, losses);
+            }
+            close_rig(&r);
+        }
 }
 
 /* A text read piece by piece with a cache gives the logits of reading it whole. */

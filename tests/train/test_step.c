@@ -205,6 +205,8 @@ LS_TEST(step_uses_the_bytes_that_the_ledger_predicts)
         run.eval.sample_tokens = 7;
         run.precision = form < 3 ? LS_PRECISION_FP32 : LS_PRECISION_BF16;
         run.lora.rank = form % 2 ? 4 : 0;
+        run.train.recompute = (ls_recompute)(form % 3); /* none, selective, full */
+        run.train.recompute_blocks = form < 3 ? LS_RUN_AUTO : 1;
         LS_CHECK_OK(ls_device_open(&device, "cpu", 2));
         LS_CHECK_OK(ls_stream_create(&args.stream, device));
         LS_CHECK_OK(ls_kernel_pick("auto", &args.kernels));
@@ -272,6 +274,8 @@ LS_TEST(step_advises_only_what_helps)
     run.model.width = 96; /* gradients weigh more than activations */
     run.batch.group = 8;
     run.batch.sequences = 8;
+    run.train.recompute = LS_RECOMPUTE_FULL; /* there is nothing more to gain */
+    run.train.recompute_blocks = LS_RUN_AUTO;
     run.checkpoint.every = 10;
     LS_CHECK_OK(ls_kernel_pick("auto", &kernels));
     LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
@@ -281,6 +285,95 @@ LS_TEST(step_advises_only_what_helps)
     LS_CHECK_FAILS(ls_memory_check(&args, &ledger, without), LS_ENOMEM, "MiB are free");
     LS_CHECK(strstr(ls_err_last()->hint, "It fits with checkpoint.every: 0"));
     ls_model_release(&model);
+}
+
+/* Where calls are as small as they can be, recomputation is advised, no more of it than it takes;
+ * auto takes as little as fits. */
+LS_TEST(step_recomputes_as_little_as_fits)
+{
+    ls_run run = ls_tiny_run(), fitted;
+    int64_t need[7]; /* none; selective in 1 .. 3 blocks; full in 1 .. 3 */
+    const ls_kernels *kernels;
+    ls_ledger ledger;
+    ls_model model;
+
+    run.model.layers = 3;
+    run.train.recompute_blocks = LS_RUN_AUTO;
+    LS_CHECK_OK(ls_kernel_pick("auto", &kernels));
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    ls_memory_args args = {.run = &run, .model = &model, .kernels = kernels, .threads = 1};
+    for (int i = 0; i < 7; i++) {
+        run.train.recompute = (ls_recompute)((i + 2) / 3);
+        run.train.recompute_blocks = i == 0 ? LS_RUN_AUTO : (i - 1) % 3 + 1;
+        ls_memory_predict(&args, &ledger);
+        need[i] = ls_ledger_total(&ledger);
+        LS_CHECK(i == 0 || (i % 3 == 1 ? need[i] <= need[i - 1] : need[i] < need[i - 1]));
+    }
+    run.train.recompute = LS_RECOMPUTE_NONE;
+    run.train.recompute_blocks = LS_RUN_AUTO;
+    for (int i = 0; i < 7; i++) {
+        ls_memory_fit_recompute(&args, need[i], &fitted);
+        ls_memory_args after = args;
+        after.run = &fitted;
+        ls_memory_predict(&after, &ledger);
+        LS_CHECK_EQ(ls_ledger_total(&ledger), need[i]);
+    }
+    ls_memory_fit_recompute(&args, 1, &fitted);
+    LS_CHECK(fitted.train.recompute == LS_RECOMPUTE_FULL && fitted.train.recompute_blocks == 3);
+
+    ls_memory_predict(&args, &ledger);
+    LS_CHECK_FAILS(ls_memory_check(&args, &ledger, need[3]), LS_ENOMEM, "MiB are free");
+    LS_CHECK(strstr(ls_err_last()->hint, "It fits with train.recompute: selective (saves"));
+    LS_CHECK(!strstr(ls_err_last()->hint, "full"));
+    LS_CHECK_FAILS(ls_memory_check(&args, &ledger, need[3] - 1), LS_ENOMEM, "MiB are free");
+    LS_CHECK(strstr(ls_err_last()->hint, "It fits with train.recompute: full (saves"));
+    LS_CHECK(!strstr(ls_err_last()->hint, "selective"));
+    ls_model_release(&model);
+}
+
+/* The output that overflowed is named also where blocks share the memory of their outputs. */
+LS_TEST(step_that_recomputes_blames_the_same_output)
+{
+    char text[2][sizeof ls_err_last()->text];
+
+    for (int form = 0; form < 2; form++) {
+        ls_run run = ls_tiny_run();
+        ls_step_args args = {.run = &run};
+        ls_device *device;
+        ls_step *step;
+        ls_model model;
+        ls_step_result r;
+        ls_clock clock;
+        int32_t tokens[6 * 13 + 1];
+        run.model.layers = 4;
+        run.train.recompute = form ? LS_RECOMPUTE_FULL : LS_RECOMPUTE_NONE;
+        run.train.recompute_blocks = LS_RUN_AUTO;
+        LS_CHECK_OK(ls_device_open(&device, "cpu", 2));
+        LS_CHECK_OK(ls_stream_create(&args.stream, device));
+        LS_CHECK_OK(ls_kernel_pick("auto", &args.kernels));
+        LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+        args.model = &model;
+        ls_calls_plan(&run, NULL, &args.calls);
+        LS_CHECK_OK(ls_step_open(&step, &args));
+        float *w = ls_step_state_arrays(step).w;
+        for (int i = 0; i < model.n_params; i++)
+            ls_model_start(&model.params[i], 5, 0, model.params[i].count,
+                           w + model.params[i].first);
+        ls_tiny_tokens(1, 6 * 13 + 1, VOCAB, tokens);
+        w[model.blocks[1].ln2_w.w] = 3e38f;
+        w[model.blocks[1].fc_w[0].w] = 3e38f;
+        ls_clock_begin(&clock);
+        LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 0,
+                                1e-2, &clock, &r));
+        LS_CHECK(!r.finite);
+        LS_CHECK_FAILS(ls_step_blame(step, 0), LS_ENUMERIC, "the output of \"transformer.h.1.");
+        memcpy(text[form], ls_err_last()->text, sizeof text[form]);
+        ls_step_close(step);
+        ls_model_release(&model);
+        ls_stream_free(args.stream);
+        ls_device_close(device);
+    }
+    LS_CHECK_STR(text[1], text[0]);
 }
 
 /* Every setting at its highest: more than 2^63 bytes, and still a number that is refused. */
