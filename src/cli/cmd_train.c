@@ -120,6 +120,7 @@ static ls_status join_ranks(ls_session_args *session)
     LS_TRY(st, ls_job_join(&session->comm, ls_time_now_ns() + JOIN_S * LS_NS_PER_S), out);
     LS_TRY(st, ls_places_find(&places), out);
     session->local_ranks = places.local_world * ls_job_local_tasks();
+    session->local_rank = ls_job_local_task() * places.local_world + places.local_rank;
     if (places.rank == 0)
         st = ls_job_take_output();
 out:

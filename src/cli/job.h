@@ -30,6 +30,9 @@ bool ls_job_is_task(void);
 /* In a rank: how many such tasks are on this machine; 1 where there are none. */
 int ls_job_local_tasks(void);
 
+/* And which of them has started this rank; 0 where there are none. */
+int ls_job_local_task(void);
+
 /* Run this command line as ranks, as many on this machine as the flags say, or `ranks`; who is
  * asked to stop has grace_s seconds for it (0: as launch gives). Returns when all have ended well,
  * else ends the process as launch does. Inside a lab the flags for several machines may be left

@@ -65,13 +65,14 @@ static void lay_out_staging(ls_step *s)
 /* Memory that other ranks read lies where they can reach it. */
 static ls_status alloc_shared(ls_step *s, bool shared, int64_t bytes, const char *what, void **out)
 {
-    return shared ? ls_dp_alloc(s->args.dp, bytes, what, out)
-                  : ls_device_alloc(ls_stream_device(s->args.stream), bytes, what, out);
+    return shared && !ls_step_travels(s)
+               ? ls_dp_alloc(s->args.dp, bytes, what, out)
+               : ls_device_alloc(ls_stream_device(s->args.stream), bytes, what, out);
 }
 
 static void free_shared(ls_step *s, bool shared, void *memory)
 {
-    if (shared)
+    if (shared && !ls_step_travels(s))
         ls_dp_free(s->args.dp, memory);
     else
         ls_device_free(ls_stream_device(s->args.stream), memory);
@@ -113,6 +114,7 @@ static ls_status alloc_grads(ls_step *s, const ls_dp_args *dp)
                alloc_shared(s, s->args.dp, elements * (int64_t)sizeof(float), "gradients",
                             &s->grads[i]),
                out);
+    st = ls_step_open_travel(s, elements);
 out:
     return st;
 }
@@ -197,6 +199,7 @@ void ls_step_close(ls_step *step)
         free_shared(step, i == 0 && ls_step_shares(step), step->state_memory[i]);
     for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
         free_shared(step, step->args.dp, step->grads[i]);
+    ls_step_close_travel(step);
     ls_window_close(&step->grad_window);
     ls_window_close(&step->shards.window);
     ls_device_free(device, step->own_grad);
@@ -373,6 +376,10 @@ static void exchange_from(void *context, int64_t from)
     merge(s, s->last.top, s->last.merges, from, s->last.from);
     s->last.from = from;
     ls_clock_lap(s->clock, LS_PART_REDUCE);
+    if (ls_step_travels(s)) {
+        ls_step_travel_from(s, from, (int)ls_max_i64(1, s->last.top - s->last.merges));
+        return;
+    }
     if (s->status != LS_OK)
         return;
     buffers_of(s, buffers);
@@ -392,6 +399,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
     ls_step_part p = {.count = 0};
     int top = 0;
 
+    ls_step_travel_begin(s, all);
     while (ls_step_next(s, &p)) {
         ls_pass_call call = ls_step_call(s, &p, top);
         int64_t before_ns = work_ns(clock);
@@ -460,6 +468,10 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
     if (!s->args.dp) {
         if (calls->ordered)
             ls_pass_tie(s->pass, buffers[0]);
+        goto out;
+    }
+    if (ls_step_travels(s)) {
+        st = ls_step_travel_sum(s, clock);
         goto out;
     }
     LS_TRY(st, trouble(s), out);
