@@ -5,16 +5,18 @@
  *   with other ranks: sum of all ranks' gradients (parallel/dp.h); what backward of the last call
  * has completed is on its way while it goes on tie: embedding part + head part of wte's gradient
  *   norm2: tree over fixed blocks -> norm, clip factor, first bad block, all in device memory
- *   adamw (or lamb, muon): reads the factor there; does nothing when a block is bad
- *   one wait, then the host reads leaf losses and the norm
+ *   one wait: the host reads leaf losses and the norm, and drops the step when they are not finite
+ *   adamw (or lamb, muon): reads the factor on the device
  *
  * In fast mode there is one gradient buffer and every call adds to it. With zero 2 and 3 the sum
  * with other ranks is made in every call, and each rank keeps that of its own parts (shards.c:
  * weights).
  *
  * What goes to the device or comes from it passes through one block of host memory (page-locked for
- * a GPU), so that no copy waits. It is written again only after the wait that ends a step: hence
- * one place per call for the numbers that differ between calls. */
+ * a GPU), so that no copy waits. It is written again only after that wait: hence one place per call
+ * for the numbers that differ between calls. Nobody waits for the update: the device makes it while
+ * the host tells of the step, saves or begins the next one, and what follows is queued behind it.
+ */
 #include "train/step_impl.h"
 
 #include <math.h>
@@ -164,6 +166,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->args = *args;
     s->now = args->calls;
     s->type = ls_memory_type(args->run);
+    s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
     s->own = end.packed + end.count;
     LS_TRY(st, alloc_state(s), out);
@@ -359,6 +362,12 @@ static void buffers_of(const ls_step *s, float *buffers[LS_ORDERED_ROOTS])
         buffers[i] = s->grads[i];
 }
 
+/* The host waits for the device. */
+static ls_status settle(ls_step *s)
+{
+    return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+}
+
 /* What went wrong in an exchange inside of a pass. */
 static ls_status trouble(const ls_step *s)
 {
@@ -434,7 +443,7 @@ ls_status ls_step_owe(ls_step *step, const float *owed)
     if (st != LS_OK)
         return st;
     ls_stream_copy_in(s->args.stream, s->owed, owed, bytes);
-    return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    return settle(s);
 }
 
 /* To the sum of gradients, as far as this rank updates it. */
@@ -450,7 +459,7 @@ static ls_status pay(ls_step *s)
                 s->args.stream,
                 &(ls_add){.a = sum, .b = (float *)s->owed + own.first, .out = sum, .n = own.count});
     }
-    st = ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    st = settle(s);
     ls_device_free(ls_stream_device(s->args.stream), s->owed);
     s->owed = NULL;
     return st;
@@ -563,11 +572,14 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums,
                        calls->own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
-    LS_TRY(st, ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S),
-           out);
-    ls_clock_lap(clock, LS_PART_OPTIMIZER);
+    if (s->apart)
+        ls_clock_lap(clock, LS_PART_OPTIMIZER); /* queued, as all before it */
+    LS_TRY(st, settle(s), out);
+    if (s->apart && !s->args.dp)
+        ls_clock_lap(clock, LS_PART_BACKWARD); /* of the device; ranks have waited for it before */
     if (!s->args.dp)
         goto out;
+    ls_clock_lap(clock, LS_PART_OPTIMIZER);
     sums[calls->leaves + ls_dp_about(s->args.dp)->mesh.rank] = (double)work_ns(clock);
     LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves + calls->ranks), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
@@ -591,13 +603,19 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
         send_state(step, 0, &host_state); /* the update reads it */
     ls_clock_lap(clock, LS_PART_DATA);
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
-    LS_TRY(st, ls_step_update(step, clock), out);
+    LS_TRY(st, ls_step_norm(step), out);
     LS_TRY(st, losses(step, clock), out);
     double sum = tree_sum(step->host_sums, calls->leaves);
+    bool finite = step->host_norm->bad_block < 0 && isfinite(sum); /* the same on all ranks */
+    if (finite)
+        LS_TRY(st, ls_step_update(step, clock), out);
+    if (clock->profile) /* which has all work of a step inside of it */
+        LS_TRY(st, settle(step), out);
+    ls_clock_lap(clock, LS_PART_OPTIMIZER);
     *result_out = (ls_step_result){.loss = sum / (double)step->counted,
                                    .grad_norm = (double)step->host_norm->norm,
                                    .lr = lr,
-                                   .finite = step->host_norm->bad_block < 0 && isfinite(sum)};
+                                   .finite = finite};
 out:
     return st;
 }
@@ -629,9 +647,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
             &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
         ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
                            B * (int64_t)sizeof(double));
-        LS_TRY(st,
-               ls_stream_sync(step->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S),
-               out);
+        LS_TRY(st, settle(step), out);
         memcpy(sums_out + done, step->host_sums, (size_t)B * sizeof *sums_out);
     }
 out:

@@ -22,6 +22,7 @@ struct ls_step {
     void *state_memory[3]; /* owned: w, m, v */
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
     ls_dtype type;
+    bool apart;                    /* the device has a memory of its own: work is done later */
     void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
     int64_t own;                   /* trained elements that this rank updates, packed (mesh.h) */
     float *own_grad;               /* owned: zero 2 and 3: the sum of their gradients */
@@ -196,7 +197,9 @@ ls_status ls_step_muon(ls_step *step, ls_clock *clock);
 /* AdamW on what it updates: everything, or with muon all but the matrices of blocks. */
 void ls_step_adamw(ls_step *step);
 
-/* From the sum of gradients in grads[0] to new weights on every rank. */
+/* The norm of the sum of gradients in grads[0], to s->norm; and then, when it is finite, from there
+ * to new weights on every rank. */
+ls_status ls_step_norm(ls_step *step);
 ls_status ls_step_update(ls_step *step, ls_clock *clock);
 
 LS_C_END

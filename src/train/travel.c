@@ -11,8 +11,9 @@
  * Nothing on the device waits for another rank: the host does, asleep between two looks, and queues
  * what follows when it is there. So ranks that share a card cannot hold each other up.
  *
- * A buffer is written by copies of the stream or by the communicator. Whoever lets the communicator
- * write waits for the stream first; the wait that ends a step comes before the next one's copies.
+ * A buffer is written by copies or by the communicator. Copies of a step's gradients wait for the
+ * stream, so they come after all that reads the buffer for the step before; whoever lets the
+ * communicator write without such a copy waits for the stream first.
  *
  * On a device whose memory is the host's all this is the call of parallel/dp.h alone. */
 #include "train/step_impl.h"
@@ -158,6 +159,7 @@ ls_status ls_step_travel_sum(ls_step *s, ls_clock *clock)
         ls_clock_lap(clock, LS_PART_EXCHANGE);
     }
     if (s->travel.n == 0) { /* no call has begun it */
+        LS_TRY(st, settle(s), out);
         if (!s->now.ordered)
             memset(buffers[0], 0, (size_t)s->args.model->trained * sizeof(float));
         LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);

@@ -147,21 +147,26 @@ static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
     return st;
 }
 
-ls_status ls_step_update(ls_step *s, ls_clock *clock)
+ls_status ls_step_norm(ls_step *s)
 {
     const ls_norm2 norm = {.x = s->grads[0],
                            .partials = s->partials,
                            .result = s->norm,
                            .state = s->state,
                            .n = s->args.model->trained};
+
+    if (ls_step_divides(s))
+        return norm_with_others(s, &norm);
+    s->args.kernels->norm2(s->args.stream, &norm);
+    return LS_OK;
+}
+
+ls_status ls_step_update(ls_step *s, ls_clock *clock)
+{
     ls_optimizer optimizer = s->args.run->train.optimizer;
     ls_status st = LS_OK;
 
     ls_packs_updated(s->args.packs);
-    if (ls_step_divides(s))
-        LS_TRY(st, norm_with_others(s, &norm), out);
-    else
-        s->args.kernels->norm2(s->args.stream, &norm);
     if (optimizer == LS_OPTIMIZER_MUON)
         return ls_step_muon(s, clock);
     if (optimizer == LS_OPTIMIZER_LAMB)

@@ -27,19 +27,21 @@ static ls_device_ops ops;
 static ls_kernels table;
 static pending copies[MOST_COPIES];
 static int n_copies;
-static int64_t copies_queued, rows_queued;
+static int64_t copies_queued, rows_queued, waits;
 static const ls_stream *row_stream; /* where the last row was queued */
 static struct {
     const ls_stream *stream;
-    int64_t rows; /* so many come before what is queued on it next */
+    int64_t rows;           /* so many come before what is queued on it next, */
+    const ls_stream *after; /* and of this stream's copies */
+    int64_t copies;         /* those up to this one */
 } seen[MOST_STREAMS];
 static int of_card, of_cards;
 static bool of_fp8;
 
 /* What an event stands behind. */
 typedef struct mark {
-    const ls_stream *stream;
-    int64_t copies, rows;
+    const ls_stream *stream, *after;
+    int64_t copies, rows, after_copies;
 } mark;
 
 static void protect(const ls_device *d, int how)
@@ -87,20 +89,20 @@ static void apart_describe(const ls_device *device, ls_device_info *info_out)
     info_out->fp8 = of_fp8;
 }
 
-/* Rows that come before what a stream does next. */
-static int64_t *rows_before(const ls_stream *stream)
+/* What comes before what a stream does next. */
+static int before(const ls_stream *stream)
 {
     int at = -1;
 
     for (int i = 0; i < MOST_STREAMS; i++) {
         if (seen[i].stream == stream)
-            return &seen[i].rows;
+            return i;
         at = seen[i].stream ? at : i;
     }
     LS_CHECK(at >= 0);
+    memset(&seen[at], 0, sizeof seen[at]);
     seen[at].stream = stream;
-    seen[at].rows = 0;
-    return &seen[at].rows;
+    return at;
 }
 
 static void apart_copy(ls_stream *stream, void *dst, const void *src, int64_t bytes)
@@ -111,7 +113,7 @@ static void apart_copy(ls_stream *stream, void *dst, const void *src, int64_t by
 
     LS_CHECK(!(to_host && from_host));
     if (row_stream && row_stream != stream)
-        LS_CHECK_EQ(*rows_before(stream), rows_queued); /* else it would copy too early */
+        LS_CHECK_EQ(seen[before(stream)].rows, rows_queued); /* else it would copy too early */
     unlock(d);
     if (to_host || from_host) {
         LS_CHECK(n_copies < MOST_COPIES);
@@ -152,6 +154,7 @@ static void deliver(const ls_stream *stream, int64_t number)
 
 static ls_status apart_sync(ls_stream *stream, int64_t deadline_ns)
 {
+    waits++;
     deliver(stream, copies_queued);
     return ls_device_cpu.sync(stream, deadline_ns);
 }
@@ -186,23 +189,33 @@ static void apart_event_close(ls_event *event)
 
 static void apart_event_record(ls_event *event, ls_stream *stream)
 {
-    int64_t rows = row_stream == stream ? rows_queued : *rows_before(stream);
+    int at = before(stream);
 
-    *(mark *)event->native = (mark){stream, copies_queued, rows};
+    *(mark *)event->native = (mark){.stream = stream,
+                                    .after = seen[at].after,
+                                    .copies = copies_queued,
+                                    .rows = row_stream == stream ? rows_queued : seen[at].rows,
+                                    .after_copies = seen[at].copies};
     ls_device_cpu.event_record(event, stream);
 }
 
 static void apart_stream_wait(ls_stream *stream, ls_event *event)
 {
-    int64_t *rows = rows_before(stream);
+    const mark *m = event->native;
+    int at = before(stream);
 
-    *rows = ls_max_i64(*rows, ((const mark *)event->native)->rows);
+    seen[at].rows = ls_max_i64(seen[at].rows, m->rows);
+    seen[at].after = m->stream;
+    seen[at].copies = m->copies;
 }
 
 static ls_status apart_event_sync(ls_event *event, int64_t deadline_ns)
 {
     const mark *m = event->native;
 
+    waits++;
+    if (m->after)
+        deliver(m->after, m->after_copies);
     deliver(m->stream, m->copies);
     return ls_device_cpu.event_sync(event, deadline_ns);
 }
@@ -289,6 +302,11 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
                          .scratch = real->scratch};
     *kernels_out = &table;
     return device;
+}
+
+int64_t ls_apart_waits(void)
+{
+    return waits;
 }
 
 void ls_apart_is(int card, int cards, bool fp8)

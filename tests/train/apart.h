@@ -13,5 +13,8 @@
 ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernels_out);
 void ls_apart_close(ls_device *device);
 
+/* How often the host has waited for the device. */
+int64_t ls_apart_waits(void);
+
 /* What the device says of itself from now on: its card, and whether it has fp8. */
 void ls_apart_is(int card, int cards, bool fp8);
