@@ -31,12 +31,15 @@ build/cuda/%.o: src/%.cu
 -include $(shell find build/cuda -name '*.d' 2>/dev/null)
 endif
 
-## make gpu-test   the kernel rows on this machine's NVIDIA GPU against the CPU, then once more
-##                 under compute-sanitizer where that is installed; fails without a GPU
+## make gpu-test   the kernel rows on this machine's NVIDIA GPU against the CPU, several ranks on it
+##                 against one process, then rows under compute-sanitizer where that is
+##                 installed; fails without a GPU
 GPU_ROWS := test_gpu_rows test_gpu_products test_gpu_attention test_gpu_model
 gpu-test: cuda
 	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft-test
 	@LINESHAFT_GPU_TEST=1 build/test/lineshaft-test tests/gpu/
+	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft
+	@tests/gpu/ranks.sh
 	@if command -v compute-sanitizer >/dev/null 2>&1; then LINESHAFT_GPU_TEST=1 \
 	  compute-sanitizer --target-processes all --error-exitcode 9 --print-limit 5 \
 	  build/test/lineshaft-test $(GPU_ROWS); else echo "compute-sanitizer is not here"; fi

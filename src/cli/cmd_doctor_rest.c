@@ -114,6 +114,11 @@ void ls_doctor_gpu(ls_doctor *d)
                   "%s, %.1f of %.1f GiB free; device.kind: cuda trains on it", info.name,
                   (double)info.free_bytes / (double)LS_GIB,
                   (double)info.total_bytes / (double)LS_GIB);
+    ls_doctor_say(d, "gpu", "cards", LS_DOCTOR_OK,
+                  "%d card%s; rank r of this machine uses card %s, and ranks of one card share its "
+                  "memory",
+                  info.cards, info.cards == 1 ? "" : "s",
+                  info.cards == 1 ? "0" : "r modulo their number");
     ls_doctor_sensors(d, info.bus_id);
     ls_device_close(gpu);
 }

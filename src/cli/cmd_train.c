@@ -160,6 +160,7 @@ static ls_status join_ranks(station *at, ls_session_args *session)
     session->comm = at->comm;
     LS_TRY(st, ls_places_find(&places), out);
     session->local_ranks = places.local_world * ls_job_local_tasks();
+    session->local_rank = ls_job_local_task() * places.local_world + places.local_rank;
     st = take_place(at, places.rank);
 out:
     return st;

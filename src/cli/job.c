@@ -62,6 +62,15 @@ int ls_job_local_tasks(void)
                : 1;
 }
 
+int ls_job_local_task(void)
+{
+    ls_places places;
+
+    return ls_places_find_outer(&places) == LS_OK && places.world > 1
+               ? (int)ls_max_i64(0, places.local_rank)
+               : 0;
+}
+
 bool ls_job_is_rank(void)
 {
     return getenv("LINESHAFT_CAUSE_FD") && inherited("LINESHAFT_FD_MEMBERS") >= 0;

@@ -31,6 +31,9 @@ bool ls_job_is_task(void);
 /* In a rank: how many such tasks are on this machine; 1 where there are none. */
 int ls_job_local_tasks(void);
 
+/* And which of them has started this rank; 0 where there are none. */
+int ls_job_local_task(void);
+
 /* What is done about ranks that die; on one machine. */
 typedef struct ls_job_heal {
     int restarts, min_ranks; /* see view.h */

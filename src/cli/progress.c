@@ -84,7 +84,10 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     if (e->lr_factor < 1 || e->lr_factor > 1)
         printf(" (%.4g times %.4g, by train.lr_rule)", e->lr / e->lr_factor, e->lr_factor);
     printf(", %lld steps of warm-up\n", (long long)e->warmup);
-    printf("device  %s\n        %s kernels, %s sums\n", e->device, e->kernels, e->reduce);
+    printf("device  %s", e->device);
+    if (e->cards > 0 && e->ranks > 1)
+        printf(", %d ranks on %d card%s", e->ranks, e->cards, e->cards == 1 ? "" : "s");
+    printf("\n        %s kernels, %s sums\n", e->kernels, e->reduce);
     if (strcmp(e->compress, "none") != 0)
         printf("mesh    %d ranks on %d nodes, gradients between nodes as %s\n", e->ranks, e->nodes,
                e->compress);

@@ -881,8 +881,9 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "auto",
      .names = {"auto", "cpu", "cuda"},
-     .doc = "What computes: the CPU, or one NVIDIA GPU (cuda, which needs the plugin that "
-            "\"make cuda\" builds). auto: the CPU.",
+     .doc = "What computes: the CPU, or an NVIDIA GPU (cuda, which needs the plugin that "
+            "\"make cuda\" builds). Several ranks of a machine take its GPUs in turn; ranks that "
+            "share one divide its memory. auto: the CPU.",
      .offset = AT(device.kind)},
     {.key = "device.threads",
      .type = LS_OPTION_INT,

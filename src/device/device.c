@@ -48,6 +48,7 @@ ls_status ls_device_open_with(ls_device **device_out, const ls_device_args *args
     device->ops = ops;
     device->pinned = args->pinned;
     device->unpinned = args->unpinned;
+    device->card = args->card;
     ls_status st = ops->open(device, args->threads);
     if (st != LS_OK) {
         ls_device_close(device);
@@ -131,6 +132,20 @@ void ls_device_host_free(ls_device *device, void *memory, int64_t bytes)
 {
     if (memory)
         device->ops->host_free(device, memory, ls_max_i64(bytes, 1));
+}
+
+ls_status ls_device_host_lock(ls_device *device, void *memory, int64_t bytes, const char *what)
+{
+    if (!device->ops->host_lock || device->ops->host_lock(device, memory, bytes))
+        return LS_OK;
+    return ls_fail(LS_ENOMEM, "cannot lock %.1f MiB of host memory for %s",
+                   (double)bytes / (double)LS_MIB, what);
+}
+
+void ls_device_host_unlock(ls_device *device, void *memory)
+{
+    if (device->ops->host_unlock)
+        device->ops->host_unlock(device, memory);
 }
 
 const ls_plugin *ls_device_plugin(const ls_device *device)

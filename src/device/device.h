@@ -25,6 +25,7 @@ typedef struct ls_device_info {
     bool pinned;         /* each thread stays on a core of its own */
     bool fp8;            /* multiplies 8-bit floating point numbers */
     char bus_id[24];     /* of a GPU: its PCI address, "0000:0b:00.0"; else "" */
+    int card, cards;     /* of a GPU: its number, and how many this process sees; else 0 */
 } ls_device_info;
 
 /* kind: "auto", "cpu", "cuda". "auto" is the CPU: a GPU is used only when it is asked for. threads
@@ -37,6 +38,7 @@ typedef struct ls_device_args {
     int threads;
     bool pinned;   /* each thread on a core of its own, wherever there are enough; */
     bool unpinned; /* or nowhere. Neither: where it is worth it, see device/cpu/cpus.h */
+    int card;      /* of the GPUs that this process sees; counted on from 0 behind the last */
 } ls_device_args;
 ls_status ls_device_open_with(ls_device **device_out, const ls_device_args *args);
 
@@ -60,6 +62,11 @@ ls_status ls_device_host_alloc(ls_device *device, int64_t bytes, const char *wha
                                void **memory_out);
 void ls_device_host_free(ls_device *device, void *memory, int64_t bytes); /* NULL is allowed */
 
+/* The same for host memory that came from elsewhere (whole pages); it is unlocked before it is
+ * given back. Copies of memory that could not be locked are right, but the host waits for them. */
+ls_status ls_device_host_lock(ls_device *device, void *memory, int64_t bytes, const char *what);
+void ls_device_host_unlock(ls_device *device, void *memory);
+
 /* Bytes allocated now, and the most so far. */
 int64_t ls_device_used_bytes(const ls_device *device);
 int64_t ls_device_peak_bytes(const ls_device *device);
@@ -71,7 +78,7 @@ void ls_stream_free(ls_stream *stream); /* NULL is allowed */
 ls_device *ls_stream_device(const ls_stream *stream);
 
 /* Queued copies of ranges that do not overlap; host memory must stay valid until the next sync. A
- * copy waits for the device unless the host memory is from ls_device_host_alloc(). */
+ * copy waits for the device unless the host memory is from ls_device_host_alloc() or locked. */
 void ls_stream_copy_in(ls_stream *stream, void *device_dst, const void *host_src, int64_t bytes);
 void ls_stream_copy_out(ls_stream *stream, void *host_dst, const void *device_src, int64_t bytes);
 void ls_stream_copy(ls_stream *stream, void *device_dst, const void *device_src, int64_t bytes);

@@ -19,6 +19,8 @@ typedef struct ls_device_ops {
     void (*free)(ls_device *device, void *memory, int64_t bytes);
     void *(*host_alloc)(ls_device *device, int64_t bytes);
     void (*host_free)(ls_device *device, void *memory, int64_t bytes);
+    bool (*host_lock)(ls_device *device, void *memory, int64_t bytes); /* optional, both */
+    void (*host_unlock)(ls_device *device, void *memory);
     ls_status (*stream_open)(ls_stream *stream); /* optional, both */
     void (*stream_close)(ls_stream *stream);
     void (*copy)(ls_stream *stream, void *dst, const void *src, int64_t bytes);
@@ -42,7 +44,8 @@ struct ls_device {
     ls_pool *pool;        /* owned; the team that runs CPU kernels */
     void *thread_scratch; /* owned; LS_STREAM_THREAD_BYTES per worker */
     int threads;
-    bool pinned, unpinned;   /* as in ls_device_args */
+    bool pinned, unpinned;   /* as in ls_device_args, */
+    int card;                /* this too */
     const ls_plugin *plugin; /* of a GPU: borrowed for ever, since plugins are never closed */
     void *native;            /* of a GPU: what the plugin made */
     struct {

@@ -10,7 +10,7 @@
 
 LS_C_BEGIN
 
-enum { LS_PLUGIN_ABI = 3 };
+enum { LS_PLUGIN_ABI = 4 };
 
 /* What the program lends. Texts are finished; the record is made on the calling thread. */
 typedef struct ls_plugin_host {
@@ -37,13 +37,15 @@ struct ls_plugin {
      * this machine's driver or cards do not fit. */
     ls_status (*load)(const ls_plugin_host *host);
 
-    ls_status (*open)(void **native_out);
+    ls_status (*open)(int card, void **native_out); /* as in ls_device_args */
     void (*close)(void *native);
     void (*describe)(void *native, ls_device_info *info_out);
     void *(*alloc)(void *native, int64_t bytes); /* zeroed; NULL: there is not enough */
     void (*free)(void *native, void *memory);
     void *(*host_alloc)(void *native, int64_t bytes); /* zeroed, page-locked */
     void (*host_free)(void *native, void *memory);
+    bool (*host_lock)(void *native, void *memory, int64_t bytes); /* false: it cannot be */
+    void (*host_unlock)(void *native, void *memory);
 
     ls_status (*stream_open)(void *native, void **stream_out);
     void (*stream_close)(void *stream);

@@ -6,12 +6,26 @@
 #include <string.h>
 #include "kernel/kernel.h"
 
-/* What stands in the way of several ranks, or NULL. */
-static const char *cannot_share(const ls_run *run)
+/* What ranks cannot do on a GPU, whose memory they do not reach: all that is not exchanged between
+ * backward and update. */
+static ls_status check_gpu(const ls_run *run, int ranks)
 {
-    if (run->device.kind == LS_DEVICE_CUDA)
-        return "ranks exchange gradients in the memory of the host, and device.kind is cuda";
-    return NULL;
+    if (run->device.kind != LS_DEVICE_CUDA || ranks < 2)
+        return LS_OK;
+    if (run->sync == LS_SYNC_LOCAL) {
+        ls_fail(LS_EUSAGE, "sync cannot be local with device.kind: cuda: replicas agree on weights "
+                           "in the memory of the host");
+        ls_err_hint("sync: allreduce works on GPUs; device.kind: cpu trains replicas.");
+        return LS_EUSAGE;
+    }
+    if (run->mesh.zero < 2)
+        return LS_OK;
+    ls_fail(LS_EUSAGE,
+            "mesh.zero cannot be %lld with device.kind: cuda: gradients of a part of "
+            "the model come and go in the memory of the host",
+            (long long)run->mesh.zero);
+    ls_err_hint("mesh.zero: 1 divides the optimizer's moments, on GPUs too.");
+    return LS_EUSAGE;
 }
 
 /* ZeRO divides what every rank updates; adapters and frozen parameters leave little to divide. */
@@ -46,7 +60,7 @@ static ls_status check_replicas(const ls_run *run, int ranks)
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
 {
     int64_t dp = run->mesh.dp == LS_RUN_AUTO ? ranks : run->mesh.dp;
-    const char *why = ranks > 1 ? cannot_share(run) : NULL;
+    const char *why;
 
     if (dp != ranks) {
         ls_fail(LS_EUSAGE, "mesh.dp is %lld, but the run has %d rank%s", (long long)dp, ranks,
@@ -54,11 +68,8 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
         ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)dp);
         return LS_EUSAGE;
     }
-    if (why) {
-        ls_fail(LS_EUSAGE, "cannot train with %d ranks: %s", ranks, why);
-        ls_err_hint("Set device.kind: cpu, or leave out -n.");
+    if (check_gpu(run, ranks) != LS_OK)
         return LS_EUSAGE;
-    }
     why = run->mesh.zero > 0 ? cannot_divide(run) : NULL;
     if (why) {
         ls_fail(LS_EUSAGE, "mesh.zero cannot be %lld: %s", (long long)run->mesh.zero, why);

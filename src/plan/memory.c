@@ -330,6 +330,28 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                       ls_round_up(ls_memory_grad_elements(model, calls, dp) * size, 4096));
 }
 
+/* What ranks exchange lies in the host's memory, on a device with its own too: then beside what the
+ * gradients pass through on their way. */
+static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
+                             const ls_dp_args *dp, ls_ledger *ledger)
+{
+    void (*add)(ls_ledger *, const char *, const char *, int64_t) =
+        args->apart ? ls_ledger_add_host : ls_ledger_add;
+    const int64_t size = sizeof(float);
+
+    add(ledger, "exchange",
+        ls_dp_debts(dp) ? "squeezed gradients on their way, and what is owed"
+                        : "gradients of other ranks, on their way",
+        ls_dp_bytes(dp));
+    if (args->apart)
+        add(ledger, "staging", "own gradients on their way, page-locked",
+            calls->buffers *
+                ls_round_up(ls_memory_grad_elements(args->model, calls, dp) * size, 4096));
+    if (ls_dp_debts(dp) && dp->mesh.rank == 0)
+        add(ledger, "debts", "what all nodes owe, for a checkpoint",
+            ls_round_up(ls_dp_debts(dp) * args->model->trained * size, 4096));
+}
+
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 {
     const ls_run *run = args->run;
@@ -358,13 +380,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     predict_state(args, several ? &dp : NULL, updated, seconds, ledger_out);
     predict_gradients(args, &calls, several ? &dp : NULL, ledger_out);
     if (several)
-        ls_ledger_add(ledger_out, "exchange",
-                      ls_dp_debts(&dp) ? "squeezed gradients on their way, and what is owed"
-                                       : "gradients of other ranks, on their way",
-                      ls_dp_bytes(&dp));
-    if (several && ls_dp_debts(&dp) && dp.mesh.rank == 0)
-        ls_ledger_add(ledger_out, "debts", "what all nodes owe, for a checkpoint",
-                      ls_round_up(ls_dp_debts(&dp) * model->trained * size, 4096));
+        predict_exchange(args, &calls, &dp, ledger_out);
     if (replicas)
         predict_replica(args, ledger_out);
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, &calls);

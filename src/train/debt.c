@@ -25,6 +25,15 @@ static void forget(ls_session *s)
     memset(s->debts, 0, (size_t)(ls_debt_vectors(s) * s->model.trained) * sizeof *s->debts);
 }
 
+/* In host memory: the host adds them up, and a checkpoint is written from it. */
+static ls_status alloc_debts(ls_session *s, int64_t bytes, void **memory_out)
+{
+    static const char what[] = "debts of all nodes";
+
+    return s->apart ? ls_device_host_alloc(s->device, bytes, what, memory_out)
+                    : ls_device_alloc(s->device, bytes, what, memory_out);
+}
+
 ls_status ls_debt_open(ls_session *session)
 {
     ls_session *s = session;
@@ -37,10 +46,7 @@ ls_status ls_debt_open(ls_session *session)
     s->debt_kinds = ls_mem_array((size_t)n, sizeof *s->debt_kinds);
     if (!s->debt_kinds)
         return ls_fail(LS_ENOMEM, "no memory for the names of what %d nodes owe", s->mesh.nodes);
-    LS_TRY(st,
-           ls_device_alloc(s->device, n * s->model.trained * (int64_t)sizeof(float),
-                           "debts of all nodes", &memory),
-           out);
+    LS_TRY(st, alloc_debts(s, n * s->model.trained * (int64_t)sizeof(float), &memory), out);
     s->debts = memory;
     forget(s);
     for (int v = 0; v < n; v++) {
@@ -56,7 +62,12 @@ out:
 
 void ls_debt_close(ls_session *session)
 {
-    ls_device_free(session->device, session->debts);
+    if (session->apart)
+        ls_device_host_free(session->device, session->debts,
+                            ls_debt_vectors(session) * session->model.trained *
+                                (int64_t)sizeof *session->debts);
+    else
+        ls_device_free(session->device, session->debts);
     ls_mem_free(session->debt_kinds);
     ls_mem_free(session->unpaid);
     session->debts = NULL;

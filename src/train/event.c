@@ -30,6 +30,8 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_int(j, "zero", e->zero);
     ls_json_put_int(j, "shard", e->shard);
     ls_json_put_int(j, "nodes", e->nodes);
+    if (e->cards > 0)
+        ls_json_put_int(j, "cards", e->cards);
     ls_json_put_str(j, "compress", e->compress);
     ls_json_put_str(j, "sync", e->sync);
     ls_json_put_int(j, "first_step", e->first_step);
@@ -48,6 +50,10 @@ static void put_rank(ls_json *j, const ls_event_rank *e)
     ls_json_put_int(j, "rank", e->rank);
     ls_json_put_int(j, "pid", e->pid);
     ls_json_put_str(j, "host", e->host);
+    if (e->card < 0)
+        return;
+    ls_json_put_int(j, "card", e->card);
+    ls_json_put_str(j, "bus_id", e->bus_id);
 }
 
 static void put_step(ls_json *j, const ls_event_step *e)

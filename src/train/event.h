@@ -40,6 +40,7 @@ typedef struct ls_event_start {
     double lr_factor; /* by train.lr_rule; 1: none */
     int64_t warmup;
     int ranks, zero, shard, nodes;
+    int cards;                   /* GPUs that all ranks use together; 0: none */
     const char *compress;        /* between nodes: none, bf16, int8, topk */
     const char *unused_compress; /* asked for, but there is one node; NULL: no such thing */
     int64_t first_step;          /* steps already done when this process began */
@@ -50,6 +51,8 @@ typedef struct ls_event_start {
 typedef struct ls_event_rank {
     int rank, pid;
     const char *host;
+    int card;           /* where several ranks use GPUs: the number of its own; else -1 */
+    const char *bus_id; /* and its PCI address */
 } ls_event_rank;
 
 typedef struct ls_event_step {

@@ -84,12 +84,12 @@ ls_status ls_step_lamb(ls_step *s, ls_clock *clock)
     ls_status st = LS_OK;
 
     if (ls_step_divides(s))
-        memset(lamb.squares, 0, (size_t)sums * sizeof *lamb.squares);
+        s->args.kernels->fill(s->args.stream, &(ls_fill){.x = lamb.squares, .n = sums});
     lamb.part = LS_LAMB_DIRECTION;
     s->args.kernels->lamb(s->args.stream, &lamb);
     if (ls_step_divides(s)) {
         ls_clock_lap(clock, LS_PART_OPTIMIZER);
-        LS_TRY(st, ls_dp_share(s->args.dp, lamb.squares, sums), out);
+        LS_TRY(st, ls_step_share(s, lamb.squares, sums), out);
         ls_clock_lap(clock, LS_PART_EXCHANGE);
     }
     lamb.part = LS_LAMB_STEP;

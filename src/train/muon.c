@@ -203,7 +203,7 @@ static ls_status tell_weights(ls_step *s)
         for (end = i + 1; end < s->muon.n_matrices && m[end].owner == m[i].owner;)
             end++;
         int64_t last = m[end - 1].w + m[end - 1].rows * m[end - 1].ld;
-        st = ls_dp_tell(s->args.dp, m[i].owner, w + m[i].w, (last - m[i].w) * (int64_t)sizeof *w);
+        st = ls_step_tell(s, m[i].owner, w + m[i].w, (last - m[i].w) * (int64_t)sizeof *w);
     }
     return st;
 }
@@ -223,8 +223,8 @@ ls_status ls_step_muon(ls_step *s, ls_clock *clock)
                                                              .result = s->norm});
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
     if (ls_step_divides(s)) {
-        LS_TRY(st, ls_dp_gather(s->args.dp, s->grads[0]), out);
-        LS_TRY(st, ls_dp_gather(s->args.dp, s->state_memory[0]), out);
+        LS_TRY(st, ls_step_gather(s, s->grads[0]), out);
+        LS_TRY(st, ls_step_gather(s, s->state_memory[0]), out);
         ls_clock_lap(clock, LS_PART_EXCHANGE);
     }
     for (int i = 0; i < s->muon.n_matrices; i++)

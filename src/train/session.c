@@ -169,7 +169,8 @@ static ls_status open_device(ls_session *s)
                            .threads =
                                run->device.threads == LS_RUN_AUTO ? 0 : (int)run->device.threads,
                            .pinned = run->device.pin == LS_PIN_ON,
-                           .unpinned = run->device.pin == LS_PIN_OFF};
+                           .unpinned = run->device.pin == LS_PIN_OFF,
+                           .card = s->args.local_rank};
     ls_status st = LS_OK;
 
     s->device = s->args.device;
@@ -188,8 +189,64 @@ static ls_status open_device(ls_session *s)
     if (s->apart && s->offload == LS_OFFLOAD_DISK)
         LS_TRY(st, refuse_disk(&info), out);
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
+    if (s->apart && s->mesh.ranks > 1)
+        LS_TRY(st, ls_stream_create(&s->side, s->device), out);
 out:
     return st;
+}
+
+/* Each rank tells which card it uses and how much of it is free, before anybody takes of it. */
+static ls_status meet_cards(ls_session *s, const ls_device_info *info)
+{
+    int64_t deadline = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+    ls_session_card own = {
+        .card = info->card, .cards = info->cards, .free_bytes = info->free_bytes};
+    int n = s->mesh.ranks;
+    ls_status st;
+
+    s->cards = ls_mem_array((size_t)n, sizeof *s->cards);
+    if (!s->cards)
+        return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
+    gethostname(own.host, sizeof own.host - 1);
+    snprintf(own.bus_id, sizeof own.bus_id, "%s", info->bus_id);
+    LS_TRY(st,
+           ls_comm_run(s->args.comm,
+                       &(ls_coll){.kind = LS_COLL_GATHER,
+                                  .type = LS_U8,
+                                  .count = sizeof own,
+                                  .in = &own,
+                                  .out = ls_session_is_first(s) ? s->cards : NULL},
+                       deadline),
+           out);
+    st = ls_comm_run(s->args.comm,
+                     &(ls_coll){.kind = LS_COLL_BROADCAST,
+                                .type = LS_U8,
+                                .count = n * (int64_t)sizeof own,
+                                .in = s->cards,
+                                .out = s->cards},
+                     deadline);
+out:
+    return st;
+}
+
+/* What is free of a card for this rank, beside what it holds: an equal share of what those see that
+ * use it. The least share of all, so that all ranks plan the same calls. */
+static int64_t share_of_card(const ls_session *s)
+{
+    int64_t least = INT64_MAX;
+
+    for (int r = 0; r < s->mesh.ranks; r++) {
+        const ls_session_card *own = &s->cards[r];
+        int64_t users = 0, bytes = own->free_bytes;
+        for (int k = 0; k < s->mesh.ranks; k++) {
+            if (!ls_session_same_card(&s->cards[k], own))
+                continue;
+            users++;
+            bytes = ls_min_i64(bytes, s->cards[k].free_bytes);
+        }
+        least = ls_min_i64(least, bytes / users);
+    }
+    return least;
 }
 
 static ls_status open_data(ls_session *s)
@@ -328,13 +385,33 @@ out:
     return st;
 }
 
-/* On a GPU, whose memory is for this run alone, calls that nobody has set are as large as fit. Then
- * as little is recomputed as fits, where that is left to us, rather than packed weights kept. No
- * bit depends on it, so ranks may choose differently. */
-static void fit_run(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
+/* On a GPU, whose memory is for this run alone, calls that nobody has set are as large as fit, on
+ * all ranks. */
+static ls_status fit_group(ls_session *s, const ls_memory_args *memory, int64_t free_bytes)
+{
+    double group = (double)ls_memory_fit_group(memory, free_bytes);
+    ls_status st = LS_OK;
+
+    if (s->mesh.ranks > 1)
+        st = ls_comm_run(s->args.comm,
+                         &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                    .op = LS_COLL_MIN,
+                                    .type = LS_F64,
+                                    .count = 1,
+                                    .in = &group,
+                                    .out = &group},
+                         ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S);
+    s->fitted.batch.group = (int64_t)group;
+    return st;
+}
+
+/* Then as little is recomputed as fits, where that is left to us, rather than packed weights kept.
+ * No bit depends on it, so ranks may choose differently. */
+static ls_status fit_run(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
 {
     int at = ls_option_index(ls_option_find("batch.group"));
     bool recompute = s->run->train.recompute == LS_RECOMPUTE_AUTO;
+    ls_status st = LS_OK;
 
     if (s->run != &s->fitted)
         s->fitted = *s->run;
@@ -343,12 +420,14 @@ static void fit_run(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
     if (recompute)
         s->fitted.train.recompute = LS_RECOMPUTE_NONE;
     if (s->apart && s->run->origins[at].automatic)
-        s->fitted.batch.group = ls_memory_fit_group(memory, free_bytes);
+        LS_TRY(st, fit_group(s, memory, free_bytes), out);
     if (recompute) {
         ls_run chosen;
         ls_memory_fit_recompute(memory, free_bytes, &chosen);
         s->fitted = chosen;
     }
+out:
+    return st;
 }
 
 /* What writes the text samples. */
@@ -438,13 +517,16 @@ static ls_status open_state(ls_session *s)
     ls_step_args step = {.model = &s->model,
                          .kernels = s->kernels,
                          .stream = s->stream,
+                         .side = s->side,
                          .offload_to = ls_session_offload_to(s)};
-    int64_t free_bytes = info.free_bytes + info.fixed_bytes; /* what a GPU holds is taken already */
-    int64_t kept = kept_bytes(s);
+    int64_t kept = kept_bytes(s), free_bytes = info.free_bytes;
+    ls_status st = LS_OK;
 
     free_bytes += kept;
     if (s->mesh.ranks > 1) {
-        free_bytes /= s->mesh.local;
+        if (s->apart)
+            LS_TRY(st, meet_cards(s, &info), out);
+        free_bytes = s->apart ? share_of_card(s) + kept : free_bytes / s->mesh.local;
         s->mesh.bucket =
             ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
     }
@@ -457,12 +539,12 @@ static ls_status open_state(ls_session *s)
                              .fixed_bytes = info.fixed_bytes,
                              .loader_bytes = ls_loader_bytes(&loader),
                              .mapped_bytes = ls_corpus_mapped_bytes(s->corpus)};
-    ls_status st = LS_OK;
 
+    free_bytes += info.fixed_bytes; /* what a GPU holds is taken already */
     memory.program_bytes = ls_ledger_resident_bytes() - kept;
     if (!s->apart) /* they have their own line */
         memory.program_bytes -= (int64_t)info.threads * LS_STREAM_THREAD_BYTES;
-    fit_run(s, &memory, free_bytes);
+    LS_TRY(st, fit_run(s, &memory, free_bytes), out);
     step.run = s->run;
     LS_TRY(st, ls_memory_choose_packs(&memory, free_bytes), out);
     ls_memory_predict(&memory, &s->ledger);
@@ -643,10 +725,12 @@ void ls_session_close(ls_session *session)
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_mem_free(s->places);
+    ls_mem_free(s->cards);
     ls_model_release(&s->model);
     ls_corpus_close(s->corpus);
     ls_tokenizer_free(s->tokenizer);
     ls_profiling_close(s);
+    ls_stream_free(s->side);
     ls_stream_free(s->stream);
     if (!s->args.device)
         ls_device_close(s->device);

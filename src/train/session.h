@@ -34,6 +34,7 @@ typedef struct ls_session_args {
     const ls_kernels *kernels;         /* with a device that was given: its rows */
     ls_comm *comm;                     /* the ranks that train together, borrowed; NULL: alone */
     int local_ranks;                   /* with comm: those on this machine; 0: all */
+    int local_rank;                    /* the own place among them, which decides the card */
     int64_t profile_steps;             /* to look at closely, see train/profiling.h; 0: none */
     /* Where ranks that die are replaced (train/recover.h): the view that comm is of, and what
      * closes comm, reports and waits for the next one. NULL: nobody heals. */
@@ -42,6 +43,13 @@ typedef struct ls_session_args {
                         ls_comm **comm);
     void *rejoin_context;
 } ls_session_args;
+
+/* Which GPU a rank uses. */
+typedef struct ls_session_card {
+    char host[64], bus_id[24];
+    int card, cards; /* as in ls_device_info */
+    int64_t free_bytes;
+} ls_session_card;
 
 typedef struct ls_session {
     ls_session_args args;
@@ -56,6 +64,8 @@ typedef struct ls_session {
     bool made_folder; /* the run folder was not there before */
     ls_device *device;
     ls_stream *stream;
+    ls_stream *side;        /* for copies beside it, where ranks cannot reach the device's memory */
+    ls_session_card *cards; /* of all ranks, owned; NULL: no GPU, or alone */
     const ls_kernels *kernels;
     ls_profiling profiling;
     ls_tokenizer *tokenizer;

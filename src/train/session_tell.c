@@ -56,6 +56,20 @@ static ls_event_recompute recompute_of(const ls_session *s)
         .chosen = s->args.run->train.recompute == LS_RECOMPUTE_AUTO};
 }
 
+/* GPUs of all ranks: each is counted with the first rank that uses it. */
+static int count_cards(const ls_session *s)
+{
+    int n = 0;
+
+    for (int r = 0; r < s->mesh.ranks && s->cards; r++) {
+        int k = 0;
+        while (k < r && !ls_session_same_card(&s->cards[k], &s->cards[r]))
+            k++;
+        n += k == r;
+    }
+    return s->cards ? n : s->apart;
+}
+
 static void emit_start(ls_session *s)
 {
     ls_device_info info = ls_device_describe(s->device);
@@ -100,6 +114,7 @@ static void emit_start(ls_session *s)
                                           .zero = s->mesh.zero,
                                           .shard = ls_mesh_shard(&s->mesh),
                                           .nodes = (int)ls_max_i64(1, s->mesh.nodes),
+                                          .cards = count_cards(s),
                                           .compress = compress_name(s),
                                           .unused_compress = unused_compress(s),
                                           .sync = sync->names[s->run->sync],
@@ -161,9 +176,12 @@ static ls_status emit_ranks(ls_session *s)
     LS_TRY(st, s->share.hosts ? LS_OK : LS_ENOMEM, out);
     for (int r = 0; r < n && ls_session_is_first(s); r++) {
         memcpy(s->share.hosts[r], all[r].host, sizeof all[r].host);
-        ls_session_emit(s,
-                        &(ls_event){.kind = LS_EVENT_RANK,
-                                    .rank = {.rank = r, .pid = all[r].pid, .host = all[r].host}});
+        ls_session_emit(s, &(ls_event){.kind = LS_EVENT_RANK,
+                                       .rank = {.rank = r,
+                                                .pid = all[r].pid,
+                                                .host = all[r].host,
+                                                .card = s->cards ? s->cards[r].card : -1,
+                                                .bus_id = s->cards ? s->cards[r].bus_id : ""}});
     }
 out:
     ls_mem_free(all);

@@ -6,16 +6,18 @@
  * has completed is on its way while it goes on tie: embedding part + head part of wte's gradient
  *   losses of all leaves, from all ranks
  *   norm2: tree over fixed blocks -> norm, clip factor, first bad block, all in device memory
- *   adamw (or lamb, muon): reads the factor there; does nothing when a block is bad
- *   one wait (with other ranks two), then the host reads leaf losses and the norm
+ *   one wait: the host reads leaf losses and the norm, and drops the step when they are not finite
+ *   adamw (or lamb, muon): reads the factor on the device
  *
  * In fast mode there is one gradient buffer and every call adds to it. With zero 2 and 3 the sum
  * with other ranks is made in every call, and each rank keeps that of its own parts (shards.c:
  * weights).
  *
  * What goes to the device or comes from it passes through one block of host memory (page-locked for
- * a GPU), so that no copy waits. It is written again only after the wait that ends a step: hence
- * one place per call for the numbers that differ between calls. */
+ * a GPU), so that no copy waits. It is written again only after that wait: hence one place per call
+ * for the numbers that differ between calls. Nobody waits for the update: the device makes it while
+ * the host tells of the step, saves or begins the next one, and what follows is queued behind it.
+ */
 #include "train/step_impl.h"
 
 #include <math.h>
@@ -66,13 +68,14 @@ static void lay_out_staging(ls_step *s)
 /* Memory that other ranks read lies where they can reach it. */
 static ls_status alloc_shared(ls_step *s, bool shared, int64_t bytes, const char *what, void **out)
 {
-    return shared ? ls_dp_alloc(s->args.dp, bytes, what, out)
-                  : ls_device_alloc(ls_stream_device(s->args.stream), bytes, what, out);
+    return shared && !ls_step_travels(s)
+               ? ls_dp_alloc(s->args.dp, bytes, what, out)
+               : ls_device_alloc(ls_stream_device(s->args.stream), bytes, what, out);
 }
 
 static void free_shared(ls_step *s, bool shared, void *memory)
 {
-    if (shared)
+    if (shared && !ls_step_travels(s))
         ls_dp_free(s->args.dp, memory);
     else
         ls_device_free(ls_stream_device(s->args.stream), memory);
@@ -121,6 +124,7 @@ static ls_status alloc_grads(ls_step *s, const ls_dp_args *dp)
                alloc_shared(s, s->args.dp, elements * (int64_t)sizeof(float), "gradients",
                             &s->grads[i]),
                out);
+    st = ls_step_open_travel(s, elements);
 out:
     return st;
 }
@@ -252,6 +256,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->now = args->calls;
     s->done = -1;
     s->type = ls_memory_type(args->run);
+    s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
     s->own = end.packed + end.count;
     LS_TRY(st, alloc_state(s), out);
@@ -317,6 +322,7 @@ void ls_step_close(ls_step *step)
     ls_mem_free(step->first_span);
     for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
         free_shared(step, step->args.dp, step->grads[i]);
+    ls_step_close_travel(step);
     ls_window_close(&step->grad_window);
     ls_window_close(&step->shards.window);
     free_shared(step, has_twins(step), step->own_grad);
@@ -493,6 +499,10 @@ static void exchange_from(void *context, int64_t from)
     merge(s, s->last.top, s->last.merges, from, s->last.from);
     s->last.from = from;
     ls_clock_lap(s->clock, LS_PART_REDUCE);
+    if (ls_step_travels(s)) {
+        ls_step_travel_from(s, from, (int)ls_max_i64(1, s->last.top - s->last.merges));
+        return;
+    }
     if (s->status != LS_OK)
         return;
     buffers_of(s, buffers);
@@ -512,6 +522,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
     ls_step_part p = {.count = 0};
     int top = 0;
 
+    ls_step_travel_begin(s, all);
     while (ls_step_next(s, &p)) {
         ls_pass_call call = ls_step_call(s, &p, top);
         int64_t before_ns = work_ns(clock);
@@ -546,7 +557,7 @@ ls_status ls_step_owe(ls_step *step, const float *owed)
     if (st != LS_OK)
         return st;
     ls_stream_copy_in(s->args.stream, s->owed, owed, bytes);
-    return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    return await_device(s);
 }
 
 /* To the sum of gradients, as far as this rank updates it. */
@@ -562,7 +573,7 @@ static ls_status pay(ls_step *s)
                 s->args.stream,
                 &(ls_add){.a = sum, .b = (float *)s->owed + own.first, .out = sum, .n = own.count});
     }
-    st = ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+    st = await_device(s);
     ls_device_free(ls_stream_device(s->args.stream), s->owed);
     s->owed = NULL;
     return st;
@@ -580,6 +591,10 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
     if (!s->args.dp) {
         if (calls->ordered)
             ls_pass_tie(s->pass, buffers[0]);
+        goto out;
+    }
+    if (ls_step_travels(s)) {
+        st = ls_step_travel_sum(s, clock);
         goto out;
     }
     LS_TRY(st, trouble(s), out);
@@ -671,9 +686,15 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums,
                        calls->own * (int64_t)sizeof(double));
+    ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
+    if (s->apart)
+        ls_clock_lap(clock, LS_PART_OPTIMIZER); /* queued, as all before it */
+    LS_TRY(st, await_device(s), out);
+    if (s->apart && !s->args.dp)
+        ls_clock_lap(clock, LS_PART_BACKWARD); /* of the device; ranks have waited for it before */
     if (!s->args.dp)
         goto out;
-    LS_TRY(st, await_device(s), out);
+    ls_clock_lap(clock, LS_PART_OPTIMIZER);
     sums[calls->leaves + ls_dp_about(s->args.dp)->mesh.rank] = (double)work_ns(clock);
     LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves + calls->ranks), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
@@ -681,17 +702,15 @@ out:
     return st;
 }
 
-/* The update, and the norm that it found. */
-static ls_status update(ls_step *s, int64_t number, ls_clock *clock)
+/* Who fails in the middle of it has no whole state. */
+static ls_status update(ls_step *s, ls_clock *clock)
 {
+    int64_t number = s->done;
     ls_status st;
 
     s->done = LS_STEP_TORN;
     LS_TRY(st, ls_step_update(s, clock), out);
-    s->done = number + 1;
-    ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
-    LS_TRY(st, await_device(s), out);
-    ls_clock_lap(clock, LS_PART_OPTIMIZER);
+    s->done = number;
 out:
     return st;
 }
@@ -713,13 +732,20 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     ls_clock_lap(clock, LS_PART_DATA);
     step->done = number;
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
+    LS_TRY(st, ls_step_norm(step), out);
     LS_TRY(st, losses(step, clock), out);
-    LS_TRY(st, update(step, number, clock), out);
     double sum = tree_sum(step->host_sums, calls->leaves);
+    bool finite = step->host_norm->bad_block < 0 && isfinite(sum); /* the same on all ranks */
+    if (finite)
+        LS_TRY(st, update(step, clock), out);
+    step->done = number + 1;
+    if (clock->profile) /* which has all work of a step inside of it */
+        LS_TRY(st, await_device(step), out);
+    ls_clock_lap(clock, LS_PART_OPTIMIZER);
     *result_out = (ls_step_result){.loss = sum / (double)step->counted,
                                    .grad_norm = (double)step->host_norm->norm,
                                    .lr = lr,
-                                   .finite = step->host_norm->bad_block < 0 && isfinite(sum)};
+                                   .finite = finite};
 out:
     return st;
 }
@@ -751,9 +777,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
             &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
         ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
                            B * (int64_t)sizeof(double));
-        LS_TRY(st,
-               ls_stream_sync(step->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S),
-               out);
+        LS_TRY(st, await_device(step), out);
         memcpy(sums_out + done, step->host_sums, (size_t)B * sizeof *sums_out);
     }
 out:

@@ -28,13 +28,14 @@ typedef struct ls_step_args {
     const ls_model *model;
     const ls_kernels *kernels;
     ls_stream *stream;
+    ls_stream *side; /* for copies beside it, where ranks cannot reach the device's memory */
     ls_calls calls;
     ls_dp *dp;              /* NULL: alone */
     ls_packs *packs;        /* of these weights, told of every change; NULL: none */
     const char *offload_to; /* device.offload: disk: the folder for the moments */
-    void *const *kept; /* state of an earlier step of the same model where nobody divides it
-                        * (ls_step_keep): weights and moments, the step's own from a success on;
-                        * NULL: none */
+    void *const *kept;      /* state of an earlier step of the same model where nobody divides it
+                             * (ls_step_keep): weights and moments, the step's own from a success on;
+                             * NULL: none */
 } ls_step_args;
 
 /* What this rank has of the batch of a step, in host memory. */
@@ -97,6 +98,12 @@ typedef struct ls_step_arrays {
 } ls_step_arrays;
 ls_step_arrays ls_step_state_arrays(const ls_step *step);
 ls_pass *ls_step_pass(const ls_step *step);
+
+/* As the calls of parallel/dp.h of these names, with a part and memory of the device; whole: host
+ * memory where the device has one of its own. */
+ls_status ls_step_tell(ls_step *step, int from, void *memory, int64_t bytes);
+ls_status ls_step_collect(ls_step *step, const float *part, float *whole);
+ls_status ls_step_deal(ls_step *step, const float *whole, float *part);
 
 /* Add these (model->trained elements, host memory, read before it returns) to the sum of gradients
  * of the next step, and only of that one. */

@@ -1,4 +1,4 @@
-/* step_impl.h -- what step.c, update.c and blame.c share. */
+/* step_impl.h -- what step.c, update.c, travel.c and blame.c share. */
 #pragma once
 #include "base/spill.h"
 #include "base/window.h"
@@ -31,6 +31,7 @@ struct ls_step {
     } offload;             /* [1] and [2] are used, as in state_memory */
     void *copy;            /* owned: w as rows read it; NULL in fp32, where that is w */
     ls_dtype type;
+    bool apart;                    /* the device has a memory of its own: work is done later */
     void *grads[LS_ORDERED_ROOTS]; /* calls.buffers of them */
     int64_t own;                   /* trained elements that this rank updates, packed (mesh.h) */
     float *own_grad;               /* owned: zero 2 and 3: the sum of their gradients */
@@ -44,11 +45,23 @@ struct ls_step {
         ls_units_set coming, there; /* buckets */
         int64_t unit;               /* that was asked for last */
     } shards;                       /* zero 3 */
-    ls_clock *clock;                /* of the step that runs; NULL: none does */
-    ls_status status;               /* of what was exchanged inside of a pass, */
-    ls_err_record why;              /* unless it is LS_OK */
-    void *owed;                     /* owned: added to the next sum of gradients; NULL: nothing */
-    void *small;                    /* owned: everything below */
+    struct {
+        float *buffers[LS_ORDERED_ROOTS]; /* owned, host: as many as grads */
+        bool locked[LS_ORDERED_ROOTS];
+        int64_t elements;   /* of each buffer */
+        ls_event *complete; /* owned: elements of the gradients that are copied next */
+        struct {
+            ls_event *arrived; /* owned */
+            int64_t from;      /* elements from here on have arrived then */
+        } legs[LS_MESH_BUCKETS + 1];
+        int n, buckets; /* legs so far in this step, buckets that are complete in them, */
+        int64_t end;    /* elements from here on */
+    } travel;           /* where ranks cannot reach the device's memory (travel.c) */
+    ls_clock *clock;    /* of the step that runs; NULL: none does */
+    ls_status status;   /* of what was exchanged inside of a pass, */
+    ls_err_record why;  /* unless it is LS_OK */
+    void *owed;         /* owned: added to the next sum of gradients; NULL: nothing */
+    void *small;        /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
@@ -145,6 +158,25 @@ static inline bool ls_step_shards(const ls_step *step)
     return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero == 3;
 }
 
+/* What other ranks read passes through host memory: the device has a memory of its own. */
+static inline bool ls_step_travels(const ls_step *step)
+{
+    return step->args.dp && step->args.side;
+}
+ls_status ls_step_open_travel(ls_step *step, int64_t elements);
+void ls_step_close_travel(ls_step *step);
+
+/* Where it travels, the gradients of a step: before its last call, of so many elements; elements
+ * `from` and above of so many buffers will be complete when the stream comes here; and all others:
+ * the sum in grads[0], as ls_dp_sum_end() leaves it. */
+void ls_step_travel_begin(ls_step *step, int64_t elements);
+void ls_step_travel_from(ls_step *step, int64_t from, int buffers);
+ls_status ls_step_travel_sum(ls_step *step, ls_clock *clock);
+
+/* As ls_dp_numbers() and ls_dp_gather(), of device memory. */
+ls_status ls_step_share(ls_step *step, float *numbers, int64_t n);
+ls_status ls_step_gather(ls_step *step, float *whole);
+
 /* Weights of a unit, before a call of the pass reads them (zero 3); drop them all: they have
  * changed. */
 void ls_step_need(void *context, int64_t unit);
@@ -180,7 +212,9 @@ ls_status ls_step_muon(ls_step *step, ls_clock *clock);
 /* AdamW on what it updates: everything, or with muon all but the matrices of blocks. */
 void ls_step_adamw(ls_step *step);
 
-/* From the sum of gradients in grads[0] to new weights on every rank. */
+/* The norm of the sum of gradients in grads[0], to s->norm; and then, when it is finite, from there
+ * to new weights on every rank. */
+ls_status ls_step_norm(ls_step *step);
 ls_status ls_step_update(ls_step *step, ls_clock *clock);
 
 LS_C_END

@@ -176,7 +176,7 @@ static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
 
     own.part = LS_NORM_SQUARES;
     join.part = LS_NORM_JOIN;
-    memset(whole->partials, 0, (size_t)blocks * sizeof *whole->partials);
+    s->args.kernels->fill(s->args.stream, &(ls_fill){.x = whole->partials, .n = blocks});
     for (int b = 0; b < ls_step_buckets(s); b++) {
         ls_mesh_part part = ls_step_own(s, b);
         own.x = own_gradient(s, part);
@@ -185,27 +185,32 @@ static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
         if (part.count > 0)
             s->args.kernels->norm2(s->args.stream, &own);
     }
-    st = ls_dp_share(s->args.dp, whole->partials, blocks);
+    st = ls_step_share(s, whole->partials, blocks);
     if (st == LS_OK)
         s->args.kernels->norm2(s->args.stream, &join);
     return st;
 }
 
-ls_status ls_step_update(ls_step *s, ls_clock *clock)
+ls_status ls_step_norm(ls_step *s)
 {
     const ls_norm2 norm = {.x = s->grads[0],
                            .partials = s->partials,
                            .result = s->norm,
                            .state = s->state,
                            .n = s->args.model->trained};
+
+    if (ls_step_divides(s))
+        return norm_with_others(s, &norm);
+    s->args.kernels->norm2(s->args.stream, &norm);
+    return LS_OK;
+}
+
+ls_status ls_step_update(ls_step *s, ls_clock *clock)
+{
     ls_optimizer optimizer = s->args.run->train.optimizer;
     ls_status st = LS_OK;
 
     ls_packs_updated(s->args.packs);
-    if (ls_step_divides(s))
-        LS_TRY(st, norm_with_others(s, &norm), out);
-    else
-        s->args.kernels->norm2(s->args.stream, &norm);
     if (optimizer == LS_OPTIMIZER_MUON)
         return ls_step_muon(s, clock);
     if (optimizer == LS_OPTIMIZER_LAMB)
@@ -219,7 +224,7 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
         st = ls_step_forget(s);
         goto out;
     }
-    LS_TRY(st, ls_dp_gather(s->args.dp, s->state_memory[0]), out);
+    LS_TRY(st, ls_step_gather(s, s->state_memory[0]), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
     st = ls_step_weights_changed(s);
 out:

@@ -2,6 +2,7 @@
  * without one says. */
 #include "gpu/gpu.h"
 
+#include <sys/mman.h>
 #include "base/time.h"
 
 LS_TEST(gpu_absent_is_said)
@@ -219,4 +220,53 @@ LS_TEST(gpu_refuses_a_foreign_plugin)
     setenv("LINESHAFT_CUDA_PLUGIN", "libm.so.6", 1);
     LS_CHECK_FAILS(ls_device_open(&device, "cuda", 0), LS_EUSAGE, "another version");
     LS_CHECK(!device);
+}
+
+/* Memory of somebody else's, shared with other processes as ranks share it, is locked for copies
+ * and given back; cards are counted on from the first behind the last. */
+LS_TEST(gpu_copies_through_shared_memory_and_counts_cards)
+{
+    enum { BYTES = 3 << 20 };
+    ls_gpu g;
+    ls_device *other = NULL;
+    ls_stream *side = NULL;
+    ls_event *filled = NULL, *copied = NULL;
+    void *memory;
+
+    ls_gpu_open(&g);
+    ls_device_info info = ls_device_describe(g.device);
+    LS_CHECK(info.card == 0 && info.cards >= 1);
+    unsigned char *shared =
+        mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    LS_CHECK(shared != MAP_FAILED);
+    LS_CHECK_OK(ls_device_host_lock(g.device, shared, BYTES, "a test"));
+    LS_CHECK_OK(ls_device_alloc(g.device, BYTES, "a test", &memory));
+    LS_CHECK_OK(ls_stream_create(&side, g.device));
+    LS_CHECK_OK(ls_event_create(&filled, g.device));
+    LS_CHECK_OK(ls_event_create(&copied, g.device));
+    for (int round = 1; round <= 3; round++) {
+        g.k->fill(g.stream,
+                  &(ls_fill){.x = memory, .value = (float)round, .n = BYTES / sizeof(float)});
+        ls_event_record(filled, g.stream);
+        ls_stream_wait(side, filled);
+        ls_stream_copy_out(side, shared, memory, BYTES);
+        ls_event_record(copied, side);
+        LS_CHECK_OK(ls_event_sync(copied, ls_time_now_ns() + 60 * LS_NS_PER_S));
+        for (size_t i = 0; i < BYTES / sizeof(float); i += 4095)
+            LS_CHECK(((const float *)(const void *)shared)[i] == (float)round);
+    }
+    ls_gpu_sync(&g);
+    ls_device_host_unlock(g.device, shared);
+    LS_CHECK_EQ(munmap(shared, BYTES), 0);
+    ls_event_free(filled);
+    ls_event_free(copied);
+    ls_stream_free(side);
+    ls_device_free(g.device, memory);
+    LS_CHECK_OK(
+        ls_device_open_with(&other, &(ls_device_args){.kind = "cuda", .card = info.cards + 1}));
+    LS_CHECK_EQ(ls_device_describe(other).card, 1 % info.cards);
+    ls_device_close(other);
+    LS_CHECK_OK(ls_device_open_with(&other, &(ls_device_args){.kind = "cuda"})); /* as before */
+    ls_device_close(other);
+    ls_gpu_close(&g);
 }

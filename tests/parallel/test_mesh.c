@@ -296,9 +296,12 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
     LS_CHECK_STR(hint_of("mesh: {dp: 4}\n", 0, 2, "mesh.dp is 4, but the run has 2 ranks"),
                  "Give -n 4, or leave mesh.dp at auto.");
     hint_of("mesh: {dp: 2}\n", 0, 1, "mesh.dp is 2, but the run has 1 rank");
-    LS_CHECK_STR(
-        hint_of("device: {kind: cuda}\n", 0, 2, "cannot train with 2 ranks: ranks exchange"),
-        "Set device.kind: cpu, or leave out -n.");
+    LS_CHECK_STR(hint_of("device: {kind: cuda}\nmesh: {zero: 2}\n", 0, 2,
+                         "mesh.zero cannot be 2 with device.kind: cuda: gradients of a part"),
+                 "mesh.zero: 1 divides the optimizer's moments, on GPUs too.");
+    LS_CHECK_STR(hint_of("device: {kind: cuda}\nsync: local\n", 0, 2,
+                         "sync cannot be local with device.kind: cuda"),
+                 "sync: allreduce works on GPUs; device.kind: cpu trains replicas.");
     LS_CHECK_STR(hint_of("mesh: {zero: 1}\n", 4, 2,
                          "mesh.zero cannot be 1: lora.rank leaves few parameters"),
                  "mesh.zero: 0 works on any number of ranks.");

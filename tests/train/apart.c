@@ -1,7 +1,8 @@
 /* apart.c -- the entries of the CPU's device and all rows, each between unlock and lock.
  *
  * The rows do their work at once, so results could be seen too early; copies to the host are
- * therefore kept and handed over by sync. */
+ * therefore kept and handed over by sync. Of streams it is known which rows they have waited for.
+ */
 #include "train/apart.h"
 
 #include <sys/mman.h>
@@ -9,10 +10,12 @@
 #include "device/device_impl.h"
 #include "harness.h"
 
-enum { MOST_COPIES = 1024 };
+enum { MOST_COPIES = 1024, MOST_STREAMS = 4 };
 
-/* A copy that the next sync ends. */
+/* A copy that a wait for its stream ends. */
 typedef struct pending {
+    const ls_stream *stream;
+    int64_t number;   /* of all copies */
     void *to;         /* host memory, or NULL */
     const void *from; /* host memory, or NULL */
     void *bytes;      /* owned: as they were when it was queued */
@@ -24,6 +27,22 @@ static ls_device_ops ops;
 static ls_kernels table;
 static pending copies[MOST_COPIES];
 static int n_copies;
+static int64_t copies_queued, rows_queued, waits;
+static const ls_stream *row_stream; /* where the last row was queued */
+static struct {
+    const ls_stream *stream;
+    int64_t rows;           /* so many come before what is queued on it next, */
+    const ls_stream *after; /* and of this stream's copies */
+    int64_t copies;         /* those up to this one */
+} seen[MOST_STREAMS];
+static int of_card, of_cards;
+static bool of_fp8;
+
+/* What an event stands behind. */
+typedef struct mark {
+    const ls_stream *stream, *after;
+    int64_t copies, rows, after_copies;
+} mark;
 
 static void protect(const ls_device *d, int how)
 {
@@ -65,6 +84,25 @@ static void apart_describe(const ls_device *device, ls_device_info *info_out)
 {
     ls_device_cpu.describe(device, info_out);
     info_out->host_memory = false;
+    info_out->card = of_card;
+    info_out->cards = of_cards;
+    info_out->fp8 = of_fp8;
+}
+
+/* What comes before what a stream does next. */
+static int before(const ls_stream *stream)
+{
+    int at = -1;
+
+    for (int i = 0; i < MOST_STREAMS; i++) {
+        if (seen[i].stream == stream)
+            return i;
+        at = seen[i].stream ? at : i;
+    }
+    LS_CHECK(at >= 0);
+    memset(&seen[at], 0, sizeof seen[at]);
+    seen[at].stream = stream;
+    return at;
 }
 
 static void apart_copy(ls_stream *stream, void *dst, const void *src, int64_t bytes)
@@ -74,10 +112,14 @@ static void apart_copy(ls_stream *stream, void *dst, const void *src, int64_t by
     pending *p = &copies[n_copies];
 
     LS_CHECK(!(to_host && from_host));
+    if (row_stream && row_stream != stream)
+        LS_CHECK_EQ(seen[before(stream)].rows, rows_queued); /* else it would copy too early */
     unlock(d);
     if (to_host || from_host) {
         LS_CHECK(n_copies < MOST_COPIES);
-        *p = (pending){.to = to_host ? dst : NULL,
+        *p = (pending){.stream = stream,
+                       .number = ++copies_queued,
+                       .to = to_host ? dst : NULL,
                        .from = from_host ? src : NULL,
                        .bytes = malloc((size_t)bytes),
                        .n = (size_t)bytes};
@@ -90,24 +132,100 @@ static void apart_copy(ls_stream *stream, void *dst, const void *src, int64_t by
     lock(d);
 }
 
-static ls_status apart_sync(ls_stream *stream, int64_t deadline_ns)
+/* Copies of this stream up to that number are done. */
+static void deliver(const ls_stream *stream, int64_t number)
 {
+    int kept = 0;
+
     for (int i = 0; i < n_copies; i++) {
         const pending *p = &copies[i];
+        if (p->stream != stream || p->number > number) {
+            copies[kept++] = *p;
+            continue;
+        }
         if (p->from)
             LS_CHECK(memcmp(p->from, p->bytes, p->n) == 0); /* host memory changed before sync */
         if (p->to)
             memcpy(p->to, p->bytes, p->n);
         free(p->bytes);
     }
-    n_copies = 0;
+    n_copies = kept;
+}
+
+static ls_status apart_sync(ls_stream *stream, int64_t deadline_ns)
+{
+    waits++;
+    deliver(stream, copies_queued);
     return ls_device_cpu.sync(stream, deadline_ns);
+}
+
+static void apart_stream_close(ls_stream *stream)
+{
+    int kept = 0;
+
+    for (int i = 0; i < n_copies; i++) /* its copies are nobody's now */
+        if (copies[i].stream == stream)
+            free(copies[i].bytes);
+        else
+            copies[kept++] = copies[i];
+    n_copies = kept;
+    for (int i = 0; i < MOST_STREAMS; i++)
+        if (seen[i].stream == stream)
+            seen[i].stream = NULL;
+    row_stream = row_stream == stream ? NULL : row_stream;
+}
+
+static ls_status apart_event_open(ls_event *event)
+{
+    event->native = calloc(1, sizeof(mark));
+    LS_CHECK(event->native);
+    return LS_OK;
+}
+
+static void apart_event_close(ls_event *event)
+{
+    free(event->native);
+}
+
+static void apart_event_record(ls_event *event, ls_stream *stream)
+{
+    int at = before(stream);
+
+    *(mark *)event->native = (mark){.stream = stream,
+                                    .after = seen[at].after,
+                                    .copies = copies_queued,
+                                    .rows = row_stream == stream ? rows_queued : seen[at].rows,
+                                    .after_copies = seen[at].copies};
+    ls_device_cpu.event_record(event, stream);
+}
+
+static void apart_stream_wait(ls_stream *stream, ls_event *event)
+{
+    const mark *m = event->native;
+    int at = before(stream);
+
+    seen[at].rows = ls_max_i64(seen[at].rows, m->rows);
+    seen[at].after = m->stream;
+    seen[at].copies = m->copies;
+}
+
+static ls_status apart_event_sync(ls_event *event, int64_t deadline_ns)
+{
+    const mark *m = event->native;
+
+    waits++;
+    if (m->after)
+        deliver(m->after, m->after_copies);
+    deliver(m->stream, m->copies);
+    return ls_device_cpu.event_sync(event, deadline_ns);
 }
 
 #define ROW(name, args)                                      \
     static void name##_row(ls_stream *stream, const args *a) \
     {                                                        \
         const ls_device *d = ls_stream_device(stream);       \
+        rows_queued++;                                       \
+        row_stream = stream;                                 \
         unlock(d);                                           \
         real->name(stream, a);                               \
         lock(d);                                             \
@@ -149,6 +267,12 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
     ops.alloc = apart_alloc;
     ops.copy = apart_copy;
     ops.sync = apart_sync;
+    ops.stream_close = apart_stream_close;
+    ops.event_open = apart_event_open;
+    ops.event_close = apart_event_close;
+    ops.event_record = apart_event_record;
+    ops.stream_wait = apart_stream_wait;
+    ops.event_sync = apart_event_sync;
     device->ops = &ops;
     table = (ls_kernels){.name = real->name,
                          .linear_fwd = linear_fwd_row,
@@ -178,6 +302,18 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
                          .scratch = real->scratch};
     *kernels_out = &table;
     return device;
+}
+
+int64_t ls_apart_waits(void)
+{
+    return waits;
+}
+
+void ls_apart_is(int card, int cards, bool fp8)
+{
+    of_card = card;
+    of_cards = cards;
+    of_fp8 = fp8;
 }
 
 void ls_apart_close(ls_device *device)

@@ -1,8 +1,10 @@
 /* apart.h -- the CPU as a device whose memory the host cannot touch, as a GPU's is.
  *
  * Device memory is readable and writable only while a row or a copy runs: whoever takes a device
- * pointer for a host pointer gets a segmentation fault. What a copy brings to the host arrives at
- * the next sync, not before, and what it takes from the host must be the same until then. */
+ * pointer for a host pointer gets a segmentation fault. What a copy brings to the host arrives when
+ * the host waits for its stream, or for an event behind it, not before, and what it takes from the
+ * host must be the same until then. A copy of one stream must have waited for the rows of another,
+ * as it would have to on a GPU. */
 #pragma once
 #include "device/device.h"
 #include "kernel/kernel.h"
@@ -10,3 +12,9 @@
 /* kernels_out: the rows of this name, for use on this device only. One device at a time. */
 ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernels_out);
 void ls_apart_close(ls_device *device);
+
+/* How often the host has waited for the device. */
+int64_t ls_apart_waits(void);
+
+/* What the device says of itself from now on: its card, and whether it has fp8. */
+void ls_apart_is(int card, int cards, bool fp8);

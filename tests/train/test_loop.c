@@ -17,6 +17,7 @@ typedef struct told {
     int64_t stop_after;       /* ask to stop when this step is told; 0: never */
     bool apart;               /* on a device whose memory the host cannot touch */
     int64_t first_step, steps_here;
+    int64_t waits, most_waits; /* for the device: so far, between two steps */
     int evals, samples, saved, incidents;
     int64_t last_eval_step, last_saved_step;
     char stopped_by[32], hash[40], sample[64];
@@ -36,6 +37,9 @@ static void on_event(void *context, const ls_event *event)
     case LS_EVENT_STEP:
         t->stop = t->stop_after && event->step.step >= t->stop_after;
         t->loss = event->step.loss;
+        if (event->step.step > 1 && event->step.tokens_left > 0) /* the last is followed by more */
+            t->most_waits = ls_max_i64(t->most_waits, ls_apart_waits() - t->waits);
+        t->waits = ls_apart_waits();
         break;
     case LS_EVENT_EVAL:
         t->evals++;
@@ -300,6 +304,48 @@ LS_TEST(loop_says_where_moments_cannot_lie)
     t = (told){.apart = true};
     LS_CHECK_FAILS(run_with(&t, (const char *const[]){"device.offload=disk", NULL}), LS_EUSAGE,
                    "device.offload cannot be disk");
+}
+
+/* The host waits for the device once in a step: before the update, which it leaves queued. Also
+ * where a step is dropped: nothing of it was queued. */
+LS_TEST(loop_waits_once_in_a_step)
+{
+    const char *const sets[] = {"checkpoint.every=0", "eval.every=0", "batch.sequences=4",
+                                "batch.group=2", NULL};
+    told t = {.apart = true};
+
+    write_text("a text to learn");
+    LS_CHECK_OK(run_with(&t, sets));
+    LS_CHECK_EQ(t.most_waits, 1);
+}
+
+/* Nothing is lost by looking at numbers before the update: what was skipped changes no bit. */
+LS_TEST(loop_skips_alike_where_the_host_cannot_touch_the_weights)
+{
+    const char *sets[] = {"out=here", "train.nonfinite=skip", NULL};
+    told here = {.stop = 0}, there = {.apart = true};
+
+    LS_EXPECT_LOG(2);
+    write_text("a text to learn");
+    ls_fault_arm("train.nonfinite@3");
+    LS_CHECK_OK(run_with(&here, sets));
+    sets[0] = "out=there";
+    ls_fault_arm("train.nonfinite@3");
+    LS_CHECK_OK(run_with(&there, sets));
+    LS_CHECK(here.incidents == 1 && there.incidents == 1);
+    LS_CHECK_STR(there.hash, here.hash);
+}
+
+/* precision: fp8 on a device that lacks it is refused before anything large is taken. */
+LS_TEST(loop_refuses_fp8_on_a_card_without)
+{
+    const char *const sets[] = {"precision=fp8", "train.reduce=fast", "device.kind=cuda", NULL};
+    told t = {.apart = true};
+
+    write_text("a text to learn");
+    LS_CHECK_FAILS(run_with(&t, sets), LS_EUSAGE, "precision cannot be fp8: \"cpu");
+    LS_CHECK(strstr(ls_err_last()->hint, "fp8 begins with compute capability 8.9"));
+    LS_CHECK(!ls_file_exists("run"));
 }
 
 /* A GPU's energy is in the summary where its driver counts it, and only there. */

@@ -49,13 +49,15 @@ static ls_status check_card(const cudaDeviceProp *p)
                    p->name, p->major, p->minor);
 }
 
-static ls_status device_init(ls_cuda_device *d)
+static ls_status device_init(ls_cuda_device *d, int card)
 {
     ls_status st = LS_OK;
     cudaDeviceProp p;
     const char *each = getenv("LINESHAFT_CUDA_SYNC");
 
-    LS_TRY(st, ls_cuda_ok(cudaGetDevice(&d->ordinal), "find a card"), out);
+    LS_TRY(st, ls_cuda_ok(cudaGetDeviceCount(&d->cards), "count the cards"), out);
+    d->ordinal = card % d->cards; /* the driver was asked before: there is one */
+    LS_TRY(st, ls_cuda_ok(cudaSetDevice(d->ordinal), "choose a card"), out);
     LS_TRY(st, ls_cuda_ok(cudaGetDeviceProperties(&p, d->ordinal), "read the card's properties"),
            out);
     LS_TRY(st, check_card(&p), out);
@@ -69,13 +71,13 @@ out:
     return st;
 }
 
-static ls_status device_open(void **native_out)
+static ls_status device_open(int card, void **native_out)
 {
     ls_cuda_device *d = (ls_cuda_device *)ls_mem_alloc(sizeof *d);
 
     if (!d)
         return LS_ENOMEM;
-    ls_status st = device_init(d);
+    ls_status st = device_init(d, card);
     if (st != LS_OK) {
         ls_mem_free(d);
         return st;
@@ -107,6 +109,8 @@ static void device_describe(void *native, ls_device_info *info_out)
     info_out->total_bytes = (int64_t)total_bytes;
     info_out->fixed_bytes = d->fixed_bytes;
     info_out->fp8 = d->fp8;
+    info_out->card = d->ordinal;
+    info_out->cards = d->cards;
     if (cudaDeviceGetPCIBusId(info_out->bus_id, (int)sizeof info_out->bus_id, d->ordinal) !=
         cudaSuccess) {
         cudaGetLastError();
@@ -158,6 +162,22 @@ static void host_free(void *native, void *memory)
 {
     (void)native;
     cudaFreeHost(memory);
+}
+
+static bool host_lock(void *native, void *memory, int64_t bytes)
+{
+    (void)native;
+    if (cudaHostRegister(memory, (size_t)bytes, cudaHostRegisterDefault) == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    return false;
+}
+
+static void host_unlock(void *native, void *memory)
+{
+    (void)native;
+    if (cudaHostUnregister(memory) != cudaSuccess)
+        cudaGetLastError();
 }
 
 /* --- streams -------------------------------------------------------------------------------- */
@@ -467,6 +487,8 @@ const ls_plugin ls_cuda_device_entries = {
     .free = device_free,
     .host_alloc = host_alloc,
     .host_free = host_free,
+    .host_lock = host_lock,
+    .host_unlock = host_unlock,
     .stream_open = stream_open,
     .stream_close = stream_close,
     .copy = stream_copy,

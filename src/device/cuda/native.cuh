@@ -23,7 +23,7 @@ typedef unsigned long long ls_cuda_fault;
 #define LS_CUDA_NO_FAULT (~0ull)
 
 typedef struct ls_cuda_device {
-    int ordinal;
+    int ordinal, cards;
     int multiprocessors;
     int shared_bytes; /* most that a block can have */
     bool fp8;         /* has tensor cores for it */

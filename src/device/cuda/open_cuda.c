@@ -155,7 +155,7 @@ static ls_status cuda_open(ls_device *device, int threads)
 
     (void)threads;
     device->threads = 1;
-    return st == LS_OK ? device->plugin->open(&device->native) : st;
+    return st == LS_OK ? device->plugin->open(device->card, &device->native) : st;
 }
 
 static void cuda_close(ls_device *device)
@@ -189,6 +189,16 @@ static void cuda_host_free(ls_device *device, void *memory, int64_t bytes)
 {
     (void)bytes;
     device->plugin->host_free(device->native, memory);
+}
+
+static bool cuda_host_lock(ls_device *device, void *memory, int64_t bytes)
+{
+    return device->plugin->host_lock(device->native, memory, bytes);
+}
+
+static void cuda_host_unlock(ls_device *device, void *memory)
+{
+    device->plugin->host_unlock(device->native, memory);
 }
 
 static ls_status cuda_stream_open(ls_stream *stream)
@@ -285,6 +295,8 @@ const ls_device_ops ls_device_cuda = {
     .free = cuda_free,
     .host_alloc = cuda_host_alloc,
     .host_free = cuda_host_free,
+    .host_lock = cuda_host_lock,
+    .host_unlock = cuda_host_unlock,
     .stream_open = cuda_stream_open,
     .stream_close = cuda_stream_close,
     .copy = cuda_copy,

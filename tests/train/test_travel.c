@@ -1,0 +1,253 @@
+/* test_travel.c -- several ranks, each on a device whose memory neither the host nor another rank
+ * can touch, as ranks on GPUs are: the bits of one process on the CPU, through saving and resuming.
+ */
+#include <math.h>
+#include "base/fault.h"
+#include "comm/worlds.h"
+#include "config/runfile.h"
+#include "train/apart.h"
+#include "train/loop.h"
+
+enum { MOST_STEPS = 16, MOST_SETS = 16 };
+
+/* What a run is told, */
+typedef struct job {
+    const char *const *sets; /* NULL ends them */
+    bool apart;
+    int cards;        /* that the machine has */
+    const char *fail; /* a point of failure; NULL: none */
+    ls_status status; /* expected */
+    const char *text; /* and its message; NULL: none */
+} job;
+
+/* and tells, to the test by way of a file. */
+typedef struct told {
+    double losses[MOST_STEPS + 1], norms[MOST_STEPS + 1], val_loss;
+    char hash[40];
+    int64_t first_step, peak_bytes, ledger_bytes, host_bytes;
+    int cards[LS_WORLD_RANKS], n_cards;
+} told;
+
+static void on_event(void *context, const ls_event *event)
+{
+    told *t = context;
+
+    if (event->kind == LS_EVENT_RANK)
+        t->cards[event->rank.rank] = event->rank.card;
+    if (event->kind == LS_EVENT_START) {
+        const ls_ledger *ledger = event->start.ledger;
+        t->first_step = event->start.first_step;
+        t->n_cards = event->start.cards;
+        for (int i = 0; i < ledger->count; i++)
+            if (strcmp(ledger->items[i].name, "staging") == 0)
+                t->host_bytes = ledger->items[i].host ? ledger->items[i].bytes : -1;
+    }
+    if (event->kind == LS_EVENT_STEP) {
+        t->losses[event->step.step] = event->step.loss;
+        t->norms[event->step.step] = event->step.grad_norm;
+    }
+    if (event->kind == LS_EVENT_EVAL)
+        t->val_loss = event->eval.val_loss;
+    if (event->kind == LS_EVENT_SUMMARY) {
+        snprintf(t->hash, sizeof t->hash, "%s", event->summary.weights_hash);
+        t->peak_bytes = event->summary.peak_bytes;
+        t->ledger_bytes = event->summary.ledger_bytes;
+    }
+}
+
+static void load(ls_run *run, const job *j)
+{
+    static const char text[] = "model: {layers: 2, width: 32, heads: 2, context: 16}\n"
+                               "data: {text: [text.txt], validation: 10%}\n"
+                               "batch: {sequences: 6, leaf: 1, group: 1}\n"
+                               "train: {steps: 6, warmup: 1, lr: 3e-3, schedule: constant}\n"
+                               "checkpoint: {every: 0}\n"
+                               "eval: {every: 0, sequences: 3, sample: \"ab\", sample_tokens: 2}\n"
+                               "mesh: {bucket: 65536}\n"
+                               "device: {threads: 1}\n";
+    const char *sets[MOST_SETS] = {"out=run"};
+    ls_runfile_source source = {
+        .text = text, .len = sizeof text - 1, .sets = sets, .n_sets = 1, .no_environment = true};
+
+    for (const char *const *more = j->sets; *more; more++)
+        sets[source.n_sets++] = *more;
+    LS_CHECK_OK(ls_runfile_load(run, &source));
+}
+
+static void one_rank(const job *j, ls_comm *comm)
+{
+    ls_run run;
+    told t = {.hash = ""};
+    ls_session_args args = {.run = &run, .sink = on_event, .sink_context = &t, .comm = comm};
+    int rank = comm ? ls_comm_rank(comm) : 0;
+
+    load(&run, j);
+    if (j->apart) {
+        const char *isa = run.device.isa == LS_ISA_REFERENCE ? "reference" : "auto";
+        ls_apart_is(j->cards ? rank % j->cards : 0, j->cards, false);
+        args.device = ls_apart_open(isa, 1, &args.kernels);
+    }
+    if (j->fail)
+        ls_fault_arm(j->fail);
+    if (j->text)
+        LS_CHECK_FAILS(ls_loop_run(&args), j->status, j->text);
+    else
+        LS_CHECK_OK(ls_loop_run(&args));
+    if (j->apart)
+        ls_apart_close(args.device);
+    if (rank == 0) {
+        FILE *f = fopen("told", "w");
+        LS_CHECK(f && fwrite(&t, sizeof t, 1, f) == 1 && fclose(f) == 0);
+    }
+    ls_runfile_release(&run);
+}
+
+static void body(ls_world *w, ls_comm *comm)
+{
+    one_rank(w->context, comm);
+}
+
+/* A run on a world, or with shape "1" in a process of its own. */
+static told run_on(const char *shape, const job *j)
+{
+    job copy = *j;
+    told t;
+    FILE *f;
+
+    ls_world_run(shape, &copy, body);
+    f = fopen("told", "r");
+    LS_CHECK(f && fread(&t, sizeof t, 1, f) == 1 && fclose(f) == 0);
+    return t;
+}
+
+static void write_text(void)
+{
+    FILE *f = fopen("text.txt", "w");
+
+    LS_CHECK(f);
+    for (int i = 0; i < 60; i++)
+        fprintf(f, "%d bottles of beer on the wall, %d bottles of beer, take one down\n", i, i * 7);
+    LS_CHECK_EQ(fclose(f), 0);
+}
+
+static void check_same(const told *got, const told *want, int first, int last)
+{
+    LS_CHECK_STR(got->hash, want->hash);
+    LS_CHECK_NEAR(got->val_loss, want->val_loss, 0);
+    for (int s = first; s <= last; s++) {
+        LS_CHECK_NEAR(got->losses[s], want->losses[s], 0);
+        LS_CHECK_NEAR(got->norms[s], want->norms[s], 0);
+    }
+}
+
+/* Ordered: one process on the CPU and any number of ranks on such devices have the same bits, also
+ * when saved by one kind of run and gone on with by the other. */
+LS_TEST_SECONDS(travel_keeps_the_bits_of_one_process, 120)
+{
+    static const struct {
+        const char *shape;
+        const char *sets[5];
+    } cases[] = {
+        {"2", {"mesh.zero=0"}},
+        {"3", {"mesh.zero=1", "batch.group=2"}},
+        {"2", {"mesh.zero=1", "train.optimizer=lamb", "model.family=llama"}},
+        {"2", {"mesh.zero=1", "train.optimizer=muon"}},
+        {"4", {"mesh.zero=0", "train.optimizer=muon", "precision=bf16", "device.isa=reference"}},
+        {"1+1", {"mesh.zero=1", "precision=bf16", "device.isa=reference"}},
+        {"2", {"mesh.zero=0", "train.freeze=[\"*wte*\"]"}},
+        {"4", {"mesh.zero=0", "batch.sequences=3"}}};
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(2)) {
+        char alone[32], ranks[32];
+        const char *sets[8] = {alone, "checkpoint.every=2"};
+        for (int k = 0; cases[c].sets[k]; k++)
+            sets[k + 2] = cases[c].sets[k];
+        snprintf(alone, sizeof alone, "out=alone%zu", c);
+        snprintf(ranks, sizeof ranks, "out=ranks%zu", c);
+        const char *plain[8];
+        memcpy(plain, sets, sizeof plain);
+        plain[2] = "mesh.zero=0"; /* alone there is nothing to divide */
+        told want = run_on("1", &(job){.sets = plain});
+        sets[0] = ranks;
+        told got = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
+        check_same(&got, &want, 1, 6);
+        LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes); /* all there is was predicted */
+        LS_CHECK(got.host_bytes > 0);
+    }
+}
+
+LS_TEST_SECONDS(travel_resumes_what_other_ranks_saved, 120)
+{
+    static const char *const zeros[] = {"mesh.zero=0", "mesh.zero=1"};
+    static const char *const alone[] = {"out=straight", NULL};
+
+    write_text();
+    told want = run_on("1", &(job){.sets = alone});
+    for (int z = 0; z < 2; z++) {
+        char out[32];
+        snprintf(out, sizeof out, "out=parts%d", z);
+        const char *first[] = {out, zeros[z], "train.steps=2", NULL};
+        const char *second[] = {out, zeros[z], "train.steps=4", NULL};
+        const char *third[] = {out, NULL};
+        (void)run_on("2", &(job){.sets = first, .apart = true});
+        told t = run_on("3", &(job){.sets = second, .apart = true});
+        LS_CHECK_EQ(t.first_step, 2);
+        t = run_on("1", &(job){.sets = third, .apart = z == 1});
+        LS_CHECK_EQ(t.first_step, 4);
+        check_same(&t, &want, 5, 6);
+    }
+}
+
+/* Fast mode promises no bits but those of the same ranks on the CPU; squeezed between nodes too. */
+LS_TEST_SECONDS(travel_is_the_exchange_of_the_host_in_fast_mode, 120)
+{
+    static const struct {
+        const char *shape, *zero, *compress;
+    } cases[] = {{"2", "mesh.zero=0", "exchange.compress=none"},
+                 {"3", "mesh.zero=1", "exchange.compress=none"},
+                 {"4", "mesh.zero=0", "batch.sequences=3"},
+                 {"1+1", "mesh.zero=1", "exchange.compress=int8"}};
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(2)) {
+        char here[32], there[32];
+        snprintf(here, sizeof here, "out=here%zu", c);
+        snprintf(there, sizeof there, "out=there%zu", c);
+        const char *sets[] = {
+            here, "train.reduce=fast", cases[c].zero, cases[c].compress, "checkpoint.every=2",
+            NULL};
+        told want = run_on(cases[c].shape, &(job){.sets = sets});
+        sets[0] = there;
+        told got = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
+        check_same(&got, &want, 1, 6);
+    }
+}
+
+/* Each rank says which card it has; ranks beside each other take them in turn. */
+LS_TEST(travel_tells_the_cards_of_ranks)
+{
+    const char *sets[] = {"train.steps=1", NULL};
+
+    write_text();
+    told t = run_on("3", &(job){.sets = sets, .apart = true, .cards = 2});
+    LS_CHECK(t.cards[0] == 0 && t.cards[1] == 1 && t.cards[2] == 0);
+    LS_CHECK_EQ(t.n_cards, 2);
+    const char *again[] = {"out=cpu", "train.steps=1", NULL};
+    t = run_on("2", &(job){.sets = again});
+    LS_CHECK_EQ(t.cards[1], -1);
+    LS_CHECK_EQ(t.n_cards, 0);
+}
+
+/* A number that is none ends all ranks with one sentence, and no weight is changed. */
+LS_TEST(travel_stops_at_what_is_not_finite)
+{
+    const char *sets[] = {"mesh.zero=1", NULL};
+
+    write_text();
+    (void)run_on("2", &(job){.sets = sets,
+                             .apart = true,
+                             .fail = "train.nonfinite@3",
+                             .status = LS_ENUMERIC,
+                             .text = "gradient of"});
+}
