@@ -28,21 +28,13 @@ static void shape_text(char *out, size_t cap, const int64_t *shape, int ndim)
         snprintf(out + used, cap - used, "]");
 }
 
-static int order_row(const void *key, const void *row)
-{
-    const ls_ckpt_row *x = key, *y = row;
-    int order = strcmp(x->name, y->name);
-
-    return order ? order : strcmp(x->kind, y->kind);
-}
-
 static ls_status find_row(const ls_ckpt *ckpt, const char *name, const char *kind,
                           const ls_ckpt_row **row_out)
 {
     ls_ckpt_row key = {.name = name, .kind = kind};
-    const ls_ckpt_row *row =
-        ckpt->n_rows ? bsearch(&key, ckpt->rows, (size_t)ckpt->n_rows, sizeof key, order_row)
-                     : NULL;
+    const ls_ckpt_row *row = ckpt->n_rows ? bsearch(&key, ckpt->rows, (size_t)ckpt->n_rows,
+                                                    sizeof key, ls_ckpt_row_order)
+                                          : NULL;
 
     if (!row) {
         ls_status st = ls_fail(LS_EDATA, "checkpoint \"%s\" has no tensor \"%s\" (%s)", ckpt->path,
