@@ -150,6 +150,10 @@ void ls_ckpt_set_token(ls_ckpt_store *store, ls_ckpt_token *token, void *context
  * no manifest names and temporary files of dead writers. *freed_out (may be NULL): bytes. */
 ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out);
 
+/* When less than so many bytes are free, remove objects that no manifest names: leftovers. Nobody
+ * else may be writing. */
+ls_status ls_ckpt_make_room(ls_ckpt_store *store, int64_t bytes);
+
 /* --- finding and loading -----------------------------------------------------------------------
  */
 
@@ -187,6 +191,17 @@ ls_status ls_ckpt_read_box(const ls_ckpt *ckpt, const char *name, const char *ki
  * in info_out are borrowed until the next call or until the store is closed. */
 ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int n,
                               ls_ckpt_info *info_out, bool *found_out);
+
+/* The same for those who load in their own way: candidates from the newest to the oldest. next
+ * gives NULL when the store is empty, and LS_EDATA when nothing is left to try; reject says why the
+ * last one is not used; take tells, as warnings, what was passed over, and keeps the one in hand:
+ * strings of info_out are borrowed until the store is closed. */
+typedef struct ls_ckpt_search ls_ckpt_search;
+ls_status ls_ckpt_search_open(ls_ckpt_search **search_out, ls_ckpt_store *store);
+ls_status ls_ckpt_search_next(ls_ckpt_search *search, const ls_ckpt **ckpt_out);
+ls_status ls_ckpt_search_reject(ls_ckpt_search *search, const char *reason);
+ls_status ls_ckpt_search_take(ls_ckpt_search *search, ls_ckpt_info *info_out);
+void ls_ckpt_search_close(ls_ckpt_search *search); /* NULL is allowed */
 
 /* Read every block of every object. Each damaged object is told once: its file, what is wrong, and
  * the tensors in it ("a, b and 3 more"). *damaged_out: how many. The status is LS_OK also when

@@ -42,6 +42,7 @@ typedef struct ls_mesh {
     int nodes;                   /* machines; 0 counts as one */
     const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
     bool replicas; /* sync: local: each rank trains by itself, gradients are not exchanged */
+    bool blind;    /* some ranks do not see the run's folder: the first one saves for all */
 } ls_mesh;
 
 enum { LS_MESH_RANKS = 4096 }; /* at most */
@@ -53,6 +54,12 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank);
 static inline int ls_mesh_ranks(const ls_mesh *mesh)
 {
     return mesh && mesh->ranks > 1 ? mesh->ranks : 1;
+}
+
+/* Whether every rank writes its part of a checkpoint. */
+static inline bool ls_mesh_saves_parts(const ls_mesh *mesh)
+{
+    return ls_mesh_ranks(mesh) > 1 && !mesh->replicas && !mesh->blind;
 }
 
 /* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.

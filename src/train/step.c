@@ -579,6 +579,11 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
         send_state(step, 0, &host_state); /* the update reads it */
     ls_clock_lap(clock, LS_PART_DATA);
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
+    if (step->wait) {
+        LS_TRY(st, step->wait(step->wait_context), out);
+        step->wait = NULL;
+        ls_clock_lap(clock, LS_PART_CHECKPOINT);
+    }
     LS_TRY(st, ls_step_update(step, clock), out);
     LS_TRY(st, losses(step, clock), out);
     double sum = tree_sum(step->host_sums, calls->leaves);
@@ -632,6 +637,12 @@ ls_step_arrays ls_step_state_arrays(const ls_step *step)
                             .m = step->state_memory[1],
                             .v = step->state_memory[2],
                             .read = step->copy ? step->copy : step->state_memory[0]};
+}
+
+void ls_step_before_update(ls_step *step, ls_status (*wait)(void *context), void *context)
+{
+    step->wait = wait;
+    step->wait_context = context;
 }
 
 ls_pass *ls_step_pass(const ls_step *step)

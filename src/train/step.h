@@ -94,6 +94,9 @@ ls_pass *ls_step_pass(const ls_step *step);
  * of the next step, and only of that one. */
 ls_status ls_step_owe(ls_step *step, const float *owed);
 
+/* Asked once, in the next step, before the first weight or moment changes: who still reads them. */
+void ls_step_before_update(ls_step *step, ls_status (*wait)(void *context), void *context);
+
 /* The weights were written from outside (start, import, resume): renew the copy that rows read. */
 ls_status ls_step_weights_changed(ls_step *step);
 

@@ -31,15 +31,17 @@ struct ls_step {
         int64_t from;    /* elements from here on are merged and on their way */
     } last;              /* call of the step: its gradient is exchanged while backward goes on */
     struct {
-        ls_window window;           /* the weights, as far as they are there */
-        ls_units_set coming, there; /* buckets */
-        int64_t unit;               /* that was asked for last */
-    } shards;                       /* zero 3 */
-    ls_clock *clock;                /* of the step that runs; NULL: none does */
-    ls_status status;               /* of what was exchanged inside of a pass, */
-    ls_err_record why;              /* unless it is LS_OK */
-    void *owed;                     /* owned: added to the next sum of gradients; NULL: nothing */
-    void *small;                    /* owned: everything below */
+        ls_window window;             /* the weights, as far as they are there */
+        ls_units_set coming, there;   /* buckets */
+        int64_t unit;                 /* that was asked for last */
+    } shards;                         /* zero 3 */
+    ls_clock *clock;                  /* of the step that runs; NULL: none does */
+    ls_status status;                 /* of what was exchanged inside of a pass, */
+    ls_err_record why;                /* unless it is LS_OK */
+    ls_status (*wait)(void *context); /* before the update; NULL: nobody reads the state */
+    void *wait_context;
+    void *owed;  /* owned: added to the next sum of gradients; NULL: nothing */
+    void *small; /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;
     double *sums; /* of losses: per leaf in a step, per sequence in validation */
