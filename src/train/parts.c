@@ -378,6 +378,21 @@ static ls_ckpt_writing writing(const ls_session *s)
                              .manifest_bytes = (int64_t)s->config.len + 4096};
 }
 
+/* For tests: whether this rank's turn has come to suffer this. */
+static bool suffers(const ls_session *s, const char *what)
+{
+#ifdef LS_FAULTS
+    char point[32];
+
+    snprintf(point, sizeof point, "train.%s.%d", what, s->mesh.rank);
+    return LS_FAULT(point);
+#else
+    (void)s;
+    (void)what;
+    return false;
+#endif
+}
+
 /* What is hashed of the live state: another rank's share of what all have, and the weights. */
 static ls_status look(ls_session *s)
 {
@@ -385,6 +400,8 @@ static ls_status look(ls_session *s)
     const ls_ckpt_writing how = writing(s);
     ls_status st = LS_OK;
 
+    if (p->n_twins && suffers(s, "flip"))
+        *(unsigned char *)p->twins[0].of.bytes ^= 1;
     if (p->n_twins)
         LS_TRY(st, ls_ckpt_write_parts(NULL, &how, p->twins, p->n_twins, &p->seen), out);
     if (s->mesh.rank == 0 && !ls_save_divided(s, 0))
@@ -414,7 +431,7 @@ static ls_status write_parts(ls_session *s, const ls_ckpt_part *parts)
     struct ls_parts *p = s->parts;
     const ls_ckpt_writing how = writing(s);
 
-    if (LS_FAULT("train.part"))
+    if (suffers(s, "part"))
         return ls_fail(LS_EIO, "cannot write a part of step %lld", (long long)p->info.step);
     return ls_ckpt_write_parts(p->store, &how, parts, p->n, &p->report);
 }

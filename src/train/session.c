@@ -318,7 +318,7 @@ static ls_status look_for_folder(ls_session *s)
             .kind = LS_COLL_ALL_REDUCE, .type = LS_F64, .count = 1, .in = &blind, .out = &blind};
         LS_TRY(st, ls_comm_run(s->args.comm, &tell, until_ns), out);
         snprintf(path, sizeof path, "%s/%.63s", s->run->out, name);
-        blind = !ls_file_exists(path) || LS_FAULT("train.blind");
+        blind = !ls_file_exists(path) || (!first && LS_FAULT("train.blind"));
         LS_TRY(st, ls_comm_run(s->args.comm, &count, until_ns), out);
         if (first)
             (void)remove(path);
