@@ -2,7 +2,8 @@
  *
  *   DIR/objects/<2 hex>/<32 hex>.safetensors   tensors; named by the XXH3-128 of the whole file
  *   DIR/step-<10 digits>.json                  manifest; written last, its rename commits
- *   DIR/lock                                   held by the process that writes
+ *   DIR/lock                                   held by the job that writes: by its first rank
+ *   DIR/generation                             number of the newest group of writers
  *
  * Whatever happens to a writer, every manifest that a reader finds was complete when it was named,
  * and is checked again by the reader: its own hash, its objects' sizes, and each block of 1 MiB as
@@ -90,9 +91,69 @@ ls_status ls_ckpt_save(ls_ckpt_store *store, const ls_ckpt_info *info,
  * order given, of groups, objects and sharding. */
 ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_out[33]);
 
+/* --- saving by several processes -----------------------------------------------------------------
+ *
+ * Each writes the objects of its parts of the tensors into the same folder, which all of them see;
+ * the one that holds the store commits, with the reports of all. Until then nothing has changed for
+ * readers. Only the holder sweeps and prunes, and not while others write. */
+
+/* A part of a logical tensor. */
+typedef struct ls_ckpt_part {
+    ls_ckpt_tensor of; /* the whole; its bytes are those of the part alone, row major */
+    int64_t offset[LS_CKPT_RANK], shape[LS_CKPT_RANK];
+} ls_ckpt_part;
+
+/* Elements first .. first+count-1 of a tensor, in row-major order, as parts; tensor->bytes points
+ * at the first of them. Returns how many there are: rows that are whole are one part, what is left
+ * of a row at either end another. */
+enum { LS_CKPT_PARTS = 2 * LS_CKPT_RANK - 1 };
+int ls_ckpt_cut(const ls_ckpt_tensor *tensor, int64_t first, int64_t count,
+                ls_ckpt_part parts_out[LS_CKPT_PARTS]);
+
+typedef struct ls_ckpt_writing {
+    int64_t step;           /* for messages */
+    int writers;            /* that write about as much at the same time: there must be room */
+    int64_t manifest_bytes; /* text beside the tables of tensors and objects, about */
+} ls_ckpt_writing;
+
+/* Write the objects of n parts: durable when it returns LS_OK, and told in report_out (text, to be
+ * sent to who commits). store NULL: nothing is written, but for the comparison of replicas hashed.
+ * The store need not be held. Errors as of ls_ckpt_save(). */
+ls_status ls_ckpt_write_parts(ls_ckpt_store *store, const ls_ckpt_writing *how,
+                              const ls_ckpt_part *parts, int n, ls_str *report_out);
+
+typedef struct ls_ckpt_report {
+    const char *text;
+    size_t len;
+    int writer;     /* its rank, for messages */
+    bool seen_only; /* it hashed what another one wrote; these come last */
+} ls_ckpt_report;
+
+/* Commit what the reports say. Their parts must cover every tensor exactly once, and their objects
+ * must be seen here before the deadline: LS_EDATA says what is missing. LS_ENUMERIC: two writers
+ * have different bits of the same tensor. The hash of the weights is made from what is stored,
+ * unless info has it. */
+ls_status ls_ckpt_commit(ls_ckpt_store *store, const ls_ckpt_info *info,
+                         const ls_ckpt_report *reports, int n, int64_t deadline_ns,
+                         ls_ckpt_saved *saved_out);
+
+/* Become the newest group that writes here: its number, for ls_ckpt_info.generation. A save of an
+ * older one is refused from now on (LS_EBUSY), whatever lock it believes to hold. */
+ls_status ls_ckpt_claim(ls_ckpt_store *store, int64_t *generation_out);
+ls_status ls_ckpt_claimed(const ls_ckpt_store *store, int64_t *generation_out); /* 0: nobody has */
+
+/* Asked, if set, directly before each commit, by the thread that saves; anything but LS_OK stops
+ * it: for a coordinator that knows of a newer generation. */
+typedef ls_status ls_ckpt_token(void *context, const ls_ckpt_info *info);
+void ls_ckpt_set_token(ls_ckpt_store *store, ls_ckpt_token *token, void *context);
+
 /* Keep the newest keep checkpoints that verify (at least one), remove older ones, then objects that
  * no manifest names and temporary files of dead writers. *freed_out (may be NULL): bytes. */
 ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out);
+
+/* When less than so many bytes are free, remove objects that no manifest names: leftovers. Nobody
+ * else may be writing. */
+ls_status ls_ckpt_make_room(ls_ckpt_store *store, int64_t bytes);
 
 /* --- finding and loading -----------------------------------------------------------------------
  */
@@ -131,6 +192,17 @@ ls_status ls_ckpt_read_box(const ls_ckpt *ckpt, const char *name, const char *ki
  * in info_out are borrowed until the next call or until the store is closed. */
 ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int n,
                               ls_ckpt_info *info_out, bool *found_out);
+
+/* The same for those who load in their own way: candidates from the newest to the oldest. next
+ * gives NULL when the store is empty, and LS_EDATA when nothing is left to try; reject says why the
+ * last one is not used; take tells, as warnings, what was passed over, and keeps the one in hand:
+ * strings of info_out are borrowed until the store is closed. */
+typedef struct ls_ckpt_search ls_ckpt_search;
+ls_status ls_ckpt_search_open(ls_ckpt_search **search_out, ls_ckpt_store *store);
+ls_status ls_ckpt_search_next(ls_ckpt_search *search, const ls_ckpt **ckpt_out);
+ls_status ls_ckpt_search_reject(ls_ckpt_search *search, const char *reason);
+ls_status ls_ckpt_search_take(ls_ckpt_search *search, ls_ckpt_info *info_out);
+void ls_ckpt_search_close(ls_ckpt_search *search); /* NULL is allowed */
 
 /* Read every block of every object. Each damaged object is told once: its file, what is wrong, and
  * the tensors in it ("a, b and 3 more"). *damaged_out: how many. The status is LS_OK also when

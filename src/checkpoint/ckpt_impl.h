@@ -52,8 +52,10 @@ struct ls_ckpt_store {
     pthread_mutex_t guard;  /* of the set below */
     ls_hash *good;          /* objects of the last save or load, known to be whole; sorted, owned */
     int n_good;
-    bool named_temps; /* the file system has no unnamed temporary files; set under saving */
-    ls_ckpt *loaded;  /* of the last load_newest; owned */
+    bool named_temps;     /* the file system has no unnamed temporary files; set under saving */
+    ls_ckpt *loaded;      /* of the last load_newest; owned */
+    ls_ckpt_token *token; /* NULL: the claim alone decides */
+    void *token_context;
 };
 
 /* --- manifest.c --- */
@@ -65,6 +67,16 @@ static inline int64_t ls_ckpt_blocks(int64_t bytes)
 
 int ls_ckpt_hash_order(ls_hash a, ls_hash b); /* like strcmp */
 
+int ls_ckpt_object_order(const void *a, const void *b); /* of ls_ckpt_object, by hash */
+/* Sort, each content once; returns how many are left. */
+int ls_ckpt_objects_sort(ls_ckpt_object *objects, int n);
+int ls_ckpt_object_index(const ls_ckpt *ckpt, ls_hash hash); /* -1: it has none such */
+int ls_ckpt_row_order(const void *a, const void *b);         /* by name, then kind */
+/* Its boxes cover the tensor exactly once (and are sorted now). LS_EDATA: they do not. */
+ls_status ls_ckpt_row_check(ls_ckpt_row *row);
+
+/* Append the rows of tensors and objects. */
+void ls_ckpt_manifest_tables(const ls_ckpt *ckpt, ls_str *out);
 /* Append everything of the manifest that depends on what is saved, not on when. */
 void ls_ckpt_manifest_body(const ls_ckpt *ckpt, ls_str *out);
 /* Append the rest: time, new bytes, previous, and the hash of all text before it. */
@@ -78,6 +90,26 @@ ls_status ls_ckpt_manifest_check(const char *text, size_t len, ls_hash *hash_out
 /* Parse a manifest; every index, offset and length of the result is in range and boxes cover their
  * tensors exactly once. The hash is not checked here. Fills the ckpt that the caller zeroed. */
 ls_status ls_ckpt_manifest_parse(ls_ckpt *ckpt, const char *text, size_t len);
+
+/* --- part.c --- */
+
+/* What a writer adds to a manifest: rows whose boxes need not cover their tensors, and objects. */
+typedef struct ls_ckpt_added {
+    ls_ckpt ckpt; /* rows, objects and arena only; names are borrowed from the parts */
+    ls_ckpt_saved saved;
+} ls_ckpt_added;
+
+/* Plan, hash and write parts; the caller holds `saving`. store NULL: nothing is written. To be
+ * released also after a failure. */
+ls_status ls_ckpt_add_parts(ls_ckpt_store *store, const ls_ckpt_writing *how,
+                            const ls_ckpt_part *parts, int n, ls_ckpt_added *added_out);
+void ls_ckpt_added_release(ls_ckpt_added *added);
+/* A tensor that can be saved; bytes of a part of this shape. */
+ls_status ls_ckpt_tensor_check(const ls_ckpt_tensor *tensor, const int64_t *shape,
+                               int64_t *bytes_out);
+/* From the text of ls_ckpt_write_parts(), checked like a manifest but for the cover (manifest.c).
+ */
+ls_status ls_ckpt_report_parse(ls_ckpt_added *added, const char *text, size_t len);
 
 /* --- object.c --- */
 
@@ -140,6 +172,8 @@ void ls_ckpt_manifest_path(const char *dir, int64_t step, ls_str *path_out);
 ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_out);
 /* All objects are there with the right size. LS_EDATA: the first that is not. */
 ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt);
+/* The same, without the name of the manifest in the message. */
+ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt);
 /* The newest usable checkpoint below a step. Damaged ones on the way are added to passed. */
 typedef struct ls_ckpt_passed {
     ls_str reasons; /* '\0'-terminated, one per step */

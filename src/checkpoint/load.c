@@ -29,21 +29,13 @@ static void shape_text(char *out, size_t cap, const int64_t *shape, int ndim)
         snprintf(out + used, cap - used, "]");
 }
 
-static int order_row(const void *key, const void *row)
-{
-    const ls_ckpt_row *x = key, *y = row;
-    int order = strcmp(x->name, y->name);
-
-    return order ? order : strcmp(x->kind, y->kind);
-}
-
 static ls_status find_row(const ls_ckpt *ckpt, const char *name, const char *kind,
                           const ls_ckpt_row **row_out)
 {
     ls_ckpt_row key = {.name = name, .kind = kind};
-    const ls_ckpt_row *row =
-        ckpt->n_rows ? bsearch(&key, ckpt->rows, (size_t)ckpt->n_rows, sizeof key, order_row)
-                     : NULL;
+    const ls_ckpt_row *row = ckpt->n_rows ? bsearch(&key, ckpt->rows, (size_t)ckpt->n_rows,
+                                                    sizeof key, ls_ckpt_row_order)
+                                          : NULL;
 
     if (!row) {
         ls_status st = ls_fail(LS_EDATA, "checkpoint \"%s\" has no tensor \"%s\" (%s)", ckpt->path,
@@ -355,52 +347,100 @@ out:
     return st;
 }
 
-static ls_status pass_over(ls_ckpt_store *store, ls_ckpt_passed *passed, const ls_ckpt *ckpt)
-{
-    char reason[sizeof ls_err_last()->text + 64];
+struct ls_ckpt_search {
+    ls_ckpt_store *store; /* borrowed */
+    ls_ckpt_passed passed;
+    ls_ckpt *now; /* owned: the candidate in hand */
+    int64_t below;
+};
 
-    snprintf(reason, sizeof reason, "checkpoint of step %lld is damaged: %s",
-             (long long)ckpt->info.step, ls_err_last()->text);
-    ls_ckpt_store_forget(store); /* what we believed about the objects may be wrong */
-    return ls_ckpt_passed_add(passed, ckpt->info.step, reason);
+ls_status ls_ckpt_search_open(ls_ckpt_search **search_out, ls_ckpt_store *store)
+{
+    ls_ckpt_search *search = ls_mem_alloc(sizeof *search);
+
+    if (!search)
+        return LS_ENOMEM;
+    search->store = store;
+    search->below = INT64_MAX;
+    ls_ckpt_passed_init(&search->passed);
+    *search_out = search;
+    return LS_OK;
+}
+
+void ls_ckpt_search_close(ls_ckpt_search *search)
+{
+    if (!search)
+        return;
+    ls_ckpt_free(search->now);
+    ls_ckpt_passed_release(&search->passed);
+    ls_mem_free(search);
+}
+
+ls_status ls_ckpt_search_next(ls_ckpt_search *search, const ls_ckpt **ckpt_out)
+{
+    ls_ckpt_search *x = search;
+    ls_status st = LS_OK;
+
+    ls_ckpt_free(x->now);
+    x->now = NULL;
+    LS_TRY(st, ls_ckpt_find_below(x->store, x->below, &x->passed, &x->now), out);
+    if (!x->now && x->passed.n)
+        LS_TRY(st, ls_ckpt_passed_tell(x->store, &x->passed, -1, NULL), out);
+    *ckpt_out = x->now;
+out:
+    return st;
+}
+
+ls_status ls_ckpt_search_reject(ls_ckpt_search *search, const char *reason)
+{
+    char text[sizeof ls_err_last()->text + 64];
+    int64_t step = search->now->info.step;
+
+    snprintf(text, sizeof text, "checkpoint of step %lld is damaged: %s", (long long)step, reason);
+    ls_ckpt_store_forget(search->store); /* what we believed about the objects may be wrong */
+    search->below = step;
+    return ls_ckpt_passed_add(&search->passed, step, text);
+}
+
+ls_status ls_ckpt_search_take(ls_ckpt_search *search, ls_ckpt_info *info_out)
+{
+    ls_ckpt_search *x = search;
+    ls_status st = LS_OK;
+
+    if (x->passed.n)
+        LS_TRY(st, ls_ckpt_passed_tell(x->store, &x->passed, x->now->info.step, NULL), out);
+    ls_ckpt_free(x->store->loaded);
+    x->store->loaded = x->now;
+    x->now = NULL;
+    if (info_out)
+        *info_out = x->store->loaded->info;
+out:
+    return st;
 }
 
 ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int n,
                               ls_ckpt_info *info_out, bool *found_out)
 {
     ls_status st = LS_OK;
-    ls_ckpt_passed passed;
-    ls_ckpt *ckpt = NULL;
-    int64_t below = INT64_MAX;
+    ls_ckpt_search *search = NULL;
+    const ls_ckpt *ckpt = NULL;
 
-    ls_ckpt_passed_init(&passed);
+    LS_TRY(st, ls_ckpt_search_open(&search, store), out);
     for (bool damaged = true; damaged;) {
-        LS_TRY(st, ls_ckpt_find_below(store, below, &passed, &ckpt), out);
+        LS_TRY(st, ls_ckpt_search_next(search, &ckpt), out);
         if (!ckpt)
             break;
         st = try_load(store, ckpt, tensors, n, &damaged);
         if (st != LS_OK && !damaged)
             goto out;
-        if (damaged) {
-            LS_TRY(st, pass_over(store, &passed, ckpt), out);
-            below = ckpt->info.step;
-            ls_ckpt_free(ckpt);
-            ckpt = NULL;
-        }
+        if (damaged)
+            LS_TRY(st, ls_ckpt_search_reject(search, ls_err_last()->text), out);
     }
-    if (passed.n)
-        LS_TRY(st, ls_ckpt_passed_tell(store, &passed, ckpt ? ckpt->info.step : -1, NULL), out);
+    if (ckpt)
+        LS_TRY(st, ls_ckpt_search_take(search, info_out), out);
     *found_out = ckpt != NULL;
-    if (ckpt) {
-        ls_ckpt_free(store->loaded);
-        store->loaded = ckpt;
-        ckpt = NULL;
-        if (info_out)
-            *info_out = store->loaded->info;
-    }
 out:
-    ls_ckpt_free(ckpt);
-    ls_ckpt_passed_release(&passed);
+    ls_ckpt_search_close(search);
     return st;
 }
 

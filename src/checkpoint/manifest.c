@@ -97,27 +97,10 @@ static void put_row(const ls_ckpt *ckpt, const ls_ckpt_row *row, ls_str *out)
     ls_json_close(&json);
 }
 
-void ls_ckpt_manifest_body(const ls_ckpt *ckpt, ls_str *out)
+void ls_ckpt_manifest_tables(const ls_ckpt *ckpt, ls_str *out)
 {
-    const ls_ckpt_info *info = &ckpt->info;
     char hex[LS_HASH_HEX];
 
-    ls_str_append(out, "{");
-    put_field_text(out, "format", FORMAT);
-    put_field_int(out, "version", VERSION);
-    put_field_text(out, "run", info->run_name);
-    put_field_int(out, "step", info->step);
-    put_field_int(out, "cursor", info->cursor);
-    put_field_int(out, "tokens", info->tokens);
-    /* as text: a seed has 64 bits, a JSON integer of most readers 53 or 63 */
-    ls_str_printf(out, "\n  \"seed\": \"%llu\",", (unsigned long long)info->seed);
-    put_field_int(out, "generation", info->generation);
-    put_field_text(out, "mesh", info->mesh);
-    put_field_num(out, "loss", info->loss);
-    put_field_num(out, "val_loss", info->val_loss);
-    put_field_text(out, "weights_hash", info->weights_hash);
-    put_field_text(out, "config", info->config);
-    put_field_text(out, "extra", info->extra);
     ls_str_append(out, "\n  \"tensors\": [");
     for (int i = 0; i < ckpt->n_rows; i++) {
         ls_str_append(out, i ? ",\n    " : "\n    ");
@@ -136,6 +119,28 @@ void ls_ckpt_manifest_body(const ls_ckpt *ckpt, ls_str *out)
     ls_str_append(out, "\n  },");
 }
 
+void ls_ckpt_manifest_body(const ls_ckpt *ckpt, ls_str *out)
+{
+    const ls_ckpt_info *info = &ckpt->info;
+
+    ls_str_append(out, "{");
+    put_field_text(out, "format", FORMAT);
+    put_field_int(out, "version", VERSION);
+    put_field_text(out, "run", info->run_name);
+    put_field_int(out, "step", info->step);
+    put_field_int(out, "cursor", info->cursor);
+    put_field_int(out, "tokens", info->tokens);
+    /* as text: a seed has 64 bits, a JSON integer of most readers 53 or 63 */
+    ls_str_printf(out, "\n  \"seed\": \"%llu\",", (unsigned long long)info->seed);
+    put_field_text(out, "mesh", info->mesh);
+    put_field_num(out, "loss", info->loss);
+    put_field_num(out, "val_loss", info->val_loss);
+    put_field_text(out, "weights_hash", info->weights_hash);
+    put_field_text(out, "config", info->config);
+    put_field_text(out, "extra", info->extra);
+    ls_ckpt_manifest_tables(ckpt, out);
+}
+
 void ls_ckpt_manifest_tail(const ls_ckpt *ckpt, ls_str *out)
 {
     char hex[LS_HASH_HEX];
@@ -143,6 +148,7 @@ void ls_ckpt_manifest_tail(const ls_ckpt *ckpt, ls_str *out)
     ls_str_printf(out, TAIL_START "{\"time\": %lld, \"total_bytes\": %lld, \"new_bytes\": %lld},",
                   (long long)ckpt->info.time_s, (long long)ckpt->info.total_bytes,
                   (long long)ckpt->info.new_bytes);
+    put_field_int(out, "generation", ckpt->info.generation);
     if (ckpt->has_previous) {
         ls_hash_hex(ckpt->previous, hex);
         ls_str_printf(out, "\n  \"previous\": \"%s\",\n", hex);
@@ -159,6 +165,45 @@ bool ls_ckpt_manifest_same(const char *text, size_t len, const ls_str *body)
 
     return len > body->len + start && memcmp(text, body->p, body->len) == 0 &&
            memcmp(text + body->len, TAIL_START, start) == 0;
+}
+
+/* --- tables -------------------------------------------------------------------------------------
+ */
+
+int ls_ckpt_object_order(const void *a, const void *b)
+{
+    const ls_ckpt_object *x = a, *y = b;
+
+    return ls_ckpt_hash_order(x->hash, y->hash);
+}
+
+int ls_ckpt_objects_sort(ls_ckpt_object *objects, int n)
+{
+    int kept = 0;
+
+    if (n)
+        qsort(objects, (size_t)n, sizeof *objects, ls_ckpt_object_order);
+    for (int i = 0; i < n; i++)
+        if (kept == 0 || ls_ckpt_object_order(&objects[kept - 1], &objects[i]) != 0)
+            objects[kept++] = objects[i];
+    return kept;
+}
+
+int ls_ckpt_object_index(const ls_ckpt *ckpt, ls_hash hash)
+{
+    const ls_ckpt_object key = {.hash = hash}, *o = NULL;
+
+    if (ckpt->n_objects)
+        o = bsearch(&key, ckpt->objects, (size_t)ckpt->n_objects, sizeof key, ls_ckpt_object_order);
+    return o ? (int)(o - ckpt->objects) : -1;
+}
+
+int ls_ckpt_row_order(const void *a, const void *b)
+{
+    const ls_ckpt_row *x = a, *y = b;
+    int order = strcmp(x->name, y->name);
+
+    return order ? order : strcmp(x->kind, y->kind);
 }
 
 /* --- reading ------------------------------------------------------------------------------------
@@ -340,13 +385,6 @@ out:
     return st;
 }
 
-static int order_objects(const void *a, const void *b)
-{
-    const ls_ckpt_object *x = a, *y = b;
-
-    return ls_ckpt_hash_order(x->hash, y->hash);
-}
-
 static ls_status read_objects(ls_ckpt *ckpt, json_t *map)
 {
     ls_status st = LS_OK;
@@ -363,7 +401,7 @@ static ls_status read_objects(ls_ckpt *ckpt, json_t *map)
         LS_TRY(st, read_object(ckpt, &ckpt->objects[ckpt->n_objects], name, row), out);
         ckpt->n_objects++;
     }
-    qsort(ckpt->objects, (size_t)ckpt->n_objects, sizeof *ckpt->objects, order_objects);
+    qsort(ckpt->objects, (size_t)ckpt->n_objects, sizeof *ckpt->objects, ls_ckpt_object_order);
 out:
     return st;
 }
@@ -371,17 +409,13 @@ out:
 static ls_status read_box(ls_ckpt *ckpt, const ls_ckpt_row *row, ls_ckpt_box *box, const json_t *in)
 {
     ls_status st = LS_OK;
-    ls_ckpt_object key = {.bytes = 0};
+    ls_hash hash;
     int ndim = row->ndim;
 
-    LS_TRY(st, get_hash(json_object_get(in, "object"), "the object of a box", &key.hash), out);
-    const ls_ckpt_object *o =
-        ckpt->n_objects
-            ? bsearch(&key, ckpt->objects, (size_t)ckpt->n_objects, sizeof key, order_objects)
-            : NULL;
-    if (!o)
+    LS_TRY(st, get_hash(json_object_get(in, "object"), "the object of a box", &hash), out);
+    box->object = ls_ckpt_object_index(ckpt, hash);
+    if (box->object < 0)
         return ls_fail(LS_EDATA, "tensor \"%s\" lies in an object that is not listed", row->name);
-    box->object = (int)(o - ckpt->objects);
     LS_TRY(st, get_text(ckpt, in, "key", &box->key), out);
     LS_TRY(st, get_dims(in, "offset", &ndim, box->offset), out);
     LS_TRY(st, get_dims(in, "shape", &ndim, box->shape), out);
@@ -413,7 +447,7 @@ static bool boxes_overlap(const ls_ckpt_box *a, const ls_ckpt_box *b, int ndim)
 
 /* Every element lies in exactly one box: no two boxes share one, and the volumes add up. Boxes are
  * sorted by their first offset, so each is compared only with those that begin before it ends. */
-static ls_status check_cover(ls_ckpt_row *row)
+ls_status ls_ckpt_row_check(ls_ckpt_row *row)
 {
     int64_t whole, bytes, sum = 0;
 
@@ -444,7 +478,7 @@ static ls_status check_cover(ls_ckpt_row *row)
     return LS_OK;
 }
 
-static ls_status read_row(ls_ckpt *ckpt, ls_ckpt_row *row, const json_t *in)
+static ls_status read_row(ls_ckpt *ckpt, ls_ckpt_row *row, const json_t *in, bool whole)
 {
     ls_status st = LS_OK;
     const json_t *boxes = json_object_get(in, "boxes");
@@ -467,20 +501,13 @@ static ls_status read_row(ls_ckpt *ckpt, ls_ckpt_row *row, const json_t *in)
         LS_TRY(st, read_box(ckpt, row, &row->boxes[i], json_array_get(boxes, i)), out);
         row->n_boxes++;
     }
-    LS_TRY(st, check_cover(row), out);
+    if (whole)
+        LS_TRY(st, ls_ckpt_row_check(row), out);
 out:
     return st;
 }
 
-static int order_rows(const void *a, const void *b)
-{
-    const ls_ckpt_row *x = a, *y = b;
-    int order = strcmp(x->name, y->name);
-
-    return order ? order : strcmp(x->kind, y->kind);
-}
-
-static ls_status read_tensors(ls_ckpt *ckpt, const json_t *list)
+static ls_status read_tensors(ls_ckpt *ckpt, const json_t *list, bool whole)
 {
     ls_status st = LS_OK;
 
@@ -490,34 +517,64 @@ static ls_status read_tensors(ls_ckpt *ckpt, const json_t *list)
     if (!ckpt->rows)
         return LS_ENOMEM;
     for (size_t i = 0; i < json_array_size(list); i++) {
-        LS_TRY(st, read_row(ckpt, &ckpt->rows[i], json_array_get(list, i)), out);
+        LS_TRY(st, read_row(ckpt, &ckpt->rows[i], json_array_get(list, i), whole), out);
         ckpt->n_rows++;
     }
-    qsort(ckpt->rows, (size_t)ckpt->n_rows, sizeof *ckpt->rows, order_rows);
+    qsort(ckpt->rows, (size_t)ckpt->n_rows, sizeof *ckpt->rows, ls_ckpt_row_order);
     for (int i = 1; i < ckpt->n_rows; i++)
-        if (order_rows(&ckpt->rows[i - 1], &ckpt->rows[i]) == 0)
+        if (ls_ckpt_row_order(&ckpt->rows[i - 1], &ckpt->rows[i]) == 0)
             return ls_fail(LS_EDATA, "tensor \"%s\" (%s) is listed twice", ckpt->rows[i].name,
                            ckpt->rows[i].kind);
 out:
     return st;
 }
 
+static ls_status read_json(const char *text, size_t len, json_t **root_out)
+{
+    json_error_t error;
+
+    *root_out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+    if (*root_out)
+        return LS_OK;
+    /* jansson leaves the text empty when it found no memory */
+    return error.text[0]
+               ? ls_fail(LS_EDATA, "it is not valid JSON (line %d: %.160s)", error.line, error.text)
+               : ls_fail(LS_ENOMEM, "cannot read a manifest of %zu bytes", len);
+}
+
 ls_status ls_ckpt_manifest_parse(ls_ckpt *ckpt, const char *text, size_t len)
 {
     ls_status st = LS_OK;
-    json_error_t error;
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = NULL;
 
-    if (!root) {
-        /* jansson leaves the text empty when it found no memory */
-        st = error.text[0] ? ls_fail(LS_EDATA, "it is not valid JSON (line %d: %.160s)", error.line,
-                                     error.text)
-                           : ls_fail(LS_ENOMEM, "cannot read a manifest of %zu bytes", len);
-        goto out;
-    }
+    LS_TRY(st, read_json(text, len, &root), out);
     LS_TRY(st, read_head(ckpt, root), out);
     LS_TRY(st, read_objects(ckpt, json_object_get(root, "objects")), out);
-    LS_TRY(st, read_tensors(ckpt, json_object_get(root, "tensors")), out);
+    LS_TRY(st, read_tensors(ckpt, json_object_get(root, "tensors"), true), out);
+out:
+    json_decref(root);
+    return st;
+}
+
+ls_status ls_ckpt_report_parse(ls_ckpt_added *added, const char *text, size_t len)
+{
+    ls_status st = LS_OK;
+    ls_ckpt *ckpt = &added->ckpt;
+    ls_ckpt_saved *saved = &added->saved;
+    int64_t written, reused;
+    json_t *root = NULL;
+
+    *added = (ls_ckpt_added){.saved = {.seconds = 0}};
+    ls_arena_init(&ckpt->arena);
+    LS_TRY(st, read_json(text, len, &root), out);
+    LS_TRY(st, get_int(root, "bytes_written", 0, &saved->bytes_written), out);
+    LS_TRY(st, get_int(root, "bytes_reused", 0, &saved->bytes_reused), out);
+    LS_TRY(st, get_int(root, "objects_written", 0, &written), out);
+    LS_TRY(st, get_int(root, "objects_reused", 0, &reused), out);
+    saved->objects_written = (int)written;
+    saved->objects_reused = (int)reused;
+    LS_TRY(st, read_objects(ckpt, json_object_get(root, "objects")), out);
+    LS_TRY(st, read_tensors(ckpt, json_object_get(root, "tensors"), false), out);
 out:
     json_decref(root);
     return st;

@@ -184,6 +184,22 @@ out:
     return st;
 }
 
+ls_status ls_ckpt_make_room(ls_ckpt_store *store, int64_t bytes)
+{
+    ls_status st = LS_OK;
+    int64_t left = 0, swept;
+
+    if (pthread_mutex_trylock(&store->saving) != 0)
+        return ls_fail(LS_EBUSY, "cannot sweep \"%s\": a save is under way", store->dir);
+    LS_TRY(st, ls_ckpt_store_hold(store), out);
+    LS_TRY(st, ls_file_free_bytes(store->dir, &left), out);
+    if (left < bytes)
+        LS_TRY(st, ls_ckpt_sweep(store, &swept), out);
+out:
+    pthread_mutex_unlock(&store->saving);
+    return st;
+}
+
 ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out)
 {
     ls_status st = LS_OK;

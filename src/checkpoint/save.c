@@ -1,21 +1,12 @@
-/* save.c -- from tensors in memory to a committed checkpoint.
+/* save.c -- what writers have added becomes a committed checkpoint.
  *
- *   plan      which part of which tensor goes into which object (below)
- *   hash      name and block checksums of each object, straight from the caller's memory
- *   look      which objects the store has already; one that this process has neither written nor
- *             read is read now, because a name alone does not prove that its bytes are right
- *   reserve   bytes needed against bytes free, before anything is written
- *   write     each new object (object.c), then sync their folders
+ *   join      rows of one tensor that came from several writers become one; objects are listed once
+ *   check     boxes cover every tensor exactly once; the objects of other writers are to be seen
+ *             from here; what two writers have both hashed is equal
  *   commit    manifest under a temporary name, sync, rename, sync: only the rename commits
  *
- * The plan. A tensor of more than 64 MiB is cut along dimension 0 into slabs of at most that size
- * (a single row that is longer stays whole), each an object of its own. Smaller tensors fill the
- * object of their group and kind up to 64 MiB. So a model of 6 layers with two moments per
- * parameter makes (6 + embeddings + final norm) x 3 = 24 objects, and a frozen layer costs nothing:
- * its object has the same content and so the same name.
- *
- * Worked example: w of shape [5, 3] in float32 and slabs of at most 24 bytes. A row has 12 bytes,
- * so a slab has 2 rows: boxes at offset [0,0] shape [2,3], [2,0] [2,3], [4,0] [1,3]. */
+ * With one writer (ls_ckpt_save) the parts are whole tensors. With several, each has written its
+ * objects (part.c) and sent a report; the one that commits must be able to read what they wrote. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <errno.h>
@@ -23,60 +14,19 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/spill.h"
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 
-/* A part of a tensor that goes into one object. */
-typedef struct slab {
-    int tensor;
-    int64_t first, rows; /* along dimension 0; all of it when the tensor has none */
-    int64_t bytes;
-    int plan; /* index of its object */
-} slab;
-
-/* An object to be. */
-typedef struct plan {
-    const char *group, *kind; /* borrowed from the first tensor */
-    bool open;                /* small tensors may still join */
-    bool spilled;             /* its tensors are, as those of a kind are alike */
-    int64_t bytes;            /* of tensors */
-    ls_ckpt_object object;    /* crcs owned */
-    ls_str head;              /* length and header */
-    ls_ckpt_piece *pieces;    /* head, then tensors in file order; owned */
-    int n_pieces;
-    bool present, replace; /* the store has it; it has a damaged file of this name */
-} plan;
-
-typedef struct save {
+typedef struct join {
     ls_ckpt_store *store;
-    const ls_ckpt_tensor *tensors;
-    int n;
-    slab *slabs; /* owned; by tensor, then by first row */
-    int n_slabs, cap_slabs;
-    plan *plans; /* owned */
-    int n_plans, cap_plans;
     ls_ckpt ckpt; /* the manifest to be; in its own arena */
     ls_ckpt_saved saved;
-} save;
+} join;
 
-static void save_release(save *s)
-{
-    for (int i = 0; i < s->n_plans; i++) {
-        ls_mem_free(s->plans[i].object.crcs);
-        ls_mem_free(s->plans[i].pieces);
-        ls_str_release(&s->plans[i].head);
-    }
-    ls_mem_free(s->plans);
-    ls_mem_free(s->slabs);
-    ls_arena_release(&s->ckpt.arena);
-}
-
-/* --- checking what the caller gave --------------------------------------------------------------
+/* --- the hash of the weights --------------------------------------------------------------------
  */
 
 static int order_tensors(const void *a, const void *b)
@@ -86,18 +36,6 @@ static int order_tensors(const void *a, const void *b)
     int order = strcmp(x->name, y->name);
 
     return order ? order : strcmp(x->kind, y->kind);
-}
-
-static ls_status check_tensor(const ls_ckpt_tensor *t, int64_t *bytes_out)
-{
-    if (!t->name || !t->name[0] || !t->kind || strcmp(t->name, "__metadata__") == 0)
-        return ls_fail(LS_EDATA, "cannot save a tensor without a proper name and kind");
-    if (t->ndim < 0 || t->ndim > LS_CKPT_RANK ||
-        !ls_safetensors_elements(t->shape, t->ndim, bytes_out) ||
-        __builtin_mul_overflow(*bytes_out, ls_dtype_bytes(t->type), bytes_out))
-        return ls_fail(LS_EDATA, "cannot save tensor \"%s\": its shape is not possible", t->name);
-    LS_BUG_IF(!t->bytes && *bytes_out, "tensor \"%s\" has no bytes", t->name);
-    return LS_OK;
 }
 
 /* The tensors in order of name and kind, each pair once. */
@@ -110,7 +48,7 @@ static ls_status sort_tensors(const ls_ckpt_tensor *tensors, int n,
         return LS_ENOMEM;
     for (int i = 0; i < n; i++) {
         int64_t bytes;
-        if (check_tensor(&tensors[i], &bytes) != LS_OK) {
+        if (ls_ckpt_tensor_check(&tensors[i], tensors[i].shape, &bytes) != LS_OK) {
             ls_mem_free(sorted);
             return LS_EDATA;
         }
@@ -128,9 +66,21 @@ static ls_status sort_tensors(const ls_ckpt_tensor *tensors, int n,
     return LS_OK;
 }
 
+static void hash_tensor(ls_hash_stream *hash, const ls_ckpt_tensor *t, const void *bytes, int64_t n)
+{
+    const char *type = ls_safetensors_dtype_name(t->type);
+    int64_t rank = t->ndim;
+
+    ls_hash_add(hash, t->name, strlen(t->name) + 1);
+    ls_hash_add(hash, type, strlen(type) + 1);
+    ls_hash_add(hash, &rank, sizeof rank);
+    ls_hash_add(hash, t->shape, (size_t)t->ndim * sizeof t->shape[0]);
+    ls_hash_add(hash, bytes, (size_t)n);
+}
+
 ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_out[33])
 {
-    const ls_ckpt_tensor **sorted;
+    const ls_ckpt_tensor **sorted = NULL;
     ls_hash_stream hash;
     ls_status st = sort_tensors(tensors, n, &sorted);
 
@@ -139,404 +89,146 @@ ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_ou
     ls_hash_begin(&hash);
     for (int i = 0; i < n; i++) {
         const ls_ckpt_tensor *t = sorted[i];
-        const char *type = ls_safetensors_dtype_name(t->type);
-        int64_t rank = t->ndim, bytes;
-        if (strcmp(t->kind, "param") != 0 || check_tensor(t, &bytes) != LS_OK)
-            continue;
-        ls_hash_add(&hash, t->name, strlen(t->name) + 1);
-        ls_hash_add(&hash, type, strlen(type) + 1);
-        ls_hash_add(&hash, &rank, sizeof rank);
-        ls_hash_add(&hash, t->shape, (size_t)t->ndim * sizeof t->shape[0]);
-        ls_hash_add(&hash, t->bytes, (size_t)bytes);
+        int64_t bytes;
+        if (strcmp(t->kind, "param") == 0 && ls_ckpt_tensor_check(t, t->shape, &bytes) == LS_OK)
+            hash_tensor(&hash, t, t->bytes, bytes);
     }
     ls_hash_hex(ls_hash_end(&hash), hex_out);
     ls_mem_free(sorted);
     return LS_OK;
 }
 
-/* --- plan ---------------------------------------------------------------------------------------
- */
-
-/* Make room for one more element. */
-static ls_status grow(void **array, int n, int *cap, size_t size)
+/* The same of weights that are nowhere but in the store. */
+static ls_status hash_stored(const ls_ckpt *ckpt, char hex_out[33])
 {
-    if (n < *cap)
-        return LS_OK;
-    int more = *cap ? *cap * 2 : 32;
-    void *grown = ls_mem_resize(*array, (size_t)more * size);
-    if (!grown)
-        return LS_ENOMEM;
-    *array = grown;
-    *cap = more;
-    return LS_OK;
-}
-
-static ls_status add_plan(save *s, const ls_ckpt_tensor *t, bool open)
-{
-    ls_status st = grow((void **)&s->plans, s->n_plans, &s->cap_plans, sizeof *s->plans);
-
-    if (st == LS_OK) {
-        s->plans[s->n_plans] = (plan){.group = t->group ? t->group : "",
-                                      .kind = t->kind,
-                                      .open = open,
-                                      .spilled = t->spilled};
-        ls_str_init(&s->plans[s->n_plans].head);
-        s->n_plans++;
-    }
-    return st;
-}
-
-/* The object that a small tensor joins: the newest open one of its group and kind with room. */
-static ls_status find_plan(save *s, const ls_ckpt_tensor *t, int64_t bytes, int *index_out)
-{
-    const char *group = t->group ? t->group : "";
-    ls_status st = LS_OK;
-
-    for (int i = s->n_plans - 1; i >= 0; i--) {
-        const plan *p = &s->plans[i];
-        if (p->open && strcmp(p->group, group) == 0 && strcmp(p->kind, t->kind) == 0) {
-            if (p->bytes + bytes > LS_CKPT_SLAB)
-                break;
-            *index_out = i;
-            return LS_OK;
-        }
-    }
-    LS_TRY(st, add_plan(s, t, true), out);
-    *index_out = s->n_plans - 1;
-out:
-    return st;
-}
-
-static ls_status add_slab(save *s, int tensor, int64_t first, int64_t rows, int64_t bytes, int to)
-{
-    ls_status st = grow((void **)&s->slabs, s->n_slabs, &s->cap_slabs, sizeof *s->slabs);
-
-    if (st == LS_OK) {
-        s->slabs[s->n_slabs++] = (slab){tensor, first, rows, bytes, to};
-        s->plans[to].bytes += bytes;
-    }
-    return st;
-}
-
-static ls_status plan_tensor(save *s, int index)
-{
-    ls_status st = LS_OK;
-    const ls_ckpt_tensor *t = &s->tensors[index];
-    int64_t bytes = 0;
-    int to;
-
-    LS_TRY(st, check_tensor(t, &bytes), out);
-    if (bytes <= LS_CKPT_SLAB || t->ndim == 0) {
-        LS_TRY(st, find_plan(s, t, bytes, &to), out);
-        LS_TRY(st, add_slab(s, index, 0, t->ndim ? t->shape[0] : 1, bytes, to), out);
-        goto out;
-    }
-    int64_t row = bytes / t->shape[0];
-    int64_t most = ls_max_i64(1, LS_CKPT_SLAB / row);
-    for (int64_t first = 0; first < t->shape[0]; first += most) {
-        int64_t rows = ls_min_i64(most, t->shape[0] - first);
-        LS_TRY(st, add_plan(s, t, false), out);
-        LS_TRY(st, add_slab(s, index, first, rows, rows * row, s->n_plans - 1), out);
-    }
-out:
-    return st;
-}
-
-/* --- hash ---------------------------------------------------------------------------------------
- */
-
-/* Name and block checksums of a file made of pieces; a block may span several pieces. */
-static void hash_pieces(plan *p)
-{
+    const int64_t zero[LS_CKPT_RANK] = {0};
     ls_hash_stream hash;
-    int64_t block = 0, filled = 0;
-    uint32_t crc = 0;
+    void *memory = NULL;
+    int64_t room = 0;
+    ls_status st = LS_OK;
 
     ls_hash_begin(&hash);
-    for (int i = 0; i < p->n_pieces; i++) {
-        const unsigned char *at = p->pieces[i].bytes;
-        int64_t left = p->pieces[i].len;
-        while (left) {
-            int64_t n = ls_min_i64(left, LS_CKPT_BLOCK - filled);
-            ls_hash_add(&hash, at, (size_t)n);
-            crc = ls_hash_crc32c(crc, at, (size_t)n);
-            at += n;
-            left -= n;
-            filled += n;
-            if (filled == LS_CKPT_BLOCK) {
-                p->object.crcs[block++] = crc;
-                crc = 0;
-                filled = 0;
-            }
+    for (int i = 0; i < ckpt->n_rows; i++) { /* in order of name, as they are */
+        ls_ckpt_tensor t = ls_ckpt_nth(ckpt, i);
+        int64_t bytes;
+        if (strcmp(t.kind, "param") != 0 || !ls_safetensors_elements(t.shape, t.ndim, &bytes))
+            continue;
+        bytes *= ls_dtype_bytes(t.type);
+        if (bytes > room) {
+            ls_mem_free(memory);
+            memory = ls_mem_alloc((size_t)bytes);
+            LS_TRY(st, memory ? LS_OK : LS_ENOMEM, out);
+            room = bytes;
         }
-        if (p->pieces[i].spilled)
-            ls_spill_give_back(p->pieces[i].bytes, p->pieces[i].len);
+        LS_TRY(st, ls_ckpt_read_box(ckpt, t.name, t.kind, zero, t.shape, memory), out);
+        hash_tensor(&hash, &t, memory, bytes);
     }
-    if (filled)
-        p->object.crcs[block] = crc;
-    p->object.hash = ls_hash_end(&hash);
-}
-
-static ls_safetensors_item item_of(const save *s, const slab *b)
-{
-    const ls_ckpt_tensor *t = &s->tensors[b->tensor];
-    ls_safetensors_item item = {.name = t->name, .type = t->type, .ndim = t->ndim};
-    int64_t row = b->rows ? b->bytes / b->rows : 0;
-
-    for (int i = 0; i < t->ndim; i++)
-        item.shape[i] = i ? t->shape[i] : b->rows;
-    item.bytes = b->bytes ? (const char *)t->bytes + b->first * row : "";
-    return item;
-}
-
-static ls_status finish_plan(plan *p, ls_safetensors_item *items, int n)
-{
-    ls_status st = LS_OK;
-
-    LS_TRY(st, ls_safetensors_layout(items, n, &p->head), out);
-    p->pieces = ls_mem_array((size_t)n + 1, sizeof *p->pieces);
-    p->object.bytes = (int64_t)p->head.len + p->bytes;
-    p->object.crcs = ls_mem_array((size_t)ls_ckpt_blocks(p->object.bytes), sizeof(uint32_t));
-    if (!p->pieces || !p->object.crcs) {
-        st = LS_ENOMEM;
-        goto out;
-    }
-    p->pieces[p->n_pieces++] = (ls_ckpt_piece){.bytes = p->head.p, .len = (int64_t)p->head.len};
-    for (int i = 0; i < n; i++)
-        p->pieces[p->n_pieces++] = (ls_ckpt_piece){
-            .bytes = items[i].bytes, .len = items[i].end - items[i].begin, .spilled = p->spilled};
-    hash_pieces(p);
+    ls_hash_hex(ls_hash_end(&hash), hex_out);
 out:
+    ls_mem_free(memory);
     return st;
 }
 
-static ls_status plan_objects(save *s)
-{
-    ls_status st = LS_OK;
-    ls_safetensors_item *items = NULL;
-
-    for (int i = 0; i < s->n; i++)
-        LS_TRY(st, plan_tensor(s, i), out);
-    items = ls_mem_array((size_t)s->n_slabs, sizeof *items);
-    if (!items) {
-        st = LS_ENOMEM;
-        goto out;
-    }
-    for (int p = 0; p < s->n_plans; p++) {
-        int n = 0;
-        for (int b = 0; b < s->n_slabs; b++)
-            if (s->slabs[b].plan == p)
-                items[n++] = item_of(s, &s->slabs[b]);
-        LS_TRY(st, finish_plan(&s->plans[p], items, n), out);
-    }
-out:
-    ls_mem_free(items);
-    return st;
-}
-
-/* --- the manifest in memory ---------------------------------------------------------------------
+/* --- join ---------------------------------------------------------------------------------------
  */
 
-static int order_objects(const void *a, const void *b)
-{
-    const ls_ckpt_object *x = a, *y = b;
-
-    return ls_ckpt_hash_order(x->hash, y->hash);
-}
-
-/* The object table: each content once, sorted. */
-static ls_status list_objects(save *s)
+/* All objects of all writers, each once. */
+static ls_status join_objects(join *s, const ls_ckpt_added *added, int n)
 {
     ls_ckpt *c = &s->ckpt;
-    int n = 0;
+    int all = 0;
 
-    c->objects = ls_arena_alloc(&c->arena, (size_t)s->n_plans * sizeof *c->objects);
+    for (int i = 0; i < n; i++)
+        all += added[i].ckpt.n_objects;
+    c->objects = ls_arena_alloc(&c->arena, (size_t)all * sizeof *c->objects);
     if (!c->objects)
         return LS_ENOMEM;
-    for (int i = 0; i < s->n_plans; i++)
-        c->objects[i] = s->plans[i].object; /* crcs borrowed from the plan */
-    qsort(c->objects, (size_t)s->n_plans, sizeof *c->objects, order_objects);
-    for (int i = 0; i < s->n_plans; i++)
-        if (n == 0 || order_objects(&c->objects[n - 1], &c->objects[i]) != 0)
-            c->objects[n++] = c->objects[i];
-    c->n_objects = n;
+    all = 0;
+    for (int i = 0; i < n; i++)
+        for (int o = 0; o < added[i].ckpt.n_objects; o++)
+            c->objects[all++] = added[i].ckpt.objects[o]; /* crcs borrowed */
+    c->n_objects = ls_ckpt_objects_sort(c->objects, all);
+    for (int o = 0; o < c->n_objects; o++)
+        c->info.total_bytes += c->objects[o].bytes;
     return LS_OK;
 }
 
-static ls_status fill_row(save *s, ls_ckpt_row *row, const ls_ckpt_tensor *t)
+/* The boxes of a row, numbered by the joined objects, behind those that it has. */
+static ls_status join_row(join *s, ls_ckpt_row *row, const ls_ckpt *from, const ls_ckpt_row *more)
 {
-    ls_ckpt *c = &s->ckpt;
-    int first = 0, n = 0;
+    size_t n = (size_t)(row->n_boxes + more->n_boxes);
+    ls_ckpt_box *boxes = ls_arena_alloc(&s->ckpt.arena, n * sizeof *boxes);
 
-    while (s->slabs[first].tensor != t - s->tensors)
-        first++;
-    while (first + n < s->n_slabs && s->slabs[first + n].tensor == t - s->tensors)
-        n++;
-    *row = (ls_ckpt_row){.name = t->name, .kind = t->kind, .type = t->type, .ndim = t->ndim};
-    memcpy(row->shape, t->shape, sizeof row->shape);
-    row->n_boxes = n;
-    row->boxes = ls_arena_alloc(&c->arena, (size_t)n * sizeof *row->boxes);
-    if (!row->boxes)
+    if (!boxes)
         return LS_ENOMEM;
-    for (int i = 0; i < n; i++) {
-        const slab *b = &s->slabs[first + i];
-        ls_ckpt_box *box = &row->boxes[i];
-        const ls_ckpt_object *o = bsearch(&s->plans[b->plan].object, c->objects,
-                                          (size_t)c->n_objects, sizeof *o, order_objects);
-        memcpy(box->shape, t->shape, sizeof box->shape);
-        box->object = (int)(o - c->objects);
-        box->key = t->name;
-        box->offset[0] = b->first;
-        if (t->ndim)
-            box->shape[0] = b->rows;
+    if (row->type != more->type || row->ndim != more->ndim ||
+        memcmp(row->shape, more->shape, (size_t)row->ndim * sizeof row->shape[0]) != 0)
+        return ls_fail(LS_EDATA, "writers do not agree about the shape of tensor \"%s\" (%s)",
+                       row->name, row->kind);
+    if (row->n_boxes)
+        memcpy(boxes, row->boxes, (size_t)row->n_boxes * sizeof *boxes);
+    for (int b = 0; b < more->n_boxes; b++) {
+        ls_ckpt_box *box = &boxes[row->n_boxes + b];
+        *box = more->boxes[b];
+        box->object = ls_ckpt_object_index(&s->ckpt, from->objects[box->object].hash);
     }
+    row->boxes = boxes;
+    row->n_boxes = (int)n;
     return LS_OK;
 }
 
-static ls_status build_manifest(save *s)
-{
-    ls_status st = LS_OK;
-    ls_ckpt *c = &s->ckpt;
-    const ls_ckpt_tensor **sorted = NULL;
+/* A row and where it came from. */
+typedef struct source {
+    ls_ckpt_row row;
+    const ls_ckpt *from;
+} source;
 
-    LS_TRY(st, sort_tensors(s->tensors, s->n, &sorted), out);
-    LS_TRY(st, list_objects(s), out);
-    c->rows = ls_arena_alloc(&c->arena, (size_t)s->n * sizeof *c->rows);
-    if (!c->rows) {
+static ls_status join_rows(join *s, const ls_ckpt_added *added, int n)
+{
+    ls_ckpt *c = &s->ckpt;
+    ls_status st = LS_OK;
+    int all = 0;
+
+    for (int i = 0; i < n; i++)
+        all += added[i].ckpt.n_rows;
+    source *rows = ls_mem_array((size_t)all, sizeof *rows);
+    c->rows = ls_arena_alloc(&c->arena, (size_t)all * sizeof *c->rows);
+    if (!rows || !c->rows) {
         st = LS_ENOMEM;
         goto out;
     }
-    for (int i = 0; i < s->n; i++)
-        LS_TRY(st, fill_row(s, &c->rows[i], sorted[i]), out);
-    c->n_rows = s->n;
-    for (int i = 0; i < c->n_objects; i++)
-        c->info.total_bytes += c->objects[i].bytes;
-    if (!c->info.weights_hash[0])
-        LS_TRY(st, ls_ckpt_weights_hash(s->tensors, s->n, c->info.weights_hash), out);
-out:
-    ls_mem_free(sorted);
-    return st;
-}
-
-/* --- look, reserve, write -----------------------------------------------------------------------
- */
-
-static ls_status look_for_object(save *s, plan *p)
-{
-    ls_status st = LS_OK;
-    struct stat info;
-    ls_str path;
-
-    ls_str_init(&path);
-    ls_ckpt_object_path(s->store->dir, p->object.hash, &path);
-    LS_TRY(st, ls_str_status(&path), out);
-    if (stat(path.p, &info) != 0)
-        goto out;
-    if (info.st_size == p->object.bytes && ls_ckpt_store_is_good(s->store, p->object.hash)) {
-        p->present = true;
-        goto out;
-    }
-    st = ls_ckpt_object_verify(s->store->dir, &p->object);
-    p->present = st == LS_OK;
-    if (st != LS_OK && st != LS_ENOMEM) {
-        p->replace = true;
-        ls_log(LS_LOG_WARN, "%s; writing it anew", ls_err_last()->text);
-        st = LS_OK;
-    }
-out:
-    ls_str_release(&path);
-    return st;
-}
-
-/* Which of the objects must be written? Equal ones are written once. */
-static ls_status look(save *s)
-{
-    ls_status st = LS_OK;
-    ls_ckpt_saved *saved = &s->saved;
-
-    for (int i = 0; i < s->n_plans; i++) {
-        plan *p = &s->plans[i];
-        bool twin = false;
-        for (int j = 0; j < i && !twin; j++)
-            twin = ls_hash_equal(s->plans[j].object.hash, p->object.hash);
-        if (twin) {
-            p->present = true;
-            continue;
+    all = 0;
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < added[i].ckpt.n_rows; r++)
+            rows[all++] = (source){added[i].ckpt.rows[r], &added[i].ckpt};
+    if (all)
+        qsort(rows, (size_t)all, sizeof *rows, ls_ckpt_row_order);
+    for (int i = 0; i < all; i++) {
+        if (c->n_rows == 0 || ls_ckpt_row_order(&c->rows[c->n_rows - 1], &rows[i].row) != 0) {
+            c->rows[c->n_rows] = rows[i].row;
+            c->rows[c->n_rows++].n_boxes = 0;
         }
-        LS_TRY(st, look_for_object(s, p), out);
-        saved->bytes_written += p->present ? 0 : p->object.bytes;
-        saved->bytes_reused += p->present ? p->object.bytes : 0;
-        saved->objects_written += !p->present;
-        saved->objects_reused += p->present;
+        LS_TRY(st, join_row(s, &c->rows[c->n_rows - 1], rows[i].from, &rows[i].row), out);
     }
+    for (int r = 0; r < c->n_rows; r++)
+        LS_TRY(st, ls_ckpt_row_check(&c->rows[r]), out);
 out:
+    ls_mem_free(rows);
     return st;
 }
 
-/* Bytes on disk that the save will take: whole pages, folders, and the manifest. */
-static int64_t bytes_needed(const save *s, size_t manifest_bytes)
-{
-    int64_t need = ls_round_up((int64_t)manifest_bytes + 512, 4096) + 4096;
-
-    for (int i = 0; i < s->n_plans; i++)
-        if (!s->plans[i].present)
-            need += ls_round_up(s->plans[i].object.bytes, 4096) + 4096;
-    return need;
-}
-
-static ls_status reserve(save *s, size_t manifest_bytes)
+static ls_status join_all(join *s, const ls_ckpt_added *added, int n)
 {
     ls_status st = LS_OK;
-    int64_t need = bytes_needed(s, manifest_bytes), left = 0, swept = 0;
 
-    LS_TRY(st, ls_file_free_bytes(s->store->dir, &left), out);
-    if (left < need && ls_ckpt_sweep(s->store, &swept) == LS_OK && swept > 0) {
-        /* what an interrupted save left behind may be all it takes; it may also be what this save
-         * wanted to reuse */
-        s->saved = (ls_ckpt_saved){.seconds = 0};
-        for (int i = 0; i < s->n_plans; i++)
-            s->plans[i].present = s->plans[i].replace = false;
-        LS_TRY(st, look(s), out);
-        need = bytes_needed(s, manifest_bytes);
-        LS_TRY(st, ls_file_free_bytes(s->store->dir, &left), out);
+    for (int i = 0; i < n; i++) {
+        s->saved.bytes_written += added[i].saved.bytes_written;
+        s->saved.bytes_reused += added[i].saved.bytes_reused;
+        s->saved.objects_written += added[i].saved.objects_written;
+        s->saved.objects_reused += added[i].saved.objects_reused;
     }
-    if (LS_FAULT("ckpt.reserve"))
-        left = 0;
-    if (left < need) {
-        st = ls_fail(LS_EIO, "cannot save step %lld in \"%s\": needs %.1f MiB, %.1f MiB free",
-                     (long long)s->ckpt.info.step, s->store->dir, (double)need / (double)LS_MIB,
-                     (double)left / (double)LS_MIB);
-        ls_err_hint("Free some space there, or keep fewer checkpoints.");
-    }
-out:
-    return st;
-}
-
-static ls_status write_objects(save *s)
-{
-    ls_status st = LS_OK;
-    bool touched[256] = {false};
-    char folder[LS_CKPT_PATH];
-    bool any = false;
-
-    for (int i = 0; i < s->n_plans; i++) {
-        plan *p = &s->plans[i];
-        if (p->present)
-            continue;
-        LS_TRY(st, ls_ckpt_object_write(s->store, &p->object, p->pieces, p->n_pieces, p->replace),
-               out);
-        touched[p->object.hash.hi >> 56] = any = true;
-    }
-    for (int i = 0; i < 256; i++) {
-        if (!touched[i])
-            continue;
-        snprintf(folder, sizeof folder, "%s/objects/%02x", s->store->dir, (unsigned)i);
-        LS_TRY(st, ls_file_sync_dir(folder), out);
-    }
-    snprintf(folder, sizeof folder, "%s/objects", s->store->dir);
-    if (any)
-        LS_TRY(st, ls_file_sync_dir(folder), out);
-    ls_ckpt_store_remember(s->store, &s->ckpt, NULL);
+    LS_TRY(st, join_objects(s, added, n), out);
+    LS_TRY(st, join_rows(s, added, n), out);
 out:
     return st;
 }
@@ -545,7 +237,7 @@ out:
  */
 
 /* The hash that ends the newest manifest before this step, whatever state that one is in. */
-static ls_status find_previous(save *s)
+static ls_status find_previous(join *s)
 {
     ls_status st = LS_OK;
     int64_t *steps = NULL;
@@ -572,7 +264,27 @@ out:
     return st;
 }
 
-static ls_status commit(save *s, ls_str *text)
+/* The commit token: nobody newer writes here, and whoever keeps the token agrees. */
+static ls_status may_commit(const join *s)
+{
+    const ls_ckpt_info *info = &s->ckpt.info;
+    int64_t newest;
+    ls_status st = ls_ckpt_claimed(s->store, &newest);
+
+    if (st == LS_OK && newest > info->generation) {
+        st = ls_fail(LS_EBUSY,
+                     "step %lld of generation %lld is not saved: generation %lld writes to \"%s\" "
+                     "now",
+                     (long long)info->step, (long long)info->generation, (long long)newest,
+                     s->store->dir);
+        ls_err_hint("Another group of processes has taken over this run; this one must stop.");
+    }
+    if (st == LS_OK && s->store->token)
+        st = s->store->token(s->store->token_context, info);
+    return st;
+}
+
+static ls_status commit(join *s, ls_str *text)
 {
     ls_status st = LS_OK;
     ls_str path, old;
@@ -600,6 +312,7 @@ static ls_status commit(save *s, ls_str *text)
     LS_TRY(st, find_previous(s), out);
     ls_ckpt_manifest_tail(&s->ckpt, text);
     LS_TRY(st, ls_str_status(text), out);
+    LS_TRY(st, may_commit(s), out);
     LS_TRY(st, ls_ckpt_manifest_commit(s->store, path.p, text, replace), out);
 out:
     ls_str_release(&path);
@@ -607,48 +320,181 @@ out:
     return st;
 }
 
-static ls_status save_all(save *s)
+/* --- from memory, by one writer -----------------------------------------------------------------
+ */
+
+/* The manifest beside its tables, about. */
+static int64_t text_bytes(const ls_ckpt_info *info)
 {
+    const char *texts[] = {info->run_name, info->mesh, info->config, info->extra};
+    size_t bytes = 1024;
+
+    for (size_t i = 0; i < LS_COUNT(texts); i++)
+        bytes += texts[i] ? strlen(texts[i]) : 0;
+    return (int64_t)bytes;
+}
+
+static ls_status save_all(join *s, const ls_ckpt_tensor *tensors, int n)
+{
+    ls_ckpt_info *info = &s->ckpt.info;
+    ls_ckpt_writing how = {.step = info->step, .writers = 1, .manifest_bytes = text_bytes(info)};
+    ls_ckpt_part *parts = ls_mem_array((size_t)n, sizeof *parts);
+    ls_ckpt_added added = {.saved = {.seconds = 0}};
     ls_status st = LS_OK;
     ls_str text;
 
     ls_str_init(&text);
+    ls_arena_init(&added.ckpt.arena);
+    LS_TRY(st, parts ? LS_OK : LS_ENOMEM, out);
     LS_TRY(st, ls_ckpt_store_hold(s->store), out);
-    LS_TRY(st, plan_objects(s), out);
-    LS_TRY(st, build_manifest(s), out);
+    for (int i = 0; i < n; i++) {
+        parts[i] = (ls_ckpt_part){.of = tensors[i]};
+        memcpy(parts[i].shape, tensors[i].shape, sizeof parts[i].shape);
+    }
+    if (!info->weights_hash[0])
+        LS_TRY(st, ls_ckpt_weights_hash(tensors, n, info->weights_hash), out);
+    LS_TRY(st, ls_ckpt_add_parts(s->store, &how, parts, n, &added), out);
+    LS_TRY(st, join_all(s, &added, 1), out);
     ls_ckpt_manifest_body(&s->ckpt, &text);
     LS_TRY(st, ls_str_status(&text), out);
-    LS_TRY(st, look(s), out);
-    LS_TRY(st, reserve(s, text.len), out);
-    LS_TRY(st, write_objects(s), out);
     LS_TRY(st, commit(s, &text), out);
 out:
+    ls_ckpt_added_release(&added);
+    ls_mem_free(parts);
     ls_str_release(&text);
     return st;
 }
 
-ls_status ls_ckpt_save(ls_ckpt_store *store, const ls_ckpt_info *info,
-                       const ls_ckpt_tensor *tensors, int n, ls_ckpt_saved *saved_out)
+/* Take the store, and tell what is being done; the other way round. */
+static ls_status begin(join *s, ls_ckpt_store *store, const ls_ckpt_info *info)
 {
-    ls_status st = LS_OK;
-    int64_t start_ns = ls_time_now_ns();
-    save s = {.store = store, .tensors = tensors, .n = n};
-
     LS_BUG_IF(info->step < 0 || info->step > LS_CKPT_MOST_STEP, "step %lld cannot be named",
               (long long)info->step);
     if (pthread_mutex_trylock(&store->saving) != 0)
         return ls_fail(LS_EBUSY, "cannot save step %lld in \"%s\": another save is under way",
                        (long long)info->step, store->dir);
     ls_err_doing("saving step %lld", (long long)info->step);
-    ls_arena_init(&s.ckpt.arena);
-    s.ckpt.info = *info;
-    s.ckpt.info.total_bytes = 0;
-    st = save_all(&s);
+    *s = (join){.store = store};
+    ls_arena_init(&s->ckpt.arena);
+    s->ckpt.info = *info;
+    s->ckpt.info.total_bytes = 0;
+    return LS_OK;
+}
+
+static void end(join *s)
+{
+    ls_arena_release(&s->ckpt.arena);
+    ls_err_done();
+    pthread_mutex_unlock(&s->store->saving);
+}
+
+ls_status ls_ckpt_save(ls_ckpt_store *store, const ls_ckpt_info *info,
+                       const ls_ckpt_tensor *tensors, int n, ls_ckpt_saved *saved_out)
+{
+    int64_t start_ns = ls_time_now_ns();
+    join s;
+    ls_status st = begin(&s, store, info);
+
+    if (st != LS_OK)
+        return st;
+    st = save_all(&s, tensors, n);
     s.saved.seconds = (double)(ls_time_now_ns() - start_ns) / 1e9;
     if (st == LS_OK && saved_out)
         *saved_out = s.saved;
-    save_release(&s);
-    ls_err_done();
-    pthread_mutex_unlock(&store->saving);
+    end(&s);
+    return st;
+}
+
+/* --- from reports of several writers ------------------------------------------------------------
+ */
+
+/* Objects that others wrote can be seen from here. On a network file system that may take until
+ * what it remembers of a folder has expired. */
+static ls_status await_objects(const join *s, int64_t deadline_ns)
+{
+    ls_ckpt seen = s->ckpt;
+    ls_status st;
+
+    seen.dir = s->store->dir;
+    for (;;) {
+        st = ls_ckpt_objects_there(&seen);
+        if (st == LS_OK || st == LS_ENOMEM || ls_time_now_ns() >= deadline_ns)
+            break;
+        usleep(50 * 1000);
+    }
+    if (st == LS_EDATA)
+        ls_err_hint("Ranks on other hosts write to the same folder: it must lie on a file system "
+                    "that all of them share.");
+    return st;
+}
+
+/* What a writer hashed although another one wrote it must be there with this content. */
+static ls_status compare(const join *s, const ls_ckpt_added *seen, int writer)
+{
+    const ls_ckpt *c = &seen->ckpt;
+
+    for (int r = 0; r < c->n_rows; r++)
+        for (int b = 0; b < c->rows[r].n_boxes; b++)
+            if (ls_ckpt_object_index(&s->ckpt, c->objects[c->rows[r].boxes[b].object].hash) < 0) {
+                ls_status st = ls_fail(LS_ENUMERIC,
+                                       "replicas differ: tensor \"%s\" (%s), or another one of its "
+                                       "group, is not the same on rank %d and on the one that "
+                                       "writes it",
+                                       c->rows[r].name, c->rows[r].kind, writer);
+                ls_err_hint("Memory or arithmetic of one of them is not to be trusted; the "
+                            "checkpoint before is whole.");
+                return st;
+            }
+    return LS_OK;
+}
+
+static ls_status commit_all(join *s, const ls_ckpt_report *reports, int n, ls_ckpt_added *added,
+                            int64_t deadline_ns)
+{
+    ls_status st = LS_OK;
+    int writers = 0;
+    ls_str text;
+
+    ls_str_init(&text);
+    LS_TRY(st, ls_ckpt_store_hold(s->store), out);
+    while (writers < n && !reports[writers].seen_only)
+        writers++;
+    for (int i = 0; i < n; i++)
+        LS_TRY(st, ls_ckpt_report_parse(&added[i], reports[i].text, reports[i].len), out);
+    LS_TRY(st, join_all(s, added, writers), out);
+    for (int i = writers; i < n; i++)
+        LS_TRY(st, compare(s, &added[i], reports[i].writer), out);
+    LS_TRY(st, await_objects(s, deadline_ns), out);
+    if (!s->ckpt.info.weights_hash[0]) {
+        s->ckpt.dir = s->ckpt.path = s->store->dir;
+        LS_TRY(st, hash_stored(&s->ckpt, s->ckpt.info.weights_hash), out);
+    }
+    ls_ckpt_manifest_body(&s->ckpt, &text);
+    LS_TRY(st, ls_str_status(&text), out);
+    LS_TRY(st, commit(s, &text), out);
+out:
+    ls_str_release(&text);
+    return st;
+}
+
+ls_status ls_ckpt_commit(ls_ckpt_store *store, const ls_ckpt_info *info,
+                         const ls_ckpt_report *reports, int n, int64_t deadline_ns,
+                         ls_ckpt_saved *saved_out)
+{
+    ls_ckpt_added *added = ls_mem_array((size_t)n, sizeof *added);
+    join s;
+    ls_status st = added ? begin(&s, store, info) : LS_ENOMEM;
+
+    if (st == LS_OK) {
+        for (int i = 0; i < n; i++)
+            ls_arena_init(&added[i].ckpt.arena);
+        st = commit_all(&s, reports, n, added, deadline_ns);
+        if (st == LS_OK && saved_out)
+            *saved_out = s.saved;
+        for (int i = 0; i < n; i++)
+            ls_ckpt_added_release(&added[i]);
+        end(&s);
+    }
+    ls_mem_free(added);
     return st;
 }

@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <libgen.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/fault.h"
@@ -106,6 +107,86 @@ ls_status ls_ckpt_store_hold(ls_ckpt_store *store)
     if ((size_t)snprintf(path, sizeof path, "%s/lock", store->dir) >= sizeof path)
         return ls_fail(LS_EIO, "the path \"%s\" is too long", store->dir);
     return ls_file_lock(path, &store->lock_fd);
+}
+
+/* --- who may commit -----------------------------------------------------------------------------
+ */
+
+static ls_status claim_path(const ls_ckpt_store *store, char path_out[LS_CKPT_PATH])
+{
+    if ((size_t)snprintf(path_out, LS_CKPT_PATH, "%s/generation", store->dir) >= LS_CKPT_PATH)
+        return ls_fail(LS_EIO, "the path \"%s\" is too long", store->dir);
+    return LS_OK;
+}
+
+ls_status ls_ckpt_claimed(const ls_ckpt_store *store, int64_t *generation_out)
+{
+    char path[LS_CKPT_PATH], *end;
+    ls_status st = LS_OK;
+    ls_str text;
+
+    ls_str_init(&text);
+    *generation_out = 0;
+    LS_TRY(st, claim_path(store, path), out);
+    if (!ls_file_exists(path))
+        goto out;
+    LS_TRY(st, ls_file_read(path, 64, &text), out);
+    long long value = strtoll(text.p, &end, 10);
+    if (end == text.p || strcmp(end, "\n") != 0 || value < 0 || value == LLONG_MAX) {
+        st = ls_fail(LS_EDATA, "\"%s\" does not hold a number", path);
+        ls_err_hint(
+            "It numbers the groups of processes that wrote here; remove it when none runs.");
+        goto out;
+    }
+    *generation_out = value;
+out:
+    ls_str_release(&text);
+    return st;
+}
+
+/* The generation of the newest manifest that can be read: a copied store has no claim. */
+static ls_status committed(const ls_ckpt_store *store, int64_t *generation_out)
+{
+    int64_t *steps = NULL;
+    int n = 0;
+    ls_status st = ls_ckpt_steps(store, &steps, &n);
+    bool found = false;
+
+    *generation_out = 0;
+    for (int i = n - 1; i >= 0 && st == LS_OK && !found; i--) {
+        ls_ckpt *ckpt = NULL;
+        st = ls_ckpt_read_manifest(store->dir, steps[i], &ckpt);
+        found = st == LS_OK;
+        if (found)
+            *generation_out = ckpt->info.generation;
+        else if (st != LS_ENOMEM)
+            st = LS_OK;
+        ls_ckpt_free(ckpt);
+    }
+    ls_mem_free(steps);
+    return st;
+}
+
+ls_status ls_ckpt_claim(ls_ckpt_store *store, int64_t *generation_out)
+{
+    char path[LS_CKPT_PATH], text[32];
+    int64_t claimed_before, saved_before;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, claim_path(store, path), out);
+    LS_TRY(st, ls_ckpt_claimed(store, &claimed_before), out);
+    LS_TRY(st, committed(store, &saved_before), out);
+    *generation_out = ls_max_i64(claimed_before, saved_before) + 1;
+    snprintf(text, sizeof text, "%lld\n", (long long)*generation_out);
+    LS_TRY(st, ls_file_write_atomic(path, text, strlen(text)), out);
+out:
+    return st;
+}
+
+void ls_ckpt_set_token(ls_ckpt_store *store, ls_ckpt_token *token, void *context)
+{
+    store->token = token;
+    store->token_context = context;
 }
 
 static int order_hashes(const void *a, const void *b)
@@ -357,6 +438,13 @@ out:
 
 ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt)
 {
+    ls_status st = ls_ckpt_objects_there(ckpt);
+
+    return st == LS_EDATA ? damaged(ckpt->path) : st;
+}
+
+ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt)
+{
     ls_status st = LS_OK;
     ls_str path;
 
@@ -367,14 +455,10 @@ ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt)
         ls_ckpt_object_path(ckpt->dir, ckpt->objects[i].hash, &path);
         LS_TRY(st, ls_str_status(&path), out);
         if (stat(path.p, &info) != 0)
-            st = ls_fail_sys(LS_EDATA, "checkpoint \"%s\" is damaged: object \"%s\" is missing",
-                             ckpt->path, path.p);
+            st = ls_fail_sys(LS_EDATA, "object \"%s\" is missing", path.p);
         else if (info.st_size != ckpt->objects[i].bytes)
-            st = ls_fail(LS_EDATA,
-                         "checkpoint \"%s\" is damaged: object \"%s\" has %lld bytes instead of "
-                         "%lld",
-                         ckpt->path, path.p, (long long)info.st_size,
-                         (long long)ckpt->objects[i].bytes);
+            st = ls_fail(LS_EDATA, "object \"%s\" has %lld bytes instead of %lld", path.p,
+                         (long long)info.st_size, (long long)ckpt->objects[i].bytes);
     }
 out:
     ls_str_release(&path);

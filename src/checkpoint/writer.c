@@ -27,7 +27,8 @@ struct ls_ckpt_writer {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     state state;
-    bool stop;
+    bool stop, copying;
+    ls_ckpt_job job;
     ls_arena arena; /* of the job's rows */
     ls_ckpt_info info;
     ls_ckpt_tensor *tensors;
@@ -37,9 +38,11 @@ struct ls_ckpt_writer {
     ls_ckpt_saved saved;
 };
 
-static ls_status do_job(ls_ckpt_writer *w)
+/* The rows that begin() has copied. */
+static ls_status save_rows(void *context, ls_ckpt_saved *saved_out)
 {
-    ls_status st = ls_ckpt_save(w->store, &w->info, w->tensors, w->n, &w->saved);
+    ls_ckpt_writer *w = context;
+    ls_status st = ls_ckpt_save(w->store, &w->info, w->tensors, w->n, saved_out);
 
     if (st == LS_OK && w->keep > 0) {
         /* The checkpoint is safe; failing to tidy up must not look like failing to save. */
@@ -47,6 +50,17 @@ static ls_status do_job(ls_ckpt_writer *w)
             ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
     }
     return st;
+}
+
+static ls_status do_job(ls_ckpt_writer *w)
+{
+    ls_status st = w->job.copy ? w->job.copy(w->job.context) : LS_OK;
+
+    pthread_mutex_lock(&w->lock);
+    w->copying = false;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    return st == LS_OK ? w->job.work(w->job.context, &w->saved) : st;
 }
 
 static void *work(void *context)
@@ -117,18 +131,19 @@ void ls_ckpt_writer_free(ls_ckpt_writer *writer)
     ls_mem_free(writer);
 }
 
-/* Until the running job has ended or the deadline has passed; the lock is held. */
-static bool wait_finished(ls_ckpt_writer *w, int64_t deadline_ns)
+/* Until the running job has ended, or its copy is made; false: the deadline has passed before. The
+ * lock is held. */
+static bool wait_until(ls_ckpt_writer *w, bool copied, int64_t deadline_ns)
 {
     struct timespec until = {.tv_sec = deadline_ns / LS_NS_PER_S,
                              .tv_nsec = deadline_ns % LS_NS_PER_S};
 
-    while (w->state == RUNNING) {
+    while (copied ? w->copying : w->state == RUNNING) {
         int rc = deadline_ns == LS_NO_DEADLINE
                      ? pthread_cond_wait(&w->changed, &w->lock)
                      : pthread_cond_timedwait(&w->changed, &w->lock, &until);
         if (rc == ETIMEDOUT)
-            return w->state != RUNNING;
+            return copied ? !w->copying : w->state != RUNNING;
     }
     return true;
 }
@@ -180,25 +195,57 @@ static ls_status report(ls_ckpt_writer *w, bool *done_out, ls_ckpt_saved *saved_
     return LS_OK;
 }
 
+/* Until the writer is idle; the lock is held. */
+static ls_status make_idle(ls_ckpt_writer *w, int64_t step, int64_t deadline_ns)
+{
+    bool done;
+
+    if (!wait_until(w, false, deadline_ns))
+        return ls_fail(LS_EBUSY, "cannot save step %lld: the save of step %lld is still running",
+                       (long long)step, (long long)w->job.step);
+    return report(w, &done, NULL);
+}
+
+static void start(ls_ckpt_writer *w, const ls_ckpt_job *job)
+{
+    w->job = *job;
+    w->copying = job->copy != NULL;
+    w->state = RUNNING;
+    pthread_cond_broadcast(&w->changed);
+}
+
 ls_status ls_ckpt_writer_begin(ls_ckpt_writer *writer, const ls_ckpt_info *info,
                                const ls_ckpt_tensor *tensors, int n, int64_t deadline_ns)
 {
     ls_status st = LS_OK;
 
     pthread_mutex_lock(&writer->lock);
-    if (!wait_finished(writer, deadline_ns)) {
-        st = ls_fail(LS_EBUSY, "cannot save step %lld: the save of step %lld is still running",
-                     (long long)info->step, (long long)writer->info.step);
-        goto out;
-    }
-    if (writer->state == FINISHED) {
-        bool done;
-        LS_TRY(st, report(writer, &done, NULL), out);
-    }
+    LS_TRY(st, make_idle(writer, info->step, deadline_ns), out);
     LS_TRY(st, copy_job(writer, info, tensors, n), out);
-    writer->state = RUNNING;
-    pthread_cond_broadcast(&writer->changed);
+    start(writer, &(ls_ckpt_job){.step = info->step, .work = save_rows, .context = writer});
 out:
+    pthread_mutex_unlock(&writer->lock);
+    return st;
+}
+
+ls_status ls_ckpt_writer_run(ls_ckpt_writer *writer, const ls_ckpt_job *job, int64_t deadline_ns)
+{
+    pthread_mutex_lock(&writer->lock);
+    ls_status st = make_idle(writer, job->step, deadline_ns);
+    if (st == LS_OK)
+        start(writer, job);
+    pthread_mutex_unlock(&writer->lock);
+    return st;
+}
+
+ls_status ls_ckpt_writer_copied(ls_ckpt_writer *writer, int64_t deadline_ns)
+{
+    ls_status st = LS_OK;
+
+    pthread_mutex_lock(&writer->lock);
+    if (!wait_until(writer, true, deadline_ns))
+        st = ls_fail(LS_EDEADLINE, "the copy of step %lld is still being made",
+                     (long long)writer->job.step);
     pthread_mutex_unlock(&writer->lock);
     return st;
 }
@@ -218,11 +265,11 @@ ls_status ls_ckpt_writer_wait(ls_ckpt_writer *writer, int64_t deadline_ns, bool 
 
     pthread_mutex_lock(&writer->lock);
     *done_out = false;
-    if (wait_finished(writer, deadline_ns))
+    if (wait_until(writer, false, deadline_ns))
         st = report(writer, done_out, saved_out);
     else
         st = ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
-                     (long long)writer->info.step);
+                     (long long)writer->job.step);
     pthread_mutex_unlock(&writer->lock);
     return st;
 }

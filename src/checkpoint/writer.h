@@ -1,11 +1,12 @@
 /* writer.h -- saves a checkpoint on a thread of its own while training goes on.
  *
  * The caller copies its tensors into snapshot buffers (quick), calls begin, and trains on; the
- * buffers belong to the writer until poll or wait reports the end. One save at a time.
+ * buffers belong to the writer until poll or wait reports the end. One save at a time. Or the
+ * writer makes the copy itself, first of all (ls_ckpt_writer_run).
  *
  *   idle --begin--> running --(thread)--> finished --poll, wait--> idle
  *
- * begin, poll, wait and free are called by one thread. */
+ * All functions are called by one thread. */
 #pragma once
 #include "checkpoint/ckpt.h"
 
@@ -22,6 +23,20 @@ ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *stor
  * (without starting the new save) when it was a failure. */
 ls_status ls_ckpt_writer_begin(ls_ckpt_writer *writer, const ls_ckpt_info *info,
                                const ls_ckpt_tensor *tensors, int n, int64_t deadline_ns);
+
+/* The same for any work that ends in a save. copy runs first, on the writer's thread, and makes the
+ * copy that work reads: the caller goes on, and only before it changes the state that is copied it
+ * asks ls_ckpt_writer_copied(). Everything is borrowed until the end is reported. */
+typedef struct ls_ckpt_job {
+    int64_t step;                     /* for messages */
+    ls_status (*copy)(void *context); /* NULL: nothing to copy */
+    ls_status (*work)(void *context, ls_ckpt_saved *saved_out);
+    void *context;
+} ls_ckpt_job;
+ls_status ls_ckpt_writer_run(ls_ckpt_writer *writer, const ls_ckpt_job *job, int64_t deadline_ns);
+
+/* Wait until no copy is being made. LS_EDEADLINE: it still is. */
+ls_status ls_ckpt_writer_copied(ls_ckpt_writer *writer, int64_t deadline_ns);
 
 /* Has the save ended? *done_out is true once per save; then the status is the save's own, with its
  * error record, and saved_out (may be NULL) tells what was written. While running or idle: LS_OK

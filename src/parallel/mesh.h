@@ -57,6 +57,7 @@ typedef struct ls_mesh {
     int nodes;                   /* machines; 0 counts as one */
     const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
     bool replicas; /* sync: local: each rank trains by itself, gradients are not exchanged */
+    bool blind;    /* some ranks do not see the run's folder: the first one saves for all */
 } ls_mesh;
 
 enum { LS_MESH_RANKS = 4096 }; /* at most */
@@ -80,6 +81,12 @@ int ls_mesh_group(const ls_mesh *mesh, int rank);
 /* The groups that a run asks for, when the places are known. LS_EUSAGE: they cannot be had; why,
  * and what can. */
 ls_status ls_mesh_set_shard(ls_mesh *mesh, const ls_run *run);
+
+/* Whether every rank writes its part of a checkpoint. */
+static inline bool ls_mesh_saves_parts(const ls_mesh *mesh)
+{
+    return ls_mesh_ranks(mesh) > 1 && !mesh->replicas && !mesh->blind;
+}
 
 /* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.
  */

@@ -49,16 +49,57 @@ ls_dtype ls_memory_type(const ls_run *run)
     return run->precision == LS_PRECISION_FP32 ? LS_F32 : LS_BF16;
 }
 
-bool ls_memory_has_snapshot(const ls_run *run, const ls_mesh *mesh, bool apart)
-{
-    if (mesh && mesh->rank > 0)
-        return false;
-    return apart || run->checkpoint.every > 0 || (mesh && mesh->zero > 0);
-}
-
 int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     return mesh && mesh->zero > 0 ? model->trained : ls_optim_seconds(run, model);
+}
+
+/* Elements of a kind of state as a whole. */
+static int64_t state_elements(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
+                              int kind)
+{
+    return kind == 0   ? model->flat
+           : kind == 1 ? model->trained
+                       : ls_memory_snapshot_seconds(run, model, mesh);
+}
+
+int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
+                                 bool apart, int kind)
+{
+    bool keeps = apart || run->checkpoint.every > 0 || (mesh && mesh->zero > 0);
+
+    if (mesh && ls_mesh_saves_parts(mesh))
+        keeps = mesh->zero == 3 && (kind == 0 || (kind == 1 && ls_memory_type(run) != LS_F32));
+    if (!keeps || (mesh && mesh->rank > 0))
+        return 0;
+    return state_elements(run, model, mesh, kind) * (int64_t)sizeof(float);
+}
+
+/* Of these the ones that are resident: what lies in a file is not, but for what is being copied. */
+static int64_t resident_bytes(const ls_memory_args *args, int kind)
+{
+    int64_t bytes = ls_memory_snapshot_bytes(args->run, args->model, args->mesh, args->apart, kind);
+
+    if (kind > 0 && ls_memory_offload(args->run, args->apart) == LS_OFFLOAD_DISK)
+        bytes = ls_min_i64(bytes, LS_MEMORY_CHUNK * (int64_t)sizeof(float));
+    return ls_round_up(bytes, 4096);
+}
+
+int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+{
+    int64_t all = 0, first, n;
+
+    if (!mesh || !ls_mesh_saves_parts(mesh) || run->checkpoint.every == 0)
+        return 0;
+    for (int kind = 0; kind < 3; kind++)
+        if (mesh->zero == 3 || (mesh->zero > 0 && kind > 0)) {
+            all += ls_mesh_own(mesh, model->trained, mesh->rank);
+        } else {
+            ls_coll_range(state_elements(run, model, mesh, kind), mesh->ranks, mesh->rank, &first,
+                          &n);
+            all += n;
+        }
+    return all * (int64_t)sizeof(float);
 }
 
 static ls_squeeze squeeze_of(const ls_run *run)
@@ -158,14 +199,16 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
 }
 
 /* What the process holds beside the device's memory. */
-static void predict_host(const ls_memory_args *args, const ls_calls *calls, int64_t state_bytes,
-                         ls_ledger *ledger)
+static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
 {
+    int64_t copies = ls_round_up(ls_memory_parts_bytes(args->run, args->model, args->mesh), 4096);
     void (*add)(ls_ledger *, const char *, const char *, int64_t) =
         args->apart ? ls_ledger_add_host : ls_ledger_add;
 
-    if (ls_memory_has_snapshot(args->run, args->mesh, args->apart))
-        add(ledger, "snapshot", "what a checkpoint is written from", state_bytes);
+    for (int kind = 0; kind < 3; kind++)
+        copies += resident_bytes(args, kind);
+    if (copies > 0)
+        add(ledger, "snapshot", "what a checkpoint is written from", copies);
     add(ledger, "threads", "packed blocks of each thread",
         args->apart ? 0 : (int64_t)args->threads * LS_STREAM_THREAD_BYTES);
     add(ledger, "batch", "tokens on their way, read ahead; results",
@@ -392,11 +435,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     if (ls_memory_sample_pass(args, &sample))
         ls_ledger_add(ledger_out, "text samples", "one sequence with its keys and values",
                       ls_pass_bytes(&sample, args->threads));
-    int64_t moments = ls_round_up(model->trained * size, 4096) +
-                      ls_round_up(ls_memory_snapshot_seconds(run, model, args->mesh) * size, 4096);
-    if (ls_memory_offload(run, args->apart) == LS_OFFLOAD_DISK)
-        moments = 2 * LS_MEMORY_CHUNK * size; /* in a file too, but for what is being copied */
-    predict_host(args, &calls, ls_round_up(model->flat * size, 4096) + moments, ledger_out);
+    predict_host(args, &calls, ledger_out);
 }
 
 static int64_t total_with(const ls_memory_args *args, const ls_run *changed)

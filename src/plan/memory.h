@@ -92,9 +92,15 @@ ls_dtype ls_memory_type(const ls_run *run);
  * them, and in the order of the gradients where they are collected from several. */
 int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
-/* Whether this rank keeps a copy of the run's state: the first one does, to write checkpoints from
- * while training goes on; and always where the state does not lie in its own memory: in host memory
- * where the device has a memory of its own (apart), and where ranks divide the moments. */
-bool ls_memory_has_snapshot(const ls_run *run, const ls_mesh *mesh, bool apart);
+/* Bytes of this rank's copy of a kind of the run's state as a whole (weights, first, second
+ * moments); 0: it keeps none. Where one rank saves, it has one, to write checkpoints from while
+ * training goes on; and always where the state does not lie in its own memory: in host memory where
+ * the device has a memory of its own (apart), and where it must be collected. Where ranks save
+ * parts, only with zero 3: the weights, for text samples, and as a pass reads them. */
+int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
+                                 bool apart, int kind);
+
+/* Bytes of the copy of what this rank writes of a checkpoint, where ranks save parts. */
+int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 LS_C_END

@@ -370,7 +370,7 @@ static ls_status after_step(loop *l, bool last)
         LS_TRY(st, ls_save_begin(s), out);
         ls_clock_lap(&l->clock, LS_PART_CHECKPOINT);
     }
-    ls_save_poll(s);
+    LS_TRY(st, ls_save_poll(s), out);
     l->met = s->step_number;
 out:
     return st;

@@ -10,6 +10,8 @@
 #include "base/mem.h"
 #include "plan/optim.h"
 #include "train/outer.h"
+#include "train/parts.h"
+#include "train/save.h"
 
 /* Where ranks have parts, or each its own state, nobody has a whole one; moments that are not in
  * the device's memory go with their step. */
@@ -38,6 +40,9 @@ static void keep_state(ls_session *s)
 static void shed(ls_session *s)
 {
     ls_loader_close(s->loader);
+    if (ls_save_copied(s) != LS_OK) /* what is saved in the background is read until then */
+        ls_log(LS_LOG_WARN, "a save is not done with the state: %s", ls_err_last()->text);
+    ls_parts_close(s);
     ls_share_close(s);
     ls_decode_close(s->decode);
     ls_pass_close(s->sample_pass);
@@ -88,7 +93,8 @@ ls_status ls_recover_spread(ls_session *session)
 
     s->step_there = s->step_there && (!plan->spread || s->step_number == plan->base);
     for (int k = 0; k < 3 && plan->spread && s->dp; k++)
-        LS_TRY(st, ls_dp_tell(s->dp, plan->source, arrays[k], elements[k] * (int64_t)sizeof(float)),
+        LS_TRY(st,
+               ls_step_tell(s->step, plan->source, arrays[k], elements[k] * (int64_t)sizeof(float)),
                out);
     if (s->dp)
         LS_TRY(st, ls_dp_tell(s->dp, plan->source, &p, sizeof p), out);

@@ -2,14 +2,18 @@
  *
  * Three tensors per parameter: "param", "adam.m", "adam.v", each pointing into the flat buffers;
  * for a matrix that Muon updates two: "param", "muon.m". A
- * background save first copies the flat buffers to the snapshot; the writer then reads only that.
- * Where the state as a whole is in nobody's own memory (staged), all reading and writing goes
- * through the snapshot: what is saved is fetched first, from the device or from the ranks that have
- * parts of it, and what is loaded is sent after. Of several ranks the first one writes and reads;
- * the functions that fetch and send are called by all.
+ * background save first copies the flat buffers to the snapshot, and the writer reads only that.
+ * The copy is made while the next forward and backward run, by the writer's thread, or by the
+ * device where it has a memory of its own; the update waits for it (ls_save_copied). Only what must
+ * be collected from ranks, or belongs to replicas, is copied at once. Where the state as a whole is
+ * in nobody's own memory (staged), all reading and writing goes through the snapshot: what is saved
+ * is fetched first, from the device or from the ranks that have parts of it, and what is loaded is
+ * sent after. Of several ranks each writes and reads its parts (parts.c); where some do not see the
+ * folder, and of replicas, the first one does, and the functions that fetch and send are called by
+ * all.
  *
  * The data cursor is the number of samples used, the one integer that the data order needs. */
-#include "train/save.h"
+#include "train/save_impl.h"
 
 #include <limits.h>
 #include <math.h>
@@ -24,8 +28,9 @@
 #include "train/debt.h"
 #include "train/outer.h"
 #include "train/session_impl.h"
+#include "train/parts.h"
 
-enum { KINDS = 3, WRITER_WAIT_S = 600 };
+enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
 
 /* Where parameter i lies in a kind of state as a whole; -1: it has none. */
@@ -69,26 +74,33 @@ static bool on_disk(const ls_session *s, int kind)
     return s->offload == LS_OFFLOAD_DISK && kind > 0;
 }
 
+bool ls_save_row(const ls_session *s, int kind, int i, ls_ckpt_tensor *row_out, int64_t *place_out)
+{
+    const ls_param *p = &s->model.params[i];
+    bool muon = kind == 1 && ls_optim_is_matrix(s->run, p);
+
+    *row_out = row_of(p, muon ? "muon.m" : kinds[kind], NULL);
+    *place_out = place_of(s, kind, i);
+    return *place_out >= 0;
+}
+
 /* One row per parameter, then the moments of those that are trained; returns how many. */
 static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
 {
+    int64_t first;
     int n = 0;
 
     for (int k = 0; k < KINDS; k++)
-        for (int i = 0; i < s->model.n_params; i++) {
-            const ls_param *p = &s->model.params[i];
-            bool muon = k == 1 && ls_optim_is_matrix(s->run, p);
-            int64_t first = place_of(s, k, i);
-            if (first < 0)
-                continue;
-            rows[n] = row_of(p, muon ? "muon.m" : kinds[k], (float *)arrays[k] + first);
-            rows[n++].spilled = on_disk(s, k);
-        }
+        for (int i = 0; i < s->model.n_params; i++)
+            if (ls_save_row(s, k, i, &rows[n], &first)) {
+                if (arrays[k]) /* this rank has it as a whole */
+                    rows[n].bytes = (float *)arrays[k] + first;
+                rows[n++].spilled = on_disk(s, k);
+            }
     return n;
 }
 
-/* What is saved, and loaded: of replicas the common weights. */
-static void live_arrays(const ls_session *s, void *arrays_out[KINDS])
+void ls_save_live(const ls_session *s, void *arrays_out[KINDS])
 {
     ls_step_arrays live = ls_step_state_arrays(s->step);
 
@@ -117,14 +129,22 @@ static ls_status put_aside(const char *dir)
     return ls_fail(LS_EIO, "too many earlier checkpoints beside \"%s\"", dir);
 }
 
-/* Bytes of the weights, or of one moment. */
+int64_t ls_save_elements(const ls_session *s, int kind)
+{
+    return kind == 0   ? s->model.flat
+           : kind == 1 ? s->model.trained
+                       : ls_memory_snapshot_seconds(s->run, &s->model, &s->mesh);
+}
+
+/* Bytes of the weights, or of one moment; and of the snapshot's. */
 static int64_t state_bytes(const ls_session *s, int kind)
 {
-    int64_t n = kind == 0   ? s->model.flat
-                : kind == 1 ? s->model.trained
-                            : ls_memory_snapshot_seconds(s->run, &s->model, &s->mesh);
+    return ls_save_elements(s, kind) * (int64_t)sizeof(float);
+}
 
-    return n * (int64_t)sizeof(float);
+static int64_t kept_bytes(const ls_session *s, int kind)
+{
+    return ls_memory_snapshot_bytes(s->run, &s->model, &s->mesh, s->apart, kind);
 }
 
 /* The snapshot and the rows that point into it, unless they are there. Apart it is made for the
@@ -135,8 +155,8 @@ static ls_status open_snapshot(ls_session *s)
     ls_status st = LS_OK;
 
     for (int k = 0; k < KINDS; k++) {
-        int64_t bytes = state_bytes(s, k);
-        if (s->snapshot[k])
+        int64_t bytes = kept_bytes(s, k);
+        if (s->snapshot[k] || bytes == 0)
             continue;
         if (s->apart)
             LS_TRY(st, ls_device_host_alloc(s->device, bytes, what, &s->snapshot[k]), out);
@@ -158,7 +178,7 @@ static void close_snapshot(ls_session *s)
 {
     for (int k = 0; k < KINDS; k++) {
         if (s->apart)
-            ls_device_host_free(s->device, s->snapshot[k], state_bytes(s, k));
+            ls_device_host_free(s->device, s->snapshot[k], kept_bytes(s, k));
         else if (on_disk(s, k))
             ls_spill_close(&s->spills[k]);
         else
@@ -167,8 +187,7 @@ static void close_snapshot(ls_session *s)
     }
 }
 
-/* Whether ranks have parts of this kind of state. */
-static bool divided(const ls_session *s, int kind)
+bool ls_save_divided(const ls_session *s, int kind)
 {
     return s->mesh.zero > 0 && (kind > 0 || s->mesh.zero == 3);
 }
@@ -203,6 +222,19 @@ static bool on_host(const ls_session *s, int kind)
     return s->offload != LS_OFFLOAD_NONE && kind > 0;
 }
 
+/* On a device with a memory of its own: begin to copy the first n kinds out. */
+static void copy_out(ls_session *s, ls_stream *stream, int n)
+{
+    void *arrays[KINDS];
+
+    ls_save_live(s, arrays);
+    for (int k = 0; k < n; k++)
+        if (on_host(s, k))
+            copy_on_host(s, k, s->snapshot[k], arrays[k]);
+        else
+            ls_stream_copy_out(stream, s->snapshot[k], arrays[k], state_bytes(s, k));
+}
+
 /* The first n kinds of the live state to the first rank's snapshot, which is there and nobody is
  * reading. By all ranks where they have parts of it. */
 static ls_status take_snapshot(ls_session *s, int n)
@@ -210,10 +242,10 @@ static ls_status take_snapshot(ls_session *s, int n)
     void *arrays[KINDS];
     ls_status st = LS_OK;
 
-    live_arrays(s, arrays);
-    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
+    ls_save_live(s, arrays);
+    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
     for (int k = 0; k < n; k++)
-        if (divided(s, k))
+        if (ls_save_divided(s, k))
             LS_TRY(st, ls_step_collect(s->step, arrays[k], s->snapshot[k]), out);
         else if (s->mesh.rank > 0)
             continue;
@@ -223,10 +255,22 @@ static ls_status take_snapshot(ls_session *s, int n)
             ls_stream_copy_out(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
         else
             ls_stream_copy(s->stream, s->snapshot[k], arrays[k], state_bytes(s, k));
-    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
+    LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
     rest(s);
 out:
     return st;
+}
+
+/* The same on the writer's thread, of a state that lies in this process's memory. */
+static ls_status copy_here(void *context)
+{
+    ls_session *s = context;
+    void *arrays[KINDS];
+
+    ls_save_live(s, arrays);
+    for (int k = 0; k < KINDS; k++)
+        copy_on_host(s, k, s->snapshot[k], arrays[k]);
+    return LS_OK;
 }
 
 /* Staged: what was loaded into the snapshot, to the device. Parts go to their ranks later. */
@@ -234,11 +278,11 @@ static ls_status send_loaded(ls_session *s)
 {
     void *arrays[KINDS];
 
-    live_arrays(s, arrays);
+    ls_save_live(s, arrays);
     for (int k = 0; k < KINDS && s->staged; k++)
-        if (!divided(s, k) && on_host(s, k))
+        if (!ls_save_divided(s, k) && on_host(s, k))
             copy_on_host(s, k, arrays[k], s->snapshot[k]);
-        else if (!divided(s, k))
+        else if (!ls_save_divided(s, k))
             ls_stream_copy_in(s->stream, arrays[k], s->snapshot[k], state_bytes(s, k));
     return ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S);
 }
@@ -256,15 +300,15 @@ ls_status ls_save_share(ls_session *session)
     place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss};
     ls_status st;
 
-    live_arrays(s, arrays);
+    ls_save_live(s, arrays);
     LS_TRY(st, ls_dp_tell(s->dp, 0, &p, sizeof p), out);
     s->step_number = p.step;
     s->newest_step = p.newest;
     s->saved_step = p.saved;
     s->loss = p.loss;
     s->val_loss = p.val_loss;
-    for (int k = 0; k < KINDS && p.step > 0; k++)
-        if (divided(s, k))
+    for (int k = 0; k < KINDS && p.step > 0 && !s->parts; k++) /* else each has read its own */
+        if (ls_save_divided(s, k))
             LS_TRY(st, ls_step_deal(s->step, s->snapshot[k], arrays[k]), out);
         else
             LS_TRY(st,
@@ -283,7 +327,7 @@ ls_status ls_save_open(ls_session *session)
     char dir[PATH_MAX];
     ls_status st = LS_OK;
 
-    live_arrays(s, arrays);
+    ls_save_live(s, arrays);
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     if (s->args.fresh)
         LS_TRY(st, put_aside(dir), out);
@@ -297,10 +341,14 @@ ls_status ls_save_open(ls_session *session)
     s->n_tensors = fill_rows(s, s->tensors, arrays);
     LS_TRY(st, ls_debt_open(s), out);
     LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
-    if (!s->apart && ls_memory_has_snapshot(s->run, &s->mesh, false))
+    LS_TRY(st, ls_ckpt_claim(s->store, &s->generation), out);
+    if (!s->apart)
         LS_TRY(st, open_snapshot(s), out);
-    if (s->run->checkpoint.every > 0)
-        LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
+    if (s->run->checkpoint.every == 0 || ls_mesh_saves_parts(&s->mesh))
+        goto out;
+    LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
+    if (s->apart)
+        LS_TRY(st, ls_stream_create(&s->copies, s->device), out);
 out:
     return st;
 }
@@ -309,8 +357,10 @@ void ls_save_close(ls_session *session)
 {
     ls_session *s = session;
 
+    ls_parts_close(s);
     ls_ckpt_writer_free(s->writer);
     ls_ckpt_close(s->store);
+    ls_stream_free(s->copies);
     close_snapshot(s);
     ls_debt_close(s);
     ls_mem_free(s->tensors);
@@ -367,26 +417,56 @@ static ls_status newest_step(const ls_ckpt_store *store, int64_t *step_out)
     return LS_OK;
 }
 
-ls_status ls_save_resume(ls_session *session)
+/* Settings first: tensors of another shape would give a poorer message. */
+static ls_status check_newest(const ls_session *s, bool *found_out)
 {
-    ls_session *s = session;
     ls_ckpt *newest = NULL;
-    ls_ckpt_info info;
-    bool found = false;
     ls_str passed; /* damaged ones: told by the load */
     ls_status st = LS_OK;
 
     ls_str_init(&passed);
-    ls_err_doing("looking for a checkpoint to resume from");
-    /* Settings first: tensors of another shape would give a poorer message. */
     LS_TRY(st, ls_ckpt_find(s->store, -1, &newest, &passed), out);
-    if (!newest)
-        goto out;
-    LS_TRY(st, check_same_run(s, ls_ckpt_about(newest)), out);
+    *found_out = newest != NULL;
+    if (newest)
+        st = check_same_run(s, ls_ckpt_about(newest));
+out:
+    ls_str_release(&passed);
+    ls_ckpt_free(newest);
+    return st;
+}
+
+/* The newest checkpoint to where the state is, or, where the first rank loads for others, to its
+ * snapshot. */
+static ls_status load(ls_session *s, ls_ckpt_info *info_out, bool *found_out)
+{
+    ls_status st = LS_OK;
+
+    if (s->parts)
+        return ls_parts_load(s, info_out, found_out);
     if (s->staged)
         LS_TRY(st, open_snapshot(s), out);
-    LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, &info, &found), out);
-    if (!found)
+    LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, info_out, found_out), out);
+    if (*found_out)
+        st = send_loaded(s);
+out:
+    return st;
+}
+
+ls_status ls_save_resume(ls_session *session)
+{
+    ls_session *s = session;
+    ls_ckpt_info info;
+    bool first = s->mesh.rank == 0, found = false;
+    ls_status st = LS_OK;
+
+    if (!first && !s->parts)
+        return LS_OK;
+    ls_err_doing("looking for a checkpoint to resume from");
+    if (first)
+        LS_TRY(st, check_newest(s, &found), out);
+    if (found || s->parts)
+        LS_TRY(st, load(s, &info, &found), out);
+    if (!found || !first)
         goto out;
     if (info.cursor != ls_ramp_samples(s->run, info.step)) {
         st = ls_fail(LS_EDATA, "the checkpoint of step %lld stands at sample %lld, expected %lld",
@@ -394,7 +474,6 @@ ls_status ls_save_resume(ls_session *session)
                      (long long)ls_ramp_samples(s->run, info.step));
         goto out;
     }
-    LS_TRY(st, send_loaded(s), out);
     LS_TRY(st, ls_debt_load(s, info.step), out);
     LS_TRY(st, newest_step(s->store, &s->newest_step), out);
     s->step_number = info.step;
@@ -402,17 +481,16 @@ ls_status ls_save_resume(ls_session *session)
     s->loss = info.loss;
     s->val_loss = info.val_loss;
 out:
-    ls_str_release(&passed);
-    ls_ckpt_free(newest);
     ls_err_done();
     return st;
 }
 
-static ls_ckpt_info info_now(const ls_session *s)
+ls_ckpt_info ls_save_info(const ls_session *s)
 {
     return (ls_ckpt_info){.step = s->step_number,
                           .cursor = ls_ramp_samples(s->run, s->step_number),
                           .tokens = ls_ramp_samples(s->run, s->step_number) * s->model.shape.T,
+                          .generation = s->generation,
                           .seed = (uint64_t)s->run->train.seed,
                           .loss = s->loss,
                           .val_loss = s->val_loss,
@@ -422,7 +500,7 @@ static ls_ckpt_info info_now(const ls_session *s)
                           .extra = s->data_hash};
 }
 
-static void tell_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
+void ls_save_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
 {
     s->saved_step = step;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_CHECKPOINT,
@@ -433,8 +511,7 @@ static void tell_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
                                                   .path = saved->path}});
 }
 
-/* A save in the background came to nothing, for the reason in this thread's record. */
-static void tell_unsaved(ls_session *s, int64_t step)
+void ls_save_unsaved(ls_session *s, int64_t step)
 {
     ls_log(LS_LOG_WARN, "the checkpoint of step %lld was not saved: %s; training goes on",
            (long long)step, ls_err_last()->text);
@@ -445,6 +522,13 @@ static void tell_unsaved(ls_session *s, int64_t step)
                                                 .text = ls_err_last()->text}});
 }
 
+void ls_save_tidy(const ls_session *s)
+{
+    /* The state is safe; failing to tidy up must not look like failing to save. */
+    if (ls_ckpt_prune(s->store, s->run->checkpoint.keep, NULL) != LS_OK)
+        ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
+}
+
 /* A background save ended, well or badly. */
 static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
 {
@@ -452,9 +536,9 @@ static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
 
     s->writing_step = -1;
     if (st == LS_OK)
-        tell_saved(s, step, saved);
+        ls_save_saved(s, step, saved);
     else
-        tell_unsaved(s, step);
+        ls_save_unsaved(s, step);
 }
 
 /* Wait for the save before. LS_EDEADLINE: it is still running, and the snapshot is still its own.
@@ -465,6 +549,10 @@ static ls_status await_writer(ls_session *s)
     bool done = false;
 
     if (!s->writer || s->writing_step < 0)
+        return LS_OK;
+    if (ls_save_copied(s) != LS_OK)
+        return LS_EDEADLINE;
+    if (s->writing_step < 0)
         return LS_OK;
     if (LS_FAULT("train.writer_wait"))
         return ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
@@ -480,21 +568,14 @@ static ls_status await_writer(ls_session *s)
 ls_status ls_save_again(ls_session *session)
 {
     ls_session *s = session;
-    bool staged = s->staged;
-    void *arrays[KINDS];
     ls_status st = LS_OK;
 
-    s->staged = s->apart || s->mesh.zero > 0;
-    if (s->store && !staged && !s->staged) { /* the rows point at memory that may have moved */
-        live_arrays(s, arrays);
-        (void)fill_rows(s, s->tensors, arrays);
-        return LS_OK;
-    }
     if (s->store) {
         LS_TRY(st, await_writer(s), out);
         ls_save_close(s);
         s->writer = NULL;
         s->store = NULL;
+        s->copies = NULL;
         s->tensors = s->shadows = NULL;
         s->writing_step = -1;
     }
@@ -516,53 +597,132 @@ static ls_status agree_to_save(ls_session *s, bool *saves)
     return st;
 }
 
-ls_status ls_save_begin(ls_session *session)
+/* Write what the snapshot has, or, where it must be filled first, copy it on the writer's thread.
+ */
+static ls_status save_copy(void *context, ls_ckpt_saved *saved_out)
+{
+    ls_session *s = context;
+    ls_status st =
+        ls_ckpt_save(s->store, &s->writing, s->shadows, s->n_tensors + s->n_debts, saved_out);
+
+    if (st == LS_OK)
+        ls_save_tidy(s);
+    return st;
+}
+
+static void start_writer(ls_session *s, bool copies)
+{
+    const ls_ckpt_job job = {.step = s->writing.step,
+                             .copy = copies ? copy_here : NULL,
+                             .work = save_copy,
+                             .context = s};
+
+    if (ls_ckpt_writer_run(s->writer, &job, 0) == LS_OK) {
+        s->writing_step = s->writing.step;
+    } else {
+        s->writing_step = -1;
+        ls_save_unsaved(s, s->writing.step);
+    }
+}
+
+ls_status ls_save_copied(ls_session *session)
 {
     ls_session *s = session;
-    bool first = s->mesh.rank == 0;
-    bool saves = first && await_writer(s) == LS_OK && open_snapshot(s) == LS_OK;
-    ls_ckpt_info info = info_now(s);
+    int64_t until_ns = ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S;
+
+    if (s->parts)
+        return ls_parts_copied(s);
+    if (s->copying) {
+        s->copying = false;
+        if (ls_stream_sync(s->copies, until_ns) == LS_OK) {
+            start_writer(s, false);
+        } else {
+            s->writing_step = -1;
+            ls_save_unsaved(s, s->writing.step);
+        }
+        return LS_OK;
+    }
+    return s->writer ? ls_ckpt_writer_copied(s->writer, until_ns) : LS_OK;
+}
+
+/* The present state, whose snapshot is there and free: copied while the caller goes on, where
+ * nobody else has a part in it. */
+static ls_status begin_alone(ls_session *s)
+{
     ls_status st = LS_OK;
 
-    if (first && !saves)
-        tell_unsaved(s, s->step_number);
-    LS_TRY(st, agree_to_save(s, &saves), out);
-    if (saves) {
-        LS_TRY(st, take_snapshot(s, KINDS), out);
-        LS_TRY(st, ls_debt_collect(s), out);
-    }
-    if (!saves || !first)
-        goto out;
-    if (ls_ckpt_writer_begin(s->writer, &info, s->shadows, s->n_tensors + s->n_debts, 0) == LS_OK)
+    s->writing = ls_save_info(s);
+    if (s->apart && s->mesh.ranks < 2) {
+        LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
+        copy_out(s, s->copies, KINDS);
+        s->copying = true;
         s->writing_step = s->step_number;
-    else
-        tell_unsaved(s, s->step_number);
+    } else if (s->outer || s->staged) {
+        st = take_snapshot(s, KINDS);
+        if (st == LS_OK && s->mesh.rank == 0)
+            start_writer(s, false);
+    } else if (s->mesh.rank == 0) {
+        start_writer(s, true);
+    }
 out:
     return st;
 }
 
-void ls_save_poll(ls_session *session)
+static ls_status wait_for_copy(void *context)
+{
+    return ls_save_copied(context);
+}
+
+ls_status ls_save_begin(ls_session *session)
+{
+    ls_session *s = session;
+    bool first = s->mesh.rank == 0, saves;
+    ls_status st = LS_OK;
+
+    ls_step_before_update(s->step, wait_for_copy, s);
+    if (s->parts)
+        return ls_parts_begin(s);
+    saves = first && await_writer(s) == LS_OK && open_snapshot(s) == LS_OK;
+    if (first && !saves)
+        ls_save_unsaved(s, s->step_number);
+    LS_TRY(st, agree_to_save(s, &saves), out);
+    if (saves) {
+        LS_TRY(st, ls_debt_collect(s), out);
+        LS_TRY(st, begin_alone(s), out);
+    }
+out:
+    return st;
+}
+
+ls_status ls_save_poll(ls_session *session)
 {
     ls_ckpt_saved saved;
     bool done = false;
 
-    if (!session->writer || session->writing_step < 0)
-        return;
+    if (session->parts)
+        return ls_parts_poll(session, false);
+    if (!session->writer || session->writing_step < 0 || session->copying)
+        return LS_OK;
     ls_status st = ls_ckpt_writer_poll(session->writer, &done, &saved);
     if (done)
         tell_ended(session, st, &saved);
+    return LS_OK;
 }
 
 ls_status ls_save_final(ls_session *session)
 {
     ls_session *s = session;
-    ls_ckpt_info info = info_now(s);
+    ls_ckpt_info info = ls_save_info(s);
     ls_ckpt_saved saved;
     ls_status st = LS_OK;
 
     bool first = s->mesh.rank == 0, saves = true;
 
     ls_err_doing("saving step %lld", (long long)s->step_number);
+    if (s->parts) {
+        st = ls_parts_final(s);
+        goto out;
+    }
     if (first) {
         LS_TRY(st, await_writer(s), out);
         saves = s->saved_step != s->step_number;
@@ -577,10 +737,8 @@ ls_status ls_save_final(ls_session *session)
     if (!saves || !first)
         goto out;
     LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors + s->n_debts, &saved), out);
-    tell_saved(s, s->step_number, &saved);
-    /* The state is safe; failing to tidy up must not look like failing to save. */
-    if (ls_ckpt_prune(s->store, s->run->checkpoint.keep, NULL) != LS_OK)
-        ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
+    ls_save_saved(s, s->step_number, &saved);
+    ls_save_tidy(s);
 out:
     ls_err_done();
     return st;
@@ -607,7 +765,7 @@ ls_status ls_save_whole_weights(ls_session *session, const void **weights_out)
     ls_dtype type = ls_memory_type(s->run);
     ls_status st = LS_OK;
 
-    if (!divided(s, 0)) {
+    if (!ls_save_divided(s, 0)) {
         *weights_out = ls_step_state_arrays(s->step).read;
         return LS_OK;
     }
@@ -631,7 +789,7 @@ ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
     bool first = session->mesh.rank == 0;
     ls_status st = LS_OK;
 
-    if ((session->staged && first) || divided(session, 0))
+    if ((session->staged && first) || ls_save_divided(session, 0))
         LS_TRY(st, take_weights(session), out);
     if (first)
         st = ls_ckpt_weights_hash(session->tensors, session->model.n_params, hex_out);

@@ -16,21 +16,25 @@ void ls_save_close(ls_session *session);
 /* A row for each trained parameter, pointing into an array of their numbers; returns how many. */
 int ls_save_rows(const ls_model *model, const char *kind, float *array, ls_ckpt_tensor *rows);
 
-/* Load the newest checkpoint, if there is one; sets step_number. Refuses one that was made with
- * settings that cannot change (LS_EUSAGE, the differences in the message) or of other tokens
- * (LS_EDATA). */
+/* Load the newest checkpoint, if there is one; sets step_number on the first rank. By all ranks:
+ * each reads its parts, or the first one reads for all. Refuses one that was made with settings
+ * that cannot change (LS_EUSAGE, the differences in the message) or of other tokens (LS_EDATA). */
 ls_status ls_save_resume(ls_session *session);
 
-/* What the first rank has loaded, to the others: by all ranks. */
+/* What the first rank has loaded, or only where the run stands, to the others: by all ranks. */
 ls_status ls_save_share(ls_session *session);
 
-/* Begin to save the present state in the background; waits for the save before it, and leaves this
- * one out when that does not end. A failed save does not stop training: it is told as a warning and
- * an incident. */
+/* Begin to save the present state in the background: it is copied while the next forward and
+ * backward run, and must not be changed before ls_save_copied(). Waits for the save before it, and
+ * leaves this one out when that does not end. A failed save does not stop training: it is told as a
+ * warning and an incident. */
 ls_status ls_save_begin(ls_session *session);
 
-/* Report a background save that has ended. Cheap; once per step. */
-void ls_save_poll(ls_session *session);
+/* Wait for the copy that is being made of the state: before whoever changes it. */
+ls_status ls_save_copied(ls_session *session);
+
+/* Report a background save that has ended. Cheap; once per step, by all ranks. */
+ls_status ls_save_poll(ls_session *session);
 
 /* Save the present state now, unless it is saved already, and wait for it. */
 ls_status ls_save_final(ls_session *session);

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -25,6 +26,7 @@
 #include "train/debt.h"
 #include "train/outer.h"
 #include "train/recover.h"
+#include "train/parts.h"
 #include "train/save.h"
 
 /* How long ranks wait for the first one to encode text. */
@@ -66,8 +68,9 @@ static ls_status open_events(ls_session *s)
  * rmdir leaves folders that are not empty, such as encoded text. */
 static void remove_folder(const ls_session *s)
 {
-    static const char *const leftovers[] = {"data", "checkpoints/lock", "checkpoints/objects",
-                                            "checkpoints", "run.lock"};
+    static const char *const leftovers[] = {
+        "data",        "checkpoints/lock", "checkpoints/generation", "checkpoints/objects",
+        "checkpoints", "run.lock"};
     char path[PATH_MAX];
 
     for (size_t i = 0; i < LS_COUNT(leftovers); i++) {
@@ -184,7 +187,6 @@ static ls_status open_device(ls_session *s)
     if (run->precision == LS_PRECISION_FP8 && !info.fp8)
         LS_TRY(st, refuse_fp8(&info), out);
     s->apart = !info.host_memory;
-    s->staged = s->apart || s->mesh.zero > 0;
     s->offload = ls_memory_offload(run, s->apart);
     if (s->apart && s->offload == LS_OFFLOAD_DISK)
         LS_TRY(st, refuse_disk(&info), out);
@@ -381,6 +383,47 @@ static ls_status open_data_together(ls_session *s)
     if (!s->corpus)
         LS_TRY(st, open_data(s), out);
     LS_TRY(st, check_alike(s), out);
+out:
+    return st;
+}
+
+/* Whether all ranks write their parts of checkpoints: they must see the run folder, so they look
+ * for a file that the first one has just made; and the parts must lie in their memory, each once.
+ */
+static ls_status look_for_folder(ls_session *s)
+{
+    const int64_t until_ns = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+    bool first = ls_session_is_first(s);
+    char name[64] = "", path[PATH_MAX];
+    double blind = 0;
+    ls_status st = LS_OK;
+
+    if (s->mesh.ranks > 1 && !s->mesh.replicas) {
+        snprintf(name, sizeof name, ".seen-%d-%lld", (int)getpid(), (long long)ls_time_now_ns());
+        snprintf(path, sizeof path, "%s/%s", s->run->out, name);
+        if (first)
+            LS_TRY(st, ls_file_write_atomic(path, "", 0), out);
+        ls_coll tell = {.kind = LS_COLL_BROADCAST,
+                        .type = LS_U8,
+                        .count = sizeof name,
+                        .in = name,
+                        .out = name};
+        ls_coll count = {
+            .kind = LS_COLL_ALL_REDUCE, .type = LS_F64, .count = 1, .in = &blind, .out = &blind};
+        LS_TRY(st, ls_comm_run(s->args.comm, &tell, until_ns), out);
+        snprintf(path, sizeof path, "%s/%.63s", s->run->out, name);
+        blind = !ls_file_exists(path) || (!first && LS_FAULT("train.blind"));
+        LS_TRY(st, ls_comm_run(s->args.comm, &count, until_ns), out);
+        if (first)
+            (void)remove(path);
+    }
+    if (blind > 0 && first)
+        ls_log(LS_LOG_WARN,
+               "%.0f of %d ranks do not see \"%s\": the first rank collects and writes checkpoints "
+               "for all; on a file system that all hosts share each would write its part",
+               blind, s->mesh.ranks, s->run->out);
+    s->staged =
+        s->apart || s->mesh.zero == 3 || (s->mesh.zero > 0 && !ls_mesh_saves_parts(&s->mesh));
 out:
     return st;
 }
@@ -589,10 +632,10 @@ static ls_status begin_state(ls_session *s)
 {
     ls_status st = LS_OK;
 
-    if (ls_session_is_first(s)) {
+    if (ls_session_is_first(s))
         LS_TRY(st, ls_save_again(s), out);
-        LS_TRY(st, ls_save_resume(s), out);
-    }
+    LS_TRY(st, ls_parts_open(s), out);
+    LS_TRY(st, ls_save_resume(s), out);
     if (s->dp)
         LS_TRY(st, ls_save_share(s), out);
     if (s->step_number > 0)
@@ -613,6 +656,7 @@ static ls_status go_on_with_state(ls_session *s)
 
     if (ls_session_is_first(s))
         LS_TRY(st, ls_save_again(s), out);
+    LS_TRY(st, ls_parts_open(s), out);
     LS_TRY(st, ls_recover_spread(s), out);
 out:
     return st;
@@ -625,6 +669,7 @@ static ls_status assemble(ls_session *s)
     ls_status st;
 
     LS_TRY(st, open_data_together(s), out);
+    LS_TRY(st, look_for_folder(s), out);
     note_time("data opened");
     LS_TRY(st, open_state(s), out);
     note_time("memory taken");
@@ -696,8 +741,6 @@ ls_status ls_session_regroup(ls_session *session)
     LS_TRY(st, ls_share_open(s), out);
     if (ls_session_is_first(s) && s->lock_fd < 0)
         LS_TRY(st, open_folder(s), out);
-    if (!s->store)
-        s->staged = s->apart || s->mesh.zero > 0;
     if (!ls_recover_in_memory(s)) {
         drop_kept(s);
         s->step_number = 0;

@@ -104,10 +104,15 @@ typedef struct ls_session {
     char (*debt_kinds)[16];      /* owned: "owed.0" ... */
     ls_str config;               /* the resolved run file */
     char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */
-    int64_t newest_step;  /* that had a manifest when resuming; above step_number: damaged ones */
-    char mesh_text[32];   /* "dp=2 zero=1", for people who read a checkpoint's manifest */
-    int64_t saved_step;   /* newest step known to be saved, -1: none */
-    int64_t writing_step; /* what the writer is at, -1: nothing */
+    int64_t newest_step;    /* that had a manifest when resuming; above step_number: damaged ones */
+    char mesh_text[32];     /* "dp=2 zero=1", for people who read a checkpoint's manifest */
+    int64_t saved_step;     /* newest step known to be saved, -1: none */
+    int64_t writing_step;   /* what the writer is at, -1: nothing */
+    ls_ckpt_info writing;   /* about it */
+    int64_t generation;     /* of this group of ranks among those that have written here */
+    ls_stream *copies;      /* apart: what the snapshot comes through, beside the step's own work */
+    bool copying;           /* apart: it does; the writer begins when it has come */
+    struct ls_parts *parts; /* what this rank writes, where each writes its own (parts.h); NULL */
 
     int events_fd;   /* events.jsonl */
     bool events_bad; /* it could not be written; said once */

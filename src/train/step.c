@@ -706,8 +706,13 @@ out:
 static ls_status update(ls_step *s, ls_clock *clock)
 {
     int64_t number = s->done;
-    ls_status st;
+    ls_status st = LS_OK;
 
+    if (s->wait) {
+        LS_TRY(st, s->wait(s->wait_context), out);
+        s->wait = NULL;
+        ls_clock_lap(clock, LS_PART_CHECKPOINT);
+    }
     s->done = LS_STEP_TORN;
     LS_TRY(st, ls_step_update(s, clock), out);
     s->done = number;
@@ -790,6 +795,12 @@ ls_step_arrays ls_step_state_arrays(const ls_step *step)
                             .m = step->state_memory[1],
                             .v = step->state_memory[2],
                             .read = step->copy ? step->copy : step->state_memory[0]};
+}
+
+void ls_step_before_update(ls_step *step, ls_status (*wait)(void *context), void *context)
+{
+    step->wait = wait;
+    step->wait_context = context;
 }
 
 ls_pass *ls_step_pass(const ls_step *step)

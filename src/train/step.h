@@ -118,6 +118,9 @@ int64_t ls_step_done(const ls_step *step);
  * divides it. */
 ls_status ls_step_keep(ls_step *step, void *kept_out[3]);
 
+/* Asked once, in the next step, before the first weight or moment changes: who still reads them. */
+void ls_step_before_update(ls_step *step, ls_status (*wait)(void *context), void *context);
+
 /* The weights were written from outside (start, import, resume): renew the copy that rows read. */
 ls_status ls_step_weights_changed(ls_step *step);
 

@@ -60,8 +60,10 @@ struct ls_step {
     ls_clock *clock;    /* of the step that runs; NULL: none does */
     ls_status status;   /* of what was exchanged inside of a pass, */
     ls_err_record why;  /* unless it is LS_OK */
-    void *owed;         /* owned: added to the next sum of gradients; NULL: nothing */
-    void *small;        /* owned: everything below */
+    ls_status (*wait)(void *context); /* before the update; NULL: nobody reads the state */
+    void *wait_context;
+    void *owed;  /* owned: added to the next sum of gradients; NULL: nothing */
+    void *small; /* owned: everything below */
     int32_t *tokens, *targets, *start;
     float *losses;
     double *sums; /* of losses: per leaf in a step, per sequence in validation */

@@ -98,6 +98,8 @@ LS_TEST(option_enum_names_match_their_enums)
         {"train.recompute", "selective", LS_RECOMPUTE_SELECTIVE},
         {"train.recompute", "full", LS_RECOMPUTE_FULL},
         {"train.recompute", "auto", LS_RECOMPUTE_AUTO},
+        {"heal.mode", "on", LS_HEAL_ON},
+        {"heal.mode", "off", LS_HEAL_OFF},
         {"precision", "fp32", LS_PRECISION_FP32},
         {"precision", "bf16", LS_PRECISION_BF16},
         {"precision", "fp8", LS_PRECISION_FP8},

@@ -1,0 +1,32 @@
+/* parts.h -- checkpoints that all ranks write together.
+ *
+ * Each rank writes what only it has (ZeRO's parts), and its share of what all have: an equal range
+ * of the elements of each kind of state. The first rank commits when the reports of all have come
+ * (checkpoint/ckpt.h). Every function here is called by all ranks, at the same place of a run. */
+#pragma once
+#include "train/session.h"
+
+LS_C_BEGIN
+
+/* For runs whose mesh says so (ls_mesh_saves_parts); else nothing happens. */
+ls_status ls_parts_open(ls_session *session);
+void ls_parts_close(ls_session *session);
+
+/* The newest checkpoint that every rank can read its parts of, to the live state. On the first
+ * rank: about it, strings borrowed until the store is closed. */
+ls_status ls_parts_load(ls_session *session, ls_ckpt_info *info_out, bool *found_out);
+
+/* Begin a save in the background; the copy is made while the caller goes on. Is left out where the
+ * one before has not ended. */
+ls_status ls_parts_begin(ls_session *session);
+
+/* Before the state is changed: what is being copied has been. */
+ls_status ls_parts_copied(ls_session *session);
+
+/* Report saves that have ended. Not wait: cheap, once per step. */
+ls_status ls_parts_poll(ls_session *session, bool wait);
+
+/* Save the present state now, and wait for it. */
+ls_status ls_parts_final(ls_session *session);
+
+LS_C_END

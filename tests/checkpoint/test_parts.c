@@ -1,0 +1,258 @@
+/* test_parts.c -- one checkpoint by several writers: parts, reports, the commit, generations. */
+#include "harness.h"
+#include "sample.h"
+#include <unistd.h>
+#include "base/file.h"
+#include "base/time.h"
+
+enum { WRITERS = 3, MOST = SAMPLE_MOST * LS_CKPT_PARTS };
+
+/* Writer w of a sample: its third of every tensor's elements. */
+static int parts_of(const sample *s, int w, ls_ckpt_part *parts)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        ls_ckpt_tensor t = s->tensors[i];
+        int64_t all = 1;
+        for (int d = 0; d < t.ndim; d++)
+            all *= t.shape[d];
+        int64_t first = all * w / WRITERS, end = all * (w + 1) / WRITERS;
+        if (all == 0 && w == 0) {
+            parts[n] = (ls_ckpt_part){.of = t};
+            memcpy(parts[n++].shape, t.shape, sizeof t.shape);
+        }
+        t.bytes = (char *)t.bytes + first * ls_dtype_bytes(t.type);
+        n += ls_ckpt_cut(&t, first, end - first, parts + n);
+    }
+    return n;
+}
+
+/* Each writer through a store of its own, as a process of its own would have it. */
+static void write_all(const sample *s, int64_t step, ls_str *texts)
+{
+    for (int w = 0; w < WRITERS; w++) {
+        ls_ckpt_part parts[MOST];
+        ls_ckpt_store *store;
+        int n = parts_of(s, w, parts);
+        ls_str_init(&texts[w]);
+        LS_CHECK_OK(ls_ckpt_open(&store, "c", false));
+        LS_CHECK_OK(ls_ckpt_write_parts(store, &(ls_ckpt_writing){.step = step, .writers = WRITERS},
+                                        parts, n, &texts[w]));
+        ls_ckpt_close(store);
+    }
+}
+
+static ls_status commit(ls_ckpt_store *store, int64_t step, const ls_str *texts, int n,
+                        ls_ckpt_saved *saved_out)
+{
+    ls_ckpt_info info = sample_info(step);
+    ls_ckpt_report reports[WRITERS + 1];
+
+    for (int i = 0; i < n; i++)
+        reports[i] = (ls_ckpt_report){
+            .text = texts[i].p, .len = texts[i].len, .writer = i, .seen_only = i >= WRITERS};
+    return ls_ckpt_commit(store, &info, reports, n, ls_time_now_ns(), saved_out);
+}
+
+static void release(ls_str *texts, int n)
+{
+    for (int i = 0; i < n; i++)
+        ls_str_release(&texts[i]);
+}
+
+LS_TEST(parts_cut_covers_every_element_once)
+{
+    static const int64_t shapes[][4] = {{7}, {3, 5}, {1, 4}, {4, 1}, {3, 2, 4}, {2, 3, 2, 2}};
+    static const int ranks[] = {1, 2, 2, 2, 3, 4};
+    float numbers[64];
+
+    for (int i = 0; i < 64; i++)
+        numbers[i] = (float)i;
+    for (size_t c = 0; c < LS_COUNT(ranks); c++) {
+        ls_ckpt_tensor t = {.name = "a", .kind = "param", .type = LS_F32, .ndim = ranks[c]};
+        int64_t all = 1;
+        for (int d = 0; d < ranks[c]; d++)
+            all *= t.shape[d] = shapes[c][d];
+        for (int64_t first = 0; first < all; first++)
+            for (int64_t count = 1; first + count <= all; count++) {
+                ls_ckpt_part parts[LS_CKPT_PARTS];
+                int64_t at = first;
+                t.bytes = numbers + first;
+                int n = ls_ckpt_cut(&t, first, count, parts);
+                LS_CHECK(n >= 1 && n <= 2 * ranks[c] - 1);
+                for (int p = 0; p < n; p++) {
+                    int64_t volume = 1, index = 0;
+                    for (int d = 0; d < t.ndim; d++) {
+                        LS_CHECK(parts[p].offset[d] + parts[p].shape[d] <= t.shape[d]);
+                        volume *= parts[p].shape[d];
+                        index = index * t.shape[d] + parts[p].offset[d];
+                    }
+                    LS_CHECK(index == at && parts[p].of.bytes == numbers + at);
+                    at += volume;
+                }
+                LS_CHECK(at == first + count);
+            }
+    }
+}
+
+LS_TEST(parts_of_several_writers_are_one_checkpoint)
+{
+    sample s;
+    ls_ckpt_store *store, *alone;
+    ls_ckpt_info whole = sample_info(1), back;
+    ls_ckpt_saved saved;
+    ls_ckpt *ckpt = NULL;
+    ls_str texts[WRITERS];
+    bool found;
+    int damaged;
+
+    sample_make(&s);
+    sample_fill(&s, 1);
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    write_all(&s, 1, texts);
+    LS_CHECK(!ls_file_exists("c/step-0000000001.json"));
+    LS_CHECK_OK(commit(store, 1, texts, WRITERS, &saved));
+    LS_CHECK(saved.bytes_written > 0 && saved.objects_written > WRITERS);
+    release(texts, WRITERS);
+    LS_CHECK_OK(ls_ckpt_find(store, 1, &ckpt, NULL));
+    LS_CHECK_OK(ls_ckpt_verify(ckpt, NULL, NULL, &damaged));
+    LS_CHECK_EQ(damaged, 0);
+    sample_wipe(&s);
+    LS_CHECK_OK(ls_ckpt_load_newest(store, s.tensors, s.n, &back, &found));
+    LS_CHECK(found && sample_is(&s, 1));
+    /* the same weights have the same hash, however they were written */
+    LS_CHECK_OK(ls_ckpt_open(&alone, "d", true));
+    LS_CHECK_OK(ls_ckpt_save(alone, &whole, s.tensors, s.n, NULL));
+    ls_ckpt_free(ckpt);
+    ckpt = NULL;
+    LS_CHECK_OK(ls_ckpt_find(alone, 1, &ckpt, NULL));
+    LS_CHECK_STR(ls_ckpt_about(ckpt)->weights_hash, back.weights_hash);
+    ls_ckpt_free(ckpt);
+    ls_ckpt_close(alone);
+    /* what did not change is not written again, by any of them */
+    sample_fill(&s, 2);
+    write_all(&s, 2, texts);
+    LS_CHECK_OK(commit(store, 2, texts, WRITERS, &saved));
+    LS_CHECK(saved.objects_reused > 0 && saved.objects_written > 0);
+    release(texts, WRITERS);
+    ls_ckpt_close(store);
+    sample_release(&s);
+}
+
+LS_TEST(parts_that_do_not_fit_together_are_not_committed)
+{
+    sample s;
+    ls_ckpt_store *store;
+    ls_ckpt_part parts[MOST];
+    ls_str texts[WRITERS + 1], twice[WRITERS];
+    file_list objects;
+
+    sample_make(&s);
+    LS_CHECK_OK(sample_save("c", &s, 1));
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    sample_fill(&s, 2);
+    write_all(&s, 2, texts);
+    LS_CHECK_FAILS(commit(store, 2, texts, WRITERS - 1, NULL), LS_EDATA,
+                   "is not covered by its boxes");
+    memcpy(twice, texts, sizeof twice);
+    twice[1] = texts[0];
+    LS_CHECK_FAILS(commit(store, 2, twice, WRITERS, NULL), LS_EDATA, "overlap");
+    /* another rank hashed the first one's parts, and one bit differs */
+    int n = parts_of(&s, 0, parts);
+    ls_str_init(&texts[WRITERS]);
+    LS_CHECK_OK(
+        ls_ckpt_write_parts(NULL, &(ls_ckpt_writing){.step = 2}, parts, n, &texts[WRITERS]));
+    *(unsigned char *)parts[n - 1].of.bytes ^= 1;
+    ls_str other;
+    ls_str_init(&other);
+    LS_CHECK_OK(ls_ckpt_write_parts(NULL, &(ls_ckpt_writing){.step = 2}, parts, n, &other));
+    ls_str good = texts[WRITERS];
+    texts[WRITERS] = other;
+    LS_CHECK_FAILS(commit(store, 2, texts, WRITERS + 1, NULL), LS_ENUMERIC, "replicas differ");
+    texts[WRITERS] = good;
+    ls_str_release(&other);
+    /* an object that cannot be seen from here */
+    file_list_make(&objects, "c/objects", ".safetensors");
+    for (int i = 0; i < objects.n; i++)
+        if (strstr(texts[1].p, strrchr(objects.path[i], '/') + 1) == NULL) {
+            char hex[33] = "";
+            memcpy(hex, strrchr(objects.path[i], '/') + 1, 32);
+            if (!strstr(texts[1].p, hex))
+                continue;
+            LS_CHECK_OK(rename(objects.path[i], "away") == 0 ? LS_OK : LS_EIO);
+            LS_CHECK_FAILS(commit(store, 2, texts, WRITERS + 1, NULL), LS_EDATA, "is missing");
+            LS_CHECK(strstr(ls_err_last()->hint, "all of them share"));
+            LS_CHECK_OK(rename("away", objects.path[i]) == 0 ? LS_OK : LS_EIO);
+            break;
+        }
+    LS_CHECK(!ls_file_exists("c/step-0000000002.json"));
+    LS_CHECK_OK(commit(store, 2, texts, WRITERS + 1, NULL));
+    LS_CHECK(ls_file_exists("c/step-0000000002.json"));
+    release(texts, WRITERS + 1);
+    ls_ckpt_close(store);
+    sample_release(&s);
+}
+
+LS_TEST(parts_reports_that_are_no_reports)
+{
+    ls_ckpt_store *store;
+    static const char *const bad[] = {
+        "", "{}", "[]", "{\"bytes_written\": 1}",
+        "{\"bytes_written\":1,\"bytes_reused\":0,\"objects_written\":1,"
+        "\"objects_reused\":0,\"objects\":{},\"tensors\":7}"};
+
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    for (size_t i = 0; i < LS_COUNT(bad); i++) {
+        ls_ckpt_info info = sample_info(1);
+        ls_ckpt_report report = {.text = bad[i], .len = strlen(bad[i])};
+        LS_CHECK_FAILS(ls_ckpt_commit(store, &info, &report, 1, 0, NULL), LS_EDATA, "");
+    }
+    ls_ckpt_close(store);
+}
+
+static ls_status refuse(void *context, const ls_ckpt_info *info)
+{
+    *(int64_t *)context = info->step;
+    return ls_fail(LS_EBUSY, "the coordinator has generation 9");
+}
+
+LS_TEST(parts_an_older_generation_does_not_commit)
+{
+    sample s;
+    ls_ckpt_store *old, *next;
+    ls_ckpt_info info = sample_info(1);
+    int64_t first, second, asked = -1;
+
+    sample_make_tiny(&s);
+    sample_fill(&s, 1);
+    LS_CHECK_OK(ls_ckpt_open(&old, "c", true));
+    LS_CHECK_OK(ls_ckpt_claim(old, &first));
+    LS_CHECK_EQ(first, 1);
+    info.generation = first;
+    LS_CHECK_OK(ls_ckpt_save(old, &info, s.tensors, s.n, NULL));
+    /* a newer group comes, where locks do not reach: over a store of its own */
+    LS_CHECK_OK(ls_ckpt_open(&next, "c", false));
+    LS_CHECK_OK(ls_ckpt_claim(next, &second));
+    LS_CHECK_EQ(second, 2);
+    info = sample_info(2);
+    info.generation = first;
+    sample_fill(&s, 2);
+    LS_CHECK_FAILS(ls_ckpt_save(old, &info, s.tensors, s.n, NULL), LS_EBUSY, "generation 2 writes");
+    LS_CHECK(!ls_file_exists("c/step-0000000002.json"));
+    ls_ckpt_close(old);
+    info.generation = second;
+    ls_ckpt_set_token(next, refuse, &asked);
+    LS_CHECK_FAILS(ls_ckpt_save(next, &info, s.tensors, s.n, NULL), LS_EBUSY, "");
+    LS_CHECK(asked == 2 && strstr(ls_err_last()->text, "coordinator"));
+    ls_ckpt_set_token(next, NULL, NULL);
+    LS_CHECK_OK(ls_ckpt_save(next, &info, s.tensors, s.n, NULL));
+    /* a copy of the store without the claim goes on from its manifests */
+    LS_CHECK_EQ(unlink("c/generation"), 0);
+    LS_CHECK_OK(ls_ckpt_claim(next, &first));
+    LS_CHECK_EQ(first, 3);
+    LS_CHECK_OK(ls_file_write_atomic("c/generation", "x\n", 2));
+    LS_CHECK_FAILS(ls_ckpt_claim(next, &first), LS_EDATA, "");
+    ls_ckpt_close(next);
+    sample_release(&s);
+}
