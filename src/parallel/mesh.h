@@ -57,7 +57,7 @@ typedef struct ls_mesh {
     int nodes;                   /* machines; 0 counts as one */
     const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
     bool replicas; /* sync: local: each rank trains by itself, gradients are not exchanged */
-    bool blind;    /* some ranks do not see the run's folder: the first one saves for all */
+    bool blind; /* not all ranks can write their parts of a checkpoint: the first saves for all */
 } ls_mesh;
 
 enum { LS_MESH_RANKS = 4096 }; /* at most */

@@ -347,8 +347,10 @@ ls_status ls_save_open(ls_session *session)
     if (s->run->checkpoint.every == 0 || ls_mesh_saves_parts(&s->mesh))
         goto out;
     LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
-    if (s->apart)
+    if (s->apart) {
         LS_TRY(st, ls_stream_create(&s->copies, s->device), out);
+        LS_TRY(st, ls_event_create(&s->updated, s->device), out);
+    }
 out:
     return st;
 }
@@ -360,6 +362,7 @@ void ls_save_close(ls_session *session)
     ls_parts_close(s);
     ls_ckpt_writer_free(s->writer);
     ls_ckpt_close(s->store);
+    ls_event_free(s->updated);
     ls_stream_free(s->copies);
     close_snapshot(s);
     ls_debt_close(s);
@@ -576,6 +579,7 @@ ls_status ls_save_again(ls_session *session)
         s->writer = NULL;
         s->store = NULL;
         s->copies = NULL;
+        s->updated = NULL;
         s->tensors = s->shadows = NULL;
         s->writing_step = -1;
     }
@@ -653,7 +657,8 @@ static ls_status begin_alone(ls_session *s)
 
     s->writing = ls_save_info(s);
     if (s->apart && s->mesh.ranks < 2) {
-        LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
+        ls_event_record(s->updated, s->stream);
+        ls_stream_wait(s->copies, s->updated);
         copy_out(s, s->copies, KINDS);
         s->copying = true;
         s->writing_step = s->step_number;
@@ -664,7 +669,6 @@ static ls_status begin_alone(ls_session *s)
     } else if (s->mesh.rank == 0) {
         start_writer(s, true);
     }
-out:
     return st;
 }
 

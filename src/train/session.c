@@ -422,6 +422,8 @@ static ls_status look_for_folder(ls_session *s)
                "%.0f of %d ranks do not see \"%s\": the first rank collects and writes checkpoints "
                "for all; on a file system that all hosts share each would write its part",
                blind, s->mesh.ranks, s->run->out);
+    s->mesh.blind =
+        blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE || ls_mesh_groups(&s->mesh) > 1;
     s->staged =
         s->apart || s->mesh.zero == 3 || (s->mesh.zero > 0 && !ls_mesh_saves_parts(&s->mesh));
 out:

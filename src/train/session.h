@@ -111,6 +111,7 @@ typedef struct ls_session {
     ls_ckpt_info writing;   /* about it */
     int64_t generation;     /* of this group of ranks among those that have written here */
     ls_stream *copies;      /* apart: what the snapshot comes through, beside the step's own work */
+    ls_event *updated;      /* apart: behind the update whose outcome the copies are of */
     bool copying;           /* apart: it does; the writer begins when it has come */
     struct ls_parts *parts; /* what this rank writes, where each writes its own (parts.h); NULL */
 
