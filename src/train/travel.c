@@ -188,9 +188,9 @@ ls_status ls_step_share(ls_step *s, float *numbers, int64_t n)
     ls_status st = LS_OK;
 
     if (!ls_step_travels(s))
-        return ls_dp_numbers(s->args.dp, LS_F32, numbers, n);
+        return ls_dp_share(s->args.dp, numbers, n);
     LS_TRY(st, take_out(s, numbers, bytes), out);
-    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F32, s->travel.buffers[0], n), out);
+    LS_TRY(st, ls_dp_share(s->args.dp, s->travel.buffers[0], n), out);
     ls_stream_copy_in(s->args.stream, numbers, s->travel.buffers[0], bytes);
 out:
     return st;
