@@ -319,7 +319,8 @@ out:
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-/* Whether somebody has stopped the process: it lives, and does nothing. */
+/* Whether somebody has stopped the process: it lives, and does nothing. One that a debugger holds
+ * ('t') is let be. */
 static bool is_stopped(pid_t pid)
 {
     char path[40], text[256];
@@ -333,7 +334,7 @@ static bool is_stopped(pid_t pid)
     close(fd);
     text[n > 0 ? n : 0] = '\0';
     const char *end = strrchr(text, ')'); /* the name before may hold anything */
-    return end && end[1] && (end[2] == 'T' || end[2] == 't');
+    return end && end[1] && end[2] == 'T';
 }
 
 /* How long this worker may be as it is; 0: as long as it likes. */

@@ -4,14 +4,16 @@
 small_run
 cat >train.py <<'PY'
 """train.py OUT RANKS PLAN [ARG ...]: train, and do to ranks what PLAN says: "STEP:SIGNAL:RANK[+RANK]", separated by
-commas, or "none"; "@i" instead of STEP: when incident number i is told. What is printed goes to OUT.jsonl."""
-import json, os, signal, subprocess, sys
+commas, or "none"; "@i" instead of STEP: when incident number i is told. What is printed goes to OUT.jsonl. A short
+pipe: the run must not end before this reads what it tells."""
+import fcntl, json, os, signal, subprocess, sys
 out, ranks, plan, *args = sys.argv[1:]
 todo = [] if plan == "none" else [entry.split(":") for entry in plan.split(",")]
 p = subprocess.Popen([os.environ["LINESHAFT"], "train", "run.yaml", "-n", ranks, "--json", "--set", "out=" + out, *args],
-                     stdout=subprocess.PIPE, stderr=open(out + ".err", "w"), text=True)
+                     stdout=subprocess.PIPE, stderr=open(out + ".err", "w"), bufsize=512)
+fcntl.fcntl(p.stdout, 1031, 4096)  # F_SETPIPE_SZ
 pids, incidents = {}, 0
-with open(out + ".jsonl", "w") as log:
+with open(out + ".jsonl", "wb") as log:
     for line in p.stdout:
         log.write(line)
         row = json.loads(line)
@@ -83,7 +85,7 @@ for zero in 1 3; do
 done
 
 # One that was stopped counts as dead after a while, and cannot come back.
-go 0 stopped 3 12:STOP:2 --set heal.wait=1
+go 0 stopped 3 12:STOP:2 --set heal.wait=3
 same stopped
 [ "$(incident stopped restarted)" = 1 ] || fail "$(grep incident stopped.jsonl)"
 
