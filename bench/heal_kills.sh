@@ -91,8 +91,7 @@ print(f"undisturbed: {length:.2f} s, weights {want}")
 bad, seconds, gaps, from_disk, lost, shown = 0, [], [], 0, 0, 0
 for n in range(runs):
     out = f"run{n}"
-    instants = [rng.uniform(0.02, length * (1 + 0.5 * kills)) if kills > 1 else rng.uniform(0.02, length)
-                for _ in range(kills)]
+    instants = [rng.uniform(0.02, length * (0.95 + 0.05 * kills)) for _ in range(kills)]
     code, rows, stamps, killed = train(out, instants)
     incidents = [r for r in rows if r["event"] == "incident" and r["kind"] == "lost"]
     seconds += [r["seconds"] for r in incidents]

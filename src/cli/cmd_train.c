@@ -268,11 +268,14 @@ const ls_command ls_cmd_train = {
         "samples, same bits. Ctrl-C finishes the step, saves and exits with 130; a second Ctrl-C "
         "ends at once.\n\n"
         "With -n N (or mesh.dp in the run file) N processes share each batch; in ordered mode the "
-        "losses and weights are the same bits for any N. See docs/guide/parallel.md.",
+        "losses and weights are the same bits for any N. See docs/guide/parallel.md.\n\n"
+        "A process that dies is started again, then gone on without (heal.* in the run file): the "
+        "others keep their memory and lose the step in flight. See docs/guide/failures.md.",
     .examples = "lineshaft train  # the demonstration\n"
                 "lineshaft train run.yaml  # train, or go on\n"
                 "lineshaft train run.yaml --set train.lr=3e-4  # override one setting\n"
                 "lineshaft train run.yaml -n 4  # four processes share the work\n"
+                "lineshaft train run.yaml -n 4 --set heal.mode=off  # one that dies ends the run\n"
                 "lineshaft train run.yaml --json  # events for programs, one a line\n"
                 "lineshaft train run.yaml --profile 5  # where the time goes\n"
                 "lineshaft train --print  # a run file to start from",

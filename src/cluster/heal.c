@@ -17,6 +17,7 @@
 
 enum { MAGIC = 0x4c534831, REPORT = 1, READY = 2, VIEW = 3, END = 4 };
 enum { START_S = 300 }; /* for a process to report for the first time */
+enum { BUSY = 20 };
 
 typedef struct said { /* by a worker */
     uint32_t magic, kind;
@@ -125,6 +126,7 @@ struct ls_heal {
     int *ours;         /* owned: one for each worker, */
     int *ends;         /* owned: and its other end; -1: closed */
     pid_t *pids;       /* owned; 0: nobody */
+    long *ticks;       /* owned: CPU time that it had used when last looked at */
     int64_t *since_ns; /* owned: since when it is stopped or waited for; 0: it is not */
     int64_t lost_ns;   /* when the view was given up; 0: it is whole */
     char cause[LS_HEAL_CAUSE];
@@ -152,10 +154,11 @@ ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
     h->ends = ls_mem_array(n, sizeof *h->ends);
     h->pids = ls_mem_array(n, sizeof *h->pids);
     h->since_ns = ls_mem_array(n, sizeof *h->since_ns);
+    h->ticks = ls_mem_array(n, sizeof *h->ticks);
     for (size_t i = 0; i < n && h->ours && h->ends; i++)
         h->ours[i] = h->ends[i] = -1;
     h->fd = epoll_create1(EPOLL_CLOEXEC);
-    if (!h->ours || !h->ends || !h->pids || !h->since_ns || h->fd < 0)
+    if (!h->ours || !h->ends || !h->pids || !h->since_ns || !h->ticks || h->fd < 0)
         st = ls_fail(LS_ENOMEM, "no memory for the membership of %d workers", args->workers);
     for (int i = 0; i < args->workers && st == LS_OK; i++) {
         int pair[2];
@@ -190,6 +193,7 @@ void ls_heal_close(ls_heal *heal)
     ls_mem_free(heal->ends);
     ls_mem_free(heal->pids);
     ls_mem_free(heal->since_ns);
+    ls_mem_free(heal->ticks);
     ls_mem_free(heal);
 }
 
@@ -213,6 +217,7 @@ void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
 {
     heal->pids[worker] = pid;
     heal->since_ns[worker] = 0;
+    heal->ticks[worker] = 0;
 }
 
 void ls_heal_left(ls_heal *heal, int worker)
@@ -319,10 +324,12 @@ out:
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-/* Whether somebody has stopped the process: it lives, and does nothing. */
-static bool is_stopped(pid_t pid)
+/* What a process does: whether somebody has stopped it (one that a debugger holds, 't', is let be),
+ * and how much it has computed. False: it is gone. */
+static bool look_at(pid_t pid, bool *stopped_out, long *ticks_out)
 {
-    char path[40], text[256];
+    char path[40], text[512], state = 0;
+    long user = 0, system = 0;
     ssize_t n;
 
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -333,19 +340,32 @@ static bool is_stopped(pid_t pid)
     close(fd);
     text[n > 0 ? n : 0] = '\0';
     const char *end = strrchr(text, ')'); /* the name before may hold anything */
-    return end && end[1] && (end[2] == 'T' || end[2] == 't');
+    if (!end || sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &state,
+                       &user, &system) != 3)
+        return false;
+    *stopped_out = state == 'T';
+    *ticks_out = user + system;
+    return true;
 }
 
-/* How long this worker may be as it is; 0: as long as it likes. */
-static int64_t limit_of(const ls_heal *h, int worker)
+/* How long this worker may be as it is; 0: as long as it likes. One that still computes while the
+ * others wait for it has not yet heard of the loss: it may do so for BUSY times the patience. */
+static int64_t limit_of(ls_heal *h, int worker)
 {
     ls_view_state state = h->view.member[worker].state;
     int64_t patience = h->args.patience_ns;
+    bool stopped, computes;
+    long ticks;
 
-    if (h->pids[worker] == 0 || (state != LS_VIEW_IN && state != LS_VIEW_AWAY))
+    if (h->pids[worker] == 0 || (state != LS_VIEW_IN && state != LS_VIEW_AWAY) ||
+        !look_at(h->pids[worker], &stopped, &ticks))
         return 0;
-    if ((state == LS_VIEW_IN && h->lost_ns != 0) || is_stopped(h->pids[worker]))
+    computes = ticks > h->ticks[worker];
+    h->ticks[worker] = ticks;
+    if (stopped)
         return patience;
+    if (state == LS_VIEW_IN && h->lost_ns != 0)
+        return computes && ls_time_now_ns() - h->lost_ns < BUSY * patience ? 0 : patience;
     return state == LS_VIEW_AWAY ? ls_max_i64(patience, START_S * LS_NS_PER_S) : 0;
 }
 

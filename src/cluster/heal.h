@@ -11,7 +11,7 @@
  * messages carry a pid, and what was meant for a dead process is dropped. The rules are in view.h;
  * this is where they meet processes and time. Every message is answered by its order: a REPORT by
  * one VIEW or END. Who is alive and does not report within the patience is killed, and so counts as
- * dead; so is a process that was stopped (SIGSTOP) for that long. */
+ * dead, unless it is seen to compute; so is a process that was stopped (SIGSTOP) for that long. */
 #pragma once
 #include <sys/types.h>
 #include "cluster/view.h"

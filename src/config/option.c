@@ -843,7 +843,7 @@ const ls_option ls_options[] = {
      .most = 86400,
      .unit = "seconds",
      .doc = "A rank that is stopped for so long, or does not come to the others when they have "
-            "lost one, is killed and counts as dead. Must be longer than a step.",
+            "lost one and it does not compute either, is killed and counts as dead.",
      .offset = AT(heal.wait)},
 
     {.key = "eval.every",

@@ -50,6 +50,7 @@ typedef struct loop {
     ls_clock clock;
     int64_t begun_ns;      /* when training began */
     int64_t steps_here;    /* done by this process */
+    int64_t steps_in_view; /* and since ranks were last lost: equal on all of them */
     int64_t tokens_here;   /* in them */
     int64_t skipped;       /* of those, not finite */
     double first_step_s;   /* from the start of the process to the first finished step */
@@ -320,11 +321,12 @@ static ls_status one_step(loop *l)
     s->last = result;
     s->step_number++;
     l->steps_here++;
+    l->steps_in_view++;
     l->tokens_here += batch->slice.sequences * batch->T;
     ls_share_note(s);
     if (l->steps_here == 1)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
-    if (l->steps_here == 2 && s->args.comm && !s->outer)
+    if (l->steps_in_view == 2 && s->args.comm && !s->outer)
         LS_TRY(st, settle_ways(s), out);
     if (s->outer)
         LS_TRY(st, ls_outer_step(s, &s->last, &l->clock), out);
@@ -379,7 +381,7 @@ out:
 /* What ranks see at different times, settled for all of them. */
 static ls_status agree(loop *l)
 {
-    const ls_session *s = &l->s;
+    ls_session *s = &l->s;
     double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
     double asked[2] = {stop_asked(l), s->mesh.rank == 0 && s->run->train.seconds > 0 &&
                                           seconds >= s->run->train.seconds};
@@ -387,6 +389,7 @@ static ls_status agree(loop *l)
 
     l->stop = asked[0] > 0;
     l->over = asked[1] > 0;
+    s->seconds = seconds;
     return st;
 }
 
@@ -483,11 +486,12 @@ static ls_status go_on(loop *l)
     ls_status st;
 
     l->met = plan->met;
+    if (l->steps_here == 0) /* the others have trained before this process came */
+        l->begun_ns -= (int64_t)(s->seconds * 1e9);
     if (s->mesh.rank > 0)
         l->told = s->step_number;
     else if (plan->first_new)
         l->told = ls_recover_last_told(s);
-    ls_clock_begin(&l->clock);
     if (l->met < s->step_number) {
         LS_TRY(st, meet(l), out);
     } else {
@@ -504,6 +508,7 @@ static ls_status train(loop *l)
 {
     ls_status st;
 
+    l->steps_in_view = 0;
     LS_TRY(st, ls_recover_in_memory(&l->s) ? go_on(l) : begin(l), out);
     while (!l->stopped_by) {
         ls_clock_begin(&l->clock);
@@ -681,6 +686,7 @@ ls_status ls_loop_run(const ls_session_args *args)
     if (!l)
         return LS_ENOMEM;
     l->stride = 1;
+    ls_clock_begin(&l->clock);
     ls_str_init(&l->sample);
     l->s = (ls_session){.lock_fd = -1, .events_fd = -1, .kept_step = -1};
     while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st))

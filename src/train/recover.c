@@ -76,7 +76,7 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
 
 /* What a rank knows of the step before. */
 typedef struct place {
-    double loss, val_loss;
+    double loss, val_loss, seconds;
     ls_step_result last;
 } place;
 
@@ -88,7 +88,7 @@ ls_status ls_recover_spread(ls_session *session)
     void *const arrays[] = {live.w, live.m, live.v};
     const int64_t elements[] = {s->model.flat, s->model.trained,
                                 ls_optim_seconds(s->run, &s->model)};
-    place p = {.loss = s->loss, .val_loss = s->val_loss, .last = s->last};
+    place p = {.loss = s->loss, .val_loss = s->val_loss, .seconds = s->seconds, .last = s->last};
     ls_status st = LS_OK;
 
     s->step_there = s->step_there && (!plan->spread || s->step_number == plan->base);
@@ -100,6 +100,7 @@ ls_status ls_recover_spread(ls_session *session)
         LS_TRY(st, ls_dp_tell(s->dp, plan->source, &p, sizeof p), out);
     s->loss = p.loss;
     s->val_loss = p.val_loss;
+    s->seconds = p.seconds;
     s->last = p.last;
     s->step_number = plan->base;
     s->step_there = true;

@@ -81,6 +81,7 @@ typedef struct ls_session {
     int64_t total_steps;   /* 0: no limit on steps */
     double loss, val_loss; /* last ones; NaN: none yet */
     ls_step_result last;   /* of the step before */
+    double seconds;        /* that the run had trained then, since its ranks were started */
     bool step_there;       /* the step's weights and moments are those of step_number, or more */
     void *kept[3];         /* owned: weights and moments, between two steps (train/recover.h) */
     int64_t kept_step;     /* what they are of; -1: nothing is kept */

@@ -512,6 +512,16 @@ static void exchange_from(void *context, int64_t from)
     ls_clock_lap(s->clock, LS_PART_EXCHANGE);
 }
 
+/* Whether other ranks were lost: what is computed from here on is for nothing. */
+static bool lost_others(ls_step *s)
+{
+    if (s->args.dp)
+        s->status = ls_comm_check(ls_dp_about(s->args.dp)->comm);
+    if (s->status != LS_OK)
+        s->why = *ls_err_last();
+    return s->status != LS_OK;
+}
+
 /* All calls of this rank, their gradients summed as far as they are siblings: in grads[0], and
  * where the rank has a part of the leaves, its roots in the buffers that follow. With other ranks
  * the exchange begins in the last call. */
@@ -523,7 +533,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
     int top = 0;
 
     ls_step_travel_begin(s, all);
-    while (ls_step_next(s, &p)) {
+    while (!lost_others(s) && ls_step_next(s, &p)) {
         ls_pass_call call = ls_step_call(s, &p, top);
         int64_t before_ns = work_ns(clock);
         bool last = s->args.dp && p.number == calls->calls - 1;

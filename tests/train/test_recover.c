@@ -1,0 +1,340 @@
+/* test_recover.c -- whole runs on several ranks, of which some die: this process is the agent, the
+ * ranks are its children, and what the first of them tells comes back through a pipe. */
+#include "harness.h"
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/time.h"
+#include "cli/job.h"
+#include "comm/node/board.h"
+#include "config/runfile.h"
+#include "train/loop.h"
+
+enum { MOST = 4, MOST_SETS = 8 };
+
+/* What a run tells, one small record for each event that matters here. */
+typedef struct word {
+    ls_event_kind kind;
+    int64_t step;
+    double loss;
+    int ranks, pid, rank;
+    bool memory;
+    char hash[40];
+} word;
+
+/* Who tells of a step after which somebody is killed waits until that is done. */
+typedef struct teller {
+    int out, ack;
+    const int64_t *at; /* two such steps */
+} teller;
+
+static void on_event(void *context, const ls_event *event)
+{
+    const teller *t = context;
+    word w = {.kind = event->kind};
+    char ack;
+
+    if (event->kind == LS_EVENT_STEP) {
+        w.step = event->step.step;
+        w.loss = event->step.loss;
+    } else if (event->kind == LS_EVENT_RANK) {
+        w.rank = event->rank.rank;
+        w.pid = event->rank.pid;
+    } else if (event->kind == LS_EVENT_INCIDENT && event->incident.recovery) {
+        w.ranks = event->incident.recovery->ranks;
+        w.memory = strcmp(event->incident.recovery->source, "memory") == 0;
+        w.step = event->incident.step;
+    } else if (event->kind == LS_EVENT_SUMMARY) {
+        snprintf(w.hash, sizeof w.hash, "%s", event->summary.weights_hash);
+    } else {
+        return;
+    }
+    if (write(t->out, &w, sizeof w) != sizeof w)
+        _exit(9);
+    if (w.kind == LS_EVENT_STEP && t->ack >= 0 && (w.step == t->at[0] || w.step == t->at[1]) &&
+        read(t->ack, &ack, 1) != 1)
+        _exit(9);
+}
+
+/* What is to happen, and what did. */
+typedef struct story {
+    int workers, restarts;
+    const char *set; /* NULL: none */
+    int64_t at[2];   /* steps after which a rank is killed; 0: none */
+    int victim[2];   /* its number at that time */
+    int killed, steps, incidents, ranks, from_memory;
+    int64_t last_step, twice; /* steps that were told twice */
+    double losses;            /* sum over steps, each counted once */
+    char hash[40];
+    int pids[MOST];
+} story;
+
+static ls_status train(const story *s, int out, int ack, ls_session_args args)
+{
+    teller t = {.out = out, .ack = ack, .at = s->at};
+    static const char text[] = "model: {layers: 1, width: 16, heads: 2, context: 8, dropout: 0.1}\n"
+                               "data: {text: [text.txt], validation: 20%}\n"
+                               "batch: {sequences: 6, leaf: 1, group: 1}\n"
+                               "train: {steps: 24, warmup: 1, reduce: ordered}\n"
+                               "checkpoint: {every: 5, keep: 3}\n"
+                               "eval: {every: 7, sequences: 4}\n"
+                               "device: {threads: 1}\n";
+    const char *sets[MOST_SETS] = {"out=run", s->set};
+    const ls_runfile_source source = {.text = text,
+                                      .len = sizeof text - 1,
+                                      .sets = sets,
+                                      .n_sets = s->set ? 2 : 1,
+                                      .no_environment = true};
+    ls_run run;
+    ls_status st;
+
+    LS_TRY(st, ls_runfile_load(&run, &source), out);
+    args.run = &run;
+    args.sink = on_event;
+    args.sink_context = &t;
+    st = ls_loop_run(&args);
+    ls_runfile_release(&run);
+out:
+    return st;
+}
+
+/* --- a rank ----------------------------------------------------------------------------------- */
+
+static ls_status meet(void *context, const ls_view_report *report, ls_heal_view *view,
+                      ls_comm **comm)
+{
+    ls_status st = ls_job_rejoin(report, view, comm);
+
+    *(ls_comm **)context = *comm;
+    return st;
+}
+
+static _Noreturn void rank(const story *s, int end, int out, int ack)
+{
+    const ls_view_report nothing = {.have = -1, .reached = -1};
+    ls_comm *comm = NULL;
+    ls_session_args args = {.rejoin = meet, .rejoin_context = &comm};
+    char number[16];
+    ls_status st;
+
+    snprintf(number, sizeof number, "%d", end);
+    setenv("LINESHAFT_FD_HEAL", number, 1);
+    LS_TRY(st, meet(&comm, &nothing, &args.view, &args.comm), out);
+    args.local_ranks = ls_comm_ranks(comm);
+    st = train(s, out, ack, args);
+out:
+    ls_comm_close(comm);
+    if (st != LS_OK)
+        fprintf(stderr, "rank: %s\n", ls_err_last()->text);
+    _exit(st != LS_OK);
+}
+
+/* --- the agent -------------------------------------------------------------------------------- */
+
+typedef struct agent {
+    story *s;
+    ls_heal *heal;
+    int board_fd, pipe[2], ack[2], running;
+    uint64_t generation;
+    pid_t pids[MOST];
+} agent;
+
+static ls_status make_board(void *context, uint64_t generation, int ranks, int *fd_out)
+{
+    agent *a = context;
+
+    if (a->board_fd >= 0)
+        close(a->board_fd);
+    a->generation = generation;
+    LS_CHECK_OK(
+        ls_board_create(&(ls_board_args){.generation = generation, .ranks = ranks}, &a->board_fd));
+    *fd_out = a->board_fd;
+    return LS_OK;
+}
+
+static void break_board(void *context, const char *why)
+{
+    const agent *a = context;
+    ls_board *board;
+
+    LS_CHECK_OK(ls_board_open(&board, a->board_fd, a->generation));
+    ls_board_abort(board, LS_BOARD_AGENT, LS_EPEER, "%s", why);
+    ls_board_close(board);
+}
+
+static void start(agent *a, int i)
+{
+    a->pids[i] = fork();
+    LS_CHECK(a->pids[i] >= 0);
+    if (a->pids[i] == 0)
+        rank(a->s, ls_heal_ends(a->heal)[i], a->pipe[1], a->ack[0]);
+    a->running++;
+    ls_heal_started(a->heal, i, a->pids[i]);
+}
+
+/* The teller waits, unless it is the one who dies. */
+static void strike(story *s, int64_t step, int ack)
+{
+    bool lives = true;
+
+    if (step != s->at[0] && step != s->at[1])
+        return;
+    if (s->killed < 2 && step == s->at[s->killed]) {
+        lives = s->victim[s->killed] != 0;
+        kill(s->pids[s->victim[s->killed++]], SIGKILL);
+    }
+    if (lives && ack >= 0)
+        LS_CHECK_EQ(write(ack, "", 1), 1);
+}
+
+static void hear(story *s, const word *w, int ack)
+{
+    switch (w->kind) {
+    case LS_EVENT_STEP:
+        s->twice += w->step <= s->last_step;
+        s->losses += w->step > s->last_step ? w->loss : 0;
+        s->steps++;
+        s->last_step = w->step > s->last_step ? w->step : s->last_step;
+        strike(s, w->step, ack);
+        break;
+    case LS_EVENT_RANK:
+        s->pids[w->rank] = w->pid;
+        break;
+    case LS_EVENT_INCIDENT:
+        s->incidents++;
+        s->ranks = w->ranks;
+        s->from_memory += w->memory;
+        break;
+    default:
+        memcpy(s->hash, w->hash, sizeof s->hash);
+    }
+}
+
+static void reap(agent *a)
+{
+    for (int i = 0, status; i < a->s->workers; i++) {
+        if (a->pids[i] == 0 || waitpid(a->pids[i], &status, WNOHANG) != a->pids[i])
+            continue;
+        a->pids[i] = 0;
+        a->running--;
+        if (WIFEXITED(status)) {
+            LS_CHECK_EQ(WEXITSTATUS(status), 0);
+            ls_heal_left(a->heal, i);
+            continue;
+        }
+        const ls_view_end end = {.signal = WTERMSIG(status)};
+        LS_CHECK_EQ(end.signal, SIGKILL);
+        ls_view_verdict verdict = ls_heal_ended(a->heal, i, &end, "a rank was killed");
+        LS_CHECK(verdict != LS_VIEW_STOP);
+        if (verdict == LS_VIEW_RESTART)
+            start(a, i);
+    }
+}
+
+static void play(story *s)
+{
+    agent a = {.s = s, .board_fd = -1};
+    int64_t soon = ls_test_soon();
+    word w;
+
+    LS_CHECK_EQ(pipe2(a.pipe, O_CLOEXEC | O_NONBLOCK), 0);
+    LS_CHECK_EQ(pipe2(a.ack, O_CLOEXEC), 0);
+    LS_CHECK_OK(
+        ls_heal_open(&a.heal, &(ls_heal_args){.workers = s->workers,
+                                              .rules = {.restarts = s->restarts, .least = 1},
+                                              .patience_ns = ls_test_ms(60000),
+                                              .make = make_board,
+                                              .revoke = break_board,
+                                              .context = &a}));
+    for (int i = 0; i < s->workers; i++)
+        start(&a, i);
+    while (a.running > 0) {
+        struct pollfd p = {.fd = ls_heal_fd(a.heal), .events = POLLIN};
+        LS_CHECK_EQ(ls_heal_attend(a.heal).task, LS_HEAL_NOTHING);
+        while (read(a.pipe[0], &w, sizeof w) == sizeof w)
+            hear(s, &w, a.ack[1]);
+        reap(&a);
+        LS_CHECK(ls_time_now_ns() < soon);
+        poll(&p, 1, 1);
+    }
+    while (read(a.pipe[0], &w, sizeof w) == sizeof w)
+        hear(s, &w, a.ack[1]);
+    ls_heal_close(a.heal);
+    close(a.board_fd);
+    for (int i = 0; i < 2; i++) {
+        close(a.pipe[i]);
+        close(a.ack[i]);
+    }
+}
+
+/* The same run in one process. Not in this one: who forks has no threads. */
+static void undisturbed(story *s)
+{
+    int fds[2], status;
+    word w;
+
+    LS_CHECK_EQ(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(train(s, fds[1], -1, (ls_session_args){.fresh = true}) != LS_OK);
+    LS_CHECK_EQ(waitpid(pid, &status, 0), pid);
+    LS_CHECK_EQ(status, 0);
+    while (read(fds[0], &w, sizeof w) == sizeof w)
+        hear(s, &w, -1);
+    close(fds[0]);
+    close(fds[1]);
+    LS_CHECK_EQ(s->steps, 24);
+    LS_CHECK_EQ(rename("run", "undisturbed"), 0);
+}
+
+static void write_text(void)
+{
+    FILE *f = fopen("text.txt", "w");
+
+    for (int i = 0; f && i < 400; i++)
+        fprintf(f, "line %d of a text to learn from\n", i * 7 % 100);
+    LS_CHECK(f && fclose(f) == 0);
+}
+
+/* Play it with these ranks dying; compare with the run that nothing befell. */
+static void compare(story s)
+{
+    story plain = {.set = s.set, .at = {-1, -1}};
+
+    write_text();
+    undisturbed(&plain);
+    play(&s);
+    LS_CHECK_STR(s.hash, plain.hash);
+    LS_CHECK_EQ(s.last_step, 24);
+    LS_CHECK(fabs(s.losses - plain.losses) == 0);
+    LS_CHECK_EQ(s.incidents, s.at[1] ? 2 : 1);
+    if (s.from_memory == s.incidents)
+        LS_CHECK_EQ(s.twice, 0);
+    else
+        LS_CHECK(s.set != NULL); /* only what ranks divide is read again */
+    LS_CHECK_EQ(s.ranks, s.workers - (s.restarts ? 0 : s.killed));
+}
+
+LS_TEST(recover_starts_a_rank_again_from_memory)
+{
+    compare((story){.workers = 3, .restarts = 1, .at = {8}, .victim = {1}});
+}
+
+LS_TEST(recover_starts_the_first_rank_again)
+{
+    compare((story){.workers = 2, .restarts = 1, .at = {8}, .victim = {0}});
+}
+
+LS_TEST(recover_goes_on_with_fewer_down_to_one)
+{
+    compare((story){.workers = 3, .restarts = 0, .at = {6, 13}, .victim = {0, 1}});
+}
+
+LS_TEST(recover_loads_what_ranks_had_divided)
+{
+    compare((story){.workers = 3, .restarts = 0, .set = "mesh.zero=1", .at = {8}, .victim = {2}});
+}
