@@ -36,11 +36,11 @@ static void fill(cutter *c, double limit)
     int width = c->n + 1;
 
     for (int i = 0; i <= c->n; i++)
-        c->best[i] = i == 0 ? 0 : INFINITY;
+        c->best[i] = i == 0 ? 0 : HUGE_VAL;
     for (int k = 1; k <= c->runs; k++)
         for (int i = 0; i <= c->n; i++) {
             double *to = &c->best[(int64_t)k * width + i];
-            *to = INFINITY;
+            *to = HUGE_VAL;
             for (int j = k - 1; j < i; j++) {
                 double before = c->best[(int64_t)(k - 1) * width + j];
                 double sum = c->before[i] - c->before[j];
