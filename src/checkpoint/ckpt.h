@@ -151,6 +151,16 @@ void ls_ckpt_set_token(ls_ckpt_store *store, ls_ckpt_token *token, void *context
  * no manifest names and temporary files of dead writers. *freed_out (may be NULL): bytes. */
 ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out);
 
+/* The same, telling each file. dry: nothing is removed, and the store need not be held. */
+typedef void (*ls_ckpt_removed)(const char *path, int64_t bytes, void *context);
+typedef struct ls_ckpt_pruning {
+    int64_t keep;
+    bool dry;
+    ls_ckpt_removed tell; /* may be NULL */
+    void *context;
+} ls_ckpt_pruning;
+ls_status ls_ckpt_prune_by(ls_ckpt_store *store, const ls_ckpt_pruning *how, int64_t *freed_out);
+
 /* When less than so many bytes are free, remove objects that no manifest names: leftovers. Nobody
  * else may be writing. */
 ls_status ls_ckpt_make_room(ls_ckpt_store *store, int64_t bytes);
@@ -210,5 +220,44 @@ void ls_ckpt_search_close(ls_ckpt_search *search); /* NULL is allowed */
 typedef void (*ls_ckpt_damage)(const char *object_path, const char *reason, const char *tensors,
                                void *context);
 ls_status ls_ckpt_verify(const ls_ckpt *ckpt, ls_ckpt_damage tell, void *context, int *damaged_out);
+
+/* --- two stores ----------------------------------------------------------------------------------
+ */
+
+typedef struct ls_ckpt_copied {
+    int objects_copied, objects_there; /* those that were there have been read and are whole */
+    int objects_healed;                /* of the copied ones, those that were there but damaged */
+    int64_t bytes_copied, bytes_there;
+} ls_ckpt_copied;
+
+/* Copy a checkpoint to another store: missing and damaged objects, each verified while it is read,
+ * then the manifest. LS_EDATA: the source is damaged; nothing was committed. */
+ls_status ls_ckpt_copy(const ls_ckpt *ckpt, ls_ckpt_store *to, ls_ckpt_copied *copied_out);
+
+/* Another store that may hold the same objects: one that is damaged or missing when it is needed is
+ * replaced by that of the mirror, with a warning. NULL: none. */
+ls_status ls_ckpt_set_mirror(ls_ckpt_store *store, const char *dir);
+
+/* What differs between two checkpoints, tensor by tensor in order of name and kind. */
+typedef struct ls_ckpt_change {
+    const char *name, *kind;
+    enum {
+        LS_CKPT_SAME,
+        LS_CKPT_CHANGED,
+        LS_CKPT_SHAPED, /* another shape or type */
+        LS_CKPT_FIRST_ONLY,
+        LS_CKPT_SECOND_ONLY
+    } how;
+    int64_t elements, differ; /* how many, and of them with other bits */
+    double most;              /* largest difference; infinity where one is not a number */
+} ls_ckpt_change;
+typedef void (*ls_ckpt_differ)(const ls_ckpt_change *change, void *context);
+
+typedef struct ls_ckpt_diffs {
+    int same, different;  /* tensors */
+    int64_t shared_bytes; /* of objects that both have */
+} ls_ckpt_diffs;
+ls_status ls_ckpt_diff(const ls_ckpt *a, const ls_ckpt *b, ls_ckpt_differ tell, void *context,
+                       ls_ckpt_diffs *diffs_out);
 
 LS_C_END

@@ -7,6 +7,7 @@
 
 enum { LS_CKPT_BLOCK = 1 << 20 };  /* bytes covered by one CRC32C */
 #define LS_CKPT_SLAB (64 * LS_MIB) /* a tensor longer than this is cut along dimension 0 */
+#define LS_CKPT_MANIFEST_LIMIT (256 * LS_MIB)
 #define LS_CKPT_MOST_STEP INT64_C(9999999999)
 
 typedef struct ls_ckpt_object {
@@ -35,6 +36,7 @@ typedef struct ls_ckpt_row {
 struct ls_ckpt {
     ls_arena arena;
     const char *dir, *path;
+    const char *mirror; /* another store that may have its objects; NULL: none */
     ls_ckpt_info info;
     ls_hash hash; /* its own */
     bool has_previous;
@@ -47,6 +49,7 @@ struct ls_ckpt {
 
 struct ls_ckpt_store {
     char *dir;              /* owned, without a final slash */
+    char *mirror;           /* owned: a second store; NULL: none */
     int lock_fd;            /* -1: not held */
     pthread_mutex_t saving; /* held during save and prune; tried, never waited for */
     pthread_mutex_t guard;  /* of the set below */
@@ -149,6 +152,9 @@ typedef struct ls_ckpt_piece {
 ls_status ls_ckpt_object_write(ls_ckpt_store *store, const ls_ckpt_object *object,
                                const ls_ckpt_piece *pieces, int n, bool replace);
 
+/* Sync the folders of objects that were written: by the first two digits of their names. */
+ls_status ls_ckpt_objects_sync(const char *dir, const bool touched[256]);
+
 /* Write text to a named temporary file in the store and rename it to its manifest name. replace:
  * an existing manifest of this name goes away. */
 ls_status ls_ckpt_manifest_commit(ls_ckpt_store *store, const char *path, const ls_str *text,
@@ -157,6 +163,15 @@ ls_status ls_ckpt_manifest_commit(ls_ckpt_store *store, const char *path, const 
 /* Remove a temporary file (its name begins with LS_CKPT_TEMP) unless a living writer holds it. */
 #define LS_CKPT_TEMP ".tmp-"
 void ls_ckpt_temp_sweep(const char *path);
+
+/* --- copy.c --- */
+
+/* Read an object whole and write it to another store; its folder is not synced. */
+ls_status ls_ckpt_object_copy(const char *from, ls_ckpt_store *to, const ls_ckpt_object *object,
+                              bool replace);
+/* An object could not be used, for the reason in this thread's record: put a whole one from the
+ * mirror in its place, and say so. The record stays. */
+bool ls_ckpt_heal(const ls_ckpt *ckpt, int object);
 
 /* --- store.c --- */
 

@@ -188,7 +188,7 @@ static ls_status find_box(const ls_safetensors *file, const ls_ckpt_row *row,
 }
 
 /* Take from one object everything that the tensors want of it. */
-static ls_status load_object(const ls_ckpt *ckpt, int object, const ls_ckpt_row *const *rows,
+static ls_status take_object(const ls_ckpt *ckpt, int object, const ls_ckpt_row *const *rows,
                              ls_ckpt_tensor *tensors, int n)
 {
     ls_status st = LS_OK;
@@ -218,6 +218,21 @@ out:
     ls_safetensors_close(&file);
     ls_ckpt_reader_close(&reader);
     return st;
+}
+
+/* Whether what went wrong may be mended by another copy of the object. */
+static bool is_damage(ls_status st)
+{
+    return st == LS_EDATA || st == LS_EIO;
+}
+
+static ls_status load_object(const ls_ckpt *ckpt, int object, const ls_ckpt_row *const *rows,
+                             ls_ckpt_tensor *tensors, int n)
+{
+    ls_status st = take_object(ckpt, object, rows, tensors, n);
+
+    return is_damage(st) && ls_ckpt_heal(ckpt, object) ? take_object(ckpt, object, rows, tensors, n)
+                                                       : st;
 }
 
 /* The rows of all tensors, and which objects they lie in. */
@@ -318,8 +333,12 @@ ls_status ls_ckpt_read_box(const ls_ckpt *ckpt, const char *name, const char *ki
                            kind, whole);
         }
     for (int b = 0; b < row->n_boxes; b++)
-        if (intersect(&c, &row->boxes[b], offset, shape, row->ndim))
-            LS_TRY(st, read_common(ckpt, row, &row->boxes[b], &c, dst), out);
+        if (intersect(&c, &row->boxes[b], offset, shape, row->ndim)) {
+            st = read_common(ckpt, row, &row->boxes[b], &c, dst);
+            if (is_damage(st) && ls_ckpt_heal(ckpt, row->boxes[b].object))
+                st = read_common(ckpt, row, &row->boxes[b], &c, dst);
+            LS_TRY(st, st, out);
+        }
 out:
     return st;
 }
@@ -338,7 +357,7 @@ static ls_status try_load(ls_ckpt_store *store, const ls_ckpt *ckpt, ls_ckpt_ten
     ls_err_doing("loading step %lld", (long long)ckpt->info.step);
     LS_TRY(st, match_all(ckpt, tensors, n, &w), out);
     st = load_all(ckpt, &w, tensors, n);
-    *damaged_out = st == LS_EDATA || st == LS_EIO;
+    *damaged_out = is_damage(st);
     if (st == LS_OK)
         ls_ckpt_store_remember(store, ckpt, w.objects);
 out:

@@ -377,6 +377,26 @@ out:
     return st;
 }
 
+ls_status ls_ckpt_objects_sync(const char *dir, const bool touched[256])
+{
+    char folder[LS_CKPT_PATH];
+    bool any = false;
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < 256; i++) {
+        if (!touched[i])
+            continue;
+        snprintf(folder, sizeof folder, "%s/objects/%02x", dir, (unsigned)i);
+        LS_TRY(st, ls_file_sync_dir(folder), out);
+        any = true;
+    }
+    snprintf(folder, sizeof folder, "%s/objects", dir);
+    if (any)
+        LS_TRY(st, ls_file_sync_dir(folder), out);
+out:
+    return st;
+}
+
 /* Rename without replacing, unless asked to. */
 static int commit_rename(const char *from, const char *to, bool replace)
 {

@@ -539,8 +539,6 @@ static ls_status write_objects(work *s)
 {
     ls_status st = LS_OK;
     bool touched[256] = {false};
-    char folder[LS_CKPT_PATH];
-    bool any = false;
 
     for (int i = 0; i < s->n_plans; i++) {
         plan *p = &s->plans[i];
@@ -548,17 +546,9 @@ static ls_status write_objects(work *s)
             continue;
         LS_TRY(st, ls_ckpt_object_write(s->store, &p->object, p->pieces, p->n_pieces, p->replace),
                out);
-        touched[p->object.hash.hi >> 56] = any = true;
+        touched[p->object.hash.hi >> 56] = true;
     }
-    for (int i = 0; i < 256; i++) {
-        if (!touched[i])
-            continue;
-        snprintf(folder, sizeof folder, "%s/objects/%02x", s->store->dir, (unsigned)i);
-        LS_TRY(st, ls_file_sync_dir(folder), out);
-    }
-    snprintf(folder, sizeof folder, "%s/objects", s->store->dir);
-    if (any)
-        LS_TRY(st, ls_file_sync_dir(folder), out);
+    LS_TRY(st, ls_ckpt_objects_sync(s->store->dir, touched), out);
     ls_ckpt_store_remember(s->store, &s->added->ckpt, NULL);
 out:
     return st;

@@ -43,8 +43,26 @@ static ls_status add_names(name_set *set, const ls_ckpt *ckpt)
     return LS_OK;
 }
 
-static ls_status collect_names(const ls_ckpt_store *store, name_set *set)
+/* What is being done, and what it has come to. */
+typedef struct pruning {
+    ls_ckpt_store *store;
+    const ls_ckpt_pruning *how;
+    int64_t *gone; /* steps whose manifests go; owned */
+    int n_gone;
+    int64_t freed;
+} pruning;
+
+static bool is_gone(const pruning *x, int64_t step)
 {
+    for (int i = 0; i < x->n_gone; i++)
+        if (x->gone[i] == step)
+            return true;
+    return false;
+}
+
+static ls_status collect_names(const pruning *x, name_set *set)
+{
+    const ls_ckpt_store *store = x->store;
     ls_status st = LS_OK;
     int64_t *steps = NULL;
     int n = 0;
@@ -52,6 +70,8 @@ static ls_status collect_names(const ls_ckpt_store *store, name_set *set)
     LS_TRY(st, ls_ckpt_steps(store, &steps, &n), out);
     for (int i = 0; i < n; i++) {
         ls_ckpt *ckpt = NULL;
+        if (is_gone(x, steps[i])) /* still there when nothing is removed */
+            continue;
         st = ls_ckpt_read_manifest(store->dir, steps[i], &ckpt);
         if (st == LS_OK)
             st = add_names(set, ckpt);
@@ -68,7 +88,7 @@ out:
     return st;
 }
 
-static ls_status remove_file(const char *path, int64_t *freed)
+static ls_status remove_file(pruning *x, const char *path)
 {
     struct stat info;
 
@@ -78,9 +98,11 @@ static ls_status remove_file(const char *path, int64_t *freed)
     }
     if (stat(path, &info) != 0)
         return errno == ENOENT ? LS_OK : ls_fail_sys(LS_EIO, "cannot remove \"%s\"", path);
-    if (unlink(path) != 0 && errno != ENOENT)
+    if (!x->how->dry && unlink(path) != 0 && errno != ENOENT)
         return ls_fail_sys(LS_EIO, "cannot remove \"%s\"", path);
-    *freed += info.st_size;
+    x->freed += info.st_size;
+    if (x->how->tell)
+        x->how->tell(path, info.st_size, x->how->context);
     return LS_OK;
 }
 
@@ -98,7 +120,7 @@ static bool object_of_name(const char *name, ls_hash *hash_out)
     return ls_hash_parse(hex, hash_out) == LS_OK;
 }
 
-static ls_status sweep_folder(const char *folder, const name_set *set, int64_t *freed)
+static ls_status sweep_folder(pruning *x, const char *folder, const name_set *set)
 {
     ls_status st = LS_OK;
     ls_str path;
@@ -114,12 +136,12 @@ static ls_status sweep_folder(const char *folder, const name_set *set, int64_t *
         ls_str_clear(&path);
         ls_str_printf(&path, "%s/%s", folder, e->d_name);
         LS_TRY(st, ls_str_status(&path), out);
-        if (strncmp(e->d_name, LS_CKPT_TEMP, strlen(LS_CKPT_TEMP)) == 0)
+        if (strncmp(e->d_name, LS_CKPT_TEMP, strlen(LS_CKPT_TEMP)) == 0 && !x->how->dry)
             ls_ckpt_temp_sweep(path.p);
         else if (set && object_of_name(e->d_name, &hash) &&
                  (!set->n ||
                   !bsearch(&hash, set->hashes, (size_t)set->n, sizeof hash, order_hashes)))
-            LS_TRY(st, remove_file(path.p, freed), out);
+            LS_TRY(st, remove_file(x, path.p), out);
     }
 out:
     closedir(d);
@@ -127,38 +149,51 @@ out:
     return st;
 }
 
-ls_status ls_ckpt_sweep(ls_ckpt_store *store, int64_t *freed_out)
+static ls_status sweep(pruning *x)
 {
     ls_status st = LS_OK;
     name_set set = {.n = 0};
-    int64_t freed = 0;
+    const char *dir = x->store->dir;
     char folder[LS_CKPT_PATH];
 
-    LS_TRY(st, collect_names(store, &set), out);
-    LS_TRY(st, sweep_folder(store->dir, NULL, &freed), out);
+    LS_TRY(st, collect_names(x, &set), out);
+    LS_TRY(st, sweep_folder(x, dir, NULL), out);
     for (int i = 0; i < 256; i++) {
-        if ((size_t)snprintf(folder, sizeof folder, "%s/objects/%02x", store->dir, (unsigned)i) >=
+        if ((size_t)snprintf(folder, sizeof folder, "%s/objects/%02x", dir, (unsigned)i) >=
             sizeof folder)
             continue;
-        LS_TRY(st, sweep_folder(folder, &set, &freed), out);
+        LS_TRY(st, sweep_folder(x, folder, &set), out);
     }
 out:
     ls_mem_free(set.hashes);
-    *freed_out = freed;
+    return st;
+}
+
+ls_status ls_ckpt_sweep(ls_ckpt_store *store, int64_t *freed_out)
+{
+    const ls_ckpt_pruning how = {.dry = false};
+    pruning x = {.store = store, .how = &how};
+    ls_status st = sweep(&x);
+
+    *freed_out = x.freed;
     return st;
 }
 
 /* Remove manifests: verified ones beyond the newest `keep`, and damaged ones that are older than
  * the newest verified one (a damaged newer one stays, for somebody to look at). */
-static ls_status prune_manifests(ls_ckpt_store *store, int64_t keep, int64_t *freed)
+static ls_status prune_manifests(pruning *x)
 {
+    ls_ckpt_store *store = x->store;
+    int64_t keep = ls_max_i64(x->how->keep, 1);
     ls_status st = LS_OK;
     int64_t *steps = NULL, verified = 0;
-    int n = 0, removed = 0;
+    int n = 0;
     ls_str path;
 
     ls_str_init(&path);
     LS_TRY(st, ls_ckpt_steps(store, &steps, &n), out);
+    x->gone = ls_mem_array((size_t)n, sizeof *x->gone);
+    LS_TRY(st, x->gone ? LS_OK : LS_ENOMEM, out);
     for (int i = n - 1; i >= 0; i--) {
         ls_ckpt *ckpt = NULL;
         st = ls_ckpt_find(store, steps[i], &ckpt, NULL);
@@ -173,10 +208,10 @@ static ls_status prune_manifests(ls_ckpt_store *store, int64_t keep, int64_t *fr
         ls_str_clear(&path);
         ls_ckpt_manifest_path(store->dir, steps[i], &path);
         LS_TRY(st, ls_str_status(&path), out);
-        LS_TRY(st, remove_file(path.p, freed), out);
-        removed++;
+        LS_TRY(st, remove_file(x, path.p), out);
+        x->gone[x->n_gone++] = steps[i];
     }
-    if (removed)
+    if (x->n_gone && !x->how->dry)
         LS_TRY(st, ls_file_sync_dir(store->dir), out);
 out:
     ls_mem_free(steps);
@@ -202,17 +237,24 @@ out:
 
 ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out)
 {
+    return ls_ckpt_prune_by(store, &(ls_ckpt_pruning){.keep = keep}, freed_out);
+}
+
+ls_status ls_ckpt_prune_by(ls_ckpt_store *store, const ls_ckpt_pruning *how, int64_t *freed_out)
+{
+    pruning x = {.store = store, .how = how};
     ls_status st = LS_OK;
-    int64_t freed = 0, swept = 0;
 
     if (pthread_mutex_trylock(&store->saving) != 0)
         return ls_fail(LS_EBUSY, "cannot prune \"%s\": a save is under way", store->dir);
-    LS_TRY(st, ls_ckpt_store_hold(store), out);
-    LS_TRY(st, prune_manifests(store, ls_max_i64(keep, 1), &freed), out);
-    LS_TRY(st, ls_ckpt_sweep(store, &swept), out);
+    if (!how->dry)
+        LS_TRY(st, ls_ckpt_store_hold(store), out);
+    LS_TRY(st, prune_manifests(&x), out);
+    LS_TRY(st, sweep(&x), out);
     if (freed_out)
-        *freed_out = freed + swept;
+        *freed_out = x.freed;
 out:
+    ls_mem_free(x.gone);
     pthread_mutex_unlock(&store->saving);
     return st;
 }

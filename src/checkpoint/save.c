@@ -301,7 +301,7 @@ static ls_status commit(join *s, ls_str *text)
     }
     if (ls_file_exists(path.p)) {
         replace = true;
-        if (ls_file_read(path.p, 256 * LS_MIB, &old) == LS_OK &&
+        if (ls_file_read(path.p, LS_CKPT_MANIFEST_LIMIT, &old) == LS_OK &&
             ls_ckpt_manifest_check(old.p, old.len, NULL) == LS_OK &&
             ls_ckpt_manifest_same(old.p, old.len, text))
             goto out; /* the same state was saved before */

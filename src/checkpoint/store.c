@@ -21,7 +21,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-#define MANIFEST_LIMIT (256 * LS_MIB)
 enum { STEP_DIGITS = 10 };
 
 /* --- opening ------------------------------------------------------------------------------------
@@ -89,6 +88,7 @@ void ls_ckpt_close(ls_ckpt_store *store)
     pthread_mutex_destroy(&store->saving);
     pthread_mutex_destroy(&store->guard);
     ls_mem_free(store->good);
+    ls_mem_free(store->mirror);
     ls_mem_free(store->dir);
     ls_mem_free(store);
 }
@@ -418,7 +418,7 @@ ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_ou
     ls_arena_init(&ckpt->arena);
     ls_ckpt_manifest_path(dir, step, &path);
     LS_TRY(st, ls_str_status(&path), out);
-    LS_TRY(st, ls_file_read(path.p, MANIFEST_LIMIT, &text), out);
+    LS_TRY(st, ls_file_read(path.p, LS_CKPT_MANIFEST_LIMIT, &text), out);
     st = fill_ckpt(ckpt, dir, step, &text);
     if (st == LS_OK) {
         ckpt->path = ls_arena_strdup(&ckpt->arena, path.p);
@@ -436,32 +436,46 @@ out:
     return st;
 }
 
+/* One object is there with the right size. */
+static ls_status check_object(const ls_ckpt *ckpt, int i)
+{
+    struct stat info;
+    ls_status st;
+    ls_str path;
+
+    ls_str_init(&path);
+    ls_ckpt_object_path(ckpt->dir, ckpt->objects[i].hash, &path);
+    st = ls_str_status(&path);
+    if (st != LS_OK)
+        goto out;
+    if (stat(path.p, &info) != 0)
+        st = ls_fail_sys(LS_EDATA, "object \"%s\" is missing", path.p);
+    else if (info.st_size != ckpt->objects[i].bytes)
+        st = ls_fail(LS_EDATA, "object \"%s\" has %lld bytes instead of %lld", path.p,
+                     (long long)info.st_size, (long long)ckpt->objects[i].bytes);
+out:
+    ls_str_release(&path);
+    return st;
+}
+
 ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt)
 {
-    ls_status st = ls_ckpt_objects_there(ckpt);
+    ls_status st = LS_OK;
 
+    for (int i = 0; i < ckpt->n_objects && st == LS_OK; i++) {
+        st = check_object(ckpt, i);
+        if (st == LS_EDATA && ls_ckpt_heal(ckpt, i))
+            st = LS_OK;
+    }
     return st == LS_EDATA ? damaged(ckpt->path) : st;
 }
 
 ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt)
 {
     ls_status st = LS_OK;
-    ls_str path;
 
-    ls_str_init(&path);
-    for (int i = 0; i < ckpt->n_objects && st == LS_OK; i++) {
-        struct stat info;
-        ls_str_clear(&path);
-        ls_ckpt_object_path(ckpt->dir, ckpt->objects[i].hash, &path);
-        LS_TRY(st, ls_str_status(&path), out);
-        if (stat(path.p, &info) != 0)
-            st = ls_fail_sys(LS_EDATA, "object \"%s\" is missing", path.p);
-        else if (info.st_size != ckpt->objects[i].bytes)
-            st = ls_fail(LS_EDATA, "object \"%s\" has %lld bytes instead of %lld", path.p,
-                         (long long)info.st_size, (long long)ckpt->objects[i].bytes);
-    }
-out:
-    ls_str_release(&path);
+    for (int i = 0; i < ckpt->n_objects && st == LS_OK; i++)
+        st = check_object(ckpt, i);
     return st;
 }
 
@@ -470,6 +484,10 @@ static ls_status open_step(const ls_ckpt_store *store, int64_t step, ls_ckpt **c
     ls_ckpt *ckpt = NULL;
     ls_status st = ls_ckpt_read_manifest(store->dir, step, &ckpt);
 
+    if (st == LS_OK && store->mirror) {
+        ckpt->mirror = ls_arena_strdup(&ckpt->arena, store->mirror);
+        st = ckpt->mirror ? LS_OK : LS_ENOMEM;
+    }
     if (st == LS_OK)
         st = ls_ckpt_check_objects(ckpt);
     if (st == LS_OK)

@@ -2,8 +2,9 @@
  *
  * list looks at manifests and the sizes of their objects, which is quick; verify reads every byte.
  * Both only read, so they may be used while a run is writing. */
-#include "checkpoint/ckpt.h"
+#include "cli/cmd_ckpt.h"
 #include "cli/cmds.h"
+#include "cli/term.h"
 
 #include <errno.h>
 #include <math.h>
@@ -28,15 +29,21 @@ static void target_close(target *t)
     ls_str_release(&t->out);
 }
 
-static ls_status parse_step(const char *text, int64_t *step_out)
+ls_status ls_cmd_ckpt_number(const ls_args *args, const char *flag, int64_t least, int64_t preset,
+                             int64_t *value_out)
 {
+    const char *text = ls_args_value(args, flag);
     char *end;
 
+    *value_out = preset;
+    if (!text)
+        return LS_OK;
     errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || value < 0)
-        return ls_fail(LS_EUSAGE, "--step takes a step number, not \"%s\"", text);
-    *step_out = value;
+    if (errno || end == text || *end || value < least)
+        return ls_fail(LS_EUSAGE, "--%s takes a whole number, at least %lld, not \"%s\"", flag,
+                       (long long)least, text);
+    *value_out = value;
     return LS_OK;
 }
 
@@ -46,14 +53,12 @@ static ls_status target_open(target *t, const ls_args *args)
     ls_status st = LS_OK;
     ls_str dir;
     int64_t only = -1;
-    const char *step = ls_args_value(args, "step");
 
     *t = (target){.json = ls_args_has(args, "json")};
     ls_str_init(&t->out);
     ls_str_init(&dir);
     LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, &only), out);
-    if (step)
-        LS_TRY(st, parse_step(step, &only), out);
+    LS_TRY(st, ls_cmd_ckpt_number(args, "step", 0, only, &only), out);
     LS_TRY(st, ls_ckpt_open(&t->store, dir.p, false), out);
     if (only < 0) {
         LS_TRY(st, ls_ckpt_steps(t->store, &t->steps, &t->n), out);
@@ -72,17 +77,7 @@ out:
     return st;
 }
 
-static ls_status print(target *t)
-{
-    ls_status st = ls_str_status(&t->out);
-
-    if (st == LS_OK &&
-        (fwrite(t->out.p, 1, t->out.len, stdout) != t->out.len || fflush(stdout) != 0))
-        st = ls_fail_sys(LS_EIO, "cannot write to standard output");
-    return st;
-}
-
-static const char *size_text(int64_t bytes, char out[16])
+const char *ls_cmd_ckpt_size(int64_t bytes, char out[16])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     double value = (double)bytes;
@@ -125,6 +120,8 @@ static void list_json(ls_json *json, int64_t step, const ls_ckpt *ckpt)
         ls_json_put_str(json, "saved", date_text(info->time_s, 'T', date));
         ls_json_put_int(json, "bytes", info->total_bytes);
         ls_json_put_int(json, "new_bytes", info->new_bytes);
+        ls_json_put_int(json, "reused_bytes", info->total_bytes - info->new_bytes);
+        ls_json_put_int(json, "generation", info->generation);
         ls_json_put_int(json, "tensors", ls_ckpt_count(ckpt));
         ls_json_put_int(json, "tokens", info->tokens);
         ls_json_put_int(json, "cursor", info->cursor);
@@ -139,7 +136,7 @@ static void list_json(ls_json *json, int64_t step, const ls_ckpt *ckpt)
 
 static void list_row(ls_str *out, int64_t step, const ls_ckpt *ckpt)
 {
-    char date[32], size[16], fresh[16], loss[16] = "-";
+    char date[32], size[16], fresh[16], reused[16], loss[16] = "-";
 
     if (!ckpt) {
         ls_str_printf(out, "%10lld  %s\n", (long long)step, ls_err_last()->text);
@@ -149,9 +146,11 @@ static void list_row(ls_str *out, int64_t step, const ls_ckpt *ckpt)
     double value = isnan(info->val_loss) ? info->loss : info->val_loss;
     if (!isnan(value))
         snprintf(loss, sizeof loss, "%.4f", value);
-    ls_str_printf(out, "%10lld  %-20s  %10s  %10s  %13lld  %8s  ok\n", (long long)step,
-                  date_text(info->time_s, ' ', date), size_text(info->total_bytes, size),
-                  size_text(info->new_bytes, fresh), (long long)info->tokens, loss);
+    ls_str_printf(out, "%10lld  %-20s  %10s  %10s  %10s  %13lld  %8s  ok\n", (long long)step,
+                  date_text(info->time_s, ' ', date), ls_cmd_ckpt_size(info->total_bytes, size),
+                  ls_cmd_ckpt_size(info->new_bytes, fresh),
+                  ls_cmd_ckpt_size(info->total_bytes - info->new_bytes, reused),
+                  (long long)info->tokens, loss);
 }
 
 static ls_status run_list(const ls_args *args)
@@ -170,8 +169,8 @@ static ls_status run_list(const ls_args *args)
     } else if (t.n == 0) {
         ls_str_printf(&t.out, "no checkpoints in %s\n", ls_ckpt_dir(t.store));
     } else {
-        ls_str_printf(&t.out, "%10s  %-20s  %10s  %10s  %13s  %8s  %s\n", "step", "saved", "size",
-                      "new", "tokens", "loss", "state");
+        ls_str_printf(&t.out, "%10s  %-20s  %10s  %10s  %10s  %13s  %8s  %s\n", "step", "saved",
+                      "size", "written", "reused", "tokens", "loss", "state");
     }
     for (int i = 0; i < t.n; i++) {
         ls_ckpt *ckpt = NULL;
@@ -190,7 +189,7 @@ static ls_status run_list(const ls_args *args)
         ls_json_close(&json);
         ls_str_append_char(&t.out, '\n');
     }
-    LS_TRY(st, print(&t), out);
+    LS_TRY(st, ls_term_print(&t.out), out);
 out:
     target_close(&t);
     return st;
@@ -256,8 +255,9 @@ static ls_status verify_step(target *t, int64_t step, const report *to, bool *ba
         ls_str_printf(&t->out, "step %lld  DAMAGED\n  %s\n", (long long)step, ls_err_last()->text);
     } else {
         ls_str_printf(&t->out, "step %lld  %s, %s in %d tensors\n%s", (long long)step,
-                      damaged ? "DAMAGED" : "ok", size_text(ls_ckpt_about(ckpt)->total_bytes, size),
-                      ls_ckpt_count(ckpt), rows.p);
+                      damaged ? "DAMAGED" : "ok",
+                      ls_cmd_ckpt_size(ls_ckpt_about(ckpt)->total_bytes, size), ls_ckpt_count(ckpt),
+                      rows.p);
     }
     st = ls_str_status(&rows);
 out:
@@ -306,7 +306,7 @@ static ls_status run_verify(const ls_args *args)
         goto out;
     }
     LS_TRY(st, verify_all(&t, &bad), out);
-    LS_TRY(st, print(&t), out);
+    LS_TRY(st, ls_term_print(&t.out), out);
     if (bad) {
         st = ls_fail(LS_EDATA, "%d of %d checkpoint%s in \"%s\" %s damaged", bad, t.n,
                      t.n == 1 ? "" : "s", ls_ckpt_dir(t.store), bad == 1 ? "is" : "are");
@@ -340,9 +340,10 @@ static const ls_command list = {
     .least = 1,
     .most = 1,
     .about = "One line per checkpoint: step, when it was saved (UTC), its size, how much of that\n"
-             "was new (the rest is shared with checkpoints before), tokens seen, loss\n"
-             "(validation loss where there is one), and whether it looks whole. This checks each\n"
-             "manifest's hash and the sizes of its objects; \"ckpt verify\" reads every byte.\n"
+             "was written by this save and how much was reused of checkpoints before, tokens\n"
+             "seen, loss (validation loss where there is one), and whether it looks whole. This\n"
+             "checks each manifest's hash and the sizes of its objects; \"ckpt verify\" reads\n"
+             "every byte.\n"
              "\n"
              "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
     .examples = "lineshaft ckpt list runs/demo         # a table\n"
@@ -369,16 +370,19 @@ static const ls_command verify = {
     .run = run_verify,
 };
 
-static const ls_command *const subs[] = {&list, &ls_cmd_ckpt_show, &verify, NULL};
+static const ls_command *const subs[] = {
+    &list, &ls_cmd_ckpt_show, &verify, &ls_cmd_ckpt_diff, &ls_cmd_ckpt_copy, &ls_cmd_ckpt_prune,
+    NULL};
 
 const ls_command ls_cmd_ckpt = {
     .name = "ckpt",
-    .summary = "list, show and verify checkpoints",
+    .summary = "list, show, verify, compare, copy and prune checkpoints",
     .about = "A run writes checkpoints to the folder \"checkpoints\" in its run folder. Each is a\n"
              "manifest (step-*.json) that names objects (objects/*/*.safetensors); objects that\n"
              "did not change are shared.",
     .examples = "lineshaft ckpt list runs/demo  # what is there\n"
                 "lineshaft ckpt show runs/demo  # its parameters by name\n"
-                "lineshaft ckpt verify runs/demo  # read and check every byte\n",
+                "lineshaft ckpt verify runs/demo  # read and check every byte\n"
+                "lineshaft ckpt copy runs/demo /backup/demo  # the newest, verified\n",
     .subs = subs,
 };

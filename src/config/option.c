@@ -812,6 +812,12 @@ const ls_option ls_options[] = {
      .most = 1000000,
      .doc = "Newest checkpoints that are kept; older ones are removed.",
      .offset = AT(checkpoint.keep)},
+    {.key = "checkpoint.mirror",
+     .type = LS_OPTION_STRING,
+     .preset = "",
+     .doc = "A second folder, best on another disk: every checkpoint is copied there after it is "
+            "saved, and a damaged or missing part of one is healed from there. Empty: none.",
+     .offset = AT(checkpoint.mirror)},
 
     {.key = "heal.mode",
      .type = LS_OPTION_ENUM,

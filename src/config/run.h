@@ -185,8 +185,9 @@ typedef struct ls_run {
         ls_compress compress;
     } local; /* sync: local */
     struct {
-        int64_t every; /* steps; 0: only at the end */
-        int64_t keep;  /* newest checkpoints kept */
+        int64_t every;      /* steps; 0: only at the end */
+        int64_t keep;       /* newest checkpoints kept */
+        const char *mirror; /* a second store; "": none */
     } checkpoint;
     struct {
         ls_heal_mode mode;

@@ -191,6 +191,7 @@ ls_status ls_parts_open(ls_session *session)
     p->store = s->store;
     if (s->mesh.rank > 0)
         LS_TRY(st, ls_ckpt_open(&p->store, dir, false), out);
+    LS_TRY(st, ls_save_mirror(s, p->store), out);
     if (bytes > 0) {
         LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &p->memory), out);
         LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, 0), out);
@@ -454,7 +455,7 @@ static ls_status commit(void *context, ls_ckpt_saved *saved_out)
 
     if (st == LS_OK) {
         saved_out->seconds = (double)(ls_time_now_ns() - p->begun_ns) / 1e9;
-        ls_save_tidy(s);
+        ls_save_tidy(s, p->info.step);
     }
     return st;
 }

@@ -341,6 +341,7 @@ ls_status ls_save_open(ls_session *session)
     s->n_tensors = fill_rows(s, s->tensors, arrays);
     LS_TRY(st, ls_debt_open(s), out);
     LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
+    LS_TRY(st, ls_save_mirror(s, s->store), out);
     LS_TRY(st, ls_ckpt_claim(s->store, &s->generation), out);
     if (!s->apart)
         LS_TRY(st, open_snapshot(s), out);
@@ -525,8 +526,34 @@ void ls_save_unsaved(ls_session *s, int64_t step)
                                                 .text = ls_err_last()->text}});
 }
 
-void ls_save_tidy(const ls_session *s)
+ls_status ls_save_mirror(const ls_session *s, ls_ckpt_store *store)
 {
+    return s->run->checkpoint.mirror[0] ? ls_ckpt_set_mirror(store, s->run->checkpoint.mirror)
+                                        : LS_OK;
+}
+
+static ls_status copy_to_mirror(const ls_session *s, int64_t step)
+{
+    ls_ckpt_store *to = NULL;
+    ls_ckpt *ckpt = NULL;
+    ls_ckpt_copied copied;
+    ls_status st;
+
+    LS_TRY(st, ls_ckpt_open(&to, s->run->checkpoint.mirror, true), out);
+    LS_TRY(st, ls_ckpt_find(s->store, step, &ckpt, NULL), out);
+    LS_TRY(st, ls_ckpt_copy(ckpt, to, &copied), out);
+    LS_TRY(st, ls_ckpt_prune(to, s->run->checkpoint.keep, NULL), out);
+out:
+    ls_ckpt_free(ckpt);
+    ls_ckpt_close(to);
+    return st;
+}
+
+void ls_save_tidy(const ls_session *s, int64_t step)
+{
+    if (s->run->checkpoint.mirror[0] && copy_to_mirror(s, step) != LS_OK)
+        ls_log(LS_LOG_WARN, "step %lld has no copy in \"%s\": %s", (long long)step,
+               s->run->checkpoint.mirror, ls_err_last()->text);
     /* The state is safe; failing to tidy up must not look like failing to save. */
     if (ls_ckpt_prune(s->store, s->run->checkpoint.keep, NULL) != LS_OK)
         ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
@@ -610,7 +637,7 @@ static ls_status save_copy(void *context, ls_ckpt_saved *saved_out)
         ls_ckpt_save(s->store, &s->writing, s->shadows, s->n_tensors + s->n_debts, saved_out);
 
     if (st == LS_OK)
-        ls_save_tidy(s);
+        ls_save_tidy(s, s->writing.step);
     return st;
 }
 
@@ -742,7 +769,7 @@ ls_status ls_save_final(ls_session *session)
         goto out;
     LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors + s->n_debts, &saved), out);
     ls_save_saved(s, s->step_number, &saved);
-    ls_save_tidy(s);
+    ls_save_tidy(s, s->step_number);
 out:
     ls_err_done();
     return st;

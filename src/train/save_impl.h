@@ -18,12 +18,15 @@ int64_t ls_save_elements(const ls_session *session, int kind);
 bool ls_save_row(const ls_session *session, int kind, int i, ls_ckpt_tensor *row_out,
                  int64_t *place_out);
 
+/* A store learns of checkpoint.mirror. */
+ls_status ls_save_mirror(const ls_session *session, ls_ckpt_store *store);
+
 ls_ckpt_info ls_save_info(const ls_session *session);
 
-/* Tell that a save has ended, or came to nothing for the reason in this thread's record; remove old
- * ones. */
+/* Tell that a save has ended, or came to nothing for the reason in this thread's record; after a
+ * commit: copy it to the mirror, remove old ones. */
 void ls_save_saved(ls_session *session, int64_t step, const ls_ckpt_saved *saved);
 void ls_save_unsaved(ls_session *session, int64_t step);
-void ls_save_tidy(const ls_session *session);
+void ls_save_tidy(const ls_session *session, int64_t step);
 
 LS_C_END

@@ -1,6 +1,8 @@
 /* test_writer.c -- saving in the background. */
 #include "harness.h"
 #include "sample.h"
+#include <stdatomic.h>
+#include <unistd.h>
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/time.h"
@@ -131,4 +133,76 @@ LS_TEST(writer_freed_while_running_finishes_first)
     LS_CHECK(ls_file_exists("c/step-0000000001.json"));
     ls_ckpt_close(store);
     sample_release(&s);
+}
+
+/* A job whose copy waits until it may go on. */
+typedef struct slow_job {
+    atomic_bool go;
+    bool fails;
+    sample *from, *to;
+    ls_ckpt_store *store;
+    ls_ckpt_info info;
+} slow_job;
+
+static ls_status slow_copy(void *context)
+{
+    slow_job *job = context;
+
+    while (!atomic_load(&job->go))
+        usleep(1000);
+    for (int i = 0; i < job->from->n; i++) {
+        const ls_ckpt_tensor *t = &job->from->tensors[i];
+        int64_t bytes = ls_dtype_bytes(t->type);
+        for (int d = 0; d < t->ndim; d++)
+            bytes *= t->shape[d];
+        if (bytes)
+            memcpy(job->to->tensors[i].bytes, t->bytes, (size_t)bytes);
+    }
+    return job->fails ? ls_fail(LS_EIO, "the copy failed") : LS_OK;
+}
+
+static ls_status slow_save(void *context, ls_ckpt_saved *saved_out)
+{
+    slow_job *job = context;
+
+    return ls_ckpt_save(job->store, &job->info, job->to->tensors, job->to->n, saved_out);
+}
+
+LS_TEST(writer_copies_while_the_caller_goes_on)
+{
+    sample live, snapshot;
+    ls_ckpt_writer *writer;
+    slow_job job = {.from = &live, .to = &snapshot, .info = sample_info(3)};
+    const ls_ckpt_job todo = {.step = 3, .copy = slow_copy, .work = slow_save, .context = &job};
+    bool done, found;
+
+    sample_make(&live);
+    sample_make(&snapshot);
+    sample_fill(&live, 3);
+    LS_CHECK_OK(ls_ckpt_open(&job.store, "c", true));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, job.store, 0));
+    LS_CHECK_OK(ls_ckpt_writer_copied(writer, 0)); /* nothing is being copied */
+    LS_CHECK_OK(ls_ckpt_writer_run(writer, &todo, 0));
+    /* the state must not change yet; others may read it */
+    LS_CHECK_FAILS(ls_ckpt_writer_copied(writer, ls_time_now_ns()), LS_EDEADLINE, "of step 3");
+    LS_CHECK_FAILS(ls_ckpt_writer_run(writer, &todo, 0), LS_EBUSY, "still running");
+    atomic_store(&job.go, true);
+    LS_CHECK_OK(ls_ckpt_writer_copied(writer, ls_test_soon()));
+    sample_fill(&live, 4); /* now it may */
+    LS_CHECK_OK(ls_ckpt_writer_wait(writer, ls_test_soon(), &done, NULL));
+    LS_CHECK(done);
+    LS_CHECK_OK(ls_ckpt_load_newest(job.store, live.tensors, live.n, NULL, &found));
+    LS_CHECK(found && sample_is(&live, 3));
+    /* a copy that fails saves nothing */
+    job.fails = true;
+    job.info = sample_info(4);
+    LS_CHECK_OK(ls_ckpt_writer_run(writer, &todo, 0));
+    LS_CHECK_OK(ls_ckpt_writer_copied(writer, ls_test_soon()));
+    LS_CHECK_FAILS(ls_ckpt_writer_wait(writer, ls_test_soon(), &done, NULL), LS_EIO,
+                   "the copy failed");
+    LS_CHECK(done && !ls_file_exists("c/step-0000000004.json"));
+    ls_ckpt_writer_free(writer);
+    ls_ckpt_close(job.store);
+    sample_release(&live);
+    sample_release(&snapshot);
 }

@@ -103,3 +103,34 @@ LS_TEST(memory_of_four_ranks_is_divided_stage_by_stage)
     LS_CHECK_EQ(ls_ledger_bytes(&of[2], "gathered weights"), 0);
     LS_CHECK((double)ls_ledger_bytes(&of[3], "gathered weights") < 0.5 * weights);
 }
+
+/* The ranks' copies of what they write of a checkpoint are the state once, whatever is divided. */
+LS_TEST(memory_of_a_checkpoint_is_shared_by_its_writers)
+{
+    ls_run run = ls_tiny_run();
+    ls_model model;
+
+    run.checkpoint.every = 1;
+    LS_CHECK_OK(ls_model_init(&model, &run, 19));
+    int64_t state =
+        3 * model.flat * (int64_t)sizeof(float); /* weights and two moments, all trained */
+    for (int zero = 0; zero <= 3; zero++)
+        for (int ranks = 2; ranks <= 5; ranks++) {
+            ls_mesh mesh = {.ranks = ranks, .zero = zero};
+            int64_t sum = 0;
+            for (mesh.rank = 0; mesh.rank < ranks; mesh.rank++) {
+                sum += ls_memory_parts_bytes(&run, &model, &mesh);
+                LS_CHECK_EQ(ls_memory_snapshot_bytes(&run, &model, &mesh, false, 0) > 0,
+                            zero == 3 && mesh.rank == 0);
+            }
+            LS_CHECK_EQ(sum, state);
+            /* who does not see the folder leaves it to the first */
+            mesh.rank = 0;
+            mesh.blind = true;
+            LS_CHECK_EQ(ls_memory_parts_bytes(&run, &model, &mesh), 0);
+            LS_CHECK(ls_memory_snapshot_bytes(&run, &model, &mesh, false, 2) > 0);
+        }
+    run.checkpoint.every = 0;
+    LS_CHECK_EQ(ls_memory_parts_bytes(&run, &model, &(ls_mesh){.ranks = 2}), 0);
+    ls_model_release(&model);
+}
