@@ -211,6 +211,7 @@ static ls_status take_snapshot(ls_session *s, int n)
     ls_status st = LS_OK;
 
     live_arrays(s, arrays);
+    LS_TRY(st, ls_step_settle(s->step), out);
     LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + 600 * LS_NS_PER_S), out);
     for (int k = 0; k < n; k++)
         if (divided(s, k))
@@ -578,7 +579,7 @@ ls_status ls_save_whole_weights(ls_session *session, const void **weights_out)
 
     if (!divided(s, 0)) {
         *weights_out = ls_step_state_arrays(s->step).read;
-        return LS_OK;
+        return ls_step_settle(s->step);
     }
     LS_TRY(st, take_weights(s), out);
     *weights_out = s->snapshot[0];

@@ -42,7 +42,7 @@ struct ls_step {
         ls_window window;           /* the weights, as far as they are there */
         ls_units_set coming, there; /* buckets */
         int64_t unit;               /* that was asked for last */
-    } shards;                       /* zero 3 */
+    } shards;                       /* zero 3; coming also with zero 1 and 2 */
     ls_clock *clock;                /* of the step that runs; NULL: none does */
     ls_status status;               /* of what was exchanged inside of a pass, */
     ls_err_record why;              /* unless it is LS_OK */
@@ -138,10 +138,13 @@ static inline bool ls_step_shards(const ls_step *step)
     return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero == 3;
 }
 
-/* Weights of a unit, before a call of the pass reads them (zero 3); drop them all: they have
+/* Weights of a unit, before a call of the pass reads them; drop them all (zero 3): they have
  * changed. */
 void ls_step_need(void *context, int64_t unit);
 ls_status ls_step_forget(ls_step *step);
+
+/* Zero 1 and 2: what this rank and the others have updated is on its way to all. */
+ls_status ls_step_spread(ls_step *step);
 
 /* The weights as a pass reads them. */
 static inline const void *ls_step_read(const ls_step *step)

@@ -219,9 +219,9 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
         st = ls_step_forget(s);
         goto out;
     }
-    LS_TRY(st, ls_dp_gather(s->args.dp, s->state_memory[0]), out);
+    ls_packs_changed(s->args.packs);
+    LS_TRY(st, ls_step_spread(s), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
-    st = ls_step_weights_changed(s);
 out:
     return st;
 }
