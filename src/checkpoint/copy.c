@@ -43,7 +43,7 @@ ls_status ls_ckpt_object_copy(const char *from, ls_ckpt_store *to, const ls_ckpt
     if (st != LS_OK)
         return st;
     LS_TRY(st, ls_ckpt_reader_all(&reader), out);
-    ls_ckpt_piece piece = {reader.bytes, object->bytes};
+    ls_ckpt_piece piece = {.bytes = reader.bytes, .len = object->bytes};
     LS_TRY(st, ls_ckpt_object_write(to, object, &piece, 1, replace), out);
 out:
     ls_ckpt_reader_close(&reader);

@@ -94,6 +94,9 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers);
  * same `from`s; a rank without a call in the round leaves the window alone. */
 void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own);
 
+/* Bucket i of the whole from its owners, in place: start; ls_dp_fetched() waits. The own part is as
+ * it is until then. Or all of them, waiting. */
+ls_status ls_dp_gather_start(ls_dp *dp, int bucket, float *buffer);
 ls_status ls_dp_gather(ls_dp *dp, float *buffer);
 
 /* Zero 3: bucket i of the weights, from the owners' packed parts to where it belongs in the whole:

@@ -35,15 +35,15 @@ struct ls_dp {
     int64_t *counts; /* owned: [buckets][ranks] elements of pieces, as many of the second gradient,
                       * by turns; then [buckets][ranks of a group] elements of parts, and zeros */
     ls_ordered_run *runs;                      /* owned: leaves of each rank, by turns */
-    ls_comm_request requests[LS_MESH_BUCKETS]; /* of each bucket: fast sums, gathers */
+    ls_comm_request requests[LS_MESH_BUCKETS]; /* of each bucket: fast sums */
     ls_dp_flight up[2 * LS_MESH_BUCKETS];      /* sums of this step, in the order of their start */
     int started, ended;                        /* of those */
     int next;                                  /* the next bucket to start; -1: all are */
-    ls_comm_request fetches[LS_MESH_BUCKETS];
-    ls_comm_request shares[LS_MESH_BUCKETS]; /* of own parts with the twins */
-    bool shared[LS_MESH_BUCKETS];            /* such a one is on its way */
-    ls_ordered_feed *feed, *tied_feed;       /* instead of sum and tied with zero 2 and 3 */
-    ls_window *window;                       /* borrowed, as own: of this round */
+    ls_comm_request fetches[LS_MESH_BUCKETS];  /* and gathers */
+    ls_comm_request shares[LS_MESH_BUCKETS];   /* of own parts with the twins */
+    bool shared[LS_MESH_BUCKETS];              /* such a one is on its way */
+    ls_ordered_feed *feed, *tied_feed;         /* instead of sum and tied with zero 2 and 3 */
+    ls_window *window;                         /* borrowed, as own: of this round */
     float *own;
     int round;
 };

@@ -108,8 +108,9 @@ static ls_status end_parted(ls_dp *x, ls_dp_flight f)
     }
     if (f.tied)
         ls_window_drop(x->window, tied_at(a, bucket) * size, ls_dp_tied_in(a, bucket) * size);
-    else
-        ls_window_drop(x->window, bucket.first * size, bucket.count * size);
+    else /* a fast sum has touched padding too; in ordered mode the second gradient lies there */
+        ls_window_drop(x->window, bucket.first * size,
+                       (a->ordered ? bucket.count : group_elements(x, f.bucket)) * size);
 out:
     return st;
 }
@@ -237,8 +238,9 @@ out:
     return st;
 }
 
-static ls_status start_gather(ls_dp *x, float *buffer, int b)
+ls_status ls_dp_gather_start(ls_dp *dp, int b, float *buffer)
 {
+    ls_dp *x = dp;
     ls_mesh_part bucket = ls_dp_bucket(x, b);
 
     return ls_comm_start(x->group,
@@ -247,7 +249,7 @@ static ls_status start_gather(ls_dp *x, float *buffer, int b)
                                     .count = group_elements(x, b),
                                     .in = buffer + bucket.first,
                                     .out = buffer + bucket.first},
-                         &x->requests[b]);
+                         &x->fetches[b]);
 }
 
 static ls_status end_gathers(ls_dp *x)
@@ -255,7 +257,7 @@ static ls_status end_gathers(ls_dp *x)
     ls_status st = LS_OK;
 
     for (int b = x->buckets - 1; b >= 0; b--)
-        LS_TRY(st, ls_comm_wait(x->group, x->requests[b], ls_dp_deadline()), out);
+        LS_TRY(st, ls_dp_fetched(x, b), out);
 out:
     return st;
 }
@@ -274,7 +276,7 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
         if (i >= x->ended)
             LS_TRY(st, end_flight(x, buffers, f), out);
         if (spread && !f.tied)
-            LS_TRY(st, start_gather(x, buffers[0], f.bucket), out);
+            LS_TRY(st, ls_dp_gather_start(x, f.bucket, buffers[0]), out);
     }
     LS_TRY(st, end_shares(x), out);
     if (spread)
@@ -292,7 +294,7 @@ ls_status ls_dp_gather(ls_dp *dp, float *buffer)
     ls_status st = LS_OK;
 
     for (int b = dp->buckets - 1; b >= 0; b--)
-        LS_TRY(st, start_gather(dp, buffer, b), out);
+        LS_TRY(st, ls_dp_gather_start(dp, b, buffer), out);
     st = end_gathers(dp);
 out:
     return st;

@@ -180,8 +180,10 @@ static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, doubl
 ls_status ls_step_blame(ls_step *step, int64_t number)
 {
     double saw = 0;
-    ls_status st;
+    ls_status st = ls_step_settle(step);
 
+    if (st != LS_OK)
+        return st;
     step->look = ls_mem_array(LS_NORM_BLOCK, sizeof *step->look);
     if (!step->look)
         return LS_ENOMEM;

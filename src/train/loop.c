@@ -277,6 +277,9 @@ static ls_status settle_ways(const ls_session *s)
     ls_calls calls;
 
     ls_calls_plan(s->run, &s->mesh, &calls);
+    ls_status st = ls_step_settle(s->step); /* nothing else may be on its way */
+    if (st != LS_OK)
+        return st;
     return ls_tune_settle_used(s->args.comm, !calls.ordered, TRIALS_NS,
                                ls_time_now_ns() + TRIALS_WAIT_S * LS_NS_PER_S);
 }

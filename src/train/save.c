@@ -243,6 +243,7 @@ static ls_status take_snapshot(ls_session *s, int n)
     ls_status st = LS_OK;
 
     ls_save_live(s, arrays);
+    LS_TRY(st, ls_step_settle(s->step), out);
     LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
     for (int k = 0; k < n; k++)
         if (ls_save_divided(s, k))
@@ -711,8 +712,10 @@ ls_status ls_save_begin(ls_session *session)
     ls_status st = LS_OK;
 
     ls_step_before_update(s->step, wait_for_copy, s);
-    if (s->parts)
+    if (s->parts) {
+        LS_TRY(st, ls_step_settle(s->step), out);
         return ls_parts_begin(s);
+    }
     saves = first && await_writer(s) == LS_OK && open_snapshot(s) == LS_OK;
     if (first && !saves)
         ls_save_unsaved(s, s->step_number);
@@ -751,6 +754,7 @@ ls_status ls_save_final(ls_session *session)
 
     ls_err_doing("saving step %lld", (long long)s->step_number);
     if (s->parts) {
+        LS_TRY(st, ls_step_settle(s->step), out);
         st = ls_parts_final(s);
         goto out;
     }
@@ -798,7 +802,7 @@ ls_status ls_save_whole_weights(ls_session *session, const void **weights_out)
 
     if (!ls_save_divided(s, 0)) {
         *weights_out = ls_step_state_arrays(s->step).read;
-        return LS_OK;
+        return ls_step_settle(s->step);
     }
     LS_TRY(st, take_weights(s), out);
     *weights_out = s->snapshot[0];
@@ -820,6 +824,7 @@ ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
     bool first = session->mesh.rank == 0;
     ls_status st = LS_OK;
 
+    LS_TRY(st, ls_step_settle(session->step), out);
     if ((session->staged && first) || ls_save_divided(session, 0))
         LS_TRY(st, take_weights(session), out);
     if (first)

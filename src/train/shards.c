@@ -1,5 +1,7 @@
-/* shards.c -- weights of which a rank keeps only its own parts (zero 3).
+/* shards.c -- weights that come from other ranks: those that a rank does not keep (zero 3), and
+ * those that others have updated (zero 1 and 2).
  *
+ * Zero 3.
  * Forward and backward read the whole weights through a window (base/window.h). Before a unit of
  * the model is computed its buckets are fetched from their owners, those of the next one are
  * started, and what neither needs is dropped:
@@ -7,7 +9,12 @@
  *     need(block 1):  drop block 0's | wait for block 1's | start block 2's
  *
  * All ranks walk through the same units in the same order, also one that has no call. The state of
- * a bucket: absent -> on its way (start) -> there (settle) -> absent (drop). */
+ * a bucket: absent -> on its way (start) -> there (settle) -> absent (drop).
+ *
+ * Zero 1 and 2. After an update the gathers of all buckets are started, in the order in which
+ * forward reads them; the next call that reads weights waits for those of each unit when it comes
+ * to it, and everybody else for all of them (ls_step_settle). The state of a bucket: there -> on
+ * its way (spread) -> there (settle). */
 #include "train/step_impl.h"
 
 static bool has(ls_units_set set, int bucket)
@@ -33,6 +40,20 @@ static ls_status start(ls_step *s, ls_units_set wanted)
     return st;
 }
 
+/* The weights of a bucket as rows read them, which its owners do not send. */
+static void renew_copy(ls_step *s, int bucket)
+{
+    const ls_dp_args *a = ls_dp_about(s->args.dp);
+    ls_mesh_part part = ls_mesh_bucket(&a->mesh, a->trained, bucket);
+
+    s->args.kernels->cast(s->args.stream,
+                          &(ls_cast){.from_type = LS_F32,
+                                     .to_type = s->type,
+                                     .from = (float *)s->state_memory[0] + part.first,
+                                     .to = (char *)s->copy + part.first * ls_dtype_bytes(s->type),
+                                     .n = part.count});
+}
+
 static ls_status settle(ls_step *s, ls_units_set wanted)
 {
     ls_status st = LS_OK;
@@ -42,7 +63,25 @@ static ls_status settle(ls_step *s, ls_units_set wanted)
             st = ls_dp_fetched(s->args.dp, b);
             s->shards.coming &= ~((ls_units_set)1 << b);
             s->shards.there |= (ls_units_set)1 << b;
+            if (st == LS_OK && s->copy && !ls_step_shards(s))
+                renew_copy(s, b);
         }
+    return st;
+}
+
+ls_status ls_step_settle(ls_step *s)
+{
+    return s->shards.coming ? settle(s, ~(ls_units_set)0) : LS_OK;
+}
+
+ls_status ls_step_spread(ls_step *s)
+{
+    ls_status st = LS_OK;
+
+    for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++) {
+        st = ls_dp_gather_start(s->args.dp, b, s->state_memory[0]);
+        s->shards.coming |= st == LS_OK ? (ls_units_set)1 << b : 0;
+    }
     return st;
 }
 
@@ -63,38 +102,49 @@ static ls_status drop(ls_step *s, ls_units_set unwanted)
     return st;
 }
 
+/* Zero 3: a unit's buckets there, the next one's on their way, the others dropped. */
+static ls_status fetch_unit(ls_step *s, int64_t unit)
+{
+    const ls_model *model = s->args.model;
+    const ls_mesh *mesh = &ls_dp_about(s->args.dp)->mesh;
+    int64_t next = ls_units_next(model, unit == 0 ? -1 : s->shards.unit, unit);
+    ls_units_set now = ls_units_buckets(model, mesh, unit);
+    ls_units_set soon = now | ls_units_buckets(model, mesh, next);
+    ls_status st;
+
+    LS_TRY(st, drop(s, ~soon), out);
+    LS_TRY(st, start(s, now), out);
+    LS_TRY(st, start(s, soon), out);
+    LS_TRY(st, settle(s, now), out);
+out:
+    return st;
+}
+
 /* ls_pass_call.need */
 void ls_step_need(void *context, int64_t unit)
 {
     ls_step *s = context;
-    const ls_model *model = s->args.model;
-    const ls_mesh *mesh = &ls_dp_about(s->args.dp)->mesh;
-    bool back = unit > 0 && unit <= s->shards.unit;
-    int64_t next = ls_units_next(model, unit == 0 ? -1 : s->shards.unit, unit);
-    ls_units_set now = ls_units_buckets(model, mesh, unit);
-    ls_units_set soon = now | ls_units_buckets(model, mesh, next);
+    bool back = unit > 0 && unit <= s->shards.unit, shards = ls_step_shards(s);
 
+    if (s->status != LS_OK || (!shards && !s->shards.coming)) {
+        s->shards.unit = unit;
+        return;
+    }
     if (s->clock)
         ls_clock_lap(s->clock, back ? LS_PART_BACKWARD : LS_PART_FORWARD);
+    s->status =
+        shards ? fetch_unit(s, unit)
+               : settle(s, ls_units_buckets(s->args.model, &ls_dp_about(s->args.dp)->mesh, unit));
     s->shards.unit = unit;
-    if (s->status == LS_OK)
-        s->status = drop(s, ~soon);
-    if (s->status == LS_OK)
-        s->status = start(s, now);
-    if (s->status == LS_OK)
-        s->status = start(s, soon);
-    if (s->status == LS_OK && (s->status = settle(s, now)) == LS_OK)
-        goto out;
-    if (s->why.code == LS_OK)
+    if (s->status != LS_OK)
         s->why = *ls_err_last();
-out:
     if (s->clock)
         ls_clock_lap(s->clock, LS_PART_EXCHANGE);
 }
 
 ls_status ls_step_forget(ls_step *s)
 {
-    return ls_step_shards(s) ? drop(s, ~(ls_units_set)0) : LS_OK;
+    return ls_step_shards(s) ? drop(s, ~(ls_units_set)0) : ls_step_settle(s);
 }
 
 void ls_step_put(ls_step *step, int64_t first, int64_t count, const float *values)

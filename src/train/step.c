@@ -315,6 +315,7 @@ void ls_step_close(ls_step *step)
 {
     if (!step)
         return;
+    (void)ls_step_settle(step); /* others may still read; when it fails they have ended */
     ls_device *device = ls_stream_device(step->args.stream);
     ls_pass_close(step->pass);
     free_shared(step, ls_step_shares(step), step->state_memory[0]);
@@ -425,7 +426,7 @@ ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
                           .leaves = calls->ordered ? p->count : 1,
                           .ordered = calls->ordered,
                           .accumulate = !calls->ordered && !ls_step_parts(s) && p->number > 0,
-                          .need = ls_step_shards(s) ? ls_step_need : NULL,
+                          .need = ls_step_divides(s) ? ls_step_need : NULL,
                           .context = s};
 }
 
@@ -666,6 +667,11 @@ static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_clock *
         st = sum_with_others(s, clock);
     }
     s->clock = NULL;
+    if (st == LS_OK && s->shards.coming &&
+        !ls_step_shards(s)) { /* it had no call that reads them */
+        st = ls_step_settle(s);
+        ls_clock_lap(clock, LS_PART_EXCHANGE);
+    }
     return st;
 }
 
@@ -775,17 +781,18 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
     for (int64_t done = 0; done < sequences; done += most) {
         int64_t B = ls_min_i64(most, sequences - done);
         copy_windows(step, windows, done, B);
-        ls_pass_loss(step->pass, &(ls_pass_call){.w = ls_step_read(step),
-                                                 .tokens = step->tokens,
-                                                 .targets = step->targets,
-                                                 .start = step->isolated ? step->start : NULL,
-                                                 .B = B,
-                                                 .T = T,
-                                                 .leaves = 1,
-                                                 .state = step->state,
-                                                 .losses = step->losses,
-                                                 .need = ls_step_shards(step) ? ls_step_need : NULL,
-                                                 .context = step});
+        ls_pass_loss(step->pass,
+                     &(ls_pass_call){.w = ls_step_read(step),
+                                     .tokens = step->tokens,
+                                     .targets = step->targets,
+                                     .start = step->isolated ? step->start : NULL,
+                                     .B = B,
+                                     .T = T,
+                                     .leaves = 1,
+                                     .state = step->state,
+                                     .losses = step->losses,
+                                     .need = ls_step_divides(step) ? ls_step_need : NULL,
+                                     .context = step});
         LS_TRY(st, trouble(step), out);
         step->args.kernels->sum(
             step->args.stream,

@@ -85,6 +85,10 @@ void ls_step_idle(ls_step *step);
  * keeps. */
 void ls_step_put(ls_step *step, int64_t first, int64_t count, const float *values);
 
+/* With zero 1 and 2 the weights that others have updated arrive while the next step computes. Who
+ * reads weights outside of a step waits for them first. */
+ls_status ls_step_settle(ls_step *step);
+
 /* Pages of moments that lie on disk, and that others than the step have read or written, are given
  * back. */
 void ls_step_rest(ls_step *step);
@@ -94,7 +98,9 @@ void ls_step_rest(ls_step *step);
  * parts, packed (parallel/mesh.h). Moments that were offloaded are host pointers. */
 typedef struct ls_step_arrays {
     float *w, *m, *v;
-    const void *read; /* the weights as the pass reads them: w itself in fp32; not with zero 3 */
+    /* The weights as the pass reads them, when they have settled: w itself in fp32; not with zero
+     * 3. */
+    const void *read;
 } ls_step_arrays;
 ls_step_arrays ls_step_state_arrays(const ls_step *step);
 ls_pass *ls_step_pass(const ls_step *step);

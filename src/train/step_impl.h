@@ -44,7 +44,7 @@ struct ls_step {
         ls_window window;           /* the weights, as far as they are there */
         ls_units_set coming, there; /* buckets */
         int64_t unit;               /* that was asked for last */
-    } shards;                       /* zero 3 */
+    } shards;                       /* zero 3; coming also with zero 1 and 2 */
     struct {
         float *buffers[LS_ORDERED_ROOTS]; /* owned, host: as many as grads */
         bool locked[LS_ORDERED_ROOTS];
@@ -179,10 +179,13 @@ ls_status ls_step_travel_sum(ls_step *step, ls_clock *clock);
 ls_status ls_step_share(ls_step *step, float *numbers, int64_t n);
 ls_status ls_step_gather(ls_step *step, float *whole);
 
-/* Weights of a unit, before a call of the pass reads them (zero 3); drop them all: they have
+/* Weights of a unit, before a call of the pass reads them; drop them all (zero 3): they have
  * changed. */
 void ls_step_need(void *context, int64_t unit);
 ls_status ls_step_forget(ls_step *step);
+
+/* Zero 1 and 2: what this rank and the others have updated is on its way to all. */
+ls_status ls_step_spread(ls_step *step);
 
 /* The weights as a pass reads them. */
 static inline const void *ls_step_read(const ls_step *step)

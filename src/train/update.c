@@ -224,9 +224,14 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
         st = ls_step_forget(s);
         goto out;
     }
-    LS_TRY(st, ls_step_gather(s, s->state_memory[0]), out);
+    if (ls_step_travels(s)) {
+        LS_TRY(st, ls_step_gather(s, s->state_memory[0]), out);
+        LS_TRY(st, ls_step_weights_changed(s), out);
+    } else {
+        ls_packs_changed(s->args.packs);
+        LS_TRY(st, ls_step_spread(s), out);
+    }
     ls_clock_lap(clock, LS_PART_EXCHANGE);
-    st = ls_step_weights_changed(s);
 out:
     return st;
 }

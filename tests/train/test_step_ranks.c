@@ -1,0 +1,275 @@
+/* test_step_ranks.c -- a step of four ranks: what it holds beside what the ledger says, and when
+ * the weights that others have updated arrive. */
+#include <sys/stat.h>
+#include "base/mem.h"
+#include "comm/worlds.h"
+#include "model/decode.h"
+#include "model/tiny.h"
+#include "plan/memory.h"
+#include "train/step_impl.h"
+
+enum { VOCAB = 64, RANKS = 4, STEPS = 2 };
+
+/* Some 50 norm blocks, so that parts are nearly equal. */
+static ls_run wide_run(void)
+{
+    ls_run run = ls_tiny_run();
+
+    run.model.layers = 4;
+    run.model.width = 128;
+    run.model.heads = run.model.kv_heads = 4;
+    run.model.head_size = 32;
+    run.model.mlp = 512;
+    run.model.context = 8;
+    run.batch.sequences = RANKS;
+    return run;
+}
+
+/* What a rank has at hand. */
+typedef struct rank {
+    ls_run run;
+    ls_mesh mesh;
+    ls_model model;
+    ls_device *device;
+    ls_step_args args;
+    ls_ledger ledger;
+    ls_step *step;
+    ls_kernels kernels;
+} rank;
+
+/* The windows of the step that runs, whenever a product does. */
+static const ls_kernels *real;
+static const ls_step *watched;
+static int64_t most_weights, most_gradients;
+
+static void look(void)
+{
+    if (watched->shards.window.base)
+        most_weights = ls_max_i64(most_weights, ls_window_held(&watched->shards.window));
+    if (watched->grad_window.base)
+        most_gradients = ls_max_i64(most_gradients, ls_window_held(&watched->grad_window));
+}
+
+static void watch_fwd(ls_stream *stream, const ls_linear_fwd *a)
+{
+    real->linear_fwd(stream, a);
+    look();
+}
+
+static void watch_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
+{
+    real->linear_bwd_w(stream, a);
+    look();
+}
+
+static void open_rank(rank *r, ls_comm *comm, int zero, int shard, bool ordered)
+{
+    int merges[RANKS * RANKS];
+
+    *r = (rank){.run = wide_run()};
+    r->run.train.reduce = ordered ? LS_REDUCE_ORDERED : LS_REDUCE_FAST;
+    LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
+    LS_CHECK_OK(ls_kernel_pick("auto", &real));
+    LS_CHECK_OK(ls_model_init(&r->model, &r->run, VOCAB));
+    r->kernels = *real;
+    r->kernels.linear_fwd = watch_fwd;
+    r->kernels.linear_bwd_w = watch_bwd_w;
+    r->mesh = (ls_mesh){.ranks = RANKS,
+                        .rank = ls_comm_rank(comm),
+                        .zero = zero,
+                        .shard = shard,
+                        .local = RANKS,
+                        .bucket = 1};
+    ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->mesh);
+    dp.comm = comm;
+    if (dp.ordered && dp.rounds > 0)
+        ls_calls_feed(&r->run, &r->mesh, dp.rounds, merges);
+    dp.merges = merges;
+    LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
+    ls_calls_plan(&r->run, &r->mesh, &r->args.calls);
+    r->args.run = &r->run;
+    r->args.model = &r->model;
+    r->args.kernels = &r->kernels;
+    ls_memory_predict(
+        &(ls_memory_args){
+            .run = &r->run, .model = &r->model, .kernels = real, .mesh = &r->mesh, .threads = 1},
+        &r->ledger);
+    LS_CHECK_OK(ls_step_open(&r->step, &r->args));
+    watched = r->step;
+    most_weights = most_gradients = 0;
+}
+
+static void meet(ls_comm *comm)
+{
+    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
+}
+
+static void close_rank(rank *r, ls_comm *comm)
+{
+    ls_step_close(r->step);
+    meet(comm);
+    ls_dp_close(r->args.dp);
+    ls_model_release(&r->model);
+    ls_stream_free(r->args.stream);
+    ls_device_close(r->device);
+    meet(comm);
+}
+
+static void start_weights(rank *r)
+{
+    for (int i = 0; i < r->model.n_params; i++) {
+        const ls_param *p = &r->model.params[i];
+        float *x = ls_mem_array((size_t)p->count, sizeof *x);
+        LS_CHECK(x);
+        ls_model_start(p, 5, 0, p->count, x);
+        ls_step_put(r->step, p->first, p->count, x);
+        ls_mem_free(x);
+    }
+    LS_CHECK_OK(ls_step_weights_changed(r->step));
+}
+
+static void run_step(rank *r, int64_t number)
+{
+    int64_t T = r->run.model.context, n = r->args.calls.own * T;
+    int32_t *tokens = ls_mem_array((size_t)n + 1, sizeof *tokens);
+    ls_step_result result;
+    ls_clock clock;
+
+    LS_CHECK(tokens);
+    ls_tiny_tokens((uint32_t)r->mesh.rank + 1, n + 1, VOCAB, tokens);
+    ls_clock_begin(&clock);
+    LS_CHECK_OK(ls_step_run(r->step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1},
+                            number, 1e-2, &clock, &result));
+    LS_CHECK(result.finite);
+    ls_mem_free(tokens);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* Bytes of the node's memory file that are there. */
+static int64_t there(const ls_world *w)
+{
+    struct stat st;
+
+    LS_CHECK_EQ(fstat(w->board_fd[0], &st), 0);
+    return (int64_t)st.st_blocks * 512;
+}
+
+static int64_t sum_of_all(ls_comm *comm, int64_t mine)
+{
+    int64_t sum = 0;
+
+    LS_CHECK_OK(ls_comm_run(
+        comm,
+        &(ls_coll){
+            .kind = LS_COLL_ALL_REDUCE, .type = LS_I64, .count = 1, .in = &mine, .out = &sum},
+        INT64_MAX));
+    return sum;
+}
+
+/* Each rank keeps its share of weights, moments and their gradients, a norm block more or less. */
+static void check_share(const rank *r)
+{
+    int64_t size = sizeof(float), each = r->model.trained / ls_mesh_shard(&r->mesh);
+    int64_t slack = LS_NORM_BLOCK * ls_mesh_groups(&r->mesh);
+    int64_t moments = ls_ledger_bytes(&r->ledger, "optimizer") / (2 * size);
+    int64_t weights = ls_ledger_bytes(&r->ledger, "weights") / size;
+
+    LS_CHECK(moments > each - 2 * slack && moments < each + slack);
+    LS_CHECK(r->mesh.zero < 3 || (weights > each - 2 * slack && weights < each + slack));
+    LS_CHECK_EQ(r->step->own, ls_mesh_own(&r->mesh, r->model.trained, r->mesh.rank));
+}
+
+/* What a window holds at most is at most what the ledger says, and not much less. */
+static void check_window(int64_t held, int64_t predicted, int64_t least)
+{
+    LS_CHECK(held <= predicted + 4 * LS_WINDOW_PAGE);
+    LS_CHECK(held >= least);
+}
+
+static void counted(ls_world *w, ls_comm *comm)
+{
+    static const struct {
+        int zero, shard;
+        bool ordered;
+    } cases[] = {{1, 0, true},  {2, 0, true}, {3, 0, true}, {3, 0, false},
+                 {2, 0, false}, {3, 2, true}, {3, 2, false}};
+
+    for (int i = 0; i < 3; i++)
+        meet(comm); /* what barriers need is there */
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        int64_t before = there(w), size = sizeof(float);
+        rank r;
+        meet(comm);
+        open_rank(&r, comm, cases[c].zero, cases[c].shard, cases[c].ordered);
+        meet(comm);
+        int64_t taken = there(w) - before; /* of all ranks */
+        start_weights(&r);
+        for (int i = 0; i < STEPS; i++)
+            run_step(&r, i);
+        check_share(&r);
+        int64_t gathered = ls_ledger_bytes(&r.ledger, "gathered weights"), window = 0;
+        if (cases[c].zero == 3)
+            check_window(most_weights, gathered, gathered / 2);
+        if (cases[c].zero >= 2) {
+            window = ls_ledger_bytes(&r.ledger, "gradients") -
+                     ls_round_up(ls_dp_sum_elements(ls_dp_about(r.args.dp)) * size, 4096);
+            check_window(most_gradients, window, window / 8);
+        }
+        /* All else is taken when opening, in the device's memory or in what ranks share. */
+        int64_t mine = ls_ledger_total(&r.ledger) - ls_ledger_bytes(&r.ledger, "threads") -
+                       ls_ledger_bytes(&r.ledger, "batch") - gathered - window -
+                       ls_decode_bytes(&r.model) - ls_device_used_bytes(r.device);
+        if (r.mesh.rank == 0) /* it has a snapshot too, which is not the step's */
+            mine -= ls_ledger_bytes(&r.ledger, "snapshot");
+        int64_t sum = sum_of_all(comm, mine);
+        if (cases[c].shard == 0)
+            LS_CHECK_EQ(sum, taken);
+        else /* communicators of groups, of twins and of all keep some for themselves */
+            LS_CHECK(taken >= sum && taken - sum < 5 * LS_MIB);
+        close_rank(&r, comm);
+    }
+}
+
+LS_TEST_SECONDS(step_of_four_ranks_uses_the_bytes_that_the_ledger_predicts, 60)
+{
+    ls_world_run("4", NULL, counted);
+}
+
+/* --- weights on their way --------------------------------------------------------------------- */
+
+static void late(ls_world *w, ls_comm *comm)
+{
+    (void)w;
+    for (int zero = 1; zero <= 2; zero++) {
+        rank r;
+        open_rank(&r, comm, zero, 0, true);
+        start_weights(&r);
+        run_step(&r, 0);
+        /* The step has ended, and nobody has waited for what others have updated. */
+        ls_units_set all = ((ls_units_set)1 << ls_dp_buckets(r.args.dp)) - 1;
+        LS_CHECK(ls_dp_buckets(r.args.dp) > 4 && r.step->shards.coming == all);
+        run_step(&r, 1); /* forward has read all of them; then they are on their way once more */
+        LS_CHECK(r.step->shards.coming == all);
+        ls_step_need(r.step, 0);
+        LS_CHECK_EQ(r.step->shards.coming, all & ~ls_units_buckets(&r.model, &r.mesh, 0));
+        LS_CHECK_OK(ls_step_settle(r.step));
+        LS_CHECK_EQ(r.step->shards.coming, 0);
+        /* And all ranks have the same. */
+        double sum[2] = {0, 0};
+        const float *x = ls_step_state_arrays(r.step).w;
+        for (int64_t i = 0; i < r.model.flat; i++)
+            sum[0] += (double)x[i] * (double)(i % 97 + 1);
+        sum[1] = sum[0];
+        LS_CHECK_OK(ls_dp_tell(r.args.dp, 0, sum, sizeof *sum));
+        LS_CHECK(sum[0] == sum[1]);
+        close_rank(&r, comm);
+    }
+}
+
+LS_TEST_SECONDS(step_gathers_new_weights_while_the_next_one_computes, 60)
+{
+    ls_world_run("4", NULL, late);
+    ls_world_run("2+2", NULL, late);
+}
