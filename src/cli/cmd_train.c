@@ -13,8 +13,8 @@
 #include "config/runfile.h"
 #include "train/loop.h"
 
-/* What a run may take to finish its step and save, before its ranks are killed; replicas first go
- * on until they meet. */
+/* What a run may take to finish its step and save, before its ranks are killed; replicas and
+ * workers first go on until they meet. */
 enum { SAVE_GRACE_S = 300, MEET_GRACE_S = 86400 };
 
 static volatile sig_atomic_t stop_asked;
@@ -178,7 +178,7 @@ static ls_status run_train(const ls_args *args)
         st = ls_load_prove(&run); /* for its warning */
     if (st == LS_OK && starts_ranks(args, &run))
         st = ls_job_run(args, run.mesh.dp > 1 && !ls_job_is_task() ? (int)run.mesh.dp : 1,
-                        run.sync == LS_SYNC_LOCAL ? MEET_GRACE_S : SAVE_GRACE_S);
+                        run.sync != LS_SYNC_ALLREDUCE ? MEET_GRACE_S : SAVE_GRACE_S);
     else if (st == LS_OK)
         st = train(args, &run, profile_steps);
     ls_runfile_release(&run);

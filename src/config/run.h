@@ -60,7 +60,7 @@ typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16, LS_PRECISION_FP8 } ls_precision;
 typedef enum ls_balance_mode { LS_BALANCE_OFF, LS_BALANCE_AUTO } ls_balance_mode;
-typedef enum ls_sync { LS_SYNC_ALLREDUCE, LS_SYNC_LOCAL } ls_sync;
+typedef enum ls_sync { LS_SYNC_ALLREDUCE, LS_SYNC_LOCAL, LS_SYNC_PS } ls_sync;
 typedef enum ls_compress {
     LS_COMPRESS_NONE,
     LS_COMPRESS_BF16,
@@ -172,6 +172,12 @@ typedef struct ls_run {
         double lr, momentum;
         ls_compress compress;
     } local; /* sync: local */
+    struct {
+        int64_t servers;   /* ranks that keep weights; may be auto */
+        int64_t staleness; /* steps that a worker may be ahead; -1: any */
+        int64_t meet;      /* steps between two meetings of workers */
+        bool sparse;       /* rows of an embedding travel where they are used */
+    } ps;                  /* sync: ps */
     struct {
         int64_t every; /* steps; 0: only at the end */
         int64_t keep;  /* newest checkpoints kept */

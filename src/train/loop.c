@@ -8,7 +8,8 @@
  *   save, summary
  *
  * With sync: local replicas train apart, and what follows a step waits until they meet
- * (train/outer.h).
+ * (train/outer.h). With sync: ps a step begins with weights from servers and ends with a gradient
+ * to them (train/central.h).
  *
  * A step counts as done only when its update is made (or dropped, where train.nonfinite says so); a
  * save always describes done steps, so a resumed run repeats nothing and leaves nothing out. Who
@@ -24,8 +25,9 @@
 #include "config/ramp.h"
 #include "device/nvml.h"
 #include "kernel/peak.h"
-#include "train/outer.h"
 #include "train/alarm.h"
+#include "train/central.h"
+#include "train/outer.h"
 #include "train/save.h"
 #include "train/schedule.h"
 
@@ -255,7 +257,7 @@ static ls_status handle_nonfinite(loop *l)
                                                 .text = ls_err_last()->text}});
     /* Once weights are broken every step is: tell the 1st, 2nd, 4th, 8th ... of them. */
     l->skipped++;
-    if ((l->skipped & (l->skipped - 1)) == 0 && (s->mesh.rank == 0 || s->outer))
+    if ((l->skipped & (l->skipped - 1)) == 0 && (s->mesh.rank == 0 || s->mesh.replicas))
         ls_log(LS_LOG_WARN, "%s; its update is skipped (%lld so far)", ls_err_last()->text,
                (long long)l->skipped);
     ls_err_clear();
@@ -304,10 +306,14 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
                           .counted = batch->counted};
     if (s->outer)
         part = ls_outer_batch(s, &part);
+    if (s->central)
+        LS_TRY(st, ls_central_begin(s, &part, &l->clock), out);
     LS_TRY(st, ls_step_run(s->step, &part, s->step_number, lr, &l->clock, result_out), out);
     if (!result_out->finite)
         LS_TRY(st, handle_nonfinite(l), out);
-    else
+    if (s->central)
+        LS_TRY(st, ls_central_push(s, result_out, &l->clock), out);
+    if (result_out->finite)
         s->loss = result_out->loss;
     s->step_number++;
     l->steps_here++;
@@ -315,10 +321,12 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
     ls_share_note(s);
     if (l->steps_here == 1)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
-    if (l->steps_here == 2 && s->args.comm && !s->outer)
+    if (l->steps_here == 2 && s->args.comm && !s->mesh.replicas)
         LS_TRY(st, settle_ways(s), out);
     if (s->outer)
         LS_TRY(st, ls_outer_step(s, result_out, &l->clock), out);
+    if (s->central)
+        LS_TRY(st, ls_central_meet(s, result_out, &l->clock), out);
 out:
     return st;
 }
@@ -338,6 +346,8 @@ static ls_status judge(loop *l)
 
     if (s->outer)
         ls_outer_show(s, true);
+    if (s->central)
+        LS_TRY(st, ls_central_gather(s), out);
     LS_TRY(st, evaluate(l), out);
     LS_TRY(st, tell_sample(l, s->run->eval.sample_tokens), out);
     if (s->outer)
@@ -358,6 +368,8 @@ static ls_status after_step(loop *l, bool last)
     if (due(l, s->run->checkpoint.every) && !last) {
         if (s->outer)
             ls_outer_save_begin(s);
+        if (s->central)
+            LS_TRY(st, ls_central_gather(s), out);
         LS_TRY(st, ls_save_begin(s), out);
         ls_clock_lap(&l->clock, LS_PART_CHECKPOINT);
     }
@@ -445,6 +457,12 @@ out:
     return st;
 }
 
+/* Whether ranks do something together after the step that was done last. */
+static bool they_meet(const ls_session *s)
+{
+    return s->outer ? ls_outer_meets(s) : s->central ? ls_central_meets(s) : true;
+}
+
 static ls_status train(loop *l)
 {
     ls_step_result r = {.loss = (double)NAN};
@@ -463,7 +481,7 @@ static ls_status train(loop *l)
         ls_clock_begin(&l->clock);
         ls_profiling_begin(&l->s, &l->clock);
         LS_TRY(st, one_step(l, &r), out);
-        if (!l->s.outer || ls_outer_meets(&l->s))
+        if (they_meet(&l->s))
             LS_TRY(st, meet(l), out);
         tell_step(l, &r);
         ls_alarm_look(&l->alarm, l->nvml, &l->s);
@@ -525,6 +543,7 @@ static ls_status summarise(loop *l)
     if (s->args.comm)
         ls_comm_traffic(s->args.comm, &sent, &received);
     exchanges = ls_outer_exchanges(s, &exchange_bytes);
+    ls_central_counts central = ls_central_counted(s);
     /* What a GPU can do at most is not measured here: its share of that is not known. */
     double peak = s->apart ? 0 : ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks;
     int64_t peak_bytes =
@@ -553,6 +572,9 @@ static ls_status summarise(loop *l)
                                                .received_bytes = received - l->received,
                                                .exchanges = exchanges,
                                                .exchange_bytes = exchange_bytes,
+                                               .pushes = central.pushes,
+                                               .push_bytes = central.bytes,
+                                               .ahead = central.ahead,
                                                .weights_hash = hash,
                                                .stopped_by = l->stopped_by}});
 out:
@@ -592,8 +614,12 @@ ls_status ls_loop_run(const ls_session_args *args)
     ls_profiling_finish(&l->s);
     if (l->s.outer)
         LS_TRY(st, ls_outer_save_final(&l->s), out);
+    if (l->s.central)
+        LS_TRY(st, ls_central_gather(&l->s), out);
     LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
+    if (l->s.central)
+        LS_TRY(st, ls_central_end(&l->s), out);
     if (strcmp(l->stopped_by, "interrupt") == 0 && l->s.mesh.rank == 0) {
         st = ls_fail(LS_EINTR, "step %lld is saved in \"%s\"", (long long)l->s.step_number,
                      args->run->out);

@@ -21,6 +21,7 @@
 #include "config/runfile.h"
 #include "config/hf.h"
 #include "exchange/copy.h"
+#include "train/central.h"
 #include "train/debt.h"
 #include "train/outer.h"
 #include "train/save.h"
@@ -172,7 +173,7 @@ static ls_status open_device(ls_session *s)
     if (run->precision == LS_PRECISION_FP8 && !info.fp8)
         LS_TRY(st, refuse_fp8(&info), out);
     s->apart = !info.host_memory;
-    s->staged = s->apart || s->mesh.zero > 0;
+    s->staged = s->apart || ls_mesh_divides(&s->mesh);
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
 out:
     return st;
@@ -366,8 +367,9 @@ static ls_status open_state(ls_session *s)
 
     if (s->mesh.ranks > 1) {
         free_bytes /= s->mesh.local;
-        s->mesh.bucket =
-            ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
+        if (!s->mesh.replicas)
+            s->mesh.bucket =
+                ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
     }
     ls_memory_args memory = {.run = s->run,
                              .mesh = &s->mesh,
@@ -392,9 +394,13 @@ static ls_status open_state(ls_session *s)
     if (s->mesh.ranks > 1)
         LS_TRY(st, open_exchange(s), out);
     step.dp = s->mesh.replicas ? NULL : s->dp;
+    step.rank = s->mesh.rank;
+    step.pushes = s->mesh.servers > 0;
     LS_TRY(st, open_packs(s, &memory, &step), out);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
-    if (s->mesh.replicas)
+    if (step.pushes)
+        LS_TRY(st, ls_central_open(s), out);
+    else if (s->mesh.replicas)
         LS_TRY(st, ls_outer_open(s), out);
     LS_TRY(st, open_decode(s, &memory), out);
 out:
@@ -464,6 +470,8 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
         LS_TRY(st, ls_session_start_weights(s), out);
     if (s->outer)
         LS_TRY(st, ls_outer_start(s), out);
+    if (s->central)
+        LS_TRY(st, ls_central_start(s), out);
     LS_TRY(st, ls_step_weights_changed(s->step), out);
     note_time("weights there");
     ls_loader_args loader = loader_args(s);
@@ -492,6 +500,7 @@ void ls_session_close(ls_session *session)
     ls_decode_close(s->decode);
     ls_pass_close(s->sample_pass);
     ls_outer_close(s);
+    ls_central_close(s);
     ls_step_close(s->step);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
