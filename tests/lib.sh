@@ -64,6 +64,34 @@ for line in open(sys.argv[1]):
 PY
 }
 
+# await_step FOLDER STEP PID: until events.jsonl tells of it, while the job runs.
+await_step() {
+    i=0
+    until grep -q "\"event\":\"step\",\"step\":$2," "$1/events.jsonl" 2>/dev/null; do
+        i=$((i + 1))
+        { [ $i -lt 3000 ] && kill -0 "$3" 2>/dev/null; } || fail "step $2 of $1 never came: $(cat err)"
+        sleep 0.02
+    done
+}
+
+# kill_rank FOLDER RANK: at once, as a machine that is gone would.
+kill_rank() {
+    kill -9 "$(python3 -c 'import json, sys
+print([e["pid"] for e in map(json.loads, open(sys.argv[1] + "/events.jsonl")) if e["event"] == "rank"][int(sys.argv[2])])' "$1" "$2")"
+}
+
+# need_hosts: what follows needs hosts of a lab; where there can be none, the test ends well before it.
+need_hosts() {
+    for tool in ip tc; do
+        [ -x /usr/sbin/$tool ] || [ -x /sbin/$tool ] || { echo "no $tool here (iproute2): hosts not tried"; exit 0; }
+    done
+    "$LINESHAFT" lab --nodes 1 -- true >out 2>err || {
+        grep -q 'cannot make a network namespace' err || fail "$(cat err)"
+        echo "network namespaces are not allowed here: hosts not tried"
+        exit 0
+    }
+}
+
 # A run that takes about a second: small model, our own stories.
 small_run() {
     cat >"${1:-run.yaml}" <<'YAML'

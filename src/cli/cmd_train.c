@@ -13,8 +13,8 @@
 #include "config/runfile.h"
 #include "train/loop.h"
 
-/* What a run may take to finish its step and save, before its ranks are killed; replicas first go
- * on until they meet. */
+/* What a run may take to finish its step and save, before its ranks are killed; replicas and
+ * workers first go on until they meet. */
 enum { SAVE_GRACE_S = 300, MEET_GRACE_S = 86400 };
 
 static volatile sig_atomic_t stop_asked;
@@ -206,7 +206,7 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
                               .min_ranks = (int)run->heal.min_ranks,
                               .wait_s = run->heal.wait};
     int ranks = run->mesh.dp > 1 && !ls_job_is_task() ? (int)run->mesh.dp : 1;
-    bool apart = run->sync == LS_SYNC_LOCAL; /* who trains apart notices no loss for long */
+    bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
 
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S,
                       run->heal.mode == LS_HEAL_ON && !apart ? &heal : NULL);

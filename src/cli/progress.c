@@ -295,6 +295,10 @@ static void show_summary(const ls_event_summary *e)
         printf("agreed  %lld time%s; the first rank sent %.2f MiB for it\n",
                (long long)e->exchanges, e->exchanges == 1 ? "" : "s",
                (double)e->exchange_bytes / (double)LS_MIB);
+    if (e->pushes > 0)
+        printf("pushed  %lld times; the first rank sent %.2f MiB to servers and workers and saw a "
+               "rank %lld steps ahead\n",
+               (long long)e->pushes, (double)e->push_bytes / (double)LS_MIB, (long long)e->ahead);
     if (e->sent_bytes > 0)
         printf("traffic %.2f MiB sent, %.2f MiB received by the first rank, between machines\n",
                (double)e->sent_bytes / (double)LS_MIB, (double)e->received_bytes / (double)LS_MIB);

@@ -233,6 +233,11 @@ void ls_comm_close(ls_comm *comm)
     ls_fabric_drop(fabric);
 }
 
+int64_t ls_comm_bytes(void)
+{
+    return (int64_t)sizeof(ls_comm) + SLOTS * (int64_t)sizeof(flight);
+}
+
 int ls_comm_rank(const ls_comm *comm)
 {
     return comm->rank;
@@ -574,29 +579,44 @@ ls_status ls_comm_wait(ls_comm *comm, ls_comm_request request, int64_t deadline_
     return st;
 }
 
-ls_status ls_comm_test(ls_comm *comm, ls_comm_request request, bool *done_out)
+ls_status ls_comm_test_any(ls_comm *comm, const ls_comm_request *requests, int n, int *done_out)
 {
     ls_comm *c = comm;
     bool moved;
-    ls_status st;
+    int done = -1;
+    ls_status st = LS_OK;
 
     ls_fabric_lock(c->fabric);
-    flight *f = find(c, request);
-    if (!f) {
-        st = ls_fail(LS_EUSAGE, "no collective is in flight under number %llu",
-                     (unsigned long long)request);
-        goto out;
-    }
     LS_TRY(st, ls_fabric_check(c->fabric), out);
     if (ls_flight_move_all(c->fabric, &moved) != LS_OK) {
         st = ls_fabric_fail(c->fabric);
         goto out;
     }
-    *done_out = f->state == FLIGHT_DONE;
-    if (*done_out)
+    for (int i = 0; i < n && done < 0; i++) {
+        flight *f = find(c, requests[i]);
+        if (!f) {
+            st = ls_fail(LS_EUSAGE, "no collective is in flight under number %llu",
+                         (unsigned long long)requests[i]);
+            goto out;
+        }
+        if (f->state != FLIGHT_DONE)
+            continue;
         f->state = FLIGHT_FREE;
+        done = i;
+    }
+    *done_out = done;
 out:
     pthread_mutex_unlock(&c->fabric->lock);
+    return st;
+}
+
+ls_status ls_comm_test(ls_comm *comm, ls_comm_request request, bool *done_out)
+{
+    int which;
+    ls_status st = ls_comm_test_any(comm, &request, 1, &which);
+
+    if (st == LS_OK)
+        *done_out = which == 0;
     return st;
 }
 

@@ -2,7 +2,9 @@
  *
  * A communicator is a list of members in a fixed order; a rank is a place in it. It is opened by
  * all of them with the same list and generation, and used by all in the same order. Calls on one
- * communicator come from one thread at a time; ls_comm_abort() comes from anywhere.
+ * communicator come from one thread at a time; ls_comm_abort() comes from anywhere. Where nothing
+ * but messages are started, tested and waited for, several threads may do so, if all sends to a
+ * rank come from one of them, and all receives from a rank from one.
  *
  * Nothing waits without a deadline. The first failure breaks a communicator for good: this and
  * every later call returns it at once, and so do those of the other ranks, which learn of it as
@@ -47,6 +49,9 @@ ls_status ls_comm_open(ls_comm **comm_out, const ls_comm_args *args, int64_t dea
 ls_status ls_comm_sub(ls_comm *comm, const int *ranks, int count, int64_t deadline_ns,
                       ls_comm **sub_out);
 
+/* Bytes of this process that each communicator takes for itself. */
+int64_t ls_comm_bytes(void);
+
 /* Waits for no rank; the last one gives the network up to a second to take over what was sent. What
  * is in flight is dropped, which is a failure for the others. NULL is allowed. */
 void ls_comm_close(ls_comm *comm);
@@ -71,6 +76,9 @@ ls_status ls_comm_wait(ls_comm *comm, ls_comm_request request, int64_t deadline_
 
 /* Whether it is done, without waiting; the failure if it failed. */
 ls_status ls_comm_test(ls_comm *comm, ls_comm_request request, bool *done_out);
+
+/* As ls_comm_test(), of n of them: which one is done, -1: none. */
+ls_status ls_comm_test_any(ls_comm *comm, const ls_comm_request *requests, int n, int *done_out);
 
 /* Start and wait; one at a time for a communicator (LS_EBUSY), whatever else is in flight. */
 ls_status ls_comm_run(ls_comm *comm, const ls_coll *coll, int64_t deadline_ns);

@@ -83,7 +83,7 @@ typedef struct comm_seen {
 
 enum { COMM_SEEN = 64 };
 
-enum { COMM_PLANS = 32, COMM_PIECES = 8, COMM_IDS = 1 << 13 /* in a tag */ };
+enum { COMM_PLANS = 128, COMM_PIECES = 8, COMM_IDS = 1 << 13 /* in a tag */ };
 
 typedef enum flight_way { WAY_NONE, WAY_DIRECT, WAY_EXEC, WAY_LEVELS } flight_way;
 

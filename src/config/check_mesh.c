@@ -1,5 +1,5 @@
 /* check_mesh.c -- contradictions between options of ranks: what they exchange, what each keeps, and
- * how replicas agree. */
+ * how replicas agree, and servers. */
 #include "config/check_impl.h"
 
 #include <string.h>
@@ -71,40 +71,70 @@ static ls_status check_shard(const ls_run *run)
     return LS_OK;
 }
 
-/* Settings of replicas. */
-static ls_status check_sync(const ls_run *run)
+/* Keys of one kind of sync in a file that does not say which: they were meant to do something.
+ * A sync that was written switches off what stays in the file, as with LoRA. */
+static ls_status check_forgotten(const ls_run *run)
 {
-    static const char *const keys[] = {"local.steps", "local.delay", "local.lr", "local.momentum",
-                                       "local.compress"};
-    /* allreduce that was written switches off what stays in the file, as with LoRA. */
-    bool forgotten =
-        run->sync != LS_SYNC_LOCAL && ls_check_origin(run, "sync")->source == LS_RUN_DEFAULT;
+    static const struct {
+        const char *key, *why;
+    } rows[] = {{"local.steps", "only sync: local has replicas"},
+                {"local.delay", "only sync: local has replicas"},
+                {"local.lr", "only sync: local has replicas"},
+                {"local.momentum", "only sync: local has replicas"},
+                {"local.compress", "only sync: local has replicas"},
+                {"ps.servers", "only sync: ps has servers"},
+                {"ps.staleness", "only sync: ps has servers"},
+                {"ps.meet", "only sync: ps has servers"},
+                {"ps.sparse", "only sync: ps has servers"}};
 
-    for (size_t i = 0; i < LS_COUNT(keys) && forgotten; i++)
-        if (ls_check_origin(run, keys[i])->source != LS_RUN_DEFAULT)
-            return ls_check_clash(run, keys[i], "sync", "only sync: local has replicas");
-    if (run->sync != LS_SYNC_LOCAL)
+    if (ls_check_origin(run, "sync")->source != LS_RUN_DEFAULT)
         return LS_OK;
-    if (run->local.delay >= run->local.steps)
-        return ls_check_clash(run, "local.delay", "local.steps",
-                              "one exchange must end before the next begins");
+    for (size_t i = 0; i < LS_COUNT(rows); i++)
+        if (ls_check_origin(run, rows[i].key)->source != LS_RUN_DEFAULT)
+            return ls_check_clash(run, rows[i].key, "sync", rows[i].why);
+    return LS_OK;
+}
+
+/* Ranks that compute by themselves, as replicas or as workers of servers. */
+static ls_status check_apart(const ls_run *run)
+{
+    bool ps = run->sync == LS_SYNC_PS;
+
     if (run->mesh.zero > 0)
-        return ls_check_clash(run, "mesh.zero", "sync", "every replica keeps a state of its own");
+        return ls_check_clash(run, "mesh.zero", "sync",
+                              ps ? "servers divide the optimizer's state already, and workers "
+                                   "compute with all weights"
+                                 : "every replica keeps a state of its own");
     if (run->mesh.balance == LS_BALANCE_AUTO)
-        return ls_check_clash(run, "mesh.balance", "sync", "the part of a replica stays as it is");
+        return ls_check_clash(run, "mesh.balance", "sync",
+                              ps ? "the part of a worker stays as it is; mesh.weights sets it"
+                                 : "the part of a replica stays as it is");
     if (run->batch.ramp > 0)
-        return ls_check_clash(run, "batch.ramp", "sync", "the part of a replica stays as it is");
+        return ls_check_clash(run, "batch.ramp", "sync",
+                              ps ? "the part of a worker stays as it is"
+                                 : "the part of a replica stays as it is");
     if (run->exchange.compress != LS_COMPRESS_NONE)
         return ls_check_clash(
             run, "exchange.compress", "sync",
-            "replicas exchange no gradients; local.compress is for their weights");
+            ps ? "what workers push and pull is not squeezed"
+               : "replicas exchange no gradients; local.compress is for their weights");
+    if (run->lora.rank > 0)
+        return ls_check_clash(run, "lora.rank", "sync",
+                              ps ? "servers keep all weights" : "replicas exchange all weights");
+    if (run->train.freeze.count > 0)
+        return ls_check_clash(run, "train.freeze", "sync",
+                              ps ? "servers keep all weights" : "replicas exchange all weights");
+    return LS_OK;
+}
+
+static ls_status check_local(const ls_run *run)
+{
+    if (run->local.delay >= run->local.steps)
+        return ls_check_clash(run, "local.delay", "local.steps",
+                              "one exchange must end before the next begins");
     if (run->train.optimizer == LS_OPTIMIZER_MUON)
         return ls_check_clash(run, "train.optimizer", "sync",
                               "replicas save two moments of every weight");
-    if (run->lora.rank > 0)
-        return ls_check_clash(run, "lora.rank", "sync", "replicas exchange all weights");
-    if (run->train.freeze.count > 0)
-        return ls_check_clash(run, "train.freeze", "sync", "replicas exchange all weights");
     return LS_OK;
 }
 
@@ -130,6 +160,37 @@ static ls_status check_offload(const ls_run *run)
         return st;
     }
     return LS_OK;
+}
+
+static ls_status check_ps(const ls_run *run)
+{
+    ls_status st;
+
+    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+        return ls_check_clash(run, "train.optimizer", "sync",
+                              "a server has parts of weights, and only AdamW updates parts by "
+                              "themselves");
+    if (run->train.reduce != LS_REDUCE_ORDERED)
+        return LS_OK;
+    st = ls_check_clash(
+        run, "train.reduce", "sync",
+        "ordered sums have the same bits on any number of ranks, and servers add gradients of "
+        "whole ranks");
+    ls_err_hint("Set train.reduce: fast, or sync: allreduce.");
+    return st;
+}
+
+static ls_status check_sync(const ls_run *run)
+{
+    ls_status st;
+
+    LS_TRY(st, check_forgotten(run), out);
+    if (run->sync == LS_SYNC_ALLREDUCE)
+        goto out;
+    LS_TRY(st, check_apart(run), out);
+    st = run->sync == LS_SYNC_LOCAL ? check_local(run) : check_ps(run);
+out:
+    return st;
 }
 
 ls_status ls_check_mesh(const ls_run *run)

@@ -21,6 +21,7 @@ const ls_option_section ls_option_sections[] = {
     {"mesh", "How the work is spread over processes."},
     {"exchange", "How gradients travel between processes."},
     {"local", "With sync: local: how replicas that train apart agree."},
+    {"ps", "With sync: ps: servers that keep the weights, and who may run ahead of whom."},
     {"checkpoint", "When the state of the run is saved."},
     {"heal", "What happens when a rank dies."},
     {"eval", "How the run is judged on text it does not train on."},
@@ -741,11 +742,12 @@ const ls_option ls_options[] = {
     {.key = "sync",
      .type = LS_OPTION_ENUM,
      .preset = "allreduce",
-     .names = {"allreduce", "local"},
-     .limit = "a parameter server is not built yet",
+     .names = {"allreduce", "local", "ps"},
      .doc = "How copies of the model agree. allreduce: they sum their gradients in every step. "
             "local: each trains by itself on its part of every batch, and now and then they agree "
-            "on new weights (DiLoCo); for slow links.",
+            "on new weights (DiLoCo); for slow links. ps: servers keep the weights and make the "
+            "updates, workers push gradients and pull weights (parameter server); for ranks whose "
+            "steps take uneven times, and for large embeddings.",
      .offset = AT(sync),
      .fixed = true},
 
@@ -796,6 +798,42 @@ const ls_option ls_options[] = {
             "them.",
      .offset = AT(local.compress),
      .fixed = true},
+
+    {.key = "ps.servers",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 64,
+     .when_auto = "all ranks",
+     .doc = "How many ranks serve, the first ones: each keeps an equal part of the weights and of "
+            "the optimizer's state. All ranks compute. The result does not depend on it.",
+     .offset = AT(ps.servers)},
+    {.key = "ps.staleness",
+     .type = LS_OPTION_INT,
+     .preset = "0",
+     .least = -1,
+     .most = 1000000,
+     .unit = "steps",
+     .doc = "How many steps a rank may be ahead of the slowest one. 0: a step is one update with "
+            "the gradients of all ranks. Above: what each rank pushes is an update of its own, "
+            "made when it comes, by its share of the step. -1: the same, without a bound "
+            "(asynchronous).",
+     .offset = AT(ps.staleness)},
+    {.key = "ps.meet",
+     .type = LS_OPTION_INT,
+     .preset = "50",
+     .least = 1,
+     .most = 1000000,
+     .unit = "steps",
+     .doc = "Unless ps.staleness is 0: steps after which ranks wait for each other. Validation, "
+            "samples, checkpoints and a stop wait until then.",
+     .offset = AT(ps.meet)},
+    {.key = "ps.sparse",
+     .type = LS_OPTION_BOOL,
+     .preset = "true",
+     .doc = "Of an embedding that is not the head too (model.tied: false), only the rows of the "
+            "batch's tokens are pulled and pushed. The result does not depend on it.",
+     .offset = AT(ps.sparse)},
 
     {.key = "checkpoint.every",
      .type = LS_OPTION_INT,

@@ -68,7 +68,7 @@ typedef enum ls_recompute {
     LS_RECOMPUTE_AUTO
 } ls_recompute;
 typedef enum ls_balance_mode { LS_BALANCE_OFF, LS_BALANCE_AUTO } ls_balance_mode;
-typedef enum ls_sync { LS_SYNC_ALLREDUCE, LS_SYNC_LOCAL } ls_sync;
+typedef enum ls_sync { LS_SYNC_ALLREDUCE, LS_SYNC_LOCAL, LS_SYNC_PS } ls_sync;
 typedef enum ls_compress {
     LS_COMPRESS_NONE,
     LS_COMPRESS_BF16,
@@ -184,6 +184,12 @@ typedef struct ls_run {
         double lr, momentum;
         ls_compress compress;
     } local; /* sync: local */
+    struct {
+        int64_t servers;   /* ranks that keep weights; may be auto */
+        int64_t staleness; /* steps that a worker may be ahead; -1: any */
+        int64_t meet;      /* steps between two meetings of workers */
+        bool sparse;       /* rows of an embedding travel where they are used */
+    } ps;                  /* sync: ps */
     struct {
         int64_t every;      /* steps; 0: only at the end */
         int64_t keep;       /* newest checkpoints kept */

@@ -36,24 +36,43 @@ static const char *cannot_divide(const ls_run *run)
                                          : NULL;
 }
 
-/* Each replica needs something to learn from in every step. */
+/* Each replica and each worker needs something to learn from in every step. */
 static ls_status check_replicas(const ls_run *run, int ranks)
 {
-    bool ordered = run->train.reduce == LS_REDUCE_ORDERED;
+    bool ordered = run->train.reduce == LS_REDUCE_ORDERED, ps = run->sync == LS_SYNC_PS;
     int64_t leaves = run->batch.sequences / (ordered ? run->batch.leaf : 1);
 
     if (ranks < 2) {
-        ls_fail(LS_EUSAGE, "sync is local, but the run has 1 rank: there is nobody to agree with");
+        ls_fail(LS_EUSAGE, "sync is %s, but the run has 1 rank: there is nobody to %s",
+                ps ? "ps" : "local", ps ? "serve" : "agree with");
         ls_err_hint("Give -n 2 or more, or set sync: allreduce.");
         return LS_EUSAGE;
     }
     if (ranks <= leaves)
         return LS_OK;
-    ls_fail(LS_EUSAGE, "sync is local, but %d ranks cannot each have one of %lld %s", ranks,
-            (long long)leaves,
+    ls_fail(LS_EUSAGE, "sync is %s, but %d ranks cannot each have one of %lld %s",
+            ps ? "ps" : "local", ranks, (long long)leaves,
             ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)");
     ls_err_hint("Take at most %lld ranks%s.", (long long)leaves,
                 ordered && run->batch.leaf > 1 ? ", or lower batch.leaf" : "");
+    return LS_EUSAGE;
+}
+
+/* Servers are ranks, and a server listens to all of them at a time. */
+static ls_status check_servers(const ls_run *run, int ranks)
+{
+    if (ranks > LS_MESH_WORKERS) {
+        ls_fail(LS_EUSAGE, "sync is ps, but %d ranks are more than the %d that a server listens to",
+                ranks, LS_MESH_WORKERS);
+        ls_err_hint("Take fewer ranks, or set sync: allreduce.");
+        return LS_EUSAGE;
+    }
+    if (run->ps.servers == LS_RUN_AUTO || run->ps.servers <= ranks)
+        return LS_OK;
+    ls_fail(LS_EUSAGE, "ps.servers is %lld, but the run has %d ranks", (long long)run->ps.servers,
+            ranks);
+    ls_err_hint("Servers are ranks: give -n %lld or more, or leave ps.servers at auto.",
+                (long long)run->ps.servers);
     return LS_EUSAGE;
 }
 
@@ -85,7 +104,9 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
         ls_err_hint("Give one weight per rank, or leave mesh.weights out.");
         return LS_EUSAGE;
     }
-    if (run->sync == LS_SYNC_LOCAL && check_replicas(run, ranks) != LS_OK)
+    if (run->sync != LS_SYNC_ALLREDUCE && check_replicas(run, ranks) != LS_OK)
+        return LS_EUSAGE;
+    if (run->sync == LS_SYNC_PS && check_servers(run, ranks) != LS_OK)
         return LS_EUSAGE;
     *mesh = (ls_mesh){.ranks = ranks,
                       .rank = rank,
@@ -94,7 +115,10 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
                       .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
                       .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,
 
-                      .replicas = run->sync == LS_SYNC_LOCAL};
+                      .replicas = run->sync != LS_SYNC_ALLREDUCE,
+                      .servers = run->sync != LS_SYNC_PS          ? 0
+                                 : run->ps.servers == LS_RUN_AUTO ? ranks
+                                                                  : (int)run->ps.servers};
     return LS_OK;
 }
 
@@ -299,7 +323,7 @@ int64_t ls_mesh_most(const ls_mesh *mesh, int64_t leaves, int rank)
 /* Elements of a bucket, but for the last. */
 static int64_t bucket_size(const ls_mesh *mesh, int64_t trained)
 {
-    int64_t n = ls_mesh_ranks(mesh), unit = n * LS_NORM_BLOCK;
+    int64_t n = ls_mesh_owners(mesh), unit = n * LS_NORM_BLOCK;
     int64_t units = (trained + unit - 1) / unit;
 
     if (n == 1 || mesh->bucket == 0 || units <= mesh->bucket)
@@ -316,7 +340,7 @@ int ls_mesh_buckets(const ls_mesh *mesh, int64_t trained)
 
 ls_mesh_part ls_mesh_bucket(const ls_mesh *mesh, int64_t trained, int i)
 {
-    int64_t n = ls_mesh_ranks(mesh), twins = ls_mesh_groups(mesh);
+    int64_t n = ls_mesh_owners(mesh), twins = ls_mesh_groups(mesh);
     int64_t size = bucket_size(mesh, trained), first = i * size;
     int64_t count = ls_min_i64(trained, first + size) - first;
     int64_t blocks = (count + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;

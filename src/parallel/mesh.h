@@ -14,6 +14,8 @@
  *     block     0 1 2 3 | 4 5 6 7
  *     owner     0 0 1 1 | 0 0 1 1          rank 0 keeps 0 1 4 5, rank 1 keeps 2 3 6 7
  *
+ * With servers (sync: ps) the parts are theirs, and the other ranks own nothing.
+ *
  * The last bucket may be smaller, and its last parts shorter or empty: 40 blocks in one bucket, 3
  * ranks: 14 each, of which the last has 12 and padding.
  *
@@ -56,11 +58,12 @@ typedef struct ls_mesh {
     bool balance;
     int nodes;                   /* machines; 0 counts as one */
     const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
-    bool replicas; /* sync: local: each rank trains by itself, gradients are not exchanged */
+    bool replicas; /* sync: local, ps: each rank computes by itself, no sums are made with others */
+    int servers;   /* sync: ps: the first ranks, which keep the parts (ps.h); 0: all own parts */
     bool blind; /* not all ranks can write their parts of a checkpoint: the first saves for all */
 } ls_mesh;
 
-enum { LS_MESH_RANKS = 4096 }; /* at most */
+enum { LS_MESH_RANKS = 4096, LS_MESH_WORKERS = 64 }; /* at most; of sync: ps */
 
 /* The mesh that a run asks for, on so many ranks. LS_EUSAGE: it cannot be had; why, and what can.
  */
@@ -86,6 +89,18 @@ ls_status ls_mesh_set_shard(ls_mesh *mesh, const ls_run *run);
 static inline bool ls_mesh_saves_parts(const ls_mesh *mesh)
 {
     return ls_mesh_ranks(mesh) > 1 && !mesh->replicas && !mesh->blind;
+}
+
+/* Ranks that own parts: the first ones, or all. */
+static inline int ls_mesh_owners(const ls_mesh *mesh)
+{
+    return mesh && mesh->servers > 0 ? mesh->servers : ls_mesh_ranks(mesh);
+}
+
+/* Whether each owner has the moments of its part alone. */
+static inline bool ls_mesh_divides(const ls_mesh *mesh)
+{
+    return mesh && (mesh->zero > 0 || mesh->servers > 0);
 }
 
 /* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.

@@ -51,7 +51,7 @@ ls_dtype ls_memory_type(const ls_run *run)
 
 int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
-    return mesh && mesh->zero > 0 ? model->trained : ls_optim_seconds(run, model);
+    return ls_mesh_divides(mesh) ? model->trained : ls_optim_seconds(run, model);
 }
 
 /* Elements of a kind of state as a whole. */
@@ -66,7 +66,7 @@ static int64_t state_elements(const ls_run *run, const ls_model *model, const ls
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
                                  bool apart, int kind)
 {
-    bool keeps = apart || run->checkpoint.every > 0 || (mesh && mesh->zero > 0);
+    bool keeps = apart || run->checkpoint.every > 0 || ls_mesh_divides(mesh);
 
     if (mesh && ls_mesh_saves_parts(mesh))
         keeps = mesh->zero == 3 && (kind == 0 || (kind == 1 && ls_memory_type(run) != LS_F32));
@@ -166,6 +166,39 @@ static void predict_replica(const ls_memory_args *args, ls_ledger *ledger)
                       ls_memory_replica_kinds(args->run, args->mesh) * array);
 }
 
+ls_ps_args ls_memory_ps(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+{
+    const int64_t wait_s = 600, meet_s = 24 * 3600; /* workers that may drift apart take longer */
+    ls_ps_args args = {.mesh = *mesh,
+                       .count = model->trained,
+                       .staleness = run->ps.staleness,
+                       .wait_s = run->ps.staleness == 0 ? wait_s : meet_s};
+
+    if (run->ps.sparse && !model->shape.tied) {
+        args.table.first = model->wte.g;
+        args.table.rows = model->shape.V;
+        args.table.width = model->shape.C;
+    }
+    return args;
+}
+
+/* Whether this rank keeps weights for others. */
+static bool serves(const ls_mesh *mesh)
+{
+    return mesh && mesh->rank < mesh->servers;
+}
+
+static void predict_server(const ls_memory_args *args, ls_ledger *ledger)
+{
+    ls_ps_args ps = ls_memory_ps(args->run, args->model, args->mesh);
+
+    ls_ledger_add(ledger, "server",
+                  serves(args->mesh)
+                      ? "weights of the own part, sums and gradients that come, rows on their way"
+                      : "rows on their way",
+                  ls_ps_bytes(&ps));
+}
+
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp)
 {
     if (dp && dp->mesh.zero == 3)
@@ -210,7 +243,7 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_l
     if (copies > 0)
         add(ledger, "snapshot", "what a checkpoint is written from", copies);
     add(ledger, "threads", "packed blocks of each thread",
-        args->apart ? 0 : (int64_t)args->threads * LS_STREAM_THREAD_BYTES);
+        args->apart ? 0 : (int64_t)(args->threads + serves(args->mesh)) * LS_STREAM_THREAD_BYTES);
     add(ledger, "batch", "tokens on their way, read ahead; results",
         ls_round_up(ls_memory_staging_bytes(args->model, calls), 4096) + args->loader_bytes);
     add(ledger, "token shards", "mapped files, shared with the page cache", args->mapped_bytes);
@@ -407,8 +440,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
 
     *ledger_out = (ls_ledger){.count = 0};
     ls_calls_plan(run, args->mesh, &calls);
-    if (several && dp.mesh.zero > 0)
-        updated = seconds = ls_mesh_own(&dp.mesh, model->trained, dp.mesh.rank);
+    if (ls_mesh_divides(args->mesh))
+        updated = seconds = ls_mesh_own(args->mesh, model->trained, args->mesh->rank);
     if (args->apart) {
         ls_ledger_add_host(ledger_out, "program", "binary, libraries, small objects",
                            args->program_bytes);
@@ -424,7 +457,9 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     predict_gradients(args, &calls, several ? &dp : NULL, ledger_out);
     if (several)
         predict_exchange(args, &calls, &dp, ledger_out);
-    if (replicas)
+    if (replicas && args->mesh->servers > 0)
+        predict_server(args, ledger_out);
+    else if (replicas)
         predict_replica(args, ledger_out);
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, &calls);
     ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",

@@ -6,6 +6,7 @@
 #include "model/pass.h"
 #include "parallel/dp.h"
 #include "parallel/local.h"
+#include "parallel/ps.h"
 #include "plan/calls.h"
 #include "plan/ledger.h"
 
@@ -63,6 +64,9 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
  * all parameters this replica saves beside the run's own checkpoint. */
 ls_local_args ls_memory_local(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 int ls_memory_replica_kinds(const ls_run *run, const ls_mesh *mesh);
+
+/* What workers and servers exchange (sync: ps); communicator and update are left out. */
+ls_ps_args ls_memory_ps(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 /* Elements of the fp32 weights and of a gradient buffer; dp is NULL alone. */
 int64_t ls_memory_weight_elements(const ls_model *model, const ls_dp_args *dp);

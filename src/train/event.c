@@ -118,6 +118,11 @@ static void put_summary(ls_json *j, const ls_event_summary *e)
         ls_json_put_int(j, "exchanges", e->exchanges);
         ls_json_put_int(j, "exchange_bytes", e->exchange_bytes);
     }
+    if (e->pushes > 0) {
+        ls_json_put_int(j, "pushes", e->pushes);
+        ls_json_put_int(j, "push_bytes", e->push_bytes);
+        ls_json_put_int(j, "ahead", e->ahead);
+    }
     ls_json_put_str(j, "weights_hash", e->weights_hash);
     ls_json_put_str(j, "stopped_by", e->stopped_by);
 }

@@ -141,6 +141,9 @@ typedef struct ls_event_summary {
                                          * rank, headers included */
     int64_t exchanges, exchange_bytes;  /* of replicas (sync: local): how many, and what the first
                                          * rank sent to others in them; 0: none */
+    int64_t pushes, push_bytes; /* sync: ps: of the first rank, and what it sent to others for them,
+                                 * for pulls and as a server; 0: none */
+    int64_t ahead;              /* steps that its server saw a rank ahead of another, at most */
     const char *weights_hash;
     const char *stopped_by; /* "steps", "tokens", "seconds", "target_loss", "interrupt", "done" */
 } ls_event_summary;

@@ -8,7 +8,8 @@
  *   save, summary
  *
  * With sync: local replicas train apart, and what follows a step waits until they meet
- * (train/outer.h).
+ * (train/outer.h). With sync: ps a step begins with weights from servers and ends with a gradient
+ * to them (train/central.h).
  *
  * When other ranks are lost, and somebody heals (train/recover.h), this rank keeps its state, meets
  * those who are left, and goes on after the last step that one of them has.
@@ -27,9 +28,10 @@
 #include "config/ramp.h"
 #include "device/nvml.h"
 #include "kernel/peak.h"
-#include "train/outer.h"
 #include "train/alarm.h"
 #include "train/recover.h"
+#include "train/central.h"
+#include "train/outer.h"
 #include "train/save.h"
 #include "train/schedule.h"
 
@@ -263,7 +265,7 @@ static ls_status handle_nonfinite(loop *l)
                                                 .text = ls_err_last()->text}});
     /* Once weights are broken every step is: tell the 1st, 2nd, 4th, 8th ... of them. */
     l->skipped++;
-    if ((l->skipped & (l->skipped - 1)) == 0 && (s->mesh.rank == 0 || s->outer))
+    if ((l->skipped & (l->skipped - 1)) == 0 && (s->mesh.rank == 0 || s->mesh.replicas))
         ls_log(LS_LOG_WARN, "%s; its update is skipped (%lld so far)", ls_err_last()->text,
                (long long)l->skipped);
     ls_err_clear();
@@ -316,10 +318,14 @@ static ls_status one_step(loop *l)
                           .counted = batch->counted};
     if (s->outer)
         part = ls_outer_batch(s, &part);
+    if (s->central)
+        LS_TRY(st, ls_central_begin(s, &part, &l->clock), out);
     LS_TRY(st, ls_step_run(s->step, &part, s->step_number, lr, &l->clock, &result), out);
     if (!result.finite)
         LS_TRY(st, handle_nonfinite(l), out);
-    else
+    if (s->central)
+        LS_TRY(st, ls_central_push(s, &result, &l->clock), out);
+    if (result.finite)
         s->loss = result.loss;
     s->last = result;
     s->step_number++;
@@ -329,10 +335,12 @@ static ls_status one_step(loop *l)
     ls_share_note(s);
     if (l->steps_here == 1)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
-    if (l->steps_in_view == 2 && s->args.comm && !s->outer)
+    if (l->steps_in_view == 2 && s->args.comm && !s->mesh.replicas)
         LS_TRY(st, settle_ways(s), out);
     if (s->outer)
         LS_TRY(st, ls_outer_step(s, &s->last, &l->clock), out);
+    if (s->central)
+        LS_TRY(st, ls_central_meet(s, &s->last, &l->clock), out);
 out:
     return st;
 }
@@ -352,6 +360,8 @@ static ls_status judge(loop *l)
 
     if (s->outer)
         ls_outer_show(s, true);
+    if (s->central)
+        LS_TRY(st, ls_central_gather(s), out);
     LS_TRY(st, evaluate(l), out);
     LS_TRY(st, tell_sample(l, s->run->eval.sample_tokens), out);
     if (s->outer)
@@ -372,6 +382,8 @@ static ls_status after_step(loop *l, bool last)
     if (due(l, s->run->checkpoint.every) && !last && s->saved_step != s->step_number) {
         if (s->outer)
             ls_outer_save_begin(s);
+        if (s->central)
+            LS_TRY(st, ls_central_gather(s), out);
         LS_TRY(st, ls_save_begin(s), out);
         ls_clock_lap(&l->clock, LS_PART_CHECKPOINT);
     }
@@ -462,6 +474,12 @@ out:
     return st;
 }
 
+/* Whether ranks do something together after the step that was done last. */
+static bool they_meet(const ls_session *s)
+{
+    return s->outer ? ls_outer_meets(s) : s->central ? ls_central_meets(s) : true;
+}
+
 /* Before the first step of a process: whether there is anything to do. */
 static ls_status begin(loop *l)
 {
@@ -517,7 +535,7 @@ static ls_status train(loop *l)
         ls_clock_begin(&l->clock);
         ls_profiling_begin(&l->s, &l->clock);
         LS_TRY(st, one_step(l), out);
-        if (!l->s.outer || ls_outer_meets(&l->s))
+        if (they_meet(&l->s))
             LS_TRY(st, meet(l), out);
         tell_step(l);
         ls_alarm_look(&l->alarm, l->nvml, &l->s);
@@ -581,6 +599,7 @@ static ls_status summarise(loop *l)
     if (s->args.comm)
         ls_comm_traffic(s->args.comm, &sent, &received);
     exchanges = ls_outer_exchanges(s, &exchange_bytes);
+    ls_central_counts central = ls_central_counted(s);
     /* What a GPU can do at most is not measured here: its share of that is not known. */
     double peak = s->apart ? 0 : ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks;
     int64_t peak_bytes =
@@ -609,6 +628,9 @@ static ls_status summarise(loop *l)
                                                .received_bytes = received - l->received,
                                                .exchanges = exchanges,
                                                .exchange_bytes = exchange_bytes,
+                                               .pushes = central.pushes,
+                                               .push_bytes = central.bytes,
+                                               .ahead = central.ahead,
                                                .weights_hash = hash,
                                                .stopped_by = l->stopped_by}});
 out:
@@ -659,8 +681,12 @@ static ls_status run_view(loop *l, const ls_session_args *args)
     ls_profiling_finish(&l->s);
     if (l->s.outer)
         LS_TRY(st, ls_outer_save_final(&l->s), out);
+    if (l->s.central)
+        LS_TRY(st, ls_central_gather(&l->s), out);
     LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
+    if (l->s.central)
+        LS_TRY(st, ls_central_end(&l->s), out);
     st = part(l);
 out:
     return st;

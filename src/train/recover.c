@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "plan/optim.h"
+#include "train/central.h"
 #include "train/outer.h"
 #include "train/parts.h"
 #include "train/save.h"
@@ -47,6 +48,7 @@ static void shed(ls_session *s)
     ls_decode_close(s->decode);
     ls_pass_close(s->sample_pass);
     ls_outer_close(s);
+    ls_central_close(s);
     keep_state(s);
     ls_step_close(s->step);
     ls_packs_close(s->packs);

@@ -26,6 +26,7 @@
 #include "config/runfile.h"
 #include "plan/optim.h"
 #include "train/debt.h"
+#include "train/central.h"
 #include "train/outer.h"
 #include "train/session_impl.h"
 #include "train/parts.h"
@@ -42,7 +43,7 @@ static int64_t place_of(const ls_session *s, int kind, int i)
         return p->first;
     if (kind == 1)
         return p->trained;
-    if (s->mesh.zero > 0) /* collected from ranks, in the order of the gradients */
+    if (ls_mesh_divides(&s->mesh)) /* collected from ranks, in the order of the gradients */
         return ls_optim_is_matrix(s->run, p) ? -1 : p->trained;
     return ls_optim_second(s->run, &s->model, i);
 }
@@ -100,13 +101,14 @@ static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arra
     return n;
 }
 
+/* What is saved, and loaded: of replicas the common weights, of servers their moments. */
 void ls_save_live(const ls_session *s, void *arrays_out[KINDS])
 {
     ls_step_arrays live = ls_step_state_arrays(s->step);
 
     arrays_out[0] = s->outer ? ls_outer_common(s) : live.w;
-    arrays_out[1] = live.m;
-    arrays_out[2] = live.v;
+    arrays_out[1] = s->central ? ls_central_moments(s, 1) : live.m;
+    arrays_out[2] = s->central ? ls_central_moments(s, 2) : live.v;
 }
 
 /* Earlier checkpoints are moved, not removed: nothing is lost by --fresh. */
@@ -189,7 +191,7 @@ static void close_snapshot(ls_session *s)
 
 bool ls_save_divided(const ls_session *s, int kind)
 {
-    return s->mesh.zero > 0 && (kind > 0 || s->mesh.zero == 3);
+    return ls_mesh_divides(&s->mesh) && (kind > 0 || s->mesh.zero == 3);
 }
 
 /* Pages of moments on disk that were touched by others than a step. */
@@ -621,7 +623,7 @@ out:
 /* Whether the first rank saves now: where others have parts of the state they must know. */
 static ls_status agree_to_save(ls_session *s, bool *saves)
 {
-    bool together = s->mesh.zero > 0 || ls_debt_vectors(s) > 0;
+    bool together = ls_mesh_divides(&s->mesh) || ls_debt_vectors(s) > 0;
     unsigned char word = *saves;
     ls_status st = together ? ls_dp_tell(s->dp, 0, &word, sizeof word) : LS_OK;
 

@@ -23,6 +23,7 @@
 #include "config/hf.h"
 #include "exchange/copy.h"
 #include "plan/optim.h"
+#include "train/central.h"
 #include "train/debt.h"
 #include "train/outer.h"
 #include "train/recover.h"
@@ -424,8 +425,8 @@ static ls_status look_for_folder(ls_session *s)
                blind, s->mesh.ranks, s->run->out);
     s->mesh.blind =
         blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE || ls_mesh_groups(&s->mesh) > 1;
-    s->staged =
-        s->apart || s->mesh.zero == 3 || (s->mesh.zero > 0 && !ls_mesh_saves_parts(&s->mesh));
+    s->staged = s->apart || s->mesh.zero == 3 ||
+                (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
 out:
     return st;
 }
@@ -572,8 +573,9 @@ static ls_status open_state(ls_session *s)
         if (s->apart)
             LS_TRY(st, meet_cards(s, &info), out);
         free_bytes = s->apart ? share_of_card(s) + kept : free_bytes / s->mesh.local;
-        s->mesh.bucket =
-            ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
+        if (!s->mesh.replicas)
+            s->mesh.bucket =
+                ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
     }
     ls_memory_args memory = {.run = s->run,
                              .mesh = &s->mesh,
@@ -598,11 +600,15 @@ static ls_status open_state(ls_session *s)
     if (s->mesh.ranks > 1)
         LS_TRY(st, open_exchange(s), out);
     step.dp = s->mesh.replicas ? NULL : s->dp;
+    step.rank = s->mesh.rank;
+    step.pushes = s->mesh.servers > 0;
     LS_TRY(st, open_packs(s, &memory, &step), out);
     step.kept = s->kept[0] ? s->kept : NULL;
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     take_kept(s);
-    if (s->mesh.replicas)
+    if (step.pushes)
+        LS_TRY(st, ls_central_open(s), out);
+    else if (s->mesh.replicas)
         LS_TRY(st, ls_outer_open(s), out);
     LS_TRY(st, open_decode(s, &memory), out);
 out:
@@ -646,6 +652,8 @@ static ls_status begin_state(ls_session *s)
         LS_TRY(st, ls_session_start_weights(s), out);
     if (s->outer)
         LS_TRY(st, ls_outer_start(s), out);
+    if (s->central)
+        LS_TRY(st, ls_central_start(s), out);
     s->step_there = true;
 out:
     return st;
@@ -765,6 +773,7 @@ void ls_session_close(ls_session *session)
     ls_decode_close(s->decode);
     ls_pass_close(s->sample_pass);
     ls_outer_close(s);
+    ls_central_close(s);
     ls_step_close(s->step);
     drop_kept(s);
     ls_packs_close(s->packs);

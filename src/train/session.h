@@ -57,9 +57,10 @@ typedef struct ls_session {
     ls_run fitted;     /* the run with what was left to us: size of calls, what is recomputed */
     ls_mesh mesh;
     ls_share share;
-    ls_mesh_place *places;  /* of all ranks, owned */
-    ls_dp *dp;              /* what ranks exchange in a step; NULL: alone */
-    struct ls_outer *outer; /* sync: local (train/outer.h); NULL: not so */
+    ls_mesh_place *places;      /* of all ranks, owned */
+    ls_dp *dp;                  /* what ranks exchange in a step; NULL: alone */
+    struct ls_outer *outer;     /* sync: local (train/outer.h); NULL: not so */
+    struct ls_central *central; /* sync: ps (train/central.h); NULL: not so */
     int lock_fd;
     bool made_folder; /* the run folder was not there before */
     ls_device *device;

@@ -203,7 +203,7 @@ static ls_status alloc_state(ls_step *s)
     ls_status st = LS_OK;
 
     LS_TRY(st, alloc_offload(s), out);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (s->args.pushes ? 1 : 3); i++) {
         bool shared = i == 0 && ls_step_shares(s);
         if (s->args.kept && !shared)
             s->state_memory[i] = s->args.kept[i];
@@ -262,7 +262,8 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     LS_TRY(st, alloc_state(s), out);
     lay_out(s);
     lay_out_staging(s);
-    LS_TRY(st, ls_step_open_optimizer(s), out);
+    if (!args->pushes)
+        LS_TRY(st, ls_step_open_optimizer(s), out);
     ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
     pass.stream = args->stream;
     pass.packs = args->packs;
@@ -380,21 +381,32 @@ ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
 {
     const ls_run *run = s->args.run;
     ls_rng_key key = ls_rng_derive((uint64_t)run->train.seed, 0x64726f70, (uint64_t)number);
-    double t = (double)(number + 1);
+    ls_step_state state = ls_step_optimizer(run, (double)(number + 1), 1, lr);
 
+    state.key[0] = key.k[0];
+    state.key[1] = key.k[1];
+    state.grad_scale = (float)(1.0 / (double)ls_max_i64(1, s->counted));
+    return state;
+}
+
+ls_step_state ls_step_optimizer(const ls_run *run, double steps, double share, double lr)
+{
     return (ls_step_state){
-        .key = {key.k[0], key.k[1]},
-        .grad_scale = (float)(1.0 / (double)ls_max_i64(1, s->counted)),
-        .lr = (float)lr,
-        .beta1 = (float)run->train.beta1,
-        .beta2 = (float)run->train.beta2,
+        .lr = (float)(lr * share),
+        .beta1 = (float)pow(run->train.beta1, share),
+        .beta2 = (float)pow(run->train.beta2, share),
         .eps = (float)run->train.eps,
         .weight_decay = (float)run->train.weight_decay,
-        .bias1 = (float)(1 - pow(run->train.beta1, t)),
-        .bias2 = (float)(1 - pow(run->train.beta2, t)),
+        .bias1 = (float)(1 - pow(run->train.beta1, steps)),
+        .bias2 = (float)(1 - pow(run->train.beta2, steps)),
         .clip = (float)run->train.clip,
         .momentum = (float)run->train.momentum,
     };
+}
+
+const float *ls_step_gradient(const ls_step *step)
+{
+    return step->grads[0];
 }
 
 bool ls_step_next(const ls_step *s, ls_step_part *p)
@@ -452,8 +464,7 @@ static void slow_down(const ls_step *s, int64_t before_ns, ls_clock *clock)
     char point[32];
     int64_t ns = work_ns(clock) - before_ns;
 
-    snprintf(point, sizeof point, "train.slow.%d",
-             s->args.dp ? ls_dp_about(s->args.dp)->mesh.rank : 0);
+    snprintf(point, sizeof point, "train.slow.%d", s->args.rank);
     if (!LS_FAULT(point))
         return;
     nanosleep(&(struct timespec){ns / LS_NS_PER_S, ns % LS_NS_PER_S}, NULL);

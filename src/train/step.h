@@ -36,6 +36,8 @@ typedef struct ls_step_args {
     void *const *kept;      /* state of an earlier step of the same model where nobody divides it
                              * (ls_step_keep): weights and moments, the step's own from a success on;
                              * NULL: none */
+    int rank;               /* for tests that slow one down */
+    bool pushes;            /* servers make the update (sync: ps): a step ends with the gradient */
 } ls_step_args;
 
 /* What this rank has of the batch of a step, in host memory. */
@@ -67,6 +69,20 @@ const double *ls_step_work_ns(const ls_step *step);
 ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number, double lr,
                       ls_clock *clock, ls_step_result *result_out);
 
+/* With args.pushes: the gradient of the last step, of model->trained elements. */
+const float *ls_step_gradient(const ls_step *step);
+
+/* What AdamW is told after so many steps (fractions of one count) about an update by a share of a
+ * step: it moves as far, and forgets as much, as that share of a whole step would. */
+ls_step_state ls_step_optimizer(const ls_run *run, double steps, double share, double lr);
+
+/* What it is told about the elements of an own part: one span for each parameter that it updates,
+ * or the piece of it that lies there. packed: the weights lie as the moments do, otherwise in
+ * their own places. whole: this is all there is, and moments that a parameter lacks leave no gap.
+ * Returns how many, ls_memory_spans() at most. */
+int64_t ls_step_spans(const ls_run *run, const ls_model *model, ls_mesh_part own, bool packed,
+                      bool whole, ls_adamw_span *spans_out);
+
 /* After step `number` (from 0, as it was run) was not finite: where NaN or Inf first appeared (a
  * weight, an output of the forward pass, a gradient), as an error (LS_ENUMERIC) that names it. The
  * message counts steps from 1, as events do. */
@@ -94,8 +110,9 @@ ls_status ls_step_settle(ls_step *step);
 void ls_step_rest(ls_step *step);
 
 /* Device pointers: weights (model->flat elements; with zero 3 those of the own parts) and the
- * optimizer's moments: of all trained parameters (model->trained), or with zero 1 to 3 of the own
- * parts, packed (parallel/mesh.h). Moments that were offloaded are host pointers. */
+ * optimizer's moments (NULL with args.pushes): of all trained parameters (model->trained), or with
+ * zero 1 to 3 of the own parts, packed (parallel/mesh.h). Moments that were offloaded are host
+ * pointers. */
 typedef struct ls_step_arrays {
     float *w, *m, *v;
     /* The weights as the pass reads them, when they have settled: w itself in fp32; not with zero

@@ -35,12 +35,10 @@ ls_status ls_step_send(ls_step *s, void *to, const void *from, int64_t bytes)
     return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
 }
 
-/* The spans of a bucket's own part: one for each parameter that AdamW updates, or the piece of it
- * that lies there: weight decay differs between matrices and vectors. Returns how many. */
-static int64_t fill_spans(const ls_step *s, ls_mesh_part own, ls_adamw_span *spans)
+/* Weight decay differs between matrices and vectors. */
+int64_t ls_step_spans(const ls_run *run, const ls_model *model, ls_mesh_part own, bool packed,
+                      bool whole, ls_adamw_span *spans_out)
 {
-    const ls_run *run = s->args.run;
-    const ls_model *model = s->args.model;
     double rate = run->train.adamw_lr > 0 ? run->train.adamw_lr / run->train.lr : 1;
     int64_t n = 0;
 
@@ -50,14 +48,13 @@ static int64_t fill_spans(const ls_step *s, ls_mesh_part own, ls_adamw_span *spa
         int64_t end = ls_min_i64(p->trained + p->count, own.first + own.count);
         if (p->trained < 0 || first >= end || ls_optim_is_matrix(run, p))
             continue;
-        int64_t gap = ls_step_divides(s) ? 0 : p->trained - ls_optim_second(run, model, i);
-        spans[n++] = (ls_adamw_span){.first = first - own.first,
-                                     .w_first = ls_step_shards(s) ? own.packed + first - own.first
-                                                                  : p->first + first - p->trained,
-                                     .count = end - first,
-                                     .decay = p->decay ? 1.0f : 0.0f,
-                                     .rate = (float)rate,
-                                     .v_gap = gap};
+        spans_out[n++] = (ls_adamw_span){
+            .first = first - own.first,
+            .w_first = packed ? own.packed + first - own.first : p->first + first - p->trained,
+            .count = end - first,
+            .decay = p->decay ? 1.0f : 0.0f,
+            .rate = (float)rate,
+            .v_gap = whole ? p->trained - ls_optim_second(run, model, i) : 0};
     }
     return n;
 }
@@ -83,7 +80,8 @@ static ls_status open_adamw(ls_step *s)
     for (int b = 0, k = 0; b < ls_step_buckets(s); b++) {
         ls_mesh_part own = ls_step_own(s, b);
         for (int64_t at = 0; at < own.count; at += s->offload.chunk) {
-            n += fill_spans(s, chunk_of(s, own, at), spans + n);
+            n += ls_step_spans(s->args.run, s->args.model, chunk_of(s, own, at), ls_step_shards(s),
+                               !ls_step_divides(s), spans + n);
             s->first_span[++k] = n;
         }
     }
@@ -210,6 +208,8 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
     ls_optimizer optimizer = s->args.run->train.optimizer;
     ls_status st = LS_OK;
 
+    if (s->args.pushes)
+        return LS_OK;
     ls_packs_updated(s->args.packs);
     if (optimizer == LS_OPTIMIZER_MUON)
         return ls_step_muon(s, clock);

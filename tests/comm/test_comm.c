@@ -299,6 +299,43 @@ static void ping_pong(ls_world *w, ls_comm *comm)
     LS_CHECK_EQ(sum, ls_comm_ranks(comm) * (ls_comm_ranks(comm) - 1) / 2);
 }
 
+enum { HELD = 100 };
+
+/* The first rank listens to all others at a time, with more receives than there can be collectives;
+ * they come in any order, and nothing comes twice. */
+static void listen_to_all(ls_world *w, ls_comm *comm)
+{
+    int n = ls_comm_ranks(comm), me = ls_comm_rank(comm), each = HELD / (n - 1), which;
+    ls_comm_request requests[HELD];
+    int64_t got[HELD], x[HELD];
+    int left = 0;
+
+    (void)w;
+    for (int i = 0; i < (me == 0 ? each * (n - 1) : each); i++, left++) {
+        ls_coll coll = {.kind = me == 0 ? LS_COLL_RECV : LS_COLL_SEND, .type = LS_I64, .count = 1};
+        coll.peer = me == 0 ? 1 + i % (n - 1) : 0;
+        coll.in = coll.out = me == 0 ? &got[i] : &x[i];
+        x[i] = 1000 * me + i;
+        LS_CHECK_OK(ls_comm_start(comm, &coll, &requests[i]));
+    }
+    while (left > 0) {
+        LS_CHECK_OK(ls_comm_test_any(comm, requests, left, &which));
+        LS_CHECK(which < left);
+        if (which >= 0)
+            requests[which] = requests[--left];
+    }
+    LS_CHECK_OK(ls_comm_test_any(comm, requests, 0, &which));
+    LS_CHECK_EQ(which, -1);
+    for (int i = 0; i < each * (n - 1) && me == 0; i++)
+        LS_CHECK_EQ(got[i], 1000 * (1 + i % (n - 1)) + i / (n - 1));
+}
+
+LS_TEST(comm_listens_to_all_ranks_at_a_time)
+{
+    for (size_t i = 1; i < LS_COUNT(shapes); i++)
+        ls_world_run(shapes[i], NULL, listen_to_all);
+}
+
 LS_TEST(comm_sends_and_receives)
 {
     for (size_t i = 1; i < LS_COUNT(shapes); i++) {

@@ -109,6 +109,7 @@ LS_TEST(option_enum_names_match_their_enums)
         {"exchange.compress", "topk", LS_COMPRESS_TOPK},
         {"sync", "allreduce", LS_SYNC_ALLREDUCE},
         {"sync", "local", LS_SYNC_LOCAL},
+        {"sync", "ps", LS_SYNC_PS},
         {"local.compress", "none", LS_COMPRESS_NONE},
         {"local.compress", "bf16", LS_COMPRESS_BF16},
         {"local.compress", "int8", LS_COMPRESS_INT8},

@@ -101,7 +101,7 @@ LS_TEST(value_says_what_this_version_lacks)
                    "mesh.tp must be 1, not \"2\": this version is parallel over data only");
     LS_CHECK_FAILS(set(&run, "mesh.zero", "4", false), LS_EUSAGE,
                    "must be a whole number from 0 to 3, not \"4\"");
-    LS_CHECK_FAILS(set(&run, "sync", "ps", false), LS_EUSAGE, "a parameter server is not built");
+    LS_CHECK_FAILS(set(&run, "ps.staleness", "-2", false), LS_EUSAGE, "from -1 to 1000000");
     LS_CHECK_FAILS(set(&run, "train.reduce", "orderd", false), LS_EUSAGE, "ordered or fast");
     LS_CHECK_STR(ls_err_last()->hint, "Did you mean \"ordered\"?");
 }

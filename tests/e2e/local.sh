@@ -22,15 +22,6 @@ told() {
     sed -n 's/.*"event":"eval","step":\([0-9]*\),"val_loss":\([^,]*\),.*/eval \1 \2/p' out
     field summary weights_hash
 }
-# await_step FOLDER STEP PID: until events.jsonl tells of it, while the job runs.
-await_step() {
-    i=0
-    until grep -q "\"event\":\"step\",\"step\":$2," "$1/events.jsonl" 2>/dev/null; do
-        i=$((i + 1))
-        { [ $i -lt 3000 ] && kill -0 "$3" 2>/dev/null; } || fail "step $2 of $1 never came: $(cat err)"
-        sleep 0.02
-    done
-}
 
 for delay in 0 2; do
     # Two runs with as many ranks: equal bits, whatever else the threads and ranks do.
@@ -99,8 +90,7 @@ says 'replica 1 has no state of its own at step 36'
 "$LINESHAFT" train run.yaml --json -n 3 --set train.steps=1000000 --set local.steps=900000 --set out=kill >out 2>err &
 pid=$!
 await_step kill 3 $pid
-kill -9 "$(python3 -c 'import json
-print([e["pid"] for e in map(json.loads, open("kill/events.jsonl")) if e["event"] == "rank"][1])')"
+kill_rank kill 1
 wait $pid
 code=$?
 [ $code = 137 ] || fail "a killed rank gave $code: $(cat err)"
@@ -119,14 +109,7 @@ says 'local.steps: 6 -> 7 (cannot change on resume)'
 [ ! -e no ] || fail "a refused run left a folder"
 
 # Between hosts: what is sent is what the exchange needs.
-for tool in ip tc; do
-    [ -x /usr/sbin/$tool ] || [ -x /sbin/$tool ] || { echo "no $tool here (iproute2): hosts not tried"; exit 0; }
-done
-"$LINESHAFT" lab --nodes 1 -- true >out 2>err || {
-    grep -q 'cannot make a network namespace' err || fail "$(cat err)"
-    echo "network namespaces are not allowed here: hosts not tried"
-    exit 0
-}
+need_hosts
 run 0 "$LINESHAFT" train run.yaml --json -n 2 --set eval.every=0 --set out=here
 told >want
 run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json --set eval.every=0 --set out=hosts

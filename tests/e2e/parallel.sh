@@ -38,15 +38,6 @@ same() {
     echo "$(field summary val_loss) $(field summary weights_hash)" >>got
     cmp -s want got || fail "$1: $(diff want got | head -n 6)"
 }
-# await_step FOLDER STEP PID: until events.jsonl tells of it, while the job runs.
-await_step() {
-    i=0
-    until grep -q "\"event\":\"step\",\"step\":$2," "$1/events.jsonl" 2>/dev/null; do
-        i=$((i + 1))
-        { [ $i -lt 3000 ] && kill -0 "$3" 2>/dev/null; } || fail "step $2 of $1 never came: $(cat err)"
-        sleep 0.02
-    done
-}
 
 # One process is the measure.
 run 0 "$LINESHAFT" train run.yaml --json --set out=one
@@ -172,8 +163,7 @@ none_alive
 "$LINESHAFT" train run.yaml --json -n 3 --set heal.mode=off --set train.steps=100000 --set out=kill >out 2>err &
 pid=$!
 await_step kill 3 $pid
-kill -9 "$(python3 -c 'import json
-print([e["pid"] for e in map(json.loads, open("kill/events.jsonl")) if e["event"] == "rank"][1])')"
+kill_rank kill 1
 wait $pid
 code=$?
 [ $code = 137 ] || fail "a killed rank gave $code: $(cat err)"
@@ -181,14 +171,7 @@ grep -q '^lineshaft: error: rank 1 was killed by signal 9' err || fail "not said
 none_alive
 
 # Several hosts: two with two ranks each make what one process makes.
-for tool in ip tc; do
-    [ -x /usr/sbin/$tool ] || [ -x /sbin/$tool ] || { echo "no $tool here (iproute2): hosts not tried"; exit 0; }
-done
-"$LINESHAFT" lab --nodes 1 -- true >out 2>err || {
-    grep -q 'cannot make a network namespace' err || fail "$(cat err)"
-    echo "network namespaces are not allowed here: hosts not tried"
-    exit 0
-}
+need_hosts
 run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --set mesh.zero=3 --set mesh.bucket=64KiB --set out=hosts
 cp one/want want
 cp hosts/events.jsonl out

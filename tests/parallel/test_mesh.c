@@ -258,6 +258,15 @@ LS_TEST(mesh_gives_every_parameter_to_one_rank_at_borders_of_norm_blocks)
     LS_CHECK_EQ(ls_mesh_buckets(&m, 8 * LS_NORM_BLOCK), 2);
     LS_CHECK_EQ(ls_mesh_part_of(&m, 8 * LS_NORM_BLOCK, 1, 1).first, 6 * LS_NORM_BLOCK);
     LS_CHECK_EQ(ls_mesh_part_of(&m, 8 * LS_NORM_BLOCK, 1, 1).packed, 2 * LS_NORM_BLOCK);
+    /* Servers have all of it, the others nothing. */
+    m = (ls_mesh){.ranks = 5, .servers = 3};
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 0, 1).count, 14 * LS_NORM_BLOCK);
+    LS_CHECK_EQ(ls_mesh_part_of(&m, 40 * LS_NORM_BLOCK, 0, 2).count, 12 * LS_NORM_BLOCK);
+    LS_CHECK_EQ(ls_mesh_own(&m, 40 * LS_NORM_BLOCK, 3), 0);
+    LS_CHECK_EQ(ls_mesh_own(&m, 40 * LS_NORM_BLOCK, 4), 0);
+    LS_CHECK(ls_mesh_divides(&m) && ls_mesh_owners(&m) == 3);
+    m = mesh_of(2, 0);
+    LS_CHECK(!ls_mesh_divides(&m) && ls_mesh_owners(&m) == 2);
     /* Bytes become whole blocks of every rank. */
     LS_CHECK_EQ(ls_mesh_bucket_blocks(&m, 65536), 1);
     LS_CHECK_EQ(ls_mesh_bucket_blocks(&m, 131073), 2);
@@ -313,6 +322,18 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
     LS_CHECK_STR(hint_of("sync: local\ntrain: {reduce: fast}\nbatch: {sequences: 6}\n", 0, 7,
                          "7 ranks cannot each have one of 6 sequences"),
                  "Take at most 6 ranks.");
+    LS_CHECK_STR(hint_of("sync: ps\ntrain: {reduce: fast}\n", 0, 1,
+                         "sync is ps, but the run has 1 rank: there is nobody to serve"),
+                 "Give -n 2 or more, or set sync: allreduce.");
+    LS_CHECK_STR(hint_of("sync: ps\ntrain: {reduce: fast}\nbatch: {sequences: 6}\n", 0, 7,
+                         "sync is ps, but 7 ranks cannot each have one of 6 sequences"),
+                 "Take at most 6 ranks.");
+    LS_CHECK_STR(hint_of("sync: ps\ntrain: {reduce: fast}\nbatch: {sequences: 99}\n", 0, 65,
+                         "65 ranks are more than the 64 that a server listens to"),
+                 "Take fewer ranks, or set sync: allreduce.");
+    LS_CHECK_STR(hint_of("sync: ps\ntrain: {reduce: fast}\nps: {servers: 4}\n", 0, 3,
+                         "ps.servers is 4, but the run has 3 ranks"),
+                 "Servers are ranks: give -n 4 or more, or leave ps.servers at auto.");
     hint_of("mesh: {zero: 1}\ntrain: {freeze: [wte]}\n", 0, 3,
             "mesh.zero cannot be 1: train.freeze leaves");
     LS_CHECK_STR(hint_of("mesh: {weights: [1, 2]}\n", 0, 3,
@@ -344,6 +365,13 @@ LS_TEST(mesh_is_as_wide_as_there_are_ranks)
     LS_CHECK(m.replicas && m.ranks == 3 && m.zero == 0);
     run.train.reduce = LS_REDUCE_FAST; /* sequences count, not leaves */
     LS_CHECK_OK(ls_mesh_init(&m, &run, 6, 0));
+    ls_runfile_release(&run);
+    load(&run, "sync: ps\ntrain: {reduce: fast}\n");
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 3, 1));
+    LS_CHECK(m.replicas && m.servers == 3 && m.zero == 0);
+    run.ps.servers = 2;
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 3, 1));
+    LS_CHECK_EQ(m.servers, 2);
     ls_runfile_release(&run);
     LS_CHECK_EQ(ls_mesh_ranks(NULL), 1);
     LS_CHECK_EQ(ls_mesh_ranks(&(ls_mesh){.ranks = 0}), 1);

@@ -267,3 +267,55 @@ LS_TEST(optim_memory_is_what_the_ledger_says)
         end(&t);
     }
 }
+
+/* --- shares of a step (sync: ps) ---------------------------------------------------------------
+ */
+
+enum { NUMBERS = 3 };
+
+typedef struct state {
+    float w[NUMBERS], m[NUMBERS], v[NUMBERS];
+} state;
+
+static void move(const trainer *t, state *s, double steps, double share)
+{
+    static const float grad[NUMBERS] = {0.5F, -2, 1e-3F};
+    const ls_adamw_span span = {.count = NUMBERS, .decay = 1, .rate = 1};
+    const ls_norm_result norm = {.factor = 1, .bad_block = -1};
+    const ls_step_state numbers = ls_step_optimizer(&t->run, steps, share, 0.01);
+
+    t->args.kernels->adamw(t->args.stream, &(ls_adamw){.w = s->w,
+                                                       .m = s->m,
+                                                       .v = s->v,
+                                                       .grad = grad,
+                                                       .spans = &span,
+                                                       .n_spans = 1,
+                                                       .state = &numbers,
+                                                       .result = &norm});
+}
+
+/* Pushes that make a step together move as far as the step, and leave the moments that it leaves.
+ */
+LS_TEST(optim_shares_of_a_step_add_up_to_it)
+{
+    static const double shares[] = {0.25, 0.5, 0.125, 0.125};
+    ls_run run = run_of(LS_OPTIMIZER_ADAMW, LS_FAMILY_GPT2);
+    trainer t;
+
+    run.train.weight_decay = 0.1;
+    begin(&t, &run, "auto", 1);
+    state whole = {.w = {1, 2, 3}}, parts = whole;
+    for (int step = 0; step < 5; step++) {
+        double done = step;
+        move(&t, &whole, step + 1, 1);
+        for (size_t k = 0; k < LS_COUNT(shares); k++)
+            move(&t, &parts, done += shares[k], shares[k]);
+    }
+    for (int i = 0; i < NUMBERS; i++) {
+        LS_CHECK_NEAR(parts.w[i], whole.w[i], 1e-4); /* 1 - beta in fp32, of betas close to 1 */
+        LS_CHECK_NEAR(parts.m[i] / whole.m[i], 1, 1e-4);
+        LS_CHECK_NEAR(parts.v[i] / whole.v[i], 1, 1e-3);
+        LS_CHECK(fabs((double)whole.w[i] - (i + 1)) > 0.03); /* five steps of 0.01, and decay */
+    }
+    end(&t);
+}

@@ -16,7 +16,8 @@ LS_C_BEGIN
 typedef struct ls_direct ls_direct;
 typedef uint64_t ls_direct_ticket;
 
-enum { LS_DIRECT_FLIGHTS = 16 }; /* collectives in flight; as many sends and receives */
+enum { LS_DIRECT_FLIGHTS = 16 }; /* collectives in flight */
+enum { LS_DIRECT_MAILS = 128 };  /* sends and receives, some of which may wait for long */
 
 /* The group is borrowed and used by this alone. */
 ls_status ls_direct_open(ls_direct **direct_out, ls_group *group);

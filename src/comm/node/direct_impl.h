@@ -63,7 +63,7 @@ struct ls_direct {
     ls_err_record failure;
     ls_pair *pair;             /* sends and receives; NULL until the first */
     uint64_t *sent, *received; /* per member; owned */
-    ls_direct_mail mail[LS_DIRECT_FLIGHTS];
+    ls_direct_mail mail[LS_DIRECT_MAILS];
     uint64_t mails;
 };
 

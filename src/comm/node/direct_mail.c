@@ -14,10 +14,10 @@ ls_status ls_direct_mail_start(ls_direct *d, const ls_coll *coll, ls_direct_tick
     ls_direct_mail *m = d->mail;
     ls_status st = LS_OK;
 
-    while (m < d->mail + LS_DIRECT_FLIGHTS && m->used && !m->message.done)
+    while (m < d->mail + LS_DIRECT_MAILS && m->used && !m->message.done)
         m++;
-    if (m == d->mail + LS_DIRECT_FLIGHTS)
-        return ls_fail(LS_EBUSY, "%d sends and receives are in flight", LS_DIRECT_FLIGHTS);
+    if (m == d->mail + LS_DIRECT_MAILS)
+        return ls_fail(LS_EBUSY, "%d sends and receives are in flight", LS_DIRECT_MAILS);
     if (!d->pair)
         LS_TRY(st, ls_pair_open(&d->pair, d->group, LS_EUSAGE), out);
     *m = (ls_direct_mail){.used = true, .ticket = MAIL | ++d->mails};
@@ -43,7 +43,7 @@ ls_status ls_direct_mail_poll(ls_direct *d)
     bool moved;
     ls_status st = ls_pair_poll(d->pair, &moved);
 
-    for (int i = 0; i < LS_DIRECT_FLIGHTS; i++) {
+    for (int i = 0; i < LS_DIRECT_MAILS; i++) {
         ls_direct_mail *m = &d->mail[i];
         if (!m->used || !m->message.done)
             continue;
@@ -55,7 +55,7 @@ ls_status ls_direct_mail_poll(ls_direct *d)
 
 static const ls_direct_mail *in_flight(const ls_direct *d, ls_direct_ticket ticket)
 {
-    for (int i = 0; i < LS_DIRECT_FLIGHTS; i++)
+    for (int i = 0; i < LS_DIRECT_MAILS; i++)
         if (d->mail[i].used && d->mail[i].ticket == ticket && !d->mail[i].message.done)
             return &d->mail[i];
     return NULL;

@@ -1,0 +1,54 @@
+/* central.h -- a run whose weights live at servers (sync: ps, parallel/ps.h).
+ *
+ * Every rank computes the gradient of its part of each batch; the first ps.servers of them also
+ * serve, each with a thread that keeps a part of the weights and moments and makes its updates.
+ *
+ *   step s:  begin   weights that the step needs, from the servers
+ *            (train/step.c: forward, backward, norm of the own gradient)
+ *            push    the gradient, to the servers
+ *
+ * With ps.staleness 0 a step is one update with everybody's gradient, and loss and norm are those
+ * of all. Otherwise a push is an update by itself, which counts as its share of the step, and loss
+ * and norm are the first rank's own; ranks meet after each ps.meet steps, and at the end. What is
+ * validated and saved are the servers' weights, which are gathered when all pushes have come. */
+#pragma once
+#include "train/session.h"
+
+LS_C_BEGIN
+
+typedef struct ls_central ls_central;
+
+/* Takes its memory; by all ranks. */
+ls_status ls_central_open(ls_session *session);
+void ls_central_close(ls_session *session);
+
+/* The moments of the own part: 1 the first ones, 2 the second. */
+float *ls_central_moments(const ls_session *session, int kind);
+
+/* Where the run begins, or goes on: weights and moments are there. By all ranks. */
+ls_status ls_central_start(ls_session *session);
+
+/* Before a step: its weights. Of an embedding that nothing else reads, the rows of this batch. */
+ls_status ls_central_begin(ls_session *session, const ls_step_batch *batch, ls_clock *clock);
+
+/* After it: its gradient. A result that is not finite is pushed as such, and changes nothing. */
+ls_status ls_central_push(ls_session *session, ls_step_result *result, ls_clock *clock);
+
+/* Whether ranks meet after the step that was done last; their mean loss where they do. */
+bool ls_central_meets(const ls_session *session);
+ls_status ls_central_meet(ls_session *session, ls_step_result *result, ls_clock *clock);
+
+/* All weights, once every rank has pushed the steps that were done; by all ranks. */
+ls_status ls_central_gather(ls_session *session);
+
+/* The run has ended well: servers have nothing more to answer. By all ranks. */
+ls_status ls_central_end(ls_session *session);
+
+/* Pushes so far, bytes that this rank has sent to others for them, for pulls and for answers, and
+ * the most steps that its server has seen a rank ahead of another. */
+typedef struct ls_central_counts {
+    int64_t pushes, bytes, ahead;
+} ls_central_counts;
+ls_central_counts ls_central_counted(const ls_session *session);
+
+LS_C_END
