@@ -249,7 +249,10 @@ static ls_status take_snapshot(ls_session *s, int n)
     LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S), out);
     for (int k = 0; k < n; k++)
         if (ls_save_divided(s, k))
-            LS_TRY(st, ls_step_collect(s->step, arrays[k], s->snapshot[k]), out);
+            LS_TRY(st,
+                   s->mesh.replicas ? ls_dp_collect(s->dp, arrays[k], s->snapshot[k])
+                                    : ls_step_collect(s->step, arrays[k], s->snapshot[k]),
+                   out);
         else if (s->mesh.rank > 0)
             continue;
         else if (on_host(s, k))
@@ -312,11 +315,14 @@ ls_status ls_save_share(ls_session *session)
     s->val_loss = p.val_loss;
     for (int k = 0; k < KINDS && p.step > 0 && !s->parts; k++) /* else each has read its own */
         if (ls_save_divided(s, k))
-            LS_TRY(st, ls_step_deal(s->step, s->snapshot[k], arrays[k]), out);
+            LS_TRY(st,
+                   s->mesh.replicas ? ls_dp_deal(s->dp, s->snapshot[k], arrays[k])
+                                    : ls_step_deal(s->step, s->snapshot[k], arrays[k]),
+                   out);
         else
             LS_TRY(st,
-                   s->outer ? ls_dp_tell(s->dp, 0, arrays[k], state_bytes(s, k))
-                            : ls_step_tell(s->step, 0, arrays[k], state_bytes(s, k)),
+                   s->mesh.replicas ? ls_dp_tell(s->dp, 0, arrays[k], state_bytes(s, k))
+                                    : ls_step_tell(s->step, 0, arrays[k], state_bytes(s, k)),
                    out);
     rest(s);
 out:
