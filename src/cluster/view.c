@@ -86,8 +86,10 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
     v->first_lost |= v->member[worker].rank == 0;
     v->member[worker].rank = -1;
     v->member[worker].state = LS_VIEW_OUT;
-    if (hopeless(v, end) || count(v, LS_VIEW_DONE) > 0)
+    if (hopeless(v, end))
         return LS_VIEW_STOP;
+    if (count(v, LS_VIEW_DONE) > 0) /* nobody ends well before all have done their work */
+        return end->error ? LS_VIEW_STOP : LS_VIEW_DROP;
     if (!restart && (alive(v) == 0 || (alive(v) < v->rules.least && !end->asked)))
         return LS_VIEW_STOP;
     if (end->error)

@@ -87,7 +87,8 @@ void ls_view_init(ls_view *view, int workers, ls_view_rules rules);
 
 void ls_view_reports(ls_view *view, int worker, const ls_view_report *report);
 void ls_view_readies(ls_view *view, int worker); /* it is ready to train */
-void ls_view_leaves(ls_view *view, int worker);  /* it has ended well */
+/* It has ended well: then all have done their work, though some may not have ended yet. */
+void ls_view_leaves(ls_view *view, int worker);
 ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end);
 
 /* Whether everybody who is alive waits for a view, and somebody does. */

@@ -155,14 +155,18 @@ LS_TEST(view_knows_what_cannot_heal)
     for (size_t i = 0; i < LS_COUNT(cases); i++) {
         begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
         v.begun = cases[i].begun;
-        ls_view_end end = error_of(cases[i].code, "it broke", &record);
-        LS_CHECK_EQ(ls_view_loses(&v, 1, &end), cases[i].verdict);
+        ls_view_end how = error_of(cases[i].code, "it broke", &record);
+        LS_CHECK_EQ(ls_view_loses(&v, 1, &how), cases[i].verdict);
     }
     begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
     LS_CHECK_EQ(ls_view_loses(&v, 0, &(ls_view_end){.signal = SIGPIPE}), LS_VIEW_STOP);
     begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
     ls_view_leaves(&v, 1);
-    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_STOP); /* the work was done */
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP); /* the work was done */
+    begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
+    ls_view_leaves(&v, 1);
+    ls_view_end end = error_of(LS_EIO, "it broke", &record);
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &end), LS_VIEW_STOP);
 }
 
 LS_TEST(view_gives_up_what_fails_twice_in_the_same_place)
