@@ -70,6 +70,7 @@ typedef enum ls_compress {
 typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls_device_kind;
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
 typedef enum ls_packing { LS_PACKING_AUTO, LS_PACKING_ON, LS_PACKING_OFF } ls_packing;
+typedef enum ls_graphs { LS_GRAPHS_AUTO, LS_GRAPHS_ON, LS_GRAPHS_OFF } ls_graphs;
 typedef enum ls_isa {
     LS_ISA_AUTO,
     LS_ISA_REFERENCE,
@@ -188,6 +189,7 @@ typedef struct ls_run {
         ls_pin pin;
         ls_isa isa;
         ls_packing pack;
+        ls_graphs graphs;
     } device;
 
     ls_arena arena;                /* owns all strings above */

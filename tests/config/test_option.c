@@ -122,6 +122,9 @@ LS_TEST(option_enum_names_match_their_enums)
         {"device.pack", "auto", LS_PACKING_AUTO},
         {"device.pack", "on", LS_PACKING_ON},
         {"device.pack", "off", LS_PACKING_OFF},
+        {"device.graphs", "auto", LS_GRAPHS_AUTO},
+        {"device.graphs", "on", LS_GRAPHS_ON},
+        {"device.graphs", "off", LS_GRAPHS_OFF},
     };
     size_t names = 0;
 
