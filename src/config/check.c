@@ -275,6 +275,14 @@ static ls_status check_tuning(const ls_run *run)
     return LS_OK;
 }
 
+static ls_status check_graphs(const ls_run *run)
+{
+    if (run->device.graphs == LS_GRAPHS_ON && run->device.kind != LS_DEVICE_CUDA)
+        return ls_check_clash(run, "device.graphs", "device.kind",
+                              "only GPUs replay recorded work");
+    return LS_OK;
+}
+
 static ls_status check_precision(const ls_run *run)
 {
     if (run->precision != LS_PRECISION_FP8)
@@ -499,6 +507,7 @@ ls_status ls_check_run(const ls_run *run, bool with_files, bool with_sources)
     LS_TRY(st, check_tuning(run), out);
     LS_TRY(st, check_precision(run), out);
     LS_TRY(st, check_recompute(run), out);
+    LS_TRY(st, check_graphs(run), out);
     LS_TRY(st, check_batch(run), out);
     LS_TRY(st, check_ramp(run), out);
     if (with_sources)

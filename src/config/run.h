@@ -79,6 +79,7 @@ typedef enum ls_device_kind { LS_DEVICE_AUTO, LS_DEVICE_CPU, LS_DEVICE_CUDA } ls
 typedef enum ls_pin { LS_PIN_AUTO, LS_PIN_ON, LS_PIN_OFF } ls_pin;
 typedef enum ls_offload { LS_OFFLOAD_NONE, LS_OFFLOAD_HOST, LS_OFFLOAD_DISK } ls_offload;
 typedef enum ls_packing { LS_PACKING_AUTO, LS_PACKING_ON, LS_PACKING_OFF } ls_packing;
+typedef enum ls_graphs { LS_GRAPHS_AUTO, LS_GRAPHS_ON, LS_GRAPHS_OFF } ls_graphs;
 typedef enum ls_isa {
     LS_ISA_AUTO,
     LS_ISA_REFERENCE,
@@ -215,6 +216,7 @@ typedef struct ls_run {
         ls_packing pack;
         ls_offload offload;
         const char *offload_to; /* folder of files for disk; auto: the run folder */
+        ls_graphs graphs;
     } device;
 
     ls_arena arena;                /* owns all strings above */

@@ -1,6 +1,7 @@
 /* device.c -- the list of devices, and the accounting that all of them share. */
 #include "device/device.h"
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "device/device_impl.h"
 
@@ -332,10 +333,13 @@ ls_status ls_graph_end(ls_stream *stream, ls_graph **graph_out)
     ls_graph *graph = ls_mem_alloc(sizeof *graph);
     ls_status st = stream->device->ops->graph_end(stream, &native); /* also to end a failed one */
 
-    if (st == LS_OK && stream->failed)
-        st = ls_err_adopt(&stream->failure);
+    if (stream->failed)
+        st = ls_err_adopt(&stream->failure); /* it came first */
+    stream->failed = false;
+    if (st == LS_OK && LS_FAULT("device.graph"))
+        st = ls_fail(LS_EFAIL, "cannot record a graph: the fault \"device.graph\" is armed");
     if (st == LS_OK && !graph)
-        st = LS_ENOMEM;
+        st = ls_fail(LS_ENOMEM, "no memory for a graph");
     if (st != LS_OK) {
         if (native)
             stream->device->ops->graph_free(stream->device, native);

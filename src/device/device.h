@@ -99,7 +99,8 @@ ls_status ls_event_between(ls_event *begin, ls_event *end, double *ms_out);
 
 /* What is queued between begin and end is recorded, not done; a launch does it all. Everything
  * recorded must have run once before: what is chosen or allocated on first use cannot be while
- * recording. LS_EUSAGE on a device without graphs. */
+ * recording. LS_EUSAGE on a device without graphs. A failure while recording is told by the end,
+ * and by it alone: nothing was done, and the stream goes on. */
 typedef struct ls_graph ls_graph;
 ls_status ls_graph_begin(ls_stream *stream);
 ls_status ls_graph_end(ls_stream *stream, ls_graph **graph_out);

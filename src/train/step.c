@@ -264,6 +264,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     lay_out_staging(s);
     if (!args->pushes)
         LS_TRY(st, ls_step_open_optimizer(s), out);
+    ls_step_open_replay(s);
     ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
     pass.stream = args->stream;
     pass.packs = args->packs;
@@ -324,6 +325,7 @@ void ls_step_close(ls_step *step)
     ls_mem_free(step->first_span);
     for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
         free_shared(step, step->args.dp, step->grads[i]);
+    ls_step_close_replay(step);
     ls_step_close_travel(step);
     ls_window_close(&step->grad_window);
     ls_window_close(&step->shards.window);
@@ -370,11 +372,10 @@ static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, 
     }
 }
 
-/* The numbers of call i to the device. */
-static void send_state(ls_step *s, int64_t i, const ls_step_state *state)
+/* The numbers of call i, which lie in host memory, to the device. */
+static void send_numbers(ls_step *s, int64_t i)
 {
-    s->host_states[i] = *state;
-    ls_stream_copy_in(s->args.stream, s->state, &s->host_states[i], sizeof *state);
+    ls_stream_copy_in(s->args.stream, s->state, &s->host_states[i], sizeof *s->host_states);
 }
 
 ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
@@ -442,11 +443,17 @@ ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
                           .context = s};
 }
 
+void ls_step_set_numbers(ls_step *s, const ls_step_part *p, ls_step_state *host_state)
+{
+    host_state->first_seq = (uint32_t)(s->now.before + p->first * s->now.leaf);
+    s->host_states[p->number] = *host_state;
+}
+
 void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call,
                      ls_step_state *host_state)
 {
-    host_state->first_seq = (uint32_t)(s->now.before + p->first * s->now.leaf);
-    send_state(s, p->number, host_state);
+    ls_step_set_numbers(s, p, host_state);
+    send_numbers(s, p->number);
     ls_pass_forward(s->pass, call);
 }
 
@@ -545,6 +552,10 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
     int top = 0;
 
     ls_step_travel_begin(s, all);
+    if (ls_step_replay_launch(s, host_state, clock)) {
+        ls_clock_lap(clock, LS_PART_BACKWARD);
+        return;
+    }
     while (!lost_others(s) && ls_step_next(s, &p)) {
         ls_pass_call call = ls_step_call(s, &p, top);
         int64_t before_ns = work_ns(clock);
@@ -674,7 +685,10 @@ static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_clock *
     if (ls_step_parts(s)) {
         st = gradients_in_rounds(s, host_state, clock);
     } else {
+        bool recorded = ls_step_replay_begin(s, clock);
         gradients(s, host_state, clock);
+        if (recorded && !ls_step_replay_end(s))
+            gradients(s, host_state, clock);
         st = sum_with_others(s, clock);
     }
     s->clock = NULL;
@@ -759,13 +773,16 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     if (LS_FAULT("train.nonfinite"))
         host_state.grad_scale = NAN;
     copy_windows(step, batch, 0, calls->own * calls->leaf);
-    if (calls->own == 0)
-        send_state(step, 0, &host_state); /* the update reads it */
+    if (calls->own == 0) { /* the update reads it */
+        step->host_states[0] = host_state;
+        send_numbers(step, 0);
+    }
     ls_clock_lap(clock, LS_PART_DATA);
     step->done = number;
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
     LS_TRY(st, ls_step_norm(step), out);
     LS_TRY(st, losses(step, clock), out);
+    ls_step_replay_judge(step);
     double sum = tree_sum(step->host_sums, calls->leaves);
     bool finite = step->host_norm->bad_block < 0 && isfinite(sum); /* the same on all ranks */
     if (finite)

@@ -9,6 +9,9 @@ LS_C_BEGIN
 
 enum { LS_STEP_WAIT_S = 3600 };
 
+/* Whether forward and backward are replayed (replay.c). */
+typedef enum ls_step_replay { LS_REPLAY_OFF, LS_REPLAY_WANTED, LS_REPLAY_READY } ls_step_replay;
+
 /* A matrix that Muon makes orthogonal, or several side by side in one weight, and who does it. */
 typedef struct ls_step_matrix {
     int64_t w, g;           /* its first element, of the weights and of the gradients */
@@ -57,9 +60,27 @@ struct ls_step {
         int n, buckets; /* legs so far in this step, buckets that are complete in them, */
         int64_t end;    /* elements from here on */
     } travel;           /* where ranks cannot reach the device's memory (travel.c) */
-    ls_clock *clock;    /* of the step that runs; NULL: none does */
-    ls_status status;   /* of what was exchanged inside of a pass, */
-    ls_err_record why;  /* unless it is LS_OK */
+    struct {
+        ls_step_replay state;
+        struct {
+            ls_graph *graph; /* owned */
+            int64_t from;    /* then these elements of so many buffers travel; -1: none do */
+            int buffers;
+        } segments[LS_MESH_BUCKETS + 2];
+        int n;
+        ls_calls calls;   /* of the step before, which is what segments hold, */
+        bool isolated;    /* with document starts or not, */
+        bool ran;         /* if there was one */
+        bool recording;   /* a segment */
+        ls_status status; /* of recording */
+        bool launched;    /* in this step */
+        int trials;       /* auto: steps that are still compared, */
+        int64_t best_ns[2],
+            checked_ns; /* the least time of a queued and of a replayed one; when the last ended */
+    } replay;
+    ls_clock *clock;                  /* of the step that runs; NULL: none does */
+    ls_status status;                 /* of what was exchanged inside of a pass, */
+    ls_err_record why;                /* unless it is LS_OK */
     ls_status (*wait)(void *context); /* before the update; NULL: nobody reads the state */
     void *wait_context;
     void *owed;  /* owned: added to the next sum of gradients; NULL: nothing */
@@ -109,7 +130,9 @@ bool ls_step_next(const ls_step *step, ls_step_part *part);
 /* The call over the batch that lies on the device, its gradient into grads[buffer]. */
 ls_pass_call ls_step_call(ls_step *step, const ls_step_part *part, int buffer);
 
-/* Its forward pass; dropout is keyed by the sequence's number in the global batch. */
+/* The numbers of a call to where they are copied from; dropout is keyed by the sequence's number in
+ * the global batch. And its forward pass, which begins with that copy. */
+void ls_step_set_numbers(ls_step *step, const ls_step_part *part, ls_step_state *host_state);
 void ls_step_forward(ls_step *step, const ls_step_part *part, const ls_pass_call *call,
                      ls_step_state *host_state);
 
@@ -174,6 +197,21 @@ void ls_step_close_travel(ls_step *step);
 void ls_step_travel_begin(ls_step *step, int64_t elements);
 void ls_step_travel_from(ls_step *step, int64_t from, int buffers);
 ls_status ls_step_travel_sum(ls_step *step, ls_clock *clock);
+
+/* Graphs of forward and backward. Before the calls of a step are queued: whether they are being
+ * recorded; then, when they were: whether that went well, else they are queued once more. Or all
+ * of it from what was recorded; false: queue it. After the wait of a step: how long it took. */
+void ls_step_open_replay(ls_step *step);
+void ls_step_close_replay(ls_step *step);
+bool ls_step_replay_begin(ls_step *step, const ls_clock *clock);
+bool ls_step_replay_end(ls_step *step);
+bool ls_step_replay_launch(ls_step *step, ls_step_state *host_state, const ls_clock *clock);
+void ls_step_replay_judge(ls_step *step);
+
+/* While recording: what was queued is done now, and elements `from` and above of so many buffers
+ * travel next; true: it was recording, and goes on with resume. */
+bool ls_step_replay_cut(ls_step *step, int64_t from, int buffers);
+void ls_step_replay_resume(ls_step *step);
 
 /* As ls_dp_numbers() and ls_dp_gather(), of device memory. */
 ls_status ls_step_share(ls_step *step, float *numbers, int64_t n);

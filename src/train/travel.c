@@ -107,6 +107,7 @@ void ls_step_travel_from(ls_step *s, int64_t from, int buffers)
 
     if (buckets == s->travel.buckets)
         return; /* it goes with what completes the next bucket */
+    bool recording = ls_step_replay_cut(s, from, buffers);
     ls_event_record(s->travel.complete, s->args.stream);
     ls_stream_wait(s->args.side, s->travel.complete);
     for (int i = 0; i < buffers; i++)
@@ -117,6 +118,8 @@ void ls_step_travel_from(ls_step *s, int64_t from, int buffers)
     s->travel.n = n + 1;
     s->travel.buckets = buckets;
     s->travel.end = from;
+    if (recording)
+        ls_step_replay_resume(s);
 }
 
 /* What went wrong on the device is said by its stream, which knows the rows. */

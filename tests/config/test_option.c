@@ -132,6 +132,9 @@ LS_TEST(option_enum_names_match_their_enums)
         {"device.offload", "none", LS_OFFLOAD_NONE},
         {"device.offload", "host", LS_OFFLOAD_HOST},
         {"device.offload", "disk", LS_OFFLOAD_DISK},
+        {"device.graphs", "auto", LS_GRAPHS_AUTO},
+        {"device.graphs", "on", LS_GRAPHS_ON},
+        {"device.graphs", "off", LS_GRAPHS_OFF},
     };
     size_t names = 0;
 

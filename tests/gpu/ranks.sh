@@ -1,5 +1,6 @@
 #!/bin/sh
-# Several ranks on one NVIDIA GPU: the bits of one process, for 2 and 4 ranks, ZeRO 0 and 1.
+# Several ranks on one NVIDIA GPU: the bits of one process, for 2 and 4 ranks, ZeRO 0 and 1; and
+# steps that are replayed as graphs.
 #
 #   tests/gpu/ranks.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
 #
@@ -15,6 +16,8 @@ unset LINESHAFT_CUDA_ALGORITHMS
 export NO_COLOR=1
 failed=0
 checks=0
+graphs=on
+[ "$DEVICE" = cuda ] || graphs=off
 
 case $LINESHAFT in
 /*) ;;
@@ -122,6 +125,23 @@ for p in fp32 bf16; do
         done
     done
 done
+# Recorded and replayed: the same bits, and no warning that recording failed.
+for t in "fp32 1 0" "bf16 1 0" "bf16 2 1"; do
+    # shellcheck disable=SC2086
+    set -- $t
+    t=graphs-$1-$2
+    train $t "$2" precision="$1" mesh.zero="$3" device.graphs=$graphs
+    result "$1: $2 ranks, replayed as graphs" $?
+    same $t "$1-1"
+    result "$1: $2 ranks, replayed, have the bits of one process" $?
+    ! grep "not replayed" $t.err
+    result "$1: $2 ranks: every step could be recorded" $?
+done
+train graphs-auto 1 precision=bf16 device.graphs=auto train.steps=24
+result "bf16: graphs are tried, and used if they are faster" $?
+train graphs-none 1 precision=bf16 train.steps=24
+same graphs-auto graphs-none
+result "bf16: with the same bits" $?
 for o in lamb muon; do
     train $o-1 1 train.optimizer=$o train.steps=3
     result "$o: one process" $?

@@ -22,12 +22,15 @@ typedef struct pending {
     size_t n;
 } pending;
 
+typedef struct recording recording;
+static recording *recorded; /* a graph; NULL: work is done */
+
 static const ls_kernels *real;
 static ls_device_ops ops;
 static ls_kernels table;
 static pending copies[MOST_COPIES];
 static int n_copies;
-static int64_t copies_queued, rows_queued, waits;
+static int64_t copies_queued, rows_queued, waits, launches;
 static const ls_stream *row_stream; /* where the last row was queued */
 static struct {
     const ls_stream *stream;
@@ -105,7 +108,7 @@ static int before(const ls_stream *stream)
     return at;
 }
 
-static void apart_copy(ls_stream *stream, void *dst, const void *src, int64_t bytes)
+static void copy_now(ls_stream *stream, void *dst, const void *src, int64_t bytes)
 {
     ls_device *d = ls_stream_device(stream);
     bool to_host = !on_device(d, dst), from_host = !on_device(d, src);
@@ -154,6 +157,7 @@ static void deliver(const ls_stream *stream, int64_t number)
 
 static ls_status apart_sync(ls_stream *stream, int64_t deadline_ns)
 {
+    LS_CHECK(!recorded);
     waits++;
     deliver(stream, copies_queued);
     return ls_device_cpu.sync(stream, deadline_ns);
@@ -191,6 +195,7 @@ static void apart_event_record(ls_event *event, ls_stream *stream)
 {
     int at = before(stream);
 
+    LS_CHECK(!recorded);
     *(mark *)event->native = (mark){.stream = stream,
                                     .after = seen[at].after,
                                     .copies = copies_queued,
@@ -220,15 +225,108 @@ static ls_status apart_event_sync(ls_event *event, int64_t deadline_ns)
     return ls_device_cpu.event_sync(event, deadline_ns);
 }
 
-#define ROW(name, args)                                      \
-    static void name##_row(ls_stream *stream, const args *a) \
-    {                                                        \
-        const ls_device *d = ls_stream_device(stream);       \
-        rows_queued++;                                       \
-        row_stream = stream;                                 \
-        unlock(d);                                           \
-        real->name(stream, a);                               \
-        lock(d);                                             \
+/* --- graphs: a list of rows and copies, done again when launched -------------------------------
+ */
+
+enum { MOST_WORK = 4096 };
+
+typedef struct work {
+    void (*row)(ls_stream *stream, const void *args); /* NULL: a copy */
+    void *args;                                       /* owned */
+    void *dst;
+    const void *src;
+    int64_t bytes;
+} work;
+
+struct recording {
+    work list[MOST_WORK];
+    int n;
+};
+
+static bool record(work w)
+{
+    if (!recorded)
+        return false;
+    LS_CHECK(recorded->n < MOST_WORK);
+    recorded->list[recorded->n++] = w;
+    return true;
+}
+
+static bool record_row(void (*row)(ls_stream *, const void *), const void *args, size_t bytes)
+{
+    work w = {.row = row};
+
+    if (!recorded)
+        return false;
+    w.args = malloc(bytes);
+    LS_CHECK(w.args);
+    memcpy(w.args, args, bytes);
+    return record(w);
+}
+
+static void apart_copy(ls_stream *stream, void *dst, const void *src, int64_t bytes)
+{
+    if (!record((work){.dst = dst, .src = src, .bytes = bytes}))
+        copy_now(stream, dst, src, bytes);
+}
+
+static ls_status apart_graph_begin(ls_stream *stream)
+{
+    (void)stream;
+    LS_CHECK(!recorded);
+    recorded = calloc(1, sizeof *recorded);
+    LS_CHECK(recorded);
+    return LS_OK;
+}
+
+static ls_status apart_graph_end(ls_stream *stream, void **native_out)
+{
+    (void)stream;
+    LS_CHECK(recorded);
+    *native_out = recorded;
+    recorded = NULL;
+    return LS_OK;
+}
+
+static void apart_graph_launch(void *graph, ls_stream *stream)
+{
+    const recording *r = graph;
+
+    LS_CHECK(!recorded);
+    for (int i = 0; i < r->n; i++)
+        if (r->list[i].row)
+            r->list[i].row(stream, r->list[i].args);
+        else
+            copy_now(stream, r->list[i].dst, r->list[i].src, r->list[i].bytes);
+    launches++;
+}
+
+static void apart_graph_free(ls_device *device, void *graph)
+{
+    recording *r = graph;
+
+    (void)device;
+    for (int i = 0; i < r->n; i++)
+        free(r->list[i].args);
+    free(r);
+}
+
+#define ROW(name, args)                                         \
+    static void name##_again(ls_stream *stream, const void *a); \
+    static void name##_row(ls_stream *stream, const args *a)    \
+    {                                                           \
+        const ls_device *d = ls_stream_device(stream);          \
+        if (record_row(name##_again, a, sizeof *a))             \
+            return;                                             \
+        rows_queued++;                                          \
+        row_stream = stream;                                    \
+        unlock(d);                                              \
+        real->name(stream, a);                                  \
+        lock(d);                                                \
+    }                                                           \
+    static void name##_again(ls_stream *stream, const void *a)  \
+    {                                                           \
+        name##_row(stream, a);                                  \
     }
 ROW(linear_fwd, ls_linear_fwd)
 ROW(linear_bwd_x, ls_linear_bwd_x)
@@ -273,6 +371,11 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
     ops.event_record = apart_event_record;
     ops.stream_wait = apart_stream_wait;
     ops.event_sync = apart_event_sync;
+    ops.graphs = true;
+    ops.graph_begin = apart_graph_begin;
+    ops.graph_end = apart_graph_end;
+    ops.graph_launch = apart_graph_launch;
+    ops.graph_free = apart_graph_free;
     device->ops = &ops;
     table = (ls_kernels){.name = real->name,
                          .linear_fwd = linear_fwd_row,
@@ -302,6 +405,11 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
                          .scratch = real->scratch};
     *kernels_out = &table;
     return device;
+}
+
+int64_t ls_apart_launches(void)
+{
+    return launches;
 }
 
 int64_t ls_apart_waits(void)

@@ -13,8 +13,10 @@
 ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernels_out);
 void ls_apart_close(ls_device *device);
 
-/* How often the host has waited for the device. */
+/* How often the host has waited for the device, and has launched a recorded graph. A graph is a
+ * list of rows and copies, with their arguments as they were. */
 int64_t ls_apart_waits(void);
+int64_t ls_apart_launches(void);
 
 /* What the device says of itself from now on: its card, and whether it has fp8. */
 void ls_apart_is(int card, int cards, bool fp8);

@@ -18,12 +18,14 @@ typedef struct job {
     const char *fail; /* a point of failure; NULL: none */
     ls_status status; /* expected */
     const char *text; /* and its message; NULL: none */
+    int warnings;     /* of each rank */
 } job;
 
 /* and tells, to the test by way of a file. */
 typedef struct told {
     double losses[MOST_STEPS + 1], norms[MOST_STEPS + 1], val_loss;
     char hash[40];
+    int64_t launches[MOST_STEPS + 1]; /* of recorded graphs, until this step was told */
     int64_t first_step, peak_bytes, ledger_bytes, host_bytes;
     int cards[LS_WORLD_RANKS], n_cards;
 } told;
@@ -45,6 +47,7 @@ static void on_event(void *context, const ls_event *event)
     if (event->kind == LS_EVENT_STEP) {
         t->losses[event->step.step] = event->step.loss;
         t->norms[event->step.step] = event->step.grad_norm;
+        t->launches[event->step.step] = ls_apart_launches();
     }
     if (event->kind == LS_EVENT_EVAL)
         t->val_loss = event->eval.val_loss;
@@ -87,6 +90,7 @@ static void one_rank(const job *j, ls_comm *comm)
         ls_apart_is(j->cards ? rank % j->cards : 0, j->cards, false);
         args.device = ls_apart_open(isa, 1, &args.kernels);
     }
+    LS_EXPECT_LOG(j->warnings);
     if (j->fail)
         ls_fault_arm(j->fail);
     if (j->text)
@@ -221,6 +225,60 @@ LS_TEST_SECONDS(travel_is_the_exchange_of_the_host_in_fast_mode, 120)
         sets[0] = there;
         told got = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
         check_same(&got, &want, 1, 6);
+    }
+}
+
+/* Recorded once and replayed, with the same bits: alone and with others, where the calls of a step
+ * change (a ramp), with dropout, whose numbers do, and where documents begin inside of a batch. */
+LS_TEST_SECONDS(travel_replays_what_was_recorded, 120)
+{
+    static const struct {
+        const char *shape;
+        const char *sets[4];
+        int segments; /* of a step; 0: it varies */
+    } cases[] = {{"1", {"batch.group=2", "model.dropout=0.1"}, 1},
+                 {"2", {"mesh.zero=1", "mesh.bucket=65536", "batch.group=2"}, 0},
+                 {"3", {"mesh.zero=0", "batch.ramp=3", "batch.ramp_from=2"}, 0},
+                 {"1", {"train.reduce=fast", "data.isolate=true"}, 1}};
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(2)) {
+        const char *graphs[] = {"device.graphs=off", "device.graphs=on", "device.graphs=auto"};
+        told t[3];
+        for (int g = 0; g < 3; g++) {
+            char out[32];
+            const char *sets[10] = {out, graphs[g], "device.kind=cuda"};
+            snprintf(out, sizeof out, "out=run%zu-%d", c, g);
+            for (int k = 0; k < 4; k++)
+                sets[k + 3] = cases[c].sets[k];
+            t[g] = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
+            check_same(&t[g], &t[0], 1, 6);
+        }
+        LS_CHECK_EQ(t[0].launches[6], 0);
+        LS_CHECK_EQ(t[1].launches[1], 0); /* everything runs once before */
+        LS_CHECK(t[1].launches[6] > t[1].launches[5] && t[2].launches[6] > 0);
+        if (cases[c].segments)
+            LS_CHECK_EQ(t[1].launches[6], 5 * cases[c].segments); /* when recorded, too */
+    }
+}
+
+/* What cannot be recorded is queued, said once, with the same bits; also in the middle of a step,
+ * when parts of it have left for the host's memory. */
+LS_TEST_SECONDS(travel_queues_what_cannot_be_recorded, 120)
+{
+    const char *sets[] = {"out=plain", "device.graphs=off", "device.kind=cuda", NULL};
+
+    write_text();
+    told want = run_on("2", &(job){.sets = sets, .apart = true});
+    sets[1] = "device.graphs=on";
+    for (int nth = 1; nth <= 2; nth++) {
+        char out[32], fail[32];
+        snprintf(out, sizeof out, "out=failed%d", nth);
+        snprintf(fail, sizeof fail, "device.graph@%d", nth);
+        sets[0] = out;
+        told t = run_on("2", &(job){.sets = sets, .apart = true, .fail = fail, .warnings = 1});
+        check_same(&t, &want, 1, 6);
+        LS_CHECK_EQ(t.launches[6], nth - 1);
     }
 }
 

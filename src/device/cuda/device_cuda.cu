@@ -108,6 +108,7 @@ static void device_describe(void *native, ls_device_info *info_out)
     info_out->free_bytes = (int64_t)free_bytes;
     info_out->total_bytes = (int64_t)total_bytes;
     info_out->fixed_bytes = d->fixed_bytes;
+    info_out->graphs = !d->sync_each; /* which waits after every row */
     info_out->fp8 = d->fp8;
     info_out->card = d->ordinal;
     info_out->cards = d->cards;
@@ -190,9 +191,11 @@ static void stream_close(void *stream)
         cudaStreamSynchronize(s->stream);
     if (s->workspace)
         s->device->fixed_bytes -= LS_CUDA_WORKSPACE;
-    s->device->fixed_bytes -= s->arena_bytes;
+    s->device->fixed_bytes -= s->arena_bytes + s->kept_bytes;
     cudaFree(s->workspace);
     cudaFree(s->arena);
+    for (int i = 0; i < s->n_kept; i++)
+        cudaFree(s->kept[i]);
     cudaFree(s->faults);
     cudaFreeHost(s->faults_seen);
     if (s->reached)
@@ -243,6 +246,27 @@ static ls_status stream_open(void *native, void **stream_out)
     return LS_OK;
 }
 
+/* The old arena may be in use, now or by what was recorded. Returns how large the new one is to be.
+ */
+static int64_t put_arena_away(ls_cuda_stream *s, int64_t bytes)
+{
+    bool keep = s->recorded && s->arena;
+
+    cudaStreamSynchronize(s->stream);
+    if (keep) {
+        LS_BUG_IF(s->n_kept == LS_CUDA_KEPT, "an arena has grown %d times", LS_CUDA_KEPT);
+        s->kept[s->n_kept++] = s->arena;
+        s->kept_bytes += s->arena_bytes;
+        bytes = ls_max_i64(bytes, 2 * s->arena_bytes);
+    } else {
+        cudaFree(s->arena);
+        s->device->fixed_bytes -= s->arena_bytes;
+    }
+    s->arena = NULL;
+    s->arena_bytes = 0;
+    return bytes;
+}
+
 void *ls_cuda_arena(ls_cuda_stream *s, int64_t bytes)
 {
     bytes = ls_round_up(ls_max_i64(bytes, 1), LS_MIB);
@@ -254,11 +278,7 @@ void *ls_cuda_arena(ls_cuda_stream *s, int64_t bytes)
         ls_err_hint("Run the same work once before recording it.");
         return NULL;
     }
-    cudaStreamSynchronize(s->stream); /* the old arena may be in use */
-    cudaFree(s->arena);
-    s->device->fixed_bytes -= s->arena_bytes;
-    s->arena = NULL;
-    s->arena_bytes = 0;
+    bytes = put_arena_away(s, bytes);
     cudaError_t error = cudaMalloc(&s->arena, (size_t)bytes);
     if (error != cudaSuccess) {
         cudaGetLastError();
@@ -441,6 +461,9 @@ static ls_status graph_begin(void *stream)
                               "begin a recording");
 
     s->recording = st == LS_OK;
+    s->recorded = s->recorded || s->recording;
+    if (st != LS_OK)
+        cudaGetLastError(); /* it is said: the next row must not find it */
     return st;
 }
 
@@ -458,6 +481,8 @@ static ls_status graph_end(void *stream, void **graph_out)
 out:
     if (graph)
         cudaGraphDestroy(graph);
+    if (st != LS_OK)
+        cudaGetLastError(); /* it is said: the next row must not find it */
     return st;
 }
 

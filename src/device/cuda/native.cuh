@@ -15,6 +15,7 @@ enum {
     LS_CUDA_WORKSPACE = 64 << 20, /* bytes; cuBLASLt's fastest algorithms need up to 32 MiB */
     LS_CUDA_FAULTS = 32,          /* cells of faults, one for each kernel row */
     LS_CUDA_RECENT = 4,           /* rows that a message names */
+    LS_CUDA_KEPT = 32,            /* arenas that recordings use; each is twice the one before */
 };
 
 /* What device code found wrong, one cell for each kernel row; all ones: nothing. A cell holds
@@ -43,13 +44,17 @@ typedef struct ls_cuda_stream {
     void *workspace;
     void *arena;
     int64_t arena_bytes;
+    void *kept[LS_CUDA_KEPT]; /* earlier arenas, which recordings may use */
+    int64_t kept_bytes;
+    int n_kept;
     ls_cuda_fault *faults;      /* [LS_CUDA_FAULTS], device */
     ls_cuda_fault *faults_seen; /* the same in page-locked host memory, as of the last sync */
     /* How kernel/cuda words a fault; set when its first row runs. */
     ls_status (*fault_text)(int row, uint32_t place, int32_t value);
     const char *recent[LS_CUDA_RECENT]; /* names of the last rows queued, a ring */
     int64_t queued;                     /* rows so far */
-    bool recording;
+    bool recording;                     /* now, */
+    bool recorded;                      /* ever */
 } ls_cuda_stream;
 
 /* ls_fail() with the text of a CUDA error; what: "allocate", "queue norm_fwd". */
