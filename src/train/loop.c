@@ -47,6 +47,7 @@ typedef struct loop {
     int64_t steps_here;    /* done by this process */
     int64_t tokens_here;   /* in them */
     int64_t skipped;       /* of those, not finite */
+    double loss_scale;     /* of the last step; 0: there is none */
     double first_step_s;   /* from the start of the process to the first finished step */
     double speeds[SPEEDS]; /* tokens/s of steps after the first ten, thinned out when full */
     int n_speeds, stride;
@@ -262,6 +263,16 @@ static ls_status handle_nonfinite(loop *l)
     return LS_OK;
 }
 
+/* Part of training in fp16, most of all in its first steps. */
+static void tell_overflow(const ls_session *s)
+{
+    if (s->mesh.rank == 0)
+        ls_log(LS_LOG_INFO,
+               "a gradient of step %lld is too large for fp16: its update is skipped, and the loss "
+               "scale %.0f from here on (%lld overflows so far)",
+               (long long)s->step_number + 1, s->scaler.scale, (long long)s->scaler.overflows);
+}
+
 /* Behind two steps it is known what will be exchanged in all of them: find out how it goes fastest,
  * where the model cannot tell. In ordered mode no bit may depend on that. */
 static ls_status settle_ways(const ls_session *s)
@@ -304,8 +315,13 @@ static ls_status one_step(loop *l, ls_step_result *result_out)
                           .counted = batch->counted};
     if (s->outer)
         part = ls_outer_batch(s, &part);
+    l->loss_scale = s->scaler.on ? s->scaler.scale : 0;
+    ls_step_scale_loss(s->step, s->scaler.scale);
     LS_TRY(st, ls_step_run(s->step, &part, s->step_number, lr, &l->clock, result_out), out);
-    if (!result_out->finite)
+    bool overflow = ls_scaler_step(&s->scaler, isfinite(result_out->loss), result_out->finite);
+    if (overflow)
+        tell_overflow(s);
+    if (!result_out->finite && !overflow)
         LS_TRY(st, handle_nonfinite(l), out);
     else
         s->loss = result_out->loss;
@@ -424,6 +440,8 @@ static void tell_step(loop *l, const ls_step_result *r)
                                             .grad_norm = r->grad_norm,
                                             .tokens_per_s = tokens_per_s,
                                             .skipped = !r->finite,
+                                            .loss_scale = l->loss_scale,
+                                            .overflows = s->scaler.overflows,
                                             .tokens = seen,
                                             .sequences = sequences,
                                             .step_tokens = tokens,

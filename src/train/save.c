@@ -196,13 +196,14 @@ static ls_status send_loaded(ls_session *s)
 typedef struct place {
     int64_t step, newest, saved;
     double loss, val_loss;
+    ls_scaler scaler;
 } place;
 
 ls_status ls_save_share(ls_session *session)
 {
     ls_session *s = session;
     void *arrays[KINDS];
-    place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss};
+    place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss, s->scaler};
     ls_status st;
 
     live_arrays(s, arrays);
@@ -212,6 +213,7 @@ ls_status ls_save_share(ls_session *session)
     s->saved_step = p.saved;
     s->loss = p.loss;
     s->val_loss = p.val_loss;
+    s->scaler = p.scaler;
     for (int k = 0; k < KINDS && p.step > 0; k++)
         if (divided(s, k))
             LS_TRY(st, ls_dp_deal(s->dp, s->snapshot[k], arrays[k]), out);
@@ -286,7 +288,7 @@ static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
                      s->run->out, (int)diff.len - 1, diff.p); /* without the last line end */
         ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
                     "checkpoints are put aside, not removed).");
-    } else if (info->extra[0] && strcmp(info->extra, s->data_hash) != 0) {
+    } else if (info->extra[0] && strncmp(info->extra, s->data_hash, strlen(s->data_hash)) != 0) {
         st = ls_fail(LS_EDATA,
                      "the checkpoint in \"%s\" was trained on other text: its files have changed",
                      s->run->out);
@@ -339,6 +341,7 @@ ls_status ls_save_resume(ls_session *session)
                      (long long)ls_ramp_samples(s->run, info.step));
         goto out;
     }
+    LS_TRY(st, ls_scaler_read(&s->scaler, info.extra), out);
     LS_TRY(st, send_loaded(s), out);
     LS_TRY(st, ls_debt_load(s, info.step), out);
     LS_TRY(st, newest_step(s->store, &s->newest_step), out);
@@ -353,8 +356,17 @@ out:
     return st;
 }
 
-static ls_ckpt_info info_now(const ls_session *s)
+/* What the manifest keeps for us: whose text it was trained on, and the loss scale. */
+typedef struct own_text {
+    char text[LS_HASH_HEX + LS_SCALER_TEXT];
+} own_text;
+
+static ls_ckpt_info info_now(const ls_session *s, own_text *own)
 {
+    char scaler[LS_SCALER_TEXT];
+
+    ls_scaler_write(&s->scaler, scaler);
+    snprintf(own->text, sizeof own->text, "%s%s", s->data_hash, scaler);
     return (ls_ckpt_info){.step = s->step_number,
                           .cursor = ls_ramp_samples(s->run, s->step_number),
                           .tokens = ls_ramp_samples(s->run, s->step_number) * s->model.shape.T,
@@ -364,7 +376,7 @@ static ls_ckpt_info info_now(const ls_session *s)
                           .run_name = s->run->name,
                           .mesh = s->mesh_text,
                           .config = s->config.p,
-                          .extra = s->data_hash};
+                          .extra = own->text};
 }
 
 static void tell_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
@@ -438,7 +450,8 @@ ls_status ls_save_begin(ls_session *session)
     ls_session *s = session;
     bool first = s->mesh.rank == 0;
     bool saves = first && await_writer(s) == LS_OK && open_snapshot(s) == LS_OK;
-    ls_ckpt_info info = info_now(s);
+    own_text own;
+    ls_ckpt_info info = info_now(s, &own);
     ls_status st = LS_OK;
 
     if (first && !saves)
@@ -473,7 +486,8 @@ void ls_save_poll(ls_session *session)
 ls_status ls_save_final(ls_session *session)
 {
     ls_session *s = session;
-    ls_ckpt_info info = info_now(s);
+    own_text own;
+    ls_ckpt_info info = info_now(s, &own);
     ls_ckpt_saved saved;
     ls_status st = LS_OK;
 

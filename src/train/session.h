@@ -17,6 +17,7 @@
 #include "plan/memory.h"
 #include "train/event.h"
 #include "train/profiling.h"
+#include "train/scaler.h"
 #include "train/share.h"
 #include "train/step.h"
 
@@ -56,6 +57,7 @@ typedef struct ls_session {
     ls_ledger ledger;
     ls_packs *packs; /* of the step's weights; NULL: none */
     ls_step *step;
+    ls_scaler scaler;     /* of its loss */
     ls_pass *sample_pass; /* NULL: samples go through the step's own pass */
     ls_decode *decode;
     ls_loader *loader;

@@ -140,7 +140,7 @@ static ls_status alloc_state(ls_step *s)
         LS_TRY(st, ls_device_alloc(device, bytes, "work of the optimizer", &s->work), out);
     bytes = (ls_step_shards(s) ? weights : model->flat) * ls_dtype_bytes(s->type);
     if (s->type != LS_F32)
-        LS_TRY(st, alloc_shared(s, ls_step_shards(s), bytes, "weights in bf16", &s->copy), out);
+        LS_TRY(st, alloc_shared(s, ls_step_shards(s), bytes, "weights in 16 bits", &s->copy), out);
     LS_TRY(st, alloc_grads(s, dp), out);
     LS_TRY(st, ls_device_alloc(device, ls_memory_step_bytes(model, calls), "batch", &s->small),
            out);
@@ -161,6 +161,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
         return LS_ENOMEM;
     s->args = *args;
     s->now = args->calls;
+    s->loss_scale = 1;
     s->type = ls_memory_type(args->run);
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
     s->own = end.packed + end.count;
@@ -249,7 +250,8 @@ ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
 
     return (ls_step_state){
         .key = {key.k[0], key.k[1]},
-        .grad_scale = (float)(1.0 / (double)ls_max_i64(1, s->counted)),
+        .grad_scale = (float)(s->loss_scale / (double)ls_max_i64(1, s->counted)),
+        .loss_scale = (float)s->loss_scale,
         .lr = (float)lr,
         .beta1 = (float)run->train.beta1,
         .beta2 = (float)run->train.beta2,
@@ -616,6 +618,11 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
     }
 out:
     return st;
+}
+
+void ls_step_scale_loss(ls_step *step, double scale)
+{
+    step->loss_scale = scale;
 }
 
 ls_step_arrays ls_step_state_arrays(const ls_step *step)

@@ -153,7 +153,8 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
                            .partials = s->partials,
                            .result = s->norm,
                            .state = s->state,
-                           .n = s->args.model->trained};
+                           .n = s->args.model->trained,
+                           .scaled = true};
     ls_optimizer optimizer = s->args.run->train.optimizer;
     ls_status st = LS_OK;
 
