@@ -283,10 +283,37 @@ static ls_status check_graphs(const ls_run *run)
     return LS_OK;
 }
 
+/* Loss scaling: whoever keeps gradients from step to step would have to know the scale of each. */
+static ls_status check_fp16(const ls_run *run)
+{
+    int64_t scale = run->train.loss_scale;
+
+    if (scale & (scale - 1)) {
+        ls_status st = ls_fail(LS_EUSAGE, "%s: train.loss_scale is %lld, which is no power of two",
+                               ls_check_origin(run, "train.loss_scale")->where, (long long)scale);
+        ls_err_hint("Other factors would round; 65536 is where most runs begin.");
+        return st;
+    }
+    if (run->precision != LS_PRECISION_FP16)
+        return LS_OK;
+    if (run->device.kind != LS_DEVICE_CUDA && run->device.isa != LS_ISA_REFERENCE)
+        return ls_check_clash(run, "precision", "device.kind",
+                              "the CPU computes in fp16 only with device.isa: reference, slowly");
+    if (run->exchange.compress != LS_COMPRESS_NONE)
+        return ls_check_clash(run, "precision", "exchange.compress",
+                              "what compression owes the next step does not know its loss scale");
+    if (run->sync != LS_SYNC_ALLREDUCE)
+        return ls_check_clash(run, "precision", "sync", "ranks would have scales of their own");
+    return LS_OK;
+}
+
 static ls_status check_precision(const ls_run *run)
 {
+    if (run->precision == LS_PRECISION_TF32 && run->device.kind != LS_DEVICE_CUDA)
+        return ls_check_clash(run, "precision", "device.kind",
+                              "only GPUs multiply in tf32; a CPU's fp32 is as quick as it gets");
     if (run->precision != LS_PRECISION_FP8)
-        return LS_OK;
+        return check_fp16(run);
     if (run->device.kind != LS_DEVICE_CUDA)
         return ls_check_clash(run, "precision", "device.kind", "only GPUs multiply in fp8");
     if (run->train.reduce == LS_REDUCE_ORDERED)

@@ -560,6 +560,25 @@ const ls_option ls_options[] = {
             "fast: the quickest way, equal within rounding.",
      .offset = AT(train.reduce),
      .fixed = true},
+    {.key = "train.loss_scale",
+     .type = LS_OPTION_INT,
+     .preset = "65536",
+     .least = 1,
+     .most = 16777216,
+     .doc = "precision: fp16: what the loss is multiplied by at first, a power of two, so that "
+            "small gradients do not vanish. It is halved whenever a gradient overflows, and that "
+            "step dropped.",
+     .offset = AT(train.loss_scale),
+     .fixed = true},
+    {.key = "train.loss_scale_interval",
+     .type = LS_OPTION_INT,
+     .preset = "2000",
+     .least = 1,
+     .most = 1e9,
+     .unit = "steps",
+     .doc = "precision: fp16: steps without overflow after which the loss scale is doubled.",
+     .offset = AT(train.loss_scale_interval),
+     .fixed = true},
     {.key = "train.recompute",
      .type = LS_OPTION_ENUM,
      .preset = "none",
@@ -625,12 +644,14 @@ const ls_option ls_options[] = {
     {.key = "precision",
      .type = LS_OPTION_ENUM,
      .preset = "fp32",
-     .names = {"fp32", "bf16", "fp8"},
-     .limit = "fp16 is not built yet",
+     .names = {"fp32", "tf32", "bf16", "fp16", "fp8"},
      .doc =
          "Number format of activations and of the weights that the model reads. With bf16 the "
          "weights that are trained and saved, gradients, moments and sums stay fp32; there is no "
-         "loss scaling. On a CPU without AVX512_BF16 or AMX bf16 saves memory, not time. fp8 is "
+         "loss scaling. On a CPU without AVX512_BF16 or AMX bf16 saves memory, not time. fp16 is "
+         "like bf16 with finer numbers of a smaller range, and loss scaling (train.loss_scale): on "
+         "GPUs, and on a CPU with device.isa: reference, for checking. tf32, on GPUs, is fp32 "
+         "whose products round what they multiply to 10 bits of fraction. fp8 is "
          "bf16 with the products of all blocks but the first and the last in 8 bits, scaled by "
          "the largest magnitude of each tensor: on GPUs that have it, with train.reduce: fast.",
      .offset = AT(precision),

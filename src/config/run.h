@@ -58,7 +58,13 @@ typedef enum ls_lr_rule { LS_LR_NONE, LS_LR_LINEAR, LS_LR_SQRT } ls_lr_rule;
 typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW, LS_OPTIMIZER_LAMB, LS_OPTIMIZER_MUON } ls_optimizer;
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
-typedef enum ls_precision { LS_PRECISION_FP32, LS_PRECISION_BF16, LS_PRECISION_FP8 } ls_precision;
+typedef enum ls_precision {
+    LS_PRECISION_FP32,
+    LS_PRECISION_TF32,
+    LS_PRECISION_BF16,
+    LS_PRECISION_FP16,
+    LS_PRECISION_FP8
+} ls_precision;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
 /* What backward makes again instead of keeping it; auto: as little as fits into memory. */
 typedef enum ls_recompute {
@@ -161,6 +167,7 @@ typedef struct ls_run {
         int64_t seed;
         ls_reduce reduce;
         ls_nonfinite nonfinite;
+        int64_t loss_scale, loss_scale_interval; /* fp16: the first, and steps until it grows */
         ls_recompute recompute;
         int64_t recompute_blocks; /* the first so many; auto: all */
         ls_run_list freeze;       /* patterns of parameter names that stay as they are */

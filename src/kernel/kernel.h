@@ -9,7 +9,8 @@
  *
  * Shapes. B sequences of T tokens, M = B * T rows; C width; H query heads and Hkv key/value heads
  * of D; F inner MLP width; V vocabulary. All tensors are dense and row-major unless a stride is
- * given. Activations and the parameters that a row reads have type `type` (LS_F32 or LS_BF16);
+ * given. Activations and the parameters that a row reads have type `type` (LS_F32 or LS_BF16, in
+ * tables that know it LS_F16);
  * gradients of parameters, statistics and losses are fp32.
  *
  * Leaves. A call covers `leaves` leaves of M / leaves rows each. Rows that sum over tokens
@@ -36,6 +37,7 @@ typedef struct ls_step_state {
     float lr, beta1, beta2, eps, weight_decay;
     float bias1, bias2; /* 1 - beta^t of this step */
     float clip;         /* largest gradient norm; 0: off */
+    float loss_scale;   /* gradients are so many times too large, a power of two (norm2) */
     float momentum;     /* of Muon's matrices */
 } ls_step_state;
 
@@ -87,6 +89,7 @@ typedef struct ls_linear_fwd {
     ls_layout layout;
     ls_act act;
     bool accumulate;
+    bool tf32; /* fp32 only: what is multiplied may be rounded to 10 bits of fraction */
     ls_fp8 fp8;
 } ls_linear_fwd;
 
@@ -104,6 +107,7 @@ typedef struct ls_linear_bwd_x {
     ls_layout layout;
     ls_act act;
     bool accumulate; /* dx += (only with act NONE) */
+    bool tf32;       /* as in ls_linear_fwd */
     ls_fp8 fp8;      /* x_max is not read, but says that it is to be fp8 */
 } ls_linear_bwd_x;
 
@@ -139,6 +143,7 @@ typedef struct ls_linear_bwd_w {
     ls_layout layout;
     int64_t leaves;
     bool accumulate;
+    bool tf32; /* as in ls_linear_fwd */
     ls_fp8 fp8;
 } ls_linear_bwd_w;
 
@@ -309,6 +314,7 @@ typedef struct ls_head {
     const ls_step_state *state; /* grad_scale; may be NULL when dh is */
     int64_t M, C, V, leaves;
     bool accumulate; /* dw */
+    bool tf32;       /* as in ls_linear_fwd */
     void *scratch;
 } ls_head;
 
@@ -350,11 +356,14 @@ typedef struct ls_fill {
 
 /* norm2: partials[i] = sum of squares of block i of LS_NORM_BLOCK elements (the last may be short),
  * then result: the root of the sum over the perfect binary tree over blocks, the clip factor, and
- * the first block whose sum of squares is not finite in fp32 (-1: none). */
+ * the first block whose sum of squares is not finite in fp32 (-1: none). With
+ * `scaled`, x is state->loss_scale times the gradient: the norm is the gradient's own, and the
+ * factor takes the scale away. */
 enum { LS_NORM_BLOCK = 16384 };
 typedef struct ls_norm_result {
     float norm;
-    float factor;      /* what gradients are multiplied by: min(1, clip / norm), 1 when clip is 0 */
+    float factor;      /* what gradients are multiplied by: min(1, clip / norm), 1 when clip is 0;
+                        * divided by the loss scale */
     int64_t bad_block; /* first block with NaN, Inf or values beyond 1e19, or -1 */
 } ls_norm_result;
 typedef enum ls_norm_part {
@@ -366,9 +375,10 @@ typedef struct ls_norm2 {
     const float *x;
     float *partials; /* [ceil(n / LS_NORM_BLOCK)] */
     ls_norm_result *result;
-    const ls_step_state *state; /* clip */
+    const ls_step_state *state; /* clip, loss_scale */
     int64_t n;
     ls_norm_part part;
+    bool scaled;
 } ls_norm2;
 
 /* adamw: for each span, with g = grad * result->factor: m, v, then w -= lr (m^ / (sqrt(v^) + eps) +
@@ -386,7 +396,7 @@ typedef struct ls_adamw {
     const ls_adamw_span *spans; /* device memory */
     int64_t n_spans;
     void *copy; /* the new weights once more, rounded to copy_type, at the places they have
-                   in w: what rows of a smaller type read (LS_BF16 on the CPU); or NULL */
+                   in w: what rows of a smaller type read; or NULL */
     ls_dtype copy_type;
     const ls_step_state *state;
     const ls_norm_result *result;
@@ -497,6 +507,7 @@ typedef struct ls_kernels {
     const char *name; /* "reference", "generic", "avx2", "avx512", "cuda" */
     bool norm_sums;   /* norm_bwd takes dx_sum, which saves linear_bwd_w a pass over its dy */
     bool fp8;         /* linear rows know fp8 (on devices that do: ls_device_info) */
+    bool f16;         /* rows know LS_F16 */
     void (*linear_fwd)(ls_stream *stream, const ls_linear_fwd *a);
     void (*linear_bwd_x)(ls_stream *stream, const ls_linear_bwd_x *a);
     void (*linear_bwd_w)(ls_stream *stream, const ls_linear_bwd_w *a);

@@ -132,6 +132,7 @@ static int64_t scratch_reference(ls_row row, const void *args, int threads)
 
 static const ls_kernels kernels_reference = {
     .name = "reference",
+    .f16 = true,
     .linear_fwd = ls_ref_linear_fwd,
     .linear_bwd_x = ls_ref_linear_bwd_x,
     .linear_bwd_w = ls_ref_linear_bwd_w,

@@ -166,6 +166,7 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
         if (a->a.w < 0)
             continue;
         k->linear_fwd(pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
+                                                          .tf32 = pass->args.tf32,
                                                           .x = x,
                                                           .w = ls_pass_weight(pass, call, a->a),
                                                           .y = small,
@@ -175,6 +176,7 @@ static void adapt(const ls_pass *pass, const ls_pass_call *call, int64_t l, cons
                                                           .layout = LS_LAYOUT_NK});
         ls_pass_scale(pass, small, M * rank);
         k->linear_fwd(pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
+                                                          .tf32 = pass->args.tf32,
                                                           .x = small,
                                                           .w = ls_pass_weight(pass, call, a->b),
                                                           .y = ls_pass_at(pass, y, a->first),
@@ -216,6 +218,7 @@ static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     pass->args.kernels->linear_fwd(
         pass->args.stream,
         &(ls_linear_fwd){.type = pass->args.type,
+                         .tf32 = pass->args.tf32,
                          .x = x,
                          .w = ls_pass_weight(pass, call, at->w[0]),
                          .packed = packed,
@@ -347,6 +350,7 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
     pass->args.kernels->linear_fwd(
         pass->args.stream,
         &(ls_linear_fwd){.type = pass->args.type,
+                         .tf32 = pass->args.tf32,
                          .x = b->y2,
                          .w = ls_pass_weight(pass, call, p->fc_w[0]),
                          .packed = ls_pass_packed(pass, call, l, LS_LAYER_FC, false),
@@ -490,6 +494,7 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
 {
     const ls_model *model = pass->args.model;
     ls_head args = {.type = pass->args.type,
+                    .tf32 = pass->args.tf32,
                     .h = pass->yf,
                     .w = ls_pass_weight(pass, call, model->head),
                     .packed = ls_pass_packed(pass, call, 0, LS_LAYER_HEAD, false),
@@ -578,6 +583,7 @@ void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float 
     const void *packed = ls_packs_find(pass->args.packs, call->w, 0, LS_LAYER_HEAD, false, 1);
     pass->args.kernels->linear_fwd(
         pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
+                                            .tf32 = pass->args.tf32,
                                             .x = ls_pass_at(pass, pass->yf, row * s->C),
                                             .w = ls_pass_weight(pass, call, pass->args.model->head),
                                             .packed = packed,

@@ -4,8 +4,8 @@
  * whose size is known before it is allocated (ls_pass_bytes). The model is written once, here, over
  * kernel.h; it does not know on which device it runs. Everything is queued on the stream.
  *
- * A pass has a type, fp32 or bf16: that of the weights it reads, of the activations and of the
- * cache. Statistics, losses, logits and gradients of parameters are fp32 always. */
+ * A pass has a type, fp32, bf16 or fp16: that of the weights it reads, of the activations and of
+ * the cache. Statistics, losses, logits and gradients of parameters are fp32 always. */
 #pragma once
 #include "device/device.h"
 #include "kernel/kernel.h"
@@ -20,12 +20,13 @@ typedef struct ls_pass_args {
     const ls_model *model;     /* borrowed for the pass's life */
     const ls_kernels *kernels; /* borrowed */
     ls_stream *stream;         /* borrowed */
-    ls_dtype type;             /* LS_F32 or LS_BF16 */
+    ls_dtype type;             /* LS_F32 or LS_BF16; LS_F16 where the kernels know it */
     int64_t B, T;              /* largest call */
     int64_t leaves;            /* most leaves of a training call */
     bool training;             /* keep what backward needs */
     bool fp8;                  /* linear layers of all blocks but the first and the last multiply
                                 * in fp8 (kernel.h); type is bf16 */
+    bool tf32;                 /* products of fp32 are made in tf32, where the kernels know it */
     bool any_order;            /* sums of the gradient may be made in any order, where that is
                                 * quicker: two runs can differ in the last bits */
     ls_recompute recompute;    /* what backward makes again instead of keeping it; never auto. No

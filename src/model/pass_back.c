@@ -18,6 +18,7 @@ static void part_back(const ls_pass *pass, const ls_pass_call *call, const ls_pa
         return;
     pass->args.kernels->linear_bwd_w(pass->args.stream,
                                      &(ls_linear_bwd_w){.type = pass->args.type,
+                                                        .tf32 = pass->args.tf32,
                                                         .x = x,
                                                         .dy = dy,
                                                         .dw = dw,
@@ -72,6 +73,7 @@ static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
         if (a->a.w < 0)
             continue;
         ls_linear_bwd_w back = {.type = pass->args.type,
+                                .tf32 = pass->args.tf32,
                                 .x = pass->blocks[l].small[i],
                                 .dy = ls_pass_at(pass, dy, a->first),
                                 .dw = ls_pass_gradient(call, a->b),
@@ -84,6 +86,7 @@ static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                                 .accumulate = call->accumulate};
         k->linear_bwd_w(pass->args.stream, &back);
         k->linear_bwd_x(pass->args.stream, &(ls_linear_bwd_x){.type = pass->args.type,
+                                                              .tf32 = pass->args.tf32,
                                                               .dy = ls_pass_at(pass, dy, a->first),
                                                               .w = ls_pass_weight(pass, call, a->b),
                                                               .dx = pass->dsmall,
@@ -101,6 +104,7 @@ static void adapt_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
         back.ldy = rank;
         k->linear_bwd_w(pass->args.stream, &back);
         k->linear_bwd_x(pass->args.stream, &(ls_linear_bwd_x){.type = pass->args.type,
+                                                              .tf32 = pass->args.tf32,
                                                               .dy = pass->dsmall,
                                                               .w = ls_pass_weight(pass, call, a->a),
                                                               .dx = dx,
@@ -145,6 +149,7 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
     const void *packed = ls_pass_packed(pass, call, l, at->which, true);
     pass->args.kernels->linear_bwd_x(pass->args.stream,
                                      &(ls_linear_bwd_x){.type = pass->args.type,
+                                                        .tf32 = pass->args.tf32,
                                                         .dy = dy,
                                                         .w = ls_pass_weight(pass, call, at->w[0]),
                                                         .packed = packed,

@@ -327,7 +327,8 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
         return LS_ENOMEM;
     LS_BUG_IF(args->recompute == LS_RECOMPUTE_AUTO, "a pass that has to choose what to recompute");
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
-    LS_BUG_IF(args->type != LS_F32 && args->type != LS_BF16, "a pass of type %d", (int)args->type);
+    LS_BUG_IF((unsigned)args->type > (args->kernels->f16 ? LS_F16 : LS_BF16), "a pass of type %d",
+              (int)args->type);
     pass->args = *args;
     pass->blocks = ls_mem_array((size_t)args->model->shape.L, sizeof *pass->blocks);
     if (!pass->blocks) {

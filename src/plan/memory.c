@@ -46,7 +46,9 @@ int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
 
 ls_dtype ls_memory_type(const ls_run *run)
 {
-    return run->precision == LS_PRECISION_FP32 ? LS_F32 : LS_BF16;
+    bool wide = run->precision == LS_PRECISION_FP32 || run->precision == LS_PRECISION_TF32;
+
+    return wide ? LS_F32 : run->precision == LS_PRECISION_FP16 ? LS_F16 : LS_BF16;
 }
 
 int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
@@ -226,6 +228,7 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                           .leaves = calls->ordered ? calls->most : 1,
                           .training = true,
                           .fp8 = run->precision == LS_PRECISION_FP8,
+                          .tf32 = run->precision == LS_PRECISION_TF32,
                           .any_order = !calls->ordered,
                           .recompute = run->train.recompute,
                           .recompute_blocks = blocks == LS_RUN_AUTO ? model->shape.L : blocks};
@@ -364,7 +367,8 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
     int64_t read = shards ? ls_memory_weight_elements(model, dp) : model->flat;
 
     if (type != LS_F32)
-        ls_ledger_add(ledger, "bf16 weights", "parameters once more, as the model reads them",
+        ls_ledger_add(ledger, type == LS_F16 ? "fp16 weights" : "bf16 weights",
+                      "parameters once more, as the model reads them",
                       ls_round_up(read * ls_dtype_bytes(type), 4096));
     if (shards)
         ls_ledger_add(ledger, "gathered weights",

@@ -13,6 +13,10 @@ static float look_at(const void *block, ls_dtype type, int64_t i)
 
     if (type == LS_F32)
         return ((const float *)block)[i];
+    if (type == LS_F16) { /* only whether it is a number matters */
+        uint16_t half = ((const uint16_t *)block)[i];
+        return (half & 0x7c00) != 0x7c00 ? 0 : half & 0x3ff ? NAN : INFINITY;
+    }
     bits = (uint32_t)((const uint16_t *)block)[i] << 16;
     memcpy(&x, &bits, sizeof x);
     return x;

@@ -65,6 +65,10 @@ static void put_step(ls_json *j, const ls_event_step *e)
     ls_json_put_int(j, "tokens", e->tokens);
     ls_json_put_int(j, "sequences", e->sequences);
     ls_json_put_num(j, "tokens_per_s", e->tokens_per_s);
+    if (e->loss_scale > 0) {
+        ls_json_put_num(j, "loss_scale", e->loss_scale);
+        ls_json_put_int(j, "overflows", e->overflows);
+    }
     if (e->skipped)
         ls_json_put_bool(j, "skipped", true);
     ls_json_put_num(j, "ms", (double)ls_clock_wall_ns(e->clock) / 1e6);

@@ -59,7 +59,9 @@ typedef struct ls_event_step {
     int64_t step; /* steps done, this one included */
     int64_t total_steps;
     double loss, lr, grad_norm, tokens_per_s;
-    bool skipped;                   /* not finite, and train.nonfinite is skip */
+    bool skipped;                   /* not finite, and train.nonfinite is skip; or an overflow */
+    double loss_scale;              /* that it was made with; 0: there is none */
+    int64_t overflows;              /* steps of the run that were skipped for it */
     int64_t tokens;                 /* seen since step 0 */
     int64_t sequences, step_tokens; /* of this step */
     int64_t tokens_left;            /* until total_steps */

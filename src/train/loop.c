@@ -55,6 +55,7 @@ typedef struct loop {
     int64_t steps_in_view; /* and since ranks were last lost: equal on all of them */
     int64_t tokens_here;   /* in them */
     int64_t skipped;       /* of those, not finite */
+    double loss_scale;     /* of the last step; 0: there is none */
     double first_step_s;   /* from the start of the process to the first finished step */
     double speeds[SPEEDS]; /* tokens/s of steps after the first ten, thinned out when full */
     int n_speeds, stride;
@@ -272,6 +273,16 @@ static ls_status handle_nonfinite(loop *l)
     return LS_OK;
 }
 
+/* Part of training in fp16, most of all in its first steps. */
+static void tell_overflow(const ls_session *s)
+{
+    if (s->mesh.rank == 0)
+        ls_log(LS_LOG_INFO,
+               "a gradient of step %lld is too large for fp16: its update is skipped, and the loss "
+               "scale %.0f from here on (%lld overflows so far)",
+               (long long)s->step_number + 1, s->scaler.scale, (long long)s->scaler.overflows);
+}
+
 /* Behind two steps it is known what will be exchanged in all of them: find out how it goes fastest,
  * where the model cannot tell. In ordered mode no bit may depend on that. */
 static ls_status settle_ways(const ls_session *s)
@@ -320,8 +331,13 @@ static ls_status one_step(loop *l)
         part = ls_outer_batch(s, &part);
     if (s->central)
         LS_TRY(st, ls_central_begin(s, &part, &l->clock), out);
+    l->loss_scale = s->scaler.on ? s->scaler.scale : 0;
+    ls_step_scale_loss(s->step, s->scaler.scale);
     LS_TRY(st, ls_step_run(s->step, &part, s->step_number, lr, &l->clock, &result), out);
-    if (!result.finite)
+    bool overflow = ls_scaler_step(&s->scaler, isfinite(result.loss), result.finite);
+    if (overflow)
+        tell_overflow(s);
+    if (!result.finite && !overflow)
         LS_TRY(st, handle_nonfinite(l), out);
     if (s->central)
         LS_TRY(st, ls_central_push(s, &result, &l->clock), out);
@@ -453,6 +469,8 @@ static void tell_step(loop *l)
                                             .grad_norm = r->grad_norm,
                                             .tokens_per_s = tokens_per_s,
                                             .skipped = !r->finite,
+                                            .loss_scale = l->loss_scale,
+                                            .overflows = s->scaler.overflows,
                                             .tokens = seen,
                                             .sequences = sequences,
                                             .step_tokens = tokens,

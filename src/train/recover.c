@@ -63,6 +63,8 @@ static void shed(ls_session *s)
     s->packs = NULL;
     s->dp = NULL;
     s->places = NULL;
+    ls_mem_free(s->cards);
+    s->cards = NULL;
 }
 
 ls_status ls_recover_rejoin(ls_session *session, int64_t met)
@@ -80,6 +82,7 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
 typedef struct place {
     double loss, val_loss, seconds;
     ls_step_result last;
+    ls_scaler scaler;
 } place;
 
 ls_status ls_recover_spread(ls_session *session)
@@ -90,7 +93,11 @@ ls_status ls_recover_spread(ls_session *session)
     void *const arrays[] = {live.w, live.m, live.v};
     const int64_t elements[] = {s->model.flat, s->model.trained,
                                 ls_optim_seconds(s->run, &s->model)};
-    place p = {.loss = s->loss, .val_loss = s->val_loss, .seconds = s->seconds, .last = s->last};
+    place p = {.loss = s->loss,
+               .val_loss = s->val_loss,
+               .seconds = s->seconds,
+               .last = s->last,
+               .scaler = s->scaler};
     ls_status st = LS_OK;
 
     s->step_there = s->step_there && (!plan->spread || s->step_number == plan->base);
@@ -104,6 +111,7 @@ ls_status ls_recover_spread(ls_session *session)
     s->val_loss = p.val_loss;
     s->seconds = p.seconds;
     s->last = p.last;
+    s->scaler = p.scaler;
     s->step_number = plan->base;
     s->step_there = true;
 out:

@@ -297,13 +297,14 @@ static ls_status send_loaded(ls_session *s)
 typedef struct place {
     int64_t step, newest, saved;
     double loss, val_loss;
+    ls_scaler scaler;
 } place;
 
 ls_status ls_save_share(ls_session *session)
 {
     ls_session *s = session;
     void *arrays[KINDS];
-    place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss};
+    place p = {s->step_number, s->newest_step, s->saved_step, s->loss, s->val_loss, s->scaler};
     ls_status st;
 
     ls_save_live(s, arrays);
@@ -313,6 +314,7 @@ ls_status ls_save_share(ls_session *session)
     s->saved_step = p.saved;
     s->loss = p.loss;
     s->val_loss = p.val_loss;
+    s->scaler = p.scaler;
     for (int k = 0; k < KINDS && p.step > 0 && !s->parts; k++) /* else each has read its own */
         if (ls_save_divided(s, k))
             LS_TRY(st,
@@ -404,7 +406,7 @@ static ls_status check_same_run(const ls_session *s, const ls_ckpt_info *info)
                      s->run->out, (int)diff.len - 1, diff.p); /* without the last line end */
         ls_err_hint("Restore them, choose another out: folder, or start anew with --fresh (earlier "
                     "checkpoints are put aside, not removed).");
-    } else if (info->extra[0] && strcmp(info->extra, s->data_hash) != 0) {
+    } else if (info->extra[0] && strncmp(info->extra, s->data_hash, strlen(s->data_hash)) != 0) {
         st = ls_fail(LS_EDATA,
                      "the checkpoint in \"%s\" was trained on other text: its files have changed",
                      s->run->out);
@@ -487,6 +489,7 @@ ls_status ls_save_resume(ls_session *session)
                      (long long)ls_ramp_samples(s->run, info.step));
         goto out;
     }
+    LS_TRY(st, ls_scaler_read(&s->scaler, info.extra), out);
     LS_TRY(st, ls_debt_load(s, info.step), out);
     LS_TRY(st, newest_step(s->store, &s->newest_step), out);
     s->step_number = info.step;
@@ -498,8 +501,12 @@ out:
     return st;
 }
 
-ls_ckpt_info ls_save_info(const ls_session *s)
+ls_ckpt_info ls_save_info(ls_session *s)
 {
+    char scaler[LS_SCALER_TEXT];
+
+    ls_scaler_write(&s->scaler, scaler);
+    snprintf(s->extra, sizeof s->extra, "%s%s", s->data_hash, scaler);
     return (ls_ckpt_info){.step = s->step_number,
                           .cursor = ls_ramp_samples(s->run, s->step_number),
                           .tokens = ls_ramp_samples(s->run, s->step_number) * s->model.shape.T,
@@ -510,7 +517,7 @@ ls_ckpt_info ls_save_info(const ls_session *s)
                           .run_name = s->run->name,
                           .mesh = s->mesh_text,
                           .config = s->config.p,
-                          .extra = s->data_hash};
+                          .extra = s->extra};
 }
 
 void ls_save_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
@@ -754,7 +761,7 @@ ls_status ls_save_poll(ls_session *session)
 ls_status ls_save_final(ls_session *session)
 {
     ls_session *s = session;
-    ls_ckpt_info info = ls_save_info(s);
+    ls_ckpt_info info;
     ls_ckpt_saved saved;
     ls_status st = LS_OK;
 
@@ -779,6 +786,7 @@ ls_status ls_save_final(ls_session *session)
         LS_TRY(st, ls_debt_collect(s), out);
     if (!saves || !first)
         goto out;
+    info = ls_save_info(s);
     LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors + s->n_debts, &saved), out);
     ls_save_saved(s, s->step_number, &saved);
     ls_save_tidy(s, s->step_number);

@@ -21,7 +21,7 @@ bool ls_save_row(const ls_session *session, int kind, int i, ls_ckpt_tensor *row
 /* A store learns of checkpoint.mirror. */
 ls_status ls_save_mirror(const ls_session *session, ls_ckpt_store *store);
 
-ls_ckpt_info ls_save_info(const ls_session *session);
+ls_ckpt_info ls_save_info(ls_session *session);
 
 /* Tell that a save has ended, or came to nothing for the reason in this thread's record; after a
  * commit: copy it to the mirror, remove old ones. */

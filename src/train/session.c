@@ -164,6 +164,14 @@ static ls_status refuse_disk(const ls_device_info *info)
     return LS_EUSAGE;
 }
 
+static ls_status refuse_fp16(const ls_kernels *kernels)
+{
+    ls_fail(LS_EUSAGE, "precision cannot be fp16: the \"%s\" kernels do not compute in it",
+            kernels->name);
+    ls_err_hint("device.kind: cuda does, and for checking device.isa: reference.");
+    return LS_EUSAGE;
+}
+
 static ls_status open_device(ls_session *s)
 {
     static const char *const kinds[] = {
@@ -187,6 +195,8 @@ static ls_status open_device(ls_session *s)
     ls_device_info info = ls_device_describe(s->device);
     if (run->precision == LS_PRECISION_FP8 && !info.fp8)
         LS_TRY(st, refuse_fp8(&info), out);
+    if (run->precision == LS_PRECISION_FP16 && !s->kernels->f16)
+        LS_TRY(st, refuse_fp16(s->kernels), out);
     s->apart = !info.host_memory;
     s->offload = ls_memory_offload(run, s->apart);
     if (s->apart && s->offload == LS_OFFLOAD_DISK)
@@ -720,6 +730,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     ls_str_init(&s->line);
     ls_err_doing("preparing run \"%s\"", s->run->name);
     s->total_steps = ls_check_horizon(s->run);
+    ls_scaler_init(&s->scaler, s->run);
     LS_TRY(st, open_mesh(s), out);
     LS_TRY(st, ls_share_open(s), out);
     LS_TRY(st, open_settings(s), out);

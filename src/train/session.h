@@ -19,6 +19,7 @@
 #include "plan/memory.h"
 #include "train/event.h"
 #include "train/profiling.h"
+#include "train/scaler.h"
 #include "train/share.h"
 #include "train/step.h"
 
@@ -75,7 +76,9 @@ typedef struct ls_session {
     ls_ledger ledger;
     ls_packs *packs; /* of the step's weights; NULL: none */
     ls_step *step;
-    ls_pass *sample_pass; /* NULL: samples go through the step's own pass */
+    ls_scaler scaler;                         /* of its loss */
+    char extra[LS_HASH_HEX + LS_SCALER_TEXT]; /* what a manifest keeps for us: data_hash, scaler */
+    ls_pass *sample_pass;                     /* NULL: samples go through the step's own pass */
     ls_decode *decode;
     ls_loader *loader;
     int64_t step_number;   /* steps done */

@@ -219,7 +219,7 @@ static ls_status alloc_state(ls_step *s)
         LS_TRY(st, ls_device_alloc(device, bytes, "work of the optimizer", &s->work), out);
     bytes = (ls_step_shards(s) ? weights : model->flat) * ls_dtype_bytes(s->type);
     if (s->type != LS_F32)
-        LS_TRY(st, alloc_shared(s, ls_step_shards(s), bytes, "weights in bf16", &s->copy), out);
+        LS_TRY(st, alloc_shared(s, ls_step_shards(s), bytes, "weights in 16 bits", &s->copy), out);
     LS_TRY(st, alloc_grads(s, dp), out);
     LS_TRY(st, ls_device_alloc(device, ls_memory_step_bytes(model, calls), "batch", &s->small),
            out);
@@ -255,6 +255,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->args = *args;
     s->now = args->calls;
     s->done = -1;
+    s->loss_scale = 1;
     s->type = ls_memory_type(args->run);
     s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
@@ -386,13 +387,15 @@ ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
 
     state.key[0] = key.k[0];
     state.key[1] = key.k[1];
-    state.grad_scale = (float)(1.0 / (double)ls_max_i64(1, s->counted));
+    state.grad_scale = (float)(s->loss_scale / (double)ls_max_i64(1, s->counted));
+    state.loss_scale = (float)s->loss_scale;
     return state;
 }
 
 ls_step_state ls_step_optimizer(const ls_run *run, double steps, double share, double lr)
 {
     return (ls_step_state){
+        .loss_scale = 1,
         .lr = (float)(lr * share),
         .beta1 = (float)pow(run->train.beta1, share),
         .beta2 = (float)pow(run->train.beta2, share),
@@ -832,6 +835,11 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
     }
 out:
     return st;
+}
+
+void ls_step_scale_loss(ls_step *step, double scale)
+{
+    step->loss_scale = scale;
 }
 
 ls_step_arrays ls_step_state_arrays(const ls_step *step)

@@ -119,6 +119,9 @@ typedef struct ls_step_arrays {
      * 3. */
     const void *read;
 } ls_step_arrays;
+/* What the loss of the next steps is multiplied by (train/scaler.h); 1 unless told. */
+void ls_step_scale_loss(ls_step *step, double scale);
+
 ls_step_arrays ls_step_state_arrays(const ls_step *step);
 ls_pass *ls_step_pass(const ls_step *step);
 

@@ -100,7 +100,8 @@ struct ls_step {
     ls_norm_result *host_norm;
     bool isolated;   /* the batch on the device has document starts */
     int64_t counted; /* targets of the last step's batch */
-    float *look;     /* a block of numbers under examination, while blaming */
+    double loss_scale;
+    float *look; /* a block of numbers under examination, while blaming */
     struct {
         const ls_pass_call *call; /* whose outputs are looked at, */
         int looked;               /* as far as this, */

@@ -195,7 +195,8 @@ ls_status ls_step_norm(ls_step *s)
                            .partials = s->partials,
                            .result = s->norm,
                            .state = s->state,
-                           .n = s->args.model->trained};
+                           .n = s->args.model->trained,
+                           .scaled = true};
 
     if (ls_step_divides(s))
         return norm_with_others(s, &norm);

@@ -95,8 +95,8 @@ LS_TEST(value_says_what_this_version_lacks)
 {
     ls_run run = {.path = NULL};
 
-    LS_CHECK_FAILS(set(&run, "precision", "fp16", false), LS_EUSAGE,
-                   "precision must be fp32, bf16 or fp8, not \"fp16\": fp16 is not built yet");
+    LS_CHECK_FAILS(set(&run, "precision", "fp4", false), LS_EUSAGE,
+                   "precision must be fp32, tf32, bf16, fp16 or fp8, not \"fp4\"");
     LS_CHECK_FAILS(set(&run, "mesh.tp", "2", false), LS_EUSAGE,
                    "mesh.tp must be 1, not \"2\": this version is parallel over data only");
     LS_CHECK_FAILS(set(&run, "mesh.zero", "4", false), LS_EUSAGE,

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/time.h"
+#include "kernel/cpu/ref_impl.h"
 
 enum { GUARD = 256, GUARD_BYTE = 0xA5 };
 #define BLOCK_BYTES (INT64_C(1) << 30)
@@ -89,23 +90,6 @@ void ls_gpu_end(ls_gpu *g)
     }
 }
 
-static uint16_t to_bf16(float f)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &f, sizeof bits);
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-static float from_bf16(uint16_t v)
-{
-    uint32_t bits = (uint32_t)v << 16;
-    float f;
-
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 static ls_gpu_tensor *add(ls_gpu *g, const char *name, ls_dtype type, int64_t n, int64_t shift)
 {
     LS_CHECK(g->count < LS_GPU_TENSORS);
@@ -128,8 +112,8 @@ void ls_gpu_send(ls_gpu *g, const ls_gpu_tensor *t)
         ls_stream_copy_in(g->stream, t->device, t->host, t->n * 4);
     } else {
         for (int64_t i = 0; i < t->n; i++) {
-            small[i] = to_bf16(t->host[i]);
-            t->host[i] = from_bf16(small[i]);
+            ls_ref_store(small, t->type, i, (double)t->host[i]);
+            t->host[i] = (float)ls_ref_load(small, t->type, i);
         }
         ls_stream_copy_in(g->stream, t->device, small, t->n * 2);
     }
@@ -212,7 +196,7 @@ float *ls_gpu_fetch(ls_gpu *g, const ls_gpu_tensor *t)
                        t->n * ls_dtype_bytes(t->type));
     ls_gpu_sync(g);
     for (int64_t i = 0; t->type != LS_F32 && i < t->n; i++)
-        out[i] = from_bf16(small[i]);
+        out[i] = (float)ls_ref_load(small, t->type, i);
     free(small);
     return out;
 }
@@ -228,14 +212,19 @@ void ls_gpu_near(ls_gpu *g, const ls_gpu_tensor *t, double tolerance)
             ls_test_fail(__FILE__, __LINE__,
                          "%s[%lld of %lld] is %.9g, expected %.9g within %.2g (%s, shift %lld)",
                          t->name, (long long)i, (long long)t->n, a, b, tolerance,
-                         g->type == LS_F32 ? "fp32" : "bf16", (long long)g->shift);
+                         g->type == LS_F32   ? "fp32"
+                         : g->type == LS_F16 ? "fp16"
+                                             : "bf16",
+                         (long long)g->shift);
     }
     free(got);
 }
 
 double ls_gpu_tolerance(const ls_gpu *g, ls_row row)
 {
-    return g->type == LS_F32 ? 2 * ls_kernel_rows[row].tolerance : 1.6e-2;
+    return g->type == LS_F32   ? 2 * ls_kernel_rows[row].tolerance
+           : g->type == LS_F16 ? 8e-3
+                               : 1.6e-2;
 }
 
 void ls_gpu_cases(ls_gpu_case run, const void *shapes, size_t count, size_t size)
@@ -244,8 +233,9 @@ void ls_gpu_cases(ls_gpu_case run, const void *shapes, size_t count, size_t size
 
     ls_gpu_open(&g);
     for (size_t i = 0; i < count; i++)
-        for (int form = 0; form < 4; form++) {
-            ls_gpu_begin(&g, form % 2 ? LS_BF16 : LS_F32, form / 2);
+        for (int form = 0; form < 6; form++) {
+            static const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16};
+            ls_gpu_begin(&g, types[form % 3], form / 3);
             run(&g, (const char *)shapes + i * size);
             ls_gpu_end(&g);
         }

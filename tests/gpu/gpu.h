@@ -56,11 +56,12 @@ void *ls_gpu_host_scratch(ls_gpu *g, ls_row row, const void *args);
 float *ls_gpu_fetch(ls_gpu *g, const ls_gpu_tensor *t);
 /* The device's values are near the host's: |a - b| <= tolerance (1 + |b|). */
 void ls_gpu_near(ls_gpu *g, const ls_gpu_tensor *t, double tolerance);
-/* The tolerance of a row in the type under test: the registry's in fp32, a few roundings in bf16.
+/* The tolerance of a row in the type under test: the registry's in fp32, a few roundings in 16
+ * bits.
  */
 double ls_gpu_tolerance(const ls_gpu *g, ls_row row);
 void ls_gpu_sync(ls_gpu *g);
 
-/* All cases of a row: both types, aligned and not. */
+/* All cases of a row: all types, aligned and not. */
 typedef void (*ls_gpu_case)(ls_gpu *g, const void *shape);
 void ls_gpu_cases(ls_gpu_case run, const void *shapes, size_t count, size_t size);

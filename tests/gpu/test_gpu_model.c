@@ -1,5 +1,5 @@
-/* test_gpu_model.c -- whole models, forward and backward, on a GPU and on the CPU, in fp32 and
- * bf16. */
+/* test_gpu_model.c -- whole models, forward and backward, on a GPU and on the CPU, in fp32,
+ * bf16 and fp16. */
 #include "gpu/gpu.h"
 
 #include <math.h>
@@ -51,11 +51,11 @@ static outcome run_with(const ls_model *model, const float *weights, const int32
     void *losses = put(d, s, NULL, B * T * 4), *grad = put(d, s, NULL, out.elements * 4);
 
     void *w16 = put(d, s, NULL, model->flat * 2);
+    ls_dtype narrow = type == LS_F32 ? LS_BF16 : type;
 
     LS_CHECK_OK(ls_pass_open(&pass, &args));
-    k->cast(s,
-            &(ls_cast){
-                .from_type = LS_F32, .to_type = LS_BF16, .from = w, .to = w16, .n = model->flat});
+    k->cast(s, &(ls_cast){
+                   .from_type = LS_F32, .to_type = narrow, .from = w, .to = w16, .n = model->flat});
     call.w = type == LS_F32 ? w : w16, call.tokens = in, call.targets = next, call.state = st;
     call.losses = losses, call.grad = grad, call.ordered = ordered;
     ls_pass_forward(pass, &call);
@@ -170,9 +170,10 @@ LS_TEST_SECONDS(gpu_recompute_has_equal_bits, 120)
 
     ls_gpu_open(&g);
     ls_tiny_tokens(3, B * T + 1, V, tokens);
-    for (size_t form = 0; form < 2 * LS_COUNT(kinds); form++) {
-        const kind *k = &kinds[form / 2];
-        ls_dtype type = form % 2 ? LS_BF16 : LS_F32;
+    for (size_t form = 0; form < 3 * LS_COUNT(kinds); form++) {
+        static const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16};
+        const kind *k = &kinds[form / 3];
+        ls_dtype type = types[form % 3];
         ls_model model;
         make_model(&model, k);
         float *w = make_weights(&model);
@@ -184,8 +185,11 @@ LS_TEST_SECONDS(gpu_recompute_has_equal_bits, 120)
             if (at >= 0)
                 ls_test_fail(__FILE__, __LINE__,
                              "%s in %s, recompute %s: gradient %lld is %.9g, not %.9g", k->name,
-                             type == LS_F32 ? "fp32" : "bf16", levels[i].name, (long long)at,
-                             (double)got.grad[at], (double)want.grad[at]);
+                             type == LS_F32   ? "fp32"
+                             : type == LS_F16 ? "fp16"
+                                              : "bf16",
+                             levels[i].name, (long long)at, (double)got.grad[at],
+                             (double)want.grad[at]);
             LS_CHECK(memcmp(got.losses, want.losses, sizeof(float) * B * T) == 0);
             drop(&got);
         }
@@ -205,12 +209,13 @@ LS_TEST_SECONDS(gpu_models_equal_cpu, 120)
     ls_gpu_open(&g);
     LS_CHECK_OK(ls_kernel_pick("auto", &cpu));
     ls_tiny_tokens(3, B * T + 1, V, tokens);
-    for (size_t form = 0; form < 4 * LS_COUNT(kinds); form++) {
-        const kind *k = &kinds[form / 4];
+    for (size_t form = 0; form < 6 * LS_COUNT(kinds); form++) {
+        static const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16};
+        const kind *k = &kinds[form / 6];
         bool ordered = form % 2;
-        ls_dtype type = form % 4 < 2 ? LS_F32 : LS_BF16;
-        /* Two ways of rounding to bf16 after every row differ like bf16 from fp32. */
-        double tolerance = type == LS_F32 ? 1e-4 : 0.05;
+        ls_dtype type = types[form % 6 / 2];
+        /* Two ways of rounding after every row differ like 16 bits from fp32. */
+        double tolerance = type == LS_F32 ? 1e-4 : type == LS_F16 ? 0.0125 : 0.05;
         ls_model model;
         make_model(&model, k);
         float *w = make_weights(&model);

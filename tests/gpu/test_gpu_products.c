@@ -332,3 +332,49 @@ LS_TEST_SECONDS(gpu_products_remember_their_algorithms, 60)
     free(first);
     free(second);
 }
+
+/* tf32 rounds what is multiplied to 10 bits of fraction: near fp32, and not equal to it; where it
+ * is not allowed, fp32 is full. */
+LS_TEST_SECONDS(gpu_tf32_is_near_fp32_and_only_where_allowed, 60)
+{
+    enum { M = 256, N = 192, K = 512 };
+    ls_gpu g;
+
+    ls_gpu_open(&g);
+    ls_gpu_begin(&g, LS_F32, 0);
+    ls_gpu_tensor x = ls_gpu_values(&g, "x", M * K, 1), w = ls_gpu_values(&g, "w", K * N, 0.05f);
+    ls_gpu_tensor dy = ls_gpu_values(&g, "dy", M * N, 1);
+    const char *const names[] = {"linear_fwd", "linear_bwd_x", "linear_bwd_w"};
+    const int64_t sizes[] = {M * N, M * K, K * N};
+    float *of[2][3];
+    for (int t = 0; t < 2; t++) {
+        ls_gpu_tensor y = ls_gpu_floats(&g, "y", M * N, 0), dx = ls_gpu_floats(&g, "dx", M * K, 0);
+        ls_gpu_tensor dw = ls_gpu_floats(&g, "dw", K * N, 0);
+        ls_linear_fwd f = {.x = x.device, .w = w.device, .y = y.device, .M = M, .N = N, .K = K};
+        ls_linear_bwd_x bx = {.dy = dy.device, .w = w.device, .dx = dx.device, .M = M, .N = N};
+        ls_linear_bwd_w bw = {.x = x.device, .dy = dy.device, .dw = dw.device, .M = M, .N = N};
+        f.tf32 = bx.tf32 = bw.tf32 = t;
+        f.layout = bx.layout = bw.layout = LS_LAYOUT_NK;
+        bx.K = bw.K = K;
+        bw.leaves = 1;
+        g.k->linear_fwd(g.stream, &f);
+        g.k->linear_bwd_x(g.stream, &bx);
+        g.k->linear_bwd_w(g.stream, &bw);
+        of[t][0] = ls_gpu_fetch(&g, &y);
+        of[t][1] = ls_gpu_fetch(&g, &dx);
+        of[t][2] = ls_gpu_fetch(&g, &dw);
+    }
+    for (int i = 0; i < 3; i++) {
+        double far = 0, most = 0;
+        for (int64_t k = 0; k < sizes[i]; k++) {
+            far = fmax(far, fabs((double)of[0][i][k] - (double)of[1][i][k]));
+            most = fmax(most, fabs((double)of[0][i][k]));
+        }
+        if (!(far > 1e-6 * most && far < 4e-3 * most))
+            ls_test_fail(__FILE__, __LINE__, "%s: tf32 is %.3g away of %.3g", names[i], far, most);
+        free(of[0][i]);
+        free(of[1][i]);
+    }
+    ls_gpu_end(&g);
+    ls_gpu_close(&g);
+}

@@ -6,6 +6,7 @@
 static const ls_step_state step_state = {.key = {0x12345678, 0x9abcdef0},
                                          .first_seq = 7,
                                          .grad_scale = 0.25f,
+                                         .loss_scale = 8,
                                          .lr = 1e-2f,
                                          .beta1 = 0.9f,
                                          .beta2 = 0.99f,
@@ -407,10 +408,19 @@ static void step_case(ls_gpu *g, const void *shape)
         grad.host[n - 1] = s->bad;
         ls_gpu_send(g, &grad);
     }
-    g->k->norm2(g->stream,
-                &(ls_norm2){grad.device, partials.device, result, state_device, n, LS_NORM_WHOLE});
-    g->reference->norm2(g->cpu_stream,
-                        &(ls_norm2){grad.host, partials.host, &want, &state, n, LS_NORM_WHOLE});
+    bool scaled = g->type == LS_F16;
+    g->k->norm2(g->stream, &(ls_norm2){.x = grad.device,
+                                       .partials = partials.device,
+                                       .result = result,
+                                       .state = state_device,
+                                       .n = n,
+                                       .scaled = scaled});
+    g->reference->norm2(g->cpu_stream, &(ls_norm2){.x = grad.host,
+                                                   .partials = partials.host,
+                                                   .result = &want,
+                                                   .state = &state,
+                                                   .n = n,
+                                                   .scaled = scaled});
     ls_stream_copy_out(g->stream, &got, result, sizeof got);
     ls_gpu_sync(g);
     LS_CHECK_EQ(got.bad_block, want.bad_block);

@@ -177,13 +177,16 @@ for m in gpt llama; do
     make_run $m
     train $m-cpu $m device.kind=cpu precision=fp32
     result "$m: 30 steps on the CPU in fp32" $?
-    for p in fp32 bf16; do
+    wanted="fp32 bf16"
+    [ "$DEVICE" = cuda ] && wanted="fp32 bf16 fp16"
+    for p in $wanted; do
         for n in 1 2; do
             train $m-$p-$n $m device.kind="$DEVICE" precision=$p
             result "$m: 30 steps on $DEVICE in $p, run $n" $?
         done
         bound=1e-3
         [ $p = bf16 ] && bound=2e-2
+        [ $p = fp16 ] && bound=5e-3
         near $m-$p-1.json $m-cpu.json $bound
         result "$m: losses of $DEVICE in $p are those of the CPU in fp32" $?
         same $m-$p-1 $m-$p-2
@@ -193,6 +196,14 @@ for m in gpt llama; do
             "$(field summary peak_bytes $m-$p-1.json); $(field summary tokens_per_s $m-$p-1.json) tok/s"
         check_resume $m $p
     done
+    if [ "$DEVICE" = cuda ]; then
+        echo "        fp16: loss scale $(field step loss_scale $m-fp16-1.json)," \
+            "$(field step overflows $m-fp16-1.json) overflows"
+        train $m-tf32 $m device.kind=cuda precision=tf32
+        result "$m: 30 steps on cuda in tf32" $?
+        near $m-tf32.json $m-cpu.json 5e-3
+        result "$m: losses of cuda in tf32 are those of the CPU in fp32" $?
+    fi
     for r in selective full; do
         train $m-bf16-$r $m device.kind="$DEVICE" precision=bf16 train.recompute=$r
         result "$m: 30 steps on $DEVICE in bf16, recompute $r" $?

@@ -1,4 +1,5 @@
-/* test_ref_bf16.c -- how the reference rounds doubles to bf16: as the cast does, and only once. */
+/* test_ref_bf16.c -- how the reference rounds doubles to bf16 and fp16: as the cast does, and only
+ * once. */
 #include "harness.h"
 #include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_basic.h"
@@ -56,4 +57,41 @@ LS_TEST(ref_bf16_rounds_once)
     LS_CHECK_EQ(ls_ref_bf16(0x1.feffp127), 0x7f7f);
     LS_CHECK_EQ(ls_ref_bf16(1e300), 0x7f80);
     LS_CHECK_EQ(ls_ref_bf16(-1e300), 0xff80);
+}
+
+/* All fp16 numbers, and what lies between each and the next. */
+LS_TEST(ref_f16_rounds_floats_as_the_cast_does)
+{
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        uint16_t bits = (uint16_t)h, next = (uint16_t)(h + 1), want;
+        double x = ls_ref_load(&bits, LS_F16, 0), y = ls_ref_load(&next, LS_F16, 0);
+        float wide;
+        if (isnan(x)) {
+            LS_CHECK((bits & 0x7fff) > 0x7c00);
+            continue;
+        }
+        ls_ref_cast(
+            NULL,
+            &(ls_cast){.from_type = LS_F16, .to_type = LS_F32, .from = &bits, .to = &wide, .n = 1});
+        LS_CHECK(x == (double)wide);
+        LS_CHECK_EQ(ls_ref_f16(x), bits);
+        if ((bits & 0x7fff) >= 0x7bff)
+            continue;
+        for (int k = 1; k < 4; k++) { /* a quarter, a half, three quarters of the way */
+            wide = (float)(x + (y - x) * k / 4);
+            ls_ref_cast(
+                NULL,
+                &(ls_cast){
+                    .from_type = LS_F32, .to_type = LS_F16, .from = &wide, .to = &want, .n = 1});
+            LS_CHECK_EQ(ls_ref_f16((double)wide), want);
+        }
+    }
+    /* Rounded once; and what is beyond the largest number by half a place is infinite. */
+    LS_CHECK_EQ(ls_ref_f16(1 + 0x1p-11), 0x3c00);
+    LS_CHECK_EQ(ls_ref_f16(1 + 0x1p-11 + 0x1p-40), 0x3c01);
+    LS_CHECK_EQ(ls_ref_f16(65519.99), 0x7bff);
+    LS_CHECK_EQ(ls_ref_f16(65520), 0x7c00);
+    LS_CHECK_EQ(ls_ref_f16(-1e300), 0xfc00);
+    LS_CHECK_EQ(ls_ref_f16(0x1p-25), 0);
+    LS_CHECK_EQ(ls_ref_f16(0x1.8p-25), 1);
 }

@@ -425,36 +425,49 @@ static double distance(const rig *got, const rig *want)
     return sqrt(wrong / all);
 }
 
-/* In bf16 losses and gradients are those of fp32 but for some roundings of 1 in 256, and the fp32
- * that is compared with has rounded weights too. */
-LS_TEST_SECONDS(pass_in_bf16_stays_near_fp32, 60)
+/* Losses and gradients of 16 bits are those of fp32 but for some roundings, and the fp32 that is
+ * compared with has rounded weights too. */
+static void check_near(ls_dtype type, double loss_room, double grad_room)
 {
     for (size_t i = 0; i < LS_COUNT(variants); i++) {
         rig want, got;
         open_rig(&want, "reference", 1, 0.1, &variants[i]);
-        open_typed(&got, "reference", 1, 0.1, &variants[i], LS_BF16);
-        for (int64_t k = 0; k < want.model.flat; k++) {
-            uint32_t bits = (uint32_t)((const uint16_t *)got.w16)[k] << 16;
-            memcpy(&want.w[k], &bits, sizeof bits);
-        }
+        open_typed(&got, "reference", 1, 0.1, &variants[i], type);
+        ls_pass_describe(got.pass).kernels->cast(got.c.stream, &(ls_cast){.from_type = type,
+                                                                          .to_type = LS_F32,
+                                                                          .from = got.w16,
+                                                                          .to = want.w,
+                                                                          .n = got.model.flat});
+        ls_check_sync(&got.c);
         ls_pass_call a = call_of(&want, true, B), b = call_of(&got, true, B);
         double x = loss_of(&want, &a), y = loss_of(&got, &b);
-        if (!(fabs(x - y) <= 0.01 * x) || x == y)
+        if (!(fabs(x - y) <= loss_room * x) || x == y)
             ls_test_fail(__FILE__, __LINE__, "%s: loss %.6f, expected %.6f", variants[i].name, y,
                          x);
         ls_pass_tie(want.pass, want.grad);
         ls_pass_tie(got.pass, got.grad);
         double far = distance(&got, &want);
-        if (!(far > 0 && far < 0.05))
+        if (!(far > 0 && far < grad_room))
             ls_test_fail(__FILE__, __LINE__, "%s: gradients are %.4f away", variants[i].name, far);
         ls_pass_tensor t;
         int n = 0;
         for (; ls_pass_computed(got.pass, &b, n, &t); n++)
-            LS_CHECK_EQ(t.type, LS_BF16);
+            LS_CHECK_EQ(t.type, type);
         LS_CHECK_EQ(n, 2 + 8 * got.model.shape.L);
         close_rig(&want);
         close_rig(&got);
     }
+}
+
+LS_TEST_SECONDS(pass_in_bf16_stays_near_fp32, 60)
+{
+    check_near(LS_BF16, 0.01, 0.05);
+}
+
+/* Three bits more. */
+LS_TEST_SECONDS(pass_in_fp16_stays_near_fp32, 60)
+{
+    check_near(LS_F16, 0.00125, 0.00625);
 }
 
 /* Told of tensors that were made: looks whether they are those that a pass that keeps all has. */
@@ -531,13 +544,14 @@ static void check_again(rig *r, const char *name, ls_recompute level, int64_t bl
 /* Every family, with dropout and without, in both types: not a bit changes. */
 LS_TEST_SECONDS(pass_that_recomputes_gives_equal_bits, 60)
 {
+    static const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16};
     enum { LAYERS = 4 };
 
     for (size_t i = 0; i < LS_COUNT(variants); i++)
-        for (int form = 0; form < 4; form++) {
+        for (int form = 0; form < 5; form++) {
             rig r;
-            open_deep(&r, "auto", 2, form % 2 ? 0.2 : 0, &variants[i], form < 2 ? LS_F32 : LS_BF16,
-                      LAYERS);
+            open_deep(&r, form < 4 ? "auto" : "reference", 2, form % 2 ? 0.2 : 0, &variants[i],
+                      types[form / 2], LAYERS);
             ls_pass_call call = call_of(&r, true, B);
             int64_t n = ls_pass_grad_elements(&r.model, true);
             memset(r.grad, 0xff, (size_t)n * sizeof *r.grad); /* gaps stay so */

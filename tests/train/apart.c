@@ -378,6 +378,7 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
     ops.graph_free = apart_graph_free;
     device->ops = &ops;
     table = (ls_kernels){.name = real->name,
+                         .f16 = real->f16,
                          .linear_fwd = linear_fwd_row,
                          .linear_bwd_x = linear_bwd_x_row,
                          .linear_bwd_w = linear_bwd_w_row,

@@ -22,6 +22,9 @@ typedef struct told {
     int64_t last_eval_step, last_saved_step;
     char stopped_by[32], hash[40], sample[64];
     double loss, val_loss; /* of the last step and validation */
+    double scales[8];      /* of the loss, by step; 0: none */
+    int skipped;           /* steps whose update was not made */
+    int64_t overflows;
     int64_t peak_bytes, ledger_bytes;
     double energy_j, power_w, joules_per_token;
 } told;
@@ -40,6 +43,9 @@ static void on_event(void *context, const ls_event *event)
         if (event->step.step > 1 && event->step.tokens_left > 0) /* the last is followed by more */
             t->most_waits = ls_max_i64(t->most_waits, ls_apart_waits() - t->waits);
         t->waits = ls_apart_waits();
+        t->scales[event->step.step % 8] = event->step.loss_scale;
+        t->skipped += event->step.skipped;
+        t->overflows = event->step.overflows;
         break;
     case LS_EVENT_EVAL:
         t->evals++;
@@ -436,6 +442,46 @@ LS_TEST(loop_resumes_in_bf16_to_the_same_weights)
     /* Another precision is another run. */
     sets[1] = "precision=fp32";
     LS_CHECK_FAILS(run_with(&other, sets), LS_EUSAGE, "precision");
+}
+
+/* Two overflows, and a scale that has grown in between: a run that stopped between them goes on
+ * with the scale, and the good steps, that it had. */
+LS_TEST(loop_resumes_in_fp16_with_its_loss_scale)
+{
+    for (int apart = 0; apart < 2; apart++) {
+        told straight = {.apart = apart}, first = {.stop_after = 3, .apart = apart},
+             second = {.apart = apart};
+        const char *sets[] = {"out=straight",
+                              "precision=fp16",
+                              "device.isa=reference",
+                              "train.loss_scale=1024",
+                              "train.loss_scale_interval=2",
+                              "train.steps=7",
+                              "checkpoint.every=0",
+                              NULL};
+        static const double want[] = {0, 1024, 512, 512, 1024, 1024, 512, 512};
+        write_text("a text to learn");
+        ls_fault_arm("train.nonfinite@1,train.nonfinite@5");
+        sets[0] = apart ? "out=straight2" : "out=straight";
+        LS_CHECK_OK(run_with(&straight, sets));
+        for (int i = 1; i < 8; i++)
+            LS_CHECK_EQ(straight.scales[i], want[i]);
+        LS_CHECK_EQ(straight.skipped, 2);
+        LS_CHECK_EQ(straight.overflows, 2);
+        LS_CHECK_EQ(straight.incidents, 0);
+        sets[0] = apart ? "out=two2" : "out=two";
+        ls_fault_arm("train.nonfinite@1");
+        LS_CHECK_FAILS(run_with(&first, sets), LS_EINTR, "step 4 is saved");
+        ls_fault_arm("train.nonfinite@1"); /* of this process: step 5 */
+        LS_CHECK_OK(run_with(&second, sets));
+        LS_CHECK_EQ(second.first_step, 4);
+        LS_CHECK_EQ(second.scales[5], 1024);
+        LS_CHECK_EQ(second.scales[6], 512);
+        LS_CHECK_EQ(second.overflows, 2);
+        LS_CHECK_STR(second.hash, straight.hash);
+        LS_CHECK(second.loss == straight.loss && second.val_loss == straight.val_loss);
+    }
+    ls_fault_arm("");
 }
 
 LS_TEST(loop_says_why_there_is_no_gpu)

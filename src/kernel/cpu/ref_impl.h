@@ -8,7 +8,17 @@
 /* Whether rows take tensors of this type. */
 static inline bool ls_ref_takes(ls_dtype type)
 {
-    return type == LS_F32 || type == LS_BF16;
+    return type == LS_F32 || type == LS_BF16 || type == LS_F16;
+}
+
+static inline double ls_ref_wide_f16(uint16_t x)
+{
+    int exponent = x >> 10 & 31;
+    double fraction = (double)(x & 1023), sign = x & 0x8000 ? -1 : 1;
+
+    if (exponent == 31)
+        return fraction > 0 ? (double)NAN : sign * (double)INFINITY;
+    return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
 }
 
 /* Element i of a tensor. */
@@ -19,6 +29,8 @@ static inline double ls_ref_load(const void *p, ls_dtype type, int64_t i)
 
     if (type == LS_F32)
         return (double)((const float *)p)[i];
+    if (type == LS_F16)
+        return ls_ref_wide_f16(((const uint16_t *)p)[i]);
     bits = (uint32_t)((const uint16_t *)p)[i] << 16;
     memcpy(&x, &bits, sizeof x);
     return (double)x;
@@ -46,13 +58,31 @@ static inline uint16_t ls_ref_bf16(double x)
     return (uint16_t)(bits >> 16);
 }
 
+/* The fp16 nearest to x, likewise. */
+static inline uint16_t ls_ref_f16(double x)
+{
+    enum { CUT = 52 - 10, GAP = 1023 - 15 }; /* bits of the fraction; exponents are counted from */
+    uint32_t sign = signbit(x) ? 0x8000 : 0;
+    uint64_t wide;
+
+    if (isnan(x))
+        return (uint16_t)(sign | 0x7e00);
+    x = fabs(x);
+    if (x < 0x1p-14) /* denormal: the last place is 2^-24; a carry gives the first normal */
+        return (uint16_t)(sign | (uint32_t)nearbyint(x * 0x1p24));
+    memcpy(&wide, &x, sizeof wide);
+    wide += ((uint64_t)1 << (CUT - 1)) - 1 + (wide >> CUT & 1);
+    wide = (wide >> CUT) - ((uint64_t)GAP << 10);
+    return (uint16_t)(sign | (uint32_t)(wide < 0x7c00 ? wide : 0x7c00));
+}
+
 /* Element i of a tensor becomes x, rounded once. */
 static inline void ls_ref_store(void *p, ls_dtype type, int64_t i, double x)
 {
     if (type == LS_F32)
         ((float *)p)[i] = (float)x;
     else
-        ((uint16_t *)p)[i] = ls_ref_bf16(x);
+        ((uint16_t *)p)[i] = type == LS_F16 ? ls_ref_f16(x) : ls_ref_bf16(x);
 }
 
 /* The number of the element where head h at position t of sequence b begins. */

@@ -65,11 +65,14 @@ void ls_norm2_finish(const ls_norm2 *a)
     for (int64_t i = 0; i < blocks && r.bad_block < 0; i++)
         if (!isfinite(a->partials[i]))
             r.bad_block = i;
-    r.norm = (float)sqrt(tree_sum(a->partials, blocks));
+    float unscale = a->scaled ? 1.0f / a->state->loss_scale : 1.0f;
+    r.norm = (float)sqrt(tree_sum(a->partials, blocks)) * unscale;
     if (r.bad_block >= 0)
         r.factor = 0;
     else if (a->state->clip > 0 && r.norm > a->state->clip)
-        r.factor = a->state->clip / r.norm;
+        r.factor = unscale * (a->state->clip / r.norm);
+    else
+        r.factor = unscale;
     *a->result = r;
 }
 
@@ -89,14 +92,15 @@ void ls_muon_check(const ls_muon *a)
               (long long)a->rows, (long long)a->cols);
     LS_BUG_IF((a->part == LS_MUON_TAKE || a->part == LS_MUON_STEP) && a->ld < a->cols,
               "muon: rows of %lld lie %lld apart", (long long)a->cols, (long long)a->ld);
-    LS_BUG_IF(a->copy && a->copy_type != LS_BF16, "muon with a copy of type %d", (int)a->copy_type);
+    LS_BUG_IF(a->copy && ls_dtype_bytes(a->copy_type) != 2, "muon with a copy of type %d",
+              (int)a->copy_type);
 }
 
 void ls_qkv_check(const ls_qkv *a, bool forward)
 {
     bool norms = a->q_norm != NULL;
 
-    LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "qkv rows of type %d", (int)a->type);
+    LS_BUG_IF((unsigned)a->type > LS_F16, "qkv rows of type %d", (int)a->type);
     LS_BUG_IF(a->rope && a->D % 2, "rope turns pairs, but D is %lld", (long long)a->D);
     LS_BUG_IF(norms != (a->k_norm != NULL), "qkv with a norm of q or k alone");
     LS_BUG_IF(a->past < 0, "qkv with a past of %lld", (long long)a->past);
@@ -111,7 +115,7 @@ void ls_qkv_check(const ls_qkv *a, bool forward)
 
 void ls_linear_fwd_check(const ls_linear_fwd *a)
 {
-    LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "linear_fwd of type %d", (int)a->type);
+    LS_BUG_IF((unsigned)a->type > LS_F16, "linear_fwd of type %d", (int)a->type);
     LS_BUG_IF((a->z || a->add) && ls_linear_ld(a->ldy, a->N) != a->N,
               "linear_fwd with z or add and rows apart");
     LS_BUG_IF(a->add && (a->accumulate || a->z || a->act != LS_ACT_NONE),
@@ -122,7 +126,7 @@ void ls_linear_fwd_check(const ls_linear_fwd *a)
 
 void ls_linear_bwd_x_check(const ls_linear_bwd_x *a)
 {
-    LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "linear_bwd_x of type %d", (int)a->type);
+    LS_BUG_IF((unsigned)a->type > LS_F16, "linear_bwd_x of type %d", (int)a->type);
     LS_BUG_IF(a->act != LS_ACT_NONE && (a->accumulate || !a->z),
               "linear_bwd_x with an activation needs z and cannot accumulate");
 }

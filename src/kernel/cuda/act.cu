@@ -123,10 +123,8 @@ static void act_row(ls_stream *stream, const ls_act_args *a, ls_row which)
 
     if (!row.on || !row.ok(ls_cuda_check_type(which, a->type)) || a->M * a->F == 0)
         return;
-    if (a->type == LS_F32)
-        launch_type<float>(row.s, a, which == LS_ROW_ACT_BWD);
-    else
-        launch_type<ls_bf16>(row.s, a, which == LS_ROW_ACT_BWD);
+    ls_cuda_typed(a->type,
+                  [&](auto t) { launch_type<decltype(t)>(row.s, a, which == LS_ROW_ACT_BWD); });
 }
 
 void ls_cuda_act_fwd(ls_stream *stream, const ls_act_args *a)
@@ -178,8 +176,8 @@ static void rows_type(ls_cuda_stream *s, ls_act act, bool slope, const T *z, int
 void ls_cuda_act_rows(ls_cuda_stream *s, ls_dtype type, ls_act act, bool slope, const void *z,
                       int64_t ldz, void *y, int64_t ldy, int64_t M, int64_t n)
 {
-    if (type == LS_F32)
-        rows_type<float>(s, act, slope, (const float *)z, ldz, (float *)y, ldy, M, n);
-    else
-        rows_type<ls_bf16>(s, act, slope, (const ls_bf16 *)z, ldz, (ls_bf16 *)y, ldy, M, n);
+    ls_cuda_typed(type, [&](auto t) {
+        typedef decltype(t) T;
+        rows_type<T>(s, act, slope, (const T *)z, ldz, (T *)y, ldy, M, n);
+    });
 }

@@ -431,7 +431,7 @@ int64_t ls_cuda_attention_scratch(const ls_attention_bwd *a)
 {
     int64_t delta = ls_round_up(a->B * a->H * a->T * (int64_t)sizeof(float), 256);
 
-    return a->type == LS_BF16 ? ls_max_i64(delta, ls_cudnn_attention_scratch(a)) : delta;
+    return ls_max_i64(delta, ls_cudnn_attention_scratch(a));
 }
 
 void ls_cuda_attention_fwd(ls_stream *stream, const ls_attention_fwd *a)
@@ -453,8 +453,7 @@ void ls_cuda_attention_fwd(ls_stream *stream, const ls_attention_fwd *a)
                   a->H / a->Hkv,
                   a->D,
                   {a->start, a->T, a->past, a->window, a->scale, ls_drop_of(a->drop)}};
-    row.ok(a->type == LS_F32 ? own_fwd_size<float>(row.s, a, &k)
-                             : own_fwd_size<ls_bf16>(row.s, a, &k));
+    row.ok(ls_cuda_typed(a->type, [&](auto t) { return own_fwd_size<decltype(t)>(row.s, a, &k); }));
 }
 
 void ls_cuda_attention_bwd(ls_stream *stream, const ls_attention_bwd *a)
@@ -481,6 +480,5 @@ void ls_cuda_attention_bwd(ls_stream *stream, const ls_attention_bwd *a)
                   a->H / a->Hkv,
                   a->D,
                   {a->start, a->T, 0, a->window, a->scale, ls_drop_of(a->drop)}};
-    row.ok(a->type == LS_F32 ? own_bwd_size<float>(row.s, a, &k)
-                             : own_bwd_size<ls_bf16>(row.s, a, &k));
+    row.ok(ls_cuda_typed(a->type, [&](auto t) { return own_bwd_size<decltype(t)>(row.s, a, &k); }));
 }

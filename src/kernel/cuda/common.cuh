@@ -12,6 +12,7 @@
 #include "kernel/kernel.h"
 
 typedef __nv_bfloat16 ls_bf16;
+typedef __half ls_f16;
 
 /* --- rows ----------------------------------------------------------------------------------- */
 
@@ -42,7 +43,7 @@ struct ls_cuda_row {
 const char *ls_cuda_row_name(ls_row row);
 ls_status ls_cuda_fault_text(int row, uint32_t place, int32_t value);
 
-/* Raises "linear_fwd of type f16 ..." unless the type is one that the rows know. */
+/* Raises "linear_fwd of type f64 ..." unless the type is one that the rows know. */
 ls_status ls_cuda_check_type(ls_row row, ls_dtype type);
 
 /* Blocks that cover n items of so many each, at most a few for each multiprocessor: kernels go on
@@ -72,6 +73,10 @@ __device__ inline float ls_get(ls_bf16 x)
 {
     return __bfloat162float(x);
 }
+__device__ inline float ls_get(ls_f16 x)
+{
+    return __half2float(x);
+}
 template <typename T> __device__ inline T ls_put(float x);
 template <> __device__ inline float ls_put<float>(float x)
 {
@@ -80,6 +85,16 @@ template <> __device__ inline float ls_put<float>(float x)
 template <> __device__ inline ls_bf16 ls_put<ls_bf16>(float x)
 {
     return __float2bfloat16_rn(x);
+}
+template <> __device__ inline ls_f16 ls_put<ls_f16>(float x)
+{
+    return __float2half_rn(x);
+}
+
+/* f of a zero of that type, which the rows know (ls_cuda_check_type): a template for each. */
+template <typename F> static inline auto ls_cuda_typed(ls_dtype type, F f)
+{
+    return type == LS_F32 ? f(float()) : type == LS_BF16 ? f(ls_bf16()) : f(ls_f16());
 }
 
 /* VEC elements at p as floats; VEC * sizeof(T) is 16, or VEC is 1. */

@@ -43,7 +43,7 @@ enum {
 typedef struct key {
     int64_t B, T, H, Hkv, D;
     int64_t strides[8][3]; /* q k v o do dq dk dv */
-    int64_t backward, any_order, keep_lse;
+    int64_t backward, any_order, keep_lse, type;
 } key;
 
 typedef struct plan {
@@ -110,7 +110,7 @@ static ls_culayout layout(const key *k, int which, int64_t heads)
 
 static ls_cudesc tensor(ls_cugraph *g, int64_t id, const ls_culayout &l)
 {
-    return ls_cugraph_real(g, id, CUDNN_DATA_BFLOAT16, l);
+    return ls_cugraph_real(g, id, g->narrow, l);
 }
 
 enum { Q, K, V, O, DO, DQ, DK, DV };
@@ -128,7 +128,7 @@ static void build_forward(ls_cugraph *g, const key *k)
     ls_cudesc raw = ls_cugraph_virtual(g, CUDNN_DATA_FLOAT, scores);
     ls_cudesc top = ls_cugraph_virtual(g, CUDNN_DATA_FLOAT, rows);
     ls_cudesc sum = ls_cugraph_virtual(g, CUDNN_DATA_FLOAT, rows);
-    ls_cudesc p = ls_cugraph_virtual(g, CUDNN_DATA_BFLOAT16, scores);
+    ls_cudesc p = ls_cugraph_virtual(g, g->narrow, scores);
 
     ls_cugraph_matmul(g, q, kt, raw);
     ls_cudesc x =
@@ -151,8 +151,7 @@ static void matmul_grouped(ls_cugraph *g, const key *k, ls_cudesc at, ls_cudesc 
         ls_cugraph_matmul(g, at, b, out);
         return;
     }
-    ls_cudesc full =
-        ls_cugraph_virtual(g, CUDNN_DATA_BFLOAT16, ls_cugraph_dense(k->B, k->H, k->T, k->D));
+    ls_cudesc full = ls_cugraph_virtual(g, g->narrow, ls_cugraph_dense(k->B, k->H, k->T, k->D));
     ls_cugraph_matmul(g, at, b, full);
     ls_cugraph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, full, out);
 }
@@ -232,7 +231,8 @@ static ls_cugraph *plan_of(ls_cuda_stream *s, plans *ps, const key *k)
             return NULL;
         plan *p = &ps->of[ps->count++];
         p->k = *k;
-        ls_cugraph_init(&p->g, ps->handle);
+        ls_cugraph_init(&p->g, ps->handle,
+                        k->type == LS_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16);
         if (k->backward)
             build_backward(&p->g, k);
         else
@@ -257,7 +257,7 @@ static void set_strides(key *k, int which, const ls_heads *h)
 /* A shape that cuDNN can have, as far as we know before asking. */
 static bool shape_fits(ls_dtype type, int64_t T, int64_t D)
 {
-    return type == LS_BF16 && D % 8 == 0 && D <= 128 && T >= 2;
+    return ls_dtype_bytes(type) == 2 && D % 8 == 0 && D <= 128 && T >= 2;
 }
 
 static void *moved(const ls_heads *h, int64_t sequences)
@@ -286,6 +286,7 @@ ls_status ls_cudnn_attention_fwd(ls_cuda_stream *s, const ls_attention_fwd *a, b
     k.H = a->H;
     k.Hkv = a->Hkv;
     k.D = a->D;
+    k.type = a->type;
     k.keep_lse = a->lse != NULL;
     set_strides(&k, Q, &a->q);
     set_strides(&k, K, &a->k);
@@ -360,6 +361,7 @@ static key backward_key(const ls_attention_bwd *a, int64_t B, bool any_order)
     k.H = a->H;
     k.Hkv = a->Hkv;
     k.D = a->D;
+    k.type = a->type;
     k.backward = 1;
     k.any_order = any_order;
     set_strides(&k, Q, &a->q);

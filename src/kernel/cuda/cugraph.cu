@@ -13,10 +13,11 @@ static bool fine(ls_cugraph *g, cudnnStatus_t status)
 
 /* --- descriptors ---------------------------------------------------------------------------- */
 
-void ls_cugraph_init(ls_cugraph *g, cudnnHandle_t handle)
+void ls_cugraph_init(ls_cugraph *g, cudnnHandle_t handle, cudnnDataType_t narrow)
 {
     memset(g, 0, sizeof *g);
     g->handle = handle;
+    g->narrow = narrow;
     g->next_virtual = LS_CUGRAPH_VIRTUAL;
 }
 
@@ -187,7 +188,7 @@ void ls_cugraph_reduce(ls_cugraph *g, cudnnReduceTensorOp_t mode, ls_cudesc x, l
 
 ls_cudesc ls_cugraph_reshape(ls_cugraph *g, ls_cudesc x, ls_culayout l)
 {
-    ls_cudesc y = ls_cugraph_virtual(g, CUDNN_DATA_BFLOAT16, l);
+    ls_cudesc y = ls_cugraph_virtual(g, g->narrow, l);
     ls_cudesc op = add(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
 
     set_desc(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);

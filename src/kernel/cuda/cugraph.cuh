@@ -22,7 +22,8 @@ typedef struct ls_culayout {
 } ls_culayout;
 
 typedef struct ls_cugraph {
-    cudnnHandle_t handle; /* borrowed */
+    cudnnHandle_t handle;   /* borrowed */
+    cudnnDataType_t narrow; /* of tensors that are not fp32 */
     ls_cudesc descs[LS_CUGRAPH_DESCS];
     int desc_count;
     ls_cudesc ops[LS_CUGRAPH_OPS];
@@ -35,7 +36,7 @@ typedef struct ls_cugraph {
     bool failed;
 } ls_cugraph;
 
-void ls_cugraph_init(ls_cugraph *g, cudnnHandle_t handle);
+void ls_cugraph_init(ls_cugraph *g, cudnnHandle_t handle, cudnnDataType_t narrow);
 void ls_cugraph_release(ls_cugraph *g);
 
 /* Layouts: contiguous, and the same memory with the last two dimensions swapped. */
@@ -59,7 +60,7 @@ ls_cudesc ls_cugraph_map(ls_cugraph *g, cudnnPointwiseMode_t mode, ls_cudesc x, 
 /* y = x reduced over the dimensions where y has size one */
 void ls_cugraph_reduce(ls_cugraph *g, cudnnReduceTensorOp_t mode, ls_cudesc x, ls_cudesc y);
 
-/* The same elements in another layout, as virtual bf16: how a transpose is spelled. */
+/* The same elements in another layout, as virtual `narrow`: how a transpose is spelled. */
 ls_cudesc ls_cugraph_reshape(ls_cugraph *g, ls_cudesc x, ls_culayout l);
 
 /* s where row >= column, else the scalar neg_inf */

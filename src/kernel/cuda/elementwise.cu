@@ -22,9 +22,9 @@ ls_cuda_row::~ls_cuda_row()
 
 ls_status ls_cuda_check_type(ls_row row, ls_dtype type)
 {
-    if (type == LS_F32 || type == LS_BF16)
+    if (type == LS_F32 || type == LS_BF16 || type == LS_F16)
         return LS_OK;
-    return ls_fail(LS_EUSAGE, "%s: a GPU computes in fp32 or bf16 here, not in type %d",
+    return ls_fail(LS_EUSAGE, "%s: a GPU computes in fp32, bf16 or fp16 here, not in type %d",
                    ls_cuda_row_name(row), (int)type);
 }
 

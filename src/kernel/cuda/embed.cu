@@ -81,10 +81,7 @@ void ls_cuda_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
 
     if (!row.on || !row.ok(ls_cuda_check_type(LS_ROW_EMBED_FWD, a->type)) || a->M == 0)
         return;
-    if (a->type == LS_F32)
-        fwd<float>(row.s, a);
-    else
-        fwd<ls_bf16>(row.s, a);
+    ls_cuda_typed(a->type, [&](auto t) { fwd<decltype(t)>(row.s, a); });
 }
 
 /* --- sorting -------------------------------------------------------------------------------- */
@@ -519,5 +516,5 @@ void ls_cuda_embed_bwd(ls_stream *stream, const ls_embed_bwd *a)
     ls_cuda_row row(stream, LS_ROW_EMBED_BWD);
 
     if (row.on && row.ok(ls_cuda_check_type(LS_ROW_EMBED_BWD, a->type)) && a->M > 0)
-        row.ok(a->type == LS_F32 ? bwd<float>(row.s, a) : bwd<ls_bf16>(row.s, a));
+        row.ok(ls_cuda_typed(a->type, [&](auto t) { return bwd<decltype(t)>(row.s, a); }));
 }

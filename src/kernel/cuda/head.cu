@@ -437,7 +437,7 @@ static bool walk(ls_cuda_stream *s, const row_args<ls_bf16> &k, int64_t n, ls_st
                       s->stream>>>(k, n);
     return true;
 }
-static bool walk(ls_cuda_stream *, const row_args<float> &, int64_t, ls_status *)
+template <typename T> static bool walk(ls_cuda_stream *, const row_args<T> &, int64_t, ls_status *)
 {
     return false;
 }
@@ -447,9 +447,9 @@ static void read_twice(ls_cuda_stream *s, const row_args<ls_bf16> &k, int64_t n)
 {
     long_kernel<<<(unsigned)n, THREADS, 0, s->stream>>>(k);
 }
-static void read_twice(ls_cuda_stream *s, const row_args<float> &k, int64_t n)
+template <typename T> static void read_twice(ls_cuda_stream *s, const row_args<T> &k, int64_t n)
 {
-    row_kernel<4, float><<<(unsigned)n, THREADS, 0, s->stream>>>(k);
+    row_kernel<ls_vec_of<T>::n, T><<<(unsigned)n, THREADS, 0, s->stream>>>(k);
 }
 
 template <typename T>
@@ -487,6 +487,7 @@ static ls_status chunk(ls_cuda_stream *s, const ls_head *a, int64_t first, int64
     logits.a_type = logits.b_type = logits.out = a->type;
     dh.a_type = dh.b_type = dh.out = grad.a_type = grad.b_type = a->type;
     grad.out = LS_F32;
+    logits.tf32 = dh.tf32 = grad.tf32 = a->tf32;
     logits.m = grad.n = dh.k = a->V;
     logits.n = grad.k = dh.n = n;
     logits.k = grad.m = dh.m = a->C;
@@ -502,7 +503,7 @@ static ls_status chunk(ls_cuda_stream *s, const ls_head *a, int64_t first, int64
     ls_status st = ls_product_queue(s, &logits);
     if (st != LS_OK)
         return st;
-    st = a->type == LS_F32 ? rows<float>(s, a, first, n) : rows<ls_bf16>(s, a, first, n);
+    st = ls_cuda_typed(a->type, [&](auto t) { return rows<decltype(t)>(s, a, first, n); });
     if (st != LS_OK || !a->dh)
         return st;
     dh.d = (char *)a->dh + first * a->C * bytes;

@@ -27,6 +27,7 @@ void ls_cuda_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
         return;
     ls_product p = {};
     p.a_type = p.b_type = p.out = a->type;
+    p.tf32 = a->tf32;
     p.m = a->N;
     p.n = a->M;
     p.k = a->K;
@@ -72,6 +73,7 @@ void ls_cuda_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a)
         return;
     ls_product p = {};
     p.a_type = p.b_type = p.out = a->type;
+    p.tf32 = a->tf32;
     p.m = a->K;
     p.n = a->M;
     p.k = a->N;
@@ -107,6 +109,7 @@ static ls_status leaf_dw(ls_cuda_stream *s, const ls_linear_bwd_w *a, int64_t fi
     ls_product p = {};
 
     p.a_type = p.b_type = a->type;
+    p.tf32 = a->tf32;
     p.out = LS_F32;
     p.m = kn ? a->N : a->K;
     p.n = kn ? a->K : a->N;
@@ -237,5 +240,5 @@ void ls_cuda_linear_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
                                        : leaf_dw(row.s, a, 0, a->M, a->dw, a->accumulate)))
         return;
     if (a->db)
-        row.ok(a->type == LS_F32 ? column_sums<float>(row.s, a) : column_sums<ls_bf16>(row.s, a));
+        row.ok(ls_cuda_typed(a->type, [&](auto t) { return column_sums<decltype(t)>(row.s, a); }));
 }

@@ -77,8 +77,9 @@ void ls_cuda_muon(ls_stream *stream, const ls_muon *a)
     if (!row.on || n <= 0)
         return;
     unsigned grid = ls_cuda_grid(row.s, n, THREADS);
-    if (a->copy && a->copy_type == LS_BF16)
-        muon_kernel<ls_bf16><<<grid, THREADS, 0, row.queue()>>>(*a, row.s->faults);
-    else if (!a->copy || row.ok(ls_cuda_check_type(LS_ROW_MUON, a->copy_type)))
-        muon_kernel<float><<<grid, THREADS, 0, row.queue()>>>(*a, row.s->faults);
+    if (a->copy && !row.ok(ls_cuda_check_type(LS_ROW_MUON, a->copy_type)))
+        return;
+    ls_cuda_typed(a->copy ? a->copy_type : LS_F32, [&](auto t) {
+        muon_kernel<decltype(t)><<<grid, THREADS, 0, row.queue()>>>(*a, row.s->faults);
+    });
 }

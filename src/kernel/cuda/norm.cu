@@ -273,7 +273,7 @@ void ls_cuda_norm_fwd(ls_stream *stream, const ls_norm_fwd *a)
     ls_cuda_row row(stream, LS_ROW_NORM_FWD);
 
     if (row.on && row.ok(ls_cuda_check_type(LS_ROW_NORM_FWD, a->type)) && a->M > 0)
-        row.ok(a->type == LS_F32 ? fwd_type<float>(row.s, a) : fwd_type<ls_bf16>(row.s, a));
+        row.ok(ls_cuda_typed(a->type, [&](auto t) { return fwd_type<decltype(t)>(row.s, a); }));
 }
 
 /* --- backward ------------------------------------------------------------------------------- */
@@ -569,5 +569,5 @@ void ls_cuda_norm_bwd(ls_stream *stream, const ls_norm_bwd *a)
     ls_cuda_row row(stream, LS_ROW_NORM_BWD);
 
     if (row.on && row.ok(ls_cuda_check_type(LS_ROW_NORM_BWD, a->type)) && a->M > 0)
-        row.ok(a->type == LS_F32 ? bwd_type<float>(row.s, a) : bwd_type<ls_bf16>(row.s, a));
+        row.ok(ls_cuda_typed(a->type, [&](auto t) { return bwd_type<decltype(t)>(row.s, a); }));
 }

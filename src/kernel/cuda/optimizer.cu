@@ -66,7 +66,7 @@ __device__ double subtree(const float *x, int64_t first, int64_t size, int64_t n
 
 __global__ void __launch_bounds__(JOIN_THREADS)
     join_kernel(const float *partials, int64_t blocks, const ls_step_state *state,
-                ls_norm_result *result)
+                ls_norm_result *result, bool scaled)
 {
     __shared__ double sums[JOIN_THREADS];
     __shared__ unsigned long long bad;
@@ -93,11 +93,13 @@ __global__ void __launch_bounds__(JOIN_THREADS)
     __syncthreads();
     if (threadIdx.x != 0)
         return;
-    result->norm = (float)sqrt(sums[0]);
+    float unscale = scaled ? 1.0f / state->loss_scale : 1.0f;
+    float norm = (float)sqrt(sums[0]) * unscale;
+    result->norm = norm;
     result->bad_block = bad == ~0ull ? -1 : (int64_t)bad;
-    result->factor = bad != ~0ull                                    ? 0.0f
-                     : state->clip > 0 && result->norm > state->clip ? state->clip / result->norm
-                                                                     : 1.0f;
+    result->factor = bad != ~0ull                            ? 0.0f
+                     : state->clip > 0 && norm > state->clip ? unscale * (state->clip / norm)
+                                                             : unscale;
 }
 
 void ls_cuda_norm2(ls_stream *stream, const ls_norm2 *a)
@@ -115,7 +117,8 @@ void ls_cuda_norm2(ls_stream *stream, const ls_norm2 *a)
         square_kernel<1>
             <<<(unsigned)blocks, NORM_THREADS, 0, row.queue()>>>(a->x, a->n, a->partials);
     if (a->part != LS_NORM_SQUARES)
-        join_kernel<<<1, JOIN_THREADS, 0, row.queue()>>>(a->partials, blocks, a->state, a->result);
+        join_kernel<<<1, JOIN_THREADS, 0, row.queue()>>>(a->partials, blocks, a->state, a->result,
+                                                         a->scaled);
 }
 
 /* --- adamw ---------------------------------------------------------------------------------- */
@@ -203,10 +206,11 @@ void ls_cuda_adamw(ls_stream *stream, const ls_adamw *a)
 
     if (!row.on || a->n_spans <= 0)
         return;
-    if (a->copy && a->copy_type == LS_BF16)
-        adamw_kernel<ls_bf16><<<grid, STEP_THREADS, 0, row.queue()>>>(*a, row.s->faults);
-    else if (!a->copy || row.ok(ls_cuda_check_type(LS_ROW_ADAMW, a->copy_type)))
-        adamw_kernel<float><<<grid, STEP_THREADS, 0, row.queue()>>>(*a, row.s->faults);
+    if (a->copy && !row.ok(ls_cuda_check_type(LS_ROW_ADAMW, a->copy_type)))
+        return;
+    ls_cuda_typed(a->copy ? a->copy_type : LS_F32, [&](auto t) {
+        adamw_kernel<decltype(t)><<<grid, STEP_THREADS, 0, row.queue()>>>(*a, row.s->faults);
+    });
 }
 
 /* --- lamb ----------------------------------------------------------------------------------- */
@@ -278,12 +282,10 @@ void ls_cuda_lamb(ls_stream *stream, const ls_lamb *a)
         direction_kernel<<<pieces, NORM_THREADS, 0, row.queue()>>>(*a, row.s->faults);
         return;
     }
-    if (a->copy && a->copy_type != LS_BF16 &&
-        !row.ok(ls_cuda_check_type(LS_ROW_LAMB, a->copy_type)))
+    if (a->copy && !row.ok(ls_cuda_check_type(LS_ROW_LAMB, a->copy_type)))
         return;
     ratio_kernel<<<(tensors + 31) / 32, 32, 0, row.queue()>>>(*a);
-    if (a->copy && a->copy_type == LS_BF16)
-        lamb_kernel<ls_bf16><<<pieces, NORM_THREADS, 0, row.queue()>>>(*a, row.s->faults);
-    else
-        lamb_kernel<float><<<pieces, NORM_THREADS, 0, row.queue()>>>(*a, row.s->faults);
+    ls_cuda_typed(a->copy ? a->copy_type : LS_F32, [&](auto t) {
+        lamb_kernel<decltype(t)><<<pieces, NORM_THREADS, 0, row.queue()>>>(*a, row.s->faults);
+    });
 }

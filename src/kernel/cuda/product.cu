@@ -18,7 +18,7 @@ enum { PLANS = 2048, ANSWERS = 8, RACES = 4 };
 
 typedef struct key {
     int64_t m, n, k, lda, ldb, ldd, ld_aux;
-    int32_t a_type, b_type, out, transpose_a, transpose_b, add, epilogue, bias;
+    int32_t a_type, b_type, out, transpose_a, transpose_b, add, epilogue, bias, tf32;
     int32_t align_a, align_b, align_d; /* bytes, up to 16: more makes no difference */
 } key;
 
@@ -116,6 +116,7 @@ static key key_of(const ls_product *p)
     k.add = p->add;
     k.epilogue = p->epilogue;
     k.bias = p->bias != NULL;
+    k.tf32 = p->tf32 && p->a_type == LS_F32;
     k.align_a = alignment(p->a);
     k.align_b = alignment(p->b);
     k.align_d = alignment(p->d);
@@ -143,6 +144,7 @@ static cudaDataType_t lt_type(ls_dtype type)
     return type == LS_F32    ? CUDA_R_32F
            : type == LS_E4M3 ? CUDA_R_8F_E4M3
            : type == LS_E5M2 ? CUDA_R_8F_E5M2
+           : type == LS_F16  ? CUDA_R_16F
                              : CUDA_R_16BF;
 }
 
@@ -184,7 +186,9 @@ static cublasStatus_t describe(plan *pl, const ls_product *p)
     cublasOperation_t ta = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t tb = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasLtEpilogue_t epilogue = lt_epilogue(p);
-    cublasStatus_t st = cublasLtMatmulDescCreate(&pl->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    bool tf32 = p->tf32 && p->a_type == LS_F32;
+    cublasStatus_t st = cublasLtMatmulDescCreate(
+        &pl->desc, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
 
     if (st == CUBLAS_STATUS_SUCCESS)
         st = cublasLtMatmulDescSetAttribute(pl->desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
@@ -366,12 +370,13 @@ static void run_plain(ls_cuda_stream *s, const ls_product *p)
 {
     unsigned grid = (unsigned)((p->m * p->n + 127) / 128);
 
-    if (p->a_type == LS_F32)
-        plain_kernel<float, float><<<grid, 128, 0, s->stream>>>(*p);
-    else if (p->out == LS_F32)
-        plain_kernel<ls_bf16, float><<<grid, 128, 0, s->stream>>>(*p);
-    else
-        plain_kernel<ls_bf16, ls_bf16><<<grid, 128, 0, s->stream>>>(*p);
+    ls_cuda_typed(p->a_type, [&](auto t) {
+        typedef decltype(t) T;
+        if (p->out == LS_F32)
+            plain_kernel<T, float><<<grid, 128, 0, s->stream>>>(*p);
+        else
+            plain_kernel<T, T><<<grid, 128, 0, s->stream>>>(*p);
+    });
 }
 
 ls_status ls_product_queue(ls_cuda_stream *s, const ls_product *p)

@@ -321,10 +321,7 @@ void ls_cuda_qkv_fwd(ls_stream *stream, const ls_qkv *a)
 
     if (!row.on || !row.ok(check(LS_ROW_QKV_FWD, a)) || a->B * a->T == 0)
         return;
-    if (a->type == LS_F32)
-        fwd<float>(row.s, a);
-    else
-        fwd<ls_bf16>(row.s, a);
+    ls_cuda_typed(a->type, [&](auto t) { fwd<decltype(t)>(row.s, a); });
 }
 
 void ls_cuda_qkv_bwd(ls_stream *stream, const ls_qkv *a)
@@ -333,8 +330,5 @@ void ls_cuda_qkv_bwd(ls_stream *stream, const ls_qkv *a)
 
     if (!row.on || !row.ok(check(LS_ROW_QKV_BWD, a)) || a->B * a->T == 0)
         return;
-    if (a->type == LS_F32)
-        bwd<float>(row.s, a);
-    else
-        bwd<ls_bf16>(row.s, a);
+    ls_cuda_typed(a->type, [&](auto t) { bwd<decltype(t)>(row.s, a); });
 }

@@ -54,6 +54,7 @@ static const ls_kernels kernels = {
     .name = "cuda",
     .norm_sums = true,
     .fp8 = true,
+    .f16 = true,
     .linear_fwd = ls_cuda_linear_fwd,
     .linear_bwd_x = ls_cuda_linear_bwd_x,
     .linear_bwd_w = ls_cuda_linear_bwd_w,
