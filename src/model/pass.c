@@ -314,6 +314,10 @@ static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const 
     const ls_kernels *k = pass->args.kernels;
     int64_t M = call->B * call->T;
 
+    if (s->E > 0) {
+        ls_pass_experts_forward(pass, call, l);
+        return;
+    }
     if (act_rides_in(s, p, at)) {
         k->linear_fwd(pass->args.stream,
                       &(ls_linear_fwd){.type = pass->args.type,
@@ -474,7 +478,9 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
         s->C, ls_pass_qkv_width(s), ls_pass_att_width(s), s->C, s->C, ls_pass_fc_width(s), s->F,
         s->C};
     int k = (i - 1) % PER_BLOCK;
-    *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = M * widths[k]};
+    bool mlp = buffers[k] == b->z || buffers[k] == b->act;
+    int64_t rows = mlp ? ls_pass_mlp_rows(s, M) : M;
+    *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = rows * widths[k]};
     snprintf(tensor_out->name, sizeof tensor_out->name, "%s.%lld.%s",
              gpt2 ? "transformer.h" : "model.layers", (long long)l,
              (gpt2 ? gpt2_names : llama_names)[k]);

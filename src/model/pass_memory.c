@@ -153,6 +153,28 @@ static int64_t scratch_bytes(const ls_pass_args *args, int threads)
     return args->training ? ls_max_i64(most, backward_scratch(args, threads)) : most;
 }
 
+static int32_t *cut_ints(cutter *c, int64_t n)
+{
+    return cut(c, n * (int64_t)sizeof(int32_t));
+}
+
+static void cut_experts(cutter *c, const ls_pass_args *args, ls_pass_experts *b)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T, R = M * s->K;
+
+    b->logits = cut_values(c, args, M * s->E);
+    b->probs = cut_floats(c, M * s->E);
+    b->lse = cut_floats(c, M);
+    b->weights = cut_floats(c, R);
+    b->ids = cut_ints(c, R);
+    b->rows = cut_ints(c, R);
+    b->slots = cut_ints(c, R);
+    b->first = cut_ints(c, s->E * ls_max_i64(args->leaves, 1) + 1);
+    b->xs = cut_values(c, args, R * s->C);
+    b->ys = cut_values(c, args, R * s->C);
+}
+
 static void cut_block(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
 {
     const ls_model_shape *s = &args->model->shape;
@@ -171,8 +193,12 @@ static void cut_block(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
     b->y2 = cut_values(c, args, M * s->C);
     b->mean2 = cut_floats(c, M);
     b->rstd2 = cut_floats(c, M);
-    b->z = keep || s->gated || s->lora_rank ? cut_values(c, args, M * ls_pass_fc_width(s)) : NULL;
-    b->act = cut_values(c, args, M * s->F);
+    b->z = keep || s->gated || s->lora_rank
+               ? cut_values(c, args, ls_pass_mlp_rows(s, M) * ls_pass_fc_width(s))
+               : NULL;
+    b->act = cut_values(c, args, ls_pass_mlp_rows(s, M) * s->F);
+    if (s->E > 0)
+        cut_experts(c, args, &b->experts);
     b->next = cut_values(c, args, M * s->C);
     for (int i = 0; i < LS_ADAPTERS; i++)
         if (args->model->blocks[l].adapters[i].a.w >= 0)
@@ -192,6 +218,11 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     pass->dz = s->gated ? NULL : cut_values(c, args, M * s->F);
     pass->dact = s->lora_rank ? cut_values(c, args, M * s->F) : NULL;
     pass->dsmall = s->lora_rank ? cut_values(c, args, M * s->lora_rank) : NULL;
+    if (s->E > 0) {
+        pass->dlogits = cut_values(c, args, M * s->E);
+        pass->dweights = cut_floats(c, M * s->K);
+        pass->stack = cut_floats(c, ls_experts_stack(s->C, s->F, args->leaves));
+    }
 }
 
 /* The one description of the buffer, used for counting and for cutting. blocks may be NULL. */
@@ -267,11 +298,18 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
 
     if (!pass)
         return LS_ENOMEM;
+    if (args->model->shape.E > 0 && !ls_device_describe(device).host_memory) {
+        st = ls_fail(LS_EUSAGE, "mixtures of experts run on CPUs only, for now");
+        ls_err_hint("Leave the device out, or ask for cpu.");
+        ls_mem_free(pass);
+        return st;
+    }
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
     LS_BUG_IF(args->type != LS_F32 && args->type != LS_BF16, "a pass of type %d", (int)args->type);
     pass->args = *args;
     pass->blocks = ls_mem_array((size_t)args->model->shape.L, sizeof *pass->blocks);
-    if (!pass->blocks) {
+    pass->experts = ls_mem_array((size_t)args->model->shape.E, sizeof *pass->experts);
+    if (!pass->blocks || !pass->experts) {
         st = LS_ENOMEM;
         goto out;
     }
@@ -294,6 +332,7 @@ void ls_pass_close(ls_pass *pass)
         return;
     ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
     ls_mem_free(pass->blocks);
+    ls_mem_free(pass->experts);
     ls_mem_free(pass);
 }
 
