@@ -5,9 +5,8 @@
 #include "cli/cmd_data.h"
 #include "cli/cmds.h"
 #include "cli/term.h"
+#include "config/option.h"
 #include "exchange/import.h"
-
-static const char *const families[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
 
 /* "51,232" or "124.4 million". */
 static void say_tokenizer(const ls_import_report *r, ls_str *out)
@@ -60,7 +59,7 @@ static ls_status run_import(const ls_args *args)
     ls_str_init(&out);
     LS_TRY(st, ls_import(from, to, &r), out);
     ls_str_printf(&out, "imported %s to %s in %.1f s\n", from, to, r.seconds);
-    ls_str_printf(&out, "model        %s, ", families[r.family]);
+    ls_str_printf(&out, "model        %s, ", ls_option_find("model.family")->names[r.family]);
     ls_cmd_data_put_count(&out, r.parameters);
     ls_str_printf(&out, " parameters: %lld layers, width %lld, context %lld, vocabulary %lld\n",
                   (long long)r.layers, (long long)r.width, (long long)r.context,

@@ -255,6 +255,44 @@ static ls_status check_family(const ls_run *run)
     return LS_OK;
 }
 
+/* What means something only where there are experts must not be set for nothing. */
+static ls_status check_no_experts(const ls_run *run)
+{
+    static const double balance = 0.001; /* the default */
+    const ls_run_model *m = &run->model;
+    const char *key = m->experts != 0                               ? "model.experts"
+                      : m->experts_used != 2                        ? "model.experts_used"
+                      : !m->experts_norm                            ? "model.experts_norm"
+                      : fabs(run->train.balance_loss - balance) > 0 ? "train.balance_loss"
+                      : run->train.z_loss > 0                       ? "train.z_loss"
+                                                                    : NULL;
+
+    return key ? ls_check_clash(run, key, "model.family", "only mixtral and qwen3_moe have experts")
+               : LS_OK;
+}
+
+static ls_status check_experts(const ls_run *run)
+{
+    const ls_run_model *m = &run->model;
+
+    if (m->family != LS_FAMILY_MIXTRAL && m->family != LS_FAMILY_QWEN3_MOE)
+        return check_no_experts(run);
+    if (m->experts < 1)
+        return ls_check_clash(run, "model.experts", "model.family", "it needs experts");
+    if (m->experts_used > m->experts)
+        return ls_check_clash(run, "model.experts_used", "model.experts",
+                              "a token cannot go to more experts than there are");
+    if (m->family == LS_FAMILY_MIXTRAL && !m->experts_norm)
+        return ls_check_clash(run, "model.experts_norm", "model.family",
+                              "mixtral divides the weights of experts by their sum");
+    if (m->bias == LS_BIAS_ALL || m->bias == LS_BIAS_MLP)
+        return ls_check_clash(run, "model.bias", "model.experts", "experts have no biases");
+    if (run->device.kind == LS_DEVICE_CUDA)
+        return ls_check_clash(run, "device.kind", "model.experts",
+                              "mixtures of experts run on CPUs only, for now");
+    return LS_OK;
+}
+
 static ls_status check_tuning(const ls_run *run)
 {
     /* A rank of 0 that was written switches off what stays in the file; one that was forgotten
@@ -327,6 +365,9 @@ static ls_status check_recompute(const ls_run *run)
 {
     ls_recompute level = run->train.recompute;
 
+    if (run->model.experts > 0 && (level == LS_RECOMPUTE_SELECTIVE || level == LS_RECOMPUTE_FULL))
+        return ls_check_clash(run, "train.recompute", "model.experts",
+                              "experts keep what they have, for now");
     if (run->train.recompute_blocks == LS_RUN_AUTO)
         return LS_OK;
     if (level == LS_RECOMPUTE_NONE || level == LS_RECOMPUTE_AUTO)
@@ -361,8 +402,10 @@ static ls_status check_model(const ls_run *run)
     ls_status st;
     int64_t heads = run->model.heads;
 
-    if (run->model.width % heads == 0 || !ls_check_origin(run, "model.head_size")->automatic)
-        return check_family(run);
+    if (run->model.width % heads == 0 || !ls_check_origin(run, "model.head_size")->automatic) {
+        st = check_experts(run);
+        return st == LS_OK ? check_family(run) : st;
+    }
     st = ls_check_clash(run, "model.width", "model.heads", "the heads must divide the width");
     if (run->model.width < heads)
         ls_err_hint("A width of %lld fits %lld heads.", (long long)heads, (long long)heads);

@@ -117,8 +117,8 @@ static ls_status refuse(const reader *r, const char *key, const char *what)
     ls_status st = ls_fail(LS_EUSAGE, "%s: \"%s\": %s", r->name, key, what);
 
     ls_err_hint(
-        "lineshaft builds gpt2, llama, mistral, qwen2 and qwen3 models; docs/guide/models.md "
-        "says which variants.");
+        "lineshaft builds gpt2, llama, mistral, qwen2, qwen3, mixtral and qwen3_moe models; "
+        "docs/guide/models.md says which variants.");
     return st;
 }
 
@@ -133,7 +133,14 @@ static const struct {
     {"mistral", "MistralForCausalLM", "MistralModel", LS_FAMILY_MISTRAL},
     {"qwen2", "Qwen2ForCausalLM", "Qwen2Model", LS_FAMILY_QWEN2},
     {"qwen3", "Qwen3ForCausalLM", "Qwen3Model", LS_FAMILY_QWEN3},
+    {"mixtral", "MixtralForCausalLM", "MixtralModel", LS_FAMILY_MIXTRAL},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel", LS_FAMILY_QWEN3_MOE},
 };
+
+static bool is_mixture(ls_family family)
+{
+    return family == LS_FAMILY_MIXTRAL || family == LS_FAMILY_QWEN3_MOE;
+}
 
 /* A name from the file that is safe to show. */
 static void clean(const char *text, char *out, size_t cap)
@@ -141,6 +148,7 @@ static void clean(const char *text, char *out, size_t cap)
     ls_value_quote(text, out, cap);
 }
 
+/* Experts in a family that has none here. */
 static ls_status refuse_experts(const reader *r)
 {
     char key[64], text[96];
@@ -160,10 +168,7 @@ static ls_status read_family(reader *r)
     const char *type = json_string_value(json_object_get(r->root, "model_type"));
     const char *class =
         json_string_value(json_array_get(json_object_get(r->root, "architectures"), 0));
-    ls_status st = refuse_experts(r);
 
-    if (st != LS_OK)
-        return st;
     if (!type && !class)
         return ls_fail(LS_EDATA,
                        "%s: \"model_type\" is missing: this is not the configuration of a "
@@ -180,11 +185,13 @@ static ls_status read_family(reader *r)
             return refuse(r, "architectures", text);
         }
         r->family = families[i].family;
-        return LS_OK;
+        return is_mixture(r->family) ? LS_OK : refuse_experts(r);
     }
+    ls_status st = refuse_experts(r);
+    if (st != LS_OK)
+        return st;
     clean(type ? type : class, quoted, sizeof quoted);
-    bool moe = type && (strstr(type, "moe") || strcmp(type, "mixtral") == 0 ||
-                        strncmp(type, "deepseek_v", 10) == 0);
+    bool moe = type && (strstr(type, "moe") || strncmp(type, "deepseek_v", 10) == 0);
     snprintf(text, sizeof text, "%s is %s", quoted,
              moe ? "a mixture of experts: not built yet" : "a family that is not built");
     return refuse(r, type ? "model_type" : "architectures", text);
@@ -253,7 +260,10 @@ static ls_status read_sizes(const reader *r)
 {
     ls_run_model *m = &r->to->model;
     bool gpt2 = r->family == LS_FAMILY_GPT2;
-    static const int64_t contexts[] = {1024, 2048, 131072, 32768, 32768};
+    static const int64_t contexts[] = {1024, 2048, 131072, 32768, 32768, 131072, 32768};
+    const char *mlp = gpt2                               ? "n_inner"
+                      : r->family == LS_FAMILY_QWEN3_MOE ? "moe_intermediate_size"
+                                                         : "intermediate_size";
     ls_status st;
 
     LS_TRY(st, get_int(r, "vocab_size", 2, 16777216, REQUIRED, &m->vocab), out);
@@ -268,10 +278,7 @@ static ls_status read_sizes(const reader *r)
            get_int(r, gpt2 ? "num_attention_heads|n_head" : "num_attention_heads", 1, 1024,
                    REQUIRED, &m->heads),
            out);
-    LS_TRY(st,
-           get_int(r, gpt2 ? "n_inner" : "intermediate_size", 1, 1048576,
-                   gpt2 ? 4 * m->width : REQUIRED, &m->mlp),
-           out);
+    LS_TRY(st, get_int(r, mlp, 1, 1048576, gpt2 ? 4 * m->width : REQUIRED, &m->mlp), out);
     LS_TRY(st,
            get_int(r, gpt2 ? "max_position_embeddings|n_positions" : "max_position_embeddings", 1,
                    1048576, contexts[r->family], &m->context),
@@ -288,9 +295,10 @@ static ls_status read_heads(const reader *r)
     bool gpt2 = r->family == LS_FAMILY_GPT2;
     /* Absent is not null: null means as many as heads. */
     bool absent = !has(r->root, "num_key_value_heads");
-    int64_t kv = !absent || gpt2 || r->family == LS_FAMILY_LLAMA ? m->heads
-                 : r->family == LS_FAMILY_MISTRAL                ? 8
-                                                                 : 32;
+    int64_t kv = !absent || gpt2 || r->family == LS_FAMILY_LLAMA                    ? m->heads
+                 : r->family == LS_FAMILY_MISTRAL || r->family == LS_FAMILY_MIXTRAL ? 8
+                 : r->family == LS_FAMILY_QWEN3_MOE                                 ? 4
+                                                                                    : 32;
     int64_t size = m->width / m->heads;
     ls_status st;
 
@@ -341,18 +349,20 @@ static ls_status read_flags(const reader *r)
                                    : LS_BIAS_NONE;
         break;
     case LS_FAMILY_MISTRAL:
+    case LS_FAMILY_MIXTRAL:
         m->bias = LS_BIAS_NONE;
         break;
     case LS_FAMILY_QWEN2:
         m->bias = LS_BIAS_QKV;
         break;
     case LS_FAMILY_QWEN3:
+    case LS_FAMILY_QWEN3_MOE:
         m->bias = attention ? LS_BIAS_ATTENTION : LS_BIAS_NONE;
         break;
     }
     LS_TRY(st,
            get_num(r, r->root, gpt2 ? "layer_norm_epsilon" : "rms_norm_eps", 1e-30, 1,
-                   gpt2 ? 1e-5 : 1e-6, &m->norm_eps),
+                   gpt2 || r->family == LS_FAMILY_MIXTRAL ? 1e-5 : 1e-6, &m->norm_eps),
            out);
     LS_TRY(st, get_num(r, r->root, "initializer_range", 0, 1, 0.02, &m->init_std), out);
     if (m->init_std == 0)
@@ -360,6 +370,38 @@ static ls_status read_flags(const reader *r)
     m->dropout = 0;
     if (gpt2)
         LS_TRY(st, get_num(r, r->root, "resid_pdrop", 0, 0.999999, 0.1, &m->dropout), out);
+out:
+    return st;
+}
+
+/* --- experts ---------------------------------------------------------------------------------- */
+
+static ls_status read_experts(const reader *r)
+{
+    ls_run_model *m = &r->to->model;
+    const json_t *dense = json_object_get(r->root, "mlp_only_layers");
+    bool mixtral = r->family == LS_FAMILY_MIXTRAL;
+    int64_t every;
+    ls_status st = LS_OK;
+
+    m->experts_used = 2; /* as if nothing were said */
+    m->experts_norm = true;
+    if (!is_mixture(r->family))
+        return LS_OK;
+    LS_TRY(st, get_int(r, "num_local_experts|num_experts", 1, 1024, mixtral ? 8 : 128, &m->experts),
+           out);
+    LS_TRY(st, get_int(r, "num_experts_per_tok", 1, 64, mixtral ? 2 : 8, &m->experts_used), out);
+    if (m->experts_used > m->experts)
+        return ls_fail(LS_EDATA, "%s: \"num_experts_per_tok\" is %lld, but there are %lld experts",
+                       r->name, (long long)m->experts_used, (long long)m->experts);
+    if (mixtral)
+        return LS_OK;
+    LS_TRY(st, get_bool(r, "norm_topk_prob", false, &m->experts_norm), out);
+    LS_TRY(st, get_int(r, "decoder_sparse_step", 1, 1000000, 1, &every), out);
+    if (every != 1)
+        return refuse(r, "decoder_sparse_step", "experts in some layers only are not built");
+    if (dense && !json_is_null(dense) && (!json_is_array(dense) || json_array_size(dense) > 0))
+        return refuse(r, "mlp_only_layers", "experts in some layers only are not built");
 out:
     return st;
 }
@@ -425,7 +467,10 @@ static ls_status read_theta(const reader *r, const json_t *rope)
     if (top > 0 && inner > 0 && top != inner)
         return ls_fail(LS_EDATA, "%s: \"rope_theta\" is %.10g in one place and %.10g in another",
                        r->name, top, inner);
-    r->to->model.rope_theta = inner > 0 ? inner : top > 0 ? top : 10000;
+    r->to->model.rope_theta = inner > 0                        ? inner
+                              : top > 0                        ? top
+                              : r->family == LS_FAMILY_MIXTRAL ? 1000000
+                                                               : 10000;
 out:
     return st;
 }
@@ -524,17 +569,18 @@ static ls_status read_window(const reader *r)
 {
     ls_run_model *m = &r->to->model;
     bool qwen = r->family == LS_FAMILY_QWEN2 || r->family == LS_FAMILY_QWEN3, use = true;
+    bool moe = r->family == LS_FAMILY_QWEN3_MOE, mixtral = r->family == LS_FAMILY_MIXTRAL;
     const json_t *types = json_object_get(r->root, "layer_types");
     int64_t from = 0;
     ls_status st = LS_OK;
 
-    if (!qwen && r->family != LS_FAMILY_MISTRAL)
+    if (!qwen && !moe && !mixtral && r->family != LS_FAMILY_MISTRAL)
         return LS_OK;
-    if (qwen)
+    if (qwen || moe)
         LS_TRY(st, get_bool(r, "use_sliding_window", false, &use), out);
     LS_TRY(st,
-           get_int(r, "sliding_window", 1, 1048576, has(r->root, "sliding_window") ? 0 : 4096,
-                   &m->window),
+           get_int(r, "sliding_window", 1, 1048576,
+                   has(r->root, "sliding_window") || mixtral ? 0 : 4096, &m->window),
            out);
     if (!use)
         m->window = 0;
@@ -592,10 +638,15 @@ static void read_kept(const reader *r)
     static const struct {
         const char *key;
         bool number; /* written in its own place, as a fraction */
-    } rows[] = {{"pad_token_id", false},     {"unk_token_id", false},
-                {"pretraining_tp", false},   {"attention_dropout", true},
-                {"embd_pdrop", true},        {"attn_pdrop", true},
-                {"summary_use_proj", false}, {"summary_proj_to_labels", false}};
+    } rows[] = {{"pad_token_id", false},
+                {"unk_token_id", false},
+                {"pretraining_tp", false},
+                {"attention_dropout", true},
+                {"router_aux_loss_coef", true},
+                {"embd_pdrop", true},
+                {"attn_pdrop", true},
+                {"summary_use_proj", false},
+                {"summary_proj_to_labels", false}};
     ls_hf_config *to = r->to;
 
     for (size_t i = 0; i < LS_COUNT(rows); i++) {
@@ -644,6 +695,7 @@ static ls_status read_all(reader *r)
     LS_TRY(st, read_sizes(r), out);
     LS_TRY(st, read_heads(r), out);
     LS_TRY(st, read_flags(r), out);
+    LS_TRY(st, read_experts(r), out);
     LS_TRY(st, read_rope(r), out);
     LS_TRY(st, read_window(r), out);
     LS_TRY(st, read_ids(r), out);

@@ -7,9 +7,16 @@
 
 #include "base/json.h"
 
-static const char *const types[] = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
-static const char *const classes[] = {"GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM",
-                                      "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
+static const char *const types[] = {"gpt2",  "llama",   "mistral",  "qwen2",
+                                    "qwen3", "mixtral", "qwen3_moe"};
+static const char *const classes[] = {
+    "GPT2LMHeadModel",  "LlamaForCausalLM",   "MistralForCausalLM", "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM"};
+
+static bool is_mixture(const ls_run_model *m)
+{
+    return m->experts > 0;
+}
 
 static ls_status cannot(const ls_run_model *m, const char *what)
 {
@@ -25,7 +32,7 @@ ls_status ls_hf_writable(const ls_run_model *m)
     bool qwen = m->family == LS_FAMILY_QWEN2 || m->family == LS_FAMILY_QWEN3;
     bool divides = m->width % m->heads == 0;
 
-    if (m->window && !qwen && m->family != LS_FAMILY_MISTRAL)
+    if (m->window && !qwen && !is_mixture(m) && m->family != LS_FAMILY_MISTRAL)
         return cannot(m, "a sliding window");
     if (m->window && m->window_from && !qwen)
         return cannot(m, "a window in some layers only");
@@ -40,11 +47,13 @@ ls_status ls_hf_writable(const ls_run_model *m)
             return cannot(m, "a bias on queries, keys and values only");
         return divides ? LS_OK : cannot(m, "heads that do not divide its width");
     case LS_FAMILY_MISTRAL:
+    case LS_FAMILY_MIXTRAL:
         return m->bias == LS_BIAS_NONE ? LS_OK : cannot(m, "biases");
     case LS_FAMILY_QWEN2:
         return m->bias == LS_BIAS_QKV ? LS_OK
                                       : cannot(m, "biases elsewhere than queries, keys and values");
     case LS_FAMILY_QWEN3:
+    case LS_FAMILY_QWEN3_MOE:
         return m->bias == LS_BIAS_NONE || m->bias == LS_BIAS_ATTENTION ? LS_OK
                                                                        : cannot(m, "such biases");
     }
@@ -167,7 +176,7 @@ static void put_rope(ls_json *json, const ls_run_model *m)
 
 static void put_window(ls_json *json, const ls_run_model *m)
 {
-    bool mistral = m->family == LS_FAMILY_MISTRAL;
+    bool mistral = m->family == LS_FAMILY_MISTRAL || m->family == LS_FAMILY_MIXTRAL;
 
     ls_json_key(json, "sliding_window");
     if (m->window)
@@ -177,12 +186,33 @@ static void put_window(ls_json *json, const ls_run_model *m)
     if (mistral)
         return;
     ls_json_put_bool(json, "use_sliding_window", m->window > 0);
+    if (is_mixture(m)) /* in all layers or none */
+        return;
     ls_json_put_int(json, "max_window_layers", m->window ? m->window_from : m->layers);
     ls_json_key(json, "layer_types");
     ls_json_open(json, '[');
     for (int64_t l = 0; l < m->layers; l++)
         ls_json_str(json,
                     m->window && l >= m->window_from ? "sliding_attention" : "full_attention");
+    ls_json_close(json);
+}
+
+static void put_experts(ls_json *json, const ls_hf_config *config)
+{
+    const ls_run_model *m = &config->model;
+    bool mixtral = m->family == LS_FAMILY_MIXTRAL;
+
+    ls_json_put_int(json, mixtral ? "num_local_experts" : "num_experts", m->experts);
+    ls_json_put_int(json, "num_experts_per_tok", m->experts_used);
+    put_kept(json, config, "router_aux_loss_coef", 0.001);
+    ls_json_put_bool(json, "output_router_logits", false);
+    if (mixtral)
+        return;
+    ls_json_put_int(json, "moe_intermediate_size", m->mlp);
+    ls_json_put_bool(json, "norm_topk_prob", m->experts_norm);
+    ls_json_put_int(json, "decoder_sparse_step", 1);
+    ls_json_key(json, "mlp_only_layers");
+    ls_json_open(json, '[');
     ls_json_close(json);
 }
 
@@ -201,7 +231,9 @@ static void put_llama(ls_json *json, const ls_hf_config *config)
     ls_json_put_int(json, "max_position_embeddings", ls_max_i64(m->context, config->positions));
     ls_json_put_str(json, "hidden_act", "silu");
     put_float(json, "rms_norm_eps", m->norm_eps);
-    if (llama || m->family == LS_FAMILY_QWEN3)
+    if (is_mixture(m))
+        put_experts(json, config);
+    if (llama || m->family == LS_FAMILY_QWEN3 || m->family == LS_FAMILY_QWEN3_MOE)
         ls_json_put_bool(json, "attention_bias", all || m->bias == LS_BIAS_ATTENTION);
     if (llama)
         ls_json_put_bool(json, "mlp_bias", all || m->bias == LS_BIAS_MLP);

@@ -55,12 +55,14 @@ const ls_option ls_options[] = {
     {.key = "model.family",
      .type = LS_OPTION_ENUM,
      .preset = "gpt2",
-     .names = {"gpt2", "llama", "mistral", "qwen2", "qwen3"},
-     .limit = "mixtures of experts and other families are not built yet",
+     .names = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"},
+     .limit = "other families are not built yet",
      .doc =
          "Architecture of the network; the names are those of Hugging Face configurations. gpt2: "
          "learned positions, LayerNorm, GELU; the others: rotary positions, RMSNorm, gated SiLU; "
-         "qwen3 also normalises queries and keys.",
+         "qwen3 also normalises queries and keys. mixtral and qwen3_moe are mistral and qwen3 with "
+         "a "
+         "mixture of experts (model.experts).",
      .offset = AT(model.family),
      .fixed = true},
     {.key = "model.layers",
@@ -120,8 +122,34 @@ const ls_option ls_options[] = {
      .most = 1048576,
      .when_auto =
          "4 times model.width for gpt2, otherwise 8/3 of it, rounded up to a multiple of 64",
-     .doc = "Inner width of the feed-forward layers.",
+     .doc = "Inner width of the feed-forward layers; in a mixture of experts, of each of them.",
      .offset = AT(model.mlp),
+     .fixed = true},
+    {.key = "model.experts",
+     .type = LS_OPTION_INT,
+     .preset = "0",
+     .least = 0,
+     .most = 1024,
+     .doc = "Feed-forward layers of a block, of which a router chooses some for each token. Memory "
+            "grows with all of them, time with model.experts_used. For mixtral and qwen3_moe; "
+            "0: the others.",
+     .offset = AT(model.experts),
+     .fixed = true},
+    {.key = "model.experts_used",
+     .type = LS_OPTION_INT,
+     .preset = "2",
+     .least = 1,
+     .most = 64,
+     .doc = "Experts that each token goes to; no token is dropped.",
+     .offset = AT(model.experts_used),
+     .fixed = true},
+    {.key = "model.experts_norm",
+     .type = LS_OPTION_BOOL,
+     .preset = "true",
+     .doc =
+         "Whether the weights of a token's experts are divided by their sum; false for qwen3_moe "
+         "only.",
+     .offset = AT(model.experts_norm),
      .fixed = true},
     {.key = "model.dropout",
      .type = LS_OPTION_FLOAT,
@@ -543,6 +571,24 @@ const ls_option ls_options[] = {
      .most = HUGE_VAL,
      .doc = "Largest norm of the whole gradient; longer ones are scaled down. 0: off.",
      .offset = AT(train.clip),
+     .fixed = true},
+    {.key = "train.balance_loss",
+     .type = LS_OPTION_FLOAT,
+     .preset = "0.001",
+     .least = 0,
+     .most = 10,
+     .doc = "Mixtures of experts: how much the loss that spreads tokens evenly over experts counts "
+            "beside a token's own, in each layer. It is not part of the loss that is shown.",
+     .offset = AT(train.balance_loss),
+     .fixed = true},
+    {.key = "train.z_loss",
+     .type = LS_OPTION_FLOAT,
+     .preset = "0",
+     .least = 0,
+     .most = 10,
+     .doc = "Mixtures of experts: how much the loss that keeps the router's numbers small counts "
+            "beside a token's own, in each layer. It is not part of the loss that is shown.",
+     .offset = AT(train.z_loss),
      .fixed = true},
     {.key = "train.seed",
      .type = LS_OPTION_INT,

@@ -8,7 +8,7 @@
 static const struct {
     const char *key, *why;
 } later[] = {
-    {"model.experts", "mixtures of experts are not built yet"},
+    {"model.shared_experts", "experts that all tokens share are not built yet"},
 };
 
 const ls_option *ls_option_find(const char *key)

@@ -24,7 +24,9 @@ typedef enum ls_family {
     LS_FAMILY_LLAMA,
     LS_FAMILY_MISTRAL,
     LS_FAMILY_QWEN2,
-    LS_FAMILY_QWEN3
+    LS_FAMILY_QWEN3,
+    LS_FAMILY_MIXTRAL,
+    LS_FAMILY_QWEN3_MOE
 } ls_family;
 /* Which linear layers of a block have a bias. */
 typedef enum ls_bias {
@@ -101,10 +103,12 @@ typedef struct ls_run_model {
     const char *import; /* folder of a model to start from; "" for none */
     ls_family family;
     int64_t layers, width, heads, context;
-    int64_t kv_heads;  /* auto: as many as heads */
-    int64_t head_size; /* auto: width / heads */
-    int64_t mlp;       /* inner width of the MLP; auto: 4 width, or 8/3 width for gated ones */
-    int64_t vocab;     /* auto: the tokenizer's size */
+    int64_t kv_heads;              /* auto: as many as heads */
+    int64_t head_size;             /* auto: width / heads */
+    int64_t experts, experts_used; /* MLPs of a block that tokens choose from; 0: one for all */
+    bool experts_norm;             /* weights of a token's experts are made to sum to 1 */
+    int64_t mlp;   /* inner width of an MLP; auto: 4 width, or 8/3 width for gated ones */
+    int64_t vocab; /* auto: the tokenizer's size */
     ls_bias bias;
     ls_tied tied; /* the head's weights are the embedding's */
     double norm_eps;
@@ -161,9 +165,10 @@ typedef struct ls_run {
         int64_t decay;  /* wsd: steps of the final decay; auto: a fifth of steps */
         ls_optimizer optimizer;
         double beta1, beta2, eps, weight_decay;
-        double momentum; /* muon: of matrices */
-        double adamw_lr; /* muon: of what it leaves to AdamW; 0: lr */
-        double clip;     /* 0: off */
+        double momentum;             /* muon: of matrices */
+        double adamw_lr;             /* muon: of what it leaves to AdamW; 0: lr */
+        double clip;                 /* 0: off */
+        double balance_loss, z_loss; /* of routers, times a token's own loss */
         int64_t seed;
         ls_reduce reduce;
         ls_nonfinite nonfinite;

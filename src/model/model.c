@@ -197,6 +197,32 @@ static void add_attention_llama(builder *b, ls_block_params *p)
     p->proj_b = add_if(b, s->bias_proj, vector("self_attn.o_proj.bias", s->C, LS_START_ZERO));
 }
 
+/* The router and its experts, gate and up of each side by side. */
+static void add_experts(builder *b, ls_block_params *p)
+{
+    static const char *const names[2][5] = {
+        {"block_sparse_moe.gate.weight", "block_sparse_moe.experts", "w1", "w3", "w2"},
+        {"mlp.gate.weight", "mlp.experts", "gate_proj", "up_proj", "down_proj"}};
+    const ls_model_shape *s = &b->model->shape;
+    const char *const *n = names[s->family != LS_FAMILY_MIXTRAL];
+    char name[64];
+
+    p->router = add(b, matrix(b, n[0], s->C, s->E, s->init_std), false);
+    for (int64_t e = 0; e < s->E; e++) {
+        ls_expert_params *to = &p->experts[e];
+        int first = b->model->n_params;
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "%s.%lld.%s.weight", n[1], (long long)e, n[2 + i]);
+            spec m = i < 2 ? matrix(b, name, s->C, s->F, s->init_std)
+                           : matrix(b, name, s->F, s->C, std_into_stream(s));
+            ls_place place = add(b, i == 1 ? joined(m) : m, false);
+            *(i < 2 ? &to->fc_w[i] : &to->out_w) = place;
+        }
+        for (int i = first; i < b->model->n_params; i++)
+            b->model->params[i].expert = true;
+    }
+}
+
 static void add_block_llama(builder *b, ls_block_params *p)
 {
     const ls_model_shape *s = &b->model->shape;
@@ -206,6 +232,10 @@ static void add_block_llama(builder *b, ls_block_params *p)
     p->ln1_w = add(b, vector("input_layernorm.weight", s->C, LS_START_ONE), false);
     add_attention_llama(b, p);
     p->ln2_w = add(b, vector("post_attention_layernorm.weight", s->C, LS_START_ONE), false);
+    if (s->E > 0) {
+        add_experts(b, p);
+        return;
+    }
     p->fc_w[0] = add(b, matrix(b, "mlp.gate_proj.weight", s->C, s->F, std), false);
     p->fc_w[1] = add(b, joined(matrix(b, "mlp.up_proj.weight", s->C, s->F, std)), false);
     p->fc_b[0] = add_if(b, bias, vector("mlp.gate_proj.bias", s->F, LS_START_ZERO));
@@ -216,11 +246,11 @@ static void add_block_llama(builder *b, ls_block_params *p)
 
 static void set_nowhere(ls_block_params *p)
 {
-    ls_place *const places[] = {&p->ln1_w,    &p->ln1_b,    &p->qkv_w[0], &p->qkv_w[1],
-                                &p->qkv_w[2], &p->qkv_b[0], &p->qkv_b[1], &p->qkv_b[2],
-                                &p->q_norm,   &p->k_norm,   &p->proj_w,   &p->proj_b,
-                                &p->ln2_w,    &p->ln2_b,    &p->fc_w[0],  &p->fc_w[1],
-                                &p->fc_b[0],  &p->fc_b[1],  &p->out_w,    &p->out_b};
+    ls_place *const places[] = {
+        &p->ln1_w,    &p->ln1_b,    &p->qkv_w[0], &p->qkv_w[1], &p->qkv_w[2], &p->qkv_b[0],
+        &p->qkv_b[1], &p->qkv_b[2], &p->q_norm,   &p->k_norm,   &p->proj_w,   &p->proj_b,
+        &p->ln2_w,    &p->ln2_b,    &p->fc_w[0],  &p->fc_w[1],  &p->fc_b[0],  &p->fc_b[1],
+        &p->out_w,    &p->out_b,    &p->router};
 
     for (size_t i = 0; i < LS_COUNT(places); i++)
         *places[i] = nowhere;
@@ -252,6 +282,8 @@ static void lora_sites(const ls_model_shape *s, lora_site sites[LS_ADAPTERS])
     sites[LS_ADAPTER_K] = (lora_site){"self_attn.k_proj", C, Akv, A};
     sites[LS_ADAPTER_V] = (lora_site){"self_attn.v_proj", C, Akv, A + Akv};
     sites[LS_ADAPTER_O] = (lora_site){"self_attn.o_proj", A, C, 0};
+    if (s->E > 0) /* experts have none */
+        return;
     sites[LS_ADAPTER_GATE] = (lora_site){"mlp.gate_proj", C, F, 0};
     sites[LS_ADAPTER_UP] = (lora_site){"mlp.up_proj", C, F, F};
     sites[LS_ADAPTER_DOWN] = (lora_site){"mlp.down_proj", F, C, 0};
@@ -355,12 +387,17 @@ static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
         .H = r->heads,
         .Hkv = r->kv_heads,
         .D = r->head_size,
+        .E = r->experts,
+        .K = r->experts > 0 ? r->experts_used : 0,
+        .normalized = r->experts_norm,
+        .balance = (float)run->train.balance_loss,
+        .z = (float)run->train.z_loss,
         .norm = gpt2 ? LS_NORM_LAYER : LS_NORM_RMS,
         .act = gpt2 ? LS_ACT_GELU : LS_ACT_SILU,
         .gated = !gpt2,
         .positions = gpt2,
         .rope = !gpt2,
-        .qk_norm = r->family == LS_FAMILY_QWEN3,
+        .qk_norm = r->family == LS_FAMILY_QWEN3 || r->family == LS_FAMILY_QWEN3_MOE,
         .tied = r->tied == LS_TIED_YES,
         .bias_qkv = attention || r->bias == LS_BIAS_QKV,
         .bias_proj = attention,
@@ -404,6 +441,7 @@ static void add_blocks(builder *b)
         int first = m->n_params;
         begin_block(b, l);
         set_nowhere(p);
+        p->experts = m->experts + l * s->E;
         p->window = l >= s->window_from ? s->window : 0;
         if (s->family == LS_FAMILY_GPT2)
             add_block_gpt2(b, p);
@@ -452,10 +490,11 @@ ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab)
     *model = (ls_model){.tokens = vocab, .run = run->model};
     LS_TRY(st, check_vocab(run, vocab), out);
     model->shape = shape_of(run, vocab);
-    int64_t L = model->shape.L;
-    model->params = ls_mem_array((size_t)(L * PER_BLOCK + OUTSIDE), sizeof *model->params);
+    int64_t L = model->shape.L, E = model->shape.E, most = PER_BLOCK + (E > 0 ? 1 + 3 * E : 0);
+    model->params = ls_mem_array((size_t)(L * most + OUTSIDE), sizeof *model->params);
     model->blocks = ls_mem_array((size_t)L, sizeof *model->blocks);
-    if (!model->params || !model->blocks) {
+    model->experts = ls_mem_array((size_t)(L * E), sizeof *model->experts);
+    if (!model->params || !model->blocks || !model->experts) {
         st = LS_ENOMEM;
         goto out;
     }
@@ -472,6 +511,7 @@ void ls_model_release(ls_model *model)
 {
     ls_mem_free(model->params);
     ls_mem_free(model->blocks);
+    ls_mem_free(model->experts);
     *model = (ls_model){.params = NULL};
 }
 
@@ -582,6 +622,7 @@ double ls_model_flops_per_token(const ls_model *model, int64_t T)
     double parameters = 0;
 
     for (int i = 0; i < model->n_params; i++)
-        parameters += (model->params[i].trained >= 0 ? 6.0 : 4.0) * (double)model->params[i].count;
+        parameters += (model->params[i].trained >= 0 ? 6.0 : 4.0) * (double)model->params[i].count *
+                      ls_model_active(model, &model->params[i]);
     return parameters + 6.0 * (double)s->L * (double)(s->H * s->D) * (double)T;
 }

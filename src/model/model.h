@@ -22,6 +22,9 @@ typedef struct ls_model_shape {
     ls_family family;
     int64_t V, T, L, C, F; /* vocabulary, context, layers, width, MLP */
     int64_t H, Hkv, D;     /* query heads, key/value heads, head size */
+    int64_t E, K;          /* experts of a block, of a token; E is 0: one MLP for all */
+    bool normalized;       /* weights of a token's experts are divided by their sum */
+    float balance, z;      /* how much the router's losses count beside a token's own */
     ls_norm_kind norm;     /* LayerNorm has a bias, RMSNorm none */
     ls_act act;            /* gelu, or silu where gated */
     bool gated;            /* MLP: act(gate) * up instead of act(fc) */
@@ -56,11 +59,12 @@ typedef struct ls_param {
     int64_t trained; /* element in the buffers of gradients and moments; -1: frozen */
     int64_t count;
     ls_param_start start;
-    float std;  /* of LS_START_NORMAL and LS_START_UNIFORM */
-    bool decay; /* weight decay applies: matrices only */
-    bool lora;  /* a small matrix beside another: not part of the base model */
-    int parts;  /* a weight of a block: matrices side by side in its columns (GPT-2 has q, k and v
-                 * in one weight); 0 for everything else */
+    float std;   /* of LS_START_NORMAL and LS_START_UNIFORM */
+    bool decay;  /* weight decay applies: matrices only */
+    bool expert; /* read by K of E tokens only */
+    bool lora;   /* a small matrix beside another: not part of the base model */
+    int parts;   /* a weight of a block: matrices side by side in its columns (GPT-2 has q, k and v
+                  * in one weight); 0 for everything else */
 } ls_param;
 
 /* Where a parameter lies: element of the weights (-1: the model has no such parameter) and of the
@@ -88,12 +92,19 @@ enum {
     LS_ADAPTERS
 };
 
+/* One expert: gate and up side by side, and down. */
+typedef struct ls_expert_params {
+    ls_place fc_w[2], out_w;
+} ls_expert_params;
+
 /* Where one block's parameters lie. A packed product has parts (q, k, v; gate, up), which lie side
  * by side in the weights; among the gradients only those that are trained have a place. GPT-2 has
  * one part each. */
 typedef struct ls_block_params {
     ls_place ln1_w, ln1_b, qkv_w[3], qkv_b[3], q_norm, k_norm, proj_w, proj_b;
     ls_place ln2_w, ln2_b, fc_w[2], fc_b[2], out_w, out_b;
+    ls_place router;           /* with experts; then fc and out are nowhere */
+    ls_expert_params *experts; /* E of them, of the model's */
     ls_adapter adapters[LS_ADAPTERS];
     int64_t window;
     bool trained; /* some parameter of this block is */
@@ -103,11 +114,12 @@ typedef struct ls_model {
     ls_model_shape shape;
     ls_param *params; /* owned */
     int n_params;
-    int64_t elements;        /* of all parameters, without gaps */
-    int64_t flat;            /* of the flat buffer of weights, with gaps */
-    int64_t trained;         /* of the buffers of gradients and moments, with gaps */
-    int64_t tokens;          /* of the tokenizer; rows of wte above it are never used */
-    ls_block_params *blocks; /* owned, L of them */
+    int64_t elements;          /* of all parameters, without gaps */
+    int64_t flat;              /* of the flat buffer of weights, with gaps */
+    int64_t trained;           /* of the buffers of gradients and moments, with gaps */
+    int64_t tokens;            /* of the tokenizer; rows of wte above it are never used */
+    ls_block_params *blocks;   /* owned, L of them */
+    ls_expert_params *experts; /* owned, L E of them */
     ls_place wte, wpe, lnf_w, lnf_b, head; /* head.w is wte.w when tied */
     ls_run_model run; /* the settings that made it; strings borrowed from the run */
 } ls_model;
@@ -137,9 +149,15 @@ int64_t ls_model_complete(const ls_model *model, int64_t unit);
  * with those. */
 void ls_model_rope(const ls_model *model, int64_t first, int64_t n, float *table_out);
 
+/* Share of a parameter that works on a token: 1, or K / E of an expert's. */
+static inline double ls_model_active(const ls_model *model, const ls_param *p)
+{
+    return p->expert ? (double)model->shape.K / (double)model->shape.E : 1;
+}
+
 /* Arithmetic of one training token, forward and backward, by llm.c's convention: 6 for each
- * parameter (4 for a frozen one: it has no gradient of its own) plus 6 L H D T for causal attention
- * (only the half that is computed). */
+ * parameter that works on it (4 for a frozen one: it has no gradient of its own) plus 6 L H D T for
+ * causal attention (only the half that is computed). */
 double ls_model_flops_per_token(const ls_model *model, int64_t T);
 
 LS_C_END

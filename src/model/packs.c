@@ -74,7 +74,9 @@ static int64_t lay_out(const ls_packs_args *args, pack *packs)
     for (int64_t i = 0; i < matrices(args->model); i++)
         for (int back = 0; back < 2; back++) {
             matrix m = matrix_of(args, i, back);
-            int64_t bytes = back && !args->training ? 0 : args->kernels->pack_bytes(&m.row);
+            bool none =
+                (back && !args->training) || m.w[0].w < 0; /* experts are read as they lie */
+            int64_t bytes = none ? 0 : args->kernels->pack_bytes(&m.row);
             if (packs)
                 packs[2 * i + back] =
                     (pack){.at = bytes > 0 ? used : -1, .trained = is_trained(&m)};

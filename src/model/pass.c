@@ -420,6 +420,10 @@ static void block_forward(const ls_pass *pass, const ls_pass_call *call, int64_t
     first_norm(pass, call, l, false);
     attend(pass, call, l, &at);
     second_norm(pass, call, l, false);
+    if (pass->args.model->shape.E > 0) {
+        ls_pass_experts_forward(pass, call, l);
+        return;
+    }
     mlp(pass, call, l, &at);
     end_branch(pass, call, l, SITE_OUT, &at.out, b->act);
 }
@@ -556,7 +560,9 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
         s->C, ls_pass_qkv_width(s), ls_pass_att_width(s), s->C, s->C, ls_pass_fc_width(s), s->F,
         s->C};
     int k = (i - 1) % PER_BLOCK;
-    *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = M * widths[k]};
+    bool mlp = buffers[k] == b->z || buffers[k] == b->act;
+    int64_t rows = mlp ? ls_pass_mlp_rows(s, M) : M;
+    *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = rows * widths[k]};
     snprintf(tensor_out->name, sizeof tensor_out->name, "%s.%lld.%s",
              gpt2 ? "transformer.h" : "model.layers", (long long)l,
              (gpt2 ? gpt2_names : llama_names)[k]);

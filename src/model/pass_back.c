@@ -251,6 +251,10 @@ static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     const ls_pass_buffers *b = &pass->blocks[l];
     void *dz = pass->dz;
 
+    if (s->E > 0) {
+        ls_pass_experts_backward(pass, call, l, dbranch);
+        return;
+    }
     if (act_rides_out(s, p, at)) {
         linear_back(pass, call, l, &at->out, b->act, dbranch, s->act, b->z, dz);
     } else {

@@ -1,14 +1,23 @@
 /* pass_impl.h -- what the files of the pass share; for the model room only. */
 #pragma once
+#include "kernel/experts.h"
 #include "model/pass.h"
 
 /* Where dropout happens; block l uses 3 l + these. */
 enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_PROJ = 2, SITE_OUT = 3 };
 
+/* What a mixture of experts keeps beside z and act, which then hold routed rows. */
+typedef struct ls_pass_experts {
+    void *logits, *xs, *ys; /* of the pass's type */
+    float *probs, *lse, *weights;
+    int32_t *ids, *rows, *slots, *first;
+} ls_pass_experts;
+
 /* What one block computes: of the pass's type, but for the statistics. */
 typedef struct ls_pass_buffers {
     void *y1, *qkv, *turned, *att, *mid, *y2, *z, *act, *next;
     float *mean1, *rstd1, *qk_rstd, *lse, *mean2, *rstd2;
+    ls_pass_experts experts;
     void *keys, *values;      /* the cache, [B, cache, Hkv, D] each */
     void *small[LS_ADAPTERS]; /* scale A x, [M, rank] */
 } ls_pass_buffers;
@@ -20,8 +29,11 @@ struct ls_pass {
     void *in0, *branch, *yf;
     float *meanf, *rstdf, *rope;
     void *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
-    float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
-    void *logits; /* in bf16: [V], before they are widened */
+    void *dlogits;           /* of a router, [M, E] */
+    float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
+    ls_expert *experts;      /* owned, E of them: those of the block at hand */
+    float *wide;             /* in bf16 with adapters: [M, rank], while it is scaled */
+    void *logits;            /* in bf16: [V], before they are widened */
     void *scratch;
     float *maxima; /* with fp8: [L][2][LS_LAYERS], cells of what each layer reads and of its
                     * gradient */
@@ -51,6 +63,18 @@ typedef struct ls_pass_layers {
 int64_t ls_pass_att_width(const ls_model_shape *s);
 int64_t ls_pass_qkv_width(const ls_model_shape *s);
 int64_t ls_pass_fc_width(const ls_model_shape *s);
+
+/* Rows that the MLPs of a block see for M tokens. */
+static inline int64_t ls_pass_mlp_rows(const ls_model_shape *s, int64_t M)
+{
+    return s->E > 0 ? M * s->K : M;
+}
+
+/* A block's MLP as a mixture of experts: from y2 to next (or branch), and from the gradient of its
+ * output to that of its input, in pass->dy. */
+void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                              const void *dbranch);
 
 /* Whether q and k are changed between the product and attention. */
 bool ls_pass_turns(const ls_model_shape *s);

@@ -155,6 +155,8 @@ static int64_t scratch_bytes(const ls_pass_args *args, int threads)
 
 ls_recompute ls_pass_recompute_of(const ls_pass_args *args, int64_t l)
 {
+    if (args->model->shape.E > 0) /* experts keep what they have */
+        return LS_RECOMPUTE_NONE;
     if (!args->training || l < args->recompute_blocks)
         return args->training ? args->recompute : LS_RECOMPUTE_NONE;
     return args->recompute == LS_RECOMPUTE_FULL ? LS_RECOMPUTE_SELECTIVE : LS_RECOMPUTE_NONE;
@@ -170,7 +172,29 @@ static void cut_light(cutter *c, const ls_pass_args *args, ls_pass_buffers *b)
     b->y2 = cut_values(c, args, M * s->C);
     if (!s->gated && (args->training || s->lora_rank))
         b->z = cut_values(c, args, M * s->F);
-    b->act = cut_values(c, args, M * s->F);
+    b->act = cut_values(c, args, ls_pass_mlp_rows(s, M) * s->F);
+}
+
+static int32_t *cut_ints(cutter *c, int64_t n)
+{
+    return cut(c, n * (int64_t)sizeof(int32_t));
+}
+
+static void cut_experts(cutter *c, const ls_pass_args *args, ls_pass_experts *b)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T, R = M * s->K;
+
+    b->logits = cut_values(c, args, M * s->E);
+    b->probs = cut_floats(c, M * s->E);
+    b->lse = cut_floats(c, M);
+    b->weights = cut_floats(c, R);
+    b->ids = cut_ints(c, R);
+    b->rows = cut_ints(c, R);
+    b->slots = cut_ints(c, R);
+    b->first = cut_ints(c, s->E * ls_max_i64(args->leaves, 1) + 1);
+    b->xs = cut_values(c, args, R * s->C);
+    b->ys = cut_values(c, args, R * s->C);
 }
 
 /* The rest of a block, but for its end. */
@@ -191,7 +215,9 @@ static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
     b->mean2 = cut_floats(c, M);
     b->rstd2 = cut_floats(c, M);
     if (s->gated)
-        b->z = cut_values(c, args, M * ls_pass_fc_width(s));
+        b->z = cut_values(c, args, ls_pass_mlp_rows(s, M) * ls_pass_fc_width(s));
+    if (s->E > 0)
+        cut_experts(c, args, &b->experts);
     for (int i = 0; i < LS_ADAPTER_DOWN; i++)
         if (args->model->blocks[l].adapters[i].a.w >= 0)
             b->small[i] = cut_values(c, args, M * s->lora_rank);
@@ -249,6 +275,11 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     pass->dz = s->gated ? NULL : cut_values(c, args, M * s->F);
     pass->dact = s->lora_rank ? cut_values(c, args, M * s->F) : NULL;
     pass->dsmall = s->lora_rank ? cut_values(c, args, M * s->lora_rank) : NULL;
+    if (s->E > 0) {
+        pass->dlogits = cut_values(c, args, M * s->E);
+        pass->dweights = cut_floats(c, M * s->K);
+        pass->stack = cut_floats(c, ls_experts_stack(s->C, s->F, args->leaves));
+    }
 }
 
 /* The one description of the buffer, used for counting and for cutting. blocks may be NULL. */
@@ -326,12 +357,19 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     if (!pass)
         return LS_ENOMEM;
     LS_BUG_IF(args->recompute == LS_RECOMPUTE_AUTO, "a pass that has to choose what to recompute");
+    if (args->model->shape.E > 0 && !ls_device_describe(device).host_memory) {
+        st = ls_fail(LS_EUSAGE, "mixtures of experts run on CPUs only, for now");
+        ls_err_hint("Leave the device out, or ask for cpu.");
+        ls_mem_free(pass);
+        return st;
+    }
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
     LS_BUG_IF((unsigned)args->type > (args->kernels->f16 ? LS_F16 : LS_BF16), "a pass of type %d",
               (int)args->type);
     pass->args = *args;
     pass->blocks = ls_mem_array((size_t)args->model->shape.L, sizeof *pass->blocks);
-    if (!pass->blocks) {
+    pass->experts = ls_mem_array((size_t)args->model->shape.E, sizeof *pass->experts);
+    if (!pass->blocks || !pass->experts) {
         st = LS_ENOMEM;
         goto out;
     }
@@ -354,6 +392,7 @@ void ls_pass_close(ls_pass *pass)
         return;
     ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
     ls_mem_free(pass->blocks);
+    ls_mem_free(pass->experts);
     ls_mem_free(pass);
 }
 

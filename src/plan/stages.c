@@ -84,9 +84,9 @@ out:
  */
 
 /* What products with a parameter cost. Vectors, tables of the embedding and copies are none. */
-static void add_product(ls_stage *to, const ls_param *p, double tokens)
+static void add_product(const ls_model *model, ls_stage *to, const ls_param *p, double tokens)
 {
-    double once = 2.0 * (double)p->count * tokens;
+    double once = 2.0 * (double)p->count * ls_model_active(model, p) * tokens;
 
     to->forward += once;
     to->backward += once;
@@ -109,7 +109,7 @@ static ls_stage unit_of(const ls_model *model, int64_t unit, double tokens, int6
             continue;
         u.elements += p->count;
         if (p->ndim == 2 && unit > 0)
-            add_product(&u, p, tokens);
+            add_product(model, &u, p, tokens);
     }
     if (block) { /* 2 products of H D for each of (T + 1) / 2 positions that a token sees */
         int64_t window = model->blocks[unit - 1].window;

@@ -15,6 +15,13 @@
     "\"hidden_size\":32,\"intermediate_size\":48,\"num_hidden_layers\":3,"                  \
     "\"num_attention_heads\":4"
 #define GPT2 "\"model_type\":\"gpt2\",\"vocab_size\":100,\"n_embd\":32,\"n_layer\":2,\"n_head\":4"
+#define MIXTRAL                                                                                 \
+    "\"model_type\":\"mixtral\",\"vocab_size\":100,\"hidden_size\":32,\"num_hidden_layers\":2," \
+    "\"num_attention_heads\":8,\"intermediate_size\":48"
+#define QWEN3_MOE                                                                                 \
+    "\"model_type\":\"qwen3_moe\",\"vocab_size\":100,\"hidden_size\":32,\"num_hidden_layers\":2," \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":48,"               \
+    "\"moe_intermediate_size\":24,\"num_experts\":6,\"num_experts_per_tok\":2"
 #define QWEN3                                                                                  \
     "\"model_type\":\"qwen3\",\"vocab_size\":100,\"hidden_size\":32,\"intermediate_size\":48," \
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2"
@@ -208,9 +215,14 @@ LS_TEST(hf_refuses_other_models_by_name)
         const char *text, *part;
         ls_status status;
     } rows[] = {
-        {"{\"model_type\":\"mixtral\",\"num_local_experts\":8}",
-         "a mixture of experts (8 experts): not built yet", LS_EUSAGE},
-        {"{\"model_type\":\"qwen3_moe\"}", "a mixture of experts: not built yet", LS_EUSAGE},
+        {"{\"model_type\":\"qwen2_moe\",\"num_experts\":60}",
+         "a mixture of experts (60 experts): not built yet", LS_EUSAGE},
+        {"{\"model_type\":\"olmoe\"}", "a mixture of experts: not built yet", LS_EUSAGE},
+        {"{" LLAMA ",\"num_local_experts\":4}", "4 experts", LS_EUSAGE},
+        {"{" QWEN3_MOE ",\"decoder_sparse_step\":2}", "in some layers only", LS_EUSAGE},
+        {"{" QWEN3_MOE ",\"mlp_only_layers\":[1]}", "in some layers only", LS_EUSAGE},
+        {"{" MIXTRAL ",\"num_local_experts\":6,\"num_experts_per_tok\":7}",
+         "is 7, but there are 6 experts", LS_EDATA},
         {"{\"model_type\":\"deepseek_v3\",\"n_routed_experts\":256}", "256 experts", LS_EUSAGE},
         {"{\"model_type\":\"bert\"}", "\"bert\" is a family that is not built", LS_EUSAGE},
         {"{" LLAMA ",\"hidden_act\":\"gelu\"}", "the activation \"gelu\"", LS_EUSAGE},
@@ -303,6 +315,31 @@ LS_TEST(hf_writes_what_it_reads)
     check_round("{" GPT2 ",\"n_inner\":77,\"eos_token_id\":3,\"tie_word_embeddings\":false}");
     check_round("{" QWEN3 ",\"attention_bias\":true,\"sliding_window\":16,"
                 "\"use_sliding_window\":true,\"max_window_layers\":1}");
+    check_round("{" MIXTRAL "}");
+    check_round("{" MIXTRAL ",\"num_local_experts\":4,\"num_experts_per_tok\":3,"
+                "\"sliding_window\":16,\"router_aux_loss_coef\":0.02}");
+    check_round("{" QWEN3_MOE "}");
+    check_round("{" QWEN3_MOE ",\"norm_topk_prob\":true,\"use_sliding_window\":true,"
+                "\"sliding_window\":9,\"attention_bias\":true}");
+}
+
+LS_TEST(hf_reads_mixtures_with_transformers_defaults)
+{
+    ls_hf_config c;
+
+    LS_CHECK_OK(read_text("{" MIXTRAL "}", &c));
+    LS_CHECK_EQ(c.model.family, LS_FAMILY_MIXTRAL);
+    LS_CHECK_EQ(c.model.experts, 8);
+    LS_CHECK_EQ(c.model.experts_used, 2);
+    LS_CHECK(c.model.experts_norm);
+    LS_CHECK_EQ(c.model.window, 0);
+    LS_CHECK_EQ(c.model.context, 131072);
+    LS_CHECK_NEAR(c.model.rope_theta, 1e6, 0);
+    LS_CHECK_NEAR(c.model.norm_eps, 1e-5, 1e-12);
+    LS_CHECK_OK(read_text("{" QWEN3_MOE "}", &c));
+    LS_CHECK_EQ(c.model.mlp, 24); /* moe_intermediate_size */
+    LS_CHECK_EQ(c.model.experts, 6);
+    LS_CHECK(!c.model.experts_norm);
 }
 
 /* What means nothing here travels along, and what was not said stays unsaid. */
@@ -399,14 +436,14 @@ LS_TEST(hf_import_refuses_what_disagrees)
 
     make_folder("m", "{" LLAMA "}");
     make_folder("g", "{" GPT2 ",\"n_positions\":64}");
-    make_folder("x", "{\"model_type\":\"mixtral\"}");
+    make_folder("x", "{\"model_type\":\"olmoe\"}");
     LS_CHECK_FAILS(
         load(&run, "model: {import: m, width: 64}\ndata: {text: [builtin:stories]}\n"), LS_EUSAGE,
         "run.yaml:1:27: model.width is 64 but the imported model has 32 (m/config.json)");
     LS_CHECK_FAILS(load(&run, "model: {import: g, context: 65}\ndata: {text: [builtin:stories]}\n"),
                    LS_EUSAGE, "model.context is 65 but the imported model learned only 64");
     LS_CHECK_FAILS(load(&run, "model: {import: x}\ndata: {text: [builtin:stories]}\n"), LS_EUSAGE,
-                   "run.yaml:1:17: model.import: x/config.json: \"model_type\": \"mixtral\"");
+                   "run.yaml:1:17: model.import: x/config.json: \"model_type\": \"olmoe\"");
     LS_CHECK_FAILS(load(&run, "model: {import: nowhere}\ndata: {text: [builtin:stories]}\n"),
                    LS_EUSAGE, "run.yaml:1:17: model.import: \"nowhere\" is not a folder");
     LS_CHECK_EQ(mkdir("empty", 0755), 0);

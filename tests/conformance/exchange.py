@@ -24,11 +24,6 @@ def tensors_of(folder):
     return {n: x for path in glob.glob(folder + "/*.safetensors") for n, x in load_file(path).items()}
 
 
-def load(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager").eval()
-
-
 def logits_of(model, seed=3, length=T):
     tokens, _ = oracle.batches(model.config.vocab_size, seed, B, length)
     with torch.no_grad():
@@ -59,7 +54,7 @@ def round_trip(family, number, dtype):
     for n, x in before.items():
         if x.dtype != after[n].dtype or not torch.equal(x, after[n]):
             oracle.fail("%s: %s came back changed" % (name, n))
-    if (logits_of(load(hf)) != logits_of(load(name + "-back"))).any():
+    if (logits_of(oracle.load(hf)) != logits_of(oracle.load(name + "-back"))).any():
         oracle.fail(name + ": the exported folder computes something else")
     again = lineshaft("import", name + "-back", name + "-again")
     if weights_hash(said) != weights_hash(again):
@@ -122,9 +117,9 @@ def check_tuned(family):
     hf, out = base_model(family), family + "-tuned"
     train(hf, out)
     lineshaft("export", out, out + "-hf")
-    model = load(out + "-hf")
+    model = oracle.load(out + "-hf")
     far = np.abs(ours_of(out + "-hf", 300, length=30) - logits_of(model, length=30)).max()
-    moved = np.abs(logits_of(load(hf), length=30) - logits_of(model, length=30)).max()
+    moved = np.abs(logits_of(oracle.load(hf), length=30) - logits_of(model, length=30)).max()
     oracle.within(out + ": logits", far, 1e-4)
     if not moved > 0.1:
         oracle.fail(out + ": training has changed nothing")
@@ -136,10 +131,10 @@ def check_adapter(family, targets):
     train(hf, out, "lora: {rank: 4, alpha: 6, targets: [%s]}" % ", ".join(targets))
     lineshaft("export", out, out + "-merged")
     lineshaft("export", out, out + "-peft", "--adapter")
-    adapted = logits_of(peft.PeftModel.from_pretrained(load(hf), out + "-peft").eval(), length=30)
-    merged = logits_of(load(out + "-merged"), length=30)
+    adapted = logits_of(peft.PeftModel.from_pretrained(oracle.load(hf), out + "-peft").eval(), length=30)
+    merged = logits_of(oracle.load(out + "-merged"), length=30)
     ours = ours_of(out + "-merged", 300, length=30)
-    base = logits_of(load(hf), length=30)
+    base = logits_of(oracle.load(hf), length=30)
     oracle.within(out + ": peft's logits and the merged model's", np.abs(adapted - merged).max(), 1e-4)
     oracle.within(out + ": peft's logits and ours", np.abs(adapted - ours).max(), 1e-4)
     if not np.abs(adapted - base).max() > 0.1:

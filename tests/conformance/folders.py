@@ -12,9 +12,7 @@ def logits_of(folder, vocab):
     """Ours of the folder as it is, and transformers' in fp32."""
     tokens, targets = oracle.batches(vocab, 3, B, T)
     ours = oracle.probe("check", folder, {"tokens": tokens, "targets": targets})["logits"]
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager").eval()
-    theirs = oracle.loss_of(model, tokens, targets)[0].detach().numpy()
+    theirs = oracle.loss_of(oracle.load(folder), tokens, targets)[0].detach().numpy()
     return ours, theirs
 
 

@@ -15,7 +15,8 @@ transformers.utils.logging.disable_progress_bar()
 PROBE = os.environ["LINESHAFT_PROBE"]
 LINESHAFT = os.environ["LINESHAFT"]
 T, B = 37, 3  # odd on purpose
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+MIXTURES = ("mixtral", "qwen3_moe")
 PER_FAMILY = 4
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
@@ -52,7 +53,50 @@ SPECIAL = {
         {"tie_word_embeddings": True, "head_dim": 20},
         {"attention_bias": True, "head_dim": 6, "old_spelling": True},
         {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2, "head_dim": 34,
-         "num_hidden_layers": 3}]}
+         "num_hidden_layers": 3}],
+    "mixtral": [
+        {"num_local_experts": 4},
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "old_spelling": True},
+        {"num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 8, "head_dim": 10},
+        {"num_local_experts": 3, "num_experts_per_tok": 3, "tie_word_embeddings": True}],
+    "qwen3_moe": [
+        {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 28, "head_dim": 16},
+        {"num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 35,
+         "norm_topk_prob": True, "old_spelling": True},
+        {"num_experts": 16, "num_experts_per_tok": 8, "moe_intermediate_size": 12,
+         "tie_word_embeddings": True, "attention_bias": True},
+        {"num_experts": 3, "num_experts_per_tok": 1, "moe_intermediate_size": 40,
+         "use_sliding_window": True, "sliding_window": 9}]}
+
+# One expert of normalised weight has the weight 1 and its router no gradient, only rounding, which AdamW blows
+# up: there is no such configuration. And where two experts are as good to the last bits, the two sides take
+# different ones at some step: numbers of experts above are such that it does not happen.
+
+
+def spread(model, name, value):
+    """A parameter by the names that files have: transformers holds all experts in one tensor."""
+    mixtral = model.config.model_type == "mixtral"
+    head, found, which = name.partition(".mlp.")
+    if model.config.model_type not in MIXTURES or not found:
+        return {name: value}
+    inside = head + (".block_sparse_moe." if mixtral else ".mlp.")
+    if which == "gate.weight":
+        return {inside + which: value}
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    out = {}
+    for number, expert in enumerate(value):
+        at = "%sexperts.%d." % (inside, number)
+        if which == "experts.down_proj":
+            out[at + down + ".weight"] = expert
+        else:
+            half = len(expert) // 2
+            out[at + gate + ".weight"], out[at + up + ".weight"] = expert[:half], expert[half:]
+    return out
+
+
+def settings_of(model):
+    """transformers adds the router's loss only when asked to."""
+    return ["train.balance_loss=0"] if model.config.model_type in MIXTURES else []
 
 
 def configuration(family, number):
@@ -76,9 +120,21 @@ def configuration(family, number):
     return transformers.AutoConfig.for_model(family, **keys), old
 
 
+def eager(config):
+    """Ask for the plain implementations; others want widths that are round numbers."""
+    experts = {"experts_implementation": "eager"} if config.model_type in MIXTURES else {}
+    return {"attn_implementation": "eager", **experts}
+
+
+def load(folder):
+    """A folder as transformers reads it, in fp32."""
+    config = transformers.AutoConfig.from_pretrained(folder)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **eager(config)).eval()
+
+
 def random_model(config, seed, std=0.15):
     config._attn_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config, **eager(config))
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():

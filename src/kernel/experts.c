@@ -1,0 +1,503 @@
+/* experts.c -- routing and experts, over the rows of the table.
+ *
+ * What is computed for a token alone (softmax, choice, weighted sums) is a task for a block of
+ * tokens. Sorting is one pass over choices. Experts follow one another, each with the threads of
+ * the whole team in its products; an expert that nobody chose costs nothing forward, and in
+ * backward gets a gradient of zeros.
+ *
+ * Example: M = 3, K = 2, choices (2 0) (0 1) (2 1). Rows by expert: 0: tokens 0 1, 1: tokens 1 2,
+ * 2: tokens 0 2. slots = 1 2 | 3 5 | 0 4, rows = (4 0) (1 2) (5 3).
+ *
+ * exp and log are our own, in double, so that bits do not depend on the C library. */
+#include "kernel/experts.h"
+
+#include <math.h>
+#include "base/pool.h"
+#include "kernel/cpu/leaves.h"
+
+enum { BLOCK = 32 }; /* tokens of a task */
+
+static int64_t blocks(int64_t tokens)
+{
+    return (tokens + BLOCK - 1) / BLOCK;
+}
+
+/* --- numbers ----------------------------------------------------------------------------------
+ */
+
+static float load(ls_dtype type, const void *x, int64_t i)
+{
+    float value;
+
+    if (type == LS_F32)
+        return ((const float *)x)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* To bf16 by rounding to nearest even; what is not a number stays so. */
+static void store(ls_dtype type, void *x, int64_t i, float value)
+{
+    uint32_t bits;
+
+    if (type == LS_F32) {
+        ((float *)x)[i] = value;
+        return;
+    }
+    memcpy(&bits, &value, sizeof bits);
+    if (isnan(value))
+        bits |= 0x00400000u;
+    else
+        bits += 0x7fffu + (bits >> 16 & 1);
+    ((uint16_t *)x)[i] = (uint16_t)(bits >> 16);
+}
+
+/* e^x for x <= 0 (or not a number), within 1e-15: e^x = 2^n e^r with |r| <= ln 2 / 2, by its
+ * series. */
+static double exp_of(double x)
+{
+    double n, r, sum = 1;
+
+    if (x < -700)
+        return 0;
+    n = floor(x * 1.4426950408889634 + 0.5);
+    r = x - n * 6.93147180369123816490e-01 - n * 1.90821492927058770002e-10;
+    for (int i = 14; i > 0; i--)
+        sum = 1 + r / i * sum;
+    return ldexp(sum, (int)n);
+}
+
+/* log of s in [1, 2^31): Halley's steps towards e^y = s, from the exponent. */
+static double log_of(double s)
+{
+    int power;
+    double f = frexp(s, &power), y = f - 1; /* f in [1/2, 1): y <= 0 */
+
+    for (int i = 0; i < 4; i++) {
+        double e = exp_of(y);
+        y += 2 * (f - e) / (f + e);
+        y = y > 0 ? 0 : y;
+    }
+    return y + power * 0.69314718055994530942;
+}
+
+/* --- routing ----------------------------------------------------------------------------------
+ */
+
+static void softmax(const ls_route *a, int64_t m)
+{
+    float *p = a->probs + m * a->E;
+    double top = (double)load(a->type, a->logits, m * a->E), sum = 0;
+
+    for (int64_t e = 1; e < a->E; e++) {
+        double x = (double)load(a->type, a->logits, m * a->E + e);
+        top = x > top ? x : top;
+    }
+    for (int64_t e = 0; e < a->E; e++)
+        sum += exp_of((double)load(a->type, a->logits, m * a->E + e) - top);
+    for (int64_t e = 0; e < a->E; e++)
+        p[e] = (float)(exp_of((double)load(a->type, a->logits, m * a->E + e) - top) / sum);
+    a->lse[m] = (float)(top + log_of(sum));
+}
+
+static bool is_chosen(const int32_t *ids, int64_t n, int64_t e)
+{
+    for (int64_t k = 0; k < n; k++)
+        if (ids[k] == e)
+            return true;
+    return false;
+}
+
+static void choose(const ls_route *a, int64_t m)
+{
+    const float *p = a->probs + m * a->E;
+    int32_t *ids = a->ids + m * a->K;
+    float *weights = a->weights + m * a->K, sum = 0;
+
+    for (int64_t k = 0; k < a->K; k++) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < a->E; e++)
+            if (!is_chosen(ids, k, e) && (best < 0 || p[e] > p[best]))
+                best = e;
+        ids[k] = (int32_t)best;
+        weights[k] = p[best];
+        sum += p[best];
+    }
+    for (int64_t k = 0; k < a->K && a->normalized; k++)
+        weights[k] /= sum;
+}
+
+static void route_task(void *context, int64_t index, int worker)
+{
+    const ls_route *a = context;
+
+    (void)worker;
+    for (int64_t m = index * BLOCK; m < a->M && m < (index + 1) * BLOCK; m++) {
+        softmax(a, m);
+        choose(a, m);
+    }
+}
+
+/* Counting sort by (expert, leaf); tokens of a leaf follow each other, so that is by expert, then
+ * by token. */
+static void sort_choices(const ls_route *a)
+{
+    int64_t cells = a->E * a->leaves, R = a->M * a->K, leaf_rows = R / a->leaves;
+    int32_t at = 0;
+
+    memset(a->first, 0, (size_t)(cells + 1) * sizeof *a->first);
+    for (int64_t i = 0; i < R; i++)
+        a->first[a->ids[i] * a->leaves + i / leaf_rows]++;
+    for (int64_t c = 0; c <= cells; c++) {
+        int32_t n = a->first[c];
+        a->first[c] = at;
+        at += n;
+    }
+    for (int64_t i = 0; i < R; i++) { /* first[] walks to the end of its cell, and back below */
+        int32_t row = a->first[a->ids[i] * a->leaves + i / leaf_rows]++;
+        a->rows[i] = row;
+        a->slots[row] = (int32_t)i;
+    }
+    memmove(a->first + 1, a->first, (size_t)cells * sizeof *a->first);
+    a->first[0] = 0;
+}
+
+void ls_experts_route(ls_stream *stream, const ls_route *a)
+{
+    ls_route args = *a;
+
+    LS_BUG_IF(a->leaves < 1 || a->M % a->leaves != 0 || a->K > a->E, "%lld tokens in %lld leaves",
+              (long long)a->M, (long long)a->leaves);
+    if (ls_stream_failed(stream))
+        return;
+    ls_pool_run(ls_stream_pool(stream), route_task, &args, blocks(a->M));
+    sort_choices(a);
+}
+
+static int32_t chosen_in_leaf(const ls_route *a, int64_t e, int64_t leaf)
+{
+    int64_t c = e * a->leaves + leaf;
+
+    return a->first[c + 1] - a->first[c];
+}
+
+/* Through the choice, the softmax and the two losses of one token. p' is d loss / d softmax:
+ * d logit = p (p' - sum p p'). */
+static void route_back_token(const ls_route_back *b, int64_t m)
+{
+    const ls_route *a = b->route;
+    const float *p = a->probs + m * a->E, *dw = b->dweights + m * a->K;
+    const float *weights = a->weights + m * a->K;
+    const int32_t *ids = a->ids + m * a->K;
+    int64_t n = a->M / a->leaves, leaf = m / n;
+    double scale = (double)b->state->grad_scale, chosen = 0, mean = 0, sum = 0;
+
+    for (int64_t k = 0; k < a->K; k++) {
+        mean += (double)dw[k] * (double)weights[k];
+        chosen += (double)p[ids[k]];
+    }
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t e = 0; e < a->E; e++) {
+            double dp = 0, share = (double)chosen_in_leaf(a, e, leaf) / (double)n;
+            for (int64_t k = 0; k < a->K; k++)
+                if (ids[k] == e)
+                    dp = a->normalized ? ((double)dw[k] - mean) / chosen : (double)dw[k];
+            dp += scale * (double)b->balance * (double)a->E * share;
+            if (pass == 0)
+                sum += (double)p[e] * dp;
+            else
+                store(a->type, b->dlogits, m * a->E + e,
+                      (float)((double)p[e] *
+                              (dp - sum + 2 * scale * (double)b->z * (double)a->lse[m])));
+        }
+}
+
+static void route_back_task(void *context, int64_t index, int worker)
+{
+    const ls_route_back *b = context;
+
+    (void)worker;
+    for (int64_t m = index * BLOCK; m < b->route->M && m < (index + 1) * BLOCK; m++)
+        route_back_token(b, m);
+}
+
+void ls_experts_route_back(ls_stream *stream, const ls_route_back *a)
+{
+    ls_route_back args = *a;
+
+    if (!ls_stream_failed(stream))
+        ls_pool_run(ls_stream_pool(stream), route_back_task, &args, blocks(a->route->M));
+}
+
+void ls_experts_losses(const ls_route *route, double *balance_out, double *z_out)
+{
+    int64_t n = route->M / route->leaves;
+    double balance = 0, z = 0;
+
+    for (int64_t m = 0; m < route->M; m++) {
+        for (int64_t e = 0; e < route->E; e++)
+            balance += (double)route->E * (double)chosen_in_leaf(route, e, m / n) / (double)n *
+                       (double)route->probs[m * route->E + e];
+        z += (double)route->lse[m] * (double)route->lse[m];
+    }
+    *balance_out = balance;
+    *z_out = z;
+}
+
+/* --- experts ----------------------------------------------------------------------------------
+ */
+
+static ls_dtype type_of(const ls_experts *a)
+{
+    return a->route->type;
+}
+
+/* Element n of a tensor. */
+static void *at(const ls_experts *a, void *x, int64_t n)
+{
+    return (char *)x + n * ls_dtype_bytes(type_of(a));
+}
+
+static const void *at_const(const ls_experts *a, const void *x, int64_t n)
+{
+    return (const char *)x + n * ls_dtype_bytes(type_of(a));
+}
+
+static void gather_task(void *context, int64_t index, int worker)
+{
+    const ls_experts *a = context;
+    const ls_route *r = a->route;
+    int64_t R = r->M * r->K;
+
+    (void)worker;
+    for (int64_t i = index * BLOCK; i < R && i < (index + 1) * BLOCK; i++)
+        memcpy(at(a, a->xs, i * a->C), at_const(a, a->x, r->slots[i] / r->K * a->C),
+               (size_t)(a->C * ls_dtype_bytes(type_of(a))));
+}
+
+/* y = add + sum of weight * ys, in the order of choices. */
+static void combine_task(void *context, int64_t index, int worker)
+{
+    const ls_experts *a = context;
+    const ls_route *r = a->route;
+    ls_dtype type = type_of(a);
+
+    (void)worker;
+    for (int64_t m = index * BLOCK; m < r->M && m < (index + 1) * BLOCK; m++)
+        for (int64_t c = 0; c < a->C; c++) {
+            float sum = 0;
+            for (int64_t k = 0; k < r->K; k++)
+                sum +=
+                    r->weights[m * r->K + k] * load(type, a->ys, r->rows[m * r->K + k] * a->C + c);
+            store(type, a->y, m * a->C + c, a->add ? load(type, a->add, m * a->C + c) + sum : sum);
+        }
+}
+
+/* Rows of an expert, and where they begin. */
+static int64_t rows_of(const ls_route *r, int64_t e, int64_t *first_out)
+{
+    *first_out = r->first[e * r->leaves];
+    return r->first[(e + 1) * r->leaves] - *first_out;
+}
+
+static void expert_forward(ls_stream *stream, const ls_experts *a, int64_t e)
+{
+    const ls_kernels *k = a->kernels;
+    int64_t first, n = rows_of(a->route, e, &first);
+
+    if (n == 0)
+        return;
+    k->linear_fwd(stream, &(ls_linear_fwd){.type = type_of(a),
+                                           .x = at(a, a->xs, first * a->C),
+                                           .w = a->experts[e].fc,
+                                           .y = at(a, a->zs, first * 2 * a->F),
+                                           .M = n,
+                                           .N = 2 * a->F,
+                                           .K = a->C,
+                                           .layout = LS_LAYOUT_NK});
+    k->act_fwd(stream, &(ls_act_args){.type = type_of(a),
+                                      .act = a->act,
+                                      .gated = true,
+                                      .x = at(a, a->zs, first * 2 * a->F),
+                                      .y = at(a, a->acts, first * a->F),
+                                      .M = n,
+                                      .F = a->F});
+    k->linear_fwd(stream, &(ls_linear_fwd){.type = type_of(a),
+                                           .x = at(a, a->acts, first * a->F),
+                                           .w = a->experts[e].out,
+                                           .y = at(a, a->ys, first * a->C),
+                                           .M = n,
+                                           .N = a->C,
+                                           .K = a->F,
+                                           .layout = LS_LAYOUT_NK});
+}
+
+void ls_experts_forward(ls_stream *stream, const ls_experts *a)
+{
+    ls_experts args = *a;
+
+    if (ls_stream_failed(stream))
+        return;
+    ls_pool_run(ls_stream_pool(stream), gather_task, &args, blocks(a->route->M * a->route->K));
+    for (int64_t e = 0; e < a->route->E; e++)
+        expert_forward(stream, a, e);
+    ls_pool_run(ls_stream_pool(stream), combine_task, &args, blocks(a->route->M));
+}
+
+/* --- experts, back ----------------------------------------------------------------------------
+ */
+
+/* dweight = dy . ys, then dys = weight dy in the place of ys. */
+static void spread_task(void *context, int64_t index, int worker)
+{
+    const ls_experts *a = context;
+    const ls_route *r = a->route;
+    ls_dtype type = type_of(a);
+    int64_t R = r->M * r->K;
+
+    (void)worker;
+    for (int64_t i = index * BLOCK; i < R && i < (index + 1) * BLOCK; i++) {
+        int64_t slot = r->slots[i], m = slot / r->K;
+        float weight = r->weights[slot];
+        double dot = 0;
+        for (int64_t c = 0; c < a->C; c++) {
+            float dy = load(type, a->dy, m * a->C + c);
+            dot += (double)dy * (double)load(type, a->ys, i * a->C + c);
+            store(type, a->ys, i * a->C + c, weight * dy);
+        }
+        a->dweights[slot] = (float)dot;
+    }
+}
+
+/* dx = sum of dxs, in the order of choices. */
+static void collect_task(void *context, int64_t index, int worker)
+{
+    const ls_experts *a = context;
+    const ls_route *r = a->route;
+    ls_dtype type = type_of(a);
+
+    (void)worker;
+    for (int64_t m = index * BLOCK; m < r->M && m < (index + 1) * BLOCK; m++)
+        for (int64_t c = 0; c < a->C; c++) {
+            float sum = 0;
+            for (int64_t k = 0; k < r->K; k++)
+                sum += load(type, a->xs, r->rows[m * r->K + k] * a->C + c);
+            store(type, a->dx, m * a->C + c, sum);
+        }
+}
+
+/* A product of an expert: x [rows, K], dy [rows, N] with ldy; both from its first row on. */
+typedef struct product {
+    void *x, *dy;
+    int64_t N, K, ldy;
+} product;
+
+/* dw of rows first .. first + n - 1, counted from the expert's first. */
+static void sum_rows(ls_stream *stream, const ls_experts *a, const product *p, int64_t first,
+                     int64_t n, float *dw, bool accumulate)
+{
+    if (n == 0 && !accumulate)
+        a->kernels->fill(stream, &(ls_fill){.x = dw, .n = p->N * p->K});
+    if (n == 0)
+        return;
+    a->kernels->linear_bwd_w(stream, &(ls_linear_bwd_w){.type = type_of(a),
+                                                        .x = at(a, p->x, first * p->K),
+                                                        .dy = at(a, p->dy, first * p->ldy),
+                                                        .dw = dw,
+                                                        .M = n,
+                                                        .N = p->N,
+                                                        .K = p->K,
+                                                        .ldy = p->ldy,
+                                                        .layout = LS_LAYOUT_NK,
+                                                        .leaves = 1,
+                                                        .accumulate = accumulate});
+}
+
+/* The gradient of an expert's weight: leaf sums joined along the tree over leaves. */
+static void weight_back(ls_stream *stream, const ls_experts *a, int64_t e, const product *p,
+                        float *dw)
+{
+    const ls_route *r = a->route;
+    int64_t size = p->N * p->K, begin = r->first[e * r->leaves];
+    int top = -1;
+
+    if (!dw)
+        return;
+    for (int64_t leaf = 0; leaf < r->leaves; leaf++) {
+        const int32_t *cell = &r->first[e * r->leaves + leaf];
+        int64_t n = cell[1] - cell[0];
+        if (r->leaves == 1) {
+            sum_rows(stream, a, p, 0, n, dw, a->accumulate);
+            return;
+        }
+        sum_rows(stream, a, p, cell[0] - begin, n, a->stack + ++top * size, false);
+        for (int merges = ls_leaves_merges(leaf, r->leaves, top); merges > 0; merges--, top--) {
+            float *below = a->stack + (top - 1) * size;
+            a->kernels->add(stream,
+                            &(ls_add){.a = below, .b = below + size, .out = below, .n = size});
+        }
+    }
+    if (a->accumulate)
+        a->kernels->add(stream, &(ls_add){.a = dw, .b = a->stack, .out = dw, .n = size});
+    else
+        memcpy(dw, a->stack, (size_t)size * sizeof *dw);
+}
+
+/* Everything of an expert, each gradient in the place of what it is the gradient of. */
+static void expert_back(ls_stream *stream, const ls_experts *a, int64_t e)
+{
+    const ls_kernels *k = a->kernels;
+    const ls_expert *expert = &a->experts[e];
+    int64_t first, n = rows_of(a->route, e, &first), C = a->C, F = a->F;
+    void *xs = at(a, a->xs, first * C), *zs = at(a, a->zs, first * 2 * F);
+    void *acts = at(a, a->acts, first * F), *ys = at(a, a->ys, first * C);
+
+    weight_back(stream, a, e, &(product){acts, ys, C, F, C}, expert->dout);
+    if (n > 0) {
+        k->linear_bwd_x(stream, &(ls_linear_bwd_x){.type = type_of(a),
+                                                   .dy = ys,
+                                                   .w = expert->out,
+                                                   .dx = acts,
+                                                   .M = n,
+                                                   .N = C,
+                                                   .K = F,
+                                                   .layout = LS_LAYOUT_NK});
+        k->act_bwd(stream, &(ls_act_args){.type = type_of(a),
+                                          .act = a->act,
+                                          .gated = true,
+                                          .x = zs,
+                                          .dy = acts,
+                                          .dx = zs,
+                                          .M = n,
+                                          .F = F});
+    }
+    weight_back(stream, a, e, &(product){xs, zs, F, C, 2 * F}, expert->dgate);
+    weight_back(stream, a, e, &(product){xs, at(a, zs, F), F, C, 2 * F}, expert->dup);
+    if (n > 0)
+        k->linear_bwd_x(stream, &(ls_linear_bwd_x){.type = type_of(a),
+                                                   .dy = zs,
+                                                   .w = expert->fc,
+                                                   .dx = xs,
+                                                   .M = n,
+                                                   .N = 2 * F,
+                                                   .K = C,
+                                                   .layout = LS_LAYOUT_NK});
+}
+
+void ls_experts_backward(ls_stream *stream, const ls_experts *a)
+{
+    ls_experts args = *a;
+
+    if (ls_stream_failed(stream))
+        return;
+    ls_pool_run(ls_stream_pool(stream), spread_task, &args, blocks(a->route->M * a->route->K));
+    for (int64_t e = 0; e < a->route->E; e++)
+        expert_back(stream, a, e);
+    ls_pool_run(ls_stream_pool(stream), collect_task, &args, blocks(a->route->M));
+}
+
+int64_t ls_experts_stack(int64_t C, int64_t F, int64_t leaves)
+{
+    return leaves > 1 ? ls_leaves_depth(leaves) * C * F : 0;
+}

@@ -1,0 +1,86 @@
+/* experts.h -- a mixture of experts beside the table of rows: routing, and the MLPs of all experts.
+ *
+ * Every token goes to K of E experts, each an MLP of its own, and none is dropped: routed rows are
+ * sorted by expert, so that an expert multiplies its rows side by side, by the rows of the table.
+ *
+ *   logits [M, E] -> softmax -> the K largest -> weights (divided by their sum where normalised)
+ *   y = sum over choices k of weight[k] * out(act(gate(x)) * up(x)) of expert k
+ *
+ * Two losses keep the router useful; both count for each token like its own loss, per layer. The
+ * balance loss of a leaf of n tokens is E sum over e of (choices of e in the leaf / n) (mean of
+ * softmax e) (Fedus et al., arXiv:2101.03961, and as transformers counts choices: K where all are
+ * used alike). The z loss is the square of log sum exp of a token's logits (Zoph et al.,
+ * arXiv:2202.08906).
+ *
+ * Bits: a token's result does not depend on the tokens beside it; gradients of weights are sums
+ * along the tree over leaves; choices of equal weight fall to the lower number. CPU only: what is
+ * routed where decides the shapes of products, and a GPU would have to wait for it. */
+#pragma once
+#include "kernel/kernel.h"
+
+LS_C_BEGIN
+
+/* R = M K routed rows, by expert, then by token. */
+typedef struct ls_route {
+    ls_dtype type;
+    const void *logits; /* [M, E] */
+    float *probs;       /* [M, E]: softmax; from here on written by ls_experts_route() */
+    float *lse;         /* [M] */
+    float *weights;     /* [M, K], the largest first */
+    int32_t *ids;       /* [M, K]: experts */
+    int32_t *rows;      /* [M, K]: the routed row of each choice */
+    int32_t *slots;     /* [R]: token * K + choice of each routed row */
+    int32_t *first;     /* [E * leaves + 1]: where the rows of each expert begin, leaf by leaf */
+    int64_t M, E, K, leaves;
+    bool normalized;
+} ls_route;
+
+void ls_experts_route(ls_stream *stream, const ls_route *a);
+
+/* dlogits [M, E], of route's type, from the gradients of weights [M, K] and of the two losses,
+ * which count `balance` and `z` times a token's own. */
+typedef struct ls_route_back {
+    const ls_route *route;
+    const float *dweights;
+    float balance, z;
+    const ls_step_state *state; /* grad_scale */
+    void *dlogits;
+} ls_route_back;
+
+void ls_experts_route_back(ls_stream *stream, const ls_route_back *a);
+
+/* The two losses of a token, summed over all tokens: balance and z, each counted once. */
+void ls_experts_losses(const ls_route *route, double *balance_out, double *z_out);
+
+/* The weights of one expert, gate and up side by side; [outputs, inputs]. */
+typedef struct ls_expert {
+    const void *fc;            /* [2 F, C] */
+    const void *out;           /* [C, F] */
+    float *dgate, *dup, *dout; /* gradients; NULL: none is wanted */
+} ls_expert;
+
+typedef struct ls_experts {
+    const ls_kernels *kernels;
+    const ls_route *route;
+    const ls_expert *experts; /* [E] */
+    ls_act act;
+    int64_t C, F;
+    const void *x;             /* [M, C] */
+    void *xs, *zs, *acts, *ys; /* [R, C], [R, 2 F], [R, F], [R, C]: written by forward, kept for
+                                * backward, which leaves gradients there */
+    const void *add;           /* [M, C] or NULL: what y is added to; forward */
+    void *y;                   /* [M, C]; forward */
+    const void *dy;            /* [M, C]; backward, and what follows */
+    void *dx;                  /* [M, C] */
+    float *dweights;           /* [M, K] */
+    float *stack;              /* ls_experts_stack() floats, with several leaves */
+    bool accumulate;           /* gradients of weights */
+} ls_experts;
+
+void ls_experts_forward(ls_stream *stream, const ls_experts *a);
+void ls_experts_backward(ls_stream *stream, const ls_experts *a);
+
+/* Floats that the sums of gradients over leaves need beside their result. */
+int64_t ls_experts_stack(int64_t C, int64_t F, int64_t leaves);
+
+LS_C_END

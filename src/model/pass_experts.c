@@ -1,0 +1,129 @@
+/* pass_experts.c -- the MLP of a block that is a mixture of experts (kernel/experts.h).
+ *
+ *   logits = y2 router^T -> route -> experts -> next = mid + sum of weight * expert(y2)
+ *
+ * Backward goes through the experts first, which gives the gradients of the weights that tokens
+ * have for them; these and the router's own losses become the gradient of the logits, whose share
+ * of y2's gradient is added to the experts'. */
+#include "model/pass_impl.h"
+
+#include "kernel/experts.h"
+
+static ls_route route_of(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_pass_experts *b = &pass->blocks[l].experts;
+
+    return (ls_route){.type = pass->args.type,
+                      .logits = b->logits,
+                      .probs = b->probs,
+                      .lse = b->lse,
+                      .weights = b->weights,
+                      .ids = b->ids,
+                      .rows = b->rows,
+                      .slots = b->slots,
+                      .first = b->first,
+                      .M = call->B * call->T,
+                      .E = s->E,
+                      .K = s->K,
+                      .leaves = pass->args.training && call->leaves > 0 ? call->leaves : 1,
+                      .normalized = s->normalized};
+}
+
+/* The experts of block l in this call: their weights, and gradients where they are wanted. */
+static ls_experts experts_of(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                             const ls_route *route, bool back)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    const ls_pass_buffers *b = &pass->blocks[l];
+
+    for (int64_t e = 0; e < s->E; e++) {
+        const ls_expert_params *from = &p->experts[e];
+        pass->experts[e] = (ls_expert){.fc = ls_pass_weight(pass, call, from->fc_w[0]),
+                                       .out = ls_pass_weight(pass, call, from->out_w),
+                                       .dgate = back ? ls_pass_gradient(call, from->fc_w[0]) : NULL,
+                                       .dup = back ? ls_pass_gradient(call, from->fc_w[1]) : NULL,
+                                       .dout = back ? ls_pass_gradient(call, from->out_w) : NULL};
+    }
+    return (ls_experts){.kernels = pass->args.kernels,
+                        .route = route,
+                        .experts = pass->experts,
+                        .act = s->act,
+                        .C = s->C,
+                        .F = s->F,
+                        .x = b->y2,
+                        .xs = b->experts.xs,
+                        .zs = b->z,
+                        .acts = b->act,
+                        .ys = b->experts.ys};
+}
+
+void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_pass_buffers *b = &pass->blocks[l];
+    bool drops = ls_pass_drop_at(pass, call, l, SITE_OUT).p > 0;
+    ls_route route = route_of(pass, call, l);
+    ls_experts args = experts_of(pass, call, l, &route, false);
+
+    pass->args.kernels->linear_fwd(
+        pass->args.stream,
+        &(ls_linear_fwd){.type = pass->args.type,
+                         .x = b->y2,
+                         .w = ls_pass_weight(pass, call, pass->args.model->blocks[l].router),
+                         .y = b->experts.logits,
+                         .M = route.M,
+                         .N = s->E,
+                         .K = s->C,
+                         .layout = s->layout});
+    ls_experts_route(pass->args.stream, &route);
+    args.add = drops ? NULL : b->mid;
+    args.y = drops ? pass->branch : b->next;
+    ls_experts_forward(pass->args.stream, &args);
+}
+
+void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                              const void *dbranch)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    const ls_kernels *k = pass->args.kernels;
+    ls_route route = route_of(pass, call, l);
+    ls_experts args = experts_of(pass, call, l, &route, true);
+    float *drouter = ls_pass_gradient(call, p->router);
+
+    args.dy = dbranch;
+    args.dx = pass->dy;
+    args.dweights = pass->dweights;
+    args.stack = pass->stack;
+    args.accumulate = call->accumulate;
+    ls_experts_backward(pass->args.stream, &args);
+    ls_experts_route_back(pass->args.stream, &(ls_route_back){.route = &route,
+                                                              .dweights = pass->dweights,
+                                                              .balance = s->balance,
+                                                              .z = s->z,
+                                                              .state = call->state,
+                                                              .dlogits = pass->dlogits});
+    if (drouter)
+        k->linear_bwd_w(pass->args.stream, &(ls_linear_bwd_w){.type = pass->args.type,
+                                                              .x = pass->blocks[l].y2,
+                                                              .dy = pass->dlogits,
+                                                              .dw = drouter,
+                                                              .M = route.M,
+                                                              .N = s->E,
+                                                              .K = s->C,
+                                                              .layout = s->layout,
+                                                              .leaves = route.leaves,
+                                                              .accumulate = call->accumulate});
+    k->linear_bwd_x(pass->args.stream,
+                    &(ls_linear_bwd_x){.type = pass->args.type,
+                                       .dy = pass->dlogits,
+                                       .w = ls_pass_weight(pass, call, p->router),
+                                       .dx = pass->dy,
+                                       .M = route.M,
+                                       .N = s->E,
+                                       .K = s->C,
+                                       .layout = s->layout,
+                                       .accumulate = true});
+}
