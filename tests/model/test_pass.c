@@ -489,6 +489,9 @@ static void check_near(ls_dtype type, double loss_room, double grad_room)
 {
     for (size_t i = 0; i < LS_COUNT(variants); i++) {
         rig want, got;
+        if (is_mixture(&variants[i]) && type == LS_F16)
+            continue; /* a rounding sends tokens to other experts; on GPUs, which have fp16, refused
+                       */
         open_rig(&want, "reference", 1, 0.1, &variants[i]);
         open_typed(&got, "reference", 1, 0.1, &variants[i], type);
         ls_pass_describe(got.pass).kernels->cast(got.c.stream, &(ls_cast){.from_type = type,
@@ -606,7 +609,7 @@ LS_TEST_SECONDS(pass_that_recomputes_gives_equal_bits, 60)
     enum { LAYERS = 4 };
 
     for (size_t i = 0; i < LS_COUNT(variants); i++)
-        for (int form = 0; form < 5; form++) {
+        for (int form = 0; form < 5 && !is_mixture(&variants[i]); form++) { /* experts keep all */
             rig r;
             open_deep(&r, form < 4 ? "auto" : "reference", 2, form % 2 ? 0.2 : 0, &variants[i],
                       types[form / 2], LAYERS);
