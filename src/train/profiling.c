@@ -29,11 +29,13 @@ _Static_assert((int)LS_PARTS <= (int)LS_PROFILE_PHASES, "a profile has room for 
 enum { ROOM_MOST = 1 << 18 };
 
 /* Rows and laps that the steps to be noted may have. Rows of a call are at most those of a block
- * that trains everything: 9 forward, 16 back; an adapter adds 3 and 7 to each of its 7 places. */
+ * that trains everything: 9 forward, 16 back; an adapter adds 3 and 7 to each of its 7 places. What
+ * is recomputed is forward once more. */
 static int64_t room(const ls_session *s)
 {
     const ls_run *run = s->run;
-    int64_t block = 25 + (s->model.shape.lora_rank > 0 ? 7 * 10 : 0);
+    int64_t forwards = run->train.recompute == LS_RECOMPUTE_NONE ? 1 : 2;
+    int64_t block = 9 * forwards + 16 + (s->model.shape.lora_rank > 0 ? 7 * (3 * forwards + 7) : 0);
     int64_t call = s->model.shape.L * block + 16;
     ls_calls calls;
 
