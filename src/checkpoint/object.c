@@ -281,20 +281,110 @@ static ls_status reserve(int fd, int64_t bytes, const char *path)
 /* --- writing ------------------------------------------------------------------------------------
  */
 
-static ls_status write_pieces(int fd, const ls_ckpt_piece *pieces, int n, const char *path)
+/* A large object goes past the page cache, where the file system can do that (O_DIRECT): nobody
+ * reads it soon, and its sync need not wait for what others have written. Then blocks must be
+ * aligned, in memory and in the file: they are put together in a buffer, the last one is filled up
+ * with zeros, and the file is cut to its length at the end. */
+enum { DIRECT_LEAST = 1 << 20, DIRECT_BYTES = 4 << 20, DIRECT_ALIGN = 4096 };
+
+typedef struct sink {
+    int fd;
+    const char *path;
+    void *memory; /* owned; NULL: pieces are written as they are */
+    char *buffer; /* DIRECT_BYTES in it, aligned */
+    int64_t filled;
+} sink;
+
+static void sink_open(sink *s, int fd, int64_t bytes, const char *path)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    *s = (sink){.fd = fd, .path = path};
+    if (bytes < DIRECT_LEAST || flags < 0 || fcntl(fd, F_SETFL, flags | O_DIRECT) != 0)
+        return;
+    s->memory = ls_mem_alloc(DIRECT_BYTES + DIRECT_ALIGN);
+    if (s->memory)
+        s->buffer =
+            (char *)s->memory + (DIRECT_ALIGN - (uintptr_t)s->memory % DIRECT_ALIGN) % DIRECT_ALIGN;
+    else
+        (void)fcntl(fd, F_SETFL, flags);
+}
+
+/* What is in the buffer, n bytes of it, to the file. */
+static ls_status sink_flush(sink *s, int64_t n)
+{
+    ssize_t done;
+
+    do
+        done = write(s->fd, s->buffer, (size_t)n);
+    while (done < 0 && errno == EINTR);
+    s->filled = 0;
+    if (done == n)
+        return LS_OK;
+    if (done < 0 && errno != EINVAL)
+        return ls_fail_sys(LS_EIO, "cannot write \"%s\"", s->path);
+    /* it was promised and does not work, or stopped in the middle: through the cache, then */
+    (void)fcntl(s->fd, F_SETFL, fcntl(s->fd, F_GETFL) & ~O_DIRECT);
+    done = done < 0 ? 0 : done;
+    return ls_file_write_all(s->fd, s->buffer + done, (size_t)(n - done), s->path);
+}
+
+static ls_status sink_put(sink *s, const char *bytes, int64_t len)
 {
     ls_status st = LS_OK;
 
+    if (!s->memory)
+        return ls_file_write_all(s->fd, bytes, (size_t)len, s->path);
+    while (len > 0) {
+        int64_t n = ls_min_i64(len, DIRECT_BYTES - s->filled);
+        memcpy(s->buffer + s->filled, bytes, (size_t)n);
+        s->filled += n;
+        bytes += n;
+        len -= n;
+        if (s->filled == DIRECT_BYTES)
+            LS_TRY(st, sink_flush(s, DIRECT_BYTES), out);
+    }
+out:
+    return st;
+}
+
+/* The rest; then the file has so many bytes. */
+static ls_status sink_end(sink *s, int64_t bytes)
+{
+    int64_t n = ls_round_up(s->filled, DIRECT_ALIGN);
+    ls_status st = LS_OK;
+
+    if (!s->memory)
+        return LS_OK;
+    memset(s->buffer + s->filled, 0, (size_t)(n - s->filled));
+    if (n > 0)
+        LS_TRY(st, sink_flush(s, n), out);
+    if (ftruncate(s->fd, bytes) != 0)
+        st = ls_fail_sys(LS_EIO, "cannot set the length of \"%s\"", s->path);
+out:
+    return st;
+}
+
+static ls_status write_pieces(int fd, const ls_ckpt_object *object, const ls_ckpt_piece *pieces,
+                              int n, const char *path)
+{
+    ls_status st = LS_OK;
+    sink to;
+
+    sink_open(&to, fd, object->bytes, path);
     for (int i = 0; i < n; i++) {
         if (LS_FAULT("ckpt.object.write")) {
             errno = ENOSPC;
-            return ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
+            st = ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
+            goto out;
         }
-        LS_TRY(st, ls_file_write_all(fd, pieces[i].bytes, (size_t)pieces[i].len, path), out);
+        LS_TRY(st, sink_put(&to, pieces[i].bytes, pieces[i].len), out);
         if (pieces[i].spilled)
             ls_spill_give_back(pieces[i].bytes, pieces[i].len);
     }
+    LS_TRY(st, sink_end(&to, object->bytes), out);
 out:
+    ls_mem_free(to.memory);
     return st;
 }
 
@@ -345,7 +435,8 @@ static outcome write_once(ls_ckpt_store *store, const ls_ckpt_object *object,
     }
     if (temp_open(&t, folder, replace || store->named_temps) != LS_OK)
         goto out;
-    if (reserve(t.fd, object->bytes, path) != LS_OK || write_pieces(t.fd, pieces, n, path) != LS_OK)
+    if (reserve(t.fd, object->bytes, path) != LS_OK ||
+        write_pieces(t.fd, object, pieces, n, path) != LS_OK)
         goto out;
     if (LS_FAULT("ckpt.object.sync") ? (errno = EIO, true) : fdatasync(t.fd) != 0) {
         ls_fail_sys(LS_EIO, "cannot sync object \"%s\"", path);

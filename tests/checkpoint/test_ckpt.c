@@ -413,3 +413,44 @@ LS_TEST(ckpt_weights_hash_sees_parameters_only)
     LS_CHECK(strcmp(a, b) != 0);
     sample_release(&s);
 }
+
+/* Lengths around those of blocks, pages and buffers; from 1 MiB on they go past the page cache. */
+LS_TEST(ckpt_objects_of_odd_lengths)
+{
+    static const int64_t lengths[] = {(1 << 20) - 300, (1 << 20) - 1,    1 << 20,
+                                      (4 << 20) - 8,   4 << 20,          (4 << 20) + 1,
+                                      (8 << 20) - 77,  (8 << 20) + 4095, 9 << 20};
+    enum { N = LS_COUNT(lengths) };
+    ls_ckpt_tensor tensors[N];
+    char names[N][8];
+    ls_ckpt_info info = sample_info(1);
+    ls_ckpt_store *store;
+    bool found;
+
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof names[i], "t%d", i);
+        tensors[i] = (ls_ckpt_tensor){.name = names[i],
+                                      .kind = "param",
+                                      .group = names[i],
+                                      .type = LS_U8,
+                                      .ndim = 1,
+                                      .shape = {lengths[i]},
+                                      .bytes = malloc((size_t)lengths[i])};
+        LS_CHECK(tensors[i].bytes != NULL);
+        for (int64_t b = 0; b < lengths[i]; b++)
+            ((unsigned char *)tensors[i].bytes)[b] = (unsigned char)(b * 31 + b / 251 + i);
+    }
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    LS_CHECK_OK(ls_ckpt_save(store, &info, tensors, N, NULL));
+    for (int i = 0; i < N; i++)
+        memset(tensors[i].bytes, 0, (size_t)lengths[i]);
+    LS_CHECK_OK(ls_ckpt_load_newest(store, tensors, N, &info, &found));
+    for (int i = 0; i < N; i++) {
+        const unsigned char *bytes = tensors[i].bytes;
+        for (int64_t b = 0; b < lengths[i]; b++)
+            if (bytes[b] != (unsigned char)(b * 31 + b / 251 + i))
+                ls_test_fail(__FILE__, __LINE__, "tensor %d differs at %lld", i, (long long)b);
+        free(tensors[i].bytes);
+    }
+    ls_ckpt_close(store);
+}

