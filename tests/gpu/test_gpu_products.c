@@ -364,17 +364,20 @@ LS_TEST_SECONDS(gpu_tf32_is_near_fp32_and_only_where_allowed, 60)
         of[t][1] = ls_gpu_fetch(&g, &dx);
         of[t][2] = ls_gpu_fetch(&g, &dw);
     }
+    double farthest = 0;
     for (int i = 0; i < 3; i++) {
         double far = 0, most = 0;
         for (int64_t k = 0; k < sizes[i]; k++) {
             far = fmax(far, fabs((double)of[0][i][k] - (double)of[1][i][k]));
             most = fmax(most, fabs((double)of[0][i][k]));
         }
-        if (!(far > 1e-6 * most && far < 4e-3 * most))
+        if (!(far < 4e-3 * most))
             ls_test_fail(__FILE__, __LINE__, "%s: tf32 is %.3g away of %.3g", names[i], far, most);
+        farthest = fmax(farthest, far / most);
         free(of[0][i]);
         free(of[1][i]);
     }
+    LS_CHECK(farthest > 1e-6); /* of some it is the faster one; the others may stay fp32 */
     ls_gpu_end(&g);
     ls_gpu_close(&g);
 }

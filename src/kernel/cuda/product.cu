@@ -4,8 +4,9 @@
  * gradients), keeps the winner with the descriptors, and writes it down (base/memo.h) for the next
  * process with this card and this cuBLASLt, which then neither races nor differs in bits. An
  * algorithm out of a memo is checked by cuBLASLt before it is used. LINESHAFT_CUDA_ALGORITHMS:
- * "first" takes the first answer always, which all machines of a kind agree on; "race" neither
- * reads nor writes a memo.
+ * "first" takes the first answer always, which all machines of a kind agree on, and that for
+ * SOME_ROWS rows, so that bits do not depend on how many a call has; "race" neither reads nor
+ * writes a memo.
  *
  * Plans are found by comparing keys of plain numbers in an open hash table. Nothing is ever
  * removed; a model has a few dozen shapes. */
@@ -14,7 +15,7 @@
 #include <cublasLt.h>
 #include "base/memo.h"
 
-enum { PLANS = 2048, ANSWERS = 8, RACES = 4 };
+enum { PLANS = 2048, ANSWERS = 8, RACES = 4, SOME_ROWS = 4096 };
 
 typedef struct key {
     int64_t m, n, k, lda, ldb, ldd, ld_aux;
@@ -45,18 +46,23 @@ static ls_status lt_ok(cublasStatus_t status, const char *what)
                    "cannot %s in cuBLASLt: %s", what, cublasLtGetStatusName(status));
 }
 
+static void forget(plan *pl)
+{
+    cublasLtMatrixLayout_t layouts[] = {pl->a, pl->b, pl->d};
+
+    if (pl->desc)
+        cublasLtMatmulDescDestroy(pl->desc);
+    for (cublasLtMatrixLayout_t l : layouts)
+        if (l)
+            cublasLtMatrixLayoutDestroy(l);
+}
+
 static void drop_products(void *all)
 {
     products *ps = (products *)all;
 
-    for (int i = 0; i < PLANS; i++) {
-        if (ps->plans[i].desc)
-            cublasLtMatmulDescDestroy(ps->plans[i].desc);
-        cublasLtMatrixLayout_t layouts[] = {ps->plans[i].a, ps->plans[i].b, ps->plans[i].d};
-        for (cublasLtMatrixLayout_t l : layouts)
-            if (l)
-                cublasLtMatrixLayoutDestroy(l);
-    }
+    for (int i = 0; i < PLANS; i++)
+        forget(&ps->plans[i]);
     if (ps->handle)
         cublasLtDestroy(ps->handle);
     ls_mem_free(ps);
@@ -302,6 +308,31 @@ static cublasStatus_t ask(products *ps, plan *pl, const key *k,
     return st;
 }
 
+/* Which algorithm is best depends on the number of rows, and in which order it sums on the
+ * algorithm. Where bits must not depend on how many rows a call has, it is the one for SOME_ROWS,
+ * if that takes these too. */
+static bool same_for_any_rows(products *ps, plan *pl, const key *k, const ls_product *p)
+{
+    plan other = {};
+    cublasLtMatmulHeuristicResult_t answers[ANSWERS], result;
+    ls_product some = *p;
+    int found = 0;
+    bool taken = false;
+
+    some.n = SOME_ROWS;
+    if (p->transpose_b) /* rows are what is summed over */
+        return false;
+    if (describe(&other, &some) == CUBLAS_STATUS_SUCCESS &&
+        ask(ps, &other, k, answers, &found) == CUBLAS_STATUS_SUCCESS && found > 0) {
+        pl->algo = answers[0].algo;
+        taken = cublasLtMatmulAlgoCheck(ps->handle, pl->desc, pl->a, pl->b, pl->d, pl->d, &pl->algo,
+                                        &result) == CUBLAS_STATUS_SUCCESS &&
+                result.workspaceSize <= LS_CUDA_WORKSPACE;
+    }
+    forget(&other);
+    return taken;
+}
+
 /* The choice of an earlier process, where cuBLASLt still accepts it. */
 static bool remembered(products *ps, plan *pl, const key *k)
 {
@@ -324,7 +355,7 @@ static ls_status make_plan(ls_cuda_stream *s, products *ps, plan *pl, const key 
         return st;
     pl->k = *k;
     pl->used = true;
-    if (remembered(ps, pl, k))
+    if (remembered(ps, pl, k) || (ps->first_only && same_for_any_rows(ps, pl, k, p)))
         return LS_OK;
     if (ask(ps, pl, k, answers, &found) != CUBLAS_STATUS_SUCCESS || found == 0) {
         pl->plain = true;
