@@ -232,7 +232,7 @@ static void counted(ls_world *w, ls_comm *comm)
     }
 }
 
-LS_TEST_SECONDS(step_of_four_ranks_uses_the_bytes_that_the_ledger_predicts, 60)
+LS_TEST_SECONDS(step_of_four_ranks_uses_the_bytes_that_the_ledger_predicts, 180)
 {
     ls_world_run("4", NULL, counted);
 }
@@ -268,7 +268,7 @@ static void late(ls_world *w, ls_comm *comm)
     }
 }
 
-LS_TEST_SECONDS(step_gathers_new_weights_while_the_next_one_computes, 60)
+LS_TEST_SECONDS(step_gathers_new_weights_while_the_next_one_computes, 180)
 {
     ls_world_run("4", NULL, late);
     ls_world_run("2+2", NULL, late);
