@@ -565,6 +565,15 @@ out:
 
 /* --- what the GPU used and suffered ----------------------------------------------------------- */
 
+/* Of ranks that share a card the first one watches it. */
+static bool watches_card(const ls_session *s)
+{
+    for (int r = 0; r < s->mesh.rank && s->cards; r++)
+        if (ls_session_same_card(&s->cards[r], &s->cards[s->mesh.rank]))
+            return false;
+    return s->apart;
+}
+
 /* Without NVML there is nothing to tell; `lineshaft doctor` says why. */
 static void watch_begin(loop *l)
 {
@@ -572,7 +581,7 @@ static void watch_begin(loop *l)
 
     if (l->begun_ns > 0) /* in an earlier view */
         return;
-    if (l->s.apart)
+    if (watches_card(&l->s))
         ls_nvml_open(&l->nvml, ls_device_describe(l->s.device).bus_id, why);
     l->begun_ns = ls_time_now_ns();
     if (l->s.args.comm)

@@ -52,6 +52,12 @@ typedef struct ls_session_card {
     int64_t free_bytes;
 } ls_session_card;
 
+/* Whether two ranks use one GPU. */
+static inline bool ls_session_same_card(const ls_session_card *a, const ls_session_card *b)
+{
+    return strcmp(a->host, b->host) == 0 && strcmp(a->bus_id, b->bus_id) == 0 && a->card == b->card;
+}
+
 typedef struct ls_session {
     ls_session_args args;
     const ls_run *run; /* that of args, then fitted */

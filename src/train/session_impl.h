@@ -19,12 +19,6 @@ static inline bool ls_session_is_first(const ls_session *s)
     return s->mesh.rank == 0;
 }
 
-/* Whether two ranks use one GPU. */
-static inline bool ls_session_same_card(const ls_session_card *a, const ls_session_card *b)
-{
-    return strcmp(a->host, b->host) == 0 && strcmp(a->bus_id, b->bus_id) == 0 && a->card == b->card;
-}
-
 /* The first weights: of the imported model, and fresh ones for what it lacks. No second copy of
  * them ever exists. */
 ls_status ls_session_start_weights(ls_session *session);
