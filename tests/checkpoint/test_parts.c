@@ -197,10 +197,9 @@ LS_TEST(parts_that_do_not_fit_together_are_not_committed)
 LS_TEST(parts_reports_that_are_no_reports)
 {
     ls_ckpt_store *store;
-    static const char *const bad[] = {
-        "", "{}", "[]", "{\"bytes_written\": 1}",
-        "{\"bytes_written\":1,\"bytes_reused\":0,\"objects_written\":1,"
-        "\"objects_reused\":0,\"objects\":{},\"tensors\":7}"};
+    static const char numbers[] = "{\"bytes_written\":1,\"bytes_reused\":0,\"objects_written\":1,"
+                                  "\"objects_reused\":0,\"objects\":{},\"tensors\":7}";
+    static const char *const bad[] = {"", "{}", "[]", "{\"bytes_written\": 1}", numbers};
 
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
     for (size_t i = 0; i < LS_COUNT(bad); i++) {
