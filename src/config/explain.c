@@ -23,7 +23,8 @@ static void print_origin(const ls_run *run, const ls_option *row, ls_str *out)
     const ls_run_origin *origin = ls_explain_origin(run, row);
 
     if (origin->automatic || ls_value_is_auto(row, run))
-        ls_str_printf(out, "%s (auto: %s)", origin->where, row->when_auto);
+        ls_str_printf(out, "%s (auto%s%s)", origin->where, row->when_auto ? ": " : "",
+                      row->when_auto ? row->when_auto : "");
     else
         ls_str_append(out, origin->where);
 }
