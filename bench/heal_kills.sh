@@ -94,16 +94,17 @@ for n in range(runs):
     instants = [rng.uniform(0.02, length * (0.95 + 0.05 * kills)) for _ in range(kills)]
     code, rows, stamps, killed = train(out, instants)
     incidents = [r for r in rows if r["event"] == "incident" and r["kind"] == "lost"]
+    on_disk = any(r["source"] != "memory" for r in incidents)
     seconds += [r["seconds"] for r in incidents]
     from_disk += sum(r["source"] != "memory" for r in incidents)
-    told = steps(rows)
+    told = steps(map(json.loads, open(out + "/events.jsonl")))
     for i, r in enumerate(rows):
         if r["event"] == "incident" and r["kind"] == "lost":
             before = [t for q, t in zip(rows[:i], stamps) if q["event"] == "step"]
             after = [t for q, t in zip(rows[i:], stamps[i:]) if q["event"] == "step"]
             if before and after:
                 gaps.append(after[0] - before[-1])
-    once = dict(told) == dict(steps(plain)) if from_disk else told == steps(plain)
+    once = dict(told) == dict(steps(plain)) if on_disk else told == steps(plain)
     end = rows[-1] if rows else {}
     if code or end.get("weights_hash") != want or not once:
         bad += 1

@@ -37,10 +37,13 @@ go() {
     got=$?
     [ $got = "$status" ] || fail "$*: exit $got instead of $status: $(cat "$1.err")"
 }
-# same OUT: every step was told once, with the loss it must have, and the weights are those they must be.
+# same OUT: every step was told once, with the loss it must have, and the weights are those they must be. Who is killed just when it
+# has printed a step leaves that to be printed again; events.jsonl has it once.
 same() {
-    losses "$1.jsonl" >got
+    losses "$1/events.jsonl" >got
     cmp -s want got || fail "$1: other losses: $(diff want got | head -n 4) $(cat "$1.err")"
+    losses "$1.jsonl" | uniq >got
+    cmp -s want got || fail "$1: other losses printed: $(diff want got | head -n 4) $(cat "$1.err")"
     [ "$(field summary weights_hash "$1.jsonl")" = "$hash" ] || fail "$1: other weights"
 }
 # incident OUT KEY: of its last incident.
