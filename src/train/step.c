@@ -753,6 +753,7 @@ static ls_status update(ls_step *s, ls_clock *clock)
     ls_status st = LS_OK;
 
     if (s->wait) {
+        ls_clock_lap(clock, LS_PART_OPTIMIZER); /* the norm, so far */
         LS_TRY(st, s->wait(s->wait_context), out);
         s->wait = NULL;
         ls_clock_lap(clock, LS_PART_CHECKPOINT);
