@@ -683,7 +683,7 @@ static void slow_down(pid_t pid, pid_t *spinners, int n)
     LS_CHECK_EQ(sched_setscheduler(pid, SCHED_IDLE, &(struct sched_param){0}), 0);
 }
 
-LS_TEST_SECONDS(agent_outlives_its_keeper_and_cleans_up, 60)
+LS_TEST_SECONDS(agent_outlives_its_keeper_and_cleans_up, 180)
 {
     jobs_mark();
     for (int i = 0; i < 10; i++) {
