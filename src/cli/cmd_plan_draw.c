@@ -8,7 +8,7 @@
 #include <math.h>
 #include "base/json.h"
 
-enum { MOST_COLUMNS = 4000, LABEL = 16 };
+enum { MOST_COLUMNS = 4000, LABEL = 24 };
 
 /* By ls_pipeline_what; sends and receives are not drawn. */
 static const char letters[] = "FBIW";

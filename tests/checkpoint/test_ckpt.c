@@ -422,7 +422,7 @@ LS_TEST(ckpt_objects_of_odd_lengths)
                                       (8 << 20) - 77,  (8 << 20) + 4095, 9 << 20};
     enum { N = LS_COUNT(lengths) };
     ls_ckpt_tensor tensors[N];
-    char names[N][8];
+    char names[N][16];
     ls_ckpt_info info = sample_info(1);
     ls_ckpt_store *store;
     bool found;

@@ -111,7 +111,7 @@ LS_TEST_SECONDS(central_ranks_run_ahead_as_far_as_they_may, 120)
     job want = run_on("2", (const char *const[]){"out=sync", NULL});
 
     for (int k = 0; k < 2; k++) {
-        char out[16];
+        char out[32];
         snprintf(out, sizeof out, "out=run%d", k);
         job got = run_on("2", (const char *const[]){out, k ? "ps.staleness=1" : "ps.staleness=-1",
                                                     "ps.meet=4", NULL});
