@@ -112,12 +112,12 @@ static float *lift(ls_step *s, int i, ls_mesh_part part)
 {
     const int64_t size = sizeof(float);
     float *at = (float *)s->state_memory[i] + part.packed;
-    float *stage = s->offload.stage + (i - 1) * s->offload.chunk;
 
     if (s->offload.how == LS_OFFLOAD_DISK)
         ls_spill_fetch(&s->offload.files[i], (part.packed + part.count) * size, part.count * size);
     if (s->offload.how != LS_OFFLOAD_HOST)
         return at;
+    float *stage = s->offload.stage + (i - 1) * s->offload.chunk;
     ls_stream_copy_in(s->args.stream, stage, at, part.count * size);
     return stage;
 }
