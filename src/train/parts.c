@@ -492,7 +492,7 @@ static int own_state(ls_session *s, bool wait)
 
     if (p->failed)
         return 2;
-    if (p->report.len && !p->running)
+    if (!p->running) /* else the report is the writer's */
         return 1;
     st = wait ? ls_ckpt_writer_wait(p->writer, until_ns, &done, NULL)
               : ls_ckpt_writer_poll(p->writer, &done, NULL);
@@ -571,8 +571,10 @@ static ls_status join(ls_session *s, bool wait, bool *all_out, bool *failed_out)
     if (!numbers)
         return LS_ENOMEM;
     numbers[me] = state;
-    numbers[ranks + me] = (double)p->report.len;
-    numbers[2 * ranks + me] = (double)p->seen.len;
+    if (state == 1) {
+        numbers[ranks + me] = (double)p->report.len;
+        numbers[2 * ranks + me] = (double)p->seen.len;
+    }
     LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, numbers, 3 * ranks), out);
     int bad = who(numbers, ranks, 2);
     if (who(numbers, ranks, 0) >= 0)
