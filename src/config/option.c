@@ -3,7 +3,8 @@
  * Everything a user may write in a run file is one row here. A new setting is a field in run.h and
  * a row; parser, documentation, schema and completion follow by themselves. Defaults are written as
  * text and go through the same parser as a user's value, so a default cannot be out of range
- * without a test noticing. */
+ * without a test noticing. The file is as long as the table is, which stays in one place so that a
+ * row is found by its neighbours: sections follow each other as in the reference. */
 #include "config/option.h"
 
 #include <math.h>
