@@ -51,7 +51,6 @@ enum {
     SETTLE_MS = 1000, /* on a busy machine the one that is blamed may die much later */
     KILL_S = 10,
     SWEEP_S = 15,
-    LOST_S = 30, /* for a keeper that was killed to be gone: others may hold all cores */
     RANK_FILES = 6,
     OWN_FILES = 64,
     MARK = 48,
@@ -555,7 +554,7 @@ static void keeper_lost(job *j)
         end_worker(j, &j->workers[i], SIGKILL);
     }
     j->left = ls_keeper_sweep(&j->keeper, pids, pids ? j->n : 0, j->mark,
-                              ls_time_now_ns() + LOST_S * LS_NS_PER_S);
+                              ls_time_now_ns() + 5 * LS_NS_PER_S);
     ls_mem_free(pids);
     enter(j, DONE);
 }

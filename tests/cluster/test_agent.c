@@ -668,19 +668,41 @@ static pid_t parent_of(pid_t pid)
     return (pid_t)parent;
 }
 
+/* All cores are busy, and this process is let only when nothing else is to do. */
+static void slow_down(pid_t pid, pid_t *spinners, int n)
+{
+    for (int i = 0; i < n; i++) {
+        spinners[i] = fork();
+        LS_CHECK(spinners[i] >= 0);
+        if (spinners[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;)
+                ;
+        }
+    }
+    LS_CHECK_EQ(sched_setscheduler(pid, SCHED_IDLE, &(struct sched_param){0}), 0);
+}
+
 LS_TEST_SECONDS(agent_outlives_its_keeper_and_cleans_up, 60)
 {
     jobs_mark();
-    for (int i = 0; i < 10; i += ls_test_stride(5)) {
+    for (int i = 0; i < 10; i++) {
+        pid_t spinners[4] = {0};
         pid_t pid = launcher(3, FAMILY "echo $$ >up.tmp$RANK; mv up.tmp$RANK up$RANK; sleep 60", 0);
         jobs_await("up0");
         jobs_await("up1");
         jobs_await("up2");
         pid_t keeper = parent_of((pid_t)jobs_number("up1"));
         LS_CHECK_EQ(parent_of(keeper), pid);
+        if (i % 2) /* its death takes its time */
+            slow_down(keeper, spinners, 4);
         kill(keeper, SIGKILL);
         LS_CHECK_EQ(end_of(pid), 137);
         LS_CHECK_EQ(jobs_marked(), 0);
+        for (int k = 0; k < 4 && spinners[k]; k++) {
+            kill(spinners[k], SIGKILL);
+            LS_CHECK_EQ(waitpid(spinners[k], NULL, 0), spinners[k]);
+        }
         unlink("up0");
         unlink("up1");
         unlink("up2");
