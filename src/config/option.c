@@ -931,7 +931,7 @@ const ls_option ls_options[] = {
      .names = {"on", "off"},
      .doc = "on: when a rank dies, the others keep their memory, and training goes on after the "
             "step that was done last, with the same batches; off: the run ends. With several "
-            "machines, or sync: local, a rank that dies ends the run in any case.",
+            "machines, or sync: local or ps, a rank that dies ends the run in any case.",
      .offset = AT(heal.mode)},
     {.key = "heal.restarts",
      .type = LS_OPTION_INT,
