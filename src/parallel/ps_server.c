@@ -97,20 +97,24 @@ out:
 /* --- messages ----------------------------------------------------------------------------------
  */
 
-static ls_status send_to(ls_ps *x, int r, ls_dtype type, const void *from, int64_t n)
+static ls_status pass(ls_comm *comm, const ls_coll *message)
 {
     ls_comm_request request;
+    ls_status st = ls_comm_start(comm, message, &request);
+
+    return st == LS_OK ? ls_comm_wait(comm, request, message_deadline()) : st;
+}
+
+static ls_status send_to(ls_ps *x, int r, ls_dtype type, const void *from, int64_t n)
+{
     ls_status st = LS_OK;
 
     if (n == 0)
         return LS_OK;
     LS_TRY(st,
-           ls_comm_start(
-               x->down,
-               &(ls_coll){.kind = LS_COLL_SEND, .type = type, .count = n, .in = from, .peer = r},
-               &request),
+           pass(x->down,
+                &(ls_coll){.kind = LS_COLL_SEND, .type = type, .count = n, .in = from, .peer = r}),
            out);
-    LS_TRY(st, ls_comm_wait(x->down, request, message_deadline()), out);
     pthread_mutex_lock(&x->lock);
     x->counts.answer_bytes += n * ls_dtype_bytes(type);
     pthread_mutex_unlock(&x->lock);
@@ -120,20 +124,10 @@ out:
 
 static ls_status receive_from(ls_ps *x, int r, ls_dtype type, void *to, int64_t n)
 {
-    ls_comm_request request;
-    ls_status st = LS_OK;
-
-    if (n == 0)
-        return LS_OK;
-    LS_TRY(st,
-           ls_comm_start(
-               x->up,
-               &(ls_coll){.kind = LS_COLL_RECV, .type = type, .count = n, .out = to, .peer = r},
-               &request),
-           out);
-    st = ls_comm_wait(x->up, request, message_deadline());
-out:
-    return st;
+    return n == 0 ? LS_OK
+                  : pass(x->up,
+                         &(ls_coll){
+                             .kind = LS_COLL_RECV, .type = type, .count = n, .out = to, .peer = r});
 }
 
 static void own_is_done(ls_ps *x, const ls_ps_ack *ack)
