@@ -479,7 +479,7 @@ out:
 /* Every server acknowledges a step that all workers have made; they say the same. */
 static ls_status await_acks(ls_ps *x, ls_ps_result *result_out)
 {
-    ls_ps_ack ack = x->acks[0];
+    ls_ps_ack ack = {0};
     ls_status st = LS_OK;
 
     for (int j = 0; j < x->args.mesh.servers; j++) {
