@@ -144,6 +144,7 @@ static void open_lock(ls_ps *x)
     pthread_condattr_t by_clock;
 
     pthread_mutex_init(&x->lock, NULL);
+    pthread_mutex_init(&x->held, NULL);
     pthread_condattr_init(&by_clock);
     pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
     pthread_cond_init(&x->word, &by_clock);
@@ -217,6 +218,7 @@ void ls_ps_close(ls_ps *ps)
     ls_comm_close(x->up);
     pthread_cond_destroy(&x->word);
     pthread_mutex_destroy(&x->lock);
+    pthread_mutex_destroy(&x->held);
     ls_mem_free(x->touched);
     ls_mem_free(x->ids);
     ls_mem_free(x->heads);
@@ -540,6 +542,16 @@ ls_status ls_ps_push_step(ls_ps *ps, const ls_ps_push *push, ls_ps_result *resul
     x->counts.pushes++;
 out:
     return st;
+}
+
+void ls_ps_hold(ls_ps *ps)
+{
+    pthread_mutex_lock(&ps->held);
+}
+
+void ls_ps_release(ls_ps *ps)
+{
+    pthread_mutex_unlock(&ps->held);
 }
 
 ls_status ls_ps_end(ls_ps *ps)

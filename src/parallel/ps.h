@@ -91,6 +91,10 @@ typedef struct ls_ps_push {
  * is that of all workers. Otherwise result_out is left alone. */
 ls_status ls_ps_push_step(ls_ps *ps, const ls_ps_push *push, ls_ps_result *result_out);
 
+/* Between the two no update is made here: for who reads what updates change. */
+void ls_ps_hold(ls_ps *ps);
+void ls_ps_release(ls_ps *ps);
+
 /* This worker asks for nothing more; its server goes on until no worker does. */
 ls_status ls_ps_end(ls_ps *ps);
 

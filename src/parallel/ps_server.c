@@ -229,6 +229,7 @@ static ls_status make_update(ls_ps *x, const ls_ps_head *head, int worker)
 {
     ls_status st = LS_OK;
 
+    pthread_mutex_lock(&x->held);
     if (!x->result.blamed)
         st = x->args.update(x->args.context,
                             &(ls_ps_update){.step = head->step,
@@ -238,6 +239,7 @@ static ls_status make_update(ls_ps *x, const ls_ps_head *head, int worker)
                                             .grad = x->sum,
                                             .w = x->w},
                             &x->result);
+    pthread_mutex_unlock(&x->held);
     return st;
 }
 

@@ -1,7 +1,7 @@
 /* central.c -- see central.h. Two threads of a rank meet here: the one that trains calls everything
  * but update(), which the server's thread calls; they share nothing but what update() has of its
  * own, and the session's constants. Moments are read and written by the first one only while nobody
- * pushes: when a run starts, and where ranks have met.
+ * pushes: when a run starts, where ranks have met, and while it holds updates back.
  *
  * An update by a share of a step (an asynchronous push) is AdamW's with lr times the share and each
  * beta to the power of it, for the mean gradient of that push: as many of them as make a whole step
@@ -293,6 +293,22 @@ ls_status ls_central_gather(ls_session *session)
     c->whole = s->step_number;
 out:
     return st;
+}
+
+ls_status ls_central_hold(ls_session *session)
+{
+    ls_status st = ls_central_gather(session);
+
+    if (st == LS_OK)
+        ls_ps_hold(session->central->ps);
+    return st;
+}
+
+ls_status ls_central_release(ls_session *session, ls_status result)
+{
+    ls_ps_release(session->central->ps);
+    /* Nobody pushes before the moments of all servers were read. */
+    return result != LS_OK ? result : ls_dp_numbers(session->dp, LS_F64, &(double){0}, 1);
 }
 
 ls_status ls_central_end(ls_session *session)

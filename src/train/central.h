@@ -41,6 +41,11 @@ ls_status ls_central_meet(ls_session *session, ls_step_result *result, ls_clock 
 /* All weights, once every rank has pushed the steps that were done; by all ranks. */
 ls_status ls_central_gather(ls_session *session);
 
+/* The same, and no server makes an update before the other is called, by all ranks: moments may be
+ * read meanwhile. The second one hands on what came of that. */
+ls_status ls_central_hold(ls_session *session);
+ls_status ls_central_release(ls_session *session, ls_status result);
+
 /* The run has ended well: servers have nothing more to answer. By all ranks. */
 ls_status ls_central_end(ls_session *session);
 

@@ -399,10 +399,12 @@ static ls_status after_step(loop *l, bool last)
         if (s->outer)
             ls_outer_save_begin(s);
         if (s->central)
-            LS_TRY(st, ls_central_gather(s), out);
-        LS_TRY(st, ls_save_begin(s), out);
-        if (s->central) /* nobody pushes before the moments of all servers were read */
-            LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, &(double){0}, 1), out);
+            LS_TRY(st, ls_central_hold(s), out);
+        st = ls_save_begin(s);
+        if (s->central)
+            st = ls_central_release(s, st);
+        if (st != LS_OK)
+            goto out;
         ls_clock_lap(&l->clock, LS_PART_CHECKPOINT);
     }
     LS_TRY(st, ls_save_poll(s), out);
