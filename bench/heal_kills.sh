@@ -28,7 +28,7 @@ checkpoint: {every: 25, keep: 2}
 eval: {every: 30, sequences: 8}
 YAML
 python3 - "$@" <<'PY'
-import json, os, random, signal, subprocess, sys, threading, time
+import collections, json, os, random, signal, subprocess, sys, threading, time
 
 args = sys.argv[1:]
 numbers = []
@@ -88,7 +88,7 @@ if code:
     sys.exit(open("plain.err").read())
 want, length = plain[-1]["weights_hash"], stamps[-1]
 print(f"undisturbed: {length:.2f} s, weights {want}")
-bad, seconds, gaps, from_disk, lost, shown = 0, [], [], 0, 0, 0
+bad, seconds, gaps, sources, lost = 0, [], [], collections.Counter(), 0
 for n in range(runs):
     out = f"run{n}"
     instants = [rng.uniform(0.02, length * (0.95 + 0.05 * kills)) for _ in range(kills)]
@@ -96,7 +96,7 @@ for n in range(runs):
     incidents = [r for r in rows if r["event"] == "incident" and r["kind"] == "lost"]
     on_disk = any(r["source"] != "memory" for r in incidents)
     seconds += [r["seconds"] for r in incidents]
-    from_disk += sum(r["source"] != "memory" for r in incidents)
+    sources.update(r["source"] for r in incidents)
     told = steps(map(json.loads, open(out + "/events.jsonl")))
     for i, r in enumerate(rows):
         if r["event"] == "incident" and r["kind"] == "lost":
@@ -114,8 +114,8 @@ for n in range(runs):
     subprocess.run(["rm", "-rf", out])
 def quantile(xs, q):
     return sorted(xs)[min(len(xs) - 1, int(q * len(xs)))] if xs else float("nan")
-print(f"{runs - bad} of {runs} runs ended with the undisturbed weights; {lost} ranks killed, {len(seconds)} recoveries, "
-      f"{from_disk} of them not from memory")
+print(f"{runs - bad} of {runs} runs ended with the undisturbed weights; {lost} ranks killed, {len(seconds)} recoveries, from "
+      + ", ".join(f"{source} {n}" for source, n in sources.most_common()))
 print(f"from the loss to training: median {quantile(seconds, .5):.3f} s, 99 % {quantile(seconds, .99):.3f} s, most "
       f"{max(seconds, default=float('nan')):.3f} s; between the steps around it: median {quantile(gaps, .5):.3f} s, "
       f"99 % {quantile(gaps, .99):.3f} s")
