@@ -9,41 +9,10 @@
 # one that fails also says what differs first, or what the program said. The exit status is the
 # number of checks that failed, at most 100.
 set -u
-root=$(cd "$(dirname "$0")/../.." && pwd)
-LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
-DEVICE=${DEVICE:-cuda}
-unset LINESHAFT_CUDA_ALGORITHMS
-export NO_COLOR=1
-failed=0
-checks=0
+# shellcheck source=tests/gpu/checks.sh
+. "$(dirname "$0")/checks.sh"
 graphs=on
 [ "$DEVICE" = cuda ] || graphs=off
-
-case $LINESHAFT in
-/*) ;;
-*) LINESHAFT=$PWD/$LINESHAFT ;;
-esac
-[ -x "$LINESHAFT" ] || {
-    echo "there is no program \"$LINESHAFT\": run make" >&2
-    exit 2
-}
-if [ $# -gt 0 ]; then
-    mkdir -p "$1" && cd "$1" || exit 2
-else
-    folder=$(mktemp -d) && cd "$folder" || exit 2
-    trap 'rm -rf "$folder"' EXIT
-fi
-
-# result TEXT STATUS: one line for a check.
-result() {
-    checks=$((checks + 1))
-    if [ "$2" = 0 ]; then
-        echo "ok      $1"
-    else
-        echo "FAILED  $1"
-        failed=$((failed + 1))
-    fi
-}
 
 # train NAME RANKS SETTING...: a run in folder NAME, its events in NAME.json; says what went wrong.
 train() {
@@ -166,6 +135,4 @@ if [ "$DEVICE" = cuda ]; then
     [ $? = 2 ] && grep -q 'mesh.zero cannot be 3 with device.kind: cuda' no.err
     result "zero 3 is refused" $?
 fi
-echo "$((checks - failed)) of $checks checks passed"
-[ $failed -le 100 ] || failed=100
-exit $failed
+finish

@@ -7,40 +7,8 @@
 # cuda"), sh, awk, sed; the text is made here. DEVICE=cpu tries the script itself without a GPU.
 # Each check prints a line; the exit status is the number of checks that failed, at most 100.
 set -u
-root=$(cd "$(dirname "$0")/../.." && pwd)
-LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
-DEVICE=${DEVICE:-cuda}
-# Equal bits are promised in ordered mode, which these runs are in, without any variable.
-unset LINESHAFT_CUDA_ALGORITHMS
-export NO_COLOR=1
-failed=0
-checks=0
-
-case $LINESHAFT in
-/*) ;;
-*) LINESHAFT=$PWD/$LINESHAFT ;;
-esac
-[ -x "$LINESHAFT" ] || {
-    echo "there is no program \"$LINESHAFT\": run make" >&2
-    exit 2
-}
-if [ $# -gt 0 ]; then
-    mkdir -p "$1" && cd "$1" || exit 2
-else
-    folder=$(mktemp -d) && cd "$folder" || exit 2
-    trap 'rm -rf "$folder"' EXIT
-fi
-
-# result TEXT STATUS: one line for a check.
-result() {
-    checks=$((checks + 1))
-    if [ "$2" = 0 ]; then
-        echo "ok      $1"
-    else
-        echo "FAILED  $1"
-        failed=$((failed + 1))
-    fi
-}
+# shellcheck source=tests/gpu/checks.sh
+. "$(dirname "$0")/checks.sh"
 
 # A text with something to learn: sentences out of few words, always the same ones.
 make_text() {
@@ -223,6 +191,4 @@ for m in gpt llama; do
     [ $? = 2 ] && grep -q precision refused.err
     result "$m: a checkpoint of bf16 is refused in fp32" $?
 done
-echo "$((checks - failed)) of $checks checks passed"
-[ $failed -le 100 ] || failed=100
-exit $failed
+finish

@@ -1,0 +1,44 @@
+# shellcheck shell=sh
+# checks.sh -- what the scripts of this folder begin with; sourced by them with their arguments. Finds the program,
+# goes into the folder of the runs, and counts checks.
+# Equal bits are promised in ordered mode without any variable: those that say otherwise are taken away.
+root=$(cd "$(dirname "$0")/../.." && pwd)
+LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
+DEVICE=${DEVICE:-cuda}
+unset LINESHAFT_CUDA_ALGORITHMS
+export NO_COLOR=1
+failed=0
+checks=0
+
+case $LINESHAFT in
+/*) ;;
+*) LINESHAFT=$PWD/$LINESHAFT ;;
+esac
+[ -x "$LINESHAFT" ] || {
+    echo "there is no program \"$LINESHAFT\": run make" >&2
+    exit 2
+}
+if [ $# -gt 0 ]; then
+    mkdir -p "$1" && cd "$1" || exit 2
+else
+    folder=$(mktemp -d) && cd "$folder" || exit 2
+    trap 'rm -rf "$folder"' EXIT
+fi
+
+# result TEXT STATUS: one line for a check.
+result() {
+    checks=$((checks + 1))
+    if [ "$2" = 0 ]; then
+        echo "ok      $1"
+    else
+        echo "FAILED  $1"
+        failed=$((failed + 1))
+    fi
+}
+
+# finish: how many passed; ends the script with the number of those that did not, at most 100.
+finish() {
+    echo "$((checks - failed)) of $checks checks passed"
+    [ $failed -le 100 ] || failed=100
+    exit $failed
+}
