@@ -20,6 +20,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cli/cmd_bench_bound.h"
 #include "cli/cmd_bench_peer.h"
 #include "cli/cmd_launch.h"
 #include "cli/job.h"
@@ -161,17 +162,6 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double bus_share(ls_coll_kind kind, int n)
-{
-    double part = (double)(n - 1) / n;
-
-    return n == 1                       ? 1
-           : kind == LS_COLL_ALL_REDUCE ? 2 * part
-           : kind == LS_COLL_BROADCAST  ? 1
-           : kind == LS_COLL_BARRIER    ? 0
-                                        : part;
-}
-
 static ls_status barrier(rank_bench *b, int64_t deadline_ns)
 {
     return ls_comm_run(b->comm, &(ls_coll){.kind = LS_COLL_BARRIER, .type = LS_U8}, deadline_ns);
@@ -215,22 +205,28 @@ out:
     return st;
 }
 
-static void show(rank_bench *b, const ls_coll *coll, int64_t bytes, int64_t calls)
+static void show(rank_bench *b, const ls_coll *coll, int64_t bytes, int64_t calls, double bound_ns)
 {
     int n = ls_comm_ranks(b->comm);
     double us = (double)b->times[calls / 2] / 1e3, best = (double)b->times[0] / 1e3;
-    double gbs = us > 0 ? (double)bytes / us / 1e3 : 0, bus = gbs * bus_share(coll->kind, n);
+    double gbs = us > 0 ? (double)bytes / us / 1e3 : 0, bus = gbs * ls_bound_share(coll->kind, n);
     const char *algo = ls_comm_way(b->comm, coll), *op = ls_coll_kind_name(coll->kind);
 
+    char over[32] = "-", bound[32] = "null";
+
+    if (bound_ns > 0) {
+        snprintf(over, sizeof over, "%.2f", us * 1e3 / bound_ns);
+        snprintf(bound, sizeof bound, "%.3f", bound_ns / 1e3);
+    }
     if (b->p->json)
         fprintf(b->to,
                 "{\"op\":\"%s\",\"ranks\":%d,\"bytes\":%" PRId64
                 ",\"us\":%.3f,\"best_us\":%.3f,\"algo\":\"%s\",\"alg_gbs\":%.3f,\"bus_gbs\":%.3f,"
-                "\"calls\":%" PRId64 "}\n",
-                op, n, bytes, us, best, algo, gbs, bus, calls);
+                "\"bound_us\":%s,\"calls\":%" PRId64 "}\n",
+                op, n, bytes, us, best, algo, gbs, bus, bound, calls);
     else
-        fprintf(b->to, "%-14s %12" PRId64 " %12.2f %12.2f  %-12s %9.2f %9.2f %6" PRId64 "\n", op,
-                bytes, us, best, algo, gbs, bus, calls);
+        fprintf(b->to, "%-14s %12" PRId64 " %12.2f %12.2f  %-12s %9.2f %9.2f %8s %6" PRId64 "\n",
+                op, bytes, us, best, algo, gbs, bus, over, calls);
     fflush(b->to);
 }
 
@@ -428,15 +424,20 @@ static ls_status bench_row(rank_bench *b, ls_coll_kind kind, int64_t bytes)
                     .count = kind == LS_COLL_BARRIER ? 0 : bytes / size / (parts ? n : 1),
                     .in = kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_BROADCAST ? b->out : b->in,
                     .out = b->out};
+    double bound_ns;
     ls_status st;
 
     LS_TRY(st, ls_tune_settle(b->comm, &coll, NULL, NULL, ls_time_now_ns() + LIMIT_S * LS_NS_PER_S),
            out);
     if (b->p->explain)
         return explain_row(b, &coll, bytes);
+    LS_TRY(st,
+           ls_bound_find(b->comm, kind, bytes, b->in, b->out,
+                         ls_time_now_ns() + LIMIT_S * LS_NS_PER_S, &bound_ns),
+           out);
     LS_TRY(st, time_way(b, &coll, b->p->seconds, &calls), out);
     if (b->to)
-        show(b, &coll, bytes, calls);
+        show(b, &coll, bytes, calls, bound_ns);
 out:
     return st;
 }
@@ -456,8 +457,8 @@ static void show_head(rank_bench *b)
 
     fprintf(b->to, "%d rank%s\n", ls_comm_ranks(b->comm), ls_comm_ranks(b->comm) == 1 ? "" : "s");
     if (!b->p->explain) {
-        fprintf(b->to, "%-14s %12s %12s %12s  %-12s %9s %9s %6s\n", "op", "bytes", "us", "best us",
-                "way", "alg GB/s", "bus GB/s", "calls");
+        fprintf(b->to, "%-14s %12s %12s %12s  %-12s %9s %9s %8s %6s\n", "op", "bytes", "us",
+                "best us", "way", "alg GB/s", "bus GB/s", "x bound", "calls");
         return;
     }
     show_link(b->to, "between nodes", &tune->between, tune->has_between);
@@ -619,7 +620,9 @@ const ls_command ls_bench_comm = {
         "collectives between them. A call lasts from a barrier until its slowest rank is done; the "
         "median and the best of many calls are shown. Bytes are those of one rank's buffer. Bus "
         "bandwidth is what each link carried at least: 2 (n - 1) / n of the buffer for "
-        "all_reduce.\n\n"
+        "all_reduce. The column \"x bound\" has the median over the least time: those bytes at the "
+        "measured speed of the link between machines, or on one machine at the speed at which its "
+        "ranks together copy memory.\n\n"
         "LINESHAFT_CARRIER=tcp or ucx chooses what moves the data between machines; without it UCX "
         "is "
         "taken where every rank has an RDMA device.\n\n"

@@ -42,6 +42,7 @@ static int inherited(const char *name)
 
 bool ls_job_is_task(void)
 {
+    static bool told;
     ls_places places;
     bool launched;
 
@@ -49,7 +50,12 @@ bool ls_job_is_task(void)
         return false;
     if (ls_meet_launched(&launched, &places) == LS_OK)
         return launched;
-    ls_err_clear(); /* variables that mean something else to somebody else */
+    /* They may mean something else to somebody else. */
+    if (!told)
+        ls_log(LS_LOG_WARN, "%s; this process does not take it for a task of a launcher",
+               ls_err_last()->text);
+    told = true;
+    ls_err_clear();
     return false;
 }
 

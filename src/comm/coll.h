@@ -3,15 +3,15 @@
  * Every rank of a communicator asks for the same things in the same order. `count` counts elements
  * and means the same number on every rank, except where a table of counts says otherwise:
  *
- *   kind            in                 out                    notes
- *   all_reduce      count              count
- *   reduce_scatter  count              own range of count     in place: out is in, its own range is
- * set all_gather      own range          count                  in place: in is out, its own range
- * is read broadcast       count (root)       count                  in is ignored elsewhere
- *   all_to_all      count x ranks      count x ranks          or by counts: pieces side by side
- *   gather          own count          sum of counts (root)   or `count` from each
- *   send, recv      count              count                  with `peer`; matched in order of
- * calls barrier         -                  -
+ *   kind            in             out                   notes
+ *   all_reduce      count          count
+ *   reduce_scatter  count          own range of count    in place: out is in, own range is set
+ *   all_gather      own range      count                 in place: in is out, own range is read
+ *   broadcast       count (root)   count                 in is ignored elsewhere
+ *   all_to_all      count x ranks  count x ranks         or by counts: pieces side by side
+ *   gather          own count      sum of counts (root)  or `count` from each
+ *   send, recv      count          count                 with `peer`; matched in order of calls
+ *   barrier         -              -
  *
  * The own range of rank r is ls_coll_range(): nearly equal parts that begin at multiples of 16
  * elements. in == out means in place; buffers that overlap otherwise are a mistake. 16-bit types

@@ -21,6 +21,7 @@
 #include "train/loop.h"
 
 #include <math.h>
+#include <unistd.h>
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
@@ -612,6 +613,19 @@ static void watch_end(loop *l)
                (long long)l->ended.xids, (long long)l->ended.last_xid);
 }
 
+/* Of all ranks together; more of them than there are cores share these. What a GPU can do at most
+ * is not measured here: its share of that is not known. */
+static double peak_of_ranks(const ls_session *s)
+{
+    int here = s->args.local_ranks > 0 ? s->args.local_ranks : s->mesh.ranks;
+    double crowd = (double)here * ls_device_describe(s->device).threads /
+                   (double)sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (s->apart)
+        return 0;
+    return ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks / (crowd > 1 ? crowd : 1);
+}
+
 static ls_status summarise(loop *l)
 {
     ls_session *s = &l->s;
@@ -631,8 +645,7 @@ static ls_status summarise(loop *l)
         ls_comm_traffic(s->args.comm, &sent, &received);
     exchanges = ls_outer_exchanges(s, &exchange_bytes);
     ls_central_counts central = ls_central_counted(s);
-    /* What a GPU can do at most is not measured here: its share of that is not known. */
-    double peak = s->apart ? 0 : ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks;
+    double peak = peak_of_ranks(s);
     int64_t peak_bytes =
         s->apart ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
                  : ls_ledger_peak_resident_bytes();

@@ -95,6 +95,7 @@ for n in 2 3; do
     run 0 "$LINESHAFT" bench comm -n $n --op "$moving" --sizes 8000003 --tenths 1 --json
     rows "$moving" 8000003 $n
     [ ! -s err ] || fail "says something: $(cat err)"
+    grep -q '"bound_us":[0-9]' out || fail "no bound: $(cat out)"
 done
 run 0 "$LINESHAFT" bench comm -n 2 --op broadcast,barrier --sizes 0,5 --tenths 1 --json
 rows broadcast,barrier 0,5 2

@@ -58,6 +58,9 @@ pair killed
 # shellcheck disable=SC2046
 run 8 env $(vars 1 2 alone) "$LINESHAFT" train run.yaml --wait 1 --set out=alone
 says 'rank 1 of 2 (OMPI_COMM_WORLD_RANK) found no first task of its job within 1 s'
+# Variables that cannot be true are said, and not followed.
+run 0 env OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=2 "$LINESHAFT" train run.yaml --set train.steps=5 --set out=untrue
+says 'this process does not take it for a task of a launcher'
 run 0 env RANK=captain "$LINESHAFT" train run.yaml --json --set train.steps=5 --set out=captain
 [ "$(field start ranks)" = 1 ] || fail "a stray RANK"
 

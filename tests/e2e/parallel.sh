@@ -72,6 +72,17 @@ for mesh in 4,1,1 4,2,1 4,3,4 6,3,1; do
     same "$n ranks in groups of 2, zero $zero, group $group"
     [ "$(field start shard)" = 2 ] || fail "start does not tell the shard groups"
 done
+# Sequences of which few tokens count, each another number: ranks weigh by tokens, not by sequences.
+chat="--set data.text=$LINESHAFT_ROOT/examples/chat.jsonl --set data.template=chatml --set data.validation=20% --set model.context=192
+    --set batch.sequences=6 --set batch.leaf=1 --set train.steps=5"
+# shellcheck disable=SC2086
+for mesh in 1,0 3,1 4,3; do
+    run 0 "$LINESHAFT" train run.yaml --json -n "${mesh%,*}" $chat --set "mesh.zero=${mesh#*,}" --set "out=chat$mesh"
+    losses out >got
+    field summary weights_hash >>got
+    [ "$mesh" = 1,0 ] && mv got chat.want && continue
+    cmp -s chat.want got || fail "conversations on $mesh (ranks, zero): $(diff chat.want got | head -n 4)"
+done
 # mesh.dp starts as many ranks as it says.
 run 0 "$LINESHAFT" train run.yaml --json --set mesh.dp=2 --set out=dp
 same "mesh.dp 2"

@@ -9,11 +9,12 @@
  *   a link was cut          no confirmation for user_timeout_ns, then no connection: about 0.8 s
  *   a process is stopped    its kernel still answers: silent, not dead. The caller's deadline ends
  *                           the wait; ls_tcp_silent() says who is silent since when
- *   a rank failed           it says so to all it is connected to, with its reason, and each tells
- * on a rank closed           it says so; an error only for who still wants something from it Up to
- * LS_TCP_MESH ranks every pair is connected from the start, so each rank sees each death itself. In
- * larger worlds a rank keeps connections to those at distances of powers of two and opens others at
- * first use; a death is seen by its neighbours, who tell on: a few hops.
+ *   a rank failed           it says so, with its reason, to all it is connected to; they tell on
+ *   a rank closed           it says so; an error only for who still wants something from it
+ *
+ * Up to LS_TCP_MESH ranks every pair is connected from the start, so each rank sees each death
+ * itself. In larger worlds a rank keeps connections to those at distances of powers of two and
+ * opens others at first use; a death is seen by its neighbours, who tell on: a few hops.
  *
  * A small send (up to eager_bytes) is copied and is done when the kernel has it; a large one goes
  * out of the caller's memory when its receive is posted, and is done when the other side has
