@@ -91,7 +91,7 @@ struct ls_ps {
 
     pthread_mutex_t lock;
     pthread_mutex_t held; /* while an update is made */
-    pthread_cond_t word; /* of the own request: something has changed */
+    pthread_cond_t word;  /* of the own request: something has changed */
     bool has_lock;
     ls_ps_own_request own;
     bool closing;
