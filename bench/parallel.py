@@ -1,4 +1,4 @@
-"""parallel.py [ranks] [hosts] -- see bench/parallel.sh."""
+"""parallel.py [ranks] [ways] [hosts] -- see bench/parallel.sh."""
 import json
 import os
 import subprocess
@@ -18,6 +18,18 @@ SIDES = {
     "2 x 1, zero 0, fast": dict(ranks=2, reduce="fast"),
     "2 x 1, zero 1, fast": dict(ranks=2, zero=1, reduce="fast"),
 }
+# Every way to be parallel over data, by four ranks that share the cores: what each costs beside zero 0.
+WAYS = {
+    "zero 0": {},
+    "zero 1": {"mesh.zero": 1},
+    "zero 2": {"mesh.zero": 2},
+    "zero 3": {"mesh.zero": 3},
+    "zero 3, shard 2": {"mesh.zero": 3, "mesh.shard": 2},
+    "zero 0, offload disk": {"device.offload": "disk"},
+    "ps, staleness 0": {"sync": "ps"},
+    "ps, staleness 2": {"sync": "ps", "ps.staleness": 2},
+    "local, 50 steps": {"sync": "local", "local.steps": 50},
+}
 DDP = "PyTorch DDP"
 OFF = "exchange off"  # replicas that never meet: the same work without a word
 PAYLOAD = 0.956  # of a link's rate, measured by bench/comm.sh
@@ -27,7 +39,7 @@ def our_words(how, folder, text):
     ranks = how.get("ranks", 1)
     settings = cpu_train.our_settings("10m", text, folder) | {
         "train.reduce": how.get("reduce", "ordered"), "mesh.zero": how.get("zero", 0),
-        "device.threads": 2 // ranks if "hosts" not in how else 1, "batch.leaf": 12 // max(2, how.get("hosts", ranks))}
+        "device.threads": max(1, 2 // ranks) if "hosts" not in how else 1, "batch.leaf": 12 // max(2, how.get("hosts", ranks))}
     settings |= how.get("more", {})
     return cpu_train.our_command(settings, ["-n", str(ranks)] if ranks > 1 else [])
 
@@ -37,7 +49,9 @@ def read_events(lines):
     steps = [e for e in events if e["event"] == "step"][cpu_train.WARM:]
     exposed = rounds.median([e["split"]["exchange"] / e["ms"] for e in steps])
     parameters.update(e["parameters"] for e in events if e["event"] == "start")
-    return [e["ms"] for e in steps], f"{100 * exposed:.0f} % of a step waits for the exchange"
+    end = next(e for e in events if e["event"] == "summary")
+    return [e["ms"] for e in steps], (f"{100 * exposed:.0f} % of a step waits for the exchange, "
+                                      f"{end['peak_bytes'] / 2**20:.0f} MiB a rank")
 
 
 def run_ours(name, how, folder, text):
@@ -109,6 +123,9 @@ def main():
         text = cpu_train.write_text(folder)
         if "ranks" in words:
             results.append(compare("10M, ranks on one machine", SIDES, "1 rank x 2 threads", folder, text))
+        if "ways" in words:
+            sides = {name: dict(ranks=4, reduce="fast", more=more) for name, more in WAYS.items()}
+            results.append(compare("10M, four ranks on one machine", sides, "zero 0", folder, text))
         for hosts in map(int, os.environ.get("HOSTS", "2,4").split(",") if "hosts" in words else []):
             wanted = os.environ.get("OURS", "ordered 0,ordered 1,fast 0,fast 1")
             sides = {f"{mode}, zero {zero}": dict(hosts=hosts, zero=int(zero), reduce=mode)
