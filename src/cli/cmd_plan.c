@@ -81,12 +81,16 @@ static ls_status check_flags(const ls_args *args, bool run)
 
 static ls_status read_request(const ls_args *args, const ls_run *run, request *r)
 {
+    static const ls_pipeline_kind of_run[] = {[LS_PIPE_GPIPE] = LS_PIPELINE_GPIPE,
+                                              [LS_PIPE_1F1B] = LS_PIPELINE_1F1B,
+                                              [LS_PIPE_INTERLEAVED] = LS_PIPELINE_INTERLEAVED};
     const char *name = ls_args_value(args, "schedule");
     int64_t dp = run && run->mesh.dp > 0 ? run->mesh.dp : 1;
     int64_t leaves = run ? run->batch.sequences / run->batch.leaf : 8;
     ls_status st;
 
-    *r = (request){.kind = LS_PIPELINE_1F1B, .forward = 1, .backward = 2};
+    *r = (request){
+        .kind = run ? of_run[run->mesh.schedule] : LS_PIPELINE_1F1B, .forward = 1, .backward = 2};
     for (int k = 0; k < LS_PIPELINE_KINDS && name; k++)
         if (strcmp(name, ls_pipeline_names[k]) == 0)
             r->kind = (ls_pipeline_kind)k;
@@ -95,10 +99,10 @@ static ls_status read_request(const ls_args *args, const ls_run *run, request *r
     LS_TRY(st,
            ls_launch_number(args, "micro-batches", (leaves + dp - 1) / dp, 1, 1 << 16, &r->micros),
            out);
-    LS_TRY(st,
-           ls_launch_number(args, "chunks", r->kind == LS_PIPELINE_INTERLEAVED ? 2 : 1, 1, 256,
-                            &r->chunks),
-           out);
+    int64_t chunks = r->kind != LS_PIPELINE_INTERLEAVED ? 1
+                     : run && run->mesh.chunks > 1      ? run->mesh.chunks
+                                                        : 2;
+    LS_TRY(st, ls_launch_number(args, "chunks", chunks, 1, 256, &r->chunks), out);
     LS_TRY(st, ls_launch_number(args, "width", 0, 20, 100000, &r->width), out);
     LS_TRY(st, read_number(args, "forward", false, &r->forward), out);
     LS_TRY(st, read_number(args, "backward", false, &r->backward), out);
@@ -220,8 +224,9 @@ static ls_status show(const ls_args *args, const request *r, const ls_plan_view 
         ls_plan_draw(v, r->width > 0 ? (int)r->width : term.tty ? term.width : 0, &text);
         ls_str_append_char(&text, '\n');
         ls_plan_tell(v, &text);
-        if (v->stages)
-            ls_str_append(&text, "This is a plan: `lineshaft train` cannot run pipelines yet.\n");
+        if (v->stages && r->kind == LS_PIPELINE_ZERO_BUBBLE)
+            ls_str_append(&text, "This is a plan: `lineshaft train` runs gpipe, 1f1b and "
+                                 "interleaved schedules (mesh.schedule).\n");
     }
     LS_TRY(st, ls_str_status(&text), out);
     st = ls_term_print(&text);
@@ -273,9 +278,9 @@ static const ls_flag schedule_flags[] = {
     {"micro-batches", 0, "N", false,
      "Parts of a rank's batch that go through one after the other; 8, or the leaves of RUN."},
     {"schedule", 0, "gpipe|1f1b|interleaved|zero-bubble", false,
-     "Who computes what when; 1f1b unless given."},
+     "Who computes what when; 1f1b, or mesh.schedule of RUN."},
     {"chunks", 0, "N", false,
-     "Runs of layers on each rank, for interleaved schedules; 2 for these."},
+     "Runs of layers on each rank, for interleaved schedules; 2, or mesh.chunks of RUN."},
     {"forward", 0, "TIME", false, "What a rank takes for the forward of a micro-batch; 1."},
     {"backward", 0, "TIME", false,
      "What it takes for the backward; 2. Zero-bubble schedules cut it into halves."},
@@ -305,7 +310,8 @@ static const ls_command schedule = {
         "Without RUN all stages cost the same (--forward, --backward). With RUN the layers of its "
         "model are cut into stages so that the slowest is as fast as it can be, embedding and head "
         "included, and costs are operations (Gop: 1e9 of them) or, with --gflops, ms.\n\n"
-        "This is a plan: training runs no pipelines yet and refuses mesh.pp above 1.",
+        "Training runs gpipe, 1f1b and interleaved schedules (mesh.pp, mesh.schedule); zero-bubble "
+        "ones are planned only.",
     .examples =
         "lineshaft plan schedule  # 1F1B, 4 stages, 8 micro-batches\n"
         "lineshaft plan schedule --schedule zero-bubble --stages 8 --micro-batches 32 --svg "

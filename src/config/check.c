@@ -85,6 +85,8 @@ static int64_t pick_group(const ls_run *run)
     int64_t most = run->device.kind == LS_DEVICE_CUDA ? CALL_TOKENS_GPU : CALL_TOKENS;
     int64_t group = 1;
 
+    if (run->mesh.pp > 1) /* many small calls fill a pipeline */
+        return 1;
     if (leaves * tokens <= most)
         return leaves;
     while (group * 2 < leaves && group * 2 * tokens <= most)
@@ -105,6 +107,12 @@ static void resolve_batch(ls_run *run)
         run->batch.ramp_from = run->batch.leaf;
     if (take_auto(run, "batch.group"))
         run->batch.group = pick_group(run);
+}
+
+static void resolve_mesh(ls_run *run)
+{
+    if (take_auto(run, "mesh.chunks"))
+        run->mesh.chunks = run->mesh.schedule == LS_PIPE_INTERLEAVED ? 2 : 1;
 }
 
 /* What the family settles. */
@@ -151,6 +159,7 @@ ls_status ls_check_resolve(ls_run *run)
     if (take_auto(run, "lora.alpha"))
         run->lora.alpha = 2 * (double)run->lora.rank;
     resolve_batch(run);
+    resolve_mesh(run);
     if (take_auto(run, "train.steps"))
         run->train.steps = run->train.tokens || run->train.seconds > 0 || run->train.target_loss > 0
                                ? 0

@@ -193,10 +193,75 @@ out:
     return st;
 }
 
+/* Keys of a pipeline where there is none, or which contradict each other. */
+static ls_status check_schedule(const ls_run *run)
+{
+    static const char *const keys[] = {"mesh.schedule", "mesh.chunks"};
+    bool none = run->mesh.pp < 2 && ls_check_origin(run, "mesh.pp")->source == LS_RUN_DEFAULT;
+
+    for (size_t i = 0; i < LS_COUNT(keys) && none; i++)
+        if (ls_check_origin(run, keys[i])->source != LS_RUN_DEFAULT) {
+            ls_status st =
+                ls_check_clash(run, keys[i], "mesh.pp", "without a pipeline it means nothing");
+            ls_err_hint("Set mesh.pp to 2 or more, or leave %s out.", keys[i]);
+            return st;
+        }
+    if (run->mesh.pp > 1 && run->mesh.chunks > 1 && run->mesh.schedule != LS_PIPE_INTERLEAVED) {
+        ls_status st = ls_check_clash(run, "mesh.chunks", "mesh.schedule",
+                                      "only interleaved schedules have several chunks");
+        ls_err_hint("Set mesh.schedule: interleaved, or leave mesh.chunks out.");
+        return st;
+    }
+    return LS_OK;
+}
+
+/* What the ranks of a pipeline cannot do yet. */
+static ls_status check_pipeline(const ls_run *run)
+{
+    const struct {
+        const char *key, *why, *hint;
+        bool asked;
+    } rows[] = {
+        {"mesh.zero", "stages keep whole gradients and weights of their layers",
+         "mesh.zero: 1 works with mesh.pp, and divides the moments of a stage among its lines.",
+         run->mesh.zero > 1},
+        {"mesh.shard", "the lines of a pipeline are one group",
+         "Leave mesh.shard out: with mesh.pp all lines divide what mesh.zero says.",
+         strcmp(run->mesh.shard, "world") != 0},
+        {"mesh.balance", "slices that move would change the tables of lines",
+         "Set mesh.balance: off.", run->mesh.balance == LS_BALANCE_AUTO},
+        {"mesh.weights", "lines of a pipeline take equal parts of a batch",
+         "Leave mesh.weights out.", run->mesh.weights.count > 0},
+        {"sync", "replicas and workers of servers compute with all layers",
+         "sync: allreduce works with mesh.pp.", run->sync != LS_SYNC_ALLREDUCE},
+        {"exchange.compress", "what lines exchange is not squeezed yet",
+         "Set exchange.compress: none, or mesh.pp: 1.", run->exchange.compress != LS_COMPRESS_NONE},
+        {"train.optimizer", "only AdamW updates the layers of a stage by themselves",
+         "Set train.optimizer: adamw, or mesh.pp: 1.", run->train.optimizer != LS_OPTIMIZER_ADAMW},
+        {"lora.rank", "adapters lie behind all layers, and stages keep runs of them",
+         "mesh.pp: 1 with mesh.dp trains adapters on several ranks.", run->lora.rank > 0},
+        {"train.freeze", "stages keep runs of parameters that are all trained",
+         "Leave train.freeze out, or set mesh.pp: 1.", run->train.freeze.count > 0},
+        {"device.offload", "the moments of a stage lie in windows of memory",
+         "Set device.offload: none; mesh.pp already divides moments by stages.",
+         run->device.offload != LS_OFFLOAD_NONE},
+    };
+
+    for (size_t i = 0; i < LS_COUNT(rows) && run->mesh.pp > 1; i++)
+        if (rows[i].asked) {
+            ls_status st = ls_check_clash(run, rows[i].key, "mesh.pp", rows[i].why);
+            ls_err_hint("%s", rows[i].hint);
+            return st;
+        }
+    return LS_OK;
+}
+
 ls_status ls_check_mesh(const ls_run *run)
 {
     ls_status st = LS_OK;
 
+    LS_TRY(st, check_schedule(run), out);
+    LS_TRY(st, check_pipeline(run), out);
     LS_TRY(st, check_exchange(run), out);
     LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_shard(run), out);

@@ -724,10 +724,28 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
-     .most = 1,
-     .limit = DATA_ONLY,
-     .doc = "Pipeline stages: processes that share the layers.",
+     .most = 256,
+     .doc = "Pipeline width: processes that share the layers. A leaf goes through all of them as a "
+            "micro-batch (batch.group sets how many leaves do at a time). mesh.dp such lines share "
+            "the batch; on CPUs, with AdamW and mesh.zero 0 or 1.",
      .offset = AT(mesh.pp)},
+    {.key = "mesh.schedule",
+     .type = LS_OPTION_ENUM,
+     .preset = "1f1b",
+     .names = {"gpipe", "1f1b", "interleaved"},
+     .doc = "What the ranks of a pipeline do when. gpipe: all forward, then all backward; 1f1b: "
+            "forward and backward in turn, with activations of mesh.pp micro-batches at most; "
+            "interleaved: 1f1b where each rank has several chunks of layers, which idles less and "
+            "sends more. No result depends on it. `lineshaft plan schedule` draws them.",
+     .offset = AT(mesh.schedule)},
+    {.key = "mesh.chunks",
+     .type = LS_OPTION_INT,
+     .preset = "auto",
+     .least = 1,
+     .most = 16,
+     .when_auto = "2 where mesh.schedule is interleaved, else 1",
+     .doc = "Chunks of layers of each rank of an interleaved pipeline.",
+     .offset = AT(mesh.chunks)},
     {.key = "mesh.cp",
      .type = LS_OPTION_INT,
      .preset = "1",
@@ -931,7 +949,8 @@ const ls_option ls_options[] = {
      .names = {"on", "off"},
      .doc = "on: when a rank dies, the others keep their memory, and training goes on after the "
             "step that was done last, with the same batches; off: the run ends. With several "
-            "machines, or sync: local or ps, a rank that dies ends the run in any case.",
+            "machines, mesh.pp above 1, or sync: local or ps, a rank that dies ends the run in any "
+            "case.",
      .offset = AT(heal.mode)},
     {.key = "heal.restarts",
      .type = LS_OPTION_INT,

@@ -67,6 +67,8 @@ typedef enum ls_precision {
     LS_PRECISION_FP16,
     LS_PRECISION_FP8
 } ls_precision;
+/* What the ranks of a pipeline do when; see parallel/pipeline.h. */
+typedef enum ls_pipe_schedule { LS_PIPE_GPIPE, LS_PIPE_1F1B, LS_PIPE_INTERLEAVED } ls_pipe_schedule;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
 /* What backward makes again instead of keeping it; auto: as little as fits into memory. */
 typedef enum ls_recompute {
@@ -181,6 +183,8 @@ typedef struct ls_run {
     ls_precision precision;
     struct {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
+        ls_pipe_schedule schedule;        /* of a pipeline, */
+        int64_t chunks;                   /* and the chunks of layers that each of its ranks has */
         const char *shard; /* world, node or a number: the ranks that zero divides among */
         ls_balance_mode balance;
         ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */

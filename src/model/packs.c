@@ -64,6 +64,15 @@ static bool is_trained(const matrix *m)
     return false;
 }
 
+/* Whether matrix number i belongs to the part of the model that is packed. */
+static bool is_in_part(const ls_packs_args *args, int64_t i)
+{
+    bool head = i == matrices(args->model) - 1;
+    int64_t unit = head ? args->model->shape.L + 1 : 1 + i / LS_LAYERS;
+
+    return args->units == 0 || (unit >= args->unit && unit < args->unit + args->units);
+}
+
 /* The one description of the buffer, for counting and for cutting; packs may be NULL. */
 static int64_t lay_out(const ls_packs_args *args, pack *packs)
 {
@@ -74,8 +83,8 @@ static int64_t lay_out(const ls_packs_args *args, pack *packs)
     for (int64_t i = 0; i < matrices(args->model); i++)
         for (int back = 0; back < 2; back++) {
             matrix m = matrix_of(args, i, back);
-            bool none =
-                (back && !args->training) || m.w[0].w < 0; /* experts are read as they lie */
+            bool none = (back && !args->training) || !is_in_part(args, i) ||
+                        m.w[0].w < 0; /* experts are read as they lie */
             int64_t bytes = none ? 0 : args->kernels->pack_bytes(&m.row);
             if (packs)
                 packs[2 * i + back] =

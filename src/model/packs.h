@@ -19,9 +19,10 @@ typedef struct ls_packs_args {
     const ls_model *model;     /* borrowed, as the next two */
     const ls_kernels *kernels; /* whose products will read; a table without pack has no packs */
     ls_stream *stream;
-    ls_dtype type; /* of the weights */
-    int64_t M;     /* rows of the largest call */
-    bool training; /* also towards the input */
+    ls_dtype type;       /* of the weights */
+    int64_t M;           /* rows of the largest call */
+    bool training;       /* also towards the input */
+    int64_t unit, units; /* the part of the model whose matrices are read, as in ls_pass_args */
 } ls_packs_args;
 
 /* The matrices of a block, and the head of the model. */

@@ -111,7 +111,41 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
 
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l)
 {
-    return l == 0 ? pass->in0 : pass->blocks[l - 1].next;
+    return l == ls_pass_first_block(&pass->args) ? pass->in0 : pass->blocks[l - 1].next;
+}
+
+void ls_pass_take(ls_pass *pass, const ls_pass_call *call)
+{
+    const ls_pass_ends *ends = &pass->ends[call->slot];
+
+    LS_BUG_IF(call->slot < 0 || call->slot >= ls_pass_slots(&pass->args), "slot %d of %d",
+              call->slot, ls_pass_slots(&pass->args));
+    pass->blocks = pass->all + call->slot * pass->args.model->shape.L;
+    pass->in0 = call->in ? call->in : ends->in0;
+    pass->yf = ends->yf;
+    pass->meanf = ends->meanf;
+    pass->rstdf = ends->rstdf;
+    if (!call->dstream)
+        return;
+    pass->dstream = call->dstream;
+    if (pass->args.model->shape.dropout > 0)
+        pass->dbranch =
+            ls_pass_at(pass, call->dstream, call->B * call->T * pass->args.model->shape.C);
+}
+
+int ls_pass_border(const ls_model *model)
+{
+    return model->shape.dropout > 0 ? 2 : 1;
+}
+
+const void *ls_pass_out(const ls_pass *pass, int slot, const void *in)
+{
+    int64_t end = ls_pass_end_block(&pass->args);
+    const void *first = in ? in : pass->ends[slot].in0;
+
+    return end == ls_pass_first_block(&pass->args)
+               ? first
+               : pass->all[slot * pass->args.model->shape.L + end - 1].next;
 }
 
 ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l)
@@ -377,7 +411,7 @@ static void first_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                         .rstd = b->rstd1,
                         .y_max = ls_pass_max(pass, l, LS_LAYER_QKV, false)};
 
-    if (added || l == 0)
+    if (added || l == ls_pass_first_block(&pass->args))
         norm(pass, call, args, p->ln1_w, p->ln1_b, (ls_dropout){0});
     else
         norm_after(pass, call, l - 1, SITE_OUT, args, p->ln1_w, p->ln1_b);
@@ -434,9 +468,10 @@ void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
     ls_recompute level = ls_pass_recompute_of(&pass->args, l);
     ls_pass_layers at;
 
-    if (level == LS_RECOMPUTE_NONE || l == s->L - 1 ||
-        ls_pass_recompute_of(&pass->args, l + 1) == LS_RECOMPUTE_NONE)
-        return; /* no block above has taken the buffers */
+    bool spared = l == ls_pass_end_block(&pass->args) - 1 ||
+                  ls_pass_recompute_of(&pass->args, l + 1) == LS_RECOMPUTE_NONE;
+    if (level == LS_RECOMPUTE_NONE || (spared && ls_pass_slots(&pass->args) == 1))
+        return; /* no block above, nor another call, has taken the buffers */
     ls_pass_layers_of(pass->args.model, l, &at);
     first_norm(pass, call, l, true);
     if (level == LS_RECOMPUTE_FULL)
@@ -455,21 +490,11 @@ static void tell_made(const ls_pass_call *call, int64_t ready)
         call->made(call->context, (int)ready);
 }
 
-void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
+static void embed(const ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
     const ls_model_shape *s = &model->shape;
 
-    LS_BUG_IF(call->B > pass->args.B || call->T > pass->args.T || call->leaves > pass->args.leaves,
-              "a call of %lld x %lld tokens in a pass made for %lld x %lld", (long long)call->B,
-              (long long)call->T, (long long)pass->args.B, (long long)pass->args.T);
-    LS_BUG_IF(call->past && call->past + call->T > pass->args.cache,
-              "%lld tokens after %lld others in a cache of %lld", (long long)call->T,
-              (long long)call->past, (long long)pass->args.cache);
-    if (pass->maxima)
-        pass->args.kernels->fill(pass->args.stream,
-                                 &(ls_fill){.x = pass->maxima, .n = s->L * 2 * LS_LAYERS});
-    ls_pass_need(call, 0);
     pass->args.kernels->embed_fwd(
         pass->args.stream, &(ls_embed_fwd){.type = pass->args.type,
                                            .tokens = call->tokens,
@@ -482,15 +507,53 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
                                            .V = s->V,
                                            .past = call->past,
                                            .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
-    for (int64_t l = 0; l < s->L; l++) {
+}
+
+/* The norm behind the last block of a part: the final one; or, where dropout has left that block's
+ * result in the branch, one whose outcome nobody reads, so that the stream is whole. */
+static void end_part(const ls_pass *pass, const ls_pass_call *call)
+{
+    const ls_model *model = pass->args.model;
+    int64_t end = ls_pass_end_block(&pass->args);
+    bool blocks = end > ls_pass_first_block(&pass->args), head = ls_pass_has_head(&pass->args);
+    ls_norm_fwd args = {.y = pass->yf, .mean = pass->meanf, .rstd = pass->rstdf};
+
+    if (head && !blocks) {
+        args.stream = pass->in0;
+        norm(pass, call, args, model->lnf_w, model->lnf_b, (ls_dropout){0});
+    } else if (head) {
+        norm_after(pass, call, end - 1, SITE_OUT, args, model->lnf_w, model->lnf_b);
+    } else if (blocks && ls_pass_drop_at(pass, call, end - 1, SITE_OUT).p > 0) {
+        const ls_block_params *p = &model->blocks[end - 1];
+        norm_after(pass, call, end - 1, SITE_OUT, args, p->ln1_w, p->ln1_b);
+    }
+}
+
+void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_pass_args *part = &pass->args;
+
+    ls_pass_take(pass, call);
+    LS_BUG_IF(call->B > pass->args.B || call->T > pass->args.T || call->leaves > pass->args.leaves,
+              "a call of %lld x %lld tokens in a pass made for %lld x %lld", (long long)call->B,
+              (long long)call->T, (long long)pass->args.B, (long long)pass->args.T);
+    LS_BUG_IF(call->past && call->past + call->T > pass->args.cache,
+              "%lld tokens after %lld others in a cache of %lld", (long long)call->T,
+              (long long)call->past, (long long)pass->args.cache);
+    if (pass->maxima)
+        pass->args.kernels->fill(pass->args.stream,
+                                 &(ls_fill){.x = pass->maxima, .n = s->L * 2 * LS_LAYERS});
+    ls_pass_need(call, 0);
+    if (ls_pass_has_embedding(part))
+        embed(pass, call);
+    for (int64_t l = ls_pass_first_block(part); l < ls_pass_end_block(part); l++) {
         ls_pass_need(call, 1 + l);
         block_forward(pass, call, l);
         tell_made(call, (l + 1) * PER_BLOCK); /* with dropout the stream comes with the next norm */
     }
     ls_pass_need(call, 1 + s->L);
-    norm_after(pass, call, s->L - 1, SITE_OUT,
-               (ls_norm_fwd){.y = pass->yf, .mean = pass->meanf, .rstd = pass->rstdf}, model->lnf_w,
-               model->lnf_b);
+    end_part(pass, call);
     tell_made(call, s->L * PER_BLOCK + 2);
 }
 
@@ -514,8 +577,9 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
     if (grad) {
         args.dh = pass->dy;
         args.packed_back = ls_pass_packed(pass, call, 0, LS_LAYER_HEAD, true);
-        args.dw = ls_pass_parts_tied(model, call->ordered) ? call->grad + model->trained
-                                                           : ls_pass_gradient(call, model->head);
+        args.dw = !ls_pass_parts_tied(model, call->ordered) ? ls_pass_gradient(call, model->head)
+                  : call->tied                              ? call->tied
+                                                            : call->grad + model->trained;
         args.leaves = call->leaves;
         args.accumulate = call->accumulate;
     }
@@ -551,8 +615,11 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
         snprintf(tensor_out->name, sizeof tensor_out->name, "%s",
                  gpt2 ? (last ? "transformer.ln_f" : "transformer.wte + wpe")
                       : (last ? "model.norm" : "model.embed_tokens"));
-        return i <= s->L * PER_BLOCK + 1;
+        return i <= s->L * PER_BLOCK + 1 &&
+               (last ? ls_pass_has_head(&pass->args) : ls_pass_has_embedding(&pass->args));
     }
+    if (l < ls_pass_first_block(&pass->args) || l >= ls_pass_end_block(&pass->args))
+        return false;
     const ls_pass_buffers *b = &pass->blocks[l];
     const void *const buffers[PER_BLOCK] = {b->y1, b->qkv, b->att, b->mid,
                                             b->y2, b->z,   b->act, b->next};
@@ -575,7 +642,8 @@ void ls_pass_loss(ls_pass *pass, const ls_pass_call *call)
 
     quiet.dropout = false;
     ls_pass_forward(pass, &quiet);
-    ls_pass_head(pass, &quiet, false);
+    if (ls_pass_has_head(&pass->args))
+        ls_pass_head(pass, &quiet, false);
 }
 
 void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float *logits)

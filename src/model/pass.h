@@ -32,6 +32,9 @@ typedef struct ls_pass_args {
     ls_recompute recompute;    /* what backward makes again instead of keeping it; never auto. No
                                 * bit depends on it */
     int64_t recompute_blocks;  /* the first so many do that; with full the others are selective */
+    int64_t unit, units;       /* the part of the model that it computes: the first unit
+                                * (ls_param.unit) and how many; 0 units: all of it */
+    int slots;                 /* calls whose activations are kept at a time; 0 counts as one */
     int64_t cache;             /* positions whose keys and values are kept between calls, so that a
                                 * text can be read piece by piece; 0: none; not with training */
     ls_packs *packs;           /* borrowed: of the weights that calls read; NULL: none */
@@ -52,6 +55,13 @@ typedef struct ls_pass_call {
     int64_t leaves;  /* tree of sums over this many leaves; 1 in fast mode */
     bool ordered;    /* keep the head's part of the tied gradient apart */
     bool accumulate; /* add to grad */
+    float *tied;     /* ordered: the head's part of the tied gradient; NULL: behind grad's others */
+    int slot;        /* that keeps this call's activations, from forward to backward */
+    /* Where the pass computes a part of the model, [B, T, C] of its type: the stream from the part
+     * before, which stays until backward; and for backward ls_pass_border() such tensors, one
+     * behind the other: the gradient from the part behind (anything, where the head is in this
+     * part), in place of which that for the part before comes. */
+    void *in, *dstream;
     /* Told while backward goes down the model: of this call, elements `from` and above of grad are
      * complete. From high to low, 0 at the end. NULL: nobody wants to know. */
     void (*complete)(void *context, int64_t from);
@@ -81,6 +91,15 @@ int64_t ls_pass_grad_elements(const ls_model *model, bool ordered);
 void ls_pass_forward(ls_pass *pass, const ls_pass_call *call);
 void ls_pass_backward(ls_pass *pass, const ls_pass_call *call);
 
+/* What a gradient between parts is made of: that of the stream, and with dropout what that leaves
+ * of it for the branch that ends the part before. It is made by the norm that follows, of numbers
+ * that were not rounded yet, so it cannot be made on the other side. */
+int ls_pass_border(const ls_model *model);
+
+/* Where the pass computes a part of the model: the stream for the part behind, after forward, until
+ * the slot is used again. */
+const void *ls_pass_out(const ls_pass *pass, int slot, const void *in);
+
 /* What the two tell and ask for, in the same order, without computing anything: for a rank that has
  * no call while others have one. */
 void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
@@ -102,7 +121,8 @@ typedef struct ls_pass_tensor {
 bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
                       ls_pass_tensor *tensor_out);
 
-/* Losses only (no dropout, no gradient). */
+/* Losses only (no dropout, no gradient); of a part of the model its forward, and losses where the
+ * head is in it. */
 void ls_pass_loss(ls_pass *pass, const ls_pass_call *call);
 
 /* Logits [V] of token number `row` of the call. With a cache, the call's keys and values are kept

@@ -284,6 +284,7 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     const ls_pass_buffers *b = &pass->blocks[l];
     bool drops = call->dropout && s->dropout > 0;
     void *dbranch = drops ? pass->dbranch : pass->dstream;
+    bool below = l > ls_pass_first_block(&pass->args); /* else its bias is another part's */
     ls_dropout none = {.p = 0};
     ls_pass_layers at;
 
@@ -307,7 +308,7 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
                             .add_to_dsum = true,
                             .dx_max = ls_pass_max(pass, l - 1, LS_LAYER_OUT, true)},
               p->ln1_w, p->ln1_b, l > 0 ? ls_pass_drop_at(pass, call, l - 1, SITE_OUT) : none,
-              l > 0 ? &p[-1].out_b : NULL);
+              below ? &p[-1].out_b : NULL);
 }
 
 static void embed_back(const ls_pass *pass, const ls_pass_call *call)
@@ -366,29 +367,41 @@ static void tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit)
         call->complete(call->context, model->trained);
 }
 
-void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
+/* The head and the final norm. */
+static void head_back(const ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
-    const ls_model_shape *s = &model->shape;
-    int64_t lowest = lowest_trained(model);
+    int64_t L = model->shape.L;
+    bool below = ls_pass_first_block(&pass->args) < L;
 
-    LS_BUG_IF(!pass->args.training, "backward in a pass that keeps nothing for it");
     ls_pass_head(pass, call, true);
-    tell(pass, call, s->L + 2);
-    norm_back(
-        pass, call,
-        (ls_norm_bwd){.sum = pass->blocks[s->L - 1].next, .mean = pass->meanf, .rstd = pass->rstdf},
-        model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, s->L - 1, SITE_OUT),
-        &model->blocks[s->L - 1].out_b);
-    tell(pass, call, s->L + 1);
-    for (int64_t l = s->L - 1; l >= lowest; l--) {
+    tell(pass, call, L + 2);
+    norm_back(pass, call,
+              (ls_norm_bwd){
+                  .sum = ls_pass_stream_into(pass, L), .mean = pass->meanf, .rstd = pass->rstdf},
+              model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, L - 1, SITE_OUT),
+              below ? &model->blocks[L - 1].out_b : NULL);
+    tell(pass, call, L + 1);
+}
+
+void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
+{
+    const ls_pass_args *part = &pass->args;
+    int64_t lowest = ls_max_i64(lowest_trained(part->model), ls_pass_first_block(part));
+
+    LS_BUG_IF(!part->training, "backward in a pass that keeps nothing for it");
+    ls_pass_take(pass, call);
+    if (ls_pass_has_head(part))
+        head_back(pass, call);
+    for (int64_t l = ls_pass_end_block(part) - 1; l >= lowest; l--) {
         ls_pass_need(call, 1 + l);
         ls_pass_again(pass, call, l);
         block_backward(pass, call, l);
         if (l > 0)
             tell(pass, call, 1 + l);
     }
-    embed_back(pass, call);
+    if (ls_pass_has_embedding(part))
+        embed_back(pass, call);
     tell(pass, call, 0);
 }
 

@@ -22,12 +22,20 @@ typedef struct ls_pass_buffers {
     void *small[LS_ADAPTERS]; /* scale A x, [M, rank] */
 } ls_pass_buffers;
 
+/* What a call keeps outside of blocks: the embedding, and what the final norm makes. */
+typedef struct ls_pass_ends {
+    void *in0, *yf;
+    float *meanf, *rstdf;
+} ls_pass_ends;
+
 struct ls_pass {
     ls_pass_args args;
     int64_t bytes;
     void *memory; /* owned */
     void *in0, *branch, *yf;
     float *meanf, *rstdf, *rope;
+    ls_pass_ends *ends;   /* owned: of each slot; those of the call at hand are above */
+    ls_pass_buffers *all; /* owned: blocks of each slot */
     void *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
     void *dlogits;           /* of a router, [M, E] */
     float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
@@ -37,8 +45,37 @@ struct ls_pass {
     void *scratch;
     float *maxima; /* with fp8: [L][2][LS_LAYERS], cells of what each layer reads and of its
                     * gradient */
-    ls_pass_buffers *blocks; /* L of them, owned; equal ones when not training, but for the cache */
+    ls_pass_buffers *blocks; /* L of them, of the slot at hand; equal ones when not training, but
+                              * for the cache */
 };
+
+/* The blocks of the part of the model that a pass computes: the first, and the one behind the
+ * last. Both ends may be there without a block. */
+static inline int64_t ls_pass_first_block(const ls_pass_args *args)
+{
+    return args->units ? ls_max_i64(args->unit, 1) - 1 : 0;
+}
+static inline int64_t ls_pass_end_block(const ls_pass_args *args)
+{
+    int64_t L = args->model->shape.L;
+
+    return args->units ? ls_min_i64(args->unit + args->units - 1, L) : L;
+}
+static inline bool ls_pass_has_embedding(const ls_pass_args *args)
+{
+    return args->units == 0 || args->unit == 0;
+}
+static inline bool ls_pass_has_head(const ls_pass_args *args)
+{
+    return args->units == 0 || args->unit + args->units == args->model->shape.L + 2;
+}
+static inline int ls_pass_slots(const ls_pass_args *args)
+{
+    return args->slots > 1 ? args->slots : 1;
+}
+
+/* What a call brings along, and its slot, become those of the pass. */
+void ls_pass_take(ls_pass *pass, const ls_pass_call *call);
 
 /* A linear layer of the blocks: y = act(x W + b), and its adapters. */
 typedef struct ls_pass_layer {

@@ -135,7 +135,7 @@ static int64_t fp8_scratch(const ls_pass_args *args, int threads)
 static int64_t scratch_bytes(const ls_pass_args *args, int threads)
 {
     const ls_model_shape *s = &args->model->shape;
-    int64_t M = args->B * args->T, most;
+    int64_t M = args->B * args->T, most = 0;
     float *wanted = args->training ? (float *)(uintptr_t)LS_PARAM_ALIGN : NULL;
     ls_head head = {.type = args->type,
                     .M = M,
@@ -145,11 +145,14 @@ static int64_t scratch_bytes(const ls_pass_args *args, int threads)
                     .dh = wanted,
                     .dw = wanted};
 
-    most = args->fp8 ? fp8_scratch(args, threads) : 0;
-    most = ls_max_i64(most, args->kernels->scratch(LS_ROW_HEAD, &head, threads));
-    head.leaves = 1; /* ls_pass_loss() takes all rows as one leaf */
-    head.dh = head.dw = NULL;
-    most = ls_max_i64(most, args->kernels->scratch(LS_ROW_HEAD, &head, threads));
+    if (args->fp8)
+        most = fp8_scratch(args, threads);
+    if (ls_pass_has_head(args)) {
+        most = ls_max_i64(most, args->kernels->scratch(LS_ROW_HEAD, &head, threads));
+        head.leaves = 1; /* ls_pass_loss() takes all rows as one leaf */
+        head.dh = head.dw = NULL;
+        most = ls_max_i64(most, args->kernels->scratch(LS_ROW_HEAD, &head, threads));
+    }
     return args->training ? ls_max_i64(most, backward_scratch(args, threads)) : most;
 }
 
@@ -249,16 +252,19 @@ static ls_pass_buffers cut_block(cutter *c, const ls_pass_args *args, int64_t l,
     return b;
 }
 
-/* What blocks that recompute share: the first one recomputes most. All have the same adapters. */
+/* What blocks that recompute share, of all slots: the first one recomputes most. All have the same
+ * adapters. */
 static ls_pass_buffers cut_shared(cutter *c, const ls_pass_args *args)
 {
-    ls_recompute most = ls_pass_recompute_of(args, 0);
+    int64_t first = ls_pass_first_block(args);
+    bool none = first == ls_pass_end_block(args);
+    ls_recompute most = none ? LS_RECOMPUTE_NONE : ls_pass_recompute_of(args, first);
     ls_pass_buffers shared = {.y1 = NULL};
 
     if (most != LS_RECOMPUTE_NONE)
         cut_light(c, args, &shared);
     if (most == LS_RECOMPUTE_FULL)
-        cut_heavy(c, args, 0, &shared);
+        cut_heavy(c, args, first, &shared);
     return shared;
 }
 
@@ -267,8 +273,8 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T;
 
-    pass->dstream = cut_values(c, args, M * s->C);
-    pass->dbranch = s->dropout > 0 ? cut_values(c, args, M * s->C) : NULL;
+    pass->dstream = args->units ? NULL : cut_values(c, args, M * s->C); /* calls bring both */
+    pass->dbranch = s->dropout > 0 && !args->units ? cut_values(c, args, M * s->C) : NULL;
     pass->dy = cut_values(c, args, M * s->C);
     pass->dqkv = cut_values(c, args, M * ls_pass_qkv_width(s));
     pass->datt = cut_values(c, args, M * ls_pass_att_width(s));
@@ -282,17 +288,56 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     }
 }
 
-/* The one description of the buffer, used for counting and for cutting. blocks may be NULL. */
-static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *pass)
+static ls_pass_ends cut_ends(cutter *c, const ls_pass_args *args)
+{
+    int64_t M = args->B * args->T;
+    ls_pass_ends ends = {.in0 = NULL};
+
+    ends.yf = cut_values(c, args, M * args->model->shape.C);
+    ends.meanf = cut_floats(c, M);
+    ends.rstdf = cut_floats(c, M);
+    return ends;
+}
+
+/* What a call keeps until its backward. */
+static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int slot,
+                         const ls_pass_buffers *shared)
 {
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T, kept = args->B * args->cache * s->Hkv * s->D;
+    int64_t first = ls_pass_first_block(args);
+    ls_pass_buffers *blocks = pass->all ? pass->all + slot * s->L : NULL;
+    ls_pass_ends ends = {.yf = NULL};
 
-    pass->in0 = cut_values(c, args, M * s->C);
+    if (ls_pass_has_head(args) || (slot == 0 && s->dropout > 0))
+        ends = cut_ends(c, args);
+    else if (pass->ends) /* nobody reads it */
+        ends = pass->ends[0];
+    if (ls_pass_has_embedding(args))
+        ends.in0 = cut_values(c, args, M * s->C);
+    if (pass->ends)
+        pass->ends[slot] = ends;
+    for (int64_t l = first; l < ls_pass_end_block(args); l++) {
+        ls_pass_buffers b = {.y1 = NULL};
+        if (l == first || args->training)
+            b = cut_block(c, args, l, shared);
+        else if (blocks)
+            b = blocks[first];
+        b.keys = cut_values(c, args, kept);
+        b.values = cut_values(c, args, kept);
+        if (blocks)
+            blocks[l] = b;
+    }
+}
+
+/* The one description of the buffer, used for counting and for cutting: then ends and all are
+ * there. */
+static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *pass)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T;
+
     pass->branch = s->dropout > 0 ? cut_values(c, args, M * s->C) : NULL;
-    pass->yf = cut_values(c, args, M * s->C);
-    pass->meanf = cut_floats(c, M);
-    pass->rstdf = cut_floats(c, M);
     pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
     if (args->type != LS_F32) {
@@ -300,17 +345,8 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
         pass->logits = cut_values(c, args, s->V);
     }
     ls_pass_buffers shared = cut_shared(c, args);
-    for (int64_t l = 0; l < s->L; l++) {
-        ls_pass_buffers b = {.y1 = NULL};
-        if (l == 0 || args->training)
-            b = cut_block(c, args, l, &shared);
-        else if (pass->blocks)
-            b = pass->blocks[0];
-        b.keys = cut_values(c, args, kept);
-        b.values = cut_values(c, args, kept);
-        if (pass->blocks)
-            pass->blocks[l] = b;
-    }
+    for (int slot = 0; slot < ls_pass_slots(args); slot++)
+        lay_out_slot(c, args, pass, slot, &shared);
     if (args->training)
         cut_backward(c, args, pass);
     pass->scratch = cut(c, scratch_bytes(args, threads));
@@ -319,7 +355,7 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
 int64_t ls_pass_bytes(const ls_pass_args *args, int threads)
 {
     cutter c = {.base = NULL};
-    ls_pass unused = {.blocks = NULL};
+    ls_pass unused = {.all = NULL};
 
     lay_out(&c, args, threads, &unused);
     return ls_round_up(c.used, 4096);
@@ -366,10 +402,14 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
     LS_BUG_IF((unsigned)args->type > (args->kernels->f16 ? LS_F16 : LS_BF16), "a pass of type %d",
               (int)args->type);
+    LS_BUG_IF(args->units && args->kernels->norm_sums,
+              "a part of a model, whose last bias another part would have to sum");
+    size_t slots = (size_t)ls_pass_slots(args);
     pass->args = *args;
-    pass->blocks = ls_mem_array((size_t)args->model->shape.L, sizeof *pass->blocks);
+    pass->all = ls_mem_array(slots * (size_t)args->model->shape.L, sizeof *pass->all);
+    pass->ends = ls_mem_array(slots, sizeof *pass->ends);
     pass->experts = ls_mem_array((size_t)args->model->shape.E, sizeof *pass->experts);
-    if (!pass->blocks || !pass->experts) {
+    if (!pass->all || !pass->ends || !pass->experts) {
         st = LS_ENOMEM;
         goto out;
     }
@@ -377,6 +417,7 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     LS_TRY(st, ls_device_alloc(device, pass->bytes, "activations", &pass->memory), out);
     cutter c = {.base = pass->memory};
     lay_out(&c, args, threads, pass);
+    ls_pass_take(pass, &(ls_pass_call){.slot = 0});
     if (pass->rope)
         LS_TRY(st, send_rope(pass), out);
     *pass_out = pass;
@@ -391,7 +432,8 @@ void ls_pass_close(ls_pass *pass)
     if (!pass)
         return;
     ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
-    ls_mem_free(pass->blocks);
+    ls_mem_free(pass->all);
+    ls_mem_free(pass->ends);
     ls_mem_free(pass->experts);
     ls_mem_free(pass);
 }

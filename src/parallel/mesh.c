@@ -12,6 +12,15 @@ static ls_status check_gpu(const ls_run *run, int ranks)
 {
     if (run->device.kind != LS_DEVICE_CUDA || ranks < 2)
         return LS_OK;
+    if (run->mesh.pp > 1) {
+        ls_fail(LS_EUSAGE,
+                "mesh.pp cannot be %lld with device.kind: cuda: the stages of a "
+                "pipeline pass on what lies in the memory of the host",
+                (long long)run->mesh.pp);
+        ls_err_hint("mesh.pp: 1 works on GPUs, with mesh.zero: 1 too; device.kind: cpu runs "
+                    "pipelines.");
+        return LS_EUSAGE;
+    }
     if (run->sync == LS_SYNC_LOCAL) {
         ls_fail(LS_EUSAGE, "sync cannot be local with device.kind: cuda: replicas agree on weights "
                            "in the memory of the host");
@@ -76,12 +85,49 @@ static ls_status check_servers(const ls_run *run, int ranks)
     return LS_EUSAGE;
 }
 
+/* Ranks fill whole lines. */
+static ls_status check_lines(const ls_run *run, int ranks)
+{
+    int64_t pp = run->mesh.pp, dp = run->mesh.dp;
+
+    if (pp < 2 || (dp == LS_RUN_AUTO ? ranks % pp == 0 : dp * pp == ranks))
+        return LS_OK;
+    if (dp == LS_RUN_AUTO) {
+        int64_t least = ls_max_i64(1, ranks / pp) * pp;
+        ls_fail(LS_EUSAGE, "mesh.pp is %lld, but the run has %d rank%s, which fill%s no whole line",
+                (long long)pp, ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "");
+        ls_err_hint("Give -n %lld or -n %lld, or another mesh.pp.", (long long)least,
+                    (long long)(least + pp));
+    } else {
+        ls_fail(LS_EUSAGE,
+                "mesh.pp is %lld and mesh.dp %lld, but the run has %d rank%s: it needs %lld",
+                (long long)pp, (long long)dp, ranks, ranks == 1 ? "" : "s", (long long)(pp * dp));
+        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)(pp * dp));
+    }
+    return LS_EUSAGE;
+}
+
+ls_mesh ls_mesh_of_post(const ls_mesh *mesh)
+{
+    ls_mesh post = *mesh;
+
+    post.ranks = ls_mesh_lines(mesh);
+    post.rank = ls_mesh_line(mesh, mesh->rank);
+    post.pp = 0;
+    post.places = NULL;
+    post.nodes = 0;
+    post.bucket = 0;
+    return post;
+}
+
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
 {
     int64_t dp = run->mesh.dp == LS_RUN_AUTO ? ranks : run->mesh.dp;
     const char *why;
 
-    if (dp != ranks) {
+    if (check_lines(run, ranks) != LS_OK)
+        return LS_EUSAGE;
+    if (dp != ranks && run->mesh.pp < 2) {
         ls_fail(LS_EUSAGE, "mesh.dp is %lld, but the run has %d rank%s", (long long)dp, ranks,
                 ranks == 1 ? "" : "s");
         ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)dp);
@@ -111,6 +157,7 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
     *mesh = (ls_mesh){.ranks = ranks,
                       .rank = rank,
                       .zero = ranks > 1 ? (int)run->mesh.zero : 0,
+                      .pp = run->mesh.pp > 1 ? (int)run->mesh.pp : 0,
                       .local = ranks,
                       .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
                       .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,
@@ -271,7 +318,7 @@ static void split_by_weights(const ls_mesh *mesh, int64_t leaves, ls_ordered_run
 
 void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out)
 {
-    int n = ls_mesh_ranks(mesh);
+    int n = ls_mesh_lines(mesh);
     int64_t first = 0;
 
     if (n > 1 && mesh->weights)
@@ -283,6 +330,8 @@ void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out
         runs_out[r].first = first;
         first += runs_out[r].count;
     }
+    for (int r = n; r < ls_mesh_ranks(mesh); r++)
+        runs_out[r] = runs_out[ls_mesh_line(mesh, r)];
 }
 
 int ls_mesh_places(ls_mesh_place *places, int ranks)

@@ -30,6 +30,16 @@
  *     owners    0 and 2   | 1 and 3
  *     piece of   0  |  2  |  1  |  3
  *
+ * With a pipeline (mesh.pp) ranks stand in lines. The ranks of a line have a part of the layers
+ * each, by their posts, and take the same leaves; lines share the batch. Ranks of the same post
+ * have the same part and are data parallel among themselves: they come one after the other, because
+ * what they exchange is large, while posts pass on little.
+ *
+ *     6 ranks, mesh.pp: 3              line 0   line 1
+ *                              post 0    0        1       the first layers
+ *                              post 1    2        3
+ *                              post 2    4        5       the last ones
+ *
  * Pure arithmetic. */
 #pragma once
 #include "comm/ordered.h"
@@ -47,6 +57,7 @@ typedef struct ls_mesh_place {
 typedef struct ls_mesh {
     int ranks, rank; /* 0 ranks count as one: alone */
     int zero;       /* what ranks divide: 0 nothing, 1 the update, 2 gradients too, 3 weights too */
+    int pp;         /* ranks of a line; 0 and 1: no pipeline */
     int shard;      /* ranks of a shard group; 0: all */
     bool by_node;   /* the groups are the nodes (places); otherwise runs of ranks */
     int local;      /* ranks on this machine */
@@ -74,6 +85,33 @@ static inline int ls_mesh_ranks(const ls_mesh *mesh)
     return mesh && mesh->ranks > 1 ? mesh->ranks : 1;
 }
 
+/* Posts of a line, and how many lines there are; the post of a rank, and its line. */
+static inline int ls_mesh_posts(const ls_mesh *mesh)
+{
+    return mesh && mesh->pp > 1 ? mesh->pp : 1;
+}
+static inline int ls_mesh_lines(const ls_mesh *mesh)
+{
+    return ls_mesh_ranks(mesh) / ls_mesh_posts(mesh);
+}
+static inline int ls_mesh_post(const ls_mesh *mesh, int rank)
+{
+    return rank / ls_mesh_lines(mesh);
+}
+static inline int ls_mesh_line(const ls_mesh *mesh, int rank)
+{
+    return rank % ls_mesh_lines(mesh);
+}
+
+/* The ranks of this one's post, as a mesh of their own: its ranks are the lines. */
+ls_mesh ls_mesh_of_post(const ls_mesh *mesh);
+
+/* Whether no rank has all weights. */
+static inline bool ls_mesh_parts_weights(const ls_mesh *mesh)
+{
+    return mesh && (mesh->zero == 3 || mesh->pp > 1);
+}
+
 /* Ranks of a shard group, and how many groups there are; the seat of a rank in its group, and the
  * number of that. Rank 0 has seat 0 in group 0. */
 int ls_mesh_shard(const ls_mesh *mesh);
@@ -97,10 +135,10 @@ static inline int ls_mesh_owners(const ls_mesh *mesh)
     return mesh && mesh->servers > 0 ? mesh->servers : ls_mesh_ranks(mesh);
 }
 
-/* Whether each owner has the moments of its part alone. */
+/* Whether no rank has all moments. */
 static inline bool ls_mesh_divides(const ls_mesh *mesh)
 {
-    return mesh && (mesh->zero > 0 || mesh->servers > 0);
+    return mesh && (mesh->zero > 0 || mesh->servers > 0 || mesh->pp > 1);
 }
 
 /* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.

@@ -9,6 +9,7 @@
 #include "model/decode.h"
 #include "model/pass.h"
 #include "plan/optim.h"
+#include "plan/pipe.h"
 #include "plan/units.h"
 
 int64_t ls_memory_spans(const ls_model *model)
@@ -71,7 +72,8 @@ int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const
     bool keeps = apart || run->checkpoint.every > 0 || ls_mesh_divides(mesh);
 
     if (mesh && ls_mesh_saves_parts(mesh))
-        keeps = mesh->zero == 3 && (kind == 0 || (kind == 1 && ls_memory_type(run) != LS_F32));
+        keeps = ls_mesh_parts_weights(mesh) &&
+                (kind == 0 || (kind == 1 && ls_memory_type(run) != LS_F32));
     if (!keeps || (mesh && mesh->rank > 0))
         return 0;
     return state_elements(run, model, mesh, kind) * (int64_t)sizeof(float);
@@ -93,6 +95,8 @@ int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls
 
     if (!mesh || !ls_mesh_saves_parts(mesh) || run->checkpoint.every == 0)
         return 0;
+    if (mesh->pp > 1)
+        return ls_pipe_saved_elements(run, model, mesh) * (int64_t)sizeof(float);
     for (int kind = 0; kind < 3; kind++)
         if (mesh->zero == 3 || (mesh->zero > 0 && kind > 0)) {
             all += ls_mesh_own(mesh, model->trained, mesh->rank);
@@ -120,6 +124,11 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
     ls_calls calls;
 
     ls_calls_plan(run, mesh, &calls);
+    if (mesh->pp > 1) { /* numbers only: what is summed, lines sum chunk by chunk (pipe.h) */
+        ls_dp_args numbers = {.mesh = *mesh, .leaves = calls.leaves, .trained = model->trained};
+        numbers.mesh.zero = 0;
+        return numbers;
+    }
     int rounds = mesh->zero >= 2 ? ls_calls_rounds(run, mesh) : 0;
     return (ls_dp_args){.mesh = *mesh,
                         .rounds = rounds,
@@ -283,7 +292,7 @@ bool ls_memory_packs(const ls_memory_args *args, ls_packs_args *packs_out)
 {
     ls_calls calls;
 
-    if (!args->pack || args->run->device.pack == LS_PACKING_OFF)
+    if (!args->pack || args->run->device.pack == LS_PACKING_OFF || ls_mesh_posts(args->mesh) > 1)
         return false;
     ls_calls_plan(args->run, args->mesh, &calls);
     *packs_out = (ls_packs_args){.model = args->model,
@@ -432,7 +441,8 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
             ls_round_up(ls_dp_debts(dp) * args->model->trained * size, 4096));
 }
 
-void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
+/* State, exchange and activations of a rank that computes the whole model. */
+static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
 {
     const ls_run *run = args->run;
     const ls_model *model = args->model;
@@ -440,12 +450,31 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     bool several = ls_mesh_ranks(args->mesh) > 1 && !replicas;
     ls_dp_args dp = several ? ls_memory_dp(run, model, args->mesh) : (ls_dp_args){.leaves = 0};
     int64_t size = sizeof(float), updated = model->trained, seconds = ls_optim_seconds(run, model);
+
+    if (ls_mesh_divides(args->mesh))
+        updated = seconds = ls_mesh_own(args->mesh, model->trained, args->mesh->rank);
+    ls_ledger_add(ledger, "weights", "parameters, fp32",
+                  ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
+    predict_state(args, several ? &dp : NULL, updated, seconds, ledger);
+    predict_gradients(args, calls, several ? &dp : NULL, ledger);
+    if (several)
+        predict_exchange(args, calls, &dp, ledger);
+    if (replicas && args->mesh->servers > 0)
+        predict_server(args, ledger);
+    else if (replicas)
+        predict_replica(args, ledger);
+    const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, calls);
+    ls_ledger_add(ledger, "activations", "leaves per call, context, layers, width",
+                  ls_pass_bytes(&pass, args->threads));
+}
+
+void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
+{
+    const ls_model *model = args->model;
     ls_calls calls;
 
     *ledger_out = (ls_ledger){.count = 0};
-    ls_calls_plan(run, args->mesh, &calls);
-    if (ls_mesh_divides(args->mesh))
-        updated = seconds = ls_mesh_own(args->mesh, model->trained, args->mesh->rank);
+    ls_calls_plan(args->run, args->mesh, &calls);
     if (args->apart) {
         ls_ledger_add_host(ledger_out, "program", "binary, libraries, small objects",
                            args->program_bytes);
@@ -455,19 +484,10 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         ls_ledger_add(ledger_out, "program", "binary, libraries, small objects",
                       args->program_bytes);
     }
-    ls_ledger_add(ledger_out, "weights", "parameters, fp32",
-                  ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
-    predict_state(args, several ? &dp : NULL, updated, seconds, ledger_out);
-    predict_gradients(args, &calls, several ? &dp : NULL, ledger_out);
-    if (several)
-        predict_exchange(args, &calls, &dp, ledger_out);
-    if (replicas && args->mesh->servers > 0)
-        predict_server(args, ledger_out);
-    else if (replicas)
-        predict_replica(args, ledger_out);
-    const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, &calls);
-    ls_ledger_add(ledger_out, "activations", "leaves per call, context, layers, width",
-                  ls_pass_bytes(&pass, args->threads));
+    if (ls_mesh_posts(args->mesh) > 1)
+        ls_pipe_predict(args, &calls, ledger_out);
+    else
+        predict_whole(args, &calls, ledger_out);
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) + ls_decode_bytes(model));
     ls_pass_args sample;

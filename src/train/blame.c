@@ -1,5 +1,5 @@
 /* blame.c -- where NaN or Inf first appeared in a step that was not finite (ls_step_blame). */
-#include "train/step_impl.h"
+#include "train/line.h"
 
 #include <math.h>
 #include "base/mem.h"
@@ -74,8 +74,14 @@ static void look_at_made(void *context, int ready)
             s->blame.status = accuse(s, "output", &t, s->blame.number);
 }
 
-/* Run each call's forward again and look at what it computes, in order. With zero 3 all ranks go
- * through all rounds, whatever they find: they need each other's weights. */
+/* Whether all ranks go through all calls, whatever they find: with zero 3 they need each other's
+ * weights, in a line each other's streams. */
+static bool goes_on(const ls_step *s)
+{
+    return ls_step_shards(s) || s->line;
+}
+
+/* Run each call's forward again and look at what it computes, in order. */
 static ls_status accuse_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
@@ -84,7 +90,7 @@ static ls_status accuse_forward(ls_step *s, int64_t number)
 
     s->blame.number = number;
     s->blame.status = LS_OK;
-    for (int64_t i = 0; i < rounds && (s->blame.status == LS_OK || ls_step_shards(s)); i++) {
+    for (int64_t i = 0; i < rounds && (s->blame.status == LS_OK || goes_on(s)); i++) {
         if (i >= s->args.calls.calls || !ls_step_next(s, &p)) {
             ls_step_idle(s);
             continue;
@@ -93,7 +99,15 @@ static ls_status accuse_forward(ls_step *s, int64_t number)
         call.made = look_at_made;
         s->blame.call = &call;
         s->blame.looked = 0;
-        ls_step_forward(s, &p, &call, &host_state);
+        if (!s->line) {
+            ls_step_forward(s, &p, &call, &host_state);
+            continue;
+        }
+        ls_step_set_numbers(s, &p, &host_state);
+        ls_step_send_numbers(s, p.number);
+        ls_status st = ls_line_forward(s, &call);
+        if (st != LS_OK)
+            return st;
     }
     return s->blame.status;
 }
@@ -108,8 +122,8 @@ static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, c
     return accuse(s, what, &t, number);
 }
 
-/* The same for what this rank has of a parameter, in packed parts; share_out: how much of it lies
- * before what was found. */
+/* The same for what this rank has of a parameter, in packed parts, or in a line at its place;
+ * share_out: how much of it lies before what was found. */
 static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, const float *packed,
                               int64_t number, double *share_out)
 {
@@ -122,7 +136,8 @@ static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, c
         float value;
         if (low >= high)
             continue;
-        st = find_bad(s, packed + own.packed + low - own.first, LS_F32, high - low, &index, &value);
+        const float *x = packed ? packed + own.packed : ls_line_gradient(s, own.first);
+        st = find_bad(s, x + low - own.first, LS_F32, high - low, &index, &value);
         if (st != LS_OK || index < 0)
             continue;
         *share_out = (double)(low - p->trained + index) / (double)p->count;
@@ -158,9 +173,9 @@ out:
 static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, double *saw)
 {
     const ls_model *model = s->args.model;
-    bool parts = gradients ? ls_step_parts(s) : ls_step_shards(s);
+    bool parts = s->line || (gradients ? ls_step_parts(s) : ls_step_shards(s));
     const char *what = gradients ? "gradient" : "weight";
-    const float *x = gradients ? (parts ? s->own_grad : s->grads[0]) : s->state_memory[0];
+    const float *x = !gradients ? s->state_memory[0] : parts ? s->own_grad : s->grads[0];
     ls_status st = LS_OK;
 
     for (int k = 0; k < model->n_params && st == LS_OK; k++) {
@@ -192,7 +207,7 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
     if (!step->look)
         return LS_ENOMEM;
     st = accuse_params(step, false, number, &saw);
-    if (st == LS_OK || ls_step_shards(step)) {
+    if (st == LS_OK || goes_on(step)) {
         ls_err_record before = *ls_err_last();
         ls_status then = accuse_forward(step, number);
         if (st == LS_OK) {

@@ -29,6 +29,11 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_int(j, "ranks", e->ranks);
     ls_json_put_int(j, "zero", e->zero);
     ls_json_put_int(j, "shard", e->shard);
+    ls_json_put_int(j, "pp", e->pp);
+    if (e->pp > 1) {
+        ls_json_put_str(j, "schedule", e->schedule);
+        ls_json_put_int(j, "chunks", e->chunks);
+    }
     ls_json_put_int(j, "nodes", e->nodes);
     if (e->cards > 0)
         ls_json_put_int(j, "cards", e->cards);

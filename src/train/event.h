@@ -40,6 +40,9 @@ typedef struct ls_event_start {
     double lr_factor; /* by train.lr_rule; 1: none */
     int64_t warmup;
     int ranks, zero, shard, nodes;
+    int pp;                      /* ranks of a line of a pipeline; 1: there is none */
+    const char *schedule;        /* its schedule, */
+    int64_t chunks;              /* and the chunks of layers of each rank */
     int cards;                   /* GPUs that all ranks use together; 0: none */
     const char *compress;        /* between nodes: none, bf16, int8, topk */
     const char *unused_compress; /* asked for, but there is one node; NULL: no such thing */

@@ -152,7 +152,8 @@ static ls_status evaluate(loop *l)
         ls_step_batch windows;
         LS_TRY(st, read_windows(l, own.first + done, B, n, &windows), out);
         LS_TRY(st, ls_step_loss(s->step, &windows, B, losses + own.first + done), out);
-        losses[n] += (double)windows.counted;
+        if (ls_step_has_losses(s->step))
+            losses[n] += (double)windows.counted;
     }
     for (; rounds > 0; rounds--)
         ls_step_idle(s->step);
@@ -651,32 +652,33 @@ static ls_status summarise(loop *l)
                  : ls_ledger_peak_resident_bytes();
     double mfu =
         peak > 0 ? speed * ls_model_flops_per_token(&s->model, s->model.shape.T) / peak : 0;
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_SUMMARY,
-                                   .summary = {.steps = s->step_number,
-                                               .steps_here = l->steps_here,
-                                               .tokens = tokens_after(s, s->step_number),
-                                               .seconds = seconds,
-                                               .tokens_per_s = speed,
-                                               .loss = s->loss,
-                                               .val_loss = s->val_loss,
-                                               .mfu = mfu,
-                                               .peak_flops = peak,
-                                               .peak_bytes = peak_bytes,
-                                               .ledger_bytes = ls_ledger_total(&s->ledger),
-                                               .start_to_first_step_s = l->first_step_s,
-                                               .energy_j = l->steps_here ? energy : (double)NAN,
-                                               .power_w = energy / l->trained_s,
-                                               .joules_per_token = energy / tokens,
-                                               .balance = s->mesh.ranks > 1 ? &balance : NULL,
-                                               .sent_bytes = sent - l->sent,
-                                               .received_bytes = received - l->received,
-                                               .exchanges = exchanges,
-                                               .exchange_bytes = exchange_bytes,
-                                               .pushes = central.pushes,
-                                               .push_bytes = central.bytes,
-                                               .ahead = central.ahead,
-                                               .weights_hash = hash,
-                                               .stopped_by = l->stopped_by}});
+    ls_session_emit(
+        s, &(ls_event){.kind = LS_EVENT_SUMMARY,
+                       .summary = {.steps = s->step_number,
+                                   .steps_here = l->steps_here,
+                                   .tokens = tokens_after(s, s->step_number),
+                                   .seconds = seconds,
+                                   .tokens_per_s = speed,
+                                   .loss = s->loss,
+                                   .val_loss = s->val_loss,
+                                   .mfu = mfu,
+                                   .peak_flops = peak,
+                                   .peak_bytes = peak_bytes,
+                                   .ledger_bytes = ls_ledger_total(&s->ledger),
+                                   .start_to_first_step_s = l->first_step_s,
+                                   .energy_j = l->steps_here ? energy : (double)NAN,
+                                   .power_w = energy / l->trained_s,
+                                   .joules_per_token = energy / tokens,
+                                   .balance = s->mesh.ranks > 1 && s->mesh.pp < 2 ? &balance : NULL,
+                                   .sent_bytes = sent - l->sent,
+                                   .received_bytes = received - l->received,
+                                   .exchanges = exchanges,
+                                   .exchange_bytes = exchange_bytes,
+                                   .pushes = central.pushes,
+                                   .push_bytes = central.bytes,
+                                   .ahead = central.ahead,
+                                   .weights_hash = hash,
+                                   .stopped_by = l->stopped_by}});
 out:
     return st;
 }

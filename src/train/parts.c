@@ -14,6 +14,9 @@
  *     w   0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1
  *     m   0 0 0 0 1 1 1 1 0 0 0 0 1 1 1 1
  *
+ * In a pipeline each rank writes a part of its layers: of what all ranks of its post have an equal
+ * one, and of moments that they divide its own.
+ *
  * A range is cut at the borders of tensors and rows (ls_ckpt_cut). What replicas have in common is
  * hashed by a second rank too, another one in each save: silent corruption that would go to disk
  * shows as different hashes, and nothing is committed. */
@@ -26,6 +29,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "train/debt.h"
+#include "train/line.h"
 #include "train/save_impl.h"
 
 enum { KINDS = LS_SAVE_KINDS, SEEN_WAIT_S = 70 }; /* longer than NFS remembers a folder: 60 s */
@@ -63,6 +67,13 @@ struct ls_parts {
 
 static int ranges_of(const ls_session *s, int kind, int rank, range out[LS_MESH_BUCKETS])
 {
+    if (s->mesh.pp > 1) {
+        ls_pipe_range own[LS_PIPE_CHUNKS];
+        int n = ls_line_saved(s->step, rank, kind > 0, own);
+        for (int i = 0; i < n; i++)
+            out[i] = (range){own[i].first, own[i].count, own[i].first};
+        return n;
+    }
     if (!ls_save_divided(s, kind)) {
         ls_coll_range(ls_save_elements(s, kind), s->mesh.ranks, rank, &out->first, &out->count);
         out->place = out->first;
@@ -308,6 +319,8 @@ static ls_status gather_common(ls_session *s)
 
     ls_save_live(s, arrays);
     for (int k = 0; k < KINDS; k++) {
+        if (s->mesh.pp > 1)
+            LS_TRY(st, ls_line_complete(s->step, arrays[k]), out);
         if (ls_save_divided(s, k))
             continue;
         LS_TRY(st,

@@ -191,7 +191,7 @@ static void close_snapshot(ls_session *s)
 
 bool ls_save_divided(const ls_session *s, int kind)
 {
-    return ls_mesh_divides(&s->mesh) && (kind > 0 || s->mesh.zero == 3);
+    return ls_mesh_divides(&s->mesh) && (kind > 0 || ls_mesh_parts_weights(&s->mesh));
 }
 
 /* Pages of moments on disk that were touched by others than a step. */

@@ -23,6 +23,7 @@
 #include "config/hf.h"
 #include "exchange/copy.h"
 #include "plan/optim.h"
+#include "plan/pipe.h"
 #include "train/central.h"
 #include "train/debt.h"
 #include "train/outer.h"
@@ -132,6 +133,11 @@ static ls_status open_settings(ls_session *s)
         LS_TRY(st, check_device(s), out);
     LS_TRY(st, open_tokenizer(s), out);
     LS_TRY(st, ls_model_init(&s->model, s->run, ls_tokenizer_vocab(s->tokenizer)), out);
+    if (s->mesh.pp > 1) { /* can its layers be cut? */
+        ls_pipe pipe;
+        LS_TRY(st, ls_pipe_init(&pipe, s->run, &s->model, &s->mesh, 1, false), out);
+        ls_pipe_release(&pipe);
+    }
 out:
     return st;
 }
@@ -161,6 +167,15 @@ static ls_status refuse_disk(const ls_device_info *info)
             "device.offload cannot be disk: what leaves \"%s\" goes to the host's memory",
             info->name);
     ls_err_hint("Set device.offload: host.");
+    return LS_EUSAGE;
+}
+
+static ls_status refuse_pipeline(const ls_device_info *info)
+{
+    ls_fail(LS_EUSAGE,
+            "mesh.pp cannot be used on \"%s\": stages pass on what lies in the memory of the host",
+            info->name);
+    ls_err_hint("device.kind: cpu runs pipelines; mesh.pp: 1 works on GPUs.");
     return LS_EUSAGE;
 }
 
@@ -201,6 +216,8 @@ static ls_status open_device(ls_session *s)
     s->offload = ls_memory_offload(run, s->apart);
     if (s->apart && s->offload == LS_OFFLOAD_DISK)
         LS_TRY(st, refuse_disk(&info), out);
+    if (s->apart && s->mesh.pp > 1)
+        LS_TRY(st, refuse_pipeline(&info), out);
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
     if (s->apart && s->mesh.ranks > 1)
         LS_TRY(st, ls_stream_create(&s->side, s->device), out);
@@ -335,11 +352,16 @@ static ls_status open_mesh(ls_session *s)
         st = open_places(s);
     if (st == LS_OK && s->mesh.zero > 0)
         st = ls_mesh_set_shard(&s->mesh, s->run);
-    snprintf(s->mesh_text, sizeof s->mesh_text,
-             s->mesh.shard  ? "dp=%d zero=%d shard=%d"
-             : s->mesh.zero ? "dp=%d zero=%d"
-                            : "dp=%d",
-             s->mesh.ranks, s->mesh.zero, s->mesh.shard);
+    if (s->mesh.pp > 1)
+        snprintf(s->mesh_text, sizeof s->mesh_text,
+                 s->mesh.zero ? "pp=%d dp=%d zero=1" : "pp=%d dp=%d", s->mesh.pp,
+                 ls_mesh_lines(&s->mesh));
+    else
+        snprintf(s->mesh_text, sizeof s->mesh_text,
+                 s->mesh.shard  ? "dp=%d zero=%d shard=%d"
+                 : s->mesh.zero ? "dp=%d zero=%d"
+                                : "dp=%d",
+                 s->mesh.ranks, s->mesh.zero, s->mesh.shard);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
     return st;
@@ -435,7 +457,7 @@ static ls_status look_for_folder(ls_session *s)
                blind, s->mesh.ranks, s->run->out);
     s->mesh.blind =
         blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE || ls_mesh_groups(&s->mesh) > 1;
-    s->staged = s->apart || s->mesh.zero == 3 ||
+    s->staged = s->apart || ls_mesh_parts_weights(&s->mesh) ||
                 (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
 out:
     return st;
@@ -613,6 +635,7 @@ static ls_status open_state(ls_session *s)
     step.rank = s->mesh.rank;
     step.pushes = s->mesh.servers > 0;
     LS_TRY(st, open_packs(s, &memory, &step), out);
+    step.pack = memory.pack;
     step.kept = s->kept[0] ? s->kept : NULL;
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     take_kept(s);

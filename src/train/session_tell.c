@@ -77,6 +77,7 @@ static void emit_start(ls_session *s)
     ls_device_info info = ls_device_describe(s->device);
     const ls_option *family = ls_option_find("model.family"), *sync = ls_option_find("sync");
     const ls_option *optimizer = ls_option_find("train.optimizer");
+    const ls_option *schedule = ls_option_find("mesh.schedule");
     double factor = ls_schedule_factor(s->run);
     int64_t train_tokens = 0, validation_tokens = 0, trained = 0;
     ls_calls calls;
@@ -115,6 +116,9 @@ static void emit_start(ls_session *s)
                                           .ranks = ls_mesh_ranks(&s->mesh),
                                           .zero = s->mesh.zero,
                                           .shard = ls_mesh_shard(&s->mesh),
+                                          .pp = ls_mesh_posts(&s->mesh),
+                                          .schedule = schedule->names[s->run->mesh.schedule],
+                                          .chunks = s->run->mesh.chunks,
                                           .nodes = (int)ls_max_i64(1, s->mesh.nodes),
                                           .cards = count_cards(s),
                                           .compress = compress_name(s),

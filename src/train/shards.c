@@ -15,7 +15,7 @@
  * forward reads them; the next call that reads weights waits for those of each unit when it comes
  * to it, and everybody else for all of them (ls_step_settle). The state of a bucket: there -> on
  * its way (spread) -> there (settle). */
-#include "train/step_impl.h"
+#include "train/line.h"
 
 static bool has(ls_units_set set, int bucket)
 {
@@ -153,6 +153,10 @@ void ls_step_put(ls_step *step, int64_t first, int64_t count, const float *value
     const int64_t size = sizeof *values;
     float *w = s->state_memory[0];
 
+    if (s->line) {
+        ls_line_put(s, first, count, values);
+        return;
+    }
     if (!ls_step_shards(s)) {
         ls_stream_copy_in(s->args.stream, w + first, values, count * size);
         return;

@@ -26,6 +26,7 @@
 #include "base/rng.h"
 #include "plan/memory.h"
 #include "plan/optim.h"
+#include "train/line.h"
 
 /* Sequences that the device's buffers hold: those of this rank, or a call of validation. */
 static int64_t held(const ls_step *s)
@@ -191,18 +192,17 @@ void ls_step_rest(ls_step *step)
             ls_spill_drop(&step->offload.files[i], 0, step->offload.files[i].bytes);
 }
 
-static ls_status alloc_state(ls_step *s)
+/* Weights, moments and gradients of a rank that computes the whole model. */
+static ls_status alloc_whole(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
     ls_device *device = ls_stream_device(s->args.stream);
     const ls_model *model = s->args.model;
-    const ls_calls *calls = &s->args.calls;
     const ls_dp_args *dp = s->args.dp ? ls_dp_about(s->args.dp) : NULL;
     int64_t weights = ls_memory_weight_elements(model, dp);
     int64_t bytes = weights * (int64_t)sizeof(float);
     ls_status st = LS_OK;
 
-    LS_TRY(st, alloc_offload(s), out);
     for (int i = 0; i < (s->args.pushes ? 1 : 3); i++) {
         bool shared = i == 0 && ls_step_shares(s);
         if (s->args.kept && !shared)
@@ -220,7 +220,21 @@ static ls_status alloc_state(ls_step *s)
     bytes = (ls_step_shards(s) ? weights : model->flat) * ls_dtype_bytes(s->type);
     if (s->type != LS_F32)
         LS_TRY(st, alloc_shared(s, ls_step_shards(s), bytes, "weights in 16 bits", &s->copy), out);
-    LS_TRY(st, alloc_grads(s, dp), out);
+    st = alloc_grads(s, dp);
+out:
+    return st;
+}
+
+static ls_status alloc_state(ls_step *s)
+{
+    ls_device *device = ls_stream_device(s->args.stream);
+    const ls_model *model = s->args.model;
+    const ls_calls *calls = &s->args.calls;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, alloc_offload(s), out);
+    if (!s->line)
+        LS_TRY(st, alloc_whole(s), out);
     LS_TRY(st, ls_device_alloc(device, ls_memory_step_bytes(model, calls), "batch", &s->small),
            out);
     LS_TRY(st,
@@ -258,6 +272,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->loss_scale = 1;
     s->type = ls_memory_type(args->run);
     s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
+    LS_TRY(st, ls_line_open(s), out);
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
     s->own = end.packed + end.count;
     LS_TRY(st, alloc_state(s), out);
@@ -269,7 +284,8 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
     pass.stream = args->stream;
     pass.packs = args->packs;
-    LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
+    if (!s->line)
+        LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     if (args->kept && ls_step_shares(s)) {
         ls_stream_copy(args->stream, s->state_memory[0], args->kept[0],
                        args->model->flat * (int64_t)sizeof(float));
@@ -320,6 +336,7 @@ void ls_step_close(ls_step *step)
         return;
     (void)ls_step_settle(step); /* others may still read; when it fails they have ended */
     ls_device *device = ls_stream_device(step->args.stream);
+    ls_line_close(step);
     ls_pass_close(step->pass);
     free_shared(step, ls_step_shares(step), step->state_memory[0]);
     free_moments(step);
@@ -347,6 +364,8 @@ ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leave
     int rank = s->args.dp ? ls_dp_about(s->args.dp)->mesh.rank : 0;
 
     ls_calls_set(&s->args.calls, runs[rank], leaves, &s->now);
+    if (s->line)
+        return ls_line_split(s, runs);
     return s->args.dp ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
 }
 
@@ -373,10 +392,9 @@ static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, 
     }
 }
 
-/* The numbers of call i, which lie in host memory, to the device. */
-static void send_numbers(ls_step *s, int64_t i)
+void ls_step_send_numbers(ls_step *s, int64_t call)
 {
-    ls_stream_copy_in(s->args.stream, s->state, &s->host_states[i], sizeof *s->host_states);
+    ls_stream_copy_in(s->args.stream, s->state, &s->host_states[call], sizeof *s->host_states);
 }
 
 ls_step_state ls_step_numbers(const ls_step *s, int64_t number, double lr)
@@ -456,7 +474,7 @@ void ls_step_forward(ls_step *s, const ls_step_part *p, const ls_pass_call *call
                      ls_step_state *host_state)
 {
     ls_step_set_numbers(s, p, host_state);
-    send_numbers(s, p->number);
+    ls_step_send_numbers(s, p->number);
     ls_pass_forward(s->pass, call);
 }
 
@@ -685,7 +703,9 @@ static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_clock *
     ls_status st;
 
     s->clock = clock;
-    if (ls_step_parts(s)) {
+    if (s->line) {
+        st = ls_line_gradients(s, host_state, clock);
+    } else if (ls_step_parts(s)) {
         st = gradients_in_rounds(s, host_state, clock);
     } else {
         bool recorded = ls_step_replay_begin(s, clock);
@@ -718,18 +738,18 @@ static double tree_sum(double *values, int64_t n)
 static ls_status losses(ls_step *s, ls_clock *clock)
 {
     const ls_calls *calls = &s->now;
+    int64_t own = ls_step_has_losses(s) ? calls->own : 0;
     double *sums = s->host_sums;
     ls_status st = LS_OK;
 
-    if (calls->own > 0)
+    if (own > 0)
         s->args.kernels->sum(s->args.stream,
                              &(ls_sum){.x = s->losses,
                                        .out = s->sums,
-                                       .n = calls->own * calls->leaf * s->args.model->shape.T,
-                                       .segments = calls->own});
+                                       .n = own * calls->leaf * s->args.model->shape.T,
+                                       .segments = own});
     memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
-    ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums,
-                       calls->own * (int64_t)sizeof(double));
+    ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums, own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
     if (s->apart)
         ls_clock_lap(clock, LS_PART_OPTIMIZER); /* queued, as all before it */
@@ -779,7 +799,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     copy_windows(step, batch, 0, calls->own * calls->leaf);
     if (calls->own == 0) { /* the update reads it */
         step->host_states[0] = host_state;
-        send_numbers(step, 0);
+        ls_step_send_numbers(step, 0);
     }
     ls_clock_lap(clock, LS_PART_DATA);
     step->done = number;
@@ -812,20 +832,27 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
 
     for (int64_t done = 0; done < sequences; done += most) {
         int64_t B = ls_min_i64(most, sequences - done);
+        const ls_pass_call call = {.w = ls_step_read(step),
+                                   .tokens = step->tokens,
+                                   .targets = step->targets,
+                                   .start = step->isolated ? step->start : NULL,
+                                   .B = B,
+                                   .T = T,
+                                   .leaves = 1,
+                                   .state = step->state,
+                                   .losses = step->losses,
+                                   .need = ls_step_divides(step) ? ls_step_need : NULL,
+                                   .context = step};
         copy_windows(step, windows, done, B);
-        ls_pass_loss(step->pass,
-                     &(ls_pass_call){.w = ls_step_read(step),
-                                     .tokens = step->tokens,
-                                     .targets = step->targets,
-                                     .start = step->isolated ? step->start : NULL,
-                                     .B = B,
-                                     .T = T,
-                                     .leaves = 1,
-                                     .state = step->state,
-                                     .losses = step->losses,
-                                     .need = ls_step_divides(step) ? ls_step_need : NULL,
-                                     .context = step});
+        if (step->line)
+            LS_TRY(st, ls_line_forward(step, &call), out);
+        else
+            ls_pass_loss(step->pass, &call);
         LS_TRY(st, trouble(step), out);
+        if (!ls_step_has_losses(step)) {
+            memset(sums_out + done, 0, (size_t)B * sizeof *sums_out);
+            continue;
+        }
         step->args.kernels->sum(
             step->args.stream,
             &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
@@ -868,7 +895,9 @@ ls_status ls_step_weights_changed(ls_step *step)
     bool packed = ls_step_shards(s);
 
     ls_packs_changed(s->args.packs);
-    if (s->copy)
+    if (s->line)
+        ls_line_changed(step);
+    else if (s->copy)
         s->args.kernels->cast(s->args.stream,
                               &(ls_cast){.from_type = LS_F32,
                                          .to_type = s->type,
@@ -876,4 +905,9 @@ ls_status ls_step_weights_changed(ls_step *step)
                                          .to = s->copy,
                                          .n = packed ? s->own : s->args.model->flat});
     return ls_step_forget(step);
+}
+
+bool ls_step_has_losses(const ls_step *step)
+{
+    return ls_line_has_losses(step);
 }

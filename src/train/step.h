@@ -11,7 +11,8 @@
  * With other ranks (parallel/dp.h) a step runs the calls of its own leaves, sums gradients with the
  * others, and updates everything (zero 0) or its own parts, which the others then get (zero 1).
  * With zero 2 the sum is made for every call, and a rank keeps that of its own parts only; with
- * zero 3 also of the weights, and gets those of the others while it computes. */
+ * zero 3 also of the weights, and gets those of the others while it computes. With a pipeline
+ * (mesh.pp) it has a part of the layers, and its calls go from rank to rank (train/line.h). */
 #pragma once
 #include "model/model.h"
 #include "model/pass.h"
@@ -38,6 +39,7 @@ typedef struct ls_step_args {
                              * NULL: none */
     int rank;               /* for tests that slow one down */
     bool pushes;            /* servers make the update (sync: ps): a step ends with the gradient */
+    bool pack;              /* with a pipeline: it packs its weights, and packs is NULL */
 } ls_step_args;
 
 /* What this rank has of the batch of a step, in host memory. */
@@ -89,9 +91,14 @@ int64_t ls_step_spans(const ls_run *run, const ls_model *model, ls_mesh_part own
 ls_status ls_step_blame(ls_step *step, int64_t number);
 
 /* The sums of token losses of `sequences` windows (host memory, [sequences, T]), each for itself,
- * so that cutting the windows into calls changes no bit. No gradients. */
+ * so that cutting the windows into calls changes no bit. No gradients. Of the ranks of a pipeline,
+ * which all call it with the same windows, the one that has the head gets them, the others zeros.
+ */
 ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequences,
                        double *sums_out);
+
+/* Whether this rank is the one that gets them. */
+bool ls_step_has_losses(const ls_step *step);
 
 /* With zero 3 all ranks walk through the model together: a rank that has no windows while another
  * has some calls this instead. Otherwise nothing happens. */

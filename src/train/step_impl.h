@@ -108,8 +108,10 @@ struct ls_step {
         int64_t number;           /* of this step; */
         ls_status status;         /* what was found */
     } blame;
-    void *work;   /* owned: what lamb or muon need beside the moments; NULL: nothing */
-    ls_lamb lamb; /* with its lists in there */
+    struct ls_line *line; /* owned: where ranks have parts of the layers (line.h): then the state
+                           * is its own, and pass is that of the chunk at hand; NULL: not so */
+    void *work;           /* owned: what lamb or muon need beside the moments; NULL: nothing */
+    ls_lamb lamb;         /* with its lists in there */
     struct {
         ls_adamw_span *spans; /* matrices, or the parts of them that this rank has */
         int64_t n_spans, n;
@@ -136,6 +138,9 @@ ls_pass_call ls_step_call(ls_step *step, const ls_step_part *part, int buffer);
 void ls_step_set_numbers(ls_step *step, const ls_step_part *part, ls_step_state *host_state);
 void ls_step_forward(ls_step *step, const ls_step_part *part, const ls_pass_call *call,
                      ls_step_state *host_state);
+
+/* Those of a call, which lie in host memory, to the device. */
+void ls_step_send_numbers(ls_step *step, int64_t call);
 
 /* The numbers of a step that rows read on the device. */
 ls_step_state ls_step_numbers(const ls_step *step, int64_t number, double lr);
@@ -236,10 +241,7 @@ static inline const void *ls_step_read(const ls_step *step)
 
 /* Buckets of parameters that this rank updates apart from each other, and what it has of each: all
  * of the one bucket where it updates everything. */
-static inline int ls_step_buckets(const ls_step *step)
-{
-    return ls_step_divides(step) ? ls_dp_buckets(step->args.dp) : 1;
-}
+int ls_step_buckets(const ls_step *step);
 ls_mesh_part ls_step_own(const ls_step *step, int bucket);
 
 /* What the optimizer reads about parameters, to the device. */

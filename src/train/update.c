@@ -8,9 +8,17 @@
 #include "base/mem.h"
 #include "plan/memory.h"
 #include "plan/optim.h"
+#include "train/line.h"
+
+int ls_step_buckets(const ls_step *s)
+{
+    return s->line ? ls_line_chunks(s) : ls_step_divides(s) ? ls_dp_buckets(s->args.dp) : 1;
+}
 
 ls_mesh_part ls_step_own(const ls_step *s, int bucket)
 {
+    if (s->line)
+        return ls_line_own(s, bucket);
     return ls_step_divides(s) ? ls_dp_own(s->args.dp, bucket)
                               : (ls_mesh_part){.count = s->args.model->trained};
 }
@@ -104,6 +112,8 @@ ls_status ls_step_open_optimizer(ls_step *s)
 /* The sum of gradients of an own part. */
 static const float *own_gradient(const ls_step *s, ls_mesh_part own)
 {
+    if (s->line)
+        return ls_line_gradient(s, own.first);
     return ls_step_parts(s) ? s->own_grad + own.packed : (const float *)s->grads[0] + own.first;
 }
 
@@ -198,6 +208,8 @@ ls_status ls_step_norm(ls_step *s)
                            .n = s->args.model->trained,
                            .scaled = true};
 
+    if (s->line)
+        return ls_line_norm(s, &norm);
     if (ls_step_divides(s))
         return norm_with_others(s, &norm);
     s->args.kernels->norm2(s->args.stream, &norm);
@@ -218,6 +230,11 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
         LS_TRY(st, ls_step_lamb(s, clock), out);
     else
         ls_step_adamw(s);
+    if (s->line) {
+        ls_clock_lap(clock, LS_PART_OPTIMIZER);
+        LS_TRY(st, ls_line_spread(s), out);
+        ls_clock_lap(clock, LS_PART_EXCHANGE);
+    }
     if (!ls_step_divides(s))
         goto out;
     ls_clock_lap(clock, LS_PART_OPTIMIZER);

@@ -120,7 +120,16 @@ LS_TEST(plan_schedule_of_a_run_cuts_its_layers_by_cost)
     check_has(&c.out, " Gop, bubble ");
     check_has(&c.out, "embedding, 0-");
     check_has(&c.out, "5, head (with a copy of the embedding)\n");
-    check_has(&c.out, "cannot run pipelines yet");
+    LS_CHECK(!strstr(c.out.p, "This is a plan"));
+    ls_capture_release(&c);
+
+    /* What the run itself says, and what cannot be trained. */
+    LS_CAPTURE(&c, "plan", "schedule", "run.yaml", "--set", "mesh.pp=3", "--set",
+               "mesh.schedule=interleaved");
+    check_has(&c.out, "interleaved: 3 stages, 8 micro-batches, 2 chunks");
+    ls_capture_release(&c);
+    LS_CAPTURE(&c, "plan", "schedule", "run.yaml", "--stages", "2", "--schedule", "zero-bubble");
+    check_has(&c.out, "This is a plan: `lineshaft train` runs gpipe, 1f1b and interleaved");
     ls_capture_release(&c);
 
     /* 16 sequences in leaves of 4, on two copies of the pipeline: 2 micro-batches each. */
@@ -168,5 +177,5 @@ LS_TEST(plan_schedule_says_what_cannot_be_meant)
     CHECK_ERROR("12 stages cannot share 6 layers", "run.yaml", "--stages", "6", "--schedule",
                 "interleaved");
     CHECK_ERROR("cannot open run file", "none.yaml");
-    CHECK_ERROR("mesh.pp", "run.yaml", "--set", "mesh.pp=2");
+    CHECK_ERROR("mesh.schedule", "run.yaml", "--set", "mesh.schedule=gpipe");
 }

@@ -342,6 +342,37 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
     hint_of("mesh: {weights: [1, 2]}\n", 0, 1,
             "mesh.weights has 2 numbers, but the run has 1 rank");
     hint_of("", 0, 5000, "5000 ranks are more than 4096");
+    LS_CHECK_STR(hint_of("mesh: {pp: 3}\n", 0, 4,
+                         "mesh.pp is 3, but the run has 4 ranks, which fill no whole line"),
+                 "Give -n 3 or -n 6, or another mesh.pp.");
+    LS_CHECK_STR(hint_of("mesh: {pp: 2, dp: 2}\n", 0, 2,
+                         "mesh.pp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4"),
+                 "Give -n 4, or leave mesh.dp at auto.");
+    hint_of("device: {kind: cuda}\nmesh: {pp: 2}\n", 0, 2,
+            "mesh.pp cannot be 2 with device.kind: cuda");
+}
+
+LS_TEST(mesh_lines_share_a_batch_and_their_posts_take_the_same_leaves)
+{
+    for (int posts = 2; posts <= 4; posts++)
+        for (int lines = 1; lines <= 3; lines++) {
+            ls_mesh m = mesh_of(posts * lines, 0), flat = mesh_of(lines, 0);
+            m.pp = posts;
+            LS_CHECK_EQ(ls_mesh_lines(&m), lines);
+            LS_CHECK(ls_mesh_divides(&m) && ls_mesh_parts_weights(&m));
+            for (int r = 0; r < m.ranks; r++) {
+                int line = ls_mesh_line(&m, r), post = ls_mesh_post(&m, r);
+                LS_CHECK_EQ(post * lines + line, r);
+                for (int64_t leaves = 0; leaves < 9; leaves++) {
+                    ls_ordered_run got = ls_mesh_leaves(&m, leaves, r);
+                    ls_ordered_run want = ls_mesh_leaves(&flat, leaves, line);
+                    LS_CHECK(got.first == want.first && got.count == want.count);
+                }
+                m.rank = r;
+                ls_mesh of_post = ls_mesh_of_post(&m);
+                LS_CHECK(of_post.ranks == lines && of_post.rank == line && of_post.pp == 0);
+            }
+        }
 }
 
 LS_TEST(mesh_is_as_wide_as_there_are_ranks)

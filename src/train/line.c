@@ -1,0 +1,469 @@
+/* line.c -- a step of a pipeline: this rank's column of the table, operation by operation.
+ *
+ *   RECV      is begun at its place in the table or earlier, when a buffer is free; whoever needs
+ *             what comes waits for it
+ *   FORWARD   of a micro-batch through a chunk, into a slot of the chunk's activations
+ *   SEND      is begun at its place, and waited for when its buffer is needed again
+ *   BACKWARD  the gradient of the stream is made in the buffer in which it came; gradients of
+ *             weights are summed along the tree over leaves, chunk by chunk
+ *
+ * 2 posts, one line, 1F1B, 3 micro-batches (< and > are begun, [ ] is waited for):
+ *
+ *   post 0   F0 >  F1 >         [B0] B0  F2 >  [B1] B1  [B2] B2
+ *   post 1     <  [F0] F0 B0 >  [F1] F1 B1 >  [F2] F2 B2 >
+ *
+ * Order. A channel (one rank to another) has one order of messages, in which both ends begin them:
+ * that of the table. The proof of the table holds where a send blocks at its place until it is
+ * taken; here sends block later or never, and receives are begun earlier or, beyond LS_LINE_POSTED,
+ * when they are needed. Micro-batches go backward in ascending order in every chunk, so that its
+ * stack of gradients is that of a process alone (plan/calls.h), and so are the bits.
+ *
+ * When the last backward of a chunk is done its sum over lines begins, the last chunk first. */
+#include "train/line_impl.h"
+
+static ls_line_item *item_of(const ls_line *x, const ls_pipeline_op *op)
+{
+    return &x->items[op->chunk * x->most + op->micro];
+}
+
+static int stage_of(const ls_line *x, int chunk)
+{
+    return chunk * x->plan.posts + x->plan.post;
+}
+
+static bool is_last_stage(const ls_line *x, int chunk)
+{
+    return stage_of(x, chunk) == x->plan.posts * x->plan.chunks - 1;
+}
+
+static char *stream_at(const ls_line *x, int i)
+{
+    return x->streams + i * x->stream_bytes;
+}
+
+static char *gradient_at(const ls_line *x, int i)
+{
+    return x->gradients + i * x->gradient_bytes;
+}
+
+/* Elements of a micro-batch's stream, or of its gradient. */
+static int64_t count_of(const ls_step *s, int micro, bool back)
+{
+    const ls_model_shape *shape = &s->args.model->shape;
+    int64_t stream = s->line->parts[micro].count * s->now.leaf * shape->T * shape->C;
+
+    return back ? stream * ls_pass_border(s->args.model) : stream;
+}
+
+/* --- messages ---------------------------------------------------------------------------------
+ */
+
+static ls_status await_send(ls_line *x, uint64_t number)
+{
+    int at = (int)(number % LS_LINE_SENDS);
+
+    if (number == 0 || x->sends[at].number != number)
+        return LS_OK;
+    x->sends[at].number = 0;
+    return ls_comm_wait(x->along, x->sends[at].request, ls_line_deadline());
+}
+
+static ls_status start_send(ls_step *s, const ls_pipeline_op *op, const void *from,
+                            uint64_t *number_out)
+{
+    ls_line *x = s->line;
+    uint64_t number = ++x->sends_begun;
+    int at = (int)(number % LS_LINE_SENDS);
+    const ls_coll coll = {.kind = LS_COLL_SEND,
+                          .type = s->type,
+                          .count = count_of(s, op->micro, op->back),
+                          .in = from,
+                          .peer = op->peer};
+    ls_status st;
+
+    LS_TRY(st, await_send(x, x->sends[at].number), out);
+    LS_TRY(st, ls_comm_start(x->along, &coll, &x->sends[at].request), out);
+    x->sends[at].number = number;
+    x->sent_bytes += coll.count * ls_dtype_bytes(coll.type);
+    *number_out = number;
+out:
+    return st;
+}
+
+/* A free buffer for a stream; -1: none. */
+static int free_stream(const ls_line *x)
+{
+    for (int i = 0; i < x->plan.streams; i++)
+        if (!x->stream_used[i])
+            return i;
+    return -1;
+}
+
+/* Likewise for a gradient; wait: also one that has to be sent first. */
+static ls_status free_gradient(ls_line *x, bool wait, int *buffer_out)
+{
+    int first = -1;
+    ls_status st;
+
+    *buffer_out = -1;
+    for (int i = 0; i < x->plan.gradients; i++) {
+        const ls_line_buffer *b = &x->gradient[i];
+        if (!b->used) {
+            *buffer_out = i;
+            return LS_OK;
+        }
+        if (b->sent > 0 && (first < 0 || b->sent < x->gradient[first].sent))
+            first = i;
+    }
+    if (first < 0)
+        return LS_OK;
+    if (!wait) { /* has the oldest gone by now? */
+        int at = (int)(x->gradient[first].sent % LS_LINE_SENDS);
+        bool done = x->sends[at].number != x->gradient[first].sent;
+        if (!done)
+            LS_TRY(st, ls_comm_test(x->along, x->sends[at].request, &done), out);
+        if (!done)
+            return LS_OK;
+        if (x->sends[at].number == x->gradient[first].sent)
+            x->sends[at].number = 0; /* nobody waits for it again */
+    }
+    LS_TRY(st, await_send(x, x->gradient[first].sent), out);
+    x->gradient[first] = (ls_line_buffer){.used = false};
+    *buffer_out = first;
+out:
+    return st;
+}
+
+/* Begin a receive; must: its place in the table has come. */
+static ls_status post(ls_step *s, const ls_pipeline_op *op, bool must, bool *posted_out)
+{
+    ls_line *x = s->line;
+    ls_line_item *item = item_of(x, op);
+    int buffer = -1;
+    ls_status st = LS_OK;
+
+    *posted_out = false;
+    if (op->back)
+        LS_TRY(st, free_gradient(x, must, &buffer), out);
+    else
+        buffer = free_stream(x);
+    LS_BUG_IF(must && buffer < 0, "no buffer for the %s of micro-batch %d",
+              op->back ? "gradient" : "stream", op->micro);
+    if (buffer < 0)
+        goto out;
+    if (op->back) {
+        item->gradient = buffer;
+        x->gradient[buffer] = (ls_line_buffer){.used = true};
+    } else {
+        item->stream = buffer;
+        x->stream_used[buffer] = true;
+    }
+    LS_TRY(st,
+           ls_comm_start(x->along,
+                         &(ls_coll){.kind = LS_COLL_RECV,
+                                    .type = s->type,
+                                    .count = count_of(s, op->micro, op->back),
+                                    .out = op->back ? gradient_at(x, buffer) : stream_at(x, buffer),
+                                    .peer = op->peer},
+                         &item->in[op->back]),
+           out);
+    x->posted++;
+    *posted_out = true;
+out:
+    return st;
+}
+
+/* The receives up to operation `until`, then some of those that follow while there is room. */
+static ls_status post_receives(ls_step *s, int until)
+{
+    ls_line *x = s->line;
+    int end = x->plan.table.first[x->plan.post + 1];
+    bool posted = true;
+    ls_status st = LS_OK;
+
+    for (; x->next_recv < end && posted; x->next_recv += posted) {
+        const ls_pipeline_op *op = &x->plan.table.ops[x->next_recv];
+        bool must = x->next_recv <= until;
+        if (op->what != LS_PIPELINE_RECV)
+            continue;
+        /* The last post takes buffers for gradients by itself too: the table's suffice then. */
+        if (!must && (x->posted >= LS_LINE_EARLY || (op->back && ls_pipe_is_last(&x->plan))))
+            break;
+        LS_TRY(st, post(s, op, must, &posted), out);
+    }
+out:
+    return st;
+}
+
+/* The place of the receive of a micro-batch's stream or gradient, not before `from`. */
+static int receive_of(const ls_line *x, int from, const ls_pipeline_op *op, bool back)
+{
+    const ls_pipeline_op *ops = x->plan.table.ops;
+
+    while (ops[from].what != LS_PIPELINE_RECV || ops[from].micro != op->micro ||
+           ops[from].chunk != op->chunk || ops[from].back != back)
+        from--;
+    return from;
+}
+
+/* What operation i computes with has come. */
+static ls_status await_input(ls_step *s, int i, bool back, ls_clock *clock)
+{
+    ls_line *x = s->line;
+    const ls_pipeline_op *op = &x->plan.table.ops[i];
+    ls_status st;
+
+    LS_TRY(st, post_receives(s, receive_of(x, i, op, back)), out);
+    LS_TRY(st, ls_comm_wait(x->along, item_of(x, op)->in[back], ls_line_deadline()), out);
+    x->posted--;
+out:
+    ls_clock_lap(clock, LS_PART_EXCHANGE);
+    return st;
+}
+
+/* --- work -------------------------------------------------------------------------------------
+ */
+
+/* The call of a micro-batch in a chunk; its gradient goes on top of the chunk's stack. */
+static ls_pass_call call_of(ls_step *s, const ls_pipeline_op *op)
+{
+    ls_line *x = s->line;
+    const ls_line_item *item = item_of(x, op);
+    int buffer = s->now.ordered ? x->top[op->chunk] : 0;
+    ls_pass_call call = ls_step_call(s, &x->parts[op->micro], 0);
+
+    s->pass = x->passes[op->chunk];
+    call.grad = ls_line_grad(x, op->chunk, buffer);
+    call.ordered = true; /* the ends of a tied embedding are not on one rank */
+    call.tied = ls_line_head(x, buffer);
+    call.slot = item->slot;
+    call.in = stage_of(x, op->chunk) > 0 ? stream_at(x, item->stream) : NULL;
+    return call;
+}
+
+static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_clock *clock)
+{
+    ls_line *x = s->line;
+    const ls_pipeline_op *op = &x->plan.table.ops[i];
+    ls_line_item *item = item_of(x, op);
+    bool *slots = x->slots + op->chunk * x->most;
+    ls_status st = LS_OK;
+
+    if (stage_of(x, op->chunk) > 0)
+        LS_TRY(st, await_input(s, i, false, clock), out);
+    LS_TRY(st, post_receives(s, -1), out); /* they come while this rank computes */
+    for (item->slot = 0; slots[item->slot];)
+        item->slot++;
+    slots[item->slot] = true;
+    ls_pass_call call = call_of(s, op);
+    ls_step_forward(s, &x->parts[op->micro], &call, host_state);
+    ls_clock_lap(clock, LS_PART_FORWARD);
+out:
+    return st;
+}
+
+/* Sums of the chunk's stack, after a micro-batch was put on it. */
+static void merge(ls_step *s, const ls_pipeline_op *op)
+{
+    ls_line *x = s->line;
+    const ls_step_part *p = &x->parts[op->micro];
+    ls_pipe_range own = x->plan.chunk[op->chunk].own;
+    int *top = &x->top[op->chunk];
+
+    if (!s->now.ordered)
+        return;
+    ++*top;
+    for (int n = ls_calls_merges(&s->now, p->first, p->count); n > 0; n--, --*top) {
+        float *below = ls_line_grad(x, op->chunk, *top - 2) + own.first;
+        const float *above = ls_line_grad(x, op->chunk, *top - 1) + own.first;
+        s->args.kernels->add(s->args.stream,
+                             &(ls_add){.a = below, .b = above, .out = below, .n = own.count});
+        if (!is_last_stage(x, op->chunk) || x->plan.tied.count == 0)
+            continue;
+        below = ls_line_head(x, *top - 2);
+        s->args.kernels->add(s->args.stream, &(ls_add){.a = below,
+                                                       .b = ls_line_head(x, *top - 1),
+                                                       .out = below,
+                                                       .n = x->plan.tied.count});
+    }
+}
+
+static ls_status backward(ls_step *s, int i, ls_clock *clock)
+{
+    ls_line *x = s->line;
+    const ls_pipeline_op *op = &x->plan.table.ops[i];
+    ls_line_item *item = item_of(x, op);
+    ls_status st = LS_OK;
+
+    if (is_last_stage(x, op->chunk)) {
+        LS_TRY(st, free_gradient(x, true, &item->gradient), out);
+        x->gradient[item->gradient] = (ls_line_buffer){.used = true};
+    } else {
+        LS_TRY(st, await_input(s, i, true, clock), out);
+        LS_TRY(st, await_send(x, item->sent), out);
+    }
+    LS_TRY(st, post_receives(s, -1), out);
+    ls_pass_call call = call_of(s, op);
+    call.dstream = gradient_at(x, item->gradient);
+    ls_step_send_numbers(s, x->parts[op->micro].number);
+    ls_pass_backward(s->pass, &call);
+    ls_clock_lap(clock, LS_PART_BACKWARD);
+    merge(s, op);
+    ls_clock_lap(clock, LS_PART_REDUCE);
+    x->slots[op->chunk * x->most + item->slot] = false;
+    if (stage_of(x, op->chunk) > 0)
+        x->stream_used[item->stream] = false;
+    else
+        x->gradient[item->gradient] = (ls_line_buffer){.used = false};
+    if (--x->left[op->chunk] == 0)
+        LS_TRY(st, ls_line_start_sums(s), out);
+out:
+    return st;
+}
+
+static ls_status pass_on(ls_step *s, const ls_pipeline_op *op)
+{
+    ls_line *x = s->line;
+    ls_line_item *item = item_of(x, op);
+
+    if (op->back)
+        return start_send(s, op, gradient_at(x, item->gradient), &x->gradient[item->gradient].sent);
+    const void *in = stage_of(x, op->chunk) > 0 ? stream_at(x, item->stream) : NULL;
+    return start_send(s, op, ls_pass_out(x->passes[op->chunk], item->slot, in), &item->sent);
+}
+
+static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_clock *clock)
+{
+    ls_line *x = s->line;
+    const ls_pipeline_op *op = &x->plan.table.ops[i];
+
+    switch (op->what) {
+    case LS_PIPELINE_FORWARD:
+        return forward(s, i, host_state, clock);
+    case LS_PIPELINE_BACKWARD:
+        return backward(s, i, clock);
+    case LS_PIPELINE_SEND:
+        return pass_on(s, op);
+    case LS_PIPELINE_RECV:
+        return x->posted < LS_LINE_POSTED ? post_receives(s, i) : LS_OK;
+    default:
+        LS_BUG_IF(true, "operation %d of a schedule that is not run", (int)op->what);
+        return LS_OK;
+    }
+}
+
+/* The micro-batches of a step, none of which is on its way. */
+static void begin_step(ls_step *s)
+{
+    ls_line *x = s->line;
+    ls_step_part p = {.count = 0};
+
+    for (int micro = 0; ls_step_next(s, &p); micro++) {
+        LS_BUG_IF(micro >= x->most, "%d micro-batches where %lld were planned", micro + 1,
+                  (long long)x->most);
+        x->parts[micro] = p;
+        for (int c = 0; c < x->plan.chunks; c++)
+            x->items[c * x->most + micro] = (ls_line_item){.slot = -1, .stream = -1};
+    }
+    for (int c = 0; c < x->plan.chunks; c++) {
+        x->top[c] = 0;
+        x->left[c] = (int)s->now.calls;
+    }
+    x->next_recv = x->plan.table.first[x->plan.post];
+    x->next_sum = x->plan.chunks - 1;
+}
+
+/* A line without leaves brings nothing. */
+static ls_status bring_nothing(ls_step *s)
+{
+    ls_line *x = s->line;
+
+    for (int c = 0; c < x->plan.chunks && !s->now.ordered; c++)
+        s->args.kernels->fill(s->args.stream,
+                              &(ls_fill){.x = ls_line_grad(x, c, 0) + x->plan.chunk[c].own.first,
+                                         .n = x->plan.chunk[c].own.count});
+    if (!s->now.ordered && ls_line_is_tied(x) && ls_pipe_is_last(&x->plan))
+        s->args.kernels->fill(s->args.stream,
+                              &(ls_fill){.x = ls_line_head(x, 0), .n = x->plan.tied.count});
+    return ls_line_start_sums(s);
+}
+
+ls_status ls_line_gradients(ls_step *step, ls_step_state *host_state, ls_clock *clock)
+{
+    ls_step *s = step;
+    ls_line *x = s->line;
+    const ls_pipeline *table = &x->plan.table;
+    ls_status st = LS_OK;
+
+    begin_step(s);
+    if (s->now.calls == 0)
+        LS_TRY(st, bring_nothing(s), out);
+    for (int i = table->first[x->plan.post]; i < table->first[x->plan.post + 1] && s->now.calls > 0;
+         i++)
+        LS_TRY(st, operate(s, i, host_state, clock), out);
+    for (int i = 0; i < LS_LINE_SENDS; i++)
+        LS_TRY(st, await_send(x, x->sends[i].number), out);
+    for (int i = 0; i < x->plan.gradients; i++)
+        x->gradient[i] = (ls_line_buffer){.used = false};
+    LS_TRY(st, ls_line_end_sums(s), out);
+out:
+    ls_clock_lap(clock, LS_PART_EXCHANGE);
+    return st;
+}
+
+/* --- without gradients ------------------------------------------------------------------------
+ */
+
+/* A stream from the post before, or to the one behind. */
+static ls_status move(ls_step *s, const ls_pass_call *call, ls_coll_kind kind, void *stream)
+{
+    const ls_line *x = s->line;
+    int posts = x->plan.posts, by = kind == LS_COLL_SEND ? 1 : posts - 1;
+
+    return ls_comm_run(x->along,
+                       &(ls_coll){.kind = kind,
+                                  .type = s->type,
+                                  .count = call->B * call->T * s->args.model->shape.C,
+                                  .in = stream,
+                                  .out = stream,
+                                  .peer = (x->plan.post + by) % posts},
+                       ls_line_deadline());
+}
+
+ls_status ls_line_forward(ls_step *step, const ls_pass_call *call)
+{
+    ls_step *s = step;
+    ls_line *x = s->line;
+    ls_status st = LS_OK;
+
+    for (int c = 0; c < x->plan.chunks; c++) {
+        ls_pass_call part = *call;
+        s->pass = x->passes[c];
+        s->blame.looked = 0; /* of this chunk */
+        part.slot = 0;
+        if (stage_of(x, c) > 0) {
+            part.in = x->streams;
+            LS_TRY(st, move(s, call, LS_COLL_RECV, x->streams), out);
+        }
+        if (call->made)
+            ls_pass_forward(s->pass, &part);
+        else
+            ls_pass_loss(s->pass, &part);
+        if (!is_last_stage(x, c))
+            LS_TRY(st,
+                   move(s, call, LS_COLL_SEND, (void *)(uintptr_t)ls_pass_out(s->pass, 0, part.in)),
+                   out);
+    }
+out:
+    return st;
+}
+
+bool ls_line_has_losses(const ls_step *step)
+{
+    return !step->line || ls_pipe_is_last(&step->line->plan);
+}
+
+int64_t ls_line_sent(const ls_step *step)
+{
+    return step->line->sent_bytes;
+}

@@ -1,0 +1,67 @@
+/* line.h -- a step of a rank that has a part of the layers (mesh.pp): a pipeline at work.
+ *
+ * A line is the ranks that pass micro-batches on to each other; this is what one of them holds and
+ * does. step.c, update.c and the others ask for `step->line`, and leave to it what a rank with a
+ * whole model does otherwise. Weights, moments and gradients lie in windows (base/window.h) with
+ * the indices of the whole model, and only the own pages are there. Every call is made by all ranks
+ * of the run, at the same place. */
+#pragma once
+#include "plan/pipe.h"
+#include "train/step_impl.h"
+
+LS_C_BEGIN
+
+typedef struct ls_line ls_line;
+
+/* Where the mesh of the step has lines: step->line, and the state. Otherwise nothing. */
+ls_status ls_line_open(ls_step *step);
+void ls_line_close(ls_step *step);
+
+/* As ls_step_split(), when step->now is set. */
+ls_status ls_line_split(ls_step *step, const ls_ordered_run *runs);
+
+/* The sum of the gradients of a step, of what this rank has. */
+ls_status ls_line_gradients(ls_step *step, ls_step_state *host_state, ls_clock *clock);
+
+/* Forward through the whole line, quietly (ls_pass_loss); or, where the call wants to know what was
+ * made, as in a step. */
+ls_status ls_line_forward(ls_step *step, const ls_pass_call *call);
+
+/* Whether losses are computed here: the head is. */
+bool ls_line_has_losses(const ls_step *step);
+
+/* What this rank updates of chunk i, as ls_step_own(); and where the gradient of its element
+ * `first` lies. */
+int ls_line_chunks(const ls_step *step);
+ls_mesh_part ls_line_own(const ls_step *step, int i);
+float *ls_line_gradient(const ls_step *step, int64_t first);
+
+/* The norm of the whole gradient, whose numbers are in `whole`. */
+ls_status ls_line_norm(ls_step *step, const ls_norm2 *whole);
+
+/* As ls_step_put(). */
+void ls_line_put(ls_step *step, int64_t first, int64_t count, const float *values);
+
+/* The own weights have changed: those in 16 bits are made anew, and packs. */
+void ls_line_changed(ls_step *step);
+
+/* After an update: the weights that others have updated. */
+ls_status ls_line_spread(ls_step *step);
+
+/* An array of the state (weights, or a moment) as a whole to the first rank (`whole` is NULL
+ * elsewhere), and back. */
+ls_status ls_line_collect(ls_step *step, const float *array, float *whole);
+ls_status ls_line_deal(ls_step *step, const float *whole, float *array);
+
+/* What a rank writes of a checkpoint, of weights or of a moment: a part of each of its chunks.
+ * Returns how many. */
+int ls_line_saved(const ls_step *step, int rank, bool moments,
+                  ls_pipe_range ranges_out[LS_PIPE_CHUNKS]);
+
+/* Each rank has read what it would write: the rest of what it keeps, from the others. */
+ls_status ls_line_complete(ls_step *step, float *array);
+
+/* Bytes that this rank has sent along its line in steps, as ls_pipe_sent_bytes() counts. */
+int64_t ls_line_sent(const ls_step *step);
+
+LS_C_END

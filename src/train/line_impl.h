@@ -1,0 +1,89 @@
+/* line_impl.h -- what line.c (a step) and line_state.c (what a rank has) share. */
+#pragma once
+#include "train/line.h"
+
+LS_C_BEGIN
+
+enum {
+    LS_LINE_WAIT_S = 600,
+    LS_LINE_SENDS = 32,  /* on their way at a time */
+    LS_LINE_EARLY = 8,   /* receives that wait for their content: more are not begun early, */
+    LS_LINE_POSTED = 64, /* and more than this only when they are needed */
+};
+
+/* A micro-batch in a chunk. */
+typedef struct ls_line_item {
+    int slot, stream, gradient; /* what it holds */
+    ls_comm_request in[2];      /* receives: of the stream, of the gradient */
+    uint64_t sent;              /* the send of its stream; 0: none */
+} ls_line_item;
+
+/* A buffer for a gradient. */
+typedef struct ls_line_buffer {
+    bool used;
+    uint64_t sent; /* the send that it waits for; 0: none */
+} ls_line_buffer;
+
+struct ls_line {
+    ls_pipe plan;
+    ls_mesh mesh;
+    ls_comm *along;  /* owned, as all that follows: the ranks of the line, by posts */
+    ls_comm *across; /* those of the post, by lines; NULL: there is one line */
+    ls_pass *passes[LS_PIPE_CHUNKS];
+    ls_packs *packs[LS_PIPE_CHUNKS]; /* NULL: none */
+    ls_dp *sums[LS_PIPE_CHUNKS + 1]; /* across: of each chunk; of the head's part of a tied
+                                      * gradient; NULL: there is one line, or no such part */
+    ls_window state[3], copy;        /* weights and moments; the weights in 16 bits */
+    ls_window grads[LS_PIPE_CHUNKS][LS_ORDERED_ROOTS];
+    ls_window head[LS_ORDERED_ROOTS]; /* the head's part of a tied gradient */
+    void *memory;                     /* the next three: */
+    char *streams, *gradients;
+    float *edges; /* norm blocks that several ranks update elements of */
+    int64_t stream_bytes, gradient_bytes, edge_count;
+    int64_t *edge_blocks;
+    /* the step at hand */
+    int64_t most;        /* micro-batches of a step */
+    ls_step_part *parts; /* its calls, which are the micro-batches */
+    ls_line_item *items; /* [chunks][most] */
+    bool *slots;         /* used ones: [chunks][most] */
+    bool *stream_used;
+    ls_line_buffer *gradient;
+    struct {
+        uint64_t number; /* 0: none */
+        ls_comm_request request;
+    } sends[LS_LINE_SENDS];
+    uint64_t sends_begun;
+    int next_recv;            /* operations before this one have no receive that is not begun */
+    int posted;               /* receives that were begun and not waited for */
+    int top[LS_PIPE_CHUNKS];  /* of each stack of gradients */
+    int left[LS_PIPE_CHUNKS]; /* micro-batches whose backward is still to come */
+    int next_sum;             /* the chunk whose sum across is begun next; -1: all are */
+    int64_t sent_bytes;
+};
+
+static inline int64_t ls_line_deadline(void)
+{
+    return ls_time_now_ns() + LS_LINE_WAIT_S * LS_NS_PER_S;
+}
+
+static inline bool ls_line_is_tied(const ls_line *x)
+{
+    return x->plan.tied.count > 0 && (ls_pipe_is_first(&x->plan) || ls_pipe_is_last(&x->plan));
+}
+
+/* The gradients of a chunk, by the indices of the whole model; the head's part of a tied one. */
+static inline float *ls_line_grad(const ls_line *x, int chunk, int buffer)
+{
+    return (float *)(void *)x->grads[chunk][buffer].base;
+}
+static inline float *ls_line_head(const ls_line *x, int buffer)
+{
+    return (float *)(void *)x->head[buffer].base;
+}
+
+/* Sums across, of the chunks that are done, in the order in which all ranks of a post begin them;
+ * and their end: all sums are in the first buffers, those of a tied gradient added. */
+ls_status ls_line_start_sums(ls_step *step);
+ls_status ls_line_end_sums(ls_step *step);
+
+LS_C_END

@@ -1,0 +1,636 @@
+/* line_state.c -- what a rank of a line has, and what lines and posts agree on outside of the
+ * table.
+ *
+ *                 line 0          line 1
+ *   post 0      w m v, grads    w m v, grads      embedding, first blocks
+ *                 |               |                across: sums of gradients (parallel/dp.h), chunk
+ *   post 1      w m v, grads    w m v, grads               by chunk; with ZeRO 1 new weights
+ *                 |               |                along:  squares for the norm; of a tied
+ * embedding post 2      w m v, grads    w m v, grads               the head's gradient up, the
+ * weights down
+ *
+ * A tied embedding belongs to the first post. Its two gradients are summed over leaves, then over
+ * lines, apart from each other; then the last post sends the head's to the first one, which adds it
+ * to the embedding's, as a process alone does, updates, and sends the new weights to the last one.
+ * Rejected: both ends exchange gradients and update alike, which takes moments and a gradient more
+ * on the last post, the one that has the head's work already.
+ *
+ * The norm is the tree over fixed blocks of the whole gradient. A block that one rank of a line
+ * updates alone (with ZeRO 1: one of all) is squared by it. One that a border cuts (an edge) is put
+ * together from its pieces on every rank, by a sum with zeros, which changes no bit, and squared by
+ * all of them. */
+#include "train/line_impl.h"
+
+#include "base/mem.h"
+
+/* --- opening ----------------------------------------------------------------------------------
+ */
+
+/* A communicator of this rank's line, or of its post. */
+static ls_status open_comm(const ls_step *s, const ls_mesh *mesh, bool along, ls_comm **comm_out)
+{
+    int n = along ? ls_mesh_posts(mesh) : ls_mesh_lines(mesh), lines = ls_mesh_lines(mesh);
+    int *list = ls_mem_array((size_t)n, sizeof *list);
+    ls_status st;
+
+    if (!list)
+        return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
+    for (int i = 0; i < n; i++)
+        list[i] = along ? i * lines + ls_mesh_line(mesh, mesh->rank)
+                        : ls_mesh_post(mesh, mesh->rank) * lines + i;
+    st = ls_comm_sub(ls_dp_about(s->args.dp)->comm, list, n, ls_line_deadline(), comm_out);
+    ls_mem_free(list);
+    return st;
+}
+
+/* Elements of the window of a gradient: with lines, the room that their sum takes. */
+static int64_t grad_end(const ls_step *s, ls_pipe_range own, bool divides)
+{
+    ls_dp_args dp = ls_pipe_sum(s->args.run, &s->line->mesh, own.count, divides);
+
+    return own.first + (s->line->across ? ls_dp_elements(&dp) : own.count);
+}
+
+static ls_status open_grads(ls_step *s)
+{
+    ls_line *x = s->line;
+    const ls_pipe *plan = &x->plan;
+    const int64_t size = sizeof(float);
+    ls_pipe_range head = {0, plan->tied.count};
+    bool ends = ls_line_is_tied(x), last = ls_pipe_is_last(plan);
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < s->args.calls.buffers; i++) {
+        for (int c = 0; c < plan->chunks; c++)
+            LS_TRY(st,
+                   ls_window_open(&x->grads[c][i],
+                                  grad_end(s, plan->chunk[c].own, plan->divides) * size,
+                                  "gradients"),
+                   out);
+        if (ends && (last || i == 0))
+            LS_TRY(st, ls_window_open(&x->head[i], grad_end(s, head, false) * size, "gradients"),
+                   out);
+    }
+out:
+    return st;
+}
+
+static ls_status open_state(ls_step *s)
+{
+    static const char *const names[3] = {"weights", "first moments", "second moments"};
+    ls_line *x = s->line;
+    int64_t n = s->args.model->flat;
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < 3; i++) {
+        LS_TRY(st, ls_window_open(&x->state[i], n * (int64_t)sizeof(float), names[i]), out);
+        s->state_memory[i] = x->state[i].base;
+    }
+    if (s->type != LS_F32) {
+        LS_TRY(st, ls_window_open(&x->copy, n * ls_dtype_bytes(s->type), "weights in 16 bits"),
+               out);
+        s->copy = x->copy.base;
+    }
+    st = open_grads(s);
+out:
+    return st;
+}
+
+/* What lines sum: each chunk, and on the last post the head's part of a tied gradient. */
+static ls_status open_sums(ls_step *s)
+{
+    ls_line *x = s->line;
+    const ls_pipe *plan = &x->plan;
+    bool tied = ls_line_is_tied(x) && ls_pipe_is_last(plan);
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < plan->chunks + tied && x->across; i++) {
+        bool head = i == plan->chunks;
+        ls_dp_args dp =
+            ls_pipe_sum(s->args.run, &x->mesh, head ? plan->tied.count : plan->chunk[i].own.count,
+                        plan->divides && !head);
+        dp.comm = x->across;
+        LS_TRY(st, ls_dp_open(&x->sums[i], &dp), out);
+    }
+out:
+    return st;
+}
+
+static ls_status open_passes(ls_step *s)
+{
+    ls_line *x = s->line;
+    ls_status st = LS_OK;
+
+    for (int c = 0; c < x->plan.chunks; c++) {
+        ls_pass_args pass = ls_pipe_pass(s->args.run, s->args.model, s->args.kernels,
+                                         &s->args.calls, &x->plan.chunk[c]);
+        ls_packs_args packs;
+        pass.stream = s->args.stream;
+        if (s->args.pack && ls_pipe_packs(&pass, &packs)) {
+            packs.stream = s->args.stream;
+            LS_TRY(st, ls_packs_open(&x->packs[c], &packs), out);
+            pass.packs = x->packs[c];
+        }
+        LS_TRY(st, ls_pass_open(&x->passes[c], &pass), out);
+    }
+    s->pass = x->passes[0];
+out:
+    return st;
+}
+
+static ls_status open_buffers(ls_step *s)
+{
+    ls_line *x = s->line;
+    const ls_pipe *plan = &x->plan;
+    const ls_calls *calls = &s->args.calls;
+    size_t most = (size_t)x->most, cells = (size_t)plan->chunks * most;
+    int64_t bytes = ls_pipe_buffer_bytes(plan, s->args.run, s->args.model, calls);
+    ls_status st;
+
+    x->stream_bytes = ls_pipe_stream_bytes(s->args.run, s->args.model, calls);
+    x->gradient_bytes = x->stream_bytes * ls_pass_border(s->args.model);
+    x->edge_count = ls_pipe_edges(plan, NULL);
+    x->parts = ls_mem_array(most, sizeof *x->parts);
+    x->items = ls_mem_array(cells, sizeof *x->items);
+    x->slots = ls_mem_array(cells, sizeof *x->slots);
+    x->stream_used = ls_mem_array((size_t)plan->streams, sizeof *x->stream_used);
+    x->gradient = ls_mem_array((size_t)plan->gradients, sizeof *x->gradient);
+    x->edge_blocks = ls_mem_array((size_t)x->edge_count, sizeof *x->edge_blocks);
+    if (!x->parts || !x->items || !x->slots || !x->stream_used || !x->gradient || !x->edge_blocks)
+        return ls_fail(LS_ENOMEM, "no memory for the tables of %zu micro-batches", most);
+    (void)ls_pipe_edges(plan, x->edge_blocks);
+    st = ls_device_alloc(ls_stream_device(s->args.stream), bytes, "pipeline", &x->memory);
+    x->streams = x->memory;
+    x->gradients = x->streams + plan->streams * x->stream_bytes;
+    x->edges = (float *)(void *)(x->gradients + plan->gradients * x->gradient_bytes);
+    return st;
+}
+
+ls_status ls_line_open(ls_step *step)
+{
+    ls_step *s = step;
+    const ls_run *run = s->args.run;
+    const ls_mesh *mesh = s->args.dp ? &ls_dp_about(s->args.dp)->mesh : NULL;
+    ls_status st = LS_OK;
+
+    if (ls_mesh_posts(mesh) == 1)
+        return LS_OK;
+    ls_line *x = s->line = ls_mem_alloc(sizeof *x);
+    if (!x)
+        return LS_ENOMEM;
+    *x = (ls_line){.mesh = *mesh, .most = ls_max_i64(1, s->args.calls.calls)};
+    LS_TRY(st, ls_pipe_init(&x->plan, run, s->args.model, mesh, x->most, run->batch.ramp > 0), out);
+    LS_TRY(st, open_comm(s, mesh, true, &x->along), out);
+    if (ls_mesh_lines(mesh) > 1)
+        LS_TRY(st, open_comm(s, mesh, false, &x->across), out);
+    LS_TRY(st, open_state(s), out);
+    LS_TRY(st, open_sums(s), out);
+    LS_TRY(st, open_passes(s), out);
+    LS_TRY(st, open_buffers(s), out);
+out:
+    return st;
+}
+
+void ls_line_close(ls_step *step)
+{
+    ls_step *s = step;
+    ls_line *x = s->line;
+
+    if (!x)
+        return;
+    for (int i = 0; i < 3; i++) {
+        s->state_memory[i] = NULL;
+        ls_window_close(&x->state[i]);
+    }
+    s->copy = NULL;
+    s->pass = NULL;
+    ls_window_close(&x->copy);
+    for (int c = 0; c < LS_PIPE_CHUNKS; c++) {
+        ls_pass_close(x->passes[c]);
+        ls_packs_close(x->packs[c]);
+        for (int i = 0; i < LS_ORDERED_ROOTS; i++)
+            ls_window_close(&x->grads[c][i]);
+    }
+    for (int i = 0; i < LS_ORDERED_ROOTS; i++)
+        ls_window_close(&x->head[i]);
+    for (int i = 0; i <= LS_PIPE_CHUNKS; i++)
+        ls_dp_close(x->sums[i]);
+    ls_comm_close(x->across);
+    ls_comm_close(x->along);
+    ls_device_free(ls_stream_device(s->args.stream), x->memory);
+    ls_mem_free(x->parts);
+    ls_mem_free(x->items);
+    ls_mem_free(x->slots);
+    ls_mem_free(x->stream_used);
+    ls_mem_free(x->gradient);
+    ls_mem_free(x->edge_blocks);
+    ls_pipe_release(&x->plan);
+    ls_mem_free(x);
+    s->line = NULL;
+}
+
+ls_status ls_line_split(ls_step *step, const ls_ordered_run *runs)
+{
+    ls_line *x = step->line;
+    ls_status st;
+
+    LS_TRY(st, ls_pipe_set(&x->plan, ls_max_i64(1, step->now.calls)), out);
+    for (int i = 0; i <= LS_PIPE_CHUNKS; i++) /* the first ranks are those of post 0, by lines */
+        if (x->sums[i])
+            LS_TRY(st, ls_dp_split(x->sums[i], runs, step->now.leaves), out);
+out:
+    return st;
+}
+
+/* --- what it has and updates -------------------------------------------------------------------
+ */
+
+int ls_line_chunks(const ls_step *step)
+{
+    return step->line->plan.chunks;
+}
+
+static ls_pipe_range updated(const ls_line *x, int chunk)
+{
+    return ls_pipe_updated(&x->plan, x->plan.post, x->plan.line, chunk);
+}
+
+ls_mesh_part ls_line_own(const ls_step *step, int i)
+{
+    ls_pipe_range own = updated(step->line, i);
+
+    return (ls_mesh_part){.first = own.first, .count = own.count, .packed = own.first};
+}
+
+float *ls_line_gradient(const ls_step *step, int64_t first)
+{
+    const ls_line *x = step->line;
+    int c = 0;
+
+    while (c < x->plan.chunks - 1 &&
+           (first < x->plan.chunk[c].own.first ||
+            first >= x->plan.chunk[c].own.first + x->plan.chunk[c].own.count))
+        c++;
+    return ls_line_grad(x, c, 0) + first;
+}
+
+void ls_line_put(ls_step *step, int64_t first, int64_t count, const float *values)
+{
+    ls_step *s = step;
+    ls_pipe_range kept[LS_PIPE_CHUNKS + 1];
+    int n = ls_pipe_ranges(&s->line->plan, kept);
+
+    for (int i = 0; i < n; i++) {
+        int64_t low = ls_max_i64(first, kept[i].first);
+        int64_t high = ls_min_i64(first + count, kept[i].first + kept[i].count);
+        if (low < high)
+            ls_stream_copy_in(s->args.stream, (float *)s->state_memory[0] + low,
+                              values + low - first, (high - low) * (int64_t)sizeof *values);
+    }
+}
+
+void ls_line_changed(ls_step *step)
+{
+    ls_step *s = step;
+    ls_pipe_range kept[LS_PIPE_CHUNKS + 1];
+    int n = ls_pipe_ranges(&s->line->plan, kept);
+
+    for (int c = 0; c < s->line->plan.chunks; c++)
+        ls_packs_changed(s->line->packs[c]);
+    for (int i = 0; i < n && s->copy; i++)
+        s->args.kernels->cast(
+            s->args.stream,
+            &(ls_cast){.from_type = LS_F32,
+                       .to_type = s->type,
+                       .from = (float *)s->state_memory[0] + kept[i].first,
+                       .to = (char *)s->copy + kept[i].first * ls_dtype_bytes(s->type),
+                       .n = kept[i].count});
+}
+
+/* --- sums -------------------------------------------------------------------------------------
+ */
+
+/* The gradients of sum i, buffer by buffer, from its first element on. */
+static void buffers_of(const ls_step *s, int i, float *buffers[LS_ORDERED_ROOTS])
+{
+    const ls_line *x = s->line;
+
+    for (int b = 0; b < s->args.calls.buffers; b++)
+        buffers[b] = i < x->plan.chunks ? ls_line_grad(x, i, b) + x->plan.chunk[i].own.first
+                                        : ls_line_head(x, b);
+}
+
+static ls_status start_sum(ls_step *s, int i)
+{
+    float *buffers[LS_ORDERED_ROOTS];
+
+    if (!s->line->sums[i])
+        return LS_OK;
+    buffers_of(s, i, buffers);
+    return ls_dp_sum_from(s->line->sums[i], buffers, 0);
+}
+
+static ls_status end_sum(ls_step *s, int i)
+{
+    float *buffers[LS_ORDERED_ROOTS];
+
+    if (!s->line->sums[i])
+        return LS_OK;
+    buffers_of(s, i, buffers);
+    return ls_dp_sum_end(s->line->sums[i], buffers);
+}
+
+ls_status ls_line_start_sums(ls_step *step)
+{
+    ls_line *x = step->line;
+    ls_status st = LS_OK;
+
+    for (; x->next_sum >= 0 && x->left[x->next_sum] == 0; x->next_sum--) {
+        if (x->next_sum == x->plan.chunks - 1)
+            LS_TRY(st, start_sum(step, x->plan.chunks), out);
+        LS_TRY(st, start_sum(step, x->next_sum), out);
+    }
+out:
+    return st;
+}
+
+/* The head's part of a tied gradient goes from the last post to the first, which adds it to the
+ * embedding's, as far as this rank updates it. */
+static ls_status tie(ls_step *s)
+{
+    ls_line *x = s->line;
+    bool last = ls_pipe_is_last(&x->plan);
+    ls_pipe_range tied = x->plan.tied, own = updated(x, 0);
+    float *head = ls_line_head(x, 0);
+    ls_status st;
+
+    LS_TRY(st,
+           ls_comm_run(x->along,
+                       &(ls_coll){.kind = last ? LS_COLL_SEND : LS_COLL_RECV,
+                                  .type = LS_F32,
+                                  .count = tied.count,
+                                  .in = head,
+                                  .out = head,
+                                  .peer = last ? 0 : x->plan.posts - 1},
+                       ls_line_deadline()),
+           out);
+    if (last) {
+        x->sent_bytes += tied.count * (int64_t)sizeof *head;
+        goto out;
+    }
+    int64_t low = ls_max_i64(own.first, tied.first);
+    int64_t high = ls_min_i64(own.first + own.count, tied.first + tied.count);
+    float *embedding = ls_line_grad(x, 0, 0) + low;
+    if (low < high)
+        s->args.kernels->add(s->args.stream, &(ls_add){.a = embedding,
+                                                       .b = head + low - tied.first,
+                                                       .out = embedding,
+                                                       .n = high - low});
+out:
+    return st;
+}
+
+ls_status ls_line_end_sums(ls_step *step)
+{
+    ls_line *x = step->line;
+    ls_status st = LS_OK;
+
+    LS_TRY(st, end_sum(step, x->plan.chunks), out);
+    for (int c = x->plan.chunks - 1; c >= 0; c--)
+        LS_TRY(st, end_sum(step, c), out);
+    if (ls_line_is_tied(x))
+        st = tie(step);
+out:
+    return st;
+}
+
+/* --- the norm ---------------------------------------------------------------------------------
+ */
+
+/* Over those who have the rest: the line, or, where lines divide it, all ranks. */
+static ls_status add_up(const ls_step *s, float *numbers, int64_t n)
+{
+    const ls_line *x = s->line;
+
+    return ls_comm_run(
+        x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->along,
+        &(ls_coll){
+            .kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = n, .in = numbers, .out = numbers},
+        ls_line_deadline());
+}
+
+/* Squares of the blocks that lie in what this rank updates of a chunk. */
+static void square_own(ls_step *s, const ls_norm2 *whole, int chunk)
+{
+    const ls_line *x = s->line;
+    ls_pipe_range own = updated(x, chunk);
+    int64_t end = own.first + own.count;
+    int64_t first = ls_round_up(own.first, LS_NORM_BLOCK);
+    ls_norm2 blocks = *whole;
+
+    if (end < whole->n)
+        end = end / LS_NORM_BLOCK * LS_NORM_BLOCK;
+    if (first >= end)
+        return;
+    blocks.part = LS_NORM_SQUARES;
+    blocks.x = ls_line_grad(x, chunk, 0) + first;
+    blocks.partials = whole->partials + first / LS_NORM_BLOCK;
+    blocks.n = end - first;
+    s->args.kernels->norm2(s->args.stream, &blocks);
+}
+
+/* The own elements of the edges, and zeros where others have theirs. */
+static void bring_edges(const ls_step *s)
+{
+    const ls_line *x = s->line;
+
+    memset(x->edges, 0, (size_t)(x->edge_count * LS_NORM_BLOCK) * sizeof *x->edges);
+    for (int64_t i = 0; i < x->edge_count; i++)
+        for (int c = 0; c < x->plan.chunks; c++) {
+            ls_pipe_range own = updated(x, c);
+            int64_t block = x->edge_blocks[i] * LS_NORM_BLOCK;
+            int64_t first = ls_max_i64(block, own.first);
+            int64_t end = ls_min_i64(block + LS_NORM_BLOCK, own.first + own.count);
+            if (first < end)
+                memcpy(x->edges + i * LS_NORM_BLOCK + first - block, ls_line_grad(x, c, 0) + first,
+                       (size_t)(end - first) * sizeof *x->edges);
+        }
+}
+
+ls_status ls_line_norm(ls_step *step, const ls_norm2 *whole)
+{
+    ls_step *s = step;
+    ls_line *x = s->line;
+    int64_t blocks = (whole->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    ls_norm2 join = *whole, edge = *whole;
+    ls_status st = LS_OK;
+
+    s->args.kernels->fill(s->args.stream, &(ls_fill){.x = whole->partials, .n = blocks});
+    for (int c = 0; c < x->plan.chunks; c++)
+        square_own(s, whole, c);
+    LS_TRY(st, add_up(s, whole->partials, blocks), out);
+    if (x->edge_count > 0) {
+        bring_edges(s);
+        LS_TRY(st, add_up(s, x->edges, x->edge_count * LS_NORM_BLOCK), out);
+    }
+    for (int64_t i = 0; i < x->edge_count; i++) {
+        int64_t block = x->edge_blocks[i];
+        edge.part = LS_NORM_SQUARES;
+        edge.x = x->edges + i * LS_NORM_BLOCK;
+        edge.partials = whole->partials + block;
+        edge.n = ls_min_i64(LS_NORM_BLOCK, whole->n - block * LS_NORM_BLOCK);
+        s->args.kernels->norm2(s->args.stream, &edge);
+    }
+    join.part = LS_NORM_JOIN;
+    s->args.kernels->norm2(s->args.stream, &join);
+out:
+    return st;
+}
+
+/* --- the state as a whole ---------------------------------------------------------------------
+ */
+
+/* One range from a rank to another; whoever is neither does nothing. */
+static ls_status carry(const ls_step *s, int from, int to, const float *source, float *target,
+                       int64_t count)
+{
+    const ls_dp_args *world = ls_dp_about(s->args.dp);
+    ls_coll coll = {.type = LS_F32, .count = count, .in = source, .out = target};
+    int me = world->mesh.rank;
+
+    if (count == 0 || (me != from && me != to))
+        return LS_OK;
+    if (from == to) {
+        memcpy(target, source, (size_t)count * sizeof *target);
+        return LS_OK;
+    }
+    coll.kind = me == from ? LS_COLL_SEND : LS_COLL_RECV;
+    coll.peer = me == from ? to : from;
+    return ls_comm_run(world->comm, &coll, ls_line_deadline());
+}
+
+static bool is_moment(const ls_step *s, const float *array)
+{
+    return array != s->state_memory[0];
+}
+
+/* All ranges of all posts between who has them and the first rank: the first line, or, of moments
+ * that lines divide, all of them. */
+static ls_status carry_all(const ls_step *s, bool parts, bool collect, const float *from, float *to)
+{
+    const ls_line *x = s->line;
+    int lines = x->plan.lines;
+    ls_status st = LS_OK;
+
+    for (int rank = 0; rank < x->plan.posts * lines; rank += parts ? 1 : lines)
+        for (int c = 0; c < x->plan.chunks; c++) {
+            ls_pipe_range r = parts ? ls_pipe_updated(&x->plan, rank / lines, rank % lines, c)
+                                    : ls_pipe_of(&x->plan, rank / lines, c);
+            LS_TRY(st,
+                   carry(s, collect ? rank : 0, collect ? 0 : rank, from ? from + r.first : NULL,
+                         to ? to + r.first : NULL, r.count),
+                   out);
+        }
+out:
+    return st;
+}
+
+/* The weights of a tied embedding from the first post to the copy on the last. */
+static ls_status copy_tied(const ls_step *s)
+{
+    const ls_line *x = s->line;
+    ls_pipe_range tied = x->plan.tied;
+    float *w = (float *)s->state_memory[0] + tied.first;
+    int first = x->plan.line, last = (x->plan.posts - 1) * x->plan.lines + x->plan.line;
+
+    return carry(s, first, last, w, w, tied.count);
+}
+
+/* What one rank of the post has of an array, to all of them. */
+static ls_status tell_across(const ls_line *x, int line, ls_pipe_range r, float *array)
+{
+    if (r.count == 0)
+        return LS_OK;
+    return ls_comm_run(x->across,
+                       &(ls_coll){.kind = LS_COLL_BROADCAST,
+                                  .type = LS_F32,
+                                  .count = r.count,
+                                  .in = array + r.first,
+                                  .out = array + r.first,
+                                  .peer = line},
+                       ls_line_deadline());
+}
+
+ls_status ls_line_spread(ls_step *step)
+{
+    const ls_line *x = step->line;
+    float *w = step->state_memory[0];
+    ls_status st = LS_OK;
+
+    for (int c = 0; c < x->plan.chunks && x->plan.divides; c++)
+        for (int line = 0; line < x->plan.lines; line++)
+            LS_TRY(st, tell_across(x, line, ls_pipe_updated(&x->plan, x->plan.post, line, c), w),
+                   out);
+    LS_TRY(st, copy_tied(step), out);
+    if (ls_pipe_is_first(&x->plan))
+        step->line->sent_bytes += x->plan.tied.count * (int64_t)sizeof *w;
+    ls_line_changed(step);
+out:
+    return st;
+}
+
+ls_status ls_line_collect(ls_step *step, const float *array, float *whole)
+{
+    bool parts = step->line->plan.divides && is_moment(step, array);
+
+    return carry_all(step, parts, true, array, whole);
+}
+
+ls_status ls_line_deal(ls_step *step, const float *whole, float *array)
+{
+    const ls_line *x = step->line;
+    bool parts = x->plan.divides && is_moment(step, array);
+    ls_status st = LS_OK;
+
+    LS_TRY(st, carry_all(step, parts, false, whole, array), out);
+    for (int c = 0; c < x->plan.chunks && x->across && !parts; c++)
+        LS_TRY(st, tell_across(x, 0, x->plan.chunk[c].own, array), out);
+    if (!is_moment(step, array))
+        st = copy_tied(step);
+out:
+    return st;
+}
+
+int ls_line_saved(const ls_step *step, int rank, bool moments,
+                  ls_pipe_range ranges_out[LS_PIPE_CHUNKS])
+{
+    const ls_pipe *plan = &step->line->plan;
+
+    for (int c = 0; c < plan->chunks; c++)
+        ranges_out[c] = ls_pipe_saved(plan, rank / plan->lines, rank % plan->lines, c, moments);
+    return plan->chunks;
+}
+
+ls_status ls_line_complete(ls_step *step, float *array)
+{
+    const ls_line *x = step->line;
+    bool parts = x->plan.divides && is_moment(step, array);
+    ls_status st = LS_OK;
+
+    for (int c = 0; c < x->plan.chunks && x->across && !parts; c++) {
+        ls_pipe_range own = x->plan.chunk[c].own;
+        LS_TRY(st,
+               ls_comm_run(x->across,
+                           &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                      .type = LS_F32,
+                                      .count = own.count,
+                                      .in = array + own.first,
+                                      .out = array + own.first},
+                           ls_line_deadline()),
+               out);
+    }
+    if (!is_moment(step, array))
+        st = copy_tied(step);
+out:
+    return st;
+}

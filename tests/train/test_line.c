@@ -1,0 +1,384 @@
+/* test_line.c -- pipelines: the bits of one process for any number of posts, lines and chunks and
+ * every schedule; what a rank holds beside what the ledger says; bytes along a line by formula. */
+#include <math.h>
+#include "base/mem.h"
+#include "comm/worlds.h"
+#include "model/decode.h"
+#include "model/tiny.h"
+#include "train/line_impl.h"
+
+enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
+
+typedef struct kind {
+    const char *name;
+    int posts;
+    ls_pipe_schedule schedule;
+    int64_t chunks, layers, width, sequences, group;
+    ls_family family;
+    ls_recompute recompute;
+    ls_precision precision;
+    ls_reduce reduce;
+    bool tied, wide_head; /* wide_head: the last stage is the head alone */
+    bool pack;
+    int zero;
+} kind;
+
+static ls_run run_of(const kind *k)
+{
+    ls_run run = ls_tiny_run();
+
+    run.model.layers = k->layers;
+    run.model.width = k->width;
+    run.model.context = 8;
+    run.model.heads = run.model.kv_heads = 2;
+    run.model.head_size = k->width / 2;
+    run.model.mlp = 2 * k->width;
+    run.model.tied = k->tied ? LS_TIED_YES : LS_TIED_NO;
+    run.model.dropout = 0.1;
+    run.model.vocab = k->wide_head ? 2000 : LS_RUN_AUTO;
+    if (k->family != LS_FAMILY_GPT2) {
+        run.model.family = k->family;
+        run.model.bias = LS_BIAS_NONE;
+        run.model.kv_heads = 1;
+    }
+    if (k->family == LS_FAMILY_QWEN3_MOE) {
+        run.model.experts = 4;
+        run.model.experts_used = 2;
+        run.train.balance_loss = 0.01;
+    }
+    run.batch.sequences = k->sequences;
+    run.batch.group = k->group;
+    run.train.clip = 0.3; /* below the norm, so that clipping is at work */
+    run.train.recompute = k->recompute;
+    run.train.recompute_blocks = k->recompute == LS_RECOMPUTE_FULL ? 2 : LS_RUN_AUTO;
+    run.train.reduce = k->reduce;
+    run.precision = k->precision;
+    run.mesh.schedule = k->schedule;
+    run.mesh.chunks = k->chunks;
+    run.mesh.zero = k->zero;
+    return run;
+}
+
+/* A process alone, or a rank. */
+typedef struct rank {
+    ls_run run;
+    ls_mesh mesh;
+    ls_model model;
+    ls_device *device;
+    ls_step_args args;
+    ls_step *step;
+    double losses[STEPS], norms[STEPS], validation;
+    float *w; /* owned: all weights, where they are */
+} rank;
+
+static void open_rank(rank *r, const kind *k, ls_comm *comm)
+{
+    *r = (rank){.run = run_of(k)};
+    r->mesh = (ls_mesh){.ranks = comm ? ls_comm_ranks(comm) : 1,
+                        .rank = comm ? ls_comm_rank(comm) : 0,
+                        .pp = comm ? k->posts : 0};
+    LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
+    LS_CHECK_OK(ls_kernel_pick("auto", &r->args.kernels));
+    LS_CHECK_OK(ls_model_init(&r->model, &r->run, VOCAB));
+    r->args.run = &r->run;
+    r->args.model = &r->model;
+    r->args.pack = k->pack;
+    ls_calls_plan(&r->run, &r->mesh, &r->args.calls);
+    if (comm) {
+        ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->mesh);
+        dp.comm = comm;
+        LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
+    }
+    LS_CHECK_OK(ls_step_open(&r->step, &r->args));
+    for (int i = 0; i < r->model.n_params; i++) {
+        const ls_param *p = &r->model.params[i];
+        float *x = ls_mem_array((size_t)p->count, sizeof *x);
+        LS_CHECK(x);
+        ls_model_start(p, 5, 0, p->count, x);
+        ls_step_put(r->step, p->first, p->count, x);
+        ls_mem_free(x);
+    }
+    LS_CHECK_OK(ls_step_weights_changed(r->step));
+}
+
+static void close_rank(rank *r, ls_comm *comm)
+{
+    ls_step_close(r->step);
+    if (comm)
+        LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
+    ls_dp_close(r->args.dp);
+    ls_model_release(&r->model);
+    ls_stream_free(r->args.stream);
+    ls_device_close(r->device);
+    ls_mem_free(r->w);
+}
+
+static void train(rank *r)
+{
+    int64_t T = r->run.model.context, first = r->args.calls.first * r->args.calls.leaf;
+    int32_t tokens[MOST_TOKENS + 1];
+    double sums[4] = {0};
+
+    LS_CHECK(r->run.batch.sequences * T <= MOST_TOKENS);
+    for (int i = 0; i < STEPS; i++) {
+        ls_step_result result;
+        ls_clock clock;
+        ls_tiny_tokens((uint32_t)i, MOST_TOKENS + 1, VOCAB, tokens);
+        ls_clock_begin(&clock);
+        LS_CHECK_OK(ls_step_run(
+            r->step,
+            &(ls_step_batch){.tokens = tokens + first * T, .targets = tokens + first * T + 1}, i,
+            1e-2, &clock, &result));
+        LS_CHECK(result.finite);
+        r->losses[i] = result.loss;
+        r->norms[i] = result.grad_norm;
+    }
+    LS_CHECK_OK(
+        ls_step_loss(r->step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 3, sums));
+    LS_CHECK(ls_step_has_losses(r->step) || sums[0] + sums[1] + sums[2] == 0);
+    r->validation = sums[0] + sums[1] + sums[2];
+    r->w = ls_mem_array((size_t)r->model.flat, sizeof *r->w);
+    LS_CHECK(r->w);
+    if (r->step->line)
+        LS_CHECK_OK(ls_line_collect(r->step, ls_step_state_arrays(r->step).w,
+                                    r->mesh.rank == 0 ? r->w : NULL));
+    else
+        memcpy(r->w, ls_step_state_arrays(r->step).w, (size_t)r->model.flat * sizeof *r->w);
+}
+
+/* Equal bits, or in fast mode near numbers. */
+static void check_same(const rank *want, const rank *got, const kind *k)
+{
+    bool exact = k->reduce == LS_REDUCE_ORDERED;
+
+    for (int i = 0; i < STEPS; i++) {
+        double off = fabs(got->losses[i] - want->losses[i]);
+        if (exact ? off > 0 : off > 1e-4 * want->losses[i])
+            ls_test_fail(__FILE__, __LINE__, "%s: loss of step %d is %.17g, expected %.17g",
+                         k->name, i, got->losses[i], want->losses[i]);
+        if (exact && (got->norms[i] < want->norms[i] || got->norms[i] > want->norms[i]))
+            ls_test_fail(__FILE__, __LINE__, "%s: norm of step %d is %.17g, expected %.17g",
+                         k->name, i, got->norms[i], want->norms[i]);
+    }
+    if (exact && ls_step_has_losses(got->step))
+        LS_CHECK(!(got->validation < want->validation || got->validation > want->validation));
+    for (int i = 0; i < want->model.n_params && got->mesh.rank == 0 && exact; i++) {
+        const ls_param *p = &want->model.params[i];
+        if (memcmp(got->w + p->first, want->w + p->first, (size_t)p->count * sizeof *got->w) != 0)
+            ls_test_fail(__FILE__, __LINE__, "%s: \"%s\" differs", k->name, p->name);
+    }
+}
+
+/* The copy of a tied embedding is the embedding. */
+static void check_tied(const rank *r)
+{
+    const ls_line *x = r->step->line;
+    ls_pipe_range tied = x->plan.tied;
+    const float *w = ls_step_state_arrays(r->step).w;
+    float *first = ls_mem_array((size_t)tied.count, sizeof *first);
+
+    LS_CHECK(first);
+    if (x->plan.post == 0)
+        memcpy(first, w + tied.first, (size_t)tied.count * sizeof *first);
+    LS_CHECK_OK(ls_comm_run(x->along,
+                            &(ls_coll){.kind = LS_COLL_BROADCAST,
+                                       .type = LS_F32,
+                                       .count = tied.count,
+                                       .in = first,
+                                       .out = first},
+                            INT64_MAX));
+    if (ls_pipe_is_last(&x->plan))
+        LS_CHECK(memcmp(first, w + tied.first, (size_t)tied.count * sizeof *first) == 0);
+    ls_mem_free(first);
+}
+
+/* What goes along a line is what the formula says. */
+static void check_bytes(const rank *r)
+{
+    const ls_line *x = r->step->line;
+
+    LS_CHECK_EQ(ls_line_sent(r->step),
+                STEPS * ls_pipe_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
+}
+
+static const kind kinds[] = {
+    /* 2 ranks */
+    {"2 posts, 1f1b", 2, LS_PIPE_1F1B, 1, 5, 24, 6, 1, .tied = true},
+    {"2 posts, gpipe", 2, LS_PIPE_GPIPE, 1, 5, 24, 6, 1, .tied = true, .pack = true},
+    {"2 posts, interleaved", 2, LS_PIPE_INTERLEAVED, 2, 5, 24, 7, 1, .tied = true},
+    {"2 posts, 3 chunks, llama", 2, LS_PIPE_INTERLEAVED, 3, 6, 24, 5, 1, .family = LS_FAMILY_LLAMA},
+    {"2 posts, wide", 2, LS_PIPE_1F1B, 1, 3, 128, 4, 1, .tied = true},
+    {"2 posts, full recompute", 2, LS_PIPE_1F1B, 1, 5, 24, 6, 1, .tied = true,
+     .recompute = LS_RECOMPUTE_FULL},
+    {"2 posts, selective, llama", 2, LS_PIPE_GPIPE, 1, 4, 24, 6, 1, .family = LS_FAMILY_LLAMA,
+     .recompute = LS_RECOMPUTE_SELECTIVE},
+    {"2 posts, groups of 2", 2, LS_PIPE_1F1B, 1, 4, 24, 7, 2, .tied = true},
+    {"2 posts, bf16", 2, LS_PIPE_1F1B, 1, 4, 24, 5, 1, .tied = true,
+     .precision = LS_PRECISION_BF16},
+    {"2 posts, one micro-batch", 2, LS_PIPE_1F1B, 1, 4, 24, 1, 1, .tied = true},
+    {"2 posts, a head by itself", 2, LS_PIPE_1F1B, 1, 2, 24, 3, 1, .wide_head = true},
+    {"2 posts, experts", 2, LS_PIPE_1F1B, 1, 3, 24, 4, 1, .family = LS_FAMILY_QWEN3_MOE},
+    {"2 posts, fast", 2, LS_PIPE_1F1B, 1, 4, 24, 6, 1, .tied = true, .reduce = LS_REDUCE_FAST},
+    /* 3 */
+    {"3 posts, 1f1b", 3, LS_PIPE_1F1B, 1, 5, 24, 7, 1, .tied = true},
+    {"3 posts, gpipe, llama", 3, LS_PIPE_GPIPE, 1, 4, 24, 5, 1, .family = LS_FAMILY_LLAMA},
+    {"3 posts, interleaved", 3, LS_PIPE_INTERLEAVED, 2, 7, 24, 8, 1, .tied = true},
+    /* 4 */
+    {"4 posts, 1f1b", 4, LS_PIPE_1F1B, 1, 5, 24, 6, 1, .tied = true},
+    {"4 posts, interleaved, llama", 4, LS_PIPE_INTERLEAVED, 2, 9, 24, 9, 1,
+     .family = LS_FAMILY_LLAMA, .recompute = LS_RECOMPUTE_FULL},
+    {"2 posts, 2 lines", 2, LS_PIPE_1F1B, 1, 5, 24, 7, 1, .tied = true},
+    {"2 posts, 2 lines, interleaved, wide", 2, LS_PIPE_INTERLEAVED, 2, 5, 128, 7, 1, .tied = true},
+    {"2 posts, 2 lines, one idle", 2, LS_PIPE_GPIPE, 1, 3, 24, 1, 1, .tied = true},
+    {"2 posts, 2 lines, zero 1", 2, LS_PIPE_1F1B, 1, 5, 24, 7, 1, .tied = true, .zero = 1},
+    {"2 posts, 2 lines, zero 1, interleaved, wide", 2, LS_PIPE_INTERLEAVED, 2, 5, 128, 7, 1,
+     .tied = true, .zero = 1, .precision = LS_PRECISION_BF16},
+    {"2 posts, 2 lines, fast", 2, LS_PIPE_1F1B, 1, 4, 24, 6, 1, .tied = true,
+     .reduce = LS_REDUCE_FAST},
+    {"2 posts, 2 lines, fast, one idle", 2, LS_PIPE_1F1B, 1, 4, 24, 1, 1, .tied = true,
+     .reduce = LS_REDUCE_FAST},
+    /* 6 and 8 */
+    {"3 posts, 2 lines, gpipe", 3, LS_PIPE_GPIPE, 1, 5, 24, 7, 1, .tied = true},
+    {"3 posts, 2 lines, llama", 3, LS_PIPE_INTERLEAVED, 2, 6, 24, 6, 1, .family = LS_FAMILY_LLAMA},
+    {"4 posts, 2 lines, zero 1", 4, LS_PIPE_1F1B, 1, 6, 24, 9, 1, .tied = true, .zero = 1},
+};
+
+static const struct {
+    const char *world;
+    int first, end; /* of the kinds */
+} worlds[] = {{"2", 0, 13}, {"3", 13, 16}, {"4", 16, 25}, {"6", 25, 27}, {"8", 27, 28}};
+
+static void all_kinds(ls_world *w, ls_comm *comm)
+{
+    const int *range = w->context;
+
+    for (int i = range[0]; i < range[1]; i++) {
+        rank alone, r;
+        open_rank(&alone, &kinds[i], NULL);
+        train(&alone);
+        open_rank(&r, &kinds[i], comm);
+        train(&r);
+        check_same(&alone, &r, &kinds[i]);
+        check_bytes(&r);
+        if (kinds[i].tied)
+            check_tied(&r);
+        close_rank(&r, comm);
+        close_rank(&alone, NULL);
+    }
+}
+
+static void run_world(int i)
+{
+    int range[2] = {worlds[i].first, worlds[i].end};
+
+    ls_world_run(worlds[i].world, range, all_kinds);
+}
+
+LS_TEST_SECONDS(line_of_two_posts_has_the_bits_of_one_process, 180)
+{
+    run_world(0);
+}
+
+LS_TEST_SECONDS(line_of_three_posts_has_the_bits_of_one_process, 180)
+{
+    run_world(1);
+}
+
+LS_TEST_SECONDS(lines_of_four_ranks_have_the_bits_of_one_process, 180)
+{
+    run_world(2);
+}
+
+LS_TEST_SECONDS(lines_of_six_and_eight_ranks_have_the_bits_of_one_process, 240)
+{
+    run_world(3);
+    run_world(4);
+}
+
+/* --- several nodes ---------------------------------------------------------------------------- */
+
+LS_TEST_SECONDS(lines_across_nodes_have_the_bits_of_one_process, 180)
+{
+    int range[2] = {18, 19};
+
+    ls_world_run("2+2", range, all_kinds);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static int64_t held_by(const ls_line *x)
+{
+    int64_t held = ls_window_held(&x->copy);
+
+    for (int i = 0; i < 3; i++)
+        held += ls_window_held(&x->state[i]);
+    for (int i = 0; i < LS_ORDERED_ROOTS; i++) {
+        held += ls_window_held(&x->head[i]);
+        for (int c = 0; c < LS_PIPE_CHUNKS; c++)
+            held += ls_window_held(&x->grads[c][i]);
+    }
+    return held;
+}
+
+static void counted(ls_world *w, ls_comm *comm)
+{
+    static const int which[] = {2, 4, 5, 8, 9}; /* of the kinds */
+
+    (void)w;
+    for (size_t i = 0; i < LS_COUNT(which); i++) {
+        const kind *k = &kinds[which[i]];
+        ls_ledger ledger;
+        rank r;
+        open_rank(&r, k, comm);
+        train(&r);
+        ls_memory_predict(&(ls_memory_args){.run = &r.run,
+                                            .model = &r.model,
+                                            .kernels = r.args.kernels,
+                                            .mesh = &r.mesh,
+                                            .threads = 1,
+                                            .pack = k->pack},
+                          &ledger);
+        int64_t windows =
+            ls_ledger_bytes(&ledger, "weights") + ls_ledger_bytes(&ledger, "bf16 weights") +
+            ls_ledger_bytes(&ledger, "optimizer") + ls_ledger_bytes(&ledger, "gradients");
+        int64_t rest = ls_ledger_total(&ledger) - windows - ls_ledger_bytes(&ledger, "threads") -
+                       ls_ledger_bytes(&ledger, "batch") - ls_ledger_bytes(&ledger, "snapshot") -
+                       ls_decode_bytes(&r.model);
+        LS_CHECK_EQ(rest, ls_device_used_bytes(r.device));
+        int64_t held = held_by(r.step->line);
+        if (held > windows || held < windows * 9 / 10)
+            ls_test_fail(__FILE__, __LINE__, "%s: rank %d holds %lld bytes, the ledger says %lld",
+                         k->name, r.mesh.rank, (long long)held, (long long)windows);
+        close_rank(&r, comm);
+    }
+}
+
+LS_TEST_SECONDS(line_uses_the_bytes_that_the_ledger_predicts, 120)
+{
+    ls_world_run("2", NULL, counted);
+}
+
+/* --- refusals --------------------------------------------------------------------------------- */
+
+LS_TEST(pipe_says_which_stages_the_layers_allow)
+{
+    const kind k = {"few", 4, LS_PIPE_INTERLEAVED, 2, 6, 24, 4, 1, .tied = true};
+    ls_run run = run_of(&k);
+    ls_model model;
+    ls_pipe pipe;
+
+    run.mesh.pp = 4;
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    LS_CHECK_EQ(ls_pipe_init(&pipe, &run, &model, &(ls_mesh){.ranks = 4, .pp = 4}, 4, false),
+                LS_EUSAGE);
+    LS_CHECK(strstr(ls_err_last()->text, "6 layers cannot be cut into 8 stages"));
+    LS_CHECK(strstr(ls_err_last()->hint, "mesh.chunks: 1 works, with mesh.schedule: 1f1b"));
+    run.mesh.chunks = 1;
+    run.mesh.schedule = LS_PIPE_1F1B;
+    run.mesh.pp = 8;
+    LS_CHECK_EQ(ls_pipe_init(&pipe, &run, &model, &(ls_mesh){.ranks = 8, .pp = 8}, 4, false),
+                LS_EUSAGE);
+    LS_CHECK(strstr(ls_err_last()->hint, "mesh.pp: 6 works"));
+    ls_model_release(&model);
+}
