@@ -105,7 +105,7 @@ static bool starts_ranks(const ls_args *args, const ls_run *run)
     for (size_t i = 0; i < LS_COUNT(flags); i++)
         if (ls_args_has(args, flags[i]))
             return true;
-    return run->mesh.dp > 1 || (hosts && strcmp(hosts, "1") != 0);
+    return run->mesh.dp > 1 || run->mesh.tp > 1 || (hosts && strcmp(hosts, "1") != 0);
 }
 
 /* What a rank needs when its place among the others changes. */
@@ -205,7 +205,8 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
     const ls_job_heal heal = {.restarts = (int)run->heal.restarts,
                               .min_ranks = (int)run->heal.min_ranks,
                               .wait_s = run->heal.wait};
-    int ranks = run->mesh.dp > 1 && !ls_job_is_task() ? (int)run->mesh.dp : 1;
+    int dp = run->mesh.dp > 1 ? (int)run->mesh.dp : 1;
+    int ranks = ls_job_is_task() ? 1 : dp * (int)run->mesh.tp;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
 
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S,
@@ -268,13 +269,16 @@ const ls_command ls_cmd_train = {
         "samples, same bits. Ctrl-C finishes the step, saves and exits with 130; a second Ctrl-C "
         "ends at once.\n\n"
         "With -n N (or mesh.dp in the run file) N processes share each batch; in ordered mode the "
-        "losses and weights are the same bits for any N. See docs/guide/parallel.md.\n\n"
+        "losses and weights are the same bits for any N. With mesh.tp processes have the model "
+        "itself "
+        "together, each a part of every layer. See docs/guide/parallel.md.\n\n"
         "A process that dies is started again, then gone on without (heal.* in the run file): the "
         "others keep their memory and lose the step in flight. See docs/guide/failures.md.",
     .examples = "lineshaft train  # the demonstration\n"
                 "lineshaft train run.yaml  # train, or go on\n"
                 "lineshaft train run.yaml --set train.lr=3e-4  # override one setting\n"
                 "lineshaft train run.yaml -n 4  # four processes share the work\n"
+                "lineshaft train run.yaml --set mesh.tp=2  # two processes share the model\n"
                 "lineshaft train run.yaml -n 4 --set heal.mode=off  # one that dies ends the run\n"
                 "lineshaft train run.yaml --json  # events for programs, one a line\n"
                 "lineshaft train run.yaml --profile 5  # where the time goes\n"

@@ -181,6 +181,7 @@ typedef struct ls_run {
     ls_precision precision;
     struct {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
+        bool sp;                          /* tp: rows between the layers are divided too */
         const char *shard; /* world, node or a number: the ranks that zero divides among */
         ls_balance_mode balance;
         ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */

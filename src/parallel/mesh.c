@@ -76,12 +76,49 @@ static ls_status check_servers(const ls_run *run, int ranks)
     return LS_EUSAGE;
 }
 
+/* Ranks fill whole teams. */
+static ls_status check_teams(const ls_run *run, int ranks)
+{
+    int64_t tp = run->mesh.tp, dp = run->mesh.dp;
+
+    if (tp < 2 || (dp == LS_RUN_AUTO ? ranks % tp == 0 : dp * tp == ranks))
+        return LS_OK;
+    if (dp == LS_RUN_AUTO) {
+        int64_t least = ls_max_i64(1, ranks / tp) * tp;
+        ls_fail(LS_EUSAGE, "mesh.tp is %lld, but the run has %d rank%s, which cannot be grouped so",
+                (long long)tp, ranks, ranks == 1 ? "" : "s");
+        ls_err_hint("Give -n %lld or -n %lld, or another mesh.tp.", (long long)least,
+                    (long long)(least + tp));
+    } else {
+        ls_fail(LS_EUSAGE,
+                "mesh.tp is %lld and mesh.dp %lld, but the run has %d rank%s: it needs %lld",
+                (long long)tp, (long long)dp, ranks, ranks == 1 ? "" : "s", (long long)(tp * dp));
+        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)(tp * dp));
+    }
+    return LS_EUSAGE;
+}
+
+ls_mesh ls_mesh_of_teams(const ls_mesh *mesh)
+{
+    ls_mesh teams = *mesh;
+
+    teams.ranks = ls_mesh_teams(mesh);
+    teams.rank = mesh->rank / ls_mesh_tp(mesh);
+    teams.tp = 0;
+    teams.places = NULL;
+    teams.nodes = 0;
+    teams.bucket = 0;
+    return teams;
+}
+
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
 {
     int64_t dp = run->mesh.dp == LS_RUN_AUTO ? ranks : run->mesh.dp;
     const char *why;
 
-    if (dp != ranks) {
+    if (check_teams(run, ranks) != LS_OK)
+        return LS_EUSAGE;
+    if (dp != ranks && run->mesh.tp < 2) {
         ls_fail(LS_EUSAGE, "mesh.dp is %lld, but the run has %d rank%s", (long long)dp, ranks,
                 ranks == 1 ? "" : "s");
         ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)dp);
@@ -111,6 +148,7 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
     *mesh = (ls_mesh){.ranks = ranks,
                       .rank = rank,
                       .zero = ranks > 1 ? (int)run->mesh.zero : 0,
+                      .tp = run->mesh.tp > 1 ? (int)run->mesh.tp : 0,
                       .local = ranks,
                       .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
                       .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,

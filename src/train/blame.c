@@ -74,8 +74,14 @@ static void look_at_made(void *context, int ready)
             s->blame.status = accuse(s, "output", &t, s->blame.number);
 }
 
-/* Run each call's forward again and look at what it computes, in order. With zero 3 all ranks go
- * through all rounds, whatever they find: they need each other's weights. */
+/* Whether ranks need each other in forward: then all of them go through all of it, whatever they
+ * find. */
+static bool walks_together(const ls_step *s)
+{
+    return ls_step_shards(s) || ls_step_teams(s);
+}
+
+/* Run each call's forward again and look at what it computes, in order. */
 static ls_status accuse_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
@@ -84,7 +90,7 @@ static ls_status accuse_forward(ls_step *s, int64_t number)
 
     s->blame.number = number;
     s->blame.status = LS_OK;
-    for (int64_t i = 0; i < rounds && (s->blame.status == LS_OK || ls_step_shards(s)); i++) {
+    for (int64_t i = 0; i < rounds && (s->blame.status == LS_OK || walks_together(s)); i++) {
         if (i >= s->args.calls.calls || !ls_step_next(s, &p)) {
             ls_step_idle(s);
             continue;
@@ -192,7 +198,7 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
     if (!step->look)
         return LS_ENOMEM;
     st = accuse_params(step, false, number, &saw);
-    if (st == LS_OK || ls_step_shards(step)) {
+    if (st == LS_OK || walks_together(step)) {
         ls_err_record before = *ls_err_last();
         ls_status then = accuse_forward(step, number);
         if (st == LS_OK) {
@@ -212,5 +218,7 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
                     "steps.");
     ls_mem_free(step->look);
     step->look = NULL;
+    if (st == LS_ENUMERIC && ls_step_teams(step))
+        st = ls_step_team_blame(step, &saw);
     return st == LS_ENUMERIC && step->args.dp ? agree_on_blame(step, saw) : st;
 }
