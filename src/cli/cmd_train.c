@@ -106,7 +106,8 @@ static bool starts_ranks(const ls_args *args, const ls_run *run)
     for (size_t i = 0; i < LS_COUNT(flags); i++)
         if (ls_args_has(args, flags[i]))
             return true;
-    return run->mesh.dp > 1 || run->mesh.pp > 1 || (hosts && strcmp(hosts, "1") != 0);
+    return run->mesh.dp > 1 || run->mesh.tp > 1 || run->mesh.pp > 1 ||
+           (hosts && strcmp(hosts, "1") != 0);
 }
 
 /* What a rank needs when its place among the others changes. */
@@ -206,7 +207,7 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
     const ls_job_heal heal = {.restarts = (int)run->heal.restarts,
                               .min_ranks = (int)run->heal.min_ranks,
                               .wait_s = run->heal.wait};
-    int64_t dp = ls_max_i64(1, run->mesh.dp), all = dp * run->mesh.pp;
+    int64_t all = ls_max_i64(1, run->mesh.dp) * run->mesh.tp * run->mesh.pp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
     bool heals = run->heal.mode == LS_HEAL_ON && !apart && run->mesh.pp < 2;
@@ -270,7 +271,8 @@ const ls_command ls_cmd_train = {
         "samples, same bits. Ctrl-C finishes the step, saves and exits with 130; a second Ctrl-C "
         "ends at once.\n\n"
         "With -n N (or mesh.dp in the run file) N processes share each batch; in ordered mode the "
-        "losses and weights are the same bits for any N. With mesh.pp they share the layers too. "
+        "losses and weights are the same bits for any N. With mesh.tp processes have the model "
+        "itself together, each a part of every layer; with mesh.pp each has some of the layers. "
         "See docs/guide/parallel.md.\n\n"
         "A process that dies is started again, then gone on without (heal.* in the run file): the "
         "others keep their memory and lose the step in flight. See docs/guide/failures.md.",
@@ -279,6 +281,7 @@ const ls_command ls_cmd_train = {
                 "lineshaft train run.yaml --set train.lr=3e-4  # override one setting\n"
                 "lineshaft train run.yaml -n 4  # four processes share the work\n"
                 "lineshaft train run.yaml --set mesh.pp=2  # each of two has half of the layers\n"
+                "lineshaft train run.yaml --set mesh.tp=2  # two processes share the model\n"
                 "lineshaft train run.yaml -n 4 --set heal.mode=off  # one that dies ends the run\n"
                 "lineshaft train run.yaml --json  # events for programs, one a line\n"
                 "lineshaft train run.yaml --profile 5  # where the time goes\n"

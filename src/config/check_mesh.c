@@ -44,6 +44,45 @@ static ls_status check_parts(const ls_run *run)
     return LS_OK;
 }
 
+/* What ranks that have a model together cannot do yet. */
+static ls_status check_teams(const ls_run *run)
+{
+    bool alone = ls_check_origin(run, "mesh.tp")->source == LS_RUN_DEFAULT;
+
+    if (alone && ls_check_origin(run, "mesh.sp")->source != LS_RUN_DEFAULT)
+        return ls_check_clash(run, "mesh.sp", "mesh.tp", "it is for mesh.tp above 1");
+    if (run->mesh.tp < 2)
+        return LS_OK;
+    if (run->mesh.pp > 1)
+        return ls_check_clash(run, "mesh.pp", "mesh.tp", "stages have whole layers");
+    if (run->mesh.zero > 0)
+        return ls_check_clash(run, "mesh.zero", "mesh.tp",
+                              "what ranks have of a model is not divided once more yet");
+    if (run->sync != LS_SYNC_ALLREDUCE)
+        return ls_check_clash(run, "sync", "mesh.tp", "replicas and workers have whole models");
+    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+        return ls_check_clash(run, "train.optimizer", "mesh.tp",
+                              "only AdamW updates parts of weights by themselves");
+    if (run->lora.rank > 0)
+        return ls_check_clash(run, "lora.rank", "mesh.tp", "only whole models are trained so");
+    if (run->train.freeze.count > 0)
+        return ls_check_clash(run, "train.freeze", "mesh.tp", "only whole models are trained so");
+    if (run->mesh.balance == LS_BALANCE_AUTO)
+        return ls_check_clash(run, "mesh.balance", "mesh.tp", "speeds are known of single ranks");
+    if (run->mesh.weights.count > 0)
+        return ls_check_clash(run, "mesh.weights", "mesh.tp", "they are for single ranks");
+    if (run->exchange.compress != LS_COMPRESS_NONE)
+        return ls_check_clash(run, "exchange.compress", "mesh.tp",
+                              "what parts of a model exchange is not squeezed yet");
+    if (run->device.offload != LS_OFFLOAD_NONE)
+        return ls_check_clash(run, "device.offload", "mesh.tp",
+                              "moments of a part of a model stay in memory");
+    if (run->device.kind == LS_DEVICE_CUDA)
+        return ls_check_clash(run, "mesh.tp", "device.kind",
+                              "parts of a model meet in the memory of the host");
+    return LS_OK;
+}
+
 /* mesh.shard: world, node or a number of ranks; and there must be something to divide. */
 static ls_status check_shard(const ls_run *run)
 {
@@ -265,6 +304,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_exchange(run), out);
     LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_shard(run), out);
+    LS_TRY(st, check_teams(run), out);
     LS_TRY(st, check_sync(run), out);
     LS_TRY(st, check_offload(run), out);
 out:

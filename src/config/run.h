@@ -185,6 +185,7 @@ typedef struct ls_run {
         int64_t dp, tp, pp, cp, ep, zero; /* dp may be auto */
         ls_pipe_schedule schedule;        /* of a pipeline, */
         int64_t chunks;                   /* and the chunks of layers that each of its ranks has */
+        bool sp;                          /* tp: rows between the layers are divided too */
         const char *shard; /* world, node or a number: the ranks that zero divides among */
         ls_balance_mode balance;
         ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */

@@ -125,11 +125,12 @@ static ls_cost embed_bwd(const ls_embed_bwd *a)
                      .dims = {a->M, a->C, a->V}};
 }
 
-static ls_cost head(const ls_head *a) /* logits, dh, dw */
+static ls_cost head(const ls_head *a) /* logits; dh, dw */
 {
     ls_cost cost = product(a->M, a->C, a->V);
+    int logits = a->part != LS_HEAD_JOIN, back = a->part != LS_HEAD_SCORES;
 
-    cost.flops *= 1 + (a->dh != NULL) + (a->dh && a->dw);
+    cost.flops *= logits + back * ((a->dh != NULL) + (a->dh && a->dw));
     return cost;
 }
 

@@ -44,11 +44,15 @@ typedef struct ls_step_state {
 /* Dropout of probability p (0: off). An element is kept when the uniform value of Philox with key
  * state->key is >= p, and kept values are divided by 1 - p. Counter of element (row, column) of an
  * [M, C] tensor: {column / 4, row % T, first_seq + row / T, site << 16}, word column % 4. Counter
- * of attention weight (b, h, t, s): {s / 4, t, first_seq + b, site << 16 | (h + 1)}, word s % 4. */
+ * of attention weight (b, h, t, s): {s / 4, t, first_seq + b, site << 16 | (h + 1)}, word s % 4.
+ * Where a rank has some rows or heads only, both are counted in the whole: row + first_row, h +
+ * first_head (tables of the CPU). */
 typedef struct ls_dropout {
     float p;
     uint32_t site; /* unique per place in the model, below 65536 */
     const ls_step_state *state;
+    int64_t first_row;   /* rows of the call before the tensor's first one */
+    uint32_t first_head; /* heads of the model before the tensor's first one */
 } ls_dropout;
 
 typedef enum ls_act { LS_ACT_NONE, LS_ACT_GELU, LS_ACT_SILU } ls_act; /* GELU: the tanh form */
@@ -273,7 +277,9 @@ typedef struct ls_act_args {
 
 /* embed_fwd: y[row] = dropout(wte[token] + wpe[past + row % T]). A token outside [0, V) fails the
  * stream. embed_bwd: dwte and dwpe, either may be NULL; every row of dwte is written (or added to),
- * in token order. */
+ * in token order.
+ * With `vocab`, wte holds only tokens first .. first + V - 1 of so many: others count as a vector
+ * of zeros, and have no gradient here (tables of the CPU). */
 typedef struct ls_embed_fwd {
     ls_dtype type;
     const int32_t *tokens; /* [M] */
@@ -281,7 +287,8 @@ typedef struct ls_embed_fwd {
     const void *wpe;       /* [past + T, C] or NULL */
     void *y;               /* [M, C] */
     int64_t M, C, T, V;
-    int64_t past; /* position of the first token */
+    int64_t first, vocab; /* see above; 0: wte is whole */
+    int64_t past;         /* position of the first token */
     ls_dropout drop;
 } ls_embed_fwd;
 
@@ -292,6 +299,7 @@ typedef struct ls_embed_bwd {
     float *dwte;    /* [V, C] */
     float *dwpe;    /* [positions, C] or NULL; rows from T on get zero (or stay) */
     int64_t M, C, T, V, positions, leaves;
+    int64_t first, vocab; /* as in ls_embed_fwd */
     bool accumulate;
     ls_dropout drop;
     void *scratch;
@@ -300,7 +308,15 @@ typedef struct ls_embed_bwd {
 /* head: logits = h W^T, a chunk at a time and never whole; losses[row] = -log
  * softmax(logits)[target] (0 where target is -1); where dh is given, the gradients of grad_scale *
  * sum of losses: dh = dlogits W, dw = dlogits^T h with the tree over leaves. With one leaf and
- * accumulate, a leaf whose logits would be too large is added to what is there in parts. */
+ * accumulate, a leaf whose logits would be too large is added to what is there in parts.
+ *
+ * Where other ranks have the other tokens, the row is called twice, for rows whose logits fit into
+ * memory at a time and with one leaf (tables of the CPU). LS_HEAD_SCORES leaves the logits in
+ * scratch, and three numbers of each row in scores: the largest logit, the sum of exp(logit -
+ * largest), and the target's logit, 0 where another rank has it. LS_HEAD_JOIN reads the scores of
+ * all ranks and what is in scratch, and does the rest: losses of the whole vocabulary, and this
+ * rank's share of dh, which is to be summed over ranks. dh is given in both calls or in none. */
+typedef enum ls_head_part { LS_HEAD_WHOLE, LS_HEAD_SCORES, LS_HEAD_JOIN } ls_head_part;
 typedef struct ls_head {
     ls_dtype type;
     const void *h;              /* [M, C] */
@@ -313,6 +329,11 @@ typedef struct ls_head {
     float *dw;                  /* [V, C] or NULL */
     const ls_step_state *state; /* grad_scale; may be NULL when dh is */
     int64_t M, C, V, leaves;
+    ls_head_part part;
+    int64_t first, vocab; /* parts: w holds tokens first .. first + V - 1 of so many */
+    float *scores;        /* SCORES: [M, 3] */
+    const float *all;     /* JOIN: those of each rank, `apart` floats from rank to rank */
+    int64_t ranks, rank, apart;
     bool accumulate; /* dw */
     bool tf32;       /* as in ls_linear_fwd */
     void *scratch;

@@ -25,6 +25,7 @@ typedef struct spec {
     float std;
     bool joined; /* lies directly behind the one before: one product reads both */
     int parts;   /* see ls_param */
+    ls_box box;  /* shape[dim] of the whole; where dim is -1 nothing of it is divided */
 } spec;
 
 typedef struct builder {
@@ -91,6 +92,9 @@ static ls_place add(builder *b, spec s, bool lora)
     p->decay = s.rows > 0;
     p->lora = lora;
     p->parts = s.parts;
+    p->box = s.box;
+    for (int i = 0; i < 2; i++)
+        p->box.shape[i] = i == s.box.dim ? s.box.shape[i] : p->shape[i];
     p->first = s.joined ? m->flat : ls_round_up(m->flat, LS_PARAM_ALIGN);
     m->flat = p->first + p->count;
     m->elements += p->count;
@@ -111,9 +115,88 @@ static ls_place add_if(builder *b, bool wanted, spec s)
     return wanted ? add(b, s, false) : nowhere;
 }
 
-static spec vector(const char *name, int64_t n, ls_param_start start)
+/* A box that is the whole, on every rank. */
+static ls_box undivided(const builder *b)
 {
-    return (spec){.name = name, .cols = n, .start = start};
+    return (ls_box){.dim = -1, .parts = 1, .copies = b->model->split.ranks};
+}
+
+static spec vector(const builder *b, const char *name, int64_t n, ls_param_start start)
+{
+    return (spec){.name = name, .cols = n, .start = start, .box = undivided(b)};
+}
+
+/* The gradients of its copies are parts of a sum. */
+static spec partial(const builder *b, spec s)
+{
+    s.box.partial = b->model->split.ranks > 1;
+    return s;
+}
+
+/* A norm of the stream: each rank sees its own rows. */
+static spec stream_norm(const builder *b, const char *name, ls_param_start start)
+{
+    spec s = vector(b, name, b->model->shape.C, start);
+
+    s.box.partial = b->model->split.sequence;
+    return s;
+}
+
+/* How one dimension is divided: its length in the whole, and where the part begins. */
+typedef struct cut {
+    int64_t whole, from;
+    int copies;
+} cut;
+
+static cut by_heads(const builder *b)
+{
+    const ls_model *m = b->model;
+
+    return (cut){m->whole.H * m->whole.D, m->split.head * m->whole.D, 1};
+}
+
+static cut by_kv_heads(const builder *b)
+{
+    const ls_model *m = b->model;
+
+    return (cut){m->whole.Hkv * m->whole.D, m->split.kv_head * m->whole.D, m->split.kv_copies};
+}
+
+static cut by_inner(const builder *b)
+{
+    return (cut){b->model->whole.F, b->model->split.inner, 1};
+}
+
+static cut by_tokens(const builder *b)
+{
+    return (cut){b->model->whole.V, b->model->split.token, 1};
+}
+
+/* Divided along a dimension, as each of `parts` stretches is. */
+static spec divided(const builder *b, spec s, int dim, cut by, int parts)
+{
+    if (b->model->split.ranks == 1)
+        return s;
+    s.box.dim = dim;
+    s.box.parts = parts;
+    s.box.shape[dim] = by.whole * parts;
+    s.box.from = by.from;
+    s.box.copies = by.copies;
+    s.box.partial = by.copies > 1; /* each copy serves other queries */
+    return s;
+}
+
+/* A layer's weight or bias, divided by its outputs; a weight by its inputs. */
+static spec outputs(const builder *b, spec s, cut by)
+{
+    bool last = s.rows > 0 && b->model->shape.layout == LS_LAYOUT_KN;
+
+    return divided(b, s, last ? 1 : 0, by, (int)ls_max_i64(s.parts, 1));
+}
+
+static spec inputs(const builder *b, spec s, cut by)
+{
+    return divided(b, s, b->model->shape.layout == LS_LAYOUT_KN ? 0 : 1, by, 1);
 }
 
 /* A matrix of K inputs and N outputs in the layout of the family. */
@@ -126,7 +209,8 @@ static spec matrix(const builder *b, const char *name, int64_t K, int64_t N, flo
                   .cols = kn ? N : K,
                   .start = LS_START_NORMAL,
                   .std = std,
-                  .parts = 1};
+                  .parts = 1,
+                  .box = undivided(b)};
 }
 
 /* A row of the model's width for each token or position. */
@@ -134,8 +218,12 @@ static spec table(const builder *b, const char *name, int64_t rows)
 {
     const ls_model_shape *s = &b->model->shape;
 
-    return (spec){
-        .name = name, .rows = rows, .cols = s->C, .start = LS_START_NORMAL, .std = s->init_std};
+    return (spec){.name = name,
+                  .rows = rows,
+                  .cols = s->C,
+                  .start = LS_START_NORMAL,
+                  .std = s->init_std,
+                  .box = undivided(b)};
 }
 
 static spec joined(spec s)
@@ -163,38 +251,67 @@ static void add_block_gpt2(builder *b, ls_block_params *p)
     float std = s->init_std, into = std_into_stream(s);
     int64_t A = s->H * s->D; /* width of all heads together */
     bool qkv = s->bias_qkv, proj = s->bias_proj, mlp = s->bias_mlp;
+    cut heads = by_heads(b), inner = by_inner(b);
+    spec qkv_w = side_by_side(matrix(b, "attn.c_attn.weight", s->C, 3 * A, std), 3);
+    spec qkv_b = divided(b, vector(b, "attn.c_attn.bias", 3 * A, LS_START_ZERO), 0, heads, 3);
+    spec fc_b = vector(b, "mlp.c_fc.bias", s->F, LS_START_ZERO);
 
-    p->ln1_w = add(b, vector("ln_1.weight", s->C, LS_START_ONE), false);
-    p->ln1_b = add(b, vector("ln_1.bias", s->C, LS_START_ZERO), false);
-    p->qkv_w[0] = add(b, side_by_side(matrix(b, "attn.c_attn.weight", s->C, 3 * A, std), 3), false);
-    p->qkv_b[0] = add_if(b, qkv, vector("attn.c_attn.bias", 3 * A, LS_START_ZERO));
-    p->proj_w = add(b, matrix(b, "attn.c_proj.weight", A, s->C, into), false);
-    p->proj_b = add_if(b, proj, vector("attn.c_proj.bias", s->C, LS_START_ZERO));
-    p->ln2_w = add(b, vector("ln_2.weight", s->C, LS_START_ONE), false);
-    p->ln2_b = add(b, vector("ln_2.bias", s->C, LS_START_ZERO), false);
-    p->fc_w[0] = add(b, matrix(b, "mlp.c_fc.weight", s->C, s->F, std), false);
-    p->fc_b[0] = add_if(b, mlp, vector("mlp.c_fc.bias", s->F, LS_START_ZERO));
-    p->out_w = add(b, matrix(b, "mlp.c_proj.weight", s->F, s->C, into), false);
-    p->out_b = add_if(b, mlp, vector("mlp.c_proj.bias", s->C, LS_START_ZERO));
+    p->ln1_w = add(b, stream_norm(b, "ln_1.weight", LS_START_ONE), false);
+    p->ln1_b = add(b, stream_norm(b, "ln_1.bias", LS_START_ZERO), false);
+    p->qkv_w[0] = add(b, outputs(b, qkv_w, heads), false);
+    p->qkv_b[0] = add_if(b, qkv, qkv_b);
+    p->proj_w = add(b, inputs(b, matrix(b, "attn.c_proj.weight", A, s->C, into), heads), false);
+    p->proj_b = add_if(b, proj, vector(b, "attn.c_proj.bias", s->C, LS_START_ZERO));
+    p->ln2_w = add(b, stream_norm(b, "ln_2.weight", LS_START_ONE), false);
+    p->ln2_b = add(b, stream_norm(b, "ln_2.bias", LS_START_ZERO), false);
+    p->fc_w[0] = add(b, outputs(b, matrix(b, "mlp.c_fc.weight", s->C, s->F, std), inner), false);
+    p->fc_b[0] = add_if(b, mlp, outputs(b, fc_b, inner));
+    p->out_w = add(b, inputs(b, matrix(b, "mlp.c_proj.weight", s->F, s->C, into), inner), false);
+    p->out_b = add_if(b, mlp, vector(b, "mlp.c_proj.bias", s->C, LS_START_ZERO));
+}
+
+/* The parts of a packed product, divided by outputs: their weights, side by side, and their biases.
+ */
+typedef struct column_part {
+    const char *name; /* "self_attn.q_proj" */
+    int64_t width;
+    cut by;
+} column_part;
+
+static void add_columns(builder *b, const column_part *parts, int n, bool bias, ls_place *w,
+                        ls_place *bias_out)
+{
+    const ls_model_shape *s = &b->model->shape;
+    char name[64];
+
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%s.weight", parts[i].name);
+        spec m = outputs(b, matrix(b, name, s->C, parts[i].width, s->init_std), parts[i].by);
+        w[i] = add(b, i > 0 ? joined(m) : m, false);
+    }
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%s.bias", parts[i].name);
+        spec v = outputs(b, vector(b, name, parts[i].width, LS_START_ZERO), parts[i].by);
+        bias_out[i] = add_if(b, bias, i > 0 ? joined(v) : v);
+    }
 }
 
 static void add_attention_llama(builder *b, ls_block_params *p)
 {
     const ls_model_shape *s = &b->model->shape;
-    float std = s->init_std;
     int64_t A = s->H * s->D, Akv = s->Hkv * s->D;
-    bool bias = s->bias_qkv;
+    const column_part parts[] = {{"self_attn.q_proj", A, by_heads(b)},
+                                 {"self_attn.k_proj", Akv, by_kv_heads(b)},
+                                 {"self_attn.v_proj", Akv, by_kv_heads(b)}};
+    spec proj = matrix(b, "self_attn.o_proj.weight", A, s->C, std_into_stream(s));
+    spec q_norm = vector(b, "self_attn.q_norm.weight", s->D, LS_START_ONE);
+    spec k_norm = vector(b, "self_attn.k_norm.weight", s->D, LS_START_ONE);
 
-    p->qkv_w[0] = add(b, matrix(b, "self_attn.q_proj.weight", s->C, A, std), false);
-    p->qkv_w[1] = add(b, joined(matrix(b, "self_attn.k_proj.weight", s->C, Akv, std)), false);
-    p->qkv_w[2] = add(b, joined(matrix(b, "self_attn.v_proj.weight", s->C, Akv, std)), false);
-    p->qkv_b[0] = add_if(b, bias, vector("self_attn.q_proj.bias", A, LS_START_ZERO));
-    p->qkv_b[1] = add_if(b, bias, joined(vector("self_attn.k_proj.bias", Akv, LS_START_ZERO)));
-    p->qkv_b[2] = add_if(b, bias, joined(vector("self_attn.v_proj.bias", Akv, LS_START_ZERO)));
-    p->q_norm = add_if(b, s->qk_norm, vector("self_attn.q_norm.weight", s->D, LS_START_ONE));
-    p->k_norm = add_if(b, s->qk_norm, vector("self_attn.k_norm.weight", s->D, LS_START_ONE));
-    p->proj_w = add(b, matrix(b, "self_attn.o_proj.weight", A, s->C, std_into_stream(s)), false);
-    p->proj_b = add_if(b, s->bias_proj, vector("self_attn.o_proj.bias", s->C, LS_START_ZERO));
+    add_columns(b, parts, 3, s->bias_qkv, p->qkv_w, p->qkv_b);
+    p->q_norm = add_if(b, s->qk_norm, partial(b, q_norm));
+    p->k_norm = add_if(b, s->qk_norm, partial(b, k_norm));
+    p->proj_w = add(b, inputs(b, proj, by_heads(b)), false);
+    p->proj_b = add_if(b, s->bias_proj, vector(b, "self_attn.o_proj.bias", s->C, LS_START_ZERO));
 }
 
 /* The router and its experts, gate and up of each side by side. */
@@ -207,7 +324,7 @@ static void add_experts(builder *b, ls_block_params *p)
     const char *const *n = names[s->family != LS_FAMILY_MIXTRAL];
     char name[64];
 
-    p->router = add(b, matrix(b, n[0], s->C, s->E, s->init_std), false);
+    p->router = add(b, partial(b, matrix(b, n[0], s->C, s->E, s->init_std)), false);
     for (int64_t e = 0; e < s->E; e++) {
         ls_expert_params *to = &p->experts[e];
         int first = b->model->n_params;
@@ -215,6 +332,7 @@ static void add_experts(builder *b, ls_block_params *p)
             snprintf(name, sizeof name, "%s.%lld.%s.weight", n[1], (long long)e, n[2 + i]);
             spec m = i < 2 ? matrix(b, name, s->C, s->F, s->init_std)
                            : matrix(b, name, s->F, s->C, std_into_stream(s));
+            m = i < 2 ? outputs(b, m, by_inner(b)) : inputs(b, m, by_inner(b));
             ls_place place = add(b, i == 1 ? joined(m) : m, false);
             *(i < 2 ? &to->fc_w[i] : &to->out_w) = place;
         }
@@ -226,22 +344,20 @@ static void add_experts(builder *b, ls_block_params *p)
 static void add_block_llama(builder *b, ls_block_params *p)
 {
     const ls_model_shape *s = &b->model->shape;
-    float std = s->init_std;
-    bool bias = s->bias_mlp;
+    const column_part parts[] = {{"mlp.gate_proj", s->F, by_inner(b)},
+                                 {"mlp.up_proj", s->F, by_inner(b)}};
 
-    p->ln1_w = add(b, vector("input_layernorm.weight", s->C, LS_START_ONE), false);
+    p->ln1_w = add(b, stream_norm(b, "input_layernorm.weight", LS_START_ONE), false);
     add_attention_llama(b, p);
-    p->ln2_w = add(b, vector("post_attention_layernorm.weight", s->C, LS_START_ONE), false);
+    p->ln2_w = add(b, stream_norm(b, "post_attention_layernorm.weight", LS_START_ONE), false);
     if (s->E > 0) {
         add_experts(b, p);
         return;
     }
-    p->fc_w[0] = add(b, matrix(b, "mlp.gate_proj.weight", s->C, s->F, std), false);
-    p->fc_w[1] = add(b, joined(matrix(b, "mlp.up_proj.weight", s->C, s->F, std)), false);
-    p->fc_b[0] = add_if(b, bias, vector("mlp.gate_proj.bias", s->F, LS_START_ZERO));
-    p->fc_b[1] = add_if(b, bias, joined(vector("mlp.up_proj.bias", s->F, LS_START_ZERO)));
-    p->out_w = add(b, matrix(b, "mlp.down_proj.weight", s->F, s->C, std_into_stream(s)), false);
-    p->out_b = add_if(b, bias, vector("mlp.down_proj.bias", s->C, LS_START_ZERO));
+    spec out = matrix(b, "mlp.down_proj.weight", s->F, s->C, std_into_stream(s));
+    add_columns(b, parts, 2, s->bias_mlp, p->fc_w, p->fc_b);
+    p->out_w = add(b, inputs(b, out, by_inner(b)), false);
+    p->out_b = add_if(b, s->bias_mlp, vector(b, "mlp.down_proj.bias", s->C, LS_START_ZERO));
 }
 
 static void set_nowhere(ls_block_params *p)
@@ -264,6 +380,8 @@ static void set_nowhere(ls_block_params *p)
 typedef struct lora_site {
     const char *module; /* "self_attn.q_proj" */
     int64_t K, N, first;
+    int parts;      /* of its outputs, as in ls_box */
+    bool by_inputs; /* that is how the layer is divided; else by outputs */
 } lora_site;
 
 static void lora_sites(const ls_model_shape *s, lora_site sites[LS_ADAPTERS])
@@ -272,21 +390,21 @@ static void lora_sites(const ls_model_shape *s, lora_site sites[LS_ADAPTERS])
 
     memset(sites, 0, LS_ADAPTERS * sizeof *sites);
     if (s->family == LS_FAMILY_GPT2) {
-        sites[LS_ADAPTER_Q] = (lora_site){"attn.c_attn", C, 3 * A, 0};
-        sites[LS_ADAPTER_O] = (lora_site){"attn.c_proj", A, C, 0};
-        sites[LS_ADAPTER_GATE] = (lora_site){"mlp.c_fc", C, F, 0};
-        sites[LS_ADAPTER_DOWN] = (lora_site){"mlp.c_proj", F, C, 0};
+        sites[LS_ADAPTER_Q] = (lora_site){"attn.c_attn", C, 3 * A, 0, 3, false};
+        sites[LS_ADAPTER_O] = (lora_site){"attn.c_proj", A, C, 0, 1, true};
+        sites[LS_ADAPTER_GATE] = (lora_site){"mlp.c_fc", C, F, 0, 1, false};
+        sites[LS_ADAPTER_DOWN] = (lora_site){"mlp.c_proj", F, C, 0, 1, true};
         return;
     }
-    sites[LS_ADAPTER_Q] = (lora_site){"self_attn.q_proj", C, A, 0};
-    sites[LS_ADAPTER_K] = (lora_site){"self_attn.k_proj", C, Akv, A};
-    sites[LS_ADAPTER_V] = (lora_site){"self_attn.v_proj", C, Akv, A + Akv};
-    sites[LS_ADAPTER_O] = (lora_site){"self_attn.o_proj", A, C, 0};
+    sites[LS_ADAPTER_Q] = (lora_site){"self_attn.q_proj", C, A, 0, 1, false};
+    sites[LS_ADAPTER_K] = (lora_site){"self_attn.k_proj", C, Akv, A, 1, false};
+    sites[LS_ADAPTER_V] = (lora_site){"self_attn.v_proj", C, Akv, A + Akv, 1, false};
+    sites[LS_ADAPTER_O] = (lora_site){"self_attn.o_proj", A, C, 0, 1, true};
     if (s->E > 0) /* experts have none */
         return;
-    sites[LS_ADAPTER_GATE] = (lora_site){"mlp.gate_proj", C, F, 0};
-    sites[LS_ADAPTER_UP] = (lora_site){"mlp.up_proj", C, F, F};
-    sites[LS_ADAPTER_DOWN] = (lora_site){"mlp.down_proj", F, C, 0};
+    sites[LS_ADAPTER_GATE] = (lora_site){"mlp.gate_proj", C, F, 0, 1, false};
+    sites[LS_ADAPTER_UP] = (lora_site){"mlp.up_proj", C, F, F, 1, false};
+    sites[LS_ADAPTER_DOWN] = (lora_site){"mlp.down_proj", F, C, 0, 1, true};
 }
 
 static bool names_module(const char *target, const char *module)
@@ -329,29 +447,45 @@ static ls_status check_targets(const ls_model *m, const ls_run *run)
     return LS_OK;
 }
 
-/* A starts at random and B at zero, so that training starts from the base model itself. */
+/* How the layer of adapter i is divided. */
+static cut cut_of_adapter(const builder *b, int i)
+{
+    if (i == LS_ADAPTER_K || i == LS_ADAPTER_V)
+        return by_kv_heads(b);
+    return i == LS_ADAPTER_Q || i == LS_ADAPTER_O ? by_heads(b) : by_inner(b);
+}
+
+/* A starts at random and B at zero, so that training starts from the base model itself. The one of
+ * the two that the layer's cut does not go through is on every rank, and sees a part of its uses.
+ */
 static void add_adapters(builder *b, ls_block_params *p)
 {
     const ls_model_shape *s = &b->model->shape;
-    lora_site sites[LS_ADAPTERS];
+    lora_site sites[LS_ADAPTERS], whole[LS_ADAPTERS];
     char name[64];
 
     lora_sites(s, sites);
+    lora_sites(&b->model->whole, whole);
     for (int i = 0; i < LS_ADAPTERS; i++) {
-        if (!sites[i].module || !is_target(b->run, sites[i].module))
+        const lora_site *site = &sites[i];
+        if (!site->module || !is_target(b->run, site->module))
             continue;
         ls_adapter *to = &p->adapters[i];
-        *to = (ls_adapter){.K = sites[i].K, .N = sites[i].N, .first = sites[i].first};
-        snprintf(name, sizeof name, "%s.lora_A.weight", sites[i].module);
-        to->a = add(b,
-                    (spec){.name = name,
-                           .rows = s->lora_rank,
-                           .cols = to->K,
-                           .start = LS_START_UNIFORM,
-                           .std = 1.0f / sqrtf((float)to->K)},
-                    true);
-        snprintf(name, sizeof name, "%s.lora_B.weight", sites[i].module);
-        to->b = add(b, (spec){.name = name, .rows = to->N, .cols = s->lora_rank}, true);
+        *to = (ls_adapter){.K = site->K, .N = site->N, .first = site->first};
+        snprintf(name, sizeof name, "%s.lora_A.weight", site->module);
+        spec a = {.name = name,
+                  .rows = s->lora_rank,
+                  .cols = to->K,
+                  .start = LS_START_UNIFORM,
+                  .std = 1.0f / sqrtf((float)whole[i].K),
+                  .box = undivided(b)};
+        a = site->by_inputs ? divided(b, a, 1, cut_of_adapter(b, i), 1) : partial(b, a);
+        to->a = add(b, a, true);
+        snprintf(name, sizeof name, "%s.lora_B.weight", site->module);
+        spec up = {.name = name, .rows = to->N, .cols = s->lora_rank, .box = undivided(b)};
+        up =
+            site->by_inputs ? partial(b, up) : divided(b, up, 0, cut_of_adapter(b, i), site->parts);
+        to->b = add(b, up, true);
     }
 }
 
@@ -460,18 +594,19 @@ static void add_all(builder *b)
 
     snprintf(b->prefix, sizeof b->prefix, "%s", outer);
     snprintf(b->group, sizeof b->group, "embed");
-    m->wte = add(b, table(b, gpt2 ? "wte.weight" : "embed_tokens.weight", s->V), false);
+    spec wte = table(b, gpt2 ? "wte.weight" : "embed_tokens.weight", s->V);
+    m->wte = add(b, divided(b, wte, 0, by_tokens(b), 1), false);
     m->wpe = add_if(b, s->positions, table(b, "wpe.weight", s->T));
     add_blocks(b);
     snprintf(b->prefix, sizeof b->prefix, "%s", outer);
     snprintf(b->group, sizeof b->group, "final");
     b->unit = 1 + s->L;
-    m->lnf_w = add(b, vector(gpt2 ? "ln_f.weight" : "norm.weight", s->C, LS_START_ONE), false);
-    m->lnf_b = add_if(b, gpt2, vector("ln_f.bias", s->C, LS_START_ZERO));
+    m->lnf_w = add(b, stream_norm(b, gpt2 ? "ln_f.weight" : "norm.weight", LS_START_ONE), false);
+    m->lnf_b = add_if(b, gpt2, stream_norm(b, "ln_f.bias", LS_START_ZERO));
     b->prefix[0] = '\0';
     m->head = m->wte;
     if (!s->tied)
-        m->head = add(b, table(b, "lm_head.weight", s->V), false);
+        m->head = add(b, divided(b, table(b, "lm_head.weight", s->V), 0, by_tokens(b), 1), false);
     for (int64_t l = 0; l < s->L && s->lora_rank > 0; l++) {
         int first = m->n_params;
         begin_block(b, l);
@@ -484,12 +619,19 @@ static void add_all(builder *b)
 
 ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab)
 {
+    return ls_model_init_split(model, run, vocab, (ls_split){.ranks = 1});
+}
+
+ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab, ls_split split)
+{
     ls_status st = LS_OK;
     builder b = {.model = model, .run = run};
 
     *model = (ls_model){.tokens = vocab, .run = run->model};
     LS_TRY(st, check_vocab(run, vocab), out);
-    model->shape = shape_of(run, vocab);
+    model->shape = model->whole = shape_of(run, vocab);
+    model->split = split;
+    LS_TRY(st, ls_split_make(&model->split, run, &model->shape), out);
     int64_t L = model->shape.L, E = model->shape.E, most = PER_BLOCK + (E > 0 ? 1 + 3 * E : 0);
     model->params = ls_mem_array((size_t)(L * most + OUTSIDE), sizeof *model->params);
     model->blocks = ls_mem_array((size_t)L, sizeof *model->blocks);
@@ -525,8 +667,9 @@ static void uniform_values(ls_rng_key key, int64_t first, int64_t count, float *
     }
 }
 
-void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t count,
-                    float *values_out)
+/* Elements first .. first+count-1 of the whole tensor. */
+static void start_whole(const ls_param *p, uint64_t seed, int64_t first, int64_t count,
+                        float *values_out)
 {
     bool normal = p->start == LS_START_NORMAL, uniform = p->start == LS_START_UNIFORM;
 
@@ -543,6 +686,16 @@ void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t cou
                         : uniform                  ? (2.0f * values_out[k] - 1.0f) * p->std
                         : p->start == LS_START_ONE ? 1.0f
                                                    : 0.0f;
+}
+
+void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t count,
+                    float *values_out)
+{
+    for (int64_t done = 0, run; done < count; done += run) {
+        int64_t at = ls_box_whole(&p->box, p->shape, first + done, &run);
+        run = ls_min_i64(run, count - done);
+        start_whole(p, seed, at, run, values_out + done);
+    }
 }
 
 const ls_param *ls_model_param_at(const ls_model *model, int64_t element)
@@ -567,6 +720,18 @@ int64_t ls_model_complete(const ls_model *model, int64_t unit)
             from = ls_max_i64(from, p->trained + p->count);
     }
     return from;
+}
+
+int ls_model_partials(const ls_model *model, ls_crew_span *spans_out)
+{
+    int n = 0;
+
+    for (int i = 0; i < model->n_params; i++) {
+        const ls_param *p = &model->params[i];
+        if (p->box.partial && p->trained >= 0)
+            spans_out[n++] = (ls_crew_span){p->trained, p->count, p->box.copies};
+    }
+    return n;
 }
 
 const ls_param *ls_model_find(const ls_model *model, const char *name)

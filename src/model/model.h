@@ -7,11 +7,16 @@
  *
  * Parameters that are trained have a second place, in the buffers of gradients and moments, laid
  * out by the same rules. When all are trained the two places are equal. Initial values are
- * functions of (seed, tensor name, global element). */
+ * functions of (seed, tensor name, global element).
+ *
+ * Where several ranks have a model together (split.h), each describes its own part: sizes are those
+ * of the part, and each parameter has a box in the whole tensor. */
 #pragma once
 #include "base/err.h"
 #include "config/run.h"
+#include "kernel/crew.h"
 #include "kernel/kernel.h"
+#include "model/split.h"
 
 LS_C_BEGIN
 
@@ -55,6 +60,7 @@ typedef struct ls_param {
                                * L + 1 the final norm and a head of its own */
     int ndim;
     int64_t shape[2];
+    ls_box box;      /* where it lies in the tensor of the whole model */
     int64_t first;   /* element in the flat buffer of weights */
     int64_t trained; /* element in the buffers of gradients and moments; -1: frozen */
     int64_t count;
@@ -111,7 +117,9 @@ typedef struct ls_block_params {
 } ls_block_params;
 
 typedef struct ls_model {
-    ls_model_shape shape;
+    ls_model_shape shape; /* of this part, */
+    ls_model_shape whole; /* and of the whole */
+    ls_split split;
     ls_param *params; /* owned */
     int n_params;
     int64_t elements;          /* of all parameters, without gaps */
@@ -127,10 +135,14 @@ typedef struct ls_model {
 /* vocab is the tokenizer's size; model.vocab may ask for more, not for less. LS_EUSAGE: a pattern
  * of train.freeze or a target of lora.targets that fits nothing. */
 ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab);
+
+/* The part of rank split.rank of split.ranks; sequence: rows of streams are divided too. LS_EUSAGE
+ * also: it cannot be divided so. */
+ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab, ls_split split);
 void ls_model_release(ls_model *model);
 
 /* Initial values of elements first .. first+count-1 of parameter p, to host memory. Any piece of
- * any tensor can be made alone. */
+ * any tensor can be made alone; a part of a tensor starts as it would in the whole. */
 void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t count,
                     float *values_out);
 
@@ -139,6 +151,10 @@ void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t cou
 const ls_param *ls_model_param_at(const ls_model *model, int64_t element);
 /* The parameter of that name, or NULL. */
 const ls_param *ls_model_find(const ls_model *model, const char *name);
+
+/* The trained parameters whose copies on several ranks have parts of a gradient (split.h), in the
+ * order of the gradients: at most n_params of them; returns how many. */
+int ls_model_partials(const ls_model *model, ls_crew_span *spans_out);
 
 /* The first element of the gradients from which on all belong to unit `unit` and those above it:
  * what backward has completed when it has gone through that unit. */

@@ -9,7 +9,8 @@
  *   after the last block the final norm takes the place of the next block's first.
  *
  * With dropout the product ends in `branch`, and the norm takes stream and branch, writes their sum
- * and the normalised sum in one pass over memory.
+ * and the normalised sum in one pass over memory. So it is too where the model is split between
+ * ranks, since the product is then a part of a sum (pass_crew.c).
  *
  * Backward walks the same list upwards with one gradient of the stream, `dstream`, to which every
  * norm adds its share, and stops at the lowest block in which anything is trained. Kept per block:
@@ -37,7 +38,8 @@ ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_
 {
     return (ls_dropout){.p = call->dropout ? pass->args.model->shape.dropout : 0,
                         .site = (uint32_t)(site == SITE_EMBED ? 0 : 3 * l + site),
-                        .state = call->state};
+                        .state = call->state,
+                        .first_head = (uint32_t)pass->args.model->split.head};
 }
 
 float *ls_pass_max(const ls_pass *pass, int64_t l, ls_layer layer, bool gradient)
@@ -94,19 +96,20 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
 {
     const ls_model_shape *s = &model->shape;
     const ls_block_params *p = &model->blocks[l];
-    bool parted = s->family != LS_FAMILY_GPT2;
+    bool parted = s->family != LS_FAMILY_GPT2, other = model->split.rank > 0;
 
-    *to = (ls_pass_layers){.qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s),
-                                          s->Hkv * s->D, s->Hkv * s->D},
-                           .fc_widths = {s->F, s->F},
-                           .qkv = {LS_LAYER_QKV, s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b,
-                                   to->qkv_widths, parted ? 3 : 1, LS_ADAPTER_Q, 3, false},
-                           .proj = {LS_LAYER_PROJ, ls_pass_att_width(s), s->C, &p->proj_w,
-                                    &p->proj_b, NULL, 1, LS_ADAPTER_O, 1, false},
-                           .fc = {LS_LAYER_FC, s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b,
-                                  to->fc_widths, s->gated ? 2 : 1, LS_ADAPTER_GATE, 2, false},
-                           .out = {LS_LAYER_OUT, s->F, s->C, &p->out_w, &p->out_b, NULL, 1,
-                                   LS_ADAPTER_DOWN, 1, false}};
+    *to =
+        (ls_pass_layers){.qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s),
+                                        s->Hkv * s->D, s->Hkv * s->D},
+                         .fc_widths = {s->F, s->F},
+                         .qkv = {LS_LAYER_QKV, s->C, ls_pass_qkv_width(s), p->qkv_w, p->qkv_b,
+                                 to->qkv_widths, parted ? 3 : 1, LS_ADAPTER_Q, 3, false, false},
+                         .proj = {LS_LAYER_PROJ, ls_pass_att_width(s), s->C, &p->proj_w, &p->proj_b,
+                                  NULL, 1, LS_ADAPTER_O, 1, false, other},
+                         .fc = {LS_LAYER_FC, s->C, ls_pass_fc_width(s), p->fc_w, p->fc_b,
+                                to->fc_widths, s->gated ? 2 : 1, LS_ADAPTER_GATE, 2, false, false},
+                         .out = {LS_LAYER_OUT, s->F, s->C, &p->out_w, &p->out_b, NULL, 1,
+                                 LS_ADAPTER_DOWN, 1, false, other}};
 }
 
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l)
@@ -243,28 +246,76 @@ static bool max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer *at
                : at->which != LS_LAYER_PROJ;
 }
 
-/* y = x W + b and what adapters add to it; or add + that. */
-static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                   const ls_pass_layer *at, const void *x, const void *add, void *y)
-{
-    const void *packed = ls_pass_packed(pass, call, l, at->which, false);
+/* Some rows of a call. */
+typedef struct stretch {
+    int64_t first, n;
+} stretch;
 
+/* Where a product goes: y = act(z), z = x W + b, which is kept where z is given; or y = add + x W +
+ * b. */
+typedef struct result {
+    void *y, *z;
+    const void *add;
+    ls_act act;
+} result;
+
+/* Some rows of a product; x begins with the first of them, the others with row 0. */
+static void product(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                    const ls_pass_layer *at, stretch r, const void *x, result to)
+{
+    int64_t size = ls_dtype_bytes(pass->args.type);
+
+    if (r.n == 0)
+        return;
     pass->args.kernels->linear_fwd(
         pass->args.stream,
         &(ls_linear_fwd){.type = pass->args.type,
                          .tf32 = pass->args.tf32,
                          .x = x,
                          .w = ls_pass_weight(pass, call, at->w[0]),
-                         .packed = packed,
-                         .b = ls_pass_weight(pass, call, at->b[0]),
-                         .y = y,
-                         .add = add,
-                         .M = call->B * call->T,
+                         .packed =
+                             ls_packs_find(pass->args.packs, call->w, l, at->which, false, r.n),
+                         .b = at->no_bias ? NULL : ls_pass_weight(pass, call, at->b[0]),
+                         .y = ls_pass_at(pass, to.y, r.first * at->N),
+                         .z = to.z ? ls_pass_at(pass, to.z, r.first * at->N) : NULL,
+                         .add = to.add ? (const char *)to.add + r.first * at->N * size : NULL,
+                         .M = r.n,
                          .N = at->N,
                          .K = at->K,
                          .layout = pass->args.model->shape.layout,
+                         .act = to.act,
                          .fp8 = ls_pass_fp8(pass, l, at, max_is_known(pass, l, at), false)});
+}
+
+/* y = x W + b and what adapters add to it; or add + that. */
+static void linear(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                   const ls_pass_layer *at, const void *x, const void *add, void *y)
+{
+    product(pass, call, l, at, (stretch){0, call->B * call->T}, x, (result){.y = y, .add = add});
     adapt(pass, call, l, at, x, y);
+}
+
+/* A layer that reads a norm's output, of which this rank may have a share of the rows: it
+ * multiplies these while the others come. */
+static void columns(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                    const ls_pass_layer *at, void *share, result to)
+{
+    stretch all = {0, call->B * call->T}, own;
+    int coming;
+    void *x = ls_pass_whole_start(pass, call, share, pass->whole_x, &coming);
+
+    own.n = ls_pass_own_rows(pass, call, &own.first);
+    if (coming < 0) {
+        product(pass, call, l, at, all, x, to);
+    } else {
+        stretch before = {0, ls_min_i64(own.first, all.n)}, behind = {own.first + own.n, 0};
+        behind.n = ls_max_i64(0, all.n - behind.first);
+        product(pass, call, l, at, own, share, to);
+        ls_pass_wait(pass, coming);
+        product(pass, call, l, at, before, x, to);
+        product(pass, call, l, at, behind, ls_pass_at(pass, x, behind.first * at->K), to);
+    }
+    adapt(pass, call, l, at, x, to.y);
 }
 
 /* sum = stream + dropout(x); y = norm(sum). */
@@ -279,12 +330,18 @@ static void norm(const ls_pass *pass, const ls_pass_call *call, ls_norm_fwd args
     args.b = ls_pass_weight(pass, call, b);
     if (s->norm == LS_NORM_RMS)
         args.mean = NULL;
-    args.M = call->B * call->T;
+    args.M = ls_pass_own_rows(pass, call, &drop.first_row);
     args.C = s->C;
     args.T = call->T;
     args.eps = s->eps;
     args.drop = drop;
-    pass->args.kernels->norm_fwd(pass->args.stream, &args);
+    if (args.M > 0)
+        pass->args.kernels->norm_fwd(pass->args.stream, &args);
+}
+
+bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site)
+{
+    return ls_pass_is_split(&pass->args) || ls_pass_drop_at(pass, call, l, site).p > 0;
 }
 
 /* The last product of a branch: into the stream itself where nothing is dropped on the way. */
@@ -293,9 +350,10 @@ static void end_branch(const ls_pass *pass, const ls_pass_call *call, int64_t l,
 {
     const ls_pass_buffers *b = &pass->blocks[l];
 
-    if (ls_pass_drop_at(pass, call, l, site).p > 0)
-        linear(pass, call, l, at, x, NULL, pass->branch);
-    else if (site == SITE_PROJ)
+    if (ls_pass_ends_apart(pass, call, l, site)) {
+        linear(pass, call, l, at, x, NULL, ls_pass_part(pass, pass->branch));
+        ls_pass_join(pass, call, pass->branch);
+    } else if (site == SITE_PROJ)
         linear(pass, call, l, at, x, ls_pass_stream_into(pass, l), b->mid);
     else
         linear(pass, call, l, at, x, b->mid, b->next);
@@ -306,14 +364,14 @@ static void norm_after(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                        ls_norm_fwd args, ls_place w, ls_place b)
 {
     const ls_pass_buffers *at = &pass->blocks[l];
-    ls_dropout drop = ls_pass_drop_at(pass, call, l, site);
     const void *before = site == SITE_PROJ ? ls_pass_stream_into(pass, l) : at->mid;
     void *sum = site == SITE_PROJ ? at->mid : at->next;
+    bool apart = ls_pass_ends_apart(pass, call, l, site);
 
-    args.stream = drop.p > 0 ? before : sum;
-    args.x = drop.p > 0 ? pass->branch : NULL;
-    args.sum = drop.p > 0 ? sum : NULL;
-    norm(pass, call, args, w, b, drop);
+    args.stream = apart ? before : sum;
+    args.x = apart ? pass->branch : NULL;
+    args.sum = apart ? sum : NULL;
+    norm(pass, call, args, w, b, ls_pass_drop_at(pass, call, l, site));
 }
 
 static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
@@ -373,30 +431,14 @@ static void activate(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 static void mlp(const ls_pass *pass, const ls_pass_call *call, int64_t l, const ls_pass_layers *at)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_pass_buffers *b = &pass->blocks[l];
 
-    if (!act_rides_in(s, p, at)) {
-        linear(pass, call, l, &at->fc, b->y2, NULL, b->z);
-        activate(pass, call, l);
+    if (act_rides_in(s, &pass->args.model->blocks[l], at)) {
+        columns(pass, call, l, &at->fc, b->y2, (result){.y = b->act, .z = b->z, .act = s->act});
         return;
     }
-    pass->args.kernels->linear_fwd(
-        pass->args.stream,
-        &(ls_linear_fwd){.type = pass->args.type,
-                         .tf32 = pass->args.tf32,
-                         .x = b->y2,
-                         .w = ls_pass_weight(pass, call, p->fc_w[0]),
-                         .packed = ls_pass_packed(pass, call, l, LS_LAYER_FC, false),
-                         .b = ls_pass_weight(pass, call, p->fc_b[0]),
-                         .y = b->act,
-                         .z = b->z,
-                         .M = call->B * call->T,
-                         .N = s->F,
-                         .K = s->C,
-                         .layout = s->layout,
-                         .act = s->act,
-                         .fp8 = ls_pass_fp8(pass, l, &at->fc, true, false)});
+    columns(pass, call, l, &at->fc, b->y2, (result){.y = b->z});
+    activate(pass, call, l);
 }
 
 /* The norm that a block begins with. added: the stream into the block is there; else the norm first
@@ -440,7 +482,7 @@ static void attend(const ls_pass *pass, const ls_pass_call *call, int64_t l,
 {
     const ls_pass_buffers *b = &pass->blocks[l];
 
-    linear(pass, call, l, &at->qkv, b->y1, NULL, b->qkv);
+    columns(pass, call, l, &at->qkv, b->y1, (result){.y = b->qkv});
     attention(pass, call, l);
     end_branch(pass, call, l, SITE_PROJ, &at->proj, b->att);
 }
@@ -490,23 +532,31 @@ static void tell_made(const ls_pass_call *call, int64_t ready)
         call->made(call->context, (int)ready);
 }
 
+/* Of a split model each rank has some tokens' vectors, and the first the positions. All drop alike,
+ * so that their sum is dropped too. */
 static void embed(const ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
     const ls_model_shape *s = &model->shape;
 
+    bool positions = model->split.rank == 0;
+
     pass->args.kernels->embed_fwd(
-        pass->args.stream, &(ls_embed_fwd){.type = pass->args.type,
-                                           .tokens = call->tokens,
-                                           .wte = ls_pass_weight(pass, call, model->wte),
-                                           .wpe = ls_pass_weight(pass, call, model->wpe),
-                                           .y = pass->in0,
-                                           .M = call->B * call->T,
-                                           .C = s->C,
-                                           .T = call->T,
-                                           .V = s->V,
-                                           .past = call->past,
-                                           .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
+        pass->args.stream,
+        &(ls_embed_fwd){.type = pass->args.type,
+                        .tokens = call->tokens,
+                        .wte = ls_pass_weight(pass, call, model->wte),
+                        .wpe = positions ? ls_pass_weight(pass, call, model->wpe) : NULL,
+                        .y = ls_pass_part(pass, pass->in0),
+                        .M = call->B * call->T,
+                        .C = s->C,
+                        .T = call->T,
+                        .V = s->V,
+                        .first = model->split.token,
+                        .vocab = model->whole.V,
+                        .past = call->past,
+                        .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
+    ls_pass_join(pass, call, pass->in0);
 }
 
 /* The norm behind the last block of a part: the final one; or, where dropout has left that block's
@@ -562,7 +612,7 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
     const ls_model *model = pass->args.model;
     ls_head args = {.type = pass->args.type,
                     .tf32 = pass->args.tf32,
-                    .h = pass->yf,
+                    .h = ls_pass_whole(pass, call, pass->yf, pass->whole_x),
                     .w = ls_pass_weight(pass, call, model->head),
                     .packed = ls_pass_packed(pass, call, 0, LS_LAYER_HEAD, false),
                     .targets = call->targets,
@@ -575,7 +625,7 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
                     .scratch = pass->scratch};
 
     if (grad) {
-        args.dh = pass->dy;
+        args.dh = ls_pass_part(pass, pass->dy);
         args.packed_back = ls_pass_packed(pass, call, 0, LS_LAYER_HEAD, true);
         args.dw = !ls_pass_parts_tied(model, call->ordered) ? ls_pass_gradient(call, model->head)
                   : call->tied                              ? call->tied
@@ -583,7 +633,13 @@ void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad)
         args.leaves = call->leaves;
         args.accumulate = call->accumulate;
     }
-    pass->args.kernels->head(pass->args.stream, &args);
+    if (!ls_pass_is_split(&pass->args)) {
+        pass->args.kernels->head(pass->args.stream, &args);
+        return;
+    }
+    ls_pass_head_parts(pass, call, args);
+    if (grad)
+        ls_pass_join(pass, call, pass->dy);
 }
 
 /* --- looking ------------------------------------------------------------------------------ */
@@ -606,12 +662,13 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
 {
     const ls_model_shape *s = &pass->args.model->shape;
     bool gpt2 = s->family == LS_FAMILY_GPT2;
-    int64_t M = call->B * call->T, l = (i - 1) / PER_BLOCK;
+    int64_t M = call->B * call->T, l = (i - 1) / PER_BLOCK, first;
+    int64_t own = ls_pass_own_rows(pass, call, &first);
 
     if (i == 0 || l >= s->L) {
         bool last = i != 0;
         *tensor_out = (ls_pass_tensor){
-            .x = last ? pass->yf : pass->in0, .type = pass->args.type, .n = M * s->C};
+            .x = last ? pass->yf : pass->in0, .type = pass->args.type, .n = own * s->C};
         snprintf(tensor_out->name, sizeof tensor_out->name, "%s",
                  gpt2 ? (last ? "transformer.ln_f" : "transformer.wte + wpe")
                       : (last ? "model.norm" : "model.embed_tokens"));
@@ -628,7 +685,8 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
         s->C};
     int k = (i - 1) % PER_BLOCK;
     bool mlp = buffers[k] == b->z || buffers[k] == b->act;
-    int64_t rows = mlp ? ls_pass_mlp_rows(s, M) : M;
+    bool of_all = buffers[k] == b->qkv || buffers[k] == b->att;
+    int64_t rows = mlp ? ls_pass_mlp_rows(s, M) : of_all ? M : own;
     *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = rows * widths[k]};
     snprintf(tensor_out->name, sizeof tensor_out->name, "%s.%lld.%s",
              gpt2 ? "transformer.h" : "model.layers", (long long)l,
@@ -655,13 +713,18 @@ void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float 
     quiet.dropout = false;
     ls_pass_forward(pass, &quiet);
     const void *packed = ls_packs_find(pass->args.packs, call->w, 0, LS_LAYER_HEAD, false, 1);
+    void *h = ls_pass_whole(pass, call, pass->yf, pass->whole_x);
+    float *own = logits + pass->args.model->split.token;
+    if (ls_pass_is_split(&pass->args))
+        pass->args.kernels->fill(pass->args.stream,
+                                 &(ls_fill){.x = logits, .n = pass->args.model->whole.V});
     pass->args.kernels->linear_fwd(
         pass->args.stream, &(ls_linear_fwd){.type = pass->args.type,
                                             .tf32 = pass->args.tf32,
-                                            .x = ls_pass_at(pass, pass->yf, row * s->C),
+                                            .x = ls_pass_at(pass, h, row * s->C),
                                             .w = ls_pass_weight(pass, call, pass->args.model->head),
                                             .packed = packed,
-                                            .y = widen ? pass->logits : logits,
+                                            .y = widen ? pass->logits : own,
                                             .M = 1,
                                             .N = s->V,
                                             .K = s->C,
@@ -670,6 +733,8 @@ void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float 
         pass->args.kernels->cast(pass->args.stream, &(ls_cast){.from_type = pass->args.type,
                                                                .to_type = LS_F32,
                                                                .from = pass->logits,
-                                                               .to = logits,
+                                                               .to = own,
                                                                .n = s->V});
+    if (ls_pass_is_split(&pass->args))
+        ls_pass_logits_of_all(pass, logits);
 }

@@ -8,6 +8,7 @@
  * the cache. Statistics, losses, logits and gradients of parameters are fp32 always. */
 #pragma once
 #include "device/device.h"
+#include "kernel/crew.h"
 #include "kernel/kernel.h"
 #include "model/model.h"
 #include "model/packs.h"
@@ -38,6 +39,8 @@ typedef struct ls_pass_args {
     int64_t cache;             /* positions whose keys and values are kept between calls, so that a
                                 * text can be read piece by piece; 0: none; not with training */
     ls_packs *packs;           /* borrowed: of the weights that calls read; NULL: none */
+    const ls_crew *crew;       /* borrowed: how the ranks of a split model meet; NULL where it is
+                                * whole. All of them make the same calls. Host memory only */
 } ls_pass_args;
 
 /* One call. All pointers are device memory. */
@@ -80,6 +83,11 @@ int64_t ls_pass_bytes(const ls_pass_args *args, int threads);
 ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args);
 void ls_pass_close(ls_pass *pass);                  /* NULL is allowed */
 ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with */
+
+/* Bytes that a rank of a split model sends to the others in one call of B sequences of T tokens:
+ * forward and loss, and with backward all of it, where everything is trained. At least, that is by
+ * ring; 0 of a whole model. */
+int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
  * from the head it is tied to, are summed over leaves separately: (tree of embedding parts) + (tree
@@ -125,8 +133,8 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
  * head is in it. */
 void ls_pass_loss(ls_pass *pass, const ls_pass_call *call);
 
-/* Logits [V] of token number `row` of the call. With a cache, the call's keys and values are kept
- * at positions past .. past+T-1. */
+/* Logits of the whole vocabulary of token number `row` of the call. With a cache, the call's keys
+ * and values are kept at positions past .. past+T-1. */
 void ls_pass_logits(ls_pass *pass, const ls_pass_call *call, int64_t row, float *logits);
 
 LS_C_END

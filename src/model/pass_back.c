@@ -135,18 +135,14 @@ static bool dy_max_is_known(const ls_pass *pass, int64_t l, const ls_pass_layer 
                : at->which != LS_LAYER_QKV;
 }
 
-/* Gradients of a layer's parameters, then of its input into dx; with act, through the activation
- * below it, whose input was z. dx may be x: the parameters' gradients come first. */
-static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                        const ls_pass_layer *at, const void *x, void *dy, ls_act act, const void *z,
-                        void *dx)
+/* The gradient of a layer's input, without what its adapters add; with act, through the activation
+ * below it. */
+static void input_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                       const ls_pass_layer *at, const void *dy, ls_act act, const void *z,
+                       const ls_fp8 *fp8, void *dx)
 {
-    ls_fp8 fp8 = ls_pass_fp8(pass, l, at, true, dy_max_is_known(pass, l, at));
-    bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
-
-    LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
-    parts_back(pass, call, at, x, dy, &fp8);
     const void *packed = ls_pass_packed(pass, call, l, at->which, true);
+
     pass->args.kernels->linear_bwd_x(pass->args.stream,
                                      &(ls_linear_bwd_x){.type = pass->args.type,
                                                         .tf32 = pass->args.tf32,
@@ -160,9 +156,55 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
                                                         .K = at->K,
                                                         .layout = pass->args.model->shape.layout,
                                                         .act = act,
-                                                        .fp8 = fp8});
+                                                        .fp8 = *fp8});
+}
+
+/* Gradients of a layer's parameters, then of its input into dx; with act, through the activation
+ * below it, whose input was z. dx may be x: the parameters' gradients come first. */
+static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                        const ls_pass_layer *at, const void *x, void *dy, ls_act act, const void *z,
+                        void *dx)
+{
+    ls_fp8 fp8 = ls_pass_fp8(pass, l, at, true, dy_max_is_known(pass, l, at));
+    bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
+
+    LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
+    parts_back(pass, call, at, x, dy, &fp8);
+    input_back(pass, call, l, at, dy, act, z, &fp8, dx);
     if (adapted)
         adapt_back(pass, call, l, at, x, dy, dx);
+}
+
+/* The same of a layer that a norm's output goes into, y1 or y2, down to pass->dy. On one rank that
+ * is all. Else dx is a part of a sum: rows of x come while dx is made, and dx travels while the
+ * gradients of the parameters are. */
+static void column_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                        const ls_pass_layer *at, void *y, void *dy)
+{
+    ls_fp8 none = {.x_max = NULL};
+    void *dx = ls_pass_part(pass, pass->dy);
+    int coming, going;
+
+    if (!ls_pass_is_split(&pass->args)) {
+        linear_back(pass, call, l, at, y, dy, LS_ACT_NONE, NULL, dx);
+        return;
+    }
+    void *x = ls_pass_whole_start(pass, call, y, pass->whole_x, &coming);
+    input_back(pass, call, l, at, dy, LS_ACT_NONE, NULL, &none, dx);
+    ls_pass_wait(pass, coming);
+    adapt_back(pass, call, l, at, x, dy, dx);
+    going = ls_pass_join_start(pass, call, pass->dy);
+    parts_back(pass, call, at, x, dy, &none);
+    ls_pass_wait(pass, going);
+}
+
+/* The gradients of a norm that has seen no row. */
+static void clear_norm(const ls_pass *pass, const ls_norm_bwd *args)
+{
+    if (args->dw)
+        pass->args.kernels->fill(pass->args.stream, &(ls_fill){.x = args->dw, .n = args->C});
+    if (args->db)
+        pass->args.kernels->fill(pass->args.stream, &(ls_fill){.x = args->db, .n = args->C});
 }
 
 /* The norm's share of dstream, and dx, the ls_pass_gradient of what was added just before it: by
@@ -172,6 +214,7 @@ static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd
                       ls_place b, ls_dropout drop, const ls_place *below)
 {
     const ls_model_shape *s = &pass->args.model->shape;
+    bool shares = ls_pass_divides_rows(&pass->args);
 
     args.type = pass->args.type;
     args.kind = s->norm;
@@ -184,14 +227,17 @@ static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd
     args.dx_sum = below && pass->args.kernels->norm_sums ? ls_pass_gradient(call, *below) : NULL;
     if (s->norm == LS_NORM_RMS)
         args.mean = NULL;
-    args.M = call->B * call->T;
+    args.M = ls_pass_own_rows(pass, call, &drop.first_row);
     args.C = s->C;
     args.T = call->T;
-    args.leaves = call->leaves;
+    args.leaves = shares ? 1 : call->leaves; /* a share of rows goes across leaves */
     args.accumulate = call->accumulate;
     args.drop = drop;
     args.scratch = pass->scratch;
-    pass->args.kernels->norm_bwd(pass->args.stream, &args);
+    if (args.M > 0)
+        pass->args.kernels->norm_bwd(pass->args.stream, &args);
+    else if (!args.accumulate)
+        clear_norm(pass, &args);
 }
 
 static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
@@ -274,7 +320,7 @@ static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                                                    .M = call->B * call->T,
                                                    .F = s->F});
     }
-    linear_back(pass, call, l, &at->fc, b->y2, dz, LS_ACT_NONE, NULL, pass->dy);
+    column_back(pass, call, l, &at->fc, b->y2, dz);
 }
 
 static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
@@ -290,7 +336,7 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
 
     ls_pass_layers_of(pass->args.model, l, &at);
     at.proj.bias_summed = at.out.bias_summed = pass->args.kernels->norm_sums;
-    mlp_back(pass, call, l, &at, dbranch);
+    mlp_back(pass, call, l, &at, ls_pass_whole(pass, call, dbranch, pass->whole_y));
     norm_back(pass, call,
               (ls_norm_bwd){.sum = b->mid,
                             .mean = b->mean2,
@@ -298,9 +344,10 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
                             .add_to_dsum = true,
                             .dx_max = ls_pass_max(pass, l, LS_LAYER_PROJ, true)},
               p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ), at.proj.b);
-    linear_back(pass, call, l, &at.proj, b->att, dbranch, LS_ACT_NONE, NULL, pass->datt);
+    linear_back(pass, call, l, &at.proj, b->att, ls_pass_whole(pass, call, dbranch, pass->whole_y),
+                LS_ACT_NONE, NULL, pass->datt);
     attention_back(pass, call, l);
-    linear_back(pass, call, l, &at.qkv, b->y1, pass->dqkv, LS_ACT_NONE, NULL, pass->dy);
+    column_back(pass, call, l, &at.qkv, b->y1, pass->dqkv);
     norm_back(pass, call,
               (ls_norm_bwd){.sum = ls_pass_stream_into(pass, l),
                             .mean = b->mean1,
@@ -326,20 +373,23 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
             pass->args.stream,
             &(ls_fill){.x = ls_pass_gradient(call, model->wpe), .n = s->T * s->C});
     pass->args.kernels->embed_bwd(
-        pass->args.stream, &(ls_embed_bwd){.type = pass->args.type,
-                                           .tokens = call->tokens,
-                                           .dy = pass->dstream,
-                                           .dwte = ls_pass_gradient(call, model->wte),
-                                           .dwpe = ls_pass_gradient(call, model->wpe),
-                                           .M = call->B * call->T,
-                                           .C = s->C,
-                                           .T = call->T,
-                                           .V = s->V,
-                                           .positions = s->positions ? s->T : 0,
-                                           .leaves = call->leaves,
-                                           .accumulate = call->accumulate || adds,
-                                           .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED),
-                                           .scratch = pass->scratch});
+        pass->args.stream,
+        &(ls_embed_bwd){.type = pass->args.type,
+                        .tokens = call->tokens,
+                        .dy = ls_pass_whole(pass, call, pass->dstream, pass->whole_y),
+                        .dwte = ls_pass_gradient(call, model->wte),
+                        .dwpe = ls_pass_gradient(call, model->wpe),
+                        .M = call->B * call->T,
+                        .C = s->C,
+                        .T = call->T,
+                        .V = s->V,
+                        .first = model->split.token,
+                        .vocab = model->whole.V,
+                        .positions = s->positions ? s->T : 0,
+                        .leaves = call->leaves,
+                        .accumulate = call->accumulate || adds,
+                        .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED),
+                        .scratch = pass->scratch});
 }
 
 /* The lowest block that a ls_pass_gradient must reach; 0 where the embedding is trained. */

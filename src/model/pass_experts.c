@@ -4,7 +4,11 @@
  *
  * Backward goes through the experts first, which gives the gradients of the weights that tokens
  * have for them; these and the router's own losses become the gradient of the logits, whose share
- * of y2's gradient is added to the experts'. */
+ * of y2's gradient is added to the experts'.
+ *
+ * Where the model is split, every rank routes alike and has some columns of each expert. What comes
+ * back to the weights and through the router is then a part of a sum, like the experts' own, and is
+ * added up with it; the router's losses are counted by the first rank. */
 #include "model/pass_impl.h"
 
 #include "kernel/experts.h"
@@ -63,14 +67,15 @@ void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int6
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_pass_buffers *b = &pass->blocks[l];
-    bool drops = ls_pass_drop_at(pass, call, l, SITE_OUT).p > 0;
+    bool apart = ls_pass_ends_apart(pass, call, l, SITE_OUT);
     ls_route route = route_of(pass, call, l);
     ls_experts args = experts_of(pass, call, l, &route, false);
 
+    args.x = ls_pass_whole(pass, call, b->y2, pass->whole_x);
     pass->args.kernels->linear_fwd(
         pass->args.stream,
         &(ls_linear_fwd){.type = pass->args.type,
-                         .x = b->y2,
+                         .x = args.x,
                          .w = ls_pass_weight(pass, call, pass->args.model->blocks[l].router),
                          .y = b->experts.logits,
                          .M = route.M,
@@ -78,9 +83,11 @@ void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int6
                          .K = s->C,
                          .layout = s->layout});
     ls_experts_route(pass->args.stream, &route);
-    args.add = drops ? NULL : b->mid;
-    args.y = drops ? pass->branch : b->next;
+    args.add = apart ? NULL : b->mid;
+    args.y = apart ? ls_pass_part(pass, pass->branch) : b->next;
     ls_experts_forward(pass->args.stream, &args);
+    if (apart)
+        ls_pass_join(pass, call, pass->branch);
 }
 
 void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
@@ -92,22 +99,26 @@ void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int
     ls_route route = route_of(pass, call, l);
     ls_experts args = experts_of(pass, call, l, &route, true);
     float *drouter = ls_pass_gradient(call, p->router);
+    bool first = pass->args.model->split.rank == 0;
+    int coming;
+    void *x = ls_pass_whole_start(pass, call, pass->blocks[l].y2, pass->whole_x, &coming);
 
     args.dy = dbranch;
-    args.dx = pass->dy;
+    args.dx = ls_pass_part(pass, pass->dy); /* may be where dbranch is: that was read before */
     args.dweights = pass->dweights;
     args.stack = pass->stack;
     args.accumulate = call->accumulate;
     ls_experts_backward(pass->args.stream, &args);
     ls_experts_route_back(pass->args.stream, &(ls_route_back){.route = &route,
                                                               .dweights = pass->dweights,
-                                                              .balance = s->balance,
-                                                              .z = s->z,
+                                                              .balance = first ? s->balance : 0,
+                                                              .z = first ? s->z : 0,
                                                               .state = call->state,
                                                               .dlogits = pass->dlogits});
+    ls_pass_wait(pass, coming);
     if (drouter)
         k->linear_bwd_w(pass->args.stream, &(ls_linear_bwd_w){.type = pass->args.type,
-                                                              .x = pass->blocks[l].y2,
+                                                              .x = x,
                                                               .dy = pass->dlogits,
                                                               .dw = drouter,
                                                               .M = route.M,
@@ -120,10 +131,11 @@ void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int
                     &(ls_linear_bwd_x){.type = pass->args.type,
                                        .dy = pass->dlogits,
                                        .w = ls_pass_weight(pass, call, p->router),
-                                       .dx = pass->dy,
+                                       .dx = args.dx,
                                        .M = route.M,
                                        .N = s->E,
                                        .K = s->C,
                                        .layout = s->layout,
                                        .accumulate = true});
+    ls_pass_join(pass, call, pass->dy);
 }

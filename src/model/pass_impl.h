@@ -33,6 +33,8 @@ struct ls_pass {
     int64_t bytes;
     void *memory; /* owned */
     void *in0, *branch, *yf;
+    void *whole_x, *whole_y; /* where streams are divided: all rows of one, and of a sum's part */
+    float *scores, *all_scores; /* of the head of a split model: this rank's, and all ranks' */
     float *meanf, *rstdf, *rope;
     ls_pass_ends *ends;   /* owned: of each slot; those of the call at hand are above */
     ls_pass_buffers *all; /* owned: blocks of each slot */
@@ -87,6 +89,7 @@ typedef struct ls_pass_layer {
     int adapter, n_adapters; /* the first one in ls_block_params.adapters, and how many there may be
                               * side by side */
     bool bias_summed;        /* backward: the norm above has made the gradient of the bias */
+    bool no_bias;            /* forward: it ends in a sum over ranks, and the first adds the bias */
 } ls_pass_layer;
 
 /* The layers of a block. widths hold the outputs of the parts of the packed ones. */
@@ -171,6 +174,40 @@ ls_recompute ls_pass_recompute_of(const ls_pass_args *args, int64_t l);
 
 /* Make it, where the buffers that blocks share hold those of another block. */
 void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+
+/* --- ranks that have the model together (pass_crew.c); on one rank nothing happens ----------- */
+
+bool ls_pass_is_split(const ls_pass_args *args);
+bool ls_pass_divides_rows(const ls_pass_args *args);
+
+/* Rows of each rank's share of the streams of a call of M rows; and those that this rank has of a
+ * call, which may be none, and where they begin. */
+int64_t ls_pass_share(const ls_pass_args *args, int64_t M);
+int64_t ls_pass_own_rows(const ls_pass *pass, const ls_pass_call *call, int64_t *first_out);
+
+/* All rows of a stream of which this rank has a share: gathered into `into`, or the stream itself.
+ * They are there when the number was waited for. */
+void *ls_pass_whole(const ls_pass *pass, const ls_pass_call *call, void *share, void *into);
+void *ls_pass_whole_start(const ls_pass *pass, const ls_pass_call *call, void *share, void *into,
+                          int *number_out);
+
+/* Where a product puts its part of a sum over ranks that is to become `share`; make that sum. */
+void *ls_pass_part(const ls_pass *pass, void *share);
+void ls_pass_join(const ls_pass *pass, const ls_pass_call *call, void *share);
+int ls_pass_join_start(const ls_pass *pass, const ls_pass_call *call, void *share);
+void ls_pass_wait(const ls_pass *pass, int number); /* -1: for nothing */
+
+/* The head of a split model, of all rows; rows that are taken at a time, and floats of their scores
+ * on one rank. */
+void ls_pass_head_parts(const ls_pass *pass, const ls_pass_call *call, ls_head args);
+int64_t ls_pass_head_rows(const ls_pass_args *args);
+int64_t ls_pass_scores(int64_t rows);
+
+/* Each rank has its own logits among zeros: all of them to everybody. */
+void ls_pass_logits_of_all(const ls_pass *pass, float *logits);
+
+/* Whether a branch ends apart from the stream, to which the norm after it adds it. */
+bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);
 
 /* The head and its loss; with grad also the gradients, dh in pass->dy. */
 void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad);

@@ -86,7 +86,11 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
                                   .Hkv = s->Hkv,
                                   .D = s->D,
                                   .any_order = args->any_order};
-    const ls_norm_bwd norm = {.type = args->type, .M = B * T, .C = s->C, .T = T, .leaves = leaves};
+    const ls_norm_bwd norm = {.type = args->type,
+                              .M = ls_pass_share(args, B * T),
+                              .C = s->C,
+                              .T = T,
+                              .leaves = ls_pass_divides_rows(args) ? 1 : leaves};
     const ls_embed_bwd embed = {.type = args->type,
                                 .M = B * T,
                                 .C = s->C,
@@ -147,6 +151,11 @@ static int64_t scratch_bytes(const ls_pass_args *args, int threads)
 
     if (args->fp8)
         most = fp8_scratch(args, threads);
+    if (ls_pass_is_split(args)) {
+        head.part = LS_HEAD_SCORES;
+        head.M = ls_pass_head_rows(args);
+        head.leaves = 1;
+    }
     if (ls_pass_has_head(args)) {
         most = ls_max_i64(most, args->kernels->scratch(LS_ROW_HEAD, &head, threads));
         head.leaves = 1; /* ls_pass_loss() takes all rows as one leaf */
@@ -169,10 +178,10 @@ ls_recompute ls_pass_recompute_of(const ls_pass_args *args, int64_t l)
 static void cut_light(cutter *c, const ls_pass_args *args, ls_pass_buffers *b)
 {
     const ls_model_shape *s = &args->model->shape;
-    int64_t M = args->B * args->T;
+    int64_t M = args->B * args->T, share = ls_pass_share(args, M);
 
-    b->y1 = cut_values(c, args, M * s->C);
-    b->y2 = cut_values(c, args, M * s->C);
+    b->y1 = cut_values(c, args, share * s->C);
+    b->y2 = cut_values(c, args, share * s->C);
     if (!s->gated && (args->training || s->lora_rank))
         b->z = cut_values(c, args, M * s->F);
     b->act = cut_values(c, args, ls_pass_mlp_rows(s, M) * s->F);
@@ -204,19 +213,19 @@ static void cut_experts(cutter *c, const ls_pass_args *args, ls_pass_experts *b)
 static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
 {
     const ls_model_shape *s = &args->model->shape;
-    int64_t M = args->B * args->T;
+    int64_t M = args->B * args->T, share = ls_pass_share(args, M);
     bool keep = args->training;
 
-    b->mean1 = cut_floats(c, M);
-    b->rstd1 = cut_floats(c, M);
+    b->mean1 = cut_floats(c, share);
+    b->rstd1 = cut_floats(c, share);
     b->qkv = cut_values(c, args, M * ls_pass_qkv_width(s));
     b->turned = keep && s->qk_norm ? cut_values(c, args, M * ls_pass_qkv_width(s)) : b->qkv;
     b->qk_rstd = keep && s->qk_norm ? cut_floats(c, M * (s->H + s->Hkv)) : NULL;
     b->att = cut_values(c, args, M * ls_pass_att_width(s));
     b->lse = cut_floats(c, args->B * s->H * args->T);
-    b->mid = cut_values(c, args, M * s->C);
-    b->mean2 = cut_floats(c, M);
-    b->rstd2 = cut_floats(c, M);
+    b->mid = cut_values(c, args, share * s->C);
+    b->mean2 = cut_floats(c, share);
+    b->rstd2 = cut_floats(c, share);
     if (s->gated)
         b->z = cut_values(c, args, ls_pass_mlp_rows(s, M) * ls_pass_fc_width(s));
     if (s->E > 0)
@@ -232,7 +241,7 @@ static void cut_end(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buff
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T;
 
-    b->next = cut_values(c, args, M * s->C);
+    b->next = cut_values(c, args, ls_pass_share(args, M) * s->C);
     if (args->model->blocks[l].adapters[LS_ADAPTER_DOWN].a.w >= 0)
         b->small[LS_ADAPTER_DOWN] = cut_values(c, args, M * s->lora_rank);
 }
@@ -271,11 +280,11 @@ static ls_pass_buffers cut_shared(cutter *c, const ls_pass_args *args)
 static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
 {
     const ls_model_shape *s = &args->model->shape;
-    int64_t M = args->B * args->T;
+    int64_t M = args->B * args->T, share = ls_pass_share(args, M);
 
-    pass->dstream = args->units ? NULL : cut_values(c, args, M * s->C); /* calls bring both */
-    pass->dbranch = s->dropout > 0 && !args->units ? cut_values(c, args, M * s->C) : NULL;
-    pass->dy = cut_values(c, args, M * s->C);
+    pass->dstream = args->units ? NULL : cut_values(c, args, share * s->C); /* calls bring both */
+    pass->dbranch = s->dropout > 0 && !args->units ? cut_values(c, args, share * s->C) : NULL;
+    pass->dy = cut_values(c, args, share * s->C);
     pass->dqkv = cut_values(c, args, M * ls_pass_qkv_width(s));
     pass->datt = cut_values(c, args, M * ls_pass_att_width(s));
     pass->dz = s->gated ? NULL : cut_values(c, args, M * s->F);
@@ -290,12 +299,12 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
 
 static ls_pass_ends cut_ends(cutter *c, const ls_pass_args *args)
 {
-    int64_t M = args->B * args->T;
+    int64_t share = ls_pass_share(args, args->B * args->T);
     ls_pass_ends ends = {.in0 = NULL};
 
-    ends.yf = cut_values(c, args, M * args->model->shape.C);
-    ends.meanf = cut_floats(c, M);
-    ends.rstdf = cut_floats(c, M);
+    ends.yf = cut_values(c, args, share * args->model->shape.C);
+    ends.meanf = cut_floats(c, share);
+    ends.rstdf = cut_floats(c, share);
     return ends;
 }
 
@@ -304,8 +313,8 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
                          const ls_pass_buffers *shared)
 {
     const ls_model_shape *s = &args->model->shape;
-    int64_t M = args->B * args->T, kept = args->B * args->cache * s->Hkv * s->D;
-    int64_t first = ls_pass_first_block(args);
+    int64_t share = ls_pass_share(args, args->B * args->T);
+    int64_t kept = args->B * args->cache * s->Hkv * s->D, first = ls_pass_first_block(args);
     ls_pass_buffers *blocks = pass->all ? pass->all + slot * s->L : NULL;
     ls_pass_ends ends = {.yf = NULL};
 
@@ -314,7 +323,7 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
     else if (pass->ends) /* nobody reads it */
         ends = pass->ends[0];
     if (ls_pass_has_embedding(args))
-        ends.in0 = cut_values(c, args, M * s->C);
+        ends.in0 = cut_values(c, args, share * s->C);
     if (pass->ends)
         pass->ends[slot] = ends;
     for (int64_t l = first; l < ls_pass_end_block(args); l++) {
@@ -330,14 +339,31 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
     }
 }
 
+/* What the ranks of a split model need to meet. */
+static void cut_meeting(cutter *c, const ls_pass_args *args, ls_pass *pass)
+{
+    int64_t ranks = args->model->split.ranks, scores = ls_pass_scores(ls_pass_head_rows(args));
+    int64_t all = ranks * ls_pass_share(args, args->B * args->T) * args->model->shape.C;
+
+    if (ls_pass_divides_rows(args)) {
+        pass->whole_x = cut_values(c, args, all);
+        pass->whole_y = cut_values(c, args, all);
+    }
+    pass->scores = cut_floats(c, scores);
+    pass->all_scores = cut_floats(c, ranks * scores);
+}
+
 /* The one description of the buffer, used for counting and for cutting: then ends and all are
  * there. */
 static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *pass)
 {
     const ls_model_shape *s = &args->model->shape;
-    int64_t M = args->B * args->T;
+    int64_t M = args->B * args->T, share = ls_pass_share(args, M);
+    bool branch = s->dropout > 0 || ls_pass_is_split(args);
 
-    pass->branch = s->dropout > 0 ? cut_values(c, args, M * s->C) : NULL;
+    pass->branch = branch ? cut_values(c, args, share * s->C) : NULL;
+    if (ls_pass_is_split(args))
+        cut_meeting(c, args, pass);
     pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
     if (args->type != LS_F32) {
@@ -383,6 +409,15 @@ static ls_status send_rope(const ls_pass *pass)
     return st;
 }
 
+/* Where other ranks reach it, if there are any. */
+static ls_status alloc_memory(ls_pass *pass, ls_device *device)
+{
+    const ls_crew *g = pass->args.crew;
+
+    return g ? g->alloc(g->context, pass->bytes, "activations", &pass->memory)
+             : ls_device_alloc(device, pass->bytes, "activations", &pass->memory);
+}
+
 ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
 {
     ls_status st = LS_OK;
@@ -396,6 +431,14 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     if (args->model->shape.E > 0 && !ls_device_describe(device).host_memory) {
         st = ls_fail(LS_EUSAGE, "mixtures of experts run on CPUs only, for now");
         ls_err_hint("Leave the device out, or ask for cpu.");
+        ls_mem_free(pass);
+        return st;
+    }
+    LS_BUG_IF(ls_pass_is_split(args) != (args->crew != NULL),
+              "a pass of a part of a model and nobody to meet, or of a whole one and somebody");
+    if (args->crew && !ls_device_describe(device).host_memory) {
+        st = ls_fail(LS_EUSAGE, "a model is split between CPUs only, for now");
+        ls_err_hint("Leave mesh.tp out, or ask for the device cpu.");
         ls_mem_free(pass);
         return st;
     }
@@ -414,7 +457,7 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
         goto out;
     }
     pass->bytes = ls_pass_bytes(args, threads);
-    LS_TRY(st, ls_device_alloc(device, pass->bytes, "activations", &pass->memory), out);
+    LS_TRY(st, alloc_memory(pass, device), out);
     cutter c = {.base = pass->memory};
     lay_out(&c, args, threads, pass);
     ls_pass_take(pass, &(ls_pass_call){.slot = 0});
@@ -431,7 +474,10 @@ void ls_pass_close(ls_pass *pass)
 {
     if (!pass)
         return;
-    ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
+    if (pass->args.crew)
+        pass->args.crew->free(pass->args.crew->context, pass->memory);
+    else
+        ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
     ls_mem_free(pass->all);
     ls_mem_free(pass->ends);
     ls_mem_free(pass->experts);

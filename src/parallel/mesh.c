@@ -85,39 +85,51 @@ static ls_status check_servers(const ls_run *run, int ranks)
     return LS_EUSAGE;
 }
 
-/* Ranks fill whole lines. */
-static ls_status check_lines(const ls_run *run, int ranks)
+/* Ranks fill whole groups of `width`: lines of a pipeline, teams with one model. */
+static ls_status check_groups(const ls_run *run, const char *axis, int64_t width, int ranks)
 {
-    int64_t pp = run->mesh.pp, dp = run->mesh.dp;
+    int64_t dp = run->mesh.dp;
 
-    if (pp < 2 || (dp == LS_RUN_AUTO ? ranks % pp == 0 : dp * pp == ranks))
+    if (width < 2 || (dp == LS_RUN_AUTO ? ranks % width == 0 : dp * width == ranks))
         return LS_OK;
     if (dp == LS_RUN_AUTO) {
-        int64_t least = ls_max_i64(1, ranks / pp) * pp;
-        ls_fail(LS_EUSAGE, "mesh.pp is %lld, but the run has %d rank%s, which fill%s no whole line",
-                (long long)pp, ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "");
-        ls_err_hint("Give -n %lld or -n %lld, or another mesh.pp.", (long long)least,
-                    (long long)(least + pp));
+        int64_t least = ls_max_i64(1, ranks / width) * width;
+        ls_fail(LS_EUSAGE, "mesh.%s is %lld, but the run has %d rank%s, which cannot be grouped so",
+                axis, (long long)width, ranks, ranks == 1 ? "" : "s");
+        ls_err_hint("Give -n %lld or -n %lld, or another mesh.%s.", (long long)least,
+                    (long long)(least + width), axis);
     } else {
         ls_fail(LS_EUSAGE,
-                "mesh.pp is %lld and mesh.dp %lld, but the run has %d rank%s: it needs %lld",
-                (long long)pp, (long long)dp, ranks, ranks == 1 ? "" : "s", (long long)(pp * dp));
-        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)(pp * dp));
+                "mesh.%s is %lld and mesh.dp %lld, but the run has %d rank%s: it needs %lld", axis,
+                (long long)width, (long long)dp, ranks, ranks == 1 ? "" : "s",
+                (long long)(width * dp));
+        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)(width * dp));
     }
     return LS_EUSAGE;
 }
 
+/* Some of the ranks, as a mesh of their own. */
+static ls_mesh among(const ls_mesh *mesh, int ranks, int rank)
+{
+    ls_mesh some = *mesh;
+
+    some.ranks = ranks;
+    some.rank = rank;
+    some.pp = some.tp = 0;
+    some.places = NULL;
+    some.nodes = 0;
+    some.bucket = 0;
+    return some;
+}
+
 ls_mesh ls_mesh_of_post(const ls_mesh *mesh)
 {
-    ls_mesh post = *mesh;
+    return among(mesh, ls_mesh_lines(mesh), ls_mesh_line(mesh, mesh->rank));
+}
 
-    post.ranks = ls_mesh_lines(mesh);
-    post.rank = ls_mesh_line(mesh, mesh->rank);
-    post.pp = 0;
-    post.places = NULL;
-    post.nodes = 0;
-    post.bucket = 0;
-    return post;
+ls_mesh ls_mesh_of_teams(const ls_mesh *mesh)
+{
+    return among(mesh, ls_mesh_teams(mesh), mesh->rank / ls_mesh_tp(mesh));
 }
 
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
@@ -125,9 +137,10 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
     int64_t dp = run->mesh.dp == LS_RUN_AUTO ? ranks : run->mesh.dp;
     const char *why;
 
-    if (check_lines(run, ranks) != LS_OK)
+    if (check_groups(run, "pp", run->mesh.pp, ranks) != LS_OK ||
+        check_groups(run, "tp", run->mesh.tp, ranks) != LS_OK)
         return LS_EUSAGE;
-    if (dp != ranks && run->mesh.pp < 2) {
+    if (dp != ranks && run->mesh.pp < 2 && run->mesh.tp < 2) {
         ls_fail(LS_EUSAGE, "mesh.dp is %lld, but the run has %d rank%s", (long long)dp, ranks,
                 ranks == 1 ? "" : "s");
         ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)dp);
@@ -158,6 +171,7 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
                       .rank = rank,
                       .zero = ranks > 1 ? (int)run->mesh.zero : 0,
                       .pp = run->mesh.pp > 1 ? (int)run->mesh.pp : 0,
+                      .tp = run->mesh.tp > 1 ? (int)run->mesh.tp : 0,
                       .local = ranks,
                       .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
                       .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,

@@ -40,6 +40,13 @@
  *                              post 1    2        3
  *                              post 2    4        5       the last ones
  *
+ * With mesh.tp ranks side by side are a team that has one model together (tensor.h) and takes the
+ * same leaves; teams share the batch. Ranks of the same place in their teams have the same part,
+ * and are data parallel among themselves.
+ *
+ *     6 ranks, mesh.tp: 2      team     0    1    2
+ *                              ranks   0 1  2 3  4 5       0, 2 and 4 sum their gradients
+ *
  * Pure arithmetic. */
 #pragma once
 #include "comm/ordered.h"
@@ -58,6 +65,7 @@ typedef struct ls_mesh {
     int ranks, rank; /* 0 ranks count as one: alone */
     int zero;       /* what ranks divide: 0 nothing, 1 the update, 2 gradients too, 3 weights too */
     int pp;         /* ranks of a line; 0 and 1: no pipeline */
+    int tp;         /* ranks of a team; 0 and 1: each rank has a model of its own */
     int shard;      /* ranks of a shard group; 0: all */
     bool by_node;   /* the groups are the nodes (places); otherwise runs of ranks */
     int local;      /* ranks on this machine */
@@ -109,8 +117,21 @@ ls_mesh ls_mesh_of_post(const ls_mesh *mesh);
 /* Whether no rank has all weights. */
 static inline bool ls_mesh_parts_weights(const ls_mesh *mesh)
 {
-    return mesh && (mesh->zero == 3 || mesh->pp > 1);
+    return mesh && (mesh->zero == 3 || mesh->pp > 1 || mesh->tp > 1);
 }
+
+/* Ranks of a team, and how many teams there are. */
+static inline int ls_mesh_tp(const ls_mesh *mesh)
+{
+    return mesh && mesh->tp > 1 ? mesh->tp : 1;
+}
+static inline int ls_mesh_teams(const ls_mesh *mesh)
+{
+    return ls_mesh_ranks(mesh) / ls_mesh_tp(mesh);
+}
+
+/* The mesh whose ranks are the teams, and whose rank is this one's. */
+ls_mesh ls_mesh_of_teams(const ls_mesh *mesh);
 
 /* Ranks of a shard group, and how many groups there are; the seat of a rank in its group, and the
  * number of that. Rank 0 has seat 0 in group 0. */
@@ -138,7 +159,7 @@ static inline int ls_mesh_owners(const ls_mesh *mesh)
 /* Whether no rank has all moments. */
 static inline bool ls_mesh_divides(const ls_mesh *mesh)
 {
-    return mesh && (mesh->zero > 0 || mesh->servers > 0 || mesh->pp > 1);
+    return mesh && (mesh->zero > 0 || mesh->servers > 0 || mesh->pp > 1 || mesh->tp > 1);
 }
 
 /* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.

@@ -8,6 +8,7 @@
 
 #include "model/decode.h"
 #include "model/pass.h"
+#include "parallel/tensor.h"
 #include "plan/optim.h"
 #include "plan/pipe.h"
 #include "plan/units.h"
@@ -79,10 +80,22 @@ int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const
     return state_elements(run, model, mesh, kind) * (int64_t)sizeof(float);
 }
 
+/* What is saved and sampled from, and who does it. */
+static const ls_model *whole_of(const ls_memory_args *args)
+{
+    return args->whole ? args->whole : args->model;
+}
+
+static const ls_mesh *world_of(const ls_memory_args *args)
+{
+    return args->world ? args->world : args->mesh;
+}
+
 /* Of these the ones that are resident: what lies in a file is not, but for what is being copied. */
 static int64_t resident_bytes(const ls_memory_args *args, int kind)
 {
-    int64_t bytes = ls_memory_snapshot_bytes(args->run, args->model, args->mesh, args->apart, kind);
+    int64_t bytes =
+        ls_memory_snapshot_bytes(args->run, whole_of(args), world_of(args), args->apart, kind);
 
     if (kind > 0 && ls_memory_offload(args->run, args->apart) == LS_OFFLOAD_DISK)
         bytes = ls_min_i64(bytes, LS_MEMORY_CHUNK * (int64_t)sizeof(float));
@@ -246,7 +259,8 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
 /* What the process holds beside the device's memory. */
 static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
 {
-    int64_t copies = ls_round_up(ls_memory_parts_bytes(args->run, args->model, args->mesh), 4096);
+    int64_t copies =
+        ls_round_up(ls_memory_parts_bytes(args->run, args->model, world_of(args)), 4096);
     void (*add)(ls_ledger *, const char *, const char *, int64_t) =
         args->apart ? ls_ledger_add_host : ls_ledger_add;
 
@@ -271,9 +285,9 @@ bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out)
     int64_t cache = ls_min_i64(run->model.context, prompt + run->eval.sample_tokens + 8);
 
     if (prompt == 0 || run->eval.sample_tokens == 0 || args->apart ||
-        (args->mesh && args->mesh->rank > 0))
+        (world_of(args) && world_of(args)->rank > 0))
         return false;
-    *pass_out = (ls_pass_args){.model = args->model,
+    *pass_out = (ls_pass_args){.model = whole_of(args),
                                .kernels = args->kernels,
                                .type = ls_memory_type(run),
                                .B = 1,
@@ -463,6 +477,9 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
         predict_server(args, ledger);
     else if (replicas)
         predict_replica(args, ledger);
+    if (model->split.ranks > 1)
+        ls_ledger_add(ledger, "tensor parallel", "small sums of ranks with one model",
+                      ls_round_up(ls_tensor_bytes(), 4096));
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, calls);
     ls_ledger_add(ledger, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
@@ -489,7 +506,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     else
         predict_whole(args, &calls, ledger_out);
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
-                  ls_round_up(ls_memory_step_bytes(model, &calls), 4096) + ls_decode_bytes(model));
+                  ls_round_up(ls_memory_step_bytes(model, &calls), 4096) +
+                      ls_decode_bytes(whole_of(args)));
     ls_pass_args sample;
     if (ls_memory_sample_pass(args, &sample))
         ls_ledger_add(ledger_out, "text samples", "one sequence with its keys and values",

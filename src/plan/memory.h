@@ -17,6 +17,10 @@ typedef struct ls_memory_args {
     const ls_model *model;
     const ls_kernels *kernels;
     const ls_mesh *mesh; /* NULL: alone */
+    /* Where ranks have a model together: model is this rank's part, mesh that of the teams; these
+     * are the whole one and the mesh of all ranks. NULL: as model and mesh. */
+    const ls_model *whole;
+    const ls_mesh *world;
     int threads;
     bool apart;            /* the device has a memory of its own */
     int64_t fixed_bytes;   /* of that, what the device holds for itself */

@@ -75,10 +75,10 @@ static void look_at_made(void *context, int ready)
 }
 
 /* Whether all ranks go through all calls, whatever they find: with zero 3 they need each other's
- * weights, in a line each other's streams. */
+ * weights, in a line each other's streams, in a team each other's sums. */
 static bool goes_on(const ls_step *s)
 {
-    return ls_step_shards(s) || s->line;
+    return ls_step_shards(s) || s->line || ls_step_teams(s);
 }
 
 /* Run each call's forward again and look at what it computes, in order. */
@@ -227,5 +227,7 @@ ls_status ls_step_blame(ls_step *step, int64_t number)
                     "steps.");
     ls_mem_free(step->look);
     step->look = NULL;
+    if (st == LS_ENUMERIC && ls_step_teams(step))
+        st = ls_step_team_blame(step, &saw);
     return st == LS_ENUMERIC && step->args.dp ? agree_on_blame(step, saw) : st;
 }

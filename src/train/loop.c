@@ -35,6 +35,7 @@
 #include "train/outer.h"
 #include "train/save.h"
 #include "train/schedule.h"
+#include "train/team.h"
 
 static const int64_t TRIALS_NS = 2 * LS_NS_PER_S;
 enum {
@@ -119,8 +120,8 @@ static int64_t validation_rounds(const ls_session *s, int64_t n)
 {
     int64_t rounds = 0;
 
-    for (int r = 0; r < ls_mesh_ranks(&s->mesh); r++) {
-        ls_mesh other = s->mesh;
+    for (int r = 0; r < ls_mesh_teams(&s->mesh); r++) {
+        ls_mesh other = *ls_team_mesh(s);
         ls_calls calls;
         other.rank = r;
         ls_calls_plan(s->run, &other, &calls);
@@ -143,8 +144,9 @@ static ls_status evaluate(loop *l)
 
     if (n == 0)
         return LS_OK;
-    ls_calls_plan(s->run, &s->mesh, &calls);
-    ls_ordered_run own = ls_mesh_leaves(&s->mesh, n, s->mesh.rank);
+    const ls_mesh *mesh = ls_team_mesh(s);
+    ls_calls_plan(s->run, mesh, &calls);
+    ls_ordered_run own = ls_mesh_leaves(mesh, n, mesh->rank);
     int64_t most = calls.most * calls.leaf;
     memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
     for (int64_t done = 0; done < own.count; done += most, rounds--) {
@@ -157,6 +159,8 @@ static ls_status evaluate(loop *l)
     }
     for (; rounds > 0; rounds--)
         ls_step_idle(s->step);
+    if (!ls_team_speaks(s))
+        memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
     if (s->dp)
         LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, losses, n + 1), out);
     for (int64_t i = 0; i < n; i++)
@@ -291,7 +295,7 @@ static ls_status settle_ways(const ls_session *s)
 {
     ls_calls calls;
 
-    ls_calls_plan(s->run, &s->mesh, &calls);
+    ls_calls_plan(s->run, ls_team_mesh(s), &calls);
     ls_status st = ls_step_settle(s->step); /* nothing else may be on its way */
     if (st != LS_OK)
         return st;
@@ -651,7 +655,7 @@ static ls_status summarise(loop *l)
         s->apart ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
                  : ls_ledger_peak_resident_bytes();
     double mfu =
-        peak > 0 ? speed * ls_model_flops_per_token(&s->model, s->model.shape.T) / peak : 0;
+        peak > 0 ? speed * ls_model_flops_per_token(ls_team_whole(s), s->model.shape.T) / peak : 0;
     ls_session_emit(
         s, &(ls_event){.kind = LS_EVENT_SUMMARY,
                        .summary = {.steps = s->step_number,
@@ -669,7 +673,7 @@ static ls_status summarise(loop *l)
                                    .energy_j = l->steps_here ? energy : (double)NAN,
                                    .power_w = energy / l->trained_s,
                                    .joules_per_token = energy / tokens,
-                                   .balance = s->mesh.ranks > 1 && s->mesh.pp < 2 ? &balance : NULL,
+                                   .balance = balance.ranks > 1 && s->mesh.pp < 2 ? &balance : NULL,
                                    .sent_bytes = sent - l->sent,
                                    .received_bytes = received - l->received,
                                    .exchanges = exchanges,
@@ -695,7 +699,7 @@ static ls_status open_loop(loop *l, const ls_session_args *args)
     l->opened = true;
     ls_mem_free(l->windows);
     ls_mem_free(l->losses);
-    ls_calls_plan(l->s.run, &l->s.mesh, &calls);
+    ls_calls_plan(l->s.run, ls_team_mesh(&l->s), &calls);
     size_t n = (size_t)(calls.most * calls.leaf * l->s.model.shape.T);
     l->windows = ls_mem_array(3 * n, sizeof *l->windows);
     l->losses = ls_mem_array((size_t)validation_sequences(&l->s) + 1, sizeof *l->losses);

@@ -13,12 +13,13 @@
 #include "train/outer.h"
 #include "train/parts.h"
 #include "train/save.h"
+#include "train/team.h"
 
 /* Where ranks have parts, or each its own state, nobody has a whole one; moments that are not in
  * the device's memory go with their step. */
 static bool keeps(const ls_session *s)
 {
-    return s->step && s->mesh.zero == 0 && !s->mesh.replicas && s->step_there &&
+    return s->step && !ls_mesh_divides(&s->mesh) && !s->mesh.replicas && s->step_there &&
            s->run->device.offload == LS_OFFLOAD_NONE;
 }
 
@@ -53,6 +54,7 @@ static void shed(ls_session *s)
     ls_step_close(s->step);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
+    ls_team_close(s);
     ls_mem_free(s->places);
     s->loader = NULL;
     s->share = (ls_share){.set = NULL};

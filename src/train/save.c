@@ -30,6 +30,7 @@
 #include "train/outer.h"
 #include "train/session_impl.h"
 #include "train/parts.h"
+#include "train/team.h"
 
 enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
@@ -37,7 +38,7 @@ static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
 /* Where parameter i lies in a kind of state as a whole; -1: it has none. */
 static int64_t place_of(const ls_session *s, int kind, int i)
 {
-    const ls_param *p = &s->model.params[i];
+    const ls_param *p = &ls_team_whole(s)->params[i];
 
     if (kind == 0)
         return p->first;
@@ -77,7 +78,7 @@ static bool on_disk(const ls_session *s, int kind)
 
 bool ls_save_row(const ls_session *s, int kind, int i, ls_ckpt_tensor *row_out, int64_t *place_out)
 {
-    const ls_param *p = &s->model.params[i];
+    const ls_param *p = &ls_team_whole(s)->params[i];
     bool muon = kind == 1 && ls_optim_is_matrix(s->run, p);
 
     *row_out = row_of(p, muon ? "muon.m" : kinds[kind], NULL);
@@ -133,9 +134,11 @@ static ls_status put_aside(const char *dir)
 
 int64_t ls_save_elements(const ls_session *s, int kind)
 {
-    return kind == 0   ? s->model.flat
-           : kind == 1 ? s->model.trained
-                       : ls_memory_snapshot_seconds(s->run, &s->model, &s->mesh);
+    const ls_model *model = ls_team_whole(s);
+
+    return kind == 0   ? model->flat
+           : kind == 1 ? model->trained
+                       : ls_memory_snapshot_seconds(s->run, model, &s->mesh);
 }
 
 /* Bytes of the weights, or of one moment; and of the snapshot's. */
@@ -146,7 +149,7 @@ static int64_t state_bytes(const ls_session *s, int kind)
 
 static int64_t kept_bytes(const ls_session *s, int kind)
 {
-    return ls_memory_snapshot_bytes(s->run, &s->model, &s->mesh, s->apart, kind);
+    return ls_memory_snapshot_bytes(s->run, ls_team_whole(s), &s->mesh, s->apart, kind);
 }
 
 /* The snapshot and the rows that point into it, unless they are there. Apart it is made for the
@@ -829,7 +832,7 @@ ls_status ls_save_whole_weights(ls_session *session, const void **weights_out)
                                            .to_type = type,
                                            .from = s->snapshot[0],
                                            .to = s->snapshot[1],
-                                           .n = s->model.flat});
+                                           .n = ls_team_whole(s)->flat});
     *weights_out = s->snapshot[1];
 out:
     return st;

@@ -30,6 +30,7 @@
 #include "train/recover.h"
 #include "train/parts.h"
 #include "train/save.h"
+#include "train/team.h"
 
 /* How long ranks wait for the first one to encode text. */
 enum { PREPARE_S = 24 * 3600 };
@@ -132,7 +133,7 @@ static ls_status open_settings(ls_session *s)
     if (!s->args.device)
         LS_TRY(st, check_device(s), out);
     LS_TRY(st, open_tokenizer(s), out);
-    LS_TRY(st, ls_model_init(&s->model, s->run, ls_tokenizer_vocab(s->tokenizer)), out);
+    LS_TRY(st, ls_team_models(s), out);
     if (s->mesh.pp > 1) { /* can its layers be cut? */
         ls_pipe pipe;
         LS_TRY(st, ls_pipe_init(&pipe, s->run, &s->model, &s->mesh, 1, false), out);
@@ -294,7 +295,7 @@ static ls_loader_args loader_args(ls_session *s)
 {
     ls_calls calls;
 
-    ls_calls_plan(s->run, &s->mesh, &calls);
+    ls_calls_plan(s->run, ls_team_mesh(s), &calls);
     return (ls_loader_args){.corpus = s->corpus,
                             .seed = (uint64_t)s->run->train.seed,
                             .T = s->run->model.context,
@@ -352,10 +353,14 @@ static ls_status open_mesh(ls_session *s)
         st = open_places(s);
     if (st == LS_OK && s->mesh.zero > 0)
         st = ls_mesh_set_shard(&s->mesh, s->run);
+    if (st == LS_OK)
+        s->teams = ls_mesh_of_teams(&s->mesh);
     if (s->mesh.pp > 1)
         snprintf(s->mesh_text, sizeof s->mesh_text,
                  s->mesh.zero ? "pp=%d dp=%d zero=1" : "pp=%d dp=%d", s->mesh.pp,
                  ls_mesh_lines(&s->mesh));
+    else if (s->mesh.tp > 1)
+        snprintf(s->mesh_text, sizeof s->mesh_text, "dp=%d tp=%d", s->teams.ranks, s->mesh.tp);
     else
         snprintf(s->mesh_text, sizeof s->mesh_text,
                  s->mesh.shard  ? "dp=%d zero=%d shard=%d"
@@ -455,8 +460,8 @@ static ls_status look_for_folder(ls_session *s)
                "%.0f of %d ranks do not see \"%s\": the first rank collects and writes checkpoints "
                "for all; on a file system that all hosts share each would write its part",
                blind, s->mesh.ranks, s->run->out);
-    s->mesh.blind =
-        blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE || ls_mesh_groups(&s->mesh) > 1;
+    s->mesh.blind = blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE ||
+                    ls_mesh_groups(&s->mesh) > 1 || s->mesh.tp > 1;
     s->staged = s->apart || ls_mesh_parts_weights(&s->mesh) ||
                 (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
 out:
@@ -516,11 +521,11 @@ static ls_status open_decode(ls_session *s, const ls_memory_args *memory)
 
     if (ls_memory_sample_pass(memory, &args)) {
         args.stream = s->stream;
-        args.packs = s->packs;
+        args.packs = s->mesh.tp > 1 ? NULL : s->packs; /* those are of a part of the model */
         LS_TRY(st, ls_pass_open(&s->sample_pass, &args), out);
     }
     LS_TRY(st,
-           ls_decode_open(&s->decode, &s->model,
+           ls_decode_open(&s->decode, ls_team_whole(s),
                           s->sample_pass ? s->sample_pass : ls_step_pass(s->step), s->stream),
            out);
 out:
@@ -540,10 +545,12 @@ static ls_status open_packs(ls_session *s, const ls_memory_args *memory, ls_step
     return st;
 }
 
-/* What ranks exchange in a step. */
+/* What ranks exchange in a step. Those that have a model together sum gradients elsewhere
+ * (train/team.h), and say to all what they decide. */
 static ls_status open_exchange(ls_session *s)
 {
-    ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->mesh);
+    ls_dp_args dp = s->mesh.tp > 1 ? (ls_dp_args){.mesh = s->mesh, .leaves = 1, .trained = 1}
+                                   : ls_memory_dp(s->run, &s->model, &s->mesh);
     int *merges = NULL;
     ls_status st;
 
@@ -605,13 +612,16 @@ static ls_status open_state(ls_session *s)
         if (s->apart)
             LS_TRY(st, meet_cards(s, &info), out);
         free_bytes = s->apart ? share_of_card(s) + kept : free_bytes / s->mesh.local;
-        if (!s->mesh.replicas)
+        LS_TRY(st, ls_team_open(s), out);
+        if (!s->mesh.replicas && s->mesh.tp < 2)
             s->mesh.bucket =
                 ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
     }
     ls_memory_args memory = {.run = s->run,
-                             .mesh = &s->mesh,
+                             .mesh = ls_team_mesh(s),
                              .model = &s->model,
+                             .world = &s->mesh,
+                             .whole = ls_team_whole(s),
                              .kernels = s->kernels,
                              .threads = info.threads,
                              .apart = s->apart,
@@ -628,10 +638,12 @@ static ls_status open_state(ls_session *s)
     LS_TRY(st, ls_memory_choose_packs(&memory, free_bytes), out);
     ls_memory_predict(&memory, &s->ledger);
     LS_TRY(st, ls_memory_check(&memory, &s->ledger, free_bytes), out);
-    ls_calls_plan(s->run, &s->mesh, &step.calls);
+    ls_calls_plan(s->run, ls_team_mesh(s), &step.calls);
     if (s->mesh.ranks > 1)
         LS_TRY(st, open_exchange(s), out);
-    step.dp = s->mesh.replicas ? NULL : s->dp;
+    LS_TRY(st, ls_team_open_sums(s), out);
+    step.dp = s->mesh.replicas ? NULL : s->mesh.tp > 1 ? s->sums : s->dp;
+    step.tensor = s->tensor;
     step.rank = s->mesh.rank;
     step.pushes = s->mesh.servers > 0;
     LS_TRY(st, open_packs(s, &memory, &step), out);
@@ -783,6 +795,8 @@ ls_status ls_session_regroup(ls_session *session)
     ls_err_doing("going on with %d ranks", s->args.local_ranks);
     LS_TRY(st, open_mesh(s), out);
     LS_TRY(st, ls_share_open(s), out);
+    if (s->mesh.tp > 1) /* its place in a team may be another one */
+        LS_TRY(st, ls_team_models(s), out);
     if (ls_session_is_first(s) && s->lock_fd < 0)
         LS_TRY(st, open_folder(s), out);
     if (!ls_recover_in_memory(s)) {
@@ -812,9 +826,11 @@ void ls_session_close(ls_session *session)
     drop_kept(s);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
+    ls_team_close(s);
     ls_mem_free(s->places);
     ls_mem_free(s->cards);
     ls_model_release(&s->model);
+    ls_model_release(&s->whole);
     ls_corpus_close(s->corpus);
     ls_tokenizer_free(s->tokenizer);
     ls_profiling_close(s);

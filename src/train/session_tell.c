@@ -10,6 +10,7 @@
 #include "config/option.h"
 #include "train/recover.h"
 #include "train/schedule.h"
+#include "train/team.h"
 
 void ls_session_emit(ls_session *session, const ls_event *event)
 {
@@ -82,10 +83,12 @@ static void emit_start(ls_session *s)
     int64_t train_tokens = 0, validation_tokens = 0, trained = 0;
     ls_calls calls;
 
-    ls_calls_plan(s->run, &s->mesh, &calls);
-    for (int i = 0; i < s->model.n_params; i++)
-        if (s->model.params[i].trained >= 0)
-            trained += s->model.params[i].count;
+    const ls_model *model = ls_team_whole(s);
+
+    ls_calls_plan(s->run, ls_team_mesh(s), &calls);
+    for (int i = 0; i < model->n_params; i++)
+        if (model->params[i].trained >= 0)
+            trained += model->params[i].count;
     for (int i = 0; i < ls_corpus_sources(s->corpus); i++) {
         train_tokens += ls_corpus_train_tokens(s->corpus, i);
         validation_tokens += ls_corpus_validation_tokens(s->corpus, i);
@@ -99,9 +102,9 @@ static void emit_start(ls_session *s)
                                           .device = info.name,
                                           .kernels = s->kernels->name,
                                           .reduce = calls.ordered ? "ordered" : "fast",
-                                          .parameters = s->model.elements,
+                                          .parameters = model->elements,
                                           .trained = trained,
-                                          .vocab = s->model.shape.V,
+                                          .vocab = model->shape.V,
                                           .train_tokens = train_tokens,
                                           .validation_tokens = validation_tokens,
                                           .sequences = calls.sequences,
@@ -134,11 +137,11 @@ static void emit_start(ls_session *s)
 static void warn_of_idle_ranks(const ls_session *s)
 {
     ls_ordered_run runs[LS_MESH_RANKS];
-    int ranks = ls_mesh_ranks(&s->mesh), idle = 0;
+    int ranks = ls_mesh_teams(&s->mesh), idle = 0;
     ls_calls calls;
 
-    ls_calls_plan(s->run, &s->mesh, &calls);
-    ls_mesh_split(&s->mesh, calls.leaves, runs);
+    ls_calls_plan(s->run, ls_team_mesh(s), &calls);
+    ls_mesh_split(ls_team_mesh(s), calls.leaves, runs);
     for (int r = 0; r < ranks; r++)
         idle += runs[r].count == 0;
     if (!ls_session_is_first(s) || s->mesh.replicas || idle == 0)

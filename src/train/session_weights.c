@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "exchange/folder.h"
+#include "train/team.h"
 
 /* How the first weights are made: a piece at a time, each piece by all threads. */
 typedef struct starter {
@@ -14,7 +15,8 @@ typedef struct starter {
     ls_pool *pool;
     uint64_t seed;
     const ls_param *p;
-    int64_t first, count; /* of the piece */
+    const ls_param *whole; /* as the folder has it: p itself, or what p is a part of */
+    int64_t first, count;  /* of the piece */
     float *piece;
 } starter;
 
@@ -30,17 +32,30 @@ static void start_part(void *context, int64_t index, int worker)
                    t->piece + at);
 }
 
+/* The piece from the folder, as much at a time as lies side by side there. */
+static ls_status read_piece(const starter *t)
+{
+    ls_status st = LS_OK;
+
+    for (int64_t done = 0, run; done < t->count && st == LS_OK; done += run) {
+        int64_t at = ls_box_whole(&t->p->box, t->p->shape, t->first + done, &run);
+        run = ls_min_i64(run, t->count - done);
+        st = ls_folder_read(t->from, t->whole, at, run, t->piece + done);
+    }
+    return st;
+}
+
 /* One parameter from the folder that has it, or fresh. */
 static ls_status start_param(ls_session *s, starter *t)
 {
-    bool has = t->from && ls_folder_has(t->from, t->p);
+    bool has = t->from && ls_folder_has(t->from, t->whole);
     ls_status st = LS_OK;
 
     for (int64_t k = 0; k < t->p->count && st == LS_OK; k += START_PIECE) {
         t->first = k;
         t->count = ls_min_i64(START_PIECE, t->p->count - k);
         if (has)
-            LS_TRY(st, ls_folder_read(t->from, t->p, k, t->count, t->piece), out);
+            LS_TRY(st, read_piece(t), out);
         else
             ls_pool_run(t->pool, start_part, t, (t->count + START_PART - 1) / START_PART);
         ls_step_put(s->step, t->p->first + k, t->count, t->piece);
@@ -79,11 +94,12 @@ ls_status ls_session_start_weights(ls_session *session)
         ls_err_doing("importing \"%s\"", s->run->model.import);
         st = ls_folder_open(&from, s->run->model.import, -1);
         if (st == LS_OK)
-            st = ls_folder_check(from, &s->model);
+            st = ls_folder_check(from, ls_team_whole(s));
     }
     t.from = from;
     for (int i = 0; i < s->model.n_params && st == LS_OK; i++) {
         t.p = &s->model.params[i];
+        t.whole = &ls_team_whole(s)->params[i];
         st = start_param(s, &t);
     }
     if (*s->run->model.import)

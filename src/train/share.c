@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "config/ramp.h"
 #include "train/session.h"
+#include "train/team.h"
 
 static const double SLOW = 1.25;  /* times the median: a straggler */
 static const double AGAIN = 1.25; /* so much slower or faster than reported: reported again */
@@ -19,7 +20,7 @@ ls_status ls_share_open(ls_session *session)
 {
     ls_session *s = session;
     ls_share *x = &s->share;
-    size_t n = (size_t)s->mesh.ranks;
+    size_t n = (size_t)ls_team_mesh(s)->ranks;
     bool there = true;
     ls_status st;
 
@@ -32,7 +33,7 @@ ls_status ls_share_open(ls_session *session)
     x->slices = ls_mem_array(n, sizeof *x->slices);
     if (!there || !x->set || !x->told || !x->slices)
         return ls_fail(LS_ENOMEM, "no memory for the slices of %d ranks", s->mesh.ranks);
-    st = ls_balance_init(&x->balance, s->mesh.ranks, s->mesh.weights);
+    st = ls_balance_init(&x->balance, ls_team_mesh(s)->ranks, s->mesh.weights);
     if (st == LS_OK && s->mesh.balance)
         s->mesh.weights = x->balance.weights;
     return st;
@@ -63,19 +64,21 @@ ls_loader_slice ls_share_slice(void *context, int64_t step)
     ls_ordered_run *runs = s->share.runs[step % LS_SHARE_AHEAD];
     int64_t leaves = ls_calls_leaves(s->run, step), leaf = leaf_of(s->run);
 
-    ls_mesh_split(&s->mesh, leaves, runs);
+    const ls_mesh *mesh = ls_team_mesh(s);
+
+    ls_mesh_split(mesh, leaves, runs);
     s->share.leaves[step % LS_SHARE_AHEAD] = leaves;
     return (ls_loader_slice){.position = ls_ramp_samples(s->run, step),
                              .sequences = leaves * leaf,
-                             .first = runs[s->mesh.rank].first * leaf,
-                             .own = runs[s->mesh.rank].count * leaf};
+                             .first = runs[mesh->rank].first * leaf,
+                             .own = runs[mesh->rank].count * leaf};
 }
 
 ls_status ls_share_begin(ls_session *session)
 {
     ls_share *x = &session->share;
     int at = (int)(session->step_number % LS_SHARE_AHEAD);
-    size_t bytes = (size_t)session->mesh.ranks * sizeof *x->set;
+    size_t bytes = (size_t)ls_team_mesh(session)->ranks * sizeof *x->set;
 
     if (session->mesh.replicas) /* alone with its part, which stays */
         return LS_OK;
@@ -91,17 +94,18 @@ ls_event_balance ls_share_about(ls_session *session)
     ls_session *s = session;
     ls_share *x = &s->share;
     ls_ordered_run runs[LS_MESH_RANKS];
+    const ls_mesh *mesh = ls_team_mesh(s);
     int64_t leaf = leaf_of(s->run);
 
-    ls_mesh_split(&s->mesh, s->run->batch.sequences / leaf, runs);
-    for (int r = 0; r < s->mesh.ranks; r++)
-        x->slices[r] = (ls_event_slice){.host = x->hosts ? x->hosts[r] : "",
+    ls_mesh_split(mesh, s->run->batch.sequences / leaf, runs);
+    for (int r = 0; r < mesh->ranks; r++)
+        x->slices[r] = (ls_event_slice){.host = x->hosts ? x->hosts[r * ls_mesh_tp(&s->mesh)] : "",
                                         .sequences = runs[r].count * leaf,
                                         .ms_per_leaf = x->balance.medians[r] / 1e6,
-                                        .ratio = ls_balance_ratio(&x->balance, s->mesh.ranks, r)};
+                                        .ratio = ls_balance_ratio(&x->balance, mesh->ranks, r)};
     return (ls_event_balance){.step = s->step_number,
                               .from_step = s->step_number + LS_SHARE_AHEAD,
-                              .ranks = s->mesh.ranks,
+                              .ranks = mesh->ranks,
                               .sequences = s->run->batch.sequences,
                               .slices = x->slices};
 }
@@ -143,8 +147,8 @@ void ls_share_note(ls_session *session)
     ls_share *x = &s->share;
     bool changed;
 
-    if (s->mesh.ranks == 1 || s->mesh.replicas ||
-        !ls_balance_note(&x->balance, s->mesh.ranks, x->set, ls_step_work_ns(s->step)) ||
+    if (ls_team_mesh(s)->ranks == 1 || s->mesh.replicas ||
+        !ls_balance_note(&x->balance, ls_team_mesh(s)->ranks, x->set, ls_step_work_ns(s->step)) ||
         !s->mesh.balance)
         return;
     changed = ls_balance_decide(&x->balance, &s->mesh, s->run->batch.sequences / leaf_of(s->run));

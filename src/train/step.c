@@ -280,10 +280,12 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     lay_out_staging(s);
     if (!args->pushes)
         LS_TRY(st, ls_step_open_optimizer(s), out);
+    LS_TRY(st, ls_step_open_team(s), out);
     ls_step_open_replay(s);
     ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
     pass.stream = args->stream;
     pass.packs = args->packs;
+    pass.crew = args->tensor ? ls_tensor_crew(args->tensor) : NULL;
     if (!s->line)
         LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     if (args->kept && ls_step_shares(s)) {
@@ -349,6 +351,7 @@ void ls_step_close(ls_step *step)
     ls_window_close(&step->shards.window);
     free_shared(step, has_twins(step), step->own_grad);
     ls_step_close_muon(step);
+    ls_step_close_team(step);
     ls_device_free(device, step->work);
     ls_device_free(device, step->owed);
     free_shared(step, ls_step_shards(step), step->copy);
@@ -528,6 +531,18 @@ static ls_status trouble(const ls_step *s)
     return s->status == LS_OK ? LS_OK : ls_err_adopt(&s->why);
 }
 
+/* Forward or backward has come so far: what it took, and apart from that the time in which ranks
+ * that have the model together exchanged tensors. */
+static void lap(ls_step *s, ls_clock *clock, ls_part part)
+{
+    int64_t waited_ns = s->args.tensor ? ls_tensor_waited_ns(s->args.tensor) : 0;
+
+    ls_clock_lap(clock, part);
+    clock->parts_ns[part] -= waited_ns - s->team.waited_ns;
+    clock->parts_ns[LS_PART_EXCHANGE] += waited_ns - s->team.waited_ns;
+    s->team.waited_ns = waited_ns;
+}
+
 /* Backward of the last call has completed elements from here on: sum them over the calls, and send
  * the buckets that are complete on their way. */
 static void exchange_from(void *context, int64_t from)
@@ -535,7 +550,7 @@ static void exchange_from(void *context, int64_t from)
     ls_step *s = context;
     float *buffers[LS_ORDERED_ROOTS];
 
-    ls_clock_lap(s->clock, LS_PART_BACKWARD);
+    lap(s, s->clock, LS_PART_BACKWARD);
     merge(s, s->last.top, s->last.merges, from, s->last.from);
     s->last.from = from;
     ls_clock_lap(s->clock, LS_PART_REDUCE);
@@ -583,7 +598,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
         bool last = s->args.dp && p.number == calls->calls - 1;
         int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
         ls_step_forward(s, &p, &call, host_state);
-        ls_clock_lap(clock, LS_PART_FORWARD);
+        lap(s, clock, LS_PART_FORWARD);
         top += calls->ordered;
         if (last) {
             s->last.top = top;
@@ -592,7 +607,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
             call.complete = exchange_from;
         }
         ls_pass_backward(s->pass, &call);
-        ls_clock_lap(clock, LS_PART_BACKWARD);
+        lap(s, clock, LS_PART_BACKWARD);
         slow_down(s, before_ns, clock);
         if (!last)
             merge(s, top, merges, 0, all);
@@ -703,6 +718,8 @@ static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_clock *
     ls_status st;
 
     s->clock = clock;
+    if (s->args.tensor)
+        s->team.waited_ns = ls_tensor_waited_ns(s->args.tensor);
     if (s->line) {
         st = ls_line_gradients(s, host_state, clock);
     } else if (ls_step_parts(s)) {

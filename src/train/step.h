@@ -12,11 +12,15 @@
  * others, and updates everything (zero 0) or its own parts, which the others then get (zero 1).
  * With zero 2 the sum is made for every call, and a rank keeps that of its own parts only; with
  * zero 3 also of the weights, and gets those of the others while it computes. With a pipeline
- * (mesh.pp) it has a part of the layers, and its calls go from rank to rank (train/line.h). */
+ * (mesh.pp) it has a part of the layers, and its calls go from rank to rank (train/line.h).
+ *
+ * Where ranks have a model together (mesh.tp, team.c), dp is among those that have the same part of
+ * it; weights, moments and gradients are those of this part. */
 #pragma once
 #include "model/model.h"
 #include "model/pass.h"
 #include "parallel/dp.h"
+#include "parallel/tensor.h"
 #include "plan/calls.h"
 #include "train/clock.h"
 
@@ -31,7 +35,8 @@ typedef struct ls_step_args {
     ls_stream *stream;
     ls_stream *side; /* for copies beside it, where ranks cannot reach the device's memory */
     ls_calls calls;
-    ls_dp *dp;              /* NULL: alone */
+    ls_dp *dp;              /* NULL: alone, or alone with this part of the model */
+    ls_tensor *tensor;      /* the ranks that have the model together; NULL: it is whole */
     ls_packs *packs;        /* of these weights, told of every change; NULL: none */
     const char *offload_to; /* device.offload: disk: the folder for the moments */
     void *const *kept;      /* state of an earlier step of the same model where nobody divides it

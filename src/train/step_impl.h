@@ -78,6 +78,12 @@ struct ls_step {
         int64_t best_ns[2],
             checked_ns; /* the least time of a queued and of a replayed one; when the last ended */
     } replay;
+    struct {
+        ls_crew_span *spans; /* owned: what several ranks have parts of */
+        int n;
+        float *squares;               /* owned: of each rank */
+        int64_t waited_ns;            /* in moves of tensors, as far as clocks know of it */
+    } team;                           /* mesh.tp (team.c) */
     ls_clock *clock;                  /* of the step that runs; NULL: none does */
     ls_status status;                 /* of what was exchanged inside of a pass, */
     ls_err_record why;                /* unless it is LS_OK */
@@ -188,6 +194,21 @@ static inline bool ls_step_shards(const ls_step *step)
 {
     return step->args.dp && ls_dp_about(step->args.dp)->mesh.zero == 3;
 }
+
+/* Ranks have the model together (team.c): the norm of the gradient of the whole, of what grads[0]
+ * has, after adding up what several ranks have a part of; one of them speaks for all of what is not
+ * finite, the one that saw the earliest; an array of the whole model on the first rank, of parts on
+ * all. */
+static inline bool ls_step_teams(const ls_step *step)
+{
+    return step->args.tensor != NULL;
+}
+ls_status ls_step_open_team(ls_step *step);
+void ls_step_close_team(ls_step *step);
+ls_status ls_step_team_norm(ls_step *step, const ls_norm2 *whole);
+ls_status ls_step_team_blame(ls_step *step, double *saw);
+ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole);
+ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part);
 
 /* What other ranks read passes through host memory: the device has a memory of its own. */
 static inline bool ls_step_travels(const ls_step *step)

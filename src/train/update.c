@@ -210,6 +210,8 @@ ls_status ls_step_norm(ls_step *s)
 
     if (s->line)
         return ls_line_norm(s, &norm);
+    if (ls_step_teams(s))
+        return ls_step_team_norm(s, &norm);
     if (ls_step_divides(s))
         return norm_with_others(s, &norm);
     s->args.kernels->norm2(s->args.stream, &norm);

@@ -65,7 +65,8 @@ static void attention_case(ls_gpu *g, const void *shape_)
     r.type = LS_F32;
     a.q = q[0], a.k = q[1], a.v = q[2], a.o = heads(s, s->T, o.device), a.lse = lse.device;
     r.q = hq[0], r.k = hq[1], r.v = hq[2], r.o = heads(s, s->T, o.host), r.lse = lse.host;
-    a.drop = (ls_dropout){s->drop, 3, state_device}, r.drop = (ls_dropout){s->drop, 3, &state};
+    a.drop = (ls_dropout){.p = s->drop, .site = 3, .state = state_device};
+    r.drop = (ls_dropout){.p = s->drop, .site = 3, .state = &state};
     if (s->start)
         a.start = start.device, r.start = start.ints;
     g->k->attention_fwd(g->stream, &a);

@@ -93,7 +93,7 @@ static void norm_case(ls_gpu *g, const void *shape)
                   rstd = ls_gpu_floats(g, "rstd", s->M, 0);
     ls_norm_fwd f = {.type = g->type, .kind = s->kind, .M = s->M, .C = s->C, .T = s->T};
     f.eps = 1e-5f;
-    f.drop = (ls_dropout){s->drop, 3, state_device};
+    f.drop = (ls_dropout){.p = s->drop, .site = 3, .state = state_device};
     ls_norm_fwd r = f;
     r.type = LS_F32;
     r.drop.state = &state;
@@ -196,7 +196,8 @@ static void embed_case(ls_gpu *g, const void *shape)
     ls_embed_fwd r = f;
 
     r.type = LS_F32;
-    f.drop = (ls_dropout){s->drop, 0, state_device}, r.drop = (ls_dropout){s->drop, 0, &state};
+    f.drop = (ls_dropout){.p = s->drop, .state = state_device};
+    r.drop = (ls_dropout){.p = s->drop, .state = &state};
     f.tokens = tokens.device, f.wte = wte.device, f.y = y.device;
     r.tokens = tokens.ints, r.wte = wte.host, r.y = y.host;
     if (s->wpe)

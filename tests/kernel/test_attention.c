@@ -9,6 +9,7 @@ typedef struct shape {
     int64_t B, T, H, Hkv, D, window;
     bool start; /* documents */
     float drop;
+    uint32_t first_head;
     bool packed; /* q, k, v inside one [M, (H + 2 Hkv) D] tensor; else apart, with gaps */
 } shape;
 
@@ -111,21 +112,22 @@ static ls_attention_fwd forward_args(const fixture *f)
 {
     const shape *s = &f->s;
 
-    return (ls_attention_fwd){.type = f->type,
-                              .q = f->q.heads,
-                              .k = f->k.heads,
-                              .v = f->v.heads,
-                              .o = f->o.heads,
-                              .lse = f->lse,
-                              .start = f->start,
-                              .B = s->B,
-                              .T = s->T,
-                              .H = s->H,
-                              .Hkv = s->Hkv,
-                              .D = s->D,
-                              .window = s->window,
-                              .scale = f->scale,
-                              .drop = {s->drop, 3, f->state}};
+    return (ls_attention_fwd){
+        .type = f->type,
+        .q = f->q.heads,
+        .k = f->k.heads,
+        .v = f->v.heads,
+        .o = f->o.heads,
+        .lse = f->lse,
+        .start = f->start,
+        .B = s->B,
+        .T = s->T,
+        .H = s->H,
+        .Hkv = s->Hkv,
+        .D = s->D,
+        .window = s->window,
+        .scale = f->scale,
+        .drop = {.p = s->drop, .site = 3, .state = f->state, .first_head = s->first_head}};
 }
 
 static ls_attention_bwd backward_args(const fixture *f)
@@ -840,4 +842,56 @@ LS_TEST(attention_of_bf16_has_the_bits_of_the_whole_with_a_past)
             ls_check_same("lse", lse + h * T, whole.lse + h * s.length + past, T * 4);
     }
     ls_check_end(&c);
+}
+
+/* --- some of the heads -------------------------------------------------------------------------
+ */
+
+static void copy_heads(const fixture *part, tensor *to, tensor *from, int64_t first, bool check)
+{
+    const shape *s = &part->s;
+
+    for (int64_t b = 0; b < s->B; b++)
+        for (int64_t t = 0; t < s->T; t++)
+            for (int64_t h = 0; h < s->H; h++) {
+                float *own = element(to, b, t, h), *whole = element(from, b, t, first + h);
+                if (check)
+                    ls_check_same("heads", own, whole, s->D * (int64_t)sizeof *own);
+                else
+                    memcpy(own, whole, (size_t)s->D * sizeof *own);
+            }
+}
+
+/* Heads that a rank has drop what they drop in the whole model. */
+LS_TEST(attention_of_some_heads_is_a_part_of_the_whole)
+{
+    const shape s = {.B = 2, .T = 70, .H = 4, .Hkv = 4, .D = 20, .drop = 0.3f};
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
+
+    list[n++] = *ls_check_reference();
+    for (int i = 0; i < n; i++) {
+        fixture whole, part;
+        shape some = s;
+        some.H = some.Hkv = 2;
+        some.first_head = 2;
+        begin(&whole, s, 1);
+        begin(&part, some, 1);
+        tensor *const in[][2] = {{&part.q, &whole.q},
+                                 {&part.k, &whole.k},
+                                 {&part.v, &whole.v},
+                                 {&part.dout, &whole.dout}};
+        tensor *const out[][2] = {{&part.o, &whole.o},
+                                  {&part.dq, &whole.dq},
+                                  {&part.dk, &whole.dk},
+                                  {&part.dv, &whole.dv}};
+        for (size_t k = 0; k < LS_COUNT(in); k++)
+            copy_heads(&part, in[k][0], in[k][1], 2, false);
+        run(&whole, &list[i], 1);
+        run(&part, &list[i], 1);
+        for (size_t k = 0; k < LS_COUNT(out); k++)
+            copy_heads(&part, out[k][0], out[k][1], 2, true);
+        ls_check_end(&part.c);
+        ls_check_end(&whole.c);
+    }
 }

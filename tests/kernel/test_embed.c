@@ -323,3 +323,64 @@ LS_TEST_SECONDS(embed_in_bf16_is_the_reference_rounded, 60)
                           s.V * s.C + (s.wpe ? s.positions * s.C : 0));
         }
 }
+
+/* --- some of the tokens ------------------------------------------------------------------------
+ */
+
+/* Ranks with parts of the vocabulary: their vectors add up to those of the whole, and their
+ * gradients are its rows. */
+static void check_split(const ls_kernels *k, const shape *s, int ranks)
+{
+    ls_check c;
+
+    ls_check_begin(&c, 2);
+    ls_embed_fwd f = fwd_args(&c, s), part = f;
+    float *sum = ls_check_floats(&c, "sum", f.M * f.C, 0);
+    float *y = ls_check_floats(&c, "y of a rank", f.M * f.C, 0);
+    k->embed_fwd(c.stream, &f);
+    part.y = y;
+    part.vocab = s->V;
+    for (int r = 0; r < ranks; r++) {
+        part.first = s->V * r / ranks;
+        part.V = s->V * (r + 1) / ranks - part.first;
+        part.wte = (const float *)f.wte + part.first * f.C;
+        part.wpe = r == 0 ? f.wpe : NULL;
+        k->embed_fwd(c.stream, &part);
+        for (int64_t i = 0; i < f.M * f.C; i++)
+            sum[i] = (r > 0 ? sum[i] : 0) + y[i];
+    }
+    ls_check_near("vectors", sum, f.y, f.M * f.C, 1e-6);
+
+    ls_embed_bwd b = bwd_args(&c, s), mine = b;
+    b.scratch = mine.scratch = ls_rows_scratch(&c, k, LS_ROW_EMBED_BWD, &b);
+    mine.vocab = s->V;
+    mine.dwpe = NULL;
+    float *dwte = ls_check_copy(&c, "dwte of ranks", b.dwte, s->V * s->C);
+    for (int r = 0; r < ranks; r++) {
+        mine.first = s->V * r / ranks;
+        mine.V = s->V * (r + 1) / ranks - mine.first;
+        mine.dwte = dwte + mine.first * b.C;
+        k->embed_bwd(c.stream, &mine);
+    }
+    k->embed_bwd(c.stream, &b);
+    ls_check_same("gradients", dwte, b.dwte, s->V * s->C * 4);
+    ls_check_end(&c);
+}
+
+LS_TEST(embed_of_some_tokens_is_a_part_of_the_whole)
+{
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
+
+    list[n++] = *ls_check_reference();
+    for (int i = 0; i < n; i++)
+        for (int form = 0; form < 4; form++)
+            for (int ranks = 1; ranks <= 4; ranks++) {
+                shape s = {.B = 3, .T = 5, .C = 17, .V = 7, .positions = 9, .leaves = 1};
+                s.wpe = form & 1;
+                s.accumulate = form & 2;
+                s.p = form & 2 ? 0.25f : 0;
+                s.leaves = form & 2 ? 3 : 1;
+                check_split(&list[i], &s, ranks);
+            }
+}

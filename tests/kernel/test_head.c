@@ -401,3 +401,109 @@ LS_TEST_SECONDS(head_gives_dh_without_dw, 60)
             ls_check_end(&t.check);
         }
 }
+
+/* --- in parts: the tokens of several ranks ------------------------------------------------------
+ */
+
+enum { PARTS_MOST = 5 };
+
+/* The case by `ranks` ranks, each with its own tokens; losses of the last one, dh summed. */
+static result run_parts(task *t, const ls_kernels *v, int ranks, bool grads)
+{
+    int64_t V = t->V, C = t->C, apart = 3 * t->M + 5;
+    float *all = ls_check_floats(&t->check, "scores", ranks * apart, 0);
+    float *dh = ls_check_floats(&t->check, "dh of a rank", t->M * C, 0);
+    result r = {.losses = ls_check_floats(&t->check, "losses", t->M, 0),
+                .dh = ls_check_floats(&t->check, "dh", t->M * C, 0),
+                .dw = ls_check_copy(&t->check, "dw", t->there, V * C)};
+    ls_check run;
+    ls_head a[PARTS_MOST];
+
+    ls_check_begin(&run, 2);
+    for (int k = 0; k < ranks; k++) {
+        int64_t first = V * k / ranks, end = V * (k + 1) / ranks;
+        a[k] = (ls_head){.part = LS_HEAD_SCORES,
+                         .h = t->h,
+                         .w = t->w + first * C,
+                         .targets = t->targets,
+                         .losses = r.losses,
+                         .dh = grads ? dh : NULL,
+                         .dw = grads ? r.dw + first * C : NULL,
+                         .state = grads ? &t->state : NULL,
+                         .M = t->M,
+                         .C = C,
+                         .V = end - first,
+                         .leaves = 1,
+                         .first = first,
+                         .vocab = V,
+                         .scores = all + k * apart,
+                         .all = all,
+                         .ranks = ranks,
+                         .rank = k,
+                         .apart = apart,
+                         .accumulate = t->accumulate};
+        a[k].scratch = ls_check_bytes(&run, "scratch", v->scratch(LS_ROW_HEAD, &a[k], 2));
+        v->head(run.stream, &a[k]);
+    }
+    for (int k = 0; k < ranks; k++) {
+        a[k].part = LS_HEAD_JOIN;
+        v->head(run.stream, &a[k]);
+        for (int64_t i = 0; i < t->M * C && grads; i++)
+            r.dh[i] = (k > 0 ? r.dh[i] : 0) + dh[i];
+    }
+    ls_check_end(&run);
+    return r;
+}
+
+LS_TEST_SECONDS(head_in_parts_agrees_with_the_whole, 60)
+{
+    double tolerance = ls_kernel_rows[LS_ROW_HEAD].tolerance;
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
+
+    list[n++] = *ls_check_reference();
+    for (int i = 0; i < n; i++)
+        for (size_t s = 0; s < LS_COUNT(shapes); s++)
+            for (int ranks = 1; ranks <= PARTS_MOST && ranks <= shapes[s][2]; ranks += 2) {
+                task t;
+                task_begin(&t, shapes[s][0], shapes[s][1], shapes[s][2]);
+                t.accumulate = s % 2;
+                result got = run_parts(&t, &list[i], ranks, true);
+                result want = task_run(&t, ls_check_reference(), 1, 0, t.M);
+                ls_check_near("losses", got.losses, want.losses, t.M, tolerance);
+                ls_check_near("dh", got.dh, want.dh, t.M * t.C, ranks * tolerance);
+                ls_check_near("dw", got.dw, want.dw, t.V * t.C, tolerance);
+                result alone = run_parts(&t, &list[i], ranks, false);
+                ls_check_same("losses alone", alone.losses, got.losses, t.M * 4);
+                ls_check_end(&t.check);
+            }
+}
+
+/* A target that nobody has, a logit that is far away, and one that is broken. */
+LS_TEST(head_in_parts_is_exact_where_the_answer_is_known)
+{
+    ls_kernels list[LS_CHECK_TABLES + 1];
+    int n = ls_check_tables(list);
+
+    list[n++] = *ls_check_reference();
+    for (int i = 0; i < n; i++) {
+        task t;
+        task_begin(&t, 1, 1, 20);
+        float h[1] = {1}, w[20];
+        int32_t target[1] = {7};
+        for (int k = 0; k < 20; k++)
+            w[k] = 3;
+        t.h = h;
+        t.w = w;
+        t.targets = target;
+        LS_CHECK_NEAR(run_parts(&t, &list[i], 2, false).losses[0], 2.99573227355399, 5e-7);
+        w[17] = 200; /* of the other rank, and far beyond what exp can hold */
+        LS_CHECK_NEAR(run_parts(&t, &list[i], 2, false).losses[0], 197, 3e-5);
+        w[17] = NAN;
+        LS_CHECK(isnan(run_parts(&t, &list[i], 2, false).losses[0]));
+        w[17] = 3;
+        target[0] = -1;
+        LS_CHECK(run_parts(&t, &list[i], 2, true).losses[0] == 0);
+        ls_check_end(&t.check);
+    }
+}

@@ -415,3 +415,46 @@ LS_TEST_SECONDS(norm_takes_narrow_rows_together, 60)
     ls_half_check(LS_ROW_NORM_FWD, run_half_fwd, &s, 2 * s.M * s.C, 2 * s.M);
     ls_half_check(LS_ROW_NORM_BWD, run_half_bwd, &s, 2 * s.M * s.C, 2 * s.C);
 }
+
+/* Rows that a rank has drop what they drop in the whole tensor. */
+LS_TEST(norm_of_some_rows_is_a_part_of_the_whole)
+{
+    enum { FIRST = 23 };
+    const ls_kernels *list[8];
+    int n = ls_kernel_list(list, 8);
+    shape s = {.M = 60, .C = 70, .T = 20, .leaves = 1, .x = true, .dx = true, .p = 0.3f};
+
+    for (int i = 0; i < n; i++) {
+        int64_t rows = s.M - FIRST, at = FIRST * s.C, bytes = rows * s.C * 4;
+        ls_check c;
+        ls_check_begin(&c, 2);
+        ls_norm_fwd f = fwd_args(&c, &s), some = f;
+        some.M = rows;
+        some.drop.first_row = FIRST;
+        some.stream = (const float *)f.stream + at;
+        some.x = (const float *)f.x + at;
+        some.sum = ls_check_floats(&c, "sum of some", rows * s.C, 0);
+        some.y = ls_check_floats(&c, "y of some", rows * s.C, 0);
+        some.rstd = ls_check_floats(&c, "rstd of some", rows, 0);
+        some.mean = ls_check_floats(&c, "mean of some", rows, 0);
+        list[i]->norm_fwd(c.stream, &f);
+        list[i]->norm_fwd(c.stream, &some);
+        ls_check_same("sum", some.sum, (float *)f.sum + at, bytes);
+        ls_check_same("y", some.y, (float *)f.y + at, bytes);
+        ls_norm_bwd b = bwd_args(&c, &s), less = b;
+        less.M = rows;
+        less.drop.first_row = FIRST;
+        less.dy = (const float *)b.dy + at;
+        less.sum = (const float *)b.sum + at;
+        less.mean = b.mean ? b.mean + FIRST : NULL;
+        less.rstd = b.rstd + FIRST;
+        less.dsum = ls_check_floats(&c, "dsum of some", rows * s.C, 0);
+        less.dx = ls_check_floats(&c, "dx of some", rows * s.C, 0);
+        less.dw = ls_check_floats(&c, "dw of some", s.C, 0);
+        b.scratch = less.scratch = ls_rows_scratch(&c, list[i], LS_ROW_NORM_BWD, &b);
+        list[i]->norm_bwd(c.stream, &b);
+        list[i]->norm_bwd(c.stream, &less);
+        ls_check_same("dx", less.dx, (float *)b.dx + at, bytes);
+        ls_check_end(&c);
+    }
+}

@@ -305,6 +305,15 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
     LS_CHECK_STR(hint_of("mesh: {dp: 4}\n", 0, 2, "mesh.dp is 4, but the run has 2 ranks"),
                  "Give -n 4, or leave mesh.dp at auto.");
     hint_of("mesh: {dp: 2}\n", 0, 1, "mesh.dp is 2, but the run has 1 rank");
+    LS_CHECK_STR(hint_of("mesh: {tp: 2}\n", 0, 3,
+                         "mesh.tp is 2, but the run has 3 ranks, which cannot be grouped so"),
+                 "Give -n 2 or -n 4, or another mesh.tp.");
+    LS_CHECK_STR(hint_of("mesh: {tp: 4}\n", 0, 1,
+                         "mesh.tp is 4, but the run has 1 rank, which cannot be grouped so"),
+                 "Give -n 4 or -n 8, or another mesh.tp.");
+    LS_CHECK_STR(hint_of("mesh: {tp: 2, dp: 3}\n", 0, 4,
+                         "mesh.tp is 2 and mesh.dp 3, but the run has 4 ranks: it needs 6"),
+                 "Give -n 6, or leave mesh.dp at auto.");
     LS_CHECK_STR(hint_of("device: {kind: cuda}\nmesh: {zero: 2}\n", 0, 2,
                          "mesh.zero cannot be 2 with device.kind: cuda: gradients of a part"),
                  "mesh.zero: 1 divides the optimizer's moments, on GPUs too.");
@@ -406,4 +415,20 @@ LS_TEST(mesh_is_as_wide_as_there_are_ranks)
     ls_runfile_release(&run);
     LS_CHECK_EQ(ls_mesh_ranks(NULL), 1);
     LS_CHECK_EQ(ls_mesh_ranks(&(ls_mesh){.ranks = 0}), 1);
+}
+
+LS_TEST(mesh_of_teams_is_that_of_their_models)
+{
+    for (int ranks = 2; ranks <= 12; ranks++)
+        for (int tp = 2; tp <= ranks; tp++)
+            for (int rank = 0; rank < ranks && ranks % tp == 0; rank++) {
+                ls_mesh m = mesh_of(ranks, rank);
+                m.tp = tp;
+                ls_mesh teams = ls_mesh_of_teams(&m);
+                LS_CHECK_EQ(ls_mesh_teams(&m), ranks / tp);
+                LS_CHECK_EQ(teams.ranks, ranks / tp);
+                LS_CHECK_EQ(teams.rank, rank / tp);
+                LS_CHECK(ls_mesh_divides(&m) && ls_mesh_parts_weights(&m));
+                LS_CHECK(!ls_mesh_divides(&teams) && !ls_mesh_parts_weights(&teams));
+            }
 }

@@ -59,7 +59,7 @@ static double drop_factor(const ls_dropout *drop, int64_t b, int64_t h, int64_t 
     ls_rng_key key = {{drop->state->key[0], drop->state->key[1]}};
     ls_rng_block block =
         ls_rng_philox(key, (uint32_t)(s / 4), (uint32_t)t, drop->state->first_seq + (uint32_t)b,
-                      drop->site << 16 | (uint32_t)(h + 1));
+                      drop->site << 16 | (drop->first_head + (uint32_t)h + 1));
     return ls_rng_uniform(block.v[s % 4]) >= drop->p ? 1 / (1 - (double)drop->p) : 0;
 }
 

@@ -5,11 +5,13 @@
 void ls_ref_embed_fwd(ls_stream *stream, const ls_embed_fwd *a)
 {
     LS_BUG_IF(!ls_ref_takes(a->type), "embed_fwd of type %d", (int)a->type);
-    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
+    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->vocab ? a->vocab : a->V))
         return;
     for (int64_t row = 0; row < a->M; row++)
         for (int64_t c = 0; c < a->C; c++) {
-            double x = ls_ref_load(a->wte, a->type, a->tokens[row] * a->C + c);
+            int64_t token = a->tokens[row] - a->first;
+            bool here = token >= 0 && token < a->V;
+            double x = here ? ls_ref_load(a->wte, a->type, token * a->C + c) : 0;
             if (a->wpe)
                 x += ls_ref_load(a->wpe, a->type, (a->past + row % a->T) * a->C + c);
             ls_ref_store(a->y, a->type, row * a->C + c, x * ls_ref_keep(&a->drop, row, c, a->T));
@@ -32,7 +34,7 @@ static double leaf_sum(const void *context, int64_t leaf)
     double sum = 0;
 
     for (int64_t row = leaf * rows; row < (leaf + 1) * rows; row++)
-        if ((e->position ? row % a->T : a->tokens[row]) == e->id)
+        if ((e->position ? row % a->T : a->tokens[row] - a->first) == e->id)
             sum += ls_ref_load(a->dy, a->type, row * a->C + e->c) *
                    ls_ref_keep(&a->drop, row, e->c, a->T);
     return sum;
@@ -52,11 +54,12 @@ void ls_ref_embed_bwd(ls_stream *stream, const ls_embed_bwd *a)
     int32_t *used = a->scratch; /* [V]: a token that never occurs need not be looked for C times */
 
     LS_BUG_IF(!ls_ref_takes(a->type), "embed_bwd of type %d", (int)a->type);
-    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
+    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->vocab ? a->vocab : a->V))
         return;
     memset(used, 0, (size_t)a->V * sizeof *used);
     for (int64_t row = 0; row < a->M; row++)
-        used[a->tokens[row]] = 1;
+        if (a->tokens[row] >= a->first && a->tokens[row] < a->first + a->V)
+            used[a->tokens[row] - a->first] = 1;
     for (int64_t v = 0; a->dwte && v < a->V; v++)
         if (used[v])
             sum_row(a, v, false, a->dwte + v * a->C);

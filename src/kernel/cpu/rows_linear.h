@@ -39,7 +39,8 @@ static inline int64_t ls_linear_ld(int64_t ldy, int64_t N)
 void ls_linear_fwd_check(const ls_linear_fwd *a);
 void ls_linear_bwd_x_check(const ls_linear_bwd_x *a);
 
-/* True when every target is -1 or in [0, V). Otherwise the stream has failed, with value and row.
+/* True when every target is -1 or in the vocabulary. Otherwise the stream has failed, with value
+ * and row.
  */
 bool ls_head_check_targets(ls_stream *stream, const ls_head *a);
 

@@ -22,11 +22,15 @@ bool ls_embed_check_tokens(ls_stream *stream, const int32_t *tokens, int64_t M, 
 
 bool ls_head_check_targets(ls_stream *stream, const ls_head *a)
 {
+    int64_t vocab = a->part == LS_HEAD_WHOLE ? a->V : a->vocab;
+
+    LS_BUG_IF(a->part != LS_HEAD_WHOLE && a->leaves != 1, "parts of a head with %lld leaves",
+              (long long)a->leaves);
     for (int64_t i = 0; i < a->M; i++) {
-        if (a->targets[i] >= -1 && a->targets[i] < a->V)
+        if (a->targets[i] >= -1 && a->targets[i] < vocab)
             continue;
         ls_fail(LS_EDATA, "target %d of row %lld is not in the vocabulary of %lld",
-                (int)a->targets[i], (long long)i, (long long)a->V);
+                (int)a->targets[i], (long long)i, (long long)vocab);
         ls_err_hint("Build the data with the tokenizer that the model was made for.");
         ls_stream_fail(stream);
         return false;

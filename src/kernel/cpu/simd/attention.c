@@ -403,7 +403,7 @@ static void drop_column(const queries *w, int64_t c, float *factors)
 
     for (int64_t j = 0; j < keys_seen(w, c); j += 4) {
         uint32_t counter[3] = {(uint32_t)((w->s0 + j) / 4), drop->state->first_seq + (uint32_t)w->b,
-                               drop->site << 16 | (uint32_t)(w->h + 1)};
+                               drop->site << 16 | (drop->first_head + (uint32_t)w->h + 1)};
         drop_block(drop, counter, (uint32_t)(w->t0 + c * LS_LANES), factors + j * LS_LANES);
     }
 }

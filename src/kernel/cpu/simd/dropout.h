@@ -18,7 +18,7 @@ typedef struct ls_drop {
     uint32_t key[2], first_seq, site;
     uint32_t threshold; /* kept when the upper 24 bits of the word are >= this */
     float scale;        /* of kept elements: 1 / (1 - p) */
-    int64_t T;
+    int64_t T, first_row;
 } ls_drop;
 
 LS_INLINE ls_drop drop_begin(const ls_dropout *d, int64_t T)
@@ -34,6 +34,7 @@ LS_INLINE ls_drop drop_begin(const ls_dropout *d, int64_t T)
         r.threshold = (uint32_t)ceilf(d->p * 16777216.0f);
         r.scale = 1.0f / (1.0f - d->p);
         r.T = T;
+        r.first_row = d->first_row;
     }
     return r;
 }
@@ -179,8 +180,9 @@ LS_INLINE void drop_round(ls_u8 *c, uint32_t k0, uint32_t k1)
 static LS_UNUSED void drop_tile(const ls_drop *d, int64_t row, int64_t column, float *factor_out)
 {
     uint32_t k0 = d->key[0], k1 = d->key[1], first = (uint32_t)(column / 4);
-    ls_u8 time = drop_set((uint32_t)(row % d->T)), site = drop_set(d->site);
-    ls_u8 seq = drop_set(d->first_seq + (uint32_t)(row / d->T));
+    int64_t number = d->first_row + row;
+    ls_u8 time = drop_set((uint32_t)(number % d->T)), site = drop_set(d->site);
+    ls_u8 seq = drop_set(d->first_seq + (uint32_t)(number / d->T));
     ls_u8 a[4] = {drop_count(first), time, seq, site};
     ls_u8 b[4] = {drop_count(first + 8), time, seq, site};
 

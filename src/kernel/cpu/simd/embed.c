@@ -21,13 +21,14 @@ enum { PARTS = LS_TILE / LS_LANES, DEEPEST = 40 };
 
 LS_INLINE void fwd_row(const ls_dtype type, const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
 {
-    int64_t C = a->C, e = a->tokens[row] * C, p = (a->past + row % a->T) * C;
+    int64_t C = a->C, token = a->tokens[row] - a->first, p = (a->past + row % a->T) * C;
+    bool here = token >= 0 && token < a->V; /* else another rank has it */
     const void *wte = a->wte, *wpe = a->wpe;
     void *y = a->y;
     float factor[LS_TILE];
 
     for (int64_t c = 0; c < C; c += LS_LANES) {
-        ls_v16 x = v_load_most_as(type, wte, e + c, C - c);
+        ls_v16 x = here ? v_load_most_as(type, wte, token * C + c, C - c) : v_set(0);
         if (wpe)
             x = v_add(x, v_load_most_as(type, wpe, p + c, C - c));
         if (drop->on) {
@@ -74,7 +75,7 @@ void LS_ISA_NAME(ls_embed_fwd_row)(ls_stream *stream, const ls_embed_fwd *a)
     int64_t rows = fwd_rows(a);
 
     LS_BUG_IF(a->type != LS_F32 && a->type != LS_BF16, "embed_fwd of type %d", (int)a->type);
-    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
+    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->vocab ? a->vocab : a->V))
         return;
     ls_pool_run(ls_stream_pool(stream), a->type == LS_BF16 ? fwd_bf16 : fwd_f32, &args,
                 (a->M + rows - 1) / rows);
@@ -233,16 +234,26 @@ static void dwpe_task(void *context, int64_t index, int worker)
     }
 }
 
+/* The row of dwte that gets row i; V: none here. */
+static int64_t place_of(const ls_embed_bwd *a, int64_t i)
+{
+    int64_t token = a->tokens[i] - a->first;
+
+    return token >= 0 && token < a->V ? token : a->V;
+}
+
 /* Counting sort: start[v] .. start[v + 1] are the places in rows of token v, in order. */
 static void sort_rows(const ls_embed_bwd *a, int32_t *start, int32_t *rows)
 {
     memset(start, 0, (size_t)(a->V + 1) * sizeof *start);
     for (int64_t i = 0; i < a->M; i++)
-        start[a->tokens[i] + 1]++;
+        if (place_of(a, i) < a->V)
+            start[place_of(a, i) + 1]++;
     for (int64_t v = 0; v < a->V; v++)
         start[v + 1] += start[v];
     for (int64_t i = 0; i < a->M; i++)
-        rows[start[a->tokens[i]]++] = (int32_t)i;
+        if (place_of(a, i) < a->V)
+            rows[start[place_of(a, i)]++] = (int32_t)i;
     /* Now start[v] is the end of v, that is the start of v + 1. */
     memmove(start + 1, start, (size_t)a->V * sizeof *start);
     start[0] = 0;
@@ -264,7 +275,7 @@ void LS_ISA_NAME(ls_embed_bwd_row)(ls_stream *stream, const ls_embed_bwd *a)
     LS_BUG_IF(a->dwpe && (a->M / a->leaves % a->T != 0 || a->positions < a->T),
               "a leaf of %lld rows with T = %lld of %lld positions", (long long)(a->M / a->leaves),
               (long long)a->T, (long long)a->positions);
-    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->V))
+    if (!ls_embed_check_tokens(stream, a->tokens, a->M, a->vocab ? a->vocab : a->V))
         return;
     if (a->dwte) {
         sort_rows(a, start, rows);

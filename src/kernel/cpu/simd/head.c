@@ -13,7 +13,10 @@
  * that is free, else in scratch, [V, C] for each level of the binary counter over groups (see
  * leaves.h). Scratch, beside the logits of one chunk:
  *   one group   nothing: it goes into dw, with accumulate or without
- *   n groups    floor(log2 n) buffers; one more with accumulate */
+ *   n groups    floor(log2 n) buffers; one more with accumulate
+ *
+ * In parts, all rows are one chunk: SCORES leaves e^(logit - largest) in scratch, with the largest
+ * of this rank's own logits, and JOIN multiplies by what the other ranks make of it. */
 #include "kernel/cpu/leaves.h"
 #include "kernel/cpu/rows_basic.h"
 #include "kernel/cpu/rows_linear.h"
@@ -51,6 +54,8 @@ static int64_t chunk_rows(const ls_head *a)
 {
     int64_t leaf_rows = a->M / a->leaves;
 
+    if (a->part != LS_HEAD_WHOLE)
+        return ls_max_i64(1, a->M);
     if (4 * a->V * leaf_rows > LOGIT_BYTES)
         return ls_min_i64(leaf_rows, LS_GEMM_KC);
     return ls_max_i64(1, ls_min_i64(group_leaves(a), a->leaves) * leaf_rows);
@@ -178,6 +183,70 @@ static void softmax_task(void *context, int64_t index, int worker)
         softmax_row(j, r);
 }
 
+/* --- in parts -------------------------------------------------------------------------------- */
+
+static void scores_row(const job *j, int64_t row)
+{
+    const ls_head *a = j->a;
+    float *x = j->logits + row * a->V, *scores = a->scores + 3 * row;
+    int64_t target = a->targets[row] - a->first;
+
+    scores[0] = row_largest(x, a->V);
+    scores[2] = a->targets[row] >= 0 && target >= 0 && target < a->V ? x[target] : 0;
+    scores[1] = a->dh ? row_exp(x, a->V, scores[0], true) : row_exp(x, a->V, scores[0], false);
+}
+
+/* e^x, of one number. */
+static float exp_one(float x)
+{
+    float out[LS_LANES];
+
+    v_store(out, exp_from(v_set(x), 0));
+    return out[0];
+}
+
+static void join_row(const job *j, int64_t row)
+{
+    const ls_head *a = j->a;
+    float *x = j->logits + row * a->V, most = -INFINITY, sum = 0, hit = 0, log_sum[LS_LANES];
+    int64_t target = a->targets[row] - a->first;
+
+    if (a->targets[row] < 0) {
+        a->losses[row] = 0;
+        if (a->dh)
+            memset(x, 0, (size_t)a->V * sizeof *x);
+        return;
+    }
+    for (int64_t r = 0; r < a->ranks; r++)
+        most = fmaxf(most, a->all[r * a->apart + 3 * row]);
+    for (int64_t r = 0; r < a->ranks; r++) {
+        const float *scores = a->all + r * a->apart + 3 * row;
+        sum += scores[1] * exp_one(scores[0] - most);
+        hit += scores[2];
+    }
+    v_store(log_sum, v_log(v_set(sum)));
+    a->losses[row] = log_sum[0] + (most - hit);
+    if (!a->dh)
+        return;
+    row_scale(x, a->V, j->grad_scale * exp_one(a->all[a->rank * a->apart + 3 * row] - most) / sum);
+    if (target >= 0 && target < a->V)
+        x[target] -= j->grad_scale;
+}
+
+static void part_task(void *context, int64_t index, int worker)
+{
+    const job *j = context;
+
+    (void)worker;
+    for (int64_t r = index * TASK_ROWS; r < ls_min_i64((index + 1) * TASK_ROWS, j->rows); r++)
+        if (j->a->part == LS_HEAD_SCORES)
+            scores_row(j, r);
+        else
+            join_row(j, r);
+}
+
+/* --- products --------------------------------------------------------------------------------- */
+
 static void chunk_logits(const job *j)
 {
     const ls_head *a = j->a;
@@ -281,6 +350,21 @@ static void run_groups(job *j, int64_t groups)
         add_buffer(j, a->dw, level(j, 0));
 }
 
+static void run_part(job *j)
+{
+    const ls_head *a = j->a;
+
+    j->rows = a->M;
+    if (a->part == LS_HEAD_SCORES)
+        chunk_logits(j);
+    ls_pool_run(ls_stream_pool(j->stream), part_task, j, (a->M + TASK_ROWS - 1) / TASK_ROWS);
+    if (a->part == LS_HEAD_SCORES || !a->dh)
+        return;
+    chunk_dh(j);
+    if (a->dw)
+        chunk_dw(j, a->dw, a->accumulate);
+}
+
 void LS_ISA_NAME(ls_head_row)(ls_stream *stream, const ls_head *a)
 {
     job j = {.a = a, .stream = stream, .logits = a->scratch};
@@ -296,8 +380,10 @@ void LS_ISA_NAME(ls_head_row)(ls_stream *stream, const ls_head *a)
     j.group = group_leaves(a);
     j.chunk = chunk_rows(a);
     j.sums = j.logits + logit_floats(a);
-    j.grad_scale = a->dh ? a->state->grad_scale : 0;
-    if (!a->dh || !a->dw)
+    j.grad_scale = a->dh && a->part != LS_HEAD_SCORES ? a->state->grad_scale : 0;
+    if (a->part != LS_HEAD_WHOLE)
+        run_part(&j);
+    else if (!a->dh || !a->dw)
         for (int64_t group = 0; group < groups; group++)
             run_group(&j, group, NULL, false);
     else if (sum_buffers(a) == 0)

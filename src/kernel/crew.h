@@ -1,0 +1,54 @@
+/* crew.h -- the ranks that have one model together, as the model sees them.
+ *
+ * A split model (model/split.h) ends some products with a part of their sum, and needs tensors that
+ * other ranks have. What carries them is not the model's business: it asks a table of
+ * functions, and parallel/tensor.h fills it with a communicator. All ranks ask for the same in the
+ * same order. What fails is a failure of the stream, and everything after it is dropped. */
+#pragma once
+#include "kernel/kernel.h"
+
+LS_C_BEGIN
+
+typedef enum ls_crew_move {
+    LS_CREW_SUM,    /* to[n] = sum over ranks of from[n]; in place: to is from */
+    LS_CREW_GATHER, /* to[ranks][n] = from[n] of each rank */
+    LS_CREW_SCATTER /* to[n] = sum over ranks of part number `rank` of from[ranks][n] */
+} ls_crew_move;
+
+/* Gather and scatter move multiples of so many elements. */
+enum { LS_CREW_UNIT = 16 };
+
+typedef struct ls_crew_ask {
+    ls_crew_move move;
+    ls_dtype type;
+    const void *from;
+    void *to;
+    int64_t n;
+} ls_crew_ask;
+
+typedef struct ls_crew {
+    void *context;
+    void (*run)(void *context, ls_stream *stream, const ls_crew_ask *ask);
+    /* Begin a move, and give a number to wait for, -1: it is done. Its memory belongs to it until
+     * then. Two are under way at a time, at most. */
+    int (*start)(void *context, ls_stream *stream, const ls_crew_ask *ask);
+    void (*wait)(void *context, ls_stream *stream, int number); /* -1: for nothing */
+    /* Memory that moves reach where it lies, zeroed and resident; moves take any other too, and are
+     * slower then. */
+    ls_status (*alloc)(void *context, int64_t bytes, const char *what, void **memory_out);
+    void (*free)(void *context, void *memory); /* NULL is allowed */
+} ls_crew;
+
+/* Elements of a gradient that `copies` ranks side by side have alike, each a part of their sum. */
+typedef struct ls_crew_span {
+    int64_t first, count;
+    int copies;
+} ls_crew_span;
+
+/* Bytes that each rank sends at least, for one move of so many ranks: along a ring. */
+static inline int64_t ls_crew_sent(ls_crew_move move, int64_t ranks, int64_t bytes)
+{
+    return move == LS_CREW_SUM ? 2 * (ranks - 1) * bytes / ranks : (ranks - 1) * bytes;
+}
+
+LS_C_END

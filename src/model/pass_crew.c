@@ -1,0 +1,238 @@
+/* pass_crew.c -- where the ranks of a split model meet: four times in a block, forward and back.
+ *
+ * Streams between the layers are whole on every rank, or divided by rows (`sequence`). A layer that
+ * is divided by outputs reads all rows of its input; one that is divided by inputs leaves a part of
+ * a sum, of all rows:
+ *
+ *                      streams are whole         streams are divided
+ *   whole (into)       nothing to do             gather the shares of all ranks
+ *   join (out of)      sum, on every rank        sum, to each rank its own rows
+ *
+ * Backward the two change places: what was gathered is joined. A share has as many rows on every
+ * rank, the last ones of a call may have fewer or none; rows are counted such that shares begin
+ * where communicators divide (LS_CREW_UNIT).
+ *
+ *   7 rows, 3 ranks:  | 0 1 2 | 3 4 5 | 6 - - |
+ *
+ * On one rank all of this is nothing: a tensor is its own whole. */
+#include "model/pass_impl.h"
+
+bool ls_pass_is_split(const ls_pass_args *args)
+{
+    return args->model->split.ranks > 1;
+}
+
+bool ls_pass_divides_rows(const ls_pass_args *args)
+{
+    return args->model->split.sequence;
+}
+
+/* Rows of which the elements are a multiple of LS_CREW_UNIT. */
+static int64_t row_unit(int64_t C)
+{
+    int64_t unit = 1;
+
+    while (unit * C % LS_CREW_UNIT != 0)
+        unit *= 2;
+    return unit;
+}
+
+int64_t ls_pass_share(const ls_pass_args *args, int64_t M)
+{
+    int64_t ranks = args->model->split.ranks;
+
+    if (!ls_pass_divides_rows(args))
+        return M;
+    return ls_round_up((M + ranks - 1) / ranks, row_unit(args->model->shape.C));
+}
+
+int64_t ls_pass_own_rows(const ls_pass *pass, const ls_pass_call *call, int64_t *first_out)
+{
+    int64_t M = call->B * call->T, share = ls_pass_share(&pass->args, M);
+
+    *first_out = ls_pass_divides_rows(&pass->args) ? pass->args.model->split.rank * share : 0;
+    return ls_max_i64(0, ls_min_i64(share, M - *first_out));
+}
+
+/* The move that makes a share whole, or a sum of parts a share. */
+static ls_crew_ask ask_of(const ls_pass *pass, const ls_pass_call *call, ls_crew_move move,
+                          const void *from, void *to)
+{
+    int64_t share = ls_pass_share(&pass->args, call->B * call->T);
+
+    return (ls_crew_ask){.move = move,
+                         .type = pass->args.type,
+                         .from = from,
+                         .to = to,
+                         .n = share * pass->args.model->shape.C};
+}
+
+static void run(const ls_pass *pass, const ls_crew_ask *ask)
+{
+    pass->args.crew->run(pass->args.crew->context, pass->args.stream, ask);
+}
+
+static int start(const ls_pass *pass, const ls_crew_ask *ask)
+{
+    return pass->args.crew->start(pass->args.crew->context, pass->args.stream, ask);
+}
+
+void ls_pass_wait(const ls_pass *pass, int number)
+{
+    if (number >= 0)
+        pass->args.crew->wait(pass->args.crew->context, pass->args.stream, number);
+}
+
+void *ls_pass_whole_start(const ls_pass *pass, const ls_pass_call *call, void *share, void *into,
+                          int *number_out)
+{
+    ls_crew_ask ask = ask_of(pass, call, LS_CREW_GATHER, share, into);
+
+    *number_out = -1;
+    if (!ls_pass_divides_rows(&pass->args))
+        return share;
+    *number_out = start(pass, &ask);
+    return into;
+}
+
+void *ls_pass_whole(const ls_pass *pass, const ls_pass_call *call, void *share, void *into)
+{
+    ls_crew_ask ask = ask_of(pass, call, LS_CREW_GATHER, share, into);
+
+    if (!ls_pass_divides_rows(&pass->args))
+        return share;
+    run(pass, &ask);
+    return into;
+}
+
+void *ls_pass_part(const ls_pass *pass, void *share)
+{
+    return ls_pass_divides_rows(&pass->args) ? pass->whole_y : share;
+}
+
+static ls_crew_ask joining(const ls_pass *pass, const ls_pass_call *call, void *share)
+{
+    bool rows = ls_pass_divides_rows(&pass->args);
+
+    return ask_of(pass, call, rows ? LS_CREW_SCATTER : LS_CREW_SUM, ls_pass_part(pass, share),
+                  share);
+}
+
+int ls_pass_join_start(const ls_pass *pass, const ls_pass_call *call, void *share)
+{
+    ls_crew_ask ask = joining(pass, call, share);
+
+    return ls_pass_is_split(&pass->args) ? start(pass, &ask) : -1;
+}
+
+void ls_pass_join(const ls_pass *pass, const ls_pass_call *call, void *share)
+{
+    ls_crew_ask ask = joining(pass, call, share);
+
+    if (ls_pass_is_split(&pass->args))
+        run(pass, &ask);
+}
+
+/* --- the head --------------------------------------------------------------------------------- */
+
+/* Rows whose logits are made at a time. All ranks take as many, also those with a token less. */
+int64_t ls_pass_head_rows(const ls_pass_args *args)
+{
+    enum { LOGIT_BYTES = 64 << 20, FEWEST = 128 };
+    int64_t M = args->B * args->T, ranks = args->model->split.ranks;
+    int64_t row = 4 * ((args->model->whole.V + ranks - 1) / ranks);
+
+    return ls_min_i64(M, ls_max_i64(FEWEST, LOGIT_BYTES / row));
+}
+
+int64_t ls_pass_scores(int64_t rows)
+{
+    return ls_round_up(3 * rows, LS_CREW_UNIT);
+}
+
+void ls_pass_head_parts(const ls_pass *pass, const ls_pass_call *call, ls_head args)
+{
+    const ls_model *model = pass->args.model;
+    int64_t M = call->B * call->T, most = ls_pass_head_rows(&pass->args), C = model->shape.C;
+    const ls_head whole = args;
+
+    args.first = model->split.token;
+    args.vocab = model->whole.V;
+    args.ranks = model->split.ranks;
+    args.rank = model->split.rank;
+    args.scores = pass->scores;
+    args.all = pass->all_scores;
+    args.leaves = 1;
+    for (int64_t first = 0; first < M; first += most) {
+        args.M = ls_min_i64(most, M - first);
+        args.h = (const char *)whole.h + first * C * ls_dtype_bytes(whole.type);
+        args.dh = whole.dh ? ls_pass_at(pass, whole.dh, first * C) : NULL;
+        args.targets = whole.targets + first;
+        args.losses = whole.losses + first;
+        args.apart = ls_pass_scores(args.M);
+        args.accumulate = whole.accumulate || first > 0;
+        args.part = LS_HEAD_SCORES;
+        pass->args.kernels->head(pass->args.stream, &args);
+        run(pass, &(ls_crew_ask){.move = LS_CREW_GATHER,
+                                 .type = LS_F32,
+                                 .from = pass->scores,
+                                 .to = pass->all_scores,
+                                 .n = args.apart});
+        args.part = LS_HEAD_JOIN;
+        pass->args.kernels->head(pass->args.stream, &args);
+    }
+}
+
+void ls_pass_logits_of_all(const ls_pass *pass, float *logits)
+{
+    run(pass, &(ls_crew_ask){.move = LS_CREW_SUM,
+                             .type = LS_F32,
+                             .from = logits,
+                             .to = logits,
+                             .n = pass->args.model->whole.V});
+}
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+/* Of `joins` sums and `wholes` gathers of a stream of M rows. */
+static int64_t sent_of(const ls_pass_args *args, int64_t M, int64_t joins, int64_t wholes)
+{
+    int64_t ranks = args->model->split.ranks, share = ls_pass_share(args, M);
+    int64_t bytes = share * args->model->shape.C * ls_dtype_bytes(args->type);
+
+    if (ls_pass_divides_rows(args))
+        return joins * ls_crew_sent(LS_CREW_SCATTER, ranks, bytes) +
+               wholes * ls_crew_sent(LS_CREW_GATHER, ranks, bytes);
+    return joins * ls_crew_sent(LS_CREW_SUM, ranks, bytes);
+}
+
+/* What block l moves again in backward: see ls_pass_again(). */
+static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int64_t *wholes)
+{
+    ls_recompute level = ls_pass_recompute_of(args, l);
+
+    if (level == LS_RECOMPUTE_NONE || l == args->model->shape.L - 1 ||
+        ls_pass_recompute_of(args, l + 1) == LS_RECOMPUTE_NONE)
+        return;
+    *joins += level == LS_RECOMPUTE_FULL;
+    *wholes += level == LS_RECOMPUTE_FULL ? 2 : !args->model->shape.gated;
+}
+
+int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward)
+{
+    int64_t M = B * T, L = args->model->shape.L, most = ls_pass_head_rows(args);
+    int64_t joins = 1 + 2 * L, wholes = 1 + 2 * L, sent = 0;
+
+    if (!ls_pass_is_split(args))
+        return 0;
+    for (int64_t first = 0; first < M; first += most)
+        sent += ls_crew_sent(LS_CREW_GATHER, args->model->split.ranks,
+                             4 * ls_pass_scores(ls_min_i64(most, M - first)));
+    if (backward) {
+        joins += 1 + 2 * L;
+        wholes += 1 + 4 * L;
+        for (int64_t l = 0; l < L; l++)
+            count_again(args, l, &joins, &wholes);
+    }
+    return sent + sent_of(args, M, joins, wholes);
+}

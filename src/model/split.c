@@ -1,0 +1,84 @@
+/* split.c -- nearly equal parts, and elements of boxes.
+ *
+ * Query heads must divide evenly, since attention takes most of what is uneven; there are several
+ * heads to a key/value head, or several ranks. The MLP and the vocabulary are divided to the next
+ * column and token: parts may differ by one, and nothing is padded. */
+#include "model/split.h"
+
+#include "config/explain.h"
+#include "model/model.h"
+
+static ls_status refuse(const ls_run *run, const ls_split *split, const char *what, int64_t n)
+{
+    return ls_fail(LS_EUSAGE, "%s: mesh.tp is %d, but the model has %lld %s",
+                   ls_explain_where(run, "mesh.tp"), split->ranks, (long long)n, what);
+}
+
+static ls_status check(const ls_split *split, const ls_run *run, const ls_model_shape *s)
+{
+    ls_status st = LS_OK;
+    int64_t n = split->ranks;
+
+    if (s->H % n != 0)
+        st = refuse(run, split, "heads, which cannot be divided evenly", s->H);
+    else if (s->Hkv % n != 0 && n % s->Hkv != 0)
+        st = refuse(run, split, "key/value heads, which can be neither divided nor copied evenly",
+                    s->Hkv);
+    else if (s->F < n)
+        st = refuse(run, split, "columns in its MLP", s->F);
+    else if (s->V < n)
+        st = refuse(run, split, "tokens in its vocabulary", s->V);
+    if (st != LS_OK)
+        ls_err_hint(
+            "Each rank takes as many heads: choose a mesh.tp that divides %lld, and divides "
+            "%lld or is a multiple of it.",
+            (long long)s->H, (long long)s->Hkv);
+    return st;
+}
+
+/* Where part number i of n things begins. */
+static int64_t part_begin(int64_t n, const ls_split *split, int i)
+{
+    return n * i / split->ranks;
+}
+
+ls_status ls_split_make(ls_split *split, const ls_run *run, ls_model_shape *shape)
+{
+    int r = split->rank;
+
+    split->kv_copies = 1;
+    if (split->ranks <= 1) {
+        *split = (ls_split){.ranks = 1, .kv_copies = 1};
+        return LS_OK;
+    }
+    ls_status st = check(split, run, shape);
+    if (st != LS_OK)
+        return st;
+    if (shape->Hkv < split->ranks)
+        split->kv_copies = split->ranks / (int)shape->Hkv;
+    split->head = part_begin(shape->H, split, r);
+    split->kv_head = part_begin(shape->Hkv, split, r);
+    split->inner = part_begin(shape->F, split, r);
+    split->token = part_begin(shape->V, split, r);
+    shape->H = shape->H / split->ranks;
+    shape->Hkv = ls_max_i64(1, shape->Hkv / split->ranks);
+    shape->F = part_begin(shape->F, split, r + 1) - split->inner;
+    shape->V = part_begin(shape->V, split, r + 1) - split->token;
+    return LS_OK;
+}
+
+int64_t ls_box_whole(const ls_box *box, const int64_t shape[2], int64_t at, int64_t *run_out)
+{
+    if (box->dim < 0) {
+        *run_out = shape[0] * shape[1] - at;
+        return at;
+    }
+    /* Along the divided dimension: which stretch, and where in this rank's piece of it. */
+    int64_t inner = box->dim == 0 ? shape[1] : 1;
+    int64_t piece = shape[box->dim] / box->parts, stretch = box->shape[box->dim] / box->parts;
+    int64_t line = piece * inner, within = at % line, part = at / line;
+    int64_t row = part / box->parts; /* of dimension 0, where dimension 1 is divided */
+
+    *run_out = line - within;
+    return (row * box->parts + part % box->parts) * stretch * inner + box->from * inner + within;
+}

@@ -1,0 +1,57 @@
+/* split.h -- one model on several ranks: which part of it each of them has (tensor parallel).
+ *
+ * Heads, the MLP's inner width and the vocabulary are divided; the width of the stream is not. So a
+ * rank's model is a model with fewer heads, a narrower MLP and fewer tokens, and its products are
+ * plain products of smaller matrices:
+ *
+ *   q, k, v and the way into the MLP   by outputs: each rank makes its own heads, its own columns
+ *   the two ways back to the stream    by inputs: each rank makes a part of the sum of all columns
+ *   embedding and head                 by tokens
+ *   norms, biases after a sum, positions, the router of experts: every rank has them whole
+ *
+ * A parameter knows its box, its place in the whole tensor: initial values, checkpoints and hashes
+ * go by elements of the whole, and do not depend on the split.
+ *
+ * What several ranks have alike gets alike gradients from whoever sees all of its uses. Where each
+ * copy sees some uses only, its gradient is a part of a sum (`partial`), to be added up once in a
+ * step: norms of q and k (own heads), keys and values that ranks share (own queries), the router
+ * (own part of the experts), and with `sequence` the norms of the stream (own rows). */
+#pragma once
+#include "base/err.h"
+#include "config/run.h"
+
+LS_C_BEGIN
+
+struct ls_model_shape;
+
+/* The part of a rank. Zeroed: all of it, on one rank. */
+typedef struct ls_split {
+    int rank, ranks; /* ranks is never 0 in a model */
+    bool sequence;   /* rows of the streams between layers are divided as well */
+    int64_t head;    /* the first of its query heads, */
+    int64_t kv_head; /* of its key/value heads, */
+    int64_t inner;   /* of its columns of the MLP, */
+    int64_t token;   /* of its tokens */
+    int kv_copies;   /* ranks side by side that have the same key/value head; 1 where none do */
+} ls_split;
+
+/* Where a tensor lies in the whole one. */
+typedef struct ls_box {
+    int64_t shape[2]; /* of the whole */
+    int dim;          /* that is divided; -1: none, it is the whole */
+    int parts;        /* stretches of equal length along it, each divided alike: q, k and v in one
+                       * weight of GPT-2; else 1 */
+    int64_t from;     /* where this rank's piece of a stretch begins */
+    int copies;       /* ranks side by side, from a multiple of it on, that have this same box */
+    bool partial;     /* their gradients are parts of a sum */
+} ls_box;
+
+/* The part of rank split->rank of split->ranks: makes *shape, the shape of the whole, that of the
+ * part, and fills in the rest of *split. LS_EUSAGE: it cannot be divided, with the reason. */
+ls_status ls_split_make(ls_split *split, const ls_run *run, struct ls_model_shape *shape);
+
+/* The element of the whole tensor that is element `at` of a tensor of this shape in its box, and
+ * how many from there on lie side by side in both. */
+int64_t ls_box_whole(const ls_box *box, const int64_t shape[2], int64_t at, int64_t *run_out);
+
+LS_C_END

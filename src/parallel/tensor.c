@@ -1,0 +1,284 @@
+/* tensor.c -- the moves of a split model as collectives.
+ *
+ * Between nodes a move that was started goes on while the rank computes. Inside a node it would be
+ * the cores that compute which move the bytes: nothing to hide behind, and handing it over costs
+ * more than it saves; so it is done at once.
+ *
+ * Sums of what is copied are many small vectors, far apart: they are packed into one buffer, as
+ * many as fit, and travel together. */
+#include "parallel/tensor.h"
+
+#include "base/mem.h"
+#include "base/time.h"
+
+/* A dead rank is noticed at once; this is for one that is alive and does not come. */
+enum { WAIT_S = 600, PACKED = 64 * 1024, UNDER_WAY = 4, HELD = 8 };
+
+struct ls_tensor {
+    ls_comm *comm;   /* borrowed */
+    ls_comm *shared; /* owned: of the ranks that share a key/value head; NULL: none do */
+    ls_crew crew;
+    bool apart;                          /* ranks are on several nodes */
+    ls_comm_request requests[UNDER_WAY]; /* by number */
+    int next;
+    float *packed; /* owned, PACKED of them */
+    struct {
+        void *memory;
+        int64_t bytes;
+    } held[HELD]; /* given out */
+    int64_t sent, waited_ns;
+};
+
+static int64_t deadline(void)
+{
+    return ls_time_now_ns() + WAIT_S * LS_NS_PER_S;
+}
+
+/* The collective of a move; counts what it sends. */
+static ls_coll coll_of(ls_tensor *t, const ls_crew_ask *ask)
+{
+    static const ls_coll_kind kinds[] = {[LS_CREW_SUM] = LS_COLL_ALL_REDUCE,
+                                         [LS_CREW_GATHER] = LS_COLL_ALL_GATHER,
+                                         [LS_CREW_SCATTER] = LS_COLL_REDUCE_SCATTER};
+    int64_t ranks = ls_comm_ranks(t->comm);
+    bool parts = ask->move != LS_CREW_SUM;
+
+    LS_BUG_IF(parts && ask->n % LS_CREW_UNIT != 0, "a move of %lld elements", (long long)ask->n);
+    t->sent += ls_crew_sent(ask->move, ranks, ask->n * ls_dtype_bytes(ask->type));
+    return (ls_coll){.kind = kinds[ask->move],
+                     .op = LS_COLL_SUM,
+                     .type = ask->type,
+                     .count = parts ? ask->n * ranks : ask->n,
+                     .in = ask->from,
+                     .out = ask->to};
+}
+
+static void run(void *context, ls_stream *stream, const ls_crew_ask *ask)
+{
+    ls_tensor *t = context;
+    ls_coll coll = coll_of(t, ask);
+    int64_t begun_ns = ls_time_now_ns();
+
+    if (!ls_stream_failed(stream) && ls_comm_run(t->comm, &coll, deadline()) != LS_OK)
+        ls_stream_fail(stream);
+    t->waited_ns += ls_time_now_ns() - begun_ns;
+}
+
+static int start(void *context, ls_stream *stream, const ls_crew_ask *ask)
+{
+    ls_tensor *t = context;
+
+    if (!t->apart || ls_stream_failed(stream)) {
+        run(t, stream, ask);
+        return -1;
+    }
+    ls_coll coll = coll_of(t, ask);
+    int number = t->next++ % UNDER_WAY;
+    if (ls_comm_start(t->comm, &coll, &t->requests[number]) == LS_OK)
+        return number;
+    ls_stream_fail(stream);
+    return -1;
+}
+
+/* Also after a failure: the memory must be nobody else's when this returns. A communicator that is
+ * broken answers at once. */
+static void wait_for(void *context, ls_stream *stream, int number)
+{
+    ls_tensor *t = context;
+    int64_t begun_ns = ls_time_now_ns();
+
+    if (number >= 0 && ls_comm_wait(t->comm, t->requests[number], deadline()) != LS_OK)
+        ls_stream_fail(stream);
+    t->waited_ns += ls_time_now_ns() - begun_ns;
+}
+
+static ls_status alloc(void *context, int64_t bytes, const char *what, void **memory_out)
+{
+    ls_tensor *t = context;
+    int i = 0;
+    ls_status st;
+
+    while (i < HELD && t->held[i].memory)
+        i++;
+    LS_BUG_IF(i == HELD, "more than %d buffers of a tensor-parallel pass", HELD);
+    st = ls_comm_alloc(t->comm, bytes, what, memory_out);
+    if (st != LS_OK)
+        return st;
+    t->held[i].memory = *memory_out;
+    t->held[i].bytes = bytes;
+    return LS_OK;
+}
+
+static void free_memory(void *context, void *memory)
+{
+    ls_tensor *t = context;
+
+    for (int i = 0; i < HELD && memory; i++)
+        if (t->held[i].memory == memory) {
+            t->held[i].memory = NULL;
+            t->held[i].bytes = 0;
+        }
+    ls_comm_free(t->comm, memory);
+}
+
+/* Ranks that share a key/value head lie side by side. */
+static ls_status open_shared(ls_tensor *t, int copies)
+{
+    int ranks[LS_COMM_RANKS], n = ls_comm_ranks(t->comm);
+    int first = ls_comm_rank(t->comm) / copies * copies;
+
+    LS_BUG_IF(copies < 1 || n % copies != 0, "%d ranks, %d copies", n, copies);
+    if (copies == 1 || copies == n)
+        return LS_OK;
+    for (int i = 0; i < copies; i++)
+        ranks[i] = first + i;
+    return ls_comm_sub(t->comm, ranks, copies, deadline(), &t->shared);
+}
+
+ls_status ls_tensor_open(ls_tensor **tensor_out, ls_comm *comm, int copies)
+{
+    ls_status st = LS_OK;
+    ls_tensor *t = ls_mem_alloc(sizeof *t);
+    void *memory;
+
+    if (!t)
+        return LS_ENOMEM;
+    *t = (ls_tensor){.comm = comm,
+                     .crew = {.context = t,
+                              .run = run,
+                              .start = start,
+                              .wait = wait_for,
+                              .alloc = alloc,
+                              .free = free_memory}};
+    for (int i = 1; i < ls_comm_ranks(comm); i++)
+        t->apart |= ls_comm_node(comm, i) != ls_comm_node(comm, 0);
+    LS_TRY(
+        st,
+        ls_comm_alloc(comm, PACKED * (int64_t)sizeof *t->packed, "small sums of a team", &memory),
+        out);
+    t->packed = memory;
+    LS_TRY(st, open_shared(t, copies), out);
+    *tensor_out = t;
+out:
+    if (st != LS_OK)
+        ls_tensor_close(t);
+    return st;
+}
+
+void ls_tensor_close(ls_tensor *tensor)
+{
+    if (!tensor)
+        return;
+    ls_comm_close(tensor->shared);
+    ls_comm_free(tensor->comm, tensor->packed);
+    ls_mem_free(tensor);
+}
+
+ls_comm *ls_tensor_comm(const ls_tensor *tensor)
+{
+    return tensor->comm;
+}
+
+int64_t ls_tensor_waited_ns(const ls_tensor *tensor)
+{
+    return tensor->waited_ns;
+}
+
+const ls_crew *ls_tensor_crew(const ls_tensor *tensor)
+{
+    return &tensor->crew;
+}
+
+int64_t ls_tensor_bytes(void)
+{
+    return (int64_t)sizeof(float) * PACKED + (int64_t)sizeof(ls_tensor);
+}
+
+int64_t ls_tensor_held_bytes(const ls_tensor *tensor)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < HELD; i++)
+        bytes += tensor->held[i].bytes;
+    return bytes;
+}
+
+int64_t ls_tensor_sent(const ls_tensor *tensor)
+{
+    return tensor->sent;
+}
+
+/* --- sums of copies --------------------------------------------------------------------------- */
+
+/* Where a walk through spans of one kind stands. */
+typedef struct walk {
+    const ls_crew_span *spans;
+    int n, at;
+    int64_t done; /* elements of span `at` */
+    bool shared;  /* only those that some ranks share, or only those that all have */
+} walk;
+
+/* The next stretch of at most `most` elements; 0: there is none. */
+static int64_t next(walk *w, const ls_tensor *t, int64_t most, int64_t *first_out)
+{
+    int ranks = ls_comm_ranks(t->comm);
+
+    for (; w->at < w->n; w->at++, w->done = 0) {
+        const ls_crew_span *s = &w->spans[w->at];
+        bool wanted = s->copies > 1 && (s->copies < ranks) == w->shared;
+        int64_t len = wanted ? ls_min_i64(most, s->count - w->done) : 0;
+        if (len == 0)
+            continue;
+        *first_out = s->first + w->done;
+        w->done += len;
+        return len;
+    }
+    return 0;
+}
+
+/* Pack from x, or back to it, what fits; the walk stands behind it then. */
+static int64_t pack(ls_tensor *t, walk *w, float *x, bool back)
+{
+    int64_t used = 0, first;
+
+    for (int64_t len; used < PACKED && (len = next(w, t, PACKED - used, &first)) > 0; used += len)
+        memcpy(back ? x + first : t->packed + used, back ? t->packed + used : x + first,
+               (size_t)len * sizeof *x);
+    return used;
+}
+
+static ls_status sum_kind(ls_tensor *t, float *x, walk w)
+{
+    ls_comm *comm = w.shared ? t->shared : t->comm;
+    ls_status st = LS_OK;
+
+    for (;;) {
+        walk back = w;
+        int64_t n = pack(t, &w, x, false);
+        if (n == 0)
+            return LS_OK;
+        LS_TRY(st,
+               ls_comm_run(comm,
+                           &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                      .op = LS_COLL_SUM,
+                                      .type = LS_F32,
+                                      .count = n,
+                                      .in = t->packed,
+                                      .out = t->packed},
+                           deadline()),
+               out);
+        t->sent += ls_crew_sent(LS_CREW_SUM, ls_comm_ranks(comm), n * (int64_t)sizeof *x);
+        pack(t, &back, x, true);
+    }
+out:
+    return st;
+}
+
+ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n)
+{
+    ls_status st = sum_kind(tensor, x, (walk){.spans = spans, .n = n});
+
+    if (st == LS_OK && tensor->shared)
+        st = sum_kind(tensor, x, (walk){.spans = spans, .n = n, .shared = true});
+    return st;
+}

@@ -1,0 +1,46 @@
+/* tensor.h -- ranks that have one model together (mesh.tp): how their tensors meet.
+ *
+ * A rank computes with its part of every matrix, so tensors cross between ranks inside of each
+ * call: parts of sums are added, and with mesh.sp rows are gathered that the others have.
+ * This fills the table that the model asks (kernel/crew.h) with a communicator of the team, and
+ * adds up once in a step what several ranks have a part of each (norms; keys and values that ranks
+ * share).
+ *
+ * Sums have the same bits on all ranks, so that what they have alike stays alike. */
+#pragma once
+#include "base/err.h"
+#include "comm/comm.h"
+#include "kernel/crew.h"
+
+LS_C_BEGIN
+
+typedef struct ls_tensor ls_tensor;
+
+/* All ranks of comm, which is borrowed, have the model together. copies: ranks side by side that
+ * share a key/value head (ls_split), 1 where none do. */
+ls_status ls_tensor_open(ls_tensor **tensor_out, ls_comm *comm, int copies);
+void ls_tensor_close(ls_tensor *tensor); /* NULL is allowed */
+
+ls_comm *ls_tensor_comm(const ls_tensor *tensor); /* that it was opened with */
+
+/* For ls_pass_args.crew; lives as long as the tensor. */
+const ls_crew *ls_tensor_crew(const ls_tensor *tensor);
+
+/* Make what each rank has of these elements their sum over the ranks that have them. All ranks name
+ * the same spans. Host memory. */
+ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n);
+
+/* What opening takes, for the ledger. */
+int64_t ls_tensor_bytes(void);
+
+/* Bytes that were asked for by the table and not freed yet. */
+int64_t ls_tensor_held_bytes(const ls_tensor *tensor);
+
+/* Time that this rank has spent in moves so far: all of it where they are made at once, else what
+ * was waited for. */
+int64_t ls_tensor_waited_ns(const ls_tensor *tensor);
+
+/* Bytes that this rank has sent so far, by rings: payload only (ls_crew_sent). */
+int64_t ls_tensor_sent(const ls_tensor *tensor);
+
+LS_C_END

@@ -1,0 +1,357 @@
+/* team.c -- ranks that have one model together: their communicators, and the end of their steps.
+ *
+ *   6 ranks, mesh.tp: 2     team     0    1    2      tensors of the model, in every layer
+ *                           ranks   0 1  2 3  4 5
+ *                                   |____|____|       gradients of the same part: once in a step
+ *                                     |____|____|
+ *
+ * What the whole model has comes together on the first rank alone: its team sends it parts of
+ * tensors, box by box, and it puts each into its place. The other way round each rank of the first
+ * team gets its boxes, and those of the other teams get theirs from it. All of it goes parameter by
+ * parameter through a small buffer.
+ *
+ * The norm of the gradient counts what several ranks have alike once: the first of them does. Each
+ * rank sums the squares of what it counts; all ranks add these up in the same order. */
+#include "train/team.h"
+
+#include <math.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "train/session_impl.h"
+#include "train/step_impl.h"
+
+enum { PIECE = 1 << 18 };
+
+static int64_t deadline(void)
+{
+    return ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
+}
+
+/* --- the session ------------------------------------------------------------------------------ */
+
+const ls_model *ls_team_whole(const ls_session *session)
+{
+    return session->whole.params ? &session->whole : &session->model;
+}
+
+const ls_mesh *ls_team_mesh(const ls_session *session)
+{
+    return session->mesh.tp > 1 ? &session->teams : &session->mesh;
+}
+
+bool ls_team_speaks(const ls_session *session)
+{
+    return session->mesh.rank % ls_mesh_tp(&session->mesh) == 0;
+}
+
+ls_status ls_team_models(ls_session *session)
+{
+    ls_session *s = session;
+    int tp = ls_mesh_tp(&s->mesh);
+    int64_t vocab = ls_tokenizer_vocab(s->tokenizer);
+    ls_split split = {.rank = s->mesh.rank % tp, .ranks = tp, .sequence = s->run->mesh.sp};
+    ls_status st = LS_OK;
+
+    ls_model_release(&s->model);
+    if (tp > 1 && !s->whole.params) /* else a save may still read its names */
+        LS_TRY(st, ls_model_init(&s->whole, s->run, vocab), out);
+    st = ls_model_init_split(&s->model, s->run, vocab, split);
+out:
+    return st;
+}
+
+/* A team is best kept where memory is shared. */
+static void warn_of_nodes(const ls_session *s)
+{
+    bool apart = false;
+
+    for (int r = 0; r < s->mesh.ranks && s->mesh.places; r++)
+        apart |= s->mesh.places[r].node != s->mesh.places[r / s->mesh.tp * s->mesh.tp].node;
+    if (apart && ls_session_is_first(s))
+        ls_log(LS_LOG_WARN,
+               "ranks that have a model together (mesh.tp) are on several nodes: every "
+               "layer waits for the network between them");
+}
+
+ls_status ls_team_open(ls_session *session)
+{
+    ls_session *s = session;
+    int tp = ls_mesh_tp(&s->mesh), teams = ls_mesh_teams(&s->mesh), rank = s->mesh.rank;
+    int list[LS_MESH_RANKS];
+    ls_status st = LS_OK;
+
+    if (tp == 1)
+        return LS_OK;
+    warn_of_nodes(s);
+    for (int i = 0; i < tp; i++)
+        list[i] = rank / tp * tp + i;
+    LS_TRY(st, ls_comm_sub(s->args.comm, list, tp, deadline(), &s->team), out);
+    for (int i = 0; i < teams; i++)
+        list[i] = i * tp + rank % tp;
+    if (teams > 1)
+        LS_TRY(st, ls_comm_sub(s->args.comm, list, teams, deadline(), &s->alike), out);
+    LS_TRY(st, ls_tensor_open(&s->tensor, s->team, s->model.split.kv_copies), out);
+    if (teams > 1)
+        s->teams.bucket =
+            ls_dp_bucket_blocks(s->alike, &s->teams, s->whole.trained / tp, s->run->mesh.bucket);
+out:
+    return st;
+}
+
+ls_status ls_team_open_sums(ls_session *session)
+{
+    ls_session *s = session;
+
+    if (!s->alike)
+        return LS_OK;
+    ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->teams);
+    dp.comm = s->alike;
+    return ls_dp_open(&s->sums, &dp);
+}
+
+void ls_team_close(ls_session *session)
+{
+    ls_session *s = session;
+
+    ls_dp_close(s->sums);
+    ls_tensor_close(s->tensor);
+    ls_comm_close(s->alike);
+    ls_comm_close(s->team);
+    s->sums = NULL;
+    s->tensor = NULL;
+    s->alike = s->team = NULL;
+}
+
+/* --- the norm --------------------------------------------------------------------------------- */
+
+/* Whether this rank is the first of those that have a parameter alike. */
+static bool counts(const ls_model *model, const ls_param *p)
+{
+    return p->trained >= 0 && model->split.rank % p->box.copies == 0;
+}
+
+/* The sum of squares of what this rank counts: runs of parameters side by side at a time. */
+static double own_squares(ls_step *s, const ls_norm2 *whole)
+{
+    const ls_model *model = s->args.model;
+    const float *x = whole->x;
+    double sum = 0;
+
+    for (int i = 0, end; i < model->n_params; i = end) {
+        const ls_param *p = &model->params[i];
+        for (end = i + 1;
+             end < model->n_params && counts(model, p) && counts(model, &model->params[end]);)
+            end++;
+        if (!counts(model, p))
+            continue;
+        const ls_param *last = &model->params[end - 1];
+        ls_norm2 own = *whole;
+        own.part = LS_NORM_SQUARES;
+        own.x = x + p->trained;
+        own.n = last->trained + last->count - p->trained;
+        s->args.kernels->norm2(s->args.stream, &own);
+        for (int64_t b = 0; b < (own.n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK; b++)
+            sum += (double)own.partials[b];
+    }
+    return sum;
+}
+
+ls_status ls_step_open_team(ls_step *step)
+{
+    ls_step *s = step;
+    const ls_model *model = s->args.model;
+
+    if (!ls_step_teams(s))
+        return LS_OK;
+    s->team.spans = ls_mem_array((size_t)model->n_params, sizeof *s->team.spans);
+    s->team.squares = ls_mem_array((size_t)model->split.ranks, sizeof *s->team.squares);
+    if (!s->team.spans || !s->team.squares)
+        return LS_ENOMEM;
+    s->team.n = ls_model_partials(model, s->team.spans);
+    return LS_OK;
+}
+
+void ls_step_close_team(ls_step *step)
+{
+    ls_mem_free(step->team.spans);
+    ls_mem_free(step->team.squares);
+}
+
+/* The squares of all ranks of the team become the blocks of a norm. */
+ls_status ls_step_team_norm(ls_step *step, const ls_norm2 *whole)
+{
+    ls_step *s = step;
+    int ranks = s->args.model->split.ranks;
+    float *squares = s->team.squares;
+    ls_norm2 join = *whole;
+    ls_status st;
+
+    LS_TRY(st, ls_tensor_sum(s->args.tensor, s->grads[0], s->team.spans, s->team.n), out);
+    memset(squares, 0, (size_t)ranks * sizeof *squares);
+    squares[s->args.model->split.rank] = (float)own_squares(s, whole);
+    LS_TRY(st,
+           ls_comm_run(ls_tensor_comm(s->args.tensor),
+                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                  .op = LS_COLL_SUM,
+                                  .type = LS_F32,
+                                  .count = ranks,
+                                  .in = squares,
+                                  .out = squares},
+                       deadline()),
+           out);
+    join.part = LS_NORM_JOIN;
+    join.partials = squares;
+    join.n = ranks * (int64_t)LS_NORM_BLOCK;
+    s->args.kernels->norm2(s->args.stream, &join);
+out:
+    return st;
+}
+
+ls_status ls_step_team_blame(ls_step *step, double *saw)
+{
+    ls_comm *team = ls_tensor_comm(step->args.tensor);
+    int ranks = ls_comm_ranks(team), who = 0;
+    double *all = ls_mem_array((size_t)ranks, sizeof *all);
+    ls_err_record record = *ls_err_last();
+    ls_status st = LS_OK;
+
+    if (!all)
+        return LS_ENOMEM;
+    all[ls_comm_rank(team)] = *saw;
+    LS_TRY(st,
+           ls_comm_run(team,
+                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                  .op = LS_COLL_SUM,
+                                  .type = LS_F64,
+                                  .count = ranks,
+                                  .in = all,
+                                  .out = all},
+                       deadline()),
+           out);
+    for (int r = 1; r < ranks; r++)
+        who = all[r] < all[who] ? r : who;
+    *saw = all[who];
+    LS_TRY(st,
+           ls_comm_run(team,
+                       &(ls_coll){.kind = LS_COLL_BROADCAST,
+                                  .type = LS_U8,
+                                  .count = sizeof record.text,
+                                  .in = record.text,
+                                  .out = record.text,
+                                  .peer = who},
+                       deadline()),
+           out);
+    st = ls_err_adopt(&record);
+out:
+    ls_mem_free(all);
+    return st;
+}
+
+/* --- parts and the whole -----------------------------------------------------------------------
+ */
+
+/* One parameter of one rank of the first team, on its way to or from the first rank. */
+typedef struct passage {
+    ls_comm *team;
+    const ls_param *p; /* as that rank has it */
+    int place;         /* of that rank */
+    float *part;       /* where it has the parameter; of other ranks not used */
+    float *whole;      /* where the whole model has it; on the first rank */
+    float *buffer;     /* PIECE of them */
+    bool back;         /* from the whole to the part */
+} passage;
+
+/* Elements first .. first+n-1 of the part, to or from their places in the whole. */
+static void place_piece(const passage *x, int64_t first, int64_t n, float *piece)
+{
+    for (int64_t done = 0, run; done < n; done += run) {
+        int64_t at = ls_box_whole(&x->p->box, x->p->shape, first + done, &run);
+        run = ls_min_i64(run, n - done);
+        float *to = x->back ? piece + done : x->whole + at;
+        const float *from = x->back ? x->whole + at : piece + done;
+        memcpy(to, from, (size_t)run * sizeof *to);
+    }
+}
+
+static ls_status pass_parameter(const passage *x)
+{
+    int me = ls_comm_rank(x->team);
+    ls_status st = LS_OK;
+
+    if (x->place == 0 && me == 0)
+        place_piece(x, 0, x->p->count, x->part);
+    if (x->place == 0 || (me != 0 && me != x->place))
+        return LS_OK;
+    for (int64_t at = 0; at < x->p->count && st == LS_OK; at += PIECE) {
+        int64_t n = ls_min_i64(PIECE, x->p->count - at);
+        float *memory = me == 0 ? x->buffer : x->part + at;
+        bool sends = (me == 0) == x->back;
+        ls_coll coll = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
+                        .type = LS_F32,
+                        .count = n,
+                        .in = memory,
+                        .out = memory,
+                        .peer = me == 0 ? x->place : 0};
+        if (me == 0 && x->back)
+            place_piece(x, at, n, memory);
+        st = ls_comm_run(x->team, &coll, deadline());
+        if (me == 0 && !x->back && st == LS_OK)
+            place_piece(x, at, n, memory);
+    }
+    return st;
+}
+
+/* All parameters of all ranks of the first team. What is trained lies where the weights lie: all of
+ * it is. */
+static ls_status pass_all(ls_step *s, float *part, float *whole, bool back)
+{
+    const ls_model *model = s->args.model;
+    passage x = {.team = ls_tensor_comm(s->args.tensor), .back = back};
+    ls_model all = {.params = NULL}, other = {.params = NULL};
+    ls_status st = LS_OK;
+
+    LS_BUG_IF(model->flat != model->trained, "parts of a model that is not trained as a whole");
+    x.buffer = ls_mem_array(PIECE, sizeof *x.buffer);
+    LS_TRY(st, x.buffer ? LS_OK : LS_ENOMEM, out);
+    LS_TRY(st, ls_model_init(&all, s->args.run, model->tokens), out);
+    for (x.place = 0; x.place < model->split.ranks; x.place++) {
+        ls_split split = model->split;
+        split.rank = x.place;
+        ls_model_release(&other);
+        LS_TRY(st, ls_model_init_split(&other, s->args.run, model->tokens, split), out);
+        for (int i = 0; i < model->n_params; i++) {
+            x.p = &other.params[i];
+            x.part = part + x.p->first;
+            x.whole = whole ? whole + all.params[i].first : NULL;
+            LS_TRY(st, pass_parameter(&x), out);
+        }
+    }
+out:
+    ls_model_release(&other);
+    ls_model_release(&all);
+    ls_mem_free(x.buffer);
+    return st;
+}
+
+static bool is_first_team(const ls_step *s)
+{
+    return !s->args.dp || ls_dp_about(s->args.dp)->mesh.rank == 0;
+}
+
+ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole)
+{
+    /* What is not to be changed is only read. */
+    return is_first_team(step) ? pass_all(step, (float *)(uintptr_t)part, whole, false) : LS_OK;
+}
+
+ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part)
+{
+    ls_status st = LS_OK;
+
+    if (is_first_team(step))
+        LS_TRY(st, pass_all(step, part, (float *)(uintptr_t)whole, true), out);
+    if (step->args.dp)
+        st = ls_dp_tell(step->args.dp, 0, part, step->args.model->flat * (int64_t)sizeof *part);
+out:
+    return st;
+}

@@ -1,0 +1,123 @@
+#!/bin/sh
+# tensor.sh -- ranks that have one model together (mesh.tp): losses of one process within 1e-4, with
+# and without divided rows, several teams, a checkpoint for any mesh and from any mesh, and what
+# cannot be.
+# shellcheck source=tests/lib.sh
+. "$LINESHAFT_ROOT/tests/lib.sh"
+unset LINESHAFT_CARRIER
+
+cat >gpt2.yaml <<'YAML'
+name: split
+model: {family: gpt2, layers: 2, width: 48, heads: 4, context: 24, dropout: 0.1}
+data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
+batch: {sequences: 6, leaf: 2, group: 1}
+train: {steps: 30, lr: 3e-3, schedule: constant, warmup: 5, clip: 0.5, weight_decay: 0.1, seed: 3, reduce: fast}
+checkpoint: {every: 0, keep: 2}
+eval: {every: 15, sequences: 5, sample: "Once", sample_tokens: 4}
+YAML
+sed 's/^model:.*/model: {family: qwen3, layers: 2, width: 48, heads: 4, kv_heads: 2, context: 24}/' gpt2.yaml >qwen3.yaml
+sed 's/^model:.*/model: {family: mixtral, layers: 2, width: 32, heads: 4, kv_heads: 2, context: 24, mlp: 40, experts: 4, experts_used: 2}/' \
+    gpt2.yaml >mixtral.yaml
+
+# near NAME: the last run's losses and validation against those in `alone`.
+near() {
+    { losses out; echo "31 $(field summary val_loss)"; } >got
+    paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 }
+        END { exit bad || NR != 31 }' || fail "$1 strays: $(paste -d ' ' alone got)"
+    [ ! -s err ] || fail "$1 says: $(cat err)"
+}
+
+# meshes: tp, teams, divided rows.
+for model in gpt2 qwen3 mixtral; do
+    run 0 "$LINESHAFT" train $model.yaml --json --set out=$model
+    { losses out; echo "31 $(field summary val_loss)"; } >alone
+    field start parameters >alone.parameters
+    case $model in
+    gpt2) meshes="2,1,true 2,2,false 4,1,true" ;;
+    qwen3) meshes="2,1,false 4,1,true" ;; # more ranks than key/value heads
+    *) meshes="2,1,true 4,1,false" ;; # one team: what a leaf of the balance loss is depends on the calls
+    esac
+    for mesh in $meshes; do
+        tp=${mesh%%,*} sequence=${mesh##*,} teams=${mesh#*,} teams=${teams%,*}
+        run 0 "$LINESHAFT" train $model.yaml --json -n $((tp * teams)) --set "mesh.tp=$tp" --set "mesh.sp=$sequence" \
+            --set "out=$model$mesh"
+        near "$model on $mesh"
+        [ "$(field start parameters)" = "$(cat alone.parameters)" ] || fail "$mesh counts a part of the model"
+        [ "$(field start ranks)" = $((tp * teams)) ] || fail "start does not tell the ranks"
+        grep -q '"event":"sample"' out || fail "$mesh writes no sample"
+    done
+done
+# mesh.tp starts its ranks by itself, and in ordered mode the same mesh gives the same bits.
+for out in once again; do
+    run 0 "$LINESHAFT" train gpt2.yaml --json --set mesh.tp=2 --set train.reduce=ordered --set train.steps=6 --set out=$out
+    field summary weights_hash >$out.hash
+done
+cmp -s once.hash again.hash || fail "two ordered runs on one mesh differ"
+
+# Weights begin alike on every mesh: the hash of a run of no step.
+run 0 "$LINESHAFT" train qwen3.yaml --json --set train.steps=1 --set train.lr=1e-30 --set train.weight_decay=0 --set out=start1
+field summary weights_hash >want
+run 0 "$LINESHAFT" train qwen3.yaml --json --set train.steps=1 --set train.lr=1e-30 --set train.weight_decay=0 \
+    --set mesh.tp=4 --set out=start4
+field summary weights_hash | cmp -s want - || fail "other weights at the start"
+
+# A checkpoint of any mesh is gone on with by any other.
+run 0 "$LINESHAFT" train gpt2.yaml --json --set out=one
+{ losses out; echo "31 $(field summary val_loss)"; } >alone
+: >parts
+for part in 6,1,1 12,2,1 18,2,2 24,1,3 30,4,1; do
+    steps=${part%%,*} teams=${part##*,} tp=${part#*,} tp=${tp%,*}
+    run 0 "$LINESHAFT" train gpt2.yaml --json -n $((tp * teams)) --set "mesh.tp=$tp" --set "train.steps=$steps" \
+        --set checkpoint.every=4 --set out=moved
+    losses out >>parts
+done
+echo "31 $(field summary val_loss)" >>parts
+paste -d ' ' alone parts | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 } END { exit bad || NR != 31 }' ||
+    fail "moved from mesh to mesh: $(paste -d ' ' alone parts)"
+run 0 "$LINESHAFT" ckpt verify moved
+
+# A rank of a team is killed: all load the newest checkpoint and go on.
+cat >kill.py <<'PY'
+"""Kill rank 1 when a checkpoint is told, once."""
+import json, os, signal, subprocess, sys
+p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=open("err", "w"))
+pids, done = {}, False
+with open("out", "wb") as log:
+    for line in p.stdout:
+        log.write(line)
+        row = json.loads(line)
+        if row["event"] == "rank":
+            pids[row["rank"]] = row["pid"]
+        if row["event"] == "checkpoint" and not done:
+            os.kill(pids[1], signal.SIGKILL)
+            done = True
+sys.exit(p.wait() or not done)
+PY
+python3 kill.py "$LINESHAFT" train gpt2.yaml --json -n 4 --set mesh.tp=2 --set checkpoint.every=5 --set out=killed ||
+    fail "a lost rank of a team ends the run: $(cat err)"
+[ "$(field incident kind) $(field incident source)" = "lost checkpoint" ] || fail "the incident: $(grep incident out)"
+{ losses killed/events.jsonl | sort -n | uniq; echo "31 $(field summary val_loss)"; } >got
+awk 'NR == FNR { want[$1] = $2; next } { d = $2 - want[$1]; if (d < 0) d = -d; bad += d > 1e-4 * $2; n[$1] = 1 }
+    END { for (i in n) k++; exit bad || k != 31 }' alone got || fail "after a loss: $(paste -d ' ' alone got)"
+
+# A step that is not finite ends all ranks with one sentence, or is skipped by all.
+run 7 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train gpt2.yaml -n 2 --set mesh.tp=2 --set out=nan
+[ "$(grep -c 'holds NaN' err)" = 1 ] || fail "not one sentence: $(cat err)"
+run 0 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train gpt2.yaml --json -n 2 --set mesh.tp=2 --set train.nonfinite=skip \
+    --set train.steps=6 --set out=skip
+[ "$(grep -c 'is skipped' err)" = 1 ] || fail "a skipped step is not said once: $(cat err)"
+
+# What cannot be divided, and what mesh.tp does not do.
+refused() {
+    text=$1
+    shift
+    run 2 "$LINESHAFT" train "$@" --set out=no
+    [ "$(grep -c "$text" err)" = 1 ] || fail "expected \"$text\": $(cat err)"
+    [ ! -e no ] || fail "a refused run left a folder"
+}
+refused 'mesh.tp is 3, but the model has 4 heads, which cannot be divided evenly' gpt2.yaml --set mesh.tp=3
+refused 'mesh.tp is 2, but the run has 3 ranks, which cannot be grouped so' gpt2.yaml -n 3 --set mesh.tp=2
+refused 'mesh.tp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' gpt2.yaml -n 2 --set mesh.tp=2 --set mesh.dp=2
+refused 'mesh.zero.*mesh.tp' gpt2.yaml --set mesh.tp=2 --set mesh.zero=1
+refused 'train.optimizer.*mesh.tp' gpt2.yaml --set mesh.tp=2 --set train.optimizer=muon
+refused 'mesh.sp.*mesh.tp' gpt2.yaml --set mesh.sp=false

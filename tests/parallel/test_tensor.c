@@ -1,0 +1,536 @@
+/* test_tensor.c -- a model on several ranks against the same model on one: losses, gradients of
+ * every tensor, memory, bytes on the wire. */
+#include <math.h>
+#include "base/mem.h"
+#include "comm/node/ranks.h"
+#include "comm/worlds.h"
+#include "kernel/kernel.h"
+#include "model/pass.h"
+#include "model/tiny.h"
+#include "parallel/tensor.h"
+
+enum { VOCAB = 29, T = 7, B = 3, M = B * T };
+
+/* Odd on purpose: rows, tokens and columns that no number of ranks divides. */
+static ls_run base_run(void)
+{
+    ls_run run = ls_tiny_run();
+
+    run.model.context = T;
+    run.model.heads = run.model.kv_heads = 8;
+    run.model.head_size = 4;
+    run.model.width = 24;
+    run.model.mlp = 41;
+    return run;
+}
+
+static void gpt2(ls_run *run)
+{
+    run->model.dropout = 0.1;
+}
+
+static void gpt2_lora(ls_run *run)
+{
+    run->lora.rank = 3;
+    run->lora.alpha = 3;
+}
+
+static void llama(ls_run *run)
+{
+    run->model.family = LS_FAMILY_LLAMA;
+    run->model.bias = LS_BIAS_NONE;
+    run->model.kv_heads = 2;
+}
+
+static void llama_biased(ls_run *run)
+{
+    llama(run);
+    run->model.bias = LS_BIAS_ALL;
+    run->model.tied = LS_TIED_NO;
+    run->model.dropout = 0.2;
+}
+
+static void llama_lora(ls_run *run)
+{
+    llama(run);
+    run->lora.rank = 2;
+    run->lora.alpha = 3;
+}
+
+static void qwen3(ls_run *run)
+{
+    llama(run);
+    run->model.family = LS_FAMILY_QWEN3;
+    run->model.head_size = 10; /* not width / heads */
+}
+
+static void mixtral(ls_run *run)
+{
+    llama(run);
+    run->model.family = LS_FAMILY_MIXTRAL;
+    run->model.experts = 4;
+    run->model.experts_used = 2;
+    run->model.experts_norm = true;
+    run->train.balance_loss = 0.01;
+    run->train.z_loss = 0.001;
+}
+
+static void three(ls_run *run)
+{
+    qwen3(run);
+    run->model.heads = 6;
+    run->model.kv_heads = 3;
+}
+
+typedef struct variant {
+    const char *name;
+    void (*change)(ls_run *run);
+    const char *worlds[4]; /* as many ranks have the model together */
+} variant;
+
+static const variant variants[] = {
+    {"gpt2", gpt2, {"2", "4", "8", NULL}},         {"gpt2 lora", gpt2_lora, {"2", NULL}},
+    {"llama", llama, {"2", "4", "1+1", NULL}},     {"llama biased", llama_biased, {"4", "8", NULL}},
+    {"llama lora", llama_lora, {"4", NULL}},       {"qwen3", qwen3, {"2", "8", NULL}},
+    {"qwen3 of three", three, {"3", "1+2", NULL}}, {"mixtral", mixtral, {"2", "4", NULL}}};
+
+/* What runs now; ranks are processes made after this was set. */
+static struct {
+    const variant *v;
+    bool sequence;
+    ls_dtype type;
+    ls_recompute recompute;
+    const char *kernels;
+    int64_t leaves;
+} now;
+
+/* A model, whole or a part of it, with all that a call needs. */
+typedef struct side {
+    ls_run run;
+    ls_device *device;
+    ls_stream *stream;
+    ls_model model;
+    ls_pass_args args;
+    ls_pass *pass;
+    float *w, *grad, losses[M];
+    void *w_read; /* the weights in the type that the pass reads */
+    int32_t tokens[M], targets[M];
+    ls_step_state state;
+} side;
+
+/* Weights that start alike are moved a little, by their place in the whole. */
+static void start_weights(side *s)
+{
+    for (int i = 0; i < s->model.n_params; i++) {
+        const ls_param *p = &s->model.params[i];
+        float *w = s->w + p->first;
+        ls_model_start(p, 3, 0, p->count, w);
+        for (int64_t k = 0, run; k < p->count && p->start != LS_START_NORMAL; k++)
+            w[k] += 0.1f * (float)((ls_box_whole(&p->box, p->shape, k, &run) * 7 + i) % 5 - 2);
+    }
+}
+
+static void open_side(side *s, ls_split split, const ls_crew *crew)
+{
+    const ls_kernels *kernels;
+
+    s->run = base_run();
+    now.v->change(&s->run);
+    LS_CHECK_OK(ls_device_open(&s->device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&s->stream, s->device));
+    LS_CHECK_OK(ls_kernel_pick(now.kernels, &kernels));
+    LS_CHECK_OK(ls_model_init_split(&s->model, &s->run, VOCAB, split));
+    s->args = (ls_pass_args){.model = &s->model,
+                             .kernels = kernels,
+                             .stream = s->stream,
+                             .type = now.type,
+                             .B = B,
+                             .T = T,
+                             .leaves = now.leaves,
+                             .training = true,
+                             .recompute = now.recompute,
+                             .recompute_blocks = s->model.shape.L,
+                             .crew = crew};
+    int64_t before = ls_device_used_bytes(s->device);
+    LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
+    LS_CHECK_EQ(ls_device_used_bytes(s->device) - before, crew ? 0 : ls_pass_bytes(&s->args, 1));
+    if (crew)
+        LS_CHECK_EQ(ls_tensor_held_bytes(crew->context), ls_pass_bytes(&s->args, 1));
+    s->w = ls_mem_array((size_t)s->model.flat, sizeof *s->w);
+    s->grad = ls_mem_array((size_t)ls_pass_grad_elements(&s->model, false), sizeof *s->grad);
+    s->w_read = s->w;
+    LS_CHECK(s->w && s->grad);
+    start_weights(s);
+    if (now.type != LS_F32) {
+        s->w_read = ls_mem_array((size_t)s->model.flat, 2);
+        kernels->cast(s->stream, &(ls_cast){.from_type = LS_F32,
+                                            .to_type = now.type,
+                                            .from = s->w,
+                                            .to = s->w_read,
+                                            .n = s->model.flat});
+    }
+    ls_tiny_tokens(7, M, VOCAB, s->tokens);
+    ls_tiny_tokens(8, M, VOCAB, s->targets);
+    s->targets[5] = -1;
+    s->state = (ls_step_state){.key = {3, 4}, .first_seq = 5, .grad_scale = 1.0f / M};
+}
+
+static void close_side(side *s)
+{
+    ls_pass_close(s->pass);
+    ls_model_release(&s->model);
+    ls_mem_free(s->w_read == s->w ? NULL : s->w_read);
+    ls_mem_free(s->w);
+    ls_mem_free(s->grad);
+    ls_stream_free(s->stream);
+    ls_device_close(s->device);
+}
+
+static ls_pass_call call_of(side *s)
+{
+    return (ls_pass_call){.w = s->w_read,
+                          .tokens = s->tokens,
+                          .targets = s->targets,
+                          .B = B,
+                          .T = T,
+                          .dropout = true,
+                          .state = &s->state,
+                          .losses = s->losses,
+                          .grad = s->grad,
+                          .leaves = now.leaves};
+}
+
+/* Two calls, of which the second adds to the first's gradient. */
+static void train(side *s)
+{
+    ls_pass_call call = call_of(s);
+
+    for (int i = 0; i < 2; i++) {
+        call.accumulate = i > 0;
+        ls_pass_forward(s->pass, &call);
+        ls_pass_backward(s->pass, &call);
+    }
+    LS_CHECK_OK(ls_stream_sync(s->stream, INT64_MAX));
+}
+
+/* A key's bias moves all scores of a query alike: its gradient is nothing but rounding. */
+static bool is_noise(const char *name)
+{
+    return strstr(name, "k_proj.bias") != NULL;
+}
+
+/* The gradient of a part of a tensor against the same elements of the whole one. */
+static void check_tensor(const side *one, const side *part, int i, double tolerance)
+{
+    const ls_param *p = &part->model.params[i], *whole = &one->model.params[i];
+    double off = 0, size = 0;
+
+    LS_CHECK(strcmp(p->name, whole->name) == 0);
+    LS_CHECK_EQ(p->box.shape[0], whole->shape[0]);
+    LS_CHECK_EQ(p->box.shape[1], whole->shape[1]);
+    for (int64_t k = 0, run; k < p->count; k++) {
+        int64_t at = ls_box_whole(&p->box, p->shape, k, &run);
+        LS_CHECK(run >= 1 && at < whole->count);
+        if (part->w[p->first + k] != one->w[whole->first + at])
+            ls_test_fail(__FILE__, __LINE__, "%s: %s starts differently", now.v->name, p->name);
+        if (p->trained < 0)
+            continue;
+        double want = (double)one->grad[whole->trained + at];
+        double d = (double)part->grad[p->trained + k] - want;
+        off += d * d;
+        size += want * want;
+    }
+    double most = is_noise(p->name) ? tolerance * sqrt(size) + 1e-7 : tolerance * sqrt(size) + 1e-9;
+    if (!(sqrt(off) <= most))
+        ls_test_fail(__FILE__, __LINE__, "%s: rank %d of %d%s: %s is off by %.3g of %.3g",
+                     now.v->name, part->model.split.rank, part->model.split.ranks,
+                     now.sequence ? ", rows divided" : "", p->name, sqrt(off), sqrt(size));
+}
+
+/* The part of this rank. */
+static ls_split split_of(const ls_comm *comm)
+{
+    return (ls_split){
+        .rank = ls_comm_rank(comm), .ranks = ls_comm_ranks(comm), .sequence = now.sequence};
+}
+
+static void near_one(ls_world *w, ls_comm *comm)
+{
+    double tolerance = now.type == LS_F32 ? 1e-4 : 5e-2;
+    ls_split split = split_of(comm);
+    side *one = ls_mem_alloc(sizeof *one), *part = ls_mem_alloc(sizeof *part);
+    ls_tensor *tensor;
+
+    (void)w;
+    LS_CHECK(one && part);
+    open_side(one, (ls_split){.ranks = 1}, NULL);
+    train(one);
+    LS_CHECK_EQ(ls_pass_sent(&one->args, B, T, true), 0);
+    int64_t kv = one->model.shape.Hkv;
+    LS_CHECK_OK(ls_tensor_open(&tensor, comm, kv < split.ranks ? split.ranks / (int)kv : 1));
+    open_side(part, split, ls_tensor_crew(tensor));
+    train(part);
+    if (part->model.flat == part->model.trained)
+        LS_CHECK_EQ(ls_tensor_sent(tensor), 2 * ls_pass_sent(&part->args, B, T, true));
+    ls_crew_span *spans = ls_mem_array((size_t)part->model.n_params, sizeof *spans);
+    LS_CHECK(spans);
+    LS_CHECK_OK(ls_tensor_sum(tensor, part->grad, spans, ls_model_partials(&part->model, spans)));
+    LS_CHECK_EQ(one->model.n_params, part->model.n_params);
+    for (int i = 0; i < M; i++)
+        LS_CHECK_NEAR(part->losses[i], one->losses[i], tolerance * (double)one->losses[i] + 1e-9);
+    for (int i = 0; i < part->model.n_params; i++)
+        check_tensor(one, part, i, tolerance);
+    ls_mem_free(spans);
+    close_side(part);
+    close_side(one);
+    ls_tensor_close(tensor);
+    ls_mem_free(part);
+    ls_mem_free(one);
+}
+
+static void reset(const variant *v)
+{
+    now.v = v;
+    now.sequence = false;
+    now.type = LS_F32;
+    now.recompute = LS_RECOMPUTE_NONE;
+    now.kernels = "auto";
+    now.leaves = 1;
+}
+
+LS_TEST_SECONDS(tensor_ranks_agree_with_one, 120)
+{
+    for (size_t v = 0; v < LS_COUNT(variants); v++)
+        for (int i = 0; variants[v].worlds[i]; i++)
+            for (int sequence = 0; sequence < 2; sequence++) {
+                reset(&variants[v]);
+                now.sequence = sequence;
+                ls_world_run(variants[v].worlds[i], NULL, near_one);
+            }
+}
+
+/* Leaves, what backward makes again, and the types. */
+LS_TEST_SECONDS(tensor_ranks_agree_with_one_in_every_mode, 120)
+{
+    static const ls_recompute levels[] = {LS_RECOMPUTE_SELECTIVE, LS_RECOMPUTE_FULL};
+
+    for (size_t v = 0; v < 3; v += 2) /* gpt2, llama */
+        for (int mode = 0; mode < 5; mode++)
+            for (int sequence = 0; sequence < 2; sequence++) {
+                reset(&variants[v]);
+                now.sequence = sequence;
+                if (mode < 2)
+                    now.recompute = levels[mode];
+                if (mode == 2)
+                    now.leaves = B;
+                if (mode == 3)
+                    now.type = LS_BF16;
+                if (mode == 4)
+                    now.kernels = "reference";
+                ls_world_run("2", NULL, near_one);
+            }
+}
+
+/* The same on threads, for the thread sanitizer. */
+LS_TEST_SECONDS(tensor_ranks_are_threads_too, 60)
+{
+    reset(&variants[2]);
+    for (int sequence = 0; sequence < 2; sequence++) {
+        now.sequence = sequence;
+        ls_world_run_threads("2", NULL, near_one);
+    }
+}
+
+/* --- loss and logits without gradients ------------------------------------------------------- */
+
+static void logits_alike(ls_world *w, ls_comm *comm)
+{
+    ls_split split = split_of(comm);
+    side *one = ls_mem_alloc(sizeof *one), *part = ls_mem_alloc(sizeof *part);
+    float want[VOCAB], got[VOCAB];
+    ls_tensor *tensor;
+
+    (void)w;
+    LS_CHECK(one && part);
+    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
+    open_side(one, (ls_split){.ranks = 1}, NULL);
+    open_side(part, split, ls_tensor_crew(tensor));
+    ls_pass_call a = call_of(one), b = call_of(part);
+    int64_t before = ls_tensor_sent(tensor);
+    ls_pass_loss(one->pass, &a);
+    ls_pass_loss(part->pass, &b);
+    LS_CHECK_EQ(ls_tensor_sent(tensor) - before, ls_pass_sent(&part->args, B, T, false));
+    for (int i = 0; i < M; i++)
+        LS_CHECK_NEAR(part->losses[i], one->losses[i], 1e-4);
+    for (int64_t row = 0; row < M; row += 10) {
+        ls_pass_logits(one->pass, &a, row, want);
+        ls_pass_logits(part->pass, &b, row, got);
+        for (int v = 0; v < VOCAB; v++)
+            LS_CHECK_NEAR(got[v], want[v], now.type == LS_F32 ? 1e-4 : 0.1);
+    }
+    LS_CHECK_OK(ls_stream_sync(part->stream, INT64_MAX));
+    close_side(part);
+    close_side(one);
+    ls_tensor_close(tensor);
+    ls_mem_free(part);
+    ls_mem_free(one);
+}
+
+LS_TEST_SECONDS(tensor_ranks_give_the_logits_of_one, 60)
+{
+    for (int sequence = 0; sequence < 2; sequence++) {
+        reset(&variants[0]);
+        now.sequence = sequence;
+        ls_world_run("4", NULL, logits_alike);
+    }
+}
+
+/* --- sums of copies, bytes, failures ---------------------------------------------------------- */
+
+static void sums(ls_world *w, ls_comm *comm)
+{
+    enum { N = 200000 }; /* more than is packed at a time */
+    static const ls_crew_span spans[] = {{0, 5, 4}, {7, 3, 2}, {10, 1, 4}, {12, N - 12, 2}};
+    float *x = ls_mem_array(N, sizeof *x);
+    int me = ls_comm_rank(comm), pair = me / 2 * 2;
+    ls_tensor *tensor;
+
+    (void)w;
+    LS_CHECK(x);
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(me + i % 8);
+    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 2));
+    LS_CHECK_OK(ls_tensor_sum(tensor, x, spans, (int)LS_COUNT(spans)));
+    for (int i = 0; i < N; i++) {
+        bool all = i < 5 || i == 10, two = (i >= 7 && i < 10) || i >= 12;
+        float want = all   ? (float)(6 + 4 * (i % 8))
+                     : two ? (float)(2 * pair + 1 + 2 * (i % 8))
+                           : (float)(me + i % 8);
+        LS_CHECK_EQ(x[i], want);
+    }
+    ls_tensor_close(tensor);
+    ls_mem_free(x);
+}
+
+LS_TEST(tensor_adds_up_what_ranks_share)
+{
+    ls_world_run("4", NULL, sums);
+    ls_world_run("2+2", NULL, sums);
+}
+
+/* What really leaves a node, along rings. */
+static void traffic(ls_world *w, ls_comm *comm)
+{
+    ls_split split = split_of(comm);
+    side *part = ls_mem_alloc(sizeof *part);
+    int64_t before, after, received;
+    ls_coll meet = {.kind = LS_COLL_BARRIER};
+    ls_tensor *tensor;
+
+    (void)w;
+    LS_CHECK(part);
+    LS_CHECK_OK(ls_comm_force(comm, "ring"));
+    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
+    open_side(part, split, ls_tensor_crew(tensor));
+    LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
+    ls_comm_traffic(comm, &before, &received);
+    train(part);
+    LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
+    ls_comm_traffic(comm, &after, &received);
+    int64_t want = 2 * ls_pass_sent(&part->args, B, T, true), moves = 2 * 40;
+    LS_CHECK(after - before >= want * 95 / 100); /* parts of a ring differ by a few elements */
+    LS_CHECK(after - before <= want + moves * 1024);
+    close_side(part);
+    ls_tensor_close(tensor);
+    ls_mem_free(part);
+}
+
+static void wide(ls_run *run)
+{
+    run->model.width = 1024;
+    run->model.mlp = 64;
+}
+
+static const variant wide_one = {"wide gpt2", wide, {NULL}};
+
+LS_TEST_SECONDS(tensor_bytes_on_the_wire_are_those_of_the_formula, 60)
+{
+    for (int sequence = 0; sequence < 2; sequence++) {
+        reset(&wide_one);
+        now.sequence = sequence;
+        ls_world_run("1+1", NULL, traffic);
+        ls_world_run("1+1+1+1", NULL, traffic);
+    }
+}
+
+/* A rank that goes away in the middle: the others' streams fail, with the reason. */
+static void loses_one(ls_world *w, ls_comm *comm)
+{
+    ls_split split = split_of(comm);
+    side *part = ls_mem_alloc(sizeof *part);
+    ls_tensor *tensor;
+
+    (void)w;
+    LS_CHECK(part);
+    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
+    open_side(part, split, ls_tensor_crew(tensor));
+    if (split.rank == 1) {
+        ls_comm_abort(comm, "gone for a test");
+    } else {
+        ls_pass_call call = call_of(part);
+        ls_pass_forward(part->pass, &call);
+        ls_pass_backward(part->pass, &call);
+        LS_CHECK_FAILS(ls_stream_sync(part->stream, INT64_MAX), LS_EPEER, "rank 1");
+    }
+    close_side(part);
+    ls_tensor_close(tensor);
+    ls_mem_free(part);
+}
+
+LS_TEST(tensor_rank_that_is_lost_fails_the_stream_of_the_others)
+{
+    for (int sequence = 0; sequence < 2; sequence++) {
+        reset(&variants[0]);
+        now.sequence = sequence;
+        ls_world_run("2", NULL, loses_one);
+        ls_world_run("1+1", NULL, loses_one);
+    }
+}
+
+/* --- what cannot be divided --------------------------------------------------------------------
+ */
+
+static void check_refused(void (*change)(ls_run *run), int ranks, const char *why)
+{
+    ls_run run = base_run();
+    ls_model model;
+
+    change(&run);
+    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_split){.ranks = ranks}), LS_EUSAGE,
+                   why);
+}
+
+static void narrow(ls_run *run)
+{
+    run->model.mlp = 3;
+}
+
+static void uneven_kv(ls_run *run)
+{
+    llama(run);
+    run->model.heads = 12;
+    run->model.kv_heads = 4;
+}
+
+static void wordless(ls_run *run)
+{
+    run->model.heads = run->model.kv_heads = 32;
+}
+
+LS_TEST(tensor_split_says_what_cannot_be_divided)
+{
+    check_refused(gpt2, 3, "8 heads, which cannot be divided evenly");
+    check_refused(uneven_kv, 6, "4 key/value heads, which can be neither divided nor copied");
+    check_refused(narrow, 4, "3 columns in its MLP");
+    check_refused(wordless, 32, "29 tokens in its vocabulary");
+}
