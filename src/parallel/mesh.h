@@ -60,6 +60,7 @@ typedef struct ls_mesh {
     const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
     bool replicas; /* sync: local, ps: each rank computes by itself, no sums are made with others */
     int servers;   /* sync: ps: the first ranks, which keep the parts (ps.h); 0: all own parts */
+    bool buddies;  /* what each rank has alone is also kept by another one (buddies.h) */
     bool blind; /* not all ranks can write their parts of a checkpoint: the first saves for all */
 } ls_mesh;
 

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "plan/memory.h"
 #include "plan/optim.h"
+#include "train/buddy.h"
 
 ls_mesh_part ls_step_own(const ls_step *s, int bucket)
 {
@@ -220,6 +221,7 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
         ls_step_adamw(s);
     if (!ls_step_divides(s))
         goto out;
+    ls_buddy_update(s->args.buddy, s);
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
     if (ls_step_shards(s)) {
         st = ls_step_forget(s);
