@@ -22,6 +22,11 @@ done
 go 0 down 3 9:KILL:2,19:KILL:0 --set mesh.zero=3 --set heal.restarts=0
 same down
 healed down 1
+# More ranks than there are parts: one has none, saves nothing and is nobody's loss.
+go 0 empty 4 12:KILL:2 --set mesh.zero=3
+same empty
+healed empty 4
+[ "$(grep -c '"incident"' empty.jsonl)" = 1 ] || fail "empty: $(grep incident empty.jsonl)"
 # The copies cost what they should: 4 bytes for each element of the own parts in every step, and the moments once.
 run 0 "$LINESHAFT" train run.yaml --json -n 2 --set out=bytes --set mesh.zero=1
 elements=$(field start parameters)
