@@ -104,3 +104,25 @@ checkpoint: {every: 10, keep: 2}
 eval: {every: 20, sequences: 8, sample: "Once", sample_tokens: 16}
 YAML
 }
+
+# --- ranks that are killed (tests/train_and_kill.py); want and hash are those of the undisturbed run -------------------------------
+# go STATUS OUT RANKS PLAN ARG...: it must exit so.
+go() {
+    status=$1
+    shift
+    LINESHAFT=$LINESHAFT python3 "$LINESHAFT_ROOT/tests/train_and_kill.py" "$@"
+    got=$?
+    [ $got = "$status" ] || fail "$*: exit $got instead of $status: $(cat "$1.err")"
+}
+# same OUT: every step was told once, with the loss it must have, and the weights are those they must be. Who is killed just when it
+# has printed a step leaves that to be printed again; events.jsonl has it once.
+# shellcheck disable=SC2154 # hash is the script's
+same() {
+    losses "$1/events.jsonl" >got
+    cmp -s want got || fail "$1: other losses: $(diff want got | head -n 4) $(cat "$1.err")"
+    losses "$1.jsonl" | uniq >got
+    cmp -s want got || fail "$1: other losses printed: $(diff want got | head -n 4) $(cat "$1.err")"
+    [ "$(field summary weights_hash "$1.jsonl")" = "$hash" ] || fail "$1: other weights"
+}
+# incident OUT KEY: of its last incident.
+incident() { field incident "$2" "$1.jsonl"; }

@@ -295,6 +295,55 @@ static ls_status check_pipeline(const ls_run *run)
     return LS_OK;
 }
 
+/* Copies that were asked for, but have no use or cannot be made. */
+static ls_status check_buddies(const ls_run *run)
+{
+    if (run->heal.buddies != LS_BUDDIES_ON)
+        return LS_OK;
+    if (run->mesh.pp > 1)
+        return ls_check_clash(run, "heal.buddies", "mesh.pp", "stages are not copied yet");
+    if (run->mesh.zero == 0)
+        return ls_check_clash(run, "heal.buddies", "mesh.zero",
+                              "every rank has the whole state, so all are copies of each other");
+    if (run->heal.mode == LS_HEAL_OFF)
+        return ls_check_clash(run, "heal.buddies", "heal.mode",
+                              "copies are for going on when a rank dies");
+    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
+        return ls_check_clash(run, "heal.buddies", "train.optimizer",
+                              "a copy makes the same update by itself, and only AdamW's needs "
+                              "nothing of other ranks");
+    if (run->device.kind == LS_DEVICE_CUDA)
+        return ls_check_clash(run, "heal.buddies", "device.kind",
+                              "a copy lies in the memory of the host, where a GPU updates nothing");
+    if (run->device.offload == LS_OFFLOAD_DISK)
+        return ls_check_clash(run, "heal.buddies", "device.offload",
+                              "who has no memory for its own moments has none for a copy");
+    return LS_OK;
+}
+
+/* Leaves that are made again must have the same bits, and be in reach. */
+static ls_status check_replay(const ls_run *run)
+{
+    if (run->heal.replay == 0)
+        return LS_OK;
+    if (run->train.reduce != LS_REDUCE_ORDERED)
+        return ls_check_clash(run, "heal.replay", "train.reduce",
+                              "only in ordered mode a leaf has the same bits wherever it is made");
+    if (run->mesh.zero >= 2)
+        return ls_check_clash(run, "heal.replay", "mesh.zero",
+                              "with stages 2 and 3 no rank keeps the gradient of a leaf");
+    if (run->device.kind == LS_DEVICE_CUDA)
+        return ls_check_clash(run, "heal.replay", "device.kind",
+                              "gradients are compared in the memory of the host");
+    if (run->sync != LS_SYNC_ALLREDUCE)
+        return ls_check_clash(run, "heal.replay", "sync", "each rank has weights of its own");
+    if (run->mesh.pp > 1)
+        return ls_check_clash(run, "heal.replay", "mesh.pp", "each rank has some of the layers");
+    if (run->mesh.tp > 1)
+        return ls_check_clash(run, "heal.replay", "mesh.tp", "each rank has a part of all layers");
+    return LS_OK;
+}
+
 ls_status ls_check_mesh(const ls_run *run)
 {
     ls_status st = LS_OK;
@@ -307,6 +356,8 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_teams(run), out);
     LS_TRY(st, check_sync(run), out);
     LS_TRY(st, check_offload(run), out);
+    LS_TRY(st, check_buddies(run), out);
+    LS_TRY(st, check_replay(run), out);
 out:
     return st;
 }

@@ -985,6 +985,40 @@ const ls_option ls_options[] = {
      .doc = "A rank that is stopped for so long, or does not come to the others when they have "
             "lost one and it does not compute either, is killed and counts as dead.",
      .offset = AT(heal.wait)},
+    {.key = "heal.buddies",
+     .type = LS_OPTION_ENUM,
+     .preset = "auto",
+     .names = {"auto", "on", "off"},
+     .doc = "With mesh.zero 1 to 3: whether another rank keeps a copy of what a rank has alone, "
+            "so that its death costs no step; without copies the newest checkpoint is loaded. It "
+            "takes 16 bytes of memory and 4 bytes a step on the wire for each element of a part. "
+            "With mesh.shard the groups are copies of each other already. auto: on, where ranks "
+            "that die are replaced, with train.optimizer: adamw on CPUs.",
+     .offset = AT(heal.buddies)},
+    {.key = "heal.compare",
+     .type = LS_OPTION_INT,
+     .preset = "100",
+     .least = 0,
+     .most = LS_OPTION_BIG,
+     .unit = "steps",
+     .doc =
+         "Ranks compare hashes of the weights and moments that several of them have, after this "
+         "many steps, before each checkpoint and at the end; 0: never. (With mesh.pp and mesh.tp "
+         "nothing is compared yet.) Who differs from the "
+         "majority has a faulty memory or processor: it is named and replaced, and all go back "
+         "to the newest checkpoint, so that nothing it has computed stays.",
+     .offset = AT(heal.compare)},
+    {.key = "heal.replay",
+     .type = LS_OPTION_INT,
+     .preset = "0",
+     .least = 0,
+     .most = LS_OPTION_BIG,
+     .unit = "steps",
+     .doc = "After this many steps the gradient of a leaf, drawn at random, is also made by "
+            "another rank, before the update; 0: never. Where they differ the rank that is wrong "
+            "is named and replaced, and the step is done again. For train.reduce: ordered on "
+            "CPUs, with mesh.zero 0 or 1.",
+     .offset = AT(heal.replay)},
 
     {.key = "eval.every",
      .type = LS_OPTION_INT,

@@ -70,6 +70,7 @@ typedef enum ls_precision {
 /* What the ranks of a pipeline do when; see parallel/pipeline.h. */
 typedef enum ls_pipe_schedule { LS_PIPE_GPIPE, LS_PIPE_1F1B, LS_PIPE_INTERLEAVED } ls_pipe_schedule;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
+typedef enum ls_buddies { LS_BUDDIES_AUTO, LS_BUDDIES_ON, LS_BUDDIES_OFF } ls_buddies;
 /* What backward makes again instead of keeping it; auto: as little as fits into memory. */
 typedef enum ls_recompute {
     LS_RECOMPUTE_NONE,
@@ -215,9 +216,12 @@ typedef struct ls_run {
     } checkpoint;
     struct {
         ls_heal_mode mode;
-        int64_t restarts;  /* of a rank that dies, before the others go on without it */
-        int64_t min_ranks; /* to go on with */
-        int64_t wait;      /* seconds */
+        int64_t restarts;   /* of a rank that dies, before the others go on without it */
+        int64_t min_ranks;  /* to go on with */
+        int64_t wait;       /* seconds */
+        ls_buddies buddies; /* copies of what ranks divide */
+        int64_t compare; /* steps between two comparisons of what ranks have in common; 0: none */
+        int64_t replay;  /* steps between two leaves that another rank makes again; 0: none */
     } heal;
     struct {
         int64_t every;      /* steps; 0: only at the end */

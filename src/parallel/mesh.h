@@ -79,6 +79,7 @@ typedef struct ls_mesh {
     const ls_mesh_place *places; /* of each rank, borrowed; NULL: all are on one node */
     bool replicas; /* sync: local, ps: each rank computes by itself, no sums are made with others */
     int servers;   /* sync: ps: the first ranks, which keep the parts (ps.h); 0: all own parts */
+    bool buddies;  /* what each rank has alone is also kept by another one (buddies.h) */
     bool blind; /* not all ranks can write their parts of a checkpoint: the first saves for all */
 } ls_mesh;
 
@@ -128,6 +129,12 @@ static inline int ls_mesh_tp(const ls_mesh *mesh)
 static inline int ls_mesh_teams(const ls_mesh *mesh)
 {
     return ls_mesh_ranks(mesh) / ls_mesh_tp(mesh);
+}
+
+/* Whether every rank computes with all layers, and all of each. */
+static inline bool ls_mesh_whole(const ls_mesh *mesh)
+{
+    return ls_mesh_posts(mesh) == 1 && ls_mesh_tp(mesh) == 1;
 }
 
 /* The mesh whose ranks are the teams, and whose rank is this one's. */

@@ -8,6 +8,7 @@
 
 #include "model/decode.h"
 #include "model/pass.h"
+#include "parallel/buddies.h"
 #include "parallel/tensor.h"
 #include "plan/optim.h"
 #include "plan/pipe.h"
@@ -119,6 +120,14 @@ int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls
             all += n;
         }
     return all * (int64_t)sizeof(float);
+}
+
+int64_t ls_memory_buddy_bytes(const ls_model *model, const ls_mesh *mesh)
+{
+    if (!ls_buddies_send(mesh))
+        return 0;
+    int64_t own = ls_mesh_own(mesh, model->trained, ls_buddies_ward(mesh, mesh->rank));
+    return 4 * ls_round_up(own * (int64_t)sizeof(float), 4096);
 }
 
 static ls_squeeze squeeze_of(const ls_run *run)
@@ -473,6 +482,15 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     predict_gradients(args, calls, several ? &dp : NULL, ledger);
     if (several)
         predict_exchange(args, calls, &dp, ledger);
+    if (several && run->heal.replay > 0)
+        ls_ledger_add(
+            ledger, "replay", "sequences and a gradient of another rank",
+            ls_round_up(calls->most * calls->leaf * model->shape.T * 4 * (int64_t)sizeof(int32_t),
+                        4096) +
+                ls_round_up(ls_pass_grad_elements(model, true) * size, 4096));
+    if (ls_buddies_send(args->mesh))
+        ls_ledger_add(ledger, "buddy", "another rank's weights, moments and gradient, its parts",
+                      ls_memory_buddy_bytes(model, args->mesh));
     if (replicas && args->mesh->servers > 0)
         predict_server(args, ledger);
     else if (replicas)

@@ -108,6 +108,10 @@ int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, con
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
                                  bool apart, int kind);
 
+/* Bytes of the copy of another rank's weights, moments and gradient, where ranks keep such copies
+ * (parallel/buddies.h): four arrays. */
+int64_t ls_memory_buddy_bytes(const ls_model *model, const ls_mesh *mesh);
+
 /* Bytes of the copy of what this rank writes of a checkpoint, where ranks save parts. */
 int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 

@@ -132,6 +132,8 @@ static void put_summary(ls_json *j, const ls_event_summary *e)
         ls_json_put_int(j, "push_bytes", e->push_bytes);
         ls_json_put_int(j, "ahead", e->ahead);
     }
+    if (e->buddy_bytes > 0)
+        ls_json_put_int(j, "buddy_bytes", e->buddy_bytes);
     ls_json_put_str(j, "weights_hash", e->weights_hash);
     ls_json_put_str(j, "stopped_by", e->stopped_by);
 }

@@ -100,10 +100,11 @@ typedef struct ls_event_recovery {
 
 typedef struct ls_event_incident {
     int64_t step;
-    const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler", "gpu", "lost" */
+    const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler", "gpu", "lost",
+                         * "corrupt" */
     const char *action; /* what was done about it */
     const char *text;
-    const ls_event_recovery *recovery; /* kind "lost" only */
+    const ls_event_recovery *recovery; /* kinds "lost" and "corrupt" only */
 } ls_event_incident;
 
 /* What one rank has of a batch, and how long it needs for a leaf. */
@@ -149,6 +150,8 @@ typedef struct ls_event_summary {
     int64_t pushes, push_bytes; /* sync: ps: of the first rank, and what it sent to others for them,
                                  * for pulls and as a server; 0: none */
     int64_t ahead;              /* steps that its server saw a rank ahead of another, at most */
+    int64_t buddy_bytes;        /* that the first rank sent to its buddy since ranks were last
+                                 * lost; 0: it has none */
     const char *weights_hash;
     const char *stopped_by; /* "steps", "tokens", "seconds", "target_loss", "interrupt", "done" */
 } ls_event_summary;

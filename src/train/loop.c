@@ -29,13 +29,16 @@
 #include "config/ramp.h"
 #include "device/nvml.h"
 #include "kernel/peak.h"
+#include "train/again.h"
 #include "train/alarm.h"
+#include "train/buddy.h"
 #include "train/recover.h"
 #include "train/central.h"
 #include "train/outer.h"
 #include "train/save.h"
 #include "train/schedule.h"
 #include "train/team.h"
+#include "train/vigil.h"
 
 static const int64_t TRIALS_NS = 2 * LS_NS_PER_S;
 enum {
@@ -261,8 +264,11 @@ static ls_status handle_nonfinite(loop *l)
 {
     ls_session *s = &l->s;
     int64_t number = s->step_number + 1; /* as the step's own event will call it */
-    ls_status st = ls_step_blame(s->step, s->step_number);
+    ls_status st = ls_again_nonfinite(s);
 
+    if (st != LS_OK)
+        return st;
+    st = ls_step_blame(s->step, s->step_number);
     if (s->run->train.nonfinite == LS_NONFINITE_STOP || st != LS_ENUMERIC)
         return st;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
@@ -329,6 +335,7 @@ static ls_status one_step(loop *l)
               (long long)batch->step, (long long)s->step_number);
     note_samples(batch);
     LS_TRY(st, ls_share_begin(s), out);
+    LS_TRY(st, ls_again_begin(s), out);
     ls_step_batch part = {.tokens = batch->tokens,
                           .targets = batch->targets,
                           .start = batch->start,
@@ -488,6 +495,21 @@ static void tell_step(loop *l)
                                             .clock = &l->clock}});
 }
 
+/* What several ranks have must be the same: now and then, and before it is saved. */
+static ls_status compare(loop *l, bool ends)
+{
+    const ls_run *run = l->s.run;
+    ls_status st;
+
+    ls_vigil_suffer(&l->s);
+    if (!l->s.vigil || run->heal.compare == 0 ||
+        (!ends && !due(l, run->heal.compare) && !due(l, run->checkpoint.every)))
+        return LS_OK;
+    st = ls_vigil_compare(&l->s);
+    ls_clock_lap(&l->clock, LS_PART_CHECKPOINT);
+    return st;
+}
+
 /* What ranks do together after a step. */
 static ls_status meet(loop *l)
 {
@@ -495,6 +517,7 @@ static ls_status meet(loop *l)
 
     LS_TRY(st, agree(l), out);
     bool last = reason_to_stop(l) != NULL && !l->stop;
+    LS_TRY(st, compare(l, last || l->stop), out);
     LS_TRY(st, after_step(l, last), out);
     LS_TRY(st, agree(l), out);
     l->stopped_by = reason_to_stop(l);
@@ -681,6 +704,7 @@ static ls_status summarise(loop *l)
                                    .pushes = central.pushes,
                                    .push_bytes = central.bytes,
                                    .ahead = central.ahead,
+                                   .buddy_bytes = ls_buddy_sent(s->buddy),
                                    .weights_hash = hash,
                                    .stopped_by = l->stopped_by}});
 out:

@@ -207,6 +207,8 @@ ls_status ls_parts_open(ls_session *session)
         LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &p->memory), out);
         LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, 0), out);
     }
+    if (bytes == 0 && s->run->checkpoint.every > 0) /* a rank without parts says so in every save */
+        LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, 0), out);
     LS_TRY(st, list_parts(s), out);
 out:
     return st;

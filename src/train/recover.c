@@ -9,14 +9,18 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "plan/optim.h"
+#include "train/again.h"
+#include "train/buddy.h"
 #include "train/central.h"
+#include "train/hoard.h"
+#include "train/vigil.h"
 #include "train/outer.h"
 #include "train/parts.h"
 #include "train/save.h"
 #include "train/team.h"
 
-/* Where ranks have parts, or each its own state, nobody has a whole one; moments that are not in
- * the device's memory go with their step. */
+/* Where each rank has its own state, nobody has a whole one, and where they have parts of it
+ * hoard.h keeps them; moments that are not in the device's memory go with their step. */
 static bool keeps(const ls_session *s)
 {
     return s->step && !ls_mesh_divides(&s->mesh) && !s->mesh.replicas && s->step_there &&
@@ -31,6 +35,14 @@ static void keep_state(ls_session *s)
     if (s->kept[0])
         return;
     s->kept_step = -1;
+    if (s->distrusted) {
+        ls_hoard_drop(s);
+        return;
+    }
+    if (ls_hoard_serves(s)) {
+        ls_hoard_keep(s);
+        return;
+    }
     if (!keeps(s) || done == LS_STEP_TORN)
         return;
     if (ls_step_keep(s->step, s->kept) == LS_OK)
@@ -51,7 +63,9 @@ static void shed(ls_session *s)
     ls_outer_close(s);
     ls_central_close(s);
     keep_state(s);
+    ls_again_close(s);
     ls_step_close(s->step);
+    ls_buddy_close(s->buddy);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);
@@ -61,6 +75,7 @@ static void shed(ls_session *s)
     s->decode = NULL;
     s->sample_pass = NULL;
     s->step = NULL;
+    s->buddy = NULL;
     s->step_there = false;
     s->packs = NULL;
     s->dp = NULL;
@@ -74,7 +89,9 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
     ls_session *s = session;
     ls_err_record why = *ls_err_last();
 
+    s->met = met;
     shed(s);
+    s->distrusted = false;
     ls_err_adopt(&why);
     const ls_view_report report = {.have = s->kept_step, .reached = s->step_number, .met = met};
     return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
@@ -85,6 +102,7 @@ typedef struct place {
     double loss, val_loss, seconds;
     ls_step_result last;
     ls_scaler scaler;
+    int64_t nonfinite_step;
 } place;
 
 ls_status ls_recover_spread(ls_session *session)
@@ -99,11 +117,12 @@ ls_status ls_recover_spread(ls_session *session)
                .val_loss = s->val_loss,
                .seconds = s->seconds,
                .last = s->last,
-               .scaler = s->scaler};
+               .scaler = s->scaler,
+               .nonfinite_step = s->nonfinite_step};
     ls_status st = LS_OK;
 
     s->step_there = s->step_there && (!plan->spread || s->step_number == plan->base);
-    for (int k = 0; k < 3 && plan->spread && s->dp; k++)
+    for (int k = 0; k < 3 && plan->spread && s->dp && !s->hoard; k++)
         LS_TRY(st,
                ls_step_tell(s->step, plan->source, arrays[k], elements[k] * (int64_t)sizeof(float)),
                out);
@@ -114,6 +133,9 @@ ls_status ls_recover_spread(ls_session *session)
     s->seconds = p.seconds;
     s->last = p.last;
     s->scaler = p.scaler;
+    s->nonfinite_step = p.nonfinite_step;
+    if (s->hoard)
+        LS_TRY(st, ls_hoard_restore(s, p.last.finite), out);
     s->step_number = plan->base;
     s->step_there = true;
 out:
@@ -186,10 +208,11 @@ void ls_recover_tell(ls_session *session)
         snprintf(action + n, sizeof action - n, "; %lld steps are done again",
                  (long long)recovery.redone);
     ls_log(LS_LOG_WARN, "%s: %s (%.2f s)", view->cause, action, recovery.seconds);
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
-                                   .incident = {.step = s->step_number,
-                                                .kind = "lost",
-                                                .action = action,
-                                                .text = view->cause,
-                                                .recovery = &recovery}});
+    ls_session_emit(
+        s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                       .incident = {.step = s->step_number,
+                                    .kind = ls_vigil_caused(view->cause) ? "corrupt" : "lost",
+                                    .action = action,
+                                    .text = view->cause,
+                                    .recovery = &recovery}});
 }

@@ -22,10 +22,15 @@
 #include "config/runfile.h"
 #include "config/hf.h"
 #include "exchange/copy.h"
+#include "parallel/buddies.h"
 #include "plan/optim.h"
 #include "plan/pipe.h"
+#include "train/buddy.h"
+#include "train/again.h"
 #include "train/central.h"
 #include "train/debt.h"
+#include "train/hoard.h"
+#include "train/vigil.h"
 #include "train/outer.h"
 #include "train/recover.h"
 #include "train/parts.h"
@@ -340,6 +345,22 @@ static void free_mesh(ls_session *s)
     s->run = &s->fitted;
 }
 
+/* Those who are left when some are gone may not make the groups that the run asks for: then all
+ * divide. */
+static ls_status open_groups(ls_session *s)
+{
+    ls_status st = ls_mesh_set_shard(&s->mesh, s->run);
+
+    if (st == LS_OK || s->args.view.plan.generation < 2)
+        return st;
+    ls_log(LS_LOG_INFO, "%s: %d ranks divide among all of them", ls_err_last()->text,
+           s->mesh.ranks);
+    ls_err_clear();
+    s->mesh.shard = 0;
+    s->mesh.by_node = false;
+    return LS_OK;
+}
+
 static ls_status open_mesh(ls_session *s)
 {
     ls_comm *comm = s->args.comm;
@@ -352,7 +373,9 @@ static ls_status open_mesh(ls_session *s)
     if (st == LS_OK)
         st = open_places(s);
     if (st == LS_OK && s->mesh.zero > 0)
-        st = ls_mesh_set_shard(&s->mesh, s->run);
+        st = open_groups(s);
+    if (st == LS_OK)
+        st = ls_buddies_choose(&s->mesh, s->run, s->args.rejoin != NULL);
     if (st == LS_OK)
         s->teams = ls_mesh_of_teams(&s->mesh);
     if (s->mesh.pp > 1)
@@ -572,7 +595,7 @@ static int64_t kept_bytes(const ls_session *s)
 {
     int64_t n = s->model.flat + s->model.trained + ls_optim_seconds(s->run, &s->model);
 
-    return s->kept[0] ? n * (int64_t)sizeof(float) : 0;
+    return s->kept[0] ? n * (int64_t)sizeof(float) : ls_hoard_bytes(s);
 }
 
 /* The step has it now. */
@@ -646,6 +669,14 @@ static ls_status open_state(ls_session *s)
     step.tensor = s->tensor;
     step.rank = s->mesh.rank;
     step.pushes = s->mesh.servers > 0;
+    if (s->mesh.buddies)
+        LS_TRY(st,
+               ls_buddy_open(&s->buddy, &(ls_buddy_args){.run = s->run,
+                                                         .model = &s->model,
+                                                         .device = s->device,
+                                                         .dp = s->dp}),
+               out);
+    step.buddy = s->buddy;
     LS_TRY(st, open_packs(s, &memory, &step), out);
     step.pack = memory.pack;
     step.kept = s->kept[0] ? s->kept : NULL;
@@ -730,6 +761,11 @@ static ls_status assemble(ls_session *s)
     note_time("memory taken");
     LS_TRY(st, ls_recover_in_memory(s) ? go_on_with_state(s) : begin_state(s), out);
     LS_TRY(st, ls_step_weights_changed(s->step), out);
+    if (s->buddy)
+        LS_TRY(st, ls_buddy_begin(s->buddy, s->step, s->step_number), out);
+    ls_hoard_drop(s);
+    LS_TRY(st, ls_vigil_open(s), out);
+    LS_TRY(st, ls_again_open(s), out);
     note_time("weights there");
     ls_loader_args loader = loader_args(s);
     LS_TRY(st, ls_loader_open(&s->loader, &loader), out);
@@ -756,6 +792,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
                       .saved_step = -1,
                       .writing_step = -1,
                       .kept_step = -1,
+                      .nonfinite_step = -1,
                       .loss = (double)NAN,
                       .val_loss = (double)NAN};
     if (!args->rejoin)
@@ -775,6 +812,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     LS_TRY(st, open_device(s), out);
     note_time("device opened");
     LS_TRY(st, ls_profiling_open(s), out);
+    LS_TRY(st, ls_hoard_choose(s), out);
     LS_TRY(st, assemble(s), out);
 out:
     ls_err_done();
@@ -799,10 +837,12 @@ ls_status ls_session_regroup(ls_session *session)
         LS_TRY(st, ls_team_models(s), out);
     if (ls_session_is_first(s) && s->lock_fd < 0)
         LS_TRY(st, open_folder(s), out);
+    LS_TRY(st, ls_hoard_choose(s), out);
     if (!ls_recover_in_memory(s)) {
         drop_kept(s);
+        ls_hoard_drop(s);
         s->step_number = 0;
-        s->saved_step = s->newest_step = -1;
+        s->saved_step = s->newest_step = s->nonfinite_step = -1;
         s->loss = s->val_loss = (double)NAN;
     }
     LS_TRY(st, assemble(s), out);
@@ -822,8 +862,12 @@ void ls_session_close(ls_session *session)
     ls_pass_close(s->sample_pass);
     ls_outer_close(s);
     ls_central_close(s);
+    ls_vigil_close(s);
+    ls_again_close(s);
     ls_step_close(s->step);
+    ls_buddy_close(s->buddy);
     drop_kept(s);
+    ls_hoard_drop(s);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);

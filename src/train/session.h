@@ -93,14 +93,21 @@ typedef struct ls_session {
     ls_pass *sample_pass;                     /* NULL: samples go through the step's own pass */
     ls_decode *decode;
     ls_loader *loader;
-    int64_t step_number;   /* steps done */
-    int64_t total_steps;   /* 0: no limit on steps */
-    double loss, val_loss; /* last ones; NaN: none yet */
-    ls_step_result last;   /* of the step before */
-    double seconds;        /* that the run had trained then, since its ranks were started */
-    bool step_there;       /* the step's weights and moments are those of step_number, or more */
-    void *kept[3];         /* owned: weights and moments, between two steps (train/recover.h) */
-    int64_t kept_step;     /* what they are of; -1: nothing is kept */
+    int64_t step_number;    /* steps done */
+    int64_t total_steps;    /* 0: no limit on steps */
+    double loss, val_loss;  /* last ones; NaN: none yet */
+    ls_step_result last;    /* of the step before */
+    double seconds;         /* that the run had trained then, since its ranks were started */
+    bool step_there;        /* the step's weights and moments are those of step_number, or more */
+    void *kept[3];          /* owned: weights and moments, between two steps (train/recover.h) */
+    int64_t kept_step;      /* what they are of; -1: nothing is kept */
+    struct ls_buddy *buddy; /* copies of what ranks divide (train/buddy.h); NULL: none */
+    struct ls_hoard *hoard; /* what is kept of that between two steps (train/hoard.h); NULL: none */
+    struct ls_vigil *vigil; /* what ranks compare (train/vigil.h); NULL: alone */
+    struct ls_again *again; /* what they make again (train/again.h); NULL: nothing */
+    bool distrusted;        /* the state is not to be kept: it may be corrupt */
+    int64_t nonfinite_step; /* that was done again because of it; -1: none */
+    int64_t met;            /* the step after which this rank last did what falls due */
 
     /* checkpoints */
     ls_ckpt_store *store;

@@ -26,6 +26,7 @@
 #include "base/rng.h"
 #include "plan/memory.h"
 #include "plan/optim.h"
+#include "train/buddy.h"
 #include "train/line.h"
 
 /* Sequences that the device's buffers hold: those of this rank, or a call of validation. */
@@ -543,6 +544,23 @@ static void lap(ls_step *s, ls_clock *clock, ls_part part)
     s->team.waited_ns = waited_ns;
 }
 
+/* For tests: a bit of a gradient changes by itself (LINESHAFT_FAULT=train.flip.gradient.R.S: on
+ * rank R in step S, counted from 1). */
+static void flip_gradient(ls_step *s, int64_t from)
+{
+#ifdef LS_FAULTS
+    char point[64];
+
+    snprintf(point, sizeof point, "train.flip.gradient.%d.%lld", s->args.rank,
+             (long long)s->done + 1);
+    if (from == 0 && !s->apart && LS_FAULT(point))
+        ((unsigned char *)s->grads[s->last.top > 0 ? s->last.top - 1 : 0])[2] ^= 0x40;
+#else
+    (void)s;
+    (void)from;
+#endif
+}
+
 /* Backward of the last call has completed elements from here on: sum them over the calls, and send
  * the buckets that are complete on their way. */
 static void exchange_from(void *context, int64_t from)
@@ -551,6 +569,8 @@ static void exchange_from(void *context, int64_t from)
     float *buffers[LS_ORDERED_ROOTS];
 
     lap(s, s->clock, LS_PART_BACKWARD);
+    flip_gradient(s, from);
+    ls_step_watch_from(s, from);
     merge(s, s->last.top, s->last.merges, from, s->last.from);
     s->last.from = from;
     ls_clock_lap(s->clock, LS_PART_REDUCE);
@@ -599,6 +619,8 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
         int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
         ls_step_forward(s, &p, &call, host_state);
         lap(s, clock, LS_PART_FORWARD);
+        if (ls_step_watch_call(s, &p, top, all))
+            call.complete = ls_step_watch_from;
         top += calls->ordered;
         if (last) {
             s->last.top = top;
@@ -783,6 +805,20 @@ out:
     return st;
 }
 
+/* ls_step_between() */
+static ls_status ask_between(ls_step *s, ls_clock *clock)
+{
+    ls_status (*check)(void *) = s->check;
+    ls_status st = LS_OK;
+
+    s->check = NULL;
+    if (check) {
+        st = check(s->check_context);
+        ls_clock_lap(clock, LS_PART_OTHER);
+    }
+    return st;
+}
+
 /* Who fails in the middle of it has no whole state. */
 static ls_status update(ls_step *s, ls_clock *clock)
 {
@@ -811,7 +847,8 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     ls_step_state host_state = ls_step_numbers(step, number, lr);
     ls_status st = LS_OK;
 
-    if (LS_FAULT("train.nonfinite"))
+    step->spoiled = LS_FAULT("train.nonfinite");
+    if (step->spoiled || LS_FAULT("train.nonfinite.once"))
         host_state.grad_scale = NAN;
     copy_windows(step, batch, 0, calls->own * calls->leaf);
     if (calls->own == 0) { /* the update reads it */
@@ -821,21 +858,26 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     ls_clock_lap(clock, LS_PART_DATA);
     step->done = number;
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
+    LS_TRY(st, ask_between(step, clock), out);
+    LS_TRY(st, ls_buddy_send(step->args.buddy, step, number), out);
     LS_TRY(st, ls_step_norm(step), out);
+    LS_TRY(st, ls_buddy_await(step->args.buddy), out);
     LS_TRY(st, losses(step, clock), out);
     ls_step_replay_judge(step);
     double sum = tree_sum(step->host_sums, calls->leaves);
     bool finite = step->host_norm->bad_block < 0 && isfinite(sum); /* the same on all ranks */
+    const ls_step_result result = {.loss = sum / (double)step->counted,
+                                   .grad_norm = (double)step->host_norm->norm,
+                                   .lr = lr,
+                                   .finite = finite};
+    ls_buddy_vote(step->args.buddy, &result);
     if (finite)
         LS_TRY(st, update(step, clock), out);
     step->done = number + 1;
     if (clock->profile) /* which has all work of a step inside of it */
         LS_TRY(st, await_device(step), out);
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
-    *result_out = (ls_step_result){.loss = sum / (double)step->counted,
-                                   .grad_norm = (double)step->host_norm->norm,
-                                   .lr = lr,
-                                   .finite = finite};
+    *result_out = result;
 out:
     return st;
 }
@@ -893,6 +935,12 @@ ls_step_arrays ls_step_state_arrays(const ls_step *step)
                             .m = step->state_memory[1],
                             .v = step->state_memory[2],
                             .read = step->copy ? step->copy : step->state_memory[0]};
+}
+
+void ls_step_between(ls_step *step, ls_status (*check)(void *context), void *context)
+{
+    step->check = check;
+    step->check_context = context;
 }
 
 void ls_step_before_update(ls_step *step, ls_status (*wait)(void *context), void *context)

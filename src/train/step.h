@@ -17,6 +17,7 @@
  * Where ranks have a model together (mesh.tp, team.c), dp is among those that have the same part of
  * it; weights, moments and gradients are those of this part. */
 #pragma once
+#include "base/hash.h"
 #include "model/model.h"
 #include "model/pass.h"
 #include "parallel/dp.h"
@@ -42,6 +43,7 @@ typedef struct ls_step_args {
     void *const *kept;      /* state of an earlier step of the same model where nobody divides it
                              * (ls_step_keep): weights and moments, the step's own from a success on;
                              * NULL: none */
+    struct ls_buddy *buddy; /* copies of what ranks divide (train/buddy.h); NULL: none */
     int rank;               /* for tests that slow one down */
     bool pushes;            /* servers make the update (sync: ps): a step ends with the gradient */
     bool pack;              /* with a pipeline: it packs its weights, and packs is NULL */
@@ -158,6 +160,15 @@ ls_status ls_step_keep(ls_step *step, void *kept_out[3]);
 
 /* Asked once, in the next step, before the first weight or moment changes: who still reads them. */
 void ls_step_before_update(ls_step *step, ls_status (*wait)(void *context), void *context);
+
+/* In the next step, on this rank: hash the gradient of the call that begins at this leaf, as it
+ * goes into the sum (ordered mode); and the hash, from then on. */
+void ls_step_watch(ls_step *step, int64_t leaf);
+ls_hash ls_step_watched(const ls_step *step);
+
+/* Asked once, in the next step, when the gradients are summed and nothing is updated. Whoever fails
+ * there makes the step fail. */
+void ls_step_between(ls_step *step, ls_status (*check)(void *context), void *context);
 
 /* The weights were written from outside (start, import, resume): renew the copy that rows read. */
 ls_status ls_step_weights_changed(ls_step *step);

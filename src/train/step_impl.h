@@ -44,6 +44,15 @@ struct ls_step {
         int64_t from;    /* elements from here on are merged and on their way */
     } last;              /* call of the step: its gradient is exchanged while backward goes on */
     struct {
+        bool wanted, on; /* a call is to be hashed; it is being so */
+        int64_t leaf;    /* which it begins with */
+        int buffer;      /* its gradient, */
+        int64_t end;     /* of which elements from here on are hashed */
+        ls_hash hash;    /* of them */
+    } watch;
+    ls_status (*check)(void *context); /* before the norm; NULL: nobody asks */
+    void *check_context;
+    struct {
         ls_window window;           /* the weights, as far as they are there */
         ls_units_set coming, there; /* buckets */
         int64_t unit;               /* that was asked for last */
@@ -104,6 +113,7 @@ struct ls_step {
     ls_step_state *host_states; /* of each call */
     double *host_sums;          /* of losses by leaf, then the time of each rank's work */
     ls_norm_result *host_norm;
+    bool spoiled;    /* for tests: its gradient is not finite, whoever makes it */
     bool isolated;   /* the batch on the device has document starts */
     int64_t counted; /* targets of the last step's batch */
     double loss_scale;
@@ -147,6 +157,11 @@ void ls_step_forward(ls_step *step, const ls_step_part *part, const ls_pass_call
 
 /* Those of a call, which lie in host memory, to the device. */
 void ls_step_send_numbers(ls_step *step, int64_t call);
+/* Whether a call, whose gradient of so many elements goes to this buffer, is the one to be hashed;
+ * and, while it is (ls_pass_call.complete): elements from here on are there. */
+void ls_step_add_piece(ls_hash *hash, const float *x, int64_t n); /* to a hash of pieces */
+bool ls_step_watch_call(ls_step *step, const ls_step_part *part, int buffer, int64_t elements);
+void ls_step_watch_from(void *context, int64_t from);
 
 /* The numbers of a step that rows read on the device. */
 ls_step_state ls_step_numbers(const ls_step *step, int64_t number, double lr);

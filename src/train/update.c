@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "plan/memory.h"
 #include "plan/optim.h"
+#include "train/buddy.h"
 #include "train/line.h"
 
 int ls_step_buckets(const ls_step *s)
@@ -239,6 +240,7 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
     }
     if (!ls_step_divides(s))
         goto out;
+    ls_buddy_update(s->args.buddy, s);
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
     if (ls_step_shards(s)) {
         st = ls_step_forget(s);

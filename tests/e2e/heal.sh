@@ -2,53 +2,6 @@
 # heal.sh -- ranks that die, and a run that goes on: same losses, same weights, one incident, nothing left.
 . "$LINESHAFT_ROOT/tests/lib.sh"
 small_run
-cat >train.py <<'PY'
-"""train.py OUT RANKS PLAN [ARG ...]: train, and do to ranks what PLAN says: "STEP:SIGNAL:RANK[+RANK]", separated by
-commas, or "none"; "@i" instead of STEP: when incident number i is told; "saved": when a checkpoint is. What is printed goes to OUT.jsonl. A short
-pipe: the run must not end before this reads what it tells."""
-import fcntl, json, os, signal, subprocess, sys
-out, ranks, plan, *args = sys.argv[1:]
-todo = [] if plan == "none" else [entry.split(":") for entry in plan.split(",")]
-p = subprocess.Popen([os.environ["LINESHAFT"], "train", "run.yaml", "-n", ranks, "--json", "--set", "out=" + out, *args],
-                     stdout=subprocess.PIPE, stderr=open(out + ".err", "w"), bufsize=512)
-fcntl.fcntl(p.stdout, 1031, 4096)  # F_SETPIPE_SZ
-pids, incidents = {}, 0
-with open(out + ".jsonl", "wb") as log:
-    for line in p.stdout:
-        log.write(line)
-        row = json.loads(line)
-        if row["event"] == "rank":
-            pids[row["rank"]] = row["pid"]
-        incidents += row["event"] == "incident"
-        while todo and (incidents >= int(todo[0][0][1:]) and len(pids) if todo[0][0][0] == "@"
-                        else row["event"] == "checkpoint" if todo[0][0] == "saved"
-                        else row["event"] == "step" and row["step"] >= int(todo[0][0])):
-            _, name, victims = todo.pop(0)
-            for victim in victims.split("+"):
-                os.kill(pids[int(victim)], getattr(signal, "SIG" + name))
-sys.exit(p.wait())
-PY
-export LINESHAFT
-# go STATUS OUT RANKS PLAN ARG...: it must exit so.
-go() {
-    status=$1
-    shift
-    python3 train.py "$@"
-    got=$?
-    [ $got = "$status" ] || fail "$*: exit $got instead of $status: $(cat "$1.err")"
-}
-# same OUT: every step was told once, with the loss it must have, and the weights are those they must be. Who is killed just when it
-# has printed a step leaves that to be printed again; events.jsonl has it once.
-same() {
-    losses "$1/events.jsonl" >got
-    cmp -s want got || fail "$1: other losses: $(diff want got | head -n 4) $(cat "$1.err")"
-    losses "$1.jsonl" | uniq >got
-    cmp -s want got || fail "$1: other losses printed: $(diff want got | head -n 4) $(cat "$1.err")"
-    [ "$(field summary weights_hash "$1.jsonl")" = "$hash" ] || fail "$1: other weights"
-}
-# incident OUT KEY: of its last incident.
-incident() { field incident "$2" "$1.jsonl"; }
-
 run 0 "$LINESHAFT" train run.yaml --json --set out=alone
 losses >want
 hash=$(field summary weights_hash)
@@ -78,12 +31,6 @@ go 0 all 3 saved:KILL:0+1+2
 [ "$(field summary weights_hash all.jsonl)" = "$hash" ] || fail "all: other weights"
 [ "$(incident all source) $(incident all restarted)" = "checkpoint 3" ] || fail "$(grep incident all.jsonl)"
 [ "$(incident all step)" -ge 10 ] || fail "$(grep incident all.jsonl)"
-# Ranks that have parts of the state: likewise, and in the same processes.
-go 0 zero 3 saved:KILL:1 --set mesh.zero=3
-[ "$(field summary weights_hash zero.jsonl)" = "$hash" ] || fail "zero 3: other weights"
-[ "$(incident zero source) $(incident zero ranks)" = "checkpoint 3" ] || fail "zero 3: $(grep incident zero.jsonl)"
-[ "$(incident zero step)" -ge 10 ] || fail "$(grep incident zero.jsonl)"
-
 # One that was stopped counts as dead after a while, and cannot come back.
 go 0 stopped 3 12:STOP:2 --set heal.wait=3
 same stopped

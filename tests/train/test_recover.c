@@ -63,9 +63,10 @@ static void on_event(void *context, const ls_event *event)
 /* What is to happen, and what did. */
 typedef struct story {
     int workers, restarts;
-    const char *set; /* NULL: none */
-    int64_t at[2];   /* steps after which a rank is killed; 0: none */
-    int victim[2];   /* its number at that time */
+    const char *set, *more; /* NULL: none */
+    int from_disk;          /* incidents that ought to read a checkpoint */
+    int64_t at[2];          /* steps after which a rank is killed; 0: none */
+    int victim[2];          /* its number at that time */
     int killed, steps, incidents, ranks, from_memory;
     int64_t last_step, twice; /* steps that were told twice */
     double losses;            /* sum over steps, each counted once */
@@ -76,18 +77,18 @@ typedef struct story {
 static ls_status train(const story *s, int out, int ack, ls_session_args args)
 {
     teller t = {.out = out, .ack = ack, .at = s->at};
-    static const char text[] = "model: {layers: 1, width: 16, heads: 2, context: 8, dropout: 0.1}\n"
+    static const char text[] = "model: {layers: 2, width: 48, heads: 2, context: 8, dropout: 0.1}\n"
                                "data: {text: [text.txt], validation: 20%}\n"
                                "batch: {sequences: 6, leaf: 1, group: 1}\n"
                                "train: {steps: 24, warmup: 1, reduce: ordered}\n"
                                "checkpoint: {every: 5, keep: 3}\n"
                                "eval: {every: 7, sequences: 4}\n"
                                "device: {threads: 1}\n";
-    const char *sets[MOST_SETS] = {"out=run", s->set};
+    const char *sets[MOST_SETS] = {"out=run", s->set, s->more};
     const ls_runfile_source source = {.text = text,
                                       .len = sizeof text - 1,
                                       .sets = sets,
-                                      .n_sets = s->set ? 2 : 1,
+                                      .n_sets = 1 + (s->set != NULL) + (s->more != NULL),
                                       .no_environment = true};
     ls_run run;
     ls_status st;
@@ -303,7 +304,7 @@ static void write_text(void)
 /* Play it with these ranks dying; compare with the run that nothing befell. */
 static void compare(story s)
 {
-    story plain = {.set = s.set, .at = {-1, -1}};
+    story plain = {.at = {-1, -1}};
 
     write_text();
     undisturbed(&plain);
@@ -313,10 +314,9 @@ static void compare(story s)
     LS_CHECK(fabs(s.losses - plain.losses) == 0);
     LS_CHECK_EQ(s.incidents, s.at[1] ? 2 : 1);
     /* A first rank that is killed while it tells of a step leaves that to be told again. */
-    if (s.from_memory == s.incidents)
+    LS_CHECK_EQ(s.from_memory + s.from_disk, s.incidents);
+    if (!s.from_disk)
         LS_CHECK_EQ(s.twice, (s.victim[0] == 0) + (s.at[1] && s.victim[1] == 0));
-    else
-        LS_CHECK(s.set != NULL); /* only what ranks divide is read again */
     LS_CHECK_EQ(s.ranks, s.workers - (s.restarts ? 0 : s.killed));
 }
 
@@ -335,7 +335,45 @@ LS_TEST(recover_goes_on_with_fewer_down_to_one)
     compare((story){.workers = 3, .restarts = 0, .at = {6, 13}, .victim = {0, 1}});
 }
 
-LS_TEST(recover_loads_what_ranks_had_divided)
+LS_TEST(recover_loads_what_nobody_has_copies_of)
 {
-    compare((story){.workers = 3, .restarts = 0, .set = "mesh.zero=1", .at = {8}, .victim = {2}});
+    compare((story){.workers = 3,
+                    .restarts = 0,
+                    .set = "mesh.zero=1",
+                    .more = "heal.buddies=off",
+                    .from_disk = 1,
+                    .at = {8},
+                    .victim = {2}});
+}
+
+/* Parts of the dead rank come from its buddy, and are cut anew for those who are left. */
+LS_TEST(recover_takes_moments_from_buddies)
+{
+    compare((story){.workers = 4,
+                    .restarts = 0,
+                    .set = "mesh.zero=1",
+                    .more = "mesh.bucket=65536",
+                    .at = {6, 13},
+                    .victim = {0, 1}});
+}
+
+LS_TEST(recover_takes_gradients_and_moments_from_buddies)
+{
+    compare((story){.workers = 2, .restarts = 1, .set = "mesh.zero=2", .at = {8}, .victim = {1}});
+}
+
+LS_TEST(recover_takes_weights_from_buddies_down_to_one)
+{
+    compare((story){
+        .workers = 3, .restarts = 0, .set = "mesh.zero=3", .at = {6, 13}, .victim = {2, 0}});
+}
+
+LS_TEST(recover_takes_parts_from_twins)
+{
+    compare((story){.workers = 4,
+                    .restarts = 1,
+                    .set = "mesh.zero=3",
+                    .more = "mesh.shard=2",
+                    .at = {8},
+                    .victim = {3}});
 }

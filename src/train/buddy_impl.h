@@ -1,0 +1,74 @@
+/* buddy_impl.h -- what buddy.c and hoard.c share. */
+#pragma once
+#include "base/fault.h"
+#include "parallel/buddies.h"
+#include "parallel/reshard.h"
+#include "train/buddy.h"
+#include "train/step_impl.h"
+
+LS_C_BEGIN
+
+/* Weights, moments and the gradient of a seat's parts, packed. */
+enum { LS_BUDDY_W, LS_BUDDY_M, LS_BUDDY_V, LS_BUDDY_G, LS_BUDDY_ARRAYS };
+
+struct ls_buddy {
+    ls_buddy_args args;
+    ls_mesh mesh;
+    bool sends;                              /* there are no twins */
+    int to, ward;                            /* the buddy, and who is kept here */
+    float *copy[LS_BUDDY_ARRAYS];            /* owned: of the ward */
+    ls_adamw_span *spans;                    /* owned: of the ward's parts, */
+    int64_t first_span[LS_MESH_BUCKETS + 1]; /* bucket by bucket */
+    ls_comm_request requests[2 * LS_MESH_BUCKETS];
+    int n_requests;
+    int64_t number;        /* of the step that runs */
+    int64_t done;          /* steps in the own parts and in the copies */
+    bool ready;            /* the gradient of step `done` has come, and its norm */
+    int64_t voted;         /* steps that all ranks can make */
+    bool begun;            /* the copies are there here, */
+    bool confirmed;        /* and everywhere */
+    ls_step_result result; /* of the step that was voted last */
+    int64_t sent;          /* bytes */
+};
+
+/* The elements of a seat. */
+int64_t ls_buddy_elements(const ls_reshard_cut *cut, int64_t trained, int seat);
+
+/* The spans of a seat's packed parts, bucket by bucket; owned by the caller. */
+ls_status ls_buddy_spans(const ls_run *run, const ls_model *model, const ls_reshard_cut *cut,
+                         int seat, ls_adamw_span **spans_out, int64_t first[LS_MESH_BUCKETS + 1]);
+
+/* The update of a seat's packed parts: arrays, the numbers of the step, the norm. */
+typedef struct ls_buddy_move {
+    const ls_kernels *kernels;
+    ls_stream *stream;
+    const ls_reshard_cut *cut;
+    int64_t trained;
+    int seat;
+    float *const *arrays;
+    const ls_adamw_span *spans;
+    const int64_t *first_span;
+    const ls_step_state *state;
+    const ls_norm_result *norm;
+} ls_buddy_move;
+void ls_buddy_make_update(const ls_buddy_move *move);
+
+/* For tests: this rank comes to a named point of a recovery, where it may be killed
+ * (LINESHAFT_FAULT=train.recover.POINT.RANK=kill). */
+static inline void ls_buddy_point(const char *name, int rank)
+{
+#ifdef LS_FAULTS
+    char point[64];
+
+    snprintf(point, sizeof point, "train.recover.%s.%d", name, rank);
+    (void)LS_FAULT(point);
+#else
+    (void)name;
+    (void)rank;
+#endif
+}
+
+/* The sum of gradients of an own part, where the step has it. */
+const float *ls_buddy_gradient(const ls_step *step, ls_mesh_part own);
+
+LS_C_END
