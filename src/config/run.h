@@ -210,9 +210,18 @@ typedef struct ls_run {
     } checkpoint;
     struct {
         ls_heal_mode mode;
-        int64_t restarts;  /* of a rank that dies, before the others go on without it */
-        int64_t min_ranks; /* to go on with */
-        int64_t wait;      /* seconds */
+        int64_t restarts;   /* of a rank that dies, before the others go on without it */
+        int64_t min_ranks;  /* to go on with */
+        int64_t wait;       /* seconds */
+        int64_t min_nodes;  /* to go on with */
+        int64_t max_nodes;  /* to train on; 0: all that come */
+        double grow_wait;   /* seconds between two views that only take newcomers in */
+        int64_t grow_steps; /* in a view before newcomers are taken in */
+        int64_t quarantine; /* crashes of a node within a day that exclude it; 0: none */
+        double cool_down;   /* seconds, for how long; twice as long each time */
+        double pulse;       /* seconds between two signs of life of an agent */
+        double suspect;     /* seconds of silence that are told */
+        double dead;        /* seconds of silence after which a node is lost */
     } heal;
     struct {
         int64_t every;      /* steps; 0: only at the end */
