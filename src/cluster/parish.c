@@ -387,12 +387,9 @@ static void take_end(ls_parish *p, node *n, const ls_word *w, int64_t now)
     ls_word answer = {.kind = LS_WORD_VERDICT, .worker = w->worker, .verdict = verdict};
     p->args.tell(p->args.context, id, &answer);
     if (verdict == LS_VIEW_STOP) {
-        ls_err_record record = w->record;
-        if (!w->error) {
-            ls_fail(LS_EFAIL, "%s", w->why);
-            record = *ls_err_last();
-        }
-        end_job(p, id, w->code, &record);
+        ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it says who */
+        ls_err_hint("%s", w->error ? w->record.hint : "");
+        end_job(p, id, w->code, ls_err_last());
         return;
     }
     snprintf(why, sizeof why, "%.300s%s%s", w->why, excluded ? "; in quarantine: " : "",

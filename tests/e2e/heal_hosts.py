@@ -5,7 +5,7 @@ import fcntl, json, os, signal, subprocess, sys, time
 
 out, *plan = sys.argv[1:]
 plan = [entry.split(":") for entry in plan]
-pids, seen = {}, {}
+pids, seen, waited = {}, {}, 0
 
 
 def pid_of(host):
@@ -55,11 +55,13 @@ with open(f"{out}.fifo", "rb", buffering=0) as fifo, open(f"{out}.jsonl", "wb") 
             when, what, who = plan[0]
             if when[0] == "=":
                 if len(seen) != int(when[1:]):
-                    time.sleep(0.5)
+                    waited += 1
+                    time.sleep(min(1, 0.04 * waited))  # more and more: what was told already is read soon
                     break
             elif row["step"] < int(when):
                 break
             act(what, who)
             plan.pop(0)
+            waited = 0
 if plan:
     sys.exit(f"the run ended before {':'.join(plan[0])}, with {len(seen)} ranks")

@@ -7,7 +7,7 @@ need_hosts
 small_run
 cp "$LINESHAFT_ROOT/tests/e2e/heal_hosts.py" drive.py
 # Signs of life are looked at generously: this machine may have no time for seconds.
-SET="--set heal.dead=30 --set heal.grow_wait=0 --set heal.grow_steps=2"
+SET="--set train.steps=120 --set heal.dead=30 --set heal.grow_wait=0 --set heal.grow_steps=2"
 export LINESHAFT
 (umask 077; head -c 32 /dev/urandom >job.secret)
 
@@ -70,24 +70,31 @@ run 0 "$LINESHAFT" train run.yaml --json --set out=alone $SET
 losses >want
 hash=$(field summary weights_hash)
 
-# A worker of the second host is killed: started again there, from the memory of the others.
-go worker 2 2 2 12:kill:3
-is kind lost ranks 4 restarted 1 source memory redone 0
-grep -q 'rank 3 on lab1 was killed by signal 9' worker.err || fail "$(cat worker.err)"
+# A worker of the second host is killed: started again there, from the memory of the others. Once more: that host is not used
+# again, and a third one, which was one too many, takes its place.
+plain=$SET
+SET="$SET --set heal.max_nodes=2"
+go worker 3 2 2 8:come:2 12:kill:3 40:kill:2 60:none:0 =4:none:0
+is ranks 4 source memory redone 0
+sed -n 1p changes >first
+grep -q '"text":"rank 3 on lab1 was killed by signal 9.*"ranks":4,"restarted":1,"lost":0,' first || fail "$(cat first)"
+grep -q '(lab1) is sent away: .*killed by signal 9.*; in quarantine: lab1' worker.err || fail "$(cat worker.err)"
+grep '"event":"rank"' worker/events.jsonl | tail -n 4 | grep -c '"host":"lab2"' | grep -qx 2 || fail "lab2 did not take its place"
 
-# A host is destroyed: the others go on at once. A host joins, and the one that is not like the others is refused by name.
+# Two hosts, four, three (one is destroyed), one, and four again; one that is not like the others is refused by name.
 mkdir elsewhere
 sed 's/seed: 3/seed: 4/' run.yaml >elsewhere/run.yaml
-ELSEWHERE=4
+ELSEWHERE=7 SET=$plain
 export ELSEWHERE
-go host 5 3 1 8:host:2 =2:come:4 =2:gone:4 =2:come:3 =3:none:0
-is kind joined ranks 3 joined 1 source memory redone 0
-grep -q '(lab2) was lost' host.err || fail "$(cat host.err)"
-grep -q 'lab4 differs from the first node in: train (' host.lab || fail "$(cat host.lab host.err)"
-! grep -q 'read\|resum' host.err || fail "something was read again: $(cat host.err)"
-[ "$(grep -c '"generation":' host.jsonl)" = 2 ] || fail "$(grep incident host.jsonl)"
+go size 8 2 1 8:come:2 8:come:3 =4:host:3 =3:come:7 =3:gone:7 =3:host:1 =2:host:2 =1:come:4 =1:come:5 =1:come:6 =4:none:0
+is kind joined ranks 4 source memory redone 0
+for host in 1 2 3; do
+    grep -q "(lab$host) was lost" size.err || fail "lab$host is not missed: $(cat size.err)"
+done
+grep -q 'lab7 differs from the first node in: train (' size.lab || fail "$(cat size.lab size.err)"
+! grep -q '"source":"checkpoint"\|"redone":[1-9]' size.jsonl || fail "something was done again: $(grep '"generation":' size.jsonl)"
 
 # The link of a host is cut: it is lost after a while; when it is back, it comes as a newcomer.
-SET="--set heal.dead=4 --set heal.grow_wait=0 --set heal.grow_steps=2"
+SET="--set train.steps=120 --set heal.dead=4 --set heal.grow_wait=0 --set heal.grow_steps=2"
 go cut 2 2 1 8:down:1 =1:up:1 =2:none:0
 is kind joined ranks 2
