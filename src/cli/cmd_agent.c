@@ -2,7 +2,8 @@
  *
  * It asks the first machine what to run (cluster/work.h) and is from then on what the same command
  * with --join would have been (job.h). It goes to one job and ends with it: nobody can send work to
- * a machine on which nobody has started an agent. */
+ * a machine on which nobody has started an agent. Only when the job has taken it for lost and goes
+ * on does it ask once more. */
 #include "cli/cmds.h"
 #include "cli/job.h"
 
@@ -47,7 +48,11 @@ const ls_command ls_cmd_agent = {
         "--listen) holds on the first machine, starts its program here, and ends with the job and "
         "its exit code. It may be started before the first machine.\n\n"
         "The program is run in the folder and with the environment of the agent, by the name that "
-        "was given on the first machine: it must be found here, too. Both sides prove that they "
+        "was given on the first machine: it must be found here, too. A run of `lineshaft train` "
+        "may "
+        "be joined while it trains: this machine becomes part of it at the end of a step, or waits "
+        "as a spare (heal.max_nodes); when it was cut off and is back, it joins again. Both sides "
+        "prove that they "
         "know the secret. Who knows it can have a program run here, by this user, for as long as "
         "an agent waits; an agent takes one job and ends with it.",
     .examples =

@@ -88,14 +88,15 @@ typedef struct stage {
 } stage;
 
 /* What happens here must be known everywhere. A rank that failed because of a peer tells nobody:
- * the peer's own node does. */
+ * the peer's own node does. Where ranks heal, the coordinator decides what a failure means. */
 static void on_event(void *context, const ls_agent_event *event)
 {
     const stage *s = context;
 
     if (event->kind == LS_AGENT_STARTED && s->nodes->started) {
         s->nodes->started(s->nodes->context);
-    } else if (event->kind == LS_AGENT_ENDED && event->code != 0 && event->why->code != LS_EPEER) {
+    } else if (event->kind == LS_AGENT_ENDED && event->code != 0 && event->why->code != LS_EPEER &&
+               !s->nodes->league) {
         ls_rendezvous_fail(s->r, event->code, event->why);
     } else if (event->kind == LS_AGENT_ASKED) {
         char host[64] = "?";
@@ -155,6 +156,8 @@ static ls_status run_job(ls_rendezvous *r, const ls_launch_nodes *nodes, ls_agen
     if (st != LS_OK)
         return ls_err_adopt(&own);
     result->exit_code = code;
+    if (code == 0 && nodes->league) /* a node that the job has done without */
+        result->cause.code = LS_OK;
     bool blames = result->cause.code == LS_EPEER;
     if (code != 0 && (result->cause.code == LS_OK || blames)) { /* it went wrong elsewhere */
         bool known = ls_rendezvous_attend(r) != LS_OK;
@@ -189,8 +192,35 @@ out:
     return st;
 }
 
-ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
-                              ls_agent_result *result)
+/* What agents that join must know. */
+static ls_status describe_work(const ls_launch_nodes *nodes, const ls_agent_args *job, ls_str *out)
+{
+    const ls_league_args *h = nodes->heal;
+    ls_work_heal heal = {.patience_ms = 0};
+
+    if (h)
+        heal = (ls_work_heal){.patience_ms = (uint32_t)(h->patience_ns / LS_NS_PER_MS),
+                              .pulse_ms = (uint32_t)(h->pulse_ns / LS_NS_PER_MS),
+                              .suspect_ms = (uint32_t)(h->suspect_ns / LS_NS_PER_MS),
+                              .dead_ms = (uint32_t)(h->dead_ns / LS_NS_PER_MS)};
+    return ls_work_encode(job->command, job->workers, nodes->met != NULL, h ? &heal : NULL, out);
+}
+
+/* Join the others, and learn who they are. */
+static ls_status meet(ls_rendezvous *r, ls_launch_nodes *nodes, int64_t deadline_ns)
+{
+    ls_status st = LS_OK;
+
+    if (nodes->heal)
+        LS_TRY(st, ls_league_open(&nodes->league, nodes->heal, !nodes->join, r), out);
+    LS_TRY(st, ls_rendezvous_meet(r, deadline_ns), out);
+    if (nodes->league)
+        st = ls_league_begin(nodes->league);
+out:
+    return st;
+}
+
+ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_agent_result *result)
 {
     ls_status st = LS_OK;
     const char *join = nodes->join;
@@ -206,8 +236,7 @@ ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
     else
         LS_TRY(st, read_secret(nodes->secret, !join, &secret), out);
     int64_t deadline_ns = ls_time_now_ns() + nodes->wait_s * LS_NS_PER_S;
-    if (!nodes->told &&
-        (st = ls_work_encode(job->command, job->workers, nodes->met != NULL, &told)) != LS_OK)
+    if (!nodes->told && (st = describe_work(nodes, job, &told)) != LS_OK)
         ls_log(LS_LOG_INFO, "no agent can join: %s", ls_err_last()->text);
     const ls_rendezvous_args how = {.hosts = !join,
                                     .address = join ? join : nodes->listen,
@@ -228,11 +257,23 @@ ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
         LS_TRY(st, nodes->told(nodes->context, &work, deadline_ns, job), out);
         LS_TRY(st, ls_rendezvous_bring(r, job->workers, nodes->ports), out);
     }
-    LS_TRY(st, ls_rendezvous_meet(r, deadline_ns), out);
+    st = meet(r, nodes, deadline_ns);
+    if (st != LS_OK && ls_rendezvous_did_without(r)) {
+        ls_log(LS_LOG_INFO, "%s", ls_err_last()->text);
+        st = LS_OK;
+        goto out;
+    }
+    LS_TRY(st, st, out);
     if (nodes->met)
-        LS_TRY(st, nodes->met(nodes->context, ls_rendezvous_members(r), secret.bytes, job), out);
+        LS_TRY(st,
+               nodes->met(nodes->context, ls_rendezvous_members(r), ls_rendezvous_node(r),
+                          secret.bytes, job),
+               out);
     st = run_job(r, nodes, *job, result);
+    nodes->dropped = nodes->league && ls_rendezvous_was_dropped(r);
 out:
+    ls_league_close(nodes->league);
+    nodes->league = NULL;
     ls_rendezvous_close(r);
     ls_secret_release(&secret);
     ls_work_release(&work);

@@ -2,6 +2,7 @@
 #pragma once
 #include "cli/command.h"
 #include "cluster/agent.h"
+#include "cluster/league.h"
 #include "cluster/members.h"
 #include "cluster/work.h"
 
@@ -26,20 +27,23 @@ typedef struct ls_launch_nodes {
     /* An agent: the first machine has said what to run. Sets command and workers of the job, and
      * what follows here. NULL: the job is known. */
     ls_status (*told)(void *context, const ls_work *work, int64_t deadline_ns, ls_agent_args *job);
-    /* When all are known, before ranks are started: may add to what they inherit. NULL: nothing. */
-    ls_status (*met)(void *context, const ls_members *members, const uint8_t *secret,
+    /* When all are known, before ranks are started: may add to what they inherit. NULL: nothing.
+     * node: this one. */
+    ls_status (*met)(void *context, const ls_members *members, int node, const uint8_t *secret,
                      ls_agent_args *job);
     /* The ranks run, and have what they inherit. NULL: nothing. */
     void (*started)(void *context);
     void *context;
+    const ls_league_args *heal; /* the ranks heal, borrowed; NULL: the first failure ends the job */
+    ls_league *league;          /* then: set before met() is called */
+    bool dropped;               /* afterwards: see ls_rendezvous_was_dropped() */
 } ls_launch_nodes;
 
 /* From the flags --nodes, --listen, --join, --secret, --wait, --quiet. */
 ls_status ls_launch_find_nodes(const ls_args *args, ls_launch_nodes *nodes);
 
 /* Meet, run the ranks of this machine, and end with all others. */
-ls_status ls_launch_run_nodes(const ls_launch_nodes *nodes, ls_agent_args *job,
-                              ls_agent_result *result);
+ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_agent_result *result);
 
 /* How many ranks, the folder of logs and the grace time, from --ranks, --log-dir and --grace. */
 ls_status ls_launch_find_job(const ls_args *args, int64_t fallback_ranks, ls_agent_args *job);

@@ -116,6 +116,7 @@ typedef struct station {
     ls_progress *progress;
     ls_comm *comm; /* owned; NULL: alone */
     bool first;    /* this rank tells what the run does */
+    ls_job_seat seat;
 } station;
 
 /* A rank's own words go to the agent, which puts its number before them; what the run tells comes
@@ -137,7 +138,7 @@ static ls_status rejoin(void *context, const ls_view_report *report, ls_heal_vie
                         ls_comm **comm)
 {
     station *at = context;
-    ls_status st = ls_job_rejoin(report, view, comm);
+    ls_status st = ls_job_rejoin(&at->seat, report, view, comm);
 
     at->comm = *comm;
     return st == LS_OK ? take_place(at, view->rank) : st;
@@ -154,8 +155,10 @@ static ls_status join_ranks(station *at, ls_session_args *session)
     if (ls_heal_has_agent()) {
         session->rejoin = rejoin;
         session->rejoin_context = at;
+        ls_load_likeness(session->run, &at->seat.likeness);
         LS_TRY(st, rejoin(at, &nothing, &session->view, &session->comm), out);
-        session->local_ranks = ls_comm_ranks(at->comm);
+        session->local_ranks = session->view.local_ranks;
+        session->local_rank = session->view.local_rank;
         goto out;
     }
     LS_TRY(st, ls_job_join(&at->comm, ls_time_now_ns() + JOIN_S * LS_NS_PER_S), out);
@@ -172,7 +175,7 @@ static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_s
 {
     bool json = ls_args_has(args, "json");
     ls_progress progress;
-    station at = {.args = args, .progress = &progress};
+    station at = {.args = args, .progress = &progress, .seat = {.listen_fd = -1}};
     ls_str line;
     ls_session_args session = {.run = run,
                                .fresh = ls_args_has(args, "fresh"),
@@ -198,15 +201,25 @@ static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_s
 out:
     ls_str_release(&line);
     ls_comm_close(at.comm);
+    if (at.seat.listen_fd >= 0)
+        close(at.seat.listen_fd);
     return st;
 }
 
 /* Start this command as ranks. */
 static ls_status run_ranks(const ls_args *args, const ls_run *run)
 {
-    const ls_job_heal heal = {.restarts = (int)run->heal.restarts,
-                              .min_ranks = (int)run->heal.min_ranks,
-                              .wait_s = run->heal.wait};
+    const ls_league_args heal = {
+        .rules = {.restarts = (int)run->heal.restarts, .least = (int)run->heal.min_ranks},
+        .min_nodes = (int)run->heal.min_nodes,
+        .max_nodes = (int)run->heal.max_nodes,
+        .grow_wait_ns = (int64_t)(run->heal.grow_wait * 1e9),
+        .quarantine = (int)run->heal.quarantine,
+        .cool_ns = (int64_t)(run->heal.cool_down * 1e9),
+        .patience_ns = run->heal.wait * LS_NS_PER_S,
+        .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
+        .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
+        .dead_ns = (int64_t)(run->heal.dead * 1e9)};
     int64_t all = ls_max_i64(1, run->mesh.dp) * run->mesh.tp * run->mesh.pp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
@@ -274,8 +287,10 @@ const ls_command ls_cmd_train = {
         "losses and weights are the same bits for any N. With mesh.tp processes have the model "
         "itself together, each a part of every layer; with mesh.pp each has some of the layers. "
         "See docs/guide/parallel.md.\n\n"
-        "A process that dies is started again, then gone on without (heal.* in the run file): the "
-        "others keep their memory and lose the step in flight. See docs/guide/failures.md.",
+        "A process that dies is started again, then gone on without, and so is a machine that is "
+        "lost (heal.* in the run file): the others keep their memory and lose the step in flight. "
+        "`lineshaft agent` on a further machine joins a run that trains already. See "
+        "docs/guide/failures.md.",
     .examples = "lineshaft train  # the demonstration\n"
                 "lineshaft train run.yaml  # train, or go on\n"
                 "lineshaft train run.yaml --set train.lr=3e-4  # override one setting\n"

@@ -5,7 +5,9 @@
  * standard output, for results that are not prefixed with a rank), and with
  * several nodes _LISTEN (its own socket) and _SECRET. The sockets are made here, before the nodes
  * meet, because the list of members tells their ports; each rank gets its own, and this process
- * lets go of them when the ranks run. */
+ * lets go of them when the ranks run. Ranks that heal make their own for each view, at
+ * LINESHAFT_ADDRESS, and report its port: so nobody who means an older view finds one that listens.
+ */
 #include "cli/job.h"
 
 #include <arpa/inet.h>
@@ -27,7 +29,7 @@
 #include "net/secret.h"
 #include "net/sock.h"
 
-enum { WORDS = 256, LAB_PORT = 7077, VIEW_S = 300 };
+enum { WORDS = 256, LAB_PORT = 7077, VIEW_S = 300, REJOIN_S = 20 };
 
 /* --- what a rank inherits ---------------------------------------------------------------------*/
 
@@ -153,44 +155,86 @@ out:
     return st;
 }
 
-/* Meet the ranks of a view, all of this machine. */
-static ls_status open_view(const ls_heal_view *view, int board_fd, ls_comm **comm_out)
+/* Meet the ranks of a view. */
+static ls_status open_view(const ls_heal_view *view, const ls_heal_fds *fds,
+                           const ls_job_seat *seat, ls_comm **comm_out)
 {
-    int n = view->plan.ranks;
-    ls_comm_member *list = ls_mem_array((size_t)n, sizeof *list);
-    char host[64] = "localhost";
+    int secret_fd = inherited("LINESHAFT_FD_SECRET");
+    ls_comm_member *list = NULL;
+    ls_secret secret = {NULL};
+    const char *carrier;
+    ls_members members;
     ls_status st;
 
-    if (!list)
-        return ls_fail(LS_ENOMEM, "no memory for the list of %d ranks", n);
-    gethostname(host, sizeof host - 1);
-    for (int r = 0; r < n; r++)
-        memcpy(list[r].host, host, sizeof host);
+    ls_members_init(&members);
+    LS_TRY(st, find_carrier(&carrier), out);
+    LS_TRY(st, ls_members_from_fd(&members, fds->members), out);
+    LS_TRY(st, member_list(&members, &list), out);
+    if (secret_fd >= 0 && members.nodes > 1)
+        LS_TRY(st, ls_secret_read_fd(&secret, secret_fd), out);
     st = ls_comm_open(comm_out,
                       &(ls_comm_args){.rank = view->rank,
-                                      .ranks = n,
+                                      .ranks = members.ranks,
                                       .generation = view->plan.generation,
                                       .members = list,
-                                      .board_fd = board_fd,
-                                      .listen_fd = -1},
+                                      .board_fd = fds->board,
+                                      .listen_fd = members.nodes > 1 ? seat->listen_fd : -1,
+                                      .secret = secret.bytes,
+                                      .carrier = carrier},
                       ls_time_now_ns() + VIEW_S * LS_NS_PER_S);
+out:
+    ls_secret_release(&secret);
+    ls_members_release(&members);
     ls_mem_free(list);
     return st;
 }
 
-ls_status ls_job_rejoin(const ls_view_report *report, ls_heal_view *view_out, ls_comm **comm)
+static uint16_t port_of(const ls_sock_address *address)
 {
-    int board_fd = -1;
+    return ntohs(address->storage.ss_family == AF_INET6
+                     ? ((const struct sockaddr_in6 *)&address->storage)->sin6_port
+                     : ((const struct sockaddr_in *)&address->storage)->sin_port);
+}
+
+/* A new place to be reached at. */
+static ls_status listen_anew(ls_job_seat *seat, int32_t *port_out)
+{
+    const char *ip = getenv("LINESHAFT_ADDRESS");
+    char text[LS_SOCK_TEXT];
+    ls_sock_address at;
+    ls_status st = LS_OK;
+
+    ls_sock_close(&seat->listen_fd);
+    if (!ip)
+        return LS_OK;
+    snprintf(text, sizeof text, strchr(ip, ':') ? "[%.60s]:0" : "%.60s:0", ip);
+    LS_TRY(st, ls_sock_resolve(text, ls_time_now_ns() + LS_NS_PER_S, &at), out);
+    LS_TRY(st, ls_sock_listen(&at, &seat->listen_fd), out);
+    LS_TRY(st, ls_sock_local(seat->listen_fd, &at), out);
+    *port_out = port_of(&at);
+out:
+    return st;
+}
+
+ls_status ls_job_rejoin(ls_job_seat *seat, const ls_view_report *report, ls_heal_view *view_out,
+                        ls_comm **comm)
+{
+    ls_view_report now = *report;
+    ls_heal_fds fds;
     ls_status st;
 
     do { /* another rank may be lost on the way */
         ls_err_record why = *ls_err_last();
         ls_comm_close(*comm);
         *comm = NULL;
+        LS_TRY(st, listen_anew(seat, &now.port), out);
         ls_err_adopt(&why);
-        LS_TRY(st, ls_heal_ask(report, view_out, &board_fd), out);
-        st = open_view(view_out, board_fd, comm);
-        close(board_fd);
+        LS_TRY(st, ls_heal_ask(&now, &seat->likeness, view_out, &fds), out);
+        view_out->local_rank += ls_job_local_task() * view_out->local_ranks;
+        view_out->local_ranks *= ls_job_local_tasks();
+        st = open_view(view_out, &fds, seat, comm);
+        close(fds.board);
+        close(fds.members);
     } while (st == LS_EPEER || st == LS_EDEADLINE);
 out:
     return st;
@@ -206,8 +250,12 @@ typedef struct job {
     ls_agent_fd fds[5];
     int *sockets; /* listening, one per rank; NULL: one node */
     uint16_t *ports;
-    ls_launch_nodes *nodes; /* of an agent */
+    ls_launch_nodes *nodes; /* where there are several */
     ls_meet meet;           /* of tasks that another launcher started */
+    ls_heal *heal;          /* ranks are replaced; NULL: they are not */
+    ls_league_args how;     /* an agent's: as the first node says */
+    char address[LS_MEMBERS_TEXT + 32];
+    const char *settings[2];
     int board_fd, members_fd, secret_fd, out_fd;
     uint64_t generation;
 } job;
@@ -262,13 +310,6 @@ static void set_port(ls_sock_address *address, uint16_t port)
         ((struct sockaddr_in *)&address->storage)->sin_port = htons(port);
 }
 
-static uint16_t port_of(const ls_sock_address *address)
-{
-    return ntohs(address->storage.ss_family == AF_INET6
-                     ? ((const struct sockaddr_in6 *)&address->storage)->sin6_port
-                     : ((const struct sockaddr_in *)&address->storage)->sin_port);
-}
-
 static ls_status make_sockets(job *j, const ls_launch_nodes *nodes, int64_t deadline_ns)
 {
     ls_sock_address own, bound;
@@ -308,12 +349,15 @@ static void on_started(void *context)
 {
     job *j = context;
 
-    for (int i = 0; i < j->ranks; i++)
+    for (int i = 0; j->sockets && i < j->ranks; i++)
         ls_sock_close(&j->sockets[i]);
 }
 
+static ls_status open_heal(job *j, const ls_members *members, int node, const uint8_t *secret,
+                           ls_agent_args *agent);
+
 /* All nodes are known: what the ranks of this one inherit. */
-static ls_status on_met(void *context, const ls_members *members, const uint8_t *secret,
+static ls_status on_met(void *context, const ls_members *members, int node, const uint8_t *secret,
                         ls_agent_args *agent)
 {
     job *j = context;
@@ -321,6 +365,8 @@ static ls_status on_met(void *context, const ls_members *members, const uint8_t 
     ls_status st;
 
     ls_meet_close(&j->meet);
+    if (j->nodes && j->nodes->league)
+        return open_heal(j, members, node, secret, agent);
     j->generation = members->generation;
     LS_TRY(st,
            ls_board_create(&(ls_board_args){.generation = members->generation, .ranks = j->ranks},
@@ -369,35 +415,45 @@ static void break_board(void *context, const char *why)
     ls_board_close(board);
 }
 
-static ls_status run_healing(job *j, const ls_job_heal *how, const ls_members *members,
-                             ls_agent_args *agent, ls_agent_result *result)
+/* Ranks that are replaced: what they inherit, and who speaks with them. Without a secret this node
+ * is alone. */
+static ls_status open_heal(job *j, const ls_members *members, int node, const uint8_t *secret,
+                           ls_agent_args *agent)
 {
-    const ls_heal_args args = {.workers = j->ranks,
-                               .rules = {.restarts = how->restarts, .least = how->min_ranks},
-                               .patience_ns = how->wait_s * LS_NS_PER_S,
-                               .make = make_board,
-                               .revoke = break_board,
-                               .context = j};
-    ls_heal *heal = NULL;
+    const ls_league_args *how = secret ? j->nodes->heal : &j->how;
+    ls_heal_args args = {.workers = j->ranks,
+                         .rules = how->rules,
+                         .patience_ns = how->patience_ns,
+                         .make = make_board,
+                         .revoke = break_board,
+                         .context = j};
+    int n = 0;
     ls_status st;
 
-    LS_TRY(st, ls_heal_open(&heal, &args), out);
+    if (secret) {
+        args.say = ls_league_say;
+        args.say_context = j->nodes->league;
+        LS_TRY(st, pass_secret(j, secret), out);
+        snprintf(j->address, sizeof j->address, "LINESHAFT_ADDRESS=%s", members->node[node].ip);
+        j->settings[0] = j->address;
+        agent->settings = j->settings;
+        j->fds[n++] = (ls_agent_fd){.name = "SECRET", .fd = j->secret_fd};
+    }
+    LS_TRY(st, ls_heal_open(&j->heal, &args), out);
     LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
-    j->fds[0] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
-    j->fds[1] = (ls_agent_fd){.name = "OUT", .fd = j->out_fd};
-    j->fds[2] = (ls_agent_fd){.name = "HEAL", .each = ls_heal_ends(heal)};
+    j->fds[n++] = (ls_agent_fd){.name = "MEMBERS", .fd = j->members_fd};
+    j->fds[n++] = (ls_agent_fd){.name = "OUT", .fd = j->out_fd};
+    j->fds[n++] = (ls_agent_fd){.name = "HEAL", .each = ls_heal_ends(j->heal)};
     agent->fds = j->fds;
-    agent->n_fds = 3;
-    agent->heal = heal;
-    agent->generation = members->generation;
-    st = ls_agent_run(agent, result);
+    agent->n_fds = n;
+    agent->heal = j->heal;
+    if (secret)
+        ls_league_bind(j->nodes->league, j->heal);
 out:
-    ls_heal_close(heal);
-    agent->heal = NULL;
     return st;
 }
 
-static ls_status run_alone(job *j, const ls_job_heal *heal, ls_agent_args *agent,
+static ls_status run_alone(job *j, const ls_league_args *heal, ls_agent_args *agent,
                            ls_agent_result *result)
 {
     ls_members members;
@@ -409,10 +465,11 @@ static ls_status run_alone(job *j, const ls_job_heal *heal, ls_agent_args *agent
     members.generation = 1;
     LS_TRY(st, ls_members_add(&members, host, "127.0.0.1", j->ranks, NULL), out);
     if (heal) {
-        st = run_healing(j, heal, &members, agent, result);
-        goto out;
+        j->how = *heal;
+        LS_TRY(st, open_heal(j, &members, 0, NULL, agent), out);
+    } else {
+        LS_TRY(st, on_met(j, &members, 0, NULL, agent), out);
     }
-    LS_TRY(st, on_met(j, &members, NULL, agent), out);
     agent->generation = members.generation;
     st = ls_agent_run(agent, result);
 out:
@@ -541,6 +598,7 @@ static void release(job *j)
     ls_sock_close(&j->secret_fd);
     ls_sock_close(&j->out_fd);
     ls_meet_close(&j->meet);
+    ls_heal_close(j->heal);
     ls_mem_free(j->sockets);
     ls_mem_free(j->ports);
 }
@@ -574,7 +632,7 @@ out:
     return st;
 }
 
-ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_job_heal *heal)
+ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_league_args *heal)
 {
     job *j = &the_job;
     ls_agent_result result = {.worker = -1};
@@ -594,7 +652,10 @@ ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_j
         LS_TRY(st, run_alone(j, heal, &agent, &result), out);
     } else {
         int64_t deadline_ns = ls_time_now_ns() + nodes.wait_s * LS_NS_PER_S;
-        LS_TRY(st, make_sockets(j, &nodes, deadline_ns), out);
+        j->nodes = &nodes;
+        nodes.heal = heal;
+        if (!heal)
+            LS_TRY(st, make_sockets(j, &nodes, deadline_ns), out);
         nodes.ports = j->ports;
         nodes.met = on_met;
         nodes.started = on_started;
@@ -633,7 +694,15 @@ static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns
         goto out;
     }
     j->ranks = agent->workers;
-    LS_TRY(st, make_sockets(j, j->nodes, deadline_ns), out);
+    if (work->heal.patience_ms > 0) {
+        j->how = (ls_league_args){.patience_ns = work->heal.patience_ms * LS_NS_PER_MS,
+                                  .pulse_ns = work->heal.pulse_ms * LS_NS_PER_MS,
+                                  .suspect_ns = work->heal.suspect_ms * LS_NS_PER_MS,
+                                  .dead_ns = work->heal.dead_ms * LS_NS_PER_MS};
+        j->nodes->heal = &j->how;
+    } else {
+        LS_TRY(st, make_sockets(j, j->nodes, deadline_ns), out);
+    }
     j->nodes->ports = j->ports;
     j->nodes->met = on_met;
     j->nodes->started = on_started;
@@ -641,20 +710,53 @@ out:
     return st;
 }
 
-ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args *agent)
+static ls_status run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args agent,
+                           ls_agent_result *result)
 {
     job *j = &the_job;
-    ls_agent_result result = {.worker = -1};
     ls_status st;
 
     LS_TRY(st, begin(args, j), out);
     j->nodes = nodes;
     nodes->told = on_told;
     nodes->context = j;
-    LS_TRY(st, ls_launch_run_nodes(nodes, agent, &result), out);
-    keep_boxes(j, &result);
-    st = ls_launch_end(&result, args);
+    nodes->heal = NULL;
+    nodes->dropped = false;
+    LS_TRY(st, ls_launch_run_nodes(nodes, &agent, result), out);
+    keep_boxes(j, result);
 out:
     release(j);
     return st;
+}
+
+/* The network may need a while to be there again. */
+static ls_status join_again(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args agent,
+                            ls_agent_result *result)
+{
+    int64_t until_ns = ls_time_now_ns() + REJOIN_S * LS_NS_PER_S;
+    ls_status st;
+
+    nodes->wait_s = REJOIN_S;
+    while ((st = run_agent(args, nodes, agent, result)) == LS_EIO && ls_time_now_ns() < until_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 200 * LS_NS_PER_MS}, NULL);
+    return st;
+}
+
+/* A machine that was taken for lost, because it was cut off or stopped for a while, is nobody when
+ * it is back: it comes as a newcomer. When there is no job any more, its first end counts. */
+ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args *agent)
+{
+    ls_agent_result result = {.worker = -1}, again;
+    ls_status st = run_agent(args, nodes, *agent, &result);
+
+    while (st == LS_OK && nodes->dropped) {
+        ls_log(LS_LOG_WARN, "%s; this machine asks to join again", result.cause.text);
+        again = (ls_agent_result){.worker = -1};
+        if (join_again(args, nodes, *agent, &again) != LS_OK) {
+            ls_log(LS_LOG_INFO, "it is not taken: %s", ls_err_last()->text);
+            break;
+        }
+        result = again;
+    }
+    return st == LS_OK ? ls_launch_end(&result, args) : st;
 }

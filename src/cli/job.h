@@ -6,7 +6,7 @@
  * environment (auto, tcp, ucx) says what moves data between machines. */
 #pragma once
 #include "cli/cmd_launch.h"
-#include "cluster/heal.h"
+#include "cluster/league.h"
 #include "comm/comm.h"
 
 /* The flags that say how many ranks there are, for the table of a command. */
@@ -34,18 +34,12 @@ int ls_job_local_tasks(void);
 /* And which of them has started this rank; 0 where there are none. */
 int ls_job_local_task(void);
 
-/* What is done about ranks that die; on one machine. */
-typedef struct ls_job_heal {
-    int restarts, min_ranks; /* see view.h */
-    int64_t wait_s;
-} ls_job_heal;
-
 /* Run this command line as ranks, as many on this machine as the flags say, or `ranks`; who is
  * asked to stop has grace_s seconds for it (0: as launch gives). heal: for commands whose ranks
  * know how to meet again (ls_job_rejoin); NULL: a rank that dies ends the job. Returns when all
  * have ended well, else ends the process as launch does. Inside a lab the flags for several
  * machines may be left out. */
-ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_job_heal *heal);
+ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_league_args *heal);
 
 /* In a rank: let the standard output be the user's, without the rank's number before each line. */
 ls_status ls_job_take_output(void);
@@ -57,6 +51,13 @@ ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent
 /* In a rank: meet the others. */
 ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns);
 
+/* What a rank of a job that heals keeps from one view to the next. */
+typedef struct ls_job_seat {
+    int listen_fd;        /* where ranks of other machines reach it in this view; -1: nowhere */
+    ls_likeness likeness; /* no rows: nothing is compared */
+} ls_job_seat;
+
 /* In a rank of a job that heals (ls_heal_has_agent()), instead, and again whenever it has lost the
  * others: close comm, unless it is NULL, report, and meet those who are left. */
-ls_status ls_job_rejoin(const ls_view_report *report, ls_heal_view *view_out, ls_comm **comm);
+ls_status ls_job_rejoin(ls_job_seat *seat, const ls_view_report *report, ls_heal_view *view_out,
+                        ls_comm **comm);

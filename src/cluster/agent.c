@@ -16,7 +16,8 @@
  *   DONE    nothing of the job runs
  *
  * A death that heals (heal.h) changes no state: the worker is started again, or the others go on
- * without it. on_heal() -> STOP, when healing has come to its end.
+ * without it. Where a coordinator elsewhere decides, the worker is held until it has.
+ * on_heal() -> STOP, when healing has come to its end.
  *
  * From every state but DONE: on_news(), when the last worker has ended -> SWEEP; when the keeper
  * was killed -> DONE.
@@ -66,6 +67,7 @@ typedef struct worker {
     pid_t pid; /* 0: was not started */
     bool ended;
     bool healed; /* its end is no failure of the job */
+    bool held;   /* whether it is, is not known yet */
     bool again;  /* it was started again */
     int code;    /* exit code or 128 + signal */
     int signal;  /* that killed it, or 0 */
@@ -474,23 +476,11 @@ static void answer_failures(job *j)
     j->must_stop = j->must_settle = false;
 }
 
-/* Its end does not end the job; true: the place is filled again. */
-static bool heal(job *j, worker *w)
+/* What becomes of a worker that has ended; true: its place is filled again. */
+static bool obey_verdict(job *j, worker *w, ls_view_verdict verdict)
 {
-    int i = (int)(w - j->workers);
-    const ls_view_end end = {
-        .signal = w->signal, .error = w->cause ? &w->cause->record : NULL, .asked = j->asked != 0};
-    ls_err_record why;
-
-    if (!j->args->heal || (j->state != RUN && j->state != SETTLE && j->state != ASKED))
-        return false;
-    if (w->code == 0 || w->code == 128 + SIGINT) { /* or stopped, as it was asked to */
-        ls_heal_left(j->args->heal, i);
-        return false;
-    }
-    why = describe(j, w);
-    ls_view_verdict verdict = ls_heal_ended(j->args->heal, i, &end, why.text);
     w->healed = verdict != LS_VIEW_STOP;
+    w->held = verdict == LS_VIEW_LATER;
     if (verdict != LS_VIEW_RESTART)
         return false;
     ls_mem_free(w->cause);
@@ -500,8 +490,44 @@ static bool heal(job *j, worker *w)
     w->code = w->signal = 0;
     w->pid = 0;
     j->running++;
-    ls_keeper_restart(&j->keeper, i);
+    ls_keeper_restart(&j->keeper, (int)(w - j->workers));
     return true;
+}
+
+/* Its end does not end the job; true: the place is filled again. */
+static bool heal(job *j, worker *w)
+{
+    int i = (int)(w - j->workers);
+    const ls_view_end end = {.signal = w->signal,
+                             .code = w->code,
+                             .error = w->cause ? &w->cause->record : NULL,
+                             .asked = j->asked != 0};
+    ls_err_record why;
+
+    if (!j->args->heal || (j->state != RUN && j->state != SETTLE && j->state != ASKED))
+        return false;
+    if (w->code == 0 || w->code == 128 + SIGINT) { /* or stopped, as it was asked to */
+        ls_heal_left(j->args->heal, i);
+        return false;
+    }
+    why = describe(j, w);
+    return obey_verdict(j, w, ls_heal_ended(j->args->heal, i, &end, why.text));
+}
+
+/* Whether a worker has ended of which nobody knows yet what becomes of it. */
+static bool holds(const job *j)
+{
+    for (int i = 0; i < j->n && (j->state == RUN || j->state == SETTLE || j->state == ASKED); i++)
+        if (j->workers[i].held)
+            return true;
+    return false;
+}
+
+/* The last one has ended. */
+static void end_all(job *j)
+{
+    if (j->running == 0 && j->state != SWEEP && j->state != DONE && !holds(j))
+        enter(j, SWEEP);
 }
 
 static void end_worker(job *j, worker *w, int status)
@@ -520,8 +546,7 @@ static void end_worker(job *j, worker *w, int status)
         return;
     if (w->code != 0)
         fail(j, w);
-    if (j->running == 0 && j->state != SWEEP)
-        enter(j, SWEEP);
+    end_all(j);
 }
 
 static void take_causes(job *j)
@@ -632,16 +657,27 @@ static void on_outside(job *j)
 /* Those who heal may need somebody killed, or come to the end of their wisdom. */
 static void on_heal(job *j)
 {
-    if (!j->args->heal || (j->state != RUN && j->state != SETTLE && j->state != ASKED))
-        return;
-    ls_heal_order order = ls_heal_attend(j->args->heal);
-    if (order.task == LS_HEAL_KILL) {
-        ls_keeper_signal_one(&j->keeper, order.worker, SIGKILL);
-    } else if (order.task == LS_HEAL_STOP) {
-        j->told = true;
-        j->outside = *ls_err_last();
-        enter(j, STOP);
-    }
+    ls_heal_order order = {.task = LS_HEAL_NOTHING};
+
+    do {
+        if (!j->args->heal || (j->state != RUN && j->state != SETTLE && j->state != ASKED))
+            break;
+        order = ls_heal_attend(j->args->heal);
+        worker *w = &j->workers[order.worker];
+        if (order.task == LS_HEAL_KILL) {
+            ls_keeper_signal_one(&j->keeper, order.worker, SIGKILL);
+        } else if (order.task == LS_HEAL_VERDICT) {
+            w->held = false;
+            if (!obey_verdict(j, w, order.verdict))
+                fail(j, w);
+        } else if (order.task == LS_HEAL_STOP) {
+            j->told = true;
+            j->outside = *ls_err_last();
+            enter(j, STOP);
+        }
+    } while (order.task != LS_HEAL_NOTHING);
+    answer_failures(j);
+    end_all(j); /* whom the verdict was waited for, or who waited for it when the job was ended */
 }
 
 static void on_time(job *j)
@@ -749,7 +785,7 @@ static const worker *first_failure(const job *j)
 
     for (int i = 0; i < j->n; i++) {
         const worker *w = &j->workers[i];
-        if (!w->healed && !ended_as_told(j, w) && (!first || before(w, first)))
+        if ((!w->healed || w->held) && !ended_as_told(j, w) && (!first || before(w, first)))
             first = w;
     }
     return first;
@@ -821,7 +857,7 @@ static void conclude(const job *j, ls_agent_result *result)
     *result = (ls_agent_result){.worker = -1, .left = j->left, .stopped = j->stopped};
     for (int i = 0; i < j->n; i++) {
         const worker *w = &j->workers[i];
-        result->others += w != first && w->code != 0 && !w->healed;
+        result->others += w != first && w->code != 0 && (!w->healed || w->held);
         result->killed += w != first && j->killed && w->signal == SIGKILL && w->when == KILL;
     }
     if (j->keeper_lost) {

@@ -1,8 +1,11 @@
-/* heal.c -- messages and clocks around the rules of view.h.
+/* heal.c -- a node's workers: their messages, and clocks.
  *
  * The agent's loop calls in; nothing here waits. A view is revoked by breaking the memory that its
  * ranks share, which wakes all of them up whatever they wait for; they find the way to
- * ls_heal_ask() by themselves. */
+ * ls_heal_ask() by themselves.
+ *
+ * Nothing is decided here but that somebody is too late. Words to the coordinator and from it may
+ * cross: a report has a number, and a view that answers an older one is not for that process. */
 #include "cluster/heal.h"
 
 #include <errno.h>
@@ -14,8 +17,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cluster/parish.h"
 
-enum { MAGIC = 0x4c534831, REPORT = 1, READY = 2, VIEW = 3, END = 4 };
+enum { MAGIC = 0x4c534832, REPORT = 1, READY = 2, VIEW = 3, END = 4, REGROUP = 5 };
 enum { START_S = 300 }; /* for a process to report for the first time */
 enum { BUSY = 20 };
 
@@ -24,6 +28,7 @@ typedef struct said { /* by a worker */
     int32_t pid;
     ls_view_report report;
     char why[LS_HEAL_CAUSE]; /* for which it has lost the others; "": it begins */
+    ls_likeness likeness;
 } said;
 
 typedef struct told { /* by the agent */
@@ -58,12 +63,12 @@ static bool say(const said *s)
     return n == (ssize_t)sizeof *s;
 }
 
-/* The next message; fd_out -1: it brought no descriptor. False: the agent is gone. */
-static bool hear(told *t, int *fd_out)
+/* The next message; descriptors that did not come are -1. False: the agent is gone. */
+static bool hear(told *t, ls_heal_fds *fds_out)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
+        char bytes[CMSG_SPACE(sizeof(ls_heal_fds))];
     } control = {.bytes = ""};
     struct iovec body = {t, sizeof *t};
     struct msghdr m = {.msg_iov = &body,
@@ -72,41 +77,69 @@ static bool hear(told *t, int *fd_out)
                        .msg_controllen = sizeof control.bytes};
     ssize_t n;
 
-    *fd_out = -1;
+    *fds_out = (ls_heal_fds){-1, -1};
     do
         n = recvmsg(own_end(), &m, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
     const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-        memcpy(fd_out, CMSG_DATA(c), sizeof *fd_out);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof *fds_out))
+        memcpy(fds_out, CMSG_DATA(c), sizeof *fds_out);
     return n == (ssize_t)sizeof *t && t->magic == MAGIC;
 }
 
-ls_status ls_heal_ask(const ls_view_report *report, ls_heal_view *view_out, int *board_fd_out)
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
+                      ls_heal_view *view_out, ls_heal_fds *fds_out)
 {
     said s = {.magic = MAGIC, .kind = REPORT, .pid = getpid(), .report = *report};
     ls_err_record lost = *ls_err_last();
+    ls_heal_fds fds;
     told t;
-    int fd;
 
+    if (likeness)
+        s.likeness = *likeness;
     snprintf(s.why, sizeof s.why, "%.*s", LS_HEAL_CAUSE - 1, lost.code == LS_OK ? "" : lost.text);
     if (!say(&s))
         return ls_fail_sys(LS_EPEER, "the agent of this rank cannot be reached");
-    while (hear(&t, &fd)) {
+    while (hear(&t, &fds)) {
         bool mine = t.pid == getpid();
-        if (mine && t.kind == VIEW && fd >= 0) {
+        if (mine && t.kind == VIEW && fds.board >= 0) {
             *view_out = t.view;
-            *board_fd_out = fd;
+            *fds_out = fds;
             ls_err_clear();
             return LS_OK;
         }
-        if (fd >= 0)
-            close(fd); /* for a process that was here before */
+        close_fd(&fds.board); /* for a process that was here before */
+        close_fd(&fds.members);
         if (mine && t.kind == END)
             return lost.code != LS_OK ? ls_err_adopt(&lost)
                                       : ls_fail(LS_EPEER, "the job is ending");
     }
     return ls_fail(LS_EPEER, "the agent of this rank is gone");
+}
+
+/* A message that is for nobody is taken out; one that ls_heal_ask() needs stays. */
+bool ls_heal_regroups(uint64_t generation)
+{
+    int fd = own_end();
+    told t;
+
+    while (fd >= 0 && recv(fd, &t, sizeof t, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof t) {
+        bool mine = t.magic == MAGIC && t.pid == getpid();
+        if (mine && t.kind == REGROUP && t.view.plan.generation == generation)
+            return true;
+        if (mine && t.kind == END)
+            return false;
+        (void)!recv(fd, &t, sizeof t, MSG_DONTWAIT);
+    }
+    return false;
 }
 
 void ls_heal_ready(void)
@@ -119,25 +152,94 @@ void ls_heal_ready(void)
 
 /* --- the agent's side ------------------------------------------------------------------------- */
 
+typedef struct place { /* of a worker */
+    int fd;            /* our end of its socket */
+    pid_t pid;         /* 0: nobody */
+    long ticks;        /* CPU time that it had used when last looked at */
+    int64_t since_ns;  /* since when it is stopped or waited for; 0: it is not */
+    ls_view_state state;
+    uint32_t serial;         /* of its last report; a process that ended takes it along */
+    ls_view_verdict verdict; /* on its end */
+    bool asked, answered;    /* who decides was asked for it; and has said it since */
+} place;
+
 struct ls_heal {
     ls_heal_args args;
-    ls_view view;
+    ls_parish *parish; /* owned; NULL: somebody else decides */
     int fd;            /* epoll of our ends */
-    int *ours;         /* owned: one for each worker, */
-    int *ends;         /* owned: and its other end; -1: closed */
-    pid_t *pids;       /* owned; 0: nobody */
-    long *ticks;       /* owned: CPU time that it had used when last looked at */
-    int64_t *since_ns; /* owned: since when it is stopped or waited for; 0: it is not */
-    int64_t lost_ns;   /* when the view was given up; 0: it is whole */
-    char cause[LS_HEAL_CAUSE];
+    place *places;     /* owned: one for each worker, */
+    int *ends;         /* owned: and the other end of its socket; -1: closed */
+    uint64_t generation;
+    int64_t lost_ns; /* when the view was given up; 0: it is whole */
     bool finished;
+    bool stops; /* the job must end: why */
+    ls_err_record why;
 };
 
-static void close_fd(int *fd)
+static void must_stop(ls_heal *h, const ls_err_record *why)
 {
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
+    if (!h->stops)
+        h->why = *why;
+    h->stops = true;
+}
+
+/* --- alone on one node: the coordinator is here --- */
+
+static void hear_parish(void *context, int node, const ls_word *word)
+{
+    (void)node;
+    ls_heal_hear(context, word);
+}
+
+/* A verdict has told who is to blame. */
+static void stop_parish(void *context, int node, int code, const ls_err_record *why)
+{
+    (void)code;
+    if (node < 0)
+        must_stop(context, why);
+}
+
+static ls_status open_parish(ls_heal *h)
+{
+    char host[LS_MEMBERS_TEXT] = "localhost";
+    ls_status st;
+
+    if (h->args.say)
+        return LS_OK;
+    gethostname(host, sizeof host - 1);
+    LS_TRY(st,
+           ls_parish_open(&h->parish, &(ls_parish_args){.rules = h->args.rules,
+                                                        .tell = hear_parish,
+                                                        .stop = stop_parish,
+                                                        .context = h}),
+           out);
+    st = ls_parish_joins(h->parish, 0, host, "127.0.0.1", h->args.workers, true, 0);
+out:
+    return st;
+}
+
+static void say_word(ls_heal *h, const ls_word *word)
+{
+    if (h->parish)
+        ls_parish_takes(h->parish, 0, word, ls_time_now_ns());
+    else
+        h->args.say(h->args.say_context, word);
+}
+
+/* --- opening --- */
+
+static ls_status open_place(ls_heal *h, int i)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+        return ls_fail_sys(LS_EIO, "cannot make a socket for the membership of workers");
+    h->places[i].fd = pair[0];
+    h->ends[i] = pair[1];
+    if (epoll_ctl(h->fd, EPOLL_CTL_ADD, pair[0], &event) != 0)
+        return ls_fail_sys(LS_EIO, "cannot watch the membership of workers");
+    return LS_OK;
 }
 
 ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
@@ -149,34 +251,22 @@ ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
     if (!h)
         return LS_ENOMEM;
     h->args = *args;
-    ls_view_init(&h->view, args->workers, args->rules);
-    h->ours = ls_mem_array(n, sizeof *h->ours);
+    h->places = ls_mem_array(n, sizeof *h->places);
     h->ends = ls_mem_array(n, sizeof *h->ends);
-    h->pids = ls_mem_array(n, sizeof *h->pids);
-    h->since_ns = ls_mem_array(n, sizeof *h->since_ns);
-    h->ticks = ls_mem_array(n, sizeof *h->ticks);
-    for (size_t i = 0; i < n && h->ours && h->ends; i++)
-        h->ours[i] = h->ends[i] = -1;
+    for (size_t i = 0; i < n && h->places && h->ends; i++)
+        h->places[i].fd = h->ends[i] = -1;
     h->fd = epoll_create1(EPOLL_CLOEXEC);
-    if (!h->ours || !h->ends || !h->pids || !h->since_ns || !h->ticks || h->fd < 0)
+    if (!h->places || !h->ends || h->fd < 0) {
         st = ls_fail(LS_ENOMEM, "no memory for the membership of %d workers", args->workers);
-    for (int i = 0; i < args->workers && st == LS_OK; i++) {
-        int pair[2];
-        struct epoll_event event = {.events = EPOLLIN};
-        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-            st = ls_fail_sys(LS_EIO, "cannot make a socket for the membership of workers");
-            break;
-        }
-        h->ours[i] = pair[0];
-        h->ends[i] = pair[1];
-        event.data.u32 = (uint32_t)i;
-        if (epoll_ctl(h->fd, EPOLL_CTL_ADD, pair[0], &event) != 0)
-            st = ls_fail_sys(LS_EIO, "cannot watch the membership of workers");
+        goto out;
     }
+    for (int i = 0; i < args->workers; i++)
+        LS_TRY(st, open_place(h, i), out);
+    LS_TRY(st, open_parish(h), out);
+    *heal_out = h;
+out:
     if (st != LS_OK)
         ls_heal_close(h);
-    else
-        *heal_out = h;
     return st;
 }
 
@@ -184,16 +274,14 @@ void ls_heal_close(ls_heal *heal)
 {
     if (!heal)
         return;
-    for (int i = 0; i < heal->args.workers && heal->ours && heal->ends; i++) {
-        close_fd(&heal->ours[i]);
+    for (int i = 0; i < heal->args.workers && heal->places && heal->ends; i++) {
+        close_fd(&heal->places[i].fd);
         close_fd(&heal->ends[i]);
     }
     close_fd(&heal->fd);
-    ls_mem_free(heal->ours);
+    ls_parish_close(heal->parish);
+    ls_mem_free(heal->places);
     ls_mem_free(heal->ends);
-    ls_mem_free(heal->pids);
-    ls_mem_free(heal->since_ns);
-    ls_mem_free(heal->ticks);
     ls_mem_free(heal);
 }
 
@@ -213,113 +301,199 @@ int ls_heal_fd(const ls_heal *heal)
     return heal->fd;
 }
 
+/* --- what the agent sees --- */
+
 void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
 {
-    heal->pids[worker] = pid;
-    heal->since_ns[worker] = 0;
-    heal->ticks[worker] = 0;
+    heal->places[worker].pid = pid;
+    heal->places[worker].since_ns = 0;
+    heal->places[worker].ticks = 0;
 }
 
 void ls_heal_left(ls_heal *heal, int worker)
 {
-    heal->pids[worker] = 0;
-    ls_view_leaves(&heal->view, worker);
+    const ls_word word = {.kind = LS_WORD_LEFT, .worker = worker};
+
+    heal->places[worker].pid = 0;
+    heal->places[worker].state = LS_VIEW_DONE;
+    say_word(heal, &word);
 }
 
-/* The view ends here; the first cause is kept. */
-static void give_up_view(ls_heal *h, const char *why)
+/* The verdict on a worker is known. */
+static ls_view_verdict settle(place *p)
 {
-    if (h->lost_ns != 0 || h->view.generation == 0) /* there is none */
-        return;
-    h->lost_ns = ls_time_now_ns();
-    snprintf(h->cause, sizeof h->cause, "%s", why);
-    for (int i = 0; i < h->args.workers; i++)
-        h->since_ns[i] = 0;
-    h->args.revoke(h->args.context, why);
+    p->asked = p->answered = false;
+    p->state = p->verdict == LS_VIEW_RESTART ? LS_VIEW_AWAY : LS_VIEW_OUT;
+    return p->verdict;
 }
 
 ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end, const char *why)
 {
     ls_heal *h = heal;
-    bool was_in = h->view.member[worker].state == LS_VIEW_IN;
-    ls_view_verdict verdict = h->finished ? LS_VIEW_STOP : ls_view_loses(&h->view, worker, end);
+    place *p = &h->places[worker];
+    ls_word word = {.kind = LS_WORD_ENDED,
+                    .worker = worker,
+                    .signal = end->signal,
+                    .code = end->signal ? 128 + end->signal : end->code,
+                    .asked = end->asked,
+                    .error = end->error != NULL};
 
-    h->pids[worker] = 0;
-    if (verdict == LS_VIEW_STOP)
-        return verdict;
-    if (was_in)
-        give_up_view(h, why);
-    ls_log(LS_LOG_INFO, "%s; %s", why,
-           verdict == LS_VIEW_RESTART ? "it is started again" : "the others go on without it");
+    p->pid = 0;
+    p->state = LS_VIEW_OUT;
+    p->serial++;
+    if (h->finished)
+        return LS_VIEW_STOP;
+    if (end->error)
+        word.record = *end->error;
+    snprintf(word.why, sizeof word.why, "%s", why);
+    p->asked = true;
+    say_word(h, &word);
+    if (!p->answered)
+        return LS_VIEW_LATER;
+    ls_view_verdict verdict = settle(p);
+    if (verdict != LS_VIEW_STOP)
+        ls_log(LS_LOG_INFO, "%s; %s", why,
+               verdict == LS_VIEW_RESTART ? "it is started again" : "the others go on without it");
     return verdict;
 }
 
-/* --- messages --------------------------------------------------------------------------------- */
+/* --- messages of workers ---------------------------------------------------------------------- */
 
 static void take(ls_heal *h, int worker)
 {
+    place *p = &h->places[worker];
     said s;
 
-    while (recv(h->ours[worker], &s, sizeof s, MSG_DONTWAIT) == (ssize_t)sizeof s) {
-        if (s.magic != MAGIC || s.pid != h->pids[worker])
+    while (recv(p->fd, &s, sizeof s, MSG_DONTWAIT) == (ssize_t)sizeof s) {
+        if (s.magic != MAGIC || s.pid != p->pid)
             continue; /* of a process that is dead by now */
+        ls_word word = {.kind = LS_WORD_READY, .worker = worker};
         s.why[sizeof s.why - 1] = '\0';
-        if (s.kind == READY) {
-            ls_view_readies(&h->view, worker);
-        } else if (s.kind == REPORT) {
-            if (h->view.member[worker].state == LS_VIEW_IN)
-                give_up_view(h, s.why);
-            ls_view_reports(&h->view, worker, &s.report);
-            h->since_ns[worker] = 0;
+        if (s.kind == REPORT) {
+            word.kind = LS_WORD_REPORT;
+            word.report = s.report;
+            word.report.serial = ++p->serial;
+            word.likeness = s.likeness;
+            memcpy(word.why, s.why, sizeof word.why);
+            p->state = LS_VIEW_WAITS;
+            p->since_ns = 0;
         }
+        if (s.kind == REPORT || s.kind == READY)
+            say_word(h, &word);
     }
 }
 
-static void tell(const ls_heal *h, int worker, const told *t, int fd)
+static void tell(const place *p, const told *t, const ls_heal_fds *fds)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
+        char bytes[CMSG_SPACE(sizeof *fds)];
     } control = {.bytes = ""};
     told copy = *t;
     struct iovec body = {&copy, sizeof copy};
     struct msghdr m = {.msg_iov = &body, .msg_iovlen = 1};
 
-    if (fd >= 0) {
+    copy.magic = MAGIC;
+    copy.pid = (int32_t)p->pid;
+    if (fds) {
         m.msg_control = control.bytes;
         m.msg_controllen = sizeof control.bytes;
         struct cmsghdr *c = CMSG_FIRSTHDR(&m);
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+        c->cmsg_len = CMSG_LEN(sizeof *fds);
+        memcpy(CMSG_DATA(c), fds, sizeof *fds);
     }
     /* Who does not get it does not come, and is found to be late. */
-    (void)sendmsg(h->ours[worker], &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-static ls_status announce(ls_heal *h)
-{
-    told t = {.magic = MAGIC, .kind = VIEW};
-    int fd = -1;
-    ls_status st;
+/* --- words of the coordinator ----------------------------------------------------------------- */
 
-    LS_TRY(st, ls_view_next(&h->view, &t.view.plan), out);
-    LS_TRY(st, h->args.make(h->args.context, t.view.plan.generation, t.view.plan.ranks, &fd), out);
-    t.view.begun = h->view.begun;
-    t.view.lost_ns = h->lost_ns;
-    memcpy(t.view.cause, h->cause, sizeof t.view.cause);
+static ls_status give_view(ls_heal *h, const ls_word *w)
+{
+    const ls_word_view *v = &w->view;
+    told t = {.kind = VIEW,
+              .view = {.plan = v->plan,
+                       .begun = v->begun,
+                       .lost_ns = v->lost_ns < 0 ? 0 : ls_time_now_ns() - v->lost_ns,
+                       .noticed_ns = v->noticed_ns}};
+    ls_heal_fds fds = {-1, -1};
+    ls_status st = LS_OK;
+
+    memcpy(t.view.cause, v->cause, sizeof t.view.cause);
+    for (int i = 0; i < w->workers; i++)
+        t.view.local_ranks += w->rank[i] >= 0;
+    LS_TRY(st, h->args.make(h->args.context, v->plan.generation, t.view.local_ranks, &fds.board),
+           out);
+    LS_TRY(st, ls_members_to_fd(&w->members, &fds.members), out);
+    h->generation = v->plan.generation;
     h->lost_ns = 0;
-    h->cause[0] = '\0';
-    for (int i = 0; i < h->args.workers; i++) {
-        h->since_ns[i] = 0;
-        t.pid = (int32_t)h->pids[i];
-        t.view.rank = h->view.member[i].rank;
-        if (h->view.member[i].state == LS_VIEW_IN)
-            tell(h, i, &t, fd);
+    for (int i = 0, local = 0; i < w->workers && i < h->args.workers; i++) {
+        place *p = &h->places[i];
+        if (w->rank[i] < 0)
+            continue;
+        p->since_ns = 0;
+        t.view.rank = w->rank[i];
+        t.view.local_rank = local++;
+        if (p->state != LS_VIEW_WAITS || p->serial != w->serial[i])
+            continue; /* it has died meanwhile: the coordinator is about to hear */
+        p->state = LS_VIEW_IN;
+        tell(p, &t, &fds);
     }
 out:
+    close_fd(&fds.members);
     return st;
+}
+
+static void give_up_view(ls_heal *h, const char *why)
+{
+    if (h->generation == 0 || h->lost_ns != 0)
+        return;
+    h->lost_ns = ls_time_now_ns();
+    for (int i = 0; i < h->args.workers; i++)
+        h->places[i].since_ns = 0;
+    h->args.revoke(h->args.context, why);
+}
+
+static void regroup(const ls_heal *h)
+{
+    const told t = {.kind = REGROUP, .view = {.plan = {.generation = h->generation}}};
+
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].state == LS_VIEW_IN)
+            tell(&h->places[i], &t, NULL);
+}
+
+void ls_heal_hear(ls_heal *heal, const ls_word *word)
+{
+    ls_heal *h = heal;
+
+    if (h->finished)
+        return;
+    switch (word->kind) {
+    case LS_WORD_VIEW:
+        if (word->view.plan.generation > h->generation && give_view(h, word) != LS_OK)
+            must_stop(h, ls_err_last());
+        break;
+    case LS_WORD_REVOKE:
+        give_up_view(h, word->why);
+        break;
+    case LS_WORD_REGROUP:
+        regroup(h);
+        break;
+    case LS_WORD_VERDICT:
+        if (word->worker < h->args.workers && h->places[word->worker].asked) {
+            h->places[word->worker].answered = true;
+            h->places[word->worker].verdict = word->verdict;
+        }
+        break;
+    case LS_WORD_REPORT:
+    case LS_WORD_READY:
+    case LS_WORD_LEFT:
+    case LS_WORD_ENDED:
+        break; /* the other side's part */
+    }
 }
 
 /* --- time ------------------------------------------------------------------------------------- */
@@ -350,23 +524,22 @@ static bool look_at(pid_t pid, bool *stopped_out, long *ticks_out)
 
 /* How long this worker may be as it is; 0: as long as it likes. One that still computes while the
  * others wait for it has not yet heard of the loss: it may do so for BUSY times the patience. */
-static int64_t limit_of(ls_heal *h, int worker)
+static int64_t limit_of(const ls_heal *h, place *p)
 {
-    ls_view_state state = h->view.member[worker].state;
     int64_t patience = h->args.patience_ns;
     bool stopped, computes;
     long ticks;
 
-    if (h->pids[worker] == 0 || (state != LS_VIEW_IN && state != LS_VIEW_AWAY) ||
-        !look_at(h->pids[worker], &stopped, &ticks))
+    if (p->pid == 0 || (p->state != LS_VIEW_IN && p->state != LS_VIEW_AWAY) ||
+        !look_at(p->pid, &stopped, &ticks))
         return 0;
-    computes = ticks > h->ticks[worker];
-    h->ticks[worker] = ticks;
+    computes = ticks > p->ticks;
+    p->ticks = ticks;
     if (stopped)
         return patience;
-    if (state == LS_VIEW_IN && h->lost_ns != 0)
+    if (p->state == LS_VIEW_IN && h->lost_ns != 0)
         return computes && ls_time_now_ns() - h->lost_ns < BUSY * patience ? 0 : patience;
-    return state == LS_VIEW_AWAY ? ls_max_i64(patience, START_S * LS_NS_PER_S) : 0;
+    return p->state == LS_VIEW_AWAY ? ls_max_i64(patience, START_S * LS_NS_PER_S) : 0;
 }
 
 /* The first who has been away for too long; -1: nobody. */
@@ -375,15 +548,35 @@ static int too_late(ls_heal *h)
     int64_t now = ls_time_now_ns();
 
     for (int i = 0; i < h->args.workers; i++) {
-        int64_t limit = limit_of(h, i);
+        place *p = &h->places[i];
+        int64_t limit = limit_of(h, p);
         if (limit == 0)
-            h->since_ns[i] = 0;
-        else if (h->since_ns[i] == 0)
-            h->since_ns[i] = now;
-        else if (now - h->since_ns[i] > limit)
+            p->since_ns = 0;
+        else if (p->since_ns == 0)
+            p->since_ns = now;
+        else if (now - p->since_ns > limit)
             return i;
     }
     return -1;
+}
+
+static ls_heal_order next_order(ls_heal *h)
+{
+    if (h->stops) {
+        ls_err_adopt(&h->why);
+        return (ls_heal_order){.task = LS_HEAL_STOP};
+    }
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].answered)
+            return (ls_heal_order){
+                .task = LS_HEAL_VERDICT, .worker = i, .verdict = settle(&h->places[i])};
+    int late = too_late(h);
+    if (late < 0)
+        return (ls_heal_order){.task = LS_HEAL_NOTHING};
+    h->places[late].since_ns = 0;
+    ls_log(LS_LOG_WARN, "worker %d (pid %d) was stopped or did not come for too long: killed", late,
+           (int)h->places[late].pid);
+    return (ls_heal_order){.task = LS_HEAL_KILL, .worker = late};
 }
 
 ls_heal_order ls_heal_attend(ls_heal *heal)
@@ -399,27 +592,20 @@ ls_heal_order ls_heal_attend(ls_heal *heal)
             int worker = (int)events[i].data.u32;
             take(h, worker);
             if (events[i].events & (EPOLLHUP | EPOLLERR)) /* the last holder of its end is gone */
-                epoll_ctl(h->fd, EPOLL_CTL_DEL, h->ours[worker], NULL);
+                epoll_ctl(h->fd, EPOLL_CTL_DEL, h->places[worker].fd, NULL);
         }
-    if (ls_view_complete(&h->view) && announce(h) != LS_OK)
-        return (ls_heal_order){.task = LS_HEAL_STOP};
-    int late = too_late(h);
-    if (late < 0)
-        return (ls_heal_order){.task = LS_HEAL_NOTHING};
-    h->since_ns[late] = 0;
-    ls_log(LS_LOG_WARN, "worker %d (pid %d) was stopped or did not come for too long: killed", late,
-           (int)h->pids[late]);
-    return (ls_heal_order){.task = LS_HEAL_KILL, .worker = late};
+    if (h->parish)
+        ls_parish_looks(h->parish, ls_time_now_ns());
+    return next_order(h);
 }
 
 void ls_heal_finish(ls_heal *heal)
 {
     ls_heal *h = heal;
+    const told t = {.kind = END};
 
     h->finished = true;
-    for (int i = 0; i < h->args.workers; i++) {
-        const told t = {.magic = MAGIC, .kind = END, .pid = (int32_t)h->pids[i]};
-        if (h->pids[i] > 0)
-            tell(h, i, &t, -1);
-    }
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].pid > 0)
+            tell(&h->places[i], &t, NULL);
 }

@@ -1,24 +1,26 @@
-/* heal.h -- a job on one node that goes on when workers die: what agent and workers tell each
+/* heal.h -- workers of a node that go on when others die: what they and their agent tell each
  * other.
  *
  *     worker -> agent    REPORT   who I am, what state I have; I wait for a view
  *                        READY    I am ready to train in this view
  *     agent -> worker    VIEW     generation, rank, ranks, base step, who has it; with it the
- *                                 memory that the ranks of this view share
+ *                                 memory that the ranks of this node share, and the list of members
+ *                        REGROUP  meet the others anew when a step has ended: somebody has come
  *                        END      the job is ending: do not wait
  *
  * One socket for each worker, inherited by its process and by the one that is started in its place;
- * messages carry a pid, and what was meant for a dead process is dropped. The rules are in view.h;
- * this is where they meet processes and time. Every message is answered by its order: a REPORT by
- * one VIEW or END. Who is alive and does not report within the patience is killed, and so counts as
- * dead, unless it is seen to compute; so is a process that was stopped (SIGSTOP) for that long. */
+ * messages carry a pid, and what was meant for a dead process is dropped. Who decides is the
+ * coordinator (parish.h): on one node it is here, otherwise words (word.h) go to it and come from
+ * it. Every message is answered by its order: a REPORT by one VIEW or END. Who is alive and does
+ * not report within the patience is killed, and so counts as dead, unless it is seen to compute; so
+ * is a process that was stopped (SIGSTOP) for that long. */
 #pragma once
 #include <sys/types.h>
-#include "cluster/view.h"
+#include "cluster/word.h"
 
 LS_C_BEGIN
 
-enum { LS_HEAL_CAUSE = 400 };
+enum { LS_HEAL_CAUSE = LS_WORD_TEXT };
 
 /* --- in a worker ------------------------------------------------------------------------------ */
 
@@ -26,17 +28,29 @@ enum { LS_HEAL_CAUSE = 400 };
 typedef struct ls_heal_view {
     ls_view_plan plan; /* generation 0: there is no view, nobody heals */
     int rank;
-    bool begun;                /* some view has trained: this is no start of the job */
-    int64_t lost_ns;           /* when the view before was given up, by ls_time_now_ns() */
-    char cause[LS_HEAL_CAUSE]; /* why; "" in the first view */
+    int local_rank, local_ranks; /* of those on this node */
+    bool begun;                  /* some view has trained: this is no start of the job */
+    int64_t lost_ns;             /* when the view before was given up, by ls_time_now_ns() */
+    int64_t noticed_ns;          /* how long it took to know why */
+    char cause[LS_HEAL_CAUSE];   /* why; "" in the first view */
 } ls_heal_view;
 
 /* Whether this process has an agent that heals. */
 bool ls_heal_has_agent(void);
 
-/* Report, and wait for a view. board_fd_out: the ranks' shared memory, owned by the caller.
+/* What comes with a view, owned by the caller: the memory that the ranks of this node share, and
+ * the list of members (members.h). */
+typedef struct ls_heal_fds {
+    int board, members;
+} ls_heal_fds;
+
+/* Report, and wait for a view. likeness: what must be the same on all nodes; NULL: nothing.
  * LS_EPEER: the job is ending. */
-ls_status ls_heal_ask(const ls_view_report *report, ls_heal_view *view_out, int *board_fd_out);
+ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
+                      ls_heal_view *view_out, ls_heal_fds *fds_out);
+
+/* Whether the ranks of this generation shall meet anew; without waiting. */
+bool ls_heal_regroups(uint64_t generation);
 
 /* Tell the agent that this rank is ready to train. */
 void ls_heal_ready(void);
@@ -49,18 +63,28 @@ typedef struct ls_heal_args {
     int workers;
     ls_view_rules rules;
     int64_t patience_ns;
-    /* The memory of so many ranks; fd_out stays the caller's until the next call. */
+    /* The memory of so many ranks of this node; fd_out stays the caller's until the next call. */
     ls_status (*make)(void *context, uint64_t generation, int ranks, int *fd_out);
     /* Break that memory: nobody may wait in it any longer. */
     void (*revoke)(void *context, const char *why);
     void *context;
+    /* Where the coordinator is elsewhere: tell it. Its words come by ls_heal_hear(). NULL: this
+     * node is alone, and decides by the rules. */
+    void (*say)(void *context, const ls_word *word);
+    void *say_context;
 } ls_heal_args;
 
 /* What the agent has to do. */
-typedef enum ls_heal_task { LS_HEAL_NOTHING, LS_HEAL_KILL, LS_HEAL_STOP } ls_heal_task;
+typedef enum ls_heal_task {
+    LS_HEAL_NOTHING,
+    LS_HEAL_KILL,
+    LS_HEAL_STOP,
+    LS_HEAL_VERDICT /* on a worker whose end was answered by LS_VIEW_LATER */
+} ls_heal_task;
 typedef struct ls_heal_order {
     ls_heal_task task;
-    int worker; /* to kill */
+    int worker; /* to kill, or that the verdict is on */
+    ls_view_verdict verdict;
 } ls_heal_order;
 
 ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args);
@@ -72,14 +96,18 @@ void ls_heal_close_ends(ls_heal *heal);
 
 int ls_heal_fd(const ls_heal *heal); /* readable: attend */
 
-/* A process runs in this place; a process has ended, for this reason. */
+/* The coordinator says something. */
+void ls_heal_hear(ls_heal *heal, const ls_word *word);
+
+/* A process runs in this place; a process has ended, for this reason. LS_VIEW_LATER: who decides
+ * has been asked, and an order follows. */
 void ls_heal_started(ls_heal *heal, int worker, pid_t pid);
 ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end, const char *why);
 void ls_heal_left(ls_heal *heal, int worker); /* ended well */
 
 /* Read what workers say, look at the clock, announce a view when it is complete. To be called when
- * the descriptor is readable, after an end, and every LS_HEAL_LOOK_MS. LS_HEAL_STOP: the reason is
- * this thread's record. */
+ * the descriptor is readable, after an end, and every LS_HEAL_LOOK_MS, until there is nothing to
+ * do. LS_HEAL_STOP: the reason is this thread's record. */
 enum { LS_HEAL_LOOK_MS = 500 };
 ls_heal_order ls_heal_attend(ls_heal *heal);
 

@@ -6,13 +6,13 @@
  *   WAITED -> JOINED    take_join(): version, job, generation and ranks are right
  *   JOINED -> WAITED    before the view is complete: it went away, another may come
  *   JOINED -> DONE      take_frame(): its ranks have ended
- *   JOINED -> LOST      after the view: it went away, which ends the job
+ *   JOINED -> LOST      after the view: it went away, which ends the job, unless it heals (door)
  *
  * Nodes are numbered in the order in which they came. A failure because of a peer (LS_EPEER) is
  * reported by an agent only with its DONE: the cause itself is on its way from another node. The
  * coordinator holds such a DONE back as a suspicion, for as long as it takes to see that a node has
  * died: only when nothing better came until then, it is the failure of the job. */
-#include "cluster/rendezvous.h"
+#include "cluster/rendezvous_impl.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -25,62 +25,10 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/parcel.h"
-#include "net/frame.h"
-#include "net/gate.h"
 #include "net/hello.h"
 #include "net/secret.h"
-#include "net/sock.h"
 
-enum {
-    PROTOCOL = 1,
-    LIMIT = 2 * LS_WORK_BYTES,
-    VERSION = 96,
-    JOB = 64,
-    BYE_S = 5,
-    CAUSE_S = 1,
-    ALIVE_S = 4,
-    LATE = 4
-};
-enum { JOIN = 1, VIEW, REFUSED, FAILED, STOP, DONE, END, ASK, WORK };
-
-typedef enum phase { WAITED, JOINED, GONE_WELL, LOST } phase;
-
-typedef struct peer {
-    ls_frame_link link;
-    phase phase;
-    bool linked;
-    ls_sock_address from;
-    char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
-    int ranks, node;
-    uint16_t *ports; /* owned */
-} peer;
-
-struct ls_rendezvous {
-    ls_rendezvous_args args;
-    char version[VERSION];
-    ls_sock_address address; /* of the coordinator */
-    char ip[LS_MEMBERS_TEXT];
-    ls_members members;
-    int node;
-    bool met;
-    int epoll_fd;
-    int listen_fd;
-    ls_gate *gate;
-    peer *peers; /* owned; the host's others, or the one coordinator */
-    int n_peers;
-    peer late[LATE]; /* came when all were there; are heard, so that they can be told */
-    int next_late;
-    bool failed, told; /* a failure is known; the caller knows it, too */
-    int code;          /* of the job: that of the first failure */
-    ls_err_record why;
-    bool ended;     /* who joined has heard END */
-    bool suspected; /* the host: a node failed because of another one, which did not say why yet */
-    bool suspect_told; /* the caller knows it already */
-    int suspect_code;
-    ls_err_record suspect_why;
-    int64_t suspect_ns; /* until then */
-    int timer_fd;       /* readable at that time */
-};
+typedef ls_rendezvous_peer peer;
 
 /* --- small things ----------------------------------------------------------------------------- */
 
@@ -115,7 +63,7 @@ static void set_version(char *version)
     snprintf(version, VERSION, "%s %.12s", LS_VERSION, hex);
 }
 
-static ls_status watch(ls_rendezvous *r, int fd)
+ls_status ls_rendezvous_watch(ls_rendezvous *r, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN};
 
@@ -124,7 +72,7 @@ static ls_status watch(ls_rendezvous *r, int fd)
     return LS_OK;
 }
 
-static void drop_peer(peer *p)
+void ls_rendezvous_drop(peer *p)
 {
     if (p->linked)
         ls_frame_release(&p->link); /* closes, which ends the watching */
@@ -204,7 +152,7 @@ static void send_record(ls_rendezvous *r, uint16_t type, int code, const ls_err_
 }
 
 /* The first failure of the job, wherever it was. */
-static void decide(ls_rendezvous *r, int code, const ls_err_record *why, bool told)
+void ls_rendezvous_decide(ls_rendezvous *r, int code, const ls_err_record *why, bool told)
 {
     if (r->failed)
         return;
@@ -239,10 +187,10 @@ static void settle_suspicion(ls_rendezvous *r, bool over)
         return;
     (void)!read(r->timer_fd, &times, sizeof times);
     r->suspected = false;
-    decide(r, r->suspect_code, &r->suspect_why, r->suspect_told);
+    ls_rendezvous_decide(r, r->suspect_code, &r->suspect_why, r->suspect_told);
 }
 
-static void decide_lost(ls_rendezvous *r, const peer *p)
+void ls_rendezvous_decide_lost(ls_rendezvous *r, const peer *p)
 {
     char reason[sizeof ls_err_last()->text];
 
@@ -252,22 +200,27 @@ static void decide_lost(ls_rendezvous *r, const peer *p)
                 reason);
     else
         ls_fail(LS_EPEER, "the first node (%s) went away: %.300s", r->address.text, reason);
-    decide(r, ls_err_exit_code(LS_EPEER), ls_err_last(), false);
+    ls_rendezvous_decide(r, ls_err_exit_code(LS_EPEER), ls_err_last(), false);
 }
 
-/* --- joining, the coordinator's part ---------------------------------------------------------- */
-
-static void refuse(ls_rendezvous *r, peer *p, const char *why)
+void ls_rendezvous_send_text(peer *p, uint16_t type, const char *text)
 {
     ls_str bytes;
 
     ls_str_init(&bytes);
-    ls_parcel_put_text(&bytes, why);
+    ls_parcel_put_text(&bytes, text);
     if (!bytes.failed)
-        (void)ls_frame_send(&p->link, REFUSED, bytes.p, bytes.len);
+        (void)ls_frame_send(&p->link, type, bytes.p, bytes.len);
     ls_str_release(&bytes);
+}
+
+/* --- joining, the coordinator's part ---------------------------------------------------------- */
+
+void ls_rendezvous_refuse(ls_rendezvous *r, peer *p, const char *why)
+{
+    ls_rendezvous_send_text(p, REFUSED, why);
     ls_gate_refuse(r->gate, &p->from, why);
-    drop_peer(p);
+    ls_rendezvous_drop(p);
     p->phase = WAITED;
 }
 
@@ -309,7 +262,7 @@ static void send_work(ls_rendezvous *r, peer *p)
     if (work)
         (void)ls_frame_send(&p->link, WORK, work->p, work->len); /* LOST is seen */
     else
-        refuse(r, p, "the command of this job is too long for agents");
+        ls_rendezvous_refuse(r, p, "the command of this job is too long for agents");
 }
 
 static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
@@ -319,7 +272,7 @@ static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
     int protocol = (int)ls_parcel_get(&in, 2);
 
     if (frame->type != JOIN || in.bad || protocol != PROTOCOL) {
-        refuse(r, p, "it speaks another protocol");
+        ls_rendezvous_refuse(r, p, "it speaks another protocol");
         return LS_OK;
     }
     ls_parcel_get_text(&in, version, sizeof version);
@@ -329,11 +282,11 @@ static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
     ls_parcel_get_text(&in, p->host, sizeof p->host);
     ls_parcel_get_text(&in, p->ip, sizeof p->ip);
     if (in.bad || in.left != 2 * (size_t)p->ranks || !*p->ip) {
-        refuse(r, p, "its message is damaged");
+        ls_rendezvous_refuse(r, p, "its message is damaged");
         return LS_OK;
     }
     if (is_wrong(r, p, version, job, generation, why, sizeof why)) {
-        refuse(r, p, why);
+        ls_rendezvous_refuse(r, p, why);
         return LS_OK;
     }
     p->ports = ls_mem_array((size_t)p->ranks, sizeof *p->ports);
@@ -343,6 +296,8 @@ static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
         p->ports[i] = (uint16_t)ls_parcel_get(&in, 2);
     p->phase = JOINED;
     ls_log(LS_LOG_INFO, "%s (%s) joins with %d ranks", p->host, p->from.text, p->ranks);
+    if (r->met)
+        ls_rendezvous_admit(r, p);
     return LS_OK;
 }
 
@@ -368,16 +323,16 @@ static ls_status take_callers(ls_rendezvous *r)
         LS_TRY(st, ls_gate_next(r->gate, &fd, &hello, &from), out);
         if (fd < 0)
             break;
-        peer *p = r->met ? NULL : free_peer(r);
+        peer *p = !r->met ? free_peer(r) : r->door ? ls_rendezvous_new_peer(r) : NULL;
         if (!p) {
             p = &r->late[r->next_late++ % LATE];
-            drop_peer(p);
+            ls_rendezvous_drop(p);
         }
         *p = (peer){.from = from, .linked = true};
         ls_frame_init(&p->link, fd, &hello, LIMIT);
         ls_hello_release(&hello);
-        if (ls_sock_tune(fd, &options) != LS_OK || watch(r, fd) != LS_OK)
-            refuse(r, p, "it cannot be watched");
+        if (ls_sock_tune(fd, &options) != LS_OK || ls_rendezvous_watch(r, fd) != LS_OK)
+            ls_rendezvous_refuse(r, p, "it cannot be watched");
     }
 out:
     return st;
@@ -405,7 +360,22 @@ static void take_done(ls_rendezvous *r, peer *p, const ls_frame *frame)
     if (code == ls_err_exit_code(LS_EPEER))
         suspect(r, code, false);
     else
-        decide(r, code, ls_err_last(), false);
+        ls_rendezvous_decide(r, code, ls_err_last(), false);
+}
+
+/* This node is sent away; the job goes on without it. */
+static void take_leave(ls_rendezvous *r, const ls_frame *frame)
+{
+    ls_parcel in = {.at = frame->payload, .left = frame->bytes};
+    char why[640];
+
+    ls_parcel_get_text(&in, why, sizeof why);
+    if (r->failed)
+        return;
+    ls_fail(LS_EPEER, "the job goes on without this node: %.500s", why);
+    r->failed = true;
+    r->code = ls_err_exit_code(LS_EPEER);
+    r->why = *ls_err_last();
 }
 
 /* A frame of a member, at either side. */
@@ -419,7 +389,7 @@ static void take_frame(ls_rendezvous *r, peer *p, const ls_frame *frame)
     switch (frame->type) {
     case FAILED:
         if (get_record(frame, &code, &why))
-            decide(r, code, &why, false);
+            ls_rendezvous_decide(r, code, &why, false);
         break;
     case STOP:
         if (get_record(frame, &code, &why) && !r->failed) {
@@ -430,6 +400,9 @@ static void take_frame(ls_rendezvous *r, peer *p, const ls_frame *frame)
         break;
     case DONE:
         take_done(r, p, frame);
+        break;
+    case LEAVE:
+        take_leave(r, frame);
         break;
     case END: {
         ls_parcel in = {.at = frame->payload, .left = frame->bytes};
@@ -456,16 +429,24 @@ static ls_status take_frames(ls_rendezvous *r, peer *p)
             return st;
         if (st != LS_OK) {
             bool lost = p->phase == JOINED && r->met && !r->ended;
-            if (lost)
-                decide_lost(r, p);
-            drop_peer(p);
-            p->phase = lost ? LOST : p->phase == GONE_WELL ? GONE_WELL : WAITED;
+            if (lost) {
+                ls_rendezvous_lose(r, p, 0);
+                return LS_OK;
+            }
+            ls_rendezvous_drop(p);
+            p->phase = p->phase == GONE_WELL ? GONE_WELL : WAITED;
             return LS_OK;
         }
         if (!got)
             break;
-        if (p >= r->late && p < r->late + LATE)
-            refuse(r, p, "the job has all of its nodes");
+        if (r->door && p->phase == JOINED)
+            ls_pulse_heard(&p->pulse, r->door->pulse_ns, ls_time_now_ns());
+        if (frame.type == PULSE)
+            continue;
+        if (frame.type == WORD && r->door && p->phase == JOINED)
+            r->door->heard(r->door->context, p->node, frame.payload, frame.bytes);
+        else if (p >= r->late && p < r->late + LATE)
+            ls_rendezvous_refuse(r, p, "the job has all of its nodes");
         else if (r->args.hosts && p->phase == WAITED && frame.type == ASK)
             send_work(r, p);
         else if (r->args.hosts && p->phase == WAITED)
@@ -487,6 +468,9 @@ static ls_status take_all(ls_rendezvous *r)
         LS_TRY(st, take_frames(r, &r->peers[i]), out);
     for (int i = 0; i < LATE; i++)
         LS_TRY(st, take_frames(r, &r->late[i]), out);
+    ls_rendezvous_beat(r);
+    if (r->door && r->met && r->args.hosts)
+        r->door->looks(r->door->context);
     settle_suspicion(r, false);
 out:
     return st;
@@ -508,7 +492,7 @@ static ls_status open_host(ls_rendezvous *r)
                                                   .secret = a->secret,
                                                   .self = {.purpose = LS_HELLO_CONTROL}}),
            out);
-    st = watch(r, ls_gate_fd(r->gate));
+    st = ls_rendezvous_watch(r, ls_gate_fd(r->gate));
 out:
     return st;
 }
@@ -561,7 +545,7 @@ static ls_status open_join(ls_rendezvous *r, int64_t deadline_ns)
     fd = -1;
     p->linked = true;
     p->phase = JOINED;
-    LS_TRY(st, watch(r, p->link.fd), out);
+    LS_TRY(st, ls_rendezvous_watch(r, p->link.fd), out);
     st = r->args.ranks > 0 ? send_join(r) : ls_frame_send(&p->link, ASK, "", 0);
 out:
     ls_hello_release(&hello);
@@ -591,7 +575,7 @@ ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous
     if (!r)
         return LS_ENOMEM;
     r->args = *args;
-    r->listen_fd = -1;
+    r->listen_fd = r->pulse_fd = -1;
     r->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     ls_members_init(&r->members);
     set_version(r->version);
@@ -601,7 +585,7 @@ ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous
         st = ls_fail_sys(LS_EIO, "cannot watch control connections");
         goto out;
     }
-    LS_TRY(st, watch(r, r->timer_fd), out);
+    LS_TRY(st, ls_rendezvous_watch(r, r->timer_fd), out);
     r->n_peers = args->hosts ? args->nodes - 1 : 1;
     r->peers = ls_mem_array((size_t)r->n_peers, sizeof *r->peers);
     LS_TRY(st, r->peers ? LS_OK : LS_ENOMEM, out);
@@ -619,12 +603,13 @@ void ls_rendezvous_close(ls_rendezvous *r)
     if (!r)
         return;
     for (int i = 0; r->peers && i < r->n_peers; i++)
-        drop_peer(&r->peers[i]);
+        ls_rendezvous_drop(&r->peers[i]);
     for (int i = 0; i < LATE; i++)
-        drop_peer(&r->late[i]);
+        ls_rendezvous_drop(&r->late[i]);
     ls_gate_close(r->gate);
     ls_sock_close(&r->listen_fd);
     ls_sock_close(&r->timer_fd);
+    ls_sock_close(&r->pulse_fd);
     ls_sock_close(&r->epoll_fd);
     ls_members_release(&r->members);
     ls_mem_free(r->peers);
@@ -690,6 +675,8 @@ static ls_status send_view(ls_rendezvous *r)
         LS_TRY(st, ls_str_status(&bytes), out);
         /* One that is gone by now is noticed by the next attend. */
         (void)ls_frame_send(&r->peers[i].link, VIEW, bytes.p, bytes.len);
+        if (r->door)
+            ls_pulse_heard(&r->peers[i].pulse, r->door->pulse_ns, ls_time_now_ns());
     }
     r->met = true;
 out:
@@ -767,6 +754,12 @@ static ls_status hear(ls_rendezvous *r, uint16_t type, ls_frame *frame_out, int6
         if (st == LS_EIO)
             st = ls_fail(LS_EPEER, "the first node (%s) went away before all nodes had joined",
                          r->address.text);
+        ls_rendezvous_beat(r);
+        if (got && frame_out->type == HOLD) {
+            ls_log(LS_LOG_INFO, "%s has taken this node, and will call it", r->address.text);
+            deadline_ns = LS_NO_DEADLINE;
+        }
+        got = got && frame_out->type != HOLD && frame_out->type != PULSE;
         if (st != LS_OK || got)
             break;
         if (ls_time_now_ns() >= deadline_ns)
@@ -776,6 +769,10 @@ static ls_status hear(ls_rendezvous *r, uint16_t type, ls_frame *frame_out, int6
     }
     if (st == LS_OK && frame_out->type == REFUSED)
         return take_refusal(r, frame_out);
+    if (st == LS_OK && (frame_out->type == STOP || frame_out->type == END)) {
+        r->ended = frame_out->type == END && frame_out->bytes > 0 && frame_out->payload[0] == 0;
+        return ls_fail(LS_EPEER, "the job at %s ended before it needed this node", r->address.text);
+    }
     if (st == LS_OK && frame_out->type != type)
         return ls_fail(LS_EDATA, "%s sent something else than the %s", r->address.text,
                        type == WORK ? "command to run" : "list of members");
@@ -833,6 +830,10 @@ ls_status ls_rendezvous_attend(ls_rendezvous *r)
 {
     ls_status st = take_all(r);
 
+    if (st == LS_OK && r->door && r->ended && r->code == 0 && !r->failed && !r->told) {
+        r->told = true; /* it came too late, or was never needed */
+        return ls_fail(LS_EPEER, "the job has ended");
+    }
     if (st == LS_OK && r->failed && !r->told) {
         ls_err_record why = r->why;
         why.code = why.code == LS_EINTR ? LS_EINTR : LS_EPEER; /* not this node's own failure */
@@ -844,7 +845,7 @@ ls_status ls_rendezvous_attend(ls_rendezvous *r)
 
 void ls_rendezvous_fail(ls_rendezvous *r, int code, const ls_err_record *why)
 {
-    decide(r, code, why, true);
+    ls_rendezvous_decide(r, code, why, true);
 }
 
 static ls_status end_host(ls_rendezvous *r, int code, int64_t *stop_ns)
@@ -857,9 +858,12 @@ static ls_status end_host(ls_rendezvous *r, int code, int64_t *stop_ns)
         if (code == ls_err_exit_code(LS_EPEER))
             suspect(r, code, true);
         else
-            decide(r, code, ls_err_last(), true);
+            ls_rendezvous_decide(r, code, ls_err_last(), true);
     }
-    while (count_joined(r) > 0) {
+    for (;;) {
+        ls_rendezvous_dismiss(r);
+        if (count_joined(r) == 0)
+            break;
         if (r->failed && *stop_ns == LS_NO_DEADLINE)
             *stop_ns = ls_time_now_ns() + r->args.grace_ns + BYE_S * LS_NS_PER_S;
         if (ls_time_now_ns() >= *stop_ns) {
@@ -928,7 +932,7 @@ ls_status ls_rendezvous_end(ls_rendezvous *r, int code, int *code_out)
         if (ls_time_now_ns() >= stop_ns)
             break;
         wait_for_news(r, stop_ns);
-        LS_TRY(st, take_frames(r, p), out);
+        LS_TRY(st, take_all(r), out);
     }
     /* Without the coordinator's word, its loss is the failure of a job that had none. */
     *code_out = r->ended || r->failed ? r->code : code;

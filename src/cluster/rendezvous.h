@@ -19,6 +19,16 @@
  *      |  -- END: code -----------> |  ------- END ----------------> |
  *
  * Only who comes without ranks asks. One thread. Nothing is encrypted; everything is authenticated.
+ *
+ * With a *door* the agents of a job that heals (league.h) talk over the same connections: who comes
+ * later is let in, who goes away is reported instead of ending the job, and everybody gives a sign
+ * of life (PULSE) several times a second.
+ *
+ *      |  <- JOIN --------------- |     a newcomer of a job that runs
+ *      |  -- HOLD --------------> |     wait, perhaps for long
+ *      |  -- VIEW --------------> |     called: start the ranks
+ *      |  <-> WORD, PULSE ------> |
+ *      |  -- LEAVE -------------> |     sent away, and why
  */
 #pragma once
 #include "cluster/members.h"
@@ -42,10 +52,39 @@ typedef struct ls_rendezvous_args {
         *work; /* the host's answer to who asks (work.h), borrowed; NULL: they are refused */
 } ls_rendezvous_args;
 
+/* For a job that heals. All but `heard` are of the host only; node: the number of a peer, 0 for who
+ * joined when the coordinator speaks. */
+typedef struct ls_rendezvous_door {
+    int64_t pulse_ns, suspect_ns, dead_ns; /* signs of life; silence that is told; that is death */
+    /* A newcomer; false: it is refused, and why. */
+    bool (*joins)(void *context, int node, const ls_members_node *about, char *why, size_t cap);
+    void (*heard)(void *context, int node, const uint8_t *bytes, size_t len);
+    void (*lost)(void *context, int node, const char *why, int64_t silent_ns);
+    void (*looks)(void *context);          /* now and then, and after all of these */
+    bool (*idle)(void *context, int node); /* the job is over, and this node has no part in it */
+    void *context;
+} ls_rendezvous_door;
+
 /* The host listens from now on; who joins has connected. */
 ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous_args *args,
                              int64_t deadline_ns);
 void ls_rendezvous_close(ls_rendezvous *rendezvous); /* NULL is allowed */
+
+/* Before the nodes meet: the job heals. door is borrowed until it is closed. */
+ls_status ls_rendezvous_attach(ls_rendezvous *rendezvous, const ls_rendezvous_door *door);
+
+/* Bytes for the other side's heard(); to a node, or from who joined to the coordinator. Who is gone
+ * by now does not get them. The host: let a newcomer begin; send a node away. */
+void ls_rendezvous_tell(ls_rendezvous *rendezvous, int node, const void *bytes, size_t len);
+void ls_rendezvous_call(ls_rendezvous *rendezvous, int node);
+void ls_rendezvous_expel(ls_rendezvous *rendezvous, int node, const char *why);
+
+/* Who joined: whether the connection ended while the job ran, without a word. The coordinator may
+ * be gone, or may have taken this node for lost. */
+bool ls_rendezvous_was_dropped(const ls_rendezvous *rendezvous);
+
+/* Who joined, when meeting has failed: whether the job has ended well without this node. */
+bool ls_rendezvous_did_without(const ls_rendezvous *rendezvous);
 
 /* The coordinator's address, for those who join. */
 const char *ls_rendezvous_address(const ls_rendezvous *rendezvous);
@@ -70,6 +109,9 @@ ls_status ls_rendezvous_attend(ls_rendezvous *rendezvous);
 /* A rank of this node failed, or the job was asked to end here: all others will know. Only the
  * first call says anything. */
 void ls_rendezvous_fail(ls_rendezvous *rendezvous, int code, const ls_err_record *why);
+
+/* The host: the same, for a reason that its own agent shall hear by attending. */
+void ls_rendezvous_stop(ls_rendezvous *rendezvous, int code, const ls_err_record *why);
 
 /* The ranks of this node have ended with this code. Wait until all nodes have; the code of the
  * whole job. */

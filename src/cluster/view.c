@@ -20,6 +20,30 @@ void ls_view_init(ls_view *view, int workers, ls_view_rules rules)
         view->member[i].rank = -1;
 }
 
+int ls_view_add(ls_view *view, int workers, bool needed)
+{
+    int first = view->workers;
+
+    LS_BUG_IF(workers < 1 || workers > LS_VIEW_WORKERS - first, "%d more workers", workers);
+    view->workers += workers;
+    for (int i = first; i < view->workers; i++) {
+        view->member[i].state = needed ? LS_VIEW_AWAY : LS_VIEW_NEW;
+        view->member[i].restarts = 0;
+        view->member[i].rank = -1;
+        view->member[i].guest = true;
+        view->member[i].report = (ls_view_report){.have = -1, .reached = -1};
+    }
+    return first;
+}
+
+void ls_view_remove(ls_view *view, int first, int workers)
+{
+    LS_BUG_IF(first < 0 || first + workers > view->workers, "workers %d and %d", first, workers);
+    memmove(&view->member[first], &view->member[first + workers],
+            (size_t)(view->workers - first - workers) * sizeof view->member[0]);
+    view->workers -= workers;
+}
+
 void ls_view_reports(ls_view *view, int worker, const ls_view_report *report)
 {
     view->member[worker].state = LS_VIEW_WAITS;
@@ -28,7 +52,10 @@ void ls_view_reports(ls_view *view, int worker, const ls_view_report *report)
 
 void ls_view_readies(ls_view *view, int worker)
 {
-    if (view->member[worker].state == LS_VIEW_IN && view->member[worker].rank == 0)
+    if (view->member[worker].state != LS_VIEW_IN)
+        return;
+    view->member[worker].guest = false;
+    if (view->member[worker].rank == 0)
         view->begun = true;
 }
 
@@ -46,9 +73,23 @@ static int count(const ls_view *v, ls_view_state state)
     return n;
 }
 
-static int alive(const ls_view *v)
+int ls_view_alive(const ls_view *view)
 {
-    return count(v, LS_VIEW_AWAY) + count(v, LS_VIEW_WAITS) + count(v, LS_VIEW_IN);
+    return count(view, LS_VIEW_AWAY) + count(view, LS_VIEW_WAITS) + count(view, LS_VIEW_IN);
+}
+
+static int waiting_guests(const ls_view *v)
+{
+    int n = 0;
+
+    for (int i = 0; i < v->workers; i++)
+        n += v->member[i].state == LS_VIEW_WAITS && v->member[i].guest;
+    return n;
+}
+
+bool ls_view_has_guests(const ls_view *view)
+{
+    return waiting_guests(view) > 0 && count(view, LS_VIEW_NEW) == 0;
 }
 
 /* An end after which the job would only end so again. */
@@ -81,21 +122,24 @@ static void note_error(ls_view *v, const ls_err_record *error)
 ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
 {
     ls_view *v = view;
-    bool restart = !end->asked && v->member[worker].restarts < v->rules.restarts;
+    bool guest = v->member[worker].guest;
+    bool stranger = guest && v->member[worker].rank < 0; /* nobody has counted on it */
+    bool restart =
+        !guest && !end->asked && !end->gone && v->member[worker].restarts < v->rules.restarts;
 
     v->first_lost |= v->member[worker].rank == 0;
     v->member[worker].rank = -1;
     v->member[worker].state = LS_VIEW_OUT;
-    if (hopeless(v, end))
+    if (hopeless(v, end) && !guest)
         return LS_VIEW_STOP;
     if (count(v, LS_VIEW_DONE) > 0) /* nobody ends well before all have done their work */
-        return end->error ? LS_VIEW_STOP : LS_VIEW_DROP;
-    if (!restart && (alive(v) == 0 || (alive(v) < v->rules.least && !end->asked)))
+        return end->error && !guest ? LS_VIEW_STOP : LS_VIEW_DROP;
+    if (!restart && (ls_view_alive(v) == 0 || (ls_view_alive(v) < v->rules.least && !end->asked)))
         return LS_VIEW_STOP;
-    if (end->error)
+    if (end->error && !guest)
         note_error(v, end->error);
     v->restarted += restart;
-    v->lost += !restart;
+    v->lost += !restart && !stranger;
     if (!restart)
         return LS_VIEW_DROP;
     v->member[worker].restarts++;
@@ -105,7 +149,11 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
 
 bool ls_view_complete(const ls_view *view)
 {
-    return count(view, LS_VIEW_WAITS) > 0 && count(view, LS_VIEW_WAITS) == alive(view);
+    int waiting = count(view, LS_VIEW_WAITS);
+
+    if (waiting == waiting_guests(view) && count(view, LS_VIEW_DONE) > 0)
+        return false; /* they came when the work was done */
+    return waiting > 0 && waiting == ls_view_alive(view);
 }
 
 /* Whether the job comes nearer to its end. */
@@ -175,6 +223,7 @@ ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out)
     for (int i = 0; i < v->workers; i++) {
         bool in = v->member[i].state == LS_VIEW_WAITS;
         v->member[i].rank = in ? plan_out->ranks++ : -1;
+        plan_out->joined += in && v->member[i].guest;
         if (in)
             v->member[i].state = LS_VIEW_IN;
     }

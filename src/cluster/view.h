@@ -1,30 +1,36 @@
 /* view.h -- who belongs to a job, generation after generation: the rules, without processes,
  * sockets or clocks.
  *
- * A *worker* is a place on this node; the process in it may be a new one. A *view* is a generation
- * with the workers that are in it, numbered as ranks. A view is made when everybody who is alive
- * waits for one; it ends when one of its workers dies, or reports that it has lost the others.
+ * A *worker* is a place on a node; the process in it may be a new one. Those of a node stand
+ * together, in the order in which the nodes came. A *view* is a generation with the workers that
+ * are in it, numbered as ranks. A view is made when everybody who is alive waits for one; it ends
+ * when one of its workers dies, or reports that it has lost the others.
  *
  *   state   of a worker                              leaves it
+ *   NEW     its process begins, nobody waits for it  reports -> WAITS; loses -> OUT
  *   AWAY    its process begins                       reports -> WAITS; loses -> AWAY or OUT
  *   WAITS   has reported, and waits for a view       next -> IN; loses -> AWAY or OUT
  *   IN      has been given the view                  reports -> WAITS; loses -> AWAY or OUT;
  *                                                    leaves -> DONE
  *   DONE    has ended well
- *   OUT     is dead and will not be started again */
+ *   OUT     is dead and will not be started again
+ *
+ * A *guest* has come to a job that runs, and has not been ready to train in a view yet: whatever
+ * goes wrong with it is its own affair. */
 #pragma once
 #include "base/err.h"
 
 LS_C_BEGIN
 
-enum { LS_VIEW_WORKERS = 256, LS_VIEW_BARREN = 3 };
+enum { LS_VIEW_WORKERS = 4096, LS_VIEW_BARREN = 3 };
 
 typedef enum ls_view_state {
     LS_VIEW_AWAY,
     LS_VIEW_WAITS,
     LS_VIEW_IN,
     LS_VIEW_DONE,
-    LS_VIEW_OUT
+    LS_VIEW_OUT,
+    LS_VIEW_NEW
 } ls_view_state;
 
 /* What a worker says of itself when it asks for a view. */
@@ -32,6 +38,8 @@ typedef struct ls_view_report {
     int64_t have;    /* steps that are in its weights and moments; -1: it has no whole state */
     int64_t reached; /* steps that it saw done; -1: none */
     int64_t met;     /* the step after which it last did what falls due between steps */
+    int32_t port;    /* where it listens for ranks of other nodes; 0: nowhere */
+    uint32_t serial; /* the agent's number for this report, so that no older one is answered */
 } ls_view_report;
 
 typedef struct ls_view_rules {
@@ -46,6 +54,7 @@ typedef struct ls_view {
         ls_view_state state;
         int restarts; /* so far */
         int rank;     /* in the view; -1: not in it */
+        bool guest;
         ls_view_report report;
     } member[LS_VIEW_WORKERS];
     uint64_t generation;         /* of the last view; 0: none yet */
@@ -60,14 +69,17 @@ typedef struct ls_view {
 /* How a process ended. */
 typedef struct ls_view_end {
     int signal;                 /* that killed it, or 0 */
+    int code;                   /* otherwise: its exit code */
     const ls_err_record *error; /* the record that it sent; NULL: none */
     bool asked;                 /* the user has asked the job to stop: nobody is started again */
+    bool gone;                  /* with its node: it cannot be started again */
 } ls_view_end;
 
 typedef enum ls_view_verdict {
     LS_VIEW_STOP,    /* the job must end */
     LS_VIEW_RESTART, /* start it again */
-    LS_VIEW_DROP     /* go on without it */
+    LS_VIEW_DROP,    /* go on without it */
+    LS_VIEW_LATER    /* who decides has been asked */
 } ls_view_verdict;
 
 /* A view as it is announced. */
@@ -81,9 +93,15 @@ typedef struct ls_view_plan {
     int64_t met;         /* the step after which all did what falls due */
     bool first_new;      /* the process that was the first rank is dead */
     int restarted, lost; /* workers since the view before: started again, given up */
+    int joined;          /* guests in it */
 } ls_view_plan;
 
 void ls_view_init(ls_view *view, int workers, ls_view_rules rules);
+
+/* More workers, behind all others: the first of them. They are guests, unless the job waits for
+ * them. And those of a node that is gone, without a trace. */
+int ls_view_add(ls_view *view, int workers, bool needed);
+void ls_view_remove(ls_view *view, int first, int workers);
 
 void ls_view_reports(ls_view *view, int worker, const ls_view_report *report);
 void ls_view_readies(ls_view *view, int worker); /* it is ready to train */
@@ -93,6 +111,11 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
 
 /* Whether everybody who is alive waits for a view, and somebody does. */
 bool ls_view_complete(const ls_view *view);
+
+/* Workers that are in a view, wait for one or will; and whether guests wait for one, and no other
+ * guest is on its way. */
+int ls_view_alive(const ls_view *view);
+bool ls_view_has_guests(const ls_view *view);
 
 /* Make the next view of those who wait. LS_EBARREN: the job must not go on, and why: three views
  * without a new step, or an error that came twice at the same step. */

@@ -4,7 +4,7 @@
 
 #include "cluster/parcel.h"
 
-enum { HEAD = 2 + 1 };
+enum { HEAD = 2 + 1, MEETS = 1, HEALS = 2 };
 
 void ls_work_init(ls_work *work)
 {
@@ -18,10 +18,17 @@ void ls_work_release(ls_work *work)
     *work->words = NULL;
 }
 
-ls_status ls_work_encode(const char *const *words, int ranks, bool meeting, ls_str *out)
+ls_status ls_work_encode(const char *const *words, int ranks, bool meeting,
+                         const ls_work_heal *heal, ls_str *out)
 {
     ls_parcel_put(out, (uint64_t)ranks, 2);
-    ls_parcel_put(out, meeting, 1);
+    ls_parcel_put(out, (uint64_t)((meeting ? MEETS : 0) | (heal ? HEALS : 0)), 1);
+    if (heal) {
+        ls_parcel_put(out, heal->patience_ms, 4);
+        ls_parcel_put(out, heal->pulse_ms, 4);
+        ls_parcel_put(out, heal->suspect_ms, 4);
+        ls_parcel_put(out, heal->dead_ms, 4);
+    }
     for (int i = 0; words[i]; i++)
         ls_str_append_bytes(out, words[i], strlen(words[i]) + 1);
     if (out->len > LS_WORK_BYTES)
@@ -36,7 +43,17 @@ ls_status ls_work_decode(ls_work *work, const void *bytes, size_t len)
     int n = 0;
 
     work->ranks = (int)ls_parcel_get(&in, 2);
-    work->meeting = ls_parcel_get(&in, 1) != 0;
+    uint64_t flags = ls_parcel_get(&in, 1);
+    work->meeting = (flags & MEETS) != 0;
+    work->heal = (ls_work_heal){.patience_ms = 0};
+    if (flags & HEALS) {
+        work->heal.patience_ms = (uint32_t)ls_parcel_get(&in, 4);
+        work->heal.pulse_ms = (uint32_t)ls_parcel_get(&in, 4);
+        work->heal.suspect_ms = (uint32_t)ls_parcel_get(&in, 4);
+        work->heal.dead_ms = (uint32_t)ls_parcel_get(&in, 4);
+        in.bad |=
+            work->heal.patience_ms == 0 || work->heal.pulse_ms == 0 || work->heal.dead_ms == 0;
+    }
     *work->words = NULL;
     if (in.bad || work->ranks < 1 || in.left < 2 || *in.at == 0 || in.at[in.left - 1] != 0)
         return ls_fail(LS_EDATA, "the first node's word of what to run is damaged");

@@ -44,6 +44,16 @@ ls_status ls_fabric_fail(ls_fabric *fabric)
     return ls_err_adopt(&f->why);
 }
 
+/* Whether the node's ranks have failed, or their agent has given them up. The latter also where
+ * this rank is alone on its node, and the memory is there for its black box only. */
+static bool given_up(void *context)
+{
+    const ls_fabric *f = context;
+    const ls_board *board = f->board ? f->board : f->diary;
+
+    return board && ls_board_failure(board) != LS_OK;
+}
+
 ls_status ls_fabric_check(ls_fabric *fabric)
 {
     ls_fabric *f = fabric;
@@ -54,7 +64,7 @@ ls_status ls_fabric_check(ls_fabric *fabric)
         ls_fail(LS_EPEER, "stopped by rank %d: %s", f->rank, f->abort_reason);
         return ls_fabric_fail(f);
     }
-    if (f->board && ls_board_failure(f->board) != LS_OK)
+    if (given_up(f))
         return ls_fabric_fail(f);
     return LS_OK;
 }
@@ -293,6 +303,7 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
                                       .secret = a->secret,
                                       .answer = ls_autopsy_answer,
                                       .answered = ls_autopsy_answered,
+                                      .broken = given_up,
                                       .context = f,
                                       /* with a board to look at there is no time to spin */
                                       .spin_ns = f->board ? -1 : 0},

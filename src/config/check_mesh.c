@@ -219,6 +219,17 @@ static ls_status check_ps(const ls_run *run)
     return st;
 }
 
+static ls_status check_heal(const ls_run *run)
+{
+    if (run->heal.pulse * 2 > run->heal.dead)
+        return ls_check_clash(run, "heal.dead", "heal.pulse",
+                              "a machine must be able to give two signs of life before it is lost");
+    if (run->heal.max_nodes > 0 && run->heal.max_nodes < run->heal.min_nodes)
+        return ls_check_clash(run, "heal.max_nodes", "heal.min_nodes",
+                              "the run could not go on with so few machines");
+    return LS_OK;
+}
+
 static ls_status check_sync(const ls_run *run)
 {
     ls_status st;
@@ -358,6 +369,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_offload(run), out);
     LS_TRY(st, check_buddies(run), out);
     LS_TRY(st, check_replay(run), out);
+    st = check_heal(run);
 out:
     return st;
 }

@@ -219,6 +219,15 @@ typedef struct ls_run {
         int64_t restarts;   /* of a rank that dies, before the others go on without it */
         int64_t min_ranks;  /* to go on with */
         int64_t wait;       /* seconds */
+        int64_t min_nodes;  /* to go on with */
+        int64_t max_nodes;  /* to train on; 0: all that come */
+        double grow_wait;   /* seconds between two views that only take newcomers in */
+        int64_t grow_steps; /* in a view before newcomers are taken in */
+        int64_t quarantine; /* crashes of a node within a day that exclude it; 0: none */
+        double cool_down;   /* seconds, for how long; twice as long each time */
+        double pulse;       /* seconds between two signs of life of an agent */
+        double suspect;     /* seconds of silence that are told */
+        double dead;        /* seconds of silence after which a node is lost */
         ls_buddies buddies; /* copies of what ranks divide */
         int64_t compare; /* steps between two comparisons of what ranks have in common; 0: none */
         int64_t replay;  /* steps between two leaves that another rank makes again; 0: none */

@@ -93,18 +93,20 @@ typedef struct ls_event_recovery {
     uint64_t generation; /* from now on */
     int ranks;           /* likewise */
     int restarted, lost; /* ranks that were started again, and that were given up */
+    int joined;          /* ranks that came */
     const char *source;  /* where the state comes from: "memory", "checkpoint", "start" */
     int64_t redone;      /* steps that are done again, the one that was cut off not counted */
+    double detection_ms; /* from the loss until it was known who was lost */
     double seconds;      /* from the loss to here */
 } ls_event_recovery;
 
 typedef struct ls_event_incident {
     int64_t step;
     const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler", "gpu", "lost",
-                         * "corrupt" */
+                         * "joined", "corrupt" */
     const char *action; /* what was done about it */
     const char *text;
-    const ls_event_recovery *recovery; /* kinds "lost" and "corrupt" only */
+    const ls_event_recovery *recovery; /* kinds "lost", "joined" and "corrupt" only */
 } ls_event_incident;
 
 /* What one rank has of a batch, and how long it needs for a leaf. */

@@ -431,13 +431,17 @@ static ls_status agree(loop *l)
 {
     ls_session *s = &l->s;
     double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
-    double asked[2] = {stop_asked(l), s->mesh.rank == 0 && s->run->train.seconds > 0 &&
-                                          seconds >= s->run->train.seconds};
-    ls_status st = s->dp ? ls_dp_numbers(s->dp, LS_F64, asked, 2) : LS_OK;
+    double asked[3] = {stop_asked(l),
+                       s->mesh.rank == 0 && s->run->train.seconds > 0 &&
+                           seconds >= s->run->train.seconds,
+                       ls_recover_regroups(s, l->steps_in_view)};
+    ls_status st = s->dp ? ls_dp_numbers(s->dp, LS_F64, asked, 3) : LS_OK;
 
     l->stop = asked[0] > 0;
     l->over = asked[1] > 0;
     s->seconds = seconds;
+    if (st == LS_OK && asked[2] > 0 && !l->stop)
+        st = ls_fail(LS_EPEER, "others have come");
     return st;
 }
 

@@ -84,6 +84,14 @@ static void shed(ls_session *s)
     s->cards = NULL;
 }
 
+bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view)
+{
+    const ls_session *s = session;
+
+    return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
+           keeps(s) && ls_heal_regroups(s->args.view.plan.generation);
+}
+
 ls_status ls_recover_rejoin(ls_session *session, int64_t met)
 {
     ls_session *s = session;
@@ -183,11 +191,14 @@ void ls_recover_tell(ls_session *session)
                                   .ranks = plan->ranks,
                                   .restarted = plan->restarted,
                                   .lost = plan->lost,
+                                  .joined = plan->joined,
                                   .source = memory               ? "memory"
                                             : s->step_number > 0 ? "checkpoint"
                                                                  : "start",
                                   .redone = memory ? 0 : done_again(s),
+                                  .detection_ms = (double)view->noticed_ns / 1e6,
                                   .seconds = (double)(ls_time_now_ns() - view->lost_ns) / 1e9};
+    bool came = plan->joined > 0 && plan->restarted + plan->lost == 0;
     char action[160];
     size_t n;
 
@@ -201,18 +212,23 @@ void ls_recover_tell(ls_session *session)
                          memory               ? "memory"
                          : s->step_number > 0 ? "the last checkpoint"
                                               : "the start");
-    if (plan->restarted + plan->lost == 0)
+    if (came)
+        n = (size_t)snprintf(action, sizeof action, "%d joined; %d ranks go on after step %lld",
+                             plan->joined, plan->ranks, (long long)s->step_number);
+    else if (plan->restarted + plan->lost == 0)
         n = (size_t)snprintf(action, sizeof action, "%d ranks met again after step %lld",
                              plan->ranks, (long long)s->step_number);
     if (recovery.redone > 0)
         snprintf(action + n, sizeof action - n, "; %lld steps are done again",
                  (long long)recovery.redone);
-    ls_log(LS_LOG_WARN, "%s: %s (%.2f s)", view->cause, action, recovery.seconds);
-    ls_session_emit(
-        s, &(ls_event){.kind = LS_EVENT_INCIDENT,
-                       .incident = {.step = s->step_number,
-                                    .kind = ls_vigil_caused(view->cause) ? "corrupt" : "lost",
-                                    .action = action,
-                                    .text = view->cause,
-                                    .recovery = &recovery}});
+    ls_log(came ? LS_LOG_INFO : LS_LOG_WARN, "%s: %s (%.2f s)", view->cause, action,
+           recovery.seconds);
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = s->step_number,
+                                                .kind = came                           ? "joined"
+                                                        : ls_vigil_caused(view->cause) ? "corrupt"
+                                                                                       : "lost",
+                                                .action = action,
+                                                .text = view->cause,
+                                                .recovery = &recovery}});
 }

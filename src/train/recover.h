@@ -26,6 +26,11 @@ static inline bool ls_recover_can(ls_status failure)
  * met: the step after which this rank last did what falls due. LS_EPEER: the job ends. */
 ls_status ls_recover_rejoin(ls_session *session, int64_t met);
 
+/* Whether this rank was asked to meet the others anew, because somebody has come, and has done
+ * enough steps in this view for that. Not where nobody has a whole state: it would cost the steps
+ * since the last checkpoint; who has come waits until ranks are lost. */
+bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view);
+
 /* Whether the ranks of this view go on with a state that one of them has. */
 static inline bool ls_recover_in_memory(const ls_session *session)
 {

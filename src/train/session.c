@@ -829,8 +829,8 @@ ls_status ls_session_regroup(ls_session *session)
     ls_status st = LS_OK;
 
     s->args.fresh = false;
-    s->args.local_ranks = ls_comm_ranks(s->args.comm);
-    ls_err_doing("going on with %d ranks", s->args.local_ranks);
+    s->args.local_ranks = s->args.view.local_ranks;
+    ls_err_doing("going on with %d ranks", ls_comm_ranks(s->args.comm));
     LS_TRY(st, open_mesh(s), out);
     LS_TRY(st, ls_share_open(s), out);
     if (s->mesh.tp > 1) /* its place in a team may be another one */

@@ -57,16 +57,18 @@ static _Noreturn void worker(int line, int64_t have)
 
     do {
         note n = {.st = LS_OK};
-        int fd = -1;
+        ls_heal_fds fds = {-1, -1};
         if (order == 'r') {
             ls_heal_ready();
             continue;
         }
-        n.st = ls_heal_ask(&report, &n.view, &fd);
-        if (n.st == LS_OK && pread(fd, n.board, sizeof n.board, 0) != sizeof n.board)
+        n.st = ls_heal_ask(&report, NULL, &n.view, &fds);
+        if (n.st == LS_OK && pread(fds.board, n.board, sizeof n.board, 0) != sizeof n.board)
             _exit(2);
-        if (fd >= 0)
-            close(fd);
+        if (n.st == LS_OK)
+            close(fds.members);
+        if (fds.board >= 0)
+            close(fds.board);
         if (write(line, &n, sizeof n) != sizeof n)
             _exit(3);
         report = (ls_view_report){.have = have, .reached = have, .met = have};

@@ -7,14 +7,17 @@ static const char *const words[] = {"sh", "-c", "echo \n\x01$0", "", "last", NUL
 
 LS_TEST(work_travels_with_every_byte)
 {
+    const ls_work_heal heal = {
+        .patience_ms = 60000, .pulse_ms = 250, .suspect_ms = 1000, .dead_ms = 1u << 31};
     ls_work work;
     ls_str bytes;
 
     ls_str_init(&bytes);
     ls_work_init(&work);
-    LS_CHECK_OK(ls_work_encode(words, 5, true, &bytes));
+    LS_CHECK_OK(ls_work_encode(words, 5, true, &heal, &bytes));
     LS_CHECK_OK(ls_work_decode(&work, bytes.p, bytes.len));
     LS_CHECK(work.ranks == 5 && work.meeting);
+    LS_CHECK(work.heal.patience_ms == 60000 && work.heal.dead_ms == 1u << 31);
     for (int i = 0; i < 5; i++)
         LS_CHECK_STR(work.words[i], words[i]);
     LS_CHECK(!work.words[5]);
@@ -37,7 +40,7 @@ LS_TEST(work_that_is_damaged_is_refused)
 
     ls_str_init(&bytes);
     ls_work_init(&work);
-    LS_CHECK_OK(ls_work_encode(words, 1, false, &bytes));
+    LS_CHECK_OK(ls_work_encode(words, 1, false, NULL, &bytes));
     for (size_t n = 0; n < bytes.len; n++)          /* cut: refused, or fewer words */
         if (n < 3 || bytes.p[n - 1] != 0 || n == 3) /* the last one has no end */
             LS_CHECK_EQ(ls_work_decode(&work, bytes.p, n), LS_EDATA);
@@ -61,6 +64,7 @@ LS_TEST(work_that_is_too_long_is_not_sent)
 
     memset(much, 'x', sizeof much - 1);
     ls_str_init(&bytes);
-    LS_CHECK_FAILS(ls_work_encode(long_words, 1, false, &bytes), LS_EUSAGE, "too long for agents");
+    LS_CHECK_FAILS(ls_work_encode(long_words, 1, false, NULL, &bytes), LS_EUSAGE,
+                   "too long for agents");
     ls_str_release(&bytes);
 }

@@ -6,6 +6,7 @@
 
 # first COMMAND...: in the background, as the first of two machines; sets pid and address.
 first() {
+    : >err0 # what an earlier one said is no answer
     "$LINESHAFT" "$@" >out0 2>err0 &
     pid=$!
     for _ in $(seq 1000); do

@@ -215,7 +215,7 @@ SH2
 chmod +x other.sh
 run 2 "$LINESHAFT" lab --nodes 2 -- ./other.sh
 for host in lab0 lab1; do
-    grep -q "^\[$host\] lineshaft: error: rank 1 on lab1: rank 1 has other settings than rank 0" err ||
+    grep -q "^\[$host\] lineshaft: error: lab1 differs from the first node in: train (" err ||
         fail "$host does not say who differs: $(cat err)"
 done
 none_alive

@@ -108,7 +108,8 @@ out:
 static ls_status meet(void *context, const ls_view_report *report, ls_heal_view *view,
                       ls_comm **comm)
 {
-    ls_status st = ls_job_rejoin(report, view, comm);
+    ls_job_seat seat = {.listen_fd = -1}; /* all on one machine */
+    ls_status st = ls_job_rejoin(&seat, report, view, comm);
 
     *(ls_comm **)context = *comm;
     return st;
@@ -125,7 +126,7 @@ static _Noreturn void rank(const story *s, int end, int out, int ack)
     snprintf(number, sizeof number, "%d", end);
     setenv("LINESHAFT_FD_HEAL", number, 1);
     LS_TRY(st, meet(&comm, &nothing, &args.view, &args.comm), out);
-    args.local_ranks = ls_comm_ranks(comm);
+    args.local_ranks = args.view.local_ranks;
     st = train(s, out, ack, args);
 out:
     ls_comm_close(comm);

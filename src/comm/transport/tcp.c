@@ -447,6 +447,10 @@ ls_status ls_tcp_open(ls_carrier **carrier_out, const ls_tcp_args *args, int64_t
             ls_tcp_want(&tcp->links[r], false);
     while (!all_open(tcp)) {
         LS_TRY(st, poll_tcp(&tcp->carrier, &moved), out);
+        if (args->broken && args->broken(args->context)) {
+            st = ls_err_last()->code;
+            goto out;
+        }
         if (!moved && ls_time_now_ns() >= deadline_ns) {
             st = tell_missing(tcp);
             goto out;

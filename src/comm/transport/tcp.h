@@ -38,6 +38,9 @@ typedef struct ls_tcp_args {
      * and has been answered. Called inside of poll; NULL: nobody asks. */
     int (*answer)(void *context, int about, uint64_t what, uint8_t bytes_out[LS_TCP_ANSWER_BYTES]);
     void (*answered)(void *context, int about, const uint8_t *bytes, int len);
+    /* Whether there is no use in waiting for others any longer while opening, with a record; NULL:
+     * never. */
+    bool (*broken)(void *context);
     void *context;
     /* Zero takes the default. The first three must be equal on all ranks. */
     int sockets;          /* for large messages of a pair, besides one for small ones: 1 (1 to 8) */

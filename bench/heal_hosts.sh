@@ -1,0 +1,74 @@
+#!/bin/sh
+# heal_hosts.sh -- hosts of a lab that are destroyed, cut off, stopped and added, again and again; every run must end with the
+# weights of the undisturbed one. Needs root.
+#
+#   bench/heal_hosts.sh [RUNS]
+#
+# RUNS times (10): one run of a tiny model in ordered mode that goes from 2 hosts to 4, 3, 1 and back to 4, and one on 3 hosts of
+# which one is destroyed at a random step. Prints what the incidents say. The runs of changing size are slowed down by their driver,
+# so that hosts can come before they end: their recovery contains that; "host" is what a loss costs.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
+export LINESHAFT
+[ -x "$LINESHAFT" ] || {
+    echo "build first: make" >&2
+    exit 1
+}
+runs=${1:-10}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+sed -n '/^cat >host.sh/,/^SH$/p' "$root/tests/e2e/heal_hosts.sh" | sed '1d;$d' >host.sh
+chmod +x host.sh
+cp "$root/tests/e2e/heal_hosts.py" drive.py
+(umask 077; head -c 32 /dev/urandom >job.secret)
+cat >run.yaml <<'YAML'
+name: hosts
+model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
+data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
+batch: {sequences: 8, leaf: 2, group: 1}
+train: {steps: 200, lr: 3e-3, schedule: cosine, warmup: 5, clip: 1.0, seed: 3, reduce: ordered}
+checkpoint: {every: 25, keep: 2}
+eval: {every: 30, sequences: 8}
+YAML
+SET="--set heal.grow_wait=0 --set heal.grow_steps=2"
+export SET
+"$LINESHAFT" train run.yaml --json --set out=alone >alone.jsonl
+cat >look.py <<'PY'
+import json, sys
+out = sys.argv[1]
+def rows(path): return [json.loads(line) for line in open(path)]
+def told(path): return {r["step"]: r["loss"] for r in rows(path) if r["event"] == "step"}
+def weights(path): return [r["weights_hash"] for r in rows(path) if r["event"] == "summary"]
+if weights(out + ".jsonl") != weights("alone.jsonl") or told(out + "/events.jsonl") != told("alone.jsonl"):
+    sys.exit(out + ": other weights or losses")
+for r in rows(out + ".jsonl"):
+    if r["event"] == "incident":
+        print("%-10s %-7s step %3d  %d ranks  detection %6.0f ms  recovery %5.2f s  redone %d  from %s" % (
+            out, r["kind"], r["step"], r["ranks"], r["detection_ms"], r["seconds"], r["redone"], r["source"]))
+PY
+go() {
+    OUT=$1 FIRST=$3 RANKS=1
+    export OUT FIRST RANKS
+    hosts=$2
+    shift 3
+    mkfifo "$OUT.fifo"
+    "$LINESHAFT" lab --nodes "$hosts" -- ./host.sh >"$OUT.lab" 2>&1 &
+    lab=$!
+    python3 drive.py "$OUT" "$@" || {
+        kill $lab
+        wait $lab || true
+        cat "$OUT.err" "$OUT.lab"
+        exit 1
+    }
+    touch "$OUT.over"
+    wait $lab || true
+    python3 look.py "$OUT"
+}
+i=0
+while [ $i -lt "$runs" ]; do
+    i=$((i + 1))
+    go "size$i" 7 2 10:come:2 10:come:3 =4:host:3 =3:host:2 =2:host:1 =1:come:4 =1:come:5 =1:come:6 =4:none:0
+    go "host$i" 3 3 "$((5 + i * 37 % 120)):host:$((1 + i % 2))"
+done

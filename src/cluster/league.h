@@ -1,0 +1,46 @@
+/* league.h -- the agents of several nodes that heal together.
+ *
+ * Puts three things together that know nothing of each other: the connections between agents
+ * (rendezvous.h), the coordinator's knowledge (parish.h; on the first node only), and the workers
+ * of this node (heal.h).
+ *
+ *     workers <-> heal --- words ---> league ----------> parish          the first node
+ *                      <------------         <----------
+ *     workers <-> heal --- words ---> league == frames ==> league        any other
+ *
+ * One thread. */
+#pragma once
+#include "cluster/heal.h"
+#include "cluster/parish.h"
+#include "cluster/rendezvous.h"
+
+LS_C_BEGIN
+
+/* How a job heals. */
+typedef struct ls_league_args {
+    ls_view_rules rules; /* this and the next five: of the first node */
+    int min_nodes, max_nodes;
+    int64_t grow_wait_ns;
+    int quarantine;
+    int64_t cool_ns;
+    int64_t patience_ns; /* see heal.h */
+    int64_t pulse_ns, suspect_ns, dead_ns;
+} ls_league_args;
+
+typedef struct ls_league ls_league;
+
+/* Before the nodes meet. hosts: this is the first node. */
+ls_status ls_league_open(ls_league **league_out, const ls_league_args *args, bool hosts,
+                         ls_rendezvous *rendezvous);
+void ls_league_close(ls_league *league); /* NULL is allowed */
+
+/* The nodes have met. */
+ls_status ls_league_begin(ls_league *league);
+
+/* What the workers of this node say goes to the coordinator: `say` of ls_heal_args. */
+void ls_league_say(void *league, const ls_word *word);
+
+/* And its words go to them; NULL: they are gone. */
+void ls_league_bind(ls_league *league, ls_heal *heal);
+
+LS_C_END

@@ -1,0 +1,103 @@
+/* likeness.c -- see likeness.h. Large files are compared by length and ends: reading terabytes of
+ * text before a node may join would cost more than the mistake. The ranks compare a hash of all
+ * tokens again when they read them (train/session.c). */
+#include "cluster/likeness.h"
+
+#include "base/file.h"
+#include "base/hash.h"
+
+enum { END_BYTES = 1 << 20 };
+
+static int find(const ls_likeness *l, const char *name)
+{
+    for (int i = 0; i < l->rows; i++)
+        if (strcmp(l->row[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+void ls_likeness_add(ls_likeness *likeness, const char *name, const void *bytes, size_t len)
+{
+    ls_likeness *l = likeness;
+    int i = find(l, name);
+    ls_hash hash = ls_hash_bytes(bytes, len);
+
+    if (i < 0 && l->rows == LS_LIKENESS_ROWS)
+        return;
+    if (i < 0) {
+        i = l->rows++;
+        snprintf(l->row[i].name, sizeof l->row[i].name, "%s", name);
+        l->row[i].hash = 0;
+    }
+    const uint64_t both[2] = {l->row[i].hash, hash.lo ^ hash.hi};
+    l->row[i].hash = ls_hash_bytes(both, sizeof both).lo;
+}
+
+void ls_likeness_add_file(ls_likeness *likeness, const char *name, const char *path)
+{
+    ls_file_map map = {.bytes = NULL};
+
+    if (ls_file_map_open(&map, path) != LS_OK) {
+        map = (ls_file_map){.len = 0};
+        ls_err_clear(); /* whoever needs it will say so */
+    }
+    const uint64_t len = map.len;
+    size_t part = map.len < END_BYTES ? map.len : END_BYTES;
+    ls_likeness_add(likeness, name, &len, sizeof len);
+    if (part > 0) {
+        ls_likeness_add(likeness, name, map.bytes, part);
+        ls_likeness_add(likeness, name, map.bytes + (map.len - part), part);
+    }
+    if (map.bytes)
+        ls_file_map_close(&map);
+}
+
+void ls_likeness_add_program(ls_likeness *likeness)
+{
+    ls_likeness_add(likeness, "program", LS_VERSION, sizeof LS_VERSION);
+    ls_likeness_add_file(likeness, "program", "/proc/self/exe");
+}
+
+bool ls_likeness_same(const ls_likeness *here, const ls_likeness *there, char *why, size_t cap)
+{
+    size_t n = 0;
+
+    why[0] = '\0';
+    for (int i = 0; i < here->rows; i++) {
+        int k = find(there, here->row[i].name);
+        uint64_t other = k < 0 ? 0 : there->row[k].hash;
+        if (other == here->row[i].hash || n >= cap)
+            continue;
+        n += (size_t)snprintf(why + n, cap - n, "%s%s (%06llx here, %06llx there)", n ? ", " : "",
+                              here->row[i].name, (unsigned long long)here->row[i].hash & 0xffffff,
+                              (unsigned long long)other & 0xffffff);
+    }
+    for (int i = 0; i < there->rows; i++)
+        if (find(here, there->row[i].name) < 0 && n < cap)
+            n += (size_t)snprintf(why + n, cap - n, "%s%s (only there)", n ? ", " : "",
+                                  there->row[i].name);
+    return n == 0;
+}
+
+void ls_likeness_encode(const ls_likeness *likeness, ls_str *out)
+{
+    ls_parcel_put(out, (uint64_t)likeness->rows, 1);
+    for (int i = 0; i < likeness->rows; i++) {
+        ls_parcel_put_text(out, likeness->row[i].name);
+        ls_parcel_put(out, likeness->row[i].hash, 8);
+    }
+}
+
+void ls_likeness_decode(ls_likeness *likeness, ls_parcel *in)
+{
+    int rows = (int)ls_parcel_get(in, 1);
+
+    likeness->rows = 0;
+    if (rows > LS_LIKENESS_ROWS)
+        in->bad = true;
+    for (int i = 0; i < rows && !in->bad; i++) {
+        ls_parcel_get_text(in, likeness->row[i].name, LS_LIKENESS_NAME);
+        likeness->row[i].hash = ls_parcel_get(in, 8);
+        likeness->rows += !in->bad;
+    }
+}

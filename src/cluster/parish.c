@@ -1,0 +1,559 @@
+/* parish.c -- nodes above the rules of view.h; see parish.h.
+ *
+ * The workers of a node stand together in the view, nodes in the order in which they were called.
+ * So a newcomer is never the first rank while an old member lives, and the list of members has the
+ * ranks of a node in one piece. A node that is gone leaves no place behind.
+ *
+ * Which cause is told? Ranks see connections end before anybody knows why: what they report is a
+ * suspicion, and gives way to the sentence of whoever saw the death itself. */
+#include "cluster/parish.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+
+static const int64_t DAY_NS = 24 * 3600 * LS_NS_PER_S;
+
+typedef enum node_state { SPARE, CALLED, GONE } node_state;
+
+typedef struct node {
+    int id;
+    node_state state;
+    int first, workers; /* its places in the view, when called */
+    char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
+    bool begins;
+    ls_likeness likeness;
+} node;
+
+/* What is remembered of a host, also when it is gone. */
+typedef struct host {
+    char name[LS_MEMBERS_TEXT];
+    int crashes;         /* within a day of each other */
+    int64_t crashed_ns;  /* the last */
+    int times;           /* that it was excluded */
+    int64_t excluded_ns; /* until then; 0: it is not */
+} host;
+
+struct ls_parish {
+    ls_parish_args args;
+    ls_view view;
+    node *nodes; /* owned; in the order in which they were called, spares behind */
+    int n_nodes;
+    host *hosts; /* owned; those on which something crashed */
+    int n_hosts;
+    ls_likeness likeness; /* of the first view */
+    int64_t lost_ns;      /* since when the view is given up; 0: it is whole */
+    int64_t noticed_ns;   /* how long it took to know why */
+    bool sure;            /* the cause is known */
+    char cause[LS_WORD_TEXT];
+    int64_t made_ns; /* when the last view was made */
+    bool regroups;   /* the ranks were asked to meet anew, because of */
+    char coming[LS_WORD_TEXT];
+    bool finished; /* the job must end */
+};
+
+ls_status ls_parish_open(ls_parish **parish_out, const ls_parish_args *args)
+{
+    ls_parish *p = ls_mem_alloc(sizeof *p);
+
+    if (!p)
+        return LS_ENOMEM;
+    p->args = *args;
+    ls_view_init(&p->view, 1, args->rules);
+    p->view.workers = 0; /* they come with their nodes */
+    *parish_out = p;
+    return LS_OK;
+}
+
+void ls_parish_close(ls_parish *parish)
+{
+    if (!parish)
+        return;
+    ls_mem_free(parish->nodes);
+    ls_mem_free(parish->hosts);
+    ls_mem_free(parish);
+}
+
+const ls_view *ls_parish_view(const ls_parish *parish)
+{
+    return &parish->view;
+}
+
+/* --- nodes ------------------------------------------------------------------------------------ */
+
+static node *find(ls_parish *p, int id)
+{
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].id == id && p->nodes[i].state != GONE)
+            return &p->nodes[i];
+    return NULL;
+}
+
+static int count_in(const ls_parish *p, const node *n, ls_view_state state)
+{
+    int found = 0;
+
+    for (int i = 0; i < n->workers && n->state == CALLED; i++)
+        found += p->view.member[n->first + i].state == state;
+    return found;
+}
+
+/* Workers of a node that are not over. */
+static int living(const ls_parish *p, const node *n)
+{
+    if (n->state != CALLED)
+        return 0;
+    return n->workers - count_in(p, n, LS_VIEW_OUT) - count_in(p, n, LS_VIEW_DONE);
+}
+
+static int count_nodes(const ls_parish *p)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n_nodes; i++)
+        n += living(p, &p->nodes[i]) > 0;
+    return n;
+}
+
+static bool any_done(const ls_parish *p)
+{
+    for (int i = 0; i < p->view.workers; i++)
+        if (p->view.member[i].state == LS_VIEW_DONE)
+            return true;
+    return false;
+}
+
+bool ls_parish_is_idle(const ls_parish *parish, int id)
+{
+    const ls_parish *p = parish;
+
+    for (int i = 0; i < p->n_nodes; i++) {
+        const node *n = &p->nodes[i];
+        if (n->id == id && n->state == CALLED &&
+            count_in(p, n, LS_VIEW_IN) + count_in(p, n, LS_VIEW_DONE) > 0)
+            return false;
+    }
+    return p->finished || any_done(p);
+}
+
+static void call(ls_parish *p, node *n, bool needed)
+{
+    n->state = CALLED;
+    n->first = ls_view_add(&p->view, n->workers, needed);
+    if (n->begins)
+        for (int i = 0; i < n->workers; i++)
+            p->view.member[n->first + i].guest = false;
+    else
+        p->args.call(p->args.context, n->id);
+}
+
+static void purge(ls_parish *p)
+{
+    int kept = 0;
+
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].state != GONE)
+            p->nodes[kept++] = p->nodes[i];
+    p->n_nodes = kept;
+}
+
+ls_status ls_parish_joins(ls_parish *parish, int id, const char *host_name, const char *ip,
+                          int workers, bool begins, int64_t now)
+{
+    ls_parish *p = parish;
+
+    (void)now;
+    purge(p);
+    if (workers < 1 || workers > LS_WORD_WORKERS || workers > LS_VIEW_WORKERS - p->view.workers ||
+        p->n_nodes >= LS_PARISH_NODES)
+        return ls_fail(LS_EUSAGE, "%d workers on \"%s\" are too many: %d on a node, %d in all",
+                       workers, host_name, LS_WORD_WORKERS, LS_VIEW_WORKERS);
+    node *nodes = ls_mem_resize(p->nodes, (size_t)(p->n_nodes + 1) * sizeof *nodes);
+    if (!nodes)
+        return LS_ENOMEM;
+    p->nodes = nodes;
+    node *n = &nodes[p->n_nodes++];
+    *n = (node){.id = id, .state = SPARE, .workers = workers, .begins = begins};
+    snprintf(n->host, sizeof n->host, "%s", host_name);
+    snprintf(n->ip, sizeof n->ip, "%s", ip);
+    if (begins)
+        call(p, n, true);
+    return LS_OK;
+}
+
+/* --- hosts that crash ------------------------------------------------------------------------- */
+
+static host *host_of(ls_parish *p, const char *name)
+{
+    for (int i = 0; i < p->n_hosts; i++)
+        if (strcmp(p->hosts[i].name, name) == 0)
+            return &p->hosts[i];
+    host *hosts = ls_mem_resize(p->hosts, (size_t)(p->n_hosts + 1) * sizeof *hosts);
+    if (!hosts)
+        return NULL; /* then nobody is excluded */
+    p->hosts = hosts;
+    hosts[p->n_hosts] = (host){.crashes = 0};
+    snprintf(hosts[p->n_hosts].name, sizeof hosts->name, "%s", name);
+    return &hosts[p->n_hosts++];
+}
+
+/* A worker of this node has crashed; whether that was once too often. The coordinator's own node
+ * stays: without it there is no job. */
+static bool note_crash(ls_parish *p, const node *n, int64_t now)
+{
+    host *h = p->args.quarantine > 0 && n->id != 0 ? host_of(p, n->host) : NULL;
+
+    if (!h)
+        return false;
+    if (now - h->crashed_ns > DAY_NS)
+        h->crashes = 0;
+    h->crashed_ns = now;
+    if (++h->crashes < p->args.quarantine)
+        return false;
+    h->crashes = 0;
+    h->excluded_ns = now + (p->args.cool_ns << (h->times < 10 ? h->times : 10));
+    h->times++;
+    return true;
+}
+
+bool ls_parish_excludes(const ls_parish *parish, const char *host_name, int64_t now, char *why,
+                        size_t cap)
+{
+    for (int i = 0; i < parish->n_hosts; i++) {
+        const host *h = &parish->hosts[i];
+        if (strcmp(h->name, host_name) == 0 && now < h->excluded_ns) {
+            snprintf(why, cap, "%s is in quarantine for %lld s more, because its workers crashed",
+                     host_name, (long long)((h->excluded_ns - now) / LS_NS_PER_S + 1));
+            return true;
+        }
+    }
+    return false;
+}
+
+/* --- losing the view -------------------------------------------------------------------------- */
+
+static void tell_all(ls_parish *p, const ls_word *word)
+{
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].state == CALLED)
+            p->args.tell(p->args.context, p->nodes[i].id, word);
+}
+
+static void revoke(ls_parish *p)
+{
+    ls_word word = {.kind = LS_WORD_REVOKE};
+
+    memcpy(word.why, p->cause, sizeof word.why);
+    tell_all(p, &word);
+}
+
+/* The view ends here. The first sure cause stays; a suspicion gives way to it. */
+static void give_up(ls_parish *p, const char *why, bool sure, int64_t noticed_ns, int64_t now)
+{
+    bool first = p->lost_ns == 0;
+
+    if (p->view.generation == 0 || (!first && (p->sure || !sure)))
+        return; /* there is none, or all is known */
+    if (first || p->lost_ns > now - noticed_ns)
+        p->lost_ns = now - noticed_ns;
+    p->sure = sure;
+    p->noticed_ns = now - p->lost_ns;
+    snprintf(p->cause, sizeof p->cause, "%s", p->regroups && !sure ? p->coming : why);
+    if (sure || !p->regroups) /* who meets anew comes by itself */
+        revoke(p);
+}
+
+static void end_job(ls_parish *p, int id, int code, const ls_err_record *why)
+{
+    if (p->finished)
+        return;
+    p->finished = true;
+    p->args.stop(p->args.context, id, code, why);
+}
+
+static void end_too_few(ls_parish *p, const char *why)
+{
+    ls_fail(LS_EPEER, "%.300s: %d ranks on %d nodes are left, the run needs %d on %d", why,
+            ls_view_alive(&p->view), count_nodes(p), p->view.rules.least,
+            p->args.min_nodes > 0 ? p->args.min_nodes : 1);
+    ls_err_hint("heal.min_ranks and heal.min_nodes say with how few a run goes on.");
+    end_job(p, -1, ls_err_exit_code(LS_EPEER), ls_err_last());
+}
+
+/* Places of a node that is gone. Those who have done their work stay: by them it is known that the
+ * job is over. */
+static void forget(ls_parish *p, node *n)
+{
+    bool keeps = n->state == CALLED && count_in(p, n, LS_VIEW_DONE) > 0;
+
+    if (n->state == CALLED && !keeps) {
+        ls_view_remove(&p->view, n->first, n->workers);
+        for (int i = 0; i < p->n_nodes; i++)
+            if (p->nodes[i].state == CALLED && p->nodes[i].first > n->first)
+                p->nodes[i].first -= n->workers;
+    }
+    if (!keeps)
+        n->state = GONE;
+}
+
+/* Nodes that wait take the places of those who are lost, when the run needs them. */
+static void call_needed(ls_parish *p, const node *lost)
+{
+    int left = ls_view_alive(&p->view) - living(p, lost), nodes = count_nodes(p) - 1;
+
+    for (int i = 0; i < p->n_nodes && !any_done(p); i++) {
+        node *n = &p->nodes[i];
+        if (n->state != SPARE || (left >= p->view.rules.least && nodes >= p->args.min_nodes))
+            continue;
+        call(p, n, true);
+        left += n->workers;
+        nodes++;
+    }
+}
+
+void ls_parish_loses(ls_parish *parish, int id, const char *why, int64_t noticed_ns, int64_t now)
+{
+    ls_parish *p = parish;
+    node *n = find(p, id);
+    bool was_in = false, stops = false, mattered = n && living(p, n) > count_in(p, n, LS_VIEW_NEW);
+
+    if (!n)
+        return;
+    if (mattered)
+        call_needed(p, n);
+    for (int i = 0; i < n->workers && n->state == CALLED; i++) {
+        ls_view_state state = p->view.member[n->first + i].state;
+        if (state == LS_VIEW_OUT || state == LS_VIEW_DONE)
+            continue;
+        was_in |= state == LS_VIEW_IN;
+        stops |=
+            ls_view_loses(&p->view, n->first + i, &(ls_view_end){.gone = true}) == LS_VIEW_STOP;
+    }
+    forget(p, n);
+    if (was_in)
+        give_up(p, why, true, noticed_ns, now);
+    if (mattered && !p->finished && !any_done(p) && (stops || count_nodes(p) < p->args.min_nodes))
+        end_too_few(p, why);
+}
+
+/* --- words ------------------------------------------------------------------------------------ */
+
+static void refuse(ls_parish *p, node *n, const char *differs, int64_t now)
+{
+    char why[LS_WORD_TEXT];
+
+    snprintf(why, sizeof why, "%s differs from the first node in: %.300s", n->host, differs);
+    if (n->begins) {
+        ls_fail(LS_EUSAGE, "%s", why);
+        ls_err_hint("Every machine must have the same program, run file, tokenizer and data.");
+        end_job(p, -1, ls_err_exit_code(LS_EUSAGE), ls_err_last());
+        return;
+    }
+    p->args.expel(p->args.context, n->id, why);
+    ls_parish_loses(p, n->id, why, 0, now);
+}
+
+static void take_report(ls_parish *p, node *n, const ls_word *w, int64_t now)
+{
+    int place = n->first + w->worker;
+    char differs[320];
+
+    if (w->likeness.rows > 0)
+        n->likeness = w->likeness;
+    if (p->likeness.rows > 0 && w->likeness.rows > 0 &&
+        !ls_likeness_same(&p->likeness, &w->likeness, differs, sizeof differs)) {
+        refuse(p, n, differs, now);
+        return;
+    }
+    if (p->view.member[place].state == LS_VIEW_IN)
+        give_up(p, w->why, false, 0, now);
+    ls_view_reports(&p->view, place, &w->report);
+}
+
+static void take_end(ls_parish *p, node *n, const ls_word *w, int64_t now)
+{
+    int place = n->first + w->worker, id = n->id;
+    bool was_in = p->view.member[place].state == LS_VIEW_IN;
+    bool excluded = !w->asked && !any_done(p) && count_nodes(p) > 1 && note_crash(p, n, now);
+    const ls_view_end end = {.signal = w->signal,
+                             .error = w->error ? &w->record : NULL,
+                             .asked = w->asked,
+                             .gone = excluded};
+    char why[LS_WORD_TEXT];
+
+    if (excluded)
+        call_needed(p, n);
+    ls_view_verdict verdict = ls_view_loses(&p->view, place, &end);
+    ls_word answer = {.kind = LS_WORD_VERDICT, .worker = w->worker, .verdict = verdict};
+    p->args.tell(p->args.context, id, &answer);
+    if (verdict == LS_VIEW_STOP) {
+        ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it says who */
+        ls_err_hint("%s", w->error ? w->record.hint : "");
+        end_job(p, id, w->code, ls_err_last());
+        return;
+    }
+    snprintf(why, sizeof why, "%.300s%s%s", w->why, excluded ? "; in quarantine: " : "",
+             excluded ? n->host : "");
+    if (was_in)
+        give_up(p, why, true, 0, now);
+    if (excluded) {
+        p->args.expel(p->args.context, id, why);
+        ls_parish_loses(p, id, why, 0, now);
+    }
+}
+
+void ls_parish_takes(ls_parish *parish, int id, const ls_word *word, int64_t now)
+{
+    ls_parish *p = parish;
+    node *n = find(p, id);
+
+    if (!n || n->state != CALLED || word->worker >= n->workers)
+        return;
+    int place = n->first + word->worker;
+    bool over =
+        p->view.member[place].state == LS_VIEW_OUT || p->view.member[place].state == LS_VIEW_DONE;
+    if (over || p->finished) {
+        const ls_word answer = {.kind = LS_WORD_VERDICT,
+                                .worker = word->worker,
+                                .verdict = p->finished ? LS_VIEW_STOP : LS_VIEW_DROP};
+        if (word->kind == LS_WORD_ENDED)
+            p->args.tell(p->args.context, id, &answer);
+        return;
+    }
+    switch (word->kind) {
+    case LS_WORD_REPORT:
+        take_report(p, n, word, now);
+        break;
+    case LS_WORD_READY:
+        ls_view_readies(&p->view, place);
+        break;
+    case LS_WORD_LEFT:
+        ls_view_leaves(&p->view, place);
+        break;
+    case LS_WORD_ENDED:
+        take_end(p, n, word, now);
+        break;
+    case LS_WORD_VIEW:
+    case LS_WORD_REVOKE:
+    case LS_WORD_REGROUP:
+    case LS_WORD_VERDICT:
+        break; /* the other side's part */
+    }
+}
+
+/* --- views ------------------------------------------------------------------------------------ */
+
+/* The first view decides what the others must be like. */
+static bool all_alike(ls_parish *p, int64_t now)
+{
+    char differs[320];
+
+    if (p->likeness.rows > 0)
+        return true;
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].state == CALLED && p->nodes[i].likeness.rows > 0) {
+            p->likeness = p->nodes[i].likeness;
+            break;
+        }
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].state == CALLED && p->nodes[i].likeness.rows > 0 &&
+            !ls_likeness_same(&p->likeness, &p->nodes[i].likeness, differs, sizeof differs)) {
+            refuse(p, &p->nodes[i], differs, now);
+            return false;
+        }
+    return true;
+}
+
+static ls_status list_members(const ls_parish *p, uint64_t generation, ls_members *members)
+{
+    uint16_t ports[LS_WORD_WORKERS];
+    ls_status st = LS_OK;
+
+    ls_members_init(members);
+    members->generation = generation;
+    for (int i = 0; i < p->n_nodes && st == LS_OK; i++) {
+        const node *n = &p->nodes[i];
+        int ranks = 0;
+        for (int k = 0; k < n->workers && n->state == CALLED; k++)
+            if (p->view.member[n->first + k].rank >= 0)
+                ports[ranks++] = (uint16_t)p->view.member[n->first + k].report.port;
+        if (ranks > 0)
+            st = ls_members_add(members, n->host, n->ip, ranks, ports);
+    }
+    return st;
+}
+
+static void tell_view(ls_parish *p, const node *n, ls_word *word)
+{
+    word->workers = n->workers;
+    for (int i = 0; i < n->workers; i++) {
+        word->rank[i] = p->view.member[n->first + i].rank;
+        word->serial[i] = p->view.member[n->first + i].report.serial;
+    }
+    p->args.tell(p->args.context, n->id, word);
+}
+
+static void announce(ls_parish *p, int64_t now)
+{
+    ls_word word = {.kind = LS_WORD_VIEW};
+    ls_status st;
+
+    if (!all_alike(p, now))
+        return;
+    LS_TRY(st, ls_view_next(&p->view, &word.view.plan), out);
+    LS_TRY(st, list_members(p, word.view.plan.generation, &word.members), out);
+    word.view.begun = p->view.begun;
+    word.view.lost_ns = p->lost_ns ? now - p->lost_ns : -1;
+    word.view.noticed_ns = p->noticed_ns;
+    memcpy(word.view.cause, p->cause, sizeof word.view.cause);
+    p->lost_ns = p->noticed_ns = 0;
+    p->sure = p->regroups = false;
+    p->cause[0] = '\0';
+    p->made_ns = now;
+    for (int i = 0; i < p->n_nodes; i++)
+        if (count_in(p, &p->nodes[i], LS_VIEW_IN) > 0)
+            tell_view(p, &p->nodes[i], &word);
+out:
+    ls_word_release(&word);
+    if (st != LS_OK)
+        end_job(p, -1, ls_err_exit_code(st), ls_err_last());
+}
+
+/* Spares, as many as there is room for. */
+static void call_spares(ls_parish *p)
+{
+    for (int i = 0; i < p->n_nodes && p->view.generation > 0 && !any_done(p); i++)
+        if (p->nodes[i].state == SPARE &&
+            (p->args.max_nodes == 0 || count_nodes(p) < p->args.max_nodes))
+            call(p, &p->nodes[i], false);
+}
+
+/* Ask the ranks to meet those who wait. */
+static void regroup(ls_parish *p)
+{
+    const ls_word word = {.kind = LS_WORD_REGROUP};
+    size_t n = (size_t)snprintf(p->coming, sizeof p->coming, "joined:");
+
+    for (int i = 0; i < p->n_nodes; i++)
+        if (count_in(p, &p->nodes[i], LS_VIEW_WAITS) > 0 && n < sizeof p->coming - 1)
+            n += (size_t)snprintf(p->coming + n, sizeof p->coming - n, " %s", p->nodes[i].host);
+    p->regroups = true;
+    tell_all(p, &word);
+}
+
+void ls_parish_looks(ls_parish *parish, int64_t now)
+{
+    ls_parish *p = parish;
+
+    if (p->finished)
+        return;
+    if (ls_view_complete(&p->view))
+        announce(p, now);
+    if (p->finished)
+        return;
+    call_spares(p);
+    if (p->lost_ns != 0 || p->regroups || any_done(p) || !ls_view_has_guests(&p->view) ||
+        !p->view.begun || now - p->made_ns < p->args.grow_wait_ns)
+        return;
+    regroup(p);
+}

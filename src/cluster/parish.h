@@ -1,0 +1,68 @@
+/* parish.h -- the coordinator's knowledge of a job that heals: its nodes, and the view over their
+ * workers. No sockets, no clocks: what happens is told by calls, with the time of it; what follows
+ * is told by calls back.
+ *
+ *   state   of a node                               leaves it
+ *   SPARE   has come, and waits to be called        looks -> CALLED; loses -> GONE
+ *   CALLED  its workers run, in the view or on      loses -> GONE; takes (another crash) -> GONE
+ *           their way
+ *   GONE    is lost, refused or in quarantine       (a host that comes back is a new node)
+ *
+ * The nodes that a job begins with are CALLED from the start, and its first view waits for all
+ * their workers. Who comes later is a spare first, and called when there are fewer nodes than
+ * max_nodes. Its workers are guests (view.h): when all of them have reported, and the last view is
+ * old enough, the ranks are asked to meet anew at the end of a step.
+ *
+ * Everything that a coordinator must know again after its death changes in the five calls that
+ * take a time (`now`); cluster/README.md lists what of it a log has to hold. */
+#pragma once
+#include "cluster/word.h"
+
+LS_C_BEGIN
+
+enum { LS_PARISH_NODES = LS_MEMBERS_NODES };
+
+typedef struct ls_parish_args {
+    ls_view_rules rules;
+    int min_nodes;        /* to go on with */
+    int max_nodes;        /* to train on; 0: all that come */
+    int64_t grow_wait_ns; /* from one view to the next that only takes guests in */
+    int quarantine;       /* crashes of a node within a day that exclude it; 0: none do */
+    int64_t cool_ns;      /* for how long; longer each time */
+    void (*tell)(void *context, int node, const ls_word *word);
+    void (*call)(void *context, int node); /* a spare: start its workers */
+    void (*expel)(void *context, int node, const char *why);
+    /* The job must end. node: whose worker's failure it is, told by its verdict; -1: nobody's. */
+    void (*stop)(void *context, int node, int code, const ls_err_record *why);
+    void *context;
+} ls_parish_args;
+
+typedef struct ls_parish ls_parish;
+
+ls_status ls_parish_open(ls_parish **parish_out, const ls_parish_args *args);
+void ls_parish_close(ls_parish *parish); /* NULL is allowed */
+
+/* A node has come, under a number that no other had before. begins: the job begins with it.
+ * LS_EUSAGE: it cannot be taken, and why. */
+ls_status ls_parish_joins(ls_parish *parish, int node, const char *host, const char *ip,
+                          int workers, bool begins, int64_t now);
+
+/* Whether a host is kept out at this time; why says for how long. */
+bool ls_parish_excludes(const ls_parish *parish, const char *host, int64_t now, char *why,
+                        size_t cap);
+
+/* A node says something; words that make no sense are dropped. */
+void ls_parish_takes(ls_parish *parish, int node, const ls_word *word, int64_t now);
+
+/* A node is gone. noticed_ns: for how long it had been gone then. */
+void ls_parish_loses(ls_parish *parish, int node, const char *why, int64_t noticed_ns, int64_t now);
+
+/* Do what is due: a view, a call, a meeting. After every other call, and every half second. */
+void ls_parish_looks(ls_parish *parish, int64_t now);
+
+const ls_view *ls_parish_view(const ls_parish *parish);
+
+/* The job is over, and this node has no part in it. */
+bool ls_parish_is_idle(const ls_parish *parish, int node);
+
+LS_C_END

@@ -1,0 +1,65 @@
+/* word.h -- what the agents of a job that heals tell each other about its workers.
+ *
+ *   node -> coordinator   REPORT    a worker waits for a view; what it has, and why it asks
+ *                         READY     it is ready to train
+ *                         LEFT      it has ended well
+ *                         ENDED     it has ended otherwise: how
+ *   coordinator -> node   VIEW      generation, who is in it, and which rank each worker has
+ *                         REVOKE    the view is given up: nobody may wait in it any longer
+ *                         REGROUP   the ranks shall meet anew at the end of a step
+ *                         VERDICT   what becomes of a worker that has ended
+ *
+ * Between machines words travel in frames (net/frame.h), one in each. */
+#pragma once
+#include "cluster/likeness.h"
+#include "cluster/members.h"
+#include "cluster/view.h"
+
+LS_C_BEGIN
+
+enum { LS_WORD_TEXT = 400, LS_WORD_WORKERS = 256 };
+
+typedef enum ls_word_kind {
+    LS_WORD_REPORT = 1,
+    LS_WORD_READY,
+    LS_WORD_LEFT,
+    LS_WORD_ENDED,
+    LS_WORD_VIEW,
+    LS_WORD_REVOKE,
+    LS_WORD_REGROUP,
+    LS_WORD_VERDICT
+} ls_word_kind;
+
+/* What a view tells besides who is in it. */
+typedef struct ls_word_view {
+    ls_view_plan plan;
+    bool begun;         /* some view has trained: this is no start of the job */
+    int64_t lost_ns;    /* how long ago the view before was given up; -1: it was not */
+    int64_t noticed_ns; /* how long it took to know that somebody was lost */
+    char cause[LS_WORD_TEXT];
+} ls_word_view;
+
+typedef struct ls_word {
+    ls_word_kind kind;
+    int worker;                       /* on its node; of REPORT, READY, LEFT, ENDED, VERDICT */
+    char why[LS_WORD_TEXT];           /* REPORT, ENDED, REVOKE */
+    ls_view_report report;            /* REPORT */
+    ls_likeness likeness;             /* REPORT */
+    int signal, code;                 /* ENDED */
+    bool asked, error;                /* ENDED: as in ls_view_end; whether there is a record */
+    ls_err_record record;             /* ENDED */
+    ls_view_verdict verdict;          /* VERDICT */
+    ls_word_view view;                /* VIEW */
+    ls_members members;               /* VIEW; owned */
+    int workers;                      /* VIEW: of the node that hears it */
+    int32_t rank[LS_WORD_WORKERS];    /* of each; -1: it is not in the view */
+    uint32_t serial[LS_WORD_WORKERS]; /* and the report that this answers */
+} ls_word;
+
+void ls_word_release(ls_word *word);
+
+/* As bytes and back; word need not be initialised. LS_EDATA: damaged. */
+void ls_word_encode(const ls_word *word, ls_str *out);
+ls_status ls_word_decode(ls_word *word, const void *bytes, size_t len);
+
+LS_C_END

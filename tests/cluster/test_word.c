@@ -1,0 +1,161 @@
+/* test_word.c -- words between agents as bytes: whole, cut anywhere, changed anywhere; signs of
+ * life; and what must be alike. */
+#include "harness.h"
+#include <signal.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/time.h"
+#include "cluster/pulse.h"
+#include "cluster/word.h"
+
+static void fill_view(ls_word *w)
+{
+    const uint16_t ports[] = {4001, 4002};
+
+    *w = (ls_word){.kind = LS_WORD_VIEW,
+                   .view = {.plan = {.generation = 1ull << 40,
+                                     .ranks = 3,
+                                     .reached = 12,
+                                     .base = -1,
+                                     .source = -1,
+                                     .met = 11,
+                                     .first_new = true,
+                                     .lost = 2,
+                                     .joined = 1},
+                            .begun = true,
+                            .lost_ns = -1,
+                            .noticed_ns = 5},
+                   .workers = 2,
+                   .rank = {-1, 2},
+                   .serial = {7, 1u << 31}};
+    snprintf(w->view.cause, sizeof w->view.cause, "a line\nand a tab\t.");
+    ls_members_init(&w->members);
+    w->members.generation = 1ull << 40;
+    LS_CHECK_OK(ls_members_add(&w->members, "a", "10.0.0.1", 2, ports));
+    LS_CHECK_OK(ls_members_add(&w->members, "b", "10.0.0.2", 1, ports));
+}
+
+LS_TEST(word_of_a_view_travels)
+{
+    ls_word w, got;
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    fill_view(&w);
+    ls_word_encode(&w, &bytes);
+    LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
+    LS_CHECK_EQ(got.view.plan.generation, 1ull << 40);
+    LS_CHECK(got.view.plan.base == -1 && got.view.plan.source == -1 && got.view.plan.met == 11);
+    LS_CHECK(got.view.plan.first_new && !got.view.plan.spread && got.view.begun);
+    LS_CHECK(got.view.plan.lost == 2 && got.view.plan.joined == 1 && got.view.lost_ns == -1);
+    LS_CHECK(got.workers == 2 && got.rank[0] == -1 && got.rank[1] == 2);
+    LS_CHECK(got.serial[1] == 1u << 31 && got.members.ranks == 3 && got.members.nodes == 2);
+    LS_CHECK_STR(got.view.cause, "a line and a tab .");
+    ls_word_release(&got);
+    for (size_t n = 0; n < bytes.len; n++)
+        LS_CHECK_EQ(ls_word_decode(&got, bytes.p, n), LS_EDATA);
+    for (size_t at = 0; at < bytes.len; at++)
+        for (int flip = 1; flip < 256; flip *= 2) {
+            bytes.p[at] ^= (char)flip;
+            if (ls_word_decode(&got, bytes.p, bytes.len) == LS_OK)
+                ls_word_release(&got);
+            bytes.p[at] ^= (char)flip;
+        }
+    ls_word_release(&w);
+    ls_str_release(&bytes);
+}
+
+LS_TEST(word_of_an_end_travels)
+{
+    ls_word w = {.kind = LS_WORD_ENDED, .worker = 3, .code = 139, .signal = SIGSEGV, .asked = true};
+    ls_word got;
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    w.error = true;
+    w.record = (ls_err_record){.code = LS_EIO, .text = "disk full", .hint = "Make room."};
+    snprintf(w.why, sizeof w.why, "rank 3 crashed");
+    ls_word_encode(&w, &bytes);
+    LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
+    LS_CHECK(got.worker == 3 && got.code == 139 && got.signal == SIGSEGV && got.asked && got.error);
+    LS_CHECK_STR(got.record.text, "disk full");
+    LS_CHECK_STR(got.why, "rank 3 crashed");
+    ls_str_append_char(&bytes, 'x');
+    LS_CHECK_FAILS(ls_word_decode(&got, bytes.p, bytes.len), LS_EDATA, "is damaged");
+    LS_CHECK_FAILS(ls_word_decode(&got, "\0\0\0", 3), LS_EDATA, "is damaged");
+    LS_CHECK_FAILS(ls_word_decode(&got, "\x09\0\0", 3), LS_EDATA, "is damaged");
+    ls_str_release(&bytes);
+}
+
+LS_TEST(word_of_a_report_travels)
+{
+    ls_word w = {.kind = LS_WORD_REPORT, .worker = 1, .report = {-1, 5, 4, 65535, 9}}, got;
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    ls_likeness_add(&w.likeness, "data", "x", 1);
+    ls_word_encode(&w, &bytes);
+    LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
+    LS_CHECK(got.report.have == -1 && got.report.reached == 5 && got.report.met == 4);
+    LS_CHECK(got.report.port == 65535 && got.report.serial == 9 && got.likeness.rows == 1);
+    LS_CHECK_EQ(got.likeness.row[0].hash, w.likeness.row[0].hash);
+    for (size_t n = 0; n < bytes.len; n++)
+        LS_CHECK_EQ(ls_word_decode(&got, bytes.p, n), LS_EDATA);
+    ls_str_release(&bytes);
+}
+
+LS_TEST(likeness_names_what_differs)
+{
+    ls_likeness a = {.rows = 0}, b;
+    char why[200];
+
+    ls_likeness_add_program(&a);
+    LS_CHECK_OK(ls_file_write_atomic("text.txt", "abc", 3));
+    ls_likeness_add_file(&a, "files", "text.txt");
+    ls_likeness_add_file(&a, "tokenizer", "is/not/there");
+    b = a;
+    LS_CHECK(ls_likeness_same(&a, &b, why, sizeof why));
+    LS_CHECK_STR(why, "");
+    ls_likeness_add(&b, "train", "lr", 2);
+    LS_CHECK(!ls_likeness_same(&a, &b, why, sizeof why));
+    LS_CHECK_STR(why, "train (only there)");
+    b = (ls_likeness){.rows = 0};
+    ls_likeness_add_program(&b);
+    LS_CHECK_OK(ls_file_write_atomic("text.txt", "abd", 3));
+    ls_likeness_add_file(&b, "files", "text.txt");
+    ls_likeness_add_file(&b, "tokenizer", "is/not/there");
+    LS_CHECK(!ls_likeness_same(&a, &b, why, sizeof why));
+    LS_CHECK(strncmp(why, "files (", 7) == 0 && !strstr(why, "tokenizer"));
+    LS_CHECK(!ls_likeness_same(&a, &b, why, 9)); /* cut, not written beyond */
+    LS_CHECK(strlen(why) == 8);
+    for (int i = 0; i < 2 * LS_LIKENESS_ROWS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "row %d", i);
+        ls_likeness_add(&b, name, "", 0);
+    }
+    LS_CHECK_EQ(b.rows, LS_LIKENESS_ROWS);
+}
+
+LS_TEST(pulse_grows_with_how_late_signs_are)
+{
+    const int64_t every = 250 * LS_NS_PER_MS, dead = 3 * LS_NS_PER_S;
+    int64_t now = LS_NS_PER_S;
+    ls_pulse p = {.heard_ns = 0};
+
+    LS_CHECK(!ls_pulse_is_dead(&p, dead, now)); /* it has not begun */
+    for (int i = 0; i < 10; i++, now += every)
+        ls_pulse_heard(&p, every, now);
+    now -= every;
+    LS_CHECK(!ls_pulse_is_dead(&p, dead, now + dead));
+    LS_CHECK(ls_pulse_is_dead(&p, dead, now + dead + 1));
+    now += 2 * LS_NS_PER_S; /* once very late */
+    ls_pulse_heard(&p, every, now);
+    LS_CHECK(!ls_pulse_is_dead(&p, dead, now + 2 * dead));
+    LS_CHECK(ls_pulse_is_dead(&p, dead, now + 5 * dead));
+    for (int i = 0; i < 200; i++) /* that is forgotten */
+        ls_pulse_heard(&p, every, now += every);
+    LS_CHECK(ls_pulse_is_dead(&p, dead, now + dead + 1));
+    ls_pulse_forgive(&p, LS_NS_PER_S); /* who listens was away */
+    LS_CHECK(!ls_pulse_is_dead(&p, dead, now + dead + 1));
+    LS_CHECK_EQ(ls_pulse_silent(&p, now + 2 * LS_NS_PER_S), LS_NS_PER_S);
+}

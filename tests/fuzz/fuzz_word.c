@@ -1,0 +1,104 @@
+/* fuzz_word.c -- any bytes as words between agents, to a coordinator of three nodes: whatever comes
+ * is refused or taken, views stay whole, and nothing is told to who is gone.
+ *
+ * Input: node, length, and that many bytes, again and again; a length of 0 loses the node. */
+#include <stdlib.h>
+#include "base/log.h"
+#include "base/time.h"
+#include "cluster/parish.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { NODES = 4, WORKERS = 2 };
+
+typedef struct town {
+    bool gone[NODES];
+    uint64_t generation[NODES];
+} town;
+
+static void drop_line(ls_log_level level, const char *line, void *context)
+{
+    (void)level;
+    (void)line;
+    (void)context;
+}
+
+static void hear(void *context, int node, const ls_word *word)
+{
+    town *t = context;
+    ls_word got;
+    ls_str bytes;
+
+    if (t->gone[node])
+        abort();
+    ls_str_init(&bytes);
+    ls_word_encode(word, &bytes); /* what is told can be read */
+    if (ls_word_decode(&got, bytes.p, bytes.len) != LS_OK)
+        abort();
+    ls_str_release(&bytes);
+    if (got.kind == LS_WORD_VIEW) {
+        if (got.view.plan.generation <= t->generation[node])
+            abort();
+        t->generation[node] = got.view.plan.generation;
+    }
+    ls_word_release(&got);
+}
+
+static void call(void *context, int node)
+{
+    if (((const town *)context)->gone[node])
+        abort();
+}
+
+static void expel(void *context, int node, const char *why)
+{
+    (void)why;
+    ((town *)context)->gone[node] = true;
+}
+
+static void stop(void *context, int node, int code, const ls_err_record *why)
+{
+    (void)context;
+    (void)node;
+    (void)code;
+    (void)why;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    town t = {.gone = {false}};
+    const ls_parish_args args = {.rules = {.restarts = 1, .least = 1},
+                                 .quarantine = 2,
+                                 .tell = hear,
+                                 .call = call,
+                                 .expel = expel,
+                                 .stop = stop,
+                                 .context = &t};
+    ls_parish *p = NULL;
+    int64_t now = LS_NS_PER_S;
+
+    ls_log_set_sink(drop_line, NULL, LS_LOG_ERROR);
+    if (ls_parish_open(&p, &args) != LS_OK)
+        abort();
+    for (int i = 0; i < NODES; i++)
+        if (ls_parish_joins(p, i, i == 2 ? "h1" : "h", "10.0.0.1", WORKERS, i < 3, now) != LS_OK)
+            abort();
+    while (size >= 2) {
+        int node = data[0] % NODES;
+        size_t len = data[1] <= size - 2 ? data[1] : size - 2;
+        ls_word word;
+        now += LS_NS_PER_S;
+        if (len == 0 && node != 0) {
+            t.gone[node] = true;
+            ls_parish_loses(p, node, "gone", 0, now);
+        } else if (ls_word_decode(&word, data + 2, len) == LS_OK) {
+            ls_parish_takes(p, node, &word, now);
+            ls_word_release(&word);
+        }
+        ls_parish_looks(p, now);
+        data += 2 + len;
+        size -= 2 + len;
+    }
+    ls_parish_close(p);
+    return 0;
+}
