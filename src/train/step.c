@@ -566,6 +566,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
         int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
         ls_step_forward(s, &p, &call, host_state);
         ls_clock_lap(clock, LS_PART_FORWARD);
+        (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
         top += calls->ordered;
         if (last) {
             s->last.top = top;
@@ -623,6 +624,7 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
     float *buffers[LS_ORDERED_ROOTS];
     ls_status st = LS_OK;
 
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
     buffers_of(s, buffers);
     if (!s->args.dp) {
         if (calls->ordered)
@@ -666,12 +668,14 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_c
         if (has) {
             ls_step_forward(s, &p, &call, host_state);
             ls_clock_lap(clock, LS_PART_FORWARD);
+            (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
             ls_pass_backward(s->pass, &call);
             ls_clock_lap(clock, LS_PART_BACKWARD);
         } else {
             ls_pass_walk(s->pass, &call, true);
         }
         LS_TRY(st, trouble(s), out);
+        LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
         LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
         ls_clock_lap(clock, LS_PART_EXCHANGE);
     }
@@ -760,6 +764,7 @@ static ls_status update(ls_step *s, ls_clock *clock)
     }
     s->done = LS_STEP_TORN;
     LS_TRY(st, ls_step_update(s, clock), out);
+    LS_TRY(st, ls_step_suffer(s, LS_FAULT_AT_UPDATE), out);
     s->done = number;
 out:
     return st;
@@ -783,7 +788,9 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     }
     ls_clock_lap(clock, LS_PART_DATA);
     step->done = number;
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_FORWARD), out);
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
+    LS_TRY(st, ls_step_suffer(step, LS_FAULT_AT_VOTE), out);
     LS_TRY(st, ls_step_norm(step), out);
     LS_TRY(st, losses(step, clock), out);
     ls_step_replay_judge(step);
