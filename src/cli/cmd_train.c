@@ -254,7 +254,7 @@ static ls_status run_train(const ls_args *args)
     st = check_profile(&run, profile_steps);
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_prove(&run); /* for its warning */
-    if (st == LS_OK && !ls_job_is_rank() && !ls_args_has(args, "fresh"))
+    if (st == LS_OK && !ls_job_is_rank() && !ls_args_has(args, "fresh") && profile_steps == 0)
         st = show_finished(args, &run, &finished);
     if (finished || st != LS_OK) {
         ls_runfile_release(&run);

@@ -16,7 +16,7 @@ const ls_drill_row ls_drill_rows[] = {
     KILL("update", "in the middle of the update"),
     KILL("idle", "between two steps"),
     {.name = "kill.gather",
-     .plan = "rank=$R,step=$S,at=gather,do=kill",
+     .plan = "rank=$R,at=gather,visit=7,do=kill",
      .sets = {"mesh.zero=1"},
      .incident = "lost",
      .what = "kill -9 of one rank while new weights are gathered (mesh.zero: 1)"},
