@@ -117,7 +117,7 @@ static const char *obstacle(const ls_drill *d, const ls_drill_row *row)
 static double detected_ms(const ls_drill_told *t)
 {
     if (t->struck_ns == 0 || (t->lost == 0 && t->starts == 1))
-        return NAN;
+        return (double)NAN;
     if (t->lost > 0)
         return ls_max_i64(0, t->incident_ns - t->struck_ns) / 1e6 - t->recovered_ms;
     return (double)(t->ended_ns - t->struck_ns) / 1e6;

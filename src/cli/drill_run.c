@@ -494,12 +494,12 @@ ls_status ls_drill_play(const ls_drill *drill, const ls_drill_row *row, int numb
     bool damages = row && (row->kind == LS_DRILL_OBJECT || row->kind == LS_DRILL_MANIFEST);
     ls_status st = LS_OK;
 
-    *t = (ls_drill_told){.recovered_ms = NAN};
+    *t = (ls_drill_told){.recovered_ms = (double)NAN};
     t->losses = ls_mem_array((size_t)drill->steps, sizeof *t->losses);
     if (!t->losses)
         return LS_ENOMEM;
     for (int64_t i = 0; i < drill->steps; i++)
-        t->losses[i] = NAN;
+        t->losses[i] = (double)NAN;
     do {
         start s = {.d = drill, .row = row, .told = t, .out = out};
         LS_TRY(st, play_once(&s, number), out);
