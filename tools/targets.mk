@@ -16,7 +16,7 @@ DEPS += libucx-dev
 TEST_DEPS += libucx-dev libucx0 iproute2
 
 .PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan model \
-  tsan fuzz examples conformance clean demo
+  tsan fuzz faults examples conformance clean demo
 ## make            the program, ./lineshaft
 ## make demo       install what is missing, build, train a small model, let it talk
 ## make test       install what is missing, build, run all tests
@@ -112,6 +112,12 @@ endif
 ## make model      check the rules of membership (docs/design/*.pml) with spin
 model:
 	@sh tools/model.sh
+
+## make faults     break runs in every way there is a test for (docs/design/faults.md), long; QUICK=1: a little
+faults:
+	@$(MAKE) --no-print-directory MODE=release lineshaft
+	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft build/test/lineshaft-test
+	@sh tools/faults.sh $(QUICK)
 
 ## make examples   run every example for a few steps
 examples:

@@ -111,10 +111,19 @@ static const struct {
     const char *name;
     int exit_code;
 } classes[] = {
-    [LS_OK] = {"ok", 0},      [LS_EFAIL] = {"failure", 1},    [LS_EUSAGE] = {"usage", 2},
-    [LS_EIO] = {"io", 3},     [LS_EDATA] = {"data", 4},       [LS_ENOMEM] = {"memory", 5},
-    [LS_EBUSY] = {"busy", 6}, [LS_ENUMERIC] = {"numeric", 7}, [LS_EDEADLINE] = {"deadline", 8},
-    [LS_EPEER] = {"peer", 9}, [LS_EBARREN] = {"barren", 10},  [LS_EINTR] = {"interrupted", 130},
+    [LS_OK] = {"ok", 0},
+    [LS_EFAIL] = {"failure", 1},
+    [LS_EUSAGE] = {"usage", 2},
+    [LS_EIO] = {"io", 3},
+    [LS_EDATA] = {"data", 4},
+    [LS_ENOMEM] = {"memory", 5},
+    [LS_EBUSY] = {"busy", 6},
+    [LS_ENUMERIC] = {"numeric", 7},
+    [LS_EDEADLINE] = {"deadline", 8},
+    [LS_EPEER] = {"peer", 9},
+    [LS_EBARREN] = {"barren", 10},
+    [LS_EUNSAVED] = {"unsaved", 11},
+    [LS_EINTR] = {"interrupted", 130},
 };
 
 const char *ls_err_name(ls_status code)

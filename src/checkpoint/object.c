@@ -365,6 +365,16 @@ out:
     return st;
 }
 
+/* What a drill's plan does to a write: its error, after a part of it where it is torn; 0: none. */
+static int broken_write(sink *to, const ls_ckpt_piece *piece)
+{
+    ls_fault_deed deed = ls_fault_at(LS_FAULT_AT_SAVE_WRITE);
+
+    if (deed == LS_FAULT_TORN)
+        (void)sink_put(to, piece->bytes, piece->len / 2);
+    return LS_FAULT("ckpt.object.write") ? ENOSPC : ls_fault_errno(deed);
+}
+
 static ls_status write_pieces(int fd, const ls_ckpt_object *object, const ls_ckpt_piece *pieces,
                               int n, const char *path)
 {
@@ -373,8 +383,8 @@ static ls_status write_pieces(int fd, const ls_ckpt_object *object, const ls_ckp
 
     sink_open(&to, fd, object->bytes, path);
     for (int i = 0; i < n; i++) {
-        if (LS_FAULT("ckpt.object.write")) {
-            errno = ENOSPC;
+        errno = broken_write(&to, &pieces[i]);
+        if (errno) {
             st = ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
             goto out;
         }
@@ -438,7 +448,8 @@ static outcome write_once(ls_ckpt_store *store, const ls_ckpt_object *object,
     if (reserve(t.fd, object->bytes, path) != LS_OK ||
         write_pieces(t.fd, object, pieces, n, path) != LS_OK)
         goto out;
-    if (LS_FAULT("ckpt.object.sync") ? (errno = EIO, true) : fdatasync(t.fd) != 0) {
+    bool unsynced = LS_FAULT("ckpt.object.sync") || ls_fault_at(LS_FAULT_AT_SAVE_SYNC);
+    if (unsynced ? (errno = EIO, true) : fdatasync(t.fd) != 0) {
         ls_fail_sys(LS_EIO, "cannot sync object \"%s\"", path);
         result = AGAIN;
         goto out;
@@ -510,8 +521,11 @@ static outcome commit_once(const char *dir, const char *path, const ls_str *text
 
     if (temp_open(&t, dir, true) != LS_OK || reserve(t.fd, (int64_t)text->len, path) != LS_OK)
         goto out;
-    if (LS_FAULT("ckpt.manifest.write")) {
-        errno = ENOSPC;
+    ls_fault_deed deed = ls_fault_at(LS_FAULT_AT_SAVE_MANIFEST);
+    if (deed == LS_FAULT_TORN)
+        (void)ls_file_write_all(t.fd, text->p, text->len / 2, path);
+    errno = LS_FAULT("ckpt.manifest.write") ? ENOSPC : ls_fault_errno(deed);
+    if (errno) {
         ls_fail_sys(LS_EIO, "cannot write \"%s\"", path);
         goto out;
     }

@@ -5,6 +5,7 @@
  * know its codes: so this command ends the process itself. */
 #include "cli/cmd_launch.h"
 
+#include <signal.h>
 #include <unistd.h>
 #include "base/file.h"
 #include "base/log.h"
@@ -48,7 +49,7 @@ ls_status ls_launch_end(const ls_agent_result *result, const ls_args *args)
                 result->left == 1 ? "" : "es");
     if (result->cause.code == LS_OK)
         return LS_OK;
-    if (result->cause.code == LS_EINTR && result->worker < 0)
+    if ((result->cause.code == LS_EINTR || result->cause.code == LS_EUNSAVED) && result->worker < 0)
         return ls_err_adopt(&result->cause);
     ls_term_init(&term, STDERR_FILENO, args);
     fflush(stdout);
@@ -155,7 +156,8 @@ static ls_status run_job(ls_rendezvous *r, const ls_launch_nodes *nodes, ls_agen
         code = here ? here : ls_err_exit_code(LS_EPEER);
     if (st != LS_OK)
         return ls_err_adopt(&own);
-    result->exit_code = code;
+    if (result->cause.code != LS_EUNSAVED) /* which only this node may know */
+        result->exit_code = code;
     if (code == 0 && nodes->league) /* a node that the job has done without */
         result->cause.code = LS_OK;
     bool blames = result->cause.code == LS_EPEER;
@@ -297,20 +299,99 @@ out:
     return st;
 }
 
+/* --- started again --- */
+
+/* How an attempt ended, as far as the next one may end so too. */
+typedef struct attempt {
+    int code;
+    char said[256]; /* the last line of who failed first */
+} attempt;
+
+static attempt describe(const ls_agent_result *result)
+{
+    attempt a = {.code = result->exit_code};
+    const char *end = result->last_lines + strlen(result->last_lines);
+
+    while (end > result->last_lines && end[-1] == '\n')
+        end--;
+    const char *from = end;
+    while (from > result->last_lines && from[-1] != '\n')
+        from--;
+    snprintf(a.said, sizeof a.said, "%.*s", (int)(end - from), from);
+    return a;
+}
+
+/* Twice the same is a mistake of the program; what kills from outside may be gone the next time. */
+static bool is_same(const attempt *a, const attempt *b)
+{
+    static const int outside[] = {SIGKILL, SIGTERM, SIGINT, SIGHUP};
+
+    for (size_t i = 0; i < LS_COUNT(outside); i++)
+        if (a->code == 128 + outside[i])
+            return false;
+    return a->code == b->code && strcmp(a->said, b->said) == 0;
+}
+
+/* Run the job, and again when it fails, at most so often. The programs hear how often that was, in
+ * our own variable and in those that torchrun sets. */
+static ls_status run_again(ls_agent_args *job, int64_t restarts, ls_agent_result *result)
+{
+    attempt before = {.code = 0}, now;
+    char text[3][64];
+    const char *settings[] = {text[0], text[1], text[2], NULL};
+    ls_status st = LS_OK;
+
+    job->settings = settings;
+    snprintf(text[2], sizeof text[2], "TORCHELASTIC_MAX_RESTARTS=%lld", (long long)restarts);
+    for (int64_t n = 0;; n++, before = now) {
+        snprintf(text[0], sizeof text[0], "LINESHAFT_RESTARTS=%lld", (long long)n);
+        snprintf(text[1], sizeof text[1], "TORCHELASTIC_RESTART_COUNT=%lld", (long long)n);
+        *result = (ls_agent_result){.worker = -1};
+        LS_TRY(st, ls_agent_run(job, result), out);
+        now = describe(result);
+        if (result->cause.code == LS_OK || result->cause.code == LS_EINTR || restarts == 0)
+            break;
+        if (n > 0 && is_same(&now, &before)) {
+            result->exit_code = ls_err_exit_code(LS_EBARREN);
+            snprintf(result->note, sizeof result->note,
+                     "the same error came twice in a row: not started again");
+            break;
+        }
+        if (n == restarts) {
+            snprintf(result->note, sizeof result->note, "it was started again %lld time%s",
+                     (long long)n, n == 1 ? "" : "s");
+            break;
+        }
+        ls_log(LS_LOG_WARN, "%s: started again (%lld of %lld)", result->cause.text,
+               (long long)n + 1, (long long)restarts);
+    }
+out:
+    job->settings = NULL;
+    return st;
+}
+
 static ls_status run_launch(const ls_args *args)
 {
     ls_status st = LS_OK;
     ls_agent_result result = {.worker = -1};
     ls_agent_args job = {.command = args->rest};
     ls_launch_nodes nodes;
+    int64_t restarts;
 
     LS_TRY(st, ls_launch_find_job(args, 1, &job), out);
+    LS_TRY(st, ls_launch_number(args, "restarts", 0, 0, 1000000, &restarts), out);
     LS_TRY(st, ls_agent_check(&job), out);
     LS_TRY(st, ls_launch_find_nodes(args, &nodes), out);
-    if (nodes.listen || nodes.join)
+    bool several = nodes.listen || nodes.join;
+    if (several && restarts > 0) {
+        st = ls_fail(LS_EUSAGE, "--restarts is for one machine");
+        ls_err_hint("Where several take part, let the scheduler start all of them again.");
+        goto out;
+    }
+    if (several)
         LS_TRY(st, ls_launch_run_nodes(&nodes, &job, &result), out);
     else
-        LS_TRY(st, ls_agent_run(&job, &result), out);
+        LS_TRY(st, run_again(&job, restarts, &result), out);
     st = ls_launch_end(&result, args);
 out:
     return st;
@@ -321,6 +402,8 @@ static const ls_flag flags[] = {
     {"log-dir", 0, "DIR", false, "Write what each rank prints to DIR/rank-N.log as well."},
     {"grace", 0, "SECONDS", false,
      "How long ranks may take to end after another one failed, before they are killed; 10."},
+    {"restarts", 0, "N", false,
+     "On one machine: start all ranks again when one fails, at most so often; 0."},
     {"nodes", 0, "N", false, "On the first of several machines: how many there are; 2."},
     {"listen", 0, "ADDRESS:PORT", false, "On the first machine: where the others join."},
     {"join", 0, "ADDRESS:PORT", false, "On the other machines: the first one's address."},
@@ -343,6 +426,10 @@ const ls_command ls_cmd_launch = {
         "becomes that of launch (128 + n for signal n). Ctrl-C and SIGTERM are passed on once; the "
         "second time everything is killed. Nothing that the ranks have started is left behind, "
         "also when launch itself is killed.\n\n"
+        "With --restarts N a job that fails is started again as a whole, at most N times; "
+        "TORCHELASTIC_RESTART_COUNT and LINESHAFT_RESTARTS tell the program how often that was. "
+        "The same exit code with the same last line twice in a row ends it with exit code 10: it "
+        "would fail again, so do not requeue it.\n\n"
         "On several machines the first is given --listen, and on the others `lineshaft agent` "
         "joins it; or the same command is given there with --join. They prove to each other that "
         "they know the secret, agree on the numbers of the ranks, and end together with one exit "
@@ -350,6 +437,7 @@ const ls_command ls_cmd_launch = {
     .examples =
         "lineshaft launch -n 4 -- python3 train.py --lr 0.1  # 4 ranks\n"
         "lineshaft launch -n 2 --log-dir logs -- ./program   # and keep what they say\n"
+        "lineshaft launch -n 4 --restarts 3 -- python3 train.py  # again, when a rank fails\n"
         "lineshaft launch -n 8 --nodes 2 --listen 10.0.0.1:7000 --secret job.secret -- ./x  "
         "# the first of two machines\n"
         "lineshaft launch -n 8 --join 10.0.0.1:7000 --secret job.secret -- ./x  # the other",

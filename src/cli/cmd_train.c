@@ -5,47 +5,32 @@
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/fault.h"
 #include "cli/progress.h"
 #include "cli/cmds.h"
 #include "cli/job.h"
 #include "cli/load.h"
+#include "cli/stop.h"
 #include "cluster/places.h"
 #include "config/check.h"
 #include "config/runfile.h"
 #include "train/loop.h"
+#include "train/preempt.h"
 
 /* What a run may take to finish its step and save, before its ranks are killed; replicas and
  * workers first go on until they meet. */
 enum { SAVE_GRACE_S = 300, MEET_GRACE_S = 86400 };
 
-static volatile sig_atomic_t stop_asked;
-static const char *stop_note; /* set before the handler is: a handler may not format */
-
 /* A step may take a minute: say at once that the key was heard. */
-static void on_stop(int number)
-{
-    stop_asked = 1;
-    signal(number, SIG_DFL); /* a second one ends the process at once */
-    if (stop_note && write(STDERR_FILENO, stop_note, strlen(stop_note)) < 0)
-        stop_note = NULL; /* nobody reads it */
-}
-
-/* `train --json | head`: nobody listens any more, so stop, but not without saving. */
-static void on_reader_gone(int number)
-{
-    (void)number;
-    stop_asked = 1;
-}
-
-static void choose_stop_note(const ls_args *args)
+static const char *stop_note(const ls_args *args)
 {
     ls_term term;
 
     ls_term_init(&term, STDERR_FILENO, args);
     if (ls_args_has(args, "quiet") || !term.tty)
-        return;
-    stop_note = term.cursor ? "\r\033[Kfinishing this step, then saving (again: end at once)\n"
-                            : "\nfinishing this step, then saving (again: end at once)\n";
+        return NULL;
+    return term.cursor ? "\r\033[Kfinishing this step, then saving (again: end at once)\n"
+                       : "\nfinishing this step, then saving (again: end at once)\n";
 }
 
 static void print_json(void *context, const ls_event *event)
@@ -181,22 +166,22 @@ static ls_status train(const ls_args *args, const ls_run *run, int64_t profile_s
                                .fresh = ls_args_has(args, "fresh"),
                                .sink = json ? print_json : ls_progress_event,
                                .sink_context = json ? (void *)&line : (void *)&progress,
-                               .stop = &stop_asked,
+                               .stop = &ls_stop_asked,
+                               .stop_by = ls_stop_by_ns,
+                               .stop_saved = ls_stop_saved,
                                .profile_steps = profile_steps};
     ls_status st;
 
     ls_str_init(&line);
     ls_progress_init(&progress, args);
     LS_TRY(st, join_ranks(&at, &session), out);
-    choose_stop_note(args);
-    signal(SIGINT, on_stop);
-    signal(SIGTERM, on_stop);
-    signal(SIGPIPE, on_reader_gone);
+    ls_stop_begin(&(ls_stop_args){
+        .rank = ls_job_is_rank(), .grace_s = run->checkpoint.grace, .note = stop_note(args)});
     st = ls_loop_run(&session);
     if (progress.drawn)
         putchar('\n');
     /* The others wait for this rank: it will not come. */
-    if (st != LS_OK && st != LS_EINTR && at.comm)
+    if (st != LS_OK && st != LS_EINTR && st != LS_EUNSAVED && at.comm)
         ls_comm_abort(at.comm, ls_err_last()->text);
 out:
     ls_str_release(&line);
@@ -228,9 +213,47 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
 }
 
+/* A run that was finished before, and that a scheduler has started again: nothing is opened. */
+static ls_status show_finished(const ls_args *args, const ls_run *run, bool *finished_out)
+{
+    static const char key[] = ",\"stopped_by\":";
+    ls_str summary, text;
+    ls_status st;
+
+    ls_str_init(&summary);
+    ls_str_init(&text);
+    LS_TRY(st, ls_preempt_finished(run, finished_out, &summary), out);
+    const char *end = *finished_out ? strstr(summary.p, key) : NULL;
+    *finished_out = end != NULL;
+    if (!end)
+        goto out;
+    if (ls_args_has(args, "json"))
+        ls_str_printf(&text, "%.*s%s\"done\"}\n", (int)(end - summary.p), summary.p, key);
+    else
+        ls_str_printf(&text,
+                      "\"%s\" is finished: nothing to do. More train.steps go on from it, --fresh "
+                      "begins anew.\n",
+                      run->out);
+    LS_TRY(st, ls_str_status(&text), out);
+    st = ls_term_print(&text);
+out:
+    ls_str_release(&summary);
+    ls_str_release(&text);
+    return st;
+}
+
+/* What `lineshaft drill` wants to go wrong in this process. */
+static ls_status plan_faults(void)
+{
+    const char *rank = getenv("LINESHAFT_RANK");
+
+    return ls_fault_plan(getenv("LINESHAFT_DRILL"), rank ? (int)strtol(rank, NULL, 10) : 0);
+}
+
 static ls_status run_train(const ls_args *args)
 {
     int64_t profile_steps = 0;
+    bool finished = false;
     ls_run run;
     ls_status st;
 
@@ -238,7 +261,9 @@ static ls_status run_train(const ls_args *args)
         fputs(ls_load_demo, stdout);
         return LS_OK;
     }
-    st = read_profile(args, &profile_steps);
+    st = plan_faults();
+    if (st == LS_OK)
+        st = read_profile(args, &profile_steps);
     if (st == LS_OK)
         st = ls_load_run(&run, args, args->n_rest > 0 ? args->rest[0] : NULL);
     if (st != LS_OK)
@@ -246,9 +271,15 @@ static ls_status run_train(const ls_args *args)
     st = check_profile(&run, profile_steps);
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_prove(&run); /* for its warning */
-    if (st == LS_OK && starts_ranks(args, &run))
+    if (st == LS_OK && !ls_job_is_rank() && !ls_args_has(args, "fresh") && profile_steps == 0)
+        st = show_finished(args, &run, &finished);
+    if (finished || st != LS_OK) {
+        ls_runfile_release(&run);
+        return st;
+    }
+    if (starts_ranks(args, &run))
         st = run_ranks(args, &run);
-    else if (st == LS_OK)
+    else
         st = train(args, &run, profile_steps);
     ls_runfile_release(&run);
     return st;
@@ -283,6 +314,10 @@ const ls_command ls_cmd_train = {
         "holds a checkpoint of the same run, training goes on exactly where it stopped: same "
         "samples, same bits. Ctrl-C finishes the step, saves and exits with 130; a second Ctrl-C "
         "ends at once.\n\n"
+        "SIGTERM and SIGUSR1 do the same, for schedulers. With checkpoint.grace seconds from there "
+        "to the end, the run saves only if that fits, and exits with 11 when it does not: the "
+        "checkpoint before stays whole. A run that is finished exits with 0 at once when it is "
+        "started again.\n\n"
         "With -n N (or mesh.dp in the run file) N processes share each batch; in ordered mode the "
         "losses and weights are the same bits for any N. With mesh.tp processes have the model "
         "itself together, each a part of every layer; with mesh.pp each has some of the layers. "

@@ -11,6 +11,7 @@ extern const ls_command ls_cmd_ckpt;
 extern const ls_command ls_cmd_ckpt_show; /* cmd_ckpt_show.c; listed in cmd_ckpt.c */
 extern const ls_command ls_cmd_bench;
 extern const ls_command ls_cmd_lab;
+extern const ls_command ls_cmd_drill;
 extern const ls_command ls_cmd_launch;
 extern const ls_command ls_cmd_agent;
 extern const ls_command ls_cmd_plan;

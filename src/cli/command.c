@@ -15,6 +15,7 @@ const ls_command *const ls_commands[] = {
     &ls_cmd_launch,     /* many processes */
     &ls_cmd_agent,      /* on other machines */
     &ls_cmd_lab,        /* many hosts, on one */
+    &ls_cmd_drill,      /* what a run survives */
     &ls_cmd_completion, /* for shells */
     &ls_cmd_man,        /* for man(1) */
     &ls_cmd_help,       /* all of it, explained */

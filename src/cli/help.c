@@ -32,7 +32,10 @@ const ls_help_exit ls_help_exits[] = {
     {LS_EBARREN, "It failed again and again without getting further: another start would end so "
                  "too. Do not requeue "
                  "the job before its cause is removed."},
-    {LS_EINTR, "Stopped on request (Ctrl-C, SIGTERM); what was to be saved is saved."},
+    {LS_EUNSAVED,
+     "Stopped on request, without saving: the time given was too short, or it was asked "
+     "twice. The checkpoint before is whole; the same command goes on from it."},
+    {LS_EINTR, "Stopped on request (Ctrl-C, SIGTERM, SIGUSR1); what was to be saved is saved."},
 };
 const int ls_help_exit_count = (int)LS_COUNT(ls_help_exits);
 
@@ -347,6 +350,9 @@ static void put_environment(const ls_term *term, ls_str *out)
     entry(term, "LINESHAFT_NVML", 28,
           "path of the NVIDIA driver's management library, which tells a GPU's energy", out);
     entry(term, "LINESHAFT_FAULT", 28, "breaks things on purpose, in test builds only", out);
+    entry(term, "LINESHAFT_DRILL", 28,
+          "what `lineshaft drill` makes go wrong in a run, as in rank=1,step=7,at=backward,do=kill",
+          out);
 }
 
 static void put_exit_codes(const ls_term *term, ls_str *out)

@@ -576,8 +576,8 @@ static void keep_boxes(const job *j, ls_agent_result *result)
     ls_board *board = NULL;
     ls_status st;
 
-    if (result->cause.code == LS_OK || result->cause.code == LS_EINTR || j->board_fd < 0 ||
-        (dir && strcmp(dir, "off") == 0))
+    if (result->cause.code == LS_OK || result->cause.code == LS_EINTR ||
+        result->cause.code == LS_EUNSAVED || j->board_fd < 0 || (dir && strcmp(dir, "off") == 0))
         return;
     ls_err_record before = *ls_err_last();
     LS_TRY(st, ls_board_open(&board, j->board_fd, j->generation), out);
@@ -636,7 +636,8 @@ ls_status ls_job_run(const ls_args *args, int ranks, int64_t grace_s, const ls_l
 {
     job *j = &the_job;
     ls_agent_result result = {.worker = -1};
-    ls_agent_args agent = {.command = j->words, .grace_ns = grace_s * LS_NS_PER_S};
+    ls_agent_args agent = {
+        .command = j->words, .grace_ns = grace_s * LS_NS_PER_S, .saves = grace_s > 0};
     ls_launch_nodes nodes;
     char lab[64];
     int64_t n;

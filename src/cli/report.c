@@ -11,7 +11,7 @@ static void line(ls_str *out, const ls_term *term, const char *label, const char
 void ls_report_render(const ls_err_record *record, const ls_term *term, ls_str *out)
 {
     /* Stopping on request is no mistake and should not look like one. */
-    bool asked = record->code == LS_EINTR;
+    bool asked = record->code == LS_EINTR || record->code == LS_EUNSAVED;
 
     ls_str_printf(out, "lineshaft: %s%s%s:%s %s\n", ls_term_code(term, LS_TERM_BOLD),
                   ls_term_code(term, asked ? LS_TERM_YELLOW : LS_TERM_RED),

@@ -50,6 +50,7 @@
 
 enum {
     SETTLE_MS = 1000, /* on a busy machine the one that is blamed may die much later */
+    TWICE_MS = 500,   /* who signals a whole group or session may do so twice */
     KILL_S = 10,
     SWEEP_S = 15,
     RANK_FILES = 6,
@@ -87,7 +88,8 @@ typedef struct job {
     int64_t started_ns;
     int round;
     state before;                /* at the begin of the round */
-    int asked;                   /* the signal that the user sent first; 0: none */
+    int asked;                   /* the signal that the user sent first; 0: none, */
+    int64_t asked_ns;            /* and when */
     bool stopped, killed;        /* SIGTERM, SIGKILL was sent */
     bool must_stop, must_settle; /* a worker failed in this round */
     bool refused;
@@ -446,13 +448,19 @@ static bool blames_peer(const worker *w)
     return w->cause && w->cause->record.code == LS_EPEER;
 }
 
+/* It was asked to stop, and could not save. */
+static bool left(const job *j, const worker *w)
+{
+    return j->args->saves && w->code == ls_err_exit_code(LS_EUNSAVED);
+}
+
 /* Ended as somebody does who was told to. */
 static bool ended_as_told(const job *j, const worker *w)
 {
     if (w->code == 0 || w->when == STOP || w->when == KILL || w->when == SWEEP)
         return true;
     return w->when == ASKED && (w->code == 128 + j->asked || w->code == 128 + SIGINT ||
-                                w->code == 128 + SIGTERM || w->signal == SIGKILL);
+                                w->code == 128 + SIGTERM || w->signal == SIGKILL || left(j, w));
 }
 
 static void fail(job *j, const worker *w)
@@ -506,7 +514,7 @@ static bool heal(job *j, worker *w)
 
     if (!j->args->heal || (j->state != RUN && j->state != SETTLE && j->state != ASKED))
         return false;
-    if (w->code == 0 || w->code == 128 + SIGINT) { /* or stopped, as it was asked to */
+    if (w->code == 0 || w->code == 128 + SIGINT || left(j, w)) { /* or stopped, as asked to */
         ls_heal_left(j->args->heal, i);
         return false;
     }
@@ -620,19 +628,27 @@ static void on_news(job *j)
     }
 }
 
+/* The same request once more, by who signals the group and its leader, is not a second one. */
+static bool is_echo(const job *j)
+{
+    return j->args->saves && j->asked_ns > 0 &&
+           ls_time_now_ns() - j->asked_ns < TWICE_MS * LS_NS_PER_MS;
+}
+
 static void on_signal(job *j)
 {
     struct signalfd_siginfo info;
 
     while (read(j->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         int signal = (int)info.ssi_signo;
-        if (signal == SIGUSR1 || signal == SIGUSR2) {
+        if ((signal == SIGUSR1 && !j->args->saves) || signal == SIGUSR2) {
             ls_keeper_signal(&j->keeper, signal);
         } else if (j->state == RUN || j->state == SETTLE) {
             j->asked = signal;
+            j->asked_ns = ls_time_now_ns();
             enter(j, ASKED);
             tell(j, LS_AGENT_ASKED, NULL);
-        } else if (j->state == ASKED || j->state == STOP) {
+        } else if ((j->state == ASKED || j->state == STOP) && !is_echo(j)) {
             enter(j, KILL);
         }
     }
@@ -793,7 +809,10 @@ static const worker *first_failure(const job *j)
 
 static const char *signal_name(int signal)
 {
-    return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGHUP";
+    return signal == SIGINT    ? "SIGINT"
+           : signal == SIGTERM ? "SIGTERM"
+           : signal == SIGUSR1 ? "SIGUSR1"
+                               : "SIGHUP";
 }
 
 static void signal_hint(int signal)
@@ -843,10 +862,27 @@ static const ls_err_record *last_words(const job *j)
 {
     for (int i = 0; i < j->n; i++) {
         const ls_cause *cause = j->workers[i].cause;
-        if (cause && cause->record.code == LS_EINTR)
+        if (cause && (cause->record.code == LS_EINTR || cause->record.code == LS_EUNSAVED))
             return &cause->record;
     }
     return NULL;
+}
+
+/* Nobody failed; they were asked to stop. */
+static void tell_request(const job *j)
+{
+    bool lost = j->killed;
+
+    for (int i = 0; i < j->n; i++)
+        lost |= left(j, &j->workers[i]);
+    if (!lost || !j->args->saves) {
+        ls_fail(LS_EINTR, "stopped on request (%s)", signal_name(j->asked));
+        return;
+    }
+    ls_fail(LS_EUNSAVED, "stopped on request (%s) %s", signal_name(j->asked),
+            j->killed ? "and then at once: nothing was saved"
+                      : "without saving: the time that was given is over");
+    ls_err_hint("Run the same command again: it goes on from the checkpoint before.");
 }
 
 static void conclude(const job *j, ls_agent_result *result)
@@ -868,7 +904,7 @@ static void conclude(const job *j, ls_agent_result *result)
     } else if (j->told && (!first || blames_peer(first))) {
         /* The others here failed because of what was told. */
         result->cause = j->outside.code == LS_EINTR && words ? *words : j->outside;
-        result->exit_code = ls_err_exit_code(j->outside.code);
+        result->exit_code = ls_err_exit_code(result->cause.code);
     } else if (first) {
         result->cause = describe(j, first);
         result->exit_code = first->code;
@@ -876,9 +912,9 @@ static void conclude(const job *j, ls_agent_result *result)
         snprintf(result->label, sizeof result->label, "%s", first->label);
         take_tail(j, result);
     } else if (j->asked) {
-        ls_fail(LS_EINTR, "stopped on request (%s)", signal_name(j->asked));
+        tell_request(j);
         result->cause = words ? *words : *ls_err_last();
-        result->exit_code = ls_err_exit_code(LS_EINTR);
+        result->exit_code = ls_err_exit_code(result->cause.code);
     }
 }
 

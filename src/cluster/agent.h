@@ -79,6 +79,8 @@ typedef struct ls_agent_args {
     int64_t grace_ns;    /* from SIGTERM to SIGKILL; 0: LS_AGENT_GRACE_S */
     bool go_on;          /* a worker that fails does not end the others */
     bool anywhere;       /* cores are not divided among the workers */
+    bool saves;          /* workers save when they are asked to stop, by SIGUSR1 too, and end with
+                          * the exit code of LS_EUNSAVED when they could not */
     ls_agent_hook hook;  /* NULL: none */
     void *context;
     /* Somebody outside has a say (rendezvous.h): attend() is called when watch_fd is readable, and
@@ -89,7 +91,8 @@ typedef struct ls_agent_args {
 } ls_agent_args;
 
 typedef struct ls_agent_result {
-    int exit_code;       /* 0, or that of the first failure; 130 when stopped on request */
+    int exit_code;       /* 0, or that of the first failure; 130 when stopped on request, 11 when
+                          * that was without saving */
     ls_err_record cause; /* the first failure as a sentence; when stopped on request, what the
                           * first worker said of it; code LS_OK: all went well */
     int worker;          /* whose failure it was; -1: nobody's here */

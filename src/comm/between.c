@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/fault.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/time.h"
@@ -261,21 +262,21 @@ static ls_status compare(ls_fabric *f, const wish *wishes, bool *ucx_out)
     return LS_OK;
 }
 
-ls_status ls_between_misbehave(ls_fabric *fabric LS_UNUSED)
+ls_status ls_between_misbehave(ls_fabric *fabric)
 {
-#ifdef LS_FAULTS
-    const char *plan = getenv("LINESHAFT_WRAP");
+    const char *plan = NULL;
     ls_fabric *f = fabric;
     ls_carrier *wrapped;
 
-    if (f->data && plan && *plan) {
-        ls_status st = ls_wrap_open(&wrapped, f->data, plan, (uint64_t)f->rank);
-        if (st != LS_OK)
-            return st;
-        ls_both_set_far(f->carrier, wrapped);
-    }
+#ifdef LS_FAULTS
+    plan = getenv("LINESHAFT_WRAP");
 #endif
-    return LS_OK;
+    if (!f->data || (!(plan && *plan) && !ls_fault_expects(LS_FAULT_AT_LINK)))
+        return LS_OK;
+    ls_status st = ls_wrap_open(&wrapped, f->data, plan ? plan : "", (uint64_t)f->rank);
+    if (st == LS_OK)
+        ls_both_set_far(f->carrier, wrapped);
+    return st;
 }
 
 static ls_status choose(ls_fabric *f, const ls_comm_args *a, wish *wishes, int64_t deadline_ns)

@@ -168,8 +168,8 @@ bool ls_between_knows(const char *carrier);
 /* between.c: with TCP open to all other nodes, agree on what moves the data, and take it. */
 ls_status ls_between_open(ls_fabric *fabric, const ls_comm_args *args, int64_t deadline_ns);
 
-/* between.c, in test builds: the plan in LINESHAFT_WRAP around what moves the data, from now on.
- * Under the lock. */
+/* between.c: what a drill's plan, or in test builds LINESHAFT_WRAP, does around what moves the
+ * data, from now on. Under the lock. */
 ls_status ls_between_misbehave(ls_fabric *fabric);
 
 /* flight.c: under the lock. */

@@ -951,6 +951,17 @@ const ls_option ls_options[] = {
      .doc = "A second folder, best on another disk: every checkpoint is copied there after it is "
             "saved, and a damaged or missing part of one is healed from there. Empty: none.",
      .offset = AT(checkpoint.mirror)},
+    {.key = "checkpoint.grace",
+     .type = LS_OPTION_INT,
+     .preset = "0",
+     .least = 0,
+     .most = 86400,
+     .unit = "seconds",
+     .doc =
+         "What the run has when it is asked to stop (SIGTERM, SIGUSR1, Ctrl-C): it saves if that "
+         "fits, by the time of its earlier saves, and ends without saving otherwise. 0: as long "
+         "as it takes; in a Slurm job until its end, or 30 s behind that.",
+     .offset = AT(checkpoint.grace)},
 
     {.key = "heal.mode",
      .type = LS_OPTION_ENUM,

@@ -213,6 +213,7 @@ typedef struct ls_run {
         int64_t every;      /* steps; 0: only at the end */
         int64_t keep;       /* newest checkpoints kept */
         const char *mirror; /* a second store; "": none */
+        int64_t grace;      /* seconds from a request to stop to the end; 0: as long as it takes */
     } checkpoint;
     struct {
         ls_heal_mode mode;

@@ -22,6 +22,7 @@
 
 #include <math.h>
 #include <unistd.h>
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
@@ -35,6 +36,7 @@
 #include "train/recover.h"
 #include "train/central.h"
 #include "train/outer.h"
+#include "train/preempt.h"
 #include "train/save.h"
 #include "train/schedule.h"
 #include "train/team.h"
@@ -72,6 +74,7 @@ typedef struct loop {
     bool opened;            /* the session is open, or was, and has to regroup */
     int64_t sent, received; /* between machines, when training began */
     bool stop, over; /* somebody asked to stop; train.seconds are over: agreed by all ranks */
+    char unsaved[LS_PREEMPT_WHY]; /* why the last step is not saved; "": it is */
     const char *stopped_by;
     ls_nvml *nvml;         /* NULL: no GPU, or it tells nothing */
     ls_nvml_reading begun; /* when training began, */
@@ -327,6 +330,8 @@ static ls_status one_step(loop *l)
     double lr = ls_schedule_lr(s->run, s->step_number, s->total_steps);
     ls_status st = LS_OK;
 
+    ls_fault_reach(s->step_number + 1, s->args.view.plan.generation);
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_LOAD), out);
     LS_TRY(st, ls_loader_next(s->loader, ls_time_now_ns() + BATCH_WAIT_S * LS_NS_PER_S, &batch),
            out);
     if (s->args.comm)
@@ -519,6 +524,7 @@ static ls_status meet(loop *l)
 {
     ls_status st = LS_OK;
 
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_IDLE), out);
     LS_TRY(st, agree(l), out);
     bool last = reason_to_stop(l) != NULL && !l->stop;
     LS_TRY(st, compare(l, last || l->stop), out);
@@ -547,6 +553,8 @@ static ls_status begin(loop *l)
         l->stopped_by = "done"; /* before the first step: an earlier process had finished */
         return evaluate(l);
     }
+    if (l->s.mesh.rank == 0)
+        ls_preempt_undone(&l->s);
     if (l->s.step_number == 0)
         LS_TRY(st, tell_first_sample(l), out);
 out:
@@ -658,6 +666,12 @@ static double peak_of_ranks(const ls_session *s)
     return ls_peak_flops(s->device, s->kernels->name) * s->mesh.ranks / (crowd > 1 ? crowd : 1);
 }
 
+/* Whether another process would have nothing to do: not where this one's time was over. */
+static bool is_finished(const loop *l)
+{
+    return !l->stop && strcmp(l->stopped_by, "seconds") != 0;
+}
+
 static ls_status summarise(loop *l)
 {
     ls_session *s = &l->s;
@@ -711,6 +725,8 @@ static ls_status summarise(loop *l)
                                    .buddy_bytes = ls_buddy_sent(s->buddy),
                                    .weights_hash = hash,
                                    .stopped_by = l->stopped_by}});
+    if (is_finished(l) && ls_preempt_done(s) != LS_OK)
+        ls_log(LS_LOG_WARN, "the end of the run is not noted: %s", ls_err_last()->text);
 out:
     return st;
 }
@@ -761,7 +777,10 @@ static ls_status run_view(loop *l, const ls_session_args *args)
         LS_TRY(st, ls_outer_save_final(&l->s), out);
     if (l->s.central)
         LS_TRY(st, ls_central_gather(&l->s), out);
-    LS_TRY(st, ls_save_final(&l->s), out);
+    if (l->stop)
+        LS_TRY(st, ls_preempt_save(&l->s, l->unsaved), out);
+    else
+        LS_TRY(st, ls_save_final(&l->s), out);
     LS_TRY(st, summarise(l), out);
     if (l->s.central)
         LS_TRY(st, ls_central_end(&l->s), out);
@@ -800,8 +819,9 @@ ls_status ls_loop_run(const ls_session_args *args)
         LS_TRY(st, rejoin(l, &now), out);
     LS_TRY(st, st, out);
     if (strcmp(l->stopped_by, "interrupt") == 0 && l->s.mesh.rank == 0) {
-        st = ls_fail(LS_EINTR, "step %lld is saved in \"%s\"", (long long)l->s.step_number,
-                     args->run->out);
+        st = *l->unsaved ? ls_fail(LS_EUNSAVED, "%s", l->unsaved)
+                         : ls_fail(LS_EINTR, "step %lld is saved in \"%s\"",
+                                   (long long)l->s.step_number, args->run->out);
         ls_err_hint("Run the same command again to go on from there.");
     }
 out:

@@ -439,7 +439,8 @@ static ls_status copy(void *context)
             n *= part->shape[d];
         memcpy(p->copies[i].of.bytes, part->of.bytes, (size_t)n);
     }
-    return look(s);
+    ls_status st = ls_fault_pass(LS_FAULT_AT_SAVE_COPY);
+    return st == LS_OK ? look(s) : st;
 }
 
 static ls_status write_parts(ls_session *s, const ls_ckpt_part *parts)
@@ -655,6 +656,11 @@ ls_status ls_parts_poll(ls_session *session, bool wait)
         poll_commit(s, wait);
 out:
     return st;
+}
+
+bool ls_parts_busy(const ls_session *session)
+{
+    return session->parts->phase != IDLE;
 }
 
 /* Nobody has a save under way. */

@@ -26,6 +26,9 @@ ls_status ls_parts_copied(ls_session *session);
 /* Report saves that have ended. Not wait: cheap, once per step. */
 ls_status ls_parts_poll(ls_session *session, bool wait);
 
+/* Whether this rank knows of a save that is under way. */
+bool ls_parts_busy(const ls_session *session);
+
 /* Save the present state now, and wait for it. */
 ls_status ls_parts_final(ls_session *session);
 

@@ -6,6 +6,7 @@
 #include "train/recover.h"
 
 #include <limits.h>
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "plan/optim.h"
@@ -100,6 +101,9 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
     s->met = met;
     shed(s);
     s->distrusted = false;
+    ls_status st = ls_fault_pass(LS_FAULT_AT_REPORT);
+    if (st != LS_OK)
+        return st;
     ls_err_adopt(&why);
     const ls_view_report report = {.have = s->kept_step, .reached = s->step_number, .met = met};
     return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
@@ -129,6 +133,8 @@ ls_status ls_recover_spread(ls_session *session)
                .nonfinite_step = s->nonfinite_step};
     ls_status st = LS_OK;
 
+    ls_fault_reach(plan->base, plan->generation);
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_TRANSFER), out);
     s->step_there = s->step_there && (!plan->spread || s->step_number == plan->base);
     for (int k = 0; k < 3 && plan->spread && s->dp && !s->hoard; k++)
         LS_TRY(st,

@@ -279,7 +279,7 @@ static ls_status copy_here(void *context)
     ls_save_live(s, arrays);
     for (int k = 0; k < KINDS; k++)
         copy_on_host(s, k, s->snapshot[k], arrays[k]);
-    return LS_OK;
+    return ls_fault_pass(LS_FAULT_AT_SAVE_COPY);
 }
 
 /* Staged: what was loaded into the snapshot, to the device. Parts go to their ranks later. */
@@ -526,6 +526,8 @@ ls_ckpt_info ls_save_info(ls_session *s)
 void ls_save_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
 {
     s->saved_step = step;
+    if (saved->bytes_written > 0 && saved->seconds > s->slowest_save_s)
+        s->slowest_save_s = saved->seconds;
     ls_session_emit(s, &(ls_event){.kind = LS_EVENT_CHECKPOINT,
                                    .checkpoint = {.step = step,
                                                   .bytes_written = saved->bytes_written,

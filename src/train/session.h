@@ -31,6 +31,8 @@ typedef struct ls_session_args {
     ls_event_sink sink; /* may be NULL */
     void *sink_context;
     const volatile sig_atomic_t *stop; /* not 0: finish the step, save, end; may be NULL */
+    int64_t (*stop_by)(void);          /* until then, monotonic; 0 from it: no limit; NULL: none */
+    void (*stop_saved)(void);          /* told when what it asked for is saved; may be NULL */
     ls_device *device;                 /* borrowed; NULL: opened as the run says */
     const ls_kernels *kernels;         /* with a device that was given: its rows */
     ls_comm *comm;                     /* the ranks that train together, borrowed; NULL: alone */
@@ -131,6 +133,7 @@ typedef struct ls_session {
     int64_t newest_step;    /* that had a manifest when resuming; above step_number: damaged ones */
     char mesh_text[32];     /* "dp=2 zero=1", for people who read a checkpoint's manifest */
     int64_t saved_step;     /* newest step known to be saved, -1: none */
+    double slowest_save_s;  /* of those that this process made; 0: none */
     int64_t writing_step;   /* what the writer is at, -1: nothing */
     ls_ckpt_info writing;   /* about it */
     int64_t generation;     /* of this group of ranks among those that have written here */

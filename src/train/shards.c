@@ -17,6 +17,8 @@
  * its way (spread) -> there (settle). */
 #include "train/line.h"
 
+#include "base/fault.h"
+
 static bool has(ls_units_set set, int bucket)
 {
     return set >> bucket & 1;
@@ -60,7 +62,9 @@ static ls_status settle(ls_step *s, ls_units_set wanted)
 
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
         if (has(wanted & s->shards.coming, b)) {
-            st = ls_dp_fetched(s->args.dp, b);
+            st = ls_fault_pass(LS_FAULT_AT_GATHER);
+            if (st == LS_OK)
+                st = ls_dp_fetched(s->args.dp, b);
             s->shards.coming &= ~((ls_units_set)1 << b);
             s->shards.there |= (ls_units_set)1 << b;
             if (st == LS_OK && s->copy && !ls_step_shards(s))

@@ -619,6 +619,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
         int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
         ls_step_forward(s, &p, &call, host_state);
         lap(s, clock, LS_PART_FORWARD);
+        (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
         if (ls_step_watch_call(s, &p, top, all))
             call.complete = ls_step_watch_from;
         top += calls->ordered;
@@ -678,6 +679,7 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
     float *buffers[LS_ORDERED_ROOTS];
     ls_status st = LS_OK;
 
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
     buffers_of(s, buffers);
     if (!s->args.dp) {
         if (calls->ordered)
@@ -721,12 +723,14 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_c
         if (has) {
             ls_step_forward(s, &p, &call, host_state);
             ls_clock_lap(clock, LS_PART_FORWARD);
+            (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
             ls_pass_backward(s->pass, &call);
             ls_clock_lap(clock, LS_PART_BACKWARD);
         } else {
             ls_pass_walk(s->pass, &call, true);
         }
         LS_TRY(st, trouble(s), out);
+        LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
         LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
         ls_clock_lap(clock, LS_PART_EXCHANGE);
     }
@@ -833,6 +837,7 @@ static ls_status update(ls_step *s, ls_clock *clock)
     }
     s->done = LS_STEP_TORN;
     LS_TRY(st, ls_step_update(s, clock), out);
+    LS_TRY(st, ls_step_suffer(s, LS_FAULT_AT_UPDATE), out);
     s->done = number;
 out:
     return st;
@@ -857,9 +862,11 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     }
     ls_clock_lap(clock, LS_PART_DATA);
     step->done = number;
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_FORWARD), out);
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
     LS_TRY(st, ask_between(step, clock), out);
     LS_TRY(st, ls_buddy_send(step->args.buddy, step, number), out);
+    LS_TRY(st, ls_step_suffer(step, LS_FAULT_AT_VOTE), out);
     LS_TRY(st, ls_step_norm(step), out);
     LS_TRY(st, ls_buddy_await(step->args.buddy), out);
     LS_TRY(st, losses(step, clock), out);

@@ -299,4 +299,7 @@ void ls_step_adamw(ls_step *step);
 ls_status ls_step_norm(ls_step *step);
 ls_status ls_step_update(ls_step *step, ls_clock *clock);
 
+/* suffer.c: what a drill's plan does at this point (base/fault.h: LS_FAULT_AT_...). */
+ls_status ls_step_suffer(ls_step *step, int point);
+
 LS_C_END

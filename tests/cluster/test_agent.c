@@ -517,8 +517,8 @@ LS_TEST(agent_notices_a_death_within_milliseconds)
 
 /* --- signals and killings --------------------------------------------------------------------- */
 
-/* A launcher in a process of its own. */
-static pid_t launcher(int workers, const char *command, int64_t grace_ns)
+/* A launcher in a process of its own; saves: of workers that save when they are asked to stop. */
+static pid_t launcher_of(int workers, const char *command, int64_t grace_ns, bool saves)
 {
     pid_t pid = fork();
 
@@ -531,12 +531,18 @@ static pid_t launcher(int workers, const char *command, int64_t grace_ns)
         ls_status st = ls_agent_run(&(ls_agent_args){.command = words,
                                                      .workers = workers,
                                                      .grace_ns = grace_ns,
+                                                     .saves = saves,
                                                      .out_fd = null,
                                                      .err_fd = null},
                                     &result);
         _exit(st == LS_OK ? result.exit_code : 99);
     }
     return pid;
+}
+
+static pid_t launcher(int workers, const char *command, int64_t grace_ns)
+{
+    return launcher_of(workers, command, grace_ns, false);
 }
 
 /* Exit code, or 1000 + signal. */
@@ -603,6 +609,35 @@ LS_TEST(agent_passes_user_signals_on)
     kill(pid, SIGUSR1);
     LS_CHECK_EQ(end_of(pid), 21);
     JOBS_EXPECT_NONE();
+}
+
+/* Who saves may be asked by SIGUSR1, and says by its exit code when it could not; two signals of
+ * one moment are one request, a later one kills, and then nothing was saved. */
+LS_TEST(agent_tells_whether_workers_have_saved)
+{
+    static const char *const commands[] = {
+        "trap 'sleep 0.2; exit 0' USR1; >a$RANK; while :; do sleep 0.05; done",
+        "trap 'exit 11' USR1; >b$RANK; while :; do sleep 0.05; done",
+        "trap '' USR1 TERM; >c$RANK; while :; do sleep 0.05; done"};
+    static const char *const ready[] = {"a1", "b1", "c1"};
+    static const int codes[] = {130, 11, 11};
+
+    jobs_mark();
+    for (size_t i = 0; i < LS_COUNT(commands); i++) {
+        pid_t pid = launcher_of(2, commands[i], 3600 * LS_NS_PER_S, true);
+        char other[3] = {ready[i][0], '0', '\0'};
+        jobs_await(ready[i]);
+        jobs_await(other);
+        kill(pid, SIGUSR1);
+        kill(pid, SIGTERM); /* at once */
+        if (i == 2) {
+            usleep(1000000);
+            LS_CHECK_EQ(waitpid(pid, NULL, WNOHANG), 0);
+            kill(pid, SIGTERM);
+        }
+        LS_CHECK_EQ(end_of(pid), codes[i]);
+        JOBS_EXPECT_NONE();
+    }
 }
 
 LS_TEST(agent_stays_deaf_under_nohup)

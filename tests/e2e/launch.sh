@@ -105,3 +105,31 @@ none_alive
 run 0 "$LINESHAFT" launch -n 2 -- "$LINESHAFT" launch -n 2 -- sh -c 'echo "$RANK/$WORLD_SIZE"'
 [ "$(grep -cx '\[[01]\] \[1\] 1/2' out)" = 2 ] || fail "inner ranks do not know their places"
 none_alive
+
+# Started again: as a whole, with the count in its environment; not when it fails in the same way twice, nor more often than allowed.
+cat >again.sh <<'SH'
+echo "attempt $LINESHAFT_RESTARTS of $TORCHELASTIC_MAX_RESTARTS, rank $RANK of $WORLD_SIZE at $MASTER_ADDR" >>"told$RANK"
+[ "$TORCHELASTIC_RESTART_COUNT" = "$LINESHAFT_RESTARTS" ] || exit 99
+[ $RANK = 1 ] || [ "$LINESHAFT_RESTARTS" -ge "$2" ] || exec sleep 30
+case $1 in
+third) [ "$LINESHAFT_RESTARTS" -ge 2 ] || { echo "broken for the $LINESHAFT_RESTARTS. time" >&2; exit 7; } ;;
+same) echo "always the same" >&2; exit 7 ;;
+new) echo "broken at $LINESHAFT_RESTARTS" >&2; exit 7 ;;
+killed) [ "$LINESHAFT_RESTARTS" -ge 3 ] || kill -9 $$ ;;
+esac
+exit 0
+SH
+run 0 "$LINESHAFT" launch -n 2 --restarts 3 -- sh again.sh third 2
+says 'rank 1 ended with exit code 7'
+says 'started again (2 of 3)'
+[ "$(cat told1)" = "$(for i in 0 1 2; do echo "attempt $i of 3, rank 1 of 2 at 127.0.0.1"; done)" ] || fail "$(cat told1)"
+run 10 "$LINESHAFT" launch -n 2 --restarts 9 -- sh again.sh same 99
+says 'the same error came twice in a row: not started again'
+run 7 "$LINESHAFT" launch -n 2 --restarts 2 -- sh again.sh new 99
+says 'it was started again 2 times'
+run 0 "$LINESHAFT" launch -n 2 --restarts 3 -- sh again.sh killed 3
+run 7 "$LINESHAFT" launch -n 2 -- sh again.sh new 99
+run 2 "$LINESHAFT" launch --restarts x -- true
+run 2 "$LINESHAFT" launch --restarts 2 --listen 127.0.0.1:0 --secret s -- true
+says '--restarts is for one machine'
+none_alive

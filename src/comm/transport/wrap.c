@@ -7,6 +7,7 @@
 
 #include <signal.h>
 #include <unistd.h>
+#include "base/fault.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/time.h"
@@ -169,7 +170,7 @@ static ls_status changed_copy(const wrap *w, const ls_message *message, uint8_t 
     return LS_OK;
 }
 
-static ls_status hold(wrap *w, ls_message *message, bool change)
+static ls_status hold(wrap *w, ls_message *message, bool change, int64_t delay_ns)
 {
     ls_status st = LS_OK;
     late *entry = ls_mem_alloc(sizeof *entry);
@@ -178,7 +179,9 @@ static ls_status hold(wrap *w, ls_message *message, bool change)
         return LS_ENOMEM;
     entry->message = *message;
     entry->caller = message;
-    entry->due_ns = ls_time_now_ns() + w->delay_ns;
+    entry->due_ns = ls_time_now_ns() + delay_ns;
+    if (w->last) /* nothing overtakes */
+        entry->due_ns = ls_max_i64(entry->due_ns, w->last->due_ns);
     if (change && message->bytes > 0) {
         LS_TRY(st, changed_copy(w, message, &entry->copy), out);
         entry->message.data = entry->copy;
@@ -231,20 +234,26 @@ static ls_status advance(wrap *w, bool *moved)
 static ls_status send_wrapped(ls_carrier *carrier, ls_message *message)
 {
     wrap *w = (wrap *)carrier;
+    int64_t delay_ns = w->delay_ns;
+    ls_fault_about about;
+    ls_fault_deed fault =
+        ls_fault_planned ? ls_fault_visit(LS_FAULT_AT_LINK, &about) : LS_FAULT_NONE;
     bool moved;
 
+    if (fault == LS_FAULT_SLOW)
+        delay_ns += about.ms * LS_NS_PER_MS;
     w->sent++;
     if (wants(w, KILL, w->sent))
         raise(SIGKILL);
     if (wants(w, STOP, w->sent))
         raise(SIGSTOP);
     message->done = false;
-    if (wants(w, DROP, w->sent))
+    if (fault == LS_FAULT_CUT || wants(w, DROP, w->sent))
         return LS_OK;
-    bool change = wants(w, CORRUPT, w->sent);
-    if (!change && w->delay_ns == 0)
+    bool change = wants(w, CORRUPT, w->sent), waits = w->last && !w->last->posted;
+    if (!change && delay_ns == 0 && !waits)
         return w->inner->table->send(w->inner, message);
-    ls_status st = hold(w, message, change);
+    ls_status st = hold(w, message, change, delay_ns);
     return st == LS_OK ? advance(w, &moved) : st;
 }
 

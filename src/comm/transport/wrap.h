@@ -1,7 +1,8 @@
 /* wrap.h -- a carrier around another that misbehaves on purpose, for tests and drills.
  *
  * In builds with -DLS_FAULTS the plan in LINESHAFT_WRAP is put around what moves data between nodes
- * (between.c).
+ * (between.c). In every build it is put there when a drill's plan (base/fault.h) has something for
+ * the point "link": then what this rank sends is lost (cut), or leaves later (slow).
  *
  * The plan is a list, separated by commas; the n-th message is the n-th that this rank sends,
  * counted from 1. What happens by chance is a function of the seed and n, so a run can be repeated.

@@ -1,0 +1,40 @@
+#!/bin/sh
+# faults.sh [QUICK] -- every fault of docs/design/faults.md that has a test, long: an hour or two. With an argument: a minute or so of the same.
+#
+# Prints a line for each part, and the output of those that fail. Exit status 1 when one did.
+set -u
+cd "$(dirname "$0")/.." || exit
+program=build/release/lineshaft tests=build/test/lineshaft-test
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+failed=
+if [ $# -gt 0 ]; then randoms=2 kills=5 many=2; else randoms=200 kills=200 many=20; fi
+
+part() { # part NAME COMMAND...
+    name=$1 began=$(date +%s)
+    shift
+    if "$@" >"$log" 2>&1; then
+        echo "$name: passed, $(($(date +%s) - began)) s: $(tail -n 1 "$log")"
+    else
+        echo "$name: FAILED, $(($(date +%s) - began)) s"
+        sed 's/^/    /' "$log"
+        failed="$failed $name"
+    fi
+}
+LINESHAFT=$PWD/$program
+export LINESHAFT
+
+part "drill, three ranks" $program drill --count $randoms
+part "drill, one rank" $program drill -n 1 --count $randoms
+part "drill, four ranks, zero 1" $program drill -n 4 --set mesh.zero=1 --only kill,save,disk --count 3
+part "drill, four ranks, zero 3" $program drill -n 4 --set mesh.zero=3 --only kill,save,disk --count 3
+part "drill, fast sums" $program drill --set train.reduce=fast --only kill,stall --count 3
+part "random kills, one in a run" sh bench/heal_kills.sh $kills 1
+part "random kills, many in a run" sh bench/heal_kills.sh $many 20 --set heal.restarts=1000000
+part "tests of rules and processes" $tests tests/cluster/ tests/net/ tests/comm/
+part "tests of checkpoints" $tests tests/checkpoint/
+part "scripts" $tests heal.sh drill.sh preempt.sh resume.sh damage.sh shards.sh ckpt.sh launch.sh launchers.sh agent.sh balance.sh \
+    --scripts tests/e2e/*.sh
+part "rules of membership" sh tools/model.sh
+[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }
+echo "all faults that have a test were survived"
