@@ -122,7 +122,7 @@ static ls_status read_field(entry *e, const char *field)
                                 &e->visit, &e->times, &e->about.ms};
     const char *value = strchr(field, '=');
     size_t n = value ? (size_t)(value - field) : 0;
-    int64_t bit;
+    int64_t bit = 0;
 
     if (!value)
         return refuse("a field that is not NAME=VALUE", field);

@@ -1,6 +1,6 @@
 #!/bin/sh
 # pipeline.sh -- ranks that share the layers (mesh.pp): equal bits for any pipeline and schedule, checkpoints that
-# move between meshes, stops, refusals, a rank that dies.
+# move between meshes, refusals, steps that are not finite, a rank that dies, two hosts.
 # shellcheck source=tests/lib.sh
 . "$LINESHAFT_ROOT/tests/lib.sh"
 
@@ -58,8 +58,9 @@ for part in 3,2,2,0,1f1b 5,1,3,3,1f1b 6,2,4,1,interleaved 8,2,4,0,gpipe 9,4,4,0,
     # shellcheck disable=SC2046 # words are what is wanted
     set -- $(echo "$part" | tr , ' ')
     schedule=; [ "$2" = 1 ] || schedule="--set mesh.schedule=$5"
+    fault=; case $1 in 6 | 8 | 12) fault=LINESHAFT_FAULT=train.blind@1+ ;; esac # the first rank collects and deals out
     # shellcheck disable=SC2086 # words are what is wanted
-    run 0 "$LINESHAFT" train run.yaml --json -n "$3" --set "train.steps=$1" --set "mesh.pp=$2" --set "mesh.zero=$4" $schedule --set checkpoint.every=2 --set out=moved
+    run 0 env $fault "$LINESHAFT" train run.yaml --json -n "$3" --set "train.steps=$1" --set "mesh.pp=$2" --set "mesh.zero=$4" $schedule --set checkpoint.every=2 --set out=moved
     losses out >>parts
 done
 head -n 12 want | cmp -s - parts || fail "moved from mesh to mesh: $(head -n 12 want | diff - parts | head -n 6)"
@@ -112,3 +113,9 @@ wait $pid
 code=$?
 [ $code = 137 ] || fail "a killed rank gave $code: $(cat err)"
 grep -q '^lineshaft: error: rank 1 was killed by signal 9' err || fail "not said who: $(cat err)"
+
+# Two hosts, with a stage on each.
+need_hosts
+run 0 "$LINESHAFT" lab --nodes 2 -- "$LINESHAFT" train run.yaml --json -n 2 --set mesh.pp=2 --set mesh.zero=1 --set out=hosts
+cp hosts/events.jsonl out
+same "two hosts"
