@@ -208,9 +208,9 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
     int dp = run->mesh.dp > 1 ? (int)run->mesh.dp : 1;
     int ranks = ls_job_is_task() ? 1 : dp * (int)run->mesh.tp;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
+    bool heals = run->heal.mode == LS_HEAL_ON && !apart && run->mesh.tp < 2;
 
-    return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S,
-                      run->heal.mode == LS_HEAL_ON && !apart ? &heal : NULL);
+    return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
 }
 
 static ls_status run_train(const ls_args *args)
