@@ -8,7 +8,8 @@
 
 LS_C_BEGIN
 
-/* The model of this rank, and the whole one where it has a part of it. */
+/* The model of this rank, and the whole one where it has a part of it. Again after ranks were lost:
+ * the place in a team may be another one. */
 ls_status ls_team_models(ls_session *session);
 
 /* The model as it is saved, sampled and told of. */
