@@ -16,7 +16,7 @@
 #include "base/mem.h"
 
 enum { CHUNK = 4 << 20, CHUNKS = 12, WINDOW = 8 };
-#define AHEAD (64 * LS_MIB) /* memory of objects that are being read ahead */
+#define AHEAD (96 * LS_MIB) /* memory of the object in hand and of those that are read ahead */
 
 /* An object that is being read. */
 typedef struct item {
@@ -133,7 +133,7 @@ static item *to_ask(ls_ckpt_fetch *f)
         item *it = &f->items[f->asking % WINDOW];
         if (!it->open) {
             int64_t bytes = f->ckpt->objects[f->objects[f->asking]].bytes;
-            if (f->asking > f->next && f->held + bytes > 2 * AHEAD)
+            if (f->asking > f->next && f->held + bytes > AHEAD)
                 return NULL;
             open_item(f, it, f->asking);
         }

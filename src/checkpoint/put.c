@@ -77,9 +77,9 @@ static outcome link_object(ls_ckpt_store *store, ls_ckpt_temp *t, const char *pa
  * buffers, the last one is filled up with zeros, and the file is cut to its length at the end. */
 enum {
     DIRECT_LEAST = 1 << 20,
-    CHUNK = 4 << 20, /* bytes of a request */
+    CHUNK = 1 << 20, /* bytes of a request */
     ALIGN = 4096,
-    CHUNKS = 6,  /* requests at once */
+    CHUNKS = 8,  /* requests at once */
     FLIGHTS = 4, /* objects at once */
     TRIES = 2,
     STALE_TRIES = 5
@@ -201,7 +201,7 @@ static void end_flight(flight *f)
     ls_ckpt_temp_close(&f->temp);
     ls_str_clear(&f->path);
     f->stage = UNUSED;
-    for (int i = 0; i < f->n && !f->direct; i++)
+    for (int i = 0; i < f->n; i++)
         if (f->pieces[i].spilled)
             ls_spill_give_back(f->pieces[i].bytes, f->pieces[i].len);
 }
