@@ -70,7 +70,7 @@ for call in pwrite fdatasync fsync ftruncate fallocate linkat renameat2 write op
         [ -z "${ALL:-}" ] || some="EIO EDQUOT ESTALE ENOSPC"
         for error in $some; do try $call:$n:$error; done
         # in a short test: the first ones, the last, and some between
-        [ -n "${ALL:-}" ] || [ $n -lt 4 ] || [ $n -ge $((calls - 1)) ] || n=$((n + calls / 4))
+        [ -n "${ALL:-}" ] || [ $n -lt 3 ] || [ $n -ge $((calls - 1)) ] || n=$((n + calls / 3))
         n=$((n + 1))
     done
     case $call in
