@@ -154,12 +154,20 @@ ls_status ls_ckpt_prune(ls_ckpt_store *store, int64_t keep, int64_t *freed_out);
 /* The same, telling each file. dry: nothing is removed, and the store need not be held. */
 typedef void (*ls_ckpt_removed)(const char *path, int64_t bytes, void *context);
 typedef struct ls_ckpt_pruning {
-    int64_t keep;
+    int64_t keep;              /* newest that verify */
+    int64_t keep_every;        /* and all whose step is a multiple of this; 0: none */
+    int64_t least;             /* never fewer than so many that verify */
+    const ls_ckpt_store *like; /* what is pinned there stays here, too; NULL: none */
     bool dry;
     ls_ckpt_removed tell; /* may be NULL */
     void *context;
 } ls_ckpt_pruning;
 ls_status ls_ckpt_prune_by(ls_ckpt_store *store, const ls_ckpt_pruning *how, int64_t *freed_out);
+
+/* A pinned checkpoint is never pruned. It must be there and look whole to be pinned; the store need
+ * not be held. LS_EUSAGE: there is none of this step, or it was not pinned. */
+ls_status ls_ckpt_pin(const ls_ckpt_store *store, int64_t step, bool pinned);
+bool ls_ckpt_is_pinned(const ls_ckpt_store *store, int64_t step);
 
 /* When less than so many bytes are free, remove objects that no manifest names: leftovers. Nobody
  * else may be writing. */
@@ -180,17 +188,37 @@ ls_status ls_ckpt_steps(const ls_ckpt_store *store, int64_t **steps_out, int *n_
 ls_status ls_ckpt_find(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out, ls_str *notes);
 void ls_ckpt_free(ls_ckpt *ckpt); /* NULL is allowed */
 
+/* The checkpoint of a step that somebody else has seen, perhaps on another host: manifest and
+ * objects that are not seen here yet are waited for until the deadline. */
+ls_status ls_ckpt_await(const ls_ckpt_store *store, int64_t step, int64_t deadline_ns,
+                        ls_ckpt **ckpt_out);
+
 const ls_ckpt_info *ls_ckpt_about(const ls_ckpt *ckpt); /* strings borrowed until free */
 const char *ls_ckpt_path(const ls_ckpt *ckpt);          /* of the manifest */
 int ls_ckpt_count(const ls_ckpt *ckpt);                 /* logical tensors */
 /* Tensor i in order of name and kind; bytes and group are NULL, the name is borrowed until free. */
 ls_ckpt_tensor ls_ckpt_nth(const ls_ckpt *ckpt, int i);
 
-/* Fill the tensors from the checkpoint; it may hold more than is asked for. Every object that is
- * touched is read whole and verified before a byte of it is used. LS_EDATA: a tensor is missing or
+/* Each manifest holds the hash of the one that was the newest before it: *step_out is its step, -1
+ * where there was none, -2 where it is not here any more: removed, damaged or replaced since. */
+ls_status ls_ckpt_follows(const ls_ckpt_store *store, const ls_ckpt *ckpt, int64_t *step_out);
+
+/* Fill the tensors from the checkpoint; it may hold more than is asked for. Objects are read ahead,
+ * and verified before a byte of them is used. LS_EDATA: a tensor is missing or
  * has another shape or dtype (nothing is written then), or an object is damaged (tensors may be
  * partly written). */
 ls_status ls_ckpt_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n);
+
+/* The same for parts of tensors: the part at offset with shape goes to of.bytes, row major. Of an
+ * object that is wanted whole every byte is read, of others only the blocks that hold something of
+ * the parts, and the header. read_out may be NULL. */
+typedef struct ls_ckpt_read {
+    int64_t bytes; /* of objects */
+    int objects_whole, objects_part;
+    double seconds;
+} ls_ckpt_read;
+ls_status ls_ckpt_load_parts(const ls_ckpt *ckpt, const ls_ckpt_part *parts, int n,
+                             ls_ckpt_read *read_out);
 
 /* Part of one tensor: the box at offset with shape, row major, into dst. Only the blocks that hold
  * it are read and verified. */
@@ -202,6 +230,9 @@ ls_status ls_ckpt_read_box(const ls_ckpt *ckpt, const char *name, const char *ki
  * in info_out are borrowed until the next call or until the store is closed. */
 ls_status ls_ckpt_load_newest(ls_ckpt_store *store, ls_ckpt_tensor *tensors, int n,
                               ls_ckpt_info *info_out, bool *found_out);
+
+/* What the last one read. */
+ls_ckpt_read ls_ckpt_last_read(const ls_ckpt_store *store);
 
 /* The same for those who load in their own way: candidates from the newest to the oldest. next
  * gives NULL when the store is empty, and LS_EDATA when nothing is left to try; reject says why the

@@ -57,6 +57,7 @@ struct ls_ckpt_store {
     int n_good;
     bool named_temps;     /* the file system has no unnamed temporary files; set under saving */
     ls_ckpt *loaded;      /* of the last load_newest; owned */
+    ls_ckpt_read read;    /* by it */
     ls_ckpt_token *token; /* NULL: the claim alone decides */
     void *token_context;
 };
@@ -102,10 +103,17 @@ typedef struct ls_ckpt_added {
     ls_ckpt_saved saved;
 } ls_ckpt_added;
 
+/* Something else to be computed on the thread that hashes, when it has done that. */
+typedef struct ls_ckpt_aside {
+    void (*run)(void *context); /* NULL: nothing */
+    void *context;
+} ls_ckpt_aside;
+
 /* Plan, hash and write parts; the caller holds `saving`. store NULL: nothing is written. To be
  * released also after a failure. */
 ls_status ls_ckpt_add_parts(ls_ckpt_store *store, const ls_ckpt_writing *how,
-                            const ls_ckpt_part *parts, int n, ls_ckpt_added *added_out);
+                            const ls_ckpt_part *parts, int n, const ls_ckpt_aside *aside,
+                            ls_ckpt_added *added_out);
 void ls_ckpt_added_release(ls_ckpt_added *added);
 /* A tensor that can be saved; bytes of a part of this shape. */
 ls_status ls_ckpt_tensor_check(const ls_ckpt_tensor *tensor, const int64_t *shape,
@@ -119,6 +127,18 @@ ls_status ls_ckpt_report_parse(ls_ckpt_added *added, const char *text, size_t le
 /* Path of an object, appended. */
 void ls_ckpt_object_path(const char *dir, ls_hash hash, ls_str *path_out);
 
+/* On network file systems names are seen late and handles go stale: what is waited for, at most.
+ * Longer than NFS remembers a folder, which is 60 s. */
+enum { LS_CKPT_SEEN_S = 70 };
+
+/* open() for reading, stat() and whole reads, again and again while the answer is a stale handle.
+ */
+struct stat;
+int ls_ckpt_open_file(const char *path, int flags);
+int ls_ckpt_stat_file(const char *path, struct stat *info_out);
+bool ls_ckpt_file_exists(const char *path);
+ls_status ls_ckpt_read_file(const char *path, int64_t limit_bytes, ls_str *text_out);
+
 /* An object being read: blocks come in on demand, each checked against its CRC. */
 typedef struct ls_ckpt_reader {
     int fd;
@@ -126,19 +146,40 @@ typedef struct ls_ckpt_reader {
     const ls_ckpt_object *object; /* borrowed */
     unsigned char *bytes;         /* owned, object->bytes long; valid where loaded */
     bool *loaded;                 /* per block; owned */
+    int64_t bytes_read;           /* by ls_ckpt_reader_need() */
 } ls_ckpt_reader;
 
-/* LS_EDATA: missing or of another size. */
-ls_status ls_ckpt_reader_open(ls_ckpt_reader *reader, const char *dir,
-                              const ls_ckpt_object *object);
+/* memory: of at least the object's length, given away on success; NULL: it is allocated.
+ * LS_EDATA: missing or of another size. */
+ls_status ls_ckpt_reader_open(ls_ckpt_reader *reader, const char *dir, const ls_ckpt_object *object,
+                              void *memory);
 /* Bytes begin..end-1 are in memory and verified. LS_EDATA: a block is damaged. */
 ls_status ls_ckpt_reader_need(ls_ckpt_reader *reader, int64_t begin, int64_t end);
 /* All bytes are, and their hash is the object's name. */
 ls_status ls_ckpt_reader_all(ls_ckpt_reader *reader);
+/* The checksums of blocks first..end-1, which are in memory. */
+ls_status ls_ckpt_reader_check(const ls_ckpt_reader *reader, int64_t first, int64_t end);
+/* So many bytes at this place to memory, not verified. */
+ls_status ls_ckpt_reader_read(ls_ckpt_reader *reader, int64_t at, int64_t len);
 void ls_ckpt_reader_close(ls_ckpt_reader *reader);
 
-/* Read a whole object file in small pieces and compare. LS_EIO: not there. LS_EDATA: damaged. */
+/* Read a whole object and compare. LS_EIO: cannot be read. LS_EDATA: damaged, or not there. */
 ls_status ls_ckpt_object_verify(const char *dir, const ls_ckpt_object *object);
+
+/* --- fetch.c --- */
+
+/* Whole objects of a checkpoint, read ahead and verified, in the order given. strict: blocks and
+ * hash are compared, not the hash alone. objects is borrowed until close. */
+typedef struct ls_ckpt_fetch ls_ckpt_fetch;
+ls_status ls_ckpt_fetch_open(ls_ckpt_fetch **fetch_out, const ls_ckpt *ckpt, const int *objects,
+                             int n, bool strict);
+/* The next one, borrowed until the next call. LS_EDATA, LS_EIO: it is damaged; the call after this
+ * one goes on behind it. */
+ls_status ls_ckpt_fetch_next(ls_ckpt_fetch *fetch, ls_ckpt_reader **reader_out);
+int64_t ls_ckpt_fetch_bytes(const ls_ckpt_fetch *fetch); /* read so far */
+void ls_ckpt_fetch_close(ls_ckpt_fetch *fetch);          /* NULL is allowed */
+
+/* --- put.c --- */
 
 /* Pieces of memory that make up an object file. */
 typedef struct ls_ckpt_piece {
@@ -151,6 +192,36 @@ typedef struct ls_ckpt_piece {
  * file, reserve, write, fdatasync, link. replace: a damaged file of this name is there. */
 ls_status ls_ckpt_object_write(ls_ckpt_store *store, const ls_ckpt_object *object,
                                const ls_ckpt_piece *pieces, int n, bool replace);
+
+/* Several objects at once. */
+typedef struct ls_ckpt_flow ls_ckpt_flow;
+ls_status ls_ckpt_flow_open(ls_ckpt_flow **flow_out, ls_ckpt_store *store);
+/* Begin to write an object; waits only while too much is under way. Object and pieces are borrowed
+ * until close. A failure may be that of an object before. */
+ls_status ls_ckpt_flow_put(ls_ckpt_flow *flow, const ls_ckpt_object *object,
+                           const ls_ckpt_piece *pieces, int n, bool replace);
+/* All of them are synced and have their names. */
+ls_status ls_ckpt_flow_end(ls_ckpt_flow *flow);
+/* What has not ended is given up. NULL is allowed. */
+void ls_ckpt_flow_close(ls_ckpt_flow *flow);
+
+/* --- temp.c --- */
+
+/* A temporary file; "" for a name where it has none. */
+typedef struct ls_ckpt_temp {
+    int fd;
+    ls_str name;
+} ls_ckpt_temp;
+
+/* In a folder, with a name or, where the file system can do that, without. To be closed also after
+ * a failure; closing removes it, unless its name was cleared. */
+ls_status ls_ckpt_temp_open(ls_ckpt_temp *temp, const char *folder, bool named);
+void ls_ckpt_temp_close(ls_ckpt_temp *temp);
+/* Room for so many bytes, where the file system can promise it. path: for the message. */
+ls_status ls_ckpt_reserve(int fd, int64_t bytes, const char *path);
+
+/* Sync a folder; a handle that has gone stale is opened anew. */
+ls_status ls_ckpt_sync_folder(const char *path);
 
 /* Sync the folders of objects that were written: by the first two digits of their names. */
 ls_status ls_ckpt_objects_sync(const char *dir, const bool touched[256]);

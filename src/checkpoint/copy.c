@@ -23,7 +23,7 @@ static ls_status look(const ls_ckpt_store *to, const ls_ckpt_object *object, sta
     ls_ckpt_object_path(to->dir, object->hash, &path);
     LS_TRY(st, ls_str_status(&path), out);
     *state_out = MISSING;
-    if (!ls_file_exists(path.p))
+    if (!ls_ckpt_file_exists(path.p))
         goto out;
     st = ls_ckpt_object_verify(to->dir, object);
     *state_out = st == LS_OK ? WHOLE : DAMAGED;
@@ -38,7 +38,7 @@ ls_status ls_ckpt_object_copy(const char *from, ls_ckpt_store *to, const ls_ckpt
                               bool replace)
 {
     ls_ckpt_reader reader;
-    ls_status st = ls_ckpt_reader_open(&reader, from, object);
+    ls_status st = ls_ckpt_reader_open(&reader, from, object, NULL);
 
     if (st != LS_OK)
         return st;
@@ -87,10 +87,10 @@ static ls_status copy_manifest(const ls_ckpt *ckpt, ls_ckpt_store *to)
     ls_str_init(&old);
     ls_ckpt_manifest_path(to->dir, ckpt->info.step, &path);
     LS_TRY(st, ls_str_status(&path), out);
-    LS_TRY(st, ls_file_read(ckpt->path, LS_CKPT_MANIFEST_LIMIT, &text), out);
+    LS_TRY(st, ls_ckpt_read_file(ckpt->path, LS_CKPT_MANIFEST_LIMIT, &text), out);
     LS_TRY(st, ls_ckpt_manifest_check(text.p, text.len, NULL), out);
-    bool there = ls_file_exists(path.p);
-    if (there && ls_file_read(path.p, LS_CKPT_MANIFEST_LIMIT, &old) == LS_OK &&
+    bool there = ls_ckpt_file_exists(path.p);
+    if (there && ls_ckpt_read_file(path.p, LS_CKPT_MANIFEST_LIMIT, &old) == LS_OK &&
         old.len == text.len && memcmp(old.p, text.p, text.len) == 0)
         goto out;
     LS_TRY(st, ls_ckpt_manifest_commit(to, path.p, &text, there), out);

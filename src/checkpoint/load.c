@@ -9,13 +9,15 @@
  *     . # # .          per row, unless the row is whole in both: then rows are joined into one copy
  *     . # # .
  *
- * Loading many tensors goes object by object, not tensor by tensor: each object is read once,
- * whole, its blocks and its hash are checked, and only then are bytes taken from it. */
+ * Loading many parts goes object by object, not part by part. An object of which everything is
+ * wanted is read whole, and proved by its name (fetch.c); of others only the blocks are read that
+ * hold something wanted, and each is proved by its checksum. Only then are bytes taken from it. */
 #include "checkpoint/ckpt_impl.h"
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/spill.h"
+#include "base/time.h"
 #include "checkpoint/safetensors.h"
 
 static void shape_text(char *out, size_t cap, const int64_t *shape, int ndim)
@@ -187,105 +189,274 @@ static ls_status find_box(const ls_safetensors *file, const ls_ckpt_row *row,
     return LS_OK;
 }
 
-/* Take from one object everything that the tensors want of it. */
-static ls_status take_object(const ls_ckpt *ckpt, int object, const ls_ckpt_row *const *rows,
-                             ls_ckpt_tensor *tensors, int n)
-{
-    ls_status st = LS_OK;
-    ls_ckpt_reader reader;
-    ls_safetensors file = {.count = 0};
-    const int64_t zero[LS_CKPT_RANK] = {0};
-    const ls_safetensors_entry *e;
-    copy c;
-
-    LS_TRY(st, ls_ckpt_reader_open(&reader, ckpt->dir, &ckpt->objects[object]), out);
-    LS_TRY(st, ls_ckpt_reader_all(&reader), out);
-    LS_TRY(st, read_header(&reader, &file), out);
-    for (int i = 0; i < n; i++)
-        for (int b = 0; b < rows[i]->n_boxes; b++) {
-            const ls_ckpt_box *box = &rows[i]->boxes[b];
-            if (box->object != object)
-                continue;
-            LS_TRY(st, find_box(&file, rows[i], box, reader.path.p, &e), out);
-            if (intersect(&c, box, zero, rows[i]->shape, rows[i]->ndim))
-                copy_box(&c, reader.bytes + e->begin, tensors[i].bytes,
-                         ls_dtype_bytes(rows[i]->type));
-            int64_t all;
-            if (tensors[i].spilled && ls_safetensors_elements(rows[i]->shape, rows[i]->ndim, &all))
-                ls_spill_give_back(tensors[i].bytes, all * ls_dtype_bytes(rows[i]->type));
-        }
-out:
-    ls_safetensors_close(&file);
-    ls_ckpt_reader_close(&reader);
-    return st;
-}
-
 /* Whether what went wrong may be mended by another copy of the object. */
 static bool is_damage(ls_status st)
 {
     return st == LS_EDATA || st == LS_EIO;
 }
 
-static ls_status load_object(const ls_ckpt *ckpt, int object, const ls_ckpt_row *const *rows,
-                             ls_ckpt_tensor *tensors, int n)
-{
-    ls_status st = take_object(ckpt, object, rows, tensors, n);
+/* A part that is wanted, and a stored box that has something of it. */
+typedef struct need {
+    const ls_ckpt_part *part;
+    const ls_ckpt_row *row;
+    const ls_ckpt_box *box;
+    copy common;
+} need;
 
-    return is_damage(st) && ls_ckpt_heal(ckpt, object) ? take_object(ckpt, object, rows, tensors, n)
-                                                       : st;
+/* What a load wants, object by object. */
+typedef struct load {
+    const ls_ckpt *ckpt;
+    need *needs; /* owned; sorted by object */
+    int n_needs, cap;
+    int64_t *wanted; /* of each object: bytes that are wanted, and all bytes of tensors in it; */
+    int64_t *stored; /* owned */
+    bool *whole;     /* it is read whole; owned */
+    int *order;      /* objects that are; owned */
+    int n_order;
+    ls_ckpt_read read;
+} load;
+
+static void load_release(load *x)
+{
+    ls_mem_free(x->needs);
+    ls_mem_free(x->wanted);
+    ls_mem_free(x->stored);
+    ls_mem_free(x->whole);
+    ls_mem_free(x->order);
 }
 
-/* The rows of all tensors, and which objects they lie in. */
-typedef struct wanted {
-    const ls_ckpt_row **rows; /* owned */
-    bool *objects;            /* owned */
-} wanted;
-
-static void wanted_release(wanted *w)
+static int64_t volume(const int64_t *shape, int ndim)
 {
-    ls_mem_free(w->rows);
-    ls_mem_free(w->objects);
+    int64_t n = 1;
+
+    for (int i = 0; i < ndim; i++)
+        n *= shape[i];
+    return n;
 }
 
-static ls_status match_all(const ls_ckpt *ckpt, const ls_ckpt_tensor *tensors, int n, wanted *w)
+static ls_status add_need(load *x, const need *added)
+{
+    if (x->n_needs == x->cap) {
+        int cap = x->cap ? 2 * x->cap : 256;
+        need *grown = ls_mem_resize(x->needs, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return LS_ENOMEM;
+        x->needs = grown;
+        x->cap = cap;
+    }
+    x->needs[x->n_needs++] = *added;
+    x->wanted[added->box->object] +=
+        volume(added->common.common, LS_CKPT_RANK) * ls_dtype_bytes(added->row->type);
+    return LS_OK;
+}
+
+static ls_status sticks_out(const ls_ckpt_row *row)
+{
+    char whole[128];
+
+    shape_text(whole, sizeof whole, row->shape, row->ndim);
+    return ls_fail(LS_EDATA, "tensor \"%s\" (%s) has shape %s; the part asked for sticks out",
+                   row->name, row->kind, whole);
+}
+
+static bool is_inside(const ls_ckpt_row *row, const int64_t *offset, const int64_t *shape)
+{
+    for (int i = 0; i < row->ndim; i++)
+        if (offset[i] < 0 || shape[i] < 0 || offset[i] > row->shape[i] ||
+            shape[i] > row->shape[i] - offset[i])
+            return false;
+    return true;
+}
+
+static int order_needs(const void *a, const void *b)
+{
+    const need *x = a, *y = b;
+
+    return (x->box->object > y->box->object) - (x->box->object < y->box->object);
+}
+
+/* Where everything that is wanted lies; all of it fits, or nothing will be read. */
+static ls_status plan_load(load *x, const ls_ckpt *ckpt, const ls_ckpt_part *parts, int n)
+{
+    size_t objects = (size_t)ckpt->n_objects;
+    ls_status st = LS_OK;
+
+    *x = (load){.ckpt = ckpt};
+    x->wanted = ls_mem_array(objects, sizeof *x->wanted);
+    x->stored = ls_mem_array(objects, sizeof *x->stored);
+    x->whole = ls_mem_array(objects, sizeof *x->whole);
+    x->order = ls_mem_array(objects, sizeof *x->order);
+    if (!x->wanted || !x->stored || !x->whole || !x->order)
+        return LS_ENOMEM;
+    for (int i = 0; i < n; i++) {
+        need d = {.part = &parts[i]};
+        LS_TRY(st, match_tensor(ckpt, &parts[i].of, &d.row), out);
+        if (!is_inside(d.row, parts[i].offset, parts[i].shape)) {
+            st = sticks_out(d.row);
+            goto out;
+        }
+        for (int b = 0; b < d.row->n_boxes; b++) {
+            d.box = &d.row->boxes[b];
+            if (intersect(&d.common, d.box, parts[i].offset, parts[i].shape, d.row->ndim))
+                LS_TRY(st, add_need(x, &d), out);
+        }
+    }
+    for (int r = 0; r < ckpt->n_rows; r++)
+        for (int b = 0; b < ckpt->rows[r].n_boxes; b++)
+            x->stored[ckpt->rows[r].boxes[b].object] +=
+                volume(ckpt->rows[r].boxes[b].shape, ckpt->rows[r].ndim) *
+                ls_dtype_bytes(ckpt->rows[r].type);
+    for (int o = 0; o < ckpt->n_objects; o++)
+        if (x->wanted[o] > 0 && x->wanted[o] >= x->stored[o]) {
+            x->whole[o] = true;
+            x->order[x->n_order++] = o;
+        }
+    if (x->n_needs)
+        qsort(x->needs, (size_t)x->n_needs, sizeof *x->needs, order_needs);
+out:
+    return st;
+}
+
+/* The needs of an object: *first_out of them, returns how many. */
+static int needs_of(const load *x, int object, const need **first_out)
+{
+    int low = 0, high = x->n_needs, n = 0;
+
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (x->needs[middle].box->object < object)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *first_out = x->needs + low;
+    while (low + n < x->n_needs && x->needs[low + n].box->object == object)
+        n++;
+    return n;
+}
+
+/* Take from an object everything that is wanted of it; what is not in memory yet is read. */
+static ls_status take_needs(const load *x, int object, ls_ckpt_reader *reader)
+{
+    ls_safetensors file = {.count = 0};
+    const ls_safetensors_entry *e;
+    const need *d;
+    int n = needs_of(x, object, &d);
+    ls_status st = LS_OK;
+
+    LS_TRY(st, read_header(reader, &file), out);
+    for (; n > 0; n--, d++) {
+        int64_t width = ls_dtype_bytes(d->row->type), last[LS_CKPT_RANK];
+        const copy *c = &d->common;
+        LS_TRY(st, find_box(&file, d->row, d->box, reader->path.p, &e), out);
+        for (int i = 0; i < LS_CKPT_RANK; i++)
+            last[i] = c->from[i] + c->common[i] - 1;
+        LS_TRY(st,
+               ls_ckpt_reader_need(reader, e->begin + index_of(c->from, c->from_shape) * width,
+                                   e->begin + (index_of(last, c->from_shape) + 1) * width),
+               out);
+        copy_box(c, reader->bytes + e->begin, d->part->of.bytes, width);
+        if (d->part->of.spilled)
+            ls_spill_give_back(d->part->of.bytes, volume(d->part->shape, d->row->ndim) * width);
+    }
+out:
+    ls_safetensors_close(&file);
+    return st;
+}
+
+/* The same of an object that is opened now. */
+static ls_status take_object(load *x, int object)
+{
+    ls_ckpt_reader reader;
+    ls_status st = ls_ckpt_reader_open(&reader, x->ckpt->dir, &x->ckpt->objects[object], NULL);
+
+    if (st == LS_OK && x->whole[object])
+        st = ls_ckpt_reader_all(&reader);
+    if (st == LS_OK)
+        st = take_needs(x, object, &reader);
+    x->read.bytes += reader.bytes_read;
+    ls_ckpt_reader_close(&reader);
+    return st;
+}
+
+static ls_status take_whole_ones(load *x)
+{
+    ls_ckpt_fetch *fetch = NULL;
+    ls_status st = LS_OK;
+
+    if (x->n_order > 0)
+        LS_TRY(st, ls_ckpt_fetch_open(&fetch, x->ckpt, x->order, x->n_order, false), out);
+    for (int i = 0; i < x->n_order; i++) {
+        ls_ckpt_reader *reader;
+        st = ls_ckpt_fetch_next(fetch, &reader);
+        if (st == LS_OK)
+            st = take_needs(x, x->order[i], reader);
+        if (is_damage(st) && ls_ckpt_heal(x->ckpt, x->order[i]))
+            st = take_object(x, x->order[i]);
+        LS_TRY(st, st, out);
+    }
+    x->read.objects_whole = x->n_order;
+out:
+    x->read.bytes += fetch ? ls_ckpt_fetch_bytes(fetch) : 0;
+    ls_ckpt_fetch_close(fetch);
+    return st;
+}
+
+static ls_status take_all(load *x)
 {
     ls_status st = LS_OK;
 
-    *w = (wanted){.rows = ls_mem_array((size_t)n, sizeof *w->rows)};
-    w->objects = ls_mem_array((size_t)ckpt->n_objects, sizeof(bool));
-    if (!w->rows || !w->objects)
-        return LS_ENOMEM;
-    for (int i = 0; i < n; i++) {
-        LS_TRY(st, match_tensor(ckpt, &tensors[i], &w->rows[i]), out);
-        for (int b = 0; b < w->rows[i]->n_boxes; b++)
-            w->objects[w->rows[i]->boxes[b].object] = true;
+    LS_TRY(st, take_whole_ones(x), out);
+    for (int o = 0; o < x->ckpt->n_objects; o++) {
+        if (x->wanted[o] == 0 || x->whole[o])
+            continue;
+        st = take_object(x, o);
+        if (is_damage(st) && ls_ckpt_heal(x->ckpt, o))
+            st = take_object(x, o);
+        LS_TRY(st, st, out);
+        x->read.objects_part++;
     }
 out:
     return st;
 }
 
-static ls_status load_all(const ls_ckpt *ckpt, const wanted *w, ls_ckpt_tensor *tensors, int n)
+ls_status ls_ckpt_load_parts(const ls_ckpt *ckpt, const ls_ckpt_part *parts, int n,
+                             ls_ckpt_read *read_out)
 {
+    int64_t begun_ns = ls_time_now_ns();
     ls_status st = LS_OK;
+    load x;
 
-    for (int o = 0; o < ckpt->n_objects; o++)
-        if (w->objects[o])
-            LS_TRY(st, load_object(ckpt, o, w->rows, tensors, n), out);
+    ls_err_doing("loading step %lld", (long long)ckpt->info.step);
+    LS_TRY(st, plan_load(&x, ckpt, parts, n), out);
+    LS_TRY(st, take_all(&x), out);
+    x.read.seconds = (double)(ls_time_now_ns() - begun_ns) / 1e9;
+    if (read_out)
+        *read_out = x.read;
 out:
+    load_release(&x);
+    ls_err_done();
     return st;
+}
+
+/* Whole tensors as parts. */
+static ls_ckpt_part *whole_parts(const ls_ckpt_tensor *tensors, int n)
+{
+    ls_ckpt_part *parts = ls_mem_array((size_t)n, sizeof *parts);
+
+    for (int i = 0; parts && i < n; i++) {
+        parts[i] = (ls_ckpt_part){.of = tensors[i]};
+        memcpy(parts[i].shape, tensors[i].shape, sizeof parts[i].shape);
+    }
+    return parts;
 }
 
 ls_status ls_ckpt_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n)
 {
-    ls_status st = LS_OK;
-    wanted w;
+    ls_ckpt_part *parts = whole_parts(tensors, n);
+    ls_status st = parts ? ls_ckpt_load_parts(ckpt, parts, n, NULL) : LS_ENOMEM;
 
-    ls_err_doing("loading step %lld", (long long)ckpt->info.step);
-    LS_TRY(st, match_all(ckpt, tensors, n, &w), out);
-    LS_TRY(st, load_all(ckpt, &w, tensors, n), out);
-out:
-    wanted_release(&w);
-    ls_err_done();
+    ls_mem_free(parts);
     return st;
 }
 
@@ -299,7 +470,7 @@ static ls_status read_common(const ls_ckpt *ckpt, const ls_ckpt_row *row, const 
     const ls_safetensors_entry *e;
     int64_t width = ls_dtype_bytes(row->type), last[LS_CKPT_RANK];
 
-    LS_TRY(st, ls_ckpt_reader_open(&reader, ckpt->dir, &ckpt->objects[box->object]), out);
+    LS_TRY(st, ls_ckpt_reader_open(&reader, ckpt->dir, &ckpt->objects[box->object], NULL), out);
     LS_TRY(st, read_header(&reader, &file), out);
     LS_TRY(st, find_box(&file, row, box, reader.path.p, &e), out);
     for (int i = 0; i < LS_CKPT_RANK; i++)
@@ -323,15 +494,8 @@ ls_status ls_ckpt_read_box(const ls_ckpt *ckpt, const char *name, const char *ki
     copy c;
 
     LS_TRY(st, find_row(ckpt, name, kind, &row), out);
-    for (int i = 0; i < row->ndim; i++)
-        if (offset[i] < 0 || shape[i] < 0 || offset[i] > row->shape[i] ||
-            shape[i] > row->shape[i] - offset[i]) {
-            char whole[128];
-            shape_text(whole, sizeof whole, row->shape, row->ndim);
-            return ls_fail(LS_EDATA,
-                           "tensor \"%s\" (%s) has shape %s; the part asked for sticks out", name,
-                           kind, whole);
-        }
+    if (!is_inside(row, offset, shape))
+        return sticks_out(row);
     for (int b = 0; b < row->n_boxes; b++)
         if (intersect(&c, &row->boxes[b], offset, shape, row->ndim)) {
             st = read_common(ckpt, row, &row->boxes[b], &c, dst);
@@ -350,18 +514,24 @@ out:
 static ls_status try_load(ls_ckpt_store *store, const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n,
                           bool *damaged_out)
 {
+    ls_ckpt_part *parts = whole_parts(tensors, n);
+    int64_t begun_ns = ls_time_now_ns();
     ls_status st = LS_OK;
-    wanted w;
+    load x = {.ckpt = ckpt};
 
     *damaged_out = false;
     ls_err_doing("loading step %lld", (long long)ckpt->info.step);
-    LS_TRY(st, match_all(ckpt, tensors, n, &w), out);
-    st = load_all(ckpt, &w, tensors, n);
+    LS_TRY(st, parts ? LS_OK : LS_ENOMEM, out);
+    LS_TRY(st, plan_load(&x, ckpt, parts, n), out);
+    st = take_all(&x);
     *damaged_out = is_damage(st);
     if (st == LS_OK)
-        ls_ckpt_store_remember(store, ckpt, w.objects);
+        ls_ckpt_store_remember(store, ckpt, x.whole);
+    store->read = x.read;
+    store->read.seconds = (double)(ls_time_now_ns() - begun_ns) / 1e9;
 out:
-    wanted_release(&w);
+    load_release(&x);
+    ls_mem_free(parts);
     ls_err_done();
     return st;
 }
@@ -463,6 +633,11 @@ out:
     return st;
 }
 
+ls_ckpt_read ls_ckpt_last_read(const ls_ckpt_store *store)
+{
+    return store->read;
+}
+
 /* --- verify -------------------------------------------------------------------------------------
  */
 
@@ -483,39 +658,44 @@ static void name_tensors(const ls_ckpt *ckpt, int object, ls_str *out)
         ls_str_printf(out, " and %d more", n - 3);
 }
 
-/* The object is whole, and holds what the manifest says. */
-static ls_status verify_object(const ls_ckpt *ckpt, int object)
+/* An object that is whole holds what the manifest says. */
+static ls_status check_content(const ls_ckpt *ckpt, int object, ls_ckpt_reader *reader)
 {
-    ls_status st = LS_OK;
-    ls_ckpt_reader reader;
     ls_safetensors file = {.count = 0};
     const ls_safetensors_entry *e;
+    ls_status st = LS_OK;
 
-    LS_TRY(st, ls_ckpt_reader_open(&reader, ckpt->dir, &ckpt->objects[object]), out);
-    LS_TRY(st, ls_ckpt_reader_all(&reader), out);
-    LS_TRY(st, read_header(&reader, &file), out);
+    LS_TRY(st, read_header(reader, &file), out);
     for (int r = 0; r < ckpt->n_rows; r++)
         for (int b = 0; b < ckpt->rows[r].n_boxes; b++)
             if (ckpt->rows[r].boxes[b].object == object)
                 LS_TRY(st,
-                       find_box(&file, &ckpt->rows[r], &ckpt->rows[r].boxes[b], reader.path.p, &e),
+                       find_box(&file, &ckpt->rows[r], &ckpt->rows[r].boxes[b], reader->path.p, &e),
                        out);
 out:
     ls_safetensors_close(&file);
-    ls_ckpt_reader_close(&reader);
     return st;
 }
 
 ls_status ls_ckpt_verify(const ls_ckpt *ckpt, ls_ckpt_damage tell, void *context, int *damaged_out)
 {
+    int *all = ls_mem_array((size_t)ckpt->n_objects, sizeof *all);
+    ls_ckpt_fetch *fetch = NULL;
     ls_status st = LS_OK;
     ls_str path, names;
     int damaged = 0;
 
     ls_str_init(&path);
     ls_str_init(&names);
+    LS_TRY(st, all ? LS_OK : LS_ENOMEM, out);
+    for (int o = 0; o < ckpt->n_objects; o++)
+        all[o] = o;
+    LS_TRY(st, ls_ckpt_fetch_open(&fetch, ckpt, all, ckpt->n_objects, true), out);
     for (int o = 0; o < ckpt->n_objects; o++) {
-        st = verify_object(ckpt, o);
+        ls_ckpt_reader *reader;
+        st = ls_ckpt_fetch_next(fetch, &reader);
+        if (st == LS_OK)
+            st = check_content(ckpt, o, reader);
         if (st == LS_ENOMEM)
             goto out;
         if (st == LS_OK)
@@ -531,6 +711,8 @@ ls_status ls_ckpt_verify(const ls_ckpt *ckpt, ls_ckpt_damage tell, void *context
     }
     *damaged_out = damaged;
 out:
+    ls_ckpt_fetch_close(fetch);
+    ls_mem_free(all);
     ls_str_release(&path);
     ls_str_release(&names);
     return st;

@@ -5,7 +5,11 @@
  *   look      which objects the store has already; one that this process has neither written nor
  *             read is read now, because a name alone does not prove that its bytes are right
  *   reserve   bytes needed against bytes free, before anything is written
- *   write     each new object (object.c), then sync their folders
+ *   write     each new object (put.c), then sync their folders
+ *
+ * Where there is room for everything, also if all of it were new, the middle three happen object by
+ * object: a thread hashes ahead while this one writes what has been hashed. Otherwise all is hashed
+ * first, because only then it is known how much must be written.
  *
  * What comes out are the rows and objects that this writer adds to a manifest; save.c joins those
  * of all writers and commits.
@@ -26,8 +30,11 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "base/spill.h"
 #include "checkpoint/safetensors.h"
+
+#define AHEAD_LEAST (16 * LS_MIB) /* bytes for which a thread that hashes is worth it */
 
 /* A part of a tensor that goes into one object. */
 typedef struct slab {
@@ -62,6 +69,14 @@ typedef struct work {
     plan *plans;     /* owned */
     int n_plans, cap_plans;
     ls_ckpt_added *added; /* what comes out */
+    bool no_room;         /* as a test wants it */
+    const ls_ckpt_aside *aside;
+    pthread_t thread; /* hashes ahead; the lock is of the two numbers below */
+    bool threaded;    /* it was started, and not joined yet */
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    int hashed; /* plans that have their hashes */
+    bool stop;  /* no more are needed */
 } work;
 
 static void work_release(work *s)
@@ -291,6 +306,69 @@ static ls_safetensors_item item_of(const work *s, const slab *b)
     return item;
 }
 
+/* The thread that hashes ahead. */
+static void *hash_ahead(void *context)
+{
+    work *s = context;
+    bool stop = false;
+
+    for (int i = 0; i < s->n_plans && !stop; i++) {
+        hash_pieces(&s->plans[i]);
+        pthread_mutex_lock(&s->lock);
+        s->hashed = i + 1;
+        stop = s->stop;
+        pthread_cond_signal(&s->more);
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (!stop && s->aside->run)
+        s->aside->run(s->aside->context);
+    return NULL;
+}
+
+/* A thread of its own where something is written meanwhile, and where it is worth it. Pages of a
+ * spill are given back by whoever has read them, so these have one reader only. */
+static void begin_hash(work *s)
+{
+    int64_t bytes = 0;
+    bool spilled = false;
+
+    for (int i = 0; i < s->n_plans; i++) {
+        bytes += s->plans[i].object.bytes;
+        spilled = spilled || s->plans[i].spilled;
+    }
+    if (s->store && !spilled && bytes >= AHEAD_LEAST)
+        s->threaded = ls_pool_start_apart(&s->thread, hash_ahead, s) == 0;
+}
+
+/* Until the first n plans have their hashes. */
+static void await_hash(work *s, int n)
+{
+    if (!s->threaded) {
+        for (; s->hashed < n; s->hashed++)
+            hash_pieces(&s->plans[s->hashed]);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    while (s->hashed < n)
+        pthread_cond_wait(&s->more, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* No more of it: all is there, or something went wrong. */
+static void end_hash(work *s, bool well)
+{
+    if (!s->threaded) {
+        if (well && s->aside->run)
+            s->aside->run(s->aside->context);
+        return;
+    }
+    pthread_mutex_lock(&s->lock);
+    s->stop = !well;
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+    s->threaded = false;
+}
+
 static ls_status finish_plan(plan *p, ls_safetensors_item *items, int n)
 {
     ls_status st = LS_OK;
@@ -307,7 +385,6 @@ static ls_status finish_plan(plan *p, ls_safetensors_item *items, int n)
     for (int i = 0; i < n; i++)
         p->pieces[p->n_pieces++] = (ls_ckpt_piece){
             .bytes = items[i].bytes, .len = items[i].end - items[i].begin, .spilled = p->spilled};
-    hash_pieces(p);
 out:
     return st;
 }
@@ -444,7 +521,7 @@ static ls_status look_for_object(work *s, plan *p)
     ls_str_init(&path);
     ls_ckpt_object_path(s->store->dir, p->object.hash, &path);
     LS_TRY(st, ls_str_status(&path), out);
-    if (stat(path.p, &info) != 0)
+    if (ls_ckpt_stat_file(path.p, &info) != 0)
         goto out;
     if (info.st_size == p->object.bytes && ls_ckpt_store_is_good(s->store, p->object.hash)) {
         p->present = true;
@@ -462,40 +539,68 @@ out:
     return st;
 }
 
-/* Which of the objects must be written? Equal ones are written once. */
-static ls_status look(work *s)
+/* Must this object be written? Of equal ones the first. */
+static ls_status look(work *s, int i)
 {
-    ls_status st = LS_OK;
     ls_ckpt_saved *saved = &s->added->saved;
+    plan *p = &s->plans[i];
+    ls_status st = LS_OK;
 
-    for (int i = 0; i < s->n_plans; i++) {
-        plan *p = &s->plans[i];
-        bool twin = false;
-        for (int j = 0; j < i && !twin; j++)
-            twin = ls_hash_equal(s->plans[j].object.hash, p->object.hash);
-        if (twin) {
+    for (int j = 0; j < i; j++)
+        if (ls_hash_equal(s->plans[j].object.hash, p->object.hash)) {
             p->present = true;
-            continue;
+            return LS_OK;
         }
-        LS_TRY(st, look_for_object(s, p), out);
-        saved->bytes_written += p->present ? 0 : p->object.bytes;
-        saved->bytes_reused += p->present ? p->object.bytes : 0;
-        saved->objects_written += !p->present;
-        saved->objects_reused += p->present;
-    }
+    LS_TRY(st, look_for_object(s, p), out);
+    saved->bytes_written += p->present ? 0 : p->object.bytes;
+    saved->bytes_reused += p->present ? p->object.bytes : 0;
+    saved->objects_written += !p->present;
+    saved->objects_reused += p->present;
 out:
     return st;
+}
+
+static ls_status look_at_all(work *s)
+{
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < s->n_plans && st == LS_OK; i++)
+        st = look(s, i);
+    return st;
+}
+
+/* The rows of tensors and objects in the manifest, or a little more. */
+static int64_t bytes_of_tables(const work *s)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < s->n; i++)
+        bytes += 160 + (int64_t)strlen(s->parts[i].of.name);
+    for (int i = 0; i < s->n_slabs; i++)
+        bytes += 160 + (int64_t)strlen(s->slabs[i].key);
+    for (int i = 0; i < s->n_plans; i++)
+        bytes += 96 + 8 * ls_ckpt_blocks(s->plans[i].object.bytes);
+    return bytes;
 }
 
 /* Bytes on disk that the save will take: whole pages, folders, and the manifest. */
 static int64_t bytes_needed(const work *s)
 {
-    int64_t need = ls_round_up(s->how->manifest_bytes + 512, 4096) + 4096;
+    int64_t need = ls_round_up(s->how->manifest_bytes + bytes_of_tables(s) + 512, 4096) + 4096;
 
     for (int i = 0; i < s->n_plans; i++)
         if (!s->plans[i].present)
             need += ls_round_up(s->plans[i].object.bytes, 4096) + 4096;
     return need;
+}
+
+static ls_status bytes_free(const work *s, int64_t *left_out)
+{
+    ls_status st = ls_file_free_bytes(s->store->dir, left_out);
+
+    if (s->no_room)
+        *left_out = 0;
+    return st;
 }
 
 /* Nobody else is writing: what no manifest names may go. It may also be what this save wanted to
@@ -509,22 +614,21 @@ static ls_status sweep_leftovers(work *s)
     s->added->saved = (ls_ckpt_saved){.seconds = 0};
     for (int i = 0; i < s->n_plans; i++)
         s->plans[i].present = s->plans[i].replace = false;
-    return look(s);
+    return look_at_all(s);
 }
 
+/* There is room, if need be after leftovers were swept. What must be written is known. */
 static ls_status reserve(work *s)
 {
     ls_status st = LS_OK;
     int64_t need = bytes_needed(s) * s->how->writers, left = 0;
 
-    LS_TRY(st, ls_file_free_bytes(s->store->dir, &left), out);
+    LS_TRY(st, bytes_free(s, &left), out);
     if (left < need && s->how->writers == 1) {
         LS_TRY(st, sweep_leftovers(s), out);
         need = bytes_needed(s);
-        LS_TRY(st, ls_file_free_bytes(s->store->dir, &left), out);
+        LS_TRY(st, bytes_free(s, &left), out);
     }
-    if (LS_FAULT("ckpt.reserve"))
-        left = 0;
     if (left < need) {
         st = ls_fail(LS_EIO, "cannot save step %lld in \"%s\": needs %.1f MiB, %.1f MiB free",
                      (long long)s->how->step, s->store->dir, (double)need / (double)LS_MIB,
@@ -535,21 +639,47 @@ out:
     return st;
 }
 
-static ls_status write_objects(work *s)
+/* What is not in the store yet. looks: it is not known yet what that is. */
+static ls_status write_objects(work *s, bool looks)
 {
-    ls_status st = LS_OK;
     bool touched[256] = {false};
+    ls_ckpt_flow *flow = NULL;
+    ls_status st = LS_OK;
 
     for (int i = 0; i < s->n_plans; i++) {
         plan *p = &s->plans[i];
+        await_hash(s, i + 1);
+        if (looks)
+            LS_TRY(st, look(s, i), out);
         if (p->present)
             continue;
-        LS_TRY(st, ls_ckpt_object_write(s->store, &p->object, p->pieces, p->n_pieces, p->replace),
-               out);
+        if (!flow)
+            LS_TRY(st, ls_ckpt_flow_open(&flow, s->store), out);
+        LS_TRY(st, ls_ckpt_flow_put(flow, &p->object, p->pieces, p->n_pieces, p->replace), out);
         touched[p->object.hash.hi >> 56] = true;
     }
+    if (flow)
+        LS_TRY(st, ls_ckpt_flow_end(flow), out);
     LS_TRY(st, ls_ckpt_objects_sync(s->store->dir, touched), out);
-    ls_ckpt_store_remember(s->store, &s->added->ckpt, NULL);
+out:
+    ls_ckpt_flow_close(flow);
+    return st;
+}
+
+static ls_status store_objects(work *s)
+{
+    int64_t left = 0;
+    ls_status st = LS_OK;
+
+    s->no_room = LS_FAULT("ckpt.reserve");
+    LS_TRY(st, bytes_free(s, &left), out);
+    bool roomy = left >= bytes_needed(s) * s->how->writers; /* nothing is known to be present */
+    if (!roomy) {
+        await_hash(s, s->n_plans);
+        LS_TRY(st, look_at_all(s), out);
+        LS_TRY(st, reserve(s), out);
+    }
+    LS_TRY(st, write_objects(s, roomy), out);
 out:
     return st;
 }
@@ -557,31 +687,33 @@ out:
 static ls_status do_parts(work *s)
 {
     ls_status st = LS_OK;
-    ls_ckpt_writing how = *s->how;
-    ls_str text;
 
-    ls_str_init(&text);
     LS_TRY(st, plan_objects(s), out);
+    begin_hash(s);
+    st = s->store ? store_objects(s) : LS_OK;
+    await_hash(s, st == LS_OK ? s->n_plans : 0);
+    end_hash(s, st == LS_OK);
+    LS_TRY(st, st, out);
     LS_TRY(st, list_objects(s), out);
     LS_TRY(st, list_rows(s), out);
-    if (!s->store)
-        goto out;
-    ls_ckpt_manifest_tables(&s->added->ckpt, &text);
-    LS_TRY(st, ls_str_status(&text), out);
-    how.manifest_bytes += (int64_t)text.len;
-    s->how = &how;
-    LS_TRY(st, look(s), out);
-    LS_TRY(st, reserve(s), out);
-    LS_TRY(st, write_objects(s), out);
+    if (s->store)
+        ls_ckpt_store_remember(s->store, &s->added->ckpt, NULL);
 out:
-    ls_str_release(&text);
     return st;
 }
 
 ls_status ls_ckpt_add_parts(ls_ckpt_store *store, const ls_ckpt_writing *how,
-                            const ls_ckpt_part *parts, int n, ls_ckpt_added *added_out)
+                            const ls_ckpt_part *parts, int n, const ls_ckpt_aside *aside,
+                            ls_ckpt_added *added_out)
 {
-    work s = {.store = store, .how = how, .parts = parts, .n = n, .added = added_out};
+    work s = {.store = store,
+              .how = how,
+              .parts = parts,
+              .n = n,
+              .aside = aside,
+              .added = added_out,
+              .lock = PTHREAD_MUTEX_INITIALIZER,
+              .more = PTHREAD_COND_INITIALIZER};
 
     *added_out = (ls_ckpt_added){.saved = {.seconds = 0}};
     ls_arena_init(&added_out->ckpt.arena);
@@ -614,7 +746,7 @@ ls_status ls_ckpt_write_parts(ls_ckpt_store *store, const ls_ckpt_writing *how,
         return ls_fail(LS_EBUSY, "cannot save step %lld in \"%s\": another save is under way",
                        (long long)how->step, store->dir);
     ls_err_doing("saving a part of step %lld", (long long)how->step);
-    st = ls_ckpt_add_parts(store, how, parts, n, &added);
+    st = ls_ckpt_add_parts(store, how, parts, n, &(ls_ckpt_aside){.run = NULL}, &added);
     if (st == LS_OK) {
         report(&added, report_out);
         st = ls_str_status(report_out);

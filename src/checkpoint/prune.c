@@ -4,7 +4,10 @@
  * objects go, so no crash leaves a manifest whose objects are missing. Objects are kept when any
  * readable manifest names them, also one that is not usable now: somebody may bring its missing
  * object back. When a manifest cannot be read for another reason than damage, nothing is removed,
- * because we do not know what it names. */
+ * because we do not know what it names.
+ *
+ * What stays: the newest `keep` that are usable; those whose step is a multiple of `keep_every`;
+ * pinned ones, which have an empty file step-<10 digits>.pin beside their manifest. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <dirent.h>
@@ -96,7 +99,7 @@ static ls_status remove_file(pruning *x, const char *path)
         errno = EIO;
         return ls_fail_sys(LS_EIO, "cannot remove \"%s\"", path);
     }
-    if (stat(path, &info) != 0)
+    if (ls_ckpt_stat_file(path, &info) != 0)
         return errno == ENOENT ? LS_OK : ls_fail_sys(LS_EIO, "cannot remove \"%s\"", path);
     if (!x->how->dry && unlink(path) != 0 && errno != ENOENT)
         return ls_fail_sys(LS_EIO, "cannot remove \"%s\"", path);
@@ -179,12 +182,64 @@ ls_status ls_ckpt_sweep(ls_ckpt_store *store, int64_t *freed_out)
     return st;
 }
 
+/* --- what is kept -------------------------------------------------------------------------------
+ */
+
+static ls_status pin_path(const ls_ckpt_store *store, int64_t step, char path_out[LS_CKPT_PATH])
+{
+    if ((size_t)snprintf(path_out, LS_CKPT_PATH, "%s/step-%010lld.pin", store->dir,
+                         (long long)step) >= LS_CKPT_PATH)
+        return ls_fail(LS_EIO, "the path \"%s\" is too long", store->dir);
+    return LS_OK;
+}
+
+bool ls_ckpt_is_pinned(const ls_ckpt_store *store, int64_t step)
+{
+    char path[LS_CKPT_PATH];
+
+    return pin_path(store, step, path) == LS_OK && ls_ckpt_file_exists(path);
+}
+
+ls_status ls_ckpt_pin(const ls_ckpt_store *store, int64_t step, bool pinned)
+{
+    char path[LS_CKPT_PATH];
+    bool before = ls_ckpt_is_pinned(store, step);
+    ls_ckpt *ckpt = NULL;
+    ls_status st = pin_path(store, step, path);
+
+    if (st == LS_OK && !pinned) {
+        if (unlink(path) != 0)
+            st = errno == ENOENT ? ls_fail(LS_EUSAGE, "step %lld is not pinned", (long long)step)
+                                 : ls_fail_sys(LS_EIO, "cannot remove \"%s\"", path);
+        return st == LS_OK ? ls_ckpt_sync_folder(store->dir) : st;
+    }
+    if (st == LS_OK)
+        st = ls_file_write_atomic(path, "", 0);
+    /* Looked at after the pin is there: a run that prunes at this moment has removed it, or sees
+     * the pin. */
+    if (st == LS_OK)
+        st = ls_ckpt_find(store, step, &ckpt, NULL);
+    if (st != LS_OK && !before)
+        (void)unlink(path);
+    ls_ckpt_free(ckpt);
+    return st;
+}
+
+/* Whether a checkpoint stays that is not one of the newest. */
+static bool is_kept(const pruning *x, int64_t step)
+{
+    int64_t every = x->how->keep_every;
+
+    return (every > 0 && step % every == 0) || ls_ckpt_is_pinned(x->store, step) ||
+           (x->how->like && ls_ckpt_is_pinned(x->how->like, step));
+}
+
 /* Remove manifests: verified ones beyond the newest `keep`, and damaged ones that are older than
  * the newest verified one (a damaged newer one stays, for somebody to look at). */
 static ls_status prune_manifests(pruning *x)
 {
     ls_ckpt_store *store = x->store;
-    int64_t keep = ls_max_i64(x->how->keep, 1);
+    int64_t keep = ls_max_i64(x->how->keep, ls_max_i64(x->how->least, 1));
     ls_status st = LS_OK;
     int64_t *steps = NULL, verified = 0;
     int n = 0;
@@ -203,7 +258,7 @@ static ls_status prune_manifests(pruning *x)
         bool usable = st == LS_OK;
         st = LS_OK;
         verified += usable;
-        if (verified == 0 || (usable && verified <= keep))
+        if (verified == 0 || (usable && verified <= keep) || is_kept(x, steps[i]))
             continue;
         ls_str_clear(&path);
         ls_ckpt_manifest_path(store->dir, steps[i], &path);
@@ -212,7 +267,7 @@ static ls_status prune_manifests(pruning *x)
         x->gone[x->n_gone++] = steps[i];
     }
     if (x->n_gone && !x->how->dry)
-        LS_TRY(st, ls_file_sync_dir(store->dir), out);
+        LS_TRY(st, ls_ckpt_sync_folder(store->dir), out);
 out:
     ls_mem_free(steps);
     ls_str_release(&path);

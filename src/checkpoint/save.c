@@ -299,9 +299,9 @@ static ls_status commit(join *s, ls_str *text)
         st = ls_fail(LS_EIO, "the path \"%s\" is too long", path.p);
         goto out;
     }
-    if (ls_file_exists(path.p)) {
+    if (ls_ckpt_file_exists(path.p)) {
         replace = true;
-        if (ls_file_read(path.p, LS_CKPT_MANIFEST_LIMIT, &old) == LS_OK &&
+        if (ls_ckpt_read_file(path.p, LS_CKPT_MANIFEST_LIMIT, &old) == LS_OK &&
             ls_ckpt_manifest_check(old.p, old.len, NULL) == LS_OK &&
             ls_ckpt_manifest_same(old.p, old.len, text))
             goto out; /* the same state was saved before */
@@ -334,12 +334,43 @@ static int64_t text_bytes(const ls_ckpt_info *info)
     return (int64_t)bytes;
 }
 
+/* The hash of the weights, made beside the writing. */
+typedef struct weighing {
+    const ls_ckpt_tensor *tensors;
+    int n;
+    char hex[33];
+    ls_status status;
+    ls_err_record why;
+} weighing;
+
+static void weigh(void *context)
+{
+    weighing *w = context;
+
+    w->status = ls_ckpt_weights_hash(w->tensors, w->n, w->hex);
+    if (w->status != LS_OK)
+        w->why = *ls_err_last();
+}
+
+/* Each pair of name and kind once, before anything is written. */
+static ls_status check_names(const ls_ckpt_tensor *tensors, int n)
+{
+    const ls_ckpt_tensor **sorted = NULL;
+    ls_status st = sort_tensors(tensors, n, &sorted);
+
+    if (st == LS_OK)
+        ls_mem_free(sorted);
+    return st;
+}
+
 static ls_status save_all(join *s, const ls_ckpt_tensor *tensors, int n)
 {
     ls_ckpt_info *info = &s->ckpt.info;
     ls_ckpt_writing how = {.step = info->step, .writers = 1, .manifest_bytes = text_bytes(info)};
     ls_ckpt_part *parts = ls_mem_array((size_t)n, sizeof *parts);
     ls_ckpt_added added = {.saved = {.seconds = 0}};
+    weighing weight = {.tensors = tensors, .n = n};
+    const ls_ckpt_aside aside = {.run = info->weights_hash[0] ? NULL : weigh, .context = &weight};
     ls_status st = LS_OK;
     ls_str text;
 
@@ -347,13 +378,15 @@ static ls_status save_all(join *s, const ls_ckpt_tensor *tensors, int n)
     ls_arena_init(&added.ckpt.arena);
     LS_TRY(st, parts ? LS_OK : LS_ENOMEM, out);
     LS_TRY(st, ls_ckpt_store_hold(s->store), out);
+    LS_TRY(st, check_names(tensors, n), out);
     for (int i = 0; i < n; i++) {
         parts[i] = (ls_ckpt_part){.of = tensors[i]};
         memcpy(parts[i].shape, tensors[i].shape, sizeof parts[i].shape);
     }
-    if (!info->weights_hash[0])
-        LS_TRY(st, ls_ckpt_weights_hash(tensors, n, info->weights_hash), out);
-    LS_TRY(st, ls_ckpt_add_parts(s->store, &how, parts, n, &added), out);
+    LS_TRY(st, ls_ckpt_add_parts(s->store, &how, parts, n, &aside, &added), out);
+    LS_TRY(st, weight.status == LS_OK ? LS_OK : ls_err_adopt(&weight.why), out);
+    if (aside.run)
+        memcpy(info->weights_hash, weight.hex, sizeof weight.hex);
     LS_TRY(st, join_all(s, &added, 1), out);
     ls_ckpt_manifest_body(&s->ckpt, &text);
     LS_TRY(st, ls_str_status(&text), out);

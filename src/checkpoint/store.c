@@ -12,6 +12,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/time.h"
 
 enum { STEP_DIGITS = 10 };
 
@@ -37,7 +39,7 @@ static ls_status make_store(const char *dir)
     if ((size_t)snprintf(path, sizeof path, "%s/objects", dir) >= sizeof path)
         return ls_fail(LS_EIO, "the path \"%s\" is too long", dir);
     LS_TRY(st, ls_file_make_dirs(path), out);
-    LS_TRY(st, ls_file_sync_dir(dir), out);
+    LS_TRY(st, ls_ckpt_sync_folder(dir), out);
     snprintf(path, sizeof path, "%s", dir);
     while (fresh && strcmp(path, "/") != 0 && strcmp(path, ".") != 0) {
         const char *above = dirname(path);
@@ -128,9 +130,9 @@ ls_status ls_ckpt_claimed(const ls_ckpt_store *store, int64_t *generation_out)
     ls_str_init(&text);
     *generation_out = 0;
     LS_TRY(st, claim_path(store, path), out);
-    if (!ls_file_exists(path))
+    if (!ls_ckpt_file_exists(path))
         goto out;
-    LS_TRY(st, ls_file_read(path, 64, &text), out);
+    LS_TRY(st, ls_ckpt_read_file(path, 64, &text), out);
     long long value = strtoll(text.p, &end, 10);
     if (end == text.p || strcmp(end, "\n") != 0 || value < 0 || value == LLONG_MAX) {
         st = ls_fail(LS_EDATA, "\"%s\" does not hold a number", path);
@@ -170,6 +172,7 @@ static ls_status committed(const ls_ckpt_store *store, int64_t *generation_out)
 ls_status ls_ckpt_claim(ls_ckpt_store *store, int64_t *generation_out)
 {
     char path[LS_CKPT_PATH], text[32];
+    int64_t until_ns = ls_time_now_ns() + LS_CKPT_SEEN_S * LS_NS_PER_S;
     int64_t claimed_before, saved_before;
     ls_status st = LS_OK;
 
@@ -178,7 +181,9 @@ ls_status ls_ckpt_claim(ls_ckpt_store *store, int64_t *generation_out)
     LS_TRY(st, committed(store, &saved_before), out);
     *generation_out = ls_max_i64(claimed_before, saved_before) + 1;
     snprintf(text, sizeof text, "%lld\n", (long long)*generation_out);
-    LS_TRY(st, ls_file_write_atomic(path, text, strlen(text)), out);
+    while ((st = ls_file_write_atomic(path, text, strlen(text))) != LS_OK && errno == ESTALE &&
+           ls_time_now_ns() < until_ns)
+        usleep(50 * 1000);
 out:
     return st;
 }
@@ -263,10 +268,15 @@ ls_status ls_ckpt_steps(const ls_ckpt_store *store, int64_t **steps_out, int *n_
     ls_status st = LS_OK;
     int64_t *steps = NULL;
     int n = 0, cap = 0;
-    DIR *folder = opendir(store->dir);
+    int fd = ls_ckpt_open_file(store->dir, O_DIRECTORY);
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
 
-    if (!folder)
-        return ls_fail_sys(LS_EIO, "cannot list \"%s\"", store->dir);
+    if (!folder) {
+        st = ls_fail_sys(LS_EIO, "cannot list \"%s\"", store->dir);
+        if (fd >= 0)
+            close(fd);
+        return st;
+    }
     for (const struct dirent *e; (errno = 0, e = readdir(folder)) != NULL;) {
         int64_t step = step_of_name(e->d_name);
         if (step < 0)
@@ -418,7 +428,7 @@ ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_ou
     ls_arena_init(&ckpt->arena);
     ls_ckpt_manifest_path(dir, step, &path);
     LS_TRY(st, ls_str_status(&path), out);
-    LS_TRY(st, ls_file_read(path.p, LS_CKPT_MANIFEST_LIMIT, &text), out);
+    LS_TRY(st, ls_ckpt_read_file(path.p, LS_CKPT_MANIFEST_LIMIT, &text), out);
     st = fill_ckpt(ckpt, dir, step, &text);
     if (st == LS_OK) {
         ckpt->path = ls_arena_strdup(&ckpt->arena, path.p);
@@ -448,7 +458,7 @@ static ls_status check_object(const ls_ckpt *ckpt, int i)
     st = ls_str_status(&path);
     if (st != LS_OK)
         goto out;
-    if (stat(path.p, &info) != 0)
+    if (ls_ckpt_stat_file(path.p, &info) != 0)
         st = ls_fail_sys(LS_EDATA, "object \"%s\" is missing", path.p);
     else if (info.st_size != ckpt->objects[i].bytes)
         st = ls_fail(LS_EDATA, "object \"%s\" has %lld bytes instead of %lld", path.p,
@@ -494,6 +504,54 @@ static ls_status open_step(const ls_ckpt_store *store, int64_t step, ls_ckpt **c
         *ckpt_out = ckpt;
     else
         ls_ckpt_free(ckpt);
+    return st;
+}
+
+ls_status ls_ckpt_follows(const ls_ckpt_store *store, const ls_ckpt *ckpt, int64_t *step_out)
+{
+    int64_t *steps = NULL, found = ckpt->has_previous ? -2 : -1;
+    ls_status st = LS_OK;
+    int n = 0;
+
+    if (ckpt->has_previous)
+        LS_TRY(st, ls_ckpt_steps(store, &steps, &n), out);
+    for (int i = n - 1; i >= 0 && found == -2; i--) {
+        ls_ckpt *before = NULL;
+        if (steps[i] >= ckpt->info.step)
+            continue;
+        st = ls_ckpt_read_manifest(store->dir, steps[i], &before);
+        if (st == LS_OK && ls_hash_equal(before->hash, ckpt->previous))
+            found = steps[i];
+        ls_ckpt_free(before);
+        if (st == LS_ENOMEM)
+            goto out;
+        st = LS_OK; /* a damaged one is not the one */
+    }
+    *step_out = found;
+out:
+    ls_mem_free(steps);
+    return st;
+}
+
+ls_status ls_ckpt_await(const ls_ckpt_store *store, int64_t step, int64_t deadline_ns,
+                        ls_ckpt **ckpt_out)
+{
+    ls_ckpt *seen = NULL;
+    ls_status st;
+    ls_str path;
+
+    ls_str_init(&path);
+    ls_ckpt_manifest_path(store->dir, step, &path);
+    LS_TRY(st, ls_str_status(&path), out);
+    while (!ls_ckpt_file_exists(path.p) && ls_time_now_ns() < deadline_ns)
+        usleep(50 * 1000);
+    LS_TRY(st, ls_ckpt_read_manifest(store->dir, step, &seen), out);
+    while (ls_ckpt_objects_there(seen) == LS_EDATA && ls_time_now_ns() < deadline_ns)
+        usleep(50 * 1000);
+    LS_TRY(st, open_step(store, step, ckpt_out), out);
+out:
+    ls_ckpt_free(seen);
+    ls_str_release(&path);
     return st;
 }
 
@@ -606,7 +664,8 @@ ls_status ls_ckpt_find(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_
         ls_ckpt_manifest_path(store->dir, step, &path);
         st = ls_str_status(&path);
         if (st == LS_OK)
-            st = ls_file_exists(path.p) ? open_step(store, step, &ckpt) : no_such_step(store, step);
+            st = ls_ckpt_file_exists(path.p) ? open_step(store, step, &ckpt)
+                                             : no_such_step(store, step);
         ls_str_release(&path);
         goto out;
     }

@@ -16,12 +16,18 @@
 #include "base/time.h"
 #include <errno.h>
 #include <pthread.h>
+#include <unistd.h>
+
+/* A tenth of what training gets where both want a core, and not nothing: others may want it, too.
+ */
+enum { NICER = 10 };
 
 typedef enum state { IDLE, RUNNING, FINISHED } state;
 
 struct ls_ckpt_writer {
     ls_ckpt_store *store; /* borrowed */
-    int64_t keep;
+    ls_ckpt_pruning after;
+    bool prunes;
     pthread_t thread;
     bool started;
     pthread_mutex_t lock; /* of what follows */
@@ -44,23 +50,56 @@ static ls_status save_rows(void *context, ls_ckpt_saved *saved_out)
     ls_ckpt_writer *w = context;
     ls_status st = ls_ckpt_save(w->store, &w->info, w->tensors, w->n, saved_out);
 
-    if (st == LS_OK && w->keep > 0) {
+    if (st == LS_OK && w->prunes) {
         /* The checkpoint is safe; failing to tidy up must not look like failing to save. */
-        if (ls_ckpt_prune(w->store, w->keep, NULL) != LS_OK)
+        if (ls_ckpt_prune_by(w->store, &w->after, NULL) != LS_OK)
             ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
     }
     return st;
 }
 
+/* A job's work and how it ended. */
+typedef struct errand {
+    ls_ckpt_writer *writer;
+    ls_status status;
+    ls_err_record record;
+} errand;
+
+static void *do_work(void *context)
+{
+    errand *e = context;
+
+    e->status = e->writer->job.work(e->writer->job.context, &e->writer->saved);
+    if (e->status != LS_OK)
+        e->record = *ls_err_last();
+    return NULL;
+}
+
+static void *do_work_nicely(void *context)
+{
+    (void)!nice(NICER); /* of this thread alone, as Linux has it, and of those that it starts */
+    return do_work(context);
+}
+
+/* The copy is made at once, because the next update waits for it. Hashing and writing give way to
+ * training: on a thread of their own, since one that has given way can never come back. */
 static ls_status do_job(ls_ckpt_writer *w)
 {
     ls_status st = w->job.copy ? w->job.copy(w->job.context) : LS_OK;
+    errand e = {.writer = w};
+    pthread_t thread;
 
     pthread_mutex_lock(&w->lock);
     w->copying = false;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    return st == LS_OK ? w->job.work(w->job.context, &w->saved) : st;
+    if (st != LS_OK)
+        return st;
+    if (ls_pool_start_apart(&thread, do_work_nicely, &e) == 0)
+        pthread_join(thread, NULL);
+    else
+        (void)do_work(&e);
+    return e.status == LS_OK ? LS_OK : ls_err_adopt(&e.record);
 }
 
 static void *work(void *context)
@@ -86,7 +125,8 @@ static void *work(void *context)
     return NULL;
 }
 
-ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *store, int64_t keep)
+ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *store,
+                                const ls_ckpt_pruning *after)
 {
     ls_status st = LS_OK;
     pthread_condattr_t clock;
@@ -95,7 +135,9 @@ ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *stor
     if (!w)
         return LS_ENOMEM;
     w->store = store;
-    w->keep = keep;
+    w->prunes = after != NULL;
+    if (after)
+        w->after = *after;
     ls_arena_init(&w->arena);
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&clock);

@@ -14,8 +14,10 @@ LS_C_BEGIN
 
 typedef struct ls_ckpt_writer ls_ckpt_writer;
 
-/* The store is borrowed until free. keep > 0: prune to that many after each save that succeeded. */
-ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *store, int64_t keep);
+/* The store is borrowed until free. after: prune so after each save of ls_ckpt_writer_begin() that
+ * succeeded (copied; NULL: do not). */
+ls_status ls_ckpt_writer_create(ls_ckpt_writer **writer_out, ls_ckpt_store *store,
+                                const ls_ckpt_pruning *after);
 
 /* Start a save. Rows, names and info are copied; tensors[i].bytes are borrowed until the end is
  * reported. When a save is still running, wait for it until deadline_ns (monotonic; 0: not at all),
@@ -28,9 +30,9 @@ ls_status ls_ckpt_writer_begin(ls_ckpt_writer *writer, const ls_ckpt_info *info,
  * copy that work reads: the caller goes on, and only before it changes the state that is copied it
  * asks ls_ckpt_writer_copied(). Everything is borrowed until the end is reported. */
 typedef struct ls_ckpt_job {
-    int64_t step;                     /* for messages */
-    ls_status (*copy)(void *context); /* NULL: nothing to copy */
-    ls_status (*work)(void *context, ls_ckpt_saved *saved_out);
+    int64_t step;                                               /* for messages */
+    ls_status (*copy)(void *context);                           /* NULL: nothing to copy */
+    ls_status (*work)(void *context, ls_ckpt_saved *saved_out); /* on a thread of less priority */
     void *context;
 } ls_ckpt_job;
 ls_status ls_ckpt_writer_run(ls_ckpt_writer *writer, const ls_ckpt_job *job, int64_t deadline_ns);

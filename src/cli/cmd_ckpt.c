@@ -107,11 +107,12 @@ static const char *date_text(int64_t seconds, char between, char out[32])
 /* --- list ---------------------------------------------------------------------------------------
  */
 
-static void list_json(ls_json *json, int64_t step, const ls_ckpt *ckpt)
+static void list_json(ls_json *json, int64_t step, const ls_ckpt *ckpt, bool pinned)
 {
     ls_json_open(json, '{');
     ls_json_put_int(json, "step", step);
     ls_json_put_bool(json, "ok", ckpt != NULL);
+    ls_json_put_bool(json, "pinned", pinned);
     if (ckpt) {
         const ls_ckpt_info *info = ls_ckpt_about(ckpt);
         char date[32];
@@ -134,7 +135,7 @@ static void list_json(ls_json *json, int64_t step, const ls_ckpt *ckpt)
     ls_json_close(json);
 }
 
-static void list_row(ls_str *out, int64_t step, const ls_ckpt *ckpt)
+static void list_row(ls_str *out, int64_t step, const ls_ckpt *ckpt, bool pinned)
 {
     char date[32], size[16], fresh[16], reused[16], loss[16] = "-";
 
@@ -146,11 +147,11 @@ static void list_row(ls_str *out, int64_t step, const ls_ckpt *ckpt)
     double value = isnan(info->val_loss) ? info->loss : info->val_loss;
     if (!isnan(value))
         snprintf(loss, sizeof loss, "%.4f", value);
-    ls_str_printf(out, "%10lld  %-20s  %10s  %10s  %10s  %13lld  %8s  ok\n", (long long)step,
+    ls_str_printf(out, "%10lld  %-20s  %10s  %10s  %10s  %13lld  %8s  ok%s\n", (long long)step,
                   date_text(info->time_s, ' ', date), ls_cmd_ckpt_size(info->total_bytes, size),
                   ls_cmd_ckpt_size(info->new_bytes, fresh),
                   ls_cmd_ckpt_size(info->total_bytes - info->new_bytes, reused),
-                  (long long)info->tokens, loss);
+                  (long long)info->tokens, loss, pinned ? ", pinned" : "");
 }
 
 static ls_status run_list(const ls_args *args)
@@ -177,10 +178,11 @@ static ls_status run_list(const ls_args *args)
         st = ls_ckpt_find(t.store, t.steps[i], &ckpt, NULL);
         if (st == LS_ENOMEM || (st == LS_EUSAGE && t.one)) /* not there: no row to show */
             goto out;
+        bool pinned = ls_ckpt_is_pinned(t.store, t.steps[i]);
         if (t.json)
-            list_json(&json, t.steps[i], ckpt);
+            list_json(&json, t.steps[i], ckpt, pinned);
         else
-            list_row(&t.out, t.steps[i], ckpt);
+            list_row(&t.out, t.steps[i], ckpt, pinned);
         ls_ckpt_free(ckpt);
         st = LS_OK;
     }
@@ -219,14 +221,33 @@ static void tell_damage(const char *object, const char *reason, const char *tens
     }
 }
 
+/* Which checkpoint was the newest when this one was saved. */
+static const char *chain_text(int64_t follows, char out[64])
+{
+    if (follows >= 0)
+        snprintf(out, 64, "follows step %lld", (long long)follows);
+    else
+        snprintf(out, 64, "%s",
+                 follows == -1 ? "the first" : "the one before it is not here any more");
+    return out;
+}
+
+static void put_chain(ls_json *json, int64_t follows)
+{
+    ls_json_put_str(json, "chain", follows >= 0 ? "whole" : follows == -1 ? "first" : "gone");
+    if (follows >= 0)
+        ls_json_put_int(json, "previous", follows);
+}
+
 /* Verify one step; *bad_out tells whether it is damaged. */
 static ls_status verify_step(target *t, int64_t step, const report *to, bool *bad_out)
 {
     ls_ckpt *ckpt = NULL;
     int damaged = 0;
+    int64_t follows = -1;
     ls_str rows;
     ls_json json;
-    char size[16];
+    char size[16], chain[64];
     report inner = {.out = &rows, .json = to->json ? &json : NULL};
 
     ls_str_init(&rows);
@@ -236,6 +257,8 @@ static ls_status verify_step(target *t, int64_t step, const report *to, bool *ba
         st = ls_ckpt_verify(ckpt, tell_damage, &inner, &damaged);
     else if (st == LS_EDATA)
         damaged = 1;
+    if (ckpt && st == LS_OK)
+        st = ls_ckpt_follows(t->store, ckpt, &follows);
     *bad_out = damaged > 0;
     if (st != LS_OK && st != LS_EDATA)
         goto out;
@@ -246,6 +269,8 @@ static ls_status verify_step(target *t, int64_t step, const report *to, bool *ba
         if (!ckpt)
             ls_json_put_str(to->json, "reason", ls_err_last()->text);
         ls_json_put_int(to->json, "bytes", ckpt ? ls_ckpt_about(ckpt)->total_bytes : 0);
+        if (ckpt)
+            put_chain(to->json, follows);
         ls_json_key(to->json, "damage");
         ls_json_open(to->json, '[');
         ls_str_append(&t->out, rows.p);
@@ -254,10 +279,10 @@ static ls_status verify_step(target *t, int64_t step, const report *to, bool *ba
     } else if (!ckpt) {
         ls_str_printf(&t->out, "step %lld  DAMAGED\n  %s\n", (long long)step, ls_err_last()->text);
     } else {
-        ls_str_printf(&t->out, "step %lld  %s, %s in %d tensors\n%s", (long long)step,
+        ls_str_printf(&t->out, "step %lld  %s, %s in %d tensors; %s\n%s", (long long)step,
                       damaged ? "DAMAGED" : "ok",
                       ls_cmd_ckpt_size(ls_ckpt_about(ckpt)->total_bytes, size), ls_ckpt_count(ckpt),
-                      rows.p);
+                      chain_text(follows, chain), rows.p);
     }
     st = ls_str_status(&rows);
 out:
@@ -341,9 +366,9 @@ static const ls_command list = {
     .most = 1,
     .about = "One line per checkpoint: step, when it was saved (UTC), its size, how much of that\n"
              "was written by this save and how much was reused of checkpoints before, tokens\n"
-             "seen, loss (validation loss where there is one), and whether it looks whole. This\n"
-             "checks each manifest's hash and the sizes of its objects; \"ckpt verify\" reads\n"
-             "every byte.\n"
+             "seen, loss (validation loss where there is one), whether it looks whole, and\n"
+             "whether it is pinned. This checks each manifest's hash and the sizes of its\n"
+             "objects; \"ckpt verify\" reads every byte.\n"
              "\n"
              "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
     .examples = "lineshaft ckpt list runs/demo         # a table\n"
@@ -361,7 +386,8 @@ static const ls_command verify = {
     .about = "Reads each object of each checkpoint, compares every block with its checksum and\n"
              "the whole with its name, and checks that it holds the tensors that the manifest\n"
              "lists. Damage is shown with the object's file and the tensors in it; the exit code\n"
-             "is then 4. Nothing is changed.\n"
+             "is then 4. Each manifest carries its own hash and that of the one before it: which\n"
+             "one it follows is told, or that it is not here any more. Nothing is changed.\n"
              "\n"
              "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
     .examples = "lineshaft ckpt verify runs/demo             # all checkpoints\n"
@@ -370,13 +396,18 @@ static const ls_command verify = {
     .run = run_verify,
 };
 
-static const ls_command *const subs[] = {
-    &list, &ls_cmd_ckpt_show, &verify, &ls_cmd_ckpt_diff, &ls_cmd_ckpt_copy, &ls_cmd_ckpt_prune,
-    NULL};
+static const ls_command *const subs[] = {&list,
+                                         &ls_cmd_ckpt_show,
+                                         &verify,
+                                         &ls_cmd_ckpt_diff,
+                                         &ls_cmd_ckpt_copy,
+                                         &ls_cmd_ckpt_prune,
+                                         &ls_cmd_ckpt_pin,
+                                         NULL};
 
 const ls_command ls_cmd_ckpt = {
     .name = "ckpt",
-    .summary = "list, show, verify, compare, copy and prune checkpoints",
+    .summary = "list, show, verify, compare, copy, prune and pin checkpoints",
     .about = "A run writes checkpoints to the folder \"checkpoints\" in its run folder. Each is a\n"
              "manifest (step-*.json) that names objects (objects/*/*.safetensors); objects that\n"
              "did not change are shared.",

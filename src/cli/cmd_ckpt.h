@@ -4,6 +4,7 @@
 #include "cli/command.h"
 
 extern const ls_command ls_cmd_ckpt_diff, ls_cmd_ckpt_copy, ls_cmd_ckpt_prune; /* cmd_ckpt_two.c */
+extern const ls_command ls_cmd_ckpt_pin;                                       /* cmd_ckpt_pin.c */
 
 /* "12.5 MiB"; out is returned. */
 const char *ls_cmd_ckpt_size(int64_t bytes, char out[16]);

@@ -234,6 +234,7 @@ static ls_status run_prune(const ls_args *args)
         goto out;
     }
     LS_TRY(st, ls_cmd_ckpt_number(args, "keep", 1, 1, &how.keep), out);
+    LS_TRY(st, ls_cmd_ckpt_number(args, "keep-every", 1, 0, &how.keep_every), out);
     LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, &step), out);
     if (step >= 0) {
         st = ls_fail(LS_EUSAGE, "\"%s\" is one checkpoint; prune takes a folder of them",
@@ -268,6 +269,9 @@ static const ls_flag copy_flags[] = {
 
 static const ls_flag prune_flags[] = {
     {.name = "keep", .value = "N", .doc = "Keep the newest N checkpoints that look whole."},
+    {.name = "keep-every",
+     .value = "N",
+     .doc = "Keep those of steps that are multiples of N, too."},
     {.name = "dry-run", .letter = 'n', .doc = "Show what would be removed; remove nothing."},
     {.name = NULL},
 };
@@ -321,12 +325,14 @@ const ls_command ls_cmd_ckpt_prune = {
     .about =
         "Keeps the newest N checkpoints that look whole, and removes older ones, then objects\n"
         "that no manifest names. The last usable checkpoint is never removed, nor a damaged\n"
-        "one that is newer. Refused while a run writes to the folder; with --dry-run it\n"
-        "only shows what would go, and may be used at any time.\n"
+        "one that is newer, nor one that is pinned (\"ckpt pin\"). Refused while a run writes\n"
+        "to the folder; with --dry-run it only shows what would go, and may be used at any\n"
+        "time.\n"
         "\n"
         "DIR is a run folder or its checkpoints folder.",
     .examples = "lineshaft ckpt prune runs/demo --keep 1 --dry-run  # what would go\n"
-                "lineshaft ckpt prune runs/demo --keep 1            # only the newest stays\n",
+                "lineshaft ckpt prune runs/demo --keep 1            # only the newest stays\n"
+                "lineshaft ckpt prune runs/demo --keep 2 --keep-every 1000  # and each 1000th\n",
     .flags = prune_flags,
     .run = run_prune,
 };

@@ -12,6 +12,7 @@
 #include <yaml.h>
 #include <zlib.h>
 #include <zstd.h>
+#include "base/disk.h"
 #include "base/file.h"
 #include "cli/load.h"
 #include "config/check.h"
@@ -156,8 +157,11 @@ void ls_doctor_build(ls_doctor *d)
 void ls_doctor_disk(ls_doctor *d)
 {
     const char *folder = d->run ? d->run->out : ".";
+    char means[96];
     int64_t bytes;
 
+    ls_disk_means(means, sizeof means);
+    ls_doctor_say(d, "disk", "io", LS_DOCTOR_OK, "checkpoints are written and read by %s", means);
     if (ls_file_free_bytes(folder, &bytes) != LS_OK) {
         ls_doctor_say_error(d, "disk", "free", LS_DOCTOR_PROBLEM);
         return;
@@ -220,7 +224,7 @@ static void say_memory(ls_doctor *d, const ls_model *model, const ls_kernels *ke
 static void say_disk(ls_doctor *d, const ls_model *model)
 {
     int64_t each = (model->elements + 2 * model->trained) * (int64_t)sizeof(float), bytes;
-    int64_t need = each * (d->run->checkpoint.keep + 1);
+    int64_t kept = ls_max_i64(d->run->checkpoint.keep, 2), need = each * (kept + 1);
 
     if (ls_file_free_bytes(d->run->out, &bytes) != LS_OK) {
         ls_err_clear();
@@ -229,8 +233,8 @@ static void say_disk(ls_doctor *d, const ls_model *model)
     ls_doctor_say(d, "run", "disk", need > bytes ? LS_DOCTOR_PROBLEM : LS_DOCTOR_OK,
                   "its checkpoints need up to %.2f GiB (%lld of %.1f MiB, and one being written), "
                   "%.1f GiB are free",
-                  (double)need / (double)LS_GIB, (long long)d->run->checkpoint.keep,
-                  (double)each / (double)LS_MIB, (double)bytes / (double)LS_GIB);
+                  (double)need / (double)LS_GIB, (long long)kept, (double)each / (double)LS_MIB,
+                  (double)bytes / (double)LS_GIB);
     ls_doctor_value(d, (double)need);
 }
 

@@ -337,6 +337,8 @@ static void put_environment(const ls_term *term, ls_str *out)
     entry(term, "LINESHAFT_BATCH_SEQUENCES=24", 28, "the same as --set batch.sequences=24", out);
     entry(term, "NO_COLOR", 28, "when set to anything, no colour is used", out);
     entry(term, "TERM=dumb", 28, "the same", out);
+    entry(term, "LINESHAFT_DISK=threads", 28,
+          "checkpoints are written and read by threads, not by io_uring", out);
     entry(term, "LINESHAFT_TUNE=off", 28,
           "links are not measured for collectives, and nothing is kept", out);
     entry(term, "LINESHAFT_CUDA_PLUGIN", 28,

@@ -337,11 +337,11 @@ void ls_progress_event(void *context, const ls_event *event)
     case LS_EVENT_CHECKPOINT:
         clear_bar(p);
         if (!p->quiet)
-            printf("saved step %lld: %.1f MiB written, %.1f MiB unchanged, %.2f s\n",
+            printf("saved step %lld: %.1f MiB written, %.1f MiB unchanged, %.2f s, %.2f GB/s\n",
                    (long long)event->checkpoint.step,
                    (double)event->checkpoint.bytes_written / (double)LS_MIB,
                    (double)event->checkpoint.bytes_reused / (double)LS_MIB,
-                   event->checkpoint.seconds);
+                   event->checkpoint.seconds, ls_event_rate(&event->checkpoint));
         fflush(stdout);
         break;
     case LS_EVENT_PROFILE: /* asked for: shown even when quiet */

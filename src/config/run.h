@@ -212,6 +212,7 @@ typedef struct ls_run {
     struct {
         int64_t every;      /* steps; 0: only at the end */
         int64_t keep;       /* newest checkpoints kept */
+        int64_t keep_every; /* and those of steps that are multiples of this; 0: none */
         const char *mirror; /* a second store; "": none */
         int64_t grace;      /* seconds from a request to stop to the end; 0: as long as it takes */
     } checkpoint;

@@ -40,6 +40,10 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_str(j, "compress", e->compress);
     ls_json_put_str(j, "sync", e->sync);
     ls_json_put_int(j, "first_step", e->first_step);
+    if (e->loaded_bytes > 0) {
+        ls_json_put_int(j, "loaded_bytes", e->loaded_bytes);
+        ls_json_put_num(j, "loaded_s", e->loaded_s);
+    }
     ls_json_put_int(j, "total_steps", e->total_steps);
     ls_json_key(j, "ledger");
     ls_json_open(j, '{');
@@ -201,6 +205,8 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
         ls_json_put_int(&j, "bytes_written", event->checkpoint.bytes_written);
         ls_json_put_int(&j, "bytes_reused", event->checkpoint.bytes_reused);
         ls_json_put_num(&j, "seconds", event->checkpoint.seconds);
+        ls_json_put_num(&j, "gb_per_s", ls_event_rate(&event->checkpoint));
+        ls_json_put_num(&j, "waited_ms", event->checkpoint.waited_ms);
         break;
     case LS_EVENT_INCIDENT:
         put_incident(&j, &event->incident);

@@ -47,6 +47,8 @@ typedef struct ls_event_start {
     const char *compress;        /* between nodes: none, bf16, int8, topk */
     const char *unused_compress; /* asked for, but there is one node; NULL: no such thing */
     int64_t first_step;          /* steps already done when this process began */
+    int64_t loaded_bytes;        /* that the first rank read of their checkpoint, */
+    double loaded_s;             /* in so many seconds; 0: it was in memory */
     int64_t total_steps;         /* 0: no limit on steps */
     const ls_ledger *ledger;
 } ls_event_start;
@@ -84,9 +86,16 @@ typedef struct ls_event_sample {
 
 typedef struct ls_event_checkpoint {
     int64_t step, bytes_written, bytes_reused;
-    double seconds;
+    double seconds;   /* hashing and writing, beside the steps; with several ranks, all of it */
+    double waited_ms; /* what the steps waited for it */
     const char *path;
 } ls_event_checkpoint;
+
+/* GB/s that were written; 0: nothing was, or in no time. */
+static inline double ls_event_rate(const ls_event_checkpoint *saved)
+{
+    return saved->seconds > 0 ? (double)saved->bytes_written / 1e9 / saved->seconds : 0;
+}
 
 /* How a run went on that had lost ranks. */
 typedef struct ls_event_recovery {

@@ -318,14 +318,16 @@ int64_t ls_outer_exchanges(const ls_session *session, int64_t *bytes_out)
 static ls_status open_store(ls_session *s)
 {
     ls_outer *o = s->outer;
+    ls_ckpt_pruning kept = ls_save_kept(s);
     char dir[PATH_MAX];
     ls_status st = LS_OK;
 
+    kept.like = NULL; /* it may be opened anew */
     folder_of(s, dir);
     if (!o->store)
         LS_TRY(st, ls_ckpt_open(&o->store, dir, true), out);
     if (!o->writer && s->run->checkpoint.every > 0)
-        LS_TRY(st, ls_ckpt_writer_create(&o->writer, o->store, s->run->checkpoint.keep), out);
+        LS_TRY(st, ls_ckpt_writer_create(&o->writer, o->store, &kept), out);
 out:
     return st;
 }
@@ -377,6 +379,7 @@ ls_status ls_outer_save_final(ls_session *session)
 {
     ls_session *s = session;
     ls_outer *o = s->outer;
+    const ls_ckpt_pruning kept = ls_save_kept(s);
     ls_ckpt_info info = info_now(s);
     ls_status st = LS_OK;
 
@@ -387,7 +390,7 @@ ls_status ls_outer_save_final(ls_session *session)
     LS_TRY(st, open_store(s), out);
     LS_TRY(st, ls_ckpt_save(o->store, &info, o->rows, o->n_rows, NULL), out);
     o->saved_step = s->step_number;
-    if (ls_ckpt_prune(o->store, s->run->checkpoint.keep, NULL) != LS_OK)
+    if (ls_ckpt_prune_by(o->store, &kept, NULL) != LS_OK)
         ls_log(LS_LOG_WARN, "cannot remove old states of replica %d: %s", s->mesh.rank,
                ls_err_last()->text);
 out:

@@ -23,7 +23,6 @@
 #include "train/parts.h"
 
 #include <limits.h>
-#include <unistd.h>
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -205,7 +204,7 @@ ls_status ls_parts_open(ls_session *session)
     LS_TRY(st, ls_save_mirror(s, p->store), out);
     if (bytes > 0) {
         LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &p->memory), out);
-        LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, 0), out);
+        LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, NULL), out);
     }
     if (bytes == 0 && s->run->checkpoint.every > 0) /* a rank without parts says so in every save */
         LS_TRY(st, ls_ckpt_writer_create(&p->writer, p->store, 0), out);
@@ -240,27 +239,18 @@ void ls_parts_close(ls_session *session)
 /* --- loading ------------------------------------------------------------------------------------
  */
 
-/* The checkpoint that the first rank has found, here. Its name may take a while to be seen. */
-static ls_status find_step(const ls_session *s, int64_t step, ls_ckpt **ckpt_out)
-{
-    int64_t until_ns = ls_time_now_ns() + SEEN_WAIT_S * LS_NS_PER_S;
-    ls_status st;
-
-    while ((st = ls_ckpt_find(s->parts->store, step, ckpt_out, NULL)) == LS_EUSAGE &&
-           ls_time_now_ns() < until_ns)
-        usleep(50 * 1000);
-    return st;
-}
-
-static ls_status load_own(const ls_session *s, int64_t step)
+/* The own parts of the checkpoint that the first rank has found. Its names may take a while to be
+ * seen here. */
+static ls_status load_own(ls_session *s, int64_t step)
 {
     const struct ls_parts *p = s->parts;
     ls_ckpt *ckpt = NULL;
-    ls_status st = find_step(s, step, &ckpt);
+    ls_status st;
 
-    for (int i = 0; i < p->n - s->n_debts && st == LS_OK; i++)
-        st = ls_ckpt_read_box(ckpt, p->live[i].of.name, p->live[i].of.kind, p->live[i].offset,
-                              p->live[i].shape, p->live[i].of.bytes);
+    LS_TRY(st, ls_ckpt_await(p->store, step, ls_time_now_ns() + SEEN_WAIT_S * LS_NS_PER_S, &ckpt),
+           out);
+    LS_TRY(st, ls_ckpt_load_parts(ckpt, p->live, p->n - s->n_debts, &s->loaded), out);
+out:
     ls_ckpt_free(ckpt);
     return st;
 }
@@ -757,6 +747,7 @@ ls_status ls_parts_final(ls_session *session)
     if (!saves)
         goto out;
     LS_TRY(st, ls_debt_collect(s), out);
+    s->waited_ns = 0; /* no step comes after it */
     p->running = false;
     own_begun(p, save_now(s));
     p->phase = IDLE;

@@ -210,7 +210,8 @@ static void rest(ls_session *s)
  * where it was offloaded. On disk a piece at a time. */
 static void copy_on_host(ls_session *s, int kind, char *to, const char *from)
 {
-    const int64_t piece = LS_MEMORY_CHUNK * (int64_t)sizeof(float), all = state_bytes(s, kind);
+    const int64_t all = state_bytes(s, kind); /* in one piece the caches are spared */
+    const int64_t piece = on_disk(s, kind) ? LS_MEMORY_CHUNK * (int64_t)sizeof(float) : all;
 
     for (int64_t at = 0; at < all; at += piece) {
         int64_t n = ls_min_i64(piece, all - at);
@@ -361,7 +362,7 @@ ls_status ls_save_open(ls_session *session)
         LS_TRY(st, open_snapshot(s), out);
     if (s->run->checkpoint.every == 0 || ls_mesh_saves_parts(&s->mesh))
         goto out;
-    LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, s->run->checkpoint.keep), out);
+    LS_TRY(st, ls_ckpt_writer_create(&s->writer, s->store, NULL), out);
     if (s->apart) {
         LS_TRY(st, ls_stream_create(&s->copies, s->device), out);
         LS_TRY(st, ls_event_create(&s->updated, s->device), out);
@@ -464,6 +465,7 @@ static ls_status load(ls_session *s, ls_ckpt_info *info_out, bool *found_out)
     if (s->staged)
         LS_TRY(st, open_snapshot(s), out);
     LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, info_out, found_out), out);
+    s->loaded = ls_ckpt_last_read(s->store);
     if (*found_out)
         st = send_loaded(s);
 out:
@@ -533,6 +535,7 @@ void ls_save_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
                                                   .bytes_written = saved->bytes_written,
                                                   .bytes_reused = saved->bytes_reused,
                                                   .seconds = saved->seconds,
+                                                  .waited_ms = (double)s->waited_ns / 1e6,
                                                   .path = saved->path}});
 }
 
@@ -555,6 +558,7 @@ ls_status ls_save_mirror(const ls_session *s, ls_ckpt_store *store)
 
 static ls_status copy_to_mirror(const ls_session *s, int64_t step)
 {
+    const ls_ckpt_pruning kept = ls_save_kept(s);
     ls_ckpt_store *to = NULL;
     ls_ckpt *ckpt = NULL;
     ls_ckpt_copied copied;
@@ -563,20 +567,30 @@ static ls_status copy_to_mirror(const ls_session *s, int64_t step)
     LS_TRY(st, ls_ckpt_open(&to, s->run->checkpoint.mirror, true), out);
     LS_TRY(st, ls_ckpt_find(s->store, step, &ckpt, NULL), out);
     LS_TRY(st, ls_ckpt_copy(ckpt, to, &copied), out);
-    LS_TRY(st, ls_ckpt_prune(to, s->run->checkpoint.keep, NULL), out);
+    LS_TRY(st, ls_ckpt_prune_by(to, &kept, NULL), out);
 out:
     ls_ckpt_free(ckpt);
     ls_ckpt_close(to);
     return st;
 }
 
+ls_ckpt_pruning ls_save_kept(const ls_session *session)
+{
+    return (ls_ckpt_pruning){.keep = session->run->checkpoint.keep,
+                             .keep_every = session->run->checkpoint.keep_every,
+                             .least = 2, /* the newest may turn out to be damaged */
+                             .like = session->store};
+}
+
 void ls_save_tidy(const ls_session *s, int64_t step)
 {
+    const ls_ckpt_pruning kept = ls_save_kept(s);
+
     if (s->run->checkpoint.mirror[0] && copy_to_mirror(s, step) != LS_OK)
         ls_log(LS_LOG_WARN, "step %lld has no copy in \"%s\": %s", (long long)step,
                s->run->checkpoint.mirror, ls_err_last()->text);
     /* The state is safe; failing to tidy up must not look like failing to save. */
-    if (ls_ckpt_prune(s->store, s->run->checkpoint.keep, NULL) != LS_OK)
+    if (ls_ckpt_prune_by(s->store, &kept, NULL) != LS_OK)
         ls_log(LS_LOG_WARN, "cannot remove old checkpoints: %s", ls_err_last()->text);
 }
 
@@ -677,9 +691,8 @@ static void start_writer(ls_session *s, bool copies)
     }
 }
 
-ls_status ls_save_copied(ls_session *session)
+static ls_status await_copy(ls_session *s)
 {
-    ls_session *s = session;
     int64_t until_ns = ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S;
 
     if (s->parts)
@@ -695,6 +708,15 @@ ls_status ls_save_copied(ls_session *session)
         return LS_OK;
     }
     return s->writer ? ls_ckpt_writer_copied(s->writer, until_ns) : LS_OK;
+}
+
+ls_status ls_save_copied(ls_session *session)
+{
+    int64_t begun_ns = ls_time_now_ns();
+    ls_status st = await_copy(session);
+
+    session->waited_ns += ls_time_now_ns() - begun_ns;
+    return st;
 }
 
 /* The present state, whose snapshot is there and free: copied while the caller goes on, where
@@ -725,9 +747,8 @@ static ls_status wait_for_copy(void *context)
     return ls_save_copied(context);
 }
 
-ls_status ls_save_begin(ls_session *session)
+static ls_status begin(ls_session *s)
 {
-    ls_session *s = session;
     bool first = s->mesh.rank == 0, saves;
     ls_status st = LS_OK;
 
@@ -745,6 +766,15 @@ ls_status ls_save_begin(ls_session *session)
         LS_TRY(st, begin_alone(s), out);
     }
 out:
+    return st;
+}
+
+ls_status ls_save_begin(ls_session *session)
+{
+    int64_t begun_ns = ls_time_now_ns();
+    ls_status st = begin(session);
+
+    session->waited_ns = ls_time_now_ns() - begun_ns;
     return st;
 }
 
@@ -792,6 +822,7 @@ ls_status ls_save_final(ls_session *session)
     if (!saves || !first)
         goto out;
     info = ls_save_info(s);
+    s->waited_ns = 0; /* no step comes after it */
     LS_TRY(st, ls_ckpt_save(s->store, &info, s->tensors, s->n_tensors + s->n_debts, &saved), out);
     ls_save_saved(s, s->step_number, &saved);
     ls_save_tidy(s, s->step_number);

@@ -43,6 +43,9 @@ ls_status ls_save_final(ls_session *session);
  * or with zero 3 those in the snapshot, fetched now. By all ranks. */
 ls_status ls_save_whole_weights(ls_session *session, const void **weights_out);
 
+/* Which checkpoints of the run, and of stores that go with it, are kept. */
+ls_ckpt_pruning ls_save_kept(const ls_session *session);
+
 /* Hash of the weights, independent of their layout. By all ranks; set on the first. */
 ls_status ls_save_weights_hash(ls_session *session, char hex_out[33]);
 

@@ -129,6 +129,8 @@ static void emit_start(ls_session *s)
                                           .sync = sync->names[s->run->sync],
                                           .context = s->model.shape.T,
                                           .first_step = s->step_number,
+                                          .loaded_bytes = s->loaded.bytes,
+                                          .loaded_s = s->loaded.seconds,
                                           .total_steps = s->total_steps,
                                           .ledger = &s->ledger}});
 }

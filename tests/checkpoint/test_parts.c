@@ -255,3 +255,140 @@ LS_TEST(parts_an_older_generation_does_not_commit)
     ls_ckpt_close(next);
     sample_release(&s);
 }
+
+/* Part r of n of every tensor, as parts that lie one after the other in memory. */
+static int cut_for(const sample *s, int r, int n, char *memory, ls_ckpt_part *parts)
+{
+    int count = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        ls_ckpt_tensor t = s->tensors[i];
+        int64_t all = 1;
+        for (int d = 0; d < t.ndim; d++)
+            all *= t.shape[d];
+        int64_t first = all * r / n, end = all * (r + 1) / n;
+        t.bytes = memory ? memory : (char *)t.bytes + first * ls_dtype_bytes(t.type);
+        if (end > first)
+            count += ls_ckpt_cut(&t, first, end - first, parts + count);
+        memory += memory ? (end - first) * ls_dtype_bytes(t.type) : 0;
+    }
+    return count;
+}
+
+/* Reader r of n: its parts are right, and little else was read. */
+static int64_t read_part(const ls_ckpt *ckpt, const sample *s, int r, int n, char *memory)
+{
+    ls_ckpt_part parts[MOST];
+    ls_ckpt_read read;
+    int count = cut_for(s, r, n, memory, parts);
+    int64_t own = 0;
+
+    LS_CHECK_OK(ls_ckpt_load_parts(ckpt, parts, count, &read));
+    for (int i = 0; i < s->n; i++) {
+        int64_t all = ls_dtype_bytes(s->tensors[i].type);
+        for (int d = 0; d < s->tensors[i].ndim; d++)
+            all *= s->tensors[i].shape[d];
+        int64_t width = ls_dtype_bytes(s->tensors[i].type), first = all / width * r / n * width;
+        int64_t bytes = all / width * (r + 1) / n * width - first;
+        LS_CHECK(memcmp(memory + own, (char *)s->tensors[i].bytes + first, (size_t)bytes) == 0);
+        own += bytes;
+    }
+    /* of an object that is not wanted whole: its header's block, and at both ends the rest of one
+     */
+    int64_t most = own + read.objects_part * 3 * LS_MIB + read.objects_whole * 4096;
+    if (read.bytes > most)
+        ls_test_fail(__FILE__, __LINE__, "reader %d of %d: %lld bytes read for %lld", r, n,
+                     (long long)read.bytes, (long long)own);
+    return read.bytes;
+}
+
+LS_TEST(parts_of_four_writers_are_read_by_any_number)
+{
+    static const int readers[] = {1, 2, 3, 4, 8};
+    enum { FOUR = 4 };
+    sample s = {.n = 0};
+    ls_ckpt_store *store;
+    ls_ckpt *ckpt = NULL;
+    ls_ckpt_report reports[FOUR];
+    ls_ckpt_info info = sample_info(1);
+    ls_str texts[FOUR];
+
+    sample_add(&s, "w", "param", "w", LS_F32, 2, (const int64_t[]){2048, 1024});
+    sample_add(&s, "w", "adam.m", "w", LS_F32, 2, (const int64_t[]){2048, 1024});
+    sample_add(&s, "odd", "param", "odd", LS_F32, 2, (const int64_t[]){37, 1031});
+    sample_fill(&s, 1);
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    for (int w = 0; w < FOUR; w++) {
+        ls_ckpt_part parts[MOST];
+        ls_ckpt_store *other;
+        int n = cut_for(&s, w, FOUR, NULL, parts);
+        ls_str_init(&texts[w]);
+        LS_CHECK_OK(ls_ckpt_open(&other, "c", false));
+        LS_CHECK_OK(ls_ckpt_write_parts(other, &(ls_ckpt_writing){.step = 1, .writers = FOUR},
+                                        parts, n, &texts[w]));
+        ls_ckpt_close(other);
+        reports[w] = (ls_ckpt_report){.text = texts[w].p, .len = texts[w].len, .writer = w};
+    }
+    LS_CHECK_OK(ls_ckpt_commit(store, &info, reports, FOUR, ls_test_soon(), NULL));
+    LS_CHECK_OK(ls_ckpt_find(store, 1, &ckpt, NULL));
+    char *memory = malloc((size_t)s.bytes);
+    LS_CHECK(memory);
+    for (size_t i = 0; i < LS_COUNT(readers); i++) {
+        int64_t all = 0;
+        for (int r = 0; r < readers[i]; r++)
+            all += read_part(ckpt, &s, r, readers[i], memory);
+        if (readers[i] <= 2 || readers[i] == 4) /* every object by one reader: nothing twice */
+            LS_CHECK_EQ(all, ls_ckpt_about(ckpt)->total_bytes);
+    }
+    free(memory);
+    for (int w = 0; w < FOUR; w++)
+        ls_str_release(&texts[w]);
+    ls_ckpt_free(ckpt);
+    ls_ckpt_close(store);
+    sample_release(&s);
+}
+
+/* Objects of several chunks, more of them than are under way at once, by a thread that hashes
+ * ahead: whole when they come back, by io_uring and by threads, and damage in the middle is named.
+ */
+LS_TEST(parts_of_many_large_objects)
+{
+    enum { LAYERS = 7 };
+    static const char *const groups[LAYERS] = {"a", "b", "c", "d", "e", "f", "g"};
+    file_list files;
+
+    for (int way = 0; way < 2; way++) {
+        const char *dir = way ? "threads" : "ring";
+        sample s = {.n = 0};
+        ls_ckpt_store *store;
+        ls_ckpt_info info = sample_info(5), back;
+        ls_ckpt_saved saved;
+        bool found;
+        if (way)
+            LS_CHECK_EQ(setenv("LINESHAFT_DISK", "threads", 1), 0);
+        for (int i = 0; i < LAYERS; i++) {
+            sample_add(&s, groups[i], "param", groups[i], LS_F32, 2, (const int64_t[]){1100, 1031});
+            sample_add(&s, groups[i], "adam.m", groups[i], LS_F32, 1, (const int64_t[]){13});
+        }
+        sample_fill(&s, 5);
+        LS_CHECK_OK(ls_ckpt_open(&store, dir, true));
+        LS_CHECK_OK(ls_ckpt_save(store, &info, s.tensors, s.n, &saved));
+        LS_CHECK_EQ(saved.objects_written, 2 * LAYERS);
+        sample_wipe(&s);
+        LS_CHECK_OK(ls_ckpt_load_newest(store, s.tensors, s.n, &back, &found));
+        LS_CHECK(found && sample_is(&s, 5));
+        LS_CHECK_OK(ls_ckpt_save(store, &info, s.tensors, s.n, &saved));
+        LS_CHECK_EQ(saved.objects_reused, 2 * LAYERS);
+        file_list_make(&files, dir, ".safetensors");
+        for (int i = 0; i < files.n; i++)
+            if (file_size(files.path[i]) > 4 * LS_MIB) {
+                file_flip(files.path[i], 3 * LS_MIB + 17, 4);
+                LS_CHECK_FAILS(ls_ckpt_load_newest(store, s.tensors, s.n, &back, &found), LS_EDATA,
+                               "is damaged in bytes 3145728 to 4194303");
+                LS_CHECK(strstr(ls_err_last()->text, files.path[i]));
+                break;
+            }
+        ls_ckpt_close(store);
+        sample_release(&s);
+    }
+}

@@ -21,7 +21,7 @@ LS_TEST(writer_saves_while_the_caller_goes_on)
     sample_make(&s);
     sample_make(&snapshot);
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
-    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, 2));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, &(ls_ckpt_pruning){.keep = 2}));
     LS_CHECK_OK(ls_ckpt_writer_poll(writer, &done, &saved));
     LS_CHECK(!done);
     for (int64_t step = 1; step <= 5; step++) {
@@ -58,7 +58,7 @@ LS_TEST(writer_one_save_at_a_time)
 
     sample_make(&s);
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
-    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, 0));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, NULL));
     /* The thread may be quicker than we are, so go on until both refusals have been seen. */
     for (int64_t step = 2; !busy || !late; step += 2) {
         ls_ckpt_info info = sample_info(step);
@@ -98,7 +98,7 @@ LS_TEST(writer_errors_travel_to_the_caller)
 
     sample_make_tiny(&s);
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
-    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, 1));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, &(ls_ckpt_pruning){.keep = 1}));
     ls_fault_arm("ckpt.object.write@2,ckpt.object.write@3");
     LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0));
     LS_CHECK_FAILS(ls_ckpt_writer_wait(writer, end, &done, NULL), LS_EIO, "No space left");
@@ -127,7 +127,7 @@ LS_TEST(writer_freed_while_running_finishes_first)
 
     sample_make(&s);
     LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
-    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, 1));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, store, &(ls_ckpt_pruning){.keep = 1}));
     LS_CHECK_OK(ls_ckpt_writer_begin(writer, &info, s.tensors, s.n, 0));
     ls_ckpt_writer_free(writer);
     LS_CHECK(ls_file_exists("c/step-0000000001.json"));
@@ -180,7 +180,7 @@ LS_TEST(writer_copies_while_the_caller_goes_on)
     sample_make(&snapshot);
     sample_fill(&live, 3);
     LS_CHECK_OK(ls_ckpt_open(&job.store, "c", true));
-    LS_CHECK_OK(ls_ckpt_writer_create(&writer, job.store, 0));
+    LS_CHECK_OK(ls_ckpt_writer_create(&writer, job.store, NULL));
     LS_CHECK_OK(ls_ckpt_writer_copied(writer, 0)); /* nothing is being copied */
     LS_CHECK_OK(ls_ckpt_writer_run(writer, &todo, 0));
     /* the state must not change yet; others may read it */

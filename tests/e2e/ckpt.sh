@@ -70,6 +70,24 @@ run 2 "$LINESHAFT" ckpt prune c
 run 2 "$LINESHAFT" ckpt prune c --keep 0
 run 2 "$LINESHAFT" ckpt prune c/step-0000000006.json --keep 1
 
+# What is kept: two at least, each multiple of keep_every, and what is pinned, in the mirror too.
+run 0 "$LINESHAFT" train run.yaml --json --set out=k --set checkpoint.every=1 --set checkpoint.keep=1 --set checkpoint.mirror=km --set train.steps=3
+[ "$(ls k/checkpoints/step-*.json | wc -l)" = 2 ] || fail "not two: $(ls k/checkpoints)"
+run 0 "$LINESHAFT" ckpt pin k --step 2
+run 2 "$LINESHAFT" ckpt pin k --step 1
+run 2 "$LINESHAFT" ckpt pin k
+run 0 "$LINESHAFT" train run.yaml --json --set out=k --set checkpoint.every=1 --set checkpoint.keep=1 --set checkpoint.mirror=km --set checkpoint.keep_every=4 --set train.steps=7
+for dir in k/checkpoints km; do
+    [ "$(ls $dir/*.json | tr -dc '2467\n' | tr -d '\n')" = 2467 ] || fail "kept otherwise: $(ls $dir)"
+done
+run 0 "$LINESHAFT" ckpt list k
+grep -q '^ *2 .* ok, pinned$' out || fail "the pin is not shown: $(cat out)"
+run 0 "$LINESHAFT" ckpt verify k
+grep -q '^step 7  ok, .*; follows step 6$' out || fail "the chain is not told: $(cat out)"
+run 0 "$LINESHAFT" ckpt pin k --step 2 --remove
+run 0 "$LINESHAFT" ckpt prune k --keep 2 --keep-every 4
+[ ! -e k/checkpoints/step-0000000002.json ] && [ -e k/checkpoints/step-0000000004.json ] || fail "pruned otherwise: $(ls k/checkpoints)"
+
 # A mirror that cannot be written: said, and training goes on.
 run 0 "$LINESHAFT" train run.yaml --json --set out=e --set checkpoint.mirror=run.yaml/x
 grep -q 'step 4 has no copy in "run.yaml/x"' err || fail "not said: $(cat err)"

@@ -38,6 +38,19 @@ for zero in 0 1 3; do
     goes_on z$zero.copy
 done
 
+# Saved by 4, gone on by 1, 2, 3 and 8 with other divisions of the state. Each reads its part; the more there are, the less.
+run 0 "$LINESHAFT" train run.yaml --json -n 4 --set mesh.zero=1 --set mesh.bucket=64KiB --set train.steps=4 --set out=four
+run 0 "$LINESHAFT" ckpt list four --step 4 --json
+all=$(sed 's/.*"bytes":\([0-9]*\).*/\1/' out)
+for mix in 1:0 2:3 3:2 8:1; do
+    cp -r four four.$mix
+    goes_on four.$mix -n ${mix%:*} --set mesh.zero=${mix#*:} --set mesh.bucket=128KiB
+    loaded=$(field start loaded_bytes)
+    [ "$(field start first_step)" = 4 ] || fail "$mix: not gone on"
+    [ $mix != 1:0 ] || [ "$loaded" = "$all" ] || fail "one rank read $loaded of $all bytes"
+    [ $mix != 8:1 ] || [ "$loaded" -lt $((all / 2)) ] || fail "one of 8 ranks read $loaded of $all bytes"
+done
+
 # Killed: at objects (every rank at its own), before the manifest and in its rename. What was there is whole.
 run 0 "$LINESHAFT" train run.yaml --json -n 2 --set train.steps=2 --set checkpoint.every=0 --set out=two
 for point in ckpt.object.link@4 ckpt.manifest.sync@1 ckpt.manifest.rename@1; do
