@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "cli/progress.h"
 #include "cli/cmds.h"
+#include "cli/hold.h"
 #include "cli/job.h"
 #include "cli/load.h"
 #include "cluster/places.h"
@@ -230,10 +231,13 @@ static ls_status run_train(const ls_args *args)
     st = check_profile(&run, profile_steps);
     if (st == LS_OK && *run.model.import && strcmp(run.model.import, run.data.tokenizer) != 0)
         st = ls_load_prove(&run); /* for its warning */
+    if (st == LS_OK)
+        st = ls_hold_run(args, &run);
     if (st == LS_OK && starts_ranks(args, &run))
         st = run_ranks(args, &run);
     else if (st == LS_OK)
         st = train(args, &run, profile_steps);
+    ls_hold_end();
     ls_runfile_release(&run);
     return st;
 }

@@ -68,6 +68,8 @@ typedef enum ls_precision {
     LS_PRECISION_FP8
 } ls_precision;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
+enum { LS_RUN_ETCD = 16 }; /* most URLs of etcd */
+typedef enum ls_heal_quorum { LS_HEAL_EMBEDDED, LS_HEAL_ETCD } ls_heal_quorum;
 /* What backward makes again instead of keeping it; auto: as little as fits into memory. */
 typedef enum ls_recompute {
     LS_RECOMPUTE_NONE,
@@ -213,6 +215,8 @@ typedef struct ls_run {
         int64_t restarts;  /* of a rank that dies, before the others go on without it */
         int64_t min_ranks; /* to go on with */
         int64_t wait;      /* seconds */
+        ls_heal_quorum quorum;
+        ls_run_list etcd; /* URLs */
     } heal;
     struct {
         int64_t every;      /* steps; 0: only at the end */
