@@ -1,8 +1,8 @@
 /* succession.pml -- who may make the next view when the coordinator's node is gone or cut off, for spin. The rules
  * of src/cluster/quorum.c.
  *
- * Three nodes (or NODES=5, of which HOPE may lead). A cut divides them, heals and divides them again; the first
- * coordinator is node 0.
+ * Three nodes; a cut divides them, heals and divides them again; the first coordinator is node 0. Or NODES=5, of which
+ * 1 and 3 (HOPE=10) may lead, the first coordinator is lost, and three cuts follow each other.
  *
  *   enough        more than half of the nodes of a view, or half of them with its first one: who made it
  *   a candidate   raises its term, and asks for votes; a node gives one vote a term (kept on disk), and only to one
@@ -14,6 +14,8 @@
  *                 have accepted it
  *   coordinator   offers the view that it has once more, in its own term; only when that holds it offers generation
  *                 g + 1. Without this rule three nodes are safe, but five are not: BUG_SKIP
+ *
+ * With -DRESTARTS coordinators and candidates forget at any moment what is not on disk.
  *
  * What must hold: a generation has one view, whoever made it; and views that hold form one line: each was made
  * from the one before it. Left out with -D: BUG_TWICE (votes are not kept), BUG_OLD (anybody may be voted for),
@@ -36,7 +38,7 @@
 #if N == 3
 #define SPENT (term[0] + term[1] + term[2]) /* keeps the search small */
 #else
-#define SPENT 0
+#define SPENT (term[1] + term[3] + 1)
 #endif
 #define VIEWS 4 /* generations 1 .. VIEWS - 1 */
 
@@ -105,6 +107,10 @@ proctype Node(byte me)
     byte j;
 end:
     do
+#ifdef RESTARTS
+    /* started again, or tired of leading: what is not on disk is gone */
+    :: atomic { lead[me] || votes[me] > 0 -> lead[me] = false; sure[me] = false; votes[me] = 0; taken[me] = 0 }
+#endif
     /* hope */
     :: atomic { !lead[me] && (HOPE >> me & 1) && term[me] < TERMS && (mask[me] >> me & 1) && SPENT < 2 * TERMS ->
                 term[me]++; voted[me] = me + 1; votes[me] = BIT(me); taken[me] = 0 }
@@ -182,19 +188,17 @@ proctype Cutter()
 {
 end:
     do
+#if N == 3
     :: atomic { cuts < CUTS -> cuts++;
         if
         :: cut = 0
-#if N == 3
         :: cut = 1
         :: cut = 2
         :: cut = 4
-#else
-        :: cut = 7  /* 0 1 2 | 3 4 */
-        :: cut = 14 /* 1 2 3 | 0 4 */
-        :: cut = 25 /* 0 3 4 | 1 2 */
-#endif
         fi }
+#else /* 0 1 2 | 3 4, then 1 2 3 | 0 4, then 0 3 4 | 1 2 */
+    :: atomic { cuts < 2 -> cuts++; cut = (cuts == 1 -> 14 : 25) }
+#endif
     :: cuts == CUTS -> break
     od
 }
@@ -210,9 +214,11 @@ init {
         i = 0;
         lead[0] = HOPE & 1; sure[0] = HOPE & 1; /* or it is lost from the beginning */
         holds[1] = ALL; holds_from[1] = ALL;
+#if N == 3
         run Node(0); run Node(1); run Node(2);
-#if N > 3
-        run Node(3); run Node(4);
+#else
+        cut = 7;
+        run Node(1); run Node(3); /* the others do nothing by themselves */
 #endif
         run Cutter()
     }

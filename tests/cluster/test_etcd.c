@@ -82,8 +82,8 @@ static void *answer(void *context)
     static const char *const texts[] = {
         "HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\nConnection: close\r\n\r\nno\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n[1,2,",
-        "HTTP/1.1 400 Bad\r\nContent-Length: 37\r\nConnection: close\r\n\r\n"
-        "{\"message\":\"etcdserver: no such day\"}"};
+        ("HTTP/1.1 400 Bad\r\nContent-Length: 37\r\nConnection: close\r\n\r\n"
+         "{\"message\":\"etcdserver: no such day\"}")};
 
     for (size_t i = 0; i < LS_COUNT(texts); i++) {
         LS_CHECK_OK(ls_sock_accept(listen_fd, ls_test_soon(), &fd, &from));
