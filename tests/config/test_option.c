@@ -102,6 +102,8 @@ LS_TEST(option_enum_names_match_their_enums)
         {"train.recompute", "auto", LS_RECOMPUTE_AUTO},
         {"heal.mode", "on", LS_HEAL_ON},
         {"heal.mode", "off", LS_HEAL_OFF},
+        {"heal.quorum", "embedded", LS_HEAL_EMBEDDED},
+        {"heal.quorum", "etcd", LS_HEAL_ETCD},
         {"precision", "fp32", LS_PRECISION_FP32},
         {"precision", "tf32", LS_PRECISION_TF32},
         {"precision", "bf16", LS_PRECISION_BF16},
