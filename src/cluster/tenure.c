@@ -311,7 +311,7 @@ ls_status ls_tenure_claim(ls_tenure_use *use, int64_t least, int64_t deadline_ns
     ls_tenure_use *u = use;
     ls_str before;
     bool found, done = false;
-    ls_status st;
+    ls_status st = LS_OK;
 
     ls_str_init(&before);
     key_of(u->run, "generation", key);
