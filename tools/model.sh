@@ -61,6 +61,11 @@ for bug in LOWEST FORGET DEAF TOKEN; do
 done
 breaks recovery liveness "-DBUG_ASLEEP -DKILLS=1"
 holds succession safety -DTERMS=4
-for bug in TWICE OLD MINORITY; do
+holds succession safety -DRESTARTS
+for bug in TWICE OLD MINORITY TIE; do
     breaks succession safety "-DBUG_$bug"
 done
+# Five nodes, two of which lead: what three cannot show.
+five='-DNODES=5 -DHOPE=10 -DTERMS=4 -DRESTARTS'
+holds succession safety "$five"
+breaks succession safety "$five -DBUG_SKIP"

@@ -11,9 +11,10 @@ TSAN_TESTS ?= $(foreach room,base net device comm cluster data observe parallel 
   $(foreach part,comm/algo/ comm/test_cost comm/test_sched a_document_without_a_place,--except $(part))
 # ThreadSanitizer of gcc 12 and clang 14 cannot map its shadow when addresses are very random.
 UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
-# Headers only; the library is opened at run time. Without them the UCX carrier is left out.
-DEPS += libucx-dev
-TEST_DEPS += libucx-dev libucx0 iproute2
+# Headers only; the libraries are opened at run time. Without them the UCX carrier, or heal.quorum: etcd, is
+# left out.
+DEPS += libucx-dev libcurl4-openssl-dev
+TEST_DEPS += libucx-dev libucx0 iproute2 libcurl4-openssl-dev etcd-server etcd-client
 
 .PHONY: help deps test-deps test check format format-check layers headers shell-check clang asan model \
   tsan fuzz faults examples conformance clean demo

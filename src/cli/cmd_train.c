@@ -8,6 +8,7 @@
 #include "base/fault.h"
 #include "cli/progress.h"
 #include "cli/cmds.h"
+#include "cli/hold.h"
 #include "cli/job.h"
 #include "cli/load.h"
 #include "cli/stop.h"
@@ -274,6 +275,8 @@ static ls_status run_train(const ls_args *args)
         st = ls_load_prove(&run); /* for its warning */
     if (st == LS_OK && !ls_job_is_rank() && !ls_args_has(args, "fresh") && profile_steps == 0)
         st = show_finished(args, &run, &finished);
+    if (st == LS_OK && !finished)
+        st = ls_hold_run(args, &run);
     if (finished || st != LS_OK) {
         ls_runfile_release(&run);
         return st;
@@ -282,6 +285,7 @@ static ls_status run_train(const ls_args *args)
         st = run_ranks(args, &run);
     else
         st = train(args, &run, profile_steps);
+    ls_hold_end();
     ls_runfile_release(&run);
     return st;
 }

@@ -355,6 +355,38 @@ static ls_status check_replay(const ls_run *run)
     return LS_OK;
 }
 
+/* Who decides which job may write the run. */
+static ls_status check_quorum(const ls_run *run)
+{
+    const ls_run_list *urls = &run->heal.etcd;
+    const char *where = ls_check_origin(run, "heal.etcd")->where;
+    ls_status st;
+
+    /* embedded that was written switches off what stays in the file. */
+    if (run->heal.quorum == LS_HEAL_EMBEDDED)
+        return urls->count > 0 && ls_check_origin(run, "heal.quorum")->source == LS_RUN_DEFAULT
+                   ? ls_check_clash(run, "heal.etcd", "heal.quorum", "nobody is asked there")
+                   : LS_OK;
+    if (urls->count == 0) {
+        st = ls_check_clash(run, "heal.quorum", "heal.etcd", "somebody must be asked");
+        ls_err_hint("Set heal.etcd to the client URLs of etcd, such as [http://10.0.0.1:2379].");
+        return st;
+    }
+    if (urls->count > LS_RUN_ETCD)
+        return ls_fail(LS_EUSAGE, "%s: heal.etcd has %d URLs; %d are enough", where, urls->count,
+                       LS_RUN_ETCD);
+    for (int i = 0; i < urls->count; i++) {
+        const char *url = urls->items[i];
+        if ((strncmp(url, "http://", 7) == 0 && url[7]) ||
+            (strncmp(url, "https://", 8) == 0 && url[8]))
+            continue;
+        st = ls_fail(LS_EUSAGE, "%s: heal.etcd has \"%.80s\", which is no URL", where, url);
+        ls_err_hint("Write http://HOST:PORT or https://HOST:PORT.");
+        return st;
+    }
+    return LS_OK;
+}
+
 ls_status ls_check_mesh(const ls_run *run)
 {
     ls_status st = LS_OK;
@@ -369,6 +401,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_offload(run), out);
     LS_TRY(st, check_buddies(run), out);
     LS_TRY(st, check_replay(run), out);
+    LS_TRY(st, check_quorum(run), out);
     st = check_heal(run);
 out:
     return st;

@@ -1115,6 +1115,21 @@ const ls_option ls_options[] = {
             "is named and replaced, and the step is done again. For train.reduce: ordered on "
             "CPUs, with mesh.zero 0 or 1.",
      .offset = AT(heal.replay)},
+    {.key = "heal.quorum",
+     .type = LS_OPTION_ENUM,
+     .preset = "embedded",
+     .names = {"embedded", "etcd"},
+     .doc = "Who decides which job may write the run: embedded: the lock and the generation in its "
+            "folder; etcd: also the servers of heal.etcd: a second job of the same name and folder "
+            "is refused, and one that was cut off cannot commit checkpoints any more.",
+     .offset = AT(heal.quorum)},
+    {.key = "heal.etcd",
+     .type = LS_OPTION_STRINGS,
+     .preset = "[]",
+     .doc = "With heal.quorum: etcd, the client URLs of etcd 3.4 or later, such as "
+            "http://10.0.0.1:2379. While none of them answers training goes on, and checkpoints "
+            "wait.",
+     .offset = AT(heal.etcd)},
 
     {.key = "eval.every",
      .type = LS_OPTION_INT,

@@ -71,6 +71,8 @@ typedef enum ls_precision {
 typedef enum ls_pipe_schedule { LS_PIPE_GPIPE, LS_PIPE_1F1B, LS_PIPE_INTERLEAVED } ls_pipe_schedule;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
 typedef enum ls_buddies { LS_BUDDIES_AUTO, LS_BUDDIES_ON, LS_BUDDIES_OFF } ls_buddies;
+enum { LS_RUN_ETCD = 16 }; /* most URLs of etcd */
+typedef enum ls_heal_quorum { LS_HEAL_EMBEDDED, LS_HEAL_ETCD } ls_heal_quorum;
 /* What backward makes again instead of keeping it; auto: as little as fits into memory. */
 typedef enum ls_recompute {
     LS_RECOMPUTE_NONE,
@@ -233,6 +235,8 @@ typedef struct ls_run {
         ls_buddies buddies; /* copies of what ranks divide */
         int64_t compare; /* steps between two comparisons of what ranks have in common; 0: none */
         int64_t replay;  /* steps between two leaves that another rank makes again; 0: none */
+        ls_heal_quorum quorum;
+        ls_run_list etcd; /* URLs */
     } heal;
     struct {
         int64_t every;      /* steps; 0: only at the end */

@@ -11,7 +11,7 @@
 #include "net/sock.h"
 #include "net/wire.h"
 
-enum { AT_LENGTH = 0, AT_TYPE = 4, AT_ZERO = 6, AT_NUMBER = 8, FIRST_CAP = 512 };
+enum { AT_LENGTH = 0, AT_TYPE = 4, AT_ZERO = 6, AT_NUMBER = 8, FIRST_CAP = 512, KEPT_CAP = 4096 };
 
 void ls_frame_init(ls_frame_link *link, int fd, const ls_hello *hello, uint32_t limit_bytes)
 {
@@ -89,6 +89,11 @@ ls_status ls_frame_flush(ls_frame_link *link)
             return LS_OK;
         else if (errno != EINTR)
             return ls_fail_sys(LS_EIO, "cannot send a control message");
+    }
+    if (link->out_cap > KEPT_CAP) { /* a list of members is long, rare, and sent to thousands */
+        ls_mem_free(link->out);
+        link->out = NULL;
+        link->out_at = link->out_len = link->out_cap = 0;
     }
     return LS_OK;
 }

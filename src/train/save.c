@@ -27,6 +27,7 @@
 #include "plan/optim.h"
 #include "train/debt.h"
 #include "train/central.h"
+#include "train/warrant.h"
 #include "train/outer.h"
 #include "train/session_impl.h"
 #include "train/parts.h"
@@ -358,6 +359,7 @@ ls_status ls_save_open(ls_session *session)
     LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
     LS_TRY(st, ls_save_mirror(s, s->store), out);
     LS_TRY(st, ls_ckpt_claim(s->store, &s->generation), out);
+    LS_TRY(st, ls_warrant_open(s), out);
     if (!s->apart)
         LS_TRY(st, open_snapshot(s), out);
     if (s->run->checkpoint.every == 0 || ls_mesh_saves_parts(&s->mesh))
@@ -378,6 +380,7 @@ void ls_save_close(ls_session *session)
     ls_parts_close(s);
     ls_ckpt_writer_free(s->writer);
     ls_ckpt_close(s->store);
+    ls_warrant_close(s);
     ls_event_free(s->updated);
     ls_stream_free(s->copies);
     close_snapshot(s);

@@ -130,15 +130,16 @@ typedef struct ls_session {
     char (*debt_kinds)[16];      /* owned: "owed.0" ... */
     ls_str config;               /* the resolved run file */
     char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */
-    int64_t newest_step;    /* that had a manifest when resuming; above step_number: damaged ones */
-    char mesh_text[32];     /* "dp=2 zero=1", for people who read a checkpoint's manifest */
-    int64_t saved_step;     /* newest step known to be saved, -1: none */
-    double slowest_save_s;  /* of those that this process made; 0: none */
-    int64_t writing_step;   /* what the writer is at, -1: nothing */
-    ls_ckpt_read loaded;    /* what this rank has read to resume */
-    int64_t waited_ns;      /* the steps, for the save that was begun last */
-    ls_ckpt_info writing;   /* about it */
-    int64_t generation;     /* of this group of ranks among those that have written here */
+    int64_t newest_step;   /* that had a manifest when resuming; above step_number: damaged ones */
+    char mesh_text[32];    /* "dp=2 zero=1", for people who read a checkpoint's manifest */
+    int64_t saved_step;    /* newest step known to be saved, -1: none */
+    double slowest_save_s; /* of those that this process made; 0: none */
+    int64_t writing_step;  /* what the writer is at, -1: nothing */
+    ls_ckpt_read loaded;   /* what this rank has read to resume */
+    int64_t waited_ns;     /* the steps, for the save that was begun last */
+    ls_ckpt_info writing;  /* about it */
+    int64_t generation;    /* of this group of ranks among those that have written here */
+    struct ls_warrant *warrant; /* asked before a commit (train/warrant.h); NULL: nobody is */
     ls_stream *copies;      /* apart: what the snapshot comes through, beside the step's own work */
     ls_event *updated;      /* apart: behind the update whose outcome the copies are of */
     bool copying;           /* apart: it does; the writer begins when it has come */

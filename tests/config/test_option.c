@@ -105,6 +105,8 @@ LS_TEST(option_enum_names_match_their_enums)
         {"heal.buddies", "auto", LS_BUDDIES_AUTO},
         {"heal.buddies", "on", LS_BUDDIES_ON},
         {"heal.buddies", "off", LS_BUDDIES_OFF},
+        {"heal.quorum", "embedded", LS_HEAL_EMBEDDED},
+        {"heal.quorum", "etcd", LS_HEAL_ETCD},
         {"precision", "fp32", LS_PRECISION_FP32},
         {"precision", "tf32", LS_PRECISION_TF32},
         {"precision", "bf16", LS_PRECISION_BF16},

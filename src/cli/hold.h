@@ -1,0 +1,13 @@
+/* hold.h -- with heal.quorum: etcd, the process that the user started holds the run there. */
+#pragma once
+#include "base/err.h"
+#include "cli/args.h"
+#include "config/run.h"
+
+/* On the first machine, in the process that is not a rank: get the run (cluster/tenure.h), and tell
+ * the ranks so through the environment. It is given back by ls_hold_end(), or when the process
+ * exits before; run is borrowed until then. When another job takes the run over, this process gets
+ * SIGTERM, which stops it as a user would. LS_EBUSY: another job has it. Does nothing with
+ * heal.quorum: embedded. */
+ls_status ls_hold_run(const ls_args *args, const ls_run *run);
+void ls_hold_end(void);

@@ -1,0 +1,359 @@
+/* tenure.c -- see tenure.h.
+ *
+ * Every value holds the job's own name with random digits, so that a transaction whose answer was
+ * lost can be told from one that somebody else did: when a comparison fails, the value is read, and
+ * if it is what was to be written, it was written. */
+#include "cluster/tenure.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+
+enum {
+    KEY = 400,
+    VALUE = LS_TENURE_ID + 64,
+    RENEW_MS = LS_TENURE_LEASE_S * 1000 / 3,
+    LOOK_MS = 200
+};
+
+struct ls_tenure {
+    ls_tenure_args args;
+    char id[LS_TENURE_ID];
+    ls_etcd *etcd; /* of the caller until the thread runs, then of the thread */
+    int64_t lease;
+    pthread_t thread;
+    bool runs, stop;
+    pthread_mutex_t guard;
+    pthread_cond_t wake;
+};
+
+static void key_of(const char *run, const char *leaf, char *key_out)
+{
+    snprintf(key_out, KEY, "lineshaft/%s/%s", run, leaf);
+}
+
+/* The path as the system has it, also of a folder that is yet to be made. */
+static void real_path(const char *out, ls_str *path)
+{
+    char head[PATH_MAX], *real = NULL;
+    const char *tail = "";
+
+    snprintf(head, sizeof head, "%s", *out ? out : ".");
+    while (!(real = realpath(head, NULL))) {
+        char *slash = strrchr(head, '/');
+        tail = out + (slash ? slash + 1 - head : 0);
+        if (!slash)
+            memcpy(head, ".", 2);
+        else
+            slash[slash == head] = '\0';
+        if (strcmp(head, "/") == 0 || strcmp(head, ".") == 0) {
+            real = realpath(head, NULL);
+            break;
+        }
+    }
+    ls_str_printf(path, "%s/%s", real ? real : "", tail);
+    while (path->len > 1 && path->p[path->len - 1] == '/')
+        path->p[--path->len] = '\0';
+    free(real);
+}
+
+void ls_tenure_run(const char *name, const char *out, char run_out[LS_TENURE_RUN])
+{
+    char hex[LS_HASH_HEX];
+    ls_str path;
+
+    ls_str_init(&path);
+    real_path(out, &path);
+    ls_hash_hex(ls_hash_bytes(path.p, path.len), hex);
+    snprintf(run_out, LS_TENURE_RUN, "%.200s-%.8s", name, hex);
+    ls_str_release(&path);
+}
+
+static ls_status draw_id(char id[LS_TENURE_ID])
+{
+    uint64_t random[2];
+    char host[64] = "";
+
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return ls_fail_sys(LS_EIO, "cannot draw random numbers");
+    if (gethostname(host, sizeof host - 1) != 0)
+        snprintf(host, sizeof host, "?");
+    snprintf(id, LS_TENURE_ID, "%016" PRIx64 "%016" PRIx64 " on %s, pid %d", random[0], random[1],
+             host, (int)getpid());
+    return LS_OK;
+}
+
+/* "on h1, pid 7" of an id, for messages. */
+static const char *people(const char *id)
+{
+    const char *space = strchr(id, ' ');
+
+    return space ? space + 1 : id;
+}
+
+/* --- the launcher ----------------------------------------------------------------------------- */
+
+/* Try once. again: only as the owner that it was. Without success there is no lease. */
+static ls_status take_lead(ls_tenure *t, bool again, int64_t deadline_ns, bool *done_out)
+{
+    char leader[KEY], owner[KEY];
+    int64_t lease = 0;
+    bool found = false;
+    ls_str value;
+    ls_status st;
+
+    ls_str_init(&value);
+    *done_out = false;
+    t->lease = 0;
+    key_of(t->args.run, "leader", leader);
+    key_of(t->args.run, "owner", owner);
+    LS_TRY(st, ls_etcd_lease(t->etcd, LS_TENURE_LEASE_S, deadline_ns, &lease), out);
+    const ls_etcd_if conditions[] = {{.key = leader}, {.key = owner, .value = t->id}};
+    const ls_etcd_put puts[] = {{.key = leader, .value = t->id, .lease = lease},
+                                {.key = owner, .value = t->id}};
+    LS_TRY(st, ls_etcd_swap(t->etcd, conditions, again ? 2 : 1, puts, 2, deadline_ns, done_out),
+           out);
+    if (!*done_out) {
+        LS_TRY(st, ls_etcd_get(t->etcd, leader, deadline_ns, &value, &found), out);
+        *done_out = found && strcmp(value.p, t->id) == 0; /* done before: an answer was lost */
+    }
+    if (*done_out) {
+        t->lease = lease;
+    } else {
+        (void)ls_etcd_end_lease(t->etcd, lease, deadline_ns); /* it ends by itself, too */
+        ls_fail(LS_EBUSY, "run \"%s\" is being written by another job (%s)", t->args.run,
+                found ? people(value.p) : "which is just ending");
+    }
+out:
+    ls_str_release(&value);
+    return st;
+}
+
+/* The lease has run out: take it again. LS_EBUSY: somebody else has become the owner, and it is
+ * lost for good. */
+static ls_status take_again(ls_tenure *t)
+{
+    int64_t deadline_ns = ls_time_now_ns() + RENEW_MS * LS_NS_PER_MS;
+    char owner[KEY], why[400];
+    bool done, found;
+    ls_str value;
+    ls_status st;
+
+    ls_str_init(&value);
+    LS_TRY(st, take_lead(t, true, deadline_ns, &done), out);
+    if (done)
+        goto out;
+    key_of(t->args.run, "owner", owner);
+    LS_TRY(st, ls_etcd_get(t->etcd, owner, deadline_ns, &value, &found), out);
+    if (found && strcmp(value.p, t->id) != 0) {
+        snprintf(why, sizeof why, "another job (%.120s) has taken over run \"%.200s\"",
+                 people(value.p), t->args.run);
+        t->args.lost(t->args.context, why);
+        st = LS_EBUSY;
+    }
+out:
+    ls_str_release(&value);
+    return st;
+}
+
+static bool wait_until_due(ls_tenure *t)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += RENEW_MS % 1000 * LS_NS_PER_MS;
+    until.tv_sec += RENEW_MS / 1000 + until.tv_nsec / LS_NS_PER_S;
+    until.tv_nsec %= LS_NS_PER_S;
+    pthread_mutex_lock(&t->guard);
+    while (!t->stop && pthread_cond_timedwait(&t->wake, &t->guard, &until) == 0)
+        ;
+    bool stop = t->stop;
+    pthread_mutex_unlock(&t->guard);
+    return !stop;
+}
+
+static void *renew(void *context)
+{
+    ls_tenure *t = context;
+    bool silent = false;
+
+    while (wait_until_due(t)) {
+        ls_status st = LS_EPEER;
+        if (t->lease)
+            st = ls_etcd_renew(t->etcd, t->lease, ls_time_now_ns() + RENEW_MS * LS_NS_PER_MS);
+        if (st == LS_EPEER)
+            st = take_again(t);
+        if (st == LS_EBUSY)
+            break;
+        if (st != LS_OK && !silent)
+            ls_log(LS_LOG_WARN, "%s; training goes on, checkpoints wait for it",
+                   ls_err_last()->text);
+        if (st == LS_OK && silent)
+            ls_log(LS_LOG_WARN, "etcd answers again");
+        silent = st != LS_OK;
+    }
+    return NULL;
+}
+
+static ls_status start_thread(ls_tenure *t)
+{
+    sigset_t all, before;
+
+    sigfillset(&all); /* signals are for the threads of the caller */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&t->thread, NULL, renew, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    t->runs = error == 0;
+    return t->runs ? LS_OK : ls_fail(LS_EIO, "cannot start a thread to renew a lease");
+}
+
+ls_status ls_tenure_open(ls_tenure **tenure_out, const ls_tenure_args *args, int64_t deadline_ns)
+{
+    const struct timespec pause = {.tv_nsec = LOOK_MS * LS_NS_PER_MS};
+    int64_t patience_ns = ls_time_now_ns() + (LS_TENURE_LEASE_S + 2) * LS_NS_PER_S;
+    ls_tenure *t = ls_mem_alloc(sizeof *t);
+    pthread_condattr_t monotonic;
+    bool done = false;
+    ls_status st;
+
+    if (!t)
+        return LS_ENOMEM;
+    t->args = *args;
+    pthread_mutex_init(&t->guard, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    LS_TRY(st, draw_id(t->id), out);
+    LS_TRY(st, ls_etcd_open(&t->etcd, args->urls, args->n_urls), out);
+    for (;;) {
+        LS_TRY(st, take_lead(t, false, deadline_ns, &done), out);
+        if (done || ls_time_now_ns() > ls_min_i64(patience_ns, deadline_ns))
+            break;
+        nanosleep(&pause, NULL);
+    }
+    if (!done) {
+        ls_err_hint("Stop that job, or give this one another name or out folder.");
+        st = LS_EBUSY;
+        goto out;
+    }
+    LS_TRY(st, start_thread(t), out);
+    *tenure_out = t;
+out:
+    if (st != LS_OK)
+        ls_tenure_close(t);
+    return st;
+}
+
+void ls_tenure_close(ls_tenure *tenure)
+{
+    ls_tenure *t = tenure;
+
+    if (!t)
+        return;
+    if (t->runs) {
+        ls_err_record before = *ls_err_last();
+        pthread_mutex_lock(&t->guard);
+        t->stop = true;
+        pthread_cond_signal(&t->wake);
+        pthread_mutex_unlock(&t->guard);
+        pthread_join(t->thread, NULL);
+        /* If it cannot be told, the lease runs out by itself. */
+        if (t->lease)
+            (void)ls_etcd_end_lease(t->etcd, t->lease, ls_time_now_ns() + 2 * LS_NS_PER_S);
+        ls_err_adopt(&before);
+    }
+    ls_etcd_close(t->etcd);
+    pthread_cond_destroy(&t->wake);
+    pthread_mutex_destroy(&t->guard);
+    ls_mem_free(t);
+}
+
+const char *ls_tenure_id(const ls_tenure *tenure)
+{
+    return tenure->id;
+}
+
+/* --- who writes ------------------------------------------------------------------------------- */
+
+/* Who the owner is, if it is not this job: LS_EBUSY. */
+static ls_status check_owner(const ls_tenure_use *u, int64_t deadline_ns)
+{
+    char key[KEY];
+    ls_str value;
+    bool found;
+    ls_status st;
+
+    ls_str_init(&value);
+    key_of(u->run, "owner", key);
+    LS_TRY(st, ls_etcd_get(u->etcd, key, deadline_ns, &value, &found), out);
+    if (!found || strcmp(value.p, u->id) != 0) {
+        st = ls_fail(LS_EBUSY, "another job (%s) has taken over run \"%s\"",
+                     found ? people(value.p) : "of which etcd has forgotten the name", u->run);
+        ls_err_hint("This one must stop: what it has trained since then cannot be saved.");
+    }
+out:
+    ls_str_release(&value);
+    return st;
+}
+
+ls_status ls_tenure_claim(ls_tenure_use *use, int64_t least, int64_t deadline_ns)
+{
+    char key[KEY], owner[KEY], value[VALUE];
+    ls_tenure_use *u = use;
+    ls_str before;
+    bool found, done = false;
+    ls_status st = LS_OK;
+
+    ls_str_init(&before);
+    key_of(u->run, "generation", key);
+    key_of(u->run, "owner", owner);
+    while (!done) {
+        LS_TRY(st, ls_etcd_get(u->etcd, key, deadline_ns, &before, &found), out);
+        int64_t last = found ? strtoll(before.p, NULL, 10) : 0;
+        u->generation = ls_max_i64(last + 1, least);
+        snprintf(value, sizeof value, "%" PRId64 " %s", u->generation, u->id);
+        const ls_etcd_if conditions[] = {{.key = owner, .value = u->id},
+                                         {.key = key, .value = found ? before.p : NULL}};
+        const ls_etcd_put put = {.key = key, .value = value};
+        LS_TRY(st, ls_etcd_swap(u->etcd, conditions, 2, &put, 1, deadline_ns, &done), out);
+        if (!done) /* somebody was quicker, or an answer was lost: the next number will do */
+            LS_TRY(st, check_owner(u, deadline_ns), out);
+    }
+out:
+    ls_str_release(&before);
+    return st;
+}
+
+ls_status ls_tenure_commit(ls_tenure_use *use, int64_t step, int64_t deadline_ns)
+{
+    char key[KEY], owner[KEY], committed[KEY], mine[VALUE], value[VALUE + 32];
+    bool done = false;
+    ls_status st;
+
+    key_of(use->run, "generation", key);
+    key_of(use->run, "owner", owner);
+    key_of(use->run, "committed", committed);
+    snprintf(mine, sizeof mine, "%" PRId64 " %s", use->generation, use->id);
+    snprintf(value, sizeof value, "%" PRId64 " %s", step, mine);
+    const ls_etcd_if conditions[] = {{.key = owner, .value = use->id}, {.key = key, .value = mine}};
+    const ls_etcd_put put = {.key = committed, .value = value};
+    LS_TRY(st, ls_etcd_swap(use->etcd, conditions, 2, &put, 1, deadline_ns, &done), out);
+    if (done)
+        goto out;
+    LS_TRY(st, check_owner(use, deadline_ns), out);
+    st = ls_fail(LS_EBUSY,
+                 "step %" PRId64 " of generation %" PRId64
+                 " is not saved: a newer one writes run \"%s\" now",
+                 step, use->generation, use->run);
+out:
+    return st;
+}

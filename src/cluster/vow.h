@@ -1,0 +1,22 @@
+/* vow.h -- a node's promise (quorum.h) on disk, in a journal.
+ *
+ * A node keeps its number for as long as it keeps its journal. Without one, or with one that was
+ * damaged, it draws a new number: the old one may have voted, and must not vote again. */
+#pragma once
+#include "cluster/quorum.h"
+
+LS_C_BEGIN
+
+typedef struct ls_vow ls_vow;
+
+/* Open PATH. promise_out: what was kept last; else an empty promise with a new number (generation
+ * 0). Says in the log what was torn or damaged. LS_EBUSY: another process has it. LS_EIO: it cannot
+ * be read or written. */
+ls_status ls_vow_open(ls_vow **vow_out, const char *path, ls_quorum_promise *promise_out);
+void ls_vow_close(ls_vow *vow); /* NULL is allowed */
+
+/* ls_quorum_hands.keep, with the vow as its context: true when it is on the disk. Of failures the
+ * first is logged. */
+bool ls_vow_keep(void *vow, const ls_quorum_promise *promise);
+
+LS_C_END

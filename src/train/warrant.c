@@ -1,0 +1,72 @@
+/* warrant.c -- see warrant.h. The launcher holds the run (cluster/tenure.h) and has told this
+ * process so; here its name is used. */
+#include "train/warrant.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "cluster/tenure.h"
+
+enum { WAIT_S = 30 }; /* for etcd to answer, before a save is given up */
+
+struct ls_warrant {
+    ls_etcd *etcd;
+    ls_tenure_use use;
+    char id[LS_TENURE_ID], run[LS_TENURE_RUN];
+};
+
+static ls_status may_commit(void *context, const ls_ckpt_info *info)
+{
+    struct ls_warrant *g = context;
+
+    return ls_tenure_commit(&g->use, info->step, ls_time_now_ns() + WAIT_S * LS_NS_PER_S);
+}
+
+/* "ID/RUN", as the launcher put it. */
+static ls_status read_variable(struct ls_warrant *g)
+{
+    const char *text = getenv(LS_TENURE_VARIABLE), *slash = text ? strchr(text, '/') : NULL;
+
+    if (!slash || slash - text >= LS_TENURE_ID || strlen(slash + 1) >= LS_TENURE_RUN) {
+        ls_fail(LS_EUSAGE, "heal.quorum is etcd, but no launcher holds the run for this process");
+        ls_err_hint("The first rank must be on the machine where \"lineshaft train\" was started.");
+        return LS_EUSAGE;
+    }
+    snprintf(g->id, sizeof g->id, "%.*s", (int)(slash - text), text);
+    snprintf(g->run, sizeof g->run, "%s", slash + 1);
+    return LS_OK;
+}
+
+ls_status ls_warrant_open(ls_session *session)
+{
+    ls_session *s = session;
+    const ls_run_list *urls = &s->run->heal.etcd;
+    ls_status st = LS_OK;
+
+    if (s->run->heal.quorum != LS_HEAL_ETCD)
+        return LS_OK;
+    struct ls_warrant *g = s->warrant = ls_mem_alloc(sizeof *g);
+    if (!g)
+        return LS_ENOMEM;
+    LS_TRY(st, read_variable(g), out);
+    LS_TRY(st, ls_etcd_open(&g->etcd, urls->items, urls->count), out);
+    g->use = (ls_tenure_use){.etcd = g->etcd, .run = g->run, .id = g->id};
+    LS_TRY(st, ls_tenure_claim(&g->use, s->generation, ls_time_now_ns() + WAIT_S * LS_NS_PER_S),
+           out);
+    s->generation = g->use.generation; /* above that of the folder, which is checked as before */
+    ls_ckpt_set_token(s->store, may_commit, g);
+    ls_log(LS_LOG_INFO, "etcd: generation %lld of run %s", (long long)s->generation, g->run);
+out:
+    if (st != LS_OK)
+        ls_warrant_close(s);
+    return st;
+}
+
+void ls_warrant_close(ls_session *session)
+{
+    if (!session->warrant)
+        return;
+    ls_etcd_close(session->warrant->etcd);
+    ls_mem_free(session->warrant);
+    session->warrant = NULL;
+}
