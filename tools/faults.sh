@@ -26,8 +26,8 @@ export LINESHAFT
 
 part "drill, three ranks" $program drill --count $randoms
 part "drill, one rank" $program drill -n 1 --count $randoms
-part "drill, four ranks, zero 1" $program drill -n 4 --set mesh.zero=1 --only kill,save,disk --count 3
-part "drill, four ranks, zero 3" $program drill -n 4 --set mesh.zero=3 --only kill,save,disk --count 3
+part "drill, zero 1" $program drill --set mesh.zero=1 --only kill,save,disk --count 3
+part "drill, zero 3" $program drill --set mesh.zero=3 --only kill,save,disk --count 3
 part "drill, fast sums" $program drill --set train.reduce=fast --only kill,stall --count 3
 part "random kills, one in a run" sh bench/heal_kills.sh $kills 1
 part "random kills, many in a run" sh bench/heal_kills.sh $many 20 --set heal.restarts=1000000

@@ -303,6 +303,11 @@ static ls_status play_undisturbed(ls_drill *d)
         ls_err_hint("See \"%s.err\".", out);
         goto out;
     }
+    if (told.lost > 0) {
+        st = ls_fail(LS_EFAIL, "the run loses ranks without any fault");
+        ls_err_hint("See \"%s.err\".", out);
+        goto out;
+    }
     snprintf(d->hash, sizeof d->hash, "%s", told.hash);
     d->loss = told.loss;
     d->seconds = told.seconds;

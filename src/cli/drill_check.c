@@ -208,7 +208,9 @@ void ls_drill_judge(const ls_drill *drill, const ls_drill_row *row, const ls_dri
         judge_losses(d, told, why_out);
     if (why_out->len == 0)
         judge_incidents(d, row, told, why_out);
-    if (why_out->len == 0 && told->redone > 2 * d->every + 1) /* I4 */
+    /* One save may be under way when it strikes; a checkpoint that was damaged costs one more. */
+    bool damaged = row->kind == LS_DRILL_OBJECT || row->kind == LS_DRILL_MANIFEST;
+    if (why_out->len == 0 && told->redone > (damaged ? 3 : 2) * d->every + 1) /* I4 */
         ls_str_printf(why_out, "%lld steps were done again", (long long)told->redone);
     if (why_out->len == 0)
         judge_checkpoints(out, why_out);
