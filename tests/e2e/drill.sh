@@ -49,8 +49,16 @@ says 'a drill needs at least 8 steps'
 small_run
 for point in vote update; do
     run 7 env LINESHAFT_DRILL="rank=1,step=3,at=$point,do=flip,tensor=transformer.h.1.mlp.c_fc.weight" "$LINESHAFT" train run.yaml --json -n 2 \
-        --set train.steps=6 --set checkpoint.every=0 --set out=flip-$point
+        --set train.steps=6 --set checkpoint.every=0 --set heal.compare=0 --set out=flip-$point
     says 'replicas differ'
 done
+# Unless they compare what they have: then it is done again, without the bit.
+run 0 "$LINESHAFT" train run.yaml --json -n 2 --set train.steps=6 --set checkpoint.every=0 --set out=no-flip
+field summary weights_hash >want
+run 0 env LINESHAFT_DRILL="rank=1,step=3,at=vote,do=flip,tensor=transformer.h.1.mlp.c_fc.weight" "$LINESHAFT" train run.yaml --json -n 2 \
+    --set train.steps=6 --set checkpoint.every=0 --set out=found
+grep -q '"kind":"corrupt"' out || fail "no incident: $(grep incident out)"
+field summary weights_hash >got
+cmp -s want got || fail "a flipped bit is in the weights: $(cat want got)"
 run 2 env LINESHAFT_DRILL="step=3,at=update,do=flip,tensor=nobody" "$LINESHAFT" train run.yaml -n 2 --set out=flip
 says 'cannot flip a bit of "nobody": it is no tensor'

@@ -80,7 +80,7 @@ no '5 layers cannot be cut into 6 stages' --set mesh.pp=6
 says 'mesh.pp: 5 works'
 no '5 layers cannot be cut into 6 stages' --set mesh.pp=3 --set mesh.schedule=interleaved
 says 'mesh.chunks: 1 works'
-no 'mesh.pp is 2, but the run has 3 ranks, which fill no whole line' -n 3 --set mesh.pp=2
+no 'mesh.pp is 2, but the run has 3 ranks, which cannot be grouped so' -n 3 --set mesh.pp=2
 says 'Give -n 2 or -n 4'
 no 'mesh.pp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' -n 2 --set mesh.pp=2 --set mesh.dp=2
 no 'without a pipeline it means nothing' --set mesh.schedule=gpipe

@@ -352,7 +352,7 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
             "mesh.weights has 2 numbers, but the run has 1 rank");
     hint_of("", 0, 5000, "5000 ranks are more than 4096");
     LS_CHECK_STR(hint_of("mesh: {pp: 3}\n", 0, 4,
-                         "mesh.pp is 3, but the run has 4 ranks, which fill no whole line"),
+                         "mesh.pp is 3, but the run has 4 ranks, which cannot be grouped so"),
                  "Give -n 3 or -n 6, or another mesh.pp.");
     LS_CHECK_STR(hint_of("mesh: {pp: 2, dp: 2}\n", 0, 2,
                          "mesh.pp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4"),
