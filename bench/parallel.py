@@ -17,6 +17,7 @@ SIDES = {
     "1 x 2, fast": dict(reduce="fast"),
     "2 x 1, zero 0, fast": dict(ranks=2, reduce="fast"),
     "2 x 1, zero 1, fast": dict(ranks=2, zero=1, reduce="fast"),
+    "2 x 1, tp 2, fast": dict(ranks=2, reduce="fast", more={"mesh.tp": 2}),
 }
 # Every way to be parallel over data, by four ranks that share the cores: what each costs beside zero 0.
 WAYS = {

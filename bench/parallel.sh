@@ -1,6 +1,6 @@
 #!/bin/sh
 # parallel.sh [ranks] [ways] [hosts] -- training speed with several ranks, 10M model, fp32, sides taken in turn on a quiet machine.
-#   ranks  2 ranks x 1 thread (zero 0 and 1, ordered and fast) against 1 rank x 2 threads
+#   ranks  2 ranks x 1 thread (zero 0 and 1, ordered and fast; tp 2) against 1 rank x 2 threads
 #   ways   every way to be parallel over data, four ranks on this machine, fast: time and memory beside zero 0
 #   hosts  lab hosts x 1 rank x 1 thread against PyTorch's DistributedDataParallel over Gloo between hosts with the
 #          same links, and against the longer one of work without exchange and gradients on the links; needs root

@@ -8,7 +8,7 @@ program=build/release/lineshaft tests=build/test/lineshaft-test
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 failed=
-if [ $# -gt 0 ]; then randoms=2 kills=5 many=2; else randoms=200 kills=200 many=20; fi
+if [ $# -gt 0 ]; then randoms=2 kills=5 many=2 hosts=1 seeds=2000; else randoms=200 kills=200 many=20 hosts=5 seeds=100000; fi
 
 part() { # part NAME COMMAND...
     name=$1 began=$(date +%s)
@@ -31,9 +31,12 @@ part "drill, zero 3" $program drill --set mesh.zero=3 --only kill,save,disk --co
 part "drill, fast sums" $program drill --set train.reduce=fast --only kill,stall --count 3
 part "random kills, one in a run" sh bench/heal_kills.sh $kills 1
 part "random kills, many in a run" sh bench/heal_kills.sh $many 20 --set heal.restarts=1000000
+part "hosts that come and go" sh bench/heal_hosts.sh $hosts
+part "checkpoints on bad disks" sh bench/ckpt_faults.sh $randoms
+part "succession" env LINESHAFT_SIM_SEEDS=$seeds $tests tests/cluster/test_quorum.c
 part "tests of rules and processes" $tests tests/cluster/ tests/net/ tests/comm/
 part "tests of checkpoints" $tests tests/checkpoint/
-part "scripts" $tests heal.sh drill.sh preempt.sh resume.sh damage.sh shards.sh ckpt.sh launch.sh launchers.sh agent.sh balance.sh \
+part "scripts" $tests heal.sh heal_hosts.sh buddy.sh corrupt.sh etcd.sh badfs.sh pipeline.sh tensor.sh drill.sh preempt.sh resume.sh damage.sh shards.sh ckpt.sh launch.sh launchers.sh agent.sh balance.sh \
     --scripts tests/e2e/*.sh
 part "rules of membership" sh tools/model.sh
 [ -z "$failed" ] || { echo "failed:$failed"; exit 1; }
