@@ -609,10 +609,9 @@ static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
         ls_save_unsaved(s, step);
 }
 
-/* Wait for the save before. LS_EDEADLINE: it is still running, and the snapshot is still its own.
- */
-static ls_status await_writer(ls_session *s)
+ls_status ls_save_await(ls_session *session)
 {
+    ls_session *s = session;
     ls_ckpt_saved saved;
     bool done = false;
 
@@ -639,7 +638,7 @@ ls_status ls_save_again(ls_session *session)
     ls_status st = LS_OK;
 
     if (s->store) {
-        LS_TRY(st, await_writer(s), out);
+        LS_TRY(st, ls_save_await(s), out);
         ls_save_close(s);
         s->writer = NULL;
         s->store = NULL;
@@ -760,7 +759,7 @@ static ls_status begin(ls_session *s)
         LS_TRY(st, ls_step_settle(s->step), out);
         return ls_parts_begin(s);
     }
-    saves = first && await_writer(s) == LS_OK && open_snapshot(s) == LS_OK;
+    saves = first && ls_save_await(s) == LS_OK && open_snapshot(s) == LS_OK;
     if (first && !saves)
         ls_save_unsaved(s, s->step_number);
     LS_TRY(st, agree_to_save(s, &saves), out);
@@ -812,7 +811,7 @@ ls_status ls_save_final(ls_session *session)
         goto out;
     }
     if (first) {
-        LS_TRY(st, await_writer(s), out);
+        LS_TRY(st, ls_save_await(s), out);
         saves = s->saved_step != s->step_number;
         if (saves && s->staged)
             LS_TRY(st, open_snapshot(s), out);
@@ -841,7 +840,7 @@ static ls_status take_weights(ls_session *s)
     ls_status st = LS_OK;
 
     if (s->mesh.rank == 0) {
-        LS_TRY(st, await_writer(s), out);
+        LS_TRY(st, ls_save_await(s), out);
         LS_TRY(st, open_snapshot(s), out);
     }
     st = take_snapshot(s, 1);

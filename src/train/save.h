@@ -33,6 +33,10 @@ ls_status ls_save_begin(ls_session *session);
 /* Wait for the copy that is being made of the state: before whoever changes it. */
 ls_status ls_save_copied(ls_session *session);
 
+/* Wait for the save that is being made in the background. LS_EDEADLINE: it is still running, and
+ * reads the session. */
+ls_status ls_save_await(ls_session *session);
+
 /* Report a background save that has ended. Cheap; once per step, by all ranks. */
 ls_status ls_save_poll(ls_session *session);
 

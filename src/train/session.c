@@ -831,6 +831,7 @@ ls_status ls_session_regroup(ls_session *session)
     s->args.fresh = false;
     s->args.local_ranks = s->args.view.local_ranks;
     ls_err_doing("going on with %d ranks", ls_comm_ranks(s->args.comm));
+    LS_TRY(st, ls_save_await(s), out); /* it reads the settings, which change now */
     LS_TRY(st, open_mesh(s), out);
     LS_TRY(st, ls_share_open(s), out);
     if (s->mesh.tp > 1) /* its place in a team may be another one */

@@ -10,6 +10,7 @@
 #include "device/cpu/cpus.h"
 
 #include <hwloc.h>
+#include <pthread.h>
 #include "base/mem.h"
 #include "device/cpu/cgroup.h"
 
@@ -129,14 +130,17 @@ static void ask_launcher(ls_cpus *cpus)
 static hwloc_topology_t read_machine(const char *synthetic)
 {
     static const hwloc_obj_type_t wanted[] = {HWLOC_OBJ_PACKAGE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_CORE};
-    bool ours = !getenv("HWLOC_PLUGINS_PATH");
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the environment is everybody's */
     hwloc_topology_t machine = NULL;
 
+    pthread_mutex_lock(&lock);
+    bool ours = !getenv("HWLOC_PLUGINS_PATH");
     if (ours)
         setenv("HWLOC_PLUGINS_PATH", "/dev/null", 1);
     int rc = hwloc_topology_init(&machine);
     if (ours)
         unsetenv("HWLOC_PLUGINS_PATH");
+    pthread_mutex_unlock(&lock);
     if (rc != 0)
         return NULL;
     hwloc_topology_set_components(machine, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
