@@ -10,7 +10,7 @@
 #include <math.h>
 
 #define AT(field) offsetof(ls_run, field)
-#define DATA_ONLY "this version is parallel over data only"
+#define DATA_ONLY "this version is parallel over data, layers and tensors"
 
 const ls_option_section ls_option_sections[] = {
     {"model",
