@@ -15,6 +15,7 @@
 #include "cluster/places.h"
 #include "config/check.h"
 #include "config/runfile.h"
+#include "parallel/kin.h"
 #include "train/loop.h"
 #include "train/preempt.h"
 
@@ -127,7 +128,7 @@ static ls_status rejoin(void *context, const ls_view_report *report, ls_heal_vie
     ls_status st = ls_job_rejoin(&at->seat, report, view, comm);
 
     at->comm = *comm;
-    return st == LS_OK ? take_place(at, view->rank) : st;
+    return st == LS_OK && !view->dismissed ? take_place(at, view->rank) : st;
 }
 
 static ls_status join_ranks(station *at, ls_session_args *session)
@@ -195,22 +196,22 @@ out:
 /* Start this command as ranks. */
 static ls_status run_ranks(const ls_args *args, const ls_run *run)
 {
-    const ls_league_args heal = {
-        .rules = {.restarts = (int)run->heal.restarts, .least = (int)run->heal.min_ranks},
-        .min_nodes = (int)run->heal.min_nodes,
-        .max_nodes = (int)run->heal.max_nodes,
-        .grow_wait_ns = (int64_t)(run->heal.grow_wait * 1e9),
-        .quarantine = (int)run->heal.quarantine,
-        .cool_ns = (int64_t)(run->heal.cool_down * 1e9),
-        .patience_ns = run->heal.wait * LS_NS_PER_S,
-        .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
-        .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
-        .dead_ns = (int64_t)(run->heal.dead * 1e9)};
+    const ls_league_args heal = {.rules = {.restarts = (int)run->heal.restarts,
+                                           .least = (int)run->heal.min_ranks,
+                                           .unit = ls_kin_unit(run)},
+                                 .min_nodes = (int)run->heal.min_nodes,
+                                 .max_nodes = (int)run->heal.max_nodes,
+                                 .grow_wait_ns = (int64_t)(run->heal.grow_wait * 1e9),
+                                 .quarantine = (int)run->heal.quarantine,
+                                 .cool_ns = (int64_t)(run->heal.cool_down * 1e9),
+                                 .patience_ns = run->heal.wait * LS_NS_PER_S,
+                                 .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
+                                 .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
+                                 .dead_ns = (int64_t)(run->heal.dead * 1e9)};
     int64_t all = ls_max_i64(1, run->mesh.dp) * run->mesh.tp * run->mesh.pp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
-    bool whole = run->mesh.pp < 2 && run->mesh.tp < 2; /* others have what a rank has */
-    bool heals = run->heal.mode == LS_HEAL_ON && !apart && whole;
+    bool heals = run->heal.mode == LS_HEAL_ON && !apart;
 
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
 }

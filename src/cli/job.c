@@ -230,6 +230,8 @@ ls_status ls_job_rejoin(ls_job_seat *seat, const ls_view_report *report, ls_heal
         LS_TRY(st, listen_anew(seat, &now.port), out);
         ls_err_adopt(&why);
         LS_TRY(st, ls_heal_ask(&now, &seat->likeness, view_out, &fds), out);
+        if (view_out->dismissed)
+            goto out;
         view_out->local_rank += ls_job_local_task() * view_out->local_ranks;
         view_out->local_ranks *= ls_job_local_tasks();
         st = open_view(view_out, &fds, seat, comm);

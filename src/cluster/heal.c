@@ -19,7 +19,7 @@
 #include "base/time.h"
 #include "cluster/parish.h"
 
-enum { MAGIC = 0x4c534832, REPORT = 1, READY = 2, VIEW = 3, END = 4, REGROUP = 5 };
+enum { MAGIC = 0x4c534832, REPORT = 1, READY = 2, VIEW = 3, END = 4, REGROUP = 5, DISMISS = 6 };
 enum { START_S = 300 }; /* for a process to report for the first time */
 enum { BUSY = 20 };
 
@@ -118,6 +118,12 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
         }
         close_fd(&fds.board); /* for a process that was here before */
         close_fd(&fds.members);
+        if (mine && t.kind == DISMISS) {
+            *view_out = (ls_heal_view){.dismissed = true};
+            *fds_out = (ls_heal_fds){-1, -1};
+            ls_err_clear();
+            return LS_OK;
+        }
         if (mine && t.kind == END)
             return lost.code != LS_OK ? ls_err_adopt(&lost)
                                       : ls_fail(LS_EPEER, "the job is ending");
@@ -161,6 +167,7 @@ typedef struct place { /* of a worker */
     uint32_t serial;         /* of its last report; a process that ended takes it along */
     ls_view_verdict verdict; /* on its end */
     bool asked, answered;    /* who decides was asked for it; and has said it since */
+    bool spare;              /* the last view was made without it */
 } place;
 
 struct ls_heal {
@@ -310,6 +317,21 @@ void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
     heal->places[worker].ticks = 0;
 }
 
+static void tell(const place *p, const told *t, const ls_heal_fds *fds);
+
+/* Nobody here trains any longer: those who wait were not needed. */
+static void dismiss_spares(const ls_heal *h)
+{
+    const told t = {.kind = DISMISS};
+
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].state == LS_VIEW_IN || h->places[i].state == LS_VIEW_AWAY)
+            return;
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].state == LS_VIEW_WAITS && h->places[i].spare && h->places[i].pid > 0)
+            tell(&h->places[i], &t, NULL);
+}
+
 void ls_heal_left(ls_heal *heal, int worker)
 {
     const ls_word word = {.kind = LS_WORD_LEFT, .worker = worker};
@@ -317,6 +339,7 @@ void ls_heal_left(ls_heal *heal, int worker)
     heal->places[worker].pid = 0;
     heal->places[worker].state = LS_VIEW_DONE;
     say_word(heal, &word);
+    dismiss_spares(heal);
 }
 
 /* The verdict on a worker is known. */
@@ -431,7 +454,8 @@ static ls_status give_view(ls_heal *h, const ls_word *w)
     h->lost_ns = 0;
     for (int i = 0, local = 0; i < w->workers && i < h->args.workers; i++) {
         place *p = &h->places[i];
-        if (w->rank[i] < 0)
+        p->spare = w->rank[i] < 0;
+        if (p->spare)
             continue;
         p->since_ns = 0;
         t.view.rank = w->rank[i];

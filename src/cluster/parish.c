@@ -274,7 +274,7 @@ static void end_job(ls_parish *p, int id, int code, const ls_err_record *why)
 static void end_too_few(ls_parish *p, const char *why)
 {
     ls_fail(LS_EPEER, "%.300s: %d ranks on %d nodes are left, the run needs %d on %d", why,
-            ls_view_alive(&p->view), count_nodes(p), p->view.rules.least,
+            ls_view_alive(&p->view), count_nodes(p), ls_view_least(&p->view),
             p->args.min_nodes > 0 ? p->args.min_nodes : 1);
     ls_err_hint("heal.min_ranks and heal.min_nodes say with how few a run goes on.");
     end_job(p, -1, ls_err_exit_code(LS_EPEER), ls_err_last());
@@ -303,7 +303,7 @@ static void call_needed(ls_parish *p, const node *lost)
 
     for (int i = 0; i < p->n_nodes && !any_done(p); i++) {
         node *n = &p->nodes[i];
-        if (n->state != SPARE || (left >= p->view.rules.least && nodes >= p->args.min_nodes))
+        if (n->state != SPARE || (left >= ls_view_least(&p->view) && nodes >= p->args.min_nodes))
             continue;
         call(p, n, true);
         left += n->workers;
@@ -387,6 +387,11 @@ static void take_end(ls_parish *p, node *n, const ls_word *w, int64_t now)
     ls_word answer = {.kind = LS_WORD_VERDICT, .worker = w->worker, .verdict = verdict};
     p->args.tell(p->args.context, id, &answer);
     if (verdict == LS_VIEW_STOP) {
+        if (p->view.rules.unit > 1 && !w->error && ls_view_is_short(&p->view))
+            ls_log(LS_LOG_WARN,
+                   "%d of the %d ranks that have a model together (mesh.pp, mesh.tp) are left: the "
+                   "run cannot go on without the one that is lost",
+                   ls_view_alive(&p->view), p->view.rules.unit);
         ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it says who */
         ls_err_hint("%s", w->error ? w->record.hint : "");
         end_job(p, id, w->code, ls_err_last());

@@ -78,6 +78,11 @@ int ls_view_alive(const ls_view *view)
     return count(view, LS_VIEW_AWAY) + count(view, LS_VIEW_WAITS) + count(view, LS_VIEW_IN);
 }
 
+static int unit_of(const ls_view *v)
+{
+    return v->rules.unit > 1 ? v->rules.unit : 1;
+}
+
 static int waiting_guests(const ls_view *v)
 {
     int n = 0;
@@ -89,7 +94,20 @@ static int waiting_guests(const ls_view *v)
 
 bool ls_view_has_guests(const ls_view *view)
 {
-    return waiting_guests(view) > 0 && count(view, LS_VIEW_NEW) == 0;
+    int unit = unit_of(view), in = count(view, LS_VIEW_IN);
+
+    return waiting_guests(view) > 0 && count(view, LS_VIEW_NEW) == 0 &&
+           (in + count(view, LS_VIEW_WAITS)) / unit > in / unit;
+}
+
+int ls_view_least(const ls_view *view)
+{
+    return view->rules.least > unit_of(view) ? view->rules.least : unit_of(view);
+}
+
+bool ls_view_is_short(const ls_view *view)
+{
+    return ls_view_alive(view) < ls_view_least(view);
 }
 
 /* An end after which the job would only end so again. */
@@ -134,7 +152,7 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
         return LS_VIEW_STOP;
     if (count(v, LS_VIEW_DONE) > 0) /* nobody ends well before all have done their work */
         return end->error && !guest ? LS_VIEW_STOP : LS_VIEW_DROP;
-    if (!restart && (ls_view_alive(v) == 0 || (ls_view_alive(v) < v->rules.least && !end->asked)))
+    if (!restart && (ls_view_alive(v) == 0 || (ls_view_is_short(v) && !end->asked)))
         return LS_VIEW_STOP;
     if (end->error && !guest)
         note_error(v, end->error);
@@ -149,10 +167,12 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
 
 bool ls_view_complete(const ls_view *view)
 {
-    int waiting = count(view, LS_VIEW_WAITS);
+    int waiting = count(view, LS_VIEW_WAITS), idle = 0;
 
-    if (waiting == waiting_guests(view) && count(view, LS_VIEW_DONE) > 0)
-        return false; /* they came when the work was done */
+    for (int i = 0; i < view->workers; i++)
+        idle += view->member[i].state == LS_VIEW_WAITS && view->member[i].rank < 0;
+    if (waiting == idle && count(view, LS_VIEW_DONE) > 0)
+        return false; /* guests and spares, and the work is done */
     return waiting > 0 && waiting == ls_view_alive(view);
 }
 
@@ -207,21 +227,48 @@ static void find_base(const ls_view *v, ls_view_plan *plan)
         plan->met--; /* what it did last may not have been finished */
 }
 
+/* Who of those that wait will be in the next view: as many as make whole models, of each part alike
+ * as far as they have it, then the others in order. The first view has all, whose number the ranks
+ * judge by themselves. */
+static void pick(const ls_view *v, bool in[LS_VIEW_WORKERS])
+{
+    int unit = unit_of(v), left = count(v, LS_VIEW_WAITS);
+    int of_part[LS_VIEW_WORKERS + 1] = {0};
+
+    if (v->generation > 0)
+        left = left / unit * unit;
+    int each = left / unit;
+    for (int i = 0; i < v->workers; i++) {
+        int part = v->member[i].report.part;
+        in[i] = v->member[i].state == LS_VIEW_WAITS && unit > 1 && part > 0 &&
+                part <= LS_VIEW_WORKERS && left > 0 && of_part[part] < each;
+        left -= in[i];
+        of_part[in[i] ? part : 0]++;
+    }
+    for (int i = 0; i < v->workers && left > 0; i++) {
+        bool more = v->member[i].state == LS_VIEW_WAITS && !in[i];
+        in[i] |= more;
+        left -= more;
+    }
+}
+
 ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out)
 {
     ls_view *v = view;
+    bool chosen[LS_VIEW_WORKERS];
     ls_status st = check_progress(v);
 
     LS_BUG_IF(!ls_view_complete(v), "a view of some of those who are alive");
     if (st != LS_OK)
         return st;
+    pick(v, chosen);
     *plan_out = (ls_view_plan){.generation = ++v->generation,
                                .reached = v->reached,
                                .first_new = v->first_lost,
                                .restarted = v->restarted,
                                .lost = v->lost};
     for (int i = 0; i < v->workers; i++) {
-        bool in = v->member[i].state == LS_VIEW_WAITS;
+        bool in = chosen[i];
         v->member[i].rank = in ? plan_out->ranks++ : -1;
         plan_out->joined += in && v->member[i].guest;
         if (in)

@@ -16,7 +16,13 @@
  *   OUT     is dead and will not be started again
  *
  * A *guest* has come to a job that runs, and has not been ready to train in a view yet: whatever
- * goes wrong with it is its own affair. */
+ * goes wrong with it is its own affair.
+ *
+ * Where ranks have a model together (rules.unit) a view has a multiple of so many, and at least one
+ * of each part of the model if that is left. Who is not needed stays in WAITS, as a spare with the
+ * state it has, until ranks are lost or the work is done. Example, unit 2, parts A B of two
+ * models: ranks 0 1 2 3 have A A B B; rank 2 is lost for good: ranks 0 and 3 go on, and the worker
+ * that was rank 1 waits. */
 #pragma once
 #include "base/err.h"
 
@@ -40,11 +46,13 @@ typedef struct ls_view_report {
     int64_t met;     /* the step after which it last did what falls due between steps */
     int32_t port;    /* where it listens for ranks of other nodes; 0: nowhere */
     uint32_t serial; /* the agent's number for this report, so that no older one is answered */
+    int32_t part;    /* of a model that ranks have together, from 1: what it has; 0: none */
 } ls_view_report;
 
 typedef struct ls_view_rules {
     int restarts; /* how often a worker that dies is started again */
     int least;    /* ranks to go on with */
+    int unit;     /* ranks that have a model together; 0 and 1: each has its own */
 } ls_view_rules;
 
 typedef struct ls_view {
@@ -115,6 +123,8 @@ bool ls_view_complete(const ls_view *view);
 /* Workers that are in a view, wait for one or will; and whether guests wait for one, and no other
  * guest is on its way. */
 int ls_view_alive(const ls_view *view);
+int ls_view_least(const ls_view *view); /* the ranks that must be left */
+bool ls_view_is_short(const ls_view *view);
 bool ls_view_has_guests(const ls_view *view);
 
 /* Make the next view of those who wait. LS_EBARREN: the job must not go on, and why: three views

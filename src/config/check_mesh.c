@@ -99,7 +99,7 @@ static ls_status check_shard(const ls_run *run)
         ls_err_hint("node divides inside each machine and keeps copies across them.");
         return st;
     }
-    if (run->mesh.zero == 0 && ls_check_origin(run, "mesh.zero")->source == LS_RUN_DEFAULT) {
+    if (run->mesh.zero == 0) {
         st = ls_check_clash(run, "mesh.shard", "mesh.zero", "without ZeRO nothing is divided");
         ls_err_hint("Set mesh.zero to 1, 2 or 3 (FSDP), or leave mesh.shard out.");
         return st;

@@ -979,10 +979,11 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_ENUM,
      .preset = "on",
      .names = {"on", "off"},
-     .doc = "on: when a rank dies or a machine is lost, the others keep their memory, and training "
-            "goes on after the step that was done last, with the same batches; off: the run ends. "
-            "With mesh.pp above 1, or sync: local or ps, a rank that dies ends the run in any "
-            "case, and so does the loss of the first machine, where the others have joined.",
+     .doc =
+         "on: when a rank dies or a machine is lost, the others keep their memory, and training "
+         "goes on after the step that was done last, with the same batches; off: the run ends. "
+         "With sync: local or ps a rank that dies ends the run in any case, and so does the loss "
+         "of the first machine, where the others have joined.",
      .offset = AT(heal.mode)},
     {.key = "heal.restarts",
      .type = LS_OPTION_INT,
@@ -990,7 +991,8 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1000000,
      .doc = "How often a rank that died is started again in its place; after that the others go on "
-            "without it, and share the batch among themselves.",
+            "without it, and share the batch among themselves. With mesh.pp or mesh.tp they go on "
+            "with as many ranks as make whole models, and the rest waits.",
      .offset = AT(heal.restarts)},
     {.key = "heal.min_ranks",
      .type = LS_OPTION_INT,

@@ -158,6 +158,7 @@ static void put_incident(ls_json *j, const ls_event_incident *e)
     ls_json_put_int(j, "lost", r->lost);
     ls_json_put_int(j, "joined", r->joined);
     ls_json_put_str(j, "source", r->source);
+    ls_json_put_str(j, "from", r->from);
     ls_json_put_int(j, "redone", r->redone);
     ls_json_put_num(j, "detection_ms", r->detection_ms);
     ls_json_put_num(j, "seconds", r->seconds);

@@ -104,6 +104,7 @@ typedef struct ls_event_recovery {
     int restarted, lost; /* ranks that were started again, and that were given up */
     int joined;          /* ranks that came */
     const char *source;  /* where the state comes from: "memory", "checkpoint", "start" */
+    const char *from;    /* whose: "replica", "buddy", "disk", "start" */
     int64_t redone;      /* steps that are done again, the one that was cut off not counted */
     double detection_ms; /* from the loss until it was known who was lost */
     double seconds;      /* from the loss to here */

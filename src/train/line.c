@@ -21,6 +21,8 @@
  * When the last backward of a chunk is done its sum over lines begins, the last chunk first. */
 #include "train/line_impl.h"
 
+#include "base/fault.h"
+
 static ls_line_item *item_of(const ls_line *x, const ls_pipeline_op *op)
 {
     return &x->items[op->chunk * x->most + op->micro];
@@ -258,6 +260,7 @@ static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_clock 
     ls_pass_call call = call_of(s, op);
     ls_step_forward(s, &x->parts[op->micro], &call, host_state);
     ls_clock_lap(clock, LS_PART_FORWARD);
+    (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
 out:
     return st;
 }

@@ -21,6 +21,7 @@
  * all of them. */
 #include "train/line_impl.h"
 
+#include "base/fault.h"
 #include "base/mem.h"
 
 /* --- opening ----------------------------------------------------------------------------------
@@ -83,7 +84,10 @@ static ls_status open_state(ls_step *s)
     ls_status st = LS_OK;
 
     for (int i = 0; i < 3; i++) {
-        LS_TRY(st, ls_window_open(&x->state[i], n * (int64_t)sizeof(float), names[i]), out);
+        if (s->args.kept)
+            x->state[i] = ls_line_window(s->args.model, s->args.kept[i]);
+        else
+            LS_TRY(st, ls_window_open(&x->state[i], n * (int64_t)sizeof(float), names[i]), out);
         s->state_memory[i] = x->state[i].base;
     }
     if (s->type != LS_F32) {
@@ -200,7 +204,8 @@ void ls_line_close(ls_step *step)
         return;
     for (int i = 0; i < 3; i++) {
         s->state_memory[i] = NULL;
-        ls_window_close(&x->state[i]);
+        if (!s->args.kept) /* else it could not be opened, and they stay their owner's */
+            ls_window_close(&x->state[i]);
     }
     s->copy = NULL;
     s->pass = NULL;
@@ -227,6 +232,17 @@ void ls_line_close(ls_step *step)
     ls_pipe_release(&x->plan);
     ls_mem_free(x);
     s->line = NULL;
+}
+
+void ls_line_keep(ls_step *step, void *kept_out[3])
+{
+    ls_line *x = step->line;
+
+    for (int i = 0; i < 3; i++) {
+        kept_out[i] = x->state[i].base;
+        x->state[i] = (ls_window){.base = NULL};
+        step->state_memory[i] = NULL;
+    }
 }
 
 ls_status ls_line_split(ls_step *step, const ls_ordered_run *runs)
@@ -395,6 +411,7 @@ ls_status ls_line_end_sums(ls_step *step)
     ls_line *x = step->line;
     ls_status st = LS_OK;
 
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
     LS_TRY(st, end_sum(step, x->plan.chunks), out);
     for (int c = x->plan.chunks - 1; c >= 0; c--)
         LS_TRY(st, end_sum(step, c), out);

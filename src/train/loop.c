@@ -807,16 +807,21 @@ ls_status ls_loop_run(const ls_session_args *args)
 {
     ls_session_args now = *args;
     ls_status st = LS_OK;
-    loop *l = ls_mem_alloc(sizeof *l);
 
+    if (args->view.dismissed) /* it waited while others did the work */
+        return LS_OK;
+    loop *l = ls_mem_alloc(sizeof *l);
     if (!l)
         return LS_ENOMEM;
     l->stride = 1;
     ls_clock_begin(&l->clock);
     ls_str_init(&l->sample);
     l->s = (ls_session){.lock_fd = -1, .events_fd = -1, .kept_step = -1};
-    while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st))
+    while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st)) {
         LS_TRY(st, rejoin(l, &now), out);
+        if (now.view.dismissed)
+            goto out;
+    }
     LS_TRY(st, st, out);
     if (strcmp(l->stopped_by, "interrupt") == 0 && l->s.mesh.rank == 0) {
         st = *l->unsaved ? ls_fail(LS_EUNSAVED, "%s", l->unsaved)

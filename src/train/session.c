@@ -29,6 +29,7 @@
 #include "train/again.h"
 #include "train/central.h"
 #include "train/debt.h"
+#include "train/estate.h"
 #include "train/hoard.h"
 #include "train/vigil.h"
 #include "train/outer.h"
@@ -37,8 +38,20 @@
 #include "train/save.h"
 #include "train/team.h"
 
-/* How long ranks wait for the first one to encode text. */
-enum { PREPARE_S = 24 * 3600 };
+/* How long ranks wait for the first one to encode text; and a new first one for the one before. */
+enum { PREPARE_S = 24 * 3600, LOCK_S = 60, LOCK_LOOK_MS = 20 };
+
+/* In a view that follows a loss who was the first rank may have to let go of it (leave_folder). */
+static ls_status lock_folder(ls_session *s, const char *path)
+{
+    const int64_t wait_ns = s->args.view.plan.generation > 1 ? LOCK_S * LS_NS_PER_S : 0;
+    const int64_t until_ns = ls_time_now_ns() + wait_ns;
+    ls_status st;
+
+    while ((st = ls_file_lock(path, &s->lock_fd)) == LS_EBUSY && ls_time_now_ns() < until_ns)
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_LOOK_MS * LS_NS_PER_MS}, NULL);
+    return st;
+}
 
 static ls_status open_folder(ls_session *s)
 {
@@ -49,7 +62,7 @@ static ls_status open_folder(ls_session *s)
     s->made_folder = !ls_file_exists(out);
     LS_TRY(st, ls_file_make_dirs(out), out_label);
     snprintf(path, sizeof path, "%s/run.lock", out);
-    st = ls_file_lock(path, &s->lock_fd);
+    st = lock_folder(s, path);
     if (st == LS_EBUSY) {
         st = ls_fail(LS_EBUSY, "another run is using \"%s\" (see \"%s\")", out, path);
         ls_err_hint("Wait for it, stop it, or give this run a folder of its own with out: or "
@@ -57,9 +70,22 @@ static ls_status open_folder(ls_session *s)
     }
     if (st != LS_OK)
         goto out_label;
+    ls_str_clear(&s->config);
     ls_explain_yaml(s->run, &s->config);
     LS_TRY(st, ls_str_status(&s->config), out_label);
 out_label:
+    return st;
+}
+
+/* This rank was the first, and is not any more: a spare with a lower place has come in. */
+static ls_status leave_folder(ls_session *s)
+{
+    ls_status st = ls_save_leave(s);
+
+    if (s->events_fd >= 0)
+        close(s->events_fd);
+    ls_file_unlock(s->lock_fd);
+    s->events_fd = s->lock_fd = -1;
     return st;
 }
 
@@ -595,7 +621,7 @@ static int64_t kept_bytes(const ls_session *s)
 {
     int64_t n = s->model.flat + s->model.trained + ls_optim_seconds(s->run, &s->model);
 
-    return s->kept[0] ? n * (int64_t)sizeof(float) : ls_hoard_bytes(s);
+    return s->kept[0] ? n * (int64_t)sizeof(float) : ls_hoard_bytes(s) + ls_estate_bytes(s);
 }
 
 /* The step has it now. */
@@ -668,6 +694,7 @@ static ls_status open_state(ls_session *s)
     step.dp = s->mesh.replicas ? NULL : s->mesh.tp > 1 ? s->sums : s->dp;
     step.tensor = s->tensor;
     step.rank = s->mesh.rank;
+    step.heals = s->args.rejoin != NULL;
     step.pushes = s->mesh.servers > 0;
     if (s->mesh.buddies)
         LS_TRY(st,
@@ -679,9 +706,10 @@ static ls_status open_state(ls_session *s)
     step.buddy = s->buddy;
     LS_TRY(st, open_packs(s, &memory, &step), out);
     step.pack = memory.pack;
-    step.kept = s->kept[0] ? s->kept : NULL;
+    step.kept = s->kept[0] ? s->kept : ls_estate_lend(s);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     take_kept(s);
+    ls_estate_lent(s);
     if (step.pushes)
         LS_TRY(st, ls_central_open(s), out);
     else if (s->mesh.replicas)
@@ -764,6 +792,7 @@ static ls_status assemble(ls_session *s)
     if (s->buddy)
         LS_TRY(st, ls_buddy_begin(s->buddy, s->step, s->step_number), out);
     ls_hoard_drop(s);
+    ls_estate_begin(s);
     LS_TRY(st, ls_vigil_open(s), out);
     LS_TRY(st, ls_again_open(s), out);
     note_time("weights there");
@@ -793,6 +822,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
                       .writing_step = -1,
                       .kept_step = -1,
                       .nonfinite_step = -1,
+                      .repaired = "replica",
                       .loss = (double)NAN,
                       .val_loss = (double)NAN};
     if (!args->rejoin)
@@ -813,6 +843,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     note_time("device opened");
     LS_TRY(st, ls_profiling_open(s), out);
     LS_TRY(st, ls_hoard_choose(s), out);
+    LS_TRY(st, ls_estate_choose(s), out);
     LS_TRY(st, assemble(s), out);
 out:
     ls_err_done();
@@ -833,7 +864,10 @@ ls_status ls_session_regroup(ls_session *session)
     ls_err_doing("going on with %d ranks", ls_comm_ranks(s->args.comm));
     LS_TRY(st, ls_save_await(s), out); /* it reads the settings, which change now */
     LS_TRY(st, open_mesh(s), out);
+    if (!ls_session_is_first(s) && s->lock_fd >= 0)
+        LS_TRY(st, leave_folder(s), out);
     LS_TRY(st, ls_share_open(s), out);
+    LS_TRY(st, ls_estate_choose(s), out);
     if (s->mesh.tp > 1) /* its place in a team may be another one */
         LS_TRY(st, ls_team_models(s), out);
     if (ls_session_is_first(s) && s->lock_fd < 0)
@@ -842,6 +876,7 @@ ls_status ls_session_regroup(ls_session *session)
     if (!ls_recover_in_memory(s)) {
         drop_kept(s);
         ls_hoard_drop(s);
+        ls_estate_drop(s);
         s->step_number = 0;
         s->saved_step = s->newest_step = s->nonfinite_step = -1;
         s->loss = s->val_loss = (double)NAN;
@@ -869,6 +904,7 @@ void ls_session_close(ls_session *session)
     ls_buddy_close(s->buddy);
     drop_kept(s);
     ls_hoard_drop(s);
+    ls_estate_drop(s);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);

@@ -105,11 +105,13 @@ typedef struct ls_session {
     int64_t kept_step;      /* what they are of; -1: nothing is kept */
     struct ls_buddy *buddy; /* copies of what ranks divide (train/buddy.h); NULL: none */
     struct ls_hoard *hoard; /* what is kept of that between two steps (train/hoard.h); NULL: none */
-    struct ls_vigil *vigil; /* what ranks compare (train/vigil.h); NULL: alone */
-    struct ls_again *again; /* what they make again (train/again.h); NULL: nothing */
-    bool distrusted;        /* the state is not to be kept: it may be corrupt */
-    int64_t nonfinite_step; /* that was done again because of it; -1: none */
-    int64_t met;            /* the step after which this rank last did what falls due */
+    struct ls_estate *estate; /* likewise of a part of a model (train/estate.h); NULL: none */
+    const char *repaired;     /* whose memory the view goes on with: "replica", "buddy" */
+    struct ls_vigil *vigil;   /* what ranks compare (train/vigil.h); NULL: alone */
+    struct ls_again *again;   /* what they make again (train/again.h); NULL: nothing */
+    bool distrusted;          /* the state is not to be kept: it may be corrupt */
+    int64_t nonfinite_step;   /* that was done again because of it; -1: none */
+    int64_t met;              /* the step after which this rank last did what falls due */
 
     /* checkpoints */
     ls_ckpt_store *store;

@@ -269,7 +269,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
         return LS_ENOMEM;
     s->args = *args;
     s->now = args->calls;
-    s->done = -1;
+    s->done = s->vote.ready = -1;
     s->loss_scale = 1;
     s->type = ls_memory_type(args->run);
     s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
@@ -316,6 +316,10 @@ ls_status ls_step_keep(ls_step *step, void *kept_out[3])
     void *w = s->state_memory[0];
     ls_status st = LS_OK;
 
+    if (s->line) {
+        ls_line_keep(s, kept_out);
+        return LS_OK;
+    }
     LS_BUG_IF(ls_step_divides(s), "a part of a state is kept");
     if (ls_step_shares(s)) { /* it lies in memory that goes with the other ranks */
         LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
@@ -809,6 +813,27 @@ out:
     return st;
 }
 
+/* The gradient and its norm are here. Who has heard all losses knows that of everybody: those of a
+ * team tell each other first, because losses are told to ranks of the same place only. */
+static ls_status vote(ls_step *s, int64_t number, ls_clock *clock)
+{
+    ls_status st = LS_OK;
+
+    s->vote.ready = number;
+    if (s->args.heals && ls_step_teams(s))
+        LS_TRY(st, ls_step_team_vote(s), out);
+    LS_TRY(st, losses(s, clock), out);
+#ifdef LS_FAULTS
+    /* For tests: this rank does not hear them (LINESHAFT_FAULT=train.deaf.RANK@STEP). */
+    char point[32];
+    snprintf(point, sizeof point, "train.deaf.%d", s->args.rank);
+    if (LS_FAULT(point))
+        st = ls_fail(LS_EPEER, "rank %d has not heard the losses", s->args.rank);
+#endif
+out:
+    return st;
+}
+
 /* ls_step_between() */
 static ls_status ask_between(ls_step *s, ls_clock *clock)
 {
@@ -862,6 +887,8 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     }
     ls_clock_lap(clock, LS_PART_DATA);
     step->done = number;
+    step->vote.ready = -1;
+    step->vote.made = false;
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_FORWARD), out);
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
     LS_TRY(st, ask_between(step, clock), out);
@@ -869,7 +896,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     LS_TRY(st, ls_step_suffer(step, LS_FAULT_AT_VOTE), out);
     LS_TRY(st, ls_step_norm(step), out);
     LS_TRY(st, ls_buddy_await(step->args.buddy), out);
-    LS_TRY(st, losses(step, clock), out);
+    LS_TRY(st, vote(step, number, clock), out);
     ls_step_replay_judge(step);
     double sum = tree_sum(step->host_sums, calls->leaves);
     bool finite = step->host_norm->bad_block < 0 && isfinite(sum); /* the same on all ranks */
@@ -878,6 +905,8 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
                                    .lr = lr,
                                    .finite = finite};
     ls_buddy_vote(step->args.buddy, &result);
+    step->vote.heard = number + 1;
+    step->vote.result = result;
     if (finite)
         LS_TRY(st, update(step, clock), out);
     step->done = number + 1;

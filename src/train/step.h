@@ -40,11 +40,12 @@ typedef struct ls_step_args {
     ls_tensor *tensor;      /* the ranks that have the model together; NULL: it is whole */
     ls_packs *packs;        /* of these weights, told of every change; NULL: none */
     const char *offload_to; /* device.offload: disk: the folder for the moments */
-    void *const *kept;      /* state of an earlier step of the same model where nobody divides it
+    void *const *kept;      /* state of an earlier step of the same model, or part of it
                              * (ls_step_keep): weights and moments, the step's own from a success on;
                              * NULL: none */
     struct ls_buddy *buddy; /* copies of what ranks divide (train/buddy.h); NULL: none */
     int rank;               /* for tests that slow one down */
+    bool heals;             /* ranks that die are replaced (train/recover.h) */
     bool pushes;            /* servers make the update (sync: ps): a step ends with the gradient */
     bool pack;              /* with a pipeline: it packs its weights, and packs is NULL */
 } ls_step_args;
@@ -154,8 +155,8 @@ ls_status ls_step_owe(ls_step *step, const float *owed);
 enum { LS_STEP_TORN = -2 };
 int64_t ls_step_done(const ls_step *step);
 
-/* Take the state out of a step that will be closed, as memory of the device; only where nobody
- * divides it. */
+/* Take the state out of a step that will be closed, as memory of the device, or in a pipeline as
+ * windows of model->flat elements each (base/window.h); only where nobody divides it otherwise. */
 ls_status ls_step_keep(ls_step *step, void *kept_out[3]);
 
 /* Asked once, in the next step, before the first weight or moment changes: who still reads them. */

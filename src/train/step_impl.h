@@ -90,9 +90,15 @@ struct ls_step {
     struct {
         ls_crew_span *spans; /* owned: what several ranks have parts of */
         int n;
-        float *squares;               /* owned: of each rank */
-        int64_t waited_ns;            /* in moves of tensors, as far as clocks know of it */
-    } team;                           /* mesh.tp (team.c) */
+        float *squares;    /* owned: of each rank */
+        int64_t waited_ns; /* in moves of tensors, as far as clocks know of it */
+    } team;                /* mesh.tp (team.c) */
+    struct {
+        int64_t ready;                /* the step whose gradient and norm are here; -1: none */
+        int64_t heard;                /* steps of which the losses of all ranks were heard, */
+        ls_step_result result;        /* and the last one's */
+        bool made;                    /* this rank has made the update of what it has */
+    } vote;                           /* who is lost meanwhile: train/estate.h */
     ls_clock *clock;                  /* of the step that runs; NULL: none does */
     ls_status status;                 /* of what was exchanged inside of a pass, */
     ls_err_record why;                /* unless it is LS_OK */
@@ -221,6 +227,7 @@ static inline bool ls_step_teams(const ls_step *step)
 ls_status ls_step_open_team(ls_step *step);
 void ls_step_close_team(ls_step *step);
 ls_status ls_step_team_norm(ls_step *step, const ls_norm2 *whole);
+ls_status ls_step_team_vote(ls_step *step); /* all of them have come so far */
 ls_status ls_step_team_blame(ls_step *step, double *saw);
 ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part);

@@ -207,6 +207,13 @@ out:
     return st;
 }
 
+ls_status ls_step_team_vote(ls_step *step)
+{
+    const ls_coll barrier = {.kind = LS_COLL_BARRIER};
+
+    return ls_comm_run(ls_tensor_comm(step->args.tensor), &barrier, deadline());
+}
+
 ls_status ls_step_team_blame(ls_step *step, double *saw)
 {
     ls_comm *team = ls_tensor_comm(step->args.tensor);

@@ -233,6 +233,7 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
         LS_TRY(st, ls_step_lamb(s, clock), out);
     else
         ls_step_adamw(s);
+    s->vote.made = true;
     if (s->line) {
         ls_clock_lap(clock, LS_PART_OPTIMIZER);
         LS_TRY(st, ls_line_spread(s), out);

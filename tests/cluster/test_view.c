@@ -125,6 +125,82 @@ LS_TEST(view_stops_at_too_few_ranks)
     LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_STOP);
 }
 
+/* --- ranks that have a model together --------------------------------------------------------- */
+
+static void report_part(ls_view *v, int worker, int part)
+{
+    ls_view_reports(
+        v, worker,
+        &(ls_view_report){.have = -1, .reached = 5 + (int64_t)v->generation, .part = part});
+}
+
+/* Two models of two parts; one of a part is lost for good: the other one of it must be in. */
+LS_TEST(view_keeps_a_rank_of_each_part)
+{
+    ls_view_plan plan;
+    ls_view v;
+
+    begin(&v, 4, (ls_view_rules){.restarts = 0, .least = 1, .unit = 2});
+    LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_DROP);
+    report_part(&v, 0, 1);
+    report_part(&v, 1, 1);
+    LS_CHECK(!ls_view_complete(&v));
+    report_part(&v, 3, 2);
+    LS_CHECK(ls_view_complete(&v));
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 2);
+    LS_CHECK_EQ(v.member[0].rank, 0);
+    LS_CHECK_EQ(v.member[1].rank, -1); /* a spare */
+    LS_CHECK_EQ(v.member[1].state, LS_VIEW_WAITS);
+    LS_CHECK_EQ(v.member[3].rank, 1);
+    LS_CHECK(!ls_view_complete(&v));
+    /* The spare takes the place of the next one. */
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
+    report_part(&v, 3, 2);
+    LS_CHECK(ls_view_complete(&v));
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 2);
+    LS_CHECK_EQ(v.member[1].rank, 0);
+    LS_CHECK_EQ(v.member[3].rank, 1);
+    /* And there are not enough for a model then. */
+    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_STOP);
+}
+
+LS_TEST(view_lets_spares_be_when_the_work_is_done)
+{
+    ls_view_plan plan;
+    ls_view v;
+
+    begin(&v, 3, (ls_view_rules){.restarts = 0, .least = 1, .unit = 2}); /* refused by the ranks */
+    for (int i = 0; i < 3; i++)
+        report_part(&v, i, i < 2 ? i + 1 : 0);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 2);
+    ls_view_leaves(&v, 0);
+    ls_view_leaves(&v, 1);
+    LS_CHECK(!ls_view_complete(&v));
+}
+
+/* Guests are called in when they make another whole model, with spares or without. */
+LS_TEST(view_takes_guests_in_by_whole_models)
+{
+    ls_view_plan plan;
+    ls_view v;
+
+    begin(&v, 2, (ls_view_rules){.restarts = 0, .least = 1, .unit = 2});
+    int first = ls_view_add(&v, 1, false);
+    report(&v, first, -1, -1);
+    LS_CHECK(!ls_view_has_guests(&v));
+    int second = ls_view_add(&v, 1, false);
+    report(&v, second, -1, -1);
+    LS_CHECK(ls_view_has_guests(&v));
+    report_part(&v, 0, 1);
+    report_part(&v, 1, 2);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 4);
+    LS_CHECK_EQ(plan.joined, 2);
+}
+
 LS_TEST(view_does_not_restart_when_asked_to_stop)
 {
     const ls_view_end asked = {.signal = SIGKILL, .asked = true};
