@@ -16,7 +16,7 @@ typedef struct ls_line ls_line;
 /* The window of an array of the state that begins there. */
 static inline ls_window ls_line_window(const ls_model *model, void *base)
 {
-    return (ls_window){.base = base,
+    return (ls_window){.base = (char *)base,
                        .bytes = ls_round_up(model->flat * (int64_t)sizeof(float), LS_WINDOW_PAGE)};
 }
 

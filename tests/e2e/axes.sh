@@ -51,7 +51,7 @@ healed less memory replica 2
 [ "$(incident less lost)" = 1 ] || fail "less: $(grep incident less.jsonl)"
 run 0 "$LINESHAFT" ckpt verify less
 # One that was started again has nothing when the others shrink: it waits, and comes back as the first rank.
-go 0 back 4 8:KILL:2,12:KILL:0+2,20:KILL:1 --set mesh.pp=2
+go 0 back 4 8:KILL:2,12:KILL:0+2,saved:KILL:1 --set mesh.pp=2 --set checkpoint.every=5
 [ "$(field summary weights_hash back.jsonl)" = "$hash" ] || fail "back: other weights"
 healed back checkpoint disk 2
 go 137 end 2 12:KILL:1 --set mesh.pp=2 --set heal.restarts=0
