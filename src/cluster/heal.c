@@ -168,6 +168,7 @@ typedef struct place { /* of a worker */
     ls_view_verdict verdict; /* on its end */
     bool asked, answered;    /* who decides was asked for it; and has said it since */
     bool spare;              /* the last view was made without it */
+    said early;              /* a report of a process that we have not heard of yet; kind 0: none */
 } place;
 
 struct ls_heal {
@@ -310,11 +311,19 @@ int ls_heal_fd(const ls_heal *heal)
 
 /* --- what the agent sees --- */
 
+static void accept_said(ls_heal *h, int worker, said *s);
+
 void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
 {
-    heal->places[worker].pid = pid;
-    heal->places[worker].since_ns = 0;
-    heal->places[worker].ticks = 0;
+    place *p = &heal->places[worker];
+    said early = p->early;
+
+    p->pid = pid;
+    p->since_ns = 0;
+    p->ticks = 0;
+    p->early.kind = 0;
+    if (early.kind != 0 && early.pid == pid)
+        accept_said(heal, worker, &early);
 }
 
 static void tell(const place *p, const told *t, const ls_heal_fds *fds);
@@ -382,27 +391,38 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
 
 /* --- messages of workers ---------------------------------------------------------------------- */
 
+static void accept_said(ls_heal *h, int worker, said *s)
+{
+    place *p = &h->places[worker];
+    ls_word word = {.kind = LS_WORD_READY, .worker = worker};
+
+    s->why[sizeof s->why - 1] = '\0';
+    if (s->kind == REPORT) {
+        word.kind = LS_WORD_REPORT;
+        word.report = s->report;
+        word.report.serial = ++p->serial;
+        word.likeness = s->likeness;
+        memcpy(word.why, s->why, sizeof word.why);
+        p->state = LS_VIEW_WAITS;
+        p->since_ns = 0;
+    }
+    if (s->kind == REPORT || s->kind == READY)
+        say_word(h, &word);
+}
+
+/* A new process may be quicker than the news of its start: its report waits for that. */
 static void take(ls_heal *h, int worker)
 {
     place *p = &h->places[worker];
     said s;
 
     while (recv(p->fd, &s, sizeof s, MSG_DONTWAIT) == (ssize_t)sizeof s) {
-        if (s.magic != MAGIC || s.pid != p->pid)
-            continue; /* of a process that is dead by now */
-        ls_word word = {.kind = LS_WORD_READY, .worker = worker};
-        s.why[sizeof s.why - 1] = '\0';
-        if (s.kind == REPORT) {
-            word.kind = LS_WORD_REPORT;
-            word.report = s.report;
-            word.report.serial = ++p->serial;
-            word.likeness = s.likeness;
-            memcpy(word.why, s.why, sizeof word.why);
-            p->state = LS_VIEW_WAITS;
-            p->since_ns = 0;
-        }
-        if (s.kind == REPORT || s.kind == READY)
-            say_word(h, &word);
+        if (s.magic != MAGIC)
+            continue;
+        if (p->pid == 0 && s.kind == REPORT)
+            p->early = s;
+        else if (s.pid == p->pid) /* else of a process that is dead by now */
+            accept_said(h, worker, &s);
     }
 }
 

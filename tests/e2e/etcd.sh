@@ -59,7 +59,7 @@ at=$(grep -c '"event":"step"' long/events.jsonl)
 more() { [ "$(grep -c '"event":"step"' long/events.jsonl)" -gt $((at + 5)) ]; }
 eventually more || fail "training waits for etcd"
 kill -CONT $etcd
-kill -INT $job
+kill -TERM $job
 wait $job
 # Nor does a checkpoint that waits for it make training wait, or the next one: that is left out, and said. Alone and in parts.
 for n in 1 2; do
@@ -73,7 +73,7 @@ for n in 1 2; do
     far() { [ "$(grep -c '"event":"step"' due$n/events.jsonl)" -gt $((from + 40)) ]; }
     eventually far || fail "training waits for etcd: $(cat err.due)"
     kill -CONT $etcd
-    kill -INT $job
+    kill -TERM $job
     wait $job
 done
 # shellcheck disable=SC2086
