@@ -89,12 +89,16 @@ static void show_start(ls_progress *p, const ls_event_start *e)
         printf(", %d ranks on %d card%s", e->ranks, e->cards, e->cards == 1 ? "" : "s");
     printf("\n        %s kernels, %s sums\n", e->kernels, e->reduce);
     if (e->pp > 1) {
-        printf("mesh    %d line%s of %d ranks that share the layers, schedule %s", e->ranks / e->pp,
-               e->ranks == e->pp ? "" : "s", e->pp, e->schedule);
+        int lines = e->ranks / e->pp / e->tp;
+        printf("mesh    %d line%s of %d %s that share the layers, schedule %s", lines,
+               lines == 1 ? "" : "s", e->pp, e->tp > 1 ? "teams" : "ranks", e->schedule);
         if (e->chunks > 1)
             printf(", %lld chunks each", (long long)e->chunks);
         printf("\n");
     }
+    if (e->tp > 1)
+        printf("mesh    %d team%s of %d ranks that share each layer\n", e->ranks / e->tp,
+               e->ranks == e->tp ? "" : "s", e->tp);
     if (strcmp(e->compress, "none") != 0)
         printf("mesh    %d ranks on %d nodes, gradients between nodes as %s\n", e->ranks, e->nodes,
                e->compress);

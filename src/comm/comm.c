@@ -729,6 +729,13 @@ void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out)
     pthread_mutex_unlock(&f->lock);
 }
 
+int64_t ls_comm_foreign_bytes(const ls_comm *comm)
+{
+    const ls_fabric *f = comm->fabric;
+
+    return f->board ? ls_board_foreign_bytes(f->board, f->seat) : 0;
+}
+
 const char *ls_comm_carrier(const ls_comm *comm)
 {
     return comm->fabric->between;

@@ -102,6 +102,10 @@ ls_status ls_comm_force(ls_comm *comm, const char *algo);
 /* Bytes sent to and received from other nodes so far, headers included. */
 void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out);
 
+/* Bytes of other ranks' memory that count as resident in this process, because it has read them
+ * where they lie; 0 where it cannot be known. */
+int64_t ls_comm_foreign_bytes(const ls_comm *comm);
+
 /* What moves the data between nodes, and why, in words: "tcp, as asked for", "ucx: every rank has
  * an RDMA device", "none: ...". It begins with the carrier's name. */
 const char *ls_comm_carrier(const ls_comm *comm);

@@ -53,11 +53,19 @@ static ls_status check_teams(const ls_run *run)
         return ls_check_clash(run, "mesh.sp", "mesh.tp", "it is for mesh.tp above 1");
     if (run->mesh.tp < 2)
         return LS_OK;
-    if (run->mesh.pp > 1)
-        return ls_check_clash(run, "mesh.pp", "mesh.tp", "stages have whole layers");
-    if (run->mesh.zero > 0)
-        return ls_check_clash(run, "mesh.zero", "mesh.tp",
-                              "what ranks have of a model is not divided once more yet");
+    if (run->mesh.zero > 1) {
+        ls_status st = ls_check_clash(run, "mesh.zero", "mesh.tp",
+                                      "ranks keep whole gradients and weights of their part");
+        ls_err_hint("mesh.zero: 1 works with mesh.tp, and divides the moments of a part among the "
+                    "ranks that have the same one.");
+        return st;
+    }
+    if (strcmp(run->mesh.shard, "world") != 0)
+        return ls_check_clash(run, "mesh.shard", "mesh.tp",
+                              "the ranks that have the same part are one group");
+    if (run->heal.buddies == LS_BUDDIES_ON)
+        return ls_check_clash(run, "heal.buddies", "mesh.tp",
+                              "parts of a model are not copied yet");
     if (run->sync != LS_SYNC_ALLREDUCE)
         return ls_check_clash(run, "sync", "mesh.tp", "replicas and workers have whole models");
     if (run->train.optimizer != LS_OPTIMIZER_ADAMW)

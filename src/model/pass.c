@@ -133,7 +133,7 @@ void ls_pass_take(ls_pass *pass, const ls_pass_call *call)
     pass->dstream = call->dstream;
     if (pass->args.model->shape.dropout > 0)
         pass->dbranch =
-            ls_pass_at(pass, call->dstream, call->B * call->T * pass->args.model->shape.C);
+            ls_pass_at(pass, call->dstream, ls_pass_stream(pass->args.model, call->B * call->T));
 }
 
 int ls_pass_border(const ls_model *model)
@@ -559,8 +559,8 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
     ls_pass_join(pass, call, pass->in0);
 }
 
-/* The norm behind the last block of a part: the final one; or, where dropout has left that block's
- * result in the branch, one whose outcome nobody reads, so that the stream is whole. */
+/* The norm behind the last block of a part: the final one; or, where that block's result was left
+ * in the branch, one whose outcome nobody reads, so that the stream is whole. */
 static void end_part(const ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
@@ -573,7 +573,7 @@ static void end_part(const ls_pass *pass, const ls_pass_call *call)
         norm(pass, call, args, model->lnf_w, model->lnf_b, (ls_dropout){0});
     } else if (head) {
         norm_after(pass, call, end - 1, SITE_OUT, args, model->lnf_w, model->lnf_b);
-    } else if (blocks && ls_pass_drop_at(pass, call, end - 1, SITE_OUT).p > 0) {
+    } else if (blocks && ls_pass_ends_apart(pass, call, end - 1, SITE_OUT)) {
         const ls_block_params *p = &model->blocks[end - 1];
         norm_after(pass, call, end - 1, SITE_OUT, args, p->ln1_w, p->ln1_b);
     }

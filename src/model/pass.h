@@ -60,8 +60,8 @@ typedef struct ls_pass_call {
     bool accumulate; /* add to grad */
     float *tied;     /* ordered: the head's part of the tied gradient; NULL: behind grad's others */
     int slot;        /* that keeps this call's activations, from forward to backward */
-    /* Where the pass computes a part of the model, [B, T, C] of its type: the stream from the part
-     * before, which stays until backward; and for backward ls_pass_border() such tensors, one
+    /* Where the pass computes a part of the model, ls_pass_stream() of its type: the stream from the
+     * part before, which stays until backward; and for backward ls_pass_border() such tensors, one
      * behind the other: the gradient from the part behind (anything, where the head is in this
      * part), in place of which that for the part before comes. */
     void *in, *dstream;
@@ -85,8 +85,8 @@ void ls_pass_close(ls_pass *pass);                  /* NULL is allowed */
 ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with */
 
 /* Bytes that a rank of a split model sends to the others in one call of B sequences of T tokens:
- * forward and loss, and with backward all of it, where everything is trained. At least, that is by
- * ring; 0 of a whole model. */
+ * forward and loss, and with backward all of it, where everything is trained; of the part of the
+ * model that the pass computes. At least, that is by ring; 0 of a whole model. */
 int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
@@ -103,6 +103,10 @@ void ls_pass_backward(ls_pass *pass, const ls_pass_call *call);
  * of it for the branch that ends the part before. It is made by the norm that follows, of numbers
  * that were not rounded yet, so it cannot be made on the other side. */
 int ls_pass_border(const ls_model *model);
+
+/* Elements of a stream between parts, of a call of so many tokens: all rows, or of a split model
+ * whose rows are divided this rank's share of them, as many on every rank. */
+int64_t ls_pass_stream(const ls_model *model, int64_t tokens);
 
 /* Where the pass computes a part of the model: the stream for the part behind, after forward, until
  * the slot is used again. */

@@ -318,7 +318,8 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
     ls_pass_buffers *blocks = pass->all ? pass->all + slot * s->L : NULL;
     ls_pass_ends ends = {.yf = NULL};
 
-    if (ls_pass_has_head(args) || (slot == 0 && s->dropout > 0))
+    bool apart = s->dropout > 0 || ls_pass_is_split(args); /* a branch ends beside the stream */
+    if (ls_pass_has_head(args) || (slot == 0 && apart))
         ends = cut_ends(c, args);
     else if (pass->ends) /* nobody reads it */
         ends = pass->ends[0];

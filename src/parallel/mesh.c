@@ -85,25 +85,47 @@ static ls_status check_servers(const ls_run *run, int ranks)
     return LS_EUSAGE;
 }
 
-/* Ranks fill whole groups of `width`: lines of a pipeline, teams with one model. */
-static ls_status check_groups(const ls_run *run, const char *axis, int64_t width, int ranks)
-{
-    int64_t dp = run->mesh.dp;
+/* What is said of the axes of a run that are wider than one: "mesh.pp is 2 and mesh.tp 2". */
+typedef struct axes {
+    int64_t width; /* of all of them together */
+    char text[128], others[64];
+} axes;
 
-    if (width < 2 || (dp == LS_RUN_AUTO ? ranks % width == 0 : dp * width == ranks))
+static void add_axis(axes *a, const char *name, int64_t width, bool last)
+{
+    size_t used = strlen(a->text), more = strlen(a->others);
+
+    if (width < 2)
+        return;
+    snprintf(a->text + used, sizeof a->text - used, "%smesh.%s%s %lld",
+             used == 0 ? ""
+             : last    ? " and "
+                       : ", ",
+             name, used ? "" : " is", (long long)width);
+    snprintf(a->others + more, sizeof a->others - more, "%smesh.%s", more ? " or " : "", name);
+    a->width *= width;
+}
+
+/* Ranks fill whole groups: lines of a pipeline, teams with one model, lines of teams. */
+static ls_status check_groups(const ls_run *run, int ranks)
+{
+    int64_t dp = run->mesh.dp, pp = run->mesh.pp, tp = run->mesh.tp;
+    axes a = {.width = 1};
+
+    add_axis(&a, "pp", pp, false);
+    add_axis(&a, "tp", tp, dp == LS_RUN_AUTO);
+    if (a.width < 2 || (dp == LS_RUN_AUTO ? ranks % a.width == 0 : dp * a.width == ranks))
         return LS_OK;
     if (dp == LS_RUN_AUTO) {
-        int64_t least = ls_max_i64(1, ranks / width) * width;
-        ls_fail(LS_EUSAGE, "mesh.%s is %lld, but the run has %d rank%s, which cannot be grouped so",
-                axis, (long long)width, ranks, ranks == 1 ? "" : "s");
-        ls_err_hint("Give -n %lld or -n %lld, or another mesh.%s.", (long long)least,
-                    (long long)(least + width), axis);
+        int64_t least = ls_max_i64(1, ranks / a.width) * a.width;
+        ls_fail(LS_EUSAGE, "%s, but the run has %d rank%s, which cannot be grouped so", a.text,
+                ranks, ranks == 1 ? "" : "s");
+        ls_err_hint("Give -n %lld or -n %lld, or another %s.", (long long)least,
+                    (long long)(least + a.width), a.others);
     } else {
-        ls_fail(LS_EUSAGE,
-                "mesh.%s is %lld and mesh.dp %lld, but the run has %d rank%s: it needs %lld", axis,
-                (long long)width, (long long)dp, ranks, ranks == 1 ? "" : "s",
-                (long long)(width * dp));
-        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)(width * dp));
+        ls_fail(LS_EUSAGE, "%s and mesh.dp %lld, but the run has %d rank%s: it needs %lld", a.text,
+                (long long)dp, ranks, ranks == 1 ? "" : "s", (long long)(a.width * dp));
+        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)(a.width * dp));
     }
     return LS_EUSAGE;
 }
@@ -129,7 +151,12 @@ ls_mesh ls_mesh_of_post(const ls_mesh *mesh)
 
 ls_mesh ls_mesh_of_teams(const ls_mesh *mesh)
 {
-    return among(mesh, ls_mesh_teams(mesh), mesh->rank / ls_mesh_tp(mesh));
+    ls_mesh teams = among(mesh, ls_mesh_teams(mesh), mesh->rank / ls_mesh_tp(mesh));
+
+    teams.pp = mesh->pp;
+    if (teams.ranks < 2)
+        teams.zero = 0;
+    return teams;
 }
 
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
@@ -137,8 +164,7 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
     int64_t dp = run->mesh.dp == LS_RUN_AUTO ? ranks : run->mesh.dp;
     const char *why;
 
-    if (check_groups(run, "pp", run->mesh.pp, ranks) != LS_OK ||
-        check_groups(run, "tp", run->mesh.tp, ranks) != LS_OK)
+    if (check_groups(run, ranks) != LS_OK)
         return LS_EUSAGE;
     if (dp != ranks && run->mesh.pp < 2 && run->mesh.tp < 2) {
         ls_fail(LS_EUSAGE, "mesh.dp is %lld, but the run has %d rank%s", (long long)dp, ranks,

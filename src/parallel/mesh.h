@@ -47,6 +47,14 @@
  *     6 ranks, mesh.tp: 2      team     0    1    2
  *                              ranks   0 1  2 3  4 5       0, 2 and 4 sum their gradients
  *
+ * With both, teams stand in lines: a post is a team. Ranks of the same place in their teams are
+ * then a mesh of lines of their own (ls_mesh_of_teams), a plane: a rank passes on what it has of a
+ * stream to its equal in the next team.
+ *
+ *     8 ranks, mesh.pp: 2, mesh.tp: 2          line 0   line 1
+ *                                      post 0   0 1      2 3     planes: 0 2 4 6 and 1 3 5 7
+ *                                      post 1   4 5      6 7
+ *
  * Pure arithmetic. */
 #pragma once
 #include "comm/ordered.h"
@@ -94,7 +102,8 @@ static inline int ls_mesh_ranks(const ls_mesh *mesh)
     return mesh && mesh->ranks > 1 ? mesh->ranks : 1;
 }
 
-/* Posts of a line, and how many lines there are; the post of a rank, and its line. */
+/* Posts of a line, and how many lines there are; the post of a rank, and its line. Where there are
+ * teams, of the mesh of these (ls_mesh_of_teams). */
 static inline int ls_mesh_posts(const ls_mesh *mesh)
 {
     return mesh && mesh->pp > 1 ? mesh->pp : 1;
@@ -137,7 +146,8 @@ static inline bool ls_mesh_whole(const ls_mesh *mesh)
     return ls_mesh_posts(mesh) == 1 && ls_mesh_tp(mesh) == 1;
 }
 
-/* The mesh whose ranks are the teams, and whose rank is this one's. */
+/* The mesh whose ranks are the teams, in lines where there are lines, and whose rank is this one's.
+ */
 ls_mesh ls_mesh_of_teams(const ls_mesh *mesh);
 
 /* Ranks of a shard group, and how many groups there are; the seat of a rank in its group, and the

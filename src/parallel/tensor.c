@@ -12,7 +12,7 @@
 #include "base/time.h"
 
 /* A dead rank is noticed at once; this is for one that is alive and does not come. */
-enum { WAIT_S = 600, PACKED = 64 * 1024, UNDER_WAY = 4, HELD = 8 };
+enum { WAIT_S = 600, PACKED = 64 * 1024, UNDER_WAY = 4, HELD = 24 };
 
 struct ls_tensor {
     ls_comm *comm;   /* borrowed */
@@ -247,7 +247,19 @@ static int64_t pack(ls_tensor *t, walk *w, float *x, bool back)
     return used;
 }
 
-static ls_status sum_kind(ls_tensor *t, float *x, walk w)
+static ls_status add_up(ls_tensor *t, ls_comm *comm, int64_t n)
+{
+    return ls_comm_run(comm,
+                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                  .op = LS_COLL_SUM,
+                                  .type = LS_F32,
+                                  .count = n,
+                                  .in = t->packed,
+                                  .out = t->packed},
+                       deadline());
+}
+
+static ls_status sum_kind(ls_tensor *t, float *x, walk w, ls_comm *divided)
 {
     ls_comm *comm = w.shared ? t->shared : t->comm;
     ls_status st = LS_OK;
@@ -257,16 +269,9 @@ static ls_status sum_kind(ls_tensor *t, float *x, walk w)
         int64_t n = pack(t, &w, x, false);
         if (n == 0)
             return LS_OK;
-        LS_TRY(st,
-               ls_comm_run(comm,
-                           &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                      .op = LS_COLL_SUM,
-                                      .type = LS_F32,
-                                      .count = n,
-                                      .in = t->packed,
-                                      .out = t->packed},
-                           deadline()),
-               out);
+        if (divided)
+            LS_TRY(st, add_up(t, divided, n), out);
+        LS_TRY(st, add_up(t, comm, n), out);
         t->sent += ls_crew_sent(LS_CREW_SUM, ls_comm_ranks(comm), n * (int64_t)sizeof *x);
         pack(t, &back, x, true);
     }
@@ -274,11 +279,30 @@ out:
     return st;
 }
 
-ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n)
+ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n,
+                        ls_comm *divided)
 {
-    ls_status st = sum_kind(tensor, x, (walk){.spans = spans, .n = n});
+    ls_status st = sum_kind(tensor, x, (walk){.spans = spans, .n = n}, divided);
 
     if (st == LS_OK && tensor->shared)
-        st = sum_kind(tensor, x, (walk){.spans = spans, .n = n, .shared = true});
+        st = sum_kind(tensor, x, (walk){.spans = spans, .n = n, .shared = true}, divided);
     return st;
+}
+
+int64_t ls_tensor_sum_sent(const ls_crew_span *spans, int n, int ranks)
+{
+    int64_t all[2] = {0}, sent = 0; /* by kind: of all ranks, of some */
+
+    for (int kind = 0; kind < 2; kind++) {
+        int of = ranks;
+        for (int i = 0; i < n; i++)
+            if (spans[i].copies > 1 && (spans[i].copies < ranks) == kind) {
+                all[kind] += spans[i].count;
+                of = spans[i].copies;
+            }
+        for (int64_t left = all[kind]; left > 0; left -= PACKED)
+            sent += ls_crew_sent(LS_CREW_SUM, of,
+                                 ls_min_i64(left, PACKED) * (int64_t)sizeof(float));
+    }
+    return sent;
 }

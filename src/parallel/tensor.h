@@ -27,8 +27,13 @@ ls_comm *ls_tensor_comm(const ls_tensor *tensor); /* that it was opened with */
 const ls_crew *ls_tensor_crew(const ls_tensor *tensor);
 
 /* Make what each rank has of these elements their sum over the ranks that have them. All ranks name
- * the same spans. Host memory. */
-ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n);
+ * spans of the same lengths. Host memory. divided: ranks that each have some of the elements, and
+ * zeros in place of the others' (ZeRO): all of them get all, first; NULL: each has all. */
+ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n,
+                        ls_comm *divided);
+
+/* Bytes that a rank of so many sends in it to the others that have these elements, by rings. */
+int64_t ls_tensor_sum_sent(const ls_crew_span *spans, int n, int ranks);
 
 /* What opening takes, for the ledger. */
 int64_t ls_tensor_bytes(void);

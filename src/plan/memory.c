@@ -495,12 +495,42 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
         predict_server(args, ledger);
     else if (replicas)
         predict_replica(args, ledger);
-    if (model->split.ranks > 1)
-        ls_ledger_add(ledger, "tensor parallel", "small sums of ranks with one model",
-                      ls_round_up(ls_tensor_bytes(), 4096));
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, calls);
     ls_ledger_add(ledger, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
+}
+
+int64_t ls_memory_passage(const ls_model *whole)
+{
+    int64_t most = 0;
+
+    for (int i = 0; i < whole->n_params; i++)
+        most = ls_max_i64(most, whole->params[i].count);
+    return ls_min_i64(most, LS_MEMORY_PASSAGE);
+}
+
+int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams)
+{
+    return ls_mesh_posts(teams) > 1 || (teams && teams->zero > 0) ? part->flat : 0;
+}
+
+/* What ranks that have one model together need for that. The first team collects. */
+static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
+{
+    const ls_model *model = args->model;
+    const int64_t size = sizeof(float);
+    bool first = !args->mesh || args->mesh->rank == 0;
+
+    if (model->split.ranks < 2)
+        return;
+    ls_ledger_add(ledger, "tensor parallel", "small sums of ranks with one model",
+                  ls_round_up(ls_tensor_bytes(), 4096));
+    if (first)
+        ls_ledger_add(ledger, "collecting", "a part of the model, on its way to a checkpoint",
+                      ls_round_up(ls_memory_plane(model, args->mesh) * size, 4096) +
+                          (model->split.rank == 0
+                               ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
+                               : 0));
 }
 
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
@@ -523,6 +553,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         ls_pipe_predict(args, &calls, ledger_out);
     else
         predict_whole(args, &calls, ledger_out);
+    predict_team(args, ledger_out);
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) +
                       ls_decode_bytes(whole_of(args)));

@@ -234,15 +234,19 @@ int ls_pipe_edges(const ls_pipe *pipe, int64_t *blocks_out)
 int64_t ls_pipe_sent_bytes(const ls_pipe *pipe, const ls_model *model, const ls_calls *calls,
                            ls_dtype type)
 {
-    int64_t sequences = calls->own * calls->leaf, messages = 0;
+    int64_t end_leaf = calls->first + calls->own, messages = 0, stream = 0;
     bool end = ls_pipe_is_first(pipe) || ls_pipe_is_last(pipe);
 
+    for (int64_t leaf = calls->first, n; leaf < end_leaf; leaf += n) {
+        n = ls_calls_at(calls, leaf);
+        stream += ls_pass_stream(model, n * calls->leaf * model->shape.T);
+    }
     for (int c = 0; c < pipe->chunks; c++) {
         int stage = c * pipe->posts + pipe->post;
         messages += stage < pipe->posts * pipe->chunks - 1;
         messages += stage > 0 ? ls_pass_border(model) : 0;
     }
-    return messages * sequences * model->shape.T * model->shape.C * ls_dtype_bytes(type) +
+    return messages * stream * ls_dtype_bytes(type) +
            (end ? pipe->tied.count * (int64_t)sizeof(float) : 0);
 }
 
@@ -296,7 +300,7 @@ int64_t ls_pipe_buffer_bytes(const ls_pipe *pipe, const ls_run *run, const ls_mo
 
 int64_t ls_pipe_stream_bytes(const ls_run *run, const ls_model *model, const ls_calls *calls)
 {
-    return ls_round_up(calls->most * calls->leaf * run->model.context * model->shape.C *
+    return ls_round_up(ls_pass_stream(model, calls->most * calls->leaf * run->model.context) *
                            ls_dtype_bytes(ls_memory_type(run)),
                        256);
 }

@@ -30,6 +30,7 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_int(j, "zero", e->zero);
     ls_json_put_int(j, "shard", e->shard);
     ls_json_put_int(j, "pp", e->pp);
+    ls_json_put_int(j, "tp", e->tp);
     if (e->pp > 1) {
         ls_json_put_str(j, "schedule", e->schedule);
         ls_json_put_int(j, "chunks", e->chunks);

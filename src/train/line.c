@@ -49,8 +49,9 @@ static char *gradient_at(const ls_line *x, int i)
 /* Elements of a micro-batch's stream, or of its gradient. */
 static int64_t count_of(const ls_step *s, int micro, bool back)
 {
-    const ls_model_shape *shape = &s->args.model->shape;
-    int64_t stream = s->line->parts[micro].count * s->now.leaf * shape->T * shape->C;
+    const ls_model *model = s->args.model;
+    int64_t tokens = s->line->parts[micro].count * s->now.leaf * model->shape.T;
+    int64_t stream = ls_pass_stream(model, tokens);
 
     return back ? stream * ls_pass_border(s->args.model) : stream;
 }
@@ -257,7 +258,7 @@ static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_clock 
     slots[item->slot] = true;
     ls_pass_call call = call_of(s, op);
     ls_step_forward(s, &x->parts[op->micro], &call, host_state);
-    ls_clock_lap(clock, LS_PART_FORWARD);
+    ls_step_lap(s, clock, LS_PART_FORWARD);
 out:
     return st;
 }
@@ -307,7 +308,7 @@ static ls_status backward(ls_step *s, int i, ls_clock *clock)
     call.dstream = gradient_at(x, item->gradient);
     ls_step_send_numbers(s, x->parts[op->micro].number);
     ls_pass_backward(s->pass, &call);
-    ls_clock_lap(clock, LS_PART_BACKWARD);
+    ls_step_lap(s, clock, LS_PART_BACKWARD);
     merge(s, op);
     ls_clock_lap(clock, LS_PART_REDUCE);
     x->slots[op->chunk * x->most + item->slot] = false;
@@ -423,7 +424,7 @@ static ls_status move(ls_step *s, const ls_pass_call *call, ls_coll_kind kind, v
     return ls_comm_run(x->along,
                        &(ls_coll){.kind = kind,
                                   .type = s->type,
-                                  .count = call->B * call->T * s->args.model->shape.C,
+                                  .count = ls_pass_stream(s->args.model, call->B * call->T),
                                   .in = stream,
                                   .out = stream,
                                   .peer = (x->plan.post + by) % posts},

@@ -694,7 +694,8 @@ static ls_status summarise(loop *l)
     double peak = peak_of_ranks(s);
     int64_t peak_bytes =
         s->apart ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
-                 : ls_ledger_peak_resident_bytes();
+                 : ls_ledger_peak_resident_bytes() -
+                       (s->args.comm ? ls_comm_foreign_bytes(s->args.comm) : 0);
     double mfu =
         peak > 0 ? speed * ls_model_flops_per_token(ls_team_whole(s), s->model.shape.T) / peak : 0;
     ls_session_emit(

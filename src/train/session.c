@@ -141,7 +141,7 @@ static ls_status open_settings(ls_session *s)
     LS_TRY(st, ls_team_models(s), out);
     if (s->mesh.pp > 1) { /* can its layers be cut? */
         ls_pipe pipe;
-        LS_TRY(st, ls_pipe_init(&pipe, s->run, &s->model, &s->mesh, 1, false), out);
+        LS_TRY(st, ls_pipe_init(&pipe, s->run, &s->model, ls_team_mesh(s), 1, false), out);
         ls_pipe_release(&pipe);
     }
 out:
@@ -361,6 +361,26 @@ static ls_status open_groups(ls_session *s)
     return LS_OK;
 }
 
+/* "pp=2 dp=2 tp=2 zero=1": what is not there is left out, but for dp. */
+static void tell_mesh(ls_session *s)
+{
+    const struct {
+        const char *name;
+        int width;
+    } axes[] = {{"pp", s->mesh.pp},
+                {"dp", ls_mesh_lines(&s->teams)},
+                {"tp", s->mesh.tp},
+                {"zero", s->mesh.zero},
+                {"shard", s->mesh.shard}};
+    size_t used = 0;
+
+    s->mesh_text[0] = '\0';
+    for (size_t i = 0; i < LS_COUNT(axes) && used < sizeof s->mesh_text; i++)
+        if (axes[i].width > 0)
+            used += (size_t)snprintf(s->mesh_text + used, sizeof s->mesh_text - used, "%s%s=%d",
+                                     used ? " " : "", axes[i].name, axes[i].width);
+}
+
 static ls_status open_mesh(ls_session *s)
 {
     ls_comm *comm = s->args.comm;
@@ -378,18 +398,7 @@ static ls_status open_mesh(ls_session *s)
         st = ls_buddies_choose(&s->mesh, s->run, s->args.rejoin != NULL);
     if (st == LS_OK)
         s->teams = ls_mesh_of_teams(&s->mesh);
-    if (s->mesh.pp > 1)
-        snprintf(s->mesh_text, sizeof s->mesh_text,
-                 s->mesh.zero ? "pp=%d dp=%d zero=1" : "pp=%d dp=%d", s->mesh.pp,
-                 ls_mesh_lines(&s->mesh));
-    else if (s->mesh.tp > 1)
-        snprintf(s->mesh_text, sizeof s->mesh_text, "dp=%d tp=%d", s->teams.ranks, s->mesh.tp);
-    else
-        snprintf(s->mesh_text, sizeof s->mesh_text,
-                 s->mesh.shard  ? "dp=%d zero=%d shard=%d"
-                 : s->mesh.zero ? "dp=%d zero=%d"
-                                : "dp=%d",
-                 s->mesh.ranks, s->mesh.zero, s->mesh.shard);
+    tell_mesh(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
     return st;
@@ -512,7 +521,7 @@ static ls_status fit_group(ls_session *s, const ls_memory_args *memory, int64_t 
 }
 
 /* Then as little is recomputed as fits, where that is left to us, rather than packed weights kept.
- * No bit depends on it, so ranks may choose differently. */
+ * No bit depends on it, so ranks may choose differently, but for those of a team. */
 static ls_status fit_run(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
 {
     int at = ls_option_index(ls_option_find("batch.group"));
@@ -531,6 +540,7 @@ static ls_status fit_run(ls_session *s, ls_memory_args *memory, int64_t free_byt
         ls_run chosen;
         ls_memory_fit_recompute(memory, free_bytes, &chosen);
         s->fitted = chosen;
+        LS_TRY(st, ls_team_agree(s), out);
     }
 out:
     return st;
@@ -577,6 +587,8 @@ static ls_status open_exchange(ls_session *s)
     int *merges = NULL;
     ls_status st;
 
+    if (s->mesh.tp > 1) /* nothing is summed there */
+        dp.mesh.zero = 0;
     dp.comm = s->args.comm;
     if (dp.ordered && dp.rounds > 0) {
         merges = ls_mem_array((size_t)dp.rounds * (size_t)s->mesh.ranks, sizeof *merges);

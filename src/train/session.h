@@ -131,7 +131,7 @@ typedef struct ls_session {
     ls_str config;               /* the resolved run file */
     char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */
     int64_t newest_step;   /* that had a manifest when resuming; above step_number: damaged ones */
-    char mesh_text[32];    /* "dp=2 zero=1", for people who read a checkpoint's manifest */
+    char mesh_text[48];    /* "dp=2 zero=1", for people who read a checkpoint's manifest */
     int64_t saved_step;    /* newest step known to be saved, -1: none */
     double slowest_save_s; /* of those that this process made; 0: none */
     int64_t writing_step;  /* what the writer is at, -1: nothing */

@@ -120,6 +120,7 @@ static void emit_start(ls_session *s)
                                           .zero = s->mesh.zero,
                                           .shard = ls_mesh_shard(&s->mesh),
                                           .pp = ls_mesh_posts(&s->mesh),
+                                          .tp = ls_mesh_tp(&s->mesh),
                                           .schedule = schedule->names[s->run->mesh.schedule],
                                           .chunks = s->run->mesh.chunks,
                                           .nodes = (int)ls_max_i64(1, s->mesh.nodes),

@@ -532,9 +532,7 @@ static ls_status trouble(const ls_step *s)
     return s->status == LS_OK ? LS_OK : ls_err_adopt(&s->why);
 }
 
-/* Forward or backward has come so far: what it took, and apart from that the time in which ranks
- * that have the model together exchanged tensors. */
-static void lap(ls_step *s, ls_clock *clock, ls_part part)
+void ls_step_lap(ls_step *s, ls_clock *clock, ls_part part)
 {
     int64_t waited_ns = s->args.tensor ? ls_tensor_waited_ns(s->args.tensor) : 0;
 
@@ -568,7 +566,7 @@ static void exchange_from(void *context, int64_t from)
     ls_step *s = context;
     float *buffers[LS_ORDERED_ROOTS];
 
-    lap(s, s->clock, LS_PART_BACKWARD);
+    ls_step_lap(s, s->clock, LS_PART_BACKWARD);
     flip_gradient(s, from);
     ls_step_watch_from(s, from);
     merge(s, s->last.top, s->last.merges, from, s->last.from);
@@ -618,7 +616,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
         bool last = s->args.dp && p.number == calls->calls - 1;
         int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
         ls_step_forward(s, &p, &call, host_state);
-        lap(s, clock, LS_PART_FORWARD);
+        ls_step_lap(s, clock, LS_PART_FORWARD);
         (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
         if (ls_step_watch_call(s, &p, top, all))
             call.complete = ls_step_watch_from;
@@ -630,7 +628,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
             call.complete = exchange_from;
         }
         ls_pass_backward(s->pass, &call);
-        lap(s, clock, LS_PART_BACKWARD);
+        ls_step_lap(s, clock, LS_PART_BACKWARD);
         slow_down(s, before_ns, clock);
         if (!last)
             merge(s, top, merges, 0, all);

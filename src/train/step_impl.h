@@ -90,7 +90,7 @@ struct ls_step {
     struct {
         ls_crew_span *spans; /* owned: what several ranks have parts of */
         int n;
-        float *squares;               /* owned: of each rank */
+        float *squares;               /* owned: of each rank that counts some */
         int64_t waited_ns;            /* in moves of tensors, as far as clocks know of it */
     } team;                           /* mesh.tp (team.c) */
     ls_clock *clock;                  /* of the step that runs; NULL: none does */
@@ -225,6 +225,10 @@ ls_status ls_step_team_blame(ls_step *step, double *saw);
 ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part);
 
+/* Forward or backward has come so far: what it took, and apart from that the time in which ranks
+ * that have the model together exchanged tensors. */
+void ls_step_lap(ls_step *step, ls_clock *clock, ls_part part);
+
 /* What other ranks read passes through host memory: the device has a memory of its own. */
 static inline bool ls_step_travels(const ls_step *step)
 {
@@ -279,6 +283,9 @@ static inline const void *ls_step_read(const ls_step *step)
  * of the one bucket where it updates everything. */
 int ls_step_buckets(const ls_step *step);
 ls_mesh_part ls_step_own(const ls_step *step, int bucket);
+
+/* The sum of gradients of an own part, or of a piece of it. */
+const float *ls_step_own_gradient(const ls_step *step, ls_mesh_part own);
 
 /* What the optimizer reads about parameters, to the device. */
 ls_status ls_step_open_optimizer(ls_step *step);

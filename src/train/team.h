@@ -21,6 +21,10 @@ const ls_mesh *ls_team_mesh(const ls_session *session);
 /* Whether what this rank says of its leaves counts: it is the first of its team, or alone. */
 bool ls_team_speaks(const ls_session *session);
 
+/* What is recomputed was chosen by this rank's memory (session->fitted): the ranks of a team, which
+ * meet in it, do what the one does that must recompute most. Nothing without mesh.tp. */
+ls_status ls_team_agree(ls_session *session);
+
 /* Communicators of the two small worlds and what is exchanged there; nothing without mesh.tp. After
  * the model, before memory is planned; and the sums among teams, when it is. */
 ls_status ls_team_open(ls_session *session);
