@@ -18,7 +18,7 @@ name: meshes
 model: {MODEL, layers: 8, width: 32, heads: 8, context: 16, mlp: 50}
 data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
 batch: {sequences: 8, leaf: 1, group: 1}
-train: {steps: 30, lr: 1e-3, schedule: constant, warmup: 5, clip: 0.5, weight_decay: 0.1, seed: 3, reduce: ordered}
+train: {steps: 30, lr: 1e-3, schedule: constant, warmup: 0, clip: 0.5, weight_decay: 0.1, seed: 3, reduce: ordered}
 device: {threads: 1}
 checkpoint: {every: 0, keep: 2}
 eval: {every: 0, sequences: 1, sample: ""}
