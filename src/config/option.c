@@ -721,7 +721,8 @@ const ls_option ls_options[] = {
             "some columns of the MLPs and some tokens of the vocabulary, and they meet four times "
             "in every layer, so keep them on one machine. The number of processes is mesh.dp "
             "times mesh.pp times this; with mesh.pp each stage of a pipeline is such a team. "
-            "mesh.zero can be 1. Results agree with one process within rounding, in ordered mode too. When "
+            "mesh.zero can be 1. Results agree with one process within rounding, in ordered mode "
+            "too. When "
             "one of them dies the run ends, and goes on from its newest checkpoint when it is "
             "started again, whatever heal.mode says.",
      .offset = AT(mesh.tp)},

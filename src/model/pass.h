@@ -60,9 +60,9 @@ typedef struct ls_pass_call {
     bool accumulate; /* add to grad */
     float *tied;     /* ordered: the head's part of the tied gradient; NULL: behind grad's others */
     int slot;        /* that keeps this call's activations, from forward to backward */
-    /* Where the pass computes a part of the model, ls_pass_stream() of its type: the stream from the
-     * part before, which stays until backward; and for backward ls_pass_border() such tensors, one
-     * behind the other: the gradient from the part behind (anything, where the head is in this
+    /* Where the pass computes a part of the model, ls_pass_stream() of its type: the stream from
+     * the part before, which stays until backward; and for backward ls_pass_border() such tensors,
+     * one behind the other: the gradient from the part behind (anything, where the head is in this
      * part), in place of which that for the part before comes. */
     void *in, *dstream;
     /* Told while backward goes down the model: of this call, elements `from` and above of grad are

@@ -217,8 +217,8 @@ static int64_t sent_of(const ls_pass_args *args, int64_t M, int64_t joins, int64
 static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int64_t *wholes)
 {
     ls_recompute level = ls_pass_recompute_of(args, l);
-    bool spared = l == ls_pass_end_block(args) - 1 ||
-                  ls_pass_recompute_of(args, l + 1) == LS_RECOMPUTE_NONE;
+    bool spared =
+        l == ls_pass_end_block(args) - 1 || ls_pass_recompute_of(args, l + 1) == LS_RECOMPUTE_NONE;
 
     if (level == LS_RECOMPUTE_NONE || (spared && ls_pass_slots(args) == 1))
         return;

@@ -301,8 +301,8 @@ int64_t ls_tensor_sum_sent(const ls_crew_span *spans, int n, int ranks)
                 of = spans[i].copies;
             }
         for (int64_t left = all[kind]; left > 0; left -= PACKED)
-            sent += ls_crew_sent(LS_CREW_SUM, of,
-                                 ls_min_i64(left, PACKED) * (int64_t)sizeof(float));
+            sent +=
+                ls_crew_sent(LS_CREW_SUM, of, ls_min_i64(left, PACKED) * (int64_t)sizeof(float));
     }
     return sent;
 }

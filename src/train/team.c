@@ -11,7 +11,8 @@
  *   8 ranks, mesh.pp: 2, mesh.tp: 2         plane 0                 plane 1
  *                                  post 0    0 --- 2  sums across    1 --- 3
  *                                            |     |  streams        |     |
- *                                  post 1    4 --- 6  along          5 --- 7     teams: 0 1, 2 3, ...
+ *                                  post 1    4 --- 6  along          5 --- 7     teams: 0 1, 2 3,
+ * ...
  *
  * What the whole model has comes together on the first rank alone: its team sends it parts of
  * tensors, box by box, and it puts each into its place. The other way round each rank of the first
@@ -372,7 +373,7 @@ typedef struct passage {
     float *whole;      /* where the whole model has it; on the first rank */
     float *buffer;     /* `piece` of them, on the first rank */
     int64_t piece;
-    bool back;         /* from the whole to the part */
+    bool back; /* from the whole to the part */
 } passage;
 
 /* Elements first .. first+n-1 of the part, to or from their places in the whole. */

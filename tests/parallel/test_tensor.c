@@ -274,8 +274,8 @@ static void near_one(ls_world *w, ls_comm *comm)
         LS_CHECK_EQ(ls_tensor_sent(tensor), 2 * ls_pass_sent(&part->args, B, T, true));
     ls_crew_span *spans = ls_mem_array((size_t)part->model.n_params, sizeof *spans);
     LS_CHECK(spans);
-    LS_CHECK_OK(ls_tensor_sum(tensor, part->grad, spans,
-                              ls_model_partials(&part->model, spans), NULL));
+    LS_CHECK_OK(
+        ls_tensor_sum(tensor, part->grad, spans, ls_model_partials(&part->model, spans), NULL));
     LS_CHECK_EQ(one->model.n_params, part->model.n_params);
     for (int i = 0; i < M; i++)
         LS_CHECK_NEAR(part->losses[i], one->losses[i], tolerance * (double)one->losses[i] + 1e-9);

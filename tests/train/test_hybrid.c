@@ -349,8 +349,8 @@ static void between_nodes(ls_world *w, ls_comm *comm)
 
 LS_TEST_SECONDS(hybrid_sends_streams_alone_between_nodes, 120)
 {
-    kind k = {"pp 2 tp 2", "2+2", 2, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 24, 1, .tied = true,
-              .width = 512, .leaf = 4};
+    kind k = {"pp 2 tp 2",  "2+2",        2,        1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 24, 1,
+              .tied = true, .width = 512, .leaf = 4};
 
     ls_world_run(k.world, &k, between_nodes);
     k.sp = false;
@@ -555,8 +555,7 @@ LS_TEST(hybrid_stages_are_those_of_the_whole_model)
     LS_CHECK_OK(ls_stages_plan(&model, 3, 1, run.model.context, want));
     ls_model_release(&model);
     for (int r = 0; r < 4; r++) {
-        LS_CHECK_OK(
-            ls_model_init_split(&model, &run, VOCAB, (ls_split){.rank = r, .ranks = 4}));
+        LS_CHECK_OK(ls_model_init_split(&model, &run, VOCAB, (ls_split){.rank = r, .ranks = 4}));
         LS_CHECK_OK(ls_stages_plan(&model, 3, 1, run.model.context, got));
         for (int i = 0; i < 3; i++)
             LS_CHECK(got[i].unit == want[i].unit && got[i].units == want[i].units);

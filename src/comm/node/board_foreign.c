@@ -3,8 +3,8 @@
  * All ranks of a node map the whole board, and read each other's memory there. A page that was read
  * counts as resident in the process that read it, though another rank has it: who adds up the
  * resident memory of ranks counts it twice. The mapping as a whole is counted by the kernel
- * (smaps); of this the pages of the own blocks, and those that belong to nobody (seats, groups), are
- * found one by one (pagemap). Where a system shows neither, nothing is counted. */
+ * (smaps); of this the pages of the own blocks, and those that belong to nobody (seats, groups),
+ * are found one by one (pagemap). Where a system shows neither, nothing is counted. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
