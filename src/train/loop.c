@@ -73,6 +73,7 @@ typedef struct loop {
     int64_t told;           /* the last step that was told */
     bool opened;            /* the session is open, or was, and has to regroup */
     int64_t sent, received; /* between machines, when training began */
+    int64_t foreign;        /* memory of other ranks that counts as resident here, at most */
     bool stop, over; /* somebody asked to stop; train.seconds are over: agreed by all ranks */
     char unsaved[LS_PREEMPT_WHY]; /* why the last step is not saved; "": it is */
     const char *stopped_by;
@@ -312,6 +313,16 @@ static ls_status settle_ways(const ls_session *s)
                                ls_time_now_ns() + TRIALS_WAIT_S * LS_NS_PER_S);
 }
 
+/* What of this process's resident memory is that of others: while they have it, so twice, when all
+ * of it was used and when training ends. Only the first rank tells of memory. */
+static void note_foreign(loop *l)
+{
+    const ls_session *s = &l->s;
+
+    if (s->args.comm && s->mesh.rank == 0 && !s->apart)
+        l->foreign = ls_max_i64(l->foreign, ls_comm_foreign_bytes(s->args.comm));
+}
+
 /* For -vv: what this rank reads, by number of sample. */
 static void note_samples(const ls_batch *batch)
 {
@@ -369,6 +380,8 @@ static ls_status one_step(loop *l)
     ls_share_note(s);
     if (l->steps_here == 1)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
+    if (l->steps_in_view == 2)
+        note_foreign(l);
     if (l->steps_in_view == 2 && s->args.comm && !s->mesh.replicas)
         LS_TRY(st, settle_ways(s), out);
     if (s->outer)
@@ -683,6 +696,7 @@ static ls_status summarise(loop *l)
     char hash[33];
     ls_status st = LS_OK;
 
+    note_foreign(l);
     LS_TRY(st, ls_save_weights_hash(s, hash), out);
     if (s->mesh.rank > 0)
         return LS_OK;
@@ -694,8 +708,7 @@ static ls_status summarise(loop *l)
     double peak = peak_of_ranks(s);
     int64_t peak_bytes =
         s->apart ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
-                 : ls_ledger_peak_resident_bytes() -
-                       (s->args.comm ? ls_comm_foreign_bytes(s->args.comm) : 0);
+                 : ls_ledger_peak_resident_bytes() - l->foreign;
     double mfu =
         peak > 0 ? speed * ls_model_flops_per_token(ls_team_whole(s), s->model.shape.T) / peak : 0;
     ls_session_emit(
