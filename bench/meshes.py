@@ -189,7 +189,12 @@ def row(program, wants, ranks, mesh, steps, models):
     """One mesh on all models; what it prints, and whether all is well."""
     cells, bad = [], 0
     for model in models:
-        verdict, loss, gradient, name = judge(wants[model], train(program, model, "run", ranks, mesh, steps), mesh)
+        try:
+            verdict, loss, gradient, name = judge(wants[model], train(program, model, "run", ranks, mesh, steps), mesh)
+        except Refused:
+            if model == models[0]:
+                raise
+            verdict, loss, gradient, name = "refused", 0.0, 0.0, "-"  # as recomputation is of experts
         cells.append((model, verdict, loss, gradient, name))
         bad += verdict.isupper()
     return cells, bad
@@ -229,7 +234,7 @@ def main():
         meshes += 1
         bad += wrong
         worst = max([worst[0]] + [c[2] for c in cells]), max([worst[1]] + [c[3] for c in cells])
-        text = "  ".join(f"{model} {verdict}" + (f" {loss:.1e} | {gradient:.1e}" if verdict != "same bits" else "")
+        text = "  ".join(f"{model} {verdict}" + (f" {loss:.1e} | {gradient:.1e}" if verdict not in ("same bits", "refused") else "")
                          for model, verdict, loss, gradient, _ in cells)
         print(f"{meshes:3} {ranks} ranks  {name:58} {text}", flush=True)
         for model, verdict, _, gradient, tensor in cells:
