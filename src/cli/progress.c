@@ -316,11 +316,28 @@ static void show_summary(const ls_event_summary *e)
     fflush(stdout);
 }
 
+/* The mesh that was chosen, and the next best. */
+static void show_mesh(const ls_progress *p, const ls_choice *choice)
+{
+    enum { SHOWN = 4 };
+    ls_str text;
+
+    ls_str_init(&text);
+    ls_choice_tell(choice, SHOWN, &text);
+    if (!p->quiet && ls_str_status(&text) == LS_OK)
+        printf("%s\n", text.p);
+    ls_str_release(&text);
+    fflush(stdout);
+}
+
 void ls_progress_event(void *context, const ls_event *event)
 {
     ls_progress *p = context;
 
     switch (event->kind) {
+    case LS_EVENT_MESH:
+        show_mesh(p, event->mesh.choice);
+        break;
     case LS_EVENT_START:
         show_start(p, &event->start);
         break;

@@ -109,10 +109,23 @@ static void resolve_batch(ls_run *run)
         run->batch.group = pick_group(run);
 }
 
+static int64_t pick_chunks(const ls_run *run)
+{
+    return run->mesh.schedule == LS_PIPE_INTERLEAVED ? 2 : 1;
+}
+
 static void resolve_mesh(ls_run *run)
 {
     if (take_auto(run, "mesh.chunks"))
-        run->mesh.chunks = run->mesh.schedule == LS_PIPE_INTERLEAVED ? 2 : 1;
+        run->mesh.chunks = pick_chunks(run);
+}
+
+void ls_check_follow(ls_run *run)
+{
+    if (ls_check_origin(run, "batch.group")->automatic)
+        run->batch.group = pick_group(run);
+    if (ls_check_origin(run, "mesh.chunks")->automatic)
+        run->mesh.chunks = pick_chunks(run);
 }
 
 /* What the family settles. */

@@ -47,7 +47,7 @@ static ls_status check_parts(const ls_run *run)
 /* What ranks that have a model together cannot do yet. */
 static ls_status check_teams(const ls_run *run)
 {
-    bool alone = ls_check_origin(run, "mesh.tp")->source == LS_RUN_DEFAULT;
+    bool alone = !run->mesh.automatic && ls_check_origin(run, "mesh.tp")->source == LS_RUN_DEFAULT;
 
     if (alone && ls_check_origin(run, "mesh.sp")->source != LS_RUN_DEFAULT)
         return ls_check_clash(run, "mesh.sp", "mesh.tp", "it is for mesh.tp above 1");
@@ -99,7 +99,8 @@ static ls_status check_shard(const ls_run *run)
         ls_err_hint("node divides inside each machine and keeps copies across them.");
         return st;
     }
-    if (run->mesh.zero == 0 && ls_check_origin(run, "mesh.zero")->source == LS_RUN_DEFAULT) {
+    if (run->mesh.zero == 0 && !run->mesh.automatic &&
+        ls_check_origin(run, "mesh.zero")->source == LS_RUN_DEFAULT) {
         st = ls_check_clash(run, "mesh.shard", "mesh.zero", "without ZeRO nothing is divided");
         ls_err_hint("Set mesh.zero to 1, 2 or 3 (FSDP), or leave mesh.shard out.");
         return st;
@@ -247,7 +248,8 @@ out:
 static ls_status check_schedule(const ls_run *run)
 {
     static const char *const keys[] = {"mesh.schedule", "mesh.chunks"};
-    bool none = run->mesh.pp < 2 && ls_check_origin(run, "mesh.pp")->source == LS_RUN_DEFAULT;
+    bool none = run->mesh.pp < 2 && !run->mesh.automatic &&
+                ls_check_origin(run, "mesh.pp")->source == LS_RUN_DEFAULT;
 
     for (size_t i = 0; i < LS_COUNT(keys) && none; i++)
         if (ls_check_origin(run, keys[i])->source != LS_RUN_DEFAULT) {

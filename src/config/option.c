@@ -704,6 +704,17 @@ const ls_option ls_options[] = {
      .offset = AT(precision),
      .fixed = true},
 
+    {.key = "mesh.auto",
+     .type = LS_OPTION_BOOL,
+     .preset = "false",
+     .doc = "Whether lineshaft chooses mesh.tp, pp, zero and schedule, as far as they are not set, "
+            "for the processes, machines and memory that there are: by the ledger and by the "
+            "predicted time of a step. What does not fit otherwise recomputes (train.recompute). "
+            "In ordered mode mesh.tp stays 1 unless it is set, because bits depend on it. "
+            "`mesh: auto` is short for it. `lineshaft plan mesh` shows the choice. A process that "
+            "dies ends such a run; started again it goes on from its newest checkpoint, on the "
+            "mesh that is best then.",
+     .offset = AT(mesh.automatic)},
     {.key = "mesh.dp",
      .type = LS_OPTION_INT,
      .preset = "auto",
@@ -743,11 +754,13 @@ const ls_option ls_options[] = {
     {.key = "mesh.schedule",
      .type = LS_OPTION_ENUM,
      .preset = "1f1b",
-     .names = {"gpipe", "1f1b", "interleaved"},
+     .names = {"gpipe", "1f1b", "interleaved", "zero-bubble"},
      .doc = "What the ranks of a pipeline do when. gpipe: all forward, then all backward; 1f1b: "
             "forward and backward in turn, with activations of mesh.pp micro-batches at most; "
             "interleaved: 1f1b where each rank has several chunks of layers, which idles less and "
-            "sends more. No result depends on it. `lineshaft plan schedule` draws them.",
+            "sends more; zero-bubble: 1f1b that makes gradients of weights while a rank would "
+            "otherwise wait, and keeps more until then. No result depends on it. `lineshaft plan "
+            "schedule` draws them.",
      .offset = AT(mesh.schedule)},
     {.key = "mesh.chunks",
      .type = LS_OPTION_INT,

@@ -68,7 +68,12 @@ typedef enum ls_precision {
     LS_PRECISION_FP8
 } ls_precision;
 /* What the ranks of a pipeline do when; see parallel/pipeline.h. */
-typedef enum ls_pipe_schedule { LS_PIPE_GPIPE, LS_PIPE_1F1B, LS_PIPE_INTERLEAVED } ls_pipe_schedule;
+typedef enum ls_pipe_schedule {
+    LS_PIPE_GPIPE,
+    LS_PIPE_1F1B,
+    LS_PIPE_INTERLEAVED,
+    LS_PIPE_ZERO_BUBBLE
+} ls_pipe_schedule;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
 typedef enum ls_buddies { LS_BUDDIES_AUTO, LS_BUDDIES_ON, LS_BUDDIES_OFF } ls_buddies;
 enum { LS_RUN_ETCD = 16 }; /* most URLs of etcd */
@@ -193,6 +198,7 @@ typedef struct ls_run {
         ls_balance_mode balance;
         ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */
         int64_t bucket;        /* bytes, or auto */
+        bool automatic;        /* mesh: auto: what is not set is chosen when the ranks are known */
     } mesh;
     struct {
         ls_compress compress; /* of gradients between nodes */

@@ -512,7 +512,8 @@ void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 
     bool spared = l == ls_pass_end_block(&pass->args) - 1 ||
                   ls_pass_recompute_of(&pass->args, l + 1) == LS_RECOMPUTE_NONE;
-    if (level == LS_RECOMPUTE_NONE || (spared && ls_pass_slots(&pass->args) == 1))
+    bool alone = ls_pass_slots(&pass->args) == 1 && pass->args.late == 0;
+    if (level == LS_RECOMPUTE_NONE || (spared && alone))
         return; /* no block above, nor another call, has taken the buffers */
     ls_pass_layers_of(pass->args.model, l, &at);
     first_norm(pass, call, l, true);

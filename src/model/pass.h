@@ -36,6 +36,8 @@ typedef struct ls_pass_args {
     int64_t unit, units;       /* the part of the model that it computes: the first unit
                                 * (ls_param.unit) and how many; 0 units: all of it */
     int slots;                 /* calls whose activations are kept at a time; 0 counts as one */
+    int late;                  /* calls between the two halves of backward at a time (below); 0:
+                                * backward is not cut */
     int64_t cache;             /* positions whose keys and values are kept between calls, so that a
                                 * text can be read piece by piece; 0: none; not with training */
     ls_packs *packs;           /* borrowed: of the weights that calls read; NULL: none */
@@ -60,6 +62,7 @@ typedef struct ls_pass_call {
     bool accumulate; /* add to grad */
     float *tied;     /* ordered: the head's part of the tied gradient; NULL: behind grad's others */
     int slot;        /* that keeps this call's activations, from forward to backward */
+    int late;        /* the place that keeps what the second half of its backward needs */
     /* Where the pass computes a part of the model, [B, T, C] of its type: the stream from the part
      * before, which stays until backward; and for backward ls_pass_border() such tensors, one
      * behind the other: the gradient from the part behind (anything, where the head is in this
@@ -98,6 +101,18 @@ int64_t ls_pass_grad_elements(const ls_model *model, bool ordered);
 /* Forward up to the final norm; then the head, its loss and the whole backward. */
 void ls_pass_forward(ls_pass *pass, const ls_pass_call *call);
 void ls_pass_backward(ls_pass *pass, const ls_pass_call *call);
+
+/* Backward in two halves, in a pass that has places for it (args.late): the first makes the
+ * gradient for the part before, and of parameters all but the weights and biases of the blocks'
+ * products; these are made by the second, when there is time, out of the activations of call->slot
+ * and of what the first has left in place call->late. Together they make the bits of
+ * ls_pass_backward(). The head, embeddings, norms, experts and adapters belong to the first half.
+ */
+void ls_pass_backward_first(ls_pass *pass, const ls_pass_call *call);
+void ls_pass_backward_second(ls_pass *pass, const ls_pass_call *call);
+
+/* Whether the second half makes the gradient of a parameter. */
+bool ls_pass_is_late(const ls_model *model, const ls_param *param);
 
 /* What a gradient between parts is made of: that of the stream, and with dropout what that leaves
  * of it for the branch that ends the part before. It is made by the norm that follows, of numbers

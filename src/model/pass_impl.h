@@ -22,6 +22,12 @@ typedef struct ls_pass_buffers {
     void *small[LS_ADAPTERS]; /* scale A x, [M, rank] */
 } ls_pass_buffers;
 
+/* What the first half of a block's backward leaves for the second: gradients of the outputs of its
+ * products. */
+typedef struct ls_pass_late {
+    void *dqkv, *dproj, *dz, *dout; /* of the MLP's: NULL with experts */
+} ls_pass_late;
+
 /* What a call keeps outside of blocks: the embedding, and what the final norm makes. */
 typedef struct ls_pass_ends {
     void *in0, *yf;
@@ -45,8 +51,10 @@ struct ls_pass {
     float *wide;             /* in bf16 with adapters: [M, rank], while it is scaled */
     void *logits;            /* in bf16: [V], before they are widened */
     void *scratch;
-    float *maxima; /* with fp8: [L][2][LS_LAYERS], cells of what each layer reads and of its
-                    * gradient */
+    float *maxima;       /* with fp8: [L][2][LS_LAYERS], cells of what each layer reads and of its
+                          * gradient */
+    ls_pass_late *lates; /* owned: blocks of each late place */
+    ls_pass_late *late;  /* L of them, of the call at hand, in a half of backward; else NULL */
     ls_pass_buffers *blocks; /* L of them, of the slot at hand; equal ones when not training, but
                               * for the cache */
 };
@@ -208,6 +216,16 @@ void ls_pass_logits_of_all(const ls_pass *pass, float *logits);
 
 /* Whether a branch ends apart from the stream, to which the norm after it adds it. */
 bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);
+
+/* The same for a half of backward, which ends with pass->late NULL again. */
+void ls_pass_take_late(ls_pass *pass, const ls_pass_call *call);
+
+/* Blocks of the model that a gradient must reach: the lowest; 0 where the embedding is trained. */
+int64_t ls_pass_lowest(const ls_pass_args *args);
+
+/* The gradients of the parameters of a layer, out of its input and the gradient of its output. */
+void ls_pass_parts_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
+                        const void *x, void *dy, ls_fp8 *fp8);
 
 /* The head and its loss; with grad also the gradients, dh in pass->dy. */
 void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad);

@@ -281,14 +281,16 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
 {
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T, share = ls_pass_share(args, M);
+    bool halves = args->late > 0; /* late places have dqkv and dz, and activations are kept */
 
     pass->dstream = args->units ? NULL : cut_values(c, args, share * s->C); /* calls bring both */
     pass->dbranch = s->dropout > 0 && !args->units ? cut_values(c, args, share * s->C) : NULL;
     pass->dy = cut_values(c, args, share * s->C);
-    pass->dqkv = cut_values(c, args, M * ls_pass_qkv_width(s));
+    pass->dqkv = halves ? NULL : cut_values(c, args, M * ls_pass_qkv_width(s));
     pass->datt = cut_values(c, args, M * ls_pass_att_width(s));
-    pass->dz = s->gated ? NULL : cut_values(c, args, M * s->F);
-    pass->dact = s->lora_rank ? cut_values(c, args, M * s->F) : NULL;
+    pass->dz = halves || s->gated ? NULL : cut_values(c, args, M * s->F);
+    bool keeps_act = halves && s->gated && s->E == 0;
+    pass->dact = s->lora_rank || keeps_act ? cut_values(c, args, M * s->F) : NULL;
     pass->dsmall = s->lora_rank ? cut_values(c, args, M * s->lora_rank) : NULL;
     if (s->E > 0) {
         pass->dlogits = cut_values(c, args, M * s->E);
@@ -339,6 +341,24 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
     }
 }
 
+/* What a call keeps between the halves of its backward. */
+static void lay_out_late(cutter *c, const ls_pass_args *args, ls_pass *pass, int place)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T;
+
+    for (int64_t l = ls_pass_first_block(args); l < ls_pass_end_block(args); l++) {
+        ls_pass_late late = {.dqkv = cut_values(c, args, M * ls_pass_qkv_width(s)),
+                             .dproj = cut_values(c, args, M * s->C)};
+        if (s->E == 0) {
+            late.dz = cut_values(c, args, M * ls_pass_fc_width(s));
+            late.dout = cut_values(c, args, M * s->C);
+        }
+        if (pass->lates)
+            pass->lates[place * s->L + l] = late;
+    }
+}
+
 /* What the ranks of a split model need to meet. */
 static void cut_meeting(cutter *c, const ls_pass_args *args, ls_pass *pass)
 {
@@ -373,6 +393,8 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     ls_pass_buffers shared = cut_shared(c, args);
     for (int slot = 0; slot < ls_pass_slots(args); slot++)
         lay_out_slot(c, args, pass, slot, &shared);
+    for (int place = 0; place < args->late; place++)
+        lay_out_late(c, args, pass, place);
     if (args->training)
         cut_backward(c, args, pass);
     pass->scratch = cut(c, scratch_bytes(args, threads));
@@ -447,12 +469,15 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
               (int)args->type);
     LS_BUG_IF(args->units && args->kernels->norm_sums,
               "a part of a model, whose last bias another part would have to sum");
-    size_t slots = (size_t)ls_pass_slots(args);
+    LS_BUG_IF(args->late > 0 && (args->kernels->norm_sums || args->fp8 || !args->training),
+              "a backward in halves by rows that cannot cut it");
+    size_t slots = (size_t)ls_pass_slots(args), late = (size_t)args->late;
     pass->args = *args;
     pass->all = ls_mem_array(slots * (size_t)args->model->shape.L, sizeof *pass->all);
     pass->ends = ls_mem_array(slots, sizeof *pass->ends);
+    pass->lates = ls_mem_array(late * (size_t)args->model->shape.L, sizeof *pass->lates);
     pass->experts = ls_mem_array((size_t)args->model->shape.E, sizeof *pass->experts);
-    if (!pass->all || !pass->ends || !pass->experts) {
+    if (!pass->all || !pass->ends || !pass->lates || !pass->experts) {
         st = LS_ENOMEM;
         goto out;
     }
@@ -480,6 +505,7 @@ void ls_pass_close(ls_pass *pass)
         ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
     ls_mem_free(pass->all);
     ls_mem_free(pass->ends);
+    ls_mem_free(pass->lates);
     ls_mem_free(pass->experts);
     ls_mem_free(pass);
 }

@@ -270,11 +270,17 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_l
 {
     int64_t copies =
         ls_round_up(ls_memory_parts_bytes(args->run, args->model, world_of(args)), 4096);
+    int64_t whole = 0;
     void (*add)(ls_ledger *, const char *, const char *, int64_t) =
         args->apart ? ls_ledger_add_host : ls_ledger_add;
 
     for (int kind = 0; kind < 3; kind++)
-        copies += resident_bytes(args, kind);
+        whole += resident_bytes(args, kind);
+    if (ls_mesh_saves_parts(world_of(args)) && whole > 0)
+        add(ledger, "whole weights", "of all ranks, for text samples and the hash of the run",
+            whole);
+    else
+        copies += whole;
     if (copies > 0)
         add(ledger, "snapshot", "what a checkpoint is written from", copies);
     add(ledger, "threads", "packed blocks of each thread",

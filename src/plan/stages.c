@@ -15,6 +15,7 @@
 
 #include <math.h>
 #include "base/mem.h"
+#include "model/pass.h"
 
 /* Operations of products that a machine does while it moves a byte; between 10 and 50 on CPUs and
  * GPUs of these years. The embedding is a hundredth of a block either way. */
@@ -90,10 +91,10 @@ static void add_product(const ls_model *model, ls_stage *to, const ls_param *p, 
 
     to->forward += once;
     to->backward += once;
-    if (p->trained >= 0) {
+    if (p->trained >= 0)
         to->backward += once;
+    if (ls_pass_is_late(model, p))
         to->weight += once;
-    }
 }
 
 static ls_stage unit_of(const ls_model *model, int64_t unit, double tokens, int64_t T)
@@ -120,7 +121,7 @@ static ls_stage unit_of(const ls_model *model, int64_t unit, double tokens, int6
     }
     if (unit == 0) { /* rows in and out, forward and backward */
         u.forward = 2.0 * 4 * (double)s->C * tokens * PER_BYTE;
-        u.backward = u.weight = model->wte.g >= 0 ? u.forward : 0;
+        u.backward = model->wte.g >= 0 ? u.forward : 0;
     }
     return u;
 }

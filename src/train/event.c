@@ -164,11 +164,17 @@ static void put_incident(ls_json *j, const ls_event_incident *e)
 }
 
 static const char *const names[] = {
-    [LS_EVENT_START] = "start",       [LS_EVENT_RANK] = "rank",
-    [LS_EVENT_STEP] = "step",         [LS_EVENT_EVAL] = "eval",
-    [LS_EVENT_SAMPLE] = "sample",     [LS_EVENT_CHECKPOINT] = "checkpoint",
-    [LS_EVENT_INCIDENT] = "incident", [LS_EVENT_PROFILE] = "profile",
-    [LS_EVENT_BALANCE] = "balance",   [LS_EVENT_SUMMARY] = "summary",
+    [LS_EVENT_MESH] = "mesh",
+    [LS_EVENT_START] = "start",
+    [LS_EVENT_RANK] = "rank",
+    [LS_EVENT_STEP] = "step",
+    [LS_EVENT_EVAL] = "eval",
+    [LS_EVENT_SAMPLE] = "sample",
+    [LS_EVENT_CHECKPOINT] = "checkpoint",
+    [LS_EVENT_INCIDENT] = "incident",
+    [LS_EVENT_PROFILE] = "profile",
+    [LS_EVENT_BALANCE] = "balance",
+    [LS_EVENT_SUMMARY] = "summary",
 };
 
 void ls_event_json(const ls_event *event, ls_str *line_out)
@@ -179,6 +185,9 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
     ls_json_open(&j, '{');
     ls_json_put_str(&j, "event", names[event->kind]);
     switch (event->kind) {
+    case LS_EVENT_MESH:
+        ls_choice_json(event->mesh.choice, &j);
+        break;
     case LS_EVENT_START:
         put_start(&j, &event->start);
         break;

@@ -5,12 +5,14 @@
  * the run folder. Strings are borrowed for the duration of the call. */
 #pragma once
 #include "base/str.h"
+#include "plan/choice.h"
 #include "plan/ledger.h"
 #include "train/clock.h"
 
 LS_C_BEGIN
 
 typedef enum ls_event_kind {
+    LS_EVENT_MESH,
     LS_EVENT_START,
     LS_EVENT_RANK,
     LS_EVENT_STEP,
@@ -22,6 +24,11 @@ typedef enum ls_event_kind {
     LS_EVENT_PROFILE,
     LS_EVENT_SUMMARY
 } ls_event_kind;
+
+/* mesh: auto: the meshes that there are, the one that was taken first. */
+typedef struct ls_event_mesh {
+    const ls_choice *choice;
+} ls_event_mesh;
 
 typedef struct ls_event_recompute {
     const char *level;  /* none, selective, full */
@@ -170,6 +177,7 @@ typedef struct ls_event_summary {
 typedef struct ls_event {
     ls_event_kind kind;
     union {
+        ls_event_mesh mesh;
         ls_event_start start;
         ls_event_rank rank;
         ls_event_step step;

@@ -153,10 +153,12 @@ static ls_status open_buffers(ls_step *s)
     x->parts = ls_mem_array(most, sizeof *x->parts);
     x->items = ls_mem_array(cells, sizeof *x->items);
     x->slots = ls_mem_array(cells, sizeof *x->slots);
+    x->late = ls_mem_array(cells, sizeof *x->late);
     x->stream_used = ls_mem_array((size_t)plan->streams, sizeof *x->stream_used);
     x->gradient = ls_mem_array((size_t)plan->gradients, sizeof *x->gradient);
     x->edge_blocks = ls_mem_array((size_t)x->edge_count, sizeof *x->edge_blocks);
-    if (!x->parts || !x->items || !x->slots || !x->stream_used || !x->gradient || !x->edge_blocks)
+    if (!x->parts || !x->items || !x->slots || !x->late || !x->stream_used || !x->gradient ||
+        !x->edge_blocks)
         return ls_fail(LS_ENOMEM, "no memory for the tables of %zu micro-batches", most);
     (void)ls_pipe_edges(plan, x->edge_blocks);
     st = ls_device_alloc(ls_stream_device(s->args.stream), bytes, "pipeline", &x->memory);
@@ -221,6 +223,7 @@ void ls_line_close(ls_step *step)
     ls_mem_free(x->parts);
     ls_mem_free(x->items);
     ls_mem_free(x->slots);
+    ls_mem_free(x->late);
     ls_mem_free(x->stream_used);
     ls_mem_free(x->gradient);
     ls_mem_free(x->edge_blocks);

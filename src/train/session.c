@@ -28,6 +28,7 @@
 #include "train/buddy.h"
 #include "train/again.h"
 #include "train/central.h"
+#include "train/choose.h"
 #include "train/debt.h"
 #include "train/hoard.h"
 #include "train/vigil.h"
@@ -392,6 +393,26 @@ static ls_status open_mesh(ls_session *s)
                  s->mesh.ranks, s->mesh.zero, s->mesh.shard);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
+    return st;
+}
+
+/* mesh: auto, now that ranks, device and tokenizer are known; then as with a mesh that was asked
+ * for. */
+static ls_status choose_mesh(ls_session *s)
+{
+    ls_status st = LS_OK;
+
+    if (!s->run->mesh.automatic)
+        return LS_OK;
+    LS_TRY(st, ls_choose_mesh(s), out);
+    ls_share_close(s);
+    s->share = (ls_share){.set = NULL};
+    ls_mem_free(s->places);
+    s->places = NULL;
+    LS_TRY(st, open_mesh(s), out);
+    LS_TRY(st, ls_share_open(s), out);
+    LS_TRY(st, ls_team_models(s), out);
+out:
     return st;
 }
 
@@ -811,6 +832,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     note_time("settings read");
     LS_TRY(st, open_device(s), out);
     note_time("device opened");
+    LS_TRY(st, choose_mesh(s), out);
     LS_TRY(st, ls_profiling_open(s), out);
     LS_TRY(st, ls_hoard_choose(s), out);
     LS_TRY(st, assemble(s), out);
@@ -872,6 +894,7 @@ void ls_session_close(ls_session *session)
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);
+    ls_choice_release(&s->choice);
     ls_mem_free(s->places);
     ls_mem_free(s->cards);
     ls_model_release(&s->model);

@@ -64,6 +64,7 @@ typedef struct ls_session {
     ls_session_args args;
     const ls_run *run; /* that of args, then fitted */
     ls_run fitted;     /* the run with what was left to us: size of calls, what is recomputed */
+    ls_choice choice;  /* mesh: auto (train/choose.h): the first row is the mesh; else empty */
     ls_mesh mesh;
     ls_mesh teams;     /* mesh.tp (train/team.h): as if each team was a rank */
     ls_model whole;    /* the model of which `model` is a part */

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/option.h"
+#include "train/choose.h"
 #include "train/recover.h"
 #include "train/schedule.h"
 #include "train/team.h"
@@ -224,8 +225,10 @@ ls_status ls_session_tell(ls_session *session)
 
     ls_recover_tell(s);
     LS_TRY(st, emit_ranks(s), out);
-    if (!s->args.view.begun)
+    if (!s->args.view.begun) {
+        ls_choose_tell(s);
         emit_start(s);
+    }
     warn_of_idle_ranks(s);
     emit_fallback(s);
 out:

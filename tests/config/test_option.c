@@ -131,6 +131,7 @@ LS_TEST(option_enum_names_match_their_enums)
         {"mesh.schedule", "gpipe", LS_PIPE_GPIPE},
         {"mesh.schedule", "1f1b", LS_PIPE_1F1B},
         {"mesh.schedule", "interleaved", LS_PIPE_INTERLEAVED},
+        {"mesh.schedule", "zero-bubble", LS_PIPE_ZERO_BUBBLE},
         {"mesh.balance", "off", LS_BALANCE_OFF},
         {"mesh.balance", "auto", LS_BALANCE_AUTO},
         {"device.isa", "auto", LS_ISA_AUTO},
