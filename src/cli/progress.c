@@ -95,6 +95,9 @@ static void show_start(ls_progress *p, const ls_event_start *e)
             printf(", %lld chunks each", (long long)e->chunks);
         printf("\n");
     }
+    if (e->cp > 1)
+        printf("mesh    %d ring%s of %d ranks that share each sequence\n", e->ranks / e->cp,
+               e->ranks == e->cp ? "" : "s", e->cp);
     if (strcmp(e->compress, "none") != 0)
         printf("mesh    %d ranks on %d nodes, gradients between nodes as %s\n", e->ranks, e->nodes,
                e->compress);

@@ -83,6 +83,55 @@ static ls_status check_teams(const ls_run *run)
     return LS_OK;
 }
 
+/* Ranks that share sequences have whole chunks of them, two each. */
+static ls_status check_chunks(const ls_run *run)
+{
+    int64_t chunks = 2 * run->mesh.cp, T = run->model.context, below = T / chunks * chunks;
+    ls_status st;
+
+    if (T % chunks == 0)
+        return LS_OK;
+    st = ls_check_clash(run, "model.context", "mesh.cp",
+                        "a sequence is cut into 2 x mesh.cp chunks of as many tokens");
+    if (below > 0)
+        ls_err_hint("With mesh.cp: %lld a context of %lld works, and of %lld.",
+                    (long long)run->mesh.cp, (long long)below, (long long)(below + chunks));
+    else
+        ls_err_hint("With mesh.cp: %lld a context of %lld works.", (long long)run->mesh.cp,
+                    (long long)chunks);
+    return st;
+}
+
+/* What they cannot do yet. */
+static ls_status check_context(const ls_run *run)
+{
+    bool alone = ls_check_origin(run, "mesh.cp")->source == LS_RUN_DEFAULT;
+
+    if (alone && ls_check_origin(run, "mesh.keys")->source != LS_RUN_DEFAULT)
+        return ls_check_clash(run, "mesh.keys", "mesh.cp", "it is for mesh.cp above 1");
+    if (run->mesh.cp < 2)
+        return LS_OK;
+    if (run->mesh.pp > 1)
+        return ls_check_clash(run, "mesh.pp", "mesh.cp",
+                              "stages pass on the streams of whole sequences");
+    if (run->mesh.tp > 1)
+        return ls_check_clash(run, "mesh.tp", "mesh.cp",
+                              "ranks share either a model or a sequence, for now");
+    if (run->sync != LS_SYNC_ALLREDUCE)
+        return ls_check_clash(run, "sync", "mesh.cp", "a replica or a worker has whole sequences");
+    if (run->mesh.balance == LS_BALANCE_AUTO)
+        return ls_check_clash(run, "mesh.balance", "mesh.cp", "speeds are known of single ranks");
+    if (run->mesh.weights.count > 0)
+        return ls_check_clash(run, "mesh.weights", "mesh.cp", "they are for single ranks");
+    if (run->model.experts > 0)
+        return ls_check_clash(run, "model.experts", "mesh.cp",
+                              "the balance of experts is that of whole sequences");
+    if (run->device.kind == LS_DEVICE_CUDA)
+        return ls_check_clash(run, "mesh.cp", "device.kind",
+                              "keys and values meet in the memory of the host");
+    return check_chunks(run);
+}
+
 /* mesh.shard: world, node or a number of ranks; and there must be something to divide. */
 static ls_status check_shard(const ls_run *run)
 {
@@ -352,6 +401,8 @@ static ls_status check_replay(const ls_run *run)
         return ls_check_clash(run, "heal.replay", "mesh.pp", "each rank has some of the layers");
     if (run->mesh.tp > 1)
         return ls_check_clash(run, "heal.replay", "mesh.tp", "each rank has a part of all layers");
+    if (run->mesh.cp > 1)
+        return ls_check_clash(run, "heal.replay", "mesh.cp", "each rank has a part of a sequence");
     return LS_OK;
 }
 
@@ -397,6 +448,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_shard(run), out);
     LS_TRY(st, check_teams(run), out);
+    LS_TRY(st, check_context(run), out);
     LS_TRY(st, check_sync(run), out);
     LS_TRY(st, check_offload(run), out);
     LS_TRY(st, check_buddies(run), out);

@@ -10,7 +10,7 @@
 #include <math.h>
 
 #define AT(field) offsetof(ls_run, field)
-#define DATA_ONLY "this version is parallel over data, layers and tensors"
+#define DATA_ONLY "this version is parallel over data, layers, tensors and sequences"
 
 const ls_option_section ls_option_sections[] = {
     {"model",
@@ -761,10 +761,24 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
-     .most = 1,
-     .limit = DATA_ONLY,
-     .doc = "Context-parallel width: processes that share a sequence.",
+     .most = 1024,
+     .doc =
+         "Context-parallel width: processes that share every sequence, for long contexts. Each has "
+         "two of 2 x mesh.cp chunks of it, one near the beginning and one near the end, so that "
+         "all have as much to do, and they send each other keys and values in every layer. The "
+         "number of processes is mesh.dp times this. All of them have the whole model, and "
+         "mesh.zero divides among all. Results agree with one process within rounding, in "
+         "ordered mode too. When one of them dies the run ends, and goes on from its newest "
+         "checkpoint when it is started again, whatever heal.mode says.",
      .offset = AT(mesh.cp)},
+    {.key = "mesh.keys",
+     .type = LS_OPTION_ENUM,
+     .preset = "ring",
+     .names = {"ring", "gather"},
+     .doc = "With mesh.cp: how keys and values come to the processes that share a sequence. ring: "
+            "from one to the next, while it computes with those before; gather: all at once, in "
+            "more memory and fewer messages. Both send as many bytes.",
+     .offset = AT(mesh.keys)},
     {.key = "mesh.ep",
      .type = LS_OPTION_INT,
      .preset = "1",

@@ -69,6 +69,8 @@ typedef enum ls_precision {
 } ls_precision;
 /* What the ranks of a pipeline do when; see parallel/pipeline.h. */
 typedef enum ls_pipe_schedule { LS_PIPE_GPIPE, LS_PIPE_1F1B, LS_PIPE_INTERLEAVED } ls_pipe_schedule;
+/* How keys and values reach the ranks that share a sequence. */
+typedef enum ls_cp_keys { LS_KEYS_RING, LS_KEYS_GATHER } ls_cp_keys;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
 typedef enum ls_buddies { LS_BUDDIES_AUTO, LS_BUDDIES_ON, LS_BUDDIES_OFF } ls_buddies;
 enum { LS_RUN_ETCD = 16 }; /* most URLs of etcd */
@@ -189,6 +191,7 @@ typedef struct ls_run {
         ls_pipe_schedule schedule;        /* of a pipeline, */
         int64_t chunks;                   /* and the chunks of layers that each of its ranks has */
         bool sp;                          /* tp: rows between the layers are divided too */
+        ls_cp_keys keys;                  /* cp */
         const char *shard; /* world, node or a number: the ranks that zero divides among */
         ls_balance_mode balance;
         ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */

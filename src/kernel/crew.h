@@ -1,18 +1,20 @@
 /* crew.h -- the ranks that have one model together, as the model sees them.
  *
  * A split model (model/split.h) ends some products with a part of their sum, and needs tensors that
- * other ranks have. What carries them is not the model's business: it asks a table of
- * functions, and parallel/tensor.h fills it with a communicator. All ranks ask for the same in the
- * same order. What fails is a failure of the stream, and everything after it is dropped. */
+ * other ranks have; ranks that share sequences (model/pass_ring.c) need each other's keys. What
+ * carries them is not the model's business: it asks a table of functions, and parallel/tensor.h
+ * fills it with a communicator. All ranks ask for the same in the same order. What fails is a
+ * failure of the stream, and everything after it is dropped. */
 #pragma once
 #include "kernel/kernel.h"
 
 LS_C_BEGIN
 
 typedef enum ls_crew_move {
-    LS_CREW_SUM,    /* to[n] = sum over ranks of from[n]; in place: to is from */
-    LS_CREW_GATHER, /* to[ranks][n] = from[n] of each rank */
-    LS_CREW_SCATTER /* to[n] = sum over ranks of part number `rank` of from[ranks][n] */
+    LS_CREW_SUM,     /* to[n] = sum over ranks of from[n]; in place: to is from */
+    LS_CREW_GATHER,  /* to[ranks][n] = from[n] of each rank */
+    LS_CREW_SCATTER, /* to[n] = sum over ranks of part number `rank` of from[ranks][n] */
+    LS_CREW_SHIFT    /* to[n] = from[n] of the rank before, the last one's of the first */
 } ls_crew_move;
 
 /* Gather and scatter move multiples of so many elements. */
@@ -48,7 +50,9 @@ typedef struct ls_crew_span {
 /* Bytes that each rank sends at least, for one move of so many ranks: along a ring. */
 static inline int64_t ls_crew_sent(ls_crew_move move, int64_t ranks, int64_t bytes)
 {
-    return move == LS_CREW_SUM ? 2 * (ranks - 1) * bytes / ranks : (ranks - 1) * bytes;
+    return move == LS_CREW_SUM     ? 2 * (ranks - 1) * bytes / ranks
+           : move == LS_CREW_SHIFT ? bytes
+                                   : (ranks - 1) * bytes;
 }
 
 LS_C_END

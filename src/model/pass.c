@@ -39,7 +39,8 @@ ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_
     return (ls_dropout){.p = call->dropout ? pass->args.model->shape.dropout : 0,
                         .site = (uint32_t)(site == SITE_EMBED ? 0 : 3 * l + site),
                         .state = call->state,
-                        .first_head = (uint32_t)pass->args.model->split.head};
+                        .first_head = (uint32_t)pass->args.model->split.head,
+                        .piece = ls_pass_piece(&pass->args, call->T)};
 }
 
 float *ls_pass_max(const ls_pass *pass, int64_t l, ls_layer layer, bool gradient)
@@ -391,6 +392,10 @@ static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
         row.v = cache ? cached(pass, b->values, call->past) : v;
         pass->args.kernels->qkv_fwd(pass->args.stream, &row);
     }
+    if (ls_pass_is_ring(&pass->args)) {
+        ls_pass_ring_forward(pass, call, l);
+        return;
+    }
     pass->args.kernels->attention_fwd(
         pass->args.stream,
         &(ls_attention_fwd){.type = pass->args.type,
@@ -555,6 +560,7 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
                         .first = model->split.token,
                         .vocab = model->whole.V,
                         .past = call->past,
+                        .piece = ls_pass_piece(&pass->args, call->T),
                         .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
     ls_pass_join(pass, call, pass->in0);
 }
@@ -588,6 +594,8 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
     LS_BUG_IF(call->B > pass->args.B || call->T > pass->args.T || call->leaves > pass->args.leaves,
               "a call of %lld x %lld tokens in a pass made for %lld x %lld", (long long)call->B,
               (long long)call->T, (long long)pass->args.B, (long long)pass->args.T);
+    LS_BUG_IF(ls_pass_is_ring(part) && call->T != part->T, "%lld tokens of pieces of %lld",
+              (long long)call->T, (long long)part->T);
     LS_BUG_IF(call->past && call->past + call->T > pass->args.cache,
               "%lld tokens after %lld others in a cache of %lld", (long long)call->T,
               (long long)call->past, (long long)pass->args.cache);

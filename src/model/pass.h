@@ -17,30 +17,39 @@ LS_C_BEGIN
 
 typedef struct ls_pass ls_pass;
 
+/* Ranks that share each sequence (pass_ring.c); zeroed where each has whole ones. */
+typedef struct ls_pass_ring {
+    int rank, ranks;
+    bool gather;         /* keys and values of all ranks come at once, not one after the other */
+    const ls_crew *crew; /* borrowed: how they meet. Host memory only */
+} ls_pass_ring;
+
 typedef struct ls_pass_args {
     const ls_model *model;     /* borrowed for the pass's life */
     const ls_kernels *kernels; /* borrowed */
     ls_stream *stream;         /* borrowed */
     ls_dtype type;             /* LS_F32 or LS_BF16; LS_F16 where the kernels know it */
-    int64_t B, T;              /* largest call */
-    int64_t leaves;            /* most leaves of a training call */
-    bool training;             /* keep what backward needs */
-    bool fp8;                  /* linear layers of all blocks but the first and the last multiply
-                                * in fp8 (kernel.h); type is bf16 */
-    bool tf32;                 /* products of fp32 are made in tf32, where the kernels know it */
-    bool any_order;            /* sums of the gradient may be made in any order, where that is
-                                * quicker: two runs can differ in the last bits */
-    ls_recompute recompute;    /* what backward makes again instead of keeping it; never auto. No
-                                * bit depends on it */
-    int64_t recompute_blocks;  /* the first so many do that; with full the others are selective */
-    int64_t unit, units;       /* the part of the model that it computes: the first unit
-                                * (ls_param.unit) and how many; 0 units: all of it */
-    int slots;                 /* calls whose activations are kept at a time; 0 counts as one */
-    int64_t cache;             /* positions whose keys and values are kept between calls, so that a
-                                * text can be read piece by piece; 0: none; not with training */
-    ls_packs *packs;           /* borrowed: of the weights that calls read; NULL: none */
-    const ls_crew *crew;       /* borrowed: how the ranks of a split model meet; NULL where it is
-                                * whole. All of them make the same calls. Host memory only */
+    int64_t B, T;             /* largest call; with a ring T is what a rank has of each sequence, in
+                               * two chunks, and every call has it */
+    int64_t leaves;           /* most leaves of a training call */
+    bool training;            /* keep what backward needs */
+    bool fp8;                 /* linear layers of all blocks but the first and the last multiply
+                               * in fp8 (kernel.h); type is bf16 */
+    bool tf32;                /* products of fp32 are made in tf32, where the kernels know it */
+    bool any_order;           /* sums of the gradient may be made in any order, where that is
+                               * quicker: two runs can differ in the last bits */
+    ls_recompute recompute;   /* what backward makes again instead of keeping it; never auto. No
+                               * bit depends on it */
+    int64_t recompute_blocks; /* the first so many do that; with full the others are selective */
+    int64_t unit, units;      /* the part of the model that it computes: the first unit
+                               * (ls_param.unit) and how many; 0 units: all of it */
+    int slots;                /* calls whose activations are kept at a time; 0 counts as one */
+    int64_t cache;            /* positions whose keys and values are kept between calls, so that a
+                               * text can be read piece by piece; 0: none; not with training */
+    ls_packs *packs;          /* borrowed: of the weights that calls read; NULL: none */
+    const ls_crew *crew;      /* borrowed: how the ranks of a split model meet; NULL where it is
+                               * whole. All of them make the same calls. Host memory only */
+    ls_pass_ring ring;        /* likewise, of ranks that share sequences */
 } ls_pass_args;
 
 /* One call. All pointers are device memory. */
@@ -48,7 +57,7 @@ typedef struct ls_pass_call {
     const void *w;          /* flat parameters, of the pass's type */
     const int32_t *tokens;  /* [B, T] */
     const int32_t *targets; /* [B, T], -1: no loss; NULL for logits */
-    const int32_t *start;   /* [B, T] or NULL: first position each token may see */
+    const int32_t *start;   /* [B, T] or NULL: first position each token may see, in its sequence */
     int64_t B, T;
     int64_t past; /* positions before tokens that the cache holds; needs a cache unless 0 */
     bool dropout; /* apply the model's dropout, keyed by state */
@@ -84,9 +93,9 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args);
 void ls_pass_close(ls_pass *pass);                  /* NULL is allowed */
 ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with */
 
-/* Bytes that a rank of a split model sends to the others in one call of B sequences of T tokens:
- * forward and loss, and with backward all of it, where everything is trained. At least, that is by
- * ring; 0 of a whole model. */
+/* Bytes that a rank of a split model, or one that shares sequences, sends to the others in one call
+ * of B sequences of T tokens: forward and loss, and with backward all of it, where everything is
+ * trained. At least, that is by ring; 0 of a rank that computes alone. */
 int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and

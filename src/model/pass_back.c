@@ -240,14 +240,11 @@ static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd
         clear_norm(pass, &args);
 }
 
-static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+/* From datt to the gradients of q, k and v in dqkv. */
+static void attention_alone_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_pass_buffers *b = &pass->blocks[l];
-    ls_heads dq = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 0);
-    ls_heads dk = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 1);
-    ls_heads dv = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 2);
 
     pass->args.kernels->attention_bwd(
         pass->args.stream,
@@ -257,9 +254,9 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
                             .v = ls_pass_part_of_qkv(pass, call->T, b->turned, 2),
                             .o = ls_pass_heads_of(pass, call->T, b->att),
                             .dout = ls_pass_heads_of(pass, call->T, pass->datt),
-                            .dq = dq,
-                            .dk = dk,
-                            .dv = dv,
+                            .dq = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 0),
+                            .dk = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 1),
+                            .dv = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 2),
                             .lse = b->lse,
                             .start = call->start,
                             .B = call->B,
@@ -267,19 +264,29 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
                             .H = s->H,
                             .Hkv = s->Hkv,
                             .D = s->D,
-                            .window = p->window,
+                            .window = pass->args.model->blocks[l].window,
                             .scale = 1.0f / sqrtf((float)s->D),
                             .any_order = pass->args.any_order,
                             .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
                             .scratch = pass->scratch});
-    if (!ls_pass_turns(s))
+}
+
+static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_block_params *p = &pass->args.model->blocks[l];
+
+    if (ls_pass_is_ring(&pass->args))
+        ls_pass_ring_backward(pass, call, l);
+    else
+        attention_alone_back(pass, call, l);
+    if (!ls_pass_turns(&pass->args.model->shape))
         return;
     ls_qkv row = ls_pass_qkv_row(pass, call, l);
     row.packed = pass->dqkv;
-    row.q = dq;
-    row.k = dk;
-    row.v = dv;
-    row.product = b->qkv;
+    row.q = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 0);
+    row.k = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 1);
+    row.v = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 2);
+    row.product = pass->blocks[l].qkv;
     row.dq_norm = ls_pass_gradient(call, p->q_norm);
     row.dk_norm = ls_pass_gradient(call, p->k_norm);
     row.leaves = call->leaves;
@@ -387,6 +394,7 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
                         .vocab = model->whole.V,
                         .positions = s->positions ? s->T : 0,
                         .leaves = call->leaves,
+                        .piece = ls_pass_piece(&pass->args, call->T),
                         .accumulate = call->accumulate || adds,
                         .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED),
                         .scratch = pass->scratch});

@@ -224,7 +224,7 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
     int64_t joins = 1 + 2 * L, wholes = 1 + 2 * L, sent = 0;
 
     if (!ls_pass_is_split(args))
-        return 0;
+        return ls_pass_ring_sent(args, B, T, backward);
     for (int64_t first = 0; first < M; first += most)
         sent += ls_crew_sent(LS_CREW_GATHER, args->model->split.ranks,
                              4 * ls_pass_scores(ls_min_i64(most, M - first)));

@@ -28,6 +28,17 @@ typedef struct ls_pass_ends {
     float *meanf, *rstdf;
 } ls_pass_ends;
 
+/* What travels between ranks that share sequences (pass_ring.c). */
+typedef struct ls_pass_travel {
+    void *kv[2]; /* keys and values of a rank, [2][B, T, Hkv, D], and the next ones; with gather the
+                  * own ones, and those of all ranks */
+    float *dkv;  /* gradient of the own ones */
+    float *part[2], *sum; /* of another rank's, and the one before, which is on its way; what other
+                           * ranks have added up */
+    float *all;           /* with gather: of all ranks' */
+    float *wide;          /* [B, T, H, D]: of the queries; and the result, where it is not fp32 */
+} ls_pass_travel;
+
 struct ls_pass {
     ls_pass_args args;
     int64_t bytes;
@@ -36,6 +47,7 @@ struct ls_pass {
     void *whole_x, *whole_y; /* where streams are divided: all rows of one, and of a sum's part */
     float *scores, *all_scores; /* of the head of a split model: this rank's, and all ranks' */
     float *meanf, *rstdf, *rope;
+    ls_pass_travel travel;
     ls_pass_ends *ends;   /* owned: of each slot; those of the call at hand are above */
     ls_pass_buffers *all; /* owned: blocks of each slot */
     void *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
@@ -205,6 +217,23 @@ int64_t ls_pass_scores(int64_t rows);
 
 /* Each rank has its own logits among zeros: all of them to everybody. */
 void ls_pass_logits_of_all(const ls_pass *pass, float *logits);
+
+/* --- ranks that share sequences (pass_ring.c) --------------------------------------------------
+ */
+
+bool ls_pass_is_ring(const ls_pass_args *args);
+
+/* What this rank has of a sequence; of whole ones no piece. */
+ls_piece ls_pass_piece(const ls_pass_args *args, int64_t T);
+
+/* Elements of the keys and values that a rank sends. */
+int64_t ls_pass_kv_elements(const ls_pass_args *args, int64_t B, int64_t T);
+
+/* Attention of block l, from q, k and v to b->att; and from pass->datt to pass->dqkv. */
+void ls_pass_ring_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+
+int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
 /* Whether a branch ends apart from the stream, to which the norm after it adds it. */
 bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);

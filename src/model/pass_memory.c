@@ -81,7 +81,7 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
     float *wanted = (float *)(uintptr_t)LS_PARAM_ALIGN; /* only compared with NULL */
     const ls_attention_bwd att = {.type = args->type,
                                   .B = B,
-                                  .T = T,
+                                  .T = ls_pass_is_ring(args) ? T / 2 : T,
                                   .H = s->H,
                                   .Hkv = s->Hkv,
                                   .D = s->D,
@@ -353,6 +353,27 @@ static void cut_meeting(cutter *c, const ls_pass_args *args, ls_pass *pass)
     pass->all_scores = cut_floats(c, ranks * scores);
 }
 
+/* What ranks that share sequences send to each other. */
+static void cut_travel(cutter *c, const ls_pass_args *args, ls_pass_travel *t)
+{
+    int64_t n = ls_pass_kv_elements(args, args->B, args->T);
+    bool gather = args->ring.gather;
+
+    t->kv[0] = cut_values(c, args, n);
+    t->kv[1] = cut_values(c, args, gather ? args->ring.ranks * n : n);
+    if (args->training || args->type != LS_F32)
+        t->wide = cut_floats(c, args->B * args->T * ls_pass_att_width(&args->model->shape));
+    if (!args->training)
+        return;
+    t->dkv = cut_floats(c, n);
+    if (gather)
+        t->all = cut_floats(c, args->ring.ranks * n);
+    for (int i = 0; i < 2 && !gather; i++)
+        t->part[i] = cut_floats(c, n);
+    if (!gather)
+        t->sum = cut_floats(c, n);
+}
+
 /* The one description of the buffer, used for counting and for cutting: then ends and all are
  * there. */
 static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *pass)
@@ -364,6 +385,8 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     pass->branch = branch ? cut_values(c, args, share * s->C) : NULL;
     if (ls_pass_is_split(args))
         cut_meeting(c, args, pass);
+    if (ls_pass_is_ring(args))
+        cut_travel(c, args, &pass->travel);
     pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
     if (args->type != LS_F32) {
@@ -387,20 +410,21 @@ int64_t ls_pass_bytes(const ls_pass_args *args, int threads)
     return ls_round_up(c.used, 4096);
 }
 
-/* Angles of all positions, a piece at a time. */
+/* Angles of all positions, some at a time; with a ring of those of this rank. */
 static ls_status send_rope(const ls_pass *pass)
 {
     enum { PIECE = 256 };
     const ls_model *model = pass->args.model;
     int64_t D = model->shape.D, positions = ls_max_i64(pass->args.T, pass->args.cache);
+    ls_piece own = ls_pass_piece(&pass->args, pass->args.T);
     float *piece = ls_mem_array((size_t)(PIECE * D), sizeof *piece);
     ls_status st = LS_OK;
 
     if (!piece)
         return LS_ENOMEM;
-    for (int64_t t = 0; t < positions && st == LS_OK; t += PIECE) {
-        int64_t n = ls_min_i64(PIECE, positions - t);
-        ls_model_rope(model, t, n, piece);
+    for (int64_t t = 0, n; t < positions && st == LS_OK; t += n) {
+        n = ls_min_i64(PIECE, own.chunk ? own.chunk - t % own.chunk : positions - t);
+        ls_model_rope(model, ls_piece_position(&own, t), n, piece);
         ls_stream_copy_in(pass->args.stream, pass->rope + t * D, piece,
                           n * D * (int64_t)sizeof *piece);
         st = ls_stream_sync(pass->args.stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
@@ -409,10 +433,15 @@ static ls_status send_rope(const ls_pass *pass)
     return st;
 }
 
-/* Where other ranks reach it, if there are any. */
+/* Those who reach the memory of a pass; NULL: nobody does. */
+static const ls_crew *crew_of(const ls_pass *pass)
+{
+    return pass->args.crew ? pass->args.crew : pass->args.ring.crew;
+}
+
 static ls_status alloc_memory(ls_pass *pass, ls_device *device)
 {
-    const ls_crew *g = pass->args.crew;
+    const ls_crew *g = crew_of(pass);
 
     return g ? g->alloc(g->context, pass->bytes, "activations", &pass->memory)
              : ls_device_alloc(device, pass->bytes, "activations", &pass->memory);
@@ -439,6 +468,15 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     if (args->crew && !ls_device_describe(device).host_memory) {
         st = ls_fail(LS_EUSAGE, "a model is split between CPUs only, for now");
         ls_err_hint("Leave mesh.tp out, or ask for the device cpu.");
+        ls_mem_free(pass);
+        return st;
+    }
+    LS_BUG_IF(ls_pass_is_ring(args) != (args->ring.crew != NULL) ||
+                  (ls_pass_is_ring(args) && (args->crew || args->cache || args->T % 2)),
+              "a ring of %d ranks, %lld tokens", args->ring.ranks, (long long)args->T);
+    if (args->ring.crew && !ls_device_describe(device).host_memory) {
+        st = ls_fail(LS_EUSAGE, "sequences are shared between CPUs only, for now");
+        ls_err_hint("Leave mesh.cp out, or ask for the device cpu.");
         ls_mem_free(pass);
         return st;
     }
@@ -474,8 +512,8 @@ void ls_pass_close(ls_pass *pass)
 {
     if (!pass)
         return;
-    if (pass->args.crew)
-        pass->args.crew->free(pass->args.crew->context, pass->memory);
+    if (crew_of(pass))
+        crew_of(pass)->free(crew_of(pass)->context, pass->memory);
     else
         ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
     ls_mem_free(pass->all);

@@ -85,7 +85,7 @@ static ls_status check_servers(const ls_run *run, int ranks)
     return LS_EUSAGE;
 }
 
-/* Ranks fill whole groups of `width`: lines of a pipeline, teams with one model. */
+/* Ranks fill whole groups of `width`: lines of a pipeline, teams with one model, rings. */
 static ls_status check_groups(const ls_run *run, const char *axis, int64_t width, int ranks)
 {
     int64_t dp = run->mesh.dp;
@@ -115,7 +115,7 @@ static ls_mesh among(const ls_mesh *mesh, int ranks, int rank)
 
     some.ranks = ranks;
     some.rank = rank;
-    some.pp = some.tp = 0;
+    some.pp = some.tp = some.cp = 0;
     some.places = NULL;
     some.nodes = 0;
     some.bucket = 0;
@@ -138,9 +138,10 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
     const char *why;
 
     if (check_groups(run, "pp", run->mesh.pp, ranks) != LS_OK ||
-        check_groups(run, "tp", run->mesh.tp, ranks) != LS_OK)
+        check_groups(run, "tp", run->mesh.tp, ranks) != LS_OK ||
+        check_groups(run, "cp", run->mesh.cp, ranks) != LS_OK)
         return LS_EUSAGE;
-    if (dp != ranks && run->mesh.pp < 2 && run->mesh.tp < 2) {
+    if (dp != ranks && run->mesh.pp < 2 && run->mesh.tp < 2 && run->mesh.cp < 2) {
         ls_fail(LS_EUSAGE, "mesh.dp is %lld, but the run has %d rank%s", (long long)dp, ranks,
                 ranks == 1 ? "" : "s");
         ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)dp);
@@ -172,6 +173,7 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
                       .zero = ranks > 1 ? (int)run->mesh.zero : 0,
                       .pp = run->mesh.pp > 1 ? (int)run->mesh.pp : 0,
                       .tp = run->mesh.tp > 1 ? (int)run->mesh.tp : 0,
+                      .cp = run->mesh.cp > 1 ? (int)run->mesh.cp : 0,
                       .local = ranks,
                       .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
                       .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,
@@ -330,10 +332,29 @@ static void split_by_weights(const ls_mesh *mesh, int64_t leaves, ls_ordered_run
     }
 }
 
+/* In pieces: the ranks of a ring have as many. */
+static void split_rings(const ls_mesh *mesh, int64_t pieces, ls_ordered_run *runs)
+{
+    int cp = mesh->cp, rings = mesh->ranks / cp;
+    int64_t leaves = pieces / cp, first = 0;
+
+    LS_BUG_IF(pieces % cp != 0, "%lld pieces of leaves for %d ranks each", (long long)pieces, cp);
+    for (int r = 0; r < mesh->ranks; r++) {
+        runs[r].first = first;
+        runs[r].count = leaves / rings + (r / cp < leaves % rings);
+        first += runs[r].count;
+    }
+}
+
 void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out)
 {
     int n = ls_mesh_lines(mesh);
     int64_t first = 0;
+
+    if (ls_mesh_cp(mesh) > 1) {
+        split_rings(mesh, leaves, runs_out);
+        return;
+    }
 
     if (n > 1 && mesh->weights)
         split_by_weights(mesh, leaves, runs_out);

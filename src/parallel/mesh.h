@@ -47,6 +47,15 @@
  *     6 ranks, mesh.tp: 2      team     0    1    2
  *                              ranks   0 1  2 3  4 5       0, 2 and 4 sum their gradients
  *
+ * With mesh.cp ranks side by side are a ring that shares every sequence (model/pass_ring.c): each
+ * has a piece of every sequence of the same leaves, and rings share the batch. All ranks have the
+ * whole model, and are data parallel among themselves in all but attention: the batch counts
+ * pieces, cp of them for each leaf, and those of a ring lie one rank behind the other.
+ *
+ *     5 leaves, 4 ranks, mesh.cp: 2      ring      0: leaves 0 1 2            1: leaves 3 4
+ *                                        ranks     0            1            2         3
+ *                                        pieces    0 1 2        3 4 5        6 7       8 9
+ *
  * Pure arithmetic. */
 #pragma once
 #include "comm/ordered.h"
@@ -66,6 +75,7 @@ typedef struct ls_mesh {
     int zero;       /* what ranks divide: 0 nothing, 1 the update, 2 gradients too, 3 weights too */
     int pp;         /* ranks of a line; 0 and 1: no pipeline */
     int tp;         /* ranks of a team; 0 and 1: each rank has a model of its own */
+    int cp;         /* ranks of a ring; 0 and 1: each rank has whole sequences */
     int shard;      /* ranks of a shard group; 0: all */
     bool by_node;   /* the groups are the nodes (places); otherwise runs of ranks */
     int local;      /* ranks on this machine */
@@ -131,6 +141,18 @@ static inline int ls_mesh_teams(const ls_mesh *mesh)
     return ls_mesh_ranks(mesh) / ls_mesh_tp(mesh);
 }
 
+/* Ranks of a ring; and the leaves of the ring of a rank that has these pieces. */
+static inline int ls_mesh_cp(const ls_mesh *mesh)
+{
+    return mesh && mesh->cp > 1 ? mesh->cp : 1;
+}
+static inline ls_ordered_run ls_mesh_ring_leaves(const ls_mesh *mesh, int rank, ls_ordered_run own)
+{
+    int cp = ls_mesh_cp(mesh);
+
+    return (ls_ordered_run){.first = (own.first - rank % cp * own.count) / cp, .count = own.count};
+}
+
 /* Whether every rank computes with all layers, and all of each. */
 static inline bool ls_mesh_whole(const ls_mesh *mesh)
 {
@@ -173,7 +195,7 @@ static inline bool ls_mesh_divides(const ls_mesh *mesh)
  */
 int ls_mesh_places(ls_mesh_place *places, int ranks);
 
-/* The leaves of all ranks, or of one. */
+/* The leaves of all ranks, or of one; with mesh.cp both numbers are of pieces. */
 void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out);
 ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank);
 

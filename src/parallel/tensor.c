@@ -1,8 +1,9 @@
-/* tensor.c -- the moves of a split model as collectives.
+/* tensor.c -- the moves of a split model, and of ranks that share sequences, as collectives.
  *
  * Between nodes a move that was started goes on while the rank computes. Inside a node it would be
  * the cores that compute which move the bytes: nothing to hide behind, and handing it over costs
- * more than it saves; so it is done at once.
+ * more than it saves; so it is done at once. A shift is two messages, which are always started: a
+ * rank that waited for its neighbours in turn would wait for all of them.
  *
  * Sums of what is copied are many small vectors, far apart: they are packed into one buffer, as
  * many as fit, and travel together. */
@@ -18,8 +19,9 @@ struct ls_tensor {
     ls_comm *comm;   /* borrowed */
     ls_comm *shared; /* owned: of the ranks that share a key/value head; NULL: none do */
     ls_crew crew;
-    bool apart;                          /* ranks are on several nodes */
-    ls_comm_request requests[UNDER_WAY]; /* by number */
+    bool apart;                             /* ranks are on several nodes */
+    ls_comm_request requests[UNDER_WAY][2]; /* by number; */
+    bool shifts[UNDER_WAY];                 /* the second is there too */
     int next;
     float *packed; /* owned, PACKED of them */
     struct {
@@ -43,6 +45,7 @@ static ls_coll coll_of(ls_tensor *t, const ls_crew_ask *ask)
     int64_t ranks = ls_comm_ranks(t->comm);
     bool parts = ask->move != LS_CREW_SUM;
 
+    LS_BUG_IF(ask->move == LS_CREW_SHIFT, "a shift as a collective");
     LS_BUG_IF(parts && ask->n % LS_CREW_UNIT != 0, "a move of %lld elements", (long long)ask->n);
     t->sent += ls_crew_sent(ask->move, ranks, ask->n * ls_dtype_bytes(ask->type));
     return (ls_coll){.kind = kinds[ask->move],
@@ -53,9 +56,55 @@ static ls_coll coll_of(ls_tensor *t, const ls_crew_ask *ask)
                      .out = ask->to};
 }
 
+/* To the next rank and from the one before, both on their way. */
+static int start_shift(ls_tensor *t, ls_stream *stream, const ls_crew_ask *ask)
+{
+    int rank = ls_comm_rank(t->comm), ranks = ls_comm_ranks(t->comm),
+        number = t->next++ % UNDER_WAY;
+    ls_coll send = {.kind = LS_COLL_SEND,
+                    .type = ask->type,
+                    .count = ask->n,
+                    .in = ask->from,
+                    .peer = (rank + 1) % ranks};
+    ls_coll recv = {.kind = LS_COLL_RECV,
+                    .type = ask->type,
+                    .count = ask->n,
+                    .out = ask->to,
+                    .peer = (rank + ranks - 1) % ranks};
+
+    t->shifts[number] = false;
+    if (ls_comm_start(t->comm, &send, &t->requests[number][0]) != LS_OK) {
+        ls_stream_fail(stream);
+        return -1;
+    }
+    t->sent += ls_crew_sent(ask->move, ranks, ask->n * ls_dtype_bytes(ask->type));
+    t->shifts[number] = ls_comm_start(t->comm, &recv, &t->requests[number][1]) == LS_OK;
+    if (!t->shifts[number])
+        ls_stream_fail(stream);
+    return number;
+}
+
+/* Also after a failure: the memory must be nobody else's when this returns. A communicator that is
+ * broken answers at once. */
+static void wait_for(void *context, ls_stream *stream, int number)
+{
+    ls_tensor *t = context;
+    int64_t begun_ns = ls_time_now_ns();
+
+    for (int i = 0; number >= 0 && i <= t->shifts[number]; i++)
+        if (ls_comm_wait(t->comm, t->requests[number][i], deadline()) != LS_OK)
+            ls_stream_fail(stream);
+    t->waited_ns += ls_time_now_ns() - begun_ns;
+}
+
 static void run(void *context, ls_stream *stream, const ls_crew_ask *ask)
 {
     ls_tensor *t = context;
+    if (ask->move == LS_CREW_SHIFT) {
+        if (!ls_stream_failed(stream))
+            wait_for(t, stream, start_shift(t, stream, ask));
+        return;
+    }
     ls_coll coll = coll_of(t, ask);
     int64_t begun_ns = ls_time_now_ns();
 
@@ -68,28 +117,21 @@ static int start(void *context, ls_stream *stream, const ls_crew_ask *ask)
 {
     ls_tensor *t = context;
 
-    if (!t->apart || ls_stream_failed(stream)) {
+    if (ls_stream_failed(stream))
+        return -1;
+    if (ask->move == LS_CREW_SHIFT)
+        return start_shift(t, stream, ask);
+    if (!t->apart) {
         run(t, stream, ask);
         return -1;
     }
     ls_coll coll = coll_of(t, ask);
     int number = t->next++ % UNDER_WAY;
-    if (ls_comm_start(t->comm, &coll, &t->requests[number]) == LS_OK)
+    t->shifts[number] = false;
+    if (ls_comm_start(t->comm, &coll, &t->requests[number][0]) == LS_OK)
         return number;
     ls_stream_fail(stream);
     return -1;
-}
-
-/* Also after a failure: the memory must be nobody else's when this returns. A communicator that is
- * broken answers at once. */
-static void wait_for(void *context, ls_stream *stream, int number)
-{
-    ls_tensor *t = context;
-    int64_t begun_ns = ls_time_now_ns();
-
-    if (number >= 0 && ls_comm_wait(t->comm, t->requests[number], deadline()) != LS_OK)
-        ls_stream_fail(stream);
-    t->waited_ns += ls_time_now_ns() - begun_ns;
 }
 
 static ls_status alloc(void *context, int64_t bytes, const char *what, void **memory_out)

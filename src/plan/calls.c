@@ -109,9 +109,27 @@ static int64_t count_roots(const ls_calls *c, const ls_mesh *mesh, bool varies)
     return ls_min_i64(n, c->leaves);
 }
 
+/* Leaves of a call with which all ranks of a ring make the same calls in ordered mode: a power of
+ * two that divides all runs. */
+static int64_t even_group(const ls_calls *c, const ls_mesh *mesh, bool varies)
+{
+    ls_ordered_run runs[LS_MESH_RANKS];
+    int64_t group = 1;
+
+    if (varies)
+        return 1;
+    while (group * 2 <= c->group)
+        group *= 2;
+    ls_mesh_split(mesh, c->leaves, runs);
+    for (int r = 0; r < mesh->ranks; r++)
+        while (runs[r].first % group != 0 || runs[r].count % group != 0)
+            group /= 2;
+    return group;
+}
+
 void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
 {
-    ls_calls c = {.leaf = run->batch.leaf, .ranks = ls_mesh_ranks(mesh)};
+    ls_calls c = {.leaf = run->batch.leaf, .ranks = ls_mesh_ranks(mesh), .cp = ls_mesh_cp(mesh)};
     bool varies = run->batch.ramp > 0 || (mesh && mesh->balance);
     int rank = mesh ? mesh->rank : 0;
 
@@ -123,6 +141,13 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         c.group *= c.leaf;
         c.leaves = c.sequences;
         c.leaf = 1;
+    }
+    if (c.cp > 1) {
+        c.place = rank % c.cp;
+        c.leaves *= c.cp;
+        c.sequences *= c.cp;
+        if (c.ordered)
+            c.group = even_group(&c, mesh, varies);
     }
     if (mesh && mesh->replicas) {
         ls_ordered_run own = ls_mesh_leaves(mesh, c.leaves, rank);

@@ -26,7 +26,7 @@ ls_offload ls_memory_offload(const ls_run *run, bool apart)
 
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 {
-    int64_t tokens = ls_calls_held(calls) * model->shape.T;
+    int64_t tokens = ls_calls_held(calls) * ls_calls_tokens(calls, model->shape.T);
     int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
     return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
@@ -39,7 +39,7 @@ int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 
 int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
 {
-    int64_t tokens = ls_calls_held(calls) * model->shape.T;
+    int64_t tokens = ls_calls_held(calls) * ls_calls_tokens(calls, model->shape.T);
 
     return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
            ls_round_up(ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state), 256) +
@@ -255,14 +255,17 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                           .kernels = kernels,
                           .type = ls_memory_type(run),
                           .B = calls->most * calls->leaf,
-                          .T = run->model.context,
+                          .T = ls_calls_tokens(calls, run->model.context),
                           .leaves = calls->ordered ? calls->most : 1,
                           .training = true,
                           .fp8 = run->precision == LS_PRECISION_FP8,
                           .tf32 = run->precision == LS_PRECISION_TF32,
                           .any_order = !calls->ordered,
                           .recompute = run->train.recompute,
-                          .recompute_blocks = blocks == LS_RUN_AUTO ? model->shape.L : blocks};
+                          .recompute_blocks = blocks == LS_RUN_AUTO ? model->shape.L : blocks,
+                          .ring = {.rank = calls->place,
+                                   .ranks = calls->cp,
+                                   .gather = run->mesh.keys == LS_KEYS_GATHER}};
 }
 
 /* What the process holds beside the device's memory. */
@@ -321,7 +324,8 @@ bool ls_memory_packs(const ls_memory_args *args, ls_packs_args *packs_out)
     *packs_out = (ls_packs_args){.model = args->model,
                                  .kernels = args->kernels,
                                  .type = ls_memory_type(args->run),
-                                 .M = calls.most * calls.leaf * args->run->model.context,
+                                 .M = calls.most * calls.leaf *
+                                      ls_calls_tokens(&calls, args->run->model.context),
                                  .training = true};
     return ls_packs_bytes(packs_out) > 0;
 }
@@ -497,6 +501,9 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
         predict_replica(args, ledger);
     if (model->split.ranks > 1)
         ls_ledger_add(ledger, "tensor parallel", "small sums of ranks with one model",
+                      ls_round_up(ls_tensor_bytes(), 4096));
+    if (calls->cp > 1)
+        ls_ledger_add(ledger, "context parallel", "messages of ranks that share sequences",
                       ls_round_up(ls_tensor_bytes(), 4096));
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, calls);
     ls_ledger_add(ledger, "activations", "leaves per call, context, layers, width",

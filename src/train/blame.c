@@ -75,10 +75,10 @@ static void look_at_made(void *context, int ready)
 }
 
 /* Whether all ranks go through all calls, whatever they find: with zero 3 they need each other's
- * weights, in a line each other's streams, in a team each other's sums. */
+ * weights, in a line each other's streams, in a team each other's sums, in a ring keys. */
 static bool goes_on(const ls_step *s)
 {
-    return ls_step_shards(s) || s->line || ls_step_teams(s);
+    return ls_step_shards(s) || s->line || ls_step_teams(s) || s->args.ring;
 }
 
 /* Run each call's forward again and look at what it computes, in order. */

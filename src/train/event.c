@@ -34,6 +34,8 @@ static void put_start(ls_json *j, const ls_event_start *e)
         ls_json_put_str(j, "schedule", e->schedule);
         ls_json_put_int(j, "chunks", e->chunks);
     }
+    if (e->cp > 1)
+        ls_json_put_int(j, "cp", e->cp);
     ls_json_put_int(j, "nodes", e->nodes);
     if (e->cards > 0)
         ls_json_put_int(j, "cards", e->cards);

@@ -41,6 +41,7 @@ typedef struct ls_event_start {
     int64_t warmup;
     int ranks, zero, shard, nodes;
     int pp;                      /* ranks of a line of a pipeline; 1: there is none */
+    int cp;                      /* ranks that share a sequence; 1: none do */
     const char *schedule;        /* its schedule, */
     int64_t chunks;              /* and the chunks of layers of each rank */
     int cards;                   /* GPUs that all ranks use together; 0: none */

@@ -131,14 +131,16 @@ static int64_t validation_rounds(const ls_session *s, int64_t n)
         ls_calls calls;
         other.rank = r;
         ls_calls_plan(s->run, &other, &calls);
-        int64_t own = ls_mesh_leaves(&other, n, r).count, most = calls.most * calls.leaf;
+        int64_t own = ls_mesh_leaves(&other, n * ls_mesh_cp(&other), r).count;
+        int64_t most = calls.most * calls.leaf;
         rounds = ls_max_i64(rounds, (own + most - 1) / most);
     }
     return rounds;
 }
 
 /* Every rank takes a run of the windows; their losses are summed in order, one window after the
- * other, however they were shared and grouped. */
+ * other, however they were shared and grouped. Of ranks that share windows each has a part of their
+ * losses, and the first counts their targets. */
 static ls_status evaluate(loop *l)
 {
     ls_session *s = &l->s;
@@ -152,7 +154,8 @@ static ls_status evaluate(loop *l)
         return LS_OK;
     const ls_mesh *mesh = ls_team_mesh(s);
     ls_calls_plan(s->run, mesh, &calls);
-    ls_ordered_run own = ls_mesh_leaves(mesh, n, mesh->rank);
+    ls_ordered_run own = ls_mesh_leaves(mesh, n * ls_mesh_cp(mesh), mesh->rank);
+    own = ls_mesh_ring_leaves(mesh, mesh->rank, own);
     int64_t most = calls.most * calls.leaf;
     memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
     for (int64_t done = 0; done < own.count; done += most, rounds--) {
@@ -160,7 +163,7 @@ static ls_status evaluate(loop *l)
         ls_step_batch windows;
         LS_TRY(st, read_windows(l, own.first + done, B, n, &windows), out);
         LS_TRY(st, ls_step_loss(s->step, &windows, B, losses + own.first + done), out);
-        if (ls_step_has_losses(s->step))
+        if (ls_step_has_losses(s->step) && mesh->rank % ls_mesh_cp(mesh) == 0)
             losses[n] += (double)windows.counted;
     }
     for (; rounds > 0; rounds--)

@@ -18,6 +18,7 @@
 #include "train/outer.h"
 #include "train/parts.h"
 #include "train/save.h"
+#include "train/context.h"
 #include "train/team.h"
 
 /* Where each rank has its own state, nobody has a whole one, and where they have parts of it
@@ -70,6 +71,7 @@ static void shed(ls_session *s)
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);
+    ls_context_close(s);
     ls_mem_free(s->places);
     s->loader = NULL;
     s->share = (ls_share){.set = NULL};

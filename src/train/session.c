@@ -28,6 +28,7 @@
 #include "train/buddy.h"
 #include "train/again.h"
 #include "train/central.h"
+#include "train/context.h"
 #include "train/debt.h"
 #include "train/hoard.h"
 #include "train/vigil.h"
@@ -384,6 +385,8 @@ static ls_status open_mesh(ls_session *s)
                  ls_mesh_lines(&s->mesh));
     else if (s->mesh.tp > 1)
         snprintf(s->mesh_text, sizeof s->mesh_text, "dp=%d tp=%d", s->teams.ranks, s->mesh.tp);
+    else if (s->mesh.cp > 1)
+        ls_context_name(&s->mesh, s->mesh_text, sizeof s->mesh_text);
     else
         snprintf(s->mesh_text, sizeof s->mesh_text,
                  s->mesh.shard  ? "dp=%d zero=%d shard=%d"
@@ -512,7 +515,7 @@ static ls_status fit_group(ls_session *s, const ls_memory_args *memory, int64_t 
 }
 
 /* Then as little is recomputed as fits, where that is left to us, rather than packed weights kept.
- * No bit depends on it, so ranks may choose differently. */
+ * No bit depends on it, so ranks may choose differently, but for those that share sequences. */
 static ls_status fit_run(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
 {
     int at = ls_option_index(ls_option_find("batch.group"));
@@ -530,6 +533,7 @@ static ls_status fit_run(ls_session *s, ls_memory_args *memory, int64_t free_byt
     if (recompute) {
         ls_run chosen;
         ls_memory_fit_recompute(memory, free_bytes, &chosen);
+        LS_TRY(st, ls_context_agree(s, &chosen), out);
         s->fitted = chosen;
     }
 out:
@@ -636,6 +640,7 @@ static ls_status open_state(ls_session *s)
             LS_TRY(st, meet_cards(s, &info), out);
         free_bytes = s->apart ? share_of_card(s) + kept : free_bytes / s->mesh.local;
         LS_TRY(st, ls_team_open(s), out);
+        LS_TRY(st, ls_context_open(s), out);
         if (!s->mesh.replicas && s->mesh.tp < 2)
             s->mesh.bucket =
                 ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
@@ -667,6 +672,7 @@ static ls_status open_state(ls_session *s)
     LS_TRY(st, ls_team_open_sums(s), out);
     step.dp = s->mesh.replicas ? NULL : s->mesh.tp > 1 ? s->sums : s->dp;
     step.tensor = s->tensor;
+    step.ring = s->ring;
     step.rank = s->mesh.rank;
     step.pushes = s->mesh.servers > 0;
     if (s->mesh.buddies)
@@ -872,6 +878,7 @@ void ls_session_close(ls_session *session)
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);
+    ls_context_close(s);
     ls_mem_free(s->places);
     ls_mem_free(s->cards);
     ls_model_release(&s->model);

@@ -71,6 +71,8 @@ typedef struct ls_session {
     ls_comm *alike;    /* owned: those with the same part; NULL: there is one team */
     ls_tensor *tensor; /* what a team exchanges */
     ls_dp *sums;       /* what those with the same part do in a step; NULL: there is one team */
+    ls_comm *circle;   /* owned: the ranks that share sequences (train/context.h), */
+    ls_tensor *ring;   /* and what they exchange; NULL: this one has whole ones */
     ls_share share;
     ls_mesh_place *places;      /* of all ranks, owned */
     ls_dp *dp;                  /* what ranks exchange in a step; NULL: alone */

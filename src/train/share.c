@@ -65,13 +65,15 @@ ls_loader_slice ls_share_slice(void *context, int64_t step)
     int64_t leaves = ls_calls_leaves(s->run, step), leaf = leaf_of(s->run);
 
     const ls_mesh *mesh = ls_team_mesh(s);
+    int64_t pieces = leaves * ls_mesh_cp(mesh);
 
-    ls_mesh_split(mesh, leaves, runs);
-    s->share.leaves[step % LS_SHARE_AHEAD] = leaves;
+    ls_mesh_split(mesh, pieces, runs);
+    s->share.leaves[step % LS_SHARE_AHEAD] = pieces;
+    ls_ordered_run own = ls_mesh_ring_leaves(mesh, mesh->rank, runs[mesh->rank]);
     return (ls_loader_slice){.position = ls_ramp_samples(s->run, step),
                              .sequences = leaves * leaf,
-                             .first = runs[mesh->rank].first * leaf,
-                             .own = runs[mesh->rank].count * leaf};
+                             .first = own.first * leaf,
+                             .own = own.count * leaf};
 }
 
 ls_status ls_share_begin(ls_session *session)
@@ -97,7 +99,7 @@ ls_event_balance ls_share_about(ls_session *session)
     const ls_mesh *mesh = ls_team_mesh(s);
     int64_t leaf = leaf_of(s->run);
 
-    ls_mesh_split(mesh, s->run->batch.sequences / leaf, runs);
+    ls_mesh_split(mesh, s->run->batch.sequences / leaf * ls_mesh_cp(mesh), runs);
     for (int r = 0; r < mesh->ranks; r++)
         x->slices[r] = (ls_event_slice){.host = x->hosts ? x->hosts[r * ls_mesh_tp(&s->mesh)] : "",
                                         .sequences = runs[r].count * leaf,

@@ -35,11 +35,17 @@ static int64_t held(const ls_step *s)
     return ls_calls_held(&s->args.calls);
 }
 
+/* Tokens that this rank has of each sequence. */
+static int64_t tokens_of(const ls_step *s)
+{
+    return ls_calls_tokens(&s->args.calls, s->args.model->shape.T);
+}
+
 /* Mirrors ls_memory_step_bytes(). */
 static void lay_out(ls_step *s)
 {
     const ls_model *model = s->args.model;
-    int64_t tokens = held(s) * model->shape.T;
+    int64_t tokens = held(s) * tokens_of(s);
     int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     char *at = s->small;
 
@@ -60,8 +66,7 @@ static void lay_out_staging(ls_step *s)
     const ls_calls *calls = &s->args.calls;
     char *at = s->staging;
 
-    s->host_tokens =
-        ls_step_cut(&at, held(s) * s->args.model->shape.T * 3 * (int64_t)sizeof(int32_t));
+    s->host_tokens = ls_step_cut(&at, held(s) * tokens_of(s) * 3 * (int64_t)sizeof(int32_t));
     s->host_states = ls_step_cut(&at, ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state));
     s->host_sums = ls_step_cut(&at, (calls->sequences + calls->ranks) * (int64_t)sizeof(double));
     s->host_norm = ls_step_cut(&at, sizeof(ls_norm_result));
@@ -287,6 +292,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     pass.stream = args->stream;
     pass.packs = args->packs;
     pass.crew = args->tensor ? ls_tensor_crew(args->tensor) : NULL;
+    pass.ring.crew = args->ring ? ls_tensor_crew(args->ring) : NULL;
     if (!s->line)
         LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     if (args->kept && ls_step_shares(s)) {
@@ -378,11 +384,27 @@ const double *ls_step_work_ns(const ls_step *step)
     return step->host_sums + step->now.leaves;
 }
 
+/* What this rank has of some sequences of T tokens: all of it, or two chunks of each. */
+static void take_pieces(const ls_step *s, const int32_t *from, int64_t count, int32_t *to)
+{
+    int64_t T = s->args.model->shape.T, n = tokens_of(s), size = sizeof *to;
+    int cp = s->args.calls.cp, place = s->args.calls.place;
+
+    if (n == T) {
+        memcpy(to, from, (size_t)(count * T * size));
+        return;
+    }
+    for (int64_t i = 0; i < 2 * count; i++, to += n / 2) {
+        int64_t chunk = i % 2 == 0 ? place : 2 * cp - 1 - place;
+        memcpy(to, from + i / 2 * T + chunk * (n / 2), (size_t)(n / 2 * size));
+    }
+}
+
 /* Sequences first .. first+count-1 of a batch to the beginning of the device's buffers. Nothing is
  * queued that still reads the staging memory. */
 static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, int64_t count)
 {
-    int64_t T = s->args.model->shape.T, all = held(s) * T;
+    int64_t whole = s->args.model->shape.T, T = tokens_of(s), all = held(s) * T;
     int64_t bytes = count * T * (int64_t)sizeof(int32_t);
     const int32_t *const from[3] = {batch->tokens, batch->targets, batch->start};
     int32_t *const to[3] = {s->tokens, s->targets, s->start};
@@ -391,7 +413,7 @@ static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, 
     for (int i = 0; i < 3; i++) {
         if (!from[i])
             continue;
-        memcpy(s->host_tokens + i * all, from[i] + first * T, (size_t)bytes);
+        take_pieces(s, from[i] + first * whole, count, s->host_tokens + i * all);
         ls_stream_copy_in(s->args.stream, to[i], s->host_tokens + i * all, bytes);
     }
 }
@@ -448,7 +470,7 @@ bool ls_step_next(const ls_step *s, ls_step_part *p)
 ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
 {
     const ls_calls *calls = &s->now;
-    int64_t T = s->args.model->shape.T;
+    int64_t T = tokens_of(s);
     int64_t at = (p->first - calls->first) * calls->leaf * T;
 
     return (ls_pass_call){.w = ls_step_read(s),
@@ -470,7 +492,7 @@ ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
 
 void ls_step_set_numbers(ls_step *s, const ls_step_part *p, ls_step_state *host_state)
 {
-    host_state->first_seq = (uint32_t)(s->now.before + p->first * s->now.leaf);
+    host_state->first_seq = (uint32_t)ls_calls_sequence(&s->now, p->first);
     s->host_states[p->number] = *host_state;
 }
 
@@ -532,11 +554,19 @@ static ls_status trouble(const ls_step *s)
     return s->status == LS_OK ? LS_OK : ls_err_adopt(&s->why);
 }
 
+/* Time that was spent in moves of tensors inside of passes. */
+static int64_t moves_ns(const ls_step *s)
+{
+    const ls_tensor *tensor = s->args.tensor ? s->args.tensor : s->args.ring;
+
+    return tensor ? ls_tensor_waited_ns(tensor) : 0;
+}
+
 /* Forward or backward has come so far: what it took, and apart from that the time in which ranks
  * that have the model together exchanged tensors. */
 static void lap(ls_step *s, ls_clock *clock, ls_part part)
 {
-    int64_t waited_ns = s->args.tensor ? ls_tensor_waited_ns(s->args.tensor) : 0;
+    int64_t waited_ns = moves_ns(s);
 
     ls_clock_lap(clock, part);
     clock->parts_ns[part] -= waited_ns - s->team.waited_ns;
@@ -744,8 +774,7 @@ static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_clock *
     ls_status st;
 
     s->clock = clock;
-    if (s->args.tensor)
-        s->team.waited_ns = ls_tensor_waited_ns(s->args.tensor);
+    s->team.waited_ns = moves_ns(s);
     if (s->line) {
         st = ls_line_gradients(s, host_state, clock);
     } else if (ls_step_parts(s)) {
@@ -786,11 +815,10 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     ls_status st = LS_OK;
 
     if (own > 0)
-        s->args.kernels->sum(s->args.stream,
-                             &(ls_sum){.x = s->losses,
-                                       .out = s->sums,
-                                       .n = own * calls->leaf * s->args.model->shape.T,
-                                       .segments = own});
+        s->args.kernels->sum(s->args.stream, &(ls_sum){.x = s->losses,
+                                                       .out = s->sums,
+                                                       .n = own * calls->leaf * tokens_of(s),
+                                                       .segments = own});
     memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums, own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
@@ -847,7 +875,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
                       ls_clock *clock, ls_step_result *result_out)
 {
     const ls_calls *calls = &step->now;
-    int64_t tokens = calls->sequences * step->args.model->shape.T;
+    int64_t tokens = calls->sequences * tokens_of(step);
     step->counted = batch->counted ? batch->counted : tokens;
     ls_step_state host_state = ls_step_numbers(step, number, lr);
     ls_status st = LS_OK;
@@ -893,7 +921,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                        double *sums_out)
 {
     const ls_calls *calls = &step->args.calls;
-    int64_t T = step->args.model->shape.T, most = calls->most * calls->leaf;
+    int64_t T = tokens_of(step), most = calls->most * calls->leaf;
     ls_status st = LS_OK;
 
     for (int64_t done = 0; done < sequences; done += most) {

@@ -15,7 +15,8 @@
  * (mesh.pp) it has a part of the layers, and its calls go from rank to rank (train/line.h).
  *
  * Where ranks have a model together (mesh.tp, team.c), dp is among those that have the same part of
- * it; weights, moments and gradients are those of this part. */
+ * it; weights, moments and gradients are those of this part. Where ranks share sequences (mesh.cp),
+ * a step computes its piece of each sequence that it gets, and calls count pieces. */
 #pragma once
 #include "base/hash.h"
 #include "model/model.h"
@@ -36,9 +37,10 @@ typedef struct ls_step_args {
     ls_stream *stream;
     ls_stream *side; /* for copies beside it, where ranks cannot reach the device's memory */
     ls_calls calls;
-    ls_dp *dp;              /* NULL: alone, or alone with this part of the model */
-    ls_tensor *tensor;      /* the ranks that have the model together; NULL: it is whole */
-    ls_packs *packs;        /* of these weights, told of every change; NULL: none */
+    ls_dp *dp;         /* NULL: alone, or alone with this part of the model */
+    ls_tensor *tensor; /* the ranks that have the model together; NULL: it is whole */
+    ls_tensor *ring;   /* those that share sequences (train/context.h); NULL: it has whole ones */
+    ls_packs *packs;   /* of these weights, told of every change; NULL: none */
     const char *offload_to; /* device.offload: disk: the folder for the moments */
     void *const *kept;      /* state of an earlier step of the same model where nobody divides it
                              * (ls_step_keep): weights and moments, the step's own from a success on;
@@ -49,7 +51,7 @@ typedef struct ls_step_args {
     bool pack;              /* with a pipeline: it packs its weights, and packs is NULL */
 } ls_step_args;
 
-/* What this rank has of the batch of a step, in host memory. */
+/* What this rank has of the batch of a step, in host memory; with mesh.cp its ring. */
 typedef struct ls_step_batch {
     const int32_t *tokens, *targets; /* [sequences of the own leaves, T] */
     const int32_t *start;            /* likewise, or NULL */

@@ -26,6 +26,29 @@ LS_TEST(mesh_gives_every_leaf_to_one_rank_in_nearly_equal_runs)
     LS_CHECK_EQ(ls_mesh_leaves(NULL, 12, 0).count, 12);
 }
 
+/* Of a ring all ranks have as many pieces, side by side, and together the ring's leaves. */
+LS_TEST(mesh_gives_a_ring_pieces_of_the_same_leaves)
+{
+    for (int cp = 2; cp <= 4; cp++)
+        for (int rings = 1; rings <= 3; rings++)
+            for (int64_t leaves = 0; leaves <= 12; leaves++) {
+                ls_mesh m = mesh_of(cp * rings, 0);
+                int64_t next = 0, whole = 0;
+                m.cp = cp;
+                for (int r = 0; r < m.ranks; r++) {
+                    ls_ordered_run run = ls_mesh_leaves(&m, leaves * cp, r);
+                    ls_ordered_run ring = ls_mesh_ring_leaves(&m, r, run);
+                    LS_CHECK_EQ(run.first, next);
+                    LS_CHECK_EQ(ring.first, whole);
+                    LS_CHECK_EQ(ring.count, run.count);
+                    next += run.count;
+                    whole += r % cp == cp - 1 ? run.count : 0;
+                }
+                LS_CHECK_EQ(next, leaves * cp);
+                LS_CHECK_EQ(whole, leaves);
+            }
+}
+
 /* When the last rank of a split ends. */
 static double ends(const ls_mesh *m, const ls_ordered_run *runs)
 {
