@@ -131,6 +131,8 @@ LS_TEST(option_enum_names_match_their_enums)
         {"mesh.schedule", "gpipe", LS_PIPE_GPIPE},
         {"mesh.schedule", "1f1b", LS_PIPE_1F1B},
         {"mesh.schedule", "interleaved", LS_PIPE_INTERLEAVED},
+        {"mesh.keys", "ring", LS_KEYS_RING},
+        {"mesh.keys", "gather", LS_KEYS_GATHER},
         {"mesh.balance", "off", LS_BALANCE_OFF},
         {"mesh.balance", "auto", LS_BALANCE_AUTO},
         {"device.isa", "auto", LS_ISA_AUTO},
