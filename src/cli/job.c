@@ -101,34 +101,54 @@ static ls_status member_list(const ls_members *m, ls_comm_member **list_out)
     return LS_OK;
 }
 
-/* What moves data between nodes: LINESHAFT_CARRIER, or what fits. */
-static ls_status find_carrier(const char **carrier_out)
+/* A word of the environment: one of three, the first unless it is set. */
+static ls_status find_word(const char *name, const char *const known[3], const char **word_out)
 {
-    static const char *const known[] = {"auto", "tcp", "ucx"};
-    const char *text = getenv("LINESHAFT_CARRIER");
+    const char *text = getenv(name);
 
-    for (size_t i = 0; i < LS_COUNT(known); i++)
+    for (int i = 0; i < 3; i++)
         if (!text || !*text || strcmp(text, known[i]) == 0) {
-            *carrier_out = known[i];
+            *word_out = known[i];
             return LS_OK;
         }
-    ls_fail(LS_EUSAGE, "LINESHAFT_CARRIER is \"%.40s\", which is none of auto, tcp, ucx", text);
-    ls_err_hint("Without it, UCX moves the data where every machine has an RDMA device, else TCP.");
-    return LS_EUSAGE;
+    return ls_fail(LS_EUSAGE, "%s is \"%.40s\", which is none of %s, %s, %s", name, text, known[0],
+                   known[1], known[2]);
+}
+
+/* How data moves between nodes: LINESHAFT_CARRIER and LINESHAFT_ZEROCOPY, or what fits. */
+typedef struct movement {
+    const char *carrier, *zerocopy;
+} movement;
+
+static ls_status find_movement(movement *m)
+{
+    static const char *const carriers[] = {"auto", "tcp", "ucx"};
+    static const char *const zerocopies[] = {"auto", "on", "off"};
+    ls_status st = find_word("LINESHAFT_CARRIER", carriers, &m->carrier);
+
+    if (st != LS_OK) {
+        ls_err_hint("Without it, UCX moves the data where every machine has an RDMA device, else "
+                    "TCP.");
+        return st;
+    }
+    st = find_word("LINESHAFT_ZEROCOPY", zerocopies, &m->zerocopy);
+    if (st != LS_OK)
+        ls_err_hint("Without it, TCP sends large messages without a copy where the kernel can.");
+    return st;
 }
 
 ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns)
 {
     int secret_fd = inherited("LINESHAFT_FD_SECRET");
     ls_comm_member *list = NULL;
-    const char *carrier;
+    movement how;
     ls_secret secret = {NULL};
     ls_members members;
     ls_places places;
     ls_status st;
 
     ls_members_init(&members);
-    LS_TRY(st, find_carrier(&carrier), out);
+    LS_TRY(st, find_movement(&how), out);
     LS_TRY(st, ls_places_find(&places), out);
     LS_TRY(st, ls_members_from_fd(&members, inherited("LINESHAFT_FD_MEMBERS")), out);
     LS_TRY(st, member_list(&members, &list), out);
@@ -143,7 +163,8 @@ ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns)
                                         .board_fd = inherited("LINESHAFT_FD_BOARD"),
                                         .listen_fd = inherited("LINESHAFT_FD_LISTEN"),
                                         .secret = secret.bytes,
-                                        .carrier = carrier},
+                                        .carrier = how.carrier,
+                                        .zerocopy = how.zerocopy},
                         deadline_ns),
            out);
     if (places.rank == 0)
@@ -162,12 +183,12 @@ static ls_status open_view(const ls_heal_view *view, const ls_heal_fds *fds,
     int secret_fd = inherited("LINESHAFT_FD_SECRET");
     ls_comm_member *list = NULL;
     ls_secret secret = {NULL};
-    const char *carrier;
+    movement how;
     ls_members members;
     ls_status st;
 
     ls_members_init(&members);
-    LS_TRY(st, find_carrier(&carrier), out);
+    LS_TRY(st, find_movement(&how), out);
     LS_TRY(st, ls_members_from_fd(&members, fds->members), out);
     LS_TRY(st, member_list(&members, &list), out);
     if (secret_fd >= 0 && members.nodes > 1)
@@ -180,7 +201,8 @@ static ls_status open_view(const ls_heal_view *view, const ls_heal_fds *fds,
                                       .board_fd = fds->board,
                                       .listen_fd = members.nodes > 1 ? seat->listen_fd : -1,
                                       .secret = secret.bytes,
-                                      .carrier = carrier},
+                                      .carrier = how.carrier,
+                                      .zerocopy = how.zerocopy},
                       ls_time_now_ns() + VIEW_S * LS_NS_PER_S);
 out:
     ls_secret_release(&secret);
@@ -617,7 +639,7 @@ static job the_job; /* of the one command of this process; too large for a stack
 
 static ls_status begin(const ls_args *args, job *j)
 {
-    const char *carrier; /* the ranks read it again; here, so that a mistake is said once */
+    movement how; /* the ranks read it again; here, so that a mistake is said once */
     ls_status st;
 
     *j = (job){.args = args,
@@ -627,7 +649,7 @@ static ls_status begin(const ls_args *args, job *j)
                .secret_fd = -1,
                .out_fd = -1};
     LS_TRY(st, keep_streams(j), out);
-    st = find_carrier(&carrier);
+    st = find_movement(&how);
 out:
     return st;
 }

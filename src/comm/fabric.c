@@ -277,8 +277,23 @@ out:
     return st;
 }
 
+static ls_status find_zerocopy(const char *name, ls_tcp_zerocopy *how_out)
+{
+    static const char *const names[] = {[LS_TCP_ZEROCOPY_AUTO] = "auto",
+                                        [LS_TCP_ZEROCOPY_ON] = "on",
+                                        [LS_TCP_ZEROCOPY_OFF] = "off"};
+
+    for (size_t i = 0; i < LS_COUNT(names); i++)
+        if (!name || strcmp(name, names[i]) == 0) {
+            *how_out = (ls_tcp_zerocopy)i;
+            return LS_OK;
+        }
+    return ls_fail(LS_EUSAGE, "zerocopy is \"%.40s\", which is none of auto, on, off", name);
+}
+
 static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
+    ls_tcp_zerocopy zerocopy = LS_TCP_ZEROCOPY_AUTO;
     const char **addresses = ls_mem_array((size_t)f->ranks, sizeof *addresses);
     const char **hosts = ls_mem_array((size_t)f->ranks, sizeof *hosts);
     ls_status st = LS_OK;
@@ -287,6 +302,7 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
         st = ls_fail(LS_ENOMEM, "no memory for the addresses of %d ranks", f->ranks);
         goto out;
     }
+    LS_TRY(st, find_zerocopy(a->zerocopy, &zerocopy), out);
     for (int r = 0; r < f->ranks; r++) {
         bool near = f->members[r].node == f->members[f->rank].node && r != f->rank;
         addresses[r] = near ? "" : f->members[r].address;
@@ -305,6 +321,7 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
                                       .answered = ls_autopsy_answered,
                                       .broken = given_up,
                                       .context = f,
+                                      .zerocopy = zerocopy,
                                       /* with a board to look at there is no time to spin */
                                       .spin_ns = f->board ? -1 : 0},
                        deadline_ns),
