@@ -260,6 +260,11 @@ ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_age
         LS_TRY(st, ls_rendezvous_bring(r, job->workers, nodes->ports), out);
     }
     st = meet(r, nodes, deadline_ns);
+    if (st == LS_EDEADLINE && !join && nodes->launcher)
+        ls_err_hint("See whether all %lld tasks of %s run this command and can reach %s; --wait "
+                    "gives them more time than %lld s.",
+                    (long long)nodes->nodes, nodes->launcher, ls_rendezvous_address(r),
+                    (long long)nodes->wait_s);
     if (st != LS_OK && ls_rendezvous_did_without(r)) {
         ls_log(LS_LOG_INFO, "%s", ls_err_last()->text);
         st = LS_OK;

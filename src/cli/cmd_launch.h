@@ -21,6 +21,7 @@ typedef struct ls_launch_nodes {
     int secret_fd;             /* or an inherited descriptor; -1: none */
     int64_t nodes, wait_s;
     bool quiet;
+    const char *launcher;  /* that started this and the other nodes as tasks; NULL: none */
     const uint16_t *ports; /* where the ranks listen; NULL: nowhere */
     /* The first machine listens at this address, and waits for the others. NULL: nothing. */
     ls_status (*listening)(void *context, const char *address);
