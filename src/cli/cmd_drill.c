@@ -13,6 +13,7 @@
 #include "cli/term.h"
 #include "cluster/lab.h"
 #include "config/runfile.h"
+#include "plan/calls.h"
 
 enum { RANKS = 3, STEPS = 16, COUNT = 3, LAB_S = 30, FORCED = 5 };
 
@@ -266,7 +267,7 @@ static ls_status load(const ls_args *args, ls_drill *d, char forced[FORCED][64])
     d->ranks = (int)ranks;
     d->steps = d->run.train.steps;
     d->every = d->run.checkpoint.every;
-    d->exact = d->run.train.reduce == LS_REDUCE_ORDERED;
+    d->exact = ls_calls_ordered(&d->run);
     d->heals = d->run.heal.mode == LS_HEAL_ON && d->run.sync == LS_SYNC_ALLREDUCE;
     if (d->steps < 8 || d->steps > LS_DRILL_STEPS || d->every < 1 || d->every > d->steps / 2) {
         st = ls_fail(LS_EUSAGE,

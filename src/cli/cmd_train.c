@@ -92,7 +92,7 @@ static bool starts_ranks(const ls_args *args, const ls_run *run)
     for (size_t i = 0; i < LS_COUNT(flags); i++)
         if (ls_args_has(args, flags[i]))
             return true;
-    return run->mesh.dp > 1 || run->mesh.tp > 1 || run->mesh.pp > 1 ||
+    return run->mesh.dp > 1 || run->mesh.tp > 1 || run->mesh.pp > 1 || run->mesh.ep > 1 ||
            (hosts && strcmp(hosts, "1") != 0);
 }
 
@@ -206,10 +206,11 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
         .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
         .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
         .dead_ns = (int64_t)(run->heal.dead * 1e9)};
-    int64_t all = ls_max_i64(1, run->mesh.dp) * run->mesh.tp * run->mesh.pp;
+    int64_t all = ls_max_i64(run->mesh.ep, run->mesh.dp) * run->mesh.tp * run->mesh.pp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
-    bool whole = run->mesh.pp < 2 && run->mesh.tp < 2; /* others have what a rank has */
+    /* Others have what a rank has. */
+    bool whole = run->mesh.pp < 2 && run->mesh.tp < 2 && run->mesh.ep < 2;
     bool heals = run->heal.mode == LS_HEAL_ON && !apart && whole;
 
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
@@ -325,7 +326,9 @@ const ls_command ls_cmd_train = {
         "started again.\n\n"
         "With -n N (or mesh.dp in the run file) N processes share each batch; in ordered mode the "
         "losses and weights are the same bits for any N. With mesh.tp processes have the model "
-        "itself together, each a part of every layer; with mesh.pp each has some of the layers. "
+        "itself together, each a part of every layer; with mesh.pp each has some of the layers, "
+        "with "
+        "mesh.ep some of the experts. "
         "See docs/guide/parallel.md.\n\n"
         "A process that dies is started again, then gone on without, and so is a machine that is "
         "lost (heal.* in the run file): the others keep their memory and lose the step in flight. "
@@ -337,6 +340,7 @@ const ls_command ls_cmd_train = {
                 "lineshaft train run.yaml -n 4  # four processes share the work\n"
                 "lineshaft train run.yaml --set mesh.pp=2  # each of two has half of the layers\n"
                 "lineshaft train run.yaml --set mesh.tp=2  # two processes share the model\n"
+                "lineshaft train run.yaml --set mesh.ep=2  # each of two has half of the experts\n"
                 "lineshaft train run.yaml -n 4 --set heal.mode=off  # one that dies ends the run\n"
                 "lineshaft train run.yaml --json  # events for programs, one a line\n"
                 "lineshaft train run.yaml --profile 5  # where the time goes\n"

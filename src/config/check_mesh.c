@@ -83,6 +83,66 @@ static ls_status check_teams(const ls_run *run)
     return LS_OK;
 }
 
+/* What ranks that divide experts cannot do yet. */
+static ls_status check_with_experts(const ls_run *run)
+{
+    const struct {
+        const char *key, *why;
+        bool asked;
+    } rows[] = {
+        {"mesh.tp", "ranks divide either the experts or the tensors of a model", run->mesh.tp > 1},
+        {"mesh.pp", "the stages of a pipeline have all experts of their layers", run->mesh.pp > 1},
+        {"mesh.cp", "a token's expert is found by whoever has its whole sequence",
+         run->mesh.cp > 1},
+        {"mesh.zero", "what ranks have of a model is not divided once more yet",
+         run->mesh.zero > 0},
+        {"sync", "replicas and workers have whole models", run->sync != LS_SYNC_ALLREDUCE},
+        {"train.optimizer", "only AdamW updates parts of weights by themselves",
+         run->train.optimizer != LS_OPTIMIZER_ADAMW},
+        {"lora.rank", "only whole models are trained so", run->lora.rank > 0},
+        {"train.freeze", "only whole models are trained so", run->train.freeze.count > 0},
+        {"mesh.balance",
+         "experts work for the tokens of other ranks too, so a rank's time says "
+         "little of its own",
+         run->mesh.balance == LS_BALANCE_AUTO},
+        {"exchange.compress", "what parts of a model exchange is not squeezed yet",
+         run->exchange.compress != LS_COMPRESS_NONE},
+        {"device.offload", "moments of a part of a model stay in memory",
+         run->device.offload != LS_OFFLOAD_NONE},
+        {"heal.replay", "each rank has some of the experts", run->heal.replay > 0},
+    };
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++)
+        if (rows[i].asked)
+            return ls_check_clash(run, rows[i].key, "mesh.ep", rows[i].why);
+    return LS_OK;
+}
+
+static ls_status check_ep(const ls_run *run)
+{
+    int64_t ep = run->mesh.ep, E = run->model.experts, dp = run->mesh.dp;
+    ls_status st;
+
+    if (ep < 2)
+        return LS_OK;
+    if (E == 0)
+        return ls_check_clash(run, "mesh.ep", "model.family", "it has no experts to divide");
+    if (E % ep != 0) {
+        st = ls_check_clash(run, "mesh.ep", "model.experts", "they cannot be divided evenly");
+        ls_err_hint("Each rank takes as many experts: choose a mesh.ep that divides %lld.",
+                    (long long)E);
+        return st;
+    }
+    if (dp != LS_RUN_AUTO && dp % ep != 0) {
+        st = ls_check_clash(run, "mesh.ep", "mesh.dp",
+                            "experts are divided among data-parallel ranks, in groups of equal "
+                            "size");
+        ls_err_hint("Choose a mesh.ep that divides mesh.dp, or leave mesh.dp at auto.");
+        return st;
+    }
+    return check_with_experts(run);
+}
+
 /* mesh.shard: world, node or a number of ranks; and there must be something to divide. */
 static ls_status check_shard(const ls_run *run)
 {
@@ -397,6 +457,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_shard(run), out);
     LS_TRY(st, check_teams(run), out);
+    LS_TRY(st, check_ep(run), out);
     LS_TRY(st, check_sync(run), out);
     LS_TRY(st, check_offload(run), out);
     LS_TRY(st, check_buddies(run), out);

@@ -10,7 +10,7 @@
 #include <math.h>
 
 #define AT(field) offsetof(ls_run, field)
-#define DATA_ONLY "this version is parallel over data, layers and tensors"
+#define DATA_ONLY "this version is parallel over data, layers, tensors and experts"
 
 const ls_option_section ls_option_sections[] = {
     {"model",
@@ -56,14 +56,14 @@ const ls_option ls_options[] = {
     {.key = "model.family",
      .type = LS_OPTION_ENUM,
      .preset = "gpt2",
-     .names = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"},
+     .names = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe"},
      .limit = "other families are not built yet",
      .doc =
          "Architecture of the network; the names are those of Hugging Face configurations. gpt2: "
          "learned positions, LayerNorm, GELU; the others: rotary positions, RMSNorm, gated SiLU; "
          "qwen3 also normalises queries and keys. mixtral and qwen3_moe are mistral and qwen3 with "
-         "a "
-         "mixture of experts (model.experts).",
+         "a mixture of experts (model.experts); olmoe is such a mixture too, and normalises the "
+         "queries of all heads together, and so the keys.",
      .offset = AT(model.family),
      .fixed = true},
     {.key = "model.layers",
@@ -132,8 +132,8 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1024,
      .doc = "Feed-forward layers of a block, of which a router chooses some for each token. Memory "
-            "grows with all of them, time with model.experts_used. For mixtral and qwen3_moe; "
-            "0: the others.",
+            "grows with all of them, time with model.experts_used. For mixtral, qwen3_moe and "
+            "olmoe; 0: the others.",
      .offset = AT(model.experts),
      .fixed = true},
     {.key = "model.experts_used",
@@ -149,7 +149,7 @@ const ls_option ls_options[] = {
      .preset = "true",
      .doc =
          "Whether the weights of a token's experts are divided by their sum; false for qwen3_moe "
-         "only.",
+         "and olmoe only.",
      .offset = AT(model.experts_norm),
      .fixed = true},
     {.key = "model.dropout",
@@ -578,8 +578,9 @@ const ls_option ls_options[] = {
      .preset = "0.001",
      .least = 0,
      .most = 10,
-     .doc = "Mixtures of experts: how much the loss that spreads tokens evenly over experts counts "
-            "beside a token's own, in each layer. It is not part of the loss that is shown.",
+     .doc = "Mixtures of experts: how much the loss that spreads the tokens of a sequence evenly "
+            "over experts counts beside a token's own, in each layer. It is not part of the loss "
+            "that is shown.",
      .offset = AT(train.balance_loss),
      .fixed = true},
     {.key = "train.z_loss",
@@ -769,9 +770,14 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
-     .most = 1,
-     .limit = DATA_ONLY,
-     .doc = "Expert-parallel width: processes that share the experts.",
+     .most = 1024,
+     .doc = "Expert-parallel width: processes that divide the experts of a mixture (model.experts) "
+            "among themselves. They are some of the mesh.dp that share the batch, and have "
+            "everything else each; tokens go to where their experts are and back, in every layer, "
+            "so keep them on one machine. It must divide mesh.dp and model.experts. Gradients are "
+            "summed as train.reduce: fast does it, and results agree with one process within "
+            "rounding. When one of them dies the run ends, and goes on from its newest checkpoint "
+            "when it is started again, whatever heal.mode says.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
@@ -1097,12 +1103,11 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = LS_OPTION_BIG,
      .unit = "steps",
-     .doc =
-         "Ranks compare hashes of the weights and moments that several of them have, after this "
-         "many steps, before each checkpoint and at the end; 0: never. (With mesh.pp and mesh.tp "
-         "nothing is compared yet.) Who differs from the "
-         "majority has a faulty memory or processor: it is named and replaced, and all go back "
-         "to the newest checkpoint, so that nothing it has computed stays.",
+     .doc = "Ranks compare hashes of the weights and moments that several of them have, after this "
+            "many steps, before each checkpoint and at the end; 0: never. (With mesh.pp, mesh.tp "
+            "and mesh.ep nothing is compared yet.) Who differs from the "
+            "majority has a faulty memory or processor: it is named and replaced, and all go back "
+            "to the newest checkpoint, so that nothing it has computed stays.",
      .offset = AT(heal.compare)},
     {.key = "heal.replay",
      .type = LS_OPTION_INT,

@@ -26,8 +26,17 @@ typedef enum ls_family {
     LS_FAMILY_QWEN2,
     LS_FAMILY_QWEN3,
     LS_FAMILY_MIXTRAL,
-    LS_FAMILY_QWEN3_MOE
+    LS_FAMILY_QWEN3_MOE,
+    LS_FAMILY_OLMOE
 } ls_family;
+
+/* Whether the models of a family have experts. */
+static inline bool ls_family_is_mixture(ls_family family)
+{
+    return family == LS_FAMILY_MIXTRAL || family == LS_FAMILY_QWEN3_MOE ||
+           family == LS_FAMILY_OLMOE;
+}
+
 /* Which linear layers of a block have a bias. */
 typedef enum ls_bias {
     LS_BIAS_AUTO, /* only before the run is resolved: gpt2 all, qwen2 qkv, the others none */

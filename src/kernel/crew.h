@@ -26,6 +26,15 @@ typedef struct ls_crew_ask {
     int64_t n;
 } ls_crew_ask;
 
+/* What ranks give each other: to each its own elements, side by side in the order of ranks. */
+typedef struct ls_crew_deal {
+    ls_dtype type;
+    const void *from;
+    void *to;
+    const int64_t *sent, *received; /* elements for and from each rank; both NULL: n for each */
+    int64_t n;
+} ls_crew_deal;
+
 typedef struct ls_crew {
     void *context;
     void (*run)(void *context, ls_stream *stream, const ls_crew_ask *ask);
@@ -33,6 +42,7 @@ typedef struct ls_crew {
      * then. Two are under way at a time, at most. */
     int (*start)(void *context, ls_stream *stream, const ls_crew_ask *ask);
     void (*wait)(void *context, ls_stream *stream, int number); /* -1: for nothing */
+    void (*deal)(void *context, ls_stream *stream, const ls_crew_deal *deal);
     /* Memory that moves reach where it lies, zeroed and resident; moves take any other too, and are
      * slower then. */
     ls_status (*alloc)(void *context, int64_t bytes, const char *what, void **memory_out);

@@ -176,6 +176,9 @@ typedef struct ls_qkv {
     const void *product; /* bwd with norms: what packed was in fwd */
     float *dq_norm, *dk_norm; /* bwd with norms: [D] each, or both NULL; tree over leaves */
     int64_t B, T, H, Hkv, D;
+    int64_t ld;      /* elements from a row of packed, and of product, to the next; 0: side by side.
+                      * CPU only, and so is Hkv 0: then there are queries alone, or what is like them,
+                      * and k_norm and dk_norm are not used */
     int64_t leaves;  /* bwd with norms */
     bool accumulate; /* dq_norm, dk_norm */
     void *scratch;   /* bwd with norms */

@@ -96,7 +96,7 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
 {
     const ls_model_shape *s = &model->shape;
     const ls_block_params *p = &model->blocks[l];
-    bool parted = s->family != LS_FAMILY_GPT2, other = model->split.rank > 0;
+    bool parted = s->family != LS_FAMILY_GPT2, other = ls_split_rank(&model->split) > 0;
 
     *to =
         (ls_pass_layers){.qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s),
@@ -159,8 +159,8 @@ ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l)
     return (ls_qkv){.type = pass->args.type,
                     .rope = pass->rope,
                     .past = call->past,
-                    .q_norm = ls_pass_weight(pass, call, p->q_norm),
-                    .k_norm = ls_pass_weight(pass, call, p->k_norm),
+                    .q_norm = s->qk_wide ? NULL : ls_pass_weight(pass, call, p->q_norm),
+                    .k_norm = s->qk_wide ? NULL : ls_pass_weight(pass, call, p->k_norm),
                     .eps = s->eps,
                     .rstd = pass->blocks[l].qk_rstd,
                     .B = call->B,
@@ -168,6 +168,28 @@ ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l)
                     .H = s->H,
                     .Hkv = s->Hkv,
                     .D = s->D};
+}
+
+ls_qkv ls_pass_wide_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    float *rstd = pass->blocks[l].qk_rstd;
+
+    return (ls_qkv){.type = pass->args.type,
+                    .q_norm = ls_pass_weight(pass, call, which ? p->k_norm : p->q_norm),
+                    .eps = s->eps,
+                    .rstd = rstd ? rstd + which * call->B * call->T : NULL,
+                    .B = call->B,
+                    .T = call->T,
+                    .H = 1,
+                    .D = (which ? s->Hkv : s->H) * s->D,
+                    .ld = ls_pass_qkv_width(s)};
+}
+
+int64_t ls_pass_wide_at(const ls_model_shape *s, int which)
+{
+    return which ? s->H * s->D : 0;
 }
 
 void ls_pass_scale(const ls_pass *pass, void *x, int64_t n)
@@ -374,6 +396,23 @@ static void norm_after(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     norm(pass, call, args, w, b, ls_pass_drop_at(pass, call, l, site));
 }
 
+/* q and k, each over all its heads, to where they are turned; v along with them. */
+static void normalise_wide(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_pass_buffers *b = &pass->blocks[l];
+    int64_t all = call->B * call->T * ls_pass_qkv_width(s);
+
+    if (b->turned != b->qkv)
+        ls_stream_copy(pass->args.stream, b->turned, b->qkv, all * ls_dtype_bytes(pass->args.type));
+    for (int which = 0; which < 2; which++) {
+        ls_qkv row = ls_pass_wide_norm(pass, call, l, which);
+        row.packed = ls_pass_at(pass, b->qkv, ls_pass_wide_at(s, which));
+        row.q = ls_pass_part_of_qkv(pass, call->T, b->turned, which);
+        pass->args.kernels->qkv_fwd(pass->args.stream, &row);
+    }
+}
+
 static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_model_shape *s = &pass->args.model->shape;
@@ -383,9 +422,11 @@ static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
     ls_heads v = ls_pass_part_of_qkv(pass, call->T, b->turned, 2);
     bool cache = pass->args.cache > 0;
 
+    if (s->qk_wide)
+        normalise_wide(pass, call, l);
     if (cache || ls_pass_turns(s)) {
         ls_qkv row = ls_pass_qkv_row(pass, call, l);
-        row.packed = b->qkv;
+        row.packed = s->qk_wide ? b->turned : b->qkv;
         row.q = q;
         row.k = cache ? cached(pass, b->keys, call->past) : k;
         row.v = cache ? cached(pass, b->values, call->past) : v;
@@ -539,7 +580,7 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
     const ls_model *model = pass->args.model;
     const ls_model_shape *s = &model->shape;
 
-    bool positions = model->split.rank == 0;
+    bool positions = ls_split_rank(&model->split) == 0;
 
     pass->args.kernels->embed_fwd(
         pass->args.stream,
@@ -686,7 +727,10 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
     int k = (i - 1) % PER_BLOCK;
     bool mlp = buffers[k] == b->z || buffers[k] == b->act;
     bool of_all = buffers[k] == b->qkv || buffers[k] == b->att;
-    int64_t rows = mlp ? ls_pass_mlp_rows(s, M) : of_all ? M : own;
+    int64_t routed = ls_pass_is_far(&pass->args)
+                         ? b->experts.first_here[pass->args.model->split.experts]
+                         : ls_pass_mlp_rows(&pass->args, M);
+    int64_t rows = mlp ? routed : of_all ? M : own;
     *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = rows * widths[k]};
     snprintf(tensor_out->name, sizeof tensor_out->name, "%s.%lld.%s",
              gpt2 ? "transformer.h" : "model.layers", (long long)l,

@@ -40,7 +40,10 @@ typedef struct ls_pass_args {
                                 * text can be read piece by piece; 0: none; not with training */
     ls_packs *packs;           /* borrowed: of the weights that calls read; NULL: none */
     const ls_crew *crew;       /* borrowed: how the ranks of a split model meet; NULL where it is
-                                * whole. All of them make the same calls. Host memory only */
+                                * whole. All of them make the same calls; where experts are divided,
+                                * as many (ls_pass_serve). Host memory only */
+    int64_t reach;             /* where experts are divided: tokens of the largest call of any rank,
+                                * the same on all; less than B T: as many */
 } ls_pass_args;
 
 /* One call. All pointers are device memory. */
@@ -86,7 +89,8 @@ ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with *
 
 /* Bytes that a rank of a split model sends to the others in one call of B sequences of T tokens:
  * forward and loss, and with backward all of it, where everything is trained. At least, that is by
- * ring; 0 of a whole model. */
+ * ring; 0 of a whole model. What goes to experts of other ranks depends on the tokens, and is not
+ * in it. */
 int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
@@ -111,6 +115,11 @@ const void *ls_pass_out(const ls_pass *pass, int slot, const void *in);
 /* What the two tell and ask for, in the same order, without computing anything: for a rank that has
  * no call while others have one. */
 void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
+
+/* Where experts are divided (split.h) all ranks make as many calls, each with its own tokens. A
+ * rank that has no tokens while others have some calls this instead, forward and then backward: its
+ * experts serve theirs. Of the call w, grad, accumulate and slot count. */
+void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete.
  * Nothing to do where the head is not tied or not trained. */

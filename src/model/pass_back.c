@@ -240,6 +240,24 @@ static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd
         clear_norm(pass, &args);
 }
 
+/* Through the norm of all heads of q or k (0, 1), in place. */
+static void wide_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    int64_t at = ls_pass_wide_at(s, which);
+    ls_qkv row = ls_pass_wide_norm(pass, call, l, which);
+
+    row.packed = ls_pass_at(pass, pass->dqkv, at);
+    row.q = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, which);
+    row.product = ls_pass_at(pass, pass->blocks[l].qkv, at);
+    row.dq_norm = ls_pass_gradient(call, which ? p->k_norm : p->q_norm);
+    row.leaves = call->leaves;
+    row.accumulate = call->accumulate;
+    row.scratch = pass->scratch;
+    pass->args.kernels->qkv_bwd(pass->args.stream, &row);
+}
+
 static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_model_shape *s = &pass->args.model->shape;
@@ -280,12 +298,14 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
     row.k = dk;
     row.v = dv;
     row.product = b->qkv;
-    row.dq_norm = ls_pass_gradient(call, p->q_norm);
-    row.dk_norm = ls_pass_gradient(call, p->k_norm);
+    row.dq_norm = s->qk_wide ? NULL : ls_pass_gradient(call, p->q_norm);
+    row.dk_norm = s->qk_wide ? NULL : ls_pass_gradient(call, p->k_norm);
     row.leaves = call->leaves;
     row.accumulate = call->accumulate;
     row.scratch = pass->scratch;
     pass->args.kernels->qkv_bwd(pass->args.stream, &row);
+    for (int which = 0; which < 2 && s->qk_wide; which++)
+        wide_norm_back(pass, call, l, which);
 }
 
 /* From the ls_pass_gradient of the MLP's output to that of its input, in pass->dy. */

@@ -19,7 +19,7 @@
 
 bool ls_pass_is_split(const ls_pass_args *args)
 {
-    return args->model->split.ranks > 1;
+    return ls_split_ranks(&args->model->split) > 1;
 }
 
 bool ls_pass_divides_rows(const ls_pass_args *args)

@@ -6,12 +6,23 @@
 /* Where dropout happens; block l uses 3 l + these. */
 enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_PROJ = 2, SITE_OUT = 3 };
 
-/* What a mixture of experts keeps beside z and act, which then hold routed rows. */
+/* What a mixture of experts keeps beside z and act, which then hold routed rows. Where experts are
+ * divided, z, act and xs hold the rows that have come, ys those that have come back. */
 typedef struct ls_pass_experts {
     void *logits, *xs, *ys; /* of the pass's type */
     float *probs, *lse, *weights;
-    int32_t *ids, *rows, *slots, *first;
+    int32_t *ids, *rows, *slots, *first, *chosen;
+    int32_t *by_source, *by_expert, *first_here; /* of rows that have come (pass_far.c) */
 } ls_pass_experts;
+
+/* Rows on their way to experts of other ranks, and how many. */
+typedef struct ls_pass_far {
+    void *away;          /* own rows, by expert */
+    void *come_rows;     /* by source */
+    void *grouped;       /* by expert */
+    int64_t *elements;   /* [2][ranks]: of own rows for each rank, and of those from it */
+    int32_t *own, *come; /* rows of each expert: own ones, [E]; [ranks][experts] */
+} ls_pass_far;
 
 /* What one block computes: of the pass's type, but for the statistics. */
 typedef struct ls_pass_buffers {
@@ -42,8 +53,9 @@ struct ls_pass {
     void *dlogits;           /* of a router, [M, E] */
     float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
     ls_expert *experts;      /* owned, E of them: those of the block at hand */
-    float *wide;             /* in bf16 with adapters: [M, rank], while it is scaled */
-    void *logits;            /* in bf16: [V], before they are widened */
+    ls_pass_far far;
+    float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
+    void *logits; /* in bf16: [V], before they are widened */
     void *scratch;
     float *maxima; /* with fp8: [L][2][LS_LAYERS], cells of what each layer reads and of its
                     * gradient */
@@ -104,10 +116,16 @@ int64_t ls_pass_att_width(const ls_model_shape *s);
 int64_t ls_pass_qkv_width(const ls_model_shape *s);
 int64_t ls_pass_fc_width(const ls_model_shape *s);
 
-/* Rows that the MLPs of a block see for M tokens. */
-static inline int64_t ls_pass_mlp_rows(const ls_model_shape *s, int64_t M)
+/* Whether other ranks have experts of the model; rows that those of this rank see at most. */
+bool ls_pass_is_far(const ls_pass_args *args);
+int64_t ls_pass_far_rows(const ls_pass_args *args);
+
+/* Rows that the MLPs of a block see for M tokens, at most. */
+static inline int64_t ls_pass_mlp_rows(const ls_pass_args *args, int64_t M)
 {
-    return s->E > 0 ? M * s->K : M;
+    const ls_model_shape *s = &args->model->shape;
+
+    return ls_pass_is_far(args) ? ls_pass_far_rows(args) : s->E > 0 ? M * s->K : M;
 }
 
 /* A block's MLP as a mixture of experts: from y2 to next (or branch), and from the gradient of its
@@ -115,6 +133,17 @@ static inline int64_t ls_pass_mlp_rows(const ls_model_shape *s, int64_t M)
 void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                               const void *dbranch);
+
+/* The experts of block l that this rank has, in this call: their weights, and gradients where they
+ * are wanted. */
+ls_experts ls_pass_experts_of(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                              const ls_route *route, bool back);
+
+/* As ls_experts_forward() and ls_experts_backward(), where experts are divided (pass_far.c). */
+void ls_pass_far_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                         const ls_experts *own);
+void ls_pass_far_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                          const ls_experts *own);
 
 /* Whether q and k are changed between the product and attention. */
 bool ls_pass_turns(const ls_model_shape *s);
@@ -162,6 +191,11 @@ bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);
 ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l);
 ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+
+/* Where all heads are normalised together, the row of that, of q or k (0, 1): heads as one that
+ * lies in the packed product. Its element there. */
+ls_qkv ls_pass_wide_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which);
+int64_t ls_pass_wide_at(const ls_model_shape *s, int which);
 
 /* x = scale x, for an adapter's small tensor of n elements. The row knows fp32 only. */
 void ls_pass_scale(const ls_pass *pass, void *x, int64_t n);

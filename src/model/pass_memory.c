@@ -103,7 +103,7 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
                         .T = T,
                         .H = s->H,
                         .Hkv = s->Hkv,
-                        .D = s->D,
+                        .D = s->qk_wide ? s->H * s->D : s->D,
                         .leaves = leaves,
                         .q_norm = wanted,
                         .k_norm = wanted,
@@ -184,7 +184,7 @@ static void cut_light(cutter *c, const ls_pass_args *args, ls_pass_buffers *b)
     b->y2 = cut_values(c, args, share * s->C);
     if (!s->gated && (args->training || s->lora_rank))
         b->z = cut_values(c, args, M * s->F);
-    b->act = cut_values(c, args, ls_pass_mlp_rows(s, M) * s->F);
+    b->act = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->F);
 }
 
 static int32_t *cut_ints(cutter *c, int64_t n)
@@ -205,8 +205,30 @@ static void cut_experts(cutter *c, const ls_pass_args *args, ls_pass_experts *b)
     b->rows = cut_ints(c, R);
     b->slots = cut_ints(c, R);
     b->first = cut_ints(c, s->E * ls_max_i64(args->leaves, 1) + 1);
-    b->xs = cut_values(c, args, R * s->C);
+    b->chosen = cut_ints(c, args->B * s->E);
+    b->xs = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->C);
     b->ys = cut_values(c, args, R * s->C);
+    if (!ls_pass_is_far(args))
+        return;
+    int64_t stretches = args->model->split.ranks * args->model->split.experts;
+    b->by_source = cut_ints(c, stretches + 1);
+    b->by_expert = cut_ints(c, stretches + 1);
+    b->first_here = cut_ints(c, args->model->split.experts + 1);
+}
+
+/* What rows pass through on their way to other ranks and back, of all blocks. */
+static void cut_far(cutter *c, const ls_pass_args *args, ls_pass_far *far)
+{
+    const ls_model_shape *s = &args->model->shape;
+    const ls_split *split = &args->model->split;
+    int64_t here = ls_pass_far_rows(args) * s->C;
+
+    far->away = cut_values(c, args, args->B * args->T * s->K * s->C);
+    far->come_rows = cut_values(c, args, here);
+    far->grouped = cut_values(c, args, here);
+    far->elements = cut(c, 2 * split->ranks * (int64_t)sizeof *far->elements);
+    far->own = cut_ints(c, s->E);
+    far->come = cut_ints(c, split->ranks * split->experts);
 }
 
 /* The rest of a block, but for its end. */
@@ -227,7 +249,7 @@ static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
     b->mean2 = cut_floats(c, share);
     b->rstd2 = cut_floats(c, share);
     if (s->gated)
-        b->z = cut_values(c, args, ls_pass_mlp_rows(s, M) * ls_pass_fc_width(s));
+        b->z = cut_values(c, args, ls_pass_mlp_rows(args, M) * ls_pass_fc_width(s));
     if (s->E > 0)
         cut_experts(c, args, &b->experts);
     for (int i = 0; i < LS_ADAPTER_DOWN; i++)
@@ -364,6 +386,8 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     pass->branch = branch ? cut_values(c, args, share * s->C) : NULL;
     if (ls_pass_is_split(args))
         cut_meeting(c, args, pass);
+    if (ls_pass_is_far(args))
+        cut_far(c, args, &pass->far);
     pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
     if (args->type != LS_F32) {
@@ -434,7 +458,7 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
         ls_mem_free(pass);
         return st;
     }
-    LS_BUG_IF(ls_pass_is_split(args) != (args->crew != NULL),
+    LS_BUG_IF((args->model->split.ranks > 1) != (args->crew != NULL),
               "a pass of a part of a model and nobody to meet, or of a whole one and somebody");
     if (args->crew && !ls_device_describe(device).host_memory) {
         st = ls_fail(LS_EUSAGE, "a model is split between CPUs only, for now");

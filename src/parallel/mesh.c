@@ -108,6 +108,21 @@ static ls_status check_groups(const ls_run *run, const char *axis, int64_t width
     return LS_EUSAGE;
 }
 
+/* Teams that divide experts are made of data-parallel ranks. */
+static ls_status check_experts(const ls_run *run, int ranks)
+{
+    int64_t ep = run->mesh.ep, least = ls_max_i64(1, ranks / ep) * ep;
+
+    if (ranks % ep == 0)
+        return LS_OK;
+    ls_fail(LS_EUSAGE,
+            "mesh.ep is %lld, but the run has %d data-parallel rank%s, which cannot be grouped so",
+            (long long)ep, ranks, ranks == 1 ? "" : "s");
+    ls_err_hint("Give -n %lld or -n %lld, or another mesh.ep.", (long long)least,
+                (long long)(least + ep));
+    return LS_EUSAGE;
+}
+
 /* Some of the ranks, as a mesh of their own. */
 static ls_mesh among(const ls_mesh *mesh, int ranks, int rank)
 {
@@ -115,7 +130,7 @@ static ls_mesh among(const ls_mesh *mesh, int ranks, int rank)
 
     some.ranks = ranks;
     some.rank = rank;
-    some.pp = some.tp = 0;
+    some.pp = some.tp = some.ep = 0;
     some.places = NULL;
     some.nodes = 0;
     some.bucket = 0;
@@ -129,7 +144,9 @@ ls_mesh ls_mesh_of_post(const ls_mesh *mesh)
 
 ls_mesh ls_mesh_of_teams(const ls_mesh *mesh)
 {
-    return among(mesh, ls_mesh_teams(mesh), mesh->rank / ls_mesh_tp(mesh));
+    int team = ls_mesh_team(mesh);
+
+    return among(mesh, ls_mesh_ranks(mesh) / team, mesh->rank / team);
 }
 
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
@@ -146,6 +163,8 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
         ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)dp);
         return LS_EUSAGE;
     }
+    if (run->mesh.ep > 1 && check_experts(run, ranks) != LS_OK)
+        return LS_EUSAGE;
     if (check_gpu(run, ranks) != LS_OK)
         return LS_EUSAGE;
     why = run->mesh.zero > 0 ? cannot_divide(run) : NULL;
@@ -172,6 +191,7 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
                       .zero = ranks > 1 ? (int)run->mesh.zero : 0,
                       .pp = run->mesh.pp > 1 ? (int)run->mesh.pp : 0,
                       .tp = run->mesh.tp > 1 ? (int)run->mesh.tp : 0,
+                      .ep = run->mesh.ep > 1 ? (int)run->mesh.ep : 0,
                       .local = ranks,
                       .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
                       .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,

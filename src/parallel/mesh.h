@@ -47,6 +47,9 @@
  *     6 ranks, mesh.tp: 2      team     0    1    2
  *                              ranks   0 1  2 3  4 5       0, 2 and 4 sum their gradients
  *
+ * With mesh.ep ranks side by side are a team too: each has some of the experts, and everything
+ * else. But all ranks share the batch, and what is not an expert is summed over all of them.
+ *
  * Pure arithmetic. */
 #pragma once
 #include "comm/ordered.h"
@@ -66,6 +69,7 @@ typedef struct ls_mesh {
     int zero;       /* what ranks divide: 0 nothing, 1 the update, 2 gradients too, 3 weights too */
     int pp;         /* ranks of a line; 0 and 1: no pipeline */
     int tp;         /* ranks of a team; 0 and 1: each rank has a model of its own */
+    int ep;         /* ranks of a team that divides experts; 0 and 1: each rank has all of them */
     int shard;      /* ranks of a shard group; 0: all */
     bool by_node;   /* the groups are the nodes (places); otherwise runs of ranks */
     int local;      /* ranks on this machine */
@@ -115,13 +119,19 @@ static inline int ls_mesh_line(const ls_mesh *mesh, int rank)
 /* The ranks of this one's post, as a mesh of their own: its ranks are the lines. */
 ls_mesh ls_mesh_of_post(const ls_mesh *mesh);
 
+/* Ranks side by side that have a model together, in either way. */
+static inline int ls_mesh_team(const ls_mesh *mesh)
+{
+    return !mesh ? 1 : mesh->tp > 1 ? mesh->tp : mesh->ep > 1 ? mesh->ep : 1;
+}
+
 /* Whether no rank has all weights. */
 static inline bool ls_mesh_parts_weights(const ls_mesh *mesh)
 {
-    return mesh && (mesh->zero == 3 || mesh->pp > 1 || mesh->tp > 1);
+    return mesh && (mesh->zero == 3 || mesh->pp > 1 || ls_mesh_team(mesh) > 1);
 }
 
-/* Ranks of a team, and how many teams there are. */
+/* Ranks that take the same leaves, and how many such teams share the batch. */
 static inline int ls_mesh_tp(const ls_mesh *mesh)
 {
     return mesh && mesh->tp > 1 ? mesh->tp : 1;
@@ -134,7 +144,7 @@ static inline int ls_mesh_teams(const ls_mesh *mesh)
 /* Whether every rank computes with all layers, and all of each. */
 static inline bool ls_mesh_whole(const ls_mesh *mesh)
 {
-    return ls_mesh_posts(mesh) == 1 && ls_mesh_tp(mesh) == 1;
+    return ls_mesh_posts(mesh) == 1 && ls_mesh_team(mesh) == 1;
 }
 
 /* The mesh whose ranks are the teams, and whose rank is this one's. */
@@ -166,7 +176,7 @@ static inline int ls_mesh_owners(const ls_mesh *mesh)
 /* Whether no rank has all moments. */
 static inline bool ls_mesh_divides(const ls_mesh *mesh)
 {
-    return mesh && (mesh->zero > 0 || mesh->servers > 0 || mesh->pp > 1 || mesh->tp > 1);
+    return mesh && (mesh->zero > 0 || mesh->servers > 0 || mesh->pp > 1 || ls_mesh_team(mesh) > 1);
 }
 
 /* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.

@@ -92,6 +92,29 @@ static void wait_for(void *context, ls_stream *stream, int number)
     t->waited_ns += ls_time_now_ns() - begun_ns;
 }
 
+static void deal_out(void *context, ls_stream *stream, const ls_crew_deal *deal)
+{
+    ls_tensor *t = context;
+    int64_t begun_ns = ls_time_now_ns(), away = 0;
+    const ls_coll coll = {.kind = LS_COLL_ALL_TO_ALL,
+                          .type = deal->type,
+                          .count = deal->n,
+                          .in = deal->from,
+                          .out = deal->to,
+                          .in_counts = deal->sent,
+                          .out_counts = deal->received};
+
+    if (ls_stream_failed(stream))
+        return;
+    for (int i = 0; i < ls_comm_ranks(t->comm); i++)
+        if (i != ls_comm_rank(t->comm))
+            away += deal->sent ? deal->sent[i] : deal->n;
+    t->sent += away * ls_dtype_bytes(deal->type);
+    if (ls_comm_run(t->comm, &coll, deadline()) != LS_OK)
+        ls_stream_fail(stream);
+    t->waited_ns += ls_time_now_ns() - begun_ns;
+}
+
 static ls_status alloc(void *context, int64_t bytes, const char *what, void **memory_out)
 {
     ls_tensor *t = context;
@@ -148,6 +171,7 @@ ls_status ls_tensor_open(ls_tensor **tensor_out, ls_comm *comm, int copies)
                               .run = run,
                               .start = start,
                               .wait = wait_for,
+                              .deal = deal_out,
                               .alloc = alloc,
                               .free = free_memory}};
     for (int i = 1; i < ls_comm_ranks(comm); i++)

@@ -1,7 +1,8 @@
-/* tensor.h -- ranks that have one model together (mesh.tp): how their tensors meet.
+/* tensor.h -- ranks that have one model together (mesh.tp, mesh.ep): how their tensors meet.
  *
  * A rank computes with its part of every matrix, so tensors cross between ranks inside of each
  * call: parts of sums are added, and with mesh.sp rows are gathered that the others have.
+ * With mesh.ep ranks have experts each, and give each other the rows of tokens that chose them.
  * This fills the table that the model asks (kernel/crew.h) with a communicator of the team, and
  * adds up once in a step what several ranks have a part of each (norms; keys and values that ranks
  * share).
@@ -40,7 +41,8 @@ int64_t ls_tensor_held_bytes(const ls_tensor *tensor);
  * was waited for. */
 int64_t ls_tensor_waited_ns(const ls_tensor *tensor);
 
-/* Bytes that this rank has sent so far, by rings: payload only (ls_crew_sent). */
+/* Bytes that this rank has sent so far: payload only; sums and gathers by rings (ls_crew_sent),
+ * what is dealt out as it is. */
 int64_t ls_tensor_sent(const ls_tensor *tensor);
 
 LS_C_END

@@ -31,11 +31,19 @@ int ls_calls_merges(const ls_calls *calls, int64_t first, int64_t count)
            ls_ordered_merges(last, first, calls->leaves);
 }
 
+bool ls_calls_ordered(const ls_run *run)
+{
+    return run->train.reduce == LS_REDUCE_ORDERED && run->mesh.ep < 2;
+}
+
+int64_t ls_calls_leaf(const ls_run *run)
+{
+    return ls_calls_ordered(run) ? run->batch.leaf : 1;
+}
+
 int64_t ls_calls_leaves(const ls_run *run, int64_t step)
 {
-    int64_t sequences = ls_ramp_sequences(run, step);
-
-    return run->train.reduce == LS_REDUCE_ORDERED ? sequences / run->batch.leaf : sequences;
+    return ls_ramp_sequences(run, step) / ls_calls_leaf(run);
 }
 
 /* Walk through the calls. */
@@ -91,6 +99,15 @@ static void count_most(ls_calls *c)
             c->buffers++;
 }
 
+/* The largest call of any rank, or more. */
+static int64_t widest_call(const ls_calls *c, const ls_mesh *mesh)
+{
+    bool uneven = mesh && (mesh->weights || mesh->balance);
+    int64_t each = uneven ? c->leaves : (c->leaves + c->ranks - 1) / c->ranks;
+
+    return ls_max_i64(c->most, ls_min_i64(c->group, each));
+}
+
 /* Roots of all ranks: as they are, or at most. */
 static int64_t count_roots(const ls_calls *c, const ls_mesh *mesh, bool varies)
 {
@@ -115,7 +132,7 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
     bool varies = run->batch.ramp > 0 || (mesh && mesh->balance);
     int rank = mesh ? mesh->rank : 0;
 
-    c.ordered = run->train.reduce == LS_REDUCE_ORDERED;
+    c.ordered = ls_calls_ordered(run);
     c.sequences = run->batch.sequences;
     c.leaves = c.sequences / c.leaf;
     c.group = ls_min_i64(run->batch.group, c.leaves);
@@ -142,6 +159,7 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         count_most(&c);
     else
         count_calls(&c);
+    c.widest = widest_call(&c, mesh);
     c.roots = count_roots(&c, mesh, varies);
     *calls_out = c;
 }

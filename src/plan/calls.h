@@ -13,6 +13,8 @@
  * slices follow the speed of ranks. What is planned is the memory for the largest of them; the
  * calls of a step are then set.
  *
+ * With mesh.ep sums are those of fast mode: an expert adds up rows of all ranks' tokens at once.
+ *
  * A replica (sync: local) is alone with its leaves: they are the batch, and `before` says where
  * that begins in the one that all replicas share. */
 #pragma once
@@ -27,6 +29,7 @@ typedef struct ls_calls {
     int64_t before;                  /* sequences of other replicas before this one's batch */
     int64_t group;                   /* leaves of a call, at most */
     int64_t most;                    /* of the largest call that is made here; at least 1 */
+    int64_t widest;                  /* of the largest call of any rank, or more; of all alike */
     int64_t calls;                   /* per step */
     int64_t buffers;                 /* gradient buffers alive at once; at least 1 */
     int64_t roots;                   /* of all ranks, in ordered mode */
@@ -37,6 +40,10 @@ typedef struct ls_calls {
 /* What any step needs at most: of all numbers, but for `first`, the largest. run is loaded: leaf
  * and group are numbers, never auto. mesh may be NULL: alone. */
 void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out);
+
+/* Whether gradients are summed along the tree over leaves; sequences of a leaf. */
+bool ls_calls_ordered(const ls_run *run);
+int64_t ls_calls_leaf(const ls_run *run);
 
 /* Leaves of the batch of step `step` (from 0). */
 int64_t ls_calls_leaves(const ls_run *run, int64_t step);

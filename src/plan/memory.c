@@ -142,7 +142,7 @@ static ls_squeeze squeeze_of(const ls_run *run)
 
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
-    bool ordered = run->train.reduce == LS_REDUCE_ORDERED && !mesh->replicas;
+    bool ordered = ls_calls_ordered(run) && !mesh->replicas;
     ls_calls calls;
 
     ls_calls_plan(run, mesh, &calls);
@@ -256,6 +256,7 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                           .type = ls_memory_type(run),
                           .B = calls->most * calls->leaf,
                           .T = run->model.context,
+                          .reach = calls->widest * calls->leaf * run->model.context,
                           .leaves = calls->ordered ? calls->most : 1,
                           .training = true,
                           .fp8 = run->precision == LS_PRECISION_FP8,
@@ -469,13 +470,14 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
 {
     const ls_run *run = args->run;
     const ls_model *model = args->model;
+    const ls_mesh *sums = args->sums ? args->sums : args->mesh;
     bool replicas = args->mesh && args->mesh->replicas;
-    bool several = ls_mesh_ranks(args->mesh) > 1 && !replicas;
-    ls_dp_args dp = several ? ls_memory_dp(run, model, args->mesh) : (ls_dp_args){.leaves = 0};
+    bool several = ls_mesh_ranks(sums) > 1 && !replicas;
+    ls_dp_args dp = several ? ls_memory_dp(run, model, sums) : (ls_dp_args){.leaves = 0};
     int64_t size = sizeof(float), updated = model->trained, seconds = ls_optim_seconds(run, model);
 
-    if (ls_mesh_divides(args->mesh))
-        updated = seconds = ls_mesh_own(args->mesh, model->trained, args->mesh->rank);
+    if (ls_mesh_divides(sums))
+        updated = seconds = ls_mesh_own(sums, model->trained, sums->rank);
     ls_ledger_add(ledger, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     predict_state(args, several ? &dp : NULL, updated, seconds, ledger);
@@ -496,8 +498,8 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     else if (replicas)
         predict_replica(args, ledger);
     if (model->split.ranks > 1)
-        ls_ledger_add(ledger, "tensor parallel", "small sums of ranks with one model",
-                      ls_round_up(ls_tensor_bytes(), 4096));
+        ls_ledger_add(ledger, model->split.by_experts ? "expert parallel" : "tensor parallel",
+                      "small sums of ranks with one model", ls_round_up(ls_tensor_bytes(), 4096));
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, calls);
     ls_ledger_add(ledger, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));

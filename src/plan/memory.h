@@ -21,6 +21,7 @@ typedef struct ls_memory_args {
      * are the whole one and the mesh of all ranks. NULL: as model and mesh. */
     const ls_model *whole;
     const ls_mesh *world;
+    const ls_mesh *sums; /* mesh.ep: those that have the same experts; NULL: as mesh */
     int threads;
     bool apart;            /* the device has a memory of its own */
     int64_t fixed_bytes;   /* of that, what the device holds for itself */

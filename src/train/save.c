@@ -94,7 +94,7 @@ static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arra
     int n = 0;
 
     for (int k = 0; k < KINDS; k++)
-        for (int i = 0; i < s->model.n_params; i++)
+        for (int i = 0; i < ls_team_whole(s)->n_params; i++)
             if (ls_save_row(s, k, i, &rows[n], &first)) {
                 if (arrays[k]) /* this rank has it as a whole */
                     rows[n].bytes = (float *)arrays[k] + first;
@@ -347,7 +347,7 @@ ls_status ls_save_open(ls_session *session)
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     if (s->args.fresh)
         LS_TRY(st, put_aside(dir), out);
-    int most = (KINDS + ls_debt_vectors(s)) * s->model.n_params;
+    int most = (KINDS + ls_debt_vectors(s)) * ls_team_whole(s)->n_params;
     s->tensors = ls_mem_array((size_t)most, sizeof *s->tensors);
     s->shadows = ls_mem_array((size_t)most, sizeof *s->shadows);
     if (!s->tensors || !s->shadows) {
@@ -882,7 +882,7 @@ ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
     if ((session->staged && first) || ls_save_divided(session, 0))
         LS_TRY(st, take_weights(session), out);
     if (first)
-        st = ls_ckpt_weights_hash(session->tensors, session->model.n_params, hex_out);
+        st = ls_ckpt_weights_hash(session->tensors, ls_team_whole(session)->n_params, hex_out);
 out:
     return st;
 }

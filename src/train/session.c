@@ -384,6 +384,8 @@ static ls_status open_mesh(ls_session *s)
                  ls_mesh_lines(&s->mesh));
     else if (s->mesh.tp > 1)
         snprintf(s->mesh_text, sizeof s->mesh_text, "dp=%d tp=%d", s->teams.ranks, s->mesh.tp);
+    else if (s->mesh.ep > 1)
+        snprintf(s->mesh_text, sizeof s->mesh_text, "dp=%d ep=%d", s->mesh.ranks, s->mesh.ep);
     else
         snprintf(s->mesh_text, sizeof s->mesh_text,
                  s->mesh.shard  ? "dp=%d zero=%d shard=%d"
@@ -484,7 +486,7 @@ static ls_status look_for_folder(ls_session *s)
                "for all; on a file system that all hosts share each would write its part",
                blind, s->mesh.ranks, s->run->out);
     s->mesh.blind = blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE ||
-                    ls_mesh_groups(&s->mesh) > 1 || s->mesh.tp > 1;
+                    ls_mesh_groups(&s->mesh) > 1 || ls_mesh_team(&s->mesh) > 1;
     s->staged = s->apart || ls_mesh_parts_weights(&s->mesh) ||
                 (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
 out:
@@ -544,7 +546,7 @@ static ls_status open_decode(ls_session *s, const ls_memory_args *memory)
 
     if (ls_memory_sample_pass(memory, &args)) {
         args.stream = s->stream;
-        args.packs = s->mesh.tp > 1 ? NULL : s->packs; /* those are of a part of the model */
+        args.packs = ls_mesh_team(&s->mesh) > 1 ? NULL : s->packs; /* those are of a part */
         LS_TRY(st, ls_pass_open(&s->sample_pass, &args), out);
     }
     LS_TRY(st,
@@ -572,8 +574,9 @@ static ls_status open_packs(ls_session *s, const ls_memory_args *memory, ls_step
  * (train/team.h), and say to all what they decide. */
 static ls_status open_exchange(ls_session *s)
 {
-    ls_dp_args dp = s->mesh.tp > 1 ? (ls_dp_args){.mesh = s->mesh, .leaves = 1, .trained = 1}
-                                   : ls_memory_dp(s->run, &s->model, &s->mesh);
+    ls_dp_args dp = ls_mesh_team(&s->mesh) > 1
+                        ? (ls_dp_args){.mesh = s->mesh, .leaves = 1, .trained = 1}
+                        : ls_memory_dp(s->run, &s->model, &s->mesh);
     int *merges = NULL;
     ls_status st;
 
@@ -636,7 +639,7 @@ static ls_status open_state(ls_session *s)
             LS_TRY(st, meet_cards(s, &info), out);
         free_bytes = s->apart ? share_of_card(s) + kept : free_bytes / s->mesh.local;
         LS_TRY(st, ls_team_open(s), out);
-        if (!s->mesh.replicas && s->mesh.tp < 2)
+        if (!s->mesh.replicas && ls_mesh_team(&s->mesh) == 1)
             s->mesh.bucket =
                 ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
     }
@@ -645,6 +648,7 @@ static ls_status open_state(ls_session *s)
                              .model = &s->model,
                              .world = &s->mesh,
                              .whole = ls_team_whole(s),
+                             .sums = s->mesh.ep > 1 ? &s->teams : NULL,
                              .kernels = s->kernels,
                              .threads = info.threads,
                              .apart = s->apart,
@@ -665,7 +669,8 @@ static ls_status open_state(ls_session *s)
     if (s->mesh.ranks > 1)
         LS_TRY(st, open_exchange(s), out);
     LS_TRY(st, ls_team_open_sums(s), out);
-    step.dp = s->mesh.replicas ? NULL : s->mesh.tp > 1 ? s->sums : s->dp;
+    step.dp = s->mesh.replicas ? NULL : ls_mesh_team(&s->mesh) > 1 ? s->sums : s->dp;
+    step.all = s->mesh.ep > 1 ? s->dp : NULL;
     step.tensor = s->tensor;
     step.rank = s->mesh.rank;
     step.pushes = s->mesh.servers > 0;
@@ -834,7 +839,7 @@ ls_status ls_session_regroup(ls_session *session)
     LS_TRY(st, ls_save_await(s), out); /* it reads the settings, which change now */
     LS_TRY(st, open_mesh(s), out);
     LS_TRY(st, ls_share_open(s), out);
-    if (s->mesh.tp > 1) /* its place in a team may be another one */
+    if (ls_mesh_team(&s->mesh) > 1) /* its place in a team may be another one */
         LS_TRY(st, ls_team_models(s), out);
     if (ls_session_is_first(s) && s->lock_fd < 0)
         LS_TRY(st, open_folder(s), out);

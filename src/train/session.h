@@ -65,7 +65,7 @@ typedef struct ls_session {
     const ls_run *run; /* that of args, then fitted */
     ls_run fitted;     /* the run with what was left to us: size of calls, what is recomputed */
     ls_mesh mesh;
-    ls_mesh teams;     /* mesh.tp (train/team.h): as if each team was a rank */
+    ls_mesh teams;     /* mesh.tp, mesh.ep (train/team.h): as if each team was a rank */
     ls_model whole;    /* the model of which `model` is a part */
     ls_comm *team;     /* owned: the ranks that have it together */
     ls_comm *alike;    /* owned: those with the same part; NULL: there is one team */

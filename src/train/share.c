@@ -52,17 +52,11 @@ void ls_share_close(ls_session *session)
     ls_balance_release(&x->balance);
 }
 
-/* Sequences of a leaf: in fast mode each is one. */
-static int64_t leaf_of(const ls_run *run)
-{
-    return run->train.reduce == LS_REDUCE_ORDERED ? run->batch.leaf : 1;
-}
-
 ls_loader_slice ls_share_slice(void *context, int64_t step)
 {
     ls_session *s = context;
     ls_ordered_run *runs = s->share.runs[step % LS_SHARE_AHEAD];
-    int64_t leaves = ls_calls_leaves(s->run, step), leaf = leaf_of(s->run);
+    int64_t leaves = ls_calls_leaves(s->run, step), leaf = ls_calls_leaf(s->run);
 
     const ls_mesh *mesh = ls_team_mesh(s);
 
@@ -95,7 +89,7 @@ ls_event_balance ls_share_about(ls_session *session)
     ls_share *x = &s->share;
     ls_ordered_run runs[LS_MESH_RANKS];
     const ls_mesh *mesh = ls_team_mesh(s);
-    int64_t leaf = leaf_of(s->run);
+    int64_t leaf = ls_calls_leaf(s->run);
 
     ls_mesh_split(mesh, s->run->batch.sequences / leaf, runs);
     for (int r = 0; r < mesh->ranks; r++)
@@ -151,7 +145,8 @@ void ls_share_note(ls_session *session)
         !ls_balance_note(&x->balance, ls_team_mesh(s)->ranks, x->set, ls_step_work_ns(s->step)) ||
         !s->mesh.balance)
         return;
-    changed = ls_balance_decide(&x->balance, &s->mesh, s->run->batch.sequences / leaf_of(s->run));
+    changed =
+        ls_balance_decide(&x->balance, &s->mesh, s->run->batch.sequences / ls_calls_leaf(s->run));
     if (s->mesh.rank > 0)
         return;
     ls_event_balance now = ls_share_about(s);

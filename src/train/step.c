@@ -365,11 +365,15 @@ void ls_step_close(ls_step *step)
 ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leaves)
 {
     ls_step *s = step;
-    int rank = s->args.dp ? ls_dp_about(s->args.dp)->mesh.rank : 0;
+    int rank = ls_step_sharers(s) ? ls_dp_about(ls_step_sharers(s))->mesh.rank : 0;
 
     ls_calls_set(&s->args.calls, runs[rank], leaves, &s->now);
     if (s->line)
         return ls_line_split(s, runs);
+    if (ls_step_is_far(s)) {
+        ls_step_far_split(s, runs);
+        return LS_OK;
+    }
     return s->args.dp ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
 }
 
@@ -532,9 +536,7 @@ static ls_status trouble(const ls_step *s)
     return s->status == LS_OK ? LS_OK : ls_err_adopt(&s->why);
 }
 
-/* Forward or backward has come so far: what it took, and apart from that the time in which ranks
- * that have the model together exchanged tensors. */
-static void lap(ls_step *s, ls_clock *clock, ls_part part)
+void ls_step_lap(ls_step *s, ls_clock *clock, ls_part part)
 {
     int64_t waited_ns = s->args.tensor ? ls_tensor_waited_ns(s->args.tensor) : 0;
 
@@ -568,7 +570,7 @@ static void exchange_from(void *context, int64_t from)
     ls_step *s = context;
     float *buffers[LS_ORDERED_ROOTS];
 
-    lap(s, s->clock, LS_PART_BACKWARD);
+    ls_step_lap(s, s->clock, LS_PART_BACKWARD);
     flip_gradient(s, from);
     ls_step_watch_from(s, from);
     merge(s, s->last.top, s->last.merges, from, s->last.from);
@@ -618,7 +620,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
         bool last = s->args.dp && p.number == calls->calls - 1;
         int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
         ls_step_forward(s, &p, &call, host_state);
-        lap(s, clock, LS_PART_FORWARD);
+        ls_step_lap(s, clock, LS_PART_FORWARD);
         (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
         if (ls_step_watch_call(s, &p, top, all))
             call.complete = ls_step_watch_from;
@@ -630,7 +632,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
             call.complete = exchange_from;
         }
         ls_pass_backward(s->pass, &call);
-        lap(s, clock, LS_PART_BACKWARD);
+        ls_step_lap(s, clock, LS_PART_BACKWARD);
         slow_down(s, before_ns, clock);
         if (!last)
             merge(s, top, merges, 0, all);
@@ -750,6 +752,8 @@ static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_clock *
         st = ls_line_gradients(s, host_state, clock);
     } else if (ls_step_parts(s)) {
         st = gradients_in_rounds(s, host_state, clock);
+    } else if (ls_step_is_far(s)) {
+        st = ls_step_far_gradients(s, host_state, clock);
     } else {
         bool recorded = ls_step_replay_begin(s, clock);
         gradients(s, host_state, clock);
@@ -782,6 +786,7 @@ static ls_status losses(ls_step *s, ls_clock *clock)
 {
     const ls_calls *calls = &s->now;
     int64_t own = ls_step_has_losses(s) ? calls->own : 0;
+    ls_dp *sharers = ls_step_sharers(s);
     double *sums = s->host_sums;
     ls_status st = LS_OK;
 
@@ -797,13 +802,13 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     if (s->apart)
         ls_clock_lap(clock, LS_PART_OPTIMIZER); /* queued, as all before it */
     LS_TRY(st, await_device(s), out);
-    if (s->apart && !s->args.dp)
+    if (s->apart && !sharers)
         ls_clock_lap(clock, LS_PART_BACKWARD); /* of the device; ranks have waited for it before */
-    if (!s->args.dp)
+    if (!sharers)
         goto out;
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
-    sums[calls->leaves + ls_dp_about(s->args.dp)->mesh.rank] = (double)work_ns(clock);
-    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves + calls->ranks), out);
+    sums[calls->leaves + ls_dp_about(sharers)->mesh.rank] = (double)work_ns(clock);
+    LS_TRY(st, ls_dp_numbers(sharers, LS_F64, sums, calls->leaves + calls->ranks), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
 out:
     return st;

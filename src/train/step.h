@@ -14,8 +14,8 @@
  * zero 3 also of the weights, and gets those of the others while it computes. With a pipeline
  * (mesh.pp) it has a part of the layers, and its calls go from rank to rank (train/line.h).
  *
- * Where ranks have a model together (mesh.tp, team.c), dp is among those that have the same part of
- * it; weights, moments and gradients are those of this part. */
+ * Where ranks have a model together (mesh.tp, mesh.ep: team.c), dp is among those that have the
+ * same part of it; weights, moments and gradients are those of this part. */
 #pragma once
 #include "base/hash.h"
 #include "model/model.h"
@@ -38,6 +38,7 @@ typedef struct ls_step_args {
     ls_calls calls;
     ls_dp *dp;              /* NULL: alone, or alone with this part of the model */
     ls_tensor *tensor;      /* the ranks that have the model together; NULL: it is whole */
+    ls_dp *all;             /* mesh.ep: all ranks, which share the batch; NULL: those of dp do */
     ls_packs *packs;        /* of these weights, told of every change; NULL: none */
     const char *offload_to; /* device.offload: disk: the folder for the moments */
     void *const *kept;      /* state of an earlier step of the same model where nobody divides it
@@ -107,8 +108,8 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
 /* Whether this rank is the one that gets them. */
 bool ls_step_has_losses(const ls_step *step);
 
-/* With zero 3 all ranks walk through the model together: a rank that has no windows while another
- * has some calls this instead. Otherwise nothing happens. */
+/* With zero 3 and with mesh.ep ranks walk through the model together: a rank that has no windows
+ * while another has some calls this instead. Otherwise nothing happens. */
 void ls_step_idle(ls_step *step);
 
 /* Elements first .. first+count-1 of the flat weights, from host memory; a rank takes what it

@@ -1,6 +1,7 @@
 /* team.c -- ranks that have one model together: their communicators, and the end of their steps.
  *
- *   6 ranks, mesh.tp: 2     team     0    1    2      tensors of the model, in every layer
+ *   6 ranks, mesh.tp: 2     team     0    1    2      tensors of the model, in every layer; with
+ *   (or mesh.ep: 2)                                   mesh.ep rows of tokens, for experts
  *                           ranks   0 1  2 3  4 5
  *                                   |____|____|       gradients of the same part: once in a step
  *                                     |____|____|
@@ -47,13 +48,16 @@ bool ls_team_speaks(const ls_session *session)
 ls_status ls_team_models(ls_session *session)
 {
     ls_session *s = session;
-    int tp = ls_mesh_tp(&s->mesh);
+    int team = ls_mesh_team(&s->mesh);
     int64_t vocab = ls_tokenizer_vocab(s->tokenizer);
-    ls_split split = {.rank = s->mesh.rank % tp, .ranks = tp, .sequence = s->run->mesh.sp};
+    ls_split split = {.rank = s->mesh.rank % team,
+                      .ranks = team,
+                      .sequence = s->mesh.tp > 1 && s->run->mesh.sp,
+                      .by_experts = s->mesh.ep > 1};
     ls_status st = LS_OK;
 
     ls_model_release(&s->model);
-    if (tp > 1 && !s->whole.params) /* else a save may still read its names */
+    if (team > 1 && !s->whole.params) /* else a save may still read its names */
         LS_TRY(st, ls_model_init(&s->whole, s->run, vocab), out);
     st = ls_model_init_split(&s->model, s->run, vocab, split);
 out:
@@ -63,37 +67,40 @@ out:
 /* A team is best kept where memory is shared. */
 static void warn_of_nodes(const ls_session *s)
 {
+    int team = ls_mesh_team(&s->mesh);
     bool apart = false;
 
     for (int r = 0; r < s->mesh.ranks && s->mesh.places; r++)
-        apart |= s->mesh.places[r].node != s->mesh.places[r / s->mesh.tp * s->mesh.tp].node;
+        apart |= s->mesh.places[r].node != s->mesh.places[r / team * team].node;
     if (apart && ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
-               "ranks that have a model together (mesh.tp) are on several nodes: every "
-               "layer waits for the network between them");
+               "ranks that have a model together (mesh.%s) are on several nodes: every "
+               "layer waits for the network between them",
+               s->mesh.tp > 1 ? "tp" : "ep");
 }
 
 ls_status ls_team_open(ls_session *session)
 {
     ls_session *s = session;
-    int tp = ls_mesh_tp(&s->mesh), teams = ls_mesh_teams(&s->mesh), rank = s->mesh.rank;
+    int team = ls_mesh_team(&s->mesh), teams = s->mesh.ranks / team, rank = s->mesh.rank;
     int list[LS_MESH_RANKS];
     ls_status st = LS_OK;
 
-    if (tp == 1)
+    if (team == 1)
         return LS_OK;
     warn_of_nodes(s);
-    for (int i = 0; i < tp; i++)
-        list[i] = rank / tp * tp + i;
-    LS_TRY(st, ls_comm_sub(s->args.comm, list, tp, deadline(), &s->team), out);
+    for (int i = 0; i < team; i++)
+        list[i] = rank / team * team + i;
+    LS_TRY(st, ls_comm_sub(s->args.comm, list, team, deadline(), &s->team), out);
     for (int i = 0; i < teams; i++)
-        list[i] = i * tp + rank % tp;
+        list[i] = i * team + rank % team;
     if (teams > 1)
         LS_TRY(st, ls_comm_sub(s->args.comm, list, teams, deadline(), &s->alike), out);
     LS_TRY(st, ls_tensor_open(&s->tensor, s->team, s->model.split.kv_copies), out);
     if (teams > 1)
-        s->teams.bucket =
-            ls_dp_bucket_blocks(s->alike, &s->teams, s->whole.trained / tp, s->run->mesh.bucket);
+        s->teams.bucket = ls_dp_bucket_blocks(
+            s->alike, &s->teams, s->mesh.ep > 1 ? s->model.trained : s->whole.trained / team,
+            s->run->mesh.bucket);
 out:
     return st;
 }
@@ -278,6 +285,8 @@ static ls_status pass_parameter(const passage *x)
     int me = ls_comm_rank(x->team);
     ls_status st = LS_OK;
 
+    if (!x->back && x->place % x->p->box.copies != 0)
+        return LS_OK; /* another rank has sent the same */
     if (x->place == 0 && me == 0)
         place_piece(x, 0, x->p->count, x->part);
     if (x->place == 0 || (me != 0 && me != x->place))
@@ -319,10 +328,10 @@ static ls_status pass_all(ls_step *s, float *part, float *whole, bool back)
         split.rank = x.place;
         ls_model_release(&other);
         LS_TRY(st, ls_model_init_split(&other, s->args.run, model->tokens, split), out);
-        for (int i = 0; i < model->n_params; i++) {
+        for (int i = 0; i < other.n_params; i++) {
             x.p = &other.params[i];
             x.part = part + x.p->first;
-            x.whole = whole ? whole + all.params[i].first : NULL;
+            x.whole = whole ? whole + ls_model_same(&all, x.p)->first : NULL;
             LS_TRY(st, pass_parameter(&x), out);
         }
     }

@@ -84,6 +84,7 @@ LS_TEST(option_enum_names_match_their_enums)
         {"train.lr_rule", "linear", LS_LR_LINEAR},
         {"model.family", "mixtral", LS_FAMILY_MIXTRAL},
         {"model.family", "qwen3_moe", LS_FAMILY_QWEN3_MOE},
+        {"model.family", "olmoe", LS_FAMILY_OLMOE},
         {"train.lr_rule", "sqrt", LS_LR_SQRT},
         {"train.schedule", "constant", LS_SCHEDULE_CONSTANT},
         {"train.schedule", "linear", LS_SCHEDULE_LINEAR},

@@ -35,7 +35,7 @@ for model in gpt2 qwen3 mixtral; do
     case $model in
     gpt2) meshes="2,1,true 2,2,false 4,1,true" ;;
     qwen3) meshes="2,1,false 4,1,true" ;; # more ranks than key/value heads
-    *) meshes="2,1,true 4,1,false" ;; # one team: what a leaf of the balance loss is depends on the calls
+    *) meshes="2,2,true 4,1,false" ;;
     esac
     for mesh in $meshes; do
         tp=${mesh%%,*} sequence=${mesh##*,} teams=${mesh#*,} teams=${teams%,*}

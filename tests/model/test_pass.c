@@ -96,6 +96,14 @@ static void qwen3_moe(ls_run *run)
     run->train.freeze = (ls_run_list){patterns, 2};
 }
 
+static void olmoe(ls_run *run)
+{
+    llama(run);
+    run->model.family = LS_FAMILY_OLMOE;
+    run->model.experts = 4;
+    run->model.experts_used = 2;
+}
+
 static void adapted(ls_run *run)
 {
     llama(run);
@@ -147,6 +155,7 @@ static const variant variants[] = {{"gpt2", plain},
                                    {"qwen3", qwen3},
                                    {"mixtral", mixtral},
                                    {"qwen3_moe frozen", qwen3_moe},
+                                   {"olmoe", olmoe},
                                    {"llama lora", adapted},
                                    {"gpt2 lora", adapted_gpt2},
                                    {"qwen3 lora of some", adapted_some},
@@ -155,7 +164,7 @@ static const variant variants[] = {{"gpt2", plain},
 
 static bool is_mixture(const variant *v)
 {
-    return v->change == mixtral || v->change == qwen3_moe;
+    return v->change == mixtral || v->change == qwen3_moe || v->change == olmoe;
 }
 
 typedef struct rig {

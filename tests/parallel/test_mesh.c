@@ -432,3 +432,22 @@ LS_TEST(mesh_of_teams_is_that_of_their_models)
                 LS_CHECK(!ls_mesh_divides(&teams) && !ls_mesh_parts_weights(&teams));
             }
 }
+
+LS_TEST(mesh_divides_experts_among_ranks_that_share_the_batch)
+{
+    ls_mesh m;
+    ls_run run;
+
+    load(&run, "");
+    run.mesh.ep = 2; /* in a run file it needs experts */
+    LS_CHECK_FAILS(ls_mesh_init(&m, &run, 3, 0), LS_EUSAGE,
+                   "mesh.ep is 2, but the run has 3 data-parallel ranks");
+    LS_CHECK_STR(ls_err_last()->hint, "Give -n 2 or -n 4, or another mesh.ep.");
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 6, 3));
+    ls_mesh teams = ls_mesh_of_teams(&m);
+    LS_CHECK(m.ep == 2 && ls_mesh_team(&m) == 2 && !ls_mesh_whole(&m));
+    LS_CHECK(ls_mesh_divides(&m) && ls_mesh_parts_weights(&m));
+    LS_CHECK(teams.ranks == 3 && teams.rank == 1 && ls_mesh_whole(&teams));
+    LS_CHECK(ls_mesh_teams(&m) == 6 && ls_mesh_leaves(&m, 12, 3).first == 6);
+    ls_runfile_release(&run);
+}

@@ -137,3 +137,30 @@ LS_TEST(calls_of_replicas_divide_the_batch_and_share_no_tree)
                 LS_CHECK_EQ(seen, leaves * 2);
             }
 }
+
+/* With divided experts every rank has room for the largest call of all, and leaves are sequences.
+ */
+LS_TEST(calls_of_ranks_that_divide_experts_know_the_widest)
+{
+    static const int64_t groups[] = {1, 2, 3, 8};
+
+    for (size_t g = 0; g < LS_COUNT(groups); g++) {
+        ls_run run = {.name = NULL};
+        int64_t widest = 0, known[4];
+        run.batch.sequences = 10;
+        run.batch.leaf = 2;
+        run.batch.group = groups[g];
+        run.mesh.ep = 2;
+        LS_CHECK(!ls_calls_ordered(&run) && ls_calls_leaf(&run) == 1);
+        for (int r = 0; r < 4; r++) {
+            ls_mesh mesh = {.ranks = 4, .rank = r, .ep = 2};
+            ls_calls c;
+            ls_calls_plan(&run, &mesh, &c);
+            LS_CHECK(!c.ordered && c.leaf == 1 && c.leaves == 10 && c.own == (r < 2 ? 3 : 2));
+            widest = ls_max_i64(widest, c.most);
+            known[r] = c.widest;
+        }
+        for (int r = 0; r < 4; r++)
+            LS_CHECK_EQ(known[r], widest);
+    }
+}
