@@ -123,6 +123,8 @@ def configuration(family, number):
                 "num_attention_heads": heads, "tie_word_embeddings": False,
                 "num_key_value_heads": heads // int(rng.choice([d for d in (1, 2, 3) if heads % d == 0])),
                 "rms_norm_eps": float(rng.choice([1e-5, 1e-6])), **tokens}
+    if family == "olmoe":  # its default is 1, and PyTorch never trains the embedding of that token
+        keys["pad_token_id"] = None
     keys.update(special)
     return transformers.AutoConfig.for_model(family, **keys), old
 
