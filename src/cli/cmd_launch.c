@@ -216,6 +216,7 @@ static ls_status meet(ls_rendezvous *r, ls_launch_nodes *nodes, int64_t deadline
     if (nodes->heal)
         LS_TRY(st, ls_league_open(&nodes->league, nodes->heal, !nodes->join, r), out);
     LS_TRY(st, ls_rendezvous_meet(r, deadline_ns), out);
+    LS_TRY(st, ls_rendezvous_members(r) ? LS_OK : LS_ENOMEM, out);
     if (nodes->league)
         st = ls_league_begin(nodes->league);
 out:

@@ -9,17 +9,35 @@ struct ls_league {
     ls_rendezvous *rendezvous; /* borrowed */
     ls_rendezvous_door door;
     ls_parish *parish; /* owned; NULL: it is on another node */
+    ls_roster roster;  /* then: the names that it has told */
+    ls_str shared;     /* where it is here: what all nodes are told of the last view, */
+    uint64_t told;     /* and its generation */
     ls_heal *heal;     /* borrowed; NULL: no workers */
 };
 
 /* --- the coordinator speaks ------------------------------------------------------------------- */
+
+/* The large part of a view is the same for all: it is made once. */
+static void append_shared(ls_league *l, const ls_word *word, ls_str *bytes)
+{
+    if (word->kind != LS_WORD_VIEW)
+        return;
+    if (l->told != word->view.plan.generation || l->shared.failed) {
+        ls_str_clear(&l->shared);
+        ls_word_encode_shared(word, &l->shared);
+        l->told = word->view.plan.generation;
+    }
+    ls_str_append_bytes(bytes, l->shared.p, l->shared.len);
+    bytes->failed |= l->shared.failed;
+}
 
 static void send_word(ls_league *l, int node, const ls_word *word)
 {
     ls_str bytes;
 
     ls_str_init(&bytes);
-    ls_word_encode(word, &bytes);
+    ls_word_encode_own(word, &bytes);
+    append_shared(l, word, &bytes);
     if (ls_str_status(&bytes) == LS_OK)
         ls_rendezvous_tell(l->rendezvous, node, bytes.p, bytes.len);
     else
@@ -78,7 +96,9 @@ static void on_heard(void *context, int node, const uint8_t *bytes, size_t len)
     ls_league *l = context;
     ls_word word;
 
-    if (ls_word_decode(&word, bytes, len) != LS_OK) {
+    if (ls_word_decode(&word, bytes, len) != LS_OK ||
+        (!l->parish && ls_word_unpack(&word, &l->roster) != LS_OK)) {
+        ls_word_release(&word);
         ls_log(LS_LOG_WARN, "node %d: %s", node, ls_err_last()->text);
         return;
     }
@@ -116,6 +136,8 @@ ls_status ls_league_open(ls_league **league_out, const ls_league_args *args, boo
     if (!l)
         return LS_ENOMEM;
     l->rendezvous = rendezvous;
+    ls_roster_init(&l->roster);
+    ls_str_init(&l->shared);
     l->door = (ls_rendezvous_door){.pulse_ns = args->pulse_ns,
                                    .suspect_ns = args->suspect_ns,
                                    .dead_ns = args->dead_ns,
@@ -152,17 +174,23 @@ void ls_league_close(ls_league *league)
     if (!league)
         return;
     ls_parish_close(league->parish);
+    ls_roster_release(&league->roster);
+    ls_str_release(&league->shared);
     ls_mem_free(league);
 }
 
 ls_status ls_league_begin(ls_league *league)
 {
-    const ls_members *m = ls_rendezvous_members(league->rendezvous);
     ls_status st = LS_OK;
 
-    for (int i = 0; i < m->nodes && league->parish && st == LS_OK; i++)
+    if (!league->parish)
+        return ls_rendezvous_learn(league->rendezvous, &league->roster);
+    const ls_members *m = ls_rendezvous_members(league->rendezvous);
+    for (int i = 0; i < m->nodes && st == LS_OK; i++)
         st = ls_parish_joins(league->parish, i, m->node[i].host, m->node[i].ip, m->node[i].ranks,
                              true, ls_time_now_ns());
+    if (st == LS_OK)
+        ls_parish_has_named(league->parish);
     return st;
 }
 

@@ -47,6 +47,10 @@ void ls_parish_close(ls_parish *parish); /* NULL is allowed */
 ls_status ls_parish_joins(ls_parish *parish, int node, const char *host, const char *ip,
                           int workers, bool begins, int64_t now);
 
+/* The nodes that are here know all names so far: they have the list of the rendezvous. Otherwise
+ * the first view tells them. */
+void ls_parish_has_named(ls_parish *parish);
+
 /* Whether a host is kept out at this time; why says for how long. */
 bool ls_parish_excludes(const ls_parish *parish, const char *host, int64_t now, char *why,
                         size_t cap);
@@ -63,6 +67,6 @@ void ls_parish_looks(ls_parish *parish, int64_t now);
 const ls_view *ls_parish_view(const ls_parish *parish);
 
 /* The job is over, and this node has no part in it. */
-bool ls_parish_is_idle(const ls_parish *parish, int node);
+bool ls_parish_is_idle(ls_parish *parish, int node);
 
 LS_C_END

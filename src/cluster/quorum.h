@@ -36,7 +36,8 @@
 
 LS_C_BEGIN
 
-enum { LS_QUORUM_NODES = LS_MEMBERS_NODES, LS_QUORUM_ROUNDS = 64 };
+/* Beyond so many nodes a job has no successors: every answer is counted by going through all. */
+enum { LS_QUORUM_NODES = 1024, LS_QUORUM_ROUNDS = 64 };
 
 typedef struct ls_quorum_view {
     uint64_t generation;

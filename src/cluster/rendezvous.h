@@ -11,7 +11,8 @@
  *      |                            |  <------ ASK: what to run? --- |
  *      |                            |  ------- WORK: a command ----> |
  *      |  <- JOIN: version, ranks - |  <------ JOIN ---------------- |
- *      |  -- VIEW: members -------> |  ------- VIEW ---------------> |
+ *      |  -- LIST: members, a piece at a time -------------------->  |
+ *      |  -- VIEW: your place in it |  ------- VIEW ---------------> |
  *      |                            |  (rank 3 fails)                |
  *      |  <- FAILED: record ------- |                                |
  *      |  -- STOP: record --------------------------------------->   |
@@ -28,10 +29,13 @@
  *      |  -- HOLD --------------> |     wait, perhaps for long
  *      |  -- VIEW --------------> |     called: start the ranks
  *      |  <-> WORD, PULSE ------> |
+ *      |  -- PROBE: do you reach  |     somebody is silent (witness.h)
+ *      |     node 7? -----------> |
+ *      |  <- PROBED: yes -------- |
  *      |  -- LEAVE -------------> |     sent away, and why
  */
 #pragma once
-#include "cluster/members.h"
+#include "cluster/roster.h"
 #include "cluster/work.h"
 
 LS_C_BEGIN
@@ -46,8 +50,11 @@ typedef struct ls_rendezvous_args {
     int ranks;             /* that this node brings; 0: ask what there is to do, then bring some */
     const uint16_t *ports; /* where they listen, or NULL; borrowed while meeting */
     uint64_t generation;   /* of the host; who joins may ask for one, 0: any */
-    const char *job;  /* must be equal on all nodes, such as a hash of the run file; NULL: "" */
-    int64_t grace_ns; /* how long nodes may take to end after a failure */
+    const char *job; /* must be equal on all nodes, such as a hash of the run file; NULL: "" */
+    const char
+        *host; /* this node's name for messages, borrowed until closed; NULL: the machine's */
+    const char *version; /* of this program and its content; NULL: they are looked up */
+    int64_t grace_ns;    /* how long nodes may take to end after a failure */
     const ls_str
         *work; /* the host's answer to who asks (work.h), borrowed; NULL: they are refused */
 } ls_rendezvous_args;
@@ -97,9 +104,19 @@ ls_status ls_rendezvous_bring(ls_rendezvous *rendezvous, int ranks, const uint16
 /* Until all nodes are there. LS_EDEADLINE says who came. LS_EUSAGE: refused, and why. */
 ls_status ls_rendezvous_meet(ls_rendezvous *rendezvous, int64_t deadline_ns);
 
-/* After that: the members (borrowed), and which node this is. */
-const ls_members *ls_rendezvous_members(const ls_rendezvous *rendezvous);
+/* After that: the members (borrowed), and which node this is. NULL: no memory for them. */
+const ls_members *ls_rendezvous_members(ls_rendezvous *rendezvous);
 int ls_rendezvous_node(const ls_rendezvous *rendezvous);
+
+/* Who joined: their names. */
+ls_status ls_rendezvous_learn(const ls_rendezvous *rendezvous, ls_roster *roster);
+
+/* Bytes that were sent so far to those who are still here. */
+uint64_t ls_rendezvous_sent(const ls_rendezvous *rendezvous);
+
+/* Version and content of this program, as nodes tell each other. */
+enum { LS_RENDEZVOUS_VERSION = 96 };
+void ls_rendezvous_own_version(char version_out[LS_RENDEZVOUS_VERSION]);
 
 /* While the job runs: when this descriptor is readable, attend. Returns LS_OK, or once the reason
  * for which the job ends: LS_EPEER for a failure elsewhere, LS_EINTR when somebody was asked to. */

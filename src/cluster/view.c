@@ -11,34 +11,77 @@
 
 #include <signal.h>
 #include <string.h>
+#include "base/mem.h"
 
-void ls_view_init(ls_view *view, int workers, ls_view_rules rules)
+ls_status ls_view_init(ls_view *view, int workers, ls_view_rules rules)
 {
-    LS_BUG_IF(workers < 1 || workers > LS_VIEW_WORKERS, "%d workers", workers);
-    *view = (ls_view){.rules = rules, .workers = workers, .reached = -1};
+    *view = (ls_view){.rules = rules, .reached = -1};
+    ls_status st = ls_view_reserve(view, workers);
+    if (st != LS_OK)
+        return st;
+    view->workers = view->count[LS_VIEW_AWAY] = workers;
     for (int i = 0; i < workers; i++)
-        view->member[i].rank = -1;
+        view->member[i] = (ls_view_member){.rank = -1};
+    return LS_OK;
+}
+
+void ls_view_release(ls_view *view)
+{
+    ls_mem_free(view->member);
+    view->member = NULL;
+    view->workers = view->room = 0;
+}
+
+ls_status ls_view_reserve(ls_view *view, int workers)
+{
+    int room = view->room ? view->room : 8;
+
+    LS_BUG_IF(workers < 0 || workers > LS_VIEW_WORKERS, "%d workers", workers);
+    while (room < workers)
+        room *= 2;
+    if (room == view->room)
+        return LS_OK;
+    ls_view_member *member = ls_mem_resize(view->member, (size_t)room * sizeof *member);
+    if (!member)
+        return LS_ENOMEM;
+    view->member = member;
+    view->room = room;
+    return LS_OK;
+}
+
+/* Every change of a state: the numbers of those in each are kept, because they are asked for after
+ * every word of thousands of nodes. */
+static void enter(ls_view *v, int worker, ls_view_state state)
+{
+    ls_view_member *m = &v->member[worker];
+
+    v->waiting_guests += m->guest * ((state == LS_VIEW_WAITS) - (m->state == LS_VIEW_WAITS));
+    v->count[m->state]--;
+    v->count[state]++;
+    m->state = state;
 }
 
 int ls_view_add(ls_view *view, int workers, bool needed)
 {
     int first = view->workers;
+    ls_view_state state = needed ? LS_VIEW_AWAY : LS_VIEW_NEW;
 
-    LS_BUG_IF(workers < 1 || workers > LS_VIEW_WORKERS - first, "%d more workers", workers);
+    LS_BUG_IF(workers < 1 || workers > view->room - first, "%d more workers", workers);
     view->workers += workers;
-    for (int i = first; i < view->workers; i++) {
-        view->member[i].state = needed ? LS_VIEW_AWAY : LS_VIEW_NEW;
-        view->member[i].restarts = 0;
-        view->member[i].rank = -1;
-        view->member[i].guest = true;
-        view->member[i].report = (ls_view_report){.have = -1, .reached = -1};
-    }
+    view->count[state] += workers;
+    for (int i = first; i < view->workers; i++)
+        view->member[i] = (ls_view_member){
+            .state = state, .rank = -1, .guest = true, .report = {.have = -1, .reached = -1}};
     return first;
 }
 
 void ls_view_remove(ls_view *view, int first, int workers)
 {
     LS_BUG_IF(first < 0 || first + workers > view->workers, "workers %d and %d", first, workers);
+    for (int i = first; i < first + workers; i++) {
+        enter(view, i, LS_VIEW_OUT);
+        view->count[LS_VIEW_OUT]--;
+    }
     memmove(&view->member[first], &view->member[first + workers],
             (size_t)(view->workers - first - workers) * sizeof view->member[0]);
     view->workers -= workers;
@@ -46,7 +89,7 @@ void ls_view_remove(ls_view *view, int first, int workers)
 
 void ls_view_reports(ls_view *view, int worker, const ls_view_report *report)
 {
-    view->member[worker].state = LS_VIEW_WAITS;
+    enter(view, worker, LS_VIEW_WAITS);
     view->member[worker].report = *report;
 }
 
@@ -61,35 +104,17 @@ void ls_view_readies(ls_view *view, int worker)
 
 void ls_view_leaves(ls_view *view, int worker)
 {
-    view->member[worker].state = LS_VIEW_DONE;
-}
-
-static int count(const ls_view *v, ls_view_state state)
-{
-    int n = 0;
-
-    for (int i = 0; i < v->workers; i++)
-        n += v->member[i].state == state;
-    return n;
+    enter(view, worker, LS_VIEW_DONE);
 }
 
 int ls_view_alive(const ls_view *view)
 {
-    return count(view, LS_VIEW_AWAY) + count(view, LS_VIEW_WAITS) + count(view, LS_VIEW_IN);
-}
-
-static int waiting_guests(const ls_view *v)
-{
-    int n = 0;
-
-    for (int i = 0; i < v->workers; i++)
-        n += v->member[i].state == LS_VIEW_WAITS && v->member[i].guest;
-    return n;
+    return view->count[LS_VIEW_AWAY] + view->count[LS_VIEW_WAITS] + view->count[LS_VIEW_IN];
 }
 
 bool ls_view_has_guests(const ls_view *view)
 {
-    return waiting_guests(view) > 0 && count(view, LS_VIEW_NEW) == 0;
+    return view->waiting_guests > 0 && view->count[LS_VIEW_NEW] == 0;
 }
 
 /* An end after which the job would only end so again. */
@@ -129,10 +154,10 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
 
     v->first_lost |= v->member[worker].rank == 0;
     v->member[worker].rank = -1;
-    v->member[worker].state = LS_VIEW_OUT;
+    enter(v, worker, LS_VIEW_OUT);
     if (hopeless(v, end) && !guest)
         return LS_VIEW_STOP;
-    if (count(v, LS_VIEW_DONE) > 0) /* nobody ends well before all have done their work */
+    if (v->count[LS_VIEW_DONE] > 0) /* nobody ends well before all have done their work */
         return end->error && !guest ? LS_VIEW_STOP : LS_VIEW_DROP;
     if (!restart && (ls_view_alive(v) == 0 || (ls_view_alive(v) < v->rules.least && !end->asked)))
         return LS_VIEW_STOP;
@@ -143,15 +168,15 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
     if (!restart)
         return LS_VIEW_DROP;
     v->member[worker].restarts++;
-    v->member[worker].state = LS_VIEW_AWAY;
+    enter(v, worker, LS_VIEW_AWAY);
     return LS_VIEW_RESTART;
 }
 
 bool ls_view_complete(const ls_view *view)
 {
-    int waiting = count(view, LS_VIEW_WAITS);
+    int waiting = view->count[LS_VIEW_WAITS];
 
-    if (waiting == waiting_guests(view) && count(view, LS_VIEW_DONE) > 0)
+    if (waiting == view->waiting_guests && view->count[LS_VIEW_DONE] > 0)
         return false; /* they came when the work was done */
     return waiting > 0 && waiting == ls_view_alive(view);
 }
@@ -225,7 +250,7 @@ ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out)
         v->member[i].rank = in ? plan_out->ranks++ : -1;
         plan_out->joined += in && v->member[i].guest;
         if (in)
-            v->member[i].state = LS_VIEW_IN;
+            enter(v, i, LS_VIEW_IN);
     }
     find_base(v, plan_out);
     v->first_lost = false;

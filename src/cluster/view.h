@@ -22,7 +22,7 @@
 
 LS_C_BEGIN
 
-enum { LS_VIEW_WORKERS = 4096, LS_VIEW_BARREN = 3 };
+enum { LS_VIEW_WORKERS = 131072, LS_VIEW_BARREN = 3 };
 
 typedef enum ls_view_state {
     LS_VIEW_AWAY,
@@ -30,7 +30,8 @@ typedef enum ls_view_state {
     LS_VIEW_IN,
     LS_VIEW_DONE,
     LS_VIEW_OUT,
-    LS_VIEW_NEW
+    LS_VIEW_NEW,
+    LS_VIEW_STATES
 } ls_view_state;
 
 /* What a worker says of itself when it asks for a view. */
@@ -47,16 +48,21 @@ typedef struct ls_view_rules {
     int least;    /* ranks to go on with */
 } ls_view_rules;
 
+typedef struct ls_view_member {
+    ls_view_state state;
+    int restarts; /* so far */
+    int rank;     /* in the view; -1: not in it */
+    bool guest;
+    ls_view_report report;
+} ls_view_member;
+
 typedef struct ls_view {
     ls_view_rules rules;
     int workers;
-    struct {
-        ls_view_state state;
-        int restarts; /* so far */
-        int rank;     /* in the view; -1: not in it */
-        bool guest;
-        ls_view_report report;
-    } member[LS_VIEW_WORKERS];
+    ls_view_member *member;    /* owned */
+    int room;                  /* members that it can hold */
+    int count[LS_VIEW_STATES]; /* of those in each state */
+    int waiting_guests;
     uint64_t generation;         /* of the last view; 0: none yet */
     bool begun;                  /* the first rank of a view was ready to train */
     bool first_lost;             /* the first rank of the last view is dead */
@@ -96,10 +102,15 @@ typedef struct ls_view_plan {
     int joined;          /* guests in it */
 } ls_view_plan;
 
-void ls_view_init(ls_view *view, int workers, ls_view_rules rules);
+/* LS_ENOMEM: then there is nothing to release. */
+ls_status ls_view_init(ls_view *view, int workers, ls_view_rules rules);
+void ls_view_release(ls_view *view);
 
-/* More workers, behind all others: the first of them. They are guests, unless the job waits for
- * them. And those of a node that is gone, without a trace. */
+/* Make room for so many workers in all. */
+ls_status ls_view_reserve(ls_view *view, int workers);
+
+/* More workers, for whom there is room, behind all others: the first of them. They are guests,
+ * unless the job waits for them. And those of a node that is gone, without a trace. */
 int ls_view_add(ls_view *view, int workers, bool needed);
 void ls_view_remove(ls_view *view, int first, int workers);
 

@@ -1012,14 +1012,14 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
-     .most = 1024,
+     .most = 4096,
      .doc = "The run ends when it has lost so many machines that fewer than this are left.",
      .offset = AT(heal.min_nodes)},
     {.key = "heal.max_nodes",
      .type = LS_OPTION_INT,
      .preset = "0",
      .least = 0,
-     .most = 1024,
+     .most = 4096,
      .doc = "A machine that joins a run that trains already becomes part of it while it has fewer "
             "machines than this; otherwise it waits as a spare until one is lost. 0: no limit.",
      .offset = AT(heal.max_nodes)},
@@ -1070,7 +1070,8 @@ const ls_option ls_options[] = {
      .least = 0.01,
      .most = 86400,
      .unit = "seconds",
-     .doc = "A machine that was silent for so long is named in the log (-v).",
+     .doc = "A machine that was silent for so long is named in the log (-v), and two others are asked "
+            "whether they reach it.",
      .offset = AT(heal.suspect)},
     {.key = "heal.dead",
      .type = LS_OPTION_DURATION,
@@ -1079,7 +1080,8 @@ const ls_option ls_options[] = {
      .most = 86400,
      .unit = "seconds",
      .doc = "A machine that was silent for so long is lost; where signs of life come late, after "
-            "eight times their delay. One whose connection ends is lost at once.",
+            "eight times their delay; while other machines reach it, after twice as long. One whose "
+            "connection ends is lost at once.",
      .offset = AT(heal.dead)},
     {.key = "heal.buddies",
      .type = LS_OPTION_ENUM,

@@ -20,6 +20,7 @@ typedef struct ear {
     uint64_t generation;
     int64_t base, lost_ns, noticed_ns;
     char cause[LS_WORD_TEXT], why[LS_WORD_TEXT];
+    ls_roster roster;
 } ear;
 
 typedef struct town {
@@ -41,6 +42,7 @@ static void hear(void *context, int node, const ls_word *word)
     ls_str_init(&bytes);
     ls_word_encode(word, &bytes); /* as it would travel */
     LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
+    LS_CHECK_OK(ls_word_unpack(&got, &e->roster));
     ls_str_release(&bytes);
     LS_CHECK_EQ(got.kind, word->kind);
     e->revokes += got.kind == LS_WORD_REVOKE;
@@ -100,6 +102,13 @@ static void open_town(town *t, ls_parish_args how)
     how.stop = stop;
     how.context = t;
     LS_CHECK_OK(ls_parish_open(&t->p, &how));
+}
+
+static void close_town(town *t)
+{
+    ls_parish_close(t->p);
+    for (int i = 0; i < NODES; i++)
+        ls_roster_release(&t->ears[i].roster);
 }
 
 static void join(town *t, int node, int workers, bool begins)
@@ -202,7 +211,7 @@ LS_TEST(parish_heals_a_worker_of_another_node)
         report(&t, i / 2, i % 2, 9);
     LS_CHECK_EQ(t.ears[1].ranks, 5);
     LS_CHECK_EQ(t.ears[2].rank[1], -1);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_goes_on_without_a_node)
@@ -229,7 +238,7 @@ LS_TEST(parish_goes_on_without_a_node)
     report(&t, 0, 1, 6);
     LS_CHECK_EQ(t.ears[0].ranks, 2);
     LS_CHECK_EQ(t.ears[0].nodes, 1);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_says_how_long_it_took_to_notice)
@@ -243,7 +252,7 @@ LS_TEST(parish_says_how_long_it_took_to_notice)
     report(&t, 0, 0, 3);
     LS_CHECK_EQ(t.ears[0].noticed_ns, 2 * LS_NS_PER_S);
     LS_CHECK_EQ(t.ears[0].lost_ns, 2 * LS_NS_PER_S + LS_NS_PER_S / 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_stops_at_too_few)
@@ -254,13 +263,13 @@ LS_TEST(parish_stops_at_too_few)
     lose(&t, 1);
     LS_CHECK(t.stopped);
     LS_CHECK(strstr(t.why, "its connection ended: 2 ranks on 1 nodes are left, the run needs 3"));
-    ls_parish_close(t.p);
+    close_town(&t);
     begin(&t, (ls_parish_args){.min_nodes = 2}, 2, 2);
     crash(&t, 1, 0);
     LS_CHECK(!t.stopped);
     lose(&t, 1);
     LS_CHECK(t.stopped);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_takes_newcomers_in_at_the_end_of_a_step)
@@ -294,7 +303,7 @@ LS_TEST(parish_takes_newcomers_in_at_the_end_of_a_step)
     t.now += 2 * LS_NS_PER_S;
     ls_parish_looks(t.p, t.now);
     LS_CHECK_EQ(t.ears[0].regroups, 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_takes_newcomers_in_when_others_are_lost)
@@ -309,7 +318,7 @@ LS_TEST(parish_takes_newcomers_in_when_others_are_lost)
     LS_CHECK_EQ(t.ears[0].ranks, 2);
     LS_CHECK_EQ(t.ears[2].rank[0], 1);
     LS_CHECK_EQ(t.ears[2].base, 4);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_survives_guests_that_fail)
@@ -334,7 +343,7 @@ LS_TEST(parish_survives_guests_that_fail)
     ls_parish_takes(t.p, 0, &w, t.now); /* of a member it is the user's mistake */
     LS_CHECK(t.stopped);
     LS_CHECK_EQ(t.code, 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_keeps_spares)
@@ -355,7 +364,7 @@ LS_TEST(parish_keeps_spares)
     LS_CHECK_EQ(t.ears[0].regroups, 1);
     report(&t, 0, 0, 6);
     LS_CHECK_EQ(t.ears[0].ranks, 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 
     begin(&t, (ls_parish_args){.rules = {.least = 2}, .max_nodes = 2}, 2, 1);
     join(&t, 2, 1, false);
@@ -366,7 +375,7 @@ LS_TEST(parish_keeps_spares)
     report(&t, 2, 0, -1);
     LS_CHECK_EQ(t.ears[0].views, 2);
     LS_CHECK_EQ(t.ears[0].ranks, 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_sends_spares_home_when_the_work_is_done)
@@ -382,7 +391,7 @@ LS_TEST(parish_sends_spares_home_when_the_work_is_done)
     lose(&t, 1); /* nobody minds */
     LS_CHECK(!t.stopped);
     LS_CHECK_EQ(t.ears[2].called, 0);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_excludes_a_host_that_crashes_again)
@@ -414,7 +423,7 @@ LS_TEST(parish_excludes_a_host_that_crashes_again)
     crash(&t, 0, 0); /* the first node stays */
     LS_CHECK(!t.ears[0].expelled);
     LS_CHECK(!t.stopped);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_refuses_who_differs)
@@ -439,7 +448,7 @@ LS_TEST(parish_refuses_who_differs)
     LS_CHECK(strstr(t.ears[2].why, "h2 differs from the first node in: train ("));
     LS_CHECK(!strstr(t.ears[2].why, "program"));
     LS_CHECK(!t.stopped && t.ears[0].regroups == 0);
-    ls_parish_close(t.p);
+    close_town(&t);
 
     open_town(&t, (ls_parish_args){.max_nodes = 0}); /* at the start nobody can do without it */
     join(&t, 0, 1, true);
@@ -448,7 +457,7 @@ LS_TEST(parish_refuses_who_differs)
     report_as(&t, 0, 0, -1, &here);
     LS_CHECK(t.stopped);
     LS_CHECK(strstr(t.why, "h1 differs from the first node in: train ("));
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 /* --- any order -------------------------------------------------------------------------------- */
@@ -550,8 +559,39 @@ LS_TEST(parish_keeps_its_rules_in_any_order)
                     live_on(&t, lives, n, &step);
                 }
         LS_CHECK(t.stopped || ls_parish_view(t.p)->generation > 0);
-        ls_parish_close(t.p);
+        close_town(&t);
     }
+}
+
+/* Names are told once, to each node what it lacks; numbers stay those of the first time. */
+LS_TEST(parish_tells_names_once)
+{
+    town t;
+
+    open_town(&t, (ls_parish_args){.max_nodes = 0});
+    for (int i = 0; i < 3; i++)
+        join(&t, i, 1, true);
+    for (int i = 0; i < 3; i++)
+        report(&t, i, 0, -1);
+    LS_CHECK_EQ(t.ears[2].roster.nodes, 3);
+    size_t told = t.ears[2].roster.bytes.len;
+    say(&t, 0, 0, LS_WORD_READY);
+    lose(&t, 1);
+    for (int i = 0; i < 3; i += 2)
+        report(&t, i, 0, 1);
+    LS_CHECK(t.ears[2].generation == 2 && t.ears[2].nodes == 2);
+    LS_CHECK_EQ(t.ears[2].roster.bytes.len, told); /* nobody is new */
+    say(&t, 0, 0, LS_WORD_READY);
+    join(&t, 3, 1, false);
+    report(&t, 3, 0, -1);
+    for (int i = 0; i < 3; i += 2)
+        report(&t, i, 0, 2);
+    LS_CHECK(t.ears[2].generation == 3 && t.ears[2].nodes == 3);
+    LS_CHECK_EQ(t.ears[2].roster.nodes, 4); /* one more behind those that it had */
+    LS_CHECK_EQ(t.ears[3].roster.nodes, 4);
+    LS_CHECK_EQ(t.ears[3].roster.bytes.len, t.ears[2].roster.bytes.len);
+    LS_CHECK_STR(t.ears[3].roster.host, "h3");
+    close_town(&t);
 }
 
 LS_TEST(parish_opens_with_any_allocation_failing)
