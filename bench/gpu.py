@@ -145,7 +145,7 @@ def run_torch(work, steps, folder, log):
 def run_llmc(work, steps, folder, log):
     begin, ms, told = time.monotonic(), [], {}
     command = [LLMC, "-e", "d48", "-b", "16", "-t", "1024", "-d", str(WORKS[work]["tokens"]), "-r", "0", "-ge", "2",
-               "-x", str(WARM + steps), "-i", "tokens.bin", "-j", "tokens.bin", "-v", "0", "-s", "0", "-m", "1", "-n", "0",
+               "-x", str(WARM + steps), "-i", "tokens.bin", "-j", "tokens.bin", "-v", "100000", "-s", "0", "-m", "1", "-n", "0",
                "-l", "3e-4", "-c", "0.1", "-u", "0"]
     for line in lines_of(command, {}, folder, log, LIMIT):
         found = re.match(r"step +\d+/\d+ \| loss ([\d.]+).*\| ([\d.]+) ms \|", line)

@@ -1,9 +1,10 @@
-/* products.c -- speed of one library at every matrix product of nanoGPT's small model, the 10M and the 124M one.
+/* products.c -- speed of one library at every matrix product of nanoGPT's small model, the 10M and
+ * the 124M one.
  *
  * products WHO LIBRARY THREADS [MODEL]: WHO is ours, cblas, dnnl or xsmm, LIBRARY the shared object
- * to open ("-" for ours), MODEL nano, 10m or 124m (default: all). One library per process, because each
- * brings threads that spin for a while after a product and would disturb the next one; products.py
- * takes processes in turn. Prints for each product
+ * to open ("-" for ours), MODEL nano, 10m or 124m (default: all). One library per process, because
+ * each brings threads that spin for a while after a product and would disturb the next one;
+ * products.py takes processes in turn. Prints for each product
  *
  *     MODEL NAME PASS m n k GFLOP/s PEAK
  *
@@ -330,7 +331,13 @@ int main(int argc, char **argv)
     }
     LS_TRY(st, open_library(&w, argv[1], argv[2]), out);
     LS_TRY(st, ls_kernel_pick("auto", &w.kernels), out);
-    LS_TRY(st, ls_device_open(&w.device, "cpu", (int)strtol(argv[3], NULL, 10)), out);
+    /* A library's threads may be made by a later call, and stay where this one is. */
+    LS_TRY(
+        st,
+        ls_device_open_with(&w.device, &(ls_device_args){.kind = "cpu",
+                                                         .threads = (int)strtol(argv[3], NULL, 10),
+                                                         .unpinned = strcmp(argv[1], "ours") != 0}),
+        out);
     LS_TRY(st, ls_stream_create(&w.stream, w.device), out);
     for (size_t i = 0; i < LS_COUNT(layers) && st == LS_OK; i++)
         if ((argc < 5 || strcmp(argv[4], layers[i].model) == 0) &&

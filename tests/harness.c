@@ -7,6 +7,11 @@
  * LINESHAFT_ROOT and run in a scratch folder with a limit of 900 s. The last line is "N passed, N
  * failed"; skipped tests are counted on the line before.
  *
+ * Some tests look at clocks, and a machine that does something else for a while makes one of them
+ * fail. So where at most MOST_AGAIN have failed, each is run once more, alone, when all others are
+ * done; one that passes then counts, and is named with the number of those at the end. What a
+ * sanitizer has reported, and what was not a matter of time (a signal), stays failed.
+ *
  * A test passes when its function returned, and then the process ended with 0. The first is told
  * through shared memory: code under test that calls exit(0) must not look like success. */
 #include "harness.h"
@@ -135,6 +140,8 @@ const char *ls_test_root(void)
 typedef struct job {
     pid_t pid; /* 0: free */
     char name[256];
+    const ls_test *test; /* NULL: a script */
+    char script[PATH_MAX];
     char scratch[64];
     int out; /* what it printed */
     int64_t started_ns, limit_ns;
@@ -142,7 +149,11 @@ typedef struct job {
     bool *returned; /* shared with the test's process */
 } job;
 
+enum { MOST_AGAIN = 2 };
+
 static int passed, failed, skipped;
+static job unlucky[MOST_AGAIN];
+static int n_unlucky;
 
 static int remove_entry(const char *path, const struct stat *info, int flag, struct FTW *where)
 {
@@ -180,8 +191,10 @@ static void child(const ls_test *test, const char *script, const job *j)
     exit(0); /* not _exit: the leak checker runs here */
 }
 
-static void start(job *j, const ls_test *test, const char *script)
+static void start(job *j)
 {
+    const ls_test *test = j->test;
+    const char *script = test ? NULL : j->script;
     FILE *f = tmpfile();
 
     memcpy(j->scratch, "/tmp/lineshaft-test.XXXXXX", 27);
@@ -231,6 +244,29 @@ static void show_last_line(const job *j)
     puts(*line ? line : "no reason given");
 }
 
+/* Whether it may have failed by bad luck: it ended by itself or was too slow, and no sanitizer has
+ * said anything. */
+static bool may_be_luck(const job *j, int status)
+{
+    static const char *const words[] = {"Sanitizer", "runtime error:"};
+    char block[4096 + 1];
+    off_t at = 0;
+    ssize_t n;
+
+    if (WIFSIGNALED(status) && !j->timed_out)
+        return false;
+    while ((n = pread(j->out, block, sizeof block - 1, at)) > 0) {
+        block[n] = '\0';
+        for (ssize_t i = 0; i < n; i++) /* a text as a string, whatever it holds */
+            block[i] = block[i] ? block[i] : ' ';
+        for (size_t i = 0; i < LS_COUNT(words); i++)
+            if (strstr(block, words[i]))
+                return false;
+        at += n > 16 ? n - 16 : n; /* a word may lie across two blocks */
+    }
+    return true;
+}
+
 static void finish(job *j, int status)
 {
     double seconds = (double)(ls_time_now_ns() - j->started_ns) / 1e9;
@@ -253,6 +289,8 @@ static void finish(job *j, int status)
             printf(": the process ended before the test did");
         printf("\n");
         show_output(j);
+        if (n_unlucky < MOST_AGAIN && may_be_luck(j, status))
+            unlucky[n_unlucky++] = *j;
     }
     fflush(stdout);
     close(j->out);
@@ -317,22 +355,44 @@ static void run_tests(job *jobs, int n_jobs, char **filter, int filters, bool li
         }
         job *j = free_slot(jobs, n_jobs);
         memcpy(j->name, name, sizeof name);
-        start(j, *t, NULL);
+        j->test = *t;
+        start(j);
     }
 }
 
 static void run_script(job *jobs, int n_jobs, const char *script)
 {
-    char path[PATH_MAX];
+    job *j = free_slot(jobs, n_jobs);
 
-    if (!realpath(script, path)) {
+    if (!realpath(script, j->script)) {
         failed++;
         printf("  FAILED %s: %s\n", script, strerror(errno));
         return;
     }
-    job *j = free_slot(jobs, n_jobs);
     snprintf(j->name, sizeof j->name, "%s", script);
-    start(j, NULL, path);
+    j->test = NULL;
+    start(j);
+}
+
+/* Those that failed, once more, when nothing else runs. */
+static void run_again(job *jobs, int n_jobs)
+{
+    int n = n_unlucky, lucky = passed;
+
+    if (failed > n)
+        return;
+    n_unlucky = MOST_AGAIN; /* there is no third time */
+    for (int i = 0; i < n; i++) {
+        bool *returned = jobs[0].returned;
+        printf("  again  %s, alone:\n", unlucky[i].name);
+        failed--;
+        jobs[0] = unlucky[i];
+        jobs[0].returned = returned;
+        start(&jobs[0]);
+        reap(jobs, n_jobs);
+    }
+    if (passed > lucky)
+        printf("%d passed only when run again, alone\n", passed - lucky);
 }
 
 int main(int argc, char **argv)
@@ -376,6 +436,7 @@ int main(int argc, char **argv)
         ;
     if (list)
         return 0;
+    run_again(jobs, n_jobs);
     if (skipped)
         printf("%d skipped\n", skipped);
     printf("%d passed, %d failed\n", passed, failed);

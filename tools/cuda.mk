@@ -34,7 +34,8 @@ endif
 ## make gpu-test   the kernel rows on this machine's NVIDIA GPU against the CPU, several ranks on it
 ##                 against one process, then rows under compute-sanitizer where that is
 ##                 installed; fails without a GPU
-GPU_ROWS := test_gpu_rows test_gpu_products test_gpu_attention test_gpu_model
+GPU_ROWS := test_gpu_rows test_gpu_products test_gpu_attention test_gpu_model test_gpu_fp8 test_gpu_optim \
+  test_gpu_rounding
 gpu-test: cuda
 	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft-test
 	@LINESHAFT_GPU_TEST=1 build/test/lineshaft-test tests/gpu/

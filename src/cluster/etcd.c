@@ -226,16 +226,24 @@ static int64_t number_of(const json_t *object, const char *key)
                               : strtoll(json_is_string(v) ? json_string_value(v) : "0", NULL, 10);
 }
 
+/* A question about leases, which has one number. */
+static ls_status ask_number(ls_etcd *etcd, const char *path, const char *key, int64_t number,
+                            int64_t deadline_ns, json_t **root_out)
+{
+    ls_json j;
+
+    begin(etcd, &j);
+    put_number(&j, key, number);
+    ls_json_close(&j);
+    return ask(etcd, path, deadline_ns, root_out);
+}
+
 ls_status ls_etcd_lease(ls_etcd *etcd, int ttl_s, int64_t deadline_ns, int64_t *lease_out)
 {
     json_t *root = NULL;
-    ls_json j;
     ls_status st;
 
-    begin(etcd, &j);
-    put_number(&j, "TTL", ttl_s);
-    ls_json_close(&j);
-    LS_TRY(st, ask(etcd, "v3/lease/grant", deadline_ns, &root), out);
+    LS_TRY(st, ask_number(etcd, "v3/lease/grant", "TTL", ttl_s, deadline_ns, &root), out);
     int64_t lease = number_of(root, "ID");
     if (lease == 0)
         st = ls_fail(LS_EIO, "etcd at %s gave no lease", etcd->urls[etcd->at]);
@@ -249,13 +257,9 @@ out:
 ls_status ls_etcd_renew(ls_etcd *etcd, int64_t lease, int64_t deadline_ns)
 {
     json_t *root = NULL;
-    ls_json j;
     ls_status st;
 
-    begin(etcd, &j);
-    put_number(&j, "ID", lease);
-    ls_json_close(&j);
-    LS_TRY(st, ask(etcd, "v3/lease/keepalive", deadline_ns, &root), out);
+    LS_TRY(st, ask_number(etcd, "v3/lease/keepalive", "ID", lease, deadline_ns, &root), out);
     if (number_of(json_object_get(root, "result"), "TTL") <= 0)
         st = ls_fail(LS_EPEER, "the lease %" PRIx64 " has run out in etcd", (uint64_t)lease);
 out:
@@ -266,12 +270,8 @@ out:
 ls_status ls_etcd_end_lease(ls_etcd *etcd, int64_t lease, int64_t deadline_ns)
 {
     json_t *root = NULL;
-    ls_json j;
+    ls_status st = ask_number(etcd, "v3/lease/revoke", "ID", lease, deadline_ns, &root);
 
-    begin(etcd, &j);
-    put_number(&j, "ID", lease);
-    ls_json_close(&j);
-    ls_status st = ask(etcd, "v3/lease/revoke", deadline_ns, &root);
     json_decref(root);
     return st;
 }

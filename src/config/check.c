@@ -356,6 +356,10 @@ static ls_status check_fp16(const ls_run *run)
 
 static ls_status check_precision(const ls_run *run)
 {
+    if (run->train.rounding == LS_ROUND_STOCHASTIC && run->precision != LS_PRECISION_BF16 &&
+        run->precision != LS_PRECISION_FP8)
+        return ls_check_clash(run, "train.rounding", "precision",
+                              "only weights in bf16 can be rounded so");
     if (run->precision == LS_PRECISION_TF32 && run->device.kind != LS_DEVICE_CUDA)
         return ls_check_clash(run, "precision", "device.kind",
                               "only GPUs multiply in tf32; a CPU's fp32 is as quick as it gets");

@@ -607,6 +607,16 @@ const ls_option ls_options[] = {
             "fast: the quickest way, equal within rounding.",
      .offset = AT(train.reduce),
      .fixed = true},
+    {.key = "train.rounding",
+     .type = LS_OPTION_ENUM,
+     .preset = "nearest",
+     .names = {"nearest", "stochastic"},
+     .doc = "precision: bf16 or fp8: how the weights kept in fp32 become those in 16 bits that the "
+            "model reads. stochastic: up or down, as often as the weight is near to either, so "
+            "that small steps count in the mean. Drawn from seed, element and weight: equal bits "
+            "on every mesh and after a restart.",
+     .offset = AT(train.rounding),
+     .fixed = true},
     {.key = "train.loss_scale",
      .type = LS_OPTION_INT,
      .preset = "65536",

@@ -59,6 +59,8 @@ typedef enum ls_schedule {
 typedef enum ls_lr_rule { LS_LR_NONE, LS_LR_LINEAR, LS_LR_SQRT } ls_lr_rule;
 typedef enum ls_optimizer { LS_OPTIMIZER_ADAMW, LS_OPTIMIZER_LAMB, LS_OPTIMIZER_MUON } ls_optimizer;
 typedef enum ls_reduce { LS_REDUCE_ORDERED, LS_REDUCE_FAST } ls_reduce;
+/* How weights become those that the model reads; see kernel/rounding.h. */
+typedef enum ls_round { LS_ROUND_NEAREST, LS_ROUND_STOCHASTIC } ls_round;
 typedef enum ls_nonfinite { LS_NONFINITE_STOP, LS_NONFINITE_SKIP } ls_nonfinite;
 typedef enum ls_precision {
     LS_PRECISION_FP32,
@@ -176,6 +178,7 @@ typedef struct ls_run {
         double balance_loss, z_loss; /* of routers, times a token's own loss */
         int64_t seed;
         ls_reduce reduce;
+        ls_round rounding;
         ls_nonfinite nonfinite;
         int64_t loss_scale, loss_scale_interval; /* fp16: the first, and steps until it grows */
         ls_recompute recompute;

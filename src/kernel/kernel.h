@@ -26,6 +26,7 @@
 #pragma once
 #include "base/dtype.h"
 #include "device/device.h"
+#include "kernel/rounding.h"
 
 LS_C_BEGIN
 
@@ -360,12 +361,14 @@ typedef struct ls_scale {
     int64_t n;
 } ls_scale;
 
-/* cast: to_type <- from_type, rounded to nearest even. F32, BF16 and F16. */
+/* cast: to_type <- from_type, rounded to nearest even. F32, BF16 and F16. From F32 to BF16 also as
+ * `rounding` says. */
 typedef struct ls_cast {
     ls_dtype from_type, to_type;
     const void *from;
     void *to;
     int64_t n;
+    ls_rounding rounding;
 } ls_cast;
 
 /* fill: x = value. */
@@ -419,6 +422,7 @@ typedef struct ls_adamw {
     void *copy; /* the new weights once more, rounded to copy_type, at the places they have
                    in w: what rows of a smaller type read; or NULL */
     ls_dtype copy_type;
+    ls_rounding rounding; /* of the copy */
     const ls_step_state *state;
     const ls_norm_result *result;
 } ls_adamw;
@@ -455,6 +459,7 @@ typedef struct ls_lamb {
     int64_t n;  /* elements of all pieces together */
     void *copy; /* as in adamw */
     ls_dtype copy_type;
+    ls_rounding rounding;
     const ls_step_state *state;
     const ls_norm_result *result;
 } ls_lamb;
@@ -490,6 +495,7 @@ typedef struct ls_muon {
     float scale;   /* STEP */
     void *copy;    /* STEP: w once more, at the same place, as in adamw; or NULL */
     ls_dtype copy_type;
+    ls_rounding rounding;
     const ls_step_state *state;   /* STEP */
     const ls_norm_result *result; /* SCALE: of x; STEP: of the whole gradient */
 } ls_muon;

@@ -64,6 +64,7 @@ ls_status ls_step_open_lamb(ls_step *s)
                         .grad = s->grads[0],
                         .copy = ls_step_divides(s) ? NULL : s->copy,
                         .copy_type = s->type,
+                        .rounding = ls_step_rounding(s->args.run, 0),
                         .state = s->state,
                         .result = s->norm};
     for (int i = 0; i < model->n_params; i++)

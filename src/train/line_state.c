@@ -304,7 +304,8 @@ void ls_line_changed(ls_step *step)
                        .to_type = s->type,
                        .from = (float *)s->state_memory[0] + kept[i].first,
                        .to = (char *)s->copy + kept[i].first * ls_dtype_bytes(s->type),
-                       .n = kept[i].count});
+                       .n = kept[i].count,
+                       .rounding = ls_step_rounding(s->args.run, kept[i].first)});
 }
 
 /* --- sums -------------------------------------------------------------------------------------

@@ -186,6 +186,7 @@ static void step_part(ls_step *s, const ls_step_matrix *m, int part)
     if (s->copy && !ls_step_shares(s)) {
         a.copy = (char *)s->copy + (m->w + first) * ls_dtype_bytes(s->type);
         a.copy_type = s->type;
+        a.rounding = ls_step_rounding(s->args.run, m->w + first);
     }
     k->muon(s->args.stream, &a);
 }

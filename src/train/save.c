@@ -867,7 +867,8 @@ ls_status ls_save_whole_weights(ls_session *session, const void **weights_out)
                                            .to_type = type,
                                            .from = s->snapshot[0],
                                            .to = s->snapshot[1],
-                                           .n = ls_team_whole(s)->flat});
+                                           .n = ls_team_whole(s)->flat,
+                                           .rounding = ls_step_rounding(s->run, 0)});
     *weights_out = s->snapshot[1];
 out:
     return st;

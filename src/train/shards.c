@@ -53,7 +53,8 @@ static void renew_copy(ls_step *s, int bucket)
                                      .to_type = s->type,
                                      .from = (float *)s->state_memory[0] + part.first,
                                      .to = (char *)s->copy + part.first * ls_dtype_bytes(s->type),
-                                     .n = part.count});
+                                     .n = part.count,
+                                     .rounding = ls_step_rounding(s->args.run, part.first)});
 }
 
 static ls_status settle(ls_step *s, ls_units_set wanted)

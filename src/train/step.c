@@ -961,21 +961,31 @@ ls_pass *ls_step_pass(const ls_step *step)
     return step->pass;
 }
 
+/* n weights of the own copy from `place` on, the first of which has the number `number`. */
+static void renew_copy(const ls_step *s, int64_t place, int64_t number, int64_t n)
+{
+    s->args.kernels->cast(s->args.stream,
+                          &(ls_cast){.from_type = LS_F32,
+                                     .to_type = s->type,
+                                     .from = (float *)s->state_memory[0] + place,
+                                     .to = (char *)s->copy + place * ls_dtype_bytes(s->type),
+                                     .n = n,
+                                     .rounding = ls_step_rounding(s->args.run, number)});
+}
+
 ls_status ls_step_weights_changed(ls_step *step)
 {
     const ls_step *s = step;
-    bool packed = ls_step_shards(s);
 
     ls_packs_changed(s->args.packs);
     if (s->line)
         ls_line_changed(step);
-    else if (s->copy)
-        s->args.kernels->cast(s->args.stream,
-                              &(ls_cast){.from_type = LS_F32,
-                                         .to_type = s->type,
-                                         .from = s->state_memory[0],
-                                         .to = s->copy,
-                                         .n = packed ? s->own : s->args.model->flat});
+    else if (s->copy && !ls_step_shards(s))
+        renew_copy(s, 0, 0, s->args.model->flat);
+    for (int b = 0; s->copy && ls_step_shards(s) && b < ls_step_buckets(s); b++) {
+        ls_mesh_part own = ls_step_own(s, b);
+        renew_copy(s, own.packed, own.first, own.count);
+    }
     return ls_step_forget(step);
 }
 

@@ -173,4 +173,7 @@ void ls_step_between(ls_step *step, ls_status (*check)(void *context), void *con
 /* The weights were written from outside (start, import, resume): renew the copy that rows read. */
 ls_status ls_step_weights_changed(ls_step *step);
 
+/* How weights become those in 16 bits; `gap` is the number of the first one. */
+ls_rounding ls_step_rounding(const ls_run *run, int64_t gap);
+
 LS_C_END

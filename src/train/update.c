@@ -68,6 +68,15 @@ int64_t ls_step_spans(const ls_run *run, const ls_model *model, ls_mesh_part own
     return n;
 }
 
+ls_rounding ls_step_rounding(const ls_run *run, int64_t gap)
+{
+    ls_rng_key key = ls_rng_derive((uint64_t)run->train.seed, 0x726f756e, 0);
+
+    return (ls_rounding){.stochastic = run->train.rounding == LS_ROUND_STOCHASTIC,
+                         .key = {key.k[0], key.k[1]},
+                         .gap = gap};
+}
+
 /* What is updated at a time: the own part of a bucket, or where moments lie elsewhere the chunk of
  * it that begins at its element `at`. */
 static ls_mesh_part chunk_of(const ls_step *s, ls_mesh_part own, int64_t at)
@@ -149,20 +158,23 @@ static void put_back(ls_step *s, int i, ls_mesh_part part, const float *from)
 static void optimize(ls_step *s, ls_mesh_part part, const int64_t *first)
 {
     bool whole = ls_step_shares(s) && !ls_step_shards(s); /* then others have parts of the copy */
+    int64_t gap = ls_step_shards(s) ? part.first - part.packed : 0;
 
     if (first[1] == first[0])
         return;
     float *m = lift(s, 1, part), *v = lift(s, 2, part);
-    s->args.kernels->adamw(s->args.stream, &(ls_adamw){.w = s->state_memory[0],
-                                                       .m = m,
-                                                       .v = v,
-                                                       .grad = own_gradient(s, part),
-                                                       .spans = s->spans + first[0],
-                                                       .n_spans = first[1] - first[0],
-                                                       .copy = whole ? NULL : s->copy,
-                                                       .copy_type = s->type,
-                                                       .state = s->state,
-                                                       .result = s->norm});
+    s->args.kernels->adamw(s->args.stream,
+                           &(ls_adamw){.w = s->state_memory[0],
+                                       .m = m,
+                                       .v = v,
+                                       .grad = own_gradient(s, part),
+                                       .spans = s->spans + first[0],
+                                       .n_spans = first[1] - first[0],
+                                       .copy = whole ? NULL : s->copy,
+                                       .copy_type = s->type,
+                                       .rounding = ls_step_rounding(s->args.run, gap),
+                                       .state = s->state,
+                                       .result = s->norm});
     put_back(s, 1, part, m);
     put_back(s, 2, part, v);
 }

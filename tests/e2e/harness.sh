@@ -124,5 +124,25 @@ if ./bad no_such_test >report 2>&1; then
 fi
 [ "$(./bad --list bad_skip)" = "bad.c:bad_skip" ] || { echo "--list is wrong"; wrong=1; }
 [ "$(./bad --list bad_scratch --except tch_a)" = "bad.c:bad_scratch_b" ] || { echo "--except is wrong"; wrong=1; }
+# One that failed by bad luck is run once more, alone, and named; what a sanitizer reports is no luck.
+cat >luck.sh <<'END'
+#!/bin/sh
+[ ! -e "$MARK_FILE" ] || exit 0
+touch "$MARK_FILE"
+echo "$SAYS"
+exit 1
+END
+chmod +x luck.sh
+export MARK_FILE="$PWD/mark"
+SAYS="too slow" ./bad bad_passes luck --scripts luck.sh >report 2>&1 || { echo "bad luck must not fail"; wrong=1; }
+expect "  FAILED luck.sh (" " s)"
+expect "  again  luck.sh, alone:" ""
+expect "1 passed only when run again, alone" ""
+[ "$(tail -n 1 report)" = "2 passed, 0 failed" ] || { echo "luck: $(tail -n 1 report)"; wrong=1; }
+rm "$MARK_FILE"
+if SAYS="WARNING: ThreadSanitizer: data race" ./bad luck --scripts luck.sh >report 2>&1; then
+    echo "a sanitizer's report must fail"
+    wrong=1
+fi
 [ "$wrong" = 0 ] || { echo "--- the report was:"; cat report; }
 exit "$wrong"

@@ -352,8 +352,12 @@ static void cast_case(ls_gpu *g, ls_dtype from, ls_dtype to, const void *in, int
     ls_gpu_begin(g, LS_F32, 0);
     ls_gpu_tensor x = ls_gpu_bytes(g, "from", in, n * ls_dtype_bytes(from));
     ls_gpu_tensor y = ls_gpu_bytes(g, "to", want, bytes);
-    g->k->cast(g->stream, &(ls_cast){from, to, x.device, y.device, n});
-    g->reference->cast(g->cpu_stream, &(ls_cast){from, to, in, want, n});
+    g->k->cast(
+        g->stream,
+        &(ls_cast){.from_type = from, .to_type = to, .from = x.device, .to = y.device, .n = n});
+    g->reference->cast(
+        g->cpu_stream,
+        &(ls_cast){.from_type = from, .to_type = to, .from = in, .to = want, .n = n});
     ls_stream_copy_out(g->stream, got, y.device, bytes);
     ls_gpu_end(g);
     for (int64_t i = 0; i < bytes; i++)

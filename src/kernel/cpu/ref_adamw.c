@@ -20,7 +20,7 @@ static void update(const ls_adamw *a, const ls_adamw_span *span, int64_t k)
     a->v[vi] = (float)v;
     *there = (float)(w - (double)s->lr * (double)span->rate * (step + decay * w));
     if (a->copy) /* the weight as it is kept, so that a copy made of it later is the same */
-        ls_ref_store(a->copy, a->copy_type, span->w_first + k, (double)*there);
+        ls_ref_copy(a->copy, a->copy_type, &a->rounding, span->w_first + k, *there);
 }
 
 void ls_ref_adamw(ls_stream *stream, const ls_adamw *a)

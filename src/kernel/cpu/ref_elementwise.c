@@ -112,6 +112,10 @@ void ls_ref_cast(ls_stream *stream, const ls_cast *a)
     bool widen = a->from_type == LS_BF16 && a->to_type == LS_F32;
 
     (void)stream;
+    if (a->rounding.stochastic && a->from_type == LS_F32 && a->to_type == LS_BF16) {
+        ls_rounding_piece(&a->rounding, a->from, a->to, 0, a->n);
+        return;
+    }
     for (int64_t i = 0; i < a->n; i++) {
         uint32_t bits = load_bits(a->from, a->from_type, i), out = bits;
         if (a->from_type != a->to_type)

@@ -85,6 +85,16 @@ static inline void ls_ref_store(void *p, ls_dtype type, int64_t i, double x)
         ((uint16_t *)p)[i] = type == LS_F16 ? ls_ref_f16(x) : ls_ref_bf16(x);
 }
 
+/* A weight into its copy, rounded as the row says. */
+static inline void ls_ref_copy(void *copy, ls_dtype type, const ls_rounding *rounding, int64_t i,
+                               float w)
+{
+    if (rounding->stochastic)
+        ls_rounding_piece(rounding, &w, (uint16_t *)copy + i, i, 1);
+    else
+        ls_ref_store(copy, type, i, (double)w);
+}
+
 /* The number of the element where head h at position t of sequence b begins. */
 static inline int64_t ls_ref_head_at(const ls_heads *heads, int64_t b, int64_t t, int64_t h)
 {

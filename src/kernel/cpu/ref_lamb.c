@@ -36,7 +36,7 @@ static void step(const ls_lamb *a, const ls_lamb_piece *p)
         float *w = &a->w[p->w_first + i];
         *w = (float)((double)*w - rate * (double)a->grad[p->g_first + i]);
         if (a->copy)
-            ls_ref_store(a->copy, a->copy_type, p->w_first + i, (double)*w);
+            ls_ref_copy(a->copy, a->copy_type, &a->rounding, p->w_first + i, *w);
     }
 }
 

@@ -57,6 +57,6 @@ void ls_ref_muon(ls_stream *stream, const ls_muon *a)
             double pull = (double)a->scale * x + (double)s->weight_decay * (double)*w;
             *w = (float)((double)*w - (double)s->lr * pull);
             if (a->copy)
-                ls_ref_store(a->copy, a->copy_type, r * a->ld + c, (double)*w);
+                ls_ref_copy(a->copy, a->copy_type, &a->rounding, r * a->ld + c, *w);
         }
 }

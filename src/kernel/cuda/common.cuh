@@ -7,6 +7,7 @@
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <type_traits>
 #include "base/rng.h"
 #include "device/cuda/native.cuh"
 #include "kernel/kernel.h"
@@ -91,6 +92,16 @@ template <> __device__ inline ls_f16 ls_put<ls_f16>(float x)
     return __float2half_rn(x);
 }
 
+/* A weight as its copy has it at `place`, rounded as the row says. */
+template <typename T>
+__device__ inline T ls_put_copy(float x, const ls_rounding &rounding, int64_t place)
+{
+    if constexpr (std::is_same<T, ls_bf16>::value)
+        if (rounding.stochastic)
+            return __ushort_as_bfloat16(ls_rounding_bf16(&rounding, place, __float_as_uint(x)));
+    return ls_put<T>(x);
+}
+
 /* f of a zero of that type, which the rows know (ls_cuda_check_type): a template for each. */
 template <typename F> static inline auto ls_cuda_typed(ls_dtype type, F f)
 {
@@ -111,17 +122,31 @@ template <int VEC, typename T> __device__ inline void ls_load(const T *p, float 
     }
 }
 
+/* Two values side by side, as 32 bits. */
+template <typename T> __device__ inline uint32_t ls_put2(float x, float y)
+{
+    union {
+        T pair[2];
+        uint32_t bits;
+    } u;
+
+    if constexpr (std::is_same<T, ls_bf16>::value)
+        *reinterpret_cast<__nv_bfloat162 *>(u.pair) = __floats2bfloat162_rn(x, y);
+    else
+        *reinterpret_cast<__half2 *>(u.pair) = __floats2half2_rn(x, y);
+    return u.bits;
+}
+
 template <int VEC, typename T> __device__ inline void ls_store(T *p, const float (&x)[VEC])
 {
     if constexpr (VEC == 1) {
         *p = ls_put<T>(x[0]);
+    } else if constexpr (VEC == 8) {
+        *reinterpret_cast<uint4 *>(p) = make_uint4(ls_put2<T>(x[0], x[1]), ls_put2<T>(x[2], x[3]),
+                                                   ls_put2<T>(x[4], x[5]), ls_put2<T>(x[6], x[7]));
     } else {
-        uint4 raw;
-        T *t = reinterpret_cast<T *>(&raw);
-#pragma unroll
-        for (int i = 0; i < VEC; i++)
-            t[i] = ls_put<T>(x[i]);
-        *reinterpret_cast<uint4 *>(p) = raw;
+        static_assert(VEC == 4 && sizeof(T) == 4, "16 bytes");
+        *reinterpret_cast<float4 *>(p) = make_float4(x[0], x[1], x[2], x[3]);
     }
 }
 

@@ -231,6 +231,15 @@ template <typename FROM> static void cast_from(ls_cuda_stream *s, const ls_cast 
         cast<FROM, __half>(s, a);
 }
 
+/* From fp32 to bf16, stochastically. */
+__global__ void round_kernel(ls_cast a)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.n; i += step)
+        ((ls_bf16 *)a.to)[i] = ls_put_copy<ls_bf16>(((const float *)a.from)[i], a.rounding, i);
+}
+
 void ls_cuda_cast(ls_stream *stream, const ls_cast *a)
 {
     ls_cuda_row row(stream, LS_ROW_CAST);
@@ -242,6 +251,8 @@ void ls_cuda_cast(ls_stream *stream, const ls_cast *a)
                                           (size_t)(a->n * ls_dtype_bytes(a->from_type)),
                                           cudaMemcpyDeviceToDevice, row.queue()),
                           "copy"));
+    else if (a->rounding.stochastic && a->from_type == LS_F32 && a->to_type == LS_BF16)
+        round_kernel<<<ls_cuda_grid(row.s, a->n, THREADS), THREADS, 0, row.queue()>>>(*a);
     else if (a->from_type == LS_F32)
         cast_from<float>(row.s, a);
     else if (a->from_type == LS_BF16)

@@ -65,7 +65,7 @@ template <typename COPY> __global__ void muon_kernel(ls_muon a, const ls_cuda_fa
         w = fmaf(-a.state->lr, fmaf(a.state->weight_decay, w, a.scale * x), w);
         a.w[r * a.ld + c] = w;
         if (a.copy)
-            ((COPY *)a.copy)[r * a.ld + c] = ls_put<COPY>(w);
+            ((COPY *)a.copy)[r * a.ld + c] = ls_put_copy<COPY>(w, a.rounding, r * a.ld + c);
     }
 }
 

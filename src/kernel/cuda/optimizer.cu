@@ -176,7 +176,7 @@ __device__ inline void update_at(const ls_adamw &a, const rule &r, int64_t i, in
     } out;
 #pragma unroll
     for (int k = 0; k < VEC; k++)
-        out.v[k] = ls_put<COPY>(w[k]);
+        out.v[k] = ls_put_copy<COPY>(w[k], a.rounding, wi + k);
     *reinterpret_cast<piece *>((COPY *)a.copy + wi) = out;
 }
 
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(NORM_THREADS) lamb_kernel(ls_lamb a, const ls_
         float w = fmaf(-rate, a.grad[p.g_first + i], a.w[wi]);
         a.w[wi] = w;
         if (a.copy)
-            ((COPY *)a.copy)[wi] = ls_put<COPY>(w);
+            ((COPY *)a.copy)[wi] = ls_put_copy<COPY>(w, a.rounding, wi);
     }
 }
 

@@ -2,7 +2,8 @@
  *
  * w = w - lr step, with the step of moments.h. A task is PIECE elements of one span; it finds its
  * span by walking the list, which is short beside the piece.
- * A copy of the weights in bf16, for rows that read them so, is written on the way.
+ * A copy of the weights in bf16, for rows that read them so, is written on the way; where it is
+ * rounded stochastically, from what is in the cache when a piece is done.
  * A stream that has failed must not touch the weights, so that the caller can go on from them. */
 #include "kernel/cpu/rows_basic.h"
 #include "kernel/cpu/simd/moments.h"
@@ -56,10 +57,15 @@ static void adamw_task(void *context, int64_t index, int worker)
     while (index >= pieces(span))
         index -= pieces(span++);
     int64_t from = index * PIECE, n = ls_min_i64(PIECE, span->count - from);
-    if (a->copy)
-        update_piece(a, span, from, n, (uint16_t *)a->copy + span->w_first + from);
-    else
-        update_piece(a, span, from, n, NULL);
+    int64_t place = span->w_first + from;
+    uint16_t *copy = a->copy ? (uint16_t *)a->copy + place : NULL;
+    if (copy && !a->rounding.stochastic) {
+        update_piece(a, span, from, n, copy);
+        return;
+    }
+    update_piece(a, span, from, n, NULL);
+    if (copy)
+        ls_rounding_piece(&a->rounding, a->w + place, copy, place, n);
 }
 
 void LS_ISA_NAME(ls_adamw_row)(ls_stream *stream, const ls_adamw *a)

@@ -192,7 +192,11 @@ static void cast_task(void *context, int64_t index, int worker)
     (void)worker;
     switch (PAIR(a->to_type, a->from_type)) {
     case PAIR(LS_BF16, LS_F32):
-        cast_to_bf16((const float *)a->from + at, (uint16_t *)a->to + at, n);
+        if (a->rounding.stochastic)
+            ls_rounding_piece(&a->rounding, (const float *)a->from + at, (uint16_t *)a->to + at, at,
+                              n);
+        else
+            cast_to_bf16((const float *)a->from + at, (uint16_t *)a->to + at, n);
         break;
     case PAIR(LS_F16, LS_F32):
         CAST_LOOP(uint16_t, float, f16_of(x));

@@ -73,9 +73,11 @@ static void step_task(void *context, int64_t index, int worker)
         int64_t left = p->count - i;
         ls_v16 to = v_fma(minus_rate, v_load_most(u + i, left), v_load_most(w + i, left));
         v_store_most(w + i, left, to);
-        if (copy)
+        if (copy && !a->rounding.stochastic)
             v_store_most_as(LS_BF16, copy, i, left, to);
     }
+    if (copy && a->rounding.stochastic)
+        ls_rounding_piece(&a->rounding, w, copy, p->w_first, p->count);
 }
 
 void LS_ISA_NAME(ls_lamb_row)(ls_stream *stream, const ls_lamb *a)

@@ -64,9 +64,11 @@ LS_INLINE void step_row(const ls_muon *a, int64_t row)
         ls_v16 was = v_load_most(w + i, left);
         ls_v16 to = v_fma(minus_lr, v_fma(decay, was, v_mul(scale, v_load_most(x + i, left))), was);
         v_store_most(w + i, left, to);
-        if (copy)
+        if (copy && !a->rounding.stochastic)
             v_store_most_as(LS_BF16, copy, i, left, to);
     }
+    if (copy && a->rounding.stochastic)
+        ls_rounding_piece(&a->rounding, w, copy, row * a->ld, a->cols);
 }
 
 LS_INLINE void scale_row(const ls_muon *a, int64_t row)
