@@ -122,7 +122,7 @@ static void get_own(ls_parcel *in, ls_word *w)
     for (int i = 0; i < w->workers && !in->bad; i++) {
         uint64_t rank = ls_parcel_get(in, 4);
         in->bad |= rank > LS_MEMBERS_RANKS;
-        w->rank[i] = (int32_t)rank - 1;
+        w->rank[i] = in->bad ? -1 : (int32_t)rank - 1;
         w->serial[i] = (uint32_t)ls_parcel_get(in, 4);
     }
     w->known = (size_t)ls_parcel_get(in, 4);

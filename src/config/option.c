@@ -1080,8 +1080,9 @@ const ls_option ls_options[] = {
      .least = 0.01,
      .most = 86400,
      .unit = "seconds",
-     .doc = "A machine that was silent for so long is named in the log (-v), and two others are asked "
-            "whether they reach it.",
+     .doc =
+         "A machine that was silent for so long is named in the log (-v), and two others are asked "
+         "whether they reach it.",
      .offset = AT(heal.suspect)},
     {.key = "heal.dead",
      .type = LS_OPTION_DURATION,
@@ -1089,9 +1090,10 @@ const ls_option ls_options[] = {
      .least = 0.1,
      .most = 86400,
      .unit = "seconds",
-     .doc = "A machine that was silent for so long is lost; where signs of life come late, after "
-            "eight times their delay; while other machines reach it, after twice as long. One whose "
-            "connection ends is lost at once.",
+     .doc =
+         "A machine that was silent for so long is lost; where signs of life come late, after "
+         "eight times their delay; while other machines reach it, after twice as long. One whose "
+         "connection ends is lost at once.",
      .offset = AT(heal.dead)},
     {.key = "heal.buddies",
      .type = LS_OPTION_ENUM,
