@@ -422,6 +422,7 @@ static ls_status live(coordinator *c, crowd_result *out)
     LS_TRY(st, meet(c, deadline_ns), out);
     LS_TRY(st, await_view(c, 1, n, deadline_ns), out);
     out->joined_bytes = ls_rendezvous_sent(c->r);
+    out->change_cpu_s = -cpu_s();
     atomic_store(&b->lose, 1);
     LS_TRY(st, await_view(c, 2, n - 1, deadline_ns), out);
     out->changed_bytes = ls_rendezvous_sent(c->r) - out->joined_bytes;
@@ -430,6 +431,7 @@ static ls_status live(coordinator *c, crowd_result *out)
     out->change_s = between(atomic_load(&b->lost_ns), atomic_load(&b->viewed_ns[2]));
     out->peak_mb = memory_mb();
     out->cpu_s = cpu_s();
+    out->change_cpu_s += out->cpu_s;
 out:
     return st;
 }

@@ -21,6 +21,7 @@ typedef struct crowd_result {
     double first_view_s; /* from then until all have the first view */
     double change_s;     /* from the loss of one until all others have the next view */
     double cpu_s;        /* of the coordinator, in all */
+    double change_cpu_s; /* and for the change */
     double peak_mb;      /* memory of its process at most, */
     double before_mb;    /* and before anybody came */
     uint64_t joined_bytes,
