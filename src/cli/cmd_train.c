@@ -205,7 +205,9 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
         .patience_ns = run->heal.wait * LS_NS_PER_S,
         .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
         .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
-        .dead_ns = (int64_t)(run->heal.dead * 1e9)};
+        .dead_ns = (int64_t)(run->heal.dead * 1e9),
+        .succession =
+            run->heal.quorum == LS_HEAL_EMBEDDED}; /* in etcd the first machine has the run */
     int64_t all = ls_max_i64(1, run->mesh.dp) * run->mesh.tp * run->mesh.pp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
@@ -328,7 +330,8 @@ const ls_command ls_cmd_train = {
         "itself together, each a part of every layer; with mesh.pp each has some of the layers. "
         "See docs/guide/parallel.md.\n\n"
         "A process that dies is started again, then gone on without, and so is a machine that is "
-        "lost (heal.* in the run file): the others keep their memory and lose the step in flight. "
+        "lost (heal.* in the run file), also this one when more than two take part: the others "
+        "keep their memory and lose the step in flight. "
         "`lineshaft agent` on a further machine joins a run that trains already. See "
         "docs/guide/failures.md.",
     .examples = "lineshaft train  # the demonstration\n"

@@ -675,6 +675,21 @@ out:
 
 /* --- as an agent ------------------------------------------------------------------------------*/
 
+static ls_league_args how_to_heal(const ls_work_heal *heal)
+{
+    return (ls_league_args){.rules = {.restarts = (int)heal->restarts, .least = (int)heal->least},
+                            .min_nodes = (int)heal->min_nodes,
+                            .max_nodes = (int)heal->max_nodes,
+                            .grow_wait_ns = heal->grow_wait_ms * LS_NS_PER_MS,
+                            .quarantine = (int)heal->quarantine,
+                            .cool_ns = heal->cool_ms * LS_NS_PER_MS,
+                            .patience_ns = heal->patience_ms * LS_NS_PER_MS,
+                            .pulse_ns = heal->pulse_ms * LS_NS_PER_MS,
+                            .suspect_ns = heal->suspect_ms * LS_NS_PER_MS,
+                            .dead_ns = heal->dead_ms * LS_NS_PER_MS,
+                            .succession = heal->succession != 0};
+}
+
 /* The first machine has said what to run: the same words here, and for ranks that meet what they
  * inherit. */
 static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns,
@@ -696,10 +711,7 @@ static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns
     }
     j->ranks = agent->workers;
     if (work->heal.patience_ms > 0) {
-        j->how = (ls_league_args){.patience_ns = work->heal.patience_ms * LS_NS_PER_MS,
-                                  .pulse_ns = work->heal.pulse_ms * LS_NS_PER_MS,
-                                  .suspect_ns = work->heal.suspect_ms * LS_NS_PER_MS,
-                                  .dead_ns = work->heal.dead_ms * LS_NS_PER_MS};
+        j->how = how_to_heal(&work->heal);
         j->nodes->heal = &j->how;
     } else {
         LS_TRY(st, make_sockets(j, j->nodes, deadline_ns), out);
@@ -732,14 +744,21 @@ out:
 
 /* The network may need a while to be there again. */
 static ls_status join_again(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args agent,
-                            ls_agent_result *result)
+                            const char *first, ls_agent_result *result)
 {
+    static char list[sizeof nodes->refuges + 1024];
     int64_t until_ns = ls_time_now_ns() + REJOIN_S * LS_NS_PER_S;
     ls_status st;
 
+    /* Also where another machine may have taken over. */
+    snprintf(list, sizeof list, "%s%s%s", first, nodes->refuges[0] ? "," : "", nodes->refuges);
     nodes->wait_s = REJOIN_S;
-    while ((st = run_agent(args, nodes, agent, result)) == LS_EIO && ls_time_now_ns() < until_ns)
+    nodes->join = list;
+    while (((st = run_agent(args, nodes, agent, result)) == LS_EIO || st == LS_EDEADLINE) &&
+           ls_time_now_ns() < until_ns) {
+        nodes->join = list;
         nanosleep(&(struct timespec){.tv_nsec = 200 * LS_NS_PER_MS}, NULL);
+    }
     return st;
 }
 
@@ -748,16 +767,20 @@ static ls_status join_again(const ls_args *args, ls_launch_nodes *nodes, ls_agen
 ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args *agent)
 {
     ls_agent_result result = {.worker = -1}, again;
+    const char *first = nodes->join;
     ls_status st = run_agent(args, nodes, *agent, &result);
+    ls_err_record why = *ls_err_last(); /* of a spare */
 
-    while (st == LS_OK && nodes->dropped) {
-        ls_log(LS_LOG_WARN, "%s; this machine asks to join again", result.cause.text);
+    while ((st == LS_OK || st == LS_EPEER) && nodes->dropped) {
+        ls_log(LS_LOG_WARN, "%s; this machine asks to join again",
+               st == LS_OK ? result.cause.text : why.text);
         again = (ls_agent_result){.worker = -1};
-        if (join_again(args, nodes, *agent, &again) != LS_OK) {
+        if (join_again(args, nodes, *agent, first, &again) != LS_OK) {
             ls_log(LS_LOG_INFO, "it is not taken: %s", ls_err_last()->text);
             break;
         }
+        st = LS_OK;
         result = again;
     }
-    return st == LS_OK ? ls_launch_end(&result, args) : st;
+    return st == LS_OK ? ls_launch_end(&result, args) : ls_err_adopt(&why);
 }

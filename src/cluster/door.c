@@ -28,6 +28,13 @@ void ls_rendezvous_lose(ls_rendezvous *r, ls_rendezvous_peer *p, int64_t silent_
     char why[640];
     int node = p->node;
 
+    if (r->door && r->door->orphaned && !r->args.hosts && !r->failed && r->met) {
+        snprintf(why, sizeof why, "%.600s", ls_err_last()->text);
+        ls_rendezvous_drop(p);
+        p->phase = LOST;
+        r->door->orphaned(r->door->context, why, silent_ns);
+        return;
+    }
     if (!r->door || !r->args.hosts) {
         r->dropped = !r->args.hosts && !r->failed;
         ls_rendezvous_decide_lost(r, p);
@@ -44,8 +51,9 @@ void ls_rendezvous_lose(ls_rendezvous *r, ls_rendezvous_peer *p, int64_t silent_
 static void look_at_pulse(ls_rendezvous *r, ls_rendezvous_peer *p, int64_t now)
 {
     const ls_rendezvous_door *d = r->door;
-    /* Without its coordinator a node can do nothing but end: it waits longer. */
-    int64_t dead_ns = r->args.hosts ? d->dead_ns : PATIENT * d->dead_ns;
+    /* Without its coordinator a node that cannot succeed it can do nothing but end: it waits
+     * longer. */
+    int64_t dead_ns = r->args.hosts || d->heirs ? d->dead_ns : PATIENT * d->dead_ns;
     int64_t silent_ns = ls_pulse_silent(&p->pulse, now);
 
     if (ls_pulse_is_dead(&p->pulse, dead_ns, now)) {
@@ -92,13 +100,12 @@ ls_status ls_rendezvous_attach(ls_rendezvous *r, const ls_rendezvous_door *door)
                         &(struct itimerspec){.it_value = every, .it_interval = every}, NULL) != 0)
         return ls_fail_sys(LS_EIO, "cannot make a timer for signs of life");
     LS_TRY(st, ls_rendezvous_watch(r, r->pulse_fd), out);
-    if (r->args.hosts) { /* room for newcomers */
-        ls_rendezvous_peer *peers = ls_mem_array(LS_MEMBERS_NODES, sizeof *peers);
-        LS_TRY(st, peers ? LS_OK : LS_ENOMEM, out);
-        memcpy(peers, r->peers, (size_t)r->n_peers * sizeof *peers);
-        ls_mem_free(r->peers);
-        r->peers = peers;
-    }
+    /* Room for newcomers, and for who may have some one day. */
+    ls_rendezvous_peer *peers = ls_mem_array(LS_MEMBERS_NODES, sizeof *peers);
+    LS_TRY(st, peers ? LS_OK : LS_ENOMEM, out);
+    memcpy(peers, r->peers, (size_t)r->n_peers * sizeof *peers);
+    ls_mem_free(r->peers);
+    r->peers = peers;
     r->next_node = r->args.nodes;
     r->door = door;
 out:

@@ -161,6 +161,8 @@ typedef struct place { /* of a worker */
     uint32_t serial;         /* of its last report; a process that ended takes it along */
     ls_view_verdict verdict; /* on its end */
     bool asked, answered;    /* who decides was asked for it; and has said it since */
+    int rank;                /* in the last view; -1: none */
+    ls_word last;            /* its last REPORT or ENDED */
 } place;
 
 struct ls_heal {
@@ -170,6 +172,8 @@ struct ls_heal {
     place *places;     /* owned: one for each worker, */
     int *ends;         /* owned: and the other end of its socket; -1: closed */
     uint64_t generation;
+    bool begun;      /* a view has trained */
+    int64_t reached; /* as the last view knew it */
     int64_t lost_ns; /* when the view was given up; 0: it is whole */
     bool finished;
     bool stops; /* the job must end: why */
@@ -254,7 +258,8 @@ ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
     h->places = ls_mem_array(n, sizeof *h->places);
     h->ends = ls_mem_array(n, sizeof *h->ends);
     for (size_t i = 0; i < n && h->places && h->ends; i++)
-        h->places[i].fd = h->ends[i] = -1;
+        h->places[i].fd = h->ends[i] = h->places[i].rank = -1;
+    h->reached = -1;
     h->fd = epoll_create1(EPOLL_CLOEXEC);
     if (!h->places || !h->ends || h->fd < 0) {
         st = ls_fail(LS_ENOMEM, "no memory for the membership of %d workers", args->workers);
@@ -340,6 +345,7 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
 
     p->pid = 0;
     p->state = LS_VIEW_OUT;
+    p->rank = -1;
     p->serial++;
     if (h->finished)
         return LS_VIEW_STOP;
@@ -347,6 +353,7 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
         word.record = *end->error;
     snprintf(word.why, sizeof word.why, "%s", why);
     p->asked = true;
+    p->last = word;
     say_word(h, &word);
     if (!p->answered)
         return LS_VIEW_LATER;
@@ -377,7 +384,9 @@ static void take(ls_heal *h, int worker)
             memcpy(word.why, s.why, sizeof word.why);
             p->state = LS_VIEW_WAITS;
             p->since_ns = 0;
+            p->last = word;
         }
+        h->begun |= s.kind == READY;
         if (s.kind == REPORT || s.kind == READY)
             say_word(h, &word);
     }
@@ -428,9 +437,12 @@ static ls_status give_view(ls_heal *h, const ls_word *w)
            out);
     LS_TRY(st, ls_members_to_fd(&w->members, &fds.members), out);
     h->generation = v->plan.generation;
+    h->begun |= v->begun;
+    h->reached = v->plan.reached;
     h->lost_ns = 0;
     for (int i = 0, local = 0; i < w->workers && i < h->args.workers; i++) {
         place *p = &h->places[i];
+        p->rank = -1;
         if (w->rank[i] < 0)
             continue;
         p->since_ns = 0;
@@ -439,6 +451,7 @@ static ls_status give_view(ls_heal *h, const ls_word *w)
         if (p->state != LS_VIEW_WAITS || p->serial != w->serial[i])
             continue; /* it has died meanwhile: the coordinator is about to hear */
         p->state = LS_VIEW_IN;
+        p->rank = w->rank[i];
         tell(p, &t, &fds);
     }
 out:
@@ -492,8 +505,34 @@ void ls_heal_hear(ls_heal *heal, const ls_word *word)
     case LS_WORD_READY:
     case LS_WORD_LEFT:
     case LS_WORD_ENDED:
+    case LS_WORD_STANDS:
         break; /* the other side's part */
     }
+}
+
+void ls_heal_restate(ls_heal *heal)
+{
+    ls_heal *h = heal;
+
+    for (int i = 0; i < h->args.workers; i++) {
+        place *p = &h->places[i];
+        const ls_word stands = {.kind = LS_WORD_STANDS,
+                                .worker = i,
+                                .generation = h->generation,
+                                .stood = p->rank,
+                                .out = p->state == LS_VIEW_OUT && !p->asked};
+        const ls_word left = {.kind = LS_WORD_LEFT, .worker = i};
+        say_word(h, &stands);
+        if (p->state == LS_VIEW_DONE)
+            say_word(h, &left);
+        else if (p->state == LS_VIEW_WAITS || (p->asked && !p->answered))
+            say_word(h, &p->last);
+    }
+}
+
+ls_view_past ls_heal_recall(const ls_heal *heal)
+{
+    return (ls_view_past){heal->generation, heal->begun, heal->reached};
 }
 
 /* --- time ------------------------------------------------------------------------------------- */

@@ -99,6 +99,11 @@ int ls_heal_fd(const ls_heal *heal); /* readable: attend */
 /* The coordinator says something. */
 void ls_heal_hear(ls_heal *heal, const ls_word *word);
 
+/* Another node coordinates now: say again what the one before may not have answered. */
+void ls_heal_restate(ls_heal *heal);
+
+ls_view_past ls_heal_recall(const ls_heal *heal); /* what this node knows of the last view */
+
 /* A process runs in this place; a process has ended, for this reason. LS_VIEW_LATER: who decides
  * has been asked, and an order follows. */
 void ls_heal_started(ls_heal *heal, int worker, pid_t pid);

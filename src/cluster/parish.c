@@ -201,7 +201,7 @@ static host *host_of(ls_parish *p, const char *name)
  * stays: without it there is no job. */
 static bool note_crash(ls_parish *p, const node *n, int64_t now)
 {
-    host *h = p->args.quarantine > 0 && n->id != 0 ? host_of(p, n->host) : NULL;
+    host *h = p->args.quarantine > 0 && n->id != p->args.self ? host_of(p, n->host) : NULL;
 
     if (!h)
         return false;
@@ -336,6 +336,46 @@ void ls_parish_loses(ls_parish *parish, int id, const char *why, int64_t noticed
         end_too_few(p, why);
 }
 
+/* --- a new coordinator ------------------------------------------------------------------------ */
+
+void ls_parish_restores(ls_parish *parish, const ls_view_past *past, const char *why,
+                        int64_t noticed_ns, int64_t now)
+{
+    ls_parish *p = parish;
+
+    p->view.generation = past->generation;
+    p->view.begun = past->begun;
+    p->view.reached = past->reached;
+    p->view.first_lost = true; /* until it says that it stands */
+    p->made_ns = now;
+    give_up(p, why, true, noticed_ns, now);
+}
+
+void ls_parish_returns(ls_parish *parish, int id)
+{
+    ls_parish *p = parish;
+    ls_word word = {.kind = LS_WORD_REVOKE};
+
+    if (p->lost_ns == 0 || !find(p, id))
+        return;
+    memcpy(word.why, p->cause, sizeof word.why);
+    p->args.tell(p->args.context, id, &word);
+}
+
+/* A worker of the view that a coordinator before made. */
+static void take_standing(ls_parish *p, int place, const ls_word *w)
+{
+    bool known = w->generation == p->view.generation;
+
+    if (p->lost_ns == 0 || p->view.member[place].state != LS_VIEW_AWAY)
+        return;
+    p->view.member[place].rank = known ? w->stood : -1;
+    if (w->out)
+        p->view.member[place].state = LS_VIEW_OUT;
+    else if (known && w->stood == 0)
+        p->view.first_lost = false;
+}
+
 /* --- words ------------------------------------------------------------------------------------ */
 
 static void refuse(ls_parish *p, node *n, const char *differs, int64_t now)
@@ -433,6 +473,9 @@ void ls_parish_takes(ls_parish *parish, int id, const ls_word *word, int64_t now
     case LS_WORD_ENDED:
         take_end(p, n, word, now);
         break;
+    case LS_WORD_STANDS:
+        take_standing(p, place, word);
+        break;
     case LS_WORD_VIEW:
     case LS_WORD_REVOKE:
     case LS_WORD_REGROUP:
@@ -493,12 +536,31 @@ static void tell_view(ls_parish *p, const node *n, ls_word *word)
     p->args.tell(p->args.context, n->id, word);
 }
 
+/* Whether those who decide accept the next view. Its nodes: those of whom somebody waits, and the
+ * coordinator's own. */
+static bool agreed(ls_parish *p)
+{
+    int nodes[LS_PARISH_NODES], n = 0;
+
+    if (!p->args.agree)
+        return true;
+    nodes[n++] = p->args.self;
+    for (int i = 0; i < p->n_nodes && n < LS_PARISH_NODES; i++)
+        if (p->nodes[i].id != p->args.self && count_in(p, &p->nodes[i], LS_VIEW_WAITS) > 0)
+            nodes[n++] = p->nodes[i].id;
+    uint64_t generation = p->args.agree(p->args.context, nodes, n, p->view.generation);
+    if (generation == 0)
+        return false;
+    p->view.generation = generation - 1;
+    return true;
+}
+
 static void announce(ls_parish *p, int64_t now)
 {
     ls_word word = {.kind = LS_WORD_VIEW};
     ls_status st;
 
-    if (!all_alike(p, now))
+    if (!all_alike(p, now) || !agreed(p))
         return;
     LS_TRY(st, ls_view_next(&p->view, &word.view.plan), out);
     LS_TRY(st, list_members(p, word.view.plan.generation, &word.members), out);

@@ -40,8 +40,7 @@ static const char *host_name(char *host, size_t cap)
     return host;
 }
 
-/* "10.0.0.1:40001" without its port. */
-static void ip_of(const ls_sock_address *address, char *ip, size_t cap)
+void ls_rendezvous_ip(const ls_sock_address *address, char *ip, size_t cap)
 {
     const char *text = address->text, *colon = strrchr(text, ':');
     int skip = *text == '[', len = (int)(colon - text) - 2 * skip;
@@ -139,7 +138,7 @@ static ls_err_record cleaned(const ls_err_record *why)
     return copy;
 }
 
-static void send_record(ls_rendezvous *r, uint16_t type, int code, const ls_err_record *why)
+void ls_rendezvous_send_record(ls_rendezvous *r, uint16_t type, int code, const ls_err_record *why)
 {
     ls_str bytes;
 
@@ -160,7 +159,7 @@ void ls_rendezvous_decide(ls_rendezvous *r, int code, const ls_err_record *why, 
     r->told = told;
     r->code = code;
     r->why = cleaned(why);
-    send_record(r, r->args.hosts ? STOP : FAILED, code, &r->why);
+    ls_rendezvous_send_record(r, r->args.hosts ? STOP : FAILED, code, &r->why);
 }
 
 /* The thread's last record, unless a better one comes in time. */
@@ -449,6 +448,8 @@ static ls_status take_frames(ls_rendezvous *r, peer *p)
             ls_rendezvous_refuse(r, p, "the job has all of its nodes");
         else if (r->args.hosts && p->phase == WAITED && frame.type == ASK)
             send_work(r, p);
+        else if (r->args.hosts && p->phase == WAITED && frame.type == BACK)
+            ls_rendezvous_take_back(r, p, &frame);
         else if (r->args.hosts && p->phase == WAITED)
             LS_TRY(st, take_join(r, p, &frame), out);
         else
@@ -469,7 +470,7 @@ static ls_status take_all(ls_rendezvous *r)
     for (int i = 0; i < LATE; i++)
         LS_TRY(st, take_frames(r, &r->late[i]), out);
     ls_rendezvous_beat(r);
-    if (r->door && r->met && r->args.hosts)
+    if (r->door && r->met)
         r->door->looks(r->door->context);
     settle_suspicion(r, false);
 out:
@@ -478,21 +479,24 @@ out:
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+ls_status ls_rendezvous_open_gate(ls_rendezvous *r)
+{
+    ls_status st = ls_gate_open(&r->gate, &(ls_gate_args){.listen_fd = r->listen_fd,
+                                                          .secret = r->args.secret,
+                                                          .self = {.purpose = LS_HELLO_CONTROL}});
+
+    return st == LS_OK ? ls_rendezvous_watch(r, ls_gate_fd(r->gate)) : st;
+}
+
 static ls_status open_host(ls_rendezvous *r)
 {
     ls_status st = LS_OK;
-    const ls_rendezvous_args *a = &r->args;
     const ls_sock_address at = r->address;
 
     LS_TRY(st, ls_sock_listen(&at, &r->listen_fd), out);
     LS_TRY(st, ls_sock_local(r->listen_fd, &r->address), out);
-    ip_of(&r->address, r->ip, sizeof r->ip);
-    LS_TRY(st,
-           ls_gate_open(&r->gate, &(ls_gate_args){.listen_fd = r->listen_fd,
-                                                  .secret = a->secret,
-                                                  .self = {.purpose = LS_HELLO_CONTROL}}),
-           out);
-    st = ls_rendezvous_watch(r, ls_gate_fd(r->gate));
+    ls_rendezvous_ip(&r->address, r->ip, sizeof r->ip);
+    st = ls_rendezvous_open_gate(r);
 out:
     return st;
 }
@@ -520,7 +524,7 @@ static ls_status send_join(ls_rendezvous *r)
     return st;
 }
 
-static ls_status open_join(ls_rendezvous *r, int64_t deadline_ns)
+ls_status ls_rendezvous_connect(ls_rendezvous *r, int64_t deadline_ns)
 {
     ls_status st = LS_OK;
     peer *p = &r->peers[0];
@@ -532,7 +536,7 @@ static ls_status open_join(ls_rendezvous *r, int64_t deadline_ns)
 
     LS_TRY(st, ls_sock_connect(&r->address, deadline_ns, &fd), out);
     LS_TRY(st, ls_sock_local(fd, &local), out);
-    ip_of(&local, r->ip, sizeof r->ip);
+    ls_rendezvous_ip(&local, r->ip, sizeof r->ip);
     LS_TRY(st, ls_sock_tune(fd, &options), out);
     LS_TRY(st,
            ls_hello_begin(&hello, &(ls_hello_args){.secret = r->args.secret,
@@ -545,12 +549,20 @@ static ls_status open_join(ls_rendezvous *r, int64_t deadline_ns)
     fd = -1;
     p->linked = true;
     p->phase = JOINED;
-    LS_TRY(st, ls_rendezvous_watch(r, p->link.fd), out);
-    st = r->args.ranks > 0 ? send_join(r) : ls_frame_send(&p->link, ASK, "", 0);
+    st = ls_rendezvous_watch(r, p->link.fd);
 out:
     ls_hello_release(&hello);
     ls_sock_close(&fd);
     return st;
+}
+
+static ls_status open_join(ls_rendezvous *r, int64_t deadline_ns)
+{
+    ls_status st = ls_rendezvous_connect(r, deadline_ns);
+
+    if (st != LS_OK)
+        return st;
+    return r->args.ranks > 0 ? send_join(r) : ls_frame_send(&r->peers[0].link, ASK, "", 0);
 }
 
 static ls_status check_ranks(int ranks)
@@ -578,6 +590,7 @@ ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous
     r->listen_fd = r->pulse_fd = -1;
     r->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     ls_members_init(&r->members);
+    ls_str_init(&r->work);
     set_version(r->version);
     ls_err_clear();
     r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -612,6 +625,7 @@ void ls_rendezvous_close(ls_rendezvous *r)
     ls_sock_close(&r->pulse_fd);
     ls_sock_close(&r->epoll_fd);
     ls_members_release(&r->members);
+    ls_str_release(&r->work);
     ls_mem_free(r->peers);
     ls_mem_free(r);
 }
@@ -751,15 +765,20 @@ static ls_status hear(ls_rendezvous *r, uint16_t type, ls_frame *frame_out, int6
 
     while (!got) {
         st = ls_frame_receive(&r->peers[0].link, frame_out, &got);
-        if (st == LS_EIO)
+        if (st == LS_EIO) {
+            r->dropped = deadline_ns == LS_NO_DEADLINE; /* a spare may look for it elsewhere */
             st = ls_fail(LS_EPEER, "the first node (%s) went away before all nodes had joined",
                          r->address.text);
+        }
         ls_rendezvous_beat(r);
         if (got && frame_out->type == HOLD) {
             ls_log(LS_LOG_INFO, "%s has taken this node, and will call it", r->address.text);
             deadline_ns = LS_NO_DEADLINE;
         }
-        got = got && frame_out->type != HOLD && frame_out->type != PULSE;
+        bool word = got && frame_out->type == WORD && r->door;
+        if (word)
+            r->door->heard(r->door->context, 0, frame_out->payload, frame_out->bytes);
+        got = got && frame_out->type != HOLD && frame_out->type != PULSE && !word;
         if (st != LS_OK || got)
             break;
         if (ls_time_now_ns() >= deadline_ns)
@@ -792,6 +811,11 @@ ls_status ls_rendezvous_ask(ls_rendezvous *r, ls_work *work, int64_t deadline_ns
     ls_frame frame;
     ls_status st = hear(r, WORK, &frame, deadline_ns);
 
+    if (st != LS_OK)
+        return st;
+    ls_str_append_bytes(&r->work, frame.payload, frame.bytes); /* for who may ask it one day */
+    st = ls_str_status(&r->work);
+    r->args.work = &r->work;
     return st == LS_OK ? ls_work_decode(work, frame.payload, frame.bytes) : st;
 }
 
@@ -917,22 +941,23 @@ ls_status ls_rendezvous_end(ls_rendezvous *r, int code, int *code_out)
 
     if (code == ls_err_exit_code(LS_EPEER))
         LS_TRY(st, await_cause(r), out);
-    if (r->args.hosts) {
-        LS_TRY(st, end_host(r, code, &stop_ns), out);
-        say_end(r);
-        *code_out = r->code;
-        return LS_OK;
-    }
     peer *p = &r->peers[0];
-    if (p->linked)
+    if (!r->args.hosts && p->linked)
         (void)ls_frame_send(&p->link, DONE, bytes, sizeof bytes);
-    while (p->linked && !r->ended) {
+    while (!r->args.hosts && p->linked && !r->ended) {
         if (r->failed && stop_ns == LS_NO_DEADLINE)
             stop_ns = ls_time_now_ns() + r->args.grace_ns + 3 * BYE_S * LS_NS_PER_S;
         if (ls_time_now_ns() >= stop_ns)
             break;
         wait_for_news(r, stop_ns);
         LS_TRY(st, take_all(r), out);
+    }
+    if (r->args.hosts) { /* perhaps only now */
+        stop_ns = LS_NO_DEADLINE;
+        LS_TRY(st, end_host(r, code, &stop_ns), out);
+        say_end(r);
+        *code_out = r->code;
+        return LS_OK;
     }
     /* Without the coordinator's word, its loss is the failure of a job that had none. */
     *code_out = r->ended || r->failed ? r->code : code;

@@ -29,6 +29,7 @@
  *      |  -- VIEW --------------> |     called: start the ranks
  *      |  <-> WORD, PULSE ------> |
  *      |  -- LEAVE -------------> |     sent away, and why
+ *      |  <- BACK --------------- |     a member, when this node has become the host
  */
 #pragma once
 #include "cluster/members.h"
@@ -52,8 +53,8 @@ typedef struct ls_rendezvous_args {
         *work; /* the host's answer to who asks (work.h), borrowed; NULL: they are refused */
 } ls_rendezvous_args;
 
-/* For a job that heals. All but `heard` are of the host only; node: the number of a peer, 0 for who
- * joined when the coordinator speaks. */
+/* For a job that heals. All but `heard`, `looks` and `orphaned` are of the host only; node: the
+ * number of a peer, 0 for who joined when the coordinator speaks. */
 typedef struct ls_rendezvous_door {
     int64_t pulse_ns, suspect_ns, dead_ns; /* signs of life; silence that is told; that is death */
     /* A newcomer; false: it is refused, and why. */
@@ -62,6 +63,14 @@ typedef struct ls_rendezvous_door {
     void (*lost)(void *context, int node, const char *why, int64_t silent_ns);
     void (*looks)(void *context);          /* now and then, and after all of these */
     bool (*idle)(void *context, int node); /* the job is over, and this node has no part in it */
+    /* Who joined: the coordinator is lost, and why. Then this node may take over, follow another
+     * one, or give up. NULL: the job ends here. */
+    void (*orphaned)(void *context, const char *why, int64_t silent_ns);
+    /* The host, after it has taken over: a node that another one coordinated; false: it is not
+     * known. returned: and now it can be told things. */
+    bool (*returns)(void *context, int node, uint64_t id, ls_members_node *about_out);
+    void (*returned)(void *context, int node);
+    bool heirs; /* who joined: another node could be the host, so this one need not be waited for */
     void *context;
 } ls_rendezvous_door;
 
@@ -78,6 +87,19 @@ ls_status ls_rendezvous_attach(ls_rendezvous *rendezvous, const ls_rendezvous_do
 void ls_rendezvous_tell(ls_rendezvous *rendezvous, int node, const void *bytes, size_t len);
 void ls_rendezvous_call(ls_rendezvous *rendezvous, int node);
 void ls_rendezvous_expel(ls_rendezvous *rendezvous, int node, const char *why);
+
+/* Where the host is lost (heir.c). Before that, who joined: listen for those who would join here,
+ * at the host's port if it is free. port_out: also of the host. */
+ls_status ls_rendezvous_reserve(ls_rendezvous *rendezvous, uint16_t *port_out);
+/* This node is the host now; newcomers get numbers from next_node on. */
+ls_status ls_rendezvous_take_over(ls_rendezvous *rendezvous, int next_node);
+/* Another node is: come back to it, as this node. LS_EIO, LS_EDEADLINE: it cannot be reached. */
+ls_status ls_rendezvous_follow(ls_rendezvous *rendezvous, const char *address, int node,
+                               uint64_t id, int64_t deadline_ns);
+/* Nobody that this node can follow; or, on the host, another one is: the job ends here, and nobody
+ * is told. The thread's record says why. */
+void ls_rendezvous_give_up(ls_rendezvous *rendezvous);
+bool ls_rendezvous_is_linked(const ls_rendezvous *rendezvous); /* who joined: to the coordinator */
 
 /* Who joined: whether the connection ended while the job ran, without a word. The coordinator may
  * be gone, or may have taken this node for lost. */

@@ -18,7 +18,22 @@ enum {
     ALIVE_S = 4,
     LATE = 4
 };
-enum { JOIN = 1, VIEW, REFUSED, FAILED, STOP, DONE, END, ASK, WORK, WORD, PULSE, HOLD, LEAVE };
+enum {
+    JOIN = 1,
+    VIEW,
+    REFUSED,
+    FAILED,
+    STOP,
+    DONE,
+    END,
+    ASK,
+    WORK,
+    WORD,
+    PULSE,
+    HOLD,
+    LEAVE,
+    BACK
+};
 
 typedef enum ls_rendezvous_phase { WAITED, JOINED, GONE_WELL, LOST } ls_rendezvous_phase;
 
@@ -60,6 +75,7 @@ struct ls_rendezvous {
     bool dropped;   /* who joined: the coordinator is gone, or has given this node up */
     bool suspected; /* the host: a node failed because of another one, which did not say why yet */
     bool suspect_told; /* the caller knows it already */
+    ls_str work;       /* who joined: what it was told to run */
     int suspect_code;
     ls_err_record suspect_why;
     int64_t suspect_ns; /* until then */
@@ -75,6 +91,25 @@ void ls_rendezvous_refuse(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer, c
  * peer went away is it. */
 void ls_rendezvous_decide(ls_rendezvous *rendezvous, int code, const ls_err_record *why, bool told);
 void ls_rendezvous_decide_lost(ls_rendezvous *rendezvous, const ls_rendezvous_peer *peer);
+
+/* To all who have joined. */
+void ls_rendezvous_send_record(ls_rendezvous *rendezvous, uint16_t type, int code,
+                               const ls_err_record *why);
+
+/* "10.0.0.1:40001" without its port. */
+void ls_rendezvous_ip(const ls_sock_address *address, char *ip, size_t cap);
+
+/* Who joined: connect to r->address, and prove the secret. */
+ls_status ls_rendezvous_connect(ls_rendezvous *rendezvous, int64_t deadline_ns);
+
+/* The host: a gate at listen_fd. */
+ls_status ls_rendezvous_open_gate(ls_rendezvous *rendezvous);
+
+/* --- heir.c --- */
+
+/* The host: a member comes back to it. */
+void ls_rendezvous_take_back(ls_rendezvous *rendezvous, ls_rendezvous_peer *peer,
+                             const ls_frame *frame);
 
 /* --- door.c --- */
 

@@ -96,6 +96,13 @@ typedef struct ls_view_plan {
     int joined;          /* guests in it */
 } ls_view_plan;
 
+/* What is left of a view when its coordinator is lost. */
+typedef struct ls_view_past {
+    uint64_t generation; /* 0: there was none */
+    bool begun;          /* it, or one before, has trained */
+    int64_t reached;     /* steps that were known to be done when it was made; -1: none */
+} ls_view_past;
+
 void ls_view_init(ls_view *view, int workers, ls_view_rules rules);
 
 /* More workers, behind all others: the first of them. They are guests, unless the job waits for

@@ -147,6 +147,11 @@ void ls_word_encode(const ls_word *word, ls_str *out)
     case LS_WORD_VERDICT:
         ls_parcel_put(out, (uint64_t)w->verdict, 1);
         break;
+    case LS_WORD_STANDS:
+        ls_parcel_put(out, w->generation, 8);
+        ls_parcel_put(out, (uint64_t)(w->stood + 1), 2);
+        ls_parcel_put(out, w->out, 1);
+        break;
     case LS_WORD_READY:
     case LS_WORD_LEFT:
     case LS_WORD_REGROUP:
@@ -162,7 +167,7 @@ ls_status ls_word_decode(ls_word *word, const void *bytes, size_t len)
 
     *w = (ls_word){.kind = (ls_word_kind)ls_parcel_get(&in, 1)};
     w->worker = (int)ls_parcel_get(&in, 2);
-    in.bad |= w->kind < LS_WORD_REPORT || w->kind > LS_WORD_VERDICT || w->worker >= LS_WORD_WORKERS;
+    in.bad |= w->kind < LS_WORD_REPORT || w->kind > LS_WORD_STANDS || w->worker >= LS_WORD_WORKERS;
     if (!in.bad &&
         (w->kind == LS_WORD_REPORT || w->kind == LS_WORD_ENDED || w->kind == LS_WORD_REVOKE))
         ls_parcel_get_text(&in, w->why, sizeof w->why);
@@ -176,6 +181,11 @@ ls_status ls_word_decode(ls_word *word, const void *bytes, size_t len)
     } else if (!in.bad && w->kind == LS_WORD_VERDICT) {
         w->verdict = (ls_view_verdict)ls_parcel_get(&in, 1);
         in.bad |= w->verdict > LS_VIEW_DROP;
+    } else if (!in.bad && w->kind == LS_WORD_STANDS) {
+        w->generation = ls_parcel_get(&in, 8);
+        w->stood = (int)ls_parcel_get(&in, 2) - 1;
+        w->out = ls_parcel_get(&in, 1) != 0;
+        in.bad |= w->stood >= LS_MEMBERS_RANKS;
     }
     if (st == LS_OK && !ls_parcel_done(&in))
         st = ls_fail(LS_EDATA, "a word between agents is damaged");

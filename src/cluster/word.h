@@ -4,6 +4,7 @@
  *                         READY     it is ready to train
  *                         LEFT      it has ended well
  *                         ENDED     it has ended otherwise: how
+ *                         STANDS    to a new coordinator: what the worker was under the one before
  *   coordinator -> node   VIEW      generation, who is in it, and which rank each worker has
  *                         REVOKE    the view is given up: nobody may wait in it any longer
  *                         REGROUP   the ranks shall meet anew at the end of a step
@@ -27,7 +28,8 @@ typedef enum ls_word_kind {
     LS_WORD_VIEW,
     LS_WORD_REVOKE,
     LS_WORD_REGROUP,
-    LS_WORD_VERDICT
+    LS_WORD_VERDICT,
+    LS_WORD_STANDS
 } ls_word_kind;
 
 /* What a view tells besides who is in it. */
@@ -41,7 +43,7 @@ typedef struct ls_word_view {
 
 typedef struct ls_word {
     ls_word_kind kind;
-    int worker;                       /* on its node; of REPORT, READY, LEFT, ENDED, VERDICT */
+    int worker;                       /* on its node; of all but VIEW, REVOKE, REGROUP */
     char why[LS_WORD_TEXT];           /* REPORT, ENDED, REVOKE */
     ls_view_report report;            /* REPORT */
     ls_likeness likeness;             /* REPORT */
@@ -51,6 +53,9 @@ typedef struct ls_word {
     ls_view_verdict verdict;          /* VERDICT */
     ls_word_view view;                /* VIEW */
     ls_members members;               /* VIEW; owned */
+    uint64_t generation;              /* STANDS: of its last view, */
+    int stood;                        /* the rank that it had there; -1: none */
+    bool out;                         /* and whether it was given up */
     int workers;                      /* VIEW: of the node that hears it */
     int32_t rank[LS_WORD_WORKERS];    /* of each; -1: it is not in the view */
     uint32_t serial[LS_WORD_WORKERS]; /* and the report that this answers */

@@ -982,7 +982,8 @@ const ls_option ls_options[] = {
      .doc = "on: when a rank dies or a machine is lost, the others keep their memory, and training "
             "goes on after the step that was done last, with the same batches; off: the run ends. "
             "With mesh.pp above 1, or sync: local or ps, a rank that dies ends the run in any "
-            "case, and so does the loss of the first machine, where the others have joined.",
+            "case. The first machine, where the others have joined, is replaced by another one "
+            "when more than half of them are left.",
      .offset = AT(heal.mode)},
     {.key = "heal.restarts",
      .type = LS_OPTION_INT,
@@ -1046,7 +1047,7 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1000000,
      .doc = "A machine on which so many ranks have crashed within a day is given up with all its "
-            "ranks, and refused for heal.cool_down; not the first machine. 0: never.",
+            "ranks, and refused for heal.cool_down; not the machine that coordinates. 0: never.",
      .offset = AT(heal.quarantine)},
     {.key = "heal.cool_down",
      .type = LS_OPTION_DURATION,
@@ -1121,7 +1122,8 @@ const ls_option ls_options[] = {
      .names = {"embedded", "etcd"},
      .doc = "Who decides which job may write the run: embedded: the lock and the generation in its "
             "folder; etcd: also the servers of heal.etcd: a second job of the same name and folder "
-            "is refused, and one that was cut off cannot commit checkpoints any more.",
+            "is refused, and one that was cut off cannot commit checkpoints any more; the loss of "
+            "the first machine then ends the run.",
      .offset = AT(heal.quorum)},
     {.key = "heal.etcd",
      .type = LS_OPTION_STRINGS,

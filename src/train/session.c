@@ -39,6 +39,8 @@
 
 /* How long ranks wait for the first one to encode text. */
 enum { PREPARE_S = 24 * 3600 };
+/* And a new first rank for the run folder. */
+enum { FOLDER_S = 60 };
 
 static ls_status open_folder(ls_session *s)
 {
@@ -49,7 +51,10 @@ static ls_status open_folder(ls_session *s)
     s->made_folder = !ls_file_exists(out);
     LS_TRY(st, ls_file_make_dirs(out), out_label);
     snprintf(path, sizeof path, "%s/run.lock", out);
-    st = ls_file_lock(path, &s->lock_fd);
+    /* A machine that was cut off, and had the folder, needs a while to see that it is over. */
+    int64_t until_ns = ls_time_now_ns() + (s->args.view.begun ? FOLDER_S * LS_NS_PER_S : 0);
+    while ((st = ls_file_lock(path, &s->lock_fd)) == LS_EBUSY && ls_time_now_ns() < until_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 50 * LS_NS_PER_MS}, NULL);
     if (st == LS_EBUSY) {
         st = ls_fail(LS_EBUSY, "another run is using \"%s\" (see \"%s\")", out, path);
         ls_err_hint("Wait for it, stop it, or give this run a folder of its own with out: or "

@@ -232,6 +232,106 @@ LS_TEST(parish_goes_on_without_a_node)
     ls_parish_close(t.p);
 }
 
+static void stand(town *t, int node, int worker, int rank, bool out)
+{
+    const ls_word w = {
+        .kind = LS_WORD_STANDS, .worker = worker, .generation = 7, .stood = rank, .out = out};
+
+    ls_parish_takes(t->p, node, &w, t->now);
+    ls_parish_looks(t->p, t->now);
+}
+
+/* Nodes 0 to 2 of two workers each in generation 7; node 1 coordinates now, and node 0 is lost. */
+static void take_over(town *t, ls_parish_args how)
+{
+    open_town(t, how);
+    for (int i = 0; i < 3; i++)
+        join(t, i, 2, true);
+    ls_parish_restores(t->p, &(ls_view_past){.generation = 7, .begun = true, .reached = 20},
+                       "it is lost", LS_NS_PER_S, t->now);
+    lose(t, 0);
+    LS_CHECK_EQ(t->ears[1].revokes, 1);
+    ls_parish_returns(t->p, 2); /* who came later hears it, too */
+    LS_CHECK_EQ(t->ears[2].revokes, 2);
+}
+
+LS_TEST(parish_takes_a_job_over)
+{
+    town t;
+
+    take_over(&t, (ls_parish_args){.rules = {.restarts = 1}, .self = 1});
+    stand(&t, 1, 0, 2, false);
+    stand(&t, 1, 1, -1, true); /* was given up long ago */
+    report(&t, 1, 0, 21);
+    for (int k = 0; k < 2; k++) {
+        LS_CHECK_EQ(t.ears[1].views, 0);
+        stand(&t, 2, k, 3 + k, false);
+        report(&t, 2, k, 20);
+    }
+    LS_CHECK_EQ(t.ears[1].generation, 8);
+    LS_CHECK(t.ears[1].ranks == 3 && t.ears[1].nodes == 2 && t.ears[2].rank[0] == 1);
+    LS_CHECK(t.ears[1].base == 21 && t.ears[1].source == 0);
+    LS_CHECK_EQ(t.ears[1].rank[1], -1);
+    LS_CHECK_STR(t.ears[1].cause, "it is lost");
+    LS_CHECK_EQ(t.ears[1].noticed_ns, LS_NS_PER_S);
+    LS_CHECK(ls_parish_view(t.p)->begun && !t.stopped);
+    say(&t, 2, 0, LS_WORD_READY);
+    crash(&t, 2, 0);
+    LS_CHECK_EQ(t.ears[2].verdict[0], LS_VIEW_RESTART);
+    ls_parish_close(t.p);
+}
+
+LS_TEST(parish_that_takes_over_knows_whether_the_first_rank_lives)
+{
+    for (int lives = 0; lives < 2; lives++) {
+        town t;
+        take_over(&t, (ls_parish_args){.self = 1});
+        stand(&t, 2, 0, lives ? 0 : 4, false);
+        LS_CHECK_EQ(ls_parish_view(t.p)->first_lost, !lives);
+        ls_parish_close(t.p);
+    }
+}
+
+LS_TEST(parish_that_takes_over_ends_with_too_few)
+{
+    town t;
+
+    open_town(&t, (ls_parish_args){.min_nodes = 2, .self = 1});
+    join(&t, 0, 1, true);
+    join(&t, 1, 1, true);
+    ls_parish_restores(t.p, &(ls_view_past){.generation = 3, .begun = true}, "it is lost", 0,
+                       t.now);
+    lose(&t, 0);
+    LS_CHECK(t.stopped && strstr(t.why, "the run needs 1 on 2"));
+    ls_parish_close(t.p);
+}
+
+/* Generations of a quorum that is slow, and skips one. */
+static uint64_t slow_agree(void *context, const int *nodes, int n, uint64_t above)
+{
+    town *t = context;
+
+    LS_CHECK(n == t->code && nodes[0] == 0);
+    return t->serial < 100 ? 0 : above + 2;
+}
+
+LS_TEST(parish_makes_no_view_that_others_do_not_accept)
+{
+    town t;
+
+    open_town(&t, (ls_parish_args){.agree = slow_agree});
+    t.code = 2; /* nodes in the view */
+    join(&t, 0, 1, true);
+    join(&t, 1, 1, true);
+    report(&t, 0, 0, -1);
+    report(&t, 1, 0, -1);
+    LS_CHECK_EQ(t.ears[0].views, 0);
+    t.serial = 100;
+    ls_parish_looks(t.p, t.now);
+    LS_CHECK(t.ears[0].generation == 2 && t.ears[1].generation == 2);
+    ls_parish_close(t.p);
+}
+
 LS_TEST(parish_says_how_long_it_took_to_notice)
 {
     town t;

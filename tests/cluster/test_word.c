@@ -65,6 +65,23 @@ LS_TEST(word_of_a_view_travels)
     ls_str_release(&bytes);
 }
 
+LS_TEST(word_of_how_a_worker_stood_travels)
+{
+    const ls_word w = {
+        .kind = LS_WORD_STANDS, .worker = 3, .generation = 1ull << 40, .stood = -1, .out = true};
+    ls_word got;
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    ls_word_encode(&w, &bytes);
+    LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
+    LS_CHECK(got.kind == LS_WORD_STANDS && got.worker == 3 && got.generation == 1ull << 40);
+    LS_CHECK(got.stood == -1 && got.out);
+    for (size_t n = 0; n < bytes.len; n++)
+        LS_CHECK_EQ(ls_word_decode(&got, bytes.p, n), LS_EDATA);
+    ls_str_release(&bytes);
+}
+
 LS_TEST(word_of_an_end_travels)
 {
     ls_word w = {.kind = LS_WORD_ENDED, .worker = 3, .code = 139, .signal = SIGSEGV, .asked = true};
