@@ -101,9 +101,9 @@ static const char *no_hosts(void)
 /* Why this fault cannot be had here; NULL: it can. */
 static const char *obstacle(const ls_drill *d, const ls_drill_row *row)
 {
-    bool hosts = row->kind == LS_DRILL_UNPLUGGED || row->kind == LS_DRILL_BETWEEN;
-
-    if (hosts)
+    if (row->kind == LS_DRILL_HOST && (!d->heals || d->run.heal.quorum != LS_HEAL_EMBEDDED))
+        return "nobody replaces the first machine (heal.mode, heal.quorum, sync)";
+    if (ls_drill_on_hosts(row))
         return no_hosts();
     if (!row->alone && d->ranks < 2)
         return "needs two ranks or more (-n)";

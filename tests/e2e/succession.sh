@@ -97,3 +97,9 @@ lab two 2 2 12:host:0 || fail "two: $(cat two.drive two.err)"
 grep -q 'the first node (.*) went away' two.err1 || fail "$(cat two.err1)"
 [ "$(cat two.code1)" = 9 ] || fail "two: exit $(cat two.code1)"
 ! grep -q '"event":"summary"' two.jsonl || fail "two: it went on"
+
+# And on purpose.
+TMPDIR="$PWD"
+export TMPDIR
+run 0 "$LINESHAFT" drill --only kill.host --steps 8
+grep -q '^kill.host       pass .* memory' out || fail "$(cat out)"
