@@ -111,6 +111,7 @@ $(B)/conformance-%: $(LIB_OBJ) $(B)/tests/conformance/%.o
 $(B)/bench-%: bench/%.c $(LIB_OBJ)
 	@echo "  link   $@"
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) $(LIBS)
+$(B)/bench-agents: $(B)/tests/cluster/crowd.o
 
 $(B)/%.o: src/%.c
 	@mkdir -p $(@D)

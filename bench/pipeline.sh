@@ -3,7 +3,7 @@
 # two threads: the same model of 10M parameters, the same batches. TEXT: ../shared/data/text/tinyshakespeare.txt.
 # The ideal of a pipeline is the speed of one rank with two threads, less the bubble of its schedule, for stages as they
 # were cut (`lineshaft plan schedule`); asked for are 90 % of it. Runs take turns, and each side's best median counts.
-#   STEPS=12  TURNS=3  SCHEDULES="gpipe 1f1b interleaved"  REDUCE=fast  LAYERS=6  WIDTH=384
+#   STEPS=12  TURNS=3  SCHEDULES="gpipe 1f1b interleaved zero-bubble"  REDUCE=fast  LAYERS=6  WIDTH=384
 set -eu
 here=$(dirname "$0")
 text=$(realpath "${1:-$here/../../shared/data/text/tinyshakespeare.txt}")
@@ -22,7 +22,7 @@ train: {steps: ${STEPS:-12}, lr: 1e-3, reduce: ${REDUCE:-fast}}
 checkpoint: {every: 0}
 eval: {every: 0, sequences: 1, sample: ""}
 YAML
-schedules=${SCHEDULES:-gpipe 1f1b interleaved}
+schedules=${SCHEDULES:-gpipe 1f1b interleaved zero-bubble}
 # side NAME WORD...: a run with these settings; its tokens/s to NAME.speed, one a line.
 side() {
     name=$1

@@ -30,7 +30,9 @@ out:
 }
 
 static const ls_flag flags[] = {
-    {"join", 0, "ADDRESS:PORT", false, "The address that the first machine listens on."},
+    {"join", 0, "ADDRESS:PORT", false,
+     "The address that the first machine listens on; several, with commas, where another one may "
+     "have taken over."},
     {"secret", 0, "FILE", false,
      "The 32 bytes that all machines of the job have in this file, and nobody else."},
     {"ranks", 'n', "N", false, "How many processes to start here; as many as there unless given."},
@@ -51,13 +53,15 @@ const ls_command ls_cmd_agent = {
         "was given on the first machine: it must be found here, too. A run of `lineshaft train` "
         "may "
         "be joined while it trains: this machine becomes part of it at the end of a step, or waits "
-        "as a spare (heal.max_nodes); when it was cut off and is back, it joins again. Both sides "
-        "prove that they "
+        "as a spare (heal.max_nodes); when it was cut off and is back, it joins again. When the "
+        "first machine is lost, another one takes over where more than half are left, at the same "
+        "port if it is free there. Both sides prove that they "
         "know the secret. Who knows it can have a program run here, by this user, for as long as "
         "an agent waits; an agent takes one job and ends with it.",
     .examples =
         "lineshaft agent --join 10.0.0.1:7000 --secret job.secret  # as many ranks as there\n"
-        "lineshaft agent --join 10.0.0.1:7000 --secret job.secret -n 2  # or only two",
+        "lineshaft agent --join 10.0.0.1:7000 --secret job.secret -n 2  # or only two\n"
+        "lineshaft agent --join 10.0.0.1:7000,10.0.0.2:7000 --secret job.secret  # whoever answers",
     .flags = flags,
     .run = run_agent,
 };

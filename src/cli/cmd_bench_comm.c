@@ -17,10 +17,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "base/file.h"
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "cli/cmd_bench_bound.h"
+#include "cli/cmd_bench_explain.h"
 #include "cli/cmd_bench_peer.h"
 #include "cli/cmd_launch.h"
 #include "cli/job.h"
@@ -47,8 +47,9 @@ typedef struct rank_bench {
     ls_comm *comm;
     const plan *p;
     char *in, *out;
-    int64_t *times; /* MOST_CALLS */
-    FILE *to;       /* where rank 0 writes; NULL elsewhere */
+    int64_t *times;        /* MOST_CALLS */
+    ls_cpus_place *places; /* of all ranks; to explain */
+    FILE *to;              /* where rank 0 writes; NULL elsewhere */
 } rank_bench;
 
 /* --- reading the flags ------------------------------------------------------------------------*/
@@ -144,10 +145,10 @@ static ls_status read_plan(const ls_args *args, plan *p)
     LS_TRY(st, read_type(ls_args_value(args, "type"), p), out);
     LS_TRY(st, ls_launch_number(args, "tenths", 3, 1, 6000, &tenths), out);
     p->seconds = (double)tenths / 10;
-    if (p->algo && !ls_algo_find(p->algo)) {
+    if (p->algo && !ls_algo_find(p->algo) && strcmp(p->algo, "levels") != 0) {
         st = ls_fail(LS_EUSAGE, "there is no algorithm \"%s\"", p->algo);
-        ls_err_hint("There are ring, halving, doubling, tree, tree2, pairwise, direct and "
-                    "dissemination; without --algo the cheapest is taken.");
+        ls_err_hint("There are ring, halving, doubling, tree, tree2, pairwise, direct, "
+                    "dissemination and levels; without --algo the cheapest is taken.");
     }
 out:
     return st;
@@ -205,15 +206,59 @@ out:
     return st;
 }
 
-static void show(rank_bench *b, const ls_coll *coll, int64_t bytes, int64_t calls, double bound_ns)
+/* Bytes of a call that left the node which sent most, headers included: what sent_before is less
+ * than now on each rank, of this many calls. -1: there is one node. */
+static ls_status count_wire(rank_bench *b, int64_t sent_before, int64_t calls, int64_t *wire_out)
 {
+    int ranks = ls_comm_ranks(b->comm), nodes = ls_comm_node(b->comm, ranks - 1) + 1;
+    int64_t *all = ls_mem_array((size_t)nodes, sizeof *all), sent, received, most = 0;
+    ls_status st = LS_OK;
+
+    *wire_out = -1;
+    if (!all)
+        return ls_fail(LS_ENOMEM, "no memory for the traffic of %d nodes", nodes);
+    if (nodes == 1)
+        goto out;
+    ls_comm_traffic(b->comm, &sent, &received);
+    memset(all, 0, (size_t)nodes * sizeof *all);
+    all[ls_comm_node(b->comm, ls_comm_rank(b->comm))] = sent - sent_before;
+    LS_TRY(st,
+           ls_comm_run(b->comm,
+                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                  .op = LS_COLL_SUM,
+                                  .type = LS_I64,
+                                  .count = nodes,
+                                  .in = all,
+                                  .out = all},
+                       ls_time_now_ns() + LIMIT_S * LS_NS_PER_S),
+           out);
+    for (int i = 0; i < nodes; i++)
+        most = ls_max_i64(most, all[i]);
+    *wire_out = most / calls;
+out:
+    ls_mem_free(all);
+    return st;
+}
+
+typedef struct row_facts {
+    int64_t bytes, calls;
+    int64_t wire;    /* as count_wire() says */
+    double bound_ns; /* 0: none */
+} row_facts;
+
+static void show(rank_bench *b, const ls_coll *coll, const row_facts *row)
+{
+    int64_t bytes = row->bytes, calls = row->calls;
+    double bound_ns = row->bound_ns;
     int n = ls_comm_ranks(b->comm);
     double us = (double)b->times[calls / 2] / 1e3, best = (double)b->times[0] / 1e3;
     double gbs = us > 0 ? (double)bytes / us / 1e3 : 0, bus = gbs * ls_bound_share(coll->kind, n);
     const char *algo = ls_comm_way(b->comm, coll), *op = ls_coll_kind_name(coll->kind);
 
-    char over[32] = "-", bound[32] = "null";
+    char over[32] = "-", bound[32] = "null", wire[32] = "null";
 
+    if (row->wire >= 0)
+        snprintf(wire, sizeof wire, "%" PRId64, row->wire);
     if (bound_ns > 0) {
         snprintf(over, sizeof over, "%.2f", us * 1e3 / bound_ns);
         snprintf(bound, sizeof bound, "%.3f", bound_ns / 1e3);
@@ -222,8 +267,8 @@ static void show(rank_bench *b, const ls_coll *coll, int64_t bytes, int64_t call
         fprintf(b->to,
                 "{\"op\":\"%s\",\"ranks\":%d,\"bytes\":%" PRId64
                 ",\"us\":%.3f,\"best_us\":%.3f,\"algo\":\"%s\",\"alg_gbs\":%.3f,\"bus_gbs\":%.3f,"
-                "\"bound_us\":%s,\"calls\":%" PRId64 "}\n",
-                op, n, bytes, us, best, algo, gbs, bus, bound, calls);
+                "\"bound_us\":%s,\"wire_bytes\":%s,\"calls\":%" PRId64 "}\n",
+                op, n, bytes, us, best, algo, gbs, bus, bound, wire, calls);
     else
         fprintf(b->to, "%-14s %12" PRId64 " %12.2f %12.2f  %-12s %9.2f %9.2f %8s %6" PRId64 "\n",
                 op, bytes, us, best, algo, gbs, bus, over, calls);
@@ -257,13 +302,8 @@ out:
 
 /* --- all ways of a row ------------------------------------------------------------------------*/
 
-typedef struct explained {
-    ls_tune_table table;
-    double measured_us[LS_COST_CANDIDATES + 2]; /* -1: not timed */
-} explained;
-
 /* All ranks have the same table, so all of them time the same ways. */
-static ls_status time_ways(rank_bench *b, const ls_coll *coll, explained *e)
+static ls_status time_ways(rank_bench *b, const ls_coll *coll, ls_bench_ways *e)
 {
     double share = b->p->seconds / 3;
     ls_status st = LS_OK;
@@ -271,12 +311,12 @@ static ls_status time_ways(rank_bench *b, const ls_coll *coll, explained *e)
     ls_tune_explain(b->comm, coll, &e->table);
     for (int i = 0; i < e->table.count; i++) {
         const ls_tune_row *row = &e->table.rows[i];
-        bool schedule = strcmp(row->by, "schedule") == 0;
+        bool memory = strcmp(row->by, "memory") == 0;
         int64_t calls;
         e->measured_us[i] = -1;
         if (row->refuses)
             continue;
-        LS_TRY(st, ls_comm_force(b->comm, schedule ? row->way : NULL), out);
+        LS_TRY(st, ls_comm_force(b->comm, memory ? NULL : row->way), out);
         LS_TRY(st, time_way(b, coll, share, &calls), out);
         e->measured_us[i] = (double)b->times[calls / 2] / 1e3;
     }
@@ -285,130 +325,18 @@ out:
     return st;
 }
 
-static const char *why_text(ls_tune_why why)
-{
-    static const char *const texts[] = {
-        "the cheapest by the model", "two were nearly equal by the model, and this one was faster",
-        "two were nearly equal by the model, and this one was faster in an earlier job",
-        "--algo asked for it", "it is taken wherever it can be"};
-
-    return texts[why];
-}
-
-static void put_cell(FILE *to, double us)
-{
-    if (us < 0)
-        fprintf(to, " %13s", "-");
-    else
-        fprintf(to, " %13.2f", us);
-}
-
-static void show_ways(rank_bench *b, const ls_coll *coll, int64_t bytes, const explained *e)
-{
-    const ls_tune_table *t = &e->table;
-    const char *way = t->chosen < 0 ? "none" : t->rows[t->chosen].way;
-
-    fprintf(b->to, "\n%s of %" PRId64 " bytes: %s, %s\n", ls_coll_kind_name(coll->kind), bytes, way,
-            t->chosen < 0 ? "nothing can do it" : why_text(t->why));
-    fprintf(b->to, "  %-14s %-9s %13s %13s %13s\n", "way", "by", "predicted us", "measured us",
-            "bytes sent");
-    for (int i = 0; i < t->count; i++) {
-        const ls_tune_row *row = &t->rows[i];
-        fprintf(b->to, "%c %-14s %-9s", i == t->chosen ? '*' : ' ', row->way, row->by);
-        put_cell(b->to, row->predicted_ns / 1e3);
-        put_cell(b->to, e->measured_us[i]);
-        if (row->sent < 0)
-            fprintf(b->to, " %13s", "-");
-        else
-            fprintf(b->to, " %13" PRId64, row->sent);
-        fprintf(b->to, "%s%s\n", row->refuses ? "  " : "", row->refuses ? row->refuses : "");
-    }
-    fflush(b->to);
-}
-
-static const char *const sources[] = {"assumed", "measured", "remembered"};
-
-static void put_number(ls_json *json, const char *key, double value)
-{
-    ls_json_key(json, key);
-    if (value < 0)
-        ls_json_str(json, NULL);
-    else
-        ls_json_num(json, value);
-}
-
-static void put_link(ls_json *json, const char *key, const ls_cost_link *link, bool measured)
-{
-    ls_json_key(json, key);
-    ls_json_open(json, '{');
-    ls_json_put_num(json, "alpha_ns", link->alpha_ns);
-    ls_json_put_num(json, "message_ns", link->message_ns);
-    ls_json_put_num(json, "ns_per_byte", link->ns_per_byte);
-    ls_json_put_bool(json, "assumed", !measured);
-    ls_json_close(json);
-}
-
-static void put_ways(ls_json *json, const explained *e)
-{
-    ls_json_key(json, "ways");
-    ls_json_open(json, '[');
-    for (int i = 0; i < e->table.count; i++) {
-        const ls_tune_row *row = &e->table.rows[i];
-        ls_json_open(json, '{');
-        ls_json_put_str(json, "way", row->way);
-        ls_json_put_str(json, "by", row->by);
-        put_number(json, "predicted_us", row->predicted_ns < 0 ? -1 : row->predicted_ns / 1e3);
-        put_number(json, "measured_us", e->measured_us[i]);
-        put_number(json, "sent", (double)row->sent);
-        ls_json_put_str(json, "refuses", row->refuses);
-        ls_json_put_bool(json, "chosen", i == e->table.chosen);
-        ls_json_close(json);
-    }
-    ls_json_close(json);
-}
-
-static ls_status show_ways_json(rank_bench *b, const ls_coll *coll, int64_t bytes,
-                                const explained *e)
-{
-    const ls_tune *tune = ls_tune_of(b->comm);
-    int chosen = e->table.chosen;
-    ls_json json;
-    ls_str text;
-    ls_status st;
-
-    ls_str_init(&text);
-    ls_json_begin(&json, &text);
-    ls_json_open(&json, '{');
-    ls_json_put_str(&json, "op", ls_coll_kind_name(coll->kind));
-    ls_json_put_int(&json, "ranks", ls_comm_ranks(b->comm));
-    ls_json_put_int(&json, "bytes", bytes);
-    ls_json_put_str(&json, "way", chosen < 0 ? NULL : e->table.rows[chosen].way);
-    ls_json_put_str(&json, "why", ls_tune_why_name(e->table.why));
-    ls_json_put_str(&json, "numbers", sources[tune->source]);
-    put_link(&json, "between", &tune->between, tune->has_between);
-    put_link(&json, "inside", &tune->inside, tune->has_inside);
-    put_ways(&json, e);
-    ls_json_close(&json);
-    LS_TRY(st, ls_str_status(&text), out);
-    fprintf(b->to, "%s\n", text.p);
-    fflush(b->to);
-out:
-    ls_str_release(&text);
-    return st;
-}
-
 static ls_status explain_row(rank_bench *b, const ls_coll *coll, int64_t bytes)
 {
-    explained e;
+    ls_bench_ways ways = {.places = b->places};
     ls_status st;
 
-    LS_TRY(st, time_ways(b, coll, &e), out);
+    LS_TRY(st, time_ways(b, coll, &ways), out);
     if (!b->to)
         goto out;
     if (b->p->json)
-        st = show_ways_json(b, coll, bytes, &e);
+        st = ls_bench_explain_json(b->to, b->comm, coll, bytes, &ways);
     else
-        show_ways(b, coll, bytes, &e);
+        ls_bench_explain_show(b->to, coll, bytes, &ways);
 out:
     return st;
 }
@@ -416,7 +344,7 @@ out:
 static ls_status bench_row(rank_bench *b, ls_coll_kind kind, int64_t bytes)
 {
     int n = ls_comm_ranks(b->comm);
-    int64_t size = ls_dtype_bytes(b->p->type), calls = 0;
+    int64_t size = ls_dtype_bytes(b->p->type);
     bool parts = kind == LS_COLL_ALL_TO_ALL || kind == LS_COLL_GATHER;
     ls_coll coll = {.kind = kind,
                     .op = LS_COLL_SUM,
@@ -424,7 +352,8 @@ static ls_status bench_row(rank_bench *b, ls_coll_kind kind, int64_t bytes)
                     .count = kind == LS_COLL_BARRIER ? 0 : bytes / size / (parts ? n : 1),
                     .in = kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_BROADCAST ? b->out : b->in,
                     .out = b->out};
-    double bound_ns;
+    row_facts row = {.bytes = bytes};
+    int64_t sent, received;
     ls_status st;
 
     LS_TRY(st, ls_tune_settle(b->comm, &coll, NULL, NULL, ls_time_now_ns() + LIMIT_S * LS_NS_PER_S),
@@ -433,36 +362,28 @@ static ls_status bench_row(rank_bench *b, ls_coll_kind kind, int64_t bytes)
         return explain_row(b, &coll, bytes);
     LS_TRY(st,
            ls_bound_find(b->comm, kind, bytes, b->in, b->out,
-                         ls_time_now_ns() + LIMIT_S * LS_NS_PER_S, &bound_ns),
+                         ls_time_now_ns() + LIMIT_S * LS_NS_PER_S, &row.bound_ns),
            out);
-    LS_TRY(st, time_way(b, &coll, b->p->seconds, &calls), out);
+    ls_comm_traffic(b->comm, &sent, &received);
+    LS_TRY(st, time_way(b, &coll, b->p->seconds, &row.calls), out);
+    LS_TRY(st, count_wire(b, sent, row.calls + WARM_CALLS, &row.wire), out);
     if (b->to)
-        show(b, &coll, bytes, calls, bound_ns);
+        show(b, &coll, &row);
 out:
     return st;
 }
 
 /* --- all rows ---------------------------------------------------------------------------------*/
 
-static void show_link(FILE *to, const char *name, const ls_cost_link *link, bool measured)
-{
-    fprintf(to, "  %-14s alpha %9.2f us  message %7.2f us  %8.3f ns/byte (%.2f Gbit/s)%s\n", name,
-            link->alpha_ns / 1e3, link->message_ns / 1e3, link->ns_per_byte, 8 / link->ns_per_byte,
-            measured ? "" : "  assumed");
-}
-
 static void show_head(rank_bench *b)
 {
-    const ls_tune *tune = ls_tune_of(b->comm);
-
     fprintf(b->to, "%d rank%s\n", ls_comm_ranks(b->comm), ls_comm_ranks(b->comm) == 1 ? "" : "s");
     if (!b->p->explain) {
         fprintf(b->to, "%-14s %12s %12s %12s  %-12s %9s %9s %8s %6s\n", "op", "bytes", "us",
                 "best us", "way", "alg GB/s", "bus GB/s", "x bound", "calls");
         return;
     }
-    show_link(b->to, "between nodes", &tune->between, tune->has_between);
-    show_link(b->to, "inside a node", &tune->inside, tune->has_inside);
+    ls_bench_explain_head(b->to, b->comm, b->places);
 }
 
 static void show_foot(rank_bench *b)
@@ -511,6 +432,15 @@ static ls_status open_out(FILE **to_out)
     return *to_out ? LS_OK : ls_fail_sys(LS_EIO, "cannot write the results");
 }
 
+static ls_status find_places(rank_bench *b)
+{
+    int n = ls_comm_ranks(b->comm);
+
+    b->places = ls_mem_array((size_t)n, sizeof *b->places);
+    return b->places ? ls_tune_places(b->comm, ls_time_now_ns() + LIMIT_S * LS_NS_PER_S, b->places)
+                     : ls_fail(LS_ENOMEM, "no memory for the places of %d ranks", n);
+}
+
 static ls_status run_rank(const plan *p)
 {
     rank_bench b = {.p = p};
@@ -523,6 +453,8 @@ static ls_status run_rank(const plan *p)
     /* One node takes no numbers to choose by; they are for the table. */
     if (p->explain && ls_tune_of(b.comm)->source == LS_TUNE_ASSUMED)
         LS_TRY(st, ls_tune_open(b.comm, ls_time_now_ns() + 60 * LS_NS_PER_S), out);
+    if (p->explain)
+        LS_TRY(st, find_places(&b), out);
     LS_TRY(st, ls_comm_force(b.comm, p->algo), out);
     LS_TRY(st, ls_comm_alloc(b.comm, most, "bench buffer", (void **)&b.in), out);
     LS_TRY(st, ls_comm_alloc(b.comm, most, "bench buffer", (void **)&b.out), out);
@@ -546,6 +478,7 @@ out:
         ls_comm_free(b.comm, b.times);
     }
     ls_comm_close(b.comm);
+    ls_mem_free(b.places);
     return st;
 }
 
@@ -599,12 +532,14 @@ static const ls_flag flags[] = {
     {"type", 0, "NAME", false,
      "Type of the elements: f32 (default), bf16, f16, f64, i8, i32, i64."},
     {"algo", 0, "NAME", false,
-     "Take this algorithm: ring, halving, doubling, tree, tree2, pairwise, direct or "
-     "dissemination; without it, the cheapest way."},
+     "Take this algorithm: ring, halving, doubling, tree, tree2, pairwise, direct, dissemination "
+     "or "
+     "levels; without it, the cheapest way."},
     {"tenths", 0, "N", false, "Time for each row, in tenths of a second; 3 unless given."},
     {"explain", 0, NULL, false,
      "Show every way to do each collective: what the model predicts, what it takes, what it sends, "
-     "which one is taken and why; and the numbers of the links."},
+     "which one is taken and why; the numbers of the links and of each pair of hosts, and what the "
+     "ranks of a host share."},
     {"peer", 0, NULL, false,
      "On this machine: run OpenMPI, MPICH and Gloo beside us, those that are installed, and show "
      "ratios."},
@@ -625,7 +560,8 @@ const ls_command ls_bench_comm = {
         "ranks together copy memory.\n\n"
         "LINESHAFT_CARRIER=tcp or ucx chooses what moves the data between machines; without it UCX "
         "is "
-        "taken where every rank has an RDMA device.\n\n"
+        "taken where every rank has an RDMA device. LINESHAFT_ZEROCOPY=on or off: whether TCP "
+        "sends large messages without copying them; without it, where the kernel can.\n\n"
         "In a lab (`lineshaft lab --nodes 2 --link 1gbit -- lineshaft bench comm -n 1`) the hosts "
         "find each other by themselves.\n\n"
         "The way is chosen by a model of the links, which are measured when a job starts on "

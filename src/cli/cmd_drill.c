@@ -13,6 +13,7 @@
 #include "cli/term.h"
 #include "cluster/lab.h"
 #include "config/runfile.h"
+#include "plan/calls.h"
 
 enum { RANKS = 3, STEPS = 16, COUNT = 3, LAB_S = 30, FORCED = 5 };
 
@@ -101,9 +102,9 @@ static const char *no_hosts(void)
 /* Why this fault cannot be had here; NULL: it can. */
 static const char *obstacle(const ls_drill *d, const ls_drill_row *row)
 {
-    bool hosts = row->kind == LS_DRILL_UNPLUGGED || row->kind == LS_DRILL_BETWEEN;
-
-    if (hosts)
+    if (row->kind == LS_DRILL_HOST && (!d->heals || d->run.heal.quorum != LS_HEAL_EMBEDDED))
+        return "nobody replaces the first machine (heal.mode, heal.quorum, sync)";
+    if (ls_drill_on_hosts(row))
         return no_hosts();
     if (!row->alone && d->ranks < 2)
         return "needs two ranks or more (-n)";
@@ -266,7 +267,7 @@ static ls_status load(const ls_args *args, ls_drill *d, char forced[FORCED][64])
     d->ranks = (int)ranks;
     d->steps = d->run.train.steps;
     d->every = d->run.checkpoint.every;
-    d->exact = d->run.train.reduce == LS_REDUCE_ORDERED;
+    d->exact = ls_calls_ordered(&d->run);
     d->heals = d->run.heal.mode == LS_HEAL_ON && d->run.sync == LS_SYNC_ALLREDUCE;
     if (d->steps < 8 || d->steps > LS_DRILL_STEPS || d->every < 1 || d->every > d->steps / 2) {
         st = ls_fail(LS_EUSAGE,

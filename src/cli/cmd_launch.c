@@ -83,6 +83,8 @@ ls_status ls_launch_number(const ls_args *args, const char *flag, int64_t fallba
 
 /* --- several nodes ---------------------------------------------------------------------------- */
 
+enum { TRY_S = 2 }; /* for each of several addresses */
+
 typedef struct stage {
     ls_rendezvous *r;
     const ls_launch_nodes *nodes;
@@ -204,8 +206,44 @@ static ls_status describe_work(const ls_launch_nodes *nodes, const ls_agent_args
         heal = (ls_work_heal){.patience_ms = (uint32_t)(h->patience_ns / LS_NS_PER_MS),
                               .pulse_ms = (uint32_t)(h->pulse_ns / LS_NS_PER_MS),
                               .suspect_ms = (uint32_t)(h->suspect_ns / LS_NS_PER_MS),
-                              .dead_ms = (uint32_t)(h->dead_ns / LS_NS_PER_MS)};
+                              .dead_ms = (uint32_t)(h->dead_ns / LS_NS_PER_MS),
+                              .succession = h->succession,
+                              .restarts = (uint32_t)h->rules.restarts,
+                              .least = (uint32_t)h->rules.least,
+                              .unit = (uint32_t)h->rules.unit,
+                              .min_nodes = (uint32_t)h->min_nodes,
+                              .max_nodes = (uint32_t)h->max_nodes,
+                              .grow_wait_ms = (uint32_t)(h->grow_wait_ns / LS_NS_PER_MS),
+                              .quarantine = (uint32_t)h->quarantine,
+                              .cool_ms = (uint32_t)(h->cool_ns / LS_NS_PER_MS)};
     return ls_work_encode(job->command, job->workers, nodes->met != NULL, h ? &heal : NULL, out);
+}
+
+/* Of several addresses the first where somebody answers. */
+static ls_status open_any(ls_rendezvous **r, ls_rendezvous_args how, ls_launch_nodes *nodes,
+                          int64_t deadline_ns)
+{
+    const char *list = how.address;
+
+    if (!nodes->join || !strchr(list, ','))
+        return ls_rendezvous_open(r, &how, deadline_ns);
+    ls_status st = ls_fail(LS_EDEADLINE, "there was no time to join %s", list);
+    do {
+        for (size_t len; *list && ls_time_now_ns() < deadline_ns;
+             list += len + (list[len] == ',')) {
+            len = strcspn(list, ",");
+            snprintf(nodes->at, sizeof nodes->at, "%.*s", (int)len, list);
+            how.address = nodes->at;
+            st = ls_rendezvous_open(
+                r, &how, ls_min_i64(deadline_ns, ls_time_now_ns() + TRY_S * LS_NS_PER_S));
+            if (st != LS_EIO && st != LS_EDEADLINE) {
+                nodes->join = nodes->at;
+                return st;
+            }
+        }
+        list = nodes->join;
+    } while (ls_time_now_ns() < deadline_ns);
+    return st;
 }
 
 /* Join the others, and learn who they are. */
@@ -216,6 +254,7 @@ static ls_status meet(ls_rendezvous *r, ls_launch_nodes *nodes, int64_t deadline
     if (nodes->heal)
         LS_TRY(st, ls_league_open(&nodes->league, nodes->heal, !nodes->join, r), out);
     LS_TRY(st, ls_rendezvous_meet(r, deadline_ns), out);
+    LS_TRY(st, ls_rendezvous_members(r) ? LS_OK : LS_ENOMEM, out);
     if (nodes->league)
         st = ls_league_begin(nodes->league);
 out:
@@ -249,7 +288,7 @@ ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_age
                                     .generation = join ? 0 : 1,
                                     .work = st == LS_OK ? &told : NULL,
                                     .grace_ns = job->grace_ns};
-    LS_TRY(st, ls_rendezvous_open(&r, &how, deadline_ns), out);
+    LS_TRY(st, open_any(&r, how, nodes, deadline_ns), out);
     if (!join && nodes->listening)
         LS_TRY(st, nodes->listening(nodes->context, ls_rendezvous_address(r)), out);
     if (!join && !nodes->quiet)
@@ -260,6 +299,11 @@ ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_age
         LS_TRY(st, ls_rendezvous_bring(r, job->workers, nodes->ports), out);
     }
     st = meet(r, nodes, deadline_ns);
+    if (st == LS_EDEADLINE && !join && nodes->launcher)
+        ls_err_hint("See whether all %lld tasks of %s run this command and can reach %s; --wait "
+                    "gives them more time than %lld s.",
+                    (long long)nodes->nodes, nodes->launcher, ls_rendezvous_address(r),
+                    (long long)nodes->wait_s);
     if (st != LS_OK && ls_rendezvous_did_without(r)) {
         ls_log(LS_LOG_INFO, "%s", ls_err_last()->text);
         st = LS_OK;
@@ -272,8 +316,10 @@ ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_age
                           secret.bytes, job),
                out);
     st = run_job(r, nodes, *job, result);
-    nodes->dropped = nodes->league && ls_rendezvous_was_dropped(r);
 out:
+    nodes->dropped = nodes->league && ls_rendezvous_was_dropped(r);
+    if (nodes->league)
+        ls_league_refuges(nodes->league, nodes->refuges, sizeof nodes->refuges);
     ls_league_close(nodes->league);
     nodes->league = NULL;
     ls_rendezvous_close(r);

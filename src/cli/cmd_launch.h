@@ -16,11 +16,13 @@ ls_status ls_launch_number(const ls_args *args, const char *flag, int64_t fallba
 
 /* How this machine meets the others of a job. */
 typedef struct ls_launch_nodes {
-    const char *listen, *join; /* one of them, or none: this machine is alone */
-    const char *secret;        /* a file, */
-    int secret_fd;             /* or an inherited descriptor; -1: none */
+    const char *listen; /* one of these two, or none: this machine is alone */
+    const char *join;   /* an address, or several with commas in between; then, who answered */
+    const char *secret; /* a file, */
+    int secret_fd;      /* or an inherited descriptor; -1: none */
     int64_t nodes, wait_s;
     bool quiet;
+    const char *launcher;  /* that started this and the other nodes as tasks; NULL: none */
     const uint16_t *ports; /* where the ranks listen; NULL: nowhere */
     /* The first machine listens at this address, and waits for the others. NULL: nothing. */
     ls_status (*listening)(void *context, const char *address);
@@ -37,6 +39,8 @@ typedef struct ls_launch_nodes {
     const ls_league_args *heal; /* the ranks heal, borrowed; NULL: the first failure ends the job */
     ls_league *league;          /* then: set before met() is called */
     bool dropped;               /* afterwards: see ls_rendezvous_was_dropped() */
+    char refuges[2048];         /* and where else to look for the job (league.h) */
+    char at[160];               /* the address of `join` that answered */
 } ls_launch_nodes;
 
 /* From the flags --nodes, --listen, --join, --secret, --wait, --quiet. */

@@ -15,6 +15,7 @@
 #include "cli/term.h"
 #include "config/runfile.h"
 #include "data/tokenizer.h"
+#include "plan/pipe.h"
 
 /* A link between hosts, as in comm/cost.h's example: until the first byte is there, and what a
  * message takes of a port beside its bytes. */
@@ -33,8 +34,7 @@ typedef struct costs {
     ls_pipeline_costs all;
 } costs;
 
-/* A number that costs can be made of; zero: none may be said too. */
-static ls_status read_number(const ls_args *args, const char *flag, bool zero, double *number)
+ls_status ls_plan_number(const ls_args *args, const char *flag, bool zero, double *number)
 {
     const char *text = ls_args_value(args, flag);
     char *end;
@@ -81,16 +81,12 @@ static ls_status check_flags(const ls_args *args, bool run)
 
 static ls_status read_request(const ls_args *args, const ls_run *run, request *r)
 {
-    static const ls_pipeline_kind of_run[] = {[LS_PIPE_GPIPE] = LS_PIPELINE_GPIPE,
-                                              [LS_PIPE_1F1B] = LS_PIPELINE_1F1B,
-                                              [LS_PIPE_INTERLEAVED] = LS_PIPELINE_INTERLEAVED};
     const char *name = ls_args_value(args, "schedule");
     int64_t dp = run && run->mesh.dp > 0 ? run->mesh.dp : 1;
     int64_t leaves = run ? run->batch.sequences / run->batch.leaf : 8;
     ls_status st;
 
-    *r = (request){
-        .kind = run ? of_run[run->mesh.schedule] : LS_PIPELINE_1F1B, .forward = 1, .backward = 2};
+    *r = (request){.kind = run ? ls_pipe_kind(run) : LS_PIPELINE_1F1B, .forward = 1, .backward = 2};
     for (int k = 0; k < LS_PIPELINE_KINDS && name; k++)
         if (strcmp(name, ls_pipeline_names[k]) == 0)
             r->kind = (ls_pipeline_kind)k;
@@ -104,11 +100,11 @@ static ls_status read_request(const ls_args *args, const ls_run *run, request *r
                                                         : 2;
     LS_TRY(st, ls_launch_number(args, "chunks", chunks, 1, 256, &r->chunks), out);
     LS_TRY(st, ls_launch_number(args, "width", 0, 20, 100000, &r->width), out);
-    LS_TRY(st, read_number(args, "forward", false, &r->forward), out);
-    LS_TRY(st, read_number(args, "backward", false, &r->backward), out);
-    LS_TRY(st, read_number(args, "transfer", true, &r->transfer), out);
-    LS_TRY(st, read_number(args, "gflops", false, &r->gflops), out);
-    LS_TRY(st, read_number(args, "gbits", false, &r->gbits), out);
+    LS_TRY(st, ls_plan_number(args, "forward", false, &r->forward), out);
+    LS_TRY(st, ls_plan_number(args, "backward", false, &r->backward), out);
+    LS_TRY(st, ls_plan_number(args, "transfer", true, &r->transfer), out);
+    LS_TRY(st, ls_plan_number(args, "gflops", false, &r->gflops), out);
+    LS_TRY(st, ls_plan_number(args, "gbits", false, &r->gbits), out);
 out:
     return st;
 }
@@ -224,9 +220,6 @@ static ls_status show(const ls_args *args, const request *r, const ls_plan_view 
         ls_plan_draw(v, r->width > 0 ? (int)r->width : term.tty ? term.width : 0, &text);
         ls_str_append_char(&text, '\n');
         ls_plan_tell(v, &text);
-        if (v->stages && r->kind == LS_PIPELINE_ZERO_BUBBLE)
-            ls_str_append(&text, "This is a plan: `lineshaft train` runs gpipe, 1f1b and "
-                                 "interleaved schedules (mesh.schedule).\n");
     }
     LS_TRY(st, ls_str_status(&text), out);
     st = ls_term_print(&text);
@@ -310,8 +303,7 @@ static const ls_command schedule = {
         "Without RUN all stages cost the same (--forward, --backward). With RUN the layers of its "
         "model are cut into stages so that the slowest is as fast as it can be, embedding and head "
         "included, and costs are operations (Gop: 1e9 of them) or, with --gflops, ms.\n\n"
-        "Training runs gpipe, 1f1b and interleaved schedules (mesh.pp, mesh.schedule); zero-bubble "
-        "ones are planned only.",
+        "Training runs all of them (mesh.pp, mesh.schedule).",
     .examples =
         "lineshaft plan schedule  # 1F1B, 4 stages, 8 micro-batches\n"
         "lineshaft plan schedule --schedule zero-bubble --stages 8 --micro-batches 32 --svg "
@@ -324,11 +316,12 @@ static const ls_command schedule = {
     .run = run_schedule,
 };
 
-static const ls_command *const subs[] = {&schedule, NULL};
+static const ls_command *const subs[] = {&schedule, &ls_cmd_plan_mesh, NULL};
 const ls_command ls_cmd_plan = {
     .name = "plan",
     .summary = "see what a run would do before it is started",
     .about = "Looks ahead without running anything.",
-    .examples = "lineshaft plan schedule --stages 4  # who computes what when in a pipeline",
+    .examples = "lineshaft plan schedule --stages 4  # who computes what when in a pipeline\n"
+                "lineshaft plan mesh run.yaml -n 4  # which mesh is best for four processes",
     .subs = subs,
 };

@@ -4,6 +4,12 @@
 #include "parallel/pipeline.h"
 #include "plan/stages.h"
 
+/* A number that costs can be made of, from a flag that may be left out; zero: none may be said too.
+ */
+ls_status ls_plan_number(const ls_args *args, const char *flag, bool zero, double *number);
+
+extern const ls_command ls_cmd_plan_mesh;
+
 typedef struct ls_plan_view {
     ls_pipeline table;       /* owned */
     ls_pipeline_times times; /* owned */

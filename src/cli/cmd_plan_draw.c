@@ -43,6 +43,12 @@ static double shortest(const ls_plan_view *v)
     return least;
 }
 
+/* Costs of flags are in whatever unit the flags are. */
+static const char *unit_of(const ls_plan_view *v)
+{
+    return *v->unit ? v->unit : "units of time";
+}
+
 /* --- text -------------------------------------------------------------------------------------
  */
 
@@ -140,14 +146,12 @@ static void tell_rank(const ls_plan_view *v, int rank, ls_str *out)
 void ls_plan_tell(const ls_plan_view *view, ls_str *out)
 {
     const ls_pipeline *p = &view->table;
-    const char *space = *view->unit ? " " : "";
-
     ls_str_printf(out, "%s: %d stage%s, %d micro-batch%s", ls_pipeline_names[p->kind], p->ranks,
                   p->ranks == 1 ? "" : "s", p->micros, p->micros == 1 ? "" : "es");
     if (p->chunks > 1)
         ls_str_printf(out, ", %d chunks on each", p->chunks);
-    ls_str_printf(out, "; a step takes %.6g%s%s, bubble %.1f %%", view->times.step, space,
-                  view->unit, 100 * view->times.bubble);
+    ls_str_printf(out, "; a step takes %.6g %s, bubble %.1f %%", view->times.step, unit_of(view),
+                  100 * view->times.bubble);
     if (view->formula >= 0)
         ls_str_printf(out, " (formula: %.1f %%)", 100 * view->formula);
     ls_str_printf(out, "\n\nrank  %12s  %7s  activations%s\n", *view->unit ? view->unit : "work",
@@ -215,10 +219,9 @@ void ls_plan_svg(const ls_plan_view *view, ls_str *out)
                   "font-family=\"sans-serif\" font-size=\"11\">\n"
                   "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
                   "<text x=\"%d\" y=\"24\" font-size=\"15\">%s, %d stages, %d micro-batches%s: "
-                  "%.6g%s%s, bubble %.1f %%</text>\n",
+                  "a step takes %.6g %s, bubble %.1f %%</text>\n",
                   wide, TOP + rows + 34, LEFT, ls_pipeline_names[p->kind], p->ranks, p->micros,
-                  chunks, view->times.step, *view->unit ? " " : "", view->unit,
-                  100 * view->times.bubble);
+                  chunks, view->times.step, unit_of(view), 100 * view->times.bubble);
     for (int r = 0; r < p->ranks; r++) {
         ls_str_printf(out,
                       "<text x=\"10\" y=\"%d\">rank %d</text>\n<rect x=\"%d\" y=\"%d\" "

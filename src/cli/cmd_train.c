@@ -15,6 +15,7 @@
 #include "cluster/places.h"
 #include "config/check.h"
 #include "config/runfile.h"
+#include "parallel/kin.h"
 #include "train/loop.h"
 #include "train/preempt.h"
 
@@ -92,8 +93,8 @@ static bool starts_ranks(const ls_args *args, const ls_run *run)
     for (size_t i = 0; i < LS_COUNT(flags); i++)
         if (ls_args_has(args, flags[i]))
             return true;
-    return run->mesh.dp > 1 || run->mesh.tp > 1 || run->mesh.pp > 1 ||
-           (hosts && strcmp(hosts, "1") != 0);
+    return run->mesh.dp > 1 || run->mesh.tp > 1 || run->mesh.pp > 1 || run->mesh.cp > 1 ||
+           run->mesh.ep > 1 || (hosts && strcmp(hosts, "1") != 0);
 }
 
 /* What a rank needs when its place among the others changes. */
@@ -127,7 +128,7 @@ static ls_status rejoin(void *context, const ls_view_report *report, ls_heal_vie
     ls_status st = ls_job_rejoin(&at->seat, report, view, comm);
 
     at->comm = *comm;
-    return st == LS_OK ? take_place(at, view->rank) : st;
+    return st == LS_OK && !view->dismissed ? take_place(at, view->rank) : st;
 }
 
 static ls_status join_ranks(station *at, ls_session_args *session)
@@ -195,22 +196,27 @@ out:
 /* Start this command as ranks. */
 static ls_status run_ranks(const ls_args *args, const ls_run *run)
 {
-    const ls_league_args heal = {
-        .rules = {.restarts = (int)run->heal.restarts, .least = (int)run->heal.min_ranks},
-        .min_nodes = (int)run->heal.min_nodes,
-        .max_nodes = (int)run->heal.max_nodes,
-        .grow_wait_ns = (int64_t)(run->heal.grow_wait * 1e9),
-        .quarantine = (int)run->heal.quarantine,
-        .cool_ns = (int64_t)(run->heal.cool_down * 1e9),
-        .patience_ns = run->heal.wait * LS_NS_PER_S,
-        .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
-        .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
-        .dead_ns = (int64_t)(run->heal.dead * 1e9)};
-    int64_t all = ls_max_i64(1, run->mesh.dp) * run->mesh.tp * run->mesh.pp;
+    const ls_league_args heal = {.rules = {.restarts = (int)run->heal.restarts,
+                                           .least = (int)run->heal.min_ranks,
+                                           .unit = ls_kin_unit(run)},
+                                 .min_nodes = (int)run->heal.min_nodes,
+                                 .max_nodes = (int)run->heal.max_nodes,
+                                 .grow_wait_ns = (int64_t)(run->heal.grow_wait * 1e9),
+                                 .quarantine = (int)run->heal.quarantine,
+                                 .cool_ns = (int64_t)(run->heal.cool_down * 1e9),
+                                 .patience_ns = run->heal.wait * LS_NS_PER_S,
+                                 .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
+                                 .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
+                                 .dead_ns = (int64_t)(run->heal.dead * 1e9),
+                                 /* In etcd the first machine has the run. */
+                                 .succession = run->heal.quorum == LS_HEAL_EMBEDDED};
+    int64_t all =
+        ls_max_i64(run->mesh.ep, run->mesh.dp) * run->mesh.tp * run->mesh.pp * run->mesh.cp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
-    bool whole = run->mesh.pp < 2 && run->mesh.tp < 2; /* others have what a rank has */
-    bool heals = run->heal.mode == LS_HEAL_ON && !apart && whole;
+    /* What a rank has depends on the mesh; of one that is chosen later that is not known yet. */
+    bool heals = run->heal.mode == LS_HEAL_ON && !apart && !run->mesh.automatic &&
+                 run->mesh.cp < 2 && run->mesh.ep < 2;
 
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
 }
@@ -325,10 +331,12 @@ const ls_command ls_cmd_train = {
         "started again.\n\n"
         "With -n N (or mesh.dp in the run file) N processes share each batch; in ordered mode the "
         "losses and weights are the same bits for any N. With mesh.tp processes have the model "
-        "itself together, each a part of every layer; with mesh.pp each has some of the layers. "
-        "See docs/guide/parallel.md.\n\n"
+        "itself together, each a part of every layer; with mesh.pp each has some of the layers, "
+        "with mesh.cp a part of every sequence, with mesh.ep some of the experts; with mesh: auto "
+        "lineshaft chooses. See docs/guide/parallel.md.\n\n"
         "A process that dies is started again, then gone on without, and so is a machine that is "
-        "lost (heal.* in the run file): the others keep their memory and lose the step in flight. "
+        "lost (heal.* in the run file), also this one when more than two take part: the others "
+        "keep their memory and lose the step in flight. "
         "`lineshaft agent` on a further machine joins a run that trains already. See "
         "docs/guide/failures.md.",
     .examples = "lineshaft train  # the demonstration\n"
@@ -337,6 +345,9 @@ const ls_command ls_cmd_train = {
                 "lineshaft train run.yaml -n 4  # four processes share the work\n"
                 "lineshaft train run.yaml --set mesh.pp=2  # each of two has half of the layers\n"
                 "lineshaft train run.yaml --set mesh.tp=2  # two processes share the model\n"
+                "lineshaft train run.yaml -n 4 --set mesh=auto  # the mesh that is best here\n"
+                "lineshaft train run.yaml --set mesh.cp=2  # two processes share each sequence\n"
+                "lineshaft train run.yaml --set mesh.ep=2  # each of two has half of the experts\n"
                 "lineshaft train run.yaml -n 4 --set heal.mode=off  # one that dies ends the run\n"
                 "lineshaft train run.yaml --json  # events for programs, one a line\n"
                 "lineshaft train run.yaml --profile 5  # where the time goes\n"

@@ -27,7 +27,8 @@ typedef enum ls_drill_kind {
     LS_DRILL_OBJECT,    /* stopped; one bit of an object of the newest checkpoint is flipped */
     LS_DRILL_MANIFEST,  /* stopped; one bit of the newest manifest is flipped */
     LS_DRILL_UNPLUGGED, /* two hosts: the network of the second one goes down */
-    LS_DRILL_BETWEEN    /* two hosts: the plan strikes what a rank sends */
+    LS_DRILL_BETWEEN,   /* two hosts: the plan strikes what a rank sends */
+    LS_DRILL_HOST       /* three hosts: SIGKILL to who holds the ranks of the first one */
 } ls_drill_kind;
 
 typedef struct ls_drill_row {
@@ -82,6 +83,9 @@ typedef struct ls_drill_told {
     int64_t rank_pids[256]; /* of the newest generation */
     int n_ranks;
 } ls_drill_told;
+
+/* Whether it needs hosts of a lab. */
+bool ls_drill_on_hosts(const ls_drill_row *row);
 
 /* Play a row in the folder `out`; row NULL: undisturbed. LS_OK also when the run did not survive:
  * told_out says what happened. number: which repetition it is. */

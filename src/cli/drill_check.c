@@ -181,6 +181,8 @@ static void judge_incidents(const ls_drill *d, const ls_drill_row *row, const ls
         ls_str_printf(why, "%d incidents tell of a save that failed", t->unsaved);
     else if (healed && t->lost == 0 && !row->repeats) /* a random one may come too late */
         ls_str_append(why, "no incident tells of the loss");
+    else if (row->kind == LS_DRILL_HOST && (t->lost == 0 || strcmp(t->source, "memory") != 0))
+        ls_str_append(why, "nobody took over");
     else if (lost && d->heals && t->starts > 1 && row->kind == LS_DRILL_PLAN)
         ls_str_append(why, "it ended, and had to be started again");
     else if (!lost && t->lost > 0)

@@ -104,8 +104,14 @@ const ls_drill_row ls_drill_rows[] = {
      .kind = LS_DRILL_BETWEEN,
      .plan = "rank=1,step=$S,at=link,do=slow,ms=5",
      .what = "two hosts: all that one rank sends is 5 ms late"},
+    {.name = "kill.host",
+     .kind = LS_DRILL_HOST,
+     .plan = "rank=0,step=$S,at=vote,do=stall", /* until it is killed */
+     .incident = "lost",
+     .what = "three hosts: kill -9 of the agent of the first, which coordinates"},
     {.name = "link.cut",
      .kind = LS_DRILL_UNPLUGGED,
-     .what = "two hosts: the network of one goes down, then started again"},
+     .incident = "lost",
+     .what = "two hosts: the network of the second one goes down"},
 };
 const int ls_drill_row_count = (int)LS_COUNT(ls_drill_rows);

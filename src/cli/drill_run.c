@@ -51,9 +51,10 @@ static uint32_t draw(const ls_drill *d, const ls_drill_row *row, int number, uin
     return ls_rng_philox(d->key, which, (uint32_t)number, what, 0).v[0] % n;
 }
 
-static bool on_hosts(const ls_drill_row *row)
+bool ls_drill_on_hosts(const ls_drill_row *row)
 {
-    return row && (row->kind == LS_DRILL_UNPLUGGED || row->kind == LS_DRILL_BETWEEN);
+    return row && (row->kind == LS_DRILL_UNPLUGGED || row->kind == LS_DRILL_BETWEEN ||
+                   row->kind == LS_DRILL_HOST);
 }
 
 /* The step that the fault strikes: in the second half, with a checkpoint behind it. */
@@ -93,12 +94,13 @@ static ls_status fill_words(const ls_drill *d, const ls_drill_row *row, const ch
     ls_str_printf(text, "out=%s", out);
     ls_str_append_char(text, '\0');
     size_t ranks = text->len;
-    ls_str_printf(text, "%d", on_hosts(row) ? 1 : d->ranks);
+    ls_str_printf(text, "%d", ls_drill_on_hosts(row) ? 1 : d->ranks);
     ls_status st = ls_str_status(text);
     if (st != LS_OK)
         return st;
-    if (on_hosts(row)) {
-        static const char *const lab[] = {"lineshaft", "lab", "--nodes", "2", "--"};
+    if (ls_drill_on_hosts(row)) {
+        const char *const lab[] = {"lineshaft", "lab", "--nodes",
+                                   row->kind == LS_DRILL_HOST ? "3" : "2", "--"};
         for (size_t i = 0; i < LS_COUNT(lab); i++)
             words[n++] = lab[i];
         words[n++] = "/proc/self/exe";
@@ -202,6 +204,26 @@ static _Noreturn void unplug(int64_t pid)
     _exit(0);
 }
 
+/* Who holds a rank: agent, keeper, rank. 0: not known. */
+static pid_t agent_of(int64_t rank_pid)
+{
+    long long pid = rank_pid;
+
+    for (int i = 0; i < 2 && pid > 1; i++) {
+        char path[64];
+        ls_str text;
+        ls_str_init(&text);
+        snprintf(path, sizeof path, "/proc/%lld/stat", pid);
+        const char *end =
+            ls_file_read(path, LS_MIB, &text) == LS_OK && text.len ? strrchr(text.p, ')') : NULL;
+        if (!end || sscanf(end + 1, " %*c %lld", &pid) != 1)
+            pid = 0;
+        ls_str_release(&text);
+    }
+    ls_err_clear();
+    return (pid_t)(pid > 1 ? pid : 0);
+}
+
 static void strike(start *s, int number)
 {
     ls_drill_told *t = s->told;
@@ -222,6 +244,11 @@ static void strike(start *s, int number)
         if (child > 0)
             waitpid(child, NULL, 0);
         break;
+    case LS_DRILL_HOST:
+        child = t->n_ranks ? agent_of(t->rank_pids[0]) : 0;
+        if (child > 0 && child != s->pid)
+            kill(child, SIGKILL);
+        break;
     default:
         kill(s->pid, s->row->kind == LS_DRILL_TERM ? SIGTERM : SIGKILL);
         break;
@@ -240,6 +267,8 @@ static bool is_due(const start *s)
     case LS_DRILL_TERM:
     case LS_DRILL_UNPLUGGED:
         return s->told->last_step >= middle(s->d);
+    case LS_DRILL_HOST:
+        return s->told->last_step >= middle(s->d) - 1;
     case LS_DRILL_OBJECT:
     case LS_DRILL_MANIFEST:
         return s->saves >= 2;

@@ -101,34 +101,54 @@ static ls_status member_list(const ls_members *m, ls_comm_member **list_out)
     return LS_OK;
 }
 
-/* What moves data between nodes: LINESHAFT_CARRIER, or what fits. */
-static ls_status find_carrier(const char **carrier_out)
+/* A word of the environment: one of three, the first unless it is set. */
+static ls_status find_word(const char *name, const char *const known[3], const char **word_out)
 {
-    static const char *const known[] = {"auto", "tcp", "ucx"};
-    const char *text = getenv("LINESHAFT_CARRIER");
+    const char *text = getenv(name);
 
-    for (size_t i = 0; i < LS_COUNT(known); i++)
+    for (int i = 0; i < 3; i++)
         if (!text || !*text || strcmp(text, known[i]) == 0) {
-            *carrier_out = known[i];
+            *word_out = known[i];
             return LS_OK;
         }
-    ls_fail(LS_EUSAGE, "LINESHAFT_CARRIER is \"%.40s\", which is none of auto, tcp, ucx", text);
-    ls_err_hint("Without it, UCX moves the data where every machine has an RDMA device, else TCP.");
-    return LS_EUSAGE;
+    return ls_fail(LS_EUSAGE, "%s is \"%.40s\", which is none of %s, %s, %s", name, text, known[0],
+                   known[1], known[2]);
+}
+
+/* How data moves between nodes: LINESHAFT_CARRIER and LINESHAFT_ZEROCOPY, or what fits. */
+typedef struct movement {
+    const char *carrier, *zerocopy;
+} movement;
+
+static ls_status find_movement(movement *m)
+{
+    static const char *const carriers[] = {"auto", "tcp", "ucx"};
+    static const char *const zerocopies[] = {"auto", "on", "off"};
+    ls_status st = find_word("LINESHAFT_CARRIER", carriers, &m->carrier);
+
+    if (st != LS_OK) {
+        ls_err_hint("Without it, UCX moves the data where every machine has an RDMA device, else "
+                    "TCP.");
+        return st;
+    }
+    st = find_word("LINESHAFT_ZEROCOPY", zerocopies, &m->zerocopy);
+    if (st != LS_OK)
+        ls_err_hint("Without it, TCP sends large messages without a copy where the kernel can.");
+    return st;
 }
 
 ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns)
 {
     int secret_fd = inherited("LINESHAFT_FD_SECRET");
     ls_comm_member *list = NULL;
-    const char *carrier;
+    movement how;
     ls_secret secret = {NULL};
     ls_members members;
     ls_places places;
     ls_status st;
 
     ls_members_init(&members);
-    LS_TRY(st, find_carrier(&carrier), out);
+    LS_TRY(st, find_movement(&how), out);
     LS_TRY(st, ls_places_find(&places), out);
     LS_TRY(st, ls_members_from_fd(&members, inherited("LINESHAFT_FD_MEMBERS")), out);
     LS_TRY(st, member_list(&members, &list), out);
@@ -143,7 +163,8 @@ ls_status ls_job_join(ls_comm **comm_out, int64_t deadline_ns)
                                         .board_fd = inherited("LINESHAFT_FD_BOARD"),
                                         .listen_fd = inherited("LINESHAFT_FD_LISTEN"),
                                         .secret = secret.bytes,
-                                        .carrier = carrier},
+                                        .carrier = how.carrier,
+                                        .zerocopy = how.zerocopy},
                         deadline_ns),
            out);
     if (places.rank == 0)
@@ -162,12 +183,12 @@ static ls_status open_view(const ls_heal_view *view, const ls_heal_fds *fds,
     int secret_fd = inherited("LINESHAFT_FD_SECRET");
     ls_comm_member *list = NULL;
     ls_secret secret = {NULL};
-    const char *carrier;
+    movement how;
     ls_members members;
     ls_status st;
 
     ls_members_init(&members);
-    LS_TRY(st, find_carrier(&carrier), out);
+    LS_TRY(st, find_movement(&how), out);
     LS_TRY(st, ls_members_from_fd(&members, fds->members), out);
     LS_TRY(st, member_list(&members, &list), out);
     if (secret_fd >= 0 && members.nodes > 1)
@@ -180,7 +201,8 @@ static ls_status open_view(const ls_heal_view *view, const ls_heal_fds *fds,
                                       .board_fd = fds->board,
                                       .listen_fd = members.nodes > 1 ? seat->listen_fd : -1,
                                       .secret = secret.bytes,
-                                      .carrier = carrier},
+                                      .carrier = how.carrier,
+                                      .zerocopy = how.zerocopy},
                       ls_time_now_ns() + VIEW_S * LS_NS_PER_S);
 out:
     ls_secret_release(&secret);
@@ -230,6 +252,8 @@ ls_status ls_job_rejoin(ls_job_seat *seat, const ls_view_report *report, ls_heal
         LS_TRY(st, listen_anew(seat, &now.port), out);
         ls_err_adopt(&why);
         LS_TRY(st, ls_heal_ask(&now, &seat->likeness, view_out, &fds), out);
+        if (view_out->dismissed)
+            goto out;
         view_out->local_rank += ls_job_local_task() * view_out->local_ranks;
         view_out->local_ranks *= ls_job_local_tasks();
         st = open_view(view_out, &fds, seat, comm);
@@ -617,7 +641,7 @@ static job the_job; /* of the one command of this process; too large for a stack
 
 static ls_status begin(const ls_args *args, job *j)
 {
-    const char *carrier; /* the ranks read it again; here, so that a mistake is said once */
+    movement how; /* the ranks read it again; here, so that a mistake is said once */
     ls_status st;
 
     *j = (job){.args = args,
@@ -627,7 +651,7 @@ static ls_status begin(const ls_args *args, job *j)
                .secret_fd = -1,
                .out_fd = -1};
     LS_TRY(st, keep_streams(j), out);
-    st = find_carrier(&carrier);
+    st = find_movement(&how);
 out:
     return st;
 }
@@ -675,6 +699,23 @@ out:
 
 /* --- as an agent ------------------------------------------------------------------------------*/
 
+static ls_league_args how_to_heal(const ls_work_heal *heal)
+{
+    return (ls_league_args){.rules = {.restarts = (int)heal->restarts,
+                                      .least = (int)heal->least,
+                                      .unit = (int)heal->unit},
+                            .min_nodes = (int)heal->min_nodes,
+                            .max_nodes = (int)heal->max_nodes,
+                            .grow_wait_ns = heal->grow_wait_ms * LS_NS_PER_MS,
+                            .quarantine = (int)heal->quarantine,
+                            .cool_ns = heal->cool_ms * LS_NS_PER_MS,
+                            .patience_ns = heal->patience_ms * LS_NS_PER_MS,
+                            .pulse_ns = heal->pulse_ms * LS_NS_PER_MS,
+                            .suspect_ns = heal->suspect_ms * LS_NS_PER_MS,
+                            .dead_ns = heal->dead_ms * LS_NS_PER_MS,
+                            .succession = heal->succession != 0};
+}
+
 /* The first machine has said what to run: the same words here, and for ranks that meet what they
  * inherit. */
 static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns,
@@ -696,10 +737,7 @@ static ls_status on_told(void *context, const ls_work *work, int64_t deadline_ns
     }
     j->ranks = agent->workers;
     if (work->heal.patience_ms > 0) {
-        j->how = (ls_league_args){.patience_ns = work->heal.patience_ms * LS_NS_PER_MS,
-                                  .pulse_ns = work->heal.pulse_ms * LS_NS_PER_MS,
-                                  .suspect_ns = work->heal.suspect_ms * LS_NS_PER_MS,
-                                  .dead_ns = work->heal.dead_ms * LS_NS_PER_MS};
+        j->how = how_to_heal(&work->heal);
         j->nodes->heal = &j->how;
     } else {
         LS_TRY(st, make_sockets(j, j->nodes, deadline_ns), out);
@@ -732,14 +770,21 @@ out:
 
 /* The network may need a while to be there again. */
 static ls_status join_again(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args agent,
-                            ls_agent_result *result)
+                            const char *first, ls_agent_result *result)
 {
+    static char list[sizeof nodes->refuges + 1024];
     int64_t until_ns = ls_time_now_ns() + REJOIN_S * LS_NS_PER_S;
     ls_status st;
 
+    /* Also where another machine may have taken over. */
+    snprintf(list, sizeof list, "%s%s%s", first, nodes->refuges[0] ? "," : "", nodes->refuges);
     nodes->wait_s = REJOIN_S;
-    while ((st = run_agent(args, nodes, agent, result)) == LS_EIO && ls_time_now_ns() < until_ns)
+    nodes->join = list;
+    while (((st = run_agent(args, nodes, agent, result)) == LS_EIO || st == LS_EDEADLINE) &&
+           ls_time_now_ns() < until_ns) {
+        nodes->join = list;
         nanosleep(&(struct timespec){.tv_nsec = 200 * LS_NS_PER_MS}, NULL);
+    }
     return st;
 }
 
@@ -748,16 +793,20 @@ static ls_status join_again(const ls_args *args, ls_launch_nodes *nodes, ls_agen
 ls_status ls_job_run_agent(const ls_args *args, ls_launch_nodes *nodes, ls_agent_args *agent)
 {
     ls_agent_result result = {.worker = -1}, again;
+    const char *first = nodes->join;
     ls_status st = run_agent(args, nodes, *agent, &result);
+    ls_err_record why = *ls_err_last(); /* of a spare */
 
-    while (st == LS_OK && nodes->dropped) {
-        ls_log(LS_LOG_WARN, "%s; this machine asks to join again", result.cause.text);
+    while ((st == LS_OK || st == LS_EPEER) && nodes->dropped) {
+        ls_log(LS_LOG_WARN, "%s; this machine asks to join again",
+               st == LS_OK ? result.cause.text : why.text);
         again = (ls_agent_result){.worker = -1};
-        if (join_again(args, nodes, *agent, &again) != LS_OK) {
+        if (join_again(args, nodes, *agent, first, &again) != LS_OK) {
             ls_log(LS_LOG_INFO, "it is not taken: %s", ls_err_last()->text);
             break;
         }
+        st = LS_OK;
         result = again;
     }
-    return st == LS_OK ? ls_launch_end(&result, args) : st;
+    return st == LS_OK ? ls_launch_end(&result, args) : ls_err_adopt(&why);
 }

@@ -3,7 +3,8 @@
  * The process that the user started becomes the agent. It runs this program once more for each
  * rank, with the same command line; a rank finds its place, the node's shared memory, the list of
  * members, its listening socket and the secret in what it inherits. LINESHAFT_CARRIER in the
- * environment (auto, tcp, ucx) says what moves data between machines. */
+ * environment (auto, tcp, ucx) says what moves data between machines, LINESHAFT_ZEROCOPY (auto, on,
+ * off) whether TCP sends large messages without a copy. */
 #pragma once
 #include "cli/cmd_launch.h"
 #include "cluster/league.h"

@@ -230,6 +230,7 @@ ls_status ls_meet_open(ls_meet *meet, const ls_places *places, ls_launch_nodes *
     nodes->nodes = places->world;
     nodes->secret_fd = m->secret_fd;
     nodes->quiet = true;
+    nodes->launcher = places->launcher;
 out:
     return st;
 }

@@ -89,12 +89,19 @@ static void show_start(ls_progress *p, const ls_event_start *e)
         printf(", %d ranks on %d card%s", e->ranks, e->cards, e->cards == 1 ? "" : "s");
     printf("\n        %s kernels, %s sums\n", e->kernels, e->reduce);
     if (e->pp > 1) {
-        printf("mesh    %d line%s of %d ranks that share the layers, schedule %s", e->ranks / e->pp,
-               e->ranks == e->pp ? "" : "s", e->pp, e->schedule);
+        int lines = e->ranks / e->pp / e->tp;
+        printf("mesh    %d line%s of %d %s that share the layers, schedule %s", lines,
+               lines == 1 ? "" : "s", e->pp, e->tp > 1 ? "teams" : "ranks", e->schedule);
         if (e->chunks > 1)
             printf(", %lld chunks each", (long long)e->chunks);
         printf("\n");
     }
+    if (e->tp > 1)
+        printf("mesh    %d team%s of %d ranks that share each layer\n", e->ranks / e->tp,
+               e->ranks == e->tp ? "" : "s", e->tp);
+    if (e->cp > 1)
+        printf("mesh    %d ring%s of %d ranks that share each sequence\n", e->ranks / e->cp,
+               e->ranks == e->cp ? "" : "s", e->cp);
     if (strcmp(e->compress, "none") != 0)
         printf("mesh    %d ranks on %d nodes, gradients between nodes as %s\n", e->ranks, e->nodes,
                e->compress);
@@ -316,11 +323,28 @@ static void show_summary(const ls_event_summary *e)
     fflush(stdout);
 }
 
+/* The mesh that was chosen, and the next best. */
+static void show_mesh(const ls_progress *p, const ls_choice *choice)
+{
+    enum { SHOWN = 4 };
+    ls_str text;
+
+    ls_str_init(&text);
+    ls_choice_tell(choice, SHOWN, &text);
+    if (!p->quiet && ls_str_status(&text) == LS_OK)
+        printf("%s\n", text.p);
+    ls_str_release(&text);
+    fflush(stdout);
+}
+
 void ls_progress_event(void *context, const ls_event *event)
 {
     ls_progress *p = context;
 
     switch (event->kind) {
+    case LS_EVENT_MESH:
+        show_mesh(p, event->mesh.choice);
+        break;
     case LS_EVENT_START:
         show_start(p, &event->start);
         break;

@@ -19,7 +19,7 @@
 #include "base/time.h"
 #include "cluster/parish.h"
 
-enum { MAGIC = 0x4c534832, REPORT = 1, READY = 2, VIEW = 3, END = 4, REGROUP = 5 };
+enum { MAGIC = 0x4c534832, REPORT = 1, READY = 2, VIEW = 3, END = 4, REGROUP = 5, DISMISS = 6 };
 enum { START_S = 300 }; /* for a process to report for the first time */
 enum { BUSY = 20 };
 
@@ -118,6 +118,12 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
         }
         close_fd(&fds.board); /* for a process that was here before */
         close_fd(&fds.members);
+        if (mine && t.kind == DISMISS) {
+            *view_out = (ls_heal_view){.dismissed = true};
+            *fds_out = (ls_heal_fds){-1, -1};
+            ls_err_clear();
+            return LS_OK;
+        }
         if (mine && t.kind == END)
             return lost.code != LS_OK ? ls_err_adopt(&lost)
                                       : ls_fail(LS_EPEER, "the job is ending");
@@ -161,6 +167,10 @@ typedef struct place { /* of a worker */
     uint32_t serial;         /* of its last report; a process that ended takes it along */
     ls_view_verdict verdict; /* on its end */
     bool asked, answered;    /* who decides was asked for it; and has said it since */
+    bool spare;              /* the last view was made without it */
+    int rank;                /* in the last view; -1: none */
+    ls_word last;            /* its last REPORT or ENDED */
+    said early;              /* a report of a process that we have not heard of yet; kind 0: none */
 } place;
 
 struct ls_heal {
@@ -170,6 +180,8 @@ struct ls_heal {
     place *places;     /* owned: one for each worker, */
     int *ends;         /* owned: and the other end of its socket; -1: closed */
     uint64_t generation;
+    bool begun;      /* a view has trained */
+    int64_t reached; /* as the last view knew it */
     int64_t lost_ns; /* when the view was given up; 0: it is whole */
     bool finished;
     bool stops; /* the job must end: why */
@@ -254,7 +266,8 @@ ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
     h->places = ls_mem_array(n, sizeof *h->places);
     h->ends = ls_mem_array(n, sizeof *h->ends);
     for (size_t i = 0; i < n && h->places && h->ends; i++)
-        h->places[i].fd = h->ends[i] = -1;
+        h->places[i].fd = h->ends[i] = h->places[i].rank = -1;
+    h->reached = -1;
     h->fd = epoll_create1(EPOLL_CLOEXEC);
     if (!h->places || !h->ends || h->fd < 0) {
         st = ls_fail(LS_ENOMEM, "no memory for the membership of %d workers", args->workers);
@@ -303,11 +316,34 @@ int ls_heal_fd(const ls_heal *heal)
 
 /* --- what the agent sees --- */
 
+static void accept_said(ls_heal *h, int worker, said *s);
+
 void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
 {
-    heal->places[worker].pid = pid;
-    heal->places[worker].since_ns = 0;
-    heal->places[worker].ticks = 0;
+    place *p = &heal->places[worker];
+    said early = p->early;
+
+    p->pid = pid;
+    p->since_ns = 0;
+    p->ticks = 0;
+    p->early.kind = 0;
+    if (early.kind != 0 && early.pid == pid)
+        accept_said(heal, worker, &early);
+}
+
+static void tell(const place *p, const told *t, const ls_heal_fds *fds);
+
+/* Nobody here trains any longer: those who wait were not needed. */
+static void dismiss_spares(const ls_heal *h)
+{
+    const told t = {.kind = DISMISS};
+
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].state == LS_VIEW_IN || h->places[i].state == LS_VIEW_AWAY)
+            return;
+    for (int i = 0; i < h->args.workers; i++)
+        if (h->places[i].state == LS_VIEW_WAITS && h->places[i].spare && h->places[i].pid > 0)
+            tell(&h->places[i], &t, NULL);
 }
 
 void ls_heal_left(ls_heal *heal, int worker)
@@ -317,6 +353,7 @@ void ls_heal_left(ls_heal *heal, int worker)
     heal->places[worker].pid = 0;
     heal->places[worker].state = LS_VIEW_DONE;
     say_word(heal, &word);
+    dismiss_spares(heal);
 }
 
 /* The verdict on a worker is known. */
@@ -340,6 +377,7 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
 
     p->pid = 0;
     p->state = LS_VIEW_OUT;
+    p->rank = -1;
     p->serial++;
     if (h->finished)
         return LS_VIEW_STOP;
@@ -347,6 +385,7 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
         word.record = *end->error;
     snprintf(word.why, sizeof word.why, "%s", why);
     p->asked = true;
+    p->last = word;
     say_word(h, &word);
     if (!p->answered)
         return LS_VIEW_LATER;
@@ -359,27 +398,40 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
 
 /* --- messages of workers ---------------------------------------------------------------------- */
 
+static void accept_said(ls_heal *h, int worker, said *s)
+{
+    place *p = &h->places[worker];
+    ls_word word = {.kind = LS_WORD_READY, .worker = worker};
+
+    s->why[sizeof s->why - 1] = '\0';
+    if (s->kind == REPORT) {
+        word.kind = LS_WORD_REPORT;
+        word.report = s->report;
+        word.report.serial = ++p->serial;
+        word.likeness = s->likeness;
+        memcpy(word.why, s->why, sizeof word.why);
+        p->state = LS_VIEW_WAITS;
+        p->since_ns = 0;
+        p->last = word;
+    }
+    h->begun |= s->kind == READY;
+    if (s->kind == REPORT || s->kind == READY)
+        say_word(h, &word);
+}
+
+/* A new process may be quicker than the news of its start: its report waits for that. */
 static void take(ls_heal *h, int worker)
 {
     place *p = &h->places[worker];
     said s;
 
     while (recv(p->fd, &s, sizeof s, MSG_DONTWAIT) == (ssize_t)sizeof s) {
-        if (s.magic != MAGIC || s.pid != p->pid)
-            continue; /* of a process that is dead by now */
-        ls_word word = {.kind = LS_WORD_READY, .worker = worker};
-        s.why[sizeof s.why - 1] = '\0';
-        if (s.kind == REPORT) {
-            word.kind = LS_WORD_REPORT;
-            word.report = s.report;
-            word.report.serial = ++p->serial;
-            word.likeness = s.likeness;
-            memcpy(word.why, s.why, sizeof word.why);
-            p->state = LS_VIEW_WAITS;
-            p->since_ns = 0;
-        }
-        if (s.kind == REPORT || s.kind == READY)
-            say_word(h, &word);
+        if (s.magic != MAGIC)
+            continue;
+        if (p->pid == 0 && s.kind == REPORT)
+            p->early = s;
+        else if (s.pid == p->pid) /* else of a process that is dead by now */
+            accept_said(h, worker, &s);
     }
 }
 
@@ -428,10 +480,14 @@ static ls_status give_view(ls_heal *h, const ls_word *w)
            out);
     LS_TRY(st, ls_members_to_fd(&w->members, &fds.members), out);
     h->generation = v->plan.generation;
+    h->begun |= v->begun;
+    h->reached = v->plan.reached;
     h->lost_ns = 0;
     for (int i = 0, local = 0; i < w->workers && i < h->args.workers; i++) {
         place *p = &h->places[i];
-        if (w->rank[i] < 0)
+        p->rank = -1;
+        p->spare = w->rank[i] < 0;
+        if (p->spare)
             continue;
         p->since_ns = 0;
         t.view.rank = w->rank[i];
@@ -439,6 +495,7 @@ static ls_status give_view(ls_heal *h, const ls_word *w)
         if (p->state != LS_VIEW_WAITS || p->serial != w->serial[i])
             continue; /* it has died meanwhile: the coordinator is about to hear */
         p->state = LS_VIEW_IN;
+        p->rank = w->rank[i];
         tell(p, &t, &fds);
     }
 out:
@@ -492,8 +549,34 @@ void ls_heal_hear(ls_heal *heal, const ls_word *word)
     case LS_WORD_READY:
     case LS_WORD_LEFT:
     case LS_WORD_ENDED:
+    case LS_WORD_STANDS:
         break; /* the other side's part */
     }
+}
+
+void ls_heal_restate(ls_heal *heal)
+{
+    ls_heal *h = heal;
+
+    for (int i = 0; i < h->args.workers; i++) {
+        place *p = &h->places[i];
+        const ls_word stands = {.kind = LS_WORD_STANDS,
+                                .worker = i,
+                                .past = ls_heal_recall(h),
+                                .stood = p->rank,
+                                .out = p->state == LS_VIEW_OUT && !p->asked};
+        const ls_word left = {.kind = LS_WORD_LEFT, .worker = i};
+        say_word(h, &stands);
+        if (p->state == LS_VIEW_DONE)
+            say_word(h, &left);
+        else if (p->state == LS_VIEW_WAITS || (p->asked && !p->answered))
+            say_word(h, &p->last);
+    }
+}
+
+ls_view_past ls_heal_recall(const ls_heal *heal)
+{
+    return (ls_view_past){heal->generation, heal->begun, heal->reached};
 }
 
 /* --- time ------------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
  *     agent -> worker    VIEW     generation, rank, ranks, base step, who has it; with it the
  *                                 memory that the ranks of this node share, and the list of members
  *                        REGROUP  meet the others anew when a step has ended: somebody has come
+ *                        DISMISS  the others have done the work, and it was not needed: end well
  *                        END      the job is ending: do not wait
  *
  * One socket for each worker, inherited by its process and by the one that is started in its place;
@@ -30,6 +31,7 @@ typedef struct ls_heal_view {
     int rank;
     int local_rank, local_ranks; /* of those on this node */
     bool begun;                  /* some view has trained: this is no start of the job */
+    bool dismissed;              /* this is none: the work was done by others */
     int64_t lost_ns;             /* when the view before was given up, by ls_time_now_ns() */
     int64_t noticed_ns;          /* how long it took to know why */
     char cause[LS_HEAL_CAUSE];   /* why; "" in the first view */
@@ -44,8 +46,8 @@ typedef struct ls_heal_fds {
     int board, members;
 } ls_heal_fds;
 
-/* Report, and wait for a view. likeness: what must be the same on all nodes; NULL: nothing.
- * LS_EPEER: the job is ending. */
+/* Report, and wait for a view, or to be dismissed. likeness: what must be the same on all nodes;
+ * NULL: nothing. LS_EPEER: the job is ending. */
 ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
                       ls_heal_view *view_out, ls_heal_fds *fds_out);
 
@@ -98,6 +100,11 @@ int ls_heal_fd(const ls_heal *heal); /* readable: attend */
 
 /* The coordinator says something. */
 void ls_heal_hear(ls_heal *heal, const ls_word *word);
+
+/* Another node coordinates now: say again what the one before may not have answered. */
+void ls_heal_restate(ls_heal *heal);
+
+ls_view_past ls_heal_recall(const ls_heal *heal); /* what this node knows of the last view */
 
 /* A process runs in this place; a process has ended, for this reason. LS_VIEW_LATER: who decides
  * has been asked, and an order follows. */

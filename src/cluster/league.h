@@ -8,7 +8,8 @@
  *                      <------------         <----------
  *     workers <-> heal --- words ---> league == frames ==> league        any other
  *
- * One thread. */
+ * When the first node is lost, another one gets the parish, and the others are joined to it
+ * (succession.c). One thread. */
 #pragma once
 #include "cluster/heal.h"
 #include "cluster/parish.h"
@@ -18,13 +19,14 @@ LS_C_BEGIN
 
 /* How a job heals. */
 typedef struct ls_league_args {
-    ls_view_rules rules; /* this and the next five: of the first node */
+    ls_view_rules rules; /* this and the next five: of the coordinator */
     int min_nodes, max_nodes;
     int64_t grow_wait_ns;
     int quarantine;
     int64_t cool_ns;
     int64_t patience_ns; /* see heal.h */
     int64_t pulse_ns, suspect_ns, dead_ns;
+    bool succession; /* another node takes over when the coordinator is lost (synod.h) */
 } ls_league_args;
 
 typedef struct ls_league ls_league;
@@ -39,6 +41,10 @@ ls_status ls_league_begin(ls_league *league);
 
 /* What the workers of this node say goes to the coordinator: `say` of ls_heal_args. */
 void ls_league_say(void *league, const ls_word *word);
+
+/* Where this node may look for the job when its coordinator is gone: "10.0.0.2:7000,10.0.0.3:7000",
+ * as many as fit; "" when none is known. */
+void ls_league_refuges(const ls_league *league, char *text_out, size_t cap);
 
 /* And its words go to them; NULL: they are gone. */
 void ls_league_bind(ls_league *league, ls_heal *heal);

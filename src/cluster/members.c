@@ -1,7 +1,10 @@
 /* members.c -- a list and its bytes.
  *
- *   generation 8, master port 2, nodes 2, then for each node: ranks 2, host, ip, a port of 2 for
- *   each rank. Texts have their length (2) in front. */
+ *   generation 8, master port 2, nodes 4, names: their length 4, and names and addresses as
+ * roster.h has them; then ranks: "so many nodes have so many each", again and again (counts);
+ * whether there are ports 1, and a port of 2 for each rank.
+ *
+ * 10,000 nodes are 100 KB, because neighbours have much in common. */
 #include "cluster/members.h"
 
 #include <errno.h>
@@ -11,9 +14,7 @@
 #include <unistd.h>
 #include "base/file.h"
 #include "base/mem.h"
-#include "cluster/parcel.h"
-
-enum { MOST_BYTES = 1 << 20 };
+#include "cluster/roster.h"
 
 void ls_members_init(ls_members *members)
 {
@@ -27,6 +28,27 @@ void ls_members_release(ls_members *members)
     ls_members_init(members);
 }
 
+/* Elements to allocate for n, so that a list of many does not move with each. */
+static size_t room_for(int n)
+{
+    size_t room = n > 0 ? 1 : 0;
+
+    while (room < (size_t)n)
+        room *= 2;
+    return room;
+}
+
+/* Make room for n elements where there are m. */
+static bool grow(void **list, int m, int n, size_t size)
+{
+    if (room_for(m) == room_for(n))
+        return true;
+    void *bigger = ls_mem_resize(*list, room_for(n) * size);
+    if (bigger)
+        *list = bigger;
+    return bigger != NULL;
+}
+
 ls_status ls_members_add(ls_members *m, const char *host, const char *ip, int ranks,
                          const uint16_t *ports)
 {
@@ -35,17 +57,16 @@ ls_status ls_members_add(ls_members *m, const char *host, const char *ip, int ra
                        "%d ranks on \"%s\" do not fit: a job has at most %d nodes and %d "
                        "ranks",
                        ranks, host, LS_MEMBERS_NODES, LS_MEMBERS_RANKS);
-    ls_members_node *node = ls_mem_resize(m->node, (size_t)(m->nodes + 1) * sizeof *node);
-    if (!node)
-        return LS_ENOMEM;
-    m->node = node;
-    uint16_t *all = ls_mem_resize(m->ports, (size_t)(m->ranks + ranks) * sizeof *all);
-    if (!all)
-        return LS_ENOMEM;
+    void *nodes = m->node, *all = m->ports;
+    bool grown = grow(&nodes, m->nodes, m->nodes + 1, sizeof *m->node);
+    m->node = nodes;
+    grown = grown && grow(&all, m->ranks, m->ranks + ranks, sizeof *m->ports);
     m->ports = all;
+    if (!grown)
+        return LS_ENOMEM;
     for (int i = 0; i < ranks; i++)
-        all[m->ranks + i] = ports ? ports[i] : 0;
-    node = &m->node[m->nodes++];
+        m->ports[m->ranks + i] = ports ? ports[i] : 0;
+    ls_members_node *node = &m->node[m->nodes++];
     *node = (ls_members_node){.first_rank = m->ranks, .ranks = ranks};
     snprintf(node->host, sizeof node->host, "%s", host);
     snprintf(node->ip, sizeof node->ip, "%s", ip);
@@ -56,10 +77,15 @@ ls_status ls_members_add(ls_members *m, const char *host, const char *ip, int ra
 int ls_members_node_of(const ls_members *m, int rank)
 {
     LS_BUG_IF(rank < 0 || rank >= m->ranks, "rank %d of %d", rank, m->ranks);
-    for (int i = m->nodes - 1; i > 0; i--)
-        if (m->node[i].first_rank <= rank)
-            return i;
-    return 0;
+    int first = 0, last = m->nodes - 1;
+    while (first < last) { /* the last node that begins at or before it */
+        int middle = last - (last - first) / 2;
+        if (m->node[middle].first_rank <= rank)
+            first = middle;
+        else
+            last = middle - 1;
+    }
+    return first;
 }
 
 void ls_members_address(const ls_members *m, int rank, char *text_out, size_t cap)
@@ -74,54 +100,109 @@ void ls_members_address(const ls_members *m, int rank, char *text_out, size_t ca
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
-void ls_members_encode(const ls_members *m, ls_str *out)
+static bool has_ports(const ls_members *m)
 {
-    ls_parcel_put(out, m->generation, 8);
-    ls_parcel_put(out, (uint64_t)m->master_port, 2);
-    ls_parcel_put(out, (uint64_t)m->nodes, 2);
-    for (int i = 0; i < m->nodes; i++) {
-        const ls_members_node *node = &m->node[i];
-        ls_parcel_put(out, (uint64_t)node->ranks, 2);
-        ls_parcel_put_text(out, node->host);
-        ls_parcel_put_text(out, node->ip);
-        for (int r = 0; r < node->ranks; r++)
-            ls_parcel_put(out, m->ports[node->first_rank + r], 2);
-    }
+    for (int r = 0; r < m->ranks; r++)
+        if (m->ports[r] != 0)
+            return true;
+    return false;
 }
 
-static ls_status decode_node(ls_members *m, ls_parcel *in)
+void ls_members_encode(const ls_members *m, ls_str *out)
 {
-    char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
-    int ranks = (int)ls_parcel_get(in, 2);
+    bool ports = has_ports(m);
+    ls_roster names;
 
-    ls_parcel_get_text(in, host, sizeof host);
-    ls_parcel_get_text(in, ip, sizeof ip);
-    if (in->bad || !*ip || ranks < 1 || in->left < 2 * (size_t)ranks) {
-        in->bad = true;
-        return LS_OK;
+    ls_roster_init(&names);
+    for (int i = 0; i < m->nodes; i++)
+        (void)ls_roster_add(&names, m->node[i].host, m->node[i].ip);
+    ls_parcel_put(out, m->generation, 8);
+    ls_parcel_put(out, (uint64_t)m->master_port, 2);
+    ls_parcel_put(out, (uint64_t)m->nodes, 4);
+    ls_parcel_put(out, names.bytes.len, 4);
+    ls_str_append_bytes(out, names.bytes.p, names.bytes.len);
+    for (int i = 0, n; i < m->nodes; i += n) {
+        for (n = 1; i + n < m->nodes && m->node[i + n].ranks == m->node[i].ranks;)
+            n++;
+        ls_parcel_put_count(out, (uint32_t)n);
+        ls_parcel_put_count(out, (uint32_t)m->node[i].ranks);
     }
-    ls_status st = ls_members_add(m, host, ip, ranks, NULL);
-    for (int r = 0; st == LS_OK && r < ranks; r++)
-        m->ports[m->ranks - ranks + r] = (uint16_t)ls_parcel_get(in, 2);
+    ls_parcel_put(out, ports, 1);
+    for (int r = 0; r < m->ranks && ports; r++)
+        ls_parcel_put(out, m->ports[r], 2);
+    out->failed |= names.bytes.failed;
+    ls_roster_release(&names);
+}
+
+/* All but the ports; into a list as well, where there is one. */
+static ls_status read_nodes(ls_parcel *in, int node, ls_members_outline *o, ls_members *list)
+{
+    ls_status st = LS_OK;
+    uint32_t run = 0, ranks = 0;
+
+    o->nodes = (int)ls_parcel_get(in, 4);
+    o->names_len = (size_t)ls_parcel_get(in, 4);
+    in->bad |= o->nodes < 1 || o->nodes > LS_MEMBERS_NODES || o->names_len > in->left;
+    if (in->bad)
+        return LS_OK;
+    o->names = in->at;
+    ls_roster_walk walk = {.in = {.at = in->at, .left = o->names_len}};
+    in->at += o->names_len;
+    in->left -= o->names_len;
+    for (int i = 0; i < o->nodes && !in->bad; i++, run--) {
+        if (run == 0) {
+            run = ls_parcel_get_count(in);
+            ranks = ls_parcel_get_count(in);
+            in->bad |= run < 1 || run > (uint32_t)(o->nodes - i) || ranks < 1;
+        }
+        in->bad |= ranks > (uint32_t)(LS_MEMBERS_RANKS - o->ranks) || !ls_roster_next(&walk);
+        if (in->bad)
+            break;
+        o->ranks += (int)ranks;
+        o->here = i == node ? (int)ranks : o->here;
+        if (list)
+            LS_TRY(st, ls_members_add(list, walk.host, walk.ip, (int)ranks, NULL), out);
+    }
+    in->bad |= walk.in.left > 0;
+out:
     return st;
+}
+
+static ls_status unpack(const void *bytes, size_t len, int node, ls_members_outline *o,
+                        ls_members *list)
+{
+    ls_parcel in = {.at = bytes, .left = len};
+    uint64_t generation = ls_parcel_get(&in, 8);
+    int master_port = (int)ls_parcel_get(&in, 2);
+    ls_status st = LS_OK;
+
+    *o = (ls_members_outline){.nodes = 0};
+    LS_TRY(st, read_nodes(&in, node, o, list), out);
+    uint64_t ports = ls_parcel_get(&in, 1);
+    in.bad |= ports > 1 || in.left != (ports ? 2 * (size_t)o->ranks : 0);
+    for (int r = 0; r < o->ranks && ports && list && !in.bad; r++)
+        list->ports[r] = (uint16_t)ls_parcel_get(&in, 2);
+    if (in.bad)
+        st = ls_fail(LS_EDATA, "a list of members is damaged");
+    if (list) {
+        list->generation = generation;
+        list->master_port = master_port;
+    }
+out:
+    return st;
+}
+
+ls_status ls_members_check(const void *bytes, size_t len, int node, ls_members_outline *out)
+{
+    return unpack(bytes, len, node, out, NULL);
 }
 
 ls_status ls_members_decode(ls_members *m, const void *bytes, size_t len)
 {
-    ls_status st = LS_OK;
-    ls_parcel in = {.at = bytes, .left = len};
+    ls_members_outline outline;
 
     ls_members_init(m);
-    m->generation = ls_parcel_get(&in, 8);
-    m->master_port = (int)ls_parcel_get(&in, 2);
-    int nodes = (int)ls_parcel_get(&in, 2);
-    for (int i = 0; i < nodes && !in.bad; i++)
-        LS_TRY(st, decode_node(m, &in), out);
-    if (!ls_parcel_done(&in) || nodes < 1)
-        st = ls_fail(LS_EDATA, "a list of members is damaged");
-out:
-    if (st == LS_EUSAGE) /* beyond the limits: nobody sends that */
-        st = ls_fail(LS_EDATA, "a list of members is damaged");
+    ls_status st = unpack(bytes, len, -1, &outline, m);
     if (st != LS_OK)
         ls_members_release(m);
     return st;
@@ -158,7 +239,7 @@ ls_status ls_members_from_fd(ls_members *m, int fd)
     ls_members_init(m);
     if (fstat(fd, &info) != 0)
         return ls_fail_sys(LS_EIO, "cannot read the list of members");
-    if (info.st_size < 1 || info.st_size > MOST_BYTES)
+    if (info.st_size < 1 || info.st_size > LS_MEMBERS_BYTES)
         return ls_fail(LS_EDATA, "a list of members of %lld bytes", (long long)info.st_size);
     size_t len = (size_t)info.st_size;
     uint8_t *bytes = ls_mem_alloc(len);

@@ -9,15 +9,17 @@
 LS_C_BEGIN
 
 enum {
-    LS_MEMBERS_TEXT = 64,    /* longest host name or address, with its final '\0' */
-    LS_MEMBERS_NODES = 1024, /* most nodes of a job */
-    LS_MEMBERS_RANKS = 4096  /* most ranks of a job */
+    LS_MEMBERS_TEXT = 64,      /* longest host name or address, with its final '\0' */
+    LS_MEMBERS_NODES = 16384,  /* most nodes of a job */
+    LS_MEMBERS_RANKS = 131072, /* most ranks of a job */
+    LS_MEMBERS_BYTES = 4 << 20 /* most bytes of a list */
 };
 
 typedef struct ls_members_node {
     char host[LS_MEMBERS_TEXT]; /* for messages */
     char ip[LS_MEMBERS_TEXT];   /* "10.0.0.1", "fd00::1" */
     int first_rank, ranks;
+    int entry; /* its number in the coordinator's roster (roster.h), where there is one */
 } ls_members_node;
 
 typedef struct ls_members {
@@ -42,6 +44,15 @@ void ls_members_address(const ls_members *members, int rank, char *text_out, siz
 /* As bytes and back; members need not be initialised. LS_EDATA: damaged. */
 void ls_members_encode(const ls_members *members, ls_str *out);
 ls_status ls_members_decode(ls_members *members, const void *bytes, size_t len);
+
+/* What such bytes hold, without the memory that a list takes. LS_EDATA: damaged. */
+typedef struct ls_members_outline {
+    int nodes, ranks;
+    int here;             /* ranks of the node that was asked for; 0: there is no such node */
+    const uint8_t *names; /* names and addresses (roster.h); borrowed from the bytes */
+    size_t names_len;
+} ls_members_outline;
+ls_status ls_members_check(const void *bytes, size_t len, int node, ls_members_outline *out);
 
 /* As a memory file for workers to inherit (the caller closes it), and back. */
 ls_status ls_members_to_fd(const ls_members *members, int *fd_out);

@@ -16,6 +16,26 @@ void ls_parcel_put_text(ls_str *out, const char *text)
     ls_str_append_bytes(out, text, n);
 }
 
+/* Seven bits a byte, the lowest first; the top bit says that more follow. */
+void ls_parcel_put_count(ls_str *out, uint32_t value)
+{
+    for (; value > 127; value >>= 7)
+        ls_str_append_char(out, (char)((value & 127) | 128));
+    ls_str_append_char(out, (char)value);
+}
+
+uint32_t ls_parcel_get_count(ls_parcel *in)
+{
+    uint64_t value = 0, byte = 128;
+
+    for (int shift = 0; byte > 127 && shift < 35; shift += 7) {
+        byte = ls_parcel_get(in, 1);
+        value |= (byte & 127) << shift;
+    }
+    in->bad |= byte > 127 || value > UINT32_MAX;
+    return in->bad ? 0 : (uint32_t)value;
+}
+
 uint64_t ls_parcel_get(ls_parcel *in, int bytes)
 {
     uint64_t value = 0;

@@ -9,6 +9,7 @@ LS_C_BEGIN
 
 void ls_parcel_put(ls_str *out, uint64_t value, int bytes); /* little-endian, 1 to 8 bytes */
 void ls_parcel_put_text(ls_str *out, const char *text);     /* at most 65535 bytes */
+void ls_parcel_put_count(ls_str *out, uint32_t value);      /* small ones in one byte */
 
 typedef struct ls_parcel {
     const uint8_t *at; /* borrowed */
@@ -17,6 +18,7 @@ typedef struct ls_parcel {
 } ls_parcel;
 
 uint64_t ls_parcel_get(ls_parcel *in, int bytes);
+uint32_t ls_parcel_get_count(ls_parcel *in);
 /* A text that fits into cap with its final '\0' and holds no control characters; else bad. */
 void ls_parcel_get_text(ls_parcel *in, char *text_out, size_t cap);
 

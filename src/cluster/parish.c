@@ -22,6 +22,8 @@ typedef struct node {
     int first, workers; /* its places in the view, when called */
     char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
     bool begins;
+    int entry;    /* in the roster, when called */
+    size_t known; /* bytes of the roster that it has */
     ls_likeness likeness;
 } node;
 
@@ -38,8 +40,10 @@ struct ls_parish {
     ls_parish_args args;
     ls_view view;
     node *nodes; /* owned; in the order in which they were called, spares behind */
-    int n_nodes;
-    host *hosts; /* owned; those on which something crashed */
+    int n_nodes, room, gone;
+    int spares, spare_workers;
+    ls_roster roster; /* of all that were ever called */
+    host *hosts;      /* owned; those on which something crashed */
     int n_hosts;
     ls_likeness likeness; /* of the first view */
     int64_t lost_ns;      /* since when the view is given up; 0: it is whole */
@@ -59,16 +63,21 @@ ls_status ls_parish_open(ls_parish **parish_out, const ls_parish_args *args)
     if (!p)
         return LS_ENOMEM;
     p->args = *args;
-    ls_view_init(&p->view, 1, args->rules);
-    p->view.workers = 0; /* they come with their nodes */
-    *parish_out = p;
-    return LS_OK;
+    ls_roster_init(&p->roster);
+    ls_status st = ls_view_init(&p->view, 0, args->rules); /* workers come with their nodes */
+    if (st == LS_OK)
+        *parish_out = p;
+    else
+        ls_mem_free(p);
+    return st;
 }
 
 void ls_parish_close(ls_parish *parish)
 {
     if (!parish)
         return;
+    ls_view_release(&parish->view);
+    ls_roster_release(&parish->roster);
     ls_mem_free(parish->nodes);
     ls_mem_free(parish->hosts);
     ls_mem_free(parish);
@@ -81,8 +90,21 @@ const ls_view *ls_parish_view(const ls_parish *parish)
 
 /* --- nodes ------------------------------------------------------------------------------------ */
 
+/* Numbers grow from node to node where they are given in the order of coming, as they usually are:
+ * then half of those that are left is enough to look at, each time. */
 static node *find(ls_parish *p, int id)
 {
+    int first = 0, last = p->n_nodes - 1;
+
+    while (first < last) {
+        int middle = first + (last - first) / 2;
+        if (p->nodes[middle].id < id)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    if (first < p->n_nodes && p->nodes[first].id == id && p->nodes[first].state != GONE)
+        return &p->nodes[first];
     for (int i = 0; i < p->n_nodes; i++)
         if (p->nodes[i].id == id && p->nodes[i].state != GONE)
             return &p->nodes[i];
@@ -117,28 +139,27 @@ static int count_nodes(const ls_parish *p)
 
 static bool any_done(const ls_parish *p)
 {
-    for (int i = 0; i < p->view.workers; i++)
-        if (p->view.member[i].state == LS_VIEW_DONE)
-            return true;
-    return false;
+    return p->view.count[LS_VIEW_DONE] > 0;
 }
 
-bool ls_parish_is_idle(const ls_parish *parish, int id)
+bool ls_parish_is_idle(ls_parish *parish, int id)
 {
-    const ls_parish *p = parish;
+    ls_parish *p = parish;
 
-    for (int i = 0; i < p->n_nodes; i++) {
-        const node *n = &p->nodes[i];
-        if (n->id == id && n->state == CALLED &&
-            count_in(p, n, LS_VIEW_IN) + count_in(p, n, LS_VIEW_DONE) > 0)
-            return false;
-    }
-    return p->finished || any_done(p);
+    if (!p->finished && !any_done(p))
+        return false;
+    const node *n = find(p, id);
+    return !n || n->state != CALLED ||
+           count_in(p, n, LS_VIEW_IN) + count_in(p, n, LS_VIEW_DONE) == 0;
 }
 
 static void call(ls_parish *p, node *n, bool needed)
 {
     n->state = CALLED;
+    p->spares--;
+    p->spare_workers -= n->workers;
+    n->entry = p->roster.nodes;
+    (void)ls_roster_add(&p->roster, n->host, n->ip); /* announce() sees what is missing */
     n->first = ls_view_add(&p->view, n->workers, needed);
     if (n->begins)
         for (int i = 0; i < n->workers; i++)
@@ -151,10 +172,25 @@ static void purge(ls_parish *p)
 {
     int kept = 0;
 
-    for (int i = 0; i < p->n_nodes; i++)
+    for (int i = 0; i < p->n_nodes && p->gone > 0; i++)
         if (p->nodes[i].state != GONE)
             p->nodes[kept++] = p->nodes[i];
-    p->n_nodes = kept;
+    p->n_nodes = p->gone > 0 ? kept : p->n_nodes;
+    p->gone = 0;
+}
+
+static ls_status make_room(ls_parish *p)
+{
+    int room = p->room ? 2 * p->room : 8;
+
+    if (p->n_nodes < p->room)
+        return LS_OK;
+    node *nodes = ls_mem_resize(p->nodes, (size_t)room * sizeof *nodes);
+    if (!nodes)
+        return LS_ENOMEM;
+    p->nodes = nodes;
+    p->room = room;
+    return LS_OK;
 }
 
 ls_status ls_parish_joins(ls_parish *parish, int id, const char *host_name, const char *ip,
@@ -162,23 +198,33 @@ ls_status ls_parish_joins(ls_parish *parish, int id, const char *host_name, cons
 {
     ls_parish *p = parish;
 
+    ls_status st;
+    int before = p->view.workers + p->spare_workers;
+
     (void)now;
     purge(p);
-    if (workers < 1 || workers > LS_WORD_WORKERS || workers > LS_VIEW_WORKERS - p->view.workers ||
+    if (workers < 1 || workers > LS_WORD_WORKERS || workers > LS_VIEW_WORKERS - before ||
         p->n_nodes >= LS_PARISH_NODES)
         return ls_fail(LS_EUSAGE, "%d workers on \"%s\" are too many: %d on a node, %d in all",
                        workers, host_name, LS_WORD_WORKERS, LS_VIEW_WORKERS);
-    node *nodes = ls_mem_resize(p->nodes, (size_t)(p->n_nodes + 1) * sizeof *nodes);
-    if (!nodes)
-        return LS_ENOMEM;
-    p->nodes = nodes;
-    node *n = &nodes[p->n_nodes++];
+    LS_TRY(st, make_room(p), out);
+    LS_TRY(st, ls_view_reserve(&p->view, before + workers), out);
+    node *n = &p->nodes[p->n_nodes++];
+    p->spares++;
+    p->spare_workers += workers;
     *n = (node){.id = id, .state = SPARE, .workers = workers, .begins = begins};
     snprintf(n->host, sizeof n->host, "%s", host_name);
     snprintf(n->ip, sizeof n->ip, "%s", ip);
     if (begins)
         call(p, n, true);
-    return LS_OK;
+out:
+    return st;
+}
+
+void ls_parish_has_named(ls_parish *parish)
+{
+    for (int i = 0; i < parish->n_nodes; i++)
+        parish->nodes[i].known = parish->roster.bytes.len;
 }
 
 /* --- hosts that crash ------------------------------------------------------------------------- */
@@ -201,7 +247,7 @@ static host *host_of(ls_parish *p, const char *name)
  * stays: without it there is no job. */
 static bool note_crash(ls_parish *p, const node *n, int64_t now)
 {
-    host *h = p->args.quarantine > 0 && n->id != 0 ? host_of(p, n->host) : NULL;
+    host *h = p->args.quarantine > 0 && n->id != p->args.self ? host_of(p, n->host) : NULL;
 
     if (!h)
         return false;
@@ -274,7 +320,7 @@ static void end_job(ls_parish *p, int id, int code, const ls_err_record *why)
 static void end_too_few(ls_parish *p, const char *why)
 {
     ls_fail(LS_EPEER, "%.300s: %d ranks on %d nodes are left, the run needs %d on %d", why,
-            ls_view_alive(&p->view), count_nodes(p), p->view.rules.least,
+            ls_view_alive(&p->view), count_nodes(p), ls_view_least(&p->view),
             p->args.min_nodes > 0 ? p->args.min_nodes : 1);
     ls_err_hint("heal.min_ranks and heal.min_nodes say with how few a run goes on.");
     end_job(p, -1, ls_err_exit_code(LS_EPEER), ls_err_last());
@@ -292,8 +338,13 @@ static void forget(ls_parish *p, node *n)
             if (p->nodes[i].state == CALLED && p->nodes[i].first > n->first)
                 p->nodes[i].first -= n->workers;
     }
+    if (n->state == SPARE) {
+        p->spares--;
+        p->spare_workers -= n->workers;
+    }
     if (!keeps)
         n->state = GONE;
+    p->gone += !keeps;
 }
 
 /* Nodes that wait take the places of those who are lost, when the run needs them. */
@@ -303,7 +354,7 @@ static void call_needed(ls_parish *p, const node *lost)
 
     for (int i = 0; i < p->n_nodes && !any_done(p); i++) {
         node *n = &p->nodes[i];
-        if (n->state != SPARE || (left >= p->view.rules.least && nodes >= p->args.min_nodes))
+        if (n->state != SPARE || (left >= ls_view_least(&p->view) && nodes >= p->args.min_nodes))
             continue;
         call(p, n, true);
         left += n->workers;
@@ -334,6 +385,42 @@ void ls_parish_loses(ls_parish *parish, int id, const char *why, int64_t noticed
         give_up(p, why, true, noticed_ns, now);
     if (mattered && !p->finished && !any_done(p) && (stops || count_nodes(p) < p->args.min_nodes))
         end_too_few(p, why);
+}
+
+/* --- a new coordinator ------------------------------------------------------------------------ */
+
+void ls_parish_restores(ls_parish *parish, const ls_view_past *past, const char *why,
+                        int64_t noticed_ns, int64_t now)
+{
+    ls_parish *p = parish;
+    ls_view_past known = *past;
+
+    if (known.generation == 0)
+        known.generation = 1; /* of a spare, which others have trained without */
+    ls_view_restores(&p->view, &known);
+    p->made_ns = now;
+    give_up(p, why, true, noticed_ns, now);
+}
+
+void ls_parish_returns(ls_parish *parish, int id)
+{
+    ls_parish *p = parish;
+    ls_word word = {.kind = LS_WORD_REVOKE};
+
+    if (p->lost_ns == 0 || !find(p, id))
+        return;
+    memcpy(word.why, p->cause, sizeof word.why);
+    p->args.tell(p->args.context, id, &word);
+}
+
+/* A worker of the view that a coordinator before made. */
+static void take_standing(ls_parish *p, int place, const ls_word *w)
+{
+    if (p->lost_ns == 0 || p->view.member[place].state != LS_VIEW_AWAY)
+        return;
+    ls_view_restores(&p->view, &w->past);
+    bool known = w->past.generation == p->view.generation;
+    ls_view_stood(&p->view, place, known ? w->stood : -1, w->out);
 }
 
 /* --- words ------------------------------------------------------------------------------------ */
@@ -387,6 +474,11 @@ static void take_end(ls_parish *p, node *n, const ls_word *w, int64_t now)
     ls_word answer = {.kind = LS_WORD_VERDICT, .worker = w->worker, .verdict = verdict};
     p->args.tell(p->args.context, id, &answer);
     if (verdict == LS_VIEW_STOP) {
+        if (p->view.rules.unit > 1 && !w->error && ls_view_is_short(&p->view))
+            ls_log(LS_LOG_WARN,
+                   "%d of the %d ranks that have a model together (mesh.pp, mesh.tp) are left: the "
+                   "run cannot go on without the one that is lost",
+                   ls_view_alive(&p->view), p->view.rules.unit);
         ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it says who */
         ls_err_hint("%s", w->error ? w->record.hint : "");
         end_job(p, id, w->code, ls_err_last());
@@ -432,6 +524,9 @@ void ls_parish_takes(ls_parish *parish, int id, const ls_word *word, int64_t now
         break;
     case LS_WORD_ENDED:
         take_end(p, n, word, now);
+        break;
+    case LS_WORD_STANDS:
+        take_standing(p, place, word);
         break;
     case LS_WORD_VIEW:
     case LS_WORD_REVOKE:
@@ -479,12 +574,16 @@ static ls_status list_members(const ls_parish *p, uint64_t generation, ls_member
                 ports[ranks++] = (uint16_t)p->view.member[n->first + k].report.port;
         if (ranks > 0)
             st = ls_members_add(members, n->host, n->ip, ranks, ports);
+        if (ranks > 0 && st == LS_OK)
+            members->node[members->nodes - 1].entry = n->entry;
     }
     return st;
 }
 
-static void tell_view(ls_parish *p, const node *n, ls_word *word)
+static void tell_view(ls_parish *p, node *n, ls_word *word)
 {
+    word->known = n->known;
+    n->known = p->roster.bytes.len;
     word->workers = n->workers;
     for (int i = 0; i < n->workers; i++) {
         word->rank[i] = p->view.member[n->first + i].rank;
@@ -493,14 +592,39 @@ static void tell_view(ls_parish *p, const node *n, ls_word *word)
     p->args.tell(p->args.context, n->id, word);
 }
 
+/* Whether those who decide accept the next view. Its nodes: those of whom somebody waits, and the
+ * coordinator's own. */
+static bool agreed(ls_parish *p)
+{
+    int n = 0;
+
+    if (!p->args.agree)
+        return true;
+    int *nodes = ls_mem_array((size_t)p->n_nodes + 1, sizeof *nodes);
+    if (!nodes)
+        return false; /* asked again */
+    nodes[n++] = p->args.self;
+    for (int i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].id != p->args.self && count_in(p, &p->nodes[i], LS_VIEW_WAITS) > 0)
+            nodes[n++] = p->nodes[i].id;
+    uint64_t generation = p->args.agree(p->args.context, nodes, n, p->view.generation);
+    ls_mem_free(nodes);
+    if (generation == 0)
+        return false;
+    p->view.generation = generation - 1;
+    return true;
+}
+
 static void announce(ls_parish *p, int64_t now)
 {
     ls_word word = {.kind = LS_WORD_VIEW};
     ls_status st;
 
-    if (!all_alike(p, now))
+    if (!all_alike(p, now) || !agreed(p))
         return;
+    LS_TRY(st, ls_str_status(&p->roster.bytes), out);
     LS_TRY(st, ls_view_next(&p->view, &word.view.plan), out);
+    word.roster = &p->roster;
     LS_TRY(st, list_members(p, word.view.plan.generation, &word.members), out);
     word.view.begun = p->view.begun;
     word.view.lost_ns = p->lost_ns ? now - p->lost_ns : -1;
@@ -522,7 +646,7 @@ out:
 /* Spares, as many as there is room for. */
 static void call_spares(ls_parish *p)
 {
-    for (int i = 0; i < p->n_nodes && p->view.generation > 0 && !any_done(p); i++)
+    for (int i = 0; i < p->n_nodes && p->spares > 0 && p->view.generation > 0 && !any_done(p); i++)
         if (p->nodes[i].state == SPARE &&
             (p->args.max_nodes == 0 || count_nodes(p) < p->args.max_nodes))
             call(p, &p->nodes[i], false);

@@ -29,6 +29,10 @@ typedef struct ls_parish_args {
     int64_t grow_wait_ns; /* from one view to the next that only takes guests in */
     int quarantine;       /* crashes of a node within a day that exclude it; 0: none do */
     int64_t cool_ns;      /* for how long; longer each time */
+    int self;             /* the coordinator's own node */
+    /* Before a view is made: the generation of one of these nodes that all accept, above that of
+     * the last; 0: not yet, ask again. NULL: nobody needs to be asked. */
+    uint64_t (*agree)(void *context, const int *nodes, int n, uint64_t above);
     void (*tell)(void *context, int node, const ls_word *word);
     void (*call)(void *context, int node); /* a spare: start its workers */
     void (*expel)(void *context, int node, const char *why);
@@ -47,6 +51,10 @@ void ls_parish_close(ls_parish *parish); /* NULL is allowed */
 ls_status ls_parish_joins(ls_parish *parish, int node, const char *host, const char *ip,
                           int workers, bool begins, int64_t now);
 
+/* The nodes that are here know all names so far: they have the list of the rendezvous. Otherwise
+ * the first view tells them. */
+void ls_parish_has_named(ls_parish *parish);
+
 /* Whether a host is kept out at this time; why says for how long. */
 bool ls_parish_excludes(const ls_parish *parish, const char *host, int64_t now, char *why,
                         size_t cap);
@@ -57,12 +65,21 @@ void ls_parish_takes(ls_parish *parish, int node, const ls_word *word, int64_t n
 /* A node is gone. noticed_ns: for how long it had been gone then. */
 void ls_parish_loses(ls_parish *parish, int node, const char *why, int64_t noticed_ns, int64_t now);
 
+/* A new coordinator takes a job over, of which it knows the last view: after the nodes of that view
+ * have joined (begins). The view is given up, and why; its ranks report once more. Each node says
+ * how its workers stood (STANDS) when it has come back. */
+void ls_parish_restores(ls_parish *parish, const ls_view_past *past, const char *why,
+                        int64_t noticed_ns, int64_t now);
+
+/* A node that has joined can be told things from now on: what it has missed. */
+void ls_parish_returns(ls_parish *parish, int node);
+
 /* Do what is due: a view, a call, a meeting. After every other call, and every half second. */
 void ls_parish_looks(ls_parish *parish, int64_t now);
 
 const ls_view *ls_parish_view(const ls_parish *parish);
 
 /* The job is over, and this node has no part in it. */
-bool ls_parish_is_idle(const ls_parish *parish, int node);
+bool ls_parish_is_idle(ls_parish *parish, int node);
 
 LS_C_END

@@ -430,8 +430,9 @@ static void hear_asker(ls_quorum *q, const ls_quorum_message *m, int64_t now_ns)
 {
     bool fits = newness(q, m) >= 0, trial = m->kind == LS_QUORUM_ASK, yes;
 
-    if (trial) {
-        yes = fits && m->term > q->promise.term && !has_coordinator(q, now_ns);
+    if (trial) { /* a coordinator that asks is none any more */
+        yes = fits && m->term > q->promise.term &&
+              (m->from == q->leader || !has_coordinator(q, now_ns));
     } else {
         yes = fits && m->term == q->promise.term &&
               (q->promise.voted == 0 || q->promise.voted == m->from);
@@ -559,6 +560,23 @@ void ls_quorum_look(ls_quorum *quorum, int64_t now_ns)
         q->leader = 0;
         ask_all(q, LS_QUORUM_ASK, now_ns);
     }
+}
+
+void ls_quorum_assure(ls_quorum *quorum, int64_t now_ns)
+{
+    if (quorum->leader != 0 && quorum->role == LS_QUORUM_FOLLOWS)
+        quorum->heard_ns = now_ns;
+}
+
+void ls_quorum_suspect(ls_quorum *quorum, int64_t now_ns)
+{
+    ls_quorum *q = quorum;
+
+    if (q->role != LS_QUORUM_FOLLOWS)
+        return;
+    q->heard_ns = now_ns - q->times.suspect_ns;
+    /* At once, in their order; the first is the one that is lost. */
+    q->next_ns = next_try(q, now_ns) - q->times.suspect_ns / 2 - q->times.beat_ns;
 }
 
 ls_quorum_duty ls_quorum_duty_now(const ls_quorum *quorum, int64_t now_ns)

@@ -36,7 +36,8 @@
 
 LS_C_BEGIN
 
-enum { LS_QUORUM_NODES = LS_MEMBERS_NODES, LS_QUORUM_ROUNDS = 64 };
+/* Beyond so many nodes a job has no successors: every answer is counted by going through all. */
+enum { LS_QUORUM_NODES = 1024, LS_QUORUM_ROUNDS = 64 };
 
 typedef struct ls_quorum_view {
     uint64_t generation;
@@ -158,6 +159,11 @@ void ls_quorum_init(ls_quorum *quorum, const ls_quorum_promise *promise, bool le
 
 void ls_quorum_hear(ls_quorum *quorum, const ls_quorum_message *message, int64_t now_ns);
 void ls_quorum_look(ls_quorum *quorum, int64_t now_ns); /* at the clock: each 50 ms or so */
+
+/* What the caller knows of the coordinator by other means: it lives; its connection has ended. Only
+ * when successors ask depends on this. */
+void ls_quorum_assure(ls_quorum *quorum, int64_t now_ns);
+void ls_quorum_suspect(ls_quorum *quorum, int64_t now_ns);
 
 /* The coordinator: the nodes of the next view, itself first: those who answer, in their order, and
  * who wants to join. False: there is nothing to change, or it may not be changed now: the view does

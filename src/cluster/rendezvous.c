@@ -14,7 +14,6 @@
  * died: only when nothing better came until then, it is the failure of the job. */
 #include "cluster/rendezvous_impl.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -25,33 +24,18 @@
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/parcel.h"
-#include "net/hello.h"
-#include "net/secret.h"
+#include "net/room.h"
 
 typedef ls_rendezvous_peer peer;
 
+enum { BITE = 256, BITES = 40 }; /* events at a time, and how often in a row */
+enum { CROWD = 4096 };           /* most callers that are heard at a time */
+
 /* --- small things ----------------------------------------------------------------------------- */
-
-static const char *host_name(char *host, size_t cap)
-{
-    if (gethostname(host, cap - 1) != 0)
-        snprintf(host, cap, "?");
-    host[cap - 1] = '\0';
-    return host;
-}
-
-/* "10.0.0.1:40001" without its port. */
-static void ip_of(const ls_sock_address *address, char *ip, size_t cap)
-{
-    const char *text = address->text, *colon = strrchr(text, ':');
-    int skip = *text == '[', len = (int)(colon - text) - 2 * skip;
-
-    snprintf(ip, cap, "%.*s", len, text + skip);
-}
 
 /* Version and content of this program: nodes with different ones would not understand each other,
  * or worse, nearly. */
-static void set_version(char *version)
+void ls_rendezvous_own_version(char version_out[LS_RENDEZVOUS_VERSION])
 {
     ls_file_map map;
     char hex[LS_HASH_HEX] = "unknown";
@@ -60,12 +44,12 @@ static void set_version(char *version)
         ls_hash_hex(ls_hash_bytes(map.bytes, map.len), hex);
         ls_file_map_close(&map);
     }
-    snprintf(version, VERSION, "%s %.12s", LS_VERSION, hex);
+    snprintf(version_out, LS_RENDEZVOUS_VERSION, "%s %.12s", LS_VERSION, hex);
 }
 
-ls_status ls_rendezvous_watch(ls_rendezvous *r, int fd)
+ls_status ls_rendezvous_watch(ls_rendezvous *r, int fd, int token)
 {
-    struct epoll_event event = {.events = EPOLLIN};
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)token};
 
     if (epoll_ctl(r->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
         return ls_fail_sys(LS_EIO, "cannot watch a control connection");
@@ -81,6 +65,52 @@ void ls_rendezvous_drop(peer *p)
     p->ports = NULL;
 }
 
+void ls_rendezvous_enter(ls_rendezvous *r, peer *p, ls_rendezvous_phase phase)
+{
+    int change = (phase == JOINED) - (p->phase == JOINED);
+    bool listed = p >= r->peers && p < r->peers + r->n_peers;
+
+    r->n_joined += change;
+    r->n_ranks += change * p->ranks;
+    p->phase = phase;
+    if (phase == WAITED && listed && p - r->peers < r->free_from)
+        r->free_from = (int)(p - r->peers);
+}
+
+/* The token of a peer's events. */
+static int token_of(const ls_rendezvous *r, const peer *p)
+{
+    bool late = p >= r->late && p < r->late + LATE;
+
+    return late ? OF_LATE + (int)(p - r->late) : (int)(p - r->peers);
+}
+
+/* Watch for room to send while something waits for it, and no longer. */
+static void watch_room(ls_rendezvous *r, peer *p)
+{
+    bool waits = p->linked && ls_frame_waiting(&p->link);
+    struct epoll_event event = {.events = EPOLLIN | (waits ? (uint32_t)EPOLLOUT : 0),
+                                .data.u32 = (uint32_t)token_of(r, p)};
+
+    if (!p->linked || waits == p->flushes)
+        return;
+    if (epoll_ctl(r->epoll_fd, EPOLL_CTL_MOD, p->link.fd, &event) == 0)
+        p->flushes = waits;
+}
+
+void ls_rendezvous_send(ls_rendezvous *r, peer *p, uint16_t type, const void *bytes, size_t len)
+{
+    (void)ls_frame_send(&p->link, type, bytes, len); /* LOST is seen */
+    watch_room(r, p);
+}
+
+void ls_rendezvous_flush(ls_rendezvous *r, peer *p)
+{
+    if (ls_frame_waiting(&p->link))
+        (void)ls_frame_flush(&p->link); /* LOST is seen */
+    watch_room(r, p);
+}
+
 static int poll_ms(int64_t deadline_ns)
 {
     if (deadline_ns == LS_NO_DEADLINE)
@@ -89,7 +119,7 @@ static int poll_ms(int64_t deadline_ns)
     return ms < 0 ? 0 : ms > 1000 ? 1000 : (int)ms;
 }
 
-static void wait_for_news(ls_rendezvous *r, int64_t deadline_ns)
+void ls_rendezvous_wait(ls_rendezvous *r, int64_t deadline_ns)
 {
     struct pollfd p = {.fd = r->epoll_fd, .events = POLLIN};
 
@@ -139,7 +169,7 @@ static ls_err_record cleaned(const ls_err_record *why)
     return copy;
 }
 
-static void send_record(ls_rendezvous *r, uint16_t type, int code, const ls_err_record *why)
+void ls_rendezvous_send_record(ls_rendezvous *r, uint16_t type, int code, const ls_err_record *why)
 {
     ls_str bytes;
 
@@ -147,7 +177,7 @@ static void send_record(ls_rendezvous *r, uint16_t type, int code, const ls_err_
     put_record(&bytes, code, why);
     for (int i = 0; i < r->n_peers && !bytes.failed; i++)
         if (r->peers[i].linked && (r->peers[i].phase == JOINED || r->peers[i].phase == GONE_WELL))
-            (void)ls_frame_send(&r->peers[i].link, type, bytes.p, bytes.len); /* LOST is seen */
+            ls_rendezvous_send(r, &r->peers[i], type, bytes.p, bytes.len);
     ls_str_release(&bytes);
 }
 
@@ -160,7 +190,7 @@ void ls_rendezvous_decide(ls_rendezvous *r, int code, const ls_err_record *why, 
     r->told = told;
     r->code = code;
     r->why = cleaned(why);
-    send_record(r, r->args.hosts ? STOP : FAILED, code, &r->why);
+    ls_rendezvous_send_record(r, r->args.hosts ? STOP : FAILED, code, &r->why);
 }
 
 /* The thread's last record, unless a better one comes in time. */
@@ -203,14 +233,14 @@ void ls_rendezvous_decide_lost(ls_rendezvous *r, const peer *p)
     ls_rendezvous_decide(r, ls_err_exit_code(LS_EPEER), ls_err_last(), false);
 }
 
-void ls_rendezvous_send_text(peer *p, uint16_t type, const char *text)
+void ls_rendezvous_send_text(ls_rendezvous *r, peer *p, uint16_t type, const char *text)
 {
     ls_str bytes;
 
     ls_str_init(&bytes);
     ls_parcel_put_text(&bytes, text);
     if (!bytes.failed)
-        (void)ls_frame_send(&p->link, type, bytes.p, bytes.len);
+        ls_rendezvous_send(r, p, type, bytes.p, bytes.len);
     ls_str_release(&bytes);
 }
 
@@ -218,19 +248,10 @@ void ls_rendezvous_send_text(peer *p, uint16_t type, const char *text)
 
 void ls_rendezvous_refuse(ls_rendezvous *r, peer *p, const char *why)
 {
-    ls_rendezvous_send_text(p, REFUSED, why);
+    ls_rendezvous_send_text(r, p, REFUSED, why);
     ls_gate_refuse(r->gate, &p->from, why);
     ls_rendezvous_drop(p);
-    p->phase = WAITED;
-}
-
-static int joined_ranks(const ls_rendezvous *r)
-{
-    int n = r->args.ranks;
-
-    for (int i = 0; i < r->n_peers; i++)
-        n += r->peers[i].phase == JOINED ? r->peers[i].ranks : 0;
-    return n;
+    ls_rendezvous_enter(r, p, WAITED);
 }
 
 /* What is wrong with a newcomer; false: nothing. */
@@ -246,7 +267,7 @@ static bool is_wrong(const ls_rendezvous *r, const peer *p, const char *version,
     else if (generation != 0 && generation != r->args.generation)
         snprintf(why, cap, "it asks for generation %llu, this is %llu",
                  (unsigned long long)generation, (unsigned long long)r->args.generation);
-    else if (p->ranks < 1 || p->ranks > LS_MEMBERS_RANKS - joined_ranks(r))
+    else if (p->ranks < 1 || p->ranks > LS_MEMBERS_RANKS - r->args.ranks - r->n_ranks)
         snprintf(why, cap, "its %d ranks do not fit: a job has at most %d", p->ranks,
                  LS_MEMBERS_RANKS);
     else
@@ -260,7 +281,7 @@ static void send_work(ls_rendezvous *r, peer *p)
     const ls_str *work = r->args.work;
 
     if (work)
-        (void)ls_frame_send(&p->link, WORK, work->p, work->len); /* LOST is seen */
+        ls_rendezvous_send(r, p, WORK, work->p, work->len);
     else
         ls_rendezvous_refuse(r, p, "the command of this job is too long for agents");
 }
@@ -278,10 +299,10 @@ static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
     ls_parcel_get_text(&in, version, sizeof version);
     ls_parcel_get_text(&in, job, sizeof job);
     uint64_t generation = ls_parcel_get(&in, 8);
-    p->ranks = (int)ls_parcel_get(&in, 2);
+    p->ranks = (int)ls_parcel_get(&in, 4);
     ls_parcel_get_text(&in, p->host, sizeof p->host);
     ls_parcel_get_text(&in, p->ip, sizeof p->ip);
-    if (in.bad || in.left != 2 * (size_t)p->ranks || !*p->ip) {
+    if (in.bad || p->ranks < 0 || in.left != 2 * (size_t)p->ranks || !*p->ip) {
         ls_rendezvous_refuse(r, p, "its message is damaged");
         return LS_OK;
     }
@@ -294,7 +315,7 @@ static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
         return LS_ENOMEM;
     for (int i = 0; i < p->ranks; i++)
         p->ports[i] = (uint16_t)ls_parcel_get(&in, 2);
-    p->phase = JOINED;
+    ls_rendezvous_enter(r, p, JOINED);
     ls_log(LS_LOG_INFO, "%s (%s) joins with %d ranks", p->host, p->from.text, p->ranks);
     if (r->met)
         ls_rendezvous_admit(r, p);
@@ -303,9 +324,13 @@ static ls_status take_join(ls_rendezvous *r, peer *p, const ls_frame *frame)
 
 static peer *free_peer(ls_rendezvous *r)
 {
-    for (int i = 0; i < r->n_peers; i++)
-        if (!r->peers[i].linked && r->peers[i].phase == WAITED)
+    for (int i = r->free_from; i < r->n_peers; i++) {
+        if (!r->peers[i].linked && r->peers[i].phase == WAITED) {
+            r->free_from = i;
             return &r->peers[i];
+        }
+    }
+    r->free_from = r->n_peers;
     return NULL;
 }
 
@@ -330,8 +355,10 @@ static ls_status take_callers(ls_rendezvous *r)
         }
         *p = (peer){.from = from, .linked = true};
         ls_frame_init(&p->link, fd, &hello, LIMIT);
+        p->link.ahead = true; /* take_frames() leaves nothing behind */
         ls_hello_release(&hello);
-        if (ls_sock_tune(fd, &options) != LS_OK || ls_rendezvous_watch(r, fd) != LS_OK)
+        if (ls_sock_tune(fd, &options) != LS_OK ||
+            ls_rendezvous_watch(r, fd, token_of(r, p)) != LS_OK)
             ls_rendezvous_refuse(r, p, "it cannot be watched");
     }
 out:
@@ -353,7 +380,7 @@ static void take_done(ls_rendezvous *r, peer *p, const ls_frame *frame)
     ls_parcel in = {.at = frame->payload, .left = frame->bytes};
     int code = (int)ls_parcel_get(&in, 2);
 
-    p->phase = GONE_WELL;
+    ls_rendezvous_enter(r, p, GONE_WELL);
     if (code == 0)
         return;
     say_ended(p, code);
@@ -423,7 +450,6 @@ static ls_status take_frames(ls_rendezvous *r, peer *p)
     while (p->linked) {
         ls_frame frame;
         bool got;
-        ls_frame_flush(&p->link);
         st = ls_frame_receive(&p->link, &frame, &got);
         if (st == LS_ENOMEM)
             return st;
@@ -434,21 +460,25 @@ static ls_status take_frames(ls_rendezvous *r, peer *p)
                 return LS_OK;
             }
             ls_rendezvous_drop(p);
-            p->phase = p->phase == GONE_WELL ? GONE_WELL : WAITED;
+            ls_rendezvous_enter(r, p, p->phase == GONE_WELL ? GONE_WELL : WAITED);
             return LS_OK;
         }
         if (!got)
             break;
         if (r->door && p->phase == JOINED)
-            ls_pulse_heard(&p->pulse, r->door->pulse_ns, ls_time_now_ns());
+            ls_rendezvous_heard(r, p);
         if (frame.type == PULSE)
             continue;
         if (frame.type == WORD && r->door && p->phase == JOINED)
             r->door->heard(r->door->context, p->node, frame.payload, frame.bytes);
+        else if (r->door && p->phase == JOINED && frame.type >= REACH && frame.type <= PROBED)
+            ls_rendezvous_take_probe(r, p, &frame);
         else if (p >= r->late && p < r->late + LATE)
             ls_rendezvous_refuse(r, p, "the job has all of its nodes");
         else if (r->args.hosts && p->phase == WAITED && frame.type == ASK)
             send_work(r, p);
+        else if (r->args.hosts && p->phase == WAITED && frame.type == BACK)
+            ls_rendezvous_take_back(r, p, &frame);
         else if (r->args.hosts && p->phase == WAITED)
             LS_TRY(st, take_join(r, p, &frame), out);
         else
@@ -458,18 +488,40 @@ out:
     return st;
 }
 
+/* What an event is of. */
+static ls_status take_event(ls_rendezvous *r, const struct epoll_event *event)
+{
+    uint32_t token = event->data.u32;
+    peer *p = token < (uint32_t)r->n_peers                 ? &r->peers[token]
+              : token >= OF_LATE && token < OF_LATE + LATE ? &r->late[token - OF_LATE]
+                                                           : NULL;
+
+    if (token == OF_GATE)
+        return take_callers(r);
+    if (token == OF_PULSE)
+        ls_rendezvous_beat(r);
+    if (token == OF_PULSE || token == OF_PROBE)
+        ls_rendezvous_attend_probe(r);
+    if (!p || !p->linked)
+        return LS_OK; /* nobody, or somebody who is gone by now */
+    if (event->events & EPOLLOUT)
+        ls_rendezvous_flush(r, p);
+    return take_frames(r, p);
+}
+
+/* What has come: of those only who said something, which the kernel knows. */
 static ls_status take_all(ls_rendezvous *r)
 {
+    struct epoll_event events[BITE];
     ls_status st = LS_OK;
+    int n = BITE;
 
-    if (r->gate)
-        LS_TRY(st, take_callers(r), out);
-    for (int i = 0; i < r->n_peers; i++)
-        LS_TRY(st, take_frames(r, &r->peers[i]), out);
-    for (int i = 0; i < LATE; i++)
-        LS_TRY(st, take_frames(r, &r->late[i]), out);
-    ls_rendezvous_beat(r);
-    if (r->door && r->met && r->args.hosts)
+    for (int bites = 0; n == BITE && bites < BITES; bites++) {
+        n = epoll_wait(r->epoll_fd, events, BITE, 0);
+        for (int i = 0; i < n; i++)
+            LS_TRY(st, take_event(r, &events[i]), out);
+    }
+    if (r->door && r->met && r->door->looks)
         r->door->looks(r->door->context);
     settle_suspicion(r, false);
 out:
@@ -478,86 +530,41 @@ out:
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+ls_status ls_rendezvous_open_gate(ls_rendezvous *r, int nodes)
+{
+    ls_status st = LS_OK;
+    char who[32];
+
+    snprintf(who, sizeof who, "%d nodes", nodes);
+    LS_TRY(st, ls_room_make(nodes, who), out);
+    r->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (r->timer_fd < 0) {
+        st = ls_fail_sys(LS_EIO, "cannot make a timer for control connections");
+        goto out;
+    }
+    LS_TRY(st, ls_rendezvous_watch(r, r->timer_fd, OF_TIMER), out);
+    LS_TRY(st,
+           ls_gate_open(&r->gate, &(ls_gate_args){.listen_fd = r->listen_fd,
+                                                  .secret = r->args.secret,
+                                                  .self = {.purpose = LS_HELLO_CONTROL},
+                                                  .callers = nodes < CROWD ? nodes : CROWD}),
+           out);
+    st = ls_rendezvous_watch(r, ls_gate_fd(r->gate), OF_GATE);
+out:
+    return st;
+}
+
 static ls_status open_host(ls_rendezvous *r)
 {
     ls_status st = LS_OK;
-    const ls_rendezvous_args *a = &r->args;
     const ls_sock_address at = r->address;
 
     LS_TRY(st, ls_sock_listen(&at, &r->listen_fd), out);
     LS_TRY(st, ls_sock_local(r->listen_fd, &r->address), out);
-    ip_of(&r->address, r->ip, sizeof r->ip);
-    LS_TRY(st,
-           ls_gate_open(&r->gate, &(ls_gate_args){.listen_fd = r->listen_fd,
-                                                  .secret = a->secret,
-                                                  .self = {.purpose = LS_HELLO_CONTROL}}),
-           out);
-    st = ls_rendezvous_watch(r, ls_gate_fd(r->gate));
+    ls_rendezvous_set_ip(r, &r->address);
+    st = ls_rendezvous_open_gate(r, r->args.nodes);
 out:
     return st;
-}
-
-static ls_status send_join(ls_rendezvous *r)
-{
-    const ls_rendezvous_args *a = &r->args;
-    char host[LS_MEMBERS_TEXT];
-    ls_str bytes;
-
-    ls_str_init(&bytes);
-    ls_parcel_put(&bytes, PROTOCOL, 2);
-    ls_parcel_put_text(&bytes, r->version);
-    ls_parcel_put_text(&bytes, a->job ? a->job : "");
-    ls_parcel_put(&bytes, a->generation, 8);
-    ls_parcel_put(&bytes, (uint64_t)a->ranks, 2);
-    ls_parcel_put_text(&bytes, host_name(host, sizeof host));
-    ls_parcel_put_text(&bytes, r->ip);
-    for (int i = 0; i < a->ranks; i++)
-        ls_parcel_put(&bytes, a->ports ? a->ports[i] : 0, 2);
-    ls_status st = ls_str_status(&bytes);
-    if (st == LS_OK)
-        st = ls_frame_send(&r->peers[0].link, JOIN, bytes.p, bytes.len);
-    ls_str_release(&bytes);
-    return st;
-}
-
-static ls_status open_join(ls_rendezvous *r, int64_t deadline_ns)
-{
-    ls_status st = LS_OK;
-    peer *p = &r->peers[0];
-    const ls_sock_options options = {.user_timeout_ns = ALIVE_S * LS_NS_PER_S,
-                                     .keepalive_ns = LS_NS_PER_S};
-    ls_sock_address local;
-    ls_hello hello = {.state = 0};
-    int fd = -1;
-
-    LS_TRY(st, ls_sock_connect(&r->address, deadline_ns, &fd), out);
-    LS_TRY(st, ls_sock_local(fd, &local), out);
-    ip_of(&local, r->ip, sizeof r->ip);
-    LS_TRY(st, ls_sock_tune(fd, &options), out);
-    LS_TRY(st,
-           ls_hello_begin(&hello, &(ls_hello_args){.secret = r->args.secret,
-                                                   .connects = true,
-                                                   .self = {.purpose = LS_HELLO_CONTROL},
-                                                   .deadline_ns = deadline_ns}),
-           out);
-    LS_TRY(st, ls_hello_run(&hello, fd), out);
-    ls_frame_init(&p->link, fd, &hello, LIMIT);
-    fd = -1;
-    p->linked = true;
-    p->phase = JOINED;
-    LS_TRY(st, ls_rendezvous_watch(r, p->link.fd), out);
-    st = r->args.ranks > 0 ? send_join(r) : ls_frame_send(&p->link, ASK, "", 0);
-out:
-    ls_hello_release(&hello);
-    ls_sock_close(&fd);
-    return st;
-}
-
-static ls_status check_ranks(int ranks)
-{
-    return ranks >= 1 && ranks <= LS_MEMBERS_RANKS
-               ? LS_OK
-               : ls_fail(LS_EUSAGE, "a job has 1 to %d ranks, not %d", LS_MEMBERS_RANKS, ranks);
 }
 
 ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous_args *args,
@@ -568,29 +575,32 @@ ls_status ls_rendezvous_open(ls_rendezvous **rendezvous_out, const ls_rendezvous
     if (args->hosts && (args->nodes < 1 || args->nodes > LS_MEMBERS_NODES))
         return ls_fail(LS_EUSAGE, "a job has 1 to %d nodes, not %d", LS_MEMBERS_NODES, args->nodes);
     if (args->hosts || args->ranks != 0)
-        st = check_ranks(args->ranks);
+        st = ls_rendezvous_check_ranks(args->ranks);
     if (st != LS_OK)
         return st;
     ls_rendezvous *r = ls_mem_alloc(sizeof *r);
     if (!r)
         return LS_ENOMEM;
     r->args = *args;
-    r->listen_fd = r->pulse_fd = -1;
-    r->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    r->listen_fd = r->pulse_fd = r->timer_fd = -1;
     ls_members_init(&r->members);
-    set_version(r->version);
+    ls_str_init(&r->list);
+    ls_str_init(&r->work);
+    if (args->version)
+        snprintf(r->version, sizeof r->version, "%s", args->version);
+    else
+        ls_rendezvous_own_version(r->version);
     ls_err_clear();
     r->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (r->epoll_fd < 0 || r->timer_fd < 0) {
+    if (r->epoll_fd < 0) {
         st = ls_fail_sys(LS_EIO, "cannot watch control connections");
         goto out;
     }
-    LS_TRY(st, ls_rendezvous_watch(r, r->timer_fd), out);
-    r->n_peers = args->hosts ? args->nodes - 1 : 1;
+    r->n_peers = r->peers_room = args->hosts ? args->nodes - 1 : 1;
     r->peers = ls_mem_array((size_t)r->n_peers, sizeof *r->peers);
     LS_TRY(st, r->peers ? LS_OK : LS_ENOMEM, out);
     LS_TRY(st, ls_sock_resolve(args->address, deadline_ns, &r->address), out);
-    LS_TRY(st, args->hosts ? open_host(r) : open_join(r, deadline_ns), out);
+    LS_TRY(st, args->hosts ? open_host(r) : ls_rendezvous_call_in(r, deadline_ns), out);
     *rendezvous_out = r;
 out:
     if (st != LS_OK)
@@ -611,7 +621,11 @@ void ls_rendezvous_close(ls_rendezvous *r)
     ls_sock_close(&r->timer_fd);
     ls_sock_close(&r->pulse_fd);
     ls_sock_close(&r->epoll_fd);
+    ls_probe_close(r->probe);
     ls_members_release(&r->members);
+    ls_str_release(&r->list);
+    ls_str_release(&r->work);
+    ls_mem_free(r->place_of);
     ls_mem_free(r->peers);
     ls_mem_free(r);
 }
@@ -623,67 +637,6 @@ const char *ls_rendezvous_address(const ls_rendezvous *r)
 
 /* --- meeting ---------------------------------------------------------------------------------- */
 
-static int count_joined(const ls_rendezvous *r)
-{
-    int n = 0;
-
-    for (int i = 0; i < r->n_peers; i++)
-        n += r->peers[i].phase == JOINED;
-    return n;
-}
-
-/* A port that is free on this address now, for programs that need one. */
-static int free_port(const ls_rendezvous *r)
-{
-    char text[LS_MEMBERS_TEXT + 8];
-    ls_sock_address at, got;
-    int fd = -1, port = 0;
-
-    if (strchr(r->ip, ':'))
-        snprintf(text, sizeof text, "[%s]:0", r->ip);
-    else
-        snprintf(text, sizeof text, "%s:0", r->ip);
-    if (ls_sock_resolve(text, ls_time_now_ns() + LS_NS_PER_S, &at) == LS_OK &&
-        ls_sock_listen(&at, &fd) == LS_OK && ls_sock_local(fd, &got) == LS_OK)
-        port = (int)strtol(strrchr(got.text, ':') + 1, NULL, 10);
-    ls_sock_close(&fd);
-    return port;
-}
-
-static ls_status send_view(ls_rendezvous *r)
-{
-    ls_status st = LS_OK;
-    char host[LS_MEMBERS_TEXT];
-    ls_str bytes;
-
-    ls_str_init(&bytes);
-    r->members.generation = r->args.generation;
-    r->members.master_port = free_port(r);
-    LS_TRY(st,
-           ls_members_add(&r->members, host_name(host, sizeof host), r->ip, r->args.ranks,
-                          r->args.ports),
-           out);
-    for (int i = 0; i < r->n_peers; i++) {
-        peer *p = &r->peers[i];
-        p->node = i + 1;
-        LS_TRY(st, ls_members_add(&r->members, p->host, p->ip, p->ranks, p->ports), out);
-    }
-    for (int i = 0; i < r->n_peers; i++) {
-        ls_str_clear(&bytes);
-        ls_parcel_put(&bytes, (uint64_t)r->peers[i].node, 2);
-        ls_members_encode(&r->members, &bytes);
-        LS_TRY(st, ls_str_status(&bytes), out);
-        /* One that is gone by now is noticed by the next attend. */
-        (void)ls_frame_send(&r->peers[i].link, VIEW, bytes.p, bytes.len);
-        if (r->door)
-            ls_pulse_heard(&r->peers[i].pulse, r->door->pulse_ns, ls_time_now_ns());
-    }
-    r->met = true;
-out:
-    ls_str_release(&bytes);
-    return st;
-}
-
 static ls_status meet_late(const ls_rendezvous *r)
 {
     ls_str names;
@@ -693,7 +646,7 @@ static ls_status meet_late(const ls_rendezvous *r)
         if (r->peers[i].phase == JOINED)
             ls_str_printf(&names, ", %s", r->peers[i].host);
     ls_fail(LS_EDEADLINE, "%d of %d nodes did not join at %s in time; here: this one%s",
-            r->n_peers - count_joined(r), r->args.nodes, r->address.text, names.p);
+            r->n_peers - r->n_joined, r->args.nodes, r->address.text, names.p);
     ls_err_hint("Start \"lineshaft agent --join %s\" with the same secret on each.",
                 r->address.text);
     ls_str_release(&names);
@@ -706,112 +659,43 @@ static ls_status meet_host(ls_rendezvous *r, int64_t deadline_ns)
 
     for (;;) {
         LS_TRY(st, take_all(r), out);
-        if (count_joined(r) == r->n_peers)
+        if (r->n_joined == r->n_peers)
             break;
         if (ls_time_now_ns() >= deadline_ns)
             return meet_late(r);
-        wait_for_news(r, deadline_ns);
+        ls_rendezvous_wait(r, deadline_ns);
     }
-    st = send_view(r);
+    st = ls_rendezvous_spread(r);
+    r->met = st == LS_OK;
 out:
     return st;
 }
 
-static ls_status take_view(ls_rendezvous *r, const ls_frame *frame)
-{
-    ls_parcel in = {.at = frame->payload, .left = frame->bytes};
-
-    r->node = (int)ls_parcel_get(&in, 2);
-    ls_status st = in.bad ? ls_fail(LS_EDATA, "a list of members is damaged")
-                          : ls_members_decode(&r->members, in.at, in.left);
-    if (st == LS_OK &&
-        (r->node >= r->members.nodes || r->members.node[r->node].ranks != r->args.ranks))
-        st =
-            ls_fail(LS_EDATA, "the list of members of %s does not hold this node", r->address.text);
-    r->met = st == LS_OK;
-    return st;
-}
-
-static ls_status take_refusal(const ls_rendezvous *r, const ls_frame *frame)
-{
-    ls_parcel in = {.at = frame->payload, .left = frame->bytes};
-    char why[256];
-
-    ls_parcel_get_text(&in, why, sizeof why);
-    ls_fail(LS_EUSAGE, "%s refuses this node: %s", r->address.text, why);
-    ls_err_hint("All nodes of a job need the same lineshaft and the same job.");
-    return LS_EUSAGE;
-}
-
-/* The coordinator's next word to who joins, which is of this type or a refusal. */
-static ls_status hear(ls_rendezvous *r, uint16_t type, ls_frame *frame_out, int64_t deadline_ns)
-{
-    ls_status st = LS_OK;
-    bool got = false;
-
-    while (!got) {
-        st = ls_frame_receive(&r->peers[0].link, frame_out, &got);
-        if (st == LS_EIO)
-            st = ls_fail(LS_EPEER, "the first node (%s) went away before all nodes had joined",
-                         r->address.text);
-        ls_rendezvous_beat(r);
-        if (got && frame_out->type == HOLD) {
-            ls_log(LS_LOG_INFO, "%s has taken this node, and will call it", r->address.text);
-            deadline_ns = LS_NO_DEADLINE;
-        }
-        got = got && frame_out->type != HOLD && frame_out->type != PULSE;
-        if (st != LS_OK || got)
-            break;
-        if (ls_time_now_ns() >= deadline_ns)
-            return ls_fail(LS_EDEADLINE, "the other nodes did not join at %s in time",
-                           r->address.text);
-        wait_for_news(r, deadline_ns);
-    }
-    if (st == LS_OK && frame_out->type == REFUSED)
-        return take_refusal(r, frame_out);
-    if (st == LS_OK && (frame_out->type == STOP || frame_out->type == END)) {
-        r->ended = frame_out->type == END && frame_out->bytes > 0 && frame_out->payload[0] == 0;
-        return ls_fail(LS_EPEER, "the job at %s ended before it needed this node", r->address.text);
-    }
-    if (st == LS_OK && frame_out->type != type)
-        return ls_fail(LS_EDATA, "%s sent something else than the %s", r->address.text,
-                       type == WORK ? "command to run" : "list of members");
-    return st;
-}
-
-static ls_status meet_join(ls_rendezvous *r, int64_t deadline_ns)
-{
-    ls_frame frame;
-    ls_status st = hear(r, VIEW, &frame, deadline_ns);
-
-    return st == LS_OK ? take_view(r, &frame) : st;
-}
-
-ls_status ls_rendezvous_ask(ls_rendezvous *r, ls_work *work, int64_t deadline_ns)
-{
-    ls_frame frame;
-    ls_status st = hear(r, WORK, &frame, deadline_ns);
-
-    return st == LS_OK ? ls_work_decode(work, frame.payload, frame.bytes) : st;
-}
-
-ls_status ls_rendezvous_bring(ls_rendezvous *r, int ranks, const uint16_t *ports)
-{
-    ls_status st = check_ranks(ranks);
-
-    r->args.ranks = ranks;
-    r->args.ports = ports;
-    return st == LS_OK ? send_join(r) : st;
-}
-
 ls_status ls_rendezvous_meet(ls_rendezvous *r, int64_t deadline_ns)
 {
-    return r->args.hosts ? meet_host(r, deadline_ns) : meet_join(r, deadline_ns);
+    return r->args.hosts ? meet_host(r, deadline_ns) : ls_rendezvous_meet_join(r, deadline_ns);
 }
 
-const ls_members *ls_rendezvous_members(const ls_rendezvous *r)
+const ls_members *ls_rendezvous_members(ls_rendezvous *r)
 {
+    if (r->members.nodes == 0 && r->list.len > 0 &&
+        ls_members_decode(&r->members, r->list.p, r->list.len) != LS_OK)
+        return NULL;
     return &r->members;
+}
+
+ls_status ls_rendezvous_learn(const ls_rendezvous *r, ls_roster *roster)
+{
+    return ls_roster_learn(roster, 0, r->names.at, r->names.left);
+}
+
+uint64_t ls_rendezvous_sent(const ls_rendezvous *r)
+{
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < r->n_peers; i++)
+        bytes += r->peers[i].linked ? r->peers[i].link.sent_bytes : 0;
+    return bytes;
 }
 
 int ls_rendezvous_node(const ls_rendezvous *r)
@@ -862,15 +746,15 @@ static ls_status end_host(ls_rendezvous *r, int code, int64_t *stop_ns)
     }
     for (;;) {
         ls_rendezvous_dismiss(r);
-        if (count_joined(r) == 0)
+        if (r->n_joined == 0)
             break;
         if (r->failed && *stop_ns == LS_NO_DEADLINE)
             *stop_ns = ls_time_now_ns() + r->args.grace_ns + BYE_S * LS_NS_PER_S;
         if (ls_time_now_ns() >= *stop_ns) {
-            ls_log(LS_LOG_WARN, "%d nodes did not say that they have ended", count_joined(r));
+            ls_log(LS_LOG_WARN, "%d nodes did not say that they have ended", r->n_joined);
             break;
         }
-        wait_for_news(r, *stop_ns);
+        ls_rendezvous_wait(r, *stop_ns);
         LS_TRY(st, take_all(r), out);
     }
     settle_suspicion(r, true);
@@ -901,9 +785,9 @@ static ls_status await_cause(ls_rendezvous *r)
     int64_t until_ns = ls_time_now_ns() + CAUSE_S * LS_NS_PER_S;
     ls_status st = LS_OK;
 
-    while (st == LS_OK && !r->failed && !r->ended && (!r->args.hosts || count_joined(r) > 0) &&
+    while (st == LS_OK && !r->failed && !r->ended && (!r->args.hosts || r->n_joined > 0) &&
            ls_time_now_ns() < until_ns) {
-        wait_for_news(r, until_ns);
+        ls_rendezvous_wait(r, until_ns);
         st = take_all(r);
     }
     return st;
@@ -917,22 +801,23 @@ ls_status ls_rendezvous_end(ls_rendezvous *r, int code, int *code_out)
 
     if (code == ls_err_exit_code(LS_EPEER))
         LS_TRY(st, await_cause(r), out);
-    if (r->args.hosts) {
-        LS_TRY(st, end_host(r, code, &stop_ns), out);
-        say_end(r);
-        *code_out = r->code;
-        return LS_OK;
-    }
     peer *p = &r->peers[0];
-    if (p->linked)
-        (void)ls_frame_send(&p->link, DONE, bytes, sizeof bytes);
-    while (p->linked && !r->ended) {
+    if (!r->args.hosts && p->linked)
+        ls_rendezvous_send(r, p, DONE, bytes, sizeof bytes);
+    while (!r->args.hosts && p->linked && !r->ended) {
         if (r->failed && stop_ns == LS_NO_DEADLINE)
             stop_ns = ls_time_now_ns() + r->args.grace_ns + 3 * BYE_S * LS_NS_PER_S;
         if (ls_time_now_ns() >= stop_ns)
             break;
-        wait_for_news(r, stop_ns);
+        ls_rendezvous_wait(r, stop_ns);
         LS_TRY(st, take_all(r), out);
+    }
+    if (r->args.hosts) { /* perhaps only now */
+        stop_ns = LS_NO_DEADLINE;
+        LS_TRY(st, end_host(r, code, &stop_ns), out);
+        say_end(r);
+        *code_out = r->code;
+        return LS_OK;
     }
     /* Without the coordinator's word, its loss is the failure of a job that had none. */
     *code_out = r->ended || r->failed ? r->code : code;

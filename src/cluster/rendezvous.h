@@ -11,7 +11,8 @@
  *      |                            |  <------ ASK: what to run? --- |
  *      |                            |  ------- WORK: a command ----> |
  *      |  <- JOIN: version, ranks - |  <------ JOIN ---------------- |
- *      |  -- VIEW: members -------> |  ------- VIEW ---------------> |
+ *      |  -- LIST: members, a piece at a time -------------------->  |
+ *      |  -- VIEW: your place in it |  ------- VIEW ---------------> |
  *      |                            |  (rank 3 fails)                |
  *      |  <- FAILED: record ------- |                                |
  *      |  -- STOP: record --------------------------------------->   |
@@ -28,10 +29,14 @@
  *      |  -- HOLD --------------> |     wait, perhaps for long
  *      |  -- VIEW --------------> |     called: start the ranks
  *      |  <-> WORD, PULSE ------> |
+ *      |  -- PROBE: do you reach  |     somebody is silent (witness.h)
+ *      |     node 7? -----------> |
+ *      |  <- PROBED: yes -------- |
  *      |  -- LEAVE -------------> |     sent away, and why
+ *      |  <- BACK --------------- |     a member, when this node has become the host
  */
 #pragma once
-#include "cluster/members.h"
+#include "cluster/roster.h"
 #include "cluster/work.h"
 
 LS_C_BEGIN
@@ -46,14 +51,17 @@ typedef struct ls_rendezvous_args {
     int ranks;             /* that this node brings; 0: ask what there is to do, then bring some */
     const uint16_t *ports; /* where they listen, or NULL; borrowed while meeting */
     uint64_t generation;   /* of the host; who joins may ask for one, 0: any */
-    const char *job;  /* must be equal on all nodes, such as a hash of the run file; NULL: "" */
-    int64_t grace_ns; /* how long nodes may take to end after a failure */
+    const char *job; /* must be equal on all nodes, such as a hash of the run file; NULL: "" */
+    const char
+        *host; /* this node's name for messages, borrowed until closed; NULL: the machine's */
+    const char *version; /* of this program and its content; NULL: they are looked up */
+    int64_t grace_ns;    /* how long nodes may take to end after a failure */
     const ls_str
         *work; /* the host's answer to who asks (work.h), borrowed; NULL: they are refused */
 } ls_rendezvous_args;
 
-/* For a job that heals. All but `heard` are of the host only; node: the number of a peer, 0 for who
- * joined when the coordinator speaks. */
+/* For a job that heals. All but `heard`, `looks` and `orphaned` are of the host only; node: the
+ * number of a peer, 0 for who joined when the coordinator speaks. */
 typedef struct ls_rendezvous_door {
     int64_t pulse_ns, suspect_ns, dead_ns; /* signs of life; silence that is told; that is death */
     /* A newcomer; false: it is refused, and why. */
@@ -62,6 +70,14 @@ typedef struct ls_rendezvous_door {
     void (*lost)(void *context, int node, const char *why, int64_t silent_ns);
     void (*looks)(void *context);          /* now and then, and after all of these */
     bool (*idle)(void *context, int node); /* the job is over, and this node has no part in it */
+    /* Who joined: the coordinator is lost, and why. Then this node may take over, follow another
+     * one, or give up. NULL: the job ends here. */
+    void (*orphaned)(void *context, const char *why, int64_t silent_ns);
+    /* The host, after it has taken over: a node that another one coordinated; false: it is not
+     * known. returned: and now it can be told things. */
+    bool (*returns)(void *context, int node, uint64_t id, ls_members_node *about_out);
+    void (*returned)(void *context, int node);
+    bool heirs; /* who joined: another node could be the host, so this one need not be waited for */
     void *context;
 } ls_rendezvous_door;
 
@@ -78,6 +94,19 @@ ls_status ls_rendezvous_attach(ls_rendezvous *rendezvous, const ls_rendezvous_do
 void ls_rendezvous_tell(ls_rendezvous *rendezvous, int node, const void *bytes, size_t len);
 void ls_rendezvous_call(ls_rendezvous *rendezvous, int node);
 void ls_rendezvous_expel(ls_rendezvous *rendezvous, int node, const char *why);
+
+/* Where the host is lost (heir.c). Before that, who joined: listen for those who would join here,
+ * at the host's port if it is free. port_out: also of the host. */
+ls_status ls_rendezvous_reserve(ls_rendezvous *rendezvous, uint16_t *port_out);
+/* This node is the host now, of about so many nodes; newcomers get numbers from next_node on. */
+ls_status ls_rendezvous_take_over(ls_rendezvous *rendezvous, int nodes, int next_node);
+/* Another node is: come back to it, as this node. LS_EIO, LS_EDEADLINE: it cannot be reached. */
+ls_status ls_rendezvous_follow(ls_rendezvous *rendezvous, const char *address, int node,
+                               uint64_t id, int64_t deadline_ns);
+/* Nobody that this node can follow; or, on the host, another one is: the job ends here, and nobody
+ * is told. The thread's record says why. */
+void ls_rendezvous_give_up(ls_rendezvous *rendezvous);
+bool ls_rendezvous_is_linked(const ls_rendezvous *rendezvous); /* who joined: to the coordinator */
 
 /* Who joined: whether the connection ended while the job ran, without a word. The coordinator may
  * be gone, or may have taken this node for lost. */
@@ -97,9 +126,19 @@ ls_status ls_rendezvous_bring(ls_rendezvous *rendezvous, int ranks, const uint16
 /* Until all nodes are there. LS_EDEADLINE says who came. LS_EUSAGE: refused, and why. */
 ls_status ls_rendezvous_meet(ls_rendezvous *rendezvous, int64_t deadline_ns);
 
-/* After that: the members (borrowed), and which node this is. */
-const ls_members *ls_rendezvous_members(const ls_rendezvous *rendezvous);
+/* After that: the members (borrowed), and which node this is. NULL: no memory for them. */
+const ls_members *ls_rendezvous_members(ls_rendezvous *rendezvous);
 int ls_rendezvous_node(const ls_rendezvous *rendezvous);
+
+/* Who joined: their names. */
+ls_status ls_rendezvous_learn(const ls_rendezvous *rendezvous, ls_roster *roster);
+
+/* Bytes that were sent so far to those who are still here. */
+uint64_t ls_rendezvous_sent(const ls_rendezvous *rendezvous);
+
+/* Version and content of this program, as nodes tell each other. */
+enum { LS_RENDEZVOUS_VERSION = 96 };
+void ls_rendezvous_own_version(char version_out[LS_RENDEZVOUS_VERSION]);
 
 /* While the job runs: when this descriptor is readable, attend. Returns LS_OK, or once the reason
  * for which the job ends: LS_EPEER for a failure elsewhere, LS_EINTR when somebody was asked to. */

@@ -11,42 +11,107 @@
 
 #include <signal.h>
 #include <string.h>
+#include "base/mem.h"
 
-void ls_view_init(ls_view *view, int workers, ls_view_rules rules)
+ls_status ls_view_init(ls_view *view, int workers, ls_view_rules rules)
 {
-    LS_BUG_IF(workers < 1 || workers > LS_VIEW_WORKERS, "%d workers", workers);
-    *view = (ls_view){.rules = rules, .workers = workers, .reached = -1};
+    *view = (ls_view){.rules = rules, .reached = -1};
+    ls_status st = ls_view_reserve(view, workers);
+    if (st != LS_OK)
+        return st;
+    view->workers = view->count[LS_VIEW_AWAY] = workers;
     for (int i = 0; i < workers; i++)
-        view->member[i].rank = -1;
+        view->member[i] = (ls_view_member){.rank = -1};
+    return LS_OK;
+}
+
+void ls_view_release(ls_view *view)
+{
+    ls_mem_free(view->member);
+    view->member = NULL;
+    view->workers = view->room = 0;
+}
+
+ls_status ls_view_reserve(ls_view *view, int workers)
+{
+    int room = view->room ? view->room : 8;
+
+    LS_BUG_IF(workers < 0 || workers > LS_VIEW_WORKERS, "%d workers", workers);
+    while (room < workers)
+        room *= 2;
+    if (room == view->room)
+        return LS_OK;
+    ls_view_member *member = ls_mem_resize(view->member, (size_t)room * sizeof *member);
+    if (!member)
+        return LS_ENOMEM;
+    view->member = member;
+    view->room = room;
+    return LS_OK;
+}
+
+/* Every change of a state: the numbers of those in each are kept, because they are asked for after
+ * every word of thousands of nodes. */
+static void enter(ls_view *v, int worker, ls_view_state state)
+{
+    ls_view_member *m = &v->member[worker];
+
+    v->waiting_guests += m->guest * ((state == LS_VIEW_WAITS) - (m->state == LS_VIEW_WAITS));
+    v->count[m->state]--;
+    v->count[state]++;
+    m->state = state;
 }
 
 int ls_view_add(ls_view *view, int workers, bool needed)
 {
     int first = view->workers;
+    ls_view_state state = needed ? LS_VIEW_AWAY : LS_VIEW_NEW;
 
-    LS_BUG_IF(workers < 1 || workers > LS_VIEW_WORKERS - first, "%d more workers", workers);
+    LS_BUG_IF(workers < 1 || workers > view->room - first, "%d more workers", workers);
     view->workers += workers;
-    for (int i = first; i < view->workers; i++) {
-        view->member[i].state = needed ? LS_VIEW_AWAY : LS_VIEW_NEW;
-        view->member[i].restarts = 0;
-        view->member[i].rank = -1;
-        view->member[i].guest = true;
-        view->member[i].report = (ls_view_report){.have = -1, .reached = -1};
-    }
+    view->count[state] += workers;
+    for (int i = first; i < view->workers; i++)
+        view->member[i] = (ls_view_member){
+            .state = state, .rank = -1, .guest = true, .report = {.have = -1, .reached = -1}};
     return first;
 }
 
 void ls_view_remove(ls_view *view, int first, int workers)
 {
     LS_BUG_IF(first < 0 || first + workers > view->workers, "workers %d and %d", first, workers);
+    for (int i = first; i < first + workers; i++) {
+        enter(view, i, LS_VIEW_OUT);
+        view->count[LS_VIEW_OUT]--;
+    }
     memmove(&view->member[first], &view->member[first + workers],
             (size_t)(view->workers - first - workers) * sizeof view->member[0]);
     view->workers -= workers;
 }
 
+/* Ranks are those of the newest view that somebody knows of. */
+void ls_view_restores(ls_view *view, const ls_view_past *past)
+{
+    view->begun |= past->begun;
+    view->reached = ls_max_i64(view->reached, past->reached);
+    if (past->generation <= view->generation)
+        return;
+    view->generation = past->generation;
+    view->first_lost = true; /* until it says that it stood there */
+    for (int i = 0; i < view->workers; i++)
+        view->member[i].rank = -1;
+}
+
+void ls_view_stood(ls_view *view, int worker, int rank, bool out)
+{
+    view->member[worker].rank = rank;
+    if (out)
+        enter(view, worker, LS_VIEW_OUT);
+    else if (rank == 0)
+        view->first_lost = false;
+}
+
 void ls_view_reports(ls_view *view, int worker, const ls_view_report *report)
 {
-    view->member[worker].state = LS_VIEW_WAITS;
+    enter(view, worker, LS_VIEW_WAITS);
     view->member[worker].report = *report;
 }
 
@@ -61,35 +126,35 @@ void ls_view_readies(ls_view *view, int worker)
 
 void ls_view_leaves(ls_view *view, int worker)
 {
-    view->member[worker].state = LS_VIEW_DONE;
-}
-
-static int count(const ls_view *v, ls_view_state state)
-{
-    int n = 0;
-
-    for (int i = 0; i < v->workers; i++)
-        n += v->member[i].state == state;
-    return n;
+    enter(view, worker, LS_VIEW_DONE);
 }
 
 int ls_view_alive(const ls_view *view)
 {
-    return count(view, LS_VIEW_AWAY) + count(view, LS_VIEW_WAITS) + count(view, LS_VIEW_IN);
+    return view->count[LS_VIEW_AWAY] + view->count[LS_VIEW_WAITS] + view->count[LS_VIEW_IN];
 }
 
-static int waiting_guests(const ls_view *v)
+static int unit_of(const ls_view *v)
 {
-    int n = 0;
-
-    for (int i = 0; i < v->workers; i++)
-        n += v->member[i].state == LS_VIEW_WAITS && v->member[i].guest;
-    return n;
+    return v->rules.unit > 1 ? v->rules.unit : 1;
 }
 
 bool ls_view_has_guests(const ls_view *view)
 {
-    return waiting_guests(view) > 0 && count(view, LS_VIEW_NEW) == 0;
+    int unit = unit_of(view), in = view->count[LS_VIEW_IN];
+
+    return view->waiting_guests > 0 && view->count[LS_VIEW_NEW] == 0 &&
+           (in + view->count[LS_VIEW_WAITS]) / unit > in / unit;
+}
+
+int ls_view_least(const ls_view *view)
+{
+    return view->rules.least > unit_of(view) ? view->rules.least : unit_of(view);
+}
+
+bool ls_view_is_short(const ls_view *view)
+{
+    return ls_view_alive(view) < ls_view_least(view);
 }
 
 /* An end after which the job would only end so again. */
@@ -129,12 +194,12 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
 
     v->first_lost |= v->member[worker].rank == 0;
     v->member[worker].rank = -1;
-    v->member[worker].state = LS_VIEW_OUT;
+    enter(v, worker, LS_VIEW_OUT);
     if (hopeless(v, end) && !guest)
         return LS_VIEW_STOP;
-    if (count(v, LS_VIEW_DONE) > 0) /* nobody ends well before all have done their work */
+    if (v->count[LS_VIEW_DONE] > 0) /* nobody ends well before all have done their work */
         return end->error && !guest ? LS_VIEW_STOP : LS_VIEW_DROP;
-    if (!restart && (ls_view_alive(v) == 0 || (ls_view_alive(v) < v->rules.least && !end->asked)))
+    if (!restart && (ls_view_alive(v) == 0 || (ls_view_is_short(v) && !end->asked)))
         return LS_VIEW_STOP;
     if (end->error && !guest)
         note_error(v, end->error);
@@ -143,16 +208,19 @@ ls_view_verdict ls_view_loses(ls_view *view, int worker, const ls_view_end *end)
     if (!restart)
         return LS_VIEW_DROP;
     v->member[worker].restarts++;
-    v->member[worker].state = LS_VIEW_AWAY;
+    enter(v, worker, LS_VIEW_AWAY);
     return LS_VIEW_RESTART;
 }
 
 bool ls_view_complete(const ls_view *view)
 {
-    int waiting = count(view, LS_VIEW_WAITS);
+    int waiting = view->count[LS_VIEW_WAITS], idle = 0;
+    bool done = view->count[LS_VIEW_DONE] > 0;
 
-    if (waiting == waiting_guests(view) && count(view, LS_VIEW_DONE) > 0)
-        return false; /* they came when the work was done */
+    for (int i = 0; i < view->workers && done; i++)
+        idle += view->member[i].state == LS_VIEW_WAITS && view->member[i].rank < 0;
+    if (done && waiting == idle)
+        return false; /* guests and spares, and the work is done */
     return waiting > 0 && waiting == ls_view_alive(view);
 }
 
@@ -207,12 +275,44 @@ static void find_base(const ls_view *v, ls_view_plan *plan)
         plan->met--; /* what it did last may not have been finished */
 }
 
+/* Who of those that wait will be in the next view: as many as make whole models, of each part alike
+ * as far as they have it, then the others in order. The first view has all, whose number the ranks
+ * judge by themselves. */
+static ls_status pick(ls_view *v)
+{
+    int unit = unit_of(v), left = v->count[LS_VIEW_WAITS];
+    int *of_part = ls_mem_array((size_t)v->workers + 1, sizeof *of_part);
+
+    if (!of_part)
+        return LS_ENOMEM;
+    if (v->generation > 0)
+        left = left / unit * unit;
+    int each = left / unit;
+    for (int i = 0; i < v->workers; i++) {
+        ls_view_member *m = &v->member[i];
+        int part = m->report.part;
+        m->chosen = m->state == LS_VIEW_WAITS && unit > 1 && part > 0 && part <= v->workers &&
+                    left > 0 && of_part[part] < each;
+        left -= m->chosen;
+        of_part[m->chosen ? part : 0]++;
+    }
+    for (int i = 0; i < v->workers && left > 0; i++) {
+        bool more = v->member[i].state == LS_VIEW_WAITS && !v->member[i].chosen;
+        v->member[i].chosen |= more;
+        left -= more;
+    }
+    ls_mem_free(of_part);
+    return LS_OK;
+}
+
 ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out)
 {
     ls_view *v = view;
     ls_status st = check_progress(v);
 
     LS_BUG_IF(!ls_view_complete(v), "a view of some of those who are alive");
+    if (st == LS_OK)
+        st = pick(v);
     if (st != LS_OK)
         return st;
     *plan_out = (ls_view_plan){.generation = ++v->generation,
@@ -221,11 +321,11 @@ ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out)
                                .restarted = v->restarted,
                                .lost = v->lost};
     for (int i = 0; i < v->workers; i++) {
-        bool in = v->member[i].state == LS_VIEW_WAITS;
+        bool in = v->member[i].chosen;
         v->member[i].rank = in ? plan_out->ranks++ : -1;
         plan_out->joined += in && v->member[i].guest;
         if (in)
-            v->member[i].state = LS_VIEW_IN;
+            enter(v, i, LS_VIEW_IN);
     }
     find_base(v, plan_out);
     v->first_lost = false;

@@ -16,13 +16,19 @@
  *   OUT     is dead and will not be started again
  *
  * A *guest* has come to a job that runs, and has not been ready to train in a view yet: whatever
- * goes wrong with it is its own affair. */
+ * goes wrong with it is its own affair.
+ *
+ * Where ranks have a model together (rules.unit) a view has a multiple of so many, and at least one
+ * of each part of the model if that is left. Who is not needed stays in WAITS, as a spare with the
+ * state it has, until ranks are lost or the work is done. Example, unit 2, parts A B of two
+ * models: ranks 0 1 2 3 have A A B B; rank 2 is lost for good: ranks 0 and 3 go on, and the worker
+ * that was rank 1 waits. */
 #pragma once
 #include "base/err.h"
 
 LS_C_BEGIN
 
-enum { LS_VIEW_WORKERS = 4096, LS_VIEW_BARREN = 3 };
+enum { LS_VIEW_WORKERS = 131072, LS_VIEW_BARREN = 3 };
 
 typedef enum ls_view_state {
     LS_VIEW_AWAY,
@@ -30,7 +36,8 @@ typedef enum ls_view_state {
     LS_VIEW_IN,
     LS_VIEW_DONE,
     LS_VIEW_OUT,
-    LS_VIEW_NEW
+    LS_VIEW_NEW,
+    LS_VIEW_STATES
 } ls_view_state;
 
 /* What a worker says of itself when it asks for a view. */
@@ -40,23 +47,31 @@ typedef struct ls_view_report {
     int64_t met;     /* the step after which it last did what falls due between steps */
     int32_t port;    /* where it listens for ranks of other nodes; 0: nowhere */
     uint32_t serial; /* the agent's number for this report, so that no older one is answered */
+    int32_t part;    /* of a model that ranks have together, from 1: what it has; 0: none */
 } ls_view_report;
 
 typedef struct ls_view_rules {
     int restarts; /* how often a worker that dies is started again */
     int least;    /* ranks to go on with */
+    int unit;     /* ranks that have a model together; 0 and 1: each has its own */
 } ls_view_rules;
+
+typedef struct ls_view_member {
+    ls_view_state state;
+    int restarts; /* so far */
+    int rank;     /* in the view; -1: not in it */
+    bool guest;
+    bool chosen; /* for the next view, while it is made */
+    ls_view_report report;
+} ls_view_member;
 
 typedef struct ls_view {
     ls_view_rules rules;
     int workers;
-    struct {
-        ls_view_state state;
-        int restarts; /* so far */
-        int rank;     /* in the view; -1: not in it */
-        bool guest;
-        ls_view_report report;
-    } member[LS_VIEW_WORKERS];
+    ls_view_member *member;    /* owned */
+    int room;                  /* members that it can hold */
+    int count[LS_VIEW_STATES]; /* of those in each state */
+    int waiting_guests;
     uint64_t generation;         /* of the last view; 0: none yet */
     bool begun;                  /* the first rank of a view was ready to train */
     bool first_lost;             /* the first rank of the last view is dead */
@@ -96,12 +111,29 @@ typedef struct ls_view_plan {
     int joined;          /* guests in it */
 } ls_view_plan;
 
-void ls_view_init(ls_view *view, int workers, ls_view_rules rules);
+/* What is left of a view when its coordinator is lost. */
+typedef struct ls_view_past {
+    uint64_t generation; /* 0: there was none */
+    bool begun;          /* it, or one before, has trained */
+    int64_t reached;     /* steps that were known to be done when it was made; -1: none */
+} ls_view_past;
 
-/* More workers, behind all others: the first of them. They are guests, unless the job waits for
- * them. And those of a node that is gone, without a trace. */
+/* LS_ENOMEM: then there is nothing to release. */
+ls_status ls_view_init(ls_view *view, int workers, ls_view_rules rules);
+void ls_view_release(ls_view *view);
+
+/* Make room for so many workers in all. */
+ls_status ls_view_reserve(ls_view *view, int workers);
+
+/* More workers, for whom there is room, behind all others: the first of them. They are guests,
+ * unless the job waits for them. And those of a node that is gone, without a trace. */
 int ls_view_add(ls_view *view, int workers, bool needed);
 void ls_view_remove(ls_view *view, int first, int workers);
+
+/* The last view is one that another coordinator made, of which this is known. */
+void ls_view_restores(ls_view *view, const ls_view_past *past);
+/* In it a worker that is away had this rank (-1: none), or was given up by then. */
+void ls_view_stood(ls_view *view, int worker, int rank, bool out);
 
 void ls_view_reports(ls_view *view, int worker, const ls_view_report *report);
 void ls_view_readies(ls_view *view, int worker); /* it is ready to train */
@@ -115,6 +147,8 @@ bool ls_view_complete(const ls_view *view);
 /* Workers that are in a view, wait for one or will; and whether guests wait for one, and no other
  * guest is on its way. */
 int ls_view_alive(const ls_view *view);
+int ls_view_least(const ls_view *view); /* the ranks that must be left */
+bool ls_view_is_short(const ls_view *view);
 bool ls_view_has_guests(const ls_view *view);
 
 /* Make the next view of those who wait. LS_EBARREN: the job must not go on, and why: three views

@@ -27,6 +27,7 @@ static void put_report(ls_str *out, const ls_view_report *r)
     ls_parcel_put(out, (uint64_t)r->met, 8);
     ls_parcel_put(out, (uint64_t)r->port, 2);
     ls_parcel_put(out, r->serial, 4);
+    ls_parcel_put(out, (uint64_t)r->part, 2);
 }
 
 static void get_report(ls_parcel *in, ls_view_report *r)
@@ -36,6 +37,7 @@ static void get_report(ls_parcel *in, ls_view_report *r)
     r->met = (int64_t)ls_parcel_get(in, 8);
     r->port = (int32_t)ls_parcel_get(in, 2);
     r->serial = (uint32_t)ls_parcel_get(in, 4);
+    r->part = (int32_t)ls_parcel_get(in, 2);
 }
 
 static void put_end(ls_str *out, const ls_word *w)
@@ -62,6 +64,44 @@ static void get_end(ls_parcel *in, ls_word *w)
     in->bad |= code > LS_EINTR || w->code > 255;
 }
 
+/* --- views ------------------------------------------------------------------------------------ */
+
+/* What is each node's own: its workers' ranks, and names that it lacks. */
+static void put_own(ls_str *out, const ls_word *w)
+{
+    size_t known = w->known <= w->roster->bytes.len ? w->known : 0;
+
+    ls_parcel_put(out, (uint64_t)w->workers, 2);
+    for (int i = 0; i < w->workers; i++) {
+        ls_parcel_put(out, (uint64_t)(w->rank[i] + 1), 4);
+        ls_parcel_put(out, w->serial[i], 4);
+    }
+    ls_parcel_put(out, known, 4);
+    ls_parcel_put(out, w->roster->bytes.len - known, 4);
+    ls_str_append_bytes(out, w->roster->bytes.p + known, w->roster->bytes.len - known);
+}
+
+/* Runs of nodes whose numbers follow each other and that have as many ranks: how many numbers lie
+ * between this run and the one before, nodes, ranks of each. Then the port of each rank. */
+static void put_list(ls_str *out, const ls_members *m)
+{
+    int next = 0;
+
+    ls_parcel_put(out, (uint64_t)m->nodes, 4);
+    for (int i = 0, n; i < m->nodes; i += n) {
+        const ls_members_node *first = &m->node[i];
+        for (n = 1; i + n < m->nodes && first[n].entry == first->entry + n &&
+                    first[n].ranks == first->ranks;)
+            n++;
+        ls_parcel_put_count(out, (uint32_t)(first->entry - next));
+        ls_parcel_put_count(out, (uint32_t)n);
+        ls_parcel_put_count(out, (uint32_t)first->ranks);
+        next = first->entry + n;
+    }
+    for (int r = 0; r < m->ranks; r++)
+        ls_parcel_put(out, m->ports[r], 2);
+}
+
 static void put_view(ls_str *out, const ls_word *w)
 {
     const ls_word_view *v = &w->view;
@@ -74,19 +114,66 @@ static void put_view(ls_str *out, const ls_word *w)
         ls_parcel_put(out, (uint64_t)numbers[i], 8);
     ls_parcel_put(out, (uint64_t)(v->plan.spread | v->plan.first_new << 1 | v->begun << 2), 1);
     put_text(out, v->cause);
-    ls_parcel_put(out, (uint64_t)w->workers, 2);
-    for (int i = 0; i < w->workers; i++) {
-        ls_parcel_put(out, (uint64_t)(w->rank[i] + 1), 2);
-        ls_parcel_put(out, w->serial[i], 4);
-    }
-    ls_members_encode(&w->members, out);
+    put_list(out, &w->members);
 }
 
-static ls_status get_view(ls_parcel *in, ls_word *w)
+static void get_own(ls_parcel *in, ls_word *w)
+{
+    w->workers = (int)ls_parcel_get(in, 2);
+    in->bad |= w->workers > LS_WORD_WORKERS;
+    for (int i = 0; i < w->workers && !in->bad; i++) {
+        uint64_t rank = ls_parcel_get(in, 4);
+        in->bad |= rank > LS_MEMBERS_RANKS;
+        w->rank[i] = in->bad ? -1 : (int32_t)rank - 1;
+        w->serial[i] = (uint32_t)ls_parcel_get(in, 4);
+    }
+    w->known = (size_t)ls_parcel_get(in, 4);
+    size_t names = (size_t)ls_parcel_get(in, 4);
+    in->bad |= names > in->left;
+    if (in->bad)
+        return;
+    w->names = (ls_parcel){.at = in->at, .left = names};
+    in->at += names;
+    in->left -= names;
+}
+
+/* One run of the list. */
+typedef struct run {
+    uint64_t first, nodes, ranks; /* number of the first node; ranks of each */
+} run;
+
+static run get_run(ls_parcel *in, const run *before, uint64_t nodes_left, uint64_t ranks_left)
+{
+    run r = {.first = before->first + before->nodes + ls_parcel_get_count(in)};
+
+    r.nodes = ls_parcel_get_count(in);
+    r.ranks = ls_parcel_get_count(in);
+    in->bad |= r.nodes < 1 || r.nodes > nodes_left || r.ranks < 1 ||
+               r.nodes * r.ranks > ranks_left || r.first > INT32_MAX / 2;
+    return in->bad ? (run){.first = 0} : r;
+}
+
+/* Whether the list is one of as many ranks as the view has. */
+static void check_list(ls_parcel *in, uint64_t ranks)
+{
+    uint64_t nodes = ls_parcel_get(in, 4), left = ranks;
+    run r = {.first = 0};
+
+    in->bad |= nodes < 1 || nodes > LS_MEMBERS_NODES;
+    while (nodes > 0 && !in->bad) {
+        r = get_run(in, &r, nodes, left);
+        nodes -= r.nodes;
+        left -= r.nodes * r.ranks;
+    }
+    in->bad |= left != 0 || in->left != 2 * ranks;
+}
+
+static void get_view(ls_parcel *in, ls_word *w)
 {
     ls_word_view *v = &w->view;
     int64_t n[10];
 
+    get_own(in, w);
     v->plan.generation = ls_parcel_get(in, 8);
     for (size_t i = 0; i < LS_COUNT(n); i++)
         n[i] = (int64_t)ls_parcel_get(in, 8);
@@ -106,23 +193,69 @@ static ls_status get_view(ls_parcel *in, ls_word *w)
     v->noticed_ns = n[9];
     v->begun = flags >> 2 & 1;
     ls_parcel_get_text(in, v->cause, sizeof v->cause);
-    w->workers = (int)ls_parcel_get(in, 2);
-    in->bad |= w->workers > LS_WORD_WORKERS || n[4] < 1 || n[4] > LS_MEMBERS_RANKS || n[2] < -1 ||
-               n[2] >= n[4];
-    for (int i = 0; i < w->workers && !in->bad; i++) {
-        w->rank[i] = (int32_t)ls_parcel_get(in, 2) - 1;
-        w->serial[i] = (uint32_t)ls_parcel_get(in, 4);
+    in->bad |= n[4] < 1 || n[4] > LS_MEMBERS_RANKS || n[2] < -1 || n[2] >= n[4];
+    for (int i = 0; i < w->workers && !in->bad; i++)
         in->bad |= w->rank[i] >= n[4];
-    }
-    if (in->bad)
-        return LS_OK; /* the caller sees it */
-    ls_status st = ls_members_decode(&w->members, in->at, in->left);
+    w->list = *in;
+    check_list(in, (uint64_t)n[4]);
+    in->at += in->left; /* the ports, which unpack() reads */
     in->left = 0;
-    in->bad |= st == LS_OK && w->members.ranks != n[4];
+}
+
+ls_status ls_word_unpack(ls_word *word, ls_roster *roster)
+{
+    ls_word *w = word;
+    ls_members *m = &w->members;
+    ls_parcel in = w->list;
+    run r = {.first = 0};
+    uint64_t at = 0, left, nodes;
+    ls_status st = LS_OK;
+
+    if (w->kind != LS_WORD_VIEW || !in.at)
+        return LS_OK;
+    if (w->names.left > 0)
+        LS_TRY(st, ls_roster_learn(roster, w->known, w->names.at, w->names.left), out);
+    ls_roster_walk walk = {
+        .in = {.at = (const uint8_t *)roster->bytes.p, .left = roster->bytes.len}};
+    m->generation = w->view.plan.generation;
+    left = (uint64_t)w->view.plan.ranks;
+    nodes = ls_parcel_get(&in, 4);
+    while (nodes > 0 && !in.bad) {
+        r = get_run(&in, &r, nodes, left);
+        nodes -= r.nodes;
+        left -= r.nodes * r.ranks;
+        for (; at < r.first + r.nodes && !in.bad; at++) {
+            in.bad |= !ls_roster_next(&walk);
+            if (in.bad || at < r.first)
+                continue;
+            LS_TRY(st, ls_members_add(m, walk.host, walk.ip, (int)r.ranks, NULL), out);
+            m->node[m->nodes - 1].entry = (int)at;
+        }
+    }
+    for (int i = 0; i < m->ranks && !in.bad; i++)
+        m->ports[i] = (uint16_t)ls_parcel_get(&in, 2);
+    if (in.bad)
+        st = ls_fail(LS_EDATA, "a view is of nodes that nobody has named");
+    w->list = w->names = (ls_parcel){.at = NULL};
+out:
     return st;
 }
 
+/* --- all -------------------------------------------------------------------------------------- */
+
 void ls_word_encode(const ls_word *word, ls_str *out)
+{
+    ls_word_encode_own(word, out);
+    ls_word_encode_shared(word, out);
+}
+
+void ls_word_encode_shared(const ls_word *word, ls_str *out)
+{
+    if (word->kind == LS_WORD_VIEW)
+        put_view(out, word);
+}
+
+void ls_word_encode_own(const ls_word *word, ls_str *out)
 {
     const ls_word *w = word;
 
@@ -139,13 +272,20 @@ void ls_word_encode(const ls_word *word, ls_str *out)
         put_end(out, w);
         break;
     case LS_WORD_VIEW:
-        put_view(out, w);
+        put_own(out, w);
         break;
     case LS_WORD_REVOKE:
         put_text(out, w->why);
         break;
     case LS_WORD_VERDICT:
         ls_parcel_put(out, (uint64_t)w->verdict, 1);
+        break;
+    case LS_WORD_STANDS:
+        ls_parcel_put(out, w->past.generation, 8);
+        ls_parcel_put(out, w->past.begun, 1);
+        ls_parcel_put(out, (uint64_t)w->past.reached, 8);
+        ls_parcel_put(out, (uint64_t)(w->stood + 1), 4);
+        ls_parcel_put(out, w->out, 1);
         break;
     case LS_WORD_READY:
     case LS_WORD_LEFT:
@@ -158,11 +298,10 @@ ls_status ls_word_decode(ls_word *word, const void *bytes, size_t len)
 {
     ls_word *w = word;
     ls_parcel in = {.at = bytes, .left = len};
-    ls_status st = LS_OK;
 
     *w = (ls_word){.kind = (ls_word_kind)ls_parcel_get(&in, 1)};
     w->worker = (int)ls_parcel_get(&in, 2);
-    in.bad |= w->kind < LS_WORD_REPORT || w->kind > LS_WORD_VERDICT || w->worker >= LS_WORD_WORKERS;
+    in.bad |= w->kind < LS_WORD_REPORT || w->kind > LS_WORD_STANDS || w->worker >= LS_WORD_WORKERS;
     if (!in.bad &&
         (w->kind == LS_WORD_REPORT || w->kind == LS_WORD_ENDED || w->kind == LS_WORD_REVOKE))
         ls_parcel_get_text(&in, w->why, sizeof w->why);
@@ -172,14 +311,18 @@ ls_status ls_word_decode(ls_word *word, const void *bytes, size_t len)
     } else if (!in.bad && w->kind == LS_WORD_ENDED) {
         get_end(&in, w);
     } else if (!in.bad && w->kind == LS_WORD_VIEW) {
-        st = get_view(&in, w);
+        get_view(&in, w);
     } else if (!in.bad && w->kind == LS_WORD_VERDICT) {
         w->verdict = (ls_view_verdict)ls_parcel_get(&in, 1);
         in.bad |= w->verdict > LS_VIEW_DROP;
+    } else if (!in.bad && w->kind == LS_WORD_STANDS) {
+        w->past.generation = ls_parcel_get(&in, 8);
+        w->past.begun = ls_parcel_get(&in, 1) != 0;
+        w->past.reached = (int64_t)ls_parcel_get(&in, 8);
+        uint64_t stood = ls_parcel_get(&in, 4);
+        w->out = ls_parcel_get(&in, 1) != 0;
+        in.bad |= stood > LS_MEMBERS_RANKS;
+        w->stood = in.bad ? -1 : (int)stood - 1;
     }
-    if (st == LS_OK && !ls_parcel_done(&in))
-        st = ls_fail(LS_EDATA, "a word between agents is damaged");
-    if (st != LS_OK)
-        ls_word_release(w);
-    return st;
+    return ls_parcel_done(&in) ? LS_OK : ls_fail(LS_EDATA, "a word between agents is damaged");
 }

@@ -4,15 +4,20 @@
  *                         READY     it is ready to train
  *                         LEFT      it has ended well
  *                         ENDED     it has ended otherwise: how
+ *                         STANDS    to a new coordinator: what the worker was under the one before
  *   coordinator -> node   VIEW      generation, who is in it, and which rank each worker has
  *                         REVOKE    the view is given up: nobody may wait in it any longer
  *                         REGROUP   the ranks shall meet anew at the end of a step
  *                         VERDICT   what becomes of a worker that has ended
  *
- * Between machines words travel in frames (net/frame.h), one in each. */
+ * Between machines words travel in frames (net/frame.h), one in each.
+ *
+ * A view goes to all nodes at once, and there may be ten thousand: so it names its nodes by their
+ * numbers in the roster (roster.h), with the end of the roster that the node does not have yet, and
+ * all but the first bytes are the same for everybody. */
 #pragma once
 #include "cluster/likeness.h"
-#include "cluster/members.h"
+#include "cluster/roster.h"
 #include "cluster/view.h"
 
 LS_C_BEGIN
@@ -27,7 +32,8 @@ typedef enum ls_word_kind {
     LS_WORD_VIEW,
     LS_WORD_REVOKE,
     LS_WORD_REGROUP,
-    LS_WORD_VERDICT
+    LS_WORD_VERDICT,
+    LS_WORD_STANDS
 } ls_word_kind;
 
 /* What a view tells besides who is in it. */
@@ -41,18 +47,24 @@ typedef struct ls_word_view {
 
 typedef struct ls_word {
     ls_word_kind kind;
-    int worker;                       /* on its node; of REPORT, READY, LEFT, ENDED, VERDICT */
-    char why[LS_WORD_TEXT];           /* REPORT, ENDED, REVOKE */
-    ls_view_report report;            /* REPORT */
-    ls_likeness likeness;             /* REPORT */
-    int signal, code;                 /* ENDED */
-    bool asked, error;                /* ENDED: as in ls_view_end; whether there is a record */
-    ls_err_record record;             /* ENDED */
-    ls_view_verdict verdict;          /* VERDICT */
-    ls_word_view view;                /* VIEW */
-    ls_members members;               /* VIEW; owned */
-    int workers;                      /* VIEW: of the node that hears it */
-    int32_t rank[LS_WORD_WORKERS];    /* of each; -1: it is not in the view */
+    int worker;                    /* on its node; of REPORT, READY, LEFT, ENDED, VERDICT, STANDS */
+    char why[LS_WORD_TEXT];        /* REPORT, ENDED, REVOKE */
+    ls_view_report report;         /* REPORT */
+    ls_likeness likeness;          /* REPORT */
+    int signal, code;              /* ENDED */
+    bool asked, error;             /* ENDED: as in ls_view_end; whether there is a record */
+    ls_err_record record;          /* ENDED */
+    ls_view_verdict verdict;       /* VERDICT */
+    ls_word_view view;             /* VIEW */
+    ls_members members;            /* VIEW; owned */
+    const ls_roster *roster;       /* VIEW, who tells it: of the members; borrowed */
+    size_t known;                  /* and its bytes that the node has */
+    ls_parcel names, list;         /* VIEW, as it came: until unpacked; borrowed from the bytes */
+    ls_view_past past;             /* STANDS: what its node knows of the last view, */
+    int stood;                     /* the rank that it had there; -1: none */
+    bool out;                      /* and whether it was given up */
+    int workers;                   /* VIEW: of the node that hears it */
+    int32_t rank[LS_WORD_WORKERS]; /* of each; -1: it is not in the view */
     uint32_t serial[LS_WORD_WORKERS]; /* and the report that this answers */
 } ls_word;
 
@@ -61,5 +73,13 @@ void ls_word_release(ls_word *word);
 /* As bytes and back; word need not be initialised. LS_EDATA: damaged. */
 void ls_word_encode(const ls_word *word, ls_str *out);
 ls_status ls_word_decode(ls_word *word, const void *bytes, size_t len);
+
+/* The same in two parts, of which the second is the same for all nodes that are told a view. */
+void ls_word_encode_own(const ls_word *word, ls_str *out);
+void ls_word_encode_shared(const ls_word *word, ls_str *out);
+
+/* Of a VIEW that has come: learn the names, and make the list of members. LS_EDATA: it is of nodes
+ * that nobody has named. Other words are left as they are. */
+ls_status ls_word_unpack(ls_word *word, ls_roster *roster);
 
 LS_C_END

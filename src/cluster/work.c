@@ -6,6 +6,30 @@
 
 enum { HEAD = 2 + 1, MEETS = 1, HEALS = 2 };
 
+/* How a job heals is a row of numbers. */
+typedef struct row {
+    uint32_t number[sizeof(ls_work_heal) / sizeof(uint32_t)];
+} row;
+_Static_assert(sizeof(row) == sizeof(ls_work_heal), "only numbers of 4 bytes");
+
+static void put_heal(ls_str *out, const ls_work_heal *heal)
+{
+    row r;
+
+    memcpy(&r, heal, sizeof r);
+    for (size_t i = 0; i < LS_COUNT(r.number); i++)
+        ls_parcel_put(out, r.number[i], 4);
+}
+
+static void get_heal(ls_parcel *in, ls_work_heal *heal)
+{
+    row r;
+
+    for (size_t i = 0; i < LS_COUNT(r.number); i++)
+        r.number[i] = (uint32_t)ls_parcel_get(in, 4);
+    memcpy(heal, &r, sizeof r);
+}
+
 void ls_work_init(ls_work *work)
 {
     *work = (ls_work){.ranks = 0};
@@ -23,12 +47,8 @@ ls_status ls_work_encode(const char *const *words, int ranks, bool meeting,
 {
     ls_parcel_put(out, (uint64_t)ranks, 2);
     ls_parcel_put(out, (uint64_t)((meeting ? MEETS : 0) | (heal ? HEALS : 0)), 1);
-    if (heal) {
-        ls_parcel_put(out, heal->patience_ms, 4);
-        ls_parcel_put(out, heal->pulse_ms, 4);
-        ls_parcel_put(out, heal->suspect_ms, 4);
-        ls_parcel_put(out, heal->dead_ms, 4);
-    }
+    if (heal)
+        put_heal(out, heal);
     for (int i = 0; words[i]; i++)
         ls_str_append_bytes(out, words[i], strlen(words[i]) + 1);
     if (out->len > LS_WORK_BYTES)
@@ -47,10 +67,7 @@ ls_status ls_work_decode(ls_work *work, const void *bytes, size_t len)
     work->meeting = (flags & MEETS) != 0;
     work->heal = (ls_work_heal){.patience_ms = 0};
     if (flags & HEALS) {
-        work->heal.patience_ms = (uint32_t)ls_parcel_get(&in, 4);
-        work->heal.pulse_ms = (uint32_t)ls_parcel_get(&in, 4);
-        work->heal.suspect_ms = (uint32_t)ls_parcel_get(&in, 4);
-        work->heal.dead_ms = (uint32_t)ls_parcel_get(&in, 4);
+        get_heal(&in, &work->heal);
         in.bad |=
             work->heal.patience_ms == 0 || work->heal.pulse_ms == 0 || work->heal.dead_ms == 0;
     }

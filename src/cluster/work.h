@@ -11,6 +11,9 @@ enum { LS_WORK_WORDS = 256, LS_WORK_BYTES = 128 << 10 };
 typedef struct ls_work_heal {
     uint32_t patience_ms; /* 0: it does not heal */
     uint32_t pulse_ms, suspect_ms, dead_ms;
+    /* For who may coordinate it one day. */
+    uint32_t succession, restarts, least, unit;
+    uint32_t min_nodes, max_nodes, grow_wait_ms, quarantine, cool_ms;
 } ls_work_heal;
 
 typedef struct ls_work {

@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "base/time.h"
 #include "comm/node/box.h"
+#include "comm/tune_impl.h"
 
 /* The last place is for ls_comm_run() alone: whether it has one must not depend on how far the
  * started ones are, which each rank sees at its own time. */
@@ -148,6 +149,7 @@ static ls_status make_comm(ls_comm **comm_out, ls_fabric *fabric, uint64_t id, c
             c->rank = i;
     }
     LS_TRY(st, arrange(c, deadline_ns), out);
+    ls_tune_use(c);
     ls_fabric_lock(fabric);
     c->next = fabric->comms;
     fabric->comms = c;
@@ -253,6 +255,11 @@ int ls_comm_node(const ls_comm *comm, int rank)
     return comm->fabric->members[comm->world[rank]].node;
 }
 
+const char *ls_comm_host(const ls_comm *comm, int rank)
+{
+    return comm->fabric->members[comm->world[rank]].host;
+}
+
 /* --- parts of a communicator ------------------------------------------------------------------*/
 
 static uint64_t hash_list(const int *ranks, int count)
@@ -349,7 +356,9 @@ ls_status ls_comm_sub(ls_comm *comm, const int *ranks, int count, int64_t deadli
     (*sub_out)->tune = c->tune;
     (*sub_out)->tune.picks = 0;
     (*sub_out)->tune.path[0] = '\0';
+    ls_tune_use(*sub_out);
     (*sub_out)->forced = count == c->ranks ? c->forced : NULL;
+    (*sub_out)->force_levels = count == c->ranks && c->force_levels;
 out:
     ls_mem_free(all);
     ls_mem_free(world);
@@ -684,11 +693,13 @@ const char *ls_comm_way(ls_comm *comm, const ls_coll *coll)
 ls_status ls_comm_force(ls_comm *comm, const char *algo)
 {
     const ls_algo *found = algo ? ls_algo_find(algo) : NULL;
+    bool levels = algo && strcmp(algo, "levels") == 0;
     ls_str names;
 
-    if (!algo || found) {
+    if (!algo || found || levels) {
         ls_fabric_lock(comm->fabric);
         comm->forced = found;
+        comm->force_levels = levels;
         for (int i = 0; i < COMM_PLANS; i++)
             comm->plans[i].once_only = true; /* made for another choice */
         pthread_mutex_unlock(&comm->fabric->lock);
@@ -697,8 +708,8 @@ ls_status ls_comm_force(ls_comm *comm, const char *algo)
     ls_fail(LS_EUSAGE, "there is no algorithm \"%s\"", algo);
     ls_str_init(&names);
     for (int i = 0; i < ls_algos_count; i++)
-        ls_str_printf(&names, "%s%s", i ? ", " : "", ls_algos[i]->name);
-    ls_err_hint("There are %s.", names.p);
+        ls_str_printf(&names, "%s, ", ls_algos[i]->name);
+    ls_err_hint("There are %slevels.", names.p);
     ls_str_release(&names);
     return LS_EUSAGE;
 }
@@ -727,6 +738,13 @@ void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out)
         *received_out += received;
     }
     pthread_mutex_unlock(&f->lock);
+}
+
+int64_t ls_comm_foreign_bytes(const ls_comm *comm)
+{
+    const ls_fabric *f = comm->fabric;
+
+    return f->board ? ls_board_foreign_bytes(f->board, f->seat) : 0;
 }
 
 const char *ls_comm_carrier(const ls_comm *comm)

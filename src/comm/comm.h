@@ -37,6 +37,7 @@ typedef struct ls_comm_args {
     int listen_fd;         /* a listening socket at this member's address; -1 on one node */
     const uint8_t *secret; /* LS_COMM_SECRET_BYTES of the job; NULL on one node only */
     const char *carrier;   /* between nodes: "auto", "tcp", "ucx" */
+    const char *zerocopy;  /* over TCP: "auto" (or NULL), "on", "off" (transport/tcp.h) */
 } ls_comm_args;
 
 /* All members open at the same time; who does not come until the deadline is named. */
@@ -61,6 +62,9 @@ int ls_comm_ranks(const ls_comm *comm);
 
 /* The number of a rank's node, as the members said it. */
 int ls_comm_node(const ls_comm *comm, int rank);
+
+/* The name of a rank's machine, valid as long as the communicator. */
+const char *ls_comm_host(const ls_comm *comm, int rank);
 
 /* Memory that others of this node read and write directly: nothing is copied when a collective's
  * buffers lie in it. Zeroed, aligned to 4096. LS_ENOMEM says what there is. */
@@ -93,14 +97,17 @@ void ls_comm_abort(ls_comm *comm, const char *reason);
  * (algo/algo.h). */
 const char *ls_comm_way(ls_comm *comm, const ls_coll *coll);
 
-/* Take this algorithm from now on for what it does, on all ranks alike, also in communicators of
- * all ranks that are made from this one; NULL: what is cheapest. LS_EUSAGE: there is none of this
- * name.
- */
+/* Take this algorithm, or "levels", from now on for what it does, on all ranks alike, also in
+ * communicators of all ranks that are made from this one; NULL: what is cheapest. LS_EUSAGE: there
+ * is none of this name. */
 ls_status ls_comm_force(ls_comm *comm, const char *algo);
 
 /* Bytes sent to and received from other nodes so far, headers included. */
 void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out);
+
+/* Bytes of other ranks' memory that count as resident in this process, because it has read them
+ * where they lie; 0 where it cannot be known. */
+int64_t ls_comm_foreign_bytes(const ls_comm *comm);
 
 /* What moves the data between nodes, and why, in words: "tcp, as asked for", "ucx: every rank has
  * an RDMA device", "none: ...". It begins with the carrier's name. */

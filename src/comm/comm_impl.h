@@ -81,9 +81,16 @@ typedef struct comm_seen {
     int uses;
 } comm_seen;
 
+/* What the numbers of all links mean for the members of one communicator. */
+typedef struct ls_tune_links {
+    ls_cost_link slowest; /* of all nodes */
+    ls_cost_link around;  /* from each member to the next one */
+    int64_t levels_bytes; /* from here on all-reduces go by levels, if they can */
+} ls_tune_links;
+
 enum { COMM_SEEN = 64 };
 
-enum { COMM_PLANS = 128, COMM_PIECES = 8, COMM_IDS = 1 << 13 /* in a tag */ };
+enum { COMM_PLANS = 128, COMM_PIECES = LS_COST_PIECES, COMM_IDS = 1 << 13 /* in a tag */ };
 
 typedef enum flight_way { WAY_NONE, WAY_DIRECT, WAY_EXEC, WAY_LEVELS } flight_way;
 
@@ -128,7 +135,9 @@ struct ls_comm {
     ls_direct *direct, *gather; /* of the members on this node; gather: with levels */
     ls_group group, gather_group;
     const ls_algo *forced;     /* NULL: the cheapest */
+    bool force_levels;         /* levels for what they do */
     ls_tune tune;              /* the same on all ranks */
+    ls_tune_links links;       /* what follows from it for these members */
     comm_seen seen[COMM_SEEN]; /* by schedules, in the order in which they came */
     int seen_count;
     bool seen_enough; /* they were settled: nothing is noted any more */
@@ -174,6 +183,7 @@ ls_status ls_between_misbehave(ls_fabric *fabric);
 
 /* flight.c: under the lock. */
 flight_way ls_flight_way(const ls_comm *comm, const ls_coll *coll);
+const char *ls_flight_refuses_levels(const ls_comm *comm, const ls_coll *coll); /* why, or NULL */
 void ls_flight_start(ls_comm *comm, flight *f); /* it moves with the next look */
 ls_status ls_flight_move_all(ls_fabric *fabric, bool *moved_out);
 const char *ls_flight_algo(ls_comm *comm, const ls_coll *coll); /* of exec; "none": it refuses */

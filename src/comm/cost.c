@@ -412,8 +412,12 @@ static double of_wandering(const ls_cost_query *q, const ls_cost_candidate *c)
 
 static const int64_t chunk_bytes[] = {0, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216};
 
-static void best_chunk(ls_cost_query *q, ls_cost_candidate *c)
+static void best_chunk(const ls_cost_query *query, ls_cost_candidate *c)
 {
+    ls_cost_query own = *query, *q = &own;
+
+    if (q->has_around && c->algo->around)
+        q->link = q->around;
     for (size_t i = 0; i < LS_COUNT(chunk_bytes); i++) {
         q->chunk = chunk_bytes[i] / q->size;
         double t = ls_cost_time(c->algo, q);
@@ -450,46 +454,4 @@ void ls_cost_choose(const ls_cost_query *query, const ls_coll *coll, bool once,
         choice.count++;
     }
     *choice_out = choice;
-}
-
-/* --- nodes --------------------------------------------------------------------------------------
- * With N nodes of g ranks each rank owns B / g after the first part; the g all-reduces between
- * nodes run side by side and share the wire, so each sees g times its ns_per_byte. Example: 2 nodes
- * of 2 ranks at 1 Gbit/s, 16 MiB: inside nearly nothing, between 2 x 1/2 x 8 MiB for each rank at
- * 17 ns a byte = 143 ms: 16 MiB leave each node. A flat ring of 4 sends 24 MiB over every link. */
-
-static double chosen(const ls_cost_choice *choice)
-{
-    return choice->best >= 0 ? choice->rows[choice->best].time_ns : 0;
-}
-
-void ls_cost_hierarchy(const ls_cost_nodes *nodes, const ls_coll *coll, bool once,
-                       ls_cost_levels *levels_out)
-{
-    ls_cost_levels l = {0};
-    ls_cost_choice gather, flat;
-    ls_coll part = *coll;
-    ls_cost_query q = {.ranks = nodes->per_node,
-                       .link = nodes->inside,
-                       .combine_ns_per_byte = nodes->combine_ns_per_byte};
-
-    part.kind = LS_COLL_REDUCE_SCATTER;
-    ls_cost_choose(&q, &part, once, &l.inner);
-    part.kind = LS_COLL_ALL_GATHER;
-    ls_cost_choose(&q, &part, once, &gather);
-    part.kind = LS_COLL_ALL_REDUCE;
-    q.link = nodes->between;
-    q.ranks = nodes->nodes * nodes->per_node;
-    ls_cost_choose(&q, &part, once, &flat);
-    part.count = range_len(coll->count, nodes->per_node, 0);
-    q.ranks = nodes->nodes;
-    q.link.ns_per_byte *= nodes->per_node;
-    ls_cost_choose(&q, &part, once, &l.outer);
-    l.scatter_ns = chosen(&l.inner);
-    l.between_ns = chosen(&l.outer);
-    l.gather_ns = chosen(&gather);
-    l.time_ns = l.scatter_ns + l.between_ns + l.gather_ns;
-    l.flat_ns = chosen(&flat);
-    l.wire = coll->count * ls_dtype_bytes(coll->type) * 2 * (nodes->nodes - 1) / nodes->nodes;
-    *levels_out = l;
 }

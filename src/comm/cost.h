@@ -35,6 +35,9 @@ struct ls_cost_query {
     ls_cost_link link;
     double combine_ns_per_byte;
     const int64_t *in_counts; /* all_to_all, uneven: for bytes sent only */
+    bool has_around;          /* a choice: the link of algorithms in which each rank sends to the */
+    ls_cost_link around;      /* next one only: the slowest of that circle; else as all others */
+    bool in_place;            /* for memory: in is out */
 };
 
 /* Predicted time from the moment when all ranks have arrived until the last one is done. */
@@ -67,29 +70,66 @@ typedef struct ls_cost_choice {
 void ls_cost_choose(const ls_cost_query *query, const ls_coll *coll, bool once,
                     ls_cost_choice *choice_out);
 
+/* --- memory -------------------------------------------------------------------------------------
+ * Ranks of one node that reach each other's buffers (node/direct.h) send no messages. They meet:
+ * each says how far it is and waits until all others have said so; in between each reads and writes
+ * memory, all of them at once. Buffers lie in the memory of the node. */
+
+typedef struct ls_cost_memory {
+    double meet_ns;            /* of one meeting, with as many ranks as the node has */
+    double cached_ns_per_byte; /* that a rank reads or writes, of buffers up to LS_COST_CACHED */
+    double ns_per_byte;        /* of buffers from LS_COST_UNCACHED on; in between, in between */
+    bool crowded;              /* more ranks than CPUs: meetings are avoided for longer */
+} ls_cost_memory;
+
+enum { LS_COST_CACHED = 64 << 10, LS_COST_UNCACHED = 8 << 20 };
+
+/* What query->rank does, exactly. */
+typedef struct ls_cost_moves {
+    int64_t meets, read, written; /* the last two in bytes */
+} ls_cost_moves;
+
+/* Tables of counts are not looked at. */
+void ls_cost_memory_moves(const ls_cost_memory *memory, const ls_cost_query *query,
+                          ls_cost_moves *moves_out);
+
+/* Until the last rank is done: query->rank does not count. */
+double ls_cost_memory_time(const ls_cost_memory *memory, const ls_cost_query *query);
+
 /* --- nodes --------------------------------------------------------------------------------------
  */
 
 typedef struct ls_cost_nodes {
     int nodes, per_node;
-    ls_cost_link inside;  /* between two ranks of a node */
-    ls_cost_link between; /* between two nodes; ns_per_byte is that of a node's wire, shared by all
-                             its ranks */
+    ls_cost_memory memory; /* of a node */
+    ls_cost_link between;  /* of two nodes; ns_per_byte is that of a node's wire, which all its
+                              ranks share */
+    ls_cost_link around;   /* the slowest link from each node to the next one */
     double combine_ns_per_byte;
 } ls_cost_nodes;
 
 /* All-reduce in three parts: reduce-scatter inside the node, all-reduce between the ranks of the
- * same place of all nodes, all-gather inside. Flat: the ranks of a node follow each other, as if
- * the slowest link were everywhere. */
+ * same place of all nodes, all-gather inside; a large buffer in pieces, one of which is between
+ * nodes while others are inside. Flat: one schedule over all ranks. */
 typedef struct ls_cost_levels {
-    double scatter_ns, between_ns, gather_ns;
-    double time_ns; /* their sum */
+    int pieces;
+    double scatter_ns, between_ns, gather_ns; /* of one piece */
+    double time_ns;
     double flat_ns;
-    int64_t wire;                /* bytes that leave a node: 2 (N - 1) / N of the buffer */
-    ls_cost_choice inner, outer; /* what was chosen for scatter, and between */
+    int64_t wire;         /* bytes that leave the first node: about 2 (N - 1) / N of the buffer */
+    ls_cost_choice outer; /* what was chosen between the nodes */
 } ls_cost_levels;
+
+enum { LS_COST_PIECES = 8 };
+
+/* How many pieces a buffer goes in. */
+int ls_cost_pieces(int64_t bytes);
 
 void ls_cost_hierarchy(const ls_cost_nodes *nodes, const ls_coll *coll, bool once,
                        ls_cost_levels *levels_out);
+
+/* Links and ranks of a query that looks at schedules over all ranks of all nodes, or (across)
+ * between the ranks of one place of each node. */
+void ls_cost_over_nodes(const ls_cost_nodes *nodes, bool across, ls_cost_query *query);
 
 LS_C_END

@@ -18,7 +18,13 @@
 #include "comm/transport/shm.h"
 #include "comm/transport/tcp.h"
 
-enum { MOVER_LOOK_NS = 100000, MOVER_SLEEP_NS = 1000000, IDLE_NS = 20000000, LET_IN_TURNS = 1000 };
+enum {
+    MOVER_LOOK_NS = 100000,
+    MOVER_REST_NS = 500000,
+    MOVER_SLEEP_NS = 1000000,
+    IDLE_NS = 20000000,
+    LET_IN_TURNS = 1000
+};
 
 /* --- failures ---------------------------------------------------------------------------------*/
 
@@ -131,15 +137,26 @@ static void rest(ls_fabric *f)
     pthread_cond_timedwait(&f->work, &f->lock, &at);
 }
 
+/* How long the mover sleeps when nothing has moved for so long: an eighth of it, so that what comes
+ * late is seen only little later. A rank that computes for long with a receive in flight (a stage
+ * of a pipeline) would else give its core away ten thousand times a second. Who waits looks itself.
+ */
+static long look_ns(int64_t still_ns)
+{
+    return (long)ls_min_i64(MOVER_REST_NS, ls_max_i64(MOVER_LOOK_NS, still_ns / 8));
+}
+
 static void *mover_main(void *arg)
 {
     ls_fabric *f = arg;
 
     pthread_mutex_lock(&f->lock);
+    int64_t still_ns = ls_time_now_ns(); /* since when nothing has moved */
     while (!f->closing) {
         bool moved = false;
         if (f->in_flight == 0 || f->waiting > 0 || f->broken) {
             rest(f);
+            still_ns = ls_time_now_ns();
             continue;
         }
         if (ls_fabric_check(f) == LS_OK && ls_flight_move_all(f, &moved) != LS_OK)
@@ -148,13 +165,14 @@ static void *mover_main(void *arg)
             continue;
         if (moved) {
             ls_fabric_let_in(f);
+            still_ns = ls_time_now_ns();
             continue;
         }
         if (f->far && atomic_load(&f->wanted) == 0)
             f->carrier->table->sleep(f->carrier, ls_time_now_ns() + MOVER_SLEEP_NS);
         if (!f->far) { /* nothing wakes a sleeper of the board for us: look again soon */
             pthread_mutex_unlock(&f->lock);
-            nanosleep(&(struct timespec){.tv_nsec = MOVER_LOOK_NS}, NULL);
+            nanosleep(&(struct timespec){.tv_nsec = look_ns(ls_time_now_ns() - still_ns)}, NULL);
             pthread_mutex_lock(&f->lock);
         }
         ls_fabric_let_in(f);
@@ -277,8 +295,23 @@ out:
     return st;
 }
 
+static ls_status find_zerocopy(const char *name, ls_tcp_zerocopy *how_out)
+{
+    static const char *const names[] = {[LS_TCP_ZEROCOPY_AUTO] = "auto",
+                                        [LS_TCP_ZEROCOPY_ON] = "on",
+                                        [LS_TCP_ZEROCOPY_OFF] = "off"};
+
+    for (size_t i = 0; i < LS_COUNT(names); i++)
+        if (!name || strcmp(name, names[i]) == 0) {
+            *how_out = (ls_tcp_zerocopy)i;
+            return LS_OK;
+        }
+    return ls_fail(LS_EUSAGE, "zerocopy is \"%.40s\", which is none of auto, on, off", name);
+}
+
 static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_ns)
 {
+    ls_tcp_zerocopy zerocopy = LS_TCP_ZEROCOPY_AUTO;
     const char **addresses = ls_mem_array((size_t)f->ranks, sizeof *addresses);
     const char **hosts = ls_mem_array((size_t)f->ranks, sizeof *hosts);
     ls_status st = LS_OK;
@@ -287,6 +320,7 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
         st = ls_fail(LS_ENOMEM, "no memory for the addresses of %d ranks", f->ranks);
         goto out;
     }
+    LS_TRY(st, find_zerocopy(a->zerocopy, &zerocopy), out);
     for (int r = 0; r < f->ranks; r++) {
         bool near = f->members[r].node == f->members[f->rank].node && r != f->rank;
         addresses[r] = near ? "" : f->members[r].address;
@@ -305,6 +339,7 @@ static ls_status open_tcp(ls_fabric *f, const ls_comm_args *a, int64_t deadline_
                                       .answered = ls_autopsy_answered,
                                       .broken = given_up,
                                       .context = f,
+                                      .zerocopy = zerocopy,
                                       /* with a board to look at there is no time to spin */
                                       .spin_ns = f->board ? -1 : 0},
                        deadline_ns),

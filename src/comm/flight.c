@@ -22,7 +22,7 @@
 #include <string.h>
 #include "comm/node/box.h"
 
-enum { LEVELS_BYTES = 32 << 10, PIECE_BYTES = 4 << 20, ID_SHIFT = 50 };
+enum { ID_SHIFT = 50 };
 
 static char *at(void *base, const ls_coll *coll, int64_t element)
 {
@@ -37,19 +37,31 @@ static bool is_forced(const ls_comm *c, ls_coll_kind kind)
     return c->forced && (c->forced->kinds & 1U << kind);
 }
 
+const char *ls_flight_refuses_levels(const ls_comm *comm, const ls_coll *coll)
+{
+    if (coll->kind != LS_COLL_ALL_REDUCE)
+        return "does not do this collective";
+    if (!comm->levels)
+        return "needs several nodes with equally many ranks, more than one each";
+    if (ls_dtype_bytes(coll->type) < 4)
+        return "passes sums on, which rounds 16-bit sums more than once";
+    if (coll->count < 16 * comm->ranks)
+        return "needs 16 elements for each rank";
+    return NULL;
+}
+
 flight_way ls_flight_way(const ls_comm *comm, const ls_coll *coll)
 {
-    int64_t size = ls_dtype_bytes(coll->type);
+    int64_t bytes = coll->count * ls_dtype_bytes(coll->type);
 
     if (comm->ranks == 1 || is_forced(comm, coll->kind))
         return WAY_EXEC;
     if (comm->near)
         return WAY_DIRECT;
-    /* Sums of 16-bit types are rounded once, so they are not passed on rounded. */
-    if (comm->levels && coll->kind == LS_COLL_ALL_REDUCE && size >= 4 &&
-        coll->count * size >= LEVELS_BYTES)
-        return WAY_LEVELS;
-    return WAY_EXEC;
+    return (comm->force_levels || bytes >= comm->links.levels_bytes) &&
+                   !ls_flight_refuses_levels(comm, coll)
+               ? WAY_LEVELS
+               : WAY_EXEC;
 }
 
 /* By numbers that all ranks agreed on, so that all of them choose the same (tune.h). */
@@ -175,9 +187,7 @@ static void end_exec(flight *f)
 /* Pieces of a flight by levels, each with the part of it that this rank sums. */
 static void cut(const ls_comm *c, flight *f)
 {
-    int64_t bytes = f->coll.count * ls_dtype_bytes(f->coll.type);
-
-    f->pieces = (int)ls_max_i64(1, ls_min_i64(COMM_PIECES, bytes / PIECE_BYTES));
+    f->pieces = ls_cost_pieces(f->coll.count * ls_dtype_bytes(f->coll.type));
     f->piece = 0;
     for (int i = 0; i < f->pieces; i++) {
         flight_piece *p = &f->part[i];

@@ -13,10 +13,12 @@
 #pragma once
 #include "comm/comm.h"
 #include "comm/cost.h"
+#include "device/cpu/cpus.h"
 
 LS_C_BEGIN
 
 enum { LS_TUNE_PICKS = 64, LS_TUNE_PATH = 512, LS_TUNE_NAME = 24, LS_TUNE_TOPOLOGY = 2048 };
+enum { LS_TUNE_PAIRS = 128, LS_TUNE_REASON = 112 };
 
 typedef enum ls_tune_source {
     LS_TUNE_ASSUMED, /* nobody measured */
@@ -33,12 +35,22 @@ typedef struct ls_tune_pick {
     bool remembered; /* read from the file */
 } ls_tune_pick;
 
+/* From one node to another, as the members number them. */
+typedef struct ls_tune_pair {
+    int from, to;
+    ls_cost_link link;
+} ls_tune_pair;
+
 typedef struct ls_tune {
     bool off; /* as LINESHAFT_TUNE says */
     ls_tune_source source;
-    bool has_between, has_inside; /* measured, now or earlier; else assumed */
-    ls_cost_link between, inside; /* nodes; ranks of a node, over the shm carrier */
+    bool has_between, has_inside, has_memory; /* measured, now or earlier; else assumed */
+    ls_cost_link between, inside;             /* nodes; ranks of a node, over the shm carrier */
+    ls_cost_memory memory;                    /* of a node, without a carrier */
     double combine_ns_per_byte;
+    int pairs; /* of nodes that were measured: each with all others up to 8 nodes, then each with
+                  those at distances of powers of two, as long as there is room, or none */
+    ls_tune_pair pair[LS_TUNE_PAIRS];
     int64_t took_ns; /* of measuring, at the slowest rank */
     int picks;
     ls_tune_pick pick[LS_TUNE_PICKS];
@@ -53,8 +65,15 @@ void ls_tune_init(ls_tune *tune);
  * ls_comm_open() calls it when there are several nodes. */
 ls_status ls_tune_open(ls_comm *comm, int64_t deadline_ns);
 
-/* Measure now and agree; about 20 ms for each direction of a link of 1 Gbit/s. All ranks. */
+/* Measure now and agree; at 1 Gbit/s about 20 ms for each direction of the circle of nodes, three
+ * at most one after the other, 5 ms for other pairs. All ranks. */
 ls_status ls_tune_measure(ls_comm *comm, int64_t deadline_ns);
+
+/* What was measured from one node (ls_comm_node()) to another, or NULL. */
+const ls_cost_link *ls_tune_between(const ls_comm *comm, int from, int to);
+
+/* Where each rank may run on its machine; places_out has room for all ranks. All ranks. */
+ls_status ls_tune_places(ls_comm *comm, int64_t deadline_ns, ls_cpus_place *places_out);
 
 /* The larger of what any rank says, for each number: the first is between nodes, the second inside
  * one; zeros: knows nothing. All ranks. */
@@ -83,7 +102,7 @@ typedef enum ls_tune_why {
     LS_TUNE_BY_MEASURE, /* settled by this job */
     LS_TUNE_BY_MEMORY,  /* settled by an earlier one */
     LS_TUNE_BY_FORCE,   /* ls_comm_force() */
-    LS_TUNE_BY_RULE     /* direct and levels are taken where they can be */
+    LS_TUNE_BY_RULE     /* direct is taken where it can be, levels for large buffers */
 } ls_tune_why;
 const char *ls_tune_why_name(ls_tune_why why); /* "model", "measured", "remembered", ... */
 
@@ -95,9 +114,10 @@ ls_tune_why ls_tune_choose(const ls_comm *comm, const ls_coll *coll, bool across
 /* All ways of a collective. */
 typedef struct ls_tune_row {
     const char *way, *by; /* "ring" by "schedule", "direct" by "memory", "levels" by "levels" */
-    const char *refuses;  /* why it cannot be taken, or NULL */
-    double predicted_ns;  /* -1: there is no model of it */
-    int64_t sent;         /* bytes of rank 0 (levels: to other nodes); -1: it sends none */
+    const char *refuses;  /* why it cannot be taken, or NULL; then: */
+    double predicted_ns;  /* -1: it refuses */
+    int64_t sent;         /* bytes of rank 0 (levels: of its node, to others); -1: it refuses */
+    char reason[LS_TUNE_REASON]; /* why it is taken, or is not */
 } ls_tune_row;
 
 typedef struct ls_tune_table {

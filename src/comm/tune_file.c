@@ -2,11 +2,14 @@
  *
  *   {"format": "lineshaft-tune", "topology": "lineshaft 0.1, tcp, lab0 x1, lab1 x1",
  *    "between": {"alpha_ns": 41000, "message_ns": 2500, "ns_per_byte": 8.6}, "inside": null,
+ *    "memory": {"meet_ns": 180, "cached_ns_per_byte": 0.06, "ns_per_byte": 0.11, "crowded": false},
+ *    "pairs": [{"from": 0, "to": 1, "alpha_ns": 40500, "message_ns": 2500, "ns_per_byte": 8.6}],
  *    "picks": [{"op": "all_reduce", "ranks": 2, "size": 4, "bytes": 65536,
  *               "way": "halving", "way_ns": 712000, "other": "ring", "other_ns": 733000}]}
  *
- * Whoever can write the file can make collectives slow, nothing else: every number is checked, and
- * a way must be an algorithm of this program that can do what it is asked for. */
+ * "memory" and "pairs" may be missing. Whoever can write the file can make collectives slow,
+ * nothing else: every number is checked, and a way must be an algorithm of this program that can do
+ * what it is asked for. */
 #include "comm/tune_file.h"
 
 #include <jansson.h>
@@ -27,20 +30,23 @@ enum { MOST_BYTES = 256 << 10 };
 
 typedef struct place {
     char text[96];
+    int32_t first, node; /* rank; the node's number in this job */
 } place;
 
 static int by_text(const void *a, const void *b)
 {
-    return strcmp(((const place *)a)->text, ((const place *)b)->text);
+    const place *x = a, *y = b;
+    int order = strcmp(x->text, y->text);
+
+    return order ? order : (x->first > y->first) - (x->first < y->first);
 }
 
-/* Hosts in order of their names: which one came first to a job is chance. */
-ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_TOPOLOGY])
+/* Hosts in order of their names. *places_out is the caller's. */
+static ls_status list_places(const ls_comm *comm, place **places_out, int *count_out)
 {
     const ls_fabric *f = comm->fabric;
     place *places = ls_mem_array((size_t)comm->ranks, sizeof *places);
-    char hex[LS_HASH_HEX];
-    int nodes = 0, named = 0;
+    int nodes = 0;
 
     if (!places)
         return ls_fail(LS_ENOMEM, "no memory for the names of %d ranks", comm->ranks);
@@ -48,21 +54,70 @@ ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_T
         const ls_comm_member *m = &f->members[comm->world[r]];
         for (n = 1; r + n < comm->ranks && f->members[comm->world[r + n]].node == m->node; n++)
             ;
+        places[nodes] = (place){.first = r, .node = m->node};
         snprintf(places[nodes++].text, sizeof places->text, ", %s x%d", m->host, n);
     }
     qsort(places, (size_t)nodes, sizeof *places, by_text);
+    *places_out = places;
+    *count_out = nodes;
+    return LS_OK;
+}
+
+/* The other number of a node, or -1. */
+static int renumber(const place *places, int count, int number, ls_tune_numbers to)
+{
+    if (to == LS_TUNE_NODES)
+        return number < count ? places[number].node : -1;
+    for (int i = 0; i < count; i++)
+        if (places[i].node == number)
+            return i;
+    return -1;
+}
+
+ls_status ls_tune_file_number(const ls_comm *comm, ls_tune *tune, ls_tune_numbers to)
+{
+    place *places;
+    int count, kept = 0;
+    ls_status st;
+
+    LS_TRY(st, list_places(comm, &places, &count), out);
+    for (int i = 0; i < tune->pairs; i++) {
+        ls_tune_pair p = tune->pair[i];
+        p.from = renumber(places, count, p.from, to);
+        p.to = renumber(places, count, p.to, to);
+        if (p.from >= 0 && p.to >= 0 && p.from != p.to)
+            tune->pair[kept++] = p;
+    }
+    tune->pairs = kept;
+    ls_mem_free(places);
+out:
+    return st;
+}
+
+ls_status ls_tune_file_topology(const ls_comm *comm, char topology_out[LS_TUNE_TOPOLOGY])
+{
+    const ls_fabric *f = comm->fabric;
+    char hex[LS_HASH_HEX];
+    int nodes, named = 0;
+    place *places;
+    ls_status st;
+
+    LS_TRY(st, list_places(comm, &places, &nodes), out);
     int at = snprintf(topology_out, LS_TUNE_TOPOLOGY, "lineshaft %s, %s", LS_VERSION,
                       comm->near ? "shm" : f->far->table->name);
     while (named < nodes && at < LS_TUNE_TOPOLOGY - 200)
         at += snprintf(topology_out + at, (size_t)(LS_TUNE_TOPOLOGY - at), "%s",
                        places[named++].text);
     if (named < nodes) { /* too many to name: a hash of all, which are zeroed behind their text */
+        for (int i = 0; i < nodes; i++)
+            places[i].first = places[i].node = 0;
         ls_hash_hex(ls_hash_bytes(places, (size_t)nodes * sizeof *places), hex);
         snprintf(topology_out + at, (size_t)(LS_TUNE_TOPOLOGY - at), ", %d more, %s", nodes - named,
                  hex);
     }
     ls_mem_free(places);
-    return LS_OK;
+out:
+    return st;
 }
 
 void ls_tune_file_path(const char *topology, char path_out[LS_TUNE_PATH])
@@ -87,19 +142,62 @@ static bool take_number(const json_t *object, const char *key, double most, doub
     return true;
 }
 
-static bool take_link(const json_t *root, const char *key, bool *has_out, ls_cost_link *link_out)
+static bool take_three(const json_t *v, ls_cost_link *link_out)
 {
-    const json_t *v = json_object_get(root, key);
     ls_cost_link link;
 
-    if (json_is_null(v))
-        return true;
     if (!take_number(v, "alpha_ns", 1e11, &link.alpha_ns) ||
         !take_number(v, "message_ns", 1e11, &link.message_ns) ||
         !take_number(v, "ns_per_byte", 1e9, &link.ns_per_byte))
         return false;
-    *has_out = true;
     *link_out = link;
+    return true;
+}
+
+static bool take_link(const json_t *root, const char *key, bool *has_out, ls_cost_link *link_out)
+{
+    const json_t *v = json_object_get(root, key);
+
+    if (json_is_null(v))
+        return true;
+    *has_out = take_three(v, link_out);
+    return *has_out;
+}
+
+static bool take_memory(const json_t *root, ls_tune *t)
+{
+    const json_t *v = json_object_get(root, "memory"), *crowded = json_object_get(v, "crowded");
+    ls_cost_memory m = {.crowded = json_is_true(crowded)};
+
+    if (!v || json_is_null(v))
+        return true;
+    if (!take_number(v, "meet_ns", 1e11, &m.meet_ns) ||
+        !take_number(v, "cached_ns_per_byte", 1e9, &m.cached_ns_per_byte) ||
+        !take_number(v, "ns_per_byte", 1e9, &m.ns_per_byte) || !json_is_boolean(crowded))
+        return false;
+    t->memory = m;
+    t->has_memory = true;
+    return true;
+}
+
+static bool take_pairs(const json_t *root, ls_tune *t)
+{
+    const json_t *list = json_object_get(root, "pairs"), *row;
+    size_t i;
+
+    if (list && (!json_is_array(list) || json_array_size(list) > LS_TUNE_PAIRS))
+        return false;
+    t->pairs = 0;
+    json_array_foreach(list, i, row)
+    {
+        ls_tune_pair *p = &t->pair[t->pairs++];
+        double from, to;
+        if (!take_number(row, "from", LS_COMM_RANKS, &from) ||
+            !take_number(row, "to", LS_COMM_RANKS, &to) || !take_three(row, &p->link))
+            return false;
+        p->from = (int)from;
+        p->to = (int)to;
+    }
     return true;
 }
 
@@ -150,6 +248,10 @@ static const char *take_all(const json_t *root, const char *topology, ls_tune *t
     if (!take_link(root, "between", &t->has_between, &t->between) ||
         !take_link(root, "inside", &t->has_inside, &t->inside))
         return "a link has no sensible numbers";
+    if (!take_memory(root, t))
+        return "the memory has no sensible numbers";
+    if (!take_pairs(root, t))
+        return "a pair of nodes has no sensible numbers";
     if (!json_is_array(picks) || json_array_size(picks) > LS_TUNE_PICKS)
         return "it has no list of picks, or a very long one";
     t->picks = (int)json_array_size(picks);
@@ -185,6 +287,13 @@ out:
 
 /* --- writing ----------------------------------------------------------------------------------*/
 
+static void put_three(ls_json *json, const ls_cost_link *link)
+{
+    ls_json_put_num(json, "alpha_ns", link->alpha_ns);
+    ls_json_put_num(json, "message_ns", link->message_ns);
+    ls_json_put_num(json, "ns_per_byte", link->ns_per_byte);
+}
+
 static void put_link(ls_json *json, const char *key, bool has, const ls_cost_link *link)
 {
     ls_json_key(json, key);
@@ -193,9 +302,38 @@ static void put_link(ls_json *json, const char *key, bool has, const ls_cost_lin
         return;
     }
     ls_json_open(json, '{');
-    ls_json_put_num(json, "alpha_ns", link->alpha_ns);
-    ls_json_put_num(json, "message_ns", link->message_ns);
-    ls_json_put_num(json, "ns_per_byte", link->ns_per_byte);
+    put_three(json, link);
+    ls_json_close(json);
+}
+
+static void put_memory(ls_json *json, const ls_tune *tune)
+{
+    const ls_cost_memory *m = &tune->memory;
+
+    ls_json_key(json, "memory");
+    if (!tune->has_memory) {
+        ls_json_str(json, NULL);
+        return;
+    }
+    ls_json_open(json, '{');
+    ls_json_put_num(json, "meet_ns", m->meet_ns);
+    ls_json_put_num(json, "cached_ns_per_byte", m->cached_ns_per_byte);
+    ls_json_put_num(json, "ns_per_byte", m->ns_per_byte);
+    ls_json_put_bool(json, "crowded", m->crowded);
+    ls_json_close(json);
+}
+
+static void put_pairs(ls_json *json, const ls_tune *tune)
+{
+    ls_json_key(json, "pairs");
+    ls_json_open(json, '[');
+    for (int i = 0; i < tune->pairs; i++) {
+        ls_json_open(json, '{');
+        ls_json_put_int(json, "from", tune->pair[i].from);
+        ls_json_put_int(json, "to", tune->pair[i].to);
+        put_three(json, &tune->pair[i].link);
+        ls_json_close(json);
+    }
     ls_json_close(json);
 }
 
@@ -233,6 +371,8 @@ ls_status ls_tune_file_write(const char *path, const char *topology, const ls_tu
     ls_json_put_str(&json, "topology", topology);
     put_link(&json, "between", tune->has_between, &tune->between);
     put_link(&json, "inside", tune->has_inside, &tune->inside);
+    put_memory(&json, tune);
+    put_pairs(&json, tune);
     ls_json_key(&json, "picks");
     ls_json_open(&json, '[');
     for (int i = 0; i < tune->picks; i++)

@@ -109,10 +109,23 @@ static void resolve_batch(ls_run *run)
         run->batch.group = pick_group(run);
 }
 
+static int64_t pick_chunks(const ls_run *run)
+{
+    return run->mesh.schedule == LS_PIPE_INTERLEAVED ? 2 : 1;
+}
+
 static void resolve_mesh(ls_run *run)
 {
     if (take_auto(run, "mesh.chunks"))
-        run->mesh.chunks = run->mesh.schedule == LS_PIPE_INTERLEAVED ? 2 : 1;
+        run->mesh.chunks = pick_chunks(run);
+}
+
+void ls_check_follow(ls_run *run)
+{
+    if (ls_check_origin(run, "batch.group")->automatic)
+        run->batch.group = pick_group(run);
+    if (ls_check_origin(run, "mesh.chunks")->automatic)
+        run->mesh.chunks = pick_chunks(run);
 }
 
 /* What the family settles. */
@@ -254,6 +267,9 @@ static ls_status check_family(const ls_run *run)
     if (!gpt2 && m->head_size % 2)
         return ls_check_clash(run, "model.head_size", "model.family",
                               "rotary positions turn pairs");
+    if (m->family == LS_FAMILY_OLMOE && m->heads * m->head_size != m->width)
+        return ls_check_clash(run, "model.head_size", "model.width",
+                              "the heads of olmoe fill its width");
     if (m->heads % m->kv_heads)
         return ls_check_clash(run, "model.kv_heads", "model.heads", "they must divide the heads");
     if (m->rope_scaling == LS_ROPE_LLAMA3 && m->rope_low >= m->rope_high)
@@ -276,7 +292,8 @@ static ls_status check_no_experts(const ls_run *run)
                       : run->train.z_loss > 0                       ? "train.z_loss"
                                                                     : NULL;
 
-    return key ? ls_check_clash(run, key, "model.family", "only mixtral and qwen3_moe have experts")
+    return key ? ls_check_clash(run, key, "model.family",
+                                "only mixtral, qwen3_moe and olmoe have experts")
                : LS_OK;
 }
 
@@ -284,7 +301,7 @@ static ls_status check_experts(const ls_run *run)
 {
     const ls_run_model *m = &run->model;
 
-    if (m->family != LS_FAMILY_MIXTRAL && m->family != LS_FAMILY_QWEN3_MOE)
+    if (!ls_family_is_mixture(m->family))
         return check_no_experts(run);
     if (m->experts < 1)
         return ls_check_clash(run, "model.experts", "model.family", "it needs experts");

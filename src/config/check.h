@@ -12,6 +12,10 @@ ls_status ls_check_resolve(ls_run *run);
 /* Only name and out, for those who need them before the rest is known. */
 ls_status ls_check_names(ls_run *run);
 
+/* In a loaded run whose mesh has changed since: the autos that follow from it (batch.group,
+ * mesh.chunks). */
+void ls_check_follow(ls_run *run);
+
 /* LS_EUSAGE when options contradict each other; the message names both with their places.
  * with_files: also look for the files that data and out name. with_sources: data must name
  * something to train on. */

@@ -47,17 +47,25 @@ static ls_status check_parts(const ls_run *run)
 /* What ranks that have a model together cannot do yet. */
 static ls_status check_teams(const ls_run *run)
 {
-    bool alone = ls_check_origin(run, "mesh.tp")->source == LS_RUN_DEFAULT;
+    bool alone = !run->mesh.automatic && ls_check_origin(run, "mesh.tp")->source == LS_RUN_DEFAULT;
 
     if (alone && ls_check_origin(run, "mesh.sp")->source != LS_RUN_DEFAULT)
         return ls_check_clash(run, "mesh.sp", "mesh.tp", "it is for mesh.tp above 1");
     if (run->mesh.tp < 2)
         return LS_OK;
-    if (run->mesh.pp > 1)
-        return ls_check_clash(run, "mesh.pp", "mesh.tp", "stages have whole layers");
-    if (run->mesh.zero > 0)
-        return ls_check_clash(run, "mesh.zero", "mesh.tp",
-                              "what ranks have of a model is not divided once more yet");
+    if (run->mesh.zero > 1) {
+        ls_status st = ls_check_clash(run, "mesh.zero", "mesh.tp",
+                                      "ranks keep whole gradients and weights of their part");
+        ls_err_hint("mesh.zero: 1 works with mesh.tp, and divides the moments of a part among the "
+                    "ranks that have the same one.");
+        return st;
+    }
+    if (strcmp(run->mesh.shard, "world") != 0)
+        return ls_check_clash(run, "mesh.shard", "mesh.tp",
+                              "the ranks that have the same part are one group");
+    if (run->heal.buddies == LS_BUDDIES_ON)
+        return ls_check_clash(run, "heal.buddies", "mesh.tp",
+                              "parts of a model are not copied yet");
     if (run->sync != LS_SYNC_ALLREDUCE)
         return ls_check_clash(run, "sync", "mesh.tp", "replicas and workers have whole models");
     if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
@@ -83,6 +91,115 @@ static ls_status check_teams(const ls_run *run)
     return LS_OK;
 }
 
+/* Ranks that share sequences have whole chunks of them, two each. */
+static ls_status check_chunks(const ls_run *run)
+{
+    int64_t chunks = 2 * run->mesh.cp, T = run->model.context, below = T / chunks * chunks;
+    ls_status st;
+
+    if (T % chunks == 0)
+        return LS_OK;
+    st = ls_check_clash(run, "model.context", "mesh.cp",
+                        "a sequence is cut into 2 x mesh.cp chunks of as many tokens");
+    if (below > 0)
+        ls_err_hint("With mesh.cp: %lld a context of %lld works, and of %lld.",
+                    (long long)run->mesh.cp, (long long)below, (long long)(below + chunks));
+    else
+        ls_err_hint("With mesh.cp: %lld a context of %lld works.", (long long)run->mesh.cp,
+                    (long long)chunks);
+    return st;
+}
+
+/* What they cannot do yet. */
+static ls_status check_context(const ls_run *run)
+{
+    bool alone = ls_check_origin(run, "mesh.cp")->source == LS_RUN_DEFAULT;
+
+    if (alone && ls_check_origin(run, "mesh.keys")->source != LS_RUN_DEFAULT)
+        return ls_check_clash(run, "mesh.keys", "mesh.cp", "it is for mesh.cp above 1");
+    if (run->mesh.cp < 2)
+        return LS_OK;
+    if (run->mesh.pp > 1)
+        return ls_check_clash(run, "mesh.pp", "mesh.cp",
+                              "stages pass on the streams of whole sequences");
+    if (run->mesh.tp > 1)
+        return ls_check_clash(run, "mesh.tp", "mesh.cp",
+                              "ranks share either a model or a sequence, for now");
+    if (run->sync != LS_SYNC_ALLREDUCE)
+        return ls_check_clash(run, "sync", "mesh.cp", "a replica or a worker has whole sequences");
+    if (run->mesh.balance == LS_BALANCE_AUTO)
+        return ls_check_clash(run, "mesh.balance", "mesh.cp", "speeds are known of single ranks");
+    if (run->mesh.weights.count > 0)
+        return ls_check_clash(run, "mesh.weights", "mesh.cp", "they are for single ranks");
+    if (run->model.experts > 0)
+        return ls_check_clash(run, "model.experts", "mesh.cp",
+                              "the balance of experts is that of whole sequences");
+    if (run->device.kind == LS_DEVICE_CUDA)
+        return ls_check_clash(run, "mesh.cp", "device.kind",
+                              "keys and values meet in the memory of the host");
+    return check_chunks(run);
+}
+
+/* What ranks that divide experts cannot do yet. */
+static ls_status check_with_experts(const ls_run *run)
+{
+    const struct {
+        const char *key, *why;
+        bool asked;
+    } rows[] = {
+        {"mesh.tp", "ranks divide either the experts or the tensors of a model", run->mesh.tp > 1},
+        {"mesh.pp", "the stages of a pipeline have all experts of their layers", run->mesh.pp > 1},
+        {"mesh.cp", "a token's expert is found by whoever has its whole sequence",
+         run->mesh.cp > 1},
+        {"mesh.zero", "what ranks have of a model is not divided once more yet",
+         run->mesh.zero > 0},
+        {"sync", "replicas and workers have whole models", run->sync != LS_SYNC_ALLREDUCE},
+        {"train.optimizer", "only AdamW updates parts of weights by themselves",
+         run->train.optimizer != LS_OPTIMIZER_ADAMW},
+        {"lora.rank", "only whole models are trained so", run->lora.rank > 0},
+        {"train.freeze", "only whole models are trained so", run->train.freeze.count > 0},
+        {"mesh.balance",
+         "experts work for the tokens of other ranks too, so a rank's time says "
+         "little of its own",
+         run->mesh.balance == LS_BALANCE_AUTO},
+        {"exchange.compress", "what parts of a model exchange is not squeezed yet",
+         run->exchange.compress != LS_COMPRESS_NONE},
+        {"device.offload", "moments of a part of a model stay in memory",
+         run->device.offload != LS_OFFLOAD_NONE},
+        {"heal.replay", "each rank has some of the experts", run->heal.replay > 0},
+    };
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++)
+        if (rows[i].asked)
+            return ls_check_clash(run, rows[i].key, "mesh.ep", rows[i].why);
+    return LS_OK;
+}
+
+static ls_status check_ep(const ls_run *run)
+{
+    int64_t ep = run->mesh.ep, E = run->model.experts, dp = run->mesh.dp;
+    ls_status st;
+
+    if (ep < 2)
+        return LS_OK;
+    if (E == 0)
+        return ls_check_clash(run, "mesh.ep", "model.family", "it has no experts to divide");
+    if (E % ep != 0) {
+        st = ls_check_clash(run, "mesh.ep", "model.experts", "they cannot be divided evenly");
+        ls_err_hint("Each rank takes as many experts: choose a mesh.ep that divides %lld.",
+                    (long long)E);
+        return st;
+    }
+    if (dp != LS_RUN_AUTO && dp % ep != 0) {
+        st = ls_check_clash(run, "mesh.ep", "mesh.dp",
+                            "experts are divided among data-parallel ranks, in groups of equal "
+                            "size");
+        ls_err_hint("Choose a mesh.ep that divides mesh.dp, or leave mesh.dp at auto.");
+        return st;
+    }
+    return check_with_experts(run);
+}
+
 /* mesh.shard: world, node or a number of ranks; and there must be something to divide. */
 static ls_status check_shard(const ls_run *run)
 {
@@ -99,7 +216,7 @@ static ls_status check_shard(const ls_run *run)
         ls_err_hint("node divides inside each machine and keeps copies across them.");
         return st;
     }
-    if (run->mesh.zero == 0 && ls_check_origin(run, "mesh.zero")->source == LS_RUN_DEFAULT) {
+    if (run->mesh.zero == 0 && !run->mesh.automatic) {
         st = ls_check_clash(run, "mesh.shard", "mesh.zero", "without ZeRO nothing is divided");
         ls_err_hint("Set mesh.zero to 1, 2 or 3 (FSDP), or leave mesh.shard out.");
         return st;
@@ -247,7 +364,8 @@ out:
 static ls_status check_schedule(const ls_run *run)
 {
     static const char *const keys[] = {"mesh.schedule", "mesh.chunks"};
-    bool none = run->mesh.pp < 2 && ls_check_origin(run, "mesh.pp")->source == LS_RUN_DEFAULT;
+    bool none = run->mesh.pp < 2 && !run->mesh.automatic &&
+                ls_check_origin(run, "mesh.pp")->source == LS_RUN_DEFAULT;
 
     for (size_t i = 0; i < LS_COUNT(keys) && none; i++)
         if (ls_check_origin(run, keys[i])->source != LS_RUN_DEFAULT) {
@@ -352,6 +470,8 @@ static ls_status check_replay(const ls_run *run)
         return ls_check_clash(run, "heal.replay", "mesh.pp", "each rank has some of the layers");
     if (run->mesh.tp > 1)
         return ls_check_clash(run, "heal.replay", "mesh.tp", "each rank has a part of all layers");
+    if (run->mesh.cp > 1)
+        return ls_check_clash(run, "heal.replay", "mesh.cp", "each rank has a part of a sequence");
     return LS_OK;
 }
 
@@ -397,6 +517,8 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_shard(run), out);
     LS_TRY(st, check_teams(run), out);
+    LS_TRY(st, check_context(run), out);
+    LS_TRY(st, check_ep(run), out);
     LS_TRY(st, check_sync(run), out);
     LS_TRY(st, check_offload(run), out);
     LS_TRY(st, check_buddies(run), out);

@@ -116,9 +116,8 @@ static ls_status refuse(const reader *r, const char *key, const char *what)
 {
     ls_status st = ls_fail(LS_EUSAGE, "%s: \"%s\": %s", r->name, key, what);
 
-    ls_err_hint(
-        "lineshaft builds gpt2, llama, mistral, qwen2, qwen3, mixtral and qwen3_moe models; "
-        "docs/guide/models.md says which variants.");
+    ls_err_hint("lineshaft builds gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe and olmoe "
+                "models; docs/guide/models.md says which variants.");
     return st;
 }
 
@@ -135,12 +134,8 @@ static const struct {
     {"qwen3", "Qwen3ForCausalLM", "Qwen3Model", LS_FAMILY_QWEN3},
     {"mixtral", "MixtralForCausalLM", "MixtralModel", LS_FAMILY_MIXTRAL},
     {"qwen3_moe", "Qwen3MoeForCausalLM", "Qwen3MoeModel", LS_FAMILY_QWEN3_MOE},
+    {"olmoe", "OlmoeForCausalLM", "OlmoeModel", LS_FAMILY_OLMOE},
 };
-
-static bool is_mixture(ls_family family)
-{
-    return family == LS_FAMILY_MIXTRAL || family == LS_FAMILY_QWEN3_MOE;
-}
 
 /* A name from the file that is safe to show. */
 static void clean(const char *text, char *out, size_t cap)
@@ -185,7 +180,7 @@ static ls_status read_family(reader *r)
             return refuse(r, "architectures", text);
         }
         r->family = families[i].family;
-        return is_mixture(r->family) ? LS_OK : refuse_experts(r);
+        return ls_family_is_mixture(r->family) ? LS_OK : refuse_experts(r);
     }
     ls_status st = refuse_experts(r);
     if (st != LS_OK)
@@ -260,7 +255,7 @@ static ls_status read_sizes(const reader *r)
 {
     ls_run_model *m = &r->to->model;
     bool gpt2 = r->family == LS_FAMILY_GPT2;
-    static const int64_t contexts[] = {1024, 2048, 131072, 32768, 32768, 131072, 32768};
+    static const int64_t contexts[] = {1024, 2048, 131072, 32768, 32768, 131072, 32768, 4096};
     const char *mlp = gpt2                               ? "n_inner"
                       : r->family == LS_FAMILY_QWEN3_MOE ? "moe_intermediate_size"
                                                          : "intermediate_size";
@@ -294,8 +289,8 @@ static ls_status read_heads(const reader *r)
     ls_run_model *m = &r->to->model;
     bool gpt2 = r->family == LS_FAMILY_GPT2;
     /* Absent is not null: null means as many as heads. */
-    bool absent = !has(r->root, "num_key_value_heads");
-    int64_t kv = !absent || gpt2 || r->family == LS_FAMILY_LLAMA                    ? m->heads
+    bool absent = !has(r->root, "num_key_value_heads"), olmoe = r->family == LS_FAMILY_OLMOE;
+    int64_t kv = !absent || gpt2 || olmoe || r->family == LS_FAMILY_LLAMA           ? m->heads
                  : r->family == LS_FAMILY_MISTRAL || r->family == LS_FAMILY_MIXTRAL ? 8
                  : r->family == LS_FAMILY_QWEN3_MOE                                 ? 4
                                                                                     : 32;
@@ -316,6 +311,8 @@ static ls_status read_heads(const reader *r)
                        r->name, (long long)m->kv_heads, (long long)m->heads);
     if (gpt2 && m->head_size * m->heads != m->width)
         return refuse(r, "head_dim", "gpt2 has heads that fill its width");
+    if (olmoe && m->head_size * m->heads != m->width)
+        return refuse(r, "head_dim", "olmoe has heads that fill its width");
     if (gpt2 && m->kv_heads != m->heads)
         return refuse(r, "num_key_value_heads", "gpt2 has as many as heads");
     if (!gpt2 && m->head_size % 2)
@@ -357,12 +354,15 @@ static ls_status read_flags(const reader *r)
         break;
     case LS_FAMILY_QWEN3:
     case LS_FAMILY_QWEN3_MOE:
+    case LS_FAMILY_OLMOE:
         m->bias = attention ? LS_BIAS_ATTENTION : LS_BIAS_NONE;
         break;
     }
     LS_TRY(st,
            get_num(r, r->root, gpt2 ? "layer_norm_epsilon" : "rms_norm_eps", 1e-30, 1,
-                   gpt2 || r->family == LS_FAMILY_MIXTRAL ? 1e-5 : 1e-6, &m->norm_eps),
+                   gpt2 || r->family == LS_FAMILY_MIXTRAL || r->family == LS_FAMILY_OLMOE ? 1e-5
+                                                                                          : 1e-6,
+                   &m->norm_eps),
            out);
     LS_TRY(st, get_num(r, r->root, "initializer_range", 0, 1, 0.02, &m->init_std), out);
     if (m->init_std == 0)
@@ -380,15 +380,21 @@ static ls_status read_experts(const reader *r)
 {
     ls_run_model *m = &r->to->model;
     const json_t *dense = json_object_get(r->root, "mlp_only_layers");
-    bool mixtral = r->family == LS_FAMILY_MIXTRAL;
+    bool mixtral = r->family == LS_FAMILY_MIXTRAL, olmoe = r->family == LS_FAMILY_OLMOE;
+    const json_t *clip = json_object_get(r->root, "clip_qkv");
     int64_t every;
     ls_status st = LS_OK;
 
     m->experts_used = 2; /* as if nothing were said */
     m->experts_norm = true;
-    if (!is_mixture(r->family))
+    if (!ls_family_is_mixture(r->family))
         return LS_OK;
-    LS_TRY(st, get_int(r, "num_local_experts|num_experts", 1, 1024, mixtral ? 8 : 128, &m->experts),
+    LS_TRY(st,
+           get_int(r, "num_local_experts|num_experts", 1, 1024,
+                   mixtral ? 8
+                   : olmoe ? 64
+                           : 128,
+                   &m->experts),
            out);
     LS_TRY(st, get_int(r, "num_experts_per_tok", 1, 64, mixtral ? 2 : 8, &m->experts_used), out);
     if (m->experts_used > m->experts)
@@ -397,6 +403,8 @@ static ls_status read_experts(const reader *r)
     if (mixtral)
         return LS_OK;
     LS_TRY(st, get_bool(r, "norm_topk_prob", false, &m->experts_norm), out);
+    if (olmoe && clip && !json_is_null(clip))
+        return refuse(r, "clip_qkv", "queries, keys and values that are clipped are not built");
     LS_TRY(st, get_int(r, "decoder_sparse_step", 1, 1000000, 1, &every), out);
     if (every != 1)
         return refuse(r, "decoder_sparse_step", "experts in some layers only are not built");

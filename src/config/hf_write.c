@@ -7,11 +7,11 @@
 
 #include "base/json.h"
 
-static const char *const types[] = {"gpt2",  "llama",   "mistral",  "qwen2",
-                                    "qwen3", "mixtral", "qwen3_moe"};
+static const char *const types[] = {"gpt2",  "llama",   "mistral",   "qwen2",
+                                    "qwen3", "mixtral", "qwen3_moe", "olmoe"};
 static const char *const classes[] = {
-    "GPT2LMHeadModel",  "LlamaForCausalLM",   "MistralForCausalLM", "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM"};
+    "GPT2LMHeadModel",  "LlamaForCausalLM",   "MistralForCausalLM",  "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM", "OlmoeForCausalLM"};
 
 static bool is_mixture(const ls_run_model *m)
 {
@@ -30,9 +30,9 @@ static ls_status cannot(const ls_run_model *m, const char *what)
 ls_status ls_hf_writable(const ls_run_model *m)
 {
     bool qwen = m->family == LS_FAMILY_QWEN2 || m->family == LS_FAMILY_QWEN3;
-    bool divides = m->width % m->heads == 0;
+    bool divides = m->width % m->heads == 0, olmoe = m->family == LS_FAMILY_OLMOE;
 
-    if (m->window && !qwen && !is_mixture(m) && m->family != LS_FAMILY_MISTRAL)
+    if (m->window && !qwen && (!is_mixture(m) || olmoe) && m->family != LS_FAMILY_MISTRAL)
         return cannot(m, "a sliding window");
     if (m->window && m->window_from && !qwen)
         return cannot(m, "a window in some layers only");
@@ -52,6 +52,11 @@ ls_status ls_hf_writable(const ls_run_model *m)
     case LS_FAMILY_QWEN2:
         return m->bias == LS_BIAS_QKV ? LS_OK
                                       : cannot(m, "biases elsewhere than queries, keys and values");
+    case LS_FAMILY_OLMOE:
+        if (m->head_size * m->heads != m->width)
+            return cannot(m, "heads that do not fill its width");
+        return m->bias == LS_BIAS_NONE || m->bias == LS_BIAS_ATTENTION ? LS_OK
+                                                                       : cannot(m, "such biases");
     case LS_FAMILY_QWEN3:
     case LS_FAMILY_QWEN3_MOE:
         return m->bias == LS_BIAS_NONE || m->bias == LS_BIAS_ATTENTION ? LS_OK
@@ -208,8 +213,11 @@ static void put_experts(ls_json *json, const ls_hf_config *config)
     ls_json_put_bool(json, "output_router_logits", false);
     if (mixtral)
         return;
-    ls_json_put_int(json, "moe_intermediate_size", m->mlp);
+    if (m->family != LS_FAMILY_OLMOE)
+        ls_json_put_int(json, "moe_intermediate_size", m->mlp);
     ls_json_put_bool(json, "norm_topk_prob", m->experts_norm);
+    if (m->family == LS_FAMILY_OLMOE) /* in all layers */
+        return;
     ls_json_put_int(json, "decoder_sparse_step", 1);
     ls_json_key(json, "mlp_only_layers");
     ls_json_open(json, '[');
@@ -220,26 +228,28 @@ static void put_llama(ls_json *json, const ls_hf_config *config)
 {
     const ls_run_model *m = &config->model;
     bool llama = m->family == LS_FAMILY_LLAMA, all = m->bias == LS_BIAS_ALL;
+    bool olmoe = m->family == LS_FAMILY_OLMOE; /* its heads fill its width, and it has no window */
 
     ls_json_put_int(json, "hidden_size", m->width);
     ls_json_put_int(json, "intermediate_size", m->mlp);
     ls_json_put_int(json, "num_hidden_layers", m->layers);
     ls_json_put_int(json, "num_attention_heads", m->heads);
     ls_json_put_int(json, "num_key_value_heads", m->kv_heads);
-    ls_json_put_int(json, "head_dim", m->head_size);
+    if (!olmoe)
+        ls_json_put_int(json, "head_dim", m->head_size);
     /* Tuned on shorter texts, a model with rotary positions still reads the longer ones. */
     ls_json_put_int(json, "max_position_embeddings", ls_max_i64(m->context, config->positions));
     ls_json_put_str(json, "hidden_act", "silu");
     put_float(json, "rms_norm_eps", m->norm_eps);
     if (is_mixture(m))
         put_experts(json, config);
-    if (llama || m->family == LS_FAMILY_QWEN3 || m->family == LS_FAMILY_QWEN3_MOE)
+    if (llama || olmoe || m->family == LS_FAMILY_QWEN3 || m->family == LS_FAMILY_QWEN3_MOE)
         ls_json_put_bool(json, "attention_bias", all || m->bias == LS_BIAS_ATTENTION);
     if (llama)
         ls_json_put_bool(json, "mlp_bias", all || m->bias == LS_BIAS_MLP);
     put_kept(json, config, "attention_dropout", 0);
     put_rope(json, m);
-    if (!llama)
+    if (!llama && !olmoe)
         put_window(json, m);
 }
 

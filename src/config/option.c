@@ -10,7 +10,6 @@
 #include <math.h>
 
 #define AT(field) offsetof(ls_run, field)
-#define DATA_ONLY "this version is parallel over data, layers and tensors"
 
 const ls_option_section ls_option_sections[] = {
     {"model",
@@ -56,14 +55,14 @@ const ls_option ls_options[] = {
     {.key = "model.family",
      .type = LS_OPTION_ENUM,
      .preset = "gpt2",
-     .names = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"},
+     .names = {"gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe"},
      .limit = "other families are not built yet",
      .doc =
          "Architecture of the network; the names are those of Hugging Face configurations. gpt2: "
          "learned positions, LayerNorm, GELU; the others: rotary positions, RMSNorm, gated SiLU; "
          "qwen3 also normalises queries and keys. mixtral and qwen3_moe are mistral and qwen3 with "
-         "a "
-         "mixture of experts (model.experts).",
+         "a mixture of experts (model.experts); olmoe is such a mixture too, and normalises the "
+         "queries of all heads together, and so the keys.",
      .offset = AT(model.family),
      .fixed = true},
     {.key = "model.layers",
@@ -132,8 +131,8 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1024,
      .doc = "Feed-forward layers of a block, of which a router chooses some for each token. Memory "
-            "grows with all of them, time with model.experts_used. For mixtral and qwen3_moe; "
-            "0: the others.",
+            "grows with all of them, time with model.experts_used. For mixtral, qwen3_moe and "
+            "olmoe; 0: the others.",
      .offset = AT(model.experts),
      .fixed = true},
     {.key = "model.experts_used",
@@ -149,7 +148,7 @@ const ls_option ls_options[] = {
      .preset = "true",
      .doc =
          "Whether the weights of a token's experts are divided by their sum; false for qwen3_moe "
-         "only.",
+         "and olmoe only.",
      .offset = AT(model.experts_norm),
      .fixed = true},
     {.key = "model.dropout",
@@ -578,8 +577,9 @@ const ls_option ls_options[] = {
      .preset = "0.001",
      .least = 0,
      .most = 10,
-     .doc = "Mixtures of experts: how much the loss that spreads tokens evenly over experts counts "
-            "beside a token's own, in each layer. It is not part of the loss that is shown.",
+     .doc = "Mixtures of experts: how much the loss that spreads the tokens of a sequence evenly "
+            "over experts counts beside a token's own, in each layer. It is not part of the loss "
+            "that is shown.",
      .offset = AT(train.balance_loss),
      .fixed = true},
     {.key = "train.z_loss",
@@ -714,6 +714,17 @@ const ls_option ls_options[] = {
      .offset = AT(precision),
      .fixed = true},
 
+    {.key = "mesh.auto",
+     .type = LS_OPTION_BOOL,
+     .preset = "false",
+     .doc = "Whether lineshaft chooses mesh.tp, pp, zero and schedule, as far as they are not set, "
+            "for the processes, machines and memory that there are: by the ledger and by the "
+            "predicted time of a step. What does not fit otherwise recomputes (train.recompute). "
+            "In ordered mode mesh.tp stays 1 unless it is set, because bits depend on it. "
+            "`mesh: auto` is short for it. `lineshaft plan mesh` shows the choice. A process that "
+            "dies ends such a run; started again it goes on from its newest checkpoint, on the "
+            "mesh that is best then.",
+     .offset = AT(mesh.automatic)},
     {.key = "mesh.dp",
      .type = LS_OPTION_INT,
      .preset = "auto",
@@ -730,7 +741,9 @@ const ls_option ls_options[] = {
      .doc = "Tensor-parallel width: processes that have one model together. Each has some heads, "
             "some columns of the MLPs and some tokens of the vocabulary, and they meet four times "
             "in every layer, so keep them on one machine. The number of processes is mesh.dp "
-            "times this. Results agree with one process within rounding, in ordered mode too. When "
+            "times mesh.pp times this; with mesh.pp each stage of a pipeline is such a team. "
+            "mesh.zero can be 1. Results agree with one process within rounding, in ordered mode "
+            "too. When "
             "one of them dies the run ends, and goes on from its newest checkpoint when it is "
             "started again, whatever heal.mode says.",
      .offset = AT(mesh.tp)},
@@ -753,11 +766,13 @@ const ls_option ls_options[] = {
     {.key = "mesh.schedule",
      .type = LS_OPTION_ENUM,
      .preset = "1f1b",
-     .names = {"gpipe", "1f1b", "interleaved"},
+     .names = {"gpipe", "1f1b", "interleaved", "zero-bubble"},
      .doc = "What the ranks of a pipeline do when. gpipe: all forward, then all backward; 1f1b: "
             "forward and backward in turn, with activations of mesh.pp micro-batches at most; "
             "interleaved: 1f1b where each rank has several chunks of layers, which idles less and "
-            "sends more. No result depends on it. `lineshaft plan schedule` draws them.",
+            "sends more; zero-bubble: 1f1b that makes gradients of weights while a rank would "
+            "otherwise wait, and keeps more until then. No result depends on it. `lineshaft plan "
+            "schedule` draws them.",
      .offset = AT(mesh.schedule)},
     {.key = "mesh.chunks",
      .type = LS_OPTION_INT,
@@ -771,17 +786,36 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
-     .most = 1,
-     .limit = DATA_ONLY,
-     .doc = "Context-parallel width: processes that share a sequence.",
+     .most = 1024,
+     .doc =
+         "Context-parallel width: processes that share every sequence, for long contexts. Each has "
+         "two of 2 x mesh.cp chunks of it, one near the beginning and one near the end, so that "
+         "all have as much to do, and they send each other keys and values in every layer. The "
+         "number of processes is mesh.dp times this. All of them have the whole model, and "
+         "mesh.zero divides among all. Results agree with one process within rounding, in "
+         "ordered mode too. When one of them dies the run ends, and goes on from its newest "
+         "checkpoint when it is started again, whatever heal.mode says.",
      .offset = AT(mesh.cp)},
+    {.key = "mesh.keys",
+     .type = LS_OPTION_ENUM,
+     .preset = "ring",
+     .names = {"ring", "gather"},
+     .doc = "With mesh.cp: how keys and values come to the processes that share a sequence. ring: "
+            "from one to the next, while it computes with those before; gather: all at once, in "
+            "more memory and fewer messages. Both send as many bytes.",
+     .offset = AT(mesh.keys)},
     {.key = "mesh.ep",
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
-     .most = 1,
-     .limit = DATA_ONLY,
-     .doc = "Expert-parallel width: processes that share the experts.",
+     .most = 1024,
+     .doc = "Expert-parallel width: processes that divide the experts of a mixture (model.experts) "
+            "among themselves. They are some of the mesh.dp that share the batch, and have "
+            "everything else each; tokens go to where their experts are and back, in every layer, "
+            "so keep them on one machine. It must divide mesh.dp and model.experts. Gradients are "
+            "summed as train.reduce: fast does it, and results agree with one process within "
+            "rounding. When one of them dies the run ends, and goes on from its newest checkpoint "
+            "when it is started again, whatever heal.mode says.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
@@ -991,8 +1025,9 @@ const ls_option ls_options[] = {
      .names = {"on", "off"},
      .doc = "on: when a rank dies or a machine is lost, the others keep their memory, and training "
             "goes on after the step that was done last, with the same batches; off: the run ends. "
-            "With mesh.pp above 1, or sync: local or ps, a rank that dies ends the run in any "
-            "case, and so does the loss of the first machine, where the others have joined.",
+            "With sync: local or ps a rank that dies ends the run in any case. The first machine, "
+            "where the others have joined, is replaced by another one when more than half of them "
+            "are left.",
      .offset = AT(heal.mode)},
     {.key = "heal.restarts",
      .type = LS_OPTION_INT,
@@ -1000,7 +1035,8 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1000000,
      .doc = "How often a rank that died is started again in its place; after that the others go on "
-            "without it, and share the batch among themselves.",
+            "without it, and share the batch among themselves. With mesh.pp or mesh.tp they go on "
+            "with as many ranks as make whole models, and the rest waits.",
      .offset = AT(heal.restarts)},
     {.key = "heal.min_ranks",
      .type = LS_OPTION_INT,
@@ -1022,14 +1058,14 @@ const ls_option ls_options[] = {
      .type = LS_OPTION_INT,
      .preset = "1",
      .least = 1,
-     .most = 1024,
+     .most = 4096,
      .doc = "The run ends when it has lost so many machines that fewer than this are left.",
      .offset = AT(heal.min_nodes)},
     {.key = "heal.max_nodes",
      .type = LS_OPTION_INT,
      .preset = "0",
      .least = 0,
-     .most = 1024,
+     .most = 4096,
      .doc = "A machine that joins a run that trains already becomes part of it while it has fewer "
             "machines than this; otherwise it waits as a spare until one is lost. 0: no limit.",
      .offset = AT(heal.max_nodes)},
@@ -1056,7 +1092,7 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = 1000000,
      .doc = "A machine on which so many ranks have crashed within a day is given up with all its "
-            "ranks, and refused for heal.cool_down; not the first machine. 0: never.",
+            "ranks, and refused for heal.cool_down; not the machine that coordinates. 0: never.",
      .offset = AT(heal.quarantine)},
     {.key = "heal.cool_down",
      .type = LS_OPTION_DURATION,
@@ -1080,7 +1116,9 @@ const ls_option ls_options[] = {
      .least = 0.01,
      .most = 86400,
      .unit = "seconds",
-     .doc = "A machine that was silent for so long is named in the log (-v).",
+     .doc =
+         "A machine that was silent for so long is named in the log (-v), and two others are asked "
+         "whether they reach it.",
      .offset = AT(heal.suspect)},
     {.key = "heal.dead",
      .type = LS_OPTION_DURATION,
@@ -1088,8 +1126,10 @@ const ls_option ls_options[] = {
      .least = 0.1,
      .most = 86400,
      .unit = "seconds",
-     .doc = "A machine that was silent for so long is lost; where signs of life come late, after "
-            "eight times their delay. One whose connection ends is lost at once.",
+     .doc =
+         "A machine that was silent for so long is lost; where signs of life come late, after "
+         "eight times their delay; while other machines reach it, after twice as long. One whose "
+         "connection ends is lost at once.",
      .offset = AT(heal.dead)},
     {.key = "heal.buddies",
      .type = LS_OPTION_ENUM,
@@ -1107,12 +1147,11 @@ const ls_option ls_options[] = {
      .least = 0,
      .most = LS_OPTION_BIG,
      .unit = "steps",
-     .doc =
-         "Ranks compare hashes of the weights and moments that several of them have, after this "
-         "many steps, before each checkpoint and at the end; 0: never. (With mesh.pp and mesh.tp "
-         "nothing is compared yet.) Who differs from the "
-         "majority has a faulty memory or processor: it is named and replaced, and all go back "
-         "to the newest checkpoint, so that nothing it has computed stays.",
+     .doc = "Ranks compare hashes of the weights and moments that several of them have, after this "
+            "many steps, before each checkpoint and at the end; 0: never. (With mesh.pp, mesh.tp "
+            "and mesh.ep nothing is compared yet.) Who differs from the "
+            "majority has a faulty memory or processor: it is named and replaced, and all go back "
+            "to the newest checkpoint, so that nothing it has computed stays.",
      .offset = AT(heal.compare)},
     {.key = "heal.replay",
      .type = LS_OPTION_INT,
@@ -1131,7 +1170,8 @@ const ls_option ls_options[] = {
      .names = {"embedded", "etcd"},
      .doc = "Who decides which job may write the run: embedded: the lock and the generation in its "
             "folder; etcd: also the servers of heal.etcd: a second job of the same name and folder "
-            "is refused, and one that was cut off cannot commit checkpoints any more.",
+            "is refused, and one that was cut off cannot commit checkpoints any more; the loss of "
+            "the first machine then ends the run.",
      .offset = AT(heal.quorum)},
     {.key = "heal.etcd",
      .type = LS_OPTION_STRINGS,

@@ -26,8 +26,17 @@ typedef enum ls_family {
     LS_FAMILY_QWEN2,
     LS_FAMILY_QWEN3,
     LS_FAMILY_MIXTRAL,
-    LS_FAMILY_QWEN3_MOE
+    LS_FAMILY_QWEN3_MOE,
+    LS_FAMILY_OLMOE
 } ls_family;
+
+/* Whether the models of a family have experts. */
+static inline bool ls_family_is_mixture(ls_family family)
+{
+    return family == LS_FAMILY_MIXTRAL || family == LS_FAMILY_QWEN3_MOE ||
+           family == LS_FAMILY_OLMOE;
+}
+
 /* Which linear layers of a block have a bias. */
 typedef enum ls_bias {
     LS_BIAS_AUTO, /* only before the run is resolved: gpt2 all, qwen2 qkv, the others none */
@@ -70,7 +79,14 @@ typedef enum ls_precision {
     LS_PRECISION_FP8
 } ls_precision;
 /* What the ranks of a pipeline do when; see parallel/pipeline.h. */
-typedef enum ls_pipe_schedule { LS_PIPE_GPIPE, LS_PIPE_1F1B, LS_PIPE_INTERLEAVED } ls_pipe_schedule;
+typedef enum ls_pipe_schedule {
+    LS_PIPE_GPIPE,
+    LS_PIPE_1F1B,
+    LS_PIPE_INTERLEAVED,
+    LS_PIPE_ZERO_BUBBLE
+} ls_pipe_schedule;
+/* How keys and values reach the ranks that share a sequence. */
+typedef enum ls_cp_keys { LS_KEYS_RING, LS_KEYS_GATHER } ls_cp_keys;
 typedef enum ls_heal_mode { LS_HEAL_ON, LS_HEAL_OFF } ls_heal_mode;
 typedef enum ls_buddies { LS_BUDDIES_AUTO, LS_BUDDIES_ON, LS_BUDDIES_OFF } ls_buddies;
 enum { LS_RUN_ETCD = 16 }; /* most URLs of etcd */
@@ -192,10 +208,12 @@ typedef struct ls_run {
         ls_pipe_schedule schedule;        /* of a pipeline, */
         int64_t chunks;                   /* and the chunks of layers that each of its ranks has */
         bool sp;                          /* tp: rows between the layers are divided too */
+        ls_cp_keys keys;                  /* cp */
         const char *shard; /* world, node or a number: the ranks that zero divides among */
         ls_balance_mode balance;
         ls_run_floats weights; /* shares of the batch, one per rank; empty: equal ones */
         int64_t bucket;        /* bytes, or auto */
+        bool automatic;        /* mesh: auto: what is not set is chosen when the ranks are known */
     } mesh;
     struct {
         ls_compress compress; /* of gradients between nodes */

@@ -301,6 +301,24 @@ out:
 
 static ls_status walk_mapping(loader *l, const char *section);
 
+static ls_status apply_text(ls_run *run, const ls_option *row, const char *text, const char *where,
+                            ls_run_source source);
+
+/* A section with a key "auto" may be written as that one word: mesh: auto. NULL: it has none. */
+static const ls_option *automatic(const char *section)
+{
+    char key[96];
+
+    snprintf(key, sizeof key, "%.80s.auto", section);
+    return ls_option_find(key);
+}
+
+static bool is_auto(const loader *l)
+{
+    return l->event.type == YAML_SCALAR_EVENT &&
+           strcmp((const char *)l->event.data.scalar.value, "auto") == 0;
+}
+
 static ls_status walk_section(loader *l, const ls_option_section *section, const char *where)
 {
     ls_status st = LS_OK;
@@ -308,8 +326,11 @@ static ls_status walk_section(loader *l, const ls_option_section *section, const
 
     LS_TRY(st, mark_seen(section->name, where, &l->run->sections[index]), out);
     LS_TRY(st, next_event(l), out);
+    const ls_option *row = automatic(section->name);
     if (l->event.type == YAML_MAPPING_START_EVENT) {
         st = walk_mapping(l, section->name);
+    } else if (row && is_auto(l)) {
+        st = apply_text(l->run, row, "true", where, LS_RUN_FILE);
     } else if (l->event.type != YAML_SCALAR_EVENT || l->event.data.scalar.length) {
         where = place_of(l, l->event.start_mark);
         st = where ? ls_fail(LS_EUSAGE, "%s: %s must be a mapping of keys to values", where,
@@ -589,6 +610,9 @@ static ls_status apply_set(ls_run *run, const char *set)
     row = ls_option_find(key);
     if (row)
         return apply_text(run, row, set + n + 1, "--set", LS_RUN_SET);
+    row = automatic(key);
+    if (row && strcmp(set + n + 1, "auto") == 0)
+        return apply_text(run, row, "true", "--set", LS_RUN_SET);
     if (ls_option_find_section(key)) {
         ls_fail(LS_EUSAGE, "--set: \"%s\" is a section", key);
         ls_err_hint("Set one of its keys, as in --set %s.KEY=VALUE.", key);

@@ -144,13 +144,33 @@ static bool has_required(const char *section)
     return false;
 }
 
+/* An object; or, where the section has a key "auto", that word (runfile.c). */
+static void put_section_type(ls_json *json, const char *section)
+{
+    bool word = false;
+
+    for (int i = 0; i < ls_option_count; i++)
+        word |= ls_option_in(&ls_options[i], section) &&
+                strcmp(ls_option_leaf(&ls_options[i]), "auto") == 0;
+    if (!word) {
+        ls_json_put_str(json, "type", "object");
+        return;
+    }
+    ls_json_key(json, "type");
+    ls_json_open(json, '[');
+    ls_json_str(json, "object");
+    ls_json_str(json, "string");
+    ls_json_close(json);
+    ls_json_put_str(json, "pattern", "^auto$");
+}
+
 static void put_section(ls_json *json, const ls_option_section *section, const ls_run *presets,
                         ls_str *scratch)
 {
     ls_json_key(json, section->name);
     ls_json_open(json, '{');
     ls_json_put_str(json, "description", section->doc);
-    ls_json_put_str(json, "type", "object");
+    put_section_type(json, section->name);
     ls_json_put_bool(json, "additionalProperties", false);
     ls_json_key(json, "properties");
     ls_json_open(json, '{');

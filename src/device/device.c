@@ -242,6 +242,12 @@ bool ls_stream_failed(const ls_stream *stream)
     return stream->failed;
 }
 
+void ls_stream_revive(ls_stream *stream, int64_t deadline_ns)
+{
+    if (stream->failed && stream->device->ops->sync(stream, deadline_ns) == LS_OK)
+        stream->failed = false;
+}
+
 void ls_stream_watch(ls_stream *stream, void *watcher)
 {
     stream->watcher = watcher;

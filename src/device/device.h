@@ -113,6 +113,10 @@ void ls_stream_fail(ls_stream *stream);
 /* For CPU kernels, whose work is done at once: whether work queued so far has failed. */
 bool ls_stream_failed(const ls_stream *stream);
 
+/* The failure was that of others (a rank that is lost), and nobody reads what was computed since:
+ * when what is queued has ended, the stream works again. */
+void ls_stream_revive(ls_stream *stream, int64_t deadline_ns);
+
 /* Who watches the rows of a stream (kernel/profile.h); the device only keeps the pointer, NULL at
  * first. */
 void ls_stream_watch(ls_stream *stream, void *watcher);

@@ -80,17 +80,28 @@ static double seen(int64_t T, int64_t past, int64_t window)
     return all - hidden;
 }
 
+/* Of a pair whose keys lie before the queries: all up to the queries, without what is between. */
+static double seen_of_pair(const ls_attention_fwd *a)
+{
+    int64_t back = a->pair.q_first - a->pair.k_first;
+
+    return back == 0 ? seen(a->T, 0, a->window)
+                     : seen(a->T, back, a->window) - seen(a->T, back - a->T, a->window);
+}
+
 static ls_cost attention(const ls_attention_fwd *a, double products)
 {
-    return (ls_cost){.flops = products * 2.0 * (double)(a->B * a->H * a->D) *
-                              seen(a->T, a->past, a->window),
+    double positions = a->pair.on ? seen_of_pair(a) : seen(a->T, a->past, a->window);
+
+    return (ls_cost){.flops = products * 2.0 * (double)(a->B * a->H * a->D) * positions,
                      .dims = {a->B, a->T, a->H, a->D}};
 }
 
 /* q k^T again, dp, dq, dk, dv. */
 static ls_cost attention_bwd(const ls_attention_bwd *a)
 {
-    const ls_attention_fwd same = {.B = a->B, .T = a->T, .H = a->H, .D = a->D, .window = a->window};
+    const ls_attention_fwd same = {
+        .B = a->B, .T = a->T, .H = a->H, .D = a->D, .window = a->window, .pair = a->pair};
 
     return attention(&same, 5);
 }

@@ -1,18 +1,20 @@
 /* crew.h -- the ranks that have one model together, as the model sees them.
  *
  * A split model (model/split.h) ends some products with a part of their sum, and needs tensors that
- * other ranks have. What carries them is not the model's business: it asks a table of
- * functions, and parallel/tensor.h fills it with a communicator. All ranks ask for the same in the
- * same order. What fails is a failure of the stream, and everything after it is dropped. */
+ * other ranks have; ranks that share sequences (model/pass_ring.c) need each other's keys. What
+ * carries them is not the model's business: it asks a table of functions, and parallel/tensor.h
+ * fills it with a communicator. All ranks ask for the same in the same order. What fails is a
+ * failure of the stream, and everything after it is dropped. */
 #pragma once
 #include "kernel/kernel.h"
 
 LS_C_BEGIN
 
 typedef enum ls_crew_move {
-    LS_CREW_SUM,    /* to[n] = sum over ranks of from[n]; in place: to is from */
-    LS_CREW_GATHER, /* to[ranks][n] = from[n] of each rank */
-    LS_CREW_SCATTER /* to[n] = sum over ranks of part number `rank` of from[ranks][n] */
+    LS_CREW_SUM,     /* to[n] = sum over ranks of from[n]; in place: to is from */
+    LS_CREW_GATHER,  /* to[ranks][n] = from[n] of each rank */
+    LS_CREW_SCATTER, /* to[n] = sum over ranks of part number `rank` of from[ranks][n] */
+    LS_CREW_SHIFT    /* to[n] = from[n] of the rank before, the last one's of the first */
 } ls_crew_move;
 
 /* Gather and scatter move multiples of so many elements. */
@@ -26,6 +28,15 @@ typedef struct ls_crew_ask {
     int64_t n;
 } ls_crew_ask;
 
+/* What ranks give each other: to each its own elements, side by side in the order of ranks. */
+typedef struct ls_crew_deal {
+    ls_dtype type;
+    const void *from;
+    void *to;
+    const int64_t *sent, *received; /* elements for and from each rank; both NULL: n for each */
+    int64_t n;
+} ls_crew_deal;
+
 typedef struct ls_crew {
     void *context;
     void (*run)(void *context, ls_stream *stream, const ls_crew_ask *ask);
@@ -33,6 +44,7 @@ typedef struct ls_crew {
      * then. Two are under way at a time, at most. */
     int (*start)(void *context, ls_stream *stream, const ls_crew_ask *ask);
     void (*wait)(void *context, ls_stream *stream, int number); /* -1: for nothing */
+    void (*deal)(void *context, ls_stream *stream, const ls_crew_deal *deal);
     /* Memory that moves reach where it lies, zeroed and resident; moves take any other too, and are
      * slower then. */
     ls_status (*alloc)(void *context, int64_t bytes, const char *what, void **memory_out);
@@ -48,7 +60,9 @@ typedef struct ls_crew_span {
 /* Bytes that each rank sends at least, for one move of so many ranks: along a ring. */
 static inline int64_t ls_crew_sent(ls_crew_move move, int64_t ranks, int64_t bytes)
 {
-    return move == LS_CREW_SUM ? 2 * (ranks - 1) * bytes / ranks : (ranks - 1) * bytes;
+    return move == LS_CREW_SUM     ? 2 * (ranks - 1) * bytes / ranks
+           : move == LS_CREW_SHIFT ? bytes
+                                   : (ranks - 1) * bytes;
 }
 
 LS_C_END

@@ -163,23 +163,28 @@ static void sort_choices(const ls_route *a)
     a->first[0] = 0;
 }
 
+static void count_choices(const ls_route *a)
+{
+    int64_t R = a->M * a->K, each = R / a->sequences;
+
+    memset(a->chosen, 0, (size_t)(a->sequences * a->E) * sizeof *a->chosen);
+    for (int64_t i = 0; i < R; i++)
+        a->chosen[i / each * a->E + a->ids[i]]++;
+}
+
 void ls_experts_route(ls_stream *stream, const ls_route *a)
 {
     ls_route args = *a;
 
     LS_BUG_IF(a->leaves < 1 || a->M % a->leaves != 0 || a->K > a->E, "%lld tokens in %lld leaves",
               (long long)a->M, (long long)a->leaves);
+    LS_BUG_IF(a->sequences < 1 || a->M % a->sequences != 0, "%lld tokens in %lld sequences",
+              (long long)a->M, (long long)a->sequences);
     if (ls_stream_failed(stream))
         return;
     ls_pool_run(ls_stream_pool(stream), route_task, &args, blocks(a->M));
     sort_choices(a);
-}
-
-static int32_t chosen_in_leaf(const ls_route *a, int64_t e, int64_t leaf)
-{
-    int64_t c = e * a->leaves + leaf;
-
-    return a->first[c + 1] - a->first[c];
+    count_choices(a);
 }
 
 /* Through the choice, the softmax and the two losses of one token. p' is d loss / d softmax:
@@ -190,7 +195,8 @@ static void route_back_token(const ls_route_back *b, int64_t m)
     const float *p = a->probs + m * a->E, *dw = b->dweights + m * a->K;
     const float *weights = a->weights + m * a->K;
     const int32_t *ids = a->ids + m * a->K;
-    int64_t n = a->M / a->leaves, leaf = m / n;
+    int64_t n = a->M / a->sequences;
+    const int32_t *choices = a->chosen + m / n * a->E; /* of its sequence */
     double scale = (double)b->state->grad_scale, chosen = 0, mean = 0, sum = 0;
 
     for (int64_t k = 0; k < a->K; k++) {
@@ -199,7 +205,7 @@ static void route_back_token(const ls_route_back *b, int64_t m)
     }
     for (int pass = 0; pass < 2; pass++)
         for (int64_t e = 0; e < a->E; e++) {
-            double dp = 0, share = (double)chosen_in_leaf(a, e, leaf) / (double)n;
+            double dp = 0, share = (double)choices[e] / (double)n;
             for (int64_t k = 0; k < a->K; k++)
                 if (ids[k] == e)
                     dp = a->normalized ? ((double)dw[k] - mean) / chosen : (double)dw[k];
@@ -232,12 +238,12 @@ void ls_experts_route_back(ls_stream *stream, const ls_route_back *a)
 
 void ls_experts_losses(const ls_route *route, double *balance_out, double *z_out)
 {
-    int64_t n = route->M / route->leaves;
+    int64_t n = route->M / route->sequences;
     double balance = 0, z = 0;
 
     for (int64_t m = 0; m < route->M; m++) {
         for (int64_t e = 0; e < route->E; e++)
-            balance += (double)route->E * (double)chosen_in_leaf(route, e, m / n) / (double)n *
+            balance += (double)route->E * (double)route->chosen[m / n * route->E + e] / (double)n *
                        (double)route->probs[m * route->E + e];
         z += (double)route->lse[m] * (double)route->lse[m];
     }
@@ -333,16 +339,58 @@ static void expert_forward(ls_stream *stream, const ls_experts *a, int64_t e)
                                            .layout = LS_LAYOUT_NK});
 }
 
-void ls_experts_forward(ls_stream *stream, const ls_experts *a)
+/* One of the tasks, over n rows or tokens. */
+static void run_tasks(ls_stream *stream, const ls_experts *a, ls_pool_task task, int64_t n)
 {
     ls_experts args = *a;
 
-    if (ls_stream_failed(stream))
-        return;
-    ls_pool_run(ls_stream_pool(stream), gather_task, &args, blocks(a->route->M * a->route->K));
-    for (int64_t e = 0; e < a->route->E; e++)
+    if (!ls_stream_failed(stream))
+        ls_pool_run(ls_stream_pool(stream), task, &args, blocks(n));
+}
+
+void ls_experts_gather(ls_stream *stream, const ls_experts *a)
+{
+    run_tasks(stream, a, gather_task, a->route->M * a->route->K);
+}
+
+void ls_experts_apply(ls_stream *stream, const ls_experts *a)
+{
+    for (int64_t e = 0; e < a->route->E && !ls_stream_failed(stream); e++)
         expert_forward(stream, a, e);
-    ls_pool_run(ls_stream_pool(stream), combine_task, &args, blocks(a->route->M));
+}
+
+void ls_experts_combine(ls_stream *stream, const ls_experts *a)
+{
+    run_tasks(stream, a, combine_task, a->route->M);
+}
+
+void ls_experts_forward(ls_stream *stream, const ls_experts *a)
+{
+    ls_experts_gather(stream, a);
+    ls_experts_apply(stream, a);
+    ls_experts_combine(stream, a);
+}
+
+/* Stretch number `index` by source: of source index / experts. */
+static void regroup_task(void *context, int64_t index, int worker)
+{
+    const ls_regroup *a = context;
+    int64_t source = index / a->experts, e = index % a->experts;
+    int64_t rows = a->by_source[index + 1] - a->by_source[index];
+    int64_t one = a->by_source[index] * a->row_bytes;
+    int64_t other = a->by_expert[e * a->sources + source] * a->row_bytes;
+
+    (void)worker;
+    memcpy((char *)a->to + (a->back ? one : other), (const char *)a->from + (a->back ? other : one),
+           (size_t)(rows * a->row_bytes));
+}
+
+void ls_experts_regroup(ls_stream *stream, const ls_regroup *a)
+{
+    ls_regroup args = *a;
+
+    if (!ls_stream_failed(stream))
+        ls_pool_run(ls_stream_pool(stream), regroup_task, &args, a->sources * a->experts);
 }
 
 /* --- experts, back ----------------------------------------------------------------------------
@@ -485,16 +533,27 @@ static void expert_back(ls_stream *stream, const ls_experts *a, int64_t e)
                                                    .layout = LS_LAYOUT_NK});
 }
 
+void ls_experts_spread(ls_stream *stream, const ls_experts *a)
+{
+    run_tasks(stream, a, spread_task, a->route->M * a->route->K);
+}
+
+void ls_experts_apply_back(ls_stream *stream, const ls_experts *a)
+{
+    for (int64_t e = 0; e < a->route->E && !ls_stream_failed(stream); e++)
+        expert_back(stream, a, e);
+}
+
+void ls_experts_collect(ls_stream *stream, const ls_experts *a)
+{
+    run_tasks(stream, a, collect_task, a->route->M);
+}
+
 void ls_experts_backward(ls_stream *stream, const ls_experts *a)
 {
-    ls_experts args = *a;
-
-    if (ls_stream_failed(stream))
-        return;
-    ls_pool_run(ls_stream_pool(stream), spread_task, &args, blocks(a->route->M * a->route->K));
-    for (int64_t e = 0; e < a->route->E; e++)
-        expert_back(stream, a, e);
-    ls_pool_run(ls_stream_pool(stream), collect_task, &args, blocks(a->route->M));
+    ls_experts_spread(stream, a);
+    ls_experts_apply_back(stream, a);
+    ls_experts_collect(stream, a);
 }
 
 int64_t ls_experts_stack(int64_t C, int64_t F, int64_t leaves)

@@ -7,10 +7,11 @@
  *   y = sum over choices k of weight[k] * out(act(gate(x)) * up(x)) of expert k
  *
  * Two losses keep the router useful; both count for each token like its own loss, per layer. The
- * balance loss of a leaf of n tokens is E sum over e of (choices of e in the leaf / n) (mean of
+ * balance loss of a sequence of n tokens is E sum over e of (choices of e in it / n) (mean of
  * softmax e) (Fedus et al., arXiv:2101.03961, and as transformers counts choices: K where all are
- * used alike). The z loss is the square of log sum exp of a token's logits (Zoph et al.,
- * arXiv:2202.08906).
+ * used alike). It is that of a sequence, and not of what is computed at a time, so that it does not
+ * depend on leaves, calls and ranks. The z loss is the square of log sum exp of a token's logits
+ * (Zoph et al., arXiv:2202.08906).
  *
  * Bits: a token's result does not depend on the tokens beside it; gradients of weights are sums
  * along the tree over leaves; choices of equal weight fall to the lower number. CPU only: what is
@@ -31,7 +32,8 @@ typedef struct ls_route {
     int32_t *rows;      /* [M, K]: the routed row of each choice */
     int32_t *slots;     /* [R]: token * K + choice of each routed row */
     int32_t *first;     /* [E * leaves + 1]: where the rows of each expert begin, leaf by leaf */
-    int64_t M, E, K, leaves;
+    int32_t *chosen;    /* [sequences, E]: choices of each expert */
+    int64_t M, E, K, leaves, sequences;
     bool normalized;
 } ls_route;
 
@@ -79,6 +81,29 @@ typedef struct ls_experts {
 
 void ls_experts_forward(ls_stream *stream, const ls_experts *a);
 void ls_experts_backward(ls_stream *stream, const ls_experts *a);
+
+/* The steps of the two, for who does something in between (model/pass_far.c). Forward: x to xs; xs
+ * to ys, of which the route says E, leaves and first only; ys to y. Backward: dy to dweights and
+ * dys, in ys; dys to gradients and dxs, in xs; dxs to dx. */
+void ls_experts_gather(ls_stream *stream, const ls_experts *a);
+void ls_experts_apply(ls_stream *stream, const ls_experts *a);
+void ls_experts_combine(ls_stream *stream, const ls_experts *a);
+void ls_experts_spread(ls_stream *stream, const ls_experts *a);
+void ls_experts_apply_back(ls_stream *stream, const ls_experts *a);
+void ls_experts_collect(ls_stream *stream, const ls_experts *a);
+
+/* Rows that lie by source, then by expert, to where they lie by expert, then by source; or back. */
+typedef struct ls_regroup {
+    const int32_t *by_source; /* [sources * experts + 1]: where each stretch begins */
+    const int32_t *by_expert; /* [experts * sources + 1] */
+    int64_t sources, experts;
+    int64_t row_bytes;
+    const void *from;
+    void *to;
+    bool back;
+} ls_regroup;
+
+void ls_experts_regroup(ls_stream *stream, const ls_regroup *a);
 
 /* Floats that the sums of gradients over leaves need beside their result. */
 int64_t ls_experts_stack(int64_t C, int64_t F, int64_t leaves);

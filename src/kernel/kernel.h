@@ -42,18 +42,33 @@ typedef struct ls_step_state {
     float momentum;     /* of Muon's matrices */
 } ls_step_state;
 
+/* Where ranks share sequences (model/pass_ring.c), a rank has a piece of each: two chunks of
+ * `chunk` positions that begin at first[0] and first[1], one behind the other in its tensors. chunk
+ * 0: it has whole sequences. */
+typedef struct ls_piece {
+    int64_t chunk, first[2];
+} ls_piece;
+
+/* The position in its sequence of token t of a piece. */
+static inline int64_t ls_piece_position(const ls_piece *piece, int64_t t)
+{
+    return piece->chunk > 0 ? piece->first[t >= piece->chunk] + t % piece->chunk : t;
+}
+
 /* Dropout of probability p (0: off). An element is kept when the uniform value of Philox with key
  * state->key is >= p, and kept values are divided by 1 - p. Counter of element (row, column) of an
  * [M, C] tensor: {column / 4, row % T, first_seq + row / T, site << 16}, word column % 4. Counter
  * of attention weight (b, h, t, s): {s / 4, t, first_seq + b, site << 16 | (h + 1)}, word s % 4.
  * Where a rank has some rows or heads only, both are counted in the whole: row + first_row, h +
- * first_head (tables of the CPU). */
+ * first_head; and where it has pieces of sequences, the position in the sequence stands for row % T
+ * (tables of the CPU). */
 typedef struct ls_dropout {
     float p;
     uint32_t site; /* unique per place in the model, below 65536 */
     const ls_step_state *state;
     int64_t first_row;   /* rows of the call before the tensor's first one */
     uint32_t first_head; /* heads of the model before the tensor's first one */
+    ls_piece piece;      /* of an [M, C] tensor */
 } ls_dropout;
 
 typedef enum ls_act { LS_ACT_NONE, LS_ACT_GELU, LS_ACT_SILU } ls_act; /* GELU: the tanh form */
@@ -177,10 +192,29 @@ typedef struct ls_qkv {
     const void *product; /* bwd with norms: what packed was in fwd */
     float *dq_norm, *dk_norm; /* bwd with norms: [D] each, or both NULL; tree over leaves */
     int64_t B, T, H, Hkv, D;
+    int64_t ld;      /* elements from a row of packed, and of product, to the next; 0: side by side.
+                      * CPU only, and so is Hkv 0: then there are queries alone, or what is like them,
+                      * and k_norm and dk_norm are not used */
     int64_t leaves;  /* bwd with norms */
     bool accumulate; /* dq_norm, dk_norm */
     void *scratch;   /* bwd with norms */
 } ls_qkv;
+
+/* Attention of a chunk of T queries to a chunk of T keys of the same sequence, for ranks that share
+ * sequences (tables of the CPU, no past). Either they are the same positions, and a query sees keys
+ * up to its own; or the keys end before the queries begin. start, window and dropout go by
+ * positions in the sequence. What comes out is fp32, whatever the type. Forward with `join`: o and
+ * lse hold what the queries have seen of other keys, and get the outcome of both: with a and b the
+ * two sums of exp, o = (a o_there + b o_new) / (a + b). A query that sees no key adds nothing.
+ * Backward: lse and o (of `type`) are those over all keys, and dq, dk, dv are added to what is
+ * there. */
+typedef struct ls_attention_pair {
+    bool on;
+    bool join;
+    int64_t q_first, k_first; /* position of the first query and of the first key */
+    int64_t row;              /* elements from head to head of lse, and from sequence to sequence of
+                               * start */
+} ls_attention_pair;
 
 /* attention_fwd: o = softmax(scale q k^T, causal) v per head; query head h reads key head
  * h / (H / Hkv). Position t sees s with first <= s <= t, where first is the largest of 0,
@@ -200,6 +234,7 @@ typedef struct ls_attention_fwd {
     int64_t window; /* 0: none */
     float scale;
     ls_dropout drop;
+    ls_attention_pair pair;
 } ls_attention_fwd;
 
 /* attention_bwd: dq, dk, dv from do, o, q, k, v, lse. Scratch: see ls_kernels.scratch. With
@@ -216,6 +251,7 @@ typedef struct ls_attention_bwd {
     float scale;
     bool any_order;
     ls_dropout drop;
+    ls_attention_pair pair;
     void *scratch;
 } ls_attention_bwd;
 
@@ -290,6 +326,7 @@ typedef struct ls_embed_fwd {
     int64_t M, C, T, V;
     int64_t first, vocab; /* see above; 0: wte is whole */
     int64_t past;         /* position of the first token */
+    ls_piece piece;       /* whose positions count instead of row % T (tables of the CPU) */
     ls_dropout drop;
 } ls_embed_fwd;
 
@@ -298,9 +335,10 @@ typedef struct ls_embed_bwd {
     const int32_t *tokens;
     const void *dy; /* [M, C] */
     float *dwte;    /* [V, C] */
-    float *dwpe;    /* [positions, C] or NULL; rows from T on get zero (or stay) */
+    float *dwpe;    /* [positions, C] or NULL; rows where no token stands get zero (or stay) */
     int64_t M, C, T, V, positions, leaves;
     int64_t first, vocab; /* as in ls_embed_fwd */
+    ls_piece piece;
     bool accumulate;
     ls_dropout drop;
     void *scratch;

@@ -99,6 +99,8 @@ static ls_place add(builder *b, spec s, bool lora)
     m->flat = p->first + p->count;
     m->elements += p->count;
     p->trained = -1;
+    if (m->split.by_experts) /* each rank sees its own tokens; experts are told apart below */
+        p->box.partial = true;
     if (!is_frozen(b->run, p)) {
         const ls_param *before = p - 1;
         bool side_by_side = s.joined && before->trained >= 0;
@@ -175,7 +177,7 @@ static cut by_tokens(const builder *b)
 /* Divided along a dimension, as each of `parts` stretches is. */
 static spec divided(const builder *b, spec s, int dim, cut by, int parts)
 {
-    if (b->model->split.ranks == 1)
+    if (ls_split_ranks(&b->model->split) == 1)
         return s;
     s.box.dim = dim;
     s.box.parts = parts;
@@ -304,8 +306,8 @@ static void add_attention_llama(builder *b, ls_block_params *p)
                                  {"self_attn.k_proj", Akv, by_kv_heads(b)},
                                  {"self_attn.v_proj", Akv, by_kv_heads(b)}};
     spec proj = matrix(b, "self_attn.o_proj.weight", A, s->C, std_into_stream(s));
-    spec q_norm = vector(b, "self_attn.q_norm.weight", s->D, LS_START_ONE);
-    spec k_norm = vector(b, "self_attn.k_norm.weight", s->D, LS_START_ONE);
+    spec q_norm = vector(b, "self_attn.q_norm.weight", s->qk_wide ? A : s->D, LS_START_ONE);
+    spec k_norm = vector(b, "self_attn.k_norm.weight", s->qk_wide ? Akv : s->D, LS_START_ONE);
 
     add_columns(b, parts, 3, s->bias_qkv, p->qkv_w, p->qkv_b);
     p->q_norm = add_if(b, s->qk_norm, partial(b, q_norm));
@@ -314,7 +316,19 @@ static void add_attention_llama(builder *b, ls_block_params *p)
     p->proj_b = add_if(b, s->bias_proj, vector(b, "self_attn.o_proj.bias", s->C, LS_START_ZERO));
 }
 
-/* The router and its experts, gate and up of each side by side. */
+/* The parameters from `first` on are of an expert that this rank has for all. */
+static void mark_expert(ls_model *m, int first)
+{
+    for (int i = first; i < m->n_params; i++) {
+        m->params[i].expert = true;
+        if (!m->split.by_experts)
+            continue;
+        m->params[i].box.copies = 1;
+        m->params[i].box.partial = false;
+    }
+}
+
+/* The router and the experts that this rank has, gate and up of each side by side. */
 static void add_experts(builder *b, ls_block_params *p)
 {
     static const char *const names[2][5] = {
@@ -325,19 +339,19 @@ static void add_experts(builder *b, ls_block_params *p)
     char name[64];
 
     p->router = add(b, partial(b, matrix(b, n[0], s->C, s->E, s->init_std)), false);
-    for (int64_t e = 0; e < s->E; e++) {
+    for (int64_t e = 0; e < b->model->split.experts; e++) {
         ls_expert_params *to = &p->experts[e];
+        long long number = (long long)(b->model->split.expert + e);
         int first = b->model->n_params;
         for (int i = 0; i < 3; i++) {
-            snprintf(name, sizeof name, "%s.%lld.%s.weight", n[1], (long long)e, n[2 + i]);
+            snprintf(name, sizeof name, "%s.%lld.%s.weight", n[1], number, n[2 + i]);
             spec m = i < 2 ? matrix(b, name, s->C, s->F, s->init_std)
                            : matrix(b, name, s->F, s->C, std_into_stream(s));
             m = i < 2 ? outputs(b, m, by_inner(b)) : inputs(b, m, by_inner(b));
             ls_place place = add(b, i == 1 ? joined(m) : m, false);
             *(i < 2 ? &to->fc_w[i] : &to->out_w) = place;
         }
-        for (int i = first; i < b->model->n_params; i++)
-            b->model->params[i].expert = true;
+        mark_expert(b->model, first);
     }
 }
 
@@ -531,7 +545,9 @@ static ls_model_shape shape_of(const ls_run *run, int64_t vocab)
         .gated = !gpt2,
         .positions = gpt2,
         .rope = !gpt2,
-        .qk_norm = r->family == LS_FAMILY_QWEN3 || r->family == LS_FAMILY_QWEN3_MOE,
+        .qk_norm = r->family == LS_FAMILY_QWEN3 || r->family == LS_FAMILY_QWEN3_MOE ||
+                   r->family == LS_FAMILY_OLMOE,
+        .qk_wide = r->family == LS_FAMILY_OLMOE,
         .tied = r->tied == LS_TIED_YES,
         .bias_qkv = attention || r->bias == LS_BIAS_QKV,
         .bias_proj = attention,
@@ -740,6 +756,14 @@ const ls_param *ls_model_find(const ls_model *model, const char *name)
         if (strcmp(model->params[i].name, name) == 0)
             return &model->params[i];
     return NULL;
+}
+
+const ls_param *ls_model_same(const ls_model *whole, const ls_param *p)
+{
+    const ls_param *found = ls_model_find(whole, p->name);
+
+    LS_BUG_IF(!found, "a part of a model has \"%s\", which the model has not", p->name);
+    return found;
 }
 
 /* Radians per position of pair i, rounded to fp32 where transformers rounds. */

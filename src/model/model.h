@@ -35,7 +35,8 @@ typedef struct ls_model_shape {
     bool gated;            /* MLP: act(gate) * up instead of act(fc) */
     bool positions;        /* learned positions are added to the embedding */
     bool rope;             /* queries and keys are turned by their position */
-    bool qk_norm;          /* each head of q and k is normalised first */
+    bool qk_norm;          /* q and k are normalised first: each head, */
+    bool qk_wide;          /* or all heads of q together, and all of k */
     bool tied;             /* the head reads the embedding's weights */
     bool bias_qkv, bias_proj, bias_mlp;
     ls_layout layout;    /* of all matrices of the blocks */
@@ -110,7 +111,7 @@ typedef struct ls_block_params {
     ls_place ln1_w, ln1_b, qkv_w[3], qkv_b[3], q_norm, k_norm, proj_w, proj_b;
     ls_place ln2_w, ln2_b, fc_w[2], fc_b[2], out_w, out_b;
     ls_place router;           /* with experts; then fc and out are nowhere */
-    ls_expert_params *experts; /* E of them, of the model's */
+    ls_expert_params *experts; /* those that this rank has, of the model's */
     ls_adapter adapters[LS_ADAPTERS];
     int64_t window;
     bool trained; /* some parameter of this block is */
@@ -164,6 +165,9 @@ int64_t ls_model_complete(const ls_model *model, int64_t unit);
  * memory. The angles are rounded as transformers rounds them (fp32), since weights were trained
  * with those. */
 void ls_model_rope(const ls_model *model, int64_t first, int64_t n, float *table_out);
+
+/* The parameter of the whole model that has this one's name: it is, or is a part of, that one. */
+const ls_param *ls_model_same(const ls_model *whole, const ls_param *p);
 
 /* Share of a parameter that works on a token: 1, or K / E of an expert's. */
 static inline double ls_model_active(const ls_model *model, const ls_param *p)

@@ -39,7 +39,8 @@ ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_
     return (ls_dropout){.p = call->dropout ? pass->args.model->shape.dropout : 0,
                         .site = (uint32_t)(site == SITE_EMBED ? 0 : 3 * l + site),
                         .state = call->state,
-                        .first_head = (uint32_t)pass->args.model->split.head};
+                        .first_head = (uint32_t)pass->args.model->split.head,
+                        .piece = ls_pass_piece(&pass->args, call->T)};
 }
 
 float *ls_pass_max(const ls_pass *pass, int64_t l, ls_layer layer, bool gradient)
@@ -96,7 +97,7 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
 {
     const ls_model_shape *s = &model->shape;
     const ls_block_params *p = &model->blocks[l];
-    bool parted = s->family != LS_FAMILY_GPT2, other = model->split.rank > 0;
+    bool parted = s->family != LS_FAMILY_GPT2, other = ls_split_rank(&model->split) > 0;
 
     *to =
         (ls_pass_layers){.qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s),
@@ -133,7 +134,7 @@ void ls_pass_take(ls_pass *pass, const ls_pass_call *call)
     pass->dstream = call->dstream;
     if (pass->args.model->shape.dropout > 0)
         pass->dbranch =
-            ls_pass_at(pass, call->dstream, call->B * call->T * pass->args.model->shape.C);
+            ls_pass_at(pass, call->dstream, ls_pass_stream(pass->args.model, call->B * call->T));
 }
 
 int ls_pass_border(const ls_model *model)
@@ -159,8 +160,8 @@ ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l)
     return (ls_qkv){.type = pass->args.type,
                     .rope = pass->rope,
                     .past = call->past,
-                    .q_norm = ls_pass_weight(pass, call, p->q_norm),
-                    .k_norm = ls_pass_weight(pass, call, p->k_norm),
+                    .q_norm = s->qk_wide ? NULL : ls_pass_weight(pass, call, p->q_norm),
+                    .k_norm = s->qk_wide ? NULL : ls_pass_weight(pass, call, p->k_norm),
                     .eps = s->eps,
                     .rstd = pass->blocks[l].qk_rstd,
                     .B = call->B,
@@ -168,6 +169,28 @@ ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l)
                     .H = s->H,
                     .Hkv = s->Hkv,
                     .D = s->D};
+}
+
+ls_qkv ls_pass_wide_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_block_params *p = &pass->args.model->blocks[l];
+    float *rstd = pass->blocks[l].qk_rstd;
+
+    return (ls_qkv){.type = pass->args.type,
+                    .q_norm = ls_pass_weight(pass, call, which ? p->k_norm : p->q_norm),
+                    .eps = s->eps,
+                    .rstd = rstd ? rstd + which * call->B * call->T : NULL,
+                    .B = call->B,
+                    .T = call->T,
+                    .H = 1,
+                    .D = (which ? s->Hkv : s->H) * s->D,
+                    .ld = ls_pass_qkv_width(s)};
+}
+
+int64_t ls_pass_wide_at(const ls_model_shape *s, int which)
+{
+    return which ? s->H * s->D : 0;
 }
 
 void ls_pass_scale(const ls_pass *pass, void *x, int64_t n)
@@ -374,6 +397,23 @@ static void norm_after(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     norm(pass, call, args, w, b, ls_pass_drop_at(pass, call, l, site));
 }
 
+/* q and k, each over all its heads, to where they are turned; v along with them. */
+static void normalise_wide(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_pass_buffers *b = &pass->blocks[l];
+    int64_t all = call->B * call->T * ls_pass_qkv_width(s);
+
+    if (b->turned != b->qkv)
+        ls_stream_copy(pass->args.stream, b->turned, b->qkv, all * ls_dtype_bytes(pass->args.type));
+    for (int which = 0; which < 2; which++) {
+        ls_qkv row = ls_pass_wide_norm(pass, call, l, which);
+        row.packed = ls_pass_at(pass, b->qkv, ls_pass_wide_at(s, which));
+        row.q = ls_pass_part_of_qkv(pass, call->T, b->turned, which);
+        pass->args.kernels->qkv_fwd(pass->args.stream, &row);
+    }
+}
+
 static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_model_shape *s = &pass->args.model->shape;
@@ -383,13 +423,19 @@ static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)
     ls_heads v = ls_pass_part_of_qkv(pass, call->T, b->turned, 2);
     bool cache = pass->args.cache > 0;
 
+    if (s->qk_wide)
+        normalise_wide(pass, call, l);
     if (cache || ls_pass_turns(s)) {
         ls_qkv row = ls_pass_qkv_row(pass, call, l);
-        row.packed = b->qkv;
+        row.packed = s->qk_wide ? b->turned : b->qkv;
         row.q = q;
         row.k = cache ? cached(pass, b->keys, call->past) : k;
         row.v = cache ? cached(pass, b->values, call->past) : v;
         pass->args.kernels->qkv_fwd(pass->args.stream, &row);
+    }
+    if (ls_pass_is_ring(&pass->args)) {
+        ls_pass_ring_forward(pass, call, l);
+        return;
     }
     pass->args.kernels->attention_fwd(
         pass->args.stream,
@@ -512,7 +558,8 @@ void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 
     bool spared = l == ls_pass_end_block(&pass->args) - 1 ||
                   ls_pass_recompute_of(&pass->args, l + 1) == LS_RECOMPUTE_NONE;
-    if (level == LS_RECOMPUTE_NONE || (spared && ls_pass_slots(&pass->args) == 1))
+    bool alone = ls_pass_slots(&pass->args) == 1 && pass->args.late == 0;
+    if (level == LS_RECOMPUTE_NONE || (spared && alone))
         return; /* no block above, nor another call, has taken the buffers */
     ls_pass_layers_of(pass->args.model, l, &at);
     first_norm(pass, call, l, true);
@@ -539,7 +586,7 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
     const ls_model *model = pass->args.model;
     const ls_model_shape *s = &model->shape;
 
-    bool positions = model->split.rank == 0;
+    bool positions = ls_split_rank(&model->split) == 0;
 
     pass->args.kernels->embed_fwd(
         pass->args.stream,
@@ -555,12 +602,13 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
                         .first = model->split.token,
                         .vocab = model->whole.V,
                         .past = call->past,
+                        .piece = ls_pass_piece(&pass->args, call->T),
                         .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED)});
     ls_pass_join(pass, call, pass->in0);
 }
 
-/* The norm behind the last block of a part: the final one; or, where dropout has left that block's
- * result in the branch, one whose outcome nobody reads, so that the stream is whole. */
+/* The norm behind the last block of a part: the final one; or, where that block's result was left
+ * in the branch, one whose outcome nobody reads, so that the stream is whole. */
 static void end_part(const ls_pass *pass, const ls_pass_call *call)
 {
     const ls_model *model = pass->args.model;
@@ -573,7 +621,7 @@ static void end_part(const ls_pass *pass, const ls_pass_call *call)
         norm(pass, call, args, model->lnf_w, model->lnf_b, (ls_dropout){0});
     } else if (head) {
         norm_after(pass, call, end - 1, SITE_OUT, args, model->lnf_w, model->lnf_b);
-    } else if (blocks && ls_pass_drop_at(pass, call, end - 1, SITE_OUT).p > 0) {
+    } else if (blocks && ls_pass_ends_apart(pass, call, end - 1, SITE_OUT)) {
         const ls_block_params *p = &model->blocks[end - 1];
         norm_after(pass, call, end - 1, SITE_OUT, args, p->ln1_w, p->ln1_b);
     }
@@ -588,6 +636,8 @@ void ls_pass_forward(ls_pass *pass, const ls_pass_call *call)
     LS_BUG_IF(call->B > pass->args.B || call->T > pass->args.T || call->leaves > pass->args.leaves,
               "a call of %lld x %lld tokens in a pass made for %lld x %lld", (long long)call->B,
               (long long)call->T, (long long)pass->args.B, (long long)pass->args.T);
+    LS_BUG_IF(ls_pass_is_ring(part) && call->T != part->T, "%lld tokens of pieces of %lld",
+              (long long)call->T, (long long)part->T);
     LS_BUG_IF(call->past && call->past + call->T > pass->args.cache,
               "%lld tokens after %lld others in a cache of %lld", (long long)call->T,
               (long long)call->past, (long long)pass->args.cache);
@@ -686,7 +736,10 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
     int k = (i - 1) % PER_BLOCK;
     bool mlp = buffers[k] == b->z || buffers[k] == b->act;
     bool of_all = buffers[k] == b->qkv || buffers[k] == b->att;
-    int64_t rows = mlp ? ls_pass_mlp_rows(s, M) : of_all ? M : own;
+    int64_t routed = ls_pass_is_far(&pass->args)
+                         ? b->experts.first_here[pass->args.model->split.experts]
+                         : ls_pass_mlp_rows(&pass->args, M);
+    int64_t rows = mlp ? routed : of_all ? M : own;
     *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = rows * widths[k]};
     snprintf(tensor_out->name, sizeof tensor_out->name, "%s.%lld.%s",
              gpt2 ? "transformer.h" : "model.layers", (long long)l,

@@ -17,30 +17,44 @@ LS_C_BEGIN
 
 typedef struct ls_pass ls_pass;
 
+/* Ranks that share each sequence (pass_ring.c); zeroed where each has whole ones. */
+typedef struct ls_pass_ring {
+    int rank, ranks;
+    bool gather;         /* keys and values of all ranks come at once, not one after the other */
+    const ls_crew *crew; /* borrowed: how they meet. Host memory only */
+} ls_pass_ring;
+
 typedef struct ls_pass_args {
     const ls_model *model;     /* borrowed for the pass's life */
     const ls_kernels *kernels; /* borrowed */
     ls_stream *stream;         /* borrowed */
     ls_dtype type;             /* LS_F32 or LS_BF16; LS_F16 where the kernels know it */
-    int64_t B, T;              /* largest call */
-    int64_t leaves;            /* most leaves of a training call */
-    bool training;             /* keep what backward needs */
-    bool fp8;                  /* linear layers of all blocks but the first and the last multiply
-                                * in fp8 (kernel.h); type is bf16 */
-    bool tf32;                 /* products of fp32 are made in tf32, where the kernels know it */
-    bool any_order;            /* sums of the gradient may be made in any order, where that is
-                                * quicker: two runs can differ in the last bits */
-    ls_recompute recompute;    /* what backward makes again instead of keeping it; never auto. No
-                                * bit depends on it */
-    int64_t recompute_blocks;  /* the first so many do that; with full the others are selective */
-    int64_t unit, units;       /* the part of the model that it computes: the first unit
-                                * (ls_param.unit) and how many; 0 units: all of it */
-    int slots;                 /* calls whose activations are kept at a time; 0 counts as one */
-    int64_t cache;             /* positions whose keys and values are kept between calls, so that a
-                                * text can be read piece by piece; 0: none; not with training */
-    ls_packs *packs;           /* borrowed: of the weights that calls read; NULL: none */
-    const ls_crew *crew;       /* borrowed: how the ranks of a split model meet; NULL where it is
-                                * whole. All of them make the same calls. Host memory only */
+    int64_t B, T;             /* largest call; with a ring T is what a rank has of each sequence, in
+                               * two chunks, and every call has it */
+    int64_t leaves;           /* most leaves of a training call */
+    bool training;            /* keep what backward needs */
+    bool fp8;                 /* linear layers of all blocks but the first and the last multiply
+                               * in fp8 (kernel.h); type is bf16 */
+    bool tf32;                /* products of fp32 are made in tf32, where the kernels know it */
+    bool any_order;           /* sums of the gradient may be made in any order, where that is
+                               * quicker: two runs can differ in the last bits */
+    ls_recompute recompute;   /* what backward makes again instead of keeping it; never auto. No
+                               * bit depends on it */
+    int64_t recompute_blocks; /* the first so many do that; with full the others are selective */
+    int64_t unit, units;      /* the part of the model that it computes: the first unit
+                               * (ls_param.unit) and how many; 0 units: all of it */
+    int slots;                /* calls whose activations are kept at a time; 0 counts as one */
+    int late;                 /* calls between the two halves of backward at a time (below); 0:
+                               * backward is not cut */
+    int64_t cache;            /* positions whose keys and values are kept between calls, so that a
+                               * text can be read piece by piece; 0: none; not with training */
+    ls_packs *packs;          /* borrowed: of the weights that calls read; NULL: none */
+    const ls_crew *crew;      /* borrowed: how the ranks of a split model meet; NULL where it is
+                               * whole. All of them make the same calls; where experts are divided,
+                               * as many (ls_pass_serve). Host memory only */
+    int64_t reach;            /* where experts are divided: tokens of the largest call of any rank,
+                               * the same on all; less than B T: as many */
+    ls_pass_ring ring;        /* like crew, of ranks that share sequences */
 } ls_pass_args;
 
 /* One call. All pointers are device memory. */
@@ -48,7 +62,7 @@ typedef struct ls_pass_call {
     const void *w;          /* flat parameters, of the pass's type */
     const int32_t *tokens;  /* [B, T] */
     const int32_t *targets; /* [B, T], -1: no loss; NULL for logits */
-    const int32_t *start;   /* [B, T] or NULL: first position each token may see */
+    const int32_t *start;   /* [B, T] or NULL: first position each token may see, in its sequence */
     int64_t B, T;
     int64_t past; /* positions before tokens that the cache holds; needs a cache unless 0 */
     bool dropout; /* apply the model's dropout, keyed by state */
@@ -60,9 +74,10 @@ typedef struct ls_pass_call {
     bool accumulate; /* add to grad */
     float *tied;     /* ordered: the head's part of the tied gradient; NULL: behind grad's others */
     int slot;        /* that keeps this call's activations, from forward to backward */
-    /* Where the pass computes a part of the model, [B, T, C] of its type: the stream from the part
-     * before, which stays until backward; and for backward ls_pass_border() such tensors, one
-     * behind the other: the gradient from the part behind (anything, where the head is in this
+    int late;        /* the place that keeps what the second half of its backward needs */
+    /* Where the pass computes a part of the model, ls_pass_stream() of its type: the stream from
+     * the part before, which stays until backward; and for backward ls_pass_border() such tensors,
+     * one behind the other: the gradient from the part behind (anything, where the head is in this
      * part), in place of which that for the part before comes. */
     void *in, *dstream;
     /* Told while backward goes down the model: of this call, elements `from` and above of grad are
@@ -84,9 +99,11 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args);
 void ls_pass_close(ls_pass *pass);                  /* NULL is allowed */
 ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with */
 
-/* Bytes that a rank of a split model sends to the others in one call of B sequences of T tokens:
- * forward and loss, and with backward all of it, where everything is trained. At least, that is by
- * ring; 0 of a whole model. */
+/* Bytes that a rank of a split model, or one that shares sequences, sends to the others in one call
+ * of B sequences of T tokens: forward and loss, and with backward all of it, where everything is
+ * trained; of the part of the model that the pass computes. At least, that is by ring; 0 of a rank
+ * that computes alone. What goes to experts of other ranks depends on the tokens, and is not in
+ * it. */
 int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
@@ -99,10 +116,26 @@ int64_t ls_pass_grad_elements(const ls_model *model, bool ordered);
 void ls_pass_forward(ls_pass *pass, const ls_pass_call *call);
 void ls_pass_backward(ls_pass *pass, const ls_pass_call *call);
 
+/* Backward in two halves, in a pass that has places for it (args.late): the first makes the
+ * gradient for the part before, and of parameters all but the weights and biases of the blocks'
+ * products; these are made by the second, when there is time, out of the activations of call->slot
+ * and of what the first has left in place call->late. Together they make the bits of
+ * ls_pass_backward(). The head, embeddings, norms, experts and adapters belong to the first half.
+ */
+void ls_pass_backward_first(ls_pass *pass, const ls_pass_call *call);
+void ls_pass_backward_second(ls_pass *pass, const ls_pass_call *call);
+
+/* Whether the second half makes the gradient of a parameter. */
+bool ls_pass_is_late(const ls_model *model, const ls_param *param);
+
 /* What a gradient between parts is made of: that of the stream, and with dropout what that leaves
  * of it for the branch that ends the part before. It is made by the norm that follows, of numbers
  * that were not rounded yet, so it cannot be made on the other side. */
 int ls_pass_border(const ls_model *model);
+
+/* Elements of a stream between parts, of a call of so many tokens: all rows, or of a split model
+ * whose rows are divided this rank's share of them, as many on every rank. */
+int64_t ls_pass_stream(const ls_model *model, int64_t tokens);
 
 /* Where the pass computes a part of the model: the stream for the part behind, after forward, until
  * the slot is used again. */
@@ -111,6 +144,11 @@ const void *ls_pass_out(const ls_pass *pass, int slot, const void *in);
 /* What the two tell and ask for, in the same order, without computing anything: for a rank that has
  * no call while others have one. */
 void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
+
+/* Where experts are divided (split.h) all ranks make as many calls, each with its own tokens. A
+ * rank that has no tokens while others have some calls this instead, forward and then backward: its
+ * experts serve theirs. Of the call w, grad, accumulate and slot count. */
+void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete.
  * Nothing to do where the head is not tied or not trained. */

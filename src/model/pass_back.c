@@ -46,8 +46,8 @@ static bool side_by_side(const ls_pass_layer *at, const ls_place *places, int64_
 }
 
 /* Notes in fp8 that dy is kept for the product that follows, where it is. */
-static void parts_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
-                       const void *x, void *dy, ls_fp8 *fp8)
+void ls_pass_parts_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
+                        const void *x, void *dy, ls_fp8 *fp8)
 {
     const ls_fp8 none = {.x_max = NULL};
 
@@ -159,8 +159,9 @@ static void input_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                                                         .fp8 = *fp8});
 }
 
-/* Gradients of a layer's parameters, then of its input into dx; with act, through the activation
- * below it, whose input was z. dx may be x: the parameters' gradients come first. */
+/* Gradients of a layer's parameters, unless they come later, then of its input into dx; with act,
+ * through the activation below it, whose input was z. dx may be x: the parameters' gradients come
+ * first, where they do not come later. */
 static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                         const ls_pass_layer *at, const void *x, void *dy, ls_act act, const void *z,
                         void *dx)
@@ -169,7 +170,8 @@ static void linear_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
     bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
 
     LS_BUG_IF(adapted && (act != LS_ACT_NONE || dx == x), "an adapter needs its input");
-    parts_back(pass, call, at, x, dy, &fp8);
+    if (!pass->late)
+        ls_pass_parts_back(pass, call, at, x, dy, &fp8);
     input_back(pass, call, l, at, dy, act, z, &fp8, dx);
     if (adapted)
         adapt_back(pass, call, l, at, x, dy, dx);
@@ -182,19 +184,22 @@ static void column_back(const ls_pass *pass, const ls_pass_call *call, int64_t l
                         const ls_pass_layer *at, void *y, void *dy)
 {
     ls_fp8 none = {.x_max = NULL};
-    void *dx = ls_pass_part(pass, pass->dy);
-    int coming, going;
+    bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
+    void *dx = ls_pass_part(pass, pass->dy), *x = NULL;
+    int coming = -1, going;
 
     if (!ls_pass_is_split(&pass->args)) {
         linear_back(pass, call, l, at, y, dy, LS_ACT_NONE, NULL, dx);
         return;
     }
-    void *x = ls_pass_whole_start(pass, call, y, pass->whole_x, &coming);
+    if (!pass->late || adapted)
+        x = ls_pass_whole_start(pass, call, y, pass->whole_x, &coming);
     input_back(pass, call, l, at, dy, LS_ACT_NONE, NULL, &none, dx);
     ls_pass_wait(pass, coming);
     adapt_back(pass, call, l, at, x, dy, dx);
     going = ls_pass_join_start(pass, call, pass->dy);
-    parts_back(pass, call, at, x, dy, &none);
+    if (!pass->late)
+        ls_pass_parts_back(pass, call, at, x, dy, &none);
     ls_pass_wait(pass, going);
 }
 
@@ -240,14 +245,44 @@ static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd
         clear_norm(pass, &args);
 }
 
-static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+/* Where the gradient of the packed product of q, k and v goes. */
+static void *dqkv_of(const ls_pass *pass, int64_t l)
+{
+    return pass->late ? pass->late[l].dqkv : pass->dqkv;
+}
+
+/* The gradient of a product's output is kept for the second half; the walk goes on with its own. */
+static void keep_late(const ls_pass *pass, const ls_pass_call *call, void *late, const void *dy)
+{
+    int64_t n = call->B * call->T * pass->args.model->shape.C;
+
+    if (late)
+        ls_stream_copy(pass->args.stream, late, dy, n * ls_dtype_bytes(pass->args.type));
+}
+
+/* Through the norm of all heads of q or k (0, 1), in place. */
+static void wide_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
+    int64_t at = ls_pass_wide_at(s, which);
+    ls_qkv row = ls_pass_wide_norm(pass, call, l, which);
+
+    row.packed = ls_pass_at(pass, dqkv_of(pass, l), at);
+    row.q = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), which);
+    row.product = ls_pass_at(pass, pass->blocks[l].qkv, at);
+    row.dq_norm = ls_pass_gradient(call, which ? p->k_norm : p->q_norm);
+    row.leaves = call->leaves;
+    row.accumulate = call->accumulate;
+    row.scratch = pass->scratch;
+    pass->args.kernels->qkv_bwd(pass->args.stream, &row);
+}
+
+/* From datt to the gradients of q, k and v in dqkv. */
+static void attention_alone_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
     const ls_pass_buffers *b = &pass->blocks[l];
-    ls_heads dq = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 0);
-    ls_heads dk = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 1);
-    ls_heads dv = ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 2);
 
     pass->args.kernels->attention_bwd(
         pass->args.stream,
@@ -257,9 +292,9 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
                             .v = ls_pass_part_of_qkv(pass, call->T, b->turned, 2),
                             .o = ls_pass_heads_of(pass, call->T, b->att),
                             .dout = ls_pass_heads_of(pass, call->T, pass->datt),
-                            .dq = dq,
-                            .dk = dk,
-                            .dv = dv,
+                            .dq = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 0),
+                            .dk = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 1),
+                            .dv = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 2),
                             .lse = b->lse,
                             .start = call->start,
                             .B = call->B,
@@ -267,25 +302,38 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
                             .H = s->H,
                             .Hkv = s->Hkv,
                             .D = s->D,
-                            .window = p->window,
+                            .window = pass->args.model->blocks[l].window,
                             .scale = 1.0f / sqrtf((float)s->D),
                             .any_order = pass->args.any_order,
                             .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
                             .scratch = pass->scratch});
+}
+
+static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_block_params *p = &pass->args.model->blocks[l];
+
+    if (ls_pass_is_ring(&pass->args))
+        ls_pass_ring_backward(pass, call, l);
+    else
+        attention_alone_back(pass, call, l);
     if (!ls_pass_turns(s))
         return;
     ls_qkv row = ls_pass_qkv_row(pass, call, l);
-    row.packed = pass->dqkv;
-    row.q = dq;
-    row.k = dk;
-    row.v = dv;
-    row.product = b->qkv;
-    row.dq_norm = ls_pass_gradient(call, p->q_norm);
-    row.dk_norm = ls_pass_gradient(call, p->k_norm);
+    row.packed = dqkv_of(pass, l);
+    row.q = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 0);
+    row.k = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 1);
+    row.v = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 2);
+    row.product = pass->blocks[l].qkv;
+    row.dq_norm = s->qk_wide ? NULL : ls_pass_gradient(call, p->q_norm);
+    row.dk_norm = s->qk_wide ? NULL : ls_pass_gradient(call, p->k_norm);
     row.leaves = call->leaves;
     row.accumulate = call->accumulate;
     row.scratch = pass->scratch;
     pass->args.kernels->qkv_bwd(pass->args.stream, &row);
+    for (int which = 0; which < 2 && s->qk_wide; which++)
+        wide_norm_back(pass, call, l, which);
 }
 
 /* From the ls_pass_gradient of the MLP's output to that of its input, in pass->dy. */
@@ -295,7 +343,7 @@ static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_pass_buffers *b = &pass->blocks[l];
-    void *dz = pass->dz;
+    void *dz = pass->late ? pass->late[l].dz : pass->dz;
 
     if (s->E > 0) {
         ls_pass_experts_backward(pass, call, l, dbranch);
@@ -304,10 +352,11 @@ static void mlp_back(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     if (act_rides_out(s, p, at)) {
         linear_back(pass, call, l, &at->out, b->act, dbranch, s->act, b->z, dz);
     } else {
-        /* An adapter still reads act while dx is made; without one dx may take its place. */
-        bool adapted = ls_pass_has_adapter(p, &at->out);
-        void *dact = adapted ? pass->dact : b->act;
-        dz = b->z;
+        /* An adapter still reads act while dx is made, and a second half of backward reads it
+         * later; without them dx may take its place. */
+        bool read = ls_pass_has_adapter(p, &at->out) || pass->late;
+        void *dact = read ? pass->dact : b->act;
+        dz = pass->late ? dz : b->z;
         linear_back(pass, call, l, &at->out, b->act, dbranch, LS_ACT_NONE, NULL, dact);
         pass->args.kernels->act_bwd(pass->args.stream,
                                     &(ls_act_args){.type = pass->args.type,
@@ -336,7 +385,9 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
 
     ls_pass_layers_of(pass->args.model, l, &at);
     at.proj.bias_summed = at.out.bias_summed = pass->args.kernels->norm_sums;
-    mlp_back(pass, call, l, &at, ls_pass_whole(pass, call, dbranch, pass->whole_y));
+    void *dout = ls_pass_whole(pass, call, dbranch, pass->whole_y);
+    keep_late(pass, call, pass->late ? pass->late[l].dout : NULL, dout);
+    mlp_back(pass, call, l, &at, dout);
     norm_back(pass, call,
               (ls_norm_bwd){.sum = b->mid,
                             .mean = b->mean2,
@@ -344,10 +395,11 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
                             .add_to_dsum = true,
                             .dx_max = ls_pass_max(pass, l, LS_LAYER_PROJ, true)},
               p->ln2_w, p->ln2_b, ls_pass_drop_at(pass, call, l, SITE_PROJ), at.proj.b);
-    linear_back(pass, call, l, &at.proj, b->att, ls_pass_whole(pass, call, dbranch, pass->whole_y),
-                LS_ACT_NONE, NULL, pass->datt);
+    void *dproj = ls_pass_whole(pass, call, dbranch, pass->whole_y);
+    keep_late(pass, call, pass->late ? pass->late[l].dproj : NULL, dproj);
+    linear_back(pass, call, l, &at.proj, b->att, dproj, LS_ACT_NONE, NULL, pass->datt);
     attention_back(pass, call, l);
-    column_back(pass, call, l, &at.qkv, b->y1, pass->dqkv);
+    column_back(pass, call, l, &at.qkv, b->y1, dqkv_of(pass, l));
     norm_back(pass, call,
               (ls_norm_bwd){.sum = ls_pass_stream_into(pass, l),
                             .mean = b->mean1,
@@ -387,6 +439,7 @@ static void embed_back(const ls_pass *pass, const ls_pass_call *call)
                         .vocab = model->whole.V,
                         .positions = s->positions ? s->T : 0,
                         .leaves = call->leaves,
+                        .piece = ls_pass_piece(&pass->args, call->T),
                         .accumulate = call->accumulate || adds,
                         .drop = ls_pass_drop_at(pass, call, 0, SITE_EMBED),
                         .scratch = pass->scratch});
@@ -434,16 +487,20 @@ static void head_back(const ls_pass *pass, const ls_pass_call *call)
     tell(pass, call, L + 1);
 }
 
-void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
+int64_t ls_pass_lowest(const ls_pass_args *args)
+{
+    return ls_max_i64(lowest_trained(args->model), ls_pass_first_block(args));
+}
+
+/* All of backward, or, with late places at hand, its first half. */
+static void walk_down(ls_pass *pass, const ls_pass_call *call)
 {
     const ls_pass_args *part = &pass->args;
-    int64_t lowest = ls_max_i64(lowest_trained(part->model), ls_pass_first_block(part));
 
     LS_BUG_IF(!part->training, "backward in a pass that keeps nothing for it");
-    ls_pass_take(pass, call);
     if (ls_pass_has_head(part))
         head_back(pass, call);
-    for (int64_t l = ls_pass_end_block(part) - 1; l >= lowest; l--) {
+    for (int64_t l = ls_pass_end_block(part) - 1; l >= ls_pass_lowest(part); l--) {
         ls_pass_need(call, 1 + l);
         ls_pass_again(pass, call, l);
         block_backward(pass, call, l);
@@ -453,6 +510,20 @@ void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
     if (ls_pass_has_embedding(part))
         embed_back(pass, call);
     tell(pass, call, 0);
+}
+
+void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
+{
+    LS_BUG_IF(pass->args.late > 0, "a whole backward in a pass made for halves");
+    ls_pass_take(pass, call);
+    walk_down(pass, call);
+}
+
+void ls_pass_backward_first(ls_pass *pass, const ls_pass_call *call)
+{
+    ls_pass_take_late(pass, call);
+    walk_down(pass, call);
+    pass->late = NULL;
 }
 
 void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward)

@@ -19,7 +19,7 @@
 
 bool ls_pass_is_split(const ls_pass_args *args)
 {
-    return args->model->split.ranks > 1;
+    return ls_split_ranks(&args->model->split) > 1;
 }
 
 bool ls_pass_divides_rows(const ls_pass_args *args)
@@ -44,6 +44,13 @@ int64_t ls_pass_share(const ls_pass_args *args, int64_t M)
     if (!ls_pass_divides_rows(args))
         return M;
     return ls_round_up((M + ranks - 1) / ranks, row_unit(args->model->shape.C));
+}
+
+int64_t ls_pass_stream(const ls_model *model, int64_t tokens)
+{
+    const ls_pass_args args = {.model = model};
+
+    return ls_pass_share(&args, tokens) * model->shape.C;
 }
 
 int64_t ls_pass_own_rows(const ls_pass *pass, const ls_pass_call *call, int64_t *first_out)
@@ -210,29 +217,39 @@ static int64_t sent_of(const ls_pass_args *args, int64_t M, int64_t joins, int64
 static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int64_t *wholes)
 {
     ls_recompute level = ls_pass_recompute_of(args, l);
+    bool spared =
+        l == ls_pass_end_block(args) - 1 || ls_pass_recompute_of(args, l + 1) == LS_RECOMPUTE_NONE;
 
-    if (level == LS_RECOMPUTE_NONE || l == args->model->shape.L - 1 ||
-        ls_pass_recompute_of(args, l + 1) == LS_RECOMPUTE_NONE)
+    if (level == LS_RECOMPUTE_NONE || (spared && ls_pass_slots(args) == 1))
         return;
     *joins += level == LS_RECOMPUTE_FULL;
     *wholes += level == LS_RECOMPUTE_FULL ? 2 : !args->model->shape.gated;
 }
 
-int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward)
+/* Of the head: scores of all rows. */
+static int64_t scores_sent(const ls_pass_args *args, int64_t M)
 {
-    int64_t M = B * T, L = args->model->shape.L, most = ls_pass_head_rows(args);
-    int64_t joins = 1 + 2 * L, wholes = 1 + 2 * L, sent = 0;
+    int64_t most = ls_pass_head_rows(args), sent = 0;
 
-    if (!ls_pass_is_split(args))
-        return 0;
     for (int64_t first = 0; first < M; first += most)
         sent += ls_crew_sent(LS_CREW_GATHER, args->model->split.ranks,
                              4 * ls_pass_scores(ls_min_i64(most, M - first)));
+    return sent;
+}
+
+int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward)
+{
+    int64_t first = ls_pass_first_block(args), end = ls_pass_end_block(args), M = B * T;
+    int64_t embedding = ls_pass_has_embedding(args), head = ls_pass_has_head(args);
+    int64_t joins = embedding + 2 * (end - first), wholes = head + 2 * (end - first);
+
+    if (!ls_pass_is_split(args))
+        return ls_pass_ring_sent(args, B, T, backward);
     if (backward) {
-        joins += 1 + 2 * L;
-        wholes += 1 + 4 * L;
-        for (int64_t l = 0; l < L; l++)
+        joins += head + 2 * (end - first);
+        wholes += embedding + 4 * (end - first);
+        for (int64_t l = first; l < end; l++)
             count_again(args, l, &joins, &wholes);
     }
-    return sent + sent_of(args, M, joins, wholes);
+    return (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes);
 }

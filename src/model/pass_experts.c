@@ -8,7 +8,9 @@
  *
  * Where the model is split, every rank routes alike and has some columns of each expert. What comes
  * back to the weights and through the router is then a part of a sum, like the experts' own, and is
- * added up with it; the router's losses are counted by the first rank. */
+ * added up with it; the router's losses are counted by the first rank.
+ *
+ * Where experts are divided instead, every rank routes its own tokens (pass_far.c). */
 #include "model/pass_impl.h"
 
 #include "kernel/experts.h"
@@ -27,22 +29,23 @@ static ls_route route_of(const ls_pass *pass, const ls_pass_call *call, int64_t 
                       .rows = b->rows,
                       .slots = b->slots,
                       .first = b->first,
+                      .chosen = b->chosen,
                       .M = call->B * call->T,
+                      .sequences = call->B,
                       .E = s->E,
                       .K = s->K,
                       .leaves = pass->args.training && call->leaves > 0 ? call->leaves : 1,
                       .normalized = s->normalized};
 }
 
-/* The experts of block l in this call: their weights, and gradients where they are wanted. */
-static ls_experts experts_of(const ls_pass *pass, const ls_pass_call *call, int64_t l,
-                             const ls_route *route, bool back)
+ls_experts ls_pass_experts_of(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                              const ls_route *route, bool back)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_pass_buffers *b = &pass->blocks[l];
 
-    for (int64_t e = 0; e < s->E; e++) {
+    for (int64_t e = 0; e < pass->args.model->split.experts; e++) {
         const ls_expert_params *from = &p->experts[e];
         pass->experts[e] = (ls_expert){.fc = ls_pass_weight(pass, call, from->fc_w[0]),
                                        .out = ls_pass_weight(pass, call, from->out_w),
@@ -69,7 +72,7 @@ void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int6
     const ls_pass_buffers *b = &pass->blocks[l];
     bool apart = ls_pass_ends_apart(pass, call, l, SITE_OUT);
     ls_route route = route_of(pass, call, l);
-    ls_experts args = experts_of(pass, call, l, &route, false);
+    ls_experts args = ls_pass_experts_of(pass, call, l, &route, false);
 
     args.x = ls_pass_whole(pass, call, b->y2, pass->whole_x);
     pass->args.kernels->linear_fwd(
@@ -85,7 +88,10 @@ void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int6
     ls_experts_route(pass->args.stream, &route);
     args.add = apart ? NULL : b->mid;
     args.y = apart ? ls_pass_part(pass, pass->branch) : b->next;
-    ls_experts_forward(pass->args.stream, &args);
+    if (ls_pass_is_far(&pass->args))
+        ls_pass_far_forward(pass, call, l, &args);
+    else
+        ls_experts_forward(pass->args.stream, &args);
     if (apart)
         ls_pass_join(pass, call, pass->branch);
 }
@@ -97,9 +103,9 @@ void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int
     const ls_block_params *p = &pass->args.model->blocks[l];
     const ls_kernels *k = pass->args.kernels;
     ls_route route = route_of(pass, call, l);
-    ls_experts args = experts_of(pass, call, l, &route, true);
+    ls_experts args = ls_pass_experts_of(pass, call, l, &route, true);
     float *drouter = ls_pass_gradient(call, p->router);
-    bool first = pass->args.model->split.rank == 0;
+    bool first = ls_split_rank(&pass->args.model->split) == 0;
     int coming;
     void *x = ls_pass_whole_start(pass, call, pass->blocks[l].y2, pass->whole_x, &coming);
 
@@ -108,7 +114,10 @@ void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int
     args.dweights = pass->dweights;
     args.stack = pass->stack;
     args.accumulate = call->accumulate;
-    ls_experts_backward(pass->args.stream, &args);
+    if (ls_pass_is_far(&pass->args))
+        ls_pass_far_backward(pass, call, l, &args);
+    else
+        ls_experts_backward(pass->args.stream, &args);
     ls_experts_route_back(pass->args.stream, &(ls_route_back){.route = &route,
                                                               .dweights = pass->dweights,
                                                               .balance = first ? s->balance : 0,

@@ -6,12 +6,23 @@
 /* Where dropout happens; block l uses 3 l + these. */
 enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_PROJ = 2, SITE_OUT = 3 };
 
-/* What a mixture of experts keeps beside z and act, which then hold routed rows. */
+/* What a mixture of experts keeps beside z and act, which then hold routed rows. Where experts are
+ * divided, z, act and xs hold the rows that have come, ys those that have come back. */
 typedef struct ls_pass_experts {
     void *logits, *xs, *ys; /* of the pass's type */
     float *probs, *lse, *weights;
-    int32_t *ids, *rows, *slots, *first;
+    int32_t *ids, *rows, *slots, *first, *chosen;
+    int32_t *by_source, *by_expert, *first_here; /* of rows that have come (pass_far.c) */
 } ls_pass_experts;
+
+/* Rows on their way to experts of other ranks, and how many. */
+typedef struct ls_pass_far {
+    void *away;          /* own rows, by expert */
+    void *come_rows;     /* by source */
+    void *grouped;       /* by expert */
+    int64_t *elements;   /* [2][ranks]: of own rows for each rank, and of those from it */
+    int32_t *own, *come; /* rows of each expert: own ones, [E]; [ranks][experts] */
+} ls_pass_far;
 
 /* What one block computes: of the pass's type, but for the statistics. */
 typedef struct ls_pass_buffers {
@@ -22,11 +33,28 @@ typedef struct ls_pass_buffers {
     void *small[LS_ADAPTERS]; /* scale A x, [M, rank] */
 } ls_pass_buffers;
 
+/* What the first half of a block's backward leaves for the second: gradients of the outputs of its
+ * products. */
+typedef struct ls_pass_late {
+    void *dqkv, *dproj, *dz, *dout; /* of the MLP's: NULL with experts */
+} ls_pass_late;
+
 /* What a call keeps outside of blocks: the embedding, and what the final norm makes. */
 typedef struct ls_pass_ends {
     void *in0, *yf;
     float *meanf, *rstdf;
 } ls_pass_ends;
+
+/* What travels between ranks that share sequences (pass_ring.c). */
+typedef struct ls_pass_travel {
+    void *kv[2]; /* keys and values of a rank, [2][B, T, Hkv, D], and the next ones; with gather the
+                  * own ones, and those of all ranks */
+    float *dkv;  /* gradient of the own ones */
+    float *part[2], *sum; /* of another rank's, and the one before, which is on its way; what other
+                           * ranks have added up */
+    float *all;           /* with gather: of all ranks' */
+    float *wide;          /* [B, T, H, D]: of the queries; and the result, where it is not fp32 */
+} ls_pass_travel;
 
 struct ls_pass {
     ls_pass_args args;
@@ -36,17 +64,21 @@ struct ls_pass {
     void *whole_x, *whole_y; /* where streams are divided: all rows of one, and of a sum's part */
     float *scores, *all_scores; /* of the head of a split model: this rank's, and all ranks' */
     float *meanf, *rstdf, *rope;
+    ls_pass_travel travel;
     ls_pass_ends *ends;   /* owned: of each slot; those of the call at hand are above */
     ls_pass_buffers *all; /* owned: blocks of each slot */
     void *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
     void *dlogits;           /* of a router, [M, E] */
     float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
     ls_expert *experts;      /* owned, E of them: those of the block at hand */
-    float *wide;             /* in bf16 with adapters: [M, rank], while it is scaled */
-    void *logits;            /* in bf16: [V], before they are widened */
+    ls_pass_far far;
+    float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
+    void *logits; /* in bf16: [V], before they are widened */
     void *scratch;
-    float *maxima; /* with fp8: [L][2][LS_LAYERS], cells of what each layer reads and of its
-                    * gradient */
+    float *maxima;       /* with fp8: [L][2][LS_LAYERS], cells of what each layer reads and of its
+                          * gradient */
+    ls_pass_late *lates; /* owned: blocks of each late place */
+    ls_pass_late *late;  /* L of them, of the call at hand, in a half of backward; else NULL */
     ls_pass_buffers *blocks; /* L of them, of the slot at hand; equal ones when not training, but
                               * for the cache */
 };
@@ -104,10 +136,16 @@ int64_t ls_pass_att_width(const ls_model_shape *s);
 int64_t ls_pass_qkv_width(const ls_model_shape *s);
 int64_t ls_pass_fc_width(const ls_model_shape *s);
 
-/* Rows that the MLPs of a block see for M tokens. */
-static inline int64_t ls_pass_mlp_rows(const ls_model_shape *s, int64_t M)
+/* Whether other ranks have experts of the model; rows that those of this rank see at most. */
+bool ls_pass_is_far(const ls_pass_args *args);
+int64_t ls_pass_far_rows(const ls_pass_args *args);
+
+/* Rows that the MLPs of a block see for M tokens, at most. */
+static inline int64_t ls_pass_mlp_rows(const ls_pass_args *args, int64_t M)
 {
-    return s->E > 0 ? M * s->K : M;
+    const ls_model_shape *s = &args->model->shape;
+
+    return ls_pass_is_far(args) ? ls_pass_far_rows(args) : s->E > 0 ? M * s->K : M;
 }
 
 /* A block's MLP as a mixture of experts: from y2 to next (or branch), and from the gradient of its
@@ -115,6 +153,17 @@ static inline int64_t ls_pass_mlp_rows(const ls_model_shape *s, int64_t M)
 void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                               const void *dbranch);
+
+/* The experts of block l that this rank has, in this call: their weights, and gradients where they
+ * are wanted. */
+ls_experts ls_pass_experts_of(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                              const ls_route *route, bool back);
+
+/* As ls_experts_forward() and ls_experts_backward(), where experts are divided (pass_far.c). */
+void ls_pass_far_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                         const ls_experts *own);
+void ls_pass_far_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                          const ls_experts *own);
 
 /* Whether q and k are changed between the product and attention. */
 bool ls_pass_turns(const ls_model_shape *s);
@@ -163,6 +212,11 @@ ls_dropout ls_pass_drop_at(const ls_pass *pass, const ls_pass_call *call, int64_
 const void *ls_pass_stream_into(const ls_pass *pass, int64_t l);
 ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
+/* Where all heads are normalised together, the row of that, of q or k (0, 1): heads as one that
+ * lies in the packed product. Its element there. */
+ls_qkv ls_pass_wide_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which);
+int64_t ls_pass_wide_at(const ls_model_shape *s, int which);
+
 /* x = scale x, for an adapter's small tensor of n elements. The row knows fp32 only. */
 void ls_pass_scale(const ls_pass *pass, void *x, int64_t n);
 
@@ -206,8 +260,35 @@ int64_t ls_pass_scores(int64_t rows);
 /* Each rank has its own logits among zeros: all of them to everybody. */
 void ls_pass_logits_of_all(const ls_pass *pass, float *logits);
 
+/* --- ranks that share sequences (pass_ring.c) --------------------------------------------------
+ */
+
+bool ls_pass_is_ring(const ls_pass_args *args);
+
+/* What this rank has of a sequence; of whole ones no piece. */
+ls_piece ls_pass_piece(const ls_pass_args *args, int64_t T);
+
+/* Elements of the keys and values that a rank sends. */
+int64_t ls_pass_kv_elements(const ls_pass_args *args, int64_t B, int64_t T);
+
+/* Attention of block l, from q, k and v to b->att; and from pass->datt to pass->dqkv. */
+void ls_pass_ring_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+
+int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
+
 /* Whether a branch ends apart from the stream, to which the norm after it adds it. */
 bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);
+
+/* The same for a half of backward, which ends with pass->late NULL again. */
+void ls_pass_take_late(ls_pass *pass, const ls_pass_call *call);
+
+/* Blocks of the model that a gradient must reach: the lowest; 0 where the embedding is trained. */
+int64_t ls_pass_lowest(const ls_pass_args *args);
+
+/* The gradients of the parameters of a layer, out of its input and the gradient of its output. */
+void ls_pass_parts_back(const ls_pass *pass, const ls_pass_call *call, const ls_pass_layer *at,
+                        const void *x, void *dy, ls_fp8 *fp8);
 
 /* The head and its loss; with grad also the gradients, dh in pass->dy. */
 void ls_pass_head(const ls_pass *pass, const ls_pass_call *call, bool grad);

@@ -81,7 +81,7 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
     float *wanted = (float *)(uintptr_t)LS_PARAM_ALIGN; /* only compared with NULL */
     const ls_attention_bwd att = {.type = args->type,
                                   .B = B,
-                                  .T = T,
+                                  .T = ls_pass_is_ring(args) ? T / 2 : T,
                                   .H = s->H,
                                   .Hkv = s->Hkv,
                                   .D = s->D,
@@ -103,7 +103,7 @@ static int64_t backward_scratch(const ls_pass_args *args, int threads)
                         .T = T,
                         .H = s->H,
                         .Hkv = s->Hkv,
-                        .D = s->D,
+                        .D = s->qk_wide ? s->H * s->D : s->D,
                         .leaves = leaves,
                         .q_norm = wanted,
                         .k_norm = wanted,
@@ -184,7 +184,7 @@ static void cut_light(cutter *c, const ls_pass_args *args, ls_pass_buffers *b)
     b->y2 = cut_values(c, args, share * s->C);
     if (!s->gated && (args->training || s->lora_rank))
         b->z = cut_values(c, args, M * s->F);
-    b->act = cut_values(c, args, ls_pass_mlp_rows(s, M) * s->F);
+    b->act = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->F);
 }
 
 static int32_t *cut_ints(cutter *c, int64_t n)
@@ -205,8 +205,30 @@ static void cut_experts(cutter *c, const ls_pass_args *args, ls_pass_experts *b)
     b->rows = cut_ints(c, R);
     b->slots = cut_ints(c, R);
     b->first = cut_ints(c, s->E * ls_max_i64(args->leaves, 1) + 1);
-    b->xs = cut_values(c, args, R * s->C);
+    b->chosen = cut_ints(c, args->B * s->E);
+    b->xs = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->C);
     b->ys = cut_values(c, args, R * s->C);
+    if (!ls_pass_is_far(args))
+        return;
+    int64_t stretches = args->model->split.ranks * args->model->split.experts;
+    b->by_source = cut_ints(c, stretches + 1);
+    b->by_expert = cut_ints(c, stretches + 1);
+    b->first_here = cut_ints(c, args->model->split.experts + 1);
+}
+
+/* What rows pass through on their way to other ranks and back, of all blocks. */
+static void cut_far(cutter *c, const ls_pass_args *args, ls_pass_far *far)
+{
+    const ls_model_shape *s = &args->model->shape;
+    const ls_split *split = &args->model->split;
+    int64_t here = ls_pass_far_rows(args) * s->C;
+
+    far->away = cut_values(c, args, args->B * args->T * s->K * s->C);
+    far->come_rows = cut_values(c, args, here);
+    far->grouped = cut_values(c, args, here);
+    far->elements = cut(c, 2 * split->ranks * (int64_t)sizeof *far->elements);
+    far->own = cut_ints(c, s->E);
+    far->come = cut_ints(c, split->ranks * split->experts);
 }
 
 /* The rest of a block, but for its end. */
@@ -227,7 +249,7 @@ static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
     b->mean2 = cut_floats(c, share);
     b->rstd2 = cut_floats(c, share);
     if (s->gated)
-        b->z = cut_values(c, args, ls_pass_mlp_rows(s, M) * ls_pass_fc_width(s));
+        b->z = cut_values(c, args, ls_pass_mlp_rows(args, M) * ls_pass_fc_width(s));
     if (s->E > 0)
         cut_experts(c, args, &b->experts);
     for (int i = 0; i < LS_ADAPTER_DOWN; i++)
@@ -281,14 +303,16 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
 {
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T, share = ls_pass_share(args, M);
+    bool halves = args->late > 0; /* late places have dqkv and dz, and activations are kept */
 
     pass->dstream = args->units ? NULL : cut_values(c, args, share * s->C); /* calls bring both */
     pass->dbranch = s->dropout > 0 && !args->units ? cut_values(c, args, share * s->C) : NULL;
     pass->dy = cut_values(c, args, share * s->C);
-    pass->dqkv = cut_values(c, args, M * ls_pass_qkv_width(s));
+    pass->dqkv = halves ? NULL : cut_values(c, args, M * ls_pass_qkv_width(s));
     pass->datt = cut_values(c, args, M * ls_pass_att_width(s));
-    pass->dz = s->gated ? NULL : cut_values(c, args, M * s->F);
-    pass->dact = s->lora_rank ? cut_values(c, args, M * s->F) : NULL;
+    pass->dz = halves || s->gated ? NULL : cut_values(c, args, M * s->F);
+    bool keeps_act = halves && s->gated && s->E == 0;
+    pass->dact = s->lora_rank || keeps_act ? cut_values(c, args, M * s->F) : NULL;
     pass->dsmall = s->lora_rank ? cut_values(c, args, M * s->lora_rank) : NULL;
     if (s->E > 0) {
         pass->dlogits = cut_values(c, args, M * s->E);
@@ -318,7 +342,8 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
     ls_pass_buffers *blocks = pass->all ? pass->all + slot * s->L : NULL;
     ls_pass_ends ends = {.yf = NULL};
 
-    if (ls_pass_has_head(args) || (slot == 0 && s->dropout > 0))
+    bool apart = s->dropout > 0 || ls_pass_is_split(args); /* a branch ends beside the stream */
+    if (ls_pass_has_head(args) || (slot == 0 && apart))
         ends = cut_ends(c, args);
     else if (pass->ends) /* nobody reads it */
         ends = pass->ends[0];
@@ -339,6 +364,24 @@ static void lay_out_slot(cutter *c, const ls_pass_args *args, ls_pass *pass, int
     }
 }
 
+/* What a call keeps between the halves of its backward. */
+static void lay_out_late(cutter *c, const ls_pass_args *args, ls_pass *pass, int place)
+{
+    const ls_model_shape *s = &args->model->shape;
+    int64_t M = args->B * args->T;
+
+    for (int64_t l = ls_pass_first_block(args); l < ls_pass_end_block(args); l++) {
+        ls_pass_late late = {.dqkv = cut_values(c, args, M * ls_pass_qkv_width(s)),
+                             .dproj = cut_values(c, args, M * s->C)};
+        if (s->E == 0) {
+            late.dz = cut_values(c, args, M * ls_pass_fc_width(s));
+            late.dout = cut_values(c, args, M * s->C);
+        }
+        if (pass->lates)
+            pass->lates[place * s->L + l] = late;
+    }
+}
+
 /* What the ranks of a split model need to meet. */
 static void cut_meeting(cutter *c, const ls_pass_args *args, ls_pass *pass)
 {
@@ -353,6 +396,27 @@ static void cut_meeting(cutter *c, const ls_pass_args *args, ls_pass *pass)
     pass->all_scores = cut_floats(c, ranks * scores);
 }
 
+/* What ranks that share sequences send to each other. */
+static void cut_travel(cutter *c, const ls_pass_args *args, ls_pass_travel *t)
+{
+    int64_t n = ls_pass_kv_elements(args, args->B, args->T);
+    bool gather = args->ring.gather;
+
+    t->kv[0] = cut_values(c, args, n);
+    t->kv[1] = cut_values(c, args, gather ? args->ring.ranks * n : n);
+    if (args->training || args->type != LS_F32)
+        t->wide = cut_floats(c, args->B * args->T * ls_pass_att_width(&args->model->shape));
+    if (!args->training)
+        return;
+    t->dkv = cut_floats(c, n);
+    if (gather)
+        t->all = cut_floats(c, args->ring.ranks * n);
+    for (int i = 0; i < 2 && !gather; i++)
+        t->part[i] = cut_floats(c, n);
+    if (!gather)
+        t->sum = cut_floats(c, n);
+}
+
 /* The one description of the buffer, used for counting and for cutting: then ends and all are
  * there. */
 static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *pass)
@@ -364,6 +428,10 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     pass->branch = branch ? cut_values(c, args, share * s->C) : NULL;
     if (ls_pass_is_split(args))
         cut_meeting(c, args, pass);
+    if (ls_pass_is_ring(args))
+        cut_travel(c, args, &pass->travel);
+    if (ls_pass_is_far(args))
+        cut_far(c, args, &pass->far);
     pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
     pass->rope = s->rope ? cut_floats(c, ls_max_i64(args->T, args->cache) * s->D) : NULL;
     if (args->type != LS_F32) {
@@ -373,6 +441,8 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     ls_pass_buffers shared = cut_shared(c, args);
     for (int slot = 0; slot < ls_pass_slots(args); slot++)
         lay_out_slot(c, args, pass, slot, &shared);
+    for (int place = 0; place < args->late; place++)
+        lay_out_late(c, args, pass, place);
     if (args->training)
         cut_backward(c, args, pass);
     pass->scratch = cut(c, scratch_bytes(args, threads));
@@ -387,20 +457,21 @@ int64_t ls_pass_bytes(const ls_pass_args *args, int threads)
     return ls_round_up(c.used, 4096);
 }
 
-/* Angles of all positions, a piece at a time. */
+/* Angles of all positions, some at a time; with a ring of those of this rank. */
 static ls_status send_rope(const ls_pass *pass)
 {
     enum { PIECE = 256 };
     const ls_model *model = pass->args.model;
     int64_t D = model->shape.D, positions = ls_max_i64(pass->args.T, pass->args.cache);
+    ls_piece own = ls_pass_piece(&pass->args, pass->args.T);
     float *piece = ls_mem_array((size_t)(PIECE * D), sizeof *piece);
     ls_status st = LS_OK;
 
     if (!piece)
         return LS_ENOMEM;
-    for (int64_t t = 0; t < positions && st == LS_OK; t += PIECE) {
-        int64_t n = ls_min_i64(PIECE, positions - t);
-        ls_model_rope(model, t, n, piece);
+    for (int64_t t = 0, n; t < positions && st == LS_OK; t += n) {
+        n = ls_min_i64(PIECE, own.chunk ? own.chunk - t % own.chunk : positions - t);
+        ls_model_rope(model, ls_piece_position(&own, t), n, piece);
         ls_stream_copy_in(pass->args.stream, pass->rope + t * D, piece,
                           n * D * (int64_t)sizeof *piece);
         st = ls_stream_sync(pass->args.stream, ls_time_now_ns() + 60 * LS_NS_PER_S);
@@ -409,10 +480,15 @@ static ls_status send_rope(const ls_pass *pass)
     return st;
 }
 
-/* Where other ranks reach it, if there are any. */
+/* Those who reach the memory of a pass; NULL: nobody does. */
+static const ls_crew *crew_of(const ls_pass *pass)
+{
+    return pass->args.crew ? pass->args.crew : pass->args.ring.crew;
+}
+
 static ls_status alloc_memory(ls_pass *pass, ls_device *device)
 {
-    const ls_crew *g = pass->args.crew;
+    const ls_crew *g = crew_of(pass);
 
     return g ? g->alloc(g->context, pass->bytes, "activations", &pass->memory)
              : ls_device_alloc(device, pass->bytes, "activations", &pass->memory);
@@ -434,11 +510,20 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
         ls_mem_free(pass);
         return st;
     }
-    LS_BUG_IF(ls_pass_is_split(args) != (args->crew != NULL),
+    LS_BUG_IF((args->model->split.ranks > 1) != (args->crew != NULL),
               "a pass of a part of a model and nobody to meet, or of a whole one and somebody");
     if (args->crew && !ls_device_describe(device).host_memory) {
         st = ls_fail(LS_EUSAGE, "a model is split between CPUs only, for now");
         ls_err_hint("Leave mesh.tp out, or ask for the device cpu.");
+        ls_mem_free(pass);
+        return st;
+    }
+    LS_BUG_IF(ls_pass_is_ring(args) != (args->ring.crew != NULL) ||
+                  (ls_pass_is_ring(args) && (args->crew || args->cache || args->T % 2)),
+              "a ring of %d ranks, %lld tokens", args->ring.ranks, (long long)args->T);
+    if (args->ring.crew && !ls_device_describe(device).host_memory) {
+        st = ls_fail(LS_EUSAGE, "sequences are shared between CPUs only, for now");
+        ls_err_hint("Leave mesh.cp out, or ask for the device cpu.");
         ls_mem_free(pass);
         return st;
     }
@@ -447,12 +532,15 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
               (int)args->type);
     LS_BUG_IF(args->units && args->kernels->norm_sums,
               "a part of a model, whose last bias another part would have to sum");
-    size_t slots = (size_t)ls_pass_slots(args);
+    LS_BUG_IF(args->late > 0 && (args->kernels->norm_sums || args->fp8 || !args->training),
+              "a backward in halves by rows that cannot cut it");
+    size_t slots = (size_t)ls_pass_slots(args), late = (size_t)args->late;
     pass->args = *args;
     pass->all = ls_mem_array(slots * (size_t)args->model->shape.L, sizeof *pass->all);
     pass->ends = ls_mem_array(slots, sizeof *pass->ends);
+    pass->lates = ls_mem_array(late * (size_t)args->model->shape.L, sizeof *pass->lates);
     pass->experts = ls_mem_array((size_t)args->model->shape.E, sizeof *pass->experts);
-    if (!pass->all || !pass->ends || !pass->experts) {
+    if (!pass->all || !pass->ends || !pass->lates || !pass->experts) {
         st = LS_ENOMEM;
         goto out;
     }
@@ -474,12 +562,13 @@ void ls_pass_close(ls_pass *pass)
 {
     if (!pass)
         return;
-    if (pass->args.crew)
-        pass->args.crew->free(pass->args.crew->context, pass->memory);
+    if (crew_of(pass))
+        crew_of(pass)->free(crew_of(pass)->context, pass->memory);
     else
         ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
     ls_mem_free(pass->all);
     ls_mem_free(pass->ends);
+    ls_mem_free(pass->lates);
     ls_mem_free(pass->experts);
     ls_mem_free(pass);
 }

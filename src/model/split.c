@@ -2,7 +2,8 @@
  *
  * Query heads must divide evenly, since attention takes most of what is uneven; there are several
  * heads to a key/value head, or several ranks. The MLP and the vocabulary are divided to the next
- * column and token: parts may differ by one, and nothing is padded. */
+ * column and token: parts may differ by one, and nothing is padded. Experts must divide evenly: a
+ * rank that has one more would have more memory and work than the others. */
 #include "model/split.h"
 
 #include "config/explain.h"
@@ -19,6 +20,13 @@ static ls_status check(const ls_split *split, const ls_run *run, const ls_model_
     ls_status st = LS_OK;
     int64_t n = split->ranks;
 
+    if (s->qk_wide) {
+        ls_fail(LS_EUSAGE,
+                "%s: mesh.tp is %d, but the model normalises the queries of all heads together",
+                ls_explain_where(run, "mesh.tp"), split->ranks);
+        ls_err_hint("mesh.ep divides its experts instead; mesh.dp and mesh.pp work too.");
+        return LS_EUSAGE;
+    }
     if (s->H % n != 0)
         st = refuse(run, split, "heads, which cannot be divided evenly", s->H);
     else if (s->Hkv % n != 0 && n % s->Hkv != 0)
@@ -36,6 +44,18 @@ static ls_status check(const ls_split *split, const ls_run *run, const ls_model_
     return st;
 }
 
+static ls_status check_experts(const ls_split *split, const ls_run *run, const ls_model_shape *s)
+{
+    if (s->E % split->ranks == 0)
+        return LS_OK;
+    ls_fail(LS_EUSAGE,
+            "%s: mesh.ep is %d, but the model has %lld experts, which cannot be divided evenly",
+            ls_explain_where(run, "mesh.ep"), split->ranks, (long long)s->E);
+    ls_err_hint("Each rank takes as many experts: choose a mesh.ep that divides %lld.",
+                (long long)s->E);
+    return LS_EUSAGE;
+}
+
 /* Where part number i of n things begins. */
 static int64_t part_begin(int64_t n, const ls_split *split, int i)
 {
@@ -47,9 +67,16 @@ ls_status ls_split_make(ls_split *split, const ls_run *run, ls_model_shape *shap
     int r = split->rank;
 
     split->kv_copies = 1;
+    split->experts = shape->E;
     if (split->ranks <= 1) {
-        *split = (ls_split){.ranks = 1, .kv_copies = 1};
+        *split = (ls_split){.ranks = 1, .kv_copies = 1, .experts = shape->E};
         return LS_OK;
+    }
+    if (split->by_experts) {
+        ls_status evenly = check_experts(split, run, shape);
+        split->experts = shape->E / split->ranks;
+        split->expert = r * split->experts;
+        return evenly;
     }
     ls_status st = check(split, run, shape);
     if (st != LS_OK)

@@ -1,13 +1,16 @@
-/* split.h -- one model on several ranks: which part of it each of them has (tensor parallel).
+/* split.h -- one model on several ranks: which part of it each of them has.
  *
- * Heads, the MLP's inner width and the vocabulary are divided; the width of the stream is not. So a
- * rank's model is a model with fewer heads, a narrower MLP and fewer tokens, and its products are
- * plain products of smaller matrices:
+ * Tensor parallel (mesh.tp): heads, the MLP's inner width and the vocabulary are divided; the width
+ * of the stream is not. So a rank's model is a model with fewer heads, a narrower MLP and fewer
+ * tokens, and its products are plain products of smaller matrices:
  *
  *   q, k, v and the way into the MLP   by outputs: each rank makes its own heads, its own columns
  *   the two ways back to the stream    by inputs: each rank makes a part of the sum of all columns
  *   embedding and head                 by tokens
  *   norms, biases after a sum, positions, the router of experts: every rank has them whole
+ *
+ * Expert parallel (mesh.ep): a rank has some of the experts, whole, and everything else; and it has
+ * tokens of its own.
  *
  * A parameter knows its box, its place in the whole tensor: initial values, checkpoints and hashes
  * go by elements of the whole, and do not depend on the split.
@@ -15,7 +18,8 @@
  * What several ranks have alike gets alike gradients from whoever sees all of its uses. Where each
  * copy sees some uses only, its gradient is a part of a sum (`partial`), to be added up once in a
  * step: norms of q and k (own heads), keys and values that ranks share (own queries), the router
- * (own part of the experts), and with `sequence` the norms of the stream (own rows). */
+ * (own part of the experts), with `sequence` the norms of the stream (own rows), and where experts
+ * are divided everything else (own tokens). */
 #pragma once
 #include "base/err.h"
 #include "config/run.h"
@@ -28,12 +32,24 @@ struct ls_model_shape;
 typedef struct ls_split {
     int rank, ranks; /* ranks is never 0 in a model */
     bool sequence;   /* rows of the streams between layers are divided as well */
+    bool by_experts; /* experts are divided, and nothing else */
     int64_t head;    /* the first of its query heads, */
     int64_t kv_head; /* of its key/value heads, */
     int64_t inner;   /* of its columns of the MLP, */
     int64_t token;   /* of its tokens */
     int kv_copies;   /* ranks side by side that have the same key/value head; 1 where none do */
+    int64_t expert, experts; /* the first of its experts, and how many */
 } ls_split;
+
+/* Ranks that have parts of the same tensors, and the place of this one among them. */
+static inline int ls_split_ranks(const ls_split *split)
+{
+    return split->by_experts ? 1 : split->ranks;
+}
+static inline int ls_split_rank(const ls_split *split)
+{
+    return split->by_experts ? 0 : split->rank;
+}
 
 /* Where a tensor lies in the whole one. */
 typedef struct ls_box {

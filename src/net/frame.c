@@ -83,9 +83,10 @@ ls_status ls_frame_flush(ls_frame_link *link)
     while (link->out_at < link->out_len) {
         ssize_t n =
             send(link->fd, link->out + link->out_at, link->out_len - link->out_at, MSG_NOSIGNAL);
-        if (n >= 0)
+        if (n >= 0) {
             link->out_at += (size_t)n;
-        else if (errno == EAGAIN)
+            link->sent_bytes += (size_t)n;
+        } else if (errno == EAGAIN)
             return LS_OK;
         else if (errno != EINTR)
             return ls_fail_sys(LS_EIO, "cannot send a control message");
@@ -103,73 +104,103 @@ bool ls_frame_waiting(const ls_frame_link *link)
     return link->out_at < link->out_len;
 }
 
-/* Whether `want` bytes are in the buffer; reads what the socket has for them. */
-static ls_status fill(ls_frame_link *link, size_t want, bool *full_out)
+/* Read what the socket has, as far as there is room, and not beyond `want` bytes unless that is
+ * allowed. */
+static ls_status fill(ls_frame_link *link, size_t want)
 {
-    *full_out = false;
-    while (link->in_len < want) {
-        size_t room = link->in_len + FIRST_CAP < want ? link->in_len + FIRST_CAP : want;
-        ls_status st = grow(&link->in, &link->in_cap, room);
-        if (st != LS_OK)
-            return st;
-        size_t most = (link->in_cap < want ? link->in_cap : want) - link->in_len;
-        ssize_t n = recv(link->fd, link->in + link->in_len, most, 0);
-        if (n > 0)
-            link->in_len += (size_t)n;
-        else if (n == 0)
+    ls_status st = LS_OK;
+
+    if (link->in_at > 0) /* frames that were handed out */
+        memmove(link->in, link->in + link->in_at, link->in_len - link->in_at);
+    link->in_len -= link->in_at;
+    link->in_at = 0;
+    LS_TRY(st, grow(&link->in, &link->in_cap, link->in_len + 1), out);
+    for (;;) {
+        size_t most = link->ahead || want > link->in_cap ? link->in_cap : want;
+        size_t room = most - link->in_len;
+        ssize_t n = recv(link->fd, link->in + link->in_len, room, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
             return ls_fail(LS_EIO, "the other side closed the control connection");
-        else if (errno == EAGAIN)
-            return LS_OK;
-        else if (errno != EINTR)
+        if (n < 0 && errno != EAGAIN)
             return ls_fail_sys(LS_EIO, "cannot read from the control connection");
+        link->drained = n < (ssize_t)room;
+        link->in_len += n > 0 ? (size_t)n : 0;
+        return LS_OK;
     }
-    *full_out = true;
-    return LS_OK;
+out:
+    return st;
 }
 
 static ls_status judge(const ls_frame_link *link, size_t bytes)
 {
     uint8_t mac[LS_FRAME_MAC];
-    ls_mac_part part = {link->in, LS_FRAME_HEADER + bytes};
+    const uint8_t *at = link->in + link->in_at;
+    ls_mac_part part = {at, LS_FRAME_HEADER + bytes};
     ls_status st = ls_mac_hmac(link->receive_key, LS_HELLO_KEY, &part, 1, mac);
 
     if (st != LS_OK)
         return st;
-    if (!ls_mac_equal(mac, link->in + part.len, sizeof mac))
+    if (!ls_mac_equal(mac, at + part.len, sizeof mac))
         return ls_fail(LS_EDATA, "a control message was changed on its way");
-    uint64_t number = ls_wire_get64(link->in + AT_NUMBER);
-    if (number != link->received || ls_wire_get16(link->in + AT_ZERO) != 0)
+    uint64_t number = ls_wire_get64(at + AT_NUMBER);
+    if (number != link->received || ls_wire_get16(at + AT_ZERO) != 0)
         return ls_fail(LS_EDATA, "control message %llu came where %llu was expected",
                        (unsigned long long)number, (unsigned long long)link->received);
     return LS_OK;
 }
 
+/* Whether a whole frame is in the buffer, of so many bytes of payload; and how many bytes must be
+ * there to know more. */
+static ls_status find(const ls_frame_link *link, uint32_t *bytes_out, size_t *want_out,
+                      bool *found_out)
+{
+    size_t here = link->in_len - link->in_at;
+
+    *found_out = false;
+    *want_out = LS_FRAME_HEADER;
+    if (here < LS_FRAME_HEADER)
+        return LS_OK;
+    *bytes_out = ls_wire_get32(link->in + link->in_at + AT_LENGTH);
+    if (*bytes_out > link->limit)
+        return ls_fail(LS_EDATA, "a control message claims %u bytes, the limit is %u", *bytes_out,
+                       link->limit);
+    *want_out = LS_FRAME_HEADER + (size_t)*bytes_out + LS_FRAME_MAC;
+    *found_out = here >= *want_out;
+    return LS_OK;
+}
+
+/* A read that got less than there was room for has emptied the socket: the next one is not tried
+ * before the caller has been told that there is nothing, and waits for more. */
 ls_status ls_frame_receive(ls_frame_link *link, ls_frame *frame_out, bool *got_out)
 {
     ls_status st = LS_OK;
-    bool full;
+    uint32_t bytes = 0;
+    size_t want;
+    bool found;
 
     *got_out = false;
-    if (link->in_at > 0) /* the frame that was handed out last */
-        link->in_len = link->in_at = 0;
-    LS_TRY(st, fill(link, LS_FRAME_HEADER, &full), out);
-    if (!full)
-        goto out;
-    uint32_t bytes = ls_wire_get32(link->in + AT_LENGTH);
-    if (bytes > link->limit) {
-        st = ls_fail(LS_EDATA, "a control message claims %u bytes, the limit is %u", bytes,
-                     link->limit);
+    LS_TRY(st, find(link, &bytes, &want, &found), out);
+    while (!found && !link->drained) {
+        LS_TRY(st, fill(link, want), out);
+        LS_TRY(st, find(link, &bytes, &want, &found), out);
+    }
+    if (!found) {
+        link->drained = false;
+        if (link->in_len == link->in_at && link->in_cap > KEPT_CAP) {
+            ls_mem_free(link->in);
+            link->in = NULL;
+            link->in_at = link->in_len = link->in_cap = 0;
+        }
         goto out;
     }
-    LS_TRY(st, fill(link, LS_FRAME_HEADER + (size_t)bytes + LS_FRAME_MAC, &full), out);
-    if (!full)
-        goto out;
     LS_TRY(st, judge(link, bytes), out);
+    const uint8_t *at = link->in + link->in_at;
     link->received++;
-    link->in_at = link->in_len;
-    *frame_out = (ls_frame){.type = ls_wire_get16(link->in + AT_TYPE),
-                            .payload = link->in + LS_FRAME_HEADER,
-                            .bytes = bytes};
+    link->in_at += LS_FRAME_HEADER + bytes + LS_FRAME_MAC;
+    *frame_out = (ls_frame){
+        .type = ls_wire_get16(at + AT_TYPE), .payload = at + LS_FRAME_HEADER, .bytes = bytes};
     *got_out = true;
 out:
     return st;

@@ -20,10 +20,13 @@ typedef struct ls_frame {
 typedef struct ls_frame_link {
     int fd; /* owned; -1 when released */
     uint8_t send_key[LS_HELLO_KEY], receive_key[LS_HELLO_KEY];
-    uint64_t sent, received; /* frames so far */
-    uint32_t limit;          /* longest payload */
-    uint8_t *in, *out;       /* owned */
-    size_t in_at, in_len, in_cap;
+    uint64_t sent, received;      /* frames so far */
+    uint64_t sent_bytes;          /* of these, on the wire */
+    uint32_t limit;               /* longest payload */
+    uint8_t *in, *out;            /* owned */
+    size_t in_at, in_len, in_cap; /* handed out; there; allocated */
+    bool ahead;                   /* the owner's: read beyond a frame; it takes all that is there */
+    bool drained;                 /* the socket had no more when it was last read */
     size_t out_at, out_len, out_cap;
 } ls_frame_link;
 
@@ -39,7 +42,8 @@ ls_status ls_frame_send(ls_frame_link *link, uint16_t type, const void *payload,
 ls_status ls_frame_flush(ls_frame_link *link);
 bool ls_frame_waiting(const ls_frame_link *link); /* whether something waits to be sent */
 
-/* The next whole frame, if there is one now. LS_EIO: the connection is over. */
+/* The next whole frame, if there is one now. None: wait until fd is readable before the next call.
+ * LS_EIO: the connection is over. */
 ls_status ls_frame_receive(ls_frame_link *link, ls_frame *frame_out, bool *got_out);
 
 LS_C_END

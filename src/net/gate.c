@@ -1,4 +1,7 @@
-/* gate.c -- callers in a fixed table, an epoll of their own.
+/* gate.c -- callers in a table, an epoll of their own.
+ *
+ * The table begins with LS_GATE_CALLERS places, and grows to what its owner allows: where a crowd
+ * is expected to come at once, nobody of it may be sent away for the next.
  *
  * The gate's epoll descriptor nests in that of whoever owns the gate, so the owner watches one
  * descriptor for any number of callers. Time is looked at whenever the gate is asked: the owner
@@ -17,6 +20,7 @@
 
 typedef struct caller {
     int fd; /* -1: free */
+    bool busy;
     int64_t since_ns;
     ls_sock_address peer;
     ls_hello hello;
@@ -30,8 +34,13 @@ struct ls_gate {
     int lines;      /* in that second */
     uint64_t unsaid;
     int64_t look_ns; /* when slow callers are looked for next */
-    caller callers[LS_GATE_CALLERS];
+    caller *callers; /* owned */
+    int room;        /* of them */
+    int busy;        /* in use */
 };
+
+/* Where an epoll event is of the listening socket, not of a caller. */
+static const uint64_t LISTENS = UINT64_MAX;
 
 static ls_status watch(ls_gate *gate, int fd, int events, int operation, uint64_t index)
 {
@@ -40,6 +49,19 @@ static ls_status watch(ls_gate *gate, int fd, int events, int operation, uint64_
     if (epoll_ctl(gate->epoll_fd, operation, fd, &event) == 0)
         return LS_OK;
     return ls_fail_sys(LS_EIO, "cannot watch a socket");
+}
+
+static ls_status make_places(ls_gate *gate, int room)
+{
+    caller *callers = ls_mem_resize(gate->callers, (size_t)room * sizeof *callers);
+
+    if (!callers)
+        return LS_ENOMEM;
+    for (int i = gate->room; i < room; i++)
+        callers[i] = (caller){.fd = -1};
+    gate->callers = callers;
+    gate->room = room;
+    return LS_OK;
 }
 
 ls_status ls_gate_open(ls_gate **gate_out, const ls_gate_args *args)
@@ -52,14 +74,14 @@ ls_status ls_gate_open(ls_gate **gate_out, const ls_gate_args *args)
     gate->args = *args;
     if (gate->args.hello_ns <= 0)
         gate->args.hello_ns = 10 * LS_NS_PER_S;
-    for (int i = 0; i < LS_GATE_CALLERS; i++)
-        gate->callers[i].fd = -1;
+    gate->epoll_fd = -1;
+    LS_TRY(st, make_places(gate, LS_GATE_CALLERS), out);
     gate->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (gate->epoll_fd < 0) {
         st = ls_fail_sys(LS_EIO, "cannot make an epoll descriptor");
         goto out;
     }
-    LS_TRY(st, watch(gate, args->listen_fd, EPOLLIN, EPOLL_CTL_ADD, LS_GATE_CALLERS), out);
+    LS_TRY(st, watch(gate, args->listen_fd, EPOLLIN, EPOLL_CTL_ADD, LISTENS), out);
     *gate_out = gate;
     gate = NULL;
 out:
@@ -67,8 +89,10 @@ out:
     return st;
 }
 
-static void drop(caller *who)
+static void drop(ls_gate *gate, caller *who)
 {
+    gate->busy -= who->busy;
+    who->busy = false;
     ls_sock_close(&who->fd); /* leaves the epoll by itself */
     ls_hello_release(&who->hello);
 }
@@ -77,8 +101,9 @@ void ls_gate_close(ls_gate *gate)
 {
     if (!gate)
         return;
-    for (int i = 0; i < LS_GATE_CALLERS; i++)
-        drop(&gate->callers[i]);
+    for (int i = 0; i < gate->room; i++)
+        drop(gate, &gate->callers[i]);
+    ls_mem_free(gate->callers);
     ls_sock_close(&gate->epoll_fd);
     ls_mem_free(gate);
 }
@@ -118,14 +143,15 @@ void ls_gate_refuse(ls_gate *gate, const ls_sock_address *peer, const char *why)
 static void refuse(ls_gate *gate, caller *who, const char *why)
 {
     ls_gate_refuse(gate, &who->peer, why);
-    drop(who);
+    drop(gate, who);
 }
 
 static caller *make_room(ls_gate *gate)
 {
+    if (gate->busy == gate->room && gate->room < gate->args.callers)
+        (void)make_places(gate, (int)ls_min_i64(2 * gate->room, gate->args.callers));
     caller *oldest = &gate->callers[0];
-
-    for (int i = 0; i < LS_GATE_CALLERS; i++) {
+    for (int i = 0; i < gate->room; i++) {
         caller *who = &gate->callers[i];
         if (who->fd < 0)
             return who;
@@ -146,6 +172,8 @@ static ls_status welcome(ls_gate *gate, int fd, const ls_sock_address *peer)
     ls_status st = ls_hello_begin(&who->hello, &args);
 
     who->fd = fd;
+    who->busy = true;
+    gate->busy++;
     who->peer = *peer;
     who->since_ns = now;
     if (st == LS_OK)
@@ -157,7 +185,7 @@ static ls_status welcome(ls_gate *gate, int fd, const ls_sock_address *peer)
 
 static ls_status accept_all(ls_gate *gate)
 {
-    for (int i = 0; i < LS_GATE_CALLERS; i++) {
+    for (int i = 0; i < LS_GATE_CALLERS; i++) { /* and then hear what they say */
         ls_sock_address peer;
         int fd = -1;
         ls_status st = ls_sock_accept(gate->args.listen_fd, 0, &fd, &peer);
@@ -175,7 +203,7 @@ static void hear(ls_gate *gate, caller *who, bool *passed_out)
     ls_status st = ls_hello_step(&who->hello, who->fd, passed_out);
 
     if (st == LS_EIO && !ls_hello_heard(&who->hello)) {
-        drop(who); /* came, said nothing, left */
+        drop(gate, who); /* came, said nothing, left */
         return;
     }
     if (st != LS_OK)
@@ -192,14 +220,14 @@ static void drop_slow(ls_gate *gate)
     if (now < gate->look_ns)
         return;
     gate->look_ns = now + 50 * LS_NS_PER_MS;
-    for (int i = 0; i < LS_GATE_CALLERS; i++) {
+    for (int i = 0; i < gate->room; i++) {
         caller *who = &gate->callers[i];
         if (who->fd < 0 || now < who->hello.args.deadline_ns)
             continue;
         if (ls_hello_heard(&who->hello))
             refuse(gate, who, "its hello did not come in time");
         else
-            drop(who); /* somebody who only wanted to see whether this side lives */
+            drop(gate, who); /* somebody who only wanted to see whether this side lives */
     }
 }
 
@@ -216,7 +244,7 @@ ls_status ls_gate_next(ls_gate *gate, int *fd_out, ls_hello *hello_out, ls_sock_
         for (int i = 0; i < n; i++) {
             uint64_t index = events[i].data.u64;
             bool passed = false;
-            if (index == LS_GATE_CALLERS) {
+            if (index == LISTENS) {
                 LS_TRY(st, accept_all(gate), out);
                 continue;
             }
@@ -229,7 +257,7 @@ ls_status ls_gate_next(ls_gate *gate, int *fd_out, ls_hello *hello_out, ls_sock_
                 *hello_out = who->hello;
                 *peer_out = who->peer;
                 who->fd = -1;
-                drop(who);
+                drop(gate, who);
                 goto out; /* what else is ready will be ready again */
             }
         }

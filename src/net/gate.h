@@ -2,9 +2,9 @@
  *
  * A gate accepts callers, runs the hello with each at its own pace, and hands over the sockets of
  * those who passed. A stranger costs a few hundred bytes for at most the time of a hello; when
- * LS_GATE_CALLERS are being heard, the one that has been here longest makes room. Whoever is
- * refused leaves one line in the log (warn), at most LS_GATE_LINES a second; the rest is counted. A
- * caller that says nothing and leaves is not a refusal. */
+ * as many are being heard as the gate may hear at a time, the one that has been here longest makes
+ * room. Whoever is refused leaves one line in the log (warn), at most LS_GATE_LINES a second; the
+ * rest is counted. A caller that says nothing and leaves is not a refusal. */
 #pragma once
 #include "net/hello.h"
 #include "net/sock.h"
@@ -20,6 +20,7 @@ typedef struct ls_gate_args {
     const uint8_t *secret; /* borrowed until the gate is closed */
     ls_hello_who self;     /* `to` is ignored */
     int64_t hello_ns;      /* time of a caller for its hello; 0: 10 s */
+    int callers;           /* to hear at a time; at least LS_GATE_CALLERS, which 0 means */
 } ls_gate_args;
 
 ls_status ls_gate_open(ls_gate **gate_out, const ls_gate_args *args);

@@ -22,7 +22,7 @@
 #include "base/mem.h"
 #include "base/time.h"
 
-enum { BACKLOG = 512, HOST_BYTES = 256 };
+enum { BACKLOG = 4096, HOST_BYTES = 256 }; /* the kernel cuts the first to its own limit */
 
 /* --- addresses --- */
 

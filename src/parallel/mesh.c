@@ -85,26 +85,64 @@ static ls_status check_servers(const ls_run *run, int ranks)
     return LS_EUSAGE;
 }
 
-/* Ranks fill whole groups of `width`: lines of a pipeline, teams with one model. */
-static ls_status check_groups(const ls_run *run, const char *axis, int64_t width, int ranks)
+/* What is said of the axes of a run that are wider than one: "mesh.pp is 2 and mesh.tp 2". */
+typedef struct axes {
+    int64_t width; /* of all of them together */
+    char text[128], others[64];
+} axes;
+
+static void add_axis(axes *a, const char *name, int64_t width, bool last)
+{
+    size_t used = strlen(a->text), more = strlen(a->others);
+
+    if (width < 2)
+        return;
+    snprintf(a->text + used, sizeof a->text - used, "%smesh.%s%s %lld",
+             used == 0 ? ""
+             : last    ? " and "
+                       : ", ",
+             name, used ? "" : " is", (long long)width);
+    snprintf(a->others + more, sizeof a->others - more, "%smesh.%s", more ? " or " : "", name);
+    a->width *= width;
+}
+
+/* Ranks fill whole groups: lines of a pipeline, teams with one model, lines of teams, rings. */
+static ls_status check_groups(const ls_run *run, int ranks)
 {
     int64_t dp = run->mesh.dp;
+    axes a = {.width = 1};
 
-    if (width < 2 || (dp == LS_RUN_AUTO ? ranks % width == 0 : dp * width == ranks))
+    add_axis(&a, "pp", run->mesh.pp, false);
+    add_axis(&a, "cp", run->mesh.cp, false);
+    add_axis(&a, "tp", run->mesh.tp, dp == LS_RUN_AUTO);
+    if (a.width < 2 || (dp == LS_RUN_AUTO ? ranks % a.width == 0 : dp * a.width == ranks))
         return LS_OK;
     if (dp == LS_RUN_AUTO) {
-        int64_t least = ls_max_i64(1, ranks / width) * width;
-        ls_fail(LS_EUSAGE, "mesh.%s is %lld, but the run has %d rank%s, which cannot be grouped so",
-                axis, (long long)width, ranks, ranks == 1 ? "" : "s");
-        ls_err_hint("Give -n %lld or -n %lld, or another mesh.%s.", (long long)least,
-                    (long long)(least + width), axis);
+        int64_t least = ls_max_i64(1, ranks / a.width) * a.width;
+        ls_fail(LS_EUSAGE, "%s, but the run has %d rank%s, which cannot be grouped so", a.text,
+                ranks, ranks == 1 ? "" : "s");
+        ls_err_hint("Give -n %lld or -n %lld, or another %s.", (long long)least,
+                    (long long)(least + a.width), a.others);
     } else {
-        ls_fail(LS_EUSAGE,
-                "mesh.%s is %lld and mesh.dp %lld, but the run has %d rank%s: it needs %lld", axis,
-                (long long)width, (long long)dp, ranks, ranks == 1 ? "" : "s",
-                (long long)(width * dp));
-        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)(width * dp));
+        ls_fail(LS_EUSAGE, "%s and mesh.dp %lld, but the run has %d rank%s: it needs %lld", a.text,
+                (long long)dp, ranks, ranks == 1 ? "" : "s", (long long)(a.width * dp));
+        ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)(a.width * dp));
     }
+    return LS_EUSAGE;
+}
+
+/* Teams that divide experts are made of data-parallel ranks. */
+static ls_status check_experts(const ls_run *run, int ranks)
+{
+    int64_t ep = run->mesh.ep, least = ls_max_i64(1, ranks / ep) * ep;
+
+    if (ranks % ep == 0)
+        return LS_OK;
+    ls_fail(LS_EUSAGE,
+            "mesh.ep is %lld, but the run has %d data-parallel rank%s, which cannot be grouped so",
+            (long long)ep, ranks, ranks == 1 ? "" : "s");
+    ls_err_hint("Give -n %lld or -n %lld, or another mesh.ep.", (long long)least,
+                (long long)(least + ep));
     return LS_EUSAGE;
 }
 
@@ -115,7 +153,7 @@ static ls_mesh among(const ls_mesh *mesh, int ranks, int rank)
 
     some.ranks = ranks;
     some.rank = rank;
-    some.pp = some.tp = 0;
+    some.pp = some.tp = some.cp = some.ep = 0;
     some.places = NULL;
     some.nodes = 0;
     some.bucket = 0;
@@ -129,7 +167,13 @@ ls_mesh ls_mesh_of_post(const ls_mesh *mesh)
 
 ls_mesh ls_mesh_of_teams(const ls_mesh *mesh)
 {
-    return among(mesh, ls_mesh_teams(mesh), mesh->rank / ls_mesh_tp(mesh));
+    int team = ls_mesh_team(mesh);
+    ls_mesh teams = among(mesh, ls_mesh_ranks(mesh) / team, mesh->rank / team);
+
+    teams.pp = mesh->pp;
+    if (teams.ranks < 2)
+        teams.zero = 0;
+    return teams;
 }
 
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
@@ -137,15 +181,16 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
     int64_t dp = run->mesh.dp == LS_RUN_AUTO ? ranks : run->mesh.dp;
     const char *why;
 
-    if (check_groups(run, "pp", run->mesh.pp, ranks) != LS_OK ||
-        check_groups(run, "tp", run->mesh.tp, ranks) != LS_OK)
+    if (check_groups(run, ranks) != LS_OK)
         return LS_EUSAGE;
-    if (dp != ranks && run->mesh.pp < 2 && run->mesh.tp < 2) {
+    if (dp != ranks && run->mesh.pp < 2 && run->mesh.tp < 2 && run->mesh.cp < 2) {
         ls_fail(LS_EUSAGE, "mesh.dp is %lld, but the run has %d rank%s", (long long)dp, ranks,
                 ranks == 1 ? "" : "s");
         ls_err_hint("Give -n %lld, or leave mesh.dp at auto.", (long long)dp);
         return LS_EUSAGE;
     }
+    if (run->mesh.ep > 1 && check_experts(run, ranks) != LS_OK)
+        return LS_EUSAGE;
     if (check_gpu(run, ranks) != LS_OK)
         return LS_EUSAGE;
     why = run->mesh.zero > 0 ? cannot_divide(run) : NULL;
@@ -172,6 +217,8 @@ ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)
                       .zero = ranks > 1 ? (int)run->mesh.zero : 0,
                       .pp = run->mesh.pp > 1 ? (int)run->mesh.pp : 0,
                       .tp = run->mesh.tp > 1 ? (int)run->mesh.tp : 0,
+                      .cp = run->mesh.cp > 1 ? (int)run->mesh.cp : 0,
+                      .ep = run->mesh.ep > 1 ? (int)run->mesh.ep : 0,
                       .local = ranks,
                       .weights = run->mesh.weights.count > 0 ? run->mesh.weights.items : NULL,
                       .balance = ranks > 1 && run->mesh.balance == LS_BALANCE_AUTO,
@@ -330,10 +377,29 @@ static void split_by_weights(const ls_mesh *mesh, int64_t leaves, ls_ordered_run
     }
 }
 
+/* In pieces: the ranks of a ring have as many. */
+static void split_rings(const ls_mesh *mesh, int64_t pieces, ls_ordered_run *runs)
+{
+    int cp = mesh->cp, rings = mesh->ranks / cp;
+    int64_t leaves = pieces / cp, first = 0;
+
+    LS_BUG_IF(pieces % cp != 0, "%lld pieces of leaves for %d ranks each", (long long)pieces, cp);
+    for (int r = 0; r < mesh->ranks; r++) {
+        runs[r].first = first;
+        runs[r].count = leaves / rings + (r / cp < leaves % rings);
+        first += runs[r].count;
+    }
+}
+
 void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out)
 {
     int n = ls_mesh_lines(mesh);
     int64_t first = 0;
+
+    if (ls_mesh_cp(mesh) > 1) {
+        split_rings(mesh, leaves, runs_out);
+        return;
+    }
 
     if (n > 1 && mesh->weights)
         split_by_weights(mesh, leaves, runs_out);

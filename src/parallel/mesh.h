@@ -47,6 +47,26 @@
  *     6 ranks, mesh.tp: 2      team     0    1    2
  *                              ranks   0 1  2 3  4 5       0, 2 and 4 sum their gradients
  *
+ * With both, teams stand in lines: a post is a team. Ranks of the same place in their teams are
+ * then a mesh of lines of their own (ls_mesh_of_teams), a plane: a rank passes on what it has of a
+ * stream to its equal in the next team.
+ *
+ *     8 ranks, mesh.pp: 2, mesh.tp: 2          line 0   line 1
+ *                                      post 0   0 1      2 3     planes: 0 2 4 6 and 1 3 5 7
+ *                                      post 1   4 5      6 7
+ *
+ * With mesh.cp ranks side by side are a ring that shares every sequence (model/pass_ring.c): each
+ * has a piece of every sequence of the same leaves, and rings share the batch. All ranks have the
+ * whole model, and are data parallel among themselves in all but attention: the batch counts
+ * pieces, cp of them for each leaf, and those of a ring lie one rank behind the other.
+ *
+ *     5 leaves, 4 ranks, mesh.cp: 2      ring      0: leaves 0 1 2            1: leaves 3 4
+ *                                        ranks     0            1            2         3
+ *                                        pieces    0 1 2        3 4 5        6 7       8 9
+ *
+ * With mesh.ep ranks side by side are a team too: each has some of the experts, and everything
+ * else. But all ranks share the batch, and what is not an expert is summed over all of them.
+ *
  * Pure arithmetic. */
 #pragma once
 #include "comm/ordered.h"
@@ -66,6 +86,8 @@ typedef struct ls_mesh {
     int zero;       /* what ranks divide: 0 nothing, 1 the update, 2 gradients too, 3 weights too */
     int pp;         /* ranks of a line; 0 and 1: no pipeline */
     int tp;         /* ranks of a team; 0 and 1: each rank has a model of its own */
+    int cp;         /* ranks of a ring; 0 and 1: each rank has whole sequences */
+    int ep;         /* ranks of a team that divides experts; 0 and 1: each rank has all of them */
     int shard;      /* ranks of a shard group; 0: all */
     bool by_node;   /* the groups are the nodes (places); otherwise runs of ranks */
     int local;      /* ranks on this machine */
@@ -94,7 +116,8 @@ static inline int ls_mesh_ranks(const ls_mesh *mesh)
     return mesh && mesh->ranks > 1 ? mesh->ranks : 1;
 }
 
-/* Posts of a line, and how many lines there are; the post of a rank, and its line. */
+/* Posts of a line, and how many lines there are; the post of a rank, and its line. Where there are
+ * teams, of the mesh of these (ls_mesh_of_teams). */
 static inline int ls_mesh_posts(const ls_mesh *mesh)
 {
     return mesh && mesh->pp > 1 ? mesh->pp : 1;
@@ -115,13 +138,19 @@ static inline int ls_mesh_line(const ls_mesh *mesh, int rank)
 /* The ranks of this one's post, as a mesh of their own: its ranks are the lines. */
 ls_mesh ls_mesh_of_post(const ls_mesh *mesh);
 
+/* Ranks side by side that have a model together, in either way. */
+static inline int ls_mesh_team(const ls_mesh *mesh)
+{
+    return !mesh ? 1 : mesh->tp > 1 ? mesh->tp : mesh->ep > 1 ? mesh->ep : 1;
+}
+
 /* Whether no rank has all weights. */
 static inline bool ls_mesh_parts_weights(const ls_mesh *mesh)
 {
-    return mesh && (mesh->zero == 3 || mesh->pp > 1 || mesh->tp > 1);
+    return mesh && (mesh->zero == 3 || mesh->pp > 1 || ls_mesh_team(mesh) > 1);
 }
 
-/* Ranks of a team, and how many teams there are. */
+/* Ranks that take the same leaves, and how many such teams share the batch. */
 static inline int ls_mesh_tp(const ls_mesh *mesh)
 {
     return mesh && mesh->tp > 1 ? mesh->tp : 1;
@@ -131,13 +160,26 @@ static inline int ls_mesh_teams(const ls_mesh *mesh)
     return ls_mesh_ranks(mesh) / ls_mesh_tp(mesh);
 }
 
+/* Ranks of a ring; and the leaves of the ring of a rank that has these pieces. */
+static inline int ls_mesh_cp(const ls_mesh *mesh)
+{
+    return mesh && mesh->cp > 1 ? mesh->cp : 1;
+}
+static inline ls_ordered_run ls_mesh_ring_leaves(const ls_mesh *mesh, int rank, ls_ordered_run own)
+{
+    int cp = ls_mesh_cp(mesh);
+
+    return (ls_ordered_run){.first = (own.first - rank % cp * own.count) / cp, .count = own.count};
+}
+
 /* Whether every rank computes with all layers, and all of each. */
 static inline bool ls_mesh_whole(const ls_mesh *mesh)
 {
-    return ls_mesh_posts(mesh) == 1 && ls_mesh_tp(mesh) == 1;
+    return ls_mesh_posts(mesh) == 1 && ls_mesh_team(mesh) == 1;
 }
 
-/* The mesh whose ranks are the teams, and whose rank is this one's. */
+/* The mesh whose ranks are the teams, in lines where there are lines, and whose rank is this one's.
+ */
 ls_mesh ls_mesh_of_teams(const ls_mesh *mesh);
 
 /* Ranks of a shard group, and how many groups there are; the seat of a rank in its group, and the
@@ -166,14 +208,14 @@ static inline int ls_mesh_owners(const ls_mesh *mesh)
 /* Whether no rank has all moments. */
 static inline bool ls_mesh_divides(const ls_mesh *mesh)
 {
-    return mesh && (mesh->zero > 0 || mesh->servers > 0 || mesh->pp > 1 || mesh->tp > 1);
+    return mesh && (mesh->zero > 0 || mesh->servers > 0 || mesh->pp > 1 || ls_mesh_team(mesh) > 1);
 }
 
 /* Places from any numbers of nodes, which are in `node` already. Returns how many nodes there are.
  */
 int ls_mesh_places(ls_mesh_place *places, int ranks);
 
-/* The leaves of all ranks, or of one. */
+/* The leaves of all ranks, or of one; with mesh.cp both numbers are of pieces. */
 void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out);
 ls_ordered_run ls_mesh_leaves(const ls_mesh *mesh, int64_t leaves, int rank);
 

@@ -377,3 +377,12 @@ int ls_pipeline_peak(const ls_pipeline_ask *ask, int rank)
         n = 1 + warm_up(ask->kind, ask->ranks, ask->micros, ask->chunks, rank);
     return n < all ? n : all;
 }
+
+/* A weight gradient lags by `rank` micro-batches, and comes behind the input gradient of its turn.
+ */
+int ls_pipeline_late(const ls_pipeline_ask *ask, int rank)
+{
+    if (ask->kind != LS_PIPELINE_ZERO_BUBBLE)
+        return 0;
+    return rank + 1 < ask->micros ? rank + 1 : ask->micros;
+}

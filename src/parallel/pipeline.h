@@ -111,7 +111,10 @@ typedef struct ls_pipeline_ask {
 double ls_pipeline_idle(const ls_pipeline_ask *ask);
 bool ls_pipeline_is_known(const ls_pipeline_ask *ask);
 
-/* The peak of a rank, as ls_pipeline_prove() counts it; always true. */
+/* The peak of a rank, as ls_pipeline_prove() counts it; always true. And of these, micro-batches
+ * whose input gradient is made and whose weight gradient is not: what zero-bubble keeps of them
+ * beside activations is in model/pass_late.c. */
 int ls_pipeline_peak(const ls_pipeline_ask *ask, int rank);
+int ls_pipeline_late(const ls_pipeline_ask *ask, int rank);
 
 LS_C_END

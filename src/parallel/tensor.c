@@ -1,8 +1,9 @@
-/* tensor.c -- the moves of a split model as collectives.
+/* tensor.c -- the moves of a split model, and of ranks that share sequences, as collectives.
  *
  * Between nodes a move that was started goes on while the rank computes. Inside a node it would be
  * the cores that compute which move the bytes: nothing to hide behind, and handing it over costs
- * more than it saves; so it is done at once.
+ * more than it saves; so it is done at once. A shift is two messages, which are always started: a
+ * rank that waited for its neighbours in turn would wait for all of them.
  *
  * Sums of what is copied are many small vectors, far apart: they are packed into one buffer, as
  * many as fit, and travel together. */
@@ -12,14 +13,15 @@
 #include "base/time.h"
 
 /* A dead rank is noticed at once; this is for one that is alive and does not come. */
-enum { WAIT_S = 600, PACKED = 64 * 1024, UNDER_WAY = 4, HELD = 8 };
+enum { WAIT_S = 600, PACKED = 64 * 1024, UNDER_WAY = 4, HELD = 24 };
 
 struct ls_tensor {
     ls_comm *comm;   /* borrowed */
     ls_comm *shared; /* owned: of the ranks that share a key/value head; NULL: none do */
     ls_crew crew;
-    bool apart;                          /* ranks are on several nodes */
-    ls_comm_request requests[UNDER_WAY]; /* by number */
+    bool apart;                             /* ranks are on several nodes */
+    ls_comm_request requests[UNDER_WAY][2]; /* by number; */
+    bool shifts[UNDER_WAY];                 /* the second is there too */
     int next;
     float *packed; /* owned, PACKED of them */
     struct {
@@ -43,6 +45,7 @@ static ls_coll coll_of(ls_tensor *t, const ls_crew_ask *ask)
     int64_t ranks = ls_comm_ranks(t->comm);
     bool parts = ask->move != LS_CREW_SUM;
 
+    LS_BUG_IF(ask->move == LS_CREW_SHIFT, "a shift as a collective");
     LS_BUG_IF(parts && ask->n % LS_CREW_UNIT != 0, "a move of %lld elements", (long long)ask->n);
     t->sent += ls_crew_sent(ask->move, ranks, ask->n * ls_dtype_bytes(ask->type));
     return (ls_coll){.kind = kinds[ask->move],
@@ -53,9 +56,55 @@ static ls_coll coll_of(ls_tensor *t, const ls_crew_ask *ask)
                      .out = ask->to};
 }
 
+/* To the next rank and from the one before, both on their way. */
+static int start_shift(ls_tensor *t, ls_stream *stream, const ls_crew_ask *ask)
+{
+    int rank = ls_comm_rank(t->comm), ranks = ls_comm_ranks(t->comm),
+        number = t->next++ % UNDER_WAY;
+    ls_coll send = {.kind = LS_COLL_SEND,
+                    .type = ask->type,
+                    .count = ask->n,
+                    .in = ask->from,
+                    .peer = (rank + 1) % ranks};
+    ls_coll recv = {.kind = LS_COLL_RECV,
+                    .type = ask->type,
+                    .count = ask->n,
+                    .out = ask->to,
+                    .peer = (rank + ranks - 1) % ranks};
+
+    t->shifts[number] = false;
+    if (ls_comm_start(t->comm, &send, &t->requests[number][0]) != LS_OK) {
+        ls_stream_fail(stream);
+        return -1;
+    }
+    t->sent += ls_crew_sent(ask->move, ranks, ask->n * ls_dtype_bytes(ask->type));
+    t->shifts[number] = ls_comm_start(t->comm, &recv, &t->requests[number][1]) == LS_OK;
+    if (!t->shifts[number])
+        ls_stream_fail(stream);
+    return number;
+}
+
+/* Also after a failure: the memory must be nobody else's when this returns. A communicator that is
+ * broken answers at once. */
+static void wait_for(void *context, ls_stream *stream, int number)
+{
+    ls_tensor *t = context;
+    int64_t begun_ns = ls_time_now_ns();
+
+    for (int i = 0; number >= 0 && i <= t->shifts[number]; i++)
+        if (ls_comm_wait(t->comm, t->requests[number][i], deadline()) != LS_OK)
+            ls_stream_fail(stream);
+    t->waited_ns += ls_time_now_ns() - begun_ns;
+}
+
 static void run(void *context, ls_stream *stream, const ls_crew_ask *ask)
 {
     ls_tensor *t = context;
+    if (ask->move == LS_CREW_SHIFT) {
+        if (!ls_stream_failed(stream))
+            wait_for(t, stream, start_shift(t, stream, ask));
+        return;
+    }
     ls_coll coll = coll_of(t, ask);
     int64_t begun_ns = ls_time_now_ns();
 
@@ -68,26 +117,42 @@ static int start(void *context, ls_stream *stream, const ls_crew_ask *ask)
 {
     ls_tensor *t = context;
 
-    if (!t->apart || ls_stream_failed(stream)) {
+    if (ls_stream_failed(stream))
+        return -1;
+    if (ask->move == LS_CREW_SHIFT)
+        return start_shift(t, stream, ask);
+    if (!t->apart) {
         run(t, stream, ask);
         return -1;
     }
     ls_coll coll = coll_of(t, ask);
     int number = t->next++ % UNDER_WAY;
-    if (ls_comm_start(t->comm, &coll, &t->requests[number]) == LS_OK)
+    t->shifts[number] = false;
+    if (ls_comm_start(t->comm, &coll, &t->requests[number][0]) == LS_OK)
         return number;
     ls_stream_fail(stream);
     return -1;
 }
 
-/* Also after a failure: the memory must be nobody else's when this returns. A communicator that is
- * broken answers at once. */
-static void wait_for(void *context, ls_stream *stream, int number)
+static void deal_out(void *context, ls_stream *stream, const ls_crew_deal *deal)
 {
     ls_tensor *t = context;
-    int64_t begun_ns = ls_time_now_ns();
+    int64_t begun_ns = ls_time_now_ns(), away = 0;
+    const ls_coll coll = {.kind = LS_COLL_ALL_TO_ALL,
+                          .type = deal->type,
+                          .count = deal->n,
+                          .in = deal->from,
+                          .out = deal->to,
+                          .in_counts = deal->sent,
+                          .out_counts = deal->received};
 
-    if (number >= 0 && ls_comm_wait(t->comm, t->requests[number], deadline()) != LS_OK)
+    if (ls_stream_failed(stream))
+        return;
+    for (int i = 0; i < ls_comm_ranks(t->comm); i++)
+        if (i != ls_comm_rank(t->comm))
+            away += deal->sent ? deal->sent[i] : deal->n;
+    t->sent += away * ls_dtype_bytes(deal->type);
+    if (ls_comm_run(t->comm, &coll, deadline()) != LS_OK)
         ls_stream_fail(stream);
     t->waited_ns += ls_time_now_ns() - begun_ns;
 }
@@ -148,6 +213,7 @@ ls_status ls_tensor_open(ls_tensor **tensor_out, ls_comm *comm, int copies)
                               .run = run,
                               .start = start,
                               .wait = wait_for,
+                              .deal = deal_out,
                               .alloc = alloc,
                               .free = free_memory}};
     for (int i = 1; i < ls_comm_ranks(comm); i++)
@@ -247,7 +313,19 @@ static int64_t pack(ls_tensor *t, walk *w, float *x, bool back)
     return used;
 }
 
-static ls_status sum_kind(ls_tensor *t, float *x, walk w)
+static ls_status add_up(ls_tensor *t, ls_comm *comm, int64_t n)
+{
+    return ls_comm_run(comm,
+                       &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                  .op = LS_COLL_SUM,
+                                  .type = LS_F32,
+                                  .count = n,
+                                  .in = t->packed,
+                                  .out = t->packed},
+                       deadline());
+}
+
+static ls_status sum_kind(ls_tensor *t, float *x, walk w, ls_comm *divided)
 {
     ls_comm *comm = w.shared ? t->shared : t->comm;
     ls_status st = LS_OK;
@@ -257,16 +335,9 @@ static ls_status sum_kind(ls_tensor *t, float *x, walk w)
         int64_t n = pack(t, &w, x, false);
         if (n == 0)
             return LS_OK;
-        LS_TRY(st,
-               ls_comm_run(comm,
-                           &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
-                                      .op = LS_COLL_SUM,
-                                      .type = LS_F32,
-                                      .count = n,
-                                      .in = t->packed,
-                                      .out = t->packed},
-                           deadline()),
-               out);
+        if (divided)
+            LS_TRY(st, add_up(t, divided, n), out);
+        LS_TRY(st, add_up(t, comm, n), out);
         t->sent += ls_crew_sent(LS_CREW_SUM, ls_comm_ranks(comm), n * (int64_t)sizeof *x);
         pack(t, &back, x, true);
     }
@@ -274,11 +345,30 @@ out:
     return st;
 }
 
-ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n)
+ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n,
+                        ls_comm *divided)
 {
-    ls_status st = sum_kind(tensor, x, (walk){.spans = spans, .n = n});
+    ls_status st = sum_kind(tensor, x, (walk){.spans = spans, .n = n}, divided);
 
     if (st == LS_OK && tensor->shared)
-        st = sum_kind(tensor, x, (walk){.spans = spans, .n = n, .shared = true});
+        st = sum_kind(tensor, x, (walk){.spans = spans, .n = n, .shared = true}, divided);
     return st;
+}
+
+int64_t ls_tensor_sum_sent(const ls_crew_span *spans, int n, int ranks)
+{
+    int64_t all[2] = {0}, sent = 0; /* by kind: of all ranks, of some */
+
+    for (int kind = 0; kind < 2; kind++) {
+        int of = ranks;
+        for (int i = 0; i < n; i++)
+            if (spans[i].copies > 1 && (spans[i].copies < ranks) == kind) {
+                all[kind] += spans[i].count;
+                of = spans[i].copies;
+            }
+        for (int64_t left = all[kind]; left > 0; left -= PACKED)
+            sent +=
+                ls_crew_sent(LS_CREW_SUM, of, ls_min_i64(left, PACKED) * (int64_t)sizeof(float));
+    }
+    return sent;
 }

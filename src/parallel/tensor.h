@@ -1,7 +1,8 @@
-/* tensor.h -- ranks that have one model together (mesh.tp): how their tensors meet.
+/* tensor.h -- ranks that have one model together (mesh.tp, mesh.ep): how their tensors meet.
  *
  * A rank computes with its part of every matrix, so tensors cross between ranks inside of each
  * call: parts of sums are added, and with mesh.sp rows are gathered that the others have.
+ * With mesh.ep ranks have experts each, and give each other the rows of tokens that chose them.
  * This fills the table that the model asks (kernel/crew.h) with a communicator of the team, and
  * adds up once in a step what several ranks have a part of each (norms; keys and values that ranks
  * share).
@@ -27,8 +28,13 @@ ls_comm *ls_tensor_comm(const ls_tensor *tensor); /* that it was opened with */
 const ls_crew *ls_tensor_crew(const ls_tensor *tensor);
 
 /* Make what each rank has of these elements their sum over the ranks that have them. All ranks name
- * the same spans. Host memory. */
-ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n);
+ * spans of the same lengths. Host memory. divided: ranks that each have some of the elements, and
+ * zeros in place of the others' (ZeRO): all of them get all, first; NULL: each has all. */
+ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n,
+                        ls_comm *divided);
+
+/* Bytes that a rank of so many sends in it to the others that have these elements, by rings. */
+int64_t ls_tensor_sum_sent(const ls_crew_span *spans, int n, int ranks);
 
 /* What opening takes, for the ledger. */
 int64_t ls_tensor_bytes(void);
@@ -40,7 +46,8 @@ int64_t ls_tensor_held_bytes(const ls_tensor *tensor);
  * was waited for. */
 int64_t ls_tensor_waited_ns(const ls_tensor *tensor);
 
-/* Bytes that this rank has sent so far, by rings: payload only (ls_crew_sent). */
+/* Bytes that this rank has sent so far: payload only; sums and gathers by rings (ls_crew_sent),
+ * what is dealt out as it is. */
 int64_t ls_tensor_sent(const ls_tensor *tensor);
 
 LS_C_END

@@ -31,11 +31,19 @@ int ls_calls_merges(const ls_calls *calls, int64_t first, int64_t count)
            ls_ordered_merges(last, first, calls->leaves);
 }
 
+bool ls_calls_ordered(const ls_run *run)
+{
+    return run->train.reduce == LS_REDUCE_ORDERED && run->mesh.ep < 2;
+}
+
+int64_t ls_calls_leaf(const ls_run *run)
+{
+    return ls_calls_ordered(run) ? run->batch.leaf : 1;
+}
+
 int64_t ls_calls_leaves(const ls_run *run, int64_t step)
 {
-    int64_t sequences = ls_ramp_sequences(run, step);
-
-    return run->train.reduce == LS_REDUCE_ORDERED ? sequences / run->batch.leaf : sequences;
+    return ls_ramp_sequences(run, step) / ls_calls_leaf(run);
 }
 
 /* Walk through the calls. */
@@ -91,6 +99,15 @@ static void count_most(ls_calls *c)
             c->buffers++;
 }
 
+/* The largest call of any rank, or more. */
+static int64_t widest_call(const ls_calls *c, const ls_mesh *mesh)
+{
+    bool uneven = mesh && (mesh->weights || mesh->balance);
+    int64_t each = uneven ? c->leaves : (c->leaves + c->ranks - 1) / c->ranks;
+
+    return ls_max_i64(c->most, ls_min_i64(c->group, each));
+}
+
 /* Roots of all ranks: as they are, or at most. */
 static int64_t count_roots(const ls_calls *c, const ls_mesh *mesh, bool varies)
 {
@@ -109,13 +126,31 @@ static int64_t count_roots(const ls_calls *c, const ls_mesh *mesh, bool varies)
     return ls_min_i64(n, c->leaves);
 }
 
+/* Leaves of a call with which all ranks of a ring make the same calls in ordered mode: a power of
+ * two that divides all runs. */
+static int64_t even_group(const ls_calls *c, const ls_mesh *mesh, bool varies)
+{
+    ls_ordered_run runs[LS_MESH_RANKS];
+    int64_t group = 1;
+
+    if (varies)
+        return 1;
+    while (group * 2 <= c->group)
+        group *= 2;
+    ls_mesh_split(mesh, c->leaves, runs);
+    for (int r = 0; r < mesh->ranks; r++)
+        while (runs[r].first % group != 0 || runs[r].count % group != 0)
+            group /= 2;
+    return group;
+}
+
 void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
 {
-    ls_calls c = {.leaf = run->batch.leaf, .ranks = ls_mesh_ranks(mesh)};
+    ls_calls c = {.leaf = run->batch.leaf, .ranks = ls_mesh_ranks(mesh), .cp = ls_mesh_cp(mesh)};
     bool varies = run->batch.ramp > 0 || (mesh && mesh->balance);
     int rank = mesh ? mesh->rank : 0;
 
-    c.ordered = run->train.reduce == LS_REDUCE_ORDERED;
+    c.ordered = ls_calls_ordered(run);
     c.sequences = run->batch.sequences;
     c.leaves = c.sequences / c.leaf;
     c.group = ls_min_i64(run->batch.group, c.leaves);
@@ -123,6 +158,13 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         c.group *= c.leaf;
         c.leaves = c.sequences;
         c.leaf = 1;
+    }
+    if (c.cp > 1) {
+        c.place = rank % c.cp;
+        c.leaves *= c.cp;
+        c.sequences *= c.cp;
+        if (c.ordered)
+            c.group = even_group(&c, mesh, varies);
     }
     if (mesh && mesh->replicas) {
         ls_ordered_run own = ls_mesh_leaves(mesh, c.leaves, rank);
@@ -142,6 +184,7 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         count_most(&c);
     else
         count_calls(&c);
+    c.widest = widest_call(&c, mesh);
     c.roots = count_roots(&c, mesh, varies);
     *calls_out = c;
 }

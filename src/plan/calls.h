@@ -13,6 +13,11 @@
  * slices follow the speed of ranks. What is planned is the memory for the largest of them; the
  * calls of a step are then set.
  *
+ * With mesh.cp a rank has a piece of each sequence of its ring's leaves: leaves and sequences are
+ * counted in pieces (parallel/mesh.h). Ranks of a ring make their calls together, so in ordered
+ * mode a call has as many leaves as all of their runs, and where these begin, can be divided by.
+ * With mesh.ep sums are those of fast mode: an expert adds up rows of all ranks' tokens at once.
+ *
  * A replica (sync: local) is alone with its leaves: they are the batch, and `before` says where
  * that begins in the one that all replicas share. */
 #pragma once
@@ -27,10 +32,12 @@ typedef struct ls_calls {
     int64_t before;                  /* sequences of other replicas before this one's batch */
     int64_t group;                   /* leaves of a call, at most */
     int64_t most;                    /* of the largest call that is made here; at least 1 */
+    int64_t widest;                  /* of the largest call of any rank, or more; of all alike */
     int64_t calls;                   /* per step */
     int64_t buffers;                 /* gradient buffers alive at once; at least 1 */
     int64_t roots;                   /* of all ranks, in ordered mode */
     int ranks;
+    int cp, place; /* ranks that share each sequence, and this one's place; 0 counts as one */
     bool ordered;
 } ls_calls;
 
@@ -38,7 +45,25 @@ typedef struct ls_calls {
  * and group are numbers, never auto. mesh may be NULL: alone. */
 void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out);
 
-/* Leaves of the batch of step `step` (from 0). */
+/* Tokens that this rank has of each sequence of T. */
+static inline int64_t ls_calls_tokens(const ls_calls *calls, int64_t T)
+{
+    return T / ls_max_i64(1, calls->cp);
+}
+
+/* The number in the global batch of the first sequence of a leaf of this rank's run. */
+static inline int64_t ls_calls_sequence(const ls_calls *calls, int64_t leaf)
+{
+    int64_t pieces = calls->first - calls->place * calls->own; /* before those of its ring */
+
+    return calls->before + (pieces / ls_max_i64(1, calls->cp) + leaf - calls->first) * calls->leaf;
+}
+
+/* Whether gradients are summed along the tree over leaves; sequences of a leaf. */
+bool ls_calls_ordered(const ls_run *run);
+int64_t ls_calls_leaf(const ls_run *run);
+
+/* Leaves of the batch of step `step` (from 0), whole ones. */
 int64_t ls_calls_leaves(const ls_run *run, int64_t step);
 
 /* The calls of a step whose batch has so many leaves, of which this rank has `own`. */

@@ -26,7 +26,7 @@ ls_offload ls_memory_offload(const ls_run *run, bool apart)
 
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 {
-    int64_t tokens = ls_calls_held(calls) * model->shape.T;
+    int64_t tokens = ls_calls_held(calls) * ls_calls_tokens(calls, model->shape.T);
     int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
     return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
@@ -39,7 +39,7 @@ int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls)
 
 int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls)
 {
-    int64_t tokens = ls_calls_held(calls) * model->shape.T;
+    int64_t tokens = ls_calls_held(calls) * ls_calls_tokens(calls, model->shape.T);
 
     return ls_round_up(tokens * 3 * (int64_t)sizeof(int32_t), 256) +
            ls_round_up(ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state), 256) +
@@ -142,7 +142,7 @@ static ls_squeeze squeeze_of(const ls_run *run)
 
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
-    bool ordered = run->train.reduce == LS_REDUCE_ORDERED && !mesh->replicas;
+    bool ordered = ls_calls_ordered(run) && !mesh->replicas;
     ls_calls calls;
 
     ls_calls_plan(run, mesh, &calls);
@@ -255,14 +255,18 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                           .kernels = kernels,
                           .type = ls_memory_type(run),
                           .B = calls->most * calls->leaf,
-                          .T = run->model.context,
+                          .T = ls_calls_tokens(calls, run->model.context),
+                          .reach = calls->widest * calls->leaf * run->model.context,
                           .leaves = calls->ordered ? calls->most : 1,
                           .training = true,
                           .fp8 = run->precision == LS_PRECISION_FP8,
                           .tf32 = run->precision == LS_PRECISION_TF32,
                           .any_order = !calls->ordered,
                           .recompute = run->train.recompute,
-                          .recompute_blocks = blocks == LS_RUN_AUTO ? model->shape.L : blocks};
+                          .recompute_blocks = blocks == LS_RUN_AUTO ? model->shape.L : blocks,
+                          .ring = {.rank = calls->place,
+                                   .ranks = calls->cp,
+                                   .gather = run->mesh.keys == LS_KEYS_GATHER}};
 }
 
 /* What the process holds beside the device's memory. */
@@ -270,11 +274,17 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_l
 {
     int64_t copies =
         ls_round_up(ls_memory_parts_bytes(args->run, args->model, world_of(args)), 4096);
+    int64_t whole = 0;
     void (*add)(ls_ledger *, const char *, const char *, int64_t) =
         args->apart ? ls_ledger_add_host : ls_ledger_add;
 
     for (int kind = 0; kind < 3; kind++)
-        copies += resident_bytes(args, kind);
+        whole += resident_bytes(args, kind);
+    if (ls_mesh_saves_parts(world_of(args)) && whole > 0)
+        add(ledger, "whole weights", "of all ranks, for text samples and the hash of the run",
+            whole);
+    else
+        copies += whole;
     if (copies > 0)
         add(ledger, "snapshot", "what a checkpoint is written from", copies);
     add(ledger, "threads", "packed blocks of each thread",
@@ -321,7 +331,8 @@ bool ls_memory_packs(const ls_memory_args *args, ls_packs_args *packs_out)
     *packs_out = (ls_packs_args){.model = args->model,
                                  .kernels = args->kernels,
                                  .type = ls_memory_type(args->run),
-                                 .M = calls.most * calls.leaf * args->run->model.context,
+                                 .M = calls.most * calls.leaf *
+                                      ls_calls_tokens(&calls, args->run->model.context),
                                  .training = true};
     return ls_packs_bytes(packs_out) > 0;
 }
@@ -469,13 +480,14 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
 {
     const ls_run *run = args->run;
     const ls_model *model = args->model;
+    const ls_mesh *sums = args->sums ? args->sums : args->mesh;
     bool replicas = args->mesh && args->mesh->replicas;
-    bool several = ls_mesh_ranks(args->mesh) > 1 && !replicas;
-    ls_dp_args dp = several ? ls_memory_dp(run, model, args->mesh) : (ls_dp_args){.leaves = 0};
+    bool several = ls_mesh_ranks(sums) > 1 && !replicas;
+    ls_dp_args dp = several ? ls_memory_dp(run, model, sums) : (ls_dp_args){.leaves = 0};
     int64_t size = sizeof(float), updated = model->trained, seconds = ls_optim_seconds(run, model);
 
-    if (ls_mesh_divides(args->mesh))
-        updated = seconds = ls_mesh_own(args->mesh, model->trained, args->mesh->rank);
+    if (ls_mesh_divides(sums))
+        updated = seconds = ls_mesh_own(sums, model->trained, sums->rank);
     ls_ledger_add(ledger, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     predict_state(args, several ? &dp : NULL, updated, seconds, ledger);
@@ -495,12 +507,45 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
         predict_server(args, ledger);
     else if (replicas)
         predict_replica(args, ledger);
-    if (model->split.ranks > 1)
-        ls_ledger_add(ledger, "tensor parallel", "small sums of ranks with one model",
+    if (calls->cp > 1)
+        ls_ledger_add(ledger, "context parallel", "messages of ranks that share sequences",
                       ls_round_up(ls_tensor_bytes(), 4096));
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, calls);
     ls_ledger_add(ledger, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
+}
+
+int64_t ls_memory_passage(const ls_model *whole)
+{
+    int64_t most = 0;
+
+    for (int i = 0; i < whole->n_params; i++)
+        most = ls_max_i64(most, whole->params[i].count);
+    return ls_min_i64(most, LS_MEMORY_PASSAGE);
+}
+
+int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams)
+{
+    return ls_mesh_posts(teams) > 1 || (teams && teams->zero > 0) ? part->flat : 0;
+}
+
+/* What ranks that have one model together need for that. The first team collects. */
+static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
+{
+    const ls_model *model = args->model;
+    const int64_t size = sizeof(float);
+    bool first = !args->mesh || args->mesh->rank == 0;
+
+    if (model->split.ranks < 2)
+        return;
+    ls_ledger_add(ledger, model->split.by_experts ? "expert parallel" : "tensor parallel",
+                  "small sums of ranks with one model", ls_round_up(ls_tensor_bytes(), 4096));
+    if (first)
+        ls_ledger_add(ledger, "collecting", "a part of the model, on its way to a checkpoint",
+                      ls_round_up(ls_memory_plane(model, args->mesh) * size, 4096) +
+                          (model->split.rank == 0
+                               ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
+                               : 0));
 }
 
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
@@ -523,6 +568,7 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         ls_pipe_predict(args, &calls, ledger_out);
     else
         predict_whole(args, &calls, ledger_out);
+    predict_team(args, ledger_out);
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) +
                       ls_decode_bytes(whole_of(args)));

@@ -21,6 +21,7 @@ typedef struct ls_memory_args {
      * are the whole one and the mesh of all ranks. NULL: as model and mesh. */
     const ls_model *whole;
     const ls_mesh *world;
+    const ls_mesh *sums; /* mesh.ep: those that have the same experts; NULL: as mesh */
     int threads;
     bool apart;            /* the device has a memory of its own */
     int64_t fixed_bytes;   /* of that, what the device holds for itself */
@@ -107,6 +108,14 @@ int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, con
  * parts, only with zero 3: the weights, for text samples, and as a pass reads them. */
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
                                  bool apart, int kind);
+
+/* Where ranks have a model together, and the first team brings it to the first rank: elements of a
+ * parameter of the whole model that are on their way at a time; and of an array of a part of the
+ * model that comes together first, where ranks of the same place divide it further (teams: their
+ * mesh); 0: none does. */
+enum { LS_MEMORY_PASSAGE = 1 << 18 };
+int64_t ls_memory_passage(const ls_model *whole);
+int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams);
 
 /* Bytes of the copy of another rank's weights, moments and gradient, where ranks keep such copies
  * (parallel/buddies.h): four arrays. */

@@ -9,18 +9,19 @@
 #include "base/mem.h"
 #include "base/window.h"
 
-static ls_pipeline_kind kind_of(const ls_run *run)
+ls_pipeline_kind ls_pipe_kind(const ls_run *run)
 {
     static const ls_pipeline_kind kinds[] = {[LS_PIPE_GPIPE] = LS_PIPELINE_GPIPE,
                                              [LS_PIPE_1F1B] = LS_PIPELINE_1F1B,
-                                             [LS_PIPE_INTERLEAVED] = LS_PIPELINE_INTERLEAVED};
+                                             [LS_PIPE_INTERLEAVED] = LS_PIPELINE_INTERLEAVED,
+                                             [LS_PIPE_ZERO_BUBBLE] = LS_PIPELINE_ZERO_BUBBLE};
 
     return kinds[run->mesh.schedule];
 }
 
 /* What is held while the column of the rank is walked through, and the most of it. */
 typedef struct held {
-    int streams, gradients, slots[LS_PIPE_CHUNKS];
+    int streams, gradients, slots[LS_PIPE_CHUNKS], late[LS_PIPE_CHUNKS];
 } held;
 
 static void take(int *now, int *most, int n)
@@ -37,14 +38,18 @@ static held count_held(const ls_pipe *p)
     for (int i = p->table.first[p->post]; i < p->table.first[p->post + 1]; i++) {
         const ls_pipeline_op *op = &p->table.ops[i];
         int stage = op->chunk * p->posts + p->post;
-        bool back = op->what == LS_PIPELINE_BACKWARD;
+        bool back = op->what == LS_PIPELINE_BACKWARD || op->what == LS_PIPELINE_INPUT;
+        bool done = op->what == LS_PIPELINE_BACKWARD || op->what == LS_PIPELINE_WEIGHT;
         if (op->what == LS_PIPELINE_RECV && !op->back)
             take(&now.streams, &most.streams, 1);
         if (op->what == LS_PIPELINE_RECV ? op->back : back && stage == last)
             take(&now.gradients, &most.gradients, 1);
         if (op->what == LS_PIPELINE_FORWARD)
             take(&now.slots[op->chunk], &most.slots[op->chunk], 1);
-        if (back) {
+        if (op->what == LS_PIPELINE_INPUT)
+            take(&now.late[op->chunk], &most.late[op->chunk], 1);
+        now.late[op->chunk] -= op->what == LS_PIPELINE_WEIGHT;
+        if (done) {
             now.slots[op->chunk]--;
             now.streams -= stage > 0;
         }
@@ -78,8 +83,10 @@ static ls_status plan_table(ls_pipe *p, const ls_pipeline *like, int64_t micros,
         held most = count_held(p);
         p->streams = (int)ls_max_i64(p->streams, most.streams);
         p->gradients = (int)ls_max_i64(p->gradients, most.gradients);
-        for (int c = 0; c < p->chunks; c++)
+        for (int c = 0; c < p->chunks; c++) {
             p->chunk[c].slots = (int)ls_max_i64(p->chunk[c].slots, most.slots[c]);
+            p->chunk[c].late = (int)ls_max_i64(p->chunk[c].late, most.late[c]);
+        }
     }
     p->streams += p->streams > 0;
     p->gradients += p->gradients > 0;
@@ -97,8 +104,8 @@ ls_status ls_pipe_set(ls_pipe *pipe, int64_t micros)
     LS_TRY(st, make_table(pipe, &like, micros), out);
     held most = count_held(pipe);
     for (int c = 0; c < pipe->chunks; c++)
-        LS_BUG_IF(most.slots[c] > pipe->chunk[c].slots || most.streams > pipe->streams ||
-                      most.gradients > pipe->gradients,
+        LS_BUG_IF(most.slots[c] > pipe->chunk[c].slots || most.late[c] > pipe->chunk[c].late ||
+                      most.streams > pipe->streams || most.gradients > pipe->gradients,
                   "a step of %lld micro-batches needs more than was planned", (long long)micros);
 out:
     return st;
@@ -156,7 +163,7 @@ ls_status ls_pipe_init(ls_pipe *pipe, const ls_run *run, const ls_model *model, 
                  .divides = run->mesh.zero > 0 && ls_mesh_lines(mesh) > 1,
                  .chunks = (int)run->mesh.chunks};
     const ls_pipeline like = {
-        .kind = kind_of(run), .ranks = p.posts, .micros = (int)micros, .chunks = p.chunks};
+        .kind = ls_pipe_kind(run), .ranks = p.posts, .micros = (int)micros, .chunks = p.chunks};
     ls_status st;
 
     *pipe = (ls_pipe){.posts = p.posts};
@@ -234,15 +241,19 @@ int ls_pipe_edges(const ls_pipe *pipe, int64_t *blocks_out)
 int64_t ls_pipe_sent_bytes(const ls_pipe *pipe, const ls_model *model, const ls_calls *calls,
                            ls_dtype type)
 {
-    int64_t sequences = calls->own * calls->leaf, messages = 0;
+    int64_t end_leaf = calls->first + calls->own, messages = 0, stream = 0;
     bool end = ls_pipe_is_first(pipe) || ls_pipe_is_last(pipe);
 
+    for (int64_t leaf = calls->first, n; leaf < end_leaf; leaf += n) {
+        n = ls_calls_at(calls, leaf);
+        stream += ls_pass_stream(model, n * calls->leaf * model->shape.T);
+    }
     for (int c = 0; c < pipe->chunks; c++) {
         int stage = c * pipe->posts + pipe->post;
         messages += stage < pipe->posts * pipe->chunks - 1;
         messages += stage > 0 ? ls_pass_border(model) : 0;
     }
-    return messages * sequences * model->shape.T * model->shape.C * ls_dtype_bytes(type) +
+    return messages * stream * ls_dtype_bytes(type) +
            (end ? pipe->tied.count * (int64_t)sizeof(float) : 0);
 }
 
@@ -256,6 +267,7 @@ ls_pass_args ls_pipe_pass(const ls_run *run, const ls_model *model, const ls_ker
     pass.unit = chunk->unit;
     pass.units = chunk->units;
     pass.slots = chunk->slots;
+    pass.late = chunk->late;
     return pass;
 }
 
@@ -296,7 +308,7 @@ int64_t ls_pipe_buffer_bytes(const ls_pipe *pipe, const ls_run *run, const ls_mo
 
 int64_t ls_pipe_stream_bytes(const ls_run *run, const ls_model *model, const ls_calls *calls)
 {
-    return ls_round_up(calls->most * calls->leaf * run->model.context * model->shape.C *
+    return ls_round_up(ls_pass_stream(model, calls->most * calls->leaf * run->model.context) *
                            ls_dtype_bytes(ls_memory_type(run)),
                        256);
 }

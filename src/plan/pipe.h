@@ -27,6 +27,7 @@ typedef struct ls_pipe_chunk {
     int64_t unit, units; /* of the model: ls_param.unit */
     ls_pipe_range own;
     int slots; /* micro-batches that it keeps activations of at a time */
+    int late;  /* of these, with gradients that wait for the second half of a backward (pass.h) */
 } ls_pipe_chunk;
 
 typedef struct ls_pipe {
@@ -40,6 +41,9 @@ typedef struct ls_pipe {
                              * the next can come early */
     int64_t *borders;       /* owned: the first element of each stage, and the end */
 } ls_pipe;
+
+/* The table that a run asks for. */
+ls_pipeline_kind ls_pipe_kind(const ls_run *run);
 
 /* For the rank of the mesh, and steps of so many micro-batches (1 or more); varies: or fewer.
  * LS_EUSAGE: the model has fewer layers than stages, with what works. */

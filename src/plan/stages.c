@@ -15,6 +15,7 @@
 
 #include <math.h>
 #include "base/mem.h"
+#include "model/pass.h"
 
 /* Operations of products that a machine does while it moves a byte; between 10 and 50 on CPUs and
  * GPUs of these years. The embedding is a hundredth of a block either way. */
@@ -83,22 +84,28 @@ out:
 /* --- a model ----------------------------------------------------------------------------------
  */
 
+/* Elements of a parameter in the whole model: ranks that have it together cut it alike. */
+static int64_t elements_of(const ls_param *p)
+{
+    return p->box.shape[0] * p->box.shape[1];
+}
+
 /* What products with a parameter cost. Vectors, tables of the embedding and copies are none. */
 static void add_product(const ls_model *model, ls_stage *to, const ls_param *p, double tokens)
 {
-    double once = 2.0 * (double)p->count * ls_model_active(model, p) * tokens;
+    double once = 2.0 * (double)elements_of(p) * ls_model_active(model, p) * tokens;
 
     to->forward += once;
     to->backward += once;
-    if (p->trained >= 0) {
+    if (p->trained >= 0)
         to->backward += once;
+    if (ls_pass_is_late(model, p))
         to->weight += once;
-    }
 }
 
 static ls_stage unit_of(const ls_model *model, int64_t unit, double tokens, int64_t T)
 {
-    const ls_model_shape *s = &model->shape;
+    const ls_model_shape *s = &model->whole;
     bool block = unit >= 1 && unit <= s->L, head = unit == s->L + 1;
     ls_stage u = {.unit = unit, .units = 1, .blocks = block};
 
@@ -107,7 +114,7 @@ static ls_stage unit_of(const ls_model *model, int64_t unit, double tokens, int6
         bool borrowed = head && s->tied && p->first == model->wte.w;
         if (p->unit != unit && !borrowed)
             continue;
-        u.elements += p->count;
+        u.elements += elements_of(p);
         if (p->ndim == 2 && unit > 0)
             add_product(model, &u, p, tokens);
     }
@@ -120,7 +127,7 @@ static ls_stage unit_of(const ls_model *model, int64_t unit, double tokens, int6
     }
     if (unit == 0) { /* rows in and out, forward and backward */
         u.forward = 2.0 * 4 * (double)s->C * tokens * PER_BYTE;
-        u.backward = u.weight = model->wte.g >= 0 ? u.forward : 0;
+        u.backward = model->wte.g >= 0 ? u.forward : 0;
     }
     return u;
 }
@@ -169,7 +176,7 @@ ls_status ls_stages_plan(const ls_model *model, int n, int64_t B, int64_t T, ls_
         stages_out[k] = s;
     }
     if (n == 1 && model->shape.tied) /* both ends lie here: one copy */
-        stages_out[0].elements -= model->shape.V * model->shape.C;
+        stages_out[0].elements -= model->whole.V * model->whole.C;
 out:
     ls_mem_free(all);
     ls_mem_free(costs);

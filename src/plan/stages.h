@@ -11,7 +11,8 @@ LS_C_BEGIN
 typedef struct ls_stage {
     int64_t unit, units;              /* the first, and how many */
     double forward, backward, weight; /* operations for one micro-batch; weight: the part of
-                                       * backward that makes gradients of weights */
+                                       * backward that its second half makes (model/pass.h):
+                                       * gradients of weights of blocks */
     int64_t elements;                 /* parameters that it holds, a copy of a tied embedding too */
     int64_t blocks;                   /* of its units */
     bool copies;                      /* it is last and holds a copy of the first one's embedding */

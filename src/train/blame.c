@@ -75,23 +75,25 @@ static void look_at_made(void *context, int ready)
 }
 
 /* Whether all ranks go through all calls, whatever they find: with zero 3 they need each other's
- * weights, in a line each other's streams, in a team each other's sums. */
+ * weights, in a line each other's streams, in a team each other's sums, in a ring keys. */
 static bool goes_on(const ls_step *s)
 {
-    return ls_step_shards(s) || s->line || ls_step_teams(s);
+    return ls_step_shards(s) || s->line || ls_step_teams(s) || s->args.ring;
 }
 
 /* Run each call's forward again and look at what it computes, in order. */
 static ls_status accuse_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
-    int64_t rounds = ls_step_shards(s) ? ls_dp_about(s->args.dp)->rounds : s->args.calls.calls;
+    int64_t rounds = ls_step_shards(s)   ? ls_dp_about(s->args.dp)->rounds
+                     : ls_step_is_far(s) ? s->far.rounds
+                                         : s->args.calls.calls;
     ls_step_part p = {.count = 0};
 
     s->blame.number = number;
     s->blame.status = LS_OK;
     for (int64_t i = 0; i < rounds && (s->blame.status == LS_OK || goes_on(s)); i++) {
-        if (i >= s->args.calls.calls || !ls_step_next(s, &p)) {
+        if (i >= s->now.calls || !ls_step_next(s, &p)) {
             ls_step_idle(s);
             continue;
         }

@@ -30,10 +30,13 @@ static void put_start(ls_json *j, const ls_event_start *e)
     ls_json_put_int(j, "zero", e->zero);
     ls_json_put_int(j, "shard", e->shard);
     ls_json_put_int(j, "pp", e->pp);
+    ls_json_put_int(j, "tp", e->tp);
     if (e->pp > 1) {
         ls_json_put_str(j, "schedule", e->schedule);
         ls_json_put_int(j, "chunks", e->chunks);
     }
+    if (e->cp > 1)
+        ls_json_put_int(j, "cp", e->cp);
     ls_json_put_int(j, "nodes", e->nodes);
     if (e->cards > 0)
         ls_json_put_int(j, "cards", e->cards);
@@ -158,17 +161,24 @@ static void put_incident(ls_json *j, const ls_event_incident *e)
     ls_json_put_int(j, "lost", r->lost);
     ls_json_put_int(j, "joined", r->joined);
     ls_json_put_str(j, "source", r->source);
+    ls_json_put_str(j, "from", r->from);
     ls_json_put_int(j, "redone", r->redone);
     ls_json_put_num(j, "detection_ms", r->detection_ms);
     ls_json_put_num(j, "seconds", r->seconds);
 }
 
 static const char *const names[] = {
-    [LS_EVENT_START] = "start",       [LS_EVENT_RANK] = "rank",
-    [LS_EVENT_STEP] = "step",         [LS_EVENT_EVAL] = "eval",
-    [LS_EVENT_SAMPLE] = "sample",     [LS_EVENT_CHECKPOINT] = "checkpoint",
-    [LS_EVENT_INCIDENT] = "incident", [LS_EVENT_PROFILE] = "profile",
-    [LS_EVENT_BALANCE] = "balance",   [LS_EVENT_SUMMARY] = "summary",
+    [LS_EVENT_MESH] = "mesh",
+    [LS_EVENT_START] = "start",
+    [LS_EVENT_RANK] = "rank",
+    [LS_EVENT_STEP] = "step",
+    [LS_EVENT_EVAL] = "eval",
+    [LS_EVENT_SAMPLE] = "sample",
+    [LS_EVENT_CHECKPOINT] = "checkpoint",
+    [LS_EVENT_INCIDENT] = "incident",
+    [LS_EVENT_PROFILE] = "profile",
+    [LS_EVENT_BALANCE] = "balance",
+    [LS_EVENT_SUMMARY] = "summary",
 };
 
 void ls_event_json(const ls_event *event, ls_str *line_out)
@@ -179,6 +189,9 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
     ls_json_open(&j, '{');
     ls_json_put_str(&j, "event", names[event->kind]);
     switch (event->kind) {
+    case LS_EVENT_MESH:
+        ls_choice_json(event->mesh.choice, &j);
+        break;
     case LS_EVENT_START:
         put_start(&j, &event->start);
         break;

@@ -5,12 +5,14 @@
  * the run folder. Strings are borrowed for the duration of the call. */
 #pragma once
 #include "base/str.h"
+#include "plan/choice.h"
 #include "plan/ledger.h"
 #include "train/clock.h"
 
 LS_C_BEGIN
 
 typedef enum ls_event_kind {
+    LS_EVENT_MESH,
     LS_EVENT_START,
     LS_EVENT_RANK,
     LS_EVENT_STEP,
@@ -22,6 +24,11 @@ typedef enum ls_event_kind {
     LS_EVENT_PROFILE,
     LS_EVENT_SUMMARY
 } ls_event_kind;
+
+/* mesh: auto: the meshes that there are, the one that was taken first. */
+typedef struct ls_event_mesh {
+    const ls_choice *choice;
+} ls_event_mesh;
 
 typedef struct ls_event_recompute {
     const char *level;  /* none, selective, full */
@@ -41,6 +48,8 @@ typedef struct ls_event_start {
     int64_t warmup;
     int ranks, zero, shard, nodes;
     int pp;                      /* ranks of a line of a pipeline; 1: there is none */
+    int tp;                      /* ranks of a team, which is a post of it; 1: there is none */
+    int cp;                      /* ranks that share a sequence; 1: none do */
     const char *schedule;        /* its schedule, */
     int64_t chunks;              /* and the chunks of layers of each rank */
     int cards;                   /* GPUs that all ranks use together; 0: none */
@@ -104,6 +113,7 @@ typedef struct ls_event_recovery {
     int restarted, lost; /* ranks that were started again, and that were given up */
     int joined;          /* ranks that came */
     const char *source;  /* where the state comes from: "memory", "checkpoint", "start" */
+    const char *from;    /* whose: "replica", "buddy", "disk", "start" */
     int64_t redone;      /* steps that are done again, the one that was cut off not counted */
     double detection_ms; /* from the loss until it was known who was lost */
     double seconds;      /* from the loss to here */
@@ -170,6 +180,7 @@ typedef struct ls_event_summary {
 typedef struct ls_event {
     ls_event_kind kind;
     union {
+        ls_event_mesh mesh;
         ls_event_start start;
         ls_event_rank rank;
         ls_event_step step;

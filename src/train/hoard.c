@@ -53,7 +53,8 @@ struct ls_hoard {
 
 bool ls_hoard_serves(const ls_session *s)
 {
-    return s->run && s->run->mesh.zero > 0 && s->run->sync == LS_SYNC_ALLREDUCE;
+    return s->run && s->run->mesh.zero > 0 && s->run->sync == LS_SYNC_ALLREDUCE &&
+           s->run->mesh.pp < 2 && s->run->mesh.tp < 2;
 }
 
 static void drop_one(ls_session *s, hoard *h)
@@ -304,6 +305,12 @@ static ls_status decide(ls_session *s, const record *records, int ranks)
         if (all->hoards[i].about.generation == all->plan.generation)
             all->chosen = &all->hoards[i];
     view->met = view->base;
+    for (int seat = 0; view->base >= 0 && seat < ls_reshard_seats(&all->plan.cut); seat++) {
+        const entry *e = entry_of(records, all->sources[seat], all->plan.generation);
+        if (e && e->seats[WARD] == seat &&
+            ls_buddy_elements(&all->plan.cut, s->model.trained, seat) > 0)
+            s->repaired = "buddy";
+    }
     for (int r = ranks - 1; r >= 0 && view->base >= 0; r--) {
         const entry *e = entry_of(records, r, all->plan.generation);
         if (!e)

@@ -5,7 +5,9 @@
  *   FORWARD   of a micro-batch through a chunk, into a slot of the chunk's activations
  *   SEND      is begun at its place, and waited for when its buffer is needed again
  *   BACKWARD  the gradient of the stream is made in the buffer in which it came; gradients of
- *             weights are summed along the tree over leaves, chunk by chunk
+ *             weights are summed along the tree over leaves, chunk by chunk (line_sum.c)
+ *   INPUT     the first half of a backward (pass.h), after which the gradient of the stream can go
+ *   WEIGHT    the second; activations and the stream from the post before are kept until then
  *
  * 2 posts, one line, 1F1B, 3 micro-batches (< and > are begun, [ ] is waited for):
  *
@@ -21,6 +23,8 @@
  * When the last backward of a chunk is done its sum over lines begins, the last chunk first. */
 #include "train/line_impl.h"
 
+#include "base/fault.h"
+
 static ls_line_item *item_of(const ls_line *x, const ls_pipeline_op *op)
 {
     return &x->items[op->chunk * x->most + op->micro];
@@ -29,11 +33,6 @@ static ls_line_item *item_of(const ls_line *x, const ls_pipeline_op *op)
 static int stage_of(const ls_line *x, int chunk)
 {
     return chunk * x->plan.posts + x->plan.post;
-}
-
-static bool is_last_stage(const ls_line *x, int chunk)
-{
-    return stage_of(x, chunk) == x->plan.posts * x->plan.chunks - 1;
 }
 
 static char *stream_at(const ls_line *x, int i)
@@ -49,8 +48,9 @@ static char *gradient_at(const ls_line *x, int i)
 /* Elements of a micro-batch's stream, or of its gradient. */
 static int64_t count_of(const ls_step *s, int micro, bool back)
 {
-    const ls_model_shape *shape = &s->args.model->shape;
-    int64_t stream = s->line->parts[micro].count * s->now.leaf * shape->T * shape->C;
+    const ls_model *model = s->args.model;
+    int64_t tokens = s->line->parts[micro].count * s->now.leaf * model->shape.T;
+    int64_t stream = ls_pass_stream(model, tokens);
 
     return back ? stream * ls_pass_border(s->args.model) : stream;
 }
@@ -229,7 +229,8 @@ static ls_pass_call call_of(ls_step *s, const ls_pipeline_op *op)
 {
     ls_line *x = s->line;
     const ls_line_item *item = item_of(x, op);
-    int buffer = s->now.ordered ? x->top[op->chunk] : 0;
+    bool late = op->what == LS_PIPELINE_WEIGHT;
+    int buffer = !s->now.ordered ? 0 : late ? x->late_top[op->chunk] : x->top[op->chunk];
     ls_pass_call call = ls_step_call(s, &x->parts[op->micro], 0);
 
     s->pass = x->passes[op->chunk];
@@ -237,8 +238,20 @@ static ls_pass_call call_of(ls_step *s, const ls_pipeline_op *op)
     call.ordered = true; /* the ends of a tied embedding are not on one rank */
     call.tied = ls_line_head(x, buffer);
     call.slot = item->slot;
+    call.late = item->late;
     call.in = stage_of(x, op->chunk) > 0 ? stream_at(x, item->stream) : NULL;
     return call;
+}
+
+/* The first of these that is free, from now on used: the table has as many as it takes. */
+static int free_of(bool *used)
+{
+    int i = 0;
+
+    while (used[i])
+        i++;
+    used[i] = true;
+    return i;
 }
 
 static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_clock *clock)
@@ -246,46 +259,30 @@ static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_clock 
     ls_line *x = s->line;
     const ls_pipeline_op *op = &x->plan.table.ops[i];
     ls_line_item *item = item_of(x, op);
-    bool *slots = x->slots + op->chunk * x->most;
     ls_status st = LS_OK;
 
     if (stage_of(x, op->chunk) > 0)
         LS_TRY(st, await_input(s, i, false, clock), out);
     LS_TRY(st, post_receives(s, -1), out); /* they come while this rank computes */
-    for (item->slot = 0; slots[item->slot];)
-        item->slot++;
-    slots[item->slot] = true;
+    item->slot = free_of(x->slots + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
     ls_step_forward(s, &x->parts[op->micro], &call, host_state);
-    ls_clock_lap(clock, LS_PART_FORWARD);
+    ls_step_lap(s, clock, LS_PART_FORWARD);
+    (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
 out:
     return st;
 }
 
-/* Sums of the chunk's stack, after a micro-batch was put on it. */
-static void merge(ls_step *s, const ls_pipeline_op *op)
+/* All gradients of a micro-batch are made. */
+static ls_status drop(ls_step *s, const ls_pipeline_op *op)
 {
     ls_line *x = s->line;
-    const ls_step_part *p = &x->parts[op->micro];
-    ls_pipe_range own = x->plan.chunk[op->chunk].own;
-    int *top = &x->top[op->chunk];
+    const ls_line_item *item = item_of(x, op);
 
-    if (!s->now.ordered)
-        return;
-    ++*top;
-    for (int n = ls_calls_merges(&s->now, p->first, p->count); n > 0; n--, --*top) {
-        float *below = ls_line_grad(x, op->chunk, *top - 2) + own.first;
-        const float *above = ls_line_grad(x, op->chunk, *top - 1) + own.first;
-        s->args.kernels->add(s->args.stream,
-                             &(ls_add){.a = below, .b = above, .out = below, .n = own.count});
-        if (!is_last_stage(x, op->chunk) || x->plan.tied.count == 0)
-            continue;
-        below = ls_line_head(x, *top - 2);
-        s->args.kernels->add(s->args.stream, &(ls_add){.a = below,
-                                                       .b = ls_line_head(x, *top - 1),
-                                                       .out = below,
-                                                       .n = x->plan.tied.count});
-    }
+    x->slots[op->chunk * x->most + item->slot] = false;
+    if (stage_of(x, op->chunk) > 0)
+        x->stream_used[item->stream] = false;
+    return --x->left[op->chunk] == 0 ? ls_line_start_sums(s) : LS_OK;
 }
 
 static ls_status backward(ls_step *s, int i, ls_clock *clock)
@@ -293,9 +290,10 @@ static ls_status backward(ls_step *s, int i, ls_clock *clock)
     ls_line *x = s->line;
     const ls_pipeline_op *op = &x->plan.table.ops[i];
     ls_line_item *item = item_of(x, op);
+    bool half = op->what == LS_PIPELINE_INPUT;
     ls_status st = LS_OK;
 
-    if (is_last_stage(x, op->chunk)) {
+    if (ls_line_is_last_stage(x, op->chunk)) {
         LS_TRY(st, free_gradient(x, true, &item->gradient), out);
         x->gradient[item->gradient] = (ls_line_buffer){.used = true};
     } else {
@@ -303,20 +301,42 @@ static ls_status backward(ls_step *s, int i, ls_clock *clock)
         LS_TRY(st, await_send(x, item->sent), out);
     }
     LS_TRY(st, post_receives(s, -1), out);
+    if (half)
+        item->late = free_of(x->late + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
     call.dstream = gradient_at(x, item->gradient);
     ls_step_send_numbers(s, x->parts[op->micro].number);
-    ls_pass_backward(s->pass, &call);
-    ls_clock_lap(clock, LS_PART_BACKWARD);
-    merge(s, op);
-    ls_clock_lap(clock, LS_PART_REDUCE);
-    x->slots[op->chunk * x->most + item->slot] = false;
-    if (stage_of(x, op->chunk) > 0)
-        x->stream_used[item->stream] = false;
+    if (half)
+        ls_pass_backward_first(s->pass, &call);
     else
+        ls_pass_backward(s->pass, &call);
+    ls_step_lap(s, clock, LS_PART_BACKWARD);
+    ls_line_merge(s, op);
+    ls_clock_lap(clock, LS_PART_REDUCE);
+    if (stage_of(x, op->chunk) == 0)
         x->gradient[item->gradient] = (ls_line_buffer){.used = false};
-    if (--x->left[op->chunk] == 0)
-        LS_TRY(st, ls_line_start_sums(s), out);
+    if (!half)
+        st = drop(s, op);
+out:
+    return st;
+}
+
+/* The second half of a backward: nobody waits for it, and it waits for nobody. */
+static ls_status weigh(ls_step *s, int i, ls_clock *clock)
+{
+    ls_line *x = s->line;
+    const ls_pipeline_op *op = &x->plan.table.ops[i];
+    ls_pass_call call = call_of(s, op);
+    ls_status st;
+
+    LS_TRY(st, post_receives(s, -1), out);
+    ls_step_send_numbers(s, x->parts[op->micro].number);
+    ls_pass_backward_second(s->pass, &call);
+    ls_step_lap(s, clock, LS_PART_BACKWARD);
+    ls_line_merge(s, op);
+    ls_clock_lap(clock, LS_PART_REDUCE);
+    x->late[op->chunk * x->most + call.late] = false;
+    st = drop(s, op);
 out:
     return st;
 }
@@ -341,15 +361,16 @@ static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_clock 
     case LS_PIPELINE_FORWARD:
         return forward(s, i, host_state, clock);
     case LS_PIPELINE_BACKWARD:
+    case LS_PIPELINE_INPUT:
         return backward(s, i, clock);
+    case LS_PIPELINE_WEIGHT:
+        return weigh(s, i, clock);
     case LS_PIPELINE_SEND:
         return pass_on(s, op);
     case LS_PIPELINE_RECV:
         return x->posted < LS_LINE_POSTED ? post_receives(s, i) : LS_OK;
-    default:
-        LS_BUG_IF(true, "operation %d of a schedule that is not run", (int)op->what);
-        return LS_OK;
     }
+    return LS_OK;
 }
 
 /* The micro-batches of a step, none of which is on its way. */
@@ -366,7 +387,7 @@ static void begin_step(ls_step *s)
             x->items[c * x->most + micro] = (ls_line_item){.slot = -1, .stream = -1};
     }
     for (int c = 0; c < x->plan.chunks; c++) {
-        x->top[c] = 0;
+        x->top[c] = x->late_top[c] = 0;
         x->left[c] = (int)s->now.calls;
     }
     x->next_recv = x->plan.table.first[x->plan.post];
@@ -423,7 +444,7 @@ static ls_status move(ls_step *s, const ls_pass_call *call, ls_coll_kind kind, v
     return ls_comm_run(x->along,
                        &(ls_coll){.kind = kind,
                                   .type = s->type,
-                                  .count = call->B * call->T * s->args.model->shape.C,
+                                  .count = ls_pass_stream(s->args.model, call->B * call->T),
                                   .in = stream,
                                   .out = stream,
                                   .peer = (x->plan.post + by) % posts},
@@ -449,7 +470,7 @@ ls_status ls_line_forward(ls_step *step, const ls_pass_call *call)
             ls_pass_forward(s->pass, &part);
         else
             ls_pass_loss(s->pass, &part);
-        if (!is_last_stage(x, c))
+        if (!ls_line_is_last_stage(x, c))
             LS_TRY(st,
                    move(s, call, LS_COLL_SEND, (void *)(uintptr_t)ls_pass_out(s->pass, 0, part.in)),
                    out);

@@ -13,9 +13,19 @@ LS_C_BEGIN
 
 typedef struct ls_line ls_line;
 
+/* The window of an array of the state that begins there. */
+static inline ls_window ls_line_window(const ls_model *model, void *base)
+{
+    return (ls_window){.base = (char *)base,
+                       .bytes = ls_round_up(model->flat * (int64_t)sizeof(float), LS_WINDOW_PAGE)};
+}
+
 /* Where the mesh of the step has lines: step->line, and the state. Otherwise nothing. */
 ls_status ls_line_open(ls_step *step);
 void ls_line_close(ls_step *step);
+
+/* As ls_step_keep(). */
+void ls_line_keep(ls_step *step, void *kept_out[3]);
 
 /* As ls_step_split(), when step->now is set. */
 ls_status ls_line_split(ls_step *step, const ls_ordered_run *runs);

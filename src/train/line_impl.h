@@ -14,6 +14,7 @@ enum {
 /* A micro-batch in a chunk. */
 typedef struct ls_line_item {
     int slot, stream, gradient; /* what it holds */
+    int late;                   /* between the halves of its backward */
     ls_comm_request in[2];      /* receives: of the stream, of the gradient */
     uint64_t sent;              /* the send of its stream; 0: none */
 } ls_line_item;
@@ -46,6 +47,7 @@ struct ls_line {
     ls_step_part *parts; /* its calls, which are the micro-batches */
     ls_line_item *items; /* [chunks][most] */
     bool *slots;         /* used ones: [chunks][most] */
+    bool *late;          /* likewise, of places for late gradients */
     bool *stream_used;
     ls_line_buffer *gradient;
     struct {
@@ -53,17 +55,24 @@ struct ls_line {
         ls_comm_request request;
     } sends[LS_LINE_SENDS];
     uint64_t sends_begun;
-    int next_recv;            /* operations before this one have no receive that is not begun */
-    int posted;               /* receives that were begun and not waited for */
-    int top[LS_PIPE_CHUNKS];  /* of each stack of gradients */
-    int left[LS_PIPE_CHUNKS]; /* micro-batches whose backward is still to come */
-    int next_sum;             /* the chunk whose sum across is begun next; -1: all are */
+    int next_recv;           /* operations before this one have no receive that is not begun */
+    int posted;              /* receives that were begun and not waited for */
+    int top[LS_PIPE_CHUNKS]; /* of each stack of gradients: of all, or of what a first half makes;
+                              */
+    int late_top[LS_PIPE_CHUNKS]; /* of what a second half makes (line_sum.c) */
+    int left[LS_PIPE_CHUNKS];     /* micro-batches whose backward is still to come */
+    int next_sum;                 /* the chunk whose sum across is begun next; -1: all are */
     int64_t sent_bytes;
 };
 
 static inline int64_t ls_line_deadline(void)
 {
     return ls_time_now_ns() + LS_LINE_WAIT_S * LS_NS_PER_S;
+}
+
+static inline bool ls_line_is_last_stage(const ls_line *x, int chunk)
+{
+    return chunk * x->plan.posts + x->plan.post == x->plan.posts * x->plan.chunks - 1;
 }
 
 static inline bool ls_line_is_tied(const ls_line *x)
@@ -80,6 +89,9 @@ static inline float *ls_line_head(const ls_line *x, int buffer)
 {
     return (float *)(void *)x->head[buffer].base;
 }
+
+/* Sums of a chunk's stack, after an operation has put the gradients of a micro-batch on it. */
+void ls_line_merge(ls_step *step, const ls_pipeline_op *op);
 
 /* Sums across, of the chunks that are done, in the order in which all ranks of a post begin them;
  * and their end: all sums are in the first buffers, those of a tied gradient added. */

@@ -21,6 +21,7 @@
  * all of them. */
 #include "train/line_impl.h"
 
+#include "base/fault.h"
 #include "base/mem.h"
 
 /* --- opening ----------------------------------------------------------------------------------
@@ -83,7 +84,10 @@ static ls_status open_state(ls_step *s)
     ls_status st = LS_OK;
 
     for (int i = 0; i < 3; i++) {
-        LS_TRY(st, ls_window_open(&x->state[i], n * (int64_t)sizeof(float), names[i]), out);
+        if (s->args.kept)
+            x->state[i] = ls_line_window(s->args.model, s->args.kept[i]);
+        else
+            LS_TRY(st, ls_window_open(&x->state[i], n * (int64_t)sizeof(float), names[i]), out);
         s->state_memory[i] = x->state[i].base;
     }
     if (s->type != LS_F32) {
@@ -126,6 +130,7 @@ static ls_status open_passes(ls_step *s)
                                          &s->args.calls, &x->plan.chunk[c]);
         ls_packs_args packs;
         pass.stream = s->args.stream;
+        pass.crew = s->args.tensor ? ls_tensor_crew(s->args.tensor) : NULL;
         if (s->args.pack && ls_pipe_packs(&pass, &packs)) {
             packs.stream = s->args.stream;
             LS_TRY(st, ls_packs_open(&x->packs[c], &packs), out);
@@ -153,10 +158,12 @@ static ls_status open_buffers(ls_step *s)
     x->parts = ls_mem_array(most, sizeof *x->parts);
     x->items = ls_mem_array(cells, sizeof *x->items);
     x->slots = ls_mem_array(cells, sizeof *x->slots);
+    x->late = ls_mem_array(cells, sizeof *x->late);
     x->stream_used = ls_mem_array((size_t)plan->streams, sizeof *x->stream_used);
     x->gradient = ls_mem_array((size_t)plan->gradients, sizeof *x->gradient);
     x->edge_blocks = ls_mem_array((size_t)x->edge_count, sizeof *x->edge_blocks);
-    if (!x->parts || !x->items || !x->slots || !x->stream_used || !x->gradient || !x->edge_blocks)
+    if (!x->parts || !x->items || !x->slots || !x->late || !x->stream_used || !x->gradient ||
+        !x->edge_blocks)
         return ls_fail(LS_ENOMEM, "no memory for the tables of %zu micro-batches", most);
     (void)ls_pipe_edges(plan, x->edge_blocks);
     st = ls_device_alloc(ls_stream_device(s->args.stream), bytes, "pipeline", &x->memory);
@@ -200,7 +207,8 @@ void ls_line_close(ls_step *step)
         return;
     for (int i = 0; i < 3; i++) {
         s->state_memory[i] = NULL;
-        ls_window_close(&x->state[i]);
+        if (!s->args.kept) /* else it could not be opened, and they stay their owner's */
+            ls_window_close(&x->state[i]);
     }
     s->copy = NULL;
     s->pass = NULL;
@@ -221,12 +229,24 @@ void ls_line_close(ls_step *step)
     ls_mem_free(x->parts);
     ls_mem_free(x->items);
     ls_mem_free(x->slots);
+    ls_mem_free(x->late);
     ls_mem_free(x->stream_used);
     ls_mem_free(x->gradient);
     ls_mem_free(x->edge_blocks);
     ls_pipe_release(&x->plan);
     ls_mem_free(x);
     s->line = NULL;
+}
+
+void ls_line_keep(ls_step *step, void *kept_out[3])
+{
+    ls_line *x = step->line;
+
+    for (int i = 0; i < 3; i++) {
+        kept_out[i] = x->state[i].base;
+        x->state[i] = (ls_window){.base = NULL};
+        step->state_memory[i] = NULL;
+    }
 }
 
 ls_status ls_line_split(ls_step *step, const ls_ordered_run *runs)
@@ -396,6 +416,7 @@ ls_status ls_line_end_sums(ls_step *step)
     ls_line *x = step->line;
     ls_status st = LS_OK;
 
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
     LS_TRY(st, end_sum(step, x->plan.chunks), out);
     for (int c = x->plan.chunks - 1; c >= 0; c--)
         LS_TRY(st, end_sum(step, c), out);

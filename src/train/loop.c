@@ -73,6 +73,7 @@ typedef struct loop {
     int64_t told;           /* the last step that was told */
     bool opened;            /* the session is open, or was, and has to regroup */
     int64_t sent, received; /* between machines, when training began */
+    int64_t foreign;        /* memory of other ranks that counts as resident here, at most */
     bool stop, over; /* somebody asked to stop; train.seconds are over: agreed by all ranks */
     char unsaved[LS_PREEMPT_WHY]; /* why the last step is not saved; "": it is */
     const char *stopped_by;
@@ -131,14 +132,16 @@ static int64_t validation_rounds(const ls_session *s, int64_t n)
         ls_calls calls;
         other.rank = r;
         ls_calls_plan(s->run, &other, &calls);
-        int64_t own = ls_mesh_leaves(&other, n, r).count, most = calls.most * calls.leaf;
+        int64_t own = ls_mesh_leaves(&other, n * ls_mesh_cp(&other), r).count;
+        int64_t most = calls.most * calls.leaf;
         rounds = ls_max_i64(rounds, (own + most - 1) / most);
     }
     return rounds;
 }
 
 /* Every rank takes a run of the windows; their losses are summed in order, one window after the
- * other, however they were shared and grouped. */
+ * other, however they were shared and grouped. Of ranks that share windows each has a part of their
+ * losses, and the first counts their targets. */
 static ls_status evaluate(loop *l)
 {
     ls_session *s = &l->s;
@@ -152,7 +155,8 @@ static ls_status evaluate(loop *l)
         return LS_OK;
     const ls_mesh *mesh = ls_team_mesh(s);
     ls_calls_plan(s->run, mesh, &calls);
-    ls_ordered_run own = ls_mesh_leaves(mesh, n, mesh->rank);
+    ls_ordered_run own = ls_mesh_leaves(mesh, n * ls_mesh_cp(mesh), mesh->rank);
+    own = ls_mesh_ring_leaves(mesh, mesh->rank, own);
     int64_t most = calls.most * calls.leaf;
     memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
     for (int64_t done = 0; done < own.count; done += most, rounds--) {
@@ -160,7 +164,7 @@ static ls_status evaluate(loop *l)
         ls_step_batch windows;
         LS_TRY(st, read_windows(l, own.first + done, B, n, &windows), out);
         LS_TRY(st, ls_step_loss(s->step, &windows, B, losses + own.first + done), out);
-        if (ls_step_has_losses(s->step))
+        if (ls_step_has_losses(s->step) && mesh->rank % ls_mesh_cp(mesh) == 0)
             losses[n] += (double)windows.counted;
     }
     for (; rounds > 0; rounds--)
@@ -312,6 +316,16 @@ static ls_status settle_ways(const ls_session *s)
                                ls_time_now_ns() + TRIALS_WAIT_S * LS_NS_PER_S);
 }
 
+/* What of this process's resident memory is that of others: while they have it, so twice, when all
+ * of it was used and when training ends. Only the first rank tells of memory. */
+static void note_foreign(loop *l)
+{
+    const ls_session *s = &l->s;
+
+    if (s->args.comm && s->mesh.rank == 0 && !s->apart)
+        l->foreign = ls_max_i64(l->foreign, ls_comm_foreign_bytes(s->args.comm));
+}
+
 /* For -vv: what this rank reads, by number of sample. */
 static void note_samples(const ls_batch *batch)
 {
@@ -369,6 +383,8 @@ static ls_status one_step(loop *l)
     ls_share_note(s);
     if (l->steps_here == 1)
         l->first_step_s = (double)ls_time_since_start_ns() / 1e9;
+    if (l->steps_in_view == 2)
+        note_foreign(l);
     if (l->steps_in_view == 2 && s->args.comm && !s->mesh.replicas)
         LS_TRY(st, settle_ways(s), out);
     if (s->outer)
@@ -683,6 +699,7 @@ static ls_status summarise(loop *l)
     char hash[33];
     ls_status st = LS_OK;
 
+    note_foreign(l);
     LS_TRY(st, ls_save_weights_hash(s, hash), out);
     if (s->mesh.rank > 0)
         return LS_OK;
@@ -694,7 +711,7 @@ static ls_status summarise(loop *l)
     double peak = peak_of_ranks(s);
     int64_t peak_bytes =
         s->apart ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
-                 : ls_ledger_peak_resident_bytes();
+                 : ls_ledger_peak_resident_bytes() - l->foreign;
     double mfu =
         peak > 0 ? speed * ls_model_flops_per_token(ls_team_whole(s), s->model.shape.T) / peak : 0;
     ls_session_emit(
@@ -807,16 +824,21 @@ ls_status ls_loop_run(const ls_session_args *args)
 {
     ls_session_args now = *args;
     ls_status st = LS_OK;
-    loop *l = ls_mem_alloc(sizeof *l);
 
+    if (args->view.dismissed) /* it waited while others did the work */
+        return LS_OK;
+    loop *l = ls_mem_alloc(sizeof *l);
     if (!l)
         return LS_ENOMEM;
     l->stride = 1;
     ls_clock_begin(&l->clock);
     ls_str_init(&l->sample);
     l->s = (ls_session){.lock_fd = -1, .events_fd = -1, .kept_step = -1};
-    while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st))
+    while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st)) {
         LS_TRY(st, rejoin(l, &now), out);
+        if (now.view.dismissed)
+            goto out;
+    }
     LS_TRY(st, st, out);
     if (strcmp(l->stopped_by, "interrupt") == 0 && l->s.mesh.rank == 0) {
         st = *l->unsaved ? ls_fail(LS_EUNSAVED, "%s", l->unsaved)

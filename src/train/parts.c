@@ -30,6 +30,7 @@
 #include "train/debt.h"
 #include "train/line.h"
 #include "train/save_impl.h"
+#include "train/warrant.h"
 
 enum { KINDS = LS_SAVE_KINDS, SEEN_WAIT_S = 70 }; /* longer than NFS remembers a folder: 60 s */
 
@@ -601,15 +602,20 @@ out:
     return st;
 }
 
+/* How long a save is waited for: not at all; no longer than training may wait (warrant.h); to its
+ * end. */
+typedef enum patience { GLANCE, PROMPT, PATIENT } patience;
+
 /* First rank: the end of a commit in the background. */
-static void poll_commit(ls_session *s, bool wait)
+static void poll_commit(ls_session *s, patience how)
 {
     struct ls_parts *p = s->parts;
-    int64_t until_ns = wait ? ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S : 0;
+    int64_t until_ns = ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S;
     ls_ckpt_saved saved;
     bool done = false;
-    ls_status st = wait ? ls_ckpt_writer_wait(p->writer, until_ns, &done, &saved)
-                        : ls_ckpt_writer_poll(p->writer, &done, &saved);
+    ls_status st = how == GLANCE   ? ls_ckpt_writer_poll(p->writer, &done, &saved)
+                   : how == PROMPT ? ls_warrant_await(s, p->writer, until_ns, &done, &saved)
+                                   : ls_ckpt_writer_wait(p->writer, until_ns, &done, &saved);
 
     if (!done)
         return;
@@ -620,15 +626,14 @@ static void poll_commit(ls_session *s, bool wait)
         ls_save_unsaved(s, p->info.step);
 }
 
-ls_status ls_parts_poll(ls_session *session, bool wait)
+static ls_status poll_save(ls_session *s, patience how)
 {
-    ls_session *s = session;
     struct ls_parts *p = s->parts;
     bool all = false, failed = false, first = s->mesh.rank == 0;
     ls_status st = LS_OK;
 
     if (p->phase == WRITING) {
-        LS_TRY(st, join(s, wait, &all, &failed), out);
+        LS_TRY(st, join(s, how != GLANCE, &all, &failed), out);
         if (all || failed)
             p->phase = IDLE;
         if (failed && first)
@@ -643,9 +648,14 @@ ls_status ls_parts_poll(ls_session *session, bool wait)
         }
     }
     if (p->phase == COMMITTING)
-        poll_commit(s, wait);
+        poll_commit(s, how);
 out:
     return st;
+}
+
+ls_status ls_parts_poll(ls_session *session)
+{
+    return poll_save(session, GLANCE);
 }
 
 bool ls_parts_busy(const ls_session *session)
@@ -681,7 +691,7 @@ ls_status ls_parts_begin(ls_session *session)
     bool idle = false;
     ls_status st = LS_OK;
 
-    LS_TRY(st, ls_parts_poll(s, true), out);
+    LS_TRY(st, poll_save(s, PROMPT), out);
     if (s->mesh.rank == 0 && p->phase == IDLE)
         make_room(s);
     LS_TRY(st, all_idle(s, &idle), out);
@@ -735,7 +745,7 @@ ls_status ls_parts_final(ls_session *session)
     ls_ckpt_saved saved;
     ls_status st = LS_OK;
 
-    LS_TRY(st, ls_parts_poll(s, true), out);
+    LS_TRY(st, poll_save(s, PATIENT), out);
     LS_TRY(st, all_idle(s, &idle), out);
     if (!idle) {
         st = ls_fail(LS_EDEADLINE, "the save of step %lld is still running",

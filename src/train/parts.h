@@ -23,8 +23,8 @@ ls_status ls_parts_begin(ls_session *session);
 /* Before the state is changed: what is being copied has been. */
 ls_status ls_parts_copied(ls_session *session);
 
-/* Report saves that have ended. Not wait: cheap, once per step. */
-ls_status ls_parts_poll(ls_session *session, bool wait);
+/* Report saves that have ended. Cheap, once per step. */
+ls_status ls_parts_poll(ls_session *session);
 
 /* Whether this rank knows of a save that is under way. */
 bool ls_parts_busy(const ls_session *session);

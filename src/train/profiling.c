@@ -36,6 +36,8 @@ static int64_t room(const ls_session *s)
     const ls_run *run = s->run;
     int64_t forwards = run->train.recompute == LS_RECOMPUTE_NONE ? 1 : 2;
     int64_t block = 9 * forwards + 16 + (s->model.shape.lora_rank > 0 ? 7 * (3 * forwards + 7) : 0);
+    if (s->mesh.cp > 1) /* pairs of chunks, and what adds up their gradients */
+        block += s->mesh.cp * (2 * forwards + 6) + 8;
     int64_t call = s->model.shape.L * block + 16;
     ls_calls calls;
 

@@ -13,12 +13,16 @@
 #include "train/again.h"
 #include "train/buddy.h"
 #include "train/central.h"
+#include "train/estate.h"
 #include "train/hoard.h"
 #include "train/vigil.h"
 #include "train/outer.h"
 #include "train/parts.h"
 #include "train/save.h"
+#include "train/context.h"
 #include "train/team.h"
+
+enum { REVIVE_S = 600 };
 
 /* Where each rank has its own state, nobody has a whole one, and where they have parts of it
  * hoard.h keeps them; moments that are not in the device's memory go with their step. */
@@ -38,6 +42,11 @@ static void keep_state(ls_session *s)
     s->kept_step = -1;
     if (s->distrusted) {
         ls_hoard_drop(s);
+        ls_estate_drop(s);
+        return;
+    }
+    if (ls_estate_serves(s)) {
+        ls_estate_keep(s);
         return;
     }
     if (ls_hoard_serves(s)) {
@@ -54,6 +63,8 @@ static void keep_state(ls_session *s)
 
 static void shed(ls_session *s)
 {
+    if (s->stream) /* a team's fails with the team */
+        ls_stream_revive(s->stream, ls_time_now_ns() + REVIVE_S * LS_NS_PER_S);
     ls_loader_close(s->loader);
     if (ls_save_copied(s) != LS_OK) /* what is saved in the background is read until then */
         ls_log(LS_LOG_WARN, "a save is not done with the state: %s", ls_err_last()->text);
@@ -70,6 +81,7 @@ static void shed(ls_session *s)
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);
+    ls_context_close(s);
     ls_mem_free(s->places);
     s->loader = NULL;
     s->share = (ls_share){.set = NULL};
@@ -90,7 +102,7 @@ bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view)
     const ls_session *s = session;
 
     return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
-           keeps(s) && ls_heal_regroups(s->args.view.plan.generation);
+           (keeps(s) || ls_estate_keeps(s)) && ls_heal_regroups(s->args.view.plan.generation);
 }
 
 ls_status ls_recover_rejoin(ls_session *session, int64_t met)
@@ -105,7 +117,9 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
     if (st != LS_OK)
         return st;
     ls_err_adopt(&why);
-    const ls_view_report report = {.have = s->kept_step, .reached = s->step_number, .met = met};
+    s->repaired = "replica";
+    const ls_view_report report = {
+        .have = s->kept_step, .reached = s->step_number, .met = met, .part = ls_estate_part(s) + 1};
     return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
 }
 
@@ -136,7 +150,8 @@ ls_status ls_recover_spread(ls_session *session)
     ls_fault_reach(plan->base, plan->generation);
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_TRANSFER), out);
     s->step_there = s->step_there && (!plan->spread || s->step_number == plan->base);
-    for (int k = 0; k < 3 && plan->spread && s->dp && !s->hoard; k++)
+    bool whole = !s->hoard && !ls_estate_serves(s);
+    for (int k = 0; k < 3 && plan->spread && s->dp && whole; k++)
         LS_TRY(st,
                ls_step_tell(s->step, plan->source, arrays[k], elements[k] * (int64_t)sizeof(float)),
                out);
@@ -150,6 +165,8 @@ ls_status ls_recover_spread(ls_session *session)
     s->nonfinite_step = p.nonfinite_step;
     if (s->hoard)
         LS_TRY(st, ls_hoard_restore(s, p.last.finite), out);
+    if (ls_estate_serves(s))
+        LS_TRY(st, ls_estate_restore(s), out);
     s->step_number = plan->base;
     s->step_there = true;
 out:
@@ -201,6 +218,9 @@ void ls_recover_tell(ls_session *session)
                                   .source = memory               ? "memory"
                                             : s->step_number > 0 ? "checkpoint"
                                                                  : "start",
+                                  .from = memory               ? s->repaired
+                                          : s->step_number > 0 ? "disk"
+                                                               : "start",
                                   .redone = memory ? 0 : done_again(s),
                                   .detection_ms = (double)view->noticed_ns / 1e6,
                                   .seconds = (double)(ls_time_now_ns() - view->lost_ns) / 1e9};
@@ -210,12 +230,12 @@ void ls_recover_tell(ls_session *session)
 
     if (s->mesh.rank > 0 || view->lost_ns == 0)
         return;
-    n = (size_t)snprintf(action, sizeof action, "%s%s; %d rank%s after step %lld, from %s",
+    n = (size_t)snprintf(action, sizeof action, "%s%s; %d rank%s after step %lld, from %s%s",
                          plan->restarted ? "started again" : "went on without it",
                          plan->restarted && plan->lost ? ", went on without another" : "",
                          plan->ranks, plan->ranks == 1 ? " goes on" : "s go on",
-                         (long long)s->step_number,
-                         memory               ? "memory"
+                         (long long)s->step_number, memory ? "the memory of a " : "",
+                         memory               ? s->repaired
                          : s->step_number > 0 ? "the last checkpoint"
                                               : "the start");
     if (came)

@@ -94,7 +94,7 @@ static int fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arra
     int n = 0;
 
     for (int k = 0; k < KINDS; k++)
-        for (int i = 0; i < s->model.n_params; i++)
+        for (int i = 0; i < ls_team_whole(s)->n_params; i++)
             if (ls_save_row(s, k, i, &rows[n], &first)) {
                 if (arrays[k]) /* this rank has it as a whole */
                     rows[n].bytes = (float *)arrays[k] + first;
@@ -347,7 +347,7 @@ ls_status ls_save_open(ls_session *session)
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     if (s->args.fresh)
         LS_TRY(st, put_aside(dir), out);
-    int most = (KINDS + ls_debt_vectors(s)) * s->model.n_params;
+    int most = (KINDS + ls_debt_vectors(s)) * ls_team_whole(s)->n_params;
     s->tensors = ls_mem_array((size_t)most, sizeof *s->tensors);
     s->shadows = ls_mem_array((size_t)most, sizeof *s->shadows);
     if (!s->tensors || !s->shadows) {
@@ -609,9 +609,10 @@ static void tell_ended(ls_session *s, ls_status st, const ls_ckpt_saved *saved)
         ls_save_unsaved(s, step);
 }
 
-ls_status ls_save_await(ls_session *session)
+/* prompt: not for an answer of etcd that does not come at once. */
+static ls_status await_save(ls_session *s, bool prompt)
 {
-    ls_session *s = session;
+    int64_t until_ns = ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S;
     ls_ckpt_saved saved;
     bool done = false;
 
@@ -624,12 +625,36 @@ ls_status ls_save_await(ls_session *session)
     if (LS_FAULT("train.writer_wait"))
         return ls_fail(LS_EDEADLINE, "the save of step %lld is still running",
                        (long long)s->writing_step);
-    ls_status st = ls_ckpt_writer_wait(s->writer, ls_time_now_ns() + WRITER_WAIT_S * LS_NS_PER_S,
-                                       &done, &saved);
+    ls_status st = prompt ? ls_warrant_await(s, s->writer, until_ns, &done, &saved)
+                          : ls_ckpt_writer_wait(s->writer, until_ns, &done, &saved);
     if (!done)
         return st;
     tell_ended(s, st, &saved);
     return LS_OK;
+}
+
+ls_status ls_save_await(ls_session *session)
+{
+    return await_save(session, false);
+}
+
+ls_status ls_save_leave(ls_session *session)
+{
+    ls_session *s = session;
+    ls_status st = LS_OK;
+
+    if (!s->store)
+        return LS_OK;
+    LS_TRY(st, ls_save_await(s), out);
+    ls_save_close(s);
+    s->writer = NULL;
+    s->store = NULL;
+    s->copies = NULL;
+    s->updated = NULL;
+    s->tensors = s->shadows = NULL;
+    s->writing_step = -1;
+out:
+    return st;
 }
 
 ls_status ls_save_again(ls_session *session)
@@ -637,16 +662,7 @@ ls_status ls_save_again(ls_session *session)
     ls_session *s = session;
     ls_status st = LS_OK;
 
-    if (s->store) {
-        LS_TRY(st, ls_save_await(s), out);
-        ls_save_close(s);
-        s->writer = NULL;
-        s->store = NULL;
-        s->copies = NULL;
-        s->updated = NULL;
-        s->tensors = s->shadows = NULL;
-        s->writing_step = -1;
-    }
+    LS_TRY(st, ls_save_leave(s), out);
     LS_TRY(st, ls_save_open(s), out);
     if (s->args.view.plan.base >= 0) /* nothing will be loaded */
         LS_TRY(st, newest_step(s->store, &s->saved_step), out);
@@ -759,7 +775,7 @@ static ls_status begin(ls_session *s)
         LS_TRY(st, ls_step_settle(s->step), out);
         return ls_parts_begin(s);
     }
-    saves = first && ls_save_await(s) == LS_OK && open_snapshot(s) == LS_OK;
+    saves = first && await_save(s, true) == LS_OK && open_snapshot(s) == LS_OK;
     if (first && !saves)
         ls_save_unsaved(s, s->step_number);
     LS_TRY(st, agree_to_save(s, &saves), out);
@@ -786,7 +802,7 @@ ls_status ls_save_poll(ls_session *session)
     bool done = false;
 
     if (session->parts)
-        return ls_parts_poll(session, false);
+        return ls_parts_poll(session);
     if (!session->writer || session->writing_step < 0 || session->copying)
         return LS_OK;
     ls_status st = ls_ckpt_writer_poll(session->writer, &done, &saved);
@@ -883,7 +899,7 @@ ls_status ls_save_weights_hash(ls_session *session, char hex_out[33])
     if ((session->staged && first) || ls_save_divided(session, 0))
         LS_TRY(st, take_weights(session), out);
     if (first)
-        st = ls_ckpt_weights_hash(session->tensors, session->model.n_params, hex_out);
+        st = ls_ckpt_weights_hash(session->tensors, ls_team_whole(session)->n_params, hex_out);
 out:
     return st;
 }

@@ -11,6 +11,8 @@ ls_status ls_save_open(ls_session *session);
 /* By the first rank: open it, unless it is open; the ranks, and so the live state, may be others
  * than before. */
 ls_status ls_save_again(ls_session *session);
+/* Another rank is the first now. */
+ls_status ls_save_leave(ls_session *session);
 void ls_save_close(ls_session *session);
 
 /* A row for each trained parameter, pointing into an array of their numbers; returns how many. */
@@ -26,8 +28,8 @@ ls_status ls_save_share(ls_session *session);
 
 /* Begin to save the present state in the background: it is copied while the next forward and
  * backward run, and must not be changed before ls_save_copied(). Waits for the save before it, and
- * leaves this one out when that does not end. A failed save does not stop training: it is told as a
- * warning and an incident. */
+ * leaves this one out when that does not end, or waits for etcd. A failed save does not stop
+ * training: it is told as a warning and an incident. */
 ls_status ls_save_begin(ls_session *session);
 
 /* Wait for the copy that is being made of the state: before whoever changes it. */

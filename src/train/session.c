@@ -28,7 +28,10 @@
 #include "train/buddy.h"
 #include "train/again.h"
 #include "train/central.h"
+#include "train/choose.h"
+#include "train/context.h"
 #include "train/debt.h"
+#include "train/estate.h"
 #include "train/hoard.h"
 #include "train/vigil.h"
 #include "train/outer.h"
@@ -37,8 +40,21 @@
 #include "train/save.h"
 #include "train/team.h"
 
-/* How long ranks wait for the first one to encode text. */
-enum { PREPARE_S = 24 * 3600 };
+/* How long ranks wait for the first one to encode text; and a new first one for the one before. */
+enum { PREPARE_S = 24 * 3600, LOCK_S = 60, LOCK_LOOK_MS = 20 };
+
+/* In a view that follows a loss who was the first rank may have to let go of it (leave_folder), or
+ * be on a machine that was cut off and needs a while to see that it is over. */
+static ls_status lock_folder(ls_session *s, const char *path)
+{
+    const int64_t wait_ns = s->args.view.plan.generation > 1 ? LOCK_S * LS_NS_PER_S : 0;
+    const int64_t until_ns = ls_time_now_ns() + wait_ns;
+    ls_status st;
+
+    while ((st = ls_file_lock(path, &s->lock_fd)) == LS_EBUSY && ls_time_now_ns() < until_ns)
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_LOOK_MS * LS_NS_PER_MS}, NULL);
+    return st;
+}
 
 static ls_status open_folder(ls_session *s)
 {
@@ -49,7 +65,7 @@ static ls_status open_folder(ls_session *s)
     s->made_folder = !ls_file_exists(out);
     LS_TRY(st, ls_file_make_dirs(out), out_label);
     snprintf(path, sizeof path, "%s/run.lock", out);
-    st = ls_file_lock(path, &s->lock_fd);
+    st = lock_folder(s, path);
     if (st == LS_EBUSY) {
         st = ls_fail(LS_EBUSY, "another run is using \"%s\" (see \"%s\")", out, path);
         ls_err_hint("Wait for it, stop it, or give this run a folder of its own with out: or "
@@ -57,9 +73,22 @@ static ls_status open_folder(ls_session *s)
     }
     if (st != LS_OK)
         goto out_label;
+    ls_str_clear(&s->config);
     ls_explain_yaml(s->run, &s->config);
     LS_TRY(st, ls_str_status(&s->config), out_label);
 out_label:
+    return st;
+}
+
+/* This rank was the first, and is not any more: a spare with a lower place has come in. */
+static ls_status leave_folder(ls_session *s)
+{
+    ls_status st = ls_save_leave(s);
+
+    if (s->events_fd >= 0)
+        close(s->events_fd);
+    ls_file_unlock(s->lock_fd);
+    s->events_fd = s->lock_fd = -1;
     return st;
 }
 
@@ -141,7 +170,7 @@ static ls_status open_settings(ls_session *s)
     LS_TRY(st, ls_team_models(s), out);
     if (s->mesh.pp > 1) { /* can its layers be cut? */
         ls_pipe pipe;
-        LS_TRY(st, ls_pipe_init(&pipe, s->run, &s->model, &s->mesh, 1, false), out);
+        LS_TRY(st, ls_pipe_init(&pipe, s->run, &s->model, ls_team_mesh(s), 1, false), out);
         ls_pipe_release(&pipe);
     }
 out:
@@ -361,6 +390,25 @@ static ls_status open_groups(ls_session *s)
     return LS_OK;
 }
 
+/* "pp=2 dp=2 tp=2 zero=1": what is not there is left out, but for dp. */
+static void tell_mesh(ls_session *s)
+{
+    const struct {
+        const char *name;
+        int width;
+    } axes[] = {
+        {"pp", s->mesh.pp},     {"dp", s->mesh.ep > 1 ? s->mesh.ranks : ls_mesh_lines(&s->teams)},
+        {"tp", s->mesh.tp},     {"ep", s->mesh.ep},
+        {"zero", s->mesh.zero}, {"shard", s->mesh.shard}};
+    size_t used = 0;
+
+    s->mesh_text[0] = '\0';
+    for (size_t i = 0; i < LS_COUNT(axes) && used < sizeof s->mesh_text; i++)
+        if (axes[i].width > 0)
+            used += (size_t)snprintf(s->mesh_text + used, sizeof s->mesh_text - used, "%s%s=%d",
+                                     used ? " " : "", axes[i].name, axes[i].width);
+}
+
 static ls_status open_mesh(ls_session *s)
 {
     ls_comm *comm = s->args.comm;
@@ -378,20 +426,32 @@ static ls_status open_mesh(ls_session *s)
         st = ls_buddies_choose(&s->mesh, s->run, s->args.rejoin != NULL);
     if (st == LS_OK)
         s->teams = ls_mesh_of_teams(&s->mesh);
-    if (s->mesh.pp > 1)
-        snprintf(s->mesh_text, sizeof s->mesh_text,
-                 s->mesh.zero ? "pp=%d dp=%d zero=1" : "pp=%d dp=%d", s->mesh.pp,
-                 ls_mesh_lines(&s->mesh));
-    else if (s->mesh.tp > 1)
-        snprintf(s->mesh_text, sizeof s->mesh_text, "dp=%d tp=%d", s->teams.ranks, s->mesh.tp);
+    if (s->mesh.cp > 1)
+        ls_context_name(&s->mesh, s->mesh_text, sizeof s->mesh_text);
     else
-        snprintf(s->mesh_text, sizeof s->mesh_text,
-                 s->mesh.shard  ? "dp=%d zero=%d shard=%d"
-                 : s->mesh.zero ? "dp=%d zero=%d"
-                                : "dp=%d",
-                 s->mesh.ranks, s->mesh.zero, s->mesh.shard);
+        tell_mesh(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
+    return st;
+}
+
+/* mesh: auto, now that ranks, device and tokenizer are known; then as with a mesh that was asked
+ * for. */
+static ls_status choose_mesh(ls_session *s)
+{
+    ls_status st = LS_OK;
+
+    if (!s->run->mesh.automatic)
+        return LS_OK;
+    LS_TRY(st, ls_choose_mesh(s), out);
+    ls_share_close(s);
+    s->share = (ls_share){.set = NULL};
+    ls_mem_free(s->places);
+    s->places = NULL;
+    LS_TRY(st, open_mesh(s), out);
+    LS_TRY(st, ls_share_open(s), out);
+    LS_TRY(st, ls_team_models(s), out);
+out:
     return st;
 }
 
@@ -484,7 +544,7 @@ static ls_status look_for_folder(ls_session *s)
                "for all; on a file system that all hosts share each would write its part",
                blind, s->mesh.ranks, s->run->out);
     s->mesh.blind = blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE ||
-                    ls_mesh_groups(&s->mesh) > 1 || s->mesh.tp > 1;
+                    ls_mesh_groups(&s->mesh) > 1 || ls_mesh_team(&s->mesh) > 1;
     s->staged = s->apart || ls_mesh_parts_weights(&s->mesh) ||
                 (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
 out:
@@ -512,7 +572,7 @@ static ls_status fit_group(ls_session *s, const ls_memory_args *memory, int64_t 
 }
 
 /* Then as little is recomputed as fits, where that is left to us, rather than packed weights kept.
- * No bit depends on it, so ranks may choose differently. */
+ * No bit depends on it, so ranks may choose differently, but for those of a team or a ring. */
 static ls_status fit_run(ls_session *s, ls_memory_args *memory, int64_t free_bytes)
 {
     int at = ls_option_index(ls_option_find("batch.group"));
@@ -530,7 +590,9 @@ static ls_status fit_run(ls_session *s, ls_memory_args *memory, int64_t free_byt
     if (recompute) {
         ls_run chosen;
         ls_memory_fit_recompute(memory, free_bytes, &chosen);
+        LS_TRY(st, ls_context_agree(s, &chosen), out);
         s->fitted = chosen;
+        LS_TRY(st, ls_team_agree(s), out);
     }
 out:
     return st;
@@ -544,7 +606,7 @@ static ls_status open_decode(ls_session *s, const ls_memory_args *memory)
 
     if (ls_memory_sample_pass(memory, &args)) {
         args.stream = s->stream;
-        args.packs = s->mesh.tp > 1 ? NULL : s->packs; /* those are of a part of the model */
+        args.packs = ls_mesh_team(&s->mesh) > 1 ? NULL : s->packs; /* those are of a part */
         LS_TRY(st, ls_pass_open(&s->sample_pass, &args), out);
     }
     LS_TRY(st,
@@ -572,11 +634,14 @@ static ls_status open_packs(ls_session *s, const ls_memory_args *memory, ls_step
  * (train/team.h), and say to all what they decide. */
 static ls_status open_exchange(ls_session *s)
 {
-    ls_dp_args dp = s->mesh.tp > 1 ? (ls_dp_args){.mesh = s->mesh, .leaves = 1, .trained = 1}
-                                   : ls_memory_dp(s->run, &s->model, &s->mesh);
+    ls_dp_args dp = ls_mesh_team(&s->mesh) > 1
+                        ? (ls_dp_args){.mesh = s->mesh, .leaves = 1, .trained = 1}
+                        : ls_memory_dp(s->run, &s->model, &s->mesh);
     int *merges = NULL;
     ls_status st;
 
+    if (s->mesh.tp > 1) /* nothing is summed there */
+        dp.mesh.zero = 0;
     dp.comm = s->args.comm;
     if (dp.ordered && dp.rounds > 0) {
         merges = ls_mem_array((size_t)dp.rounds * (size_t)s->mesh.ranks, sizeof *merges);
@@ -595,7 +660,7 @@ static int64_t kept_bytes(const ls_session *s)
 {
     int64_t n = s->model.flat + s->model.trained + ls_optim_seconds(s->run, &s->model);
 
-    return s->kept[0] ? n * (int64_t)sizeof(float) : ls_hoard_bytes(s);
+    return s->kept[0] ? n * (int64_t)sizeof(float) : ls_hoard_bytes(s) + ls_estate_bytes(s);
 }
 
 /* The step has it now. */
@@ -636,7 +701,8 @@ static ls_status open_state(ls_session *s)
             LS_TRY(st, meet_cards(s, &info), out);
         free_bytes = s->apart ? share_of_card(s) + kept : free_bytes / s->mesh.local;
         LS_TRY(st, ls_team_open(s), out);
-        if (!s->mesh.replicas && s->mesh.tp < 2)
+        LS_TRY(st, ls_context_open(s), out);
+        if (!s->mesh.replicas && ls_mesh_team(&s->mesh) == 1)
             s->mesh.bucket =
                 ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
     }
@@ -645,6 +711,7 @@ static ls_status open_state(ls_session *s)
                              .model = &s->model,
                              .world = &s->mesh,
                              .whole = ls_team_whole(s),
+                             .sums = s->mesh.ep > 1 ? &s->teams : NULL,
                              .kernels = s->kernels,
                              .threads = info.threads,
                              .apart = s->apart,
@@ -665,9 +732,12 @@ static ls_status open_state(ls_session *s)
     if (s->mesh.ranks > 1)
         LS_TRY(st, open_exchange(s), out);
     LS_TRY(st, ls_team_open_sums(s), out);
-    step.dp = s->mesh.replicas ? NULL : s->mesh.tp > 1 ? s->sums : s->dp;
+    step.dp = s->mesh.replicas ? NULL : ls_mesh_team(&s->mesh) > 1 ? s->sums : s->dp;
+    step.all = s->mesh.ep > 1 ? s->dp : NULL;
     step.tensor = s->tensor;
+    step.ring = s->ring;
     step.rank = s->mesh.rank;
+    step.heals = s->args.rejoin != NULL;
     step.pushes = s->mesh.servers > 0;
     if (s->mesh.buddies)
         LS_TRY(st,
@@ -679,9 +749,10 @@ static ls_status open_state(ls_session *s)
     step.buddy = s->buddy;
     LS_TRY(st, open_packs(s, &memory, &step), out);
     step.pack = memory.pack;
-    step.kept = s->kept[0] ? s->kept : NULL;
+    step.kept = s->kept[0] ? s->kept : ls_estate_lend(s);
     LS_TRY(st, ls_step_open(&s->step, &step), out);
     take_kept(s);
+    ls_estate_lent(s);
     if (step.pushes)
         LS_TRY(st, ls_central_open(s), out);
     else if (s->mesh.replicas)
@@ -764,6 +835,7 @@ static ls_status assemble(ls_session *s)
     if (s->buddy)
         LS_TRY(st, ls_buddy_begin(s->buddy, s->step, s->step_number), out);
     ls_hoard_drop(s);
+    ls_estate_begin(s);
     LS_TRY(st, ls_vigil_open(s), out);
     LS_TRY(st, ls_again_open(s), out);
     note_time("weights there");
@@ -793,6 +865,7 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
                       .writing_step = -1,
                       .kept_step = -1,
                       .nonfinite_step = -1,
+                      .repaired = "replica",
                       .loss = (double)NAN,
                       .val_loss = (double)NAN};
     if (!args->rejoin)
@@ -811,8 +884,10 @@ ls_status ls_session_open(ls_session *session, const ls_session_args *args)
     note_time("settings read");
     LS_TRY(st, open_device(s), out);
     note_time("device opened");
+    LS_TRY(st, choose_mesh(s), out);
     LS_TRY(st, ls_profiling_open(s), out);
     LS_TRY(st, ls_hoard_choose(s), out);
+    LS_TRY(st, ls_estate_choose(s), out);
     LS_TRY(st, assemble(s), out);
 out:
     ls_err_done();
@@ -833,8 +908,11 @@ ls_status ls_session_regroup(ls_session *session)
     ls_err_doing("going on with %d ranks", ls_comm_ranks(s->args.comm));
     LS_TRY(st, ls_save_await(s), out); /* it reads the settings, which change now */
     LS_TRY(st, open_mesh(s), out);
+    if (!ls_session_is_first(s) && s->lock_fd >= 0)
+        LS_TRY(st, leave_folder(s), out);
     LS_TRY(st, ls_share_open(s), out);
-    if (s->mesh.tp > 1) /* its place in a team may be another one */
+    LS_TRY(st, ls_estate_choose(s), out);
+    if (ls_mesh_team(&s->mesh) > 1) /* its place in a team may be another one */
         LS_TRY(st, ls_team_models(s), out);
     if (ls_session_is_first(s) && s->lock_fd < 0)
         LS_TRY(st, open_folder(s), out);
@@ -842,6 +920,7 @@ ls_status ls_session_regroup(ls_session *session)
     if (!ls_recover_in_memory(s)) {
         drop_kept(s);
         ls_hoard_drop(s);
+        ls_estate_drop(s);
         s->step_number = 0;
         s->saved_step = s->newest_step = s->nonfinite_step = -1;
         s->loss = s->val_loss = (double)NAN;
@@ -869,9 +948,12 @@ void ls_session_close(ls_session *session)
     ls_buddy_close(s->buddy);
     drop_kept(s);
     ls_hoard_drop(s);
+    ls_estate_drop(s);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);
+    ls_choice_release(&s->choice);
+    ls_context_close(s);
     ls_mem_free(s->places);
     ls_mem_free(s->cards);
     ls_model_release(&s->model);

@@ -64,13 +64,16 @@ typedef struct ls_session {
     ls_session_args args;
     const ls_run *run; /* that of args, then fitted */
     ls_run fitted;     /* the run with what was left to us: size of calls, what is recomputed */
+    ls_choice choice;  /* mesh: auto (train/choose.h): the first row is the mesh; else empty */
     ls_mesh mesh;
-    ls_mesh teams;     /* mesh.tp (train/team.h): as if each team was a rank */
+    ls_mesh teams;     /* mesh.tp, mesh.ep (train/team.h): as if each team was a rank */
     ls_model whole;    /* the model of which `model` is a part */
     ls_comm *team;     /* owned: the ranks that have it together */
     ls_comm *alike;    /* owned: those with the same part; NULL: there is one team */
     ls_tensor *tensor; /* what a team exchanges */
     ls_dp *sums;       /* what those with the same part do in a step; NULL: there is one team */
+    ls_comm *circle;   /* owned: the ranks that share sequences (train/context.h), */
+    ls_tensor *ring;   /* and what they exchange; NULL: this one has whole ones */
     ls_share share;
     ls_mesh_place *places;      /* of all ranks, owned */
     ls_dp *dp;                  /* what ranks exchange in a step; NULL: alone */
@@ -105,11 +108,13 @@ typedef struct ls_session {
     int64_t kept_step;      /* what they are of; -1: nothing is kept */
     struct ls_buddy *buddy; /* copies of what ranks divide (train/buddy.h); NULL: none */
     struct ls_hoard *hoard; /* what is kept of that between two steps (train/hoard.h); NULL: none */
-    struct ls_vigil *vigil; /* what ranks compare (train/vigil.h); NULL: alone */
-    struct ls_again *again; /* what they make again (train/again.h); NULL: nothing */
-    bool distrusted;        /* the state is not to be kept: it may be corrupt */
-    int64_t nonfinite_step; /* that was done again because of it; -1: none */
-    int64_t met;            /* the step after which this rank last did what falls due */
+    struct ls_estate *estate; /* likewise of a part of a model (train/estate.h); NULL: none */
+    const char *repaired;     /* whose memory the view goes on with: "replica", "buddy" */
+    struct ls_vigil *vigil;   /* what ranks compare (train/vigil.h); NULL: alone */
+    struct ls_again *again;   /* what they make again (train/again.h); NULL: nothing */
+    bool distrusted;          /* the state is not to be kept: it may be corrupt */
+    int64_t nonfinite_step;   /* that was done again because of it; -1: none */
+    int64_t met;              /* the step after which this rank last did what falls due */
 
     /* checkpoints */
     ls_ckpt_store *store;
@@ -131,7 +136,7 @@ typedef struct ls_session {
     ls_str config;               /* the resolved run file */
     char data_hash[LS_HASH_HEX]; /* of the tokens, saved to know them again */
     int64_t newest_step;   /* that had a manifest when resuming; above step_number: damaged ones */
-    char mesh_text[32];    /* "dp=2 zero=1", for people who read a checkpoint's manifest */
+    char mesh_text[48];    /* "dp=2 zero=1", for people who read a checkpoint's manifest */
     int64_t saved_step;    /* newest step known to be saved, -1: none */
     double slowest_save_s; /* of those that this process made; 0: none */
     int64_t writing_step;  /* what the writer is at, -1: nothing */

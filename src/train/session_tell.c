@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "config/option.h"
+#include "train/choose.h"
 #include "train/recover.h"
 #include "train/schedule.h"
 #include "train/team.h"
@@ -120,6 +121,8 @@ static void emit_start(ls_session *s)
                                           .zero = s->mesh.zero,
                                           .shard = ls_mesh_shard(&s->mesh),
                                           .pp = ls_mesh_posts(&s->mesh),
+                                          .tp = ls_mesh_tp(&s->mesh),
+                                          .cp = ls_mesh_cp(&s->mesh),
                                           .schedule = schedule->names[s->run->mesh.schedule],
                                           .chunks = s->run->mesh.chunks,
                                           .nodes = (int)ls_max_i64(1, s->mesh.nodes),
@@ -150,7 +153,7 @@ static void warn_of_idle_ranks(const ls_session *s)
         return;
     bool divisible = calls.ordered && calls.leaf > 1;
     ls_log(LS_LOG_WARN, "%d of %d ranks have no work: they share %lld %s; %s%stake fewer ranks",
-           idle, ranks, (long long)calls.leaves,
+           idle, ranks, (long long)(calls.leaves / calls.cp),
            calls.ordered ? "leaves (batch.sequences / batch.leaf)" : "sequences (batch.sequences)",
            divisible ? "lower batch.leaf, " : "",
            s->mesh.weights && !s->mesh.balance ? "change mesh.weights, or "
@@ -224,8 +227,10 @@ ls_status ls_session_tell(ls_session *session)
 
     ls_recover_tell(s);
     LS_TRY(st, emit_ranks(s), out);
-    if (!s->args.view.begun)
+    if (!s->args.view.begun) {
+        ls_choose_tell(s);
         emit_start(s);
+    }
     warn_of_idle_ranks(s);
     emit_fallback(s);
 out:

@@ -99,7 +99,7 @@ ls_status ls_session_start_weights(ls_session *session)
     t.from = from;
     for (int i = 0; i < s->model.n_params && st == LS_OK; i++) {
         t.p = &s->model.params[i];
-        t.whole = &ls_team_whole(s)->params[i];
+        t.whole = ls_model_same(ls_team_whole(s), t.p);
         st = start_param(s, &t);
     }
     if (*s->run->model.import)

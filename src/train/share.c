@@ -52,26 +52,22 @@ void ls_share_close(ls_session *session)
     ls_balance_release(&x->balance);
 }
 
-/* Sequences of a leaf: in fast mode each is one. */
-static int64_t leaf_of(const ls_run *run)
-{
-    return run->train.reduce == LS_REDUCE_ORDERED ? run->batch.leaf : 1;
-}
-
 ls_loader_slice ls_share_slice(void *context, int64_t step)
 {
     ls_session *s = context;
     ls_ordered_run *runs = s->share.runs[step % LS_SHARE_AHEAD];
-    int64_t leaves = ls_calls_leaves(s->run, step), leaf = leaf_of(s->run);
+    int64_t leaves = ls_calls_leaves(s->run, step), leaf = ls_calls_leaf(s->run);
 
     const ls_mesh *mesh = ls_team_mesh(s);
+    int64_t pieces = leaves * ls_mesh_cp(mesh);
 
-    ls_mesh_split(mesh, leaves, runs);
-    s->share.leaves[step % LS_SHARE_AHEAD] = leaves;
+    ls_mesh_split(mesh, pieces, runs);
+    s->share.leaves[step % LS_SHARE_AHEAD] = pieces;
+    ls_ordered_run own = ls_mesh_ring_leaves(mesh, mesh->rank, runs[mesh->rank]);
     return (ls_loader_slice){.position = ls_ramp_samples(s->run, step),
                              .sequences = leaves * leaf,
-                             .first = runs[mesh->rank].first * leaf,
-                             .own = runs[mesh->rank].count * leaf};
+                             .first = own.first * leaf,
+                             .own = own.count * leaf};
 }
 
 ls_status ls_share_begin(ls_session *session)
@@ -95,9 +91,9 @@ ls_event_balance ls_share_about(ls_session *session)
     ls_share *x = &s->share;
     ls_ordered_run runs[LS_MESH_RANKS];
     const ls_mesh *mesh = ls_team_mesh(s);
-    int64_t leaf = leaf_of(s->run);
+    int64_t leaf = ls_calls_leaf(s->run);
 
-    ls_mesh_split(mesh, s->run->batch.sequences / leaf, runs);
+    ls_mesh_split(mesh, s->run->batch.sequences / leaf * ls_mesh_cp(mesh), runs);
     for (int r = 0; r < mesh->ranks; r++)
         x->slices[r] = (ls_event_slice){.host = x->hosts ? x->hosts[r * ls_mesh_tp(&s->mesh)] : "",
                                         .sequences = runs[r].count * leaf,
@@ -151,7 +147,8 @@ void ls_share_note(ls_session *session)
         !ls_balance_note(&x->balance, ls_team_mesh(s)->ranks, x->set, ls_step_work_ns(s->step)) ||
         !s->mesh.balance)
         return;
-    changed = ls_balance_decide(&x->balance, &s->mesh, s->run->batch.sequences / leaf_of(s->run));
+    changed =
+        ls_balance_decide(&x->balance, &s->mesh, s->run->batch.sequences / ls_calls_leaf(s->run));
     if (s->mesh.rank > 0)
         return;
     ls_event_balance now = ls_share_about(s);

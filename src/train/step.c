@@ -35,11 +35,17 @@ static int64_t held(const ls_step *s)
     return ls_calls_held(&s->args.calls);
 }
 
+/* Tokens that this rank has of each sequence. */
+static int64_t tokens_of(const ls_step *s)
+{
+    return ls_calls_tokens(&s->args.calls, s->args.model->shape.T);
+}
+
 /* Mirrors ls_memory_step_bytes(). */
 static void lay_out(ls_step *s)
 {
     const ls_model *model = s->args.model;
-    int64_t tokens = held(s) * model->shape.T;
+    int64_t tokens = held(s) * tokens_of(s);
     int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     char *at = s->small;
 
@@ -60,8 +66,7 @@ static void lay_out_staging(ls_step *s)
     const ls_calls *calls = &s->args.calls;
     char *at = s->staging;
 
-    s->host_tokens =
-        ls_step_cut(&at, held(s) * s->args.model->shape.T * 3 * (int64_t)sizeof(int32_t));
+    s->host_tokens = ls_step_cut(&at, held(s) * tokens_of(s) * 3 * (int64_t)sizeof(int32_t));
     s->host_states = ls_step_cut(&at, ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state));
     s->host_sums = ls_step_cut(&at, (calls->sequences + calls->ranks) * (int64_t)sizeof(double));
     s->host_norm = ls_step_cut(&at, sizeof(ls_norm_result));
@@ -269,7 +274,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
         return LS_ENOMEM;
     s->args = *args;
     s->now = args->calls;
-    s->done = -1;
+    s->done = s->vote.ready = -1;
     s->loss_scale = 1;
     s->type = ls_memory_type(args->run);
     s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
@@ -287,6 +292,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     pass.stream = args->stream;
     pass.packs = args->packs;
     pass.crew = args->tensor ? ls_tensor_crew(args->tensor) : NULL;
+    pass.ring.crew = args->ring ? ls_tensor_crew(args->ring) : NULL;
     if (!s->line)
         LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
     if (args->kept && ls_step_shares(s)) {
@@ -316,6 +322,10 @@ ls_status ls_step_keep(ls_step *step, void *kept_out[3])
     void *w = s->state_memory[0];
     ls_status st = LS_OK;
 
+    if (s->line) {
+        ls_line_keep(s, kept_out);
+        return LS_OK;
+    }
     LS_BUG_IF(ls_step_divides(s), "a part of a state is kept");
     if (ls_step_shares(s)) { /* it lies in memory that goes with the other ranks */
         LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
@@ -365,11 +375,15 @@ void ls_step_close(ls_step *step)
 ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leaves)
 {
     ls_step *s = step;
-    int rank = s->args.dp ? ls_dp_about(s->args.dp)->mesh.rank : 0;
+    int rank = ls_step_sharers(s) ? ls_dp_about(ls_step_sharers(s))->mesh.rank : 0;
 
     ls_calls_set(&s->args.calls, runs[rank], leaves, &s->now);
     if (s->line)
         return ls_line_split(s, runs);
+    if (ls_step_is_far(s)) {
+        ls_step_far_split(s, runs);
+        return LS_OK;
+    }
     return s->args.dp ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
 }
 
@@ -378,11 +392,27 @@ const double *ls_step_work_ns(const ls_step *step)
     return step->host_sums + step->now.leaves;
 }
 
+/* What this rank has of some sequences of T tokens: all of it, or two chunks of each. */
+static void take_pieces(const ls_step *s, const int32_t *from, int64_t count, int32_t *to)
+{
+    int64_t T = s->args.model->shape.T, n = tokens_of(s), size = sizeof *to;
+    int cp = s->args.calls.cp, place = s->args.calls.place;
+
+    if (n == T) {
+        memcpy(to, from, (size_t)(count * T * size));
+        return;
+    }
+    for (int64_t i = 0; i < 2 * count; i++, to += n / 2) {
+        int64_t chunk = i % 2 == 0 ? place : 2 * cp - 1 - place;
+        memcpy(to, from + i / 2 * T + chunk * (n / 2), (size_t)(n / 2 * size));
+    }
+}
+
 /* Sequences first .. first+count-1 of a batch to the beginning of the device's buffers. Nothing is
  * queued that still reads the staging memory. */
 static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, int64_t count)
 {
-    int64_t T = s->args.model->shape.T, all = held(s) * T;
+    int64_t whole = s->args.model->shape.T, T = tokens_of(s), all = held(s) * T;
     int64_t bytes = count * T * (int64_t)sizeof(int32_t);
     const int32_t *const from[3] = {batch->tokens, batch->targets, batch->start};
     int32_t *const to[3] = {s->tokens, s->targets, s->start};
@@ -391,7 +421,7 @@ static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, 
     for (int i = 0; i < 3; i++) {
         if (!from[i])
             continue;
-        memcpy(s->host_tokens + i * all, from[i] + first * T, (size_t)bytes);
+        take_pieces(s, from[i] + first * whole, count, s->host_tokens + i * all);
         ls_stream_copy_in(s->args.stream, to[i], s->host_tokens + i * all, bytes);
     }
 }
@@ -448,7 +478,7 @@ bool ls_step_next(const ls_step *s, ls_step_part *p)
 ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
 {
     const ls_calls *calls = &s->now;
-    int64_t T = s->args.model->shape.T;
+    int64_t T = tokens_of(s);
     int64_t at = (p->first - calls->first) * calls->leaf * T;
 
     return (ls_pass_call){.w = ls_step_read(s),
@@ -470,7 +500,7 @@ ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
 
 void ls_step_set_numbers(ls_step *s, const ls_step_part *p, ls_step_state *host_state)
 {
-    host_state->first_seq = (uint32_t)(s->now.before + p->first * s->now.leaf);
+    host_state->first_seq = (uint32_t)ls_calls_sequence(&s->now, p->first);
     s->host_states[p->number] = *host_state;
 }
 
@@ -532,11 +562,17 @@ static ls_status trouble(const ls_step *s)
     return s->status == LS_OK ? LS_OK : ls_err_adopt(&s->why);
 }
 
-/* Forward or backward has come so far: what it took, and apart from that the time in which ranks
- * that have the model together exchanged tensors. */
-static void lap(ls_step *s, ls_clock *clock, ls_part part)
+/* Time that was spent in moves of tensors inside of passes. */
+static int64_t moves_ns(const ls_step *s)
 {
-    int64_t waited_ns = s->args.tensor ? ls_tensor_waited_ns(s->args.tensor) : 0;
+    const ls_tensor *tensor = s->args.tensor ? s->args.tensor : s->args.ring;
+
+    return tensor ? ls_tensor_waited_ns(tensor) : 0;
+}
+
+void ls_step_lap(ls_step *s, ls_clock *clock, ls_part part)
+{
+    int64_t waited_ns = moves_ns(s);
 
     ls_clock_lap(clock, part);
     clock->parts_ns[part] -= waited_ns - s->team.waited_ns;
@@ -568,7 +604,7 @@ static void exchange_from(void *context, int64_t from)
     ls_step *s = context;
     float *buffers[LS_ORDERED_ROOTS];
 
-    lap(s, s->clock, LS_PART_BACKWARD);
+    ls_step_lap(s, s->clock, LS_PART_BACKWARD);
     flip_gradient(s, from);
     ls_step_watch_from(s, from);
     merge(s, s->last.top, s->last.merges, from, s->last.from);
@@ -618,7 +654,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
         bool last = s->args.dp && p.number == calls->calls - 1;
         int merges = calls->ordered ? ls_calls_merges(calls, p.first, p.count) : 0;
         ls_step_forward(s, &p, &call, host_state);
-        lap(s, clock, LS_PART_FORWARD);
+        ls_step_lap(s, clock, LS_PART_FORWARD);
         (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
         if (ls_step_watch_call(s, &p, top, all))
             call.complete = ls_step_watch_from;
@@ -630,7 +666,7 @@ static void gradients(ls_step *s, ls_step_state *host_state, ls_clock *clock)
             call.complete = exchange_from;
         }
         ls_pass_backward(s->pass, &call);
-        lap(s, clock, LS_PART_BACKWARD);
+        ls_step_lap(s, clock, LS_PART_BACKWARD);
         slow_down(s, before_ns, clock);
         if (!last)
             merge(s, top, merges, 0, all);
@@ -744,12 +780,13 @@ static ls_status all_gradients(ls_step *s, ls_step_state *host_state, ls_clock *
     ls_status st;
 
     s->clock = clock;
-    if (s->args.tensor)
-        s->team.waited_ns = ls_tensor_waited_ns(s->args.tensor);
+    s->team.waited_ns = moves_ns(s);
     if (s->line) {
         st = ls_line_gradients(s, host_state, clock);
     } else if (ls_step_parts(s)) {
         st = gradients_in_rounds(s, host_state, clock);
+    } else if (ls_step_is_far(s)) {
+        st = ls_step_far_gradients(s, host_state, clock);
     } else {
         bool recorded = ls_step_replay_begin(s, clock);
         gradients(s, host_state, clock);
@@ -782,29 +819,50 @@ static ls_status losses(ls_step *s, ls_clock *clock)
 {
     const ls_calls *calls = &s->now;
     int64_t own = ls_step_has_losses(s) ? calls->own : 0;
+    ls_dp *sharers = ls_step_sharers(s);
     double *sums = s->host_sums;
     ls_status st = LS_OK;
 
     if (own > 0)
-        s->args.kernels->sum(s->args.stream,
-                             &(ls_sum){.x = s->losses,
-                                       .out = s->sums,
-                                       .n = own * calls->leaf * s->args.model->shape.T,
-                                       .segments = own});
+        s->args.kernels->sum(s->args.stream, &(ls_sum){.x = s->losses,
+                                                       .out = s->sums,
+                                                       .n = own * calls->leaf * tokens_of(s),
+                                                       .segments = own});
     memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums, own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
     if (s->apart)
         ls_clock_lap(clock, LS_PART_OPTIMIZER); /* queued, as all before it */
     LS_TRY(st, await_device(s), out);
-    if (s->apart && !s->args.dp)
+    if (s->apart && !sharers)
         ls_clock_lap(clock, LS_PART_BACKWARD); /* of the device; ranks have waited for it before */
-    if (!s->args.dp)
+    if (!sharers)
         goto out;
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
-    sums[calls->leaves + ls_dp_about(s->args.dp)->mesh.rank] = (double)work_ns(clock);
-    LS_TRY(st, ls_dp_numbers(s->args.dp, LS_F64, sums, calls->leaves + calls->ranks), out);
+    sums[calls->leaves + ls_dp_about(sharers)->mesh.rank] = (double)work_ns(clock);
+    LS_TRY(st, ls_dp_numbers(sharers, LS_F64, sums, calls->leaves + calls->ranks), out);
     ls_clock_lap(clock, LS_PART_EXCHANGE);
+out:
+    return st;
+}
+
+/* The gradient and its norm are here. Who has heard all losses knows that of everybody: those of a
+ * team tell each other first, because losses are told to ranks of the same place only. */
+static ls_status vote(ls_step *s, int64_t number, ls_clock *clock)
+{
+    ls_status st = LS_OK;
+
+    s->vote.ready = number;
+    if (s->args.heals && ls_step_teams(s))
+        LS_TRY(st, ls_step_team_vote(s), out);
+    LS_TRY(st, losses(s, clock), out);
+#ifdef LS_FAULTS
+    /* For tests: this rank does not hear them (LINESHAFT_FAULT=train.deaf.RANK@STEP). */
+    char point[32];
+    snprintf(point, sizeof point, "train.deaf.%d", s->args.rank);
+    if (LS_FAULT(point))
+        st = ls_fail(LS_EPEER, "rank %d has not heard the losses", s->args.rank);
+#endif
 out:
     return st;
 }
@@ -847,7 +905,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
                       ls_clock *clock, ls_step_result *result_out)
 {
     const ls_calls *calls = &step->now;
-    int64_t tokens = calls->sequences * step->args.model->shape.T;
+    int64_t tokens = calls->sequences * tokens_of(step);
     step->counted = batch->counted ? batch->counted : tokens;
     ls_step_state host_state = ls_step_numbers(step, number, lr);
     ls_status st = LS_OK;
@@ -862,6 +920,8 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     }
     ls_clock_lap(clock, LS_PART_DATA);
     step->done = number;
+    step->vote.ready = -1;
+    step->vote.made = false;
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_FORWARD), out);
     LS_TRY(st, all_gradients(step, &host_state, clock), out);
     LS_TRY(st, ask_between(step, clock), out);
@@ -869,7 +929,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     LS_TRY(st, ls_step_suffer(step, LS_FAULT_AT_VOTE), out);
     LS_TRY(st, ls_step_norm(step), out);
     LS_TRY(st, ls_buddy_await(step->args.buddy), out);
-    LS_TRY(st, losses(step, clock), out);
+    LS_TRY(st, vote(step, number, clock), out);
     ls_step_replay_judge(step);
     double sum = tree_sum(step->host_sums, calls->leaves);
     bool finite = step->host_norm->bad_block < 0 && isfinite(sum); /* the same on all ranks */
@@ -878,6 +938,8 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
                                    .lr = lr,
                                    .finite = finite};
     ls_buddy_vote(step->args.buddy, &result);
+    step->vote.heard = number + 1;
+    step->vote.result = result;
     if (finite)
         LS_TRY(st, update(step, clock), out);
     step->done = number + 1;
@@ -893,7 +955,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                        double *sums_out)
 {
     const ls_calls *calls = &step->args.calls;
-    int64_t T = step->args.model->shape.T, most = calls->most * calls->leaf;
+    int64_t T = tokens_of(step), most = calls->most * calls->leaf;
     ls_status st = LS_OK;
 
     for (int64_t done = 0; done < sequences; done += most) {

@@ -14,8 +14,10 @@
  * zero 3 also of the weights, and gets those of the others while it computes. With a pipeline
  * (mesh.pp) it has a part of the layers, and its calls go from rank to rank (train/line.h).
  *
- * Where ranks have a model together (mesh.tp, team.c), dp is among those that have the same part of
- * it; weights, moments and gradients are those of this part. */
+ * Where ranks have a model together (mesh.tp, mesh.ep: team.c), dp is among those that have the
+ * same part of it; weights, moments and gradients are those of this part. Where ranks share
+ * sequences (mesh.cp), a step computes its piece of each sequence that it gets, and calls count
+ * pieces. */
 #pragma once
 #include "base/hash.h"
 #include "model/model.h"
@@ -36,20 +38,23 @@ typedef struct ls_step_args {
     ls_stream *stream;
     ls_stream *side; /* for copies beside it, where ranks cannot reach the device's memory */
     ls_calls calls;
-    ls_dp *dp;              /* NULL: alone, or alone with this part of the model */
-    ls_tensor *tensor;      /* the ranks that have the model together; NULL: it is whole */
-    ls_packs *packs;        /* of these weights, told of every change; NULL: none */
+    ls_dp *dp;         /* NULL: alone, or alone with this part of the model */
+    ls_tensor *tensor; /* the ranks that have the model together; NULL: it is whole */
+    ls_tensor *ring;   /* those that share sequences (train/context.h); NULL: it has whole ones */
+    ls_dp *all;        /* mesh.ep: all ranks, which share the batch; NULL: those of dp do */
+    ls_packs *packs;   /* of these weights, told of every change; NULL: none */
     const char *offload_to; /* device.offload: disk: the folder for the moments */
-    void *const *kept;      /* state of an earlier step of the same model where nobody divides it
+    void *const *kept;      /* state of an earlier step of the same model, or part of it
                              * (ls_step_keep): weights and moments, the step's own from a success on;
                              * NULL: none */
     struct ls_buddy *buddy; /* copies of what ranks divide (train/buddy.h); NULL: none */
     int rank;               /* for tests that slow one down */
+    bool heals;             /* ranks that die are replaced (train/recover.h) */
     bool pushes;            /* servers make the update (sync: ps): a step ends with the gradient */
     bool pack;              /* with a pipeline: it packs its weights, and packs is NULL */
 } ls_step_args;
 
-/* What this rank has of the batch of a step, in host memory. */
+/* What this rank has of the batch of a step, in host memory; with mesh.cp its ring. */
 typedef struct ls_step_batch {
     const int32_t *tokens, *targets; /* [sequences of the own leaves, T] */
     const int32_t *start;            /* likewise, or NULL */
@@ -107,8 +112,8 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
 /* Whether this rank is the one that gets them. */
 bool ls_step_has_losses(const ls_step *step);
 
-/* With zero 3 all ranks walk through the model together: a rank that has no windows while another
- * has some calls this instead. Otherwise nothing happens. */
+/* With zero 3 and with mesh.ep ranks walk through the model together: a rank that has no windows
+ * while another has some calls this instead. Otherwise nothing happens. */
 void ls_step_idle(ls_step *step);
 
 /* Elements first .. first+count-1 of the flat weights, from host memory; a rank takes what it
@@ -154,8 +159,8 @@ ls_status ls_step_owe(ls_step *step, const float *owed);
 enum { LS_STEP_TORN = -2 };
 int64_t ls_step_done(const ls_step *step);
 
-/* Take the state out of a step that will be closed, as memory of the device; only where nobody
- * divides it. */
+/* Take the state out of a step that will be closed, as memory of the device, or in a pipeline as
+ * windows of model->flat elements each (base/window.h); only where nobody divides it otherwise. */
 ls_status ls_step_keep(ls_step *step, void *kept_out[3]);
 
 /* Asked once, in the next step, before the first weight or moment changes: who still reads them. */

@@ -90,9 +90,18 @@ struct ls_step {
     struct {
         ls_crew_span *spans; /* owned: what several ranks have parts of */
         int n;
-        float *squares;               /* owned: of each rank */
-        int64_t waited_ns;            /* in moves of tensors, as far as clocks know of it */
-    } team;                           /* mesh.tp (team.c) */
+        float *squares;    /* owned: of each rank that counts some */
+        int64_t waited_ns; /* in moves of tensors, as far as clocks know of it */
+    } team;                /* mesh.tp, mesh.ep (team.c) */
+    struct {
+        int64_t rounds; /* calls of who has most of them in the team */
+    } far;              /* mesh.ep (far.c) */
+    struct {
+        int64_t ready;                /* the step whose gradient and norm are here; -1: none */
+        int64_t heard;                /* steps of which the losses of all ranks were heard, */
+        ls_step_result result;        /* and the last one's */
+        bool made;                    /* this rank has made the update of what it has */
+    } vote;                           /* who is lost meanwhile: train/estate.h */
     ls_clock *clock;                  /* of the step that runs; NULL: none does */
     ls_status status;                 /* of what was exchanged inside of a pass, */
     ls_err_record why;                /* unless it is LS_OK */
@@ -221,9 +230,31 @@ static inline bool ls_step_teams(const ls_step *step)
 ls_status ls_step_open_team(ls_step *step);
 void ls_step_close_team(ls_step *step);
 ls_status ls_step_team_norm(ls_step *step, const ls_norm2 *whole);
+ls_status ls_step_team_vote(ls_step *step); /* all of them have come so far */
 ls_status ls_step_team_blame(ls_step *step, double *saw);
 ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part);
+
+/* Forward or backward has come so far: what it took, and apart from that the time in which ranks
+ * that have the model together exchanged tensors. */
+void ls_step_lap(ls_step *step, ls_clock *clock, ls_part part);
+
+/* Ranks have experts each, and share the batch (far.c): which leaves all ranks have from now on;
+ * the sum of gradients as far as ranks have the same; experts serve others in a round without a
+ * call. */
+static inline bool ls_step_is_far(const ls_step *step)
+{
+    return step->args.all != NULL;
+}
+void ls_step_far_split(ls_step *step, const ls_ordered_run *runs);
+ls_status ls_step_far_gradients(ls_step *step, ls_step_state *host_state, ls_clock *clock);
+void ls_step_far_serve(ls_step *step, bool backward);
+
+/* Who shares the batch with this rank; NULL: nobody. */
+static inline ls_dp *ls_step_sharers(const ls_step *step)
+{
+    return step->args.all ? step->args.all : step->args.dp;
+}
 
 /* What other ranks read passes through host memory: the device has a memory of its own. */
 static inline bool ls_step_travels(const ls_step *step)
@@ -279,6 +310,9 @@ static inline const void *ls_step_read(const ls_step *step)
  * of the one bucket where it updates everything. */
 int ls_step_buckets(const ls_step *step);
 ls_mesh_part ls_step_own(const ls_step *step, int bucket);
+
+/* The sum of gradients of an own part, or of a piece of it. */
+const float *ls_step_own_gradient(const ls_step *step, ls_mesh_part own);
 
 /* What the optimizer reads about parameters, to the device. */
 ls_status ls_step_open_optimizer(ls_step *step);

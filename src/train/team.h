@@ -1,4 +1,4 @@
-/* team.h -- mesh.tp in a session: the ranks that have one model together.
+/* team.h -- mesh.tp and mesh.ep in a session: the ranks that have one model together.
  *
  * Every rank is in two small worlds: its team, with whom it has a model, and the ranks of the same
  * place in other teams, with whom it sums gradients. The session's own exchange (session->dp) stays
@@ -15,13 +15,17 @@ ls_status ls_team_models(ls_session *session);
 /* The model as it is saved, sampled and told of. */
 const ls_model *ls_team_whole(const ls_session *session);
 
-/* The mesh that shares batches: of all ranks, or of the teams. */
+/* The mesh that shares batches: of all ranks (also with mesh.ep), or of the teams. */
 const ls_mesh *ls_team_mesh(const ls_session *session);
 
 /* Whether what this rank says of its leaves counts: it is the first of its team, or alone. */
 bool ls_team_speaks(const ls_session *session);
 
-/* Communicators of the two small worlds and what is exchanged there; nothing without mesh.tp. After
+/* What is recomputed was chosen by this rank's memory (session->fitted): the ranks of a team, which
+ * meet in it, do what the one does that must recompute most. Nothing without mesh.tp. */
+ls_status ls_team_agree(ls_session *session);
+
+/* Communicators of the two small worlds and what is exchanged there; nothing without teams. After
  * the model, before memory is planned; and the sums among teams, when it is. */
 ls_status ls_team_open(ls_session *session);
 ls_status ls_team_open_sums(ls_session *session);

@@ -244,10 +244,10 @@ ls_status ls_step_collect(ls_step *step, const float *part, float *whole)
 {
     ls_status st = LS_OK;
 
-    if (step->line)
-        return ls_line_collect(step, part, whole);
     if (ls_step_teams(step))
         return ls_step_team_collect(step, part, whole);
+    if (step->line)
+        return ls_line_collect(step, part, whole);
     if (!ls_step_travels(step))
         return ls_dp_collect(step->args.dp, part, whole);
     LS_TRY(st, take_out(step, part, step->own * (int64_t)sizeof *part), out);
@@ -260,10 +260,10 @@ ls_status ls_step_deal(ls_step *step, const float *whole, float *part)
 {
     ls_status st = LS_OK;
 
-    if (step->line)
-        return ls_line_deal(step, whole, part);
     if (ls_step_teams(step))
         return ls_step_team_deal(step, whole, part);
+    if (step->line)
+        return ls_line_deal(step, whole, part);
     if (!ls_step_travels(step))
         return ls_dp_deal(step->args.dp, whole, part);
     LS_TRY(st, settle(step), out);

@@ -119,8 +119,7 @@ ls_status ls_step_open_optimizer(ls_step *s)
     return st == LS_OK && optimizer == LS_OPTIMIZER_MUON ? ls_step_open_muon(s) : st;
 }
 
-/* The sum of gradients of an own part. */
-static const float *own_gradient(const ls_step *s, ls_mesh_part own)
+const float *ls_step_own_gradient(const ls_step *s, ls_mesh_part own)
 {
     if (s->line)
         return ls_line_gradient(s, own.first);
@@ -167,7 +166,7 @@ static void optimize(ls_step *s, ls_mesh_part part, const int64_t *first)
                            &(ls_adamw){.w = s->state_memory[0],
                                        .m = m,
                                        .v = v,
-                                       .grad = own_gradient(s, part),
+                                       .grad = ls_step_own_gradient(s, part),
                                        .spans = s->spans + first[0],
                                        .n_spans = first[1] - first[0],
                                        .copy = whole ? NULL : s->copy,
@@ -200,7 +199,7 @@ static ls_status norm_with_others(ls_step *s, const ls_norm2 *whole)
     s->args.kernels->fill(s->args.stream, &(ls_fill){.x = whole->partials, .n = blocks});
     for (int b = 0; b < ls_step_buckets(s); b++) {
         ls_mesh_part part = ls_step_own(s, b);
-        own.x = own_gradient(s, part);
+        own.x = ls_step_own_gradient(s, part);
         own.partials = whole->partials + part.first / LS_NORM_BLOCK;
         own.n = part.count;
         if (part.count > 0)
@@ -221,10 +220,10 @@ ls_status ls_step_norm(ls_step *s)
                            .n = s->args.model->trained,
                            .scaled = true};
 
-    if (s->line)
-        return ls_line_norm(s, &norm);
     if (ls_step_teams(s))
         return ls_step_team_norm(s, &norm);
+    if (s->line)
+        return ls_line_norm(s, &norm);
     if (ls_step_divides(s))
         return norm_with_others(s, &norm);
     s->args.kernels->norm2(s->args.stream, &norm);
@@ -245,6 +244,7 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
         LS_TRY(st, ls_step_lamb(s, clock), out);
     else
         ls_step_adamw(s);
+    s->vote.made = true;
     if (s->line) {
         ls_clock_lap(clock, LS_PART_OPTIMIZER);
         LS_TRY(st, ls_line_spread(s), out);

@@ -2,24 +2,59 @@
  * process so; here its name is used. */
 #include "train/warrant.h"
 
+#include <stdatomic.h>
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "cluster/tenure.h"
 
-enum { WAIT_S = 30 }; /* for etcd to answer, before a save is given up */
+enum {
+    WAIT_S = 30,    /* for etcd to answer, before a save is given up */
+    PROMPT_MS = 200 /* an answer that takes longer is not waited for by training */
+};
 
 struct ls_warrant {
     ls_etcd *etcd;
     ls_tenure_use use;
     char id[LS_TENURE_ID], run[LS_TENURE_RUN];
+    _Atomic int64_t asked_ns; /* since when etcd is asked for a commit; 0: it is not */
 };
 
 static ls_status may_commit(void *context, const ls_ckpt_info *info)
 {
     struct ls_warrant *g = context;
+    int64_t now_ns = ls_time_now_ns();
+    ls_status st;
 
-    return ls_tenure_commit(&g->use, info->step, ls_time_now_ns() + WAIT_S * LS_NS_PER_S);
+    atomic_store(&g->asked_ns, now_ns);
+    st = ls_tenure_commit(&g->use, info->step, now_ns + WAIT_S * LS_NS_PER_S);
+    atomic_store(&g->asked_ns, 0);
+    return st;
+}
+
+bool ls_warrant_waits(const ls_session *session)
+{
+    struct ls_warrant *g = session->warrant;
+    int64_t asked_ns = g ? atomic_load(&g->asked_ns) : 0;
+
+    return asked_ns > 0 && ls_time_now_ns() - asked_ns > PROMPT_MS * LS_NS_PER_MS;
+}
+
+ls_status ls_warrant_await(const ls_session *session, ls_ckpt_writer *writer, int64_t deadline_ns,
+                           bool *done_out, ls_ckpt_saved *saved_out)
+{
+    ls_status st = LS_OK;
+
+    *done_out = false;
+    while (!*done_out) {
+        int64_t now_ns = ls_time_now_ns(), soon_ns = now_ns + PROMPT_MS * LS_NS_PER_MS;
+        if (ls_warrant_waits(session))
+            return ls_fail(LS_EDEADLINE, "a save still waits for etcd");
+        st = ls_ckpt_writer_wait(writer, ls_min_i64(soon_ns, deadline_ns), done_out, saved_out);
+        if (!*done_out && (now_ns >= deadline_ns || st != LS_EDEADLINE))
+            break;
+    }
+    return st;
 }
 
 /* "ID/RUN", as the launcher put it. */

@@ -27,8 +27,9 @@ LS_TEST(plan_schedule_draws_a_line_for_each_rank)
     LS_CHECK_EQ(c.code, 0);
     check_has(&c.out, "rank 0  F0F1....B0==F2B1==..B2==\n"
                       "rank 1  ..F0B0==F1B1==F2B2==....\n");
-    check_has(&c.out, "1f1b: 2 stages, 3 micro-batches; a step takes 12, bubble 25.0 % "
-                      "(formula: 25.0 %)");
+    check_has(&c.out,
+              "1f1b: 2 stages, 3 micro-batches; a step takes 12 units of time, bubble 25.0 % "
+              "(formula: 25.0 %)");
     check_has(&c.out, "   0             9   25.0 %            2\n"
                       "   1             9   25.0 %            1\n");
     ls_capture_release(&c);
@@ -42,7 +43,7 @@ LS_TEST(plan_schedule_draws_a_line_for_each_rank)
     LS_CAPTURE(&c, "plan", "schedule", "--stages", "2", "--micro-batches", "2", "--schedule",
                "interleaved");
     check_has(&c.out, "rank 0  F0aF1aF0bF1b......B0b===");
-    check_has(&c.out, "2 chunks on each; a step takes 7.5, bubble 20.0 %");
+    check_has(&c.out, "2 chunks on each; a step takes 7.5 units of time, bubble 20.0 %");
     ls_capture_release(&c);
 
     /* Pieces that fit into so many columns. */
@@ -58,7 +59,7 @@ LS_TEST(plan_schedule_takes_costs_from_flags)
 
     LS_CAPTURE(&c, "plan", "schedule", "--stages", "2", "--micro-batches", "1", "--forward", "10",
                "--backward", "25", "--transfer", "5");
-    check_has(&c.out, "a step takes 80, bubble");
+    check_has(&c.out, "a step takes 80 units of time, bubble");
     LS_CHECK(!strstr(c.out.p, "formula"));
     ls_capture_release(&c);
 }
@@ -100,7 +101,8 @@ LS_TEST(plan_schedule_writes_a_picture)
     LS_CHECK_OK(ls_file_read("a.svg", LS_MIB, &svg));
     check_has(&svg, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
     check_has(&svg, ">F7b</text>");
-    check_has(&svg, "interleaved, 4 stages, 8 micro-batches, 2 chunks: 28.5, bubble 15.8 %");
+    check_has(&svg, "interleaved, 4 stages, 8 micro-batches, 2 chunks: a step takes "
+                    "28.5 units of time, bubble 15.8 %");
     int rects = 0;
     for (const char *p = svg.p; (p = strstr(p, "<rect")) != NULL; p++)
         rects++;
@@ -120,16 +122,17 @@ LS_TEST(plan_schedule_of_a_run_cuts_its_layers_by_cost)
     check_has(&c.out, " Gop, bubble ");
     check_has(&c.out, "embedding, 0-");
     check_has(&c.out, "5, head (with a copy of the embedding)\n");
-    LS_CHECK(!strstr(c.out.p, "This is a plan"));
     ls_capture_release(&c);
 
-    /* What the run itself says, and what cannot be trained. */
+    /* What the run itself says. */
     LS_CAPTURE(&c, "plan", "schedule", "run.yaml", "--set", "mesh.pp=3", "--set",
                "mesh.schedule=interleaved");
     check_has(&c.out, "interleaved: 3 stages, 8 micro-batches, 2 chunks");
     ls_capture_release(&c);
-    LS_CAPTURE(&c, "plan", "schedule", "run.yaml", "--stages", "2", "--schedule", "zero-bubble");
-    check_has(&c.out, "This is a plan: `lineshaft train` runs gpipe, 1f1b and interleaved");
+    LS_CAPTURE(&c, "plan", "schedule", "run.yaml", "--set", "mesh.pp=2", "--set",
+               "mesh.schedule=zero-bubble");
+    check_has(&c.out, "zero-bubble: 2 stages, 8 micro-batches; a step takes ");
+    check_has(&c.out, "W0: its weight gradient");
     ls_capture_release(&c);
 
     /* 16 sequences in leaves of 4, on two copies of the pipeline: 2 micro-batches each. */

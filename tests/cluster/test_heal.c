@@ -3,6 +3,7 @@
  * A worker asks for a view, writes down what it got, and does what a byte tells it: 'l' it has lost
  * the others and asks again, 'r' it is ready, 'e' it ends well. */
 #include "harness.h"
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -77,7 +78,8 @@ static _Noreturn void worker(int line, int64_t have)
     _exit(0);
 }
 
-static void start(agent *a, int i, int64_t have)
+/* The process runs, and its agent has not heard of that. */
+static void start_late(agent *a, int i, int64_t have)
 {
     char number[16];
     int pair[2];
@@ -94,6 +96,11 @@ static void start(agent *a, int i, int64_t have)
     if (a->lines[i] >= 0)
         close(a->lines[i]);
     a->lines[i] = pair[0];
+}
+
+static void start(agent *a, int i, int64_t have)
+{
+    start_late(a, i, have);
     ls_heal_started(a->heal, i, a->pids[i]);
 }
 
@@ -188,6 +195,26 @@ LS_TEST(heal_gives_a_view_to_all_and_a_new_one_after_a_death)
 }
 
 /* What was said to the process that was here before, or by it, is nobody's. */
+/* A process that is quicker than the news of its start is not forgotten. */
+LS_TEST(heal_takes_reports_that_come_before_the_start_is_known)
+{
+    struct pollfd readable;
+    agent a;
+
+    open_agent(&a, 1, (ls_view_rules){.restarts = 1, .least = 1}, ls_test_ms(60000));
+    LS_CHECK_OK(await(&a, 0).st);
+    LS_CHECK_EQ(end(&a, 0, SIGKILL), LS_VIEW_RESTART);
+    start_late(&a, 0, 10);
+    readable = (struct pollfd){.fd = ls_heal_fd(a.heal), .events = POLLIN};
+    LS_CHECK_EQ(poll(&readable, 1, 60000), 1);
+    LS_CHECK_EQ(ls_heal_attend(a.heal).task, LS_HEAL_NOTHING);
+    ls_heal_started(a.heal, 0, a.pids[0]);
+    note n = await(&a, 0);
+    LS_CHECK_OK(n.st);
+    LS_CHECK_EQ(n.view.plan.generation, 2);
+    close_agent(&a);
+}
+
 LS_TEST(heal_drops_messages_of_processes_that_are_dead)
 {
     agent a;

@@ -20,6 +20,7 @@ typedef struct ear {
     uint64_t generation;
     int64_t base, lost_ns, noticed_ns;
     char cause[LS_WORD_TEXT], why[LS_WORD_TEXT];
+    ls_roster roster;
 } ear;
 
 typedef struct town {
@@ -41,6 +42,7 @@ static void hear(void *context, int node, const ls_word *word)
     ls_str_init(&bytes);
     ls_word_encode(word, &bytes); /* as it would travel */
     LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
+    LS_CHECK_OK(ls_word_unpack(&got, &e->roster));
     ls_str_release(&bytes);
     LS_CHECK_EQ(got.kind, word->kind);
     e->revokes += got.kind == LS_WORD_REVOKE;
@@ -100,6 +102,13 @@ static void open_town(town *t, ls_parish_args how)
     how.stop = stop;
     how.context = t;
     LS_CHECK_OK(ls_parish_open(&t->p, &how));
+}
+
+static void close_town(town *t)
+{
+    ls_parish_close(t->p);
+    for (int i = 0; i < NODES; i++)
+        ls_roster_release(&t->ears[i].roster);
 }
 
 static void join(town *t, int node, int workers, bool begins)
@@ -202,7 +211,7 @@ LS_TEST(parish_heals_a_worker_of_another_node)
         report(&t, i / 2, i % 2, 9);
     LS_CHECK_EQ(t.ears[1].ranks, 5);
     LS_CHECK_EQ(t.ears[2].rank[1], -1);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_goes_on_without_a_node)
@@ -229,7 +238,141 @@ LS_TEST(parish_goes_on_without_a_node)
     report(&t, 0, 1, 6);
     LS_CHECK_EQ(t.ears[0].ranks, 2);
     LS_CHECK_EQ(t.ears[0].nodes, 1);
-    ls_parish_close(t.p);
+    close_town(&t);
+}
+
+static void stand(town *t, int node, int worker, int rank, bool out)
+{
+    const ls_word w = {.kind = LS_WORD_STANDS,
+                       .worker = worker,
+                       .past = {.generation = 7, .begun = true, .reached = 20},
+                       .stood = rank,
+                       .out = out};
+
+    ls_parish_takes(t->p, node, &w, t->now);
+    ls_parish_looks(t->p, t->now);
+}
+
+/* Nodes 0 to 2 of two workers each in generation 7; node 1 coordinates now, and node 0 is lost. */
+static void take_over_after(town *t, ls_parish_args how, const ls_view_past *past)
+{
+    open_town(t, how);
+    for (int i = 0; i < 3; i++) {
+        join(t, i, 2, true);
+        for (int k = 0; k < 5; k++) /* names of the one before */
+            LS_CHECK_OK(ls_roster_add(&t->ears[i].roster, "former", "10.9.9.9"));
+    }
+    ls_parish_restores(t->p, past, "it is lost", LS_NS_PER_S, t->now);
+    lose(t, 0);
+    LS_CHECK_EQ(t->ears[1].revokes, 1);
+    ls_parish_returns(t->p, 2); /* who came later hears it, too */
+    LS_CHECK_EQ(t->ears[2].revokes, 2);
+}
+
+static void take_over(town *t, ls_parish_args how)
+{
+    take_over_after(t, how, &(ls_view_past){.generation = 7, .begun = true, .reached = 20});
+}
+
+LS_TEST(parish_takes_a_job_over)
+{
+    town t;
+
+    take_over(&t, (ls_parish_args){.rules = {.restarts = 1}, .self = 1});
+    stand(&t, 1, 0, 2, false);
+    stand(&t, 1, 1, -1, true); /* was given up long ago */
+    report(&t, 1, 0, 21);
+    for (int k = 0; k < 2; k++) {
+        LS_CHECK_EQ(t.ears[1].views, 0);
+        stand(&t, 2, k, 3 + k, false);
+        report(&t, 2, k, 20);
+    }
+    LS_CHECK_EQ(t.ears[1].generation, 8);
+    LS_CHECK_EQ(t.ears[2].roster.nodes, 3); /* all names are told anew */
+    LS_CHECK(strcmp(t.ears[2].roster.host, "former") != 0);
+    LS_CHECK(t.ears[1].ranks == 3 && t.ears[1].nodes == 2 && t.ears[2].rank[0] == 1);
+    LS_CHECK(t.ears[1].base == 21 && t.ears[1].source == 0);
+    LS_CHECK_EQ(t.ears[1].rank[1], -1);
+    LS_CHECK_STR(t.ears[1].cause, "it is lost");
+    LS_CHECK_EQ(t.ears[1].noticed_ns, LS_NS_PER_S);
+    LS_CHECK(ls_parish_view(t.p)->begun && !t.stopped);
+    say(&t, 2, 0, LS_WORD_READY);
+    crash(&t, 2, 0);
+    LS_CHECK_EQ(t.ears[2].verdict[0], LS_VIEW_RESTART);
+    close_town(&t);
+}
+
+LS_TEST(parish_that_takes_over_knows_whether_the_first_rank_lives)
+{
+    for (int lives = 0; lives < 2; lives++) {
+        town t;
+        take_over(&t, (ls_parish_args){.self = 1});
+        stand(&t, 2, 0, lives ? 0 : 4, false);
+        LS_CHECK_EQ(ls_parish_view(t.p)->first_lost, !lives);
+        close_town(&t);
+    }
+}
+
+/* A spare of ranks that have a model together has seen no view, and does not know that there was
+ * one: who comes back knows. */
+LS_TEST(parish_of_a_spare_takes_a_job_over)
+{
+    town t;
+
+    take_over_after(&t, (ls_parish_args){.rules = {.restarts = 1, .unit = 2}, .self = 1},
+                    &(ls_view_past){.reached = -1});
+    LS_CHECK(!ls_parish_view(t.p)->begun);
+    for (int k = 0; k < 2; k++)
+        report(&t, 1, k, -1);
+    for (int k = 0; k < 2; k++) {
+        LS_CHECK_EQ(t.ears[1].views, 0);
+        stand(&t, 2, k, k, false);
+        report(&t, 2, k, 20);
+    }
+    LS_CHECK_EQ(t.ears[2].generation, 8);
+    LS_CHECK(ls_parish_view(t.p)->begun && ls_parish_view(t.p)->reached == 20);
+    LS_CHECK(t.ears[1].ranks == 4 && t.ears[1].base == 20 && t.ears[1].source == 2);
+    close_town(&t);
+}
+
+LS_TEST(parish_that_takes_over_ends_with_too_few)
+{
+    town t;
+
+    open_town(&t, (ls_parish_args){.min_nodes = 2, .self = 1});
+    join(&t, 0, 1, true);
+    join(&t, 1, 1, true);
+    ls_parish_restores(t.p, &(ls_view_past){.generation = 3, .begun = true}, "it is lost", 0,
+                       t.now);
+    lose(&t, 0);
+    LS_CHECK(t.stopped && strstr(t.why, "the run needs 1 on 2"));
+    close_town(&t);
+}
+
+/* Generations of a quorum that is slow, and skips one. */
+static uint64_t slow_agree(void *context, const int *nodes, int n, uint64_t above)
+{
+    town *t = context;
+
+    LS_CHECK(n == t->code && nodes[0] == 0);
+    return t->serial < 100 ? 0 : above + 2;
+}
+
+LS_TEST(parish_makes_no_view_that_others_do_not_accept)
+{
+    town t;
+
+    open_town(&t, (ls_parish_args){.agree = slow_agree});
+    t.code = 2; /* nodes in the view */
+    join(&t, 0, 1, true);
+    join(&t, 1, 1, true);
+    report(&t, 0, 0, -1);
+    report(&t, 1, 0, -1);
+    LS_CHECK_EQ(t.ears[0].views, 0);
+    t.serial = 100;
+    ls_parish_looks(t.p, t.now);
+    LS_CHECK(t.ears[0].generation == 2 && t.ears[1].generation == 2);
+    close_town(&t);
 }
 
 LS_TEST(parish_says_how_long_it_took_to_notice)
@@ -243,7 +386,7 @@ LS_TEST(parish_says_how_long_it_took_to_notice)
     report(&t, 0, 0, 3);
     LS_CHECK_EQ(t.ears[0].noticed_ns, 2 * LS_NS_PER_S);
     LS_CHECK_EQ(t.ears[0].lost_ns, 2 * LS_NS_PER_S + LS_NS_PER_S / 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_stops_at_too_few)
@@ -254,13 +397,13 @@ LS_TEST(parish_stops_at_too_few)
     lose(&t, 1);
     LS_CHECK(t.stopped);
     LS_CHECK(strstr(t.why, "its connection ended: 2 ranks on 1 nodes are left, the run needs 3"));
-    ls_parish_close(t.p);
+    close_town(&t);
     begin(&t, (ls_parish_args){.min_nodes = 2}, 2, 2);
     crash(&t, 1, 0);
     LS_CHECK(!t.stopped);
     lose(&t, 1);
     LS_CHECK(t.stopped);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_takes_newcomers_in_at_the_end_of_a_step)
@@ -294,7 +437,7 @@ LS_TEST(parish_takes_newcomers_in_at_the_end_of_a_step)
     t.now += 2 * LS_NS_PER_S;
     ls_parish_looks(t.p, t.now);
     LS_CHECK_EQ(t.ears[0].regroups, 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_takes_newcomers_in_when_others_are_lost)
@@ -309,7 +452,7 @@ LS_TEST(parish_takes_newcomers_in_when_others_are_lost)
     LS_CHECK_EQ(t.ears[0].ranks, 2);
     LS_CHECK_EQ(t.ears[2].rank[0], 1);
     LS_CHECK_EQ(t.ears[2].base, 4);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_survives_guests_that_fail)
@@ -334,7 +477,7 @@ LS_TEST(parish_survives_guests_that_fail)
     ls_parish_takes(t.p, 0, &w, t.now); /* of a member it is the user's mistake */
     LS_CHECK(t.stopped);
     LS_CHECK_EQ(t.code, 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_keeps_spares)
@@ -355,7 +498,7 @@ LS_TEST(parish_keeps_spares)
     LS_CHECK_EQ(t.ears[0].regroups, 1);
     report(&t, 0, 0, 6);
     LS_CHECK_EQ(t.ears[0].ranks, 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 
     begin(&t, (ls_parish_args){.rules = {.least = 2}, .max_nodes = 2}, 2, 1);
     join(&t, 2, 1, false);
@@ -366,7 +509,7 @@ LS_TEST(parish_keeps_spares)
     report(&t, 2, 0, -1);
     LS_CHECK_EQ(t.ears[0].views, 2);
     LS_CHECK_EQ(t.ears[0].ranks, 2);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_sends_spares_home_when_the_work_is_done)
@@ -382,7 +525,7 @@ LS_TEST(parish_sends_spares_home_when_the_work_is_done)
     lose(&t, 1); /* nobody minds */
     LS_CHECK(!t.stopped);
     LS_CHECK_EQ(t.ears[2].called, 0);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_excludes_a_host_that_crashes_again)
@@ -414,7 +557,7 @@ LS_TEST(parish_excludes_a_host_that_crashes_again)
     crash(&t, 0, 0); /* the first node stays */
     LS_CHECK(!t.ears[0].expelled);
     LS_CHECK(!t.stopped);
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 LS_TEST(parish_refuses_who_differs)
@@ -439,7 +582,7 @@ LS_TEST(parish_refuses_who_differs)
     LS_CHECK(strstr(t.ears[2].why, "h2 differs from the first node in: train ("));
     LS_CHECK(!strstr(t.ears[2].why, "program"));
     LS_CHECK(!t.stopped && t.ears[0].regroups == 0);
-    ls_parish_close(t.p);
+    close_town(&t);
 
     open_town(&t, (ls_parish_args){.max_nodes = 0}); /* at the start nobody can do without it */
     join(&t, 0, 1, true);
@@ -448,7 +591,7 @@ LS_TEST(parish_refuses_who_differs)
     report_as(&t, 0, 0, -1, &here);
     LS_CHECK(t.stopped);
     LS_CHECK(strstr(t.why, "h1 differs from the first node in: train ("));
-    ls_parish_close(t.p);
+    close_town(&t);
 }
 
 /* --- any order -------------------------------------------------------------------------------- */
@@ -550,8 +693,39 @@ LS_TEST(parish_keeps_its_rules_in_any_order)
                     live_on(&t, lives, n, &step);
                 }
         LS_CHECK(t.stopped || ls_parish_view(t.p)->generation > 0);
-        ls_parish_close(t.p);
+        close_town(&t);
     }
+}
+
+/* Names are told once, to each node what it lacks; numbers stay those of the first time. */
+LS_TEST(parish_tells_names_once)
+{
+    town t;
+
+    open_town(&t, (ls_parish_args){.max_nodes = 0});
+    for (int i = 0; i < 3; i++)
+        join(&t, i, 1, true);
+    for (int i = 0; i < 3; i++)
+        report(&t, i, 0, -1);
+    LS_CHECK_EQ(t.ears[2].roster.nodes, 3);
+    size_t told = t.ears[2].roster.bytes.len;
+    say(&t, 0, 0, LS_WORD_READY);
+    lose(&t, 1);
+    for (int i = 0; i < 3; i += 2)
+        report(&t, i, 0, 1);
+    LS_CHECK(t.ears[2].generation == 2 && t.ears[2].nodes == 2);
+    LS_CHECK_EQ(t.ears[2].roster.bytes.len, told); /* nobody is new */
+    say(&t, 0, 0, LS_WORD_READY);
+    join(&t, 3, 1, false);
+    report(&t, 3, 0, -1);
+    for (int i = 0; i < 3; i += 2)
+        report(&t, i, 0, 2);
+    LS_CHECK(t.ears[2].generation == 3 && t.ears[2].nodes == 3);
+    LS_CHECK_EQ(t.ears[2].roster.nodes, 4); /* one more behind those that it had */
+    LS_CHECK_EQ(t.ears[3].roster.nodes, 4);
+    LS_CHECK_EQ(t.ears[3].roster.bytes.len, t.ears[2].roster.bytes.len);
+    LS_CHECK_STR(t.ears[3].roster.host, "h3");
+    close_town(&t);
 }
 
 LS_TEST(parish_opens_with_any_allocation_failing)

@@ -54,8 +54,9 @@ LS_TEST(members_are_numbered_through)
     ls_members_address(&m, 1, text, sizeof text);
     LS_CHECK_STR(text, "10.0.0.1:0");
     LS_CHECK_FAILS(ls_members_add(&m, "d", "x", 0, NULL), LS_EUSAGE, "0 ranks on \"d\" do not fit");
-    LS_CHECK_FAILS(ls_members_add(&m, "d", "x", 4091, NULL), LS_EUSAGE, "do not fit");
-    LS_CHECK_OK(ls_members_add(&m, "d", "x", 4090, NULL));
+    LS_CHECK_FAILS(ls_members_add(&m, "d", "x", LS_MEMBERS_RANKS - 5, NULL), LS_EUSAGE,
+                   "do not fit");
+    LS_CHECK_OK(ls_members_add(&m, "d", "x", LS_MEMBERS_RANKS - 6, NULL));
     ls_members_release(&m);
 }
 
@@ -95,15 +96,49 @@ LS_TEST(members_travel_and_damage_is_seen)
     }
     close(fd);
     LS_CHECK_EQ(ls_members_from_fd(&got, fd), LS_EIO);
-    for (uint64_t n = 1; n < 7; n++) {
+    for (uint64_t n = 1; n < 6; n++) { /* places for 1, 2 and 4 nodes, for 2 and 8 ports */
         ls_mem_fail_nth(n);
         ls_status st = ls_members_decode(&got, bytes.p, bytes.len);
         ls_mem_fail_nth(0);
-        LS_CHECK(st == LS_ENOMEM || n > 6);
+        LS_CHECK_EQ(st, LS_ENOMEM);
         ls_members_release(&got);
     }
     ls_str_release(&bytes);
     ls_members_release(&m);
+}
+
+LS_TEST(members_of_a_crowd_take_few_bytes)
+{
+    enum { NODES = 10000 };
+    ls_members_outline outline;
+    ls_members m, got;
+    ls_str bytes;
+
+    ls_members_init(&m);
+    ls_str_init(&bytes);
+    for (int i = 0; i < NODES; i++) {
+        char host[32], ip[32];
+        snprintf(host, sizeof host, "node%05d", i);
+        snprintf(ip, sizeof ip, "10.%d.%d.%d", i >> 16, i >> 8 & 255, i & 255);
+        LS_CHECK_OK(ls_members_add(&m, host, ip, i == 7 ? 3 : 8, NULL));
+    }
+    ls_members_encode(&m, &bytes);
+    LS_CHECK_OK(ls_str_status(&bytes));
+    LS_CHECK(bytes.len < 10 * NODES);
+    LS_CHECK_OK(ls_members_check(bytes.p, bytes.len, 7, &outline));
+    LS_CHECK(outline.nodes == NODES && outline.ranks == 8 * NODES - 5 && outline.here == 3);
+    LS_CHECK_OK(ls_members_check(bytes.p, bytes.len, NODES, &outline));
+    LS_CHECK_EQ(outline.here, 0); /* there is none of this number */
+    LS_CHECK_OK(ls_members_decode(&got, bytes.p, bytes.len));
+    for (int i = 0; i < NODES; i += 777) {
+        LS_CHECK_STR(got.node[i].host, m.node[i].host);
+        LS_CHECK_STR(got.node[i].ip, m.node[i].ip);
+        LS_CHECK_EQ(got.node[i].first_rank, m.node[i].first_rank);
+        LS_CHECK_EQ(ls_members_node_of(&got, got.node[i].first_rank), i);
+    }
+    ls_members_release(&got);
+    ls_members_release(&m);
+    ls_str_release(&bytes);
 }
 
 LS_TEST(parcels_do_not_read_beyond_their_end)
@@ -119,6 +154,26 @@ LS_TEST(parcels_do_not_read_beyond_their_end)
     in = (ls_parcel){.at = bytes, .left = 3};
     LS_CHECK_EQ(ls_parcel_get(&in, 4), 0);
     LS_CHECK(in.bad && !ls_parcel_done(&in));
+}
+
+LS_TEST(parcels_hold_counts)
+{
+    static const uint32_t counts[] = {0, 1, 127, 128, 300, 1u << 21, UINT32_MAX};
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    for (size_t i = 0; i < LS_COUNT(counts); i++)
+        ls_parcel_put_count(&bytes, counts[i]);
+    LS_CHECK_EQ(bytes.len, 1 + 1 + 1 + 2 + 2 + 4 + 5);
+    ls_parcel in = {.at = (const uint8_t *)bytes.p, .left = bytes.len};
+    for (size_t i = 0; i < LS_COUNT(counts); i++)
+        LS_CHECK_EQ(ls_parcel_get_count(&in), counts[i]);
+    LS_CHECK(ls_parcel_done(&in));
+    in = (ls_parcel){.at = (const uint8_t *)"\xff\xff\xff\xff\x7f", .left = 5}; /* too large */
+    LS_CHECK(ls_parcel_get_count(&in) == 0 && in.bad);
+    in = (ls_parcel){.at = (const uint8_t *)"\x80\x80\x80\x80\x80\x01", .left = 6}; /* too long */
+    LS_CHECK(ls_parcel_get_count(&in) == 0 && in.bad);
+    ls_str_release(&bytes);
 }
 
 /* --- meeting ---------------------------------------------------------------------------------- */
@@ -304,7 +359,7 @@ LS_TEST(rendezvous_refuses_strangers_and_others)
     wrong[0].args.secret = another;
     wrong[1].args.job = "j2";
     wrong[2].args.generation = 4;
-    wrong[3].args.ranks = 4096;
+    wrong[3].args.ranks = LS_MEMBERS_RANKS;
     LS_EXPECT_LOG(5);
     for (int i = 0; i < 4; i++) {
         /* One after the other, so that nobody finds the job complete. */
@@ -315,7 +370,7 @@ LS_TEST(rendezvous_refuses_strangers_and_others)
     LS_CHECK(
         strstr(told[1].text, "refuses this node: it is of the job \"j2\", this one is \"j1\""));
     LS_CHECK(strstr(told[2].text, "it asks for generation 4, this is 5"));
-    LS_CHECK(strstr(told[3].text, "its 4096 ranks do not fit"));
+    LS_CHECK(strstr(told[3].text, "its 131072 ranks do not fit"));
     pid_t good = join_as(&right, &told[5]);
     LS_CHECK_OK(ls_rendezvous_meet(r, ls_test_soon()));
     pid_t late = join_as(&wrong[4], &told[4]);
@@ -576,10 +631,10 @@ LS_TEST(rendezvous_refuses_absurd_arguments)
     ls_rendezvous_args a = {
         .hosts = true, .address = "127.0.0.1:0", .nodes = 0, .secret = secret, .ranks = 1};
 
-    LS_CHECK_FAILS(ls_rendezvous_open(&r, &a, in_s(1)), LS_EUSAGE, "1 to 1024 nodes, not 0");
+    LS_CHECK_FAILS(ls_rendezvous_open(&r, &a, in_s(1)), LS_EUSAGE, "1 to 16384 nodes, not 0");
     a.nodes = 2;
     a.ranks = 0;
-    LS_CHECK_FAILS(ls_rendezvous_open(&r, &a, in_s(1)), LS_EUSAGE, "1 to 4096 ranks, not 0");
+    LS_CHECK_FAILS(ls_rendezvous_open(&r, &a, in_s(1)), LS_EUSAGE, "1 to 131072 ranks, not 0");
     a.ranks = 1;
     a.address = "0.0.0.0:7000"; /* never the wildcard */
     LS_CHECK_EQ(ls_rendezvous_open(&r, &a, in_s(1)), LS_EUSAGE);

@@ -2,6 +2,7 @@
 #include "harness.h"
 #include <signal.h>
 #include <string.h>
+#include "base/mem.h"
 #include "base/rng.h"
 #include "cluster/view.h"
 
@@ -19,12 +20,27 @@ static void report(ls_view *v, int worker, int64_t have, int64_t reached)
     ls_view_reports(v, worker, &(ls_view_report){.have = have, .reached = reached, .met = have});
 }
 
+/* The numbers that are kept are those that can be counted. */
+static void check_counts(const ls_view *v)
+{
+    int count[LS_VIEW_STATES] = {0}, guests = 0;
+
+    for (int i = 0; i < v->workers; i++) {
+        count[v->member[i].state]++;
+        guests += v->member[i].state == LS_VIEW_WAITS && v->member[i].guest;
+    }
+    for (int i = 0; i < LS_VIEW_STATES; i++)
+        LS_CHECK_EQ(v->count[i], count[i]);
+    LS_CHECK_EQ(v->waiting_guests, guests);
+}
+
 /* A job of so many workers that has begun to train. */
 static void begin(ls_view *v, int workers, ls_view_rules rules)
 {
     ls_view_plan plan;
 
-    ls_view_init(v, workers, rules);
+    ls_view_release(v); /* of the one before */
+    LS_CHECK_OK(ls_view_init(v, workers, rules));
     for (int i = 0; i < workers; i++) {
         LS_CHECK(!ls_view_complete(v));
         report(v, i, -1, -1);
@@ -43,7 +59,7 @@ static void begin(ls_view *v, int workers, ls_view_rules rules)
 LS_TEST(view_restarts_once_then_goes_on_without)
 {
     ls_view_plan plan;
-    ls_view v;
+    ls_view v = {.workers = 0};
 
     begin(&v, 4, (ls_view_rules){.restarts = 1, .least = 1});
     LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_RESTART);
@@ -72,12 +88,13 @@ LS_TEST(view_restarts_once_then_goes_on_without)
     LS_CHECK_EQ(v.member[2].rank, -1);
     LS_CHECK(!plan.spread); /* all have the step */
     LS_CHECK_EQ(plan.met, 9);
+    ls_view_release(&v);
 }
 
 LS_TEST(view_does_again_what_a_lost_first_rank_may_not_have_done)
 {
     ls_view_plan plan;
-    ls_view v;
+    ls_view v = {.workers = 0};
 
     begin(&v, 3, (ls_view_rules){.restarts = 0, .least = 1});
     LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
@@ -88,12 +105,13 @@ LS_TEST(view_does_again_what_a_lost_first_rank_may_not_have_done)
     LS_CHECK_EQ(plan.met, 4);
     LS_CHECK_EQ(v.member[1].rank, 0);
     LS_CHECK_EQ(plan.source, 0);
+    ls_view_release(&v);
 }
 
 LS_TEST(view_survives_losses_while_it_is_made)
 {
     ls_view_plan plan;
-    ls_view v;
+    ls_view v = {.workers = 0};
 
     begin(&v, 4, (ls_view_rules){.restarts = 1, .least = 1});
     LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_RESTART);
@@ -112,27 +130,109 @@ LS_TEST(view_survives_losses_while_it_is_made)
     LS_CHECK(plan.first_new);
     LS_CHECK_EQ(plan.restarted, 2);
     LS_CHECK_EQ(plan.lost, 1);
+    ls_view_release(&v);
 }
 
 LS_TEST(view_stops_at_too_few_ranks)
 {
-    ls_view v;
+    ls_view v = {.workers = 0};
 
     begin(&v, 3, (ls_view_rules){.restarts = 0, .least = 2});
     LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
     LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_STOP);
     begin(&v, 1, (ls_view_rules){.restarts = 0, .least = 1});
     LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_STOP);
+    ls_view_release(&v);
+}
+
+/* --- ranks that have a model together --------------------------------------------------------- */
+
+static void report_part(ls_view *v, int worker, int part)
+{
+    ls_view_reports(
+        v, worker,
+        &(ls_view_report){.have = -1, .reached = 5 + (int64_t)v->generation, .part = part});
+}
+
+/* Two models of two parts; one of a part is lost for good: the other one of it must be in. */
+LS_TEST(view_keeps_a_rank_of_each_part)
+{
+    ls_view_plan plan;
+    ls_view v = {.workers = 0};
+
+    begin(&v, 4, (ls_view_rules){.restarts = 0, .least = 1, .unit = 2});
+    LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_DROP);
+    report_part(&v, 0, 1);
+    report_part(&v, 1, 1);
+    LS_CHECK(!ls_view_complete(&v));
+    report_part(&v, 3, 2);
+    LS_CHECK(ls_view_complete(&v));
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 2);
+    LS_CHECK_EQ(v.member[0].rank, 0);
+    LS_CHECK_EQ(v.member[1].rank, -1); /* a spare */
+    LS_CHECK_EQ(v.member[1].state, LS_VIEW_WAITS);
+    LS_CHECK_EQ(v.member[3].rank, 1);
+    LS_CHECK(!ls_view_complete(&v));
+    /* The spare takes the place of the next one. */
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
+    report_part(&v, 3, 2);
+    LS_CHECK(ls_view_complete(&v));
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 2);
+    LS_CHECK_EQ(v.member[1].rank, 0);
+    LS_CHECK_EQ(v.member[3].rank, 1);
+    /* And there are not enough for a model then. */
+    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_STOP);
+    ls_view_release(&v);
+}
+
+LS_TEST(view_lets_spares_be_when_the_work_is_done)
+{
+    ls_view_plan plan;
+    ls_view v = {.workers = 0};
+
+    begin(&v, 3, (ls_view_rules){.restarts = 0, .least = 1, .unit = 2}); /* refused by the ranks */
+    for (int i = 0; i < 3; i++)
+        report_part(&v, i, i < 2 ? i + 1 : 0);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 2);
+    ls_view_leaves(&v, 0);
+    ls_view_leaves(&v, 1);
+    LS_CHECK(!ls_view_complete(&v));
+    ls_view_release(&v);
+}
+
+/* Guests are called in when they make another whole model, with spares or without. */
+LS_TEST(view_takes_guests_in_by_whole_models)
+{
+    ls_view_plan plan;
+    ls_view v = {.workers = 0};
+
+    begin(&v, 2, (ls_view_rules){.restarts = 0, .least = 1, .unit = 2});
+    int first = ls_view_add(&v, 1, false);
+    report(&v, first, -1, -1);
+    LS_CHECK(!ls_view_has_guests(&v));
+    int second = ls_view_add(&v, 1, false);
+    report(&v, second, -1, -1);
+    LS_CHECK(ls_view_has_guests(&v));
+    report_part(&v, 0, 1);
+    report_part(&v, 1, 2);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 4);
+    LS_CHECK_EQ(plan.joined, 2);
+    ls_view_release(&v);
 }
 
 LS_TEST(view_does_not_restart_when_asked_to_stop)
 {
     const ls_view_end asked = {.signal = SIGKILL, .asked = true};
-    ls_view v;
+    ls_view v = {.workers = 0};
 
     begin(&v, 2, (ls_view_rules){.restarts = 5, .least = 2});
     LS_CHECK_EQ(ls_view_loses(&v, 1, &asked), LS_VIEW_DROP); /* the other one can still save */
     LS_CHECK_EQ(ls_view_loses(&v, 0, &asked), LS_VIEW_STOP);
+    ls_view_release(&v);
 }
 
 LS_TEST(view_knows_what_cannot_heal)
@@ -150,7 +250,7 @@ LS_TEST(view_knows_what_cannot_heal)
         {LS_EDEADLINE, true, LS_VIEW_RESTART},
     };
     ls_err_record record;
-    ls_view v;
+    ls_view v = {.workers = 0};
 
     for (size_t i = 0; i < LS_COUNT(cases); i++) {
         begin(&v, 2, (ls_view_rules){.restarts = 1, .least = 1});
@@ -167,6 +267,7 @@ LS_TEST(view_knows_what_cannot_heal)
     ls_view_leaves(&v, 1);
     ls_view_end end = error_of(LS_EIO, "it broke", &record);
     LS_CHECK_EQ(ls_view_loses(&v, 0, &end), LS_VIEW_STOP);
+    ls_view_release(&v);
 }
 
 LS_TEST(view_gives_up_what_fails_twice_in_the_same_place)
@@ -174,7 +275,7 @@ LS_TEST(view_gives_up_what_fails_twice_in_the_same_place)
     ls_err_record record;
     ls_view_end end = error_of(LS_EIO, "the disk is full", &record);
     ls_view_plan plan;
-    ls_view v;
+    ls_view v = {.workers = 0};
 
     for (int progress = 0; progress < 2; progress++) {
         begin(&v, 2, (ls_view_rules){.restarts = 9, .least = 1});
@@ -188,12 +289,13 @@ LS_TEST(view_gives_up_what_fails_twice_in_the_same_place)
         LS_CHECK_EQ(ls_view_next(&v, &plan), progress ? LS_OK : LS_EBARREN);
         LS_CHECK(progress || strstr(ls_err_last()->text, "twice after step 4: the disk is full"));
     }
+    ls_view_release(&v);
 }
 
 LS_TEST(view_gives_up_after_three_without_a_step)
 {
     ls_view_plan plan;
-    ls_view v;
+    ls_view v = {.workers = 0};
 
     begin(&v, 2, (ls_view_rules){.restarts = 9, .least = 1});
     for (int i = 0; i < 4; i++) {
@@ -203,6 +305,7 @@ LS_TEST(view_gives_up_after_three_without_a_step)
         LS_CHECK_EQ(ls_view_next(&v, &plan), i < 3 ? LS_OK : LS_EBARREN);
     }
     LS_CHECK(strstr(ls_err_last()->text, "step 7 was never done"));
+    ls_view_release(&v);
 }
 
 /* Random ends and reports in any order: a view has all who are alive, once each, generations grow
@@ -217,7 +320,7 @@ LS_TEST(view_holds_its_promises_in_any_order)
         int n = 1 + (int)(seed % 7);
         ls_view v;
 
-        ls_view_init(&v, n, rules);
+        LS_CHECK_OK(ls_view_init(&v, n, rules));
         for (int event = 0; event < 60; event++) {
             ls_rng_block dice = ls_rng_philox((ls_rng_key){{(uint32_t)seed, 1}}, at++, 0, 0, 0);
             int w = (int)(dice.v[0] % (uint32_t)n);
@@ -249,6 +352,42 @@ LS_TEST(view_holds_its_promises_in_any_order)
             LS_CHECK_EQ(plan.ranks, ranks);
             LS_CHECK_EQ(plan.base, best);
             LS_CHECK_EQ(plan.source >= 0, best >= 0);
+            check_counts(&v);
         }
+        ls_view_release(&v);
     }
+}
+
+LS_TEST(view_grows_and_loses_nodes_of_a_crowd)
+{
+    enum { NODES = 3000, EACH = 4 };
+    ls_view_plan plan;
+    ls_view v;
+
+    LS_CHECK_OK(ls_view_init(&v, 0, (ls_view_rules){.least = 1}));
+    for (int i = 0; i < NODES; i++) {
+        LS_CHECK_OK(ls_view_reserve(&v, v.workers + EACH));
+        LS_CHECK_EQ(ls_view_add(&v, EACH, i % 2 == 0), i * EACH);
+        if (i % 5)
+            report(&v, i * EACH, 3, 3);
+    }
+    check_counts(&v);
+    LS_CHECK(!ls_view_complete(&v));
+    for (int i = 0; i < NODES / 2; i++) { /* half of the nodes are gone */
+        LS_CHECK_EQ(v.workers, (NODES - i) * EACH);
+        ls_view_remove(&v, (NODES / 2 - 1 - i) * EACH, EACH);
+    }
+    check_counts(&v);
+    for (int i = 0; i < v.workers; i++)
+        report(&v, i, 3, 3);
+    check_counts(&v);
+    LS_CHECK(ls_view_complete(&v));
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    check_counts(&v);
+    LS_CHECK_EQ(plan.ranks, NODES / 2 * EACH);
+    ls_mem_fail_nth(1);
+    LS_CHECK_EQ(ls_view_reserve(&v, LS_VIEW_WORKERS), LS_ENOMEM);
+    ls_mem_fail_nth(0);
+    LS_CHECK_EQ(v.workers, NODES / 2 * EACH); /* as it was */
+    ls_view_release(&v);
 }

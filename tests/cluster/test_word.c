@@ -8,9 +8,14 @@
 #include "cluster/pulse.h"
 #include "cluster/word.h"
 
-static void fill_view(ls_word *w)
+static void fill_view(ls_word *w, ls_roster *roster)
 {
     const uint16_t ports[] = {4001, 4002};
+
+    ls_roster_init(roster);
+    LS_CHECK_OK(ls_roster_add(roster, "a", "10.0.0.1"));
+    LS_CHECK_OK(ls_roster_add(roster, "gone", "10.0.0.9"));
+    LS_CHECK_OK(ls_roster_add(roster, "b", "10.0.0.2"));
 
     *w = (ls_word){.kind = LS_WORD_VIEW,
                    .view = {.plan = {.generation = 1ull << 40,
@@ -33,17 +38,25 @@ static void fill_view(ls_word *w)
     w->members.generation = 1ull << 40;
     LS_CHECK_OK(ls_members_add(&w->members, "a", "10.0.0.1", 2, ports));
     LS_CHECK_OK(ls_members_add(&w->members, "b", "10.0.0.2", 1, ports));
+    w->members.node[1].entry = 2;
+    w->roster = roster;
 }
 
 LS_TEST(word_of_a_view_travels)
 {
+    ls_roster roster, learned;
     ls_word w, got;
     ls_str bytes;
 
     ls_str_init(&bytes);
-    fill_view(&w);
+    ls_roster_init(&learned);
+    fill_view(&w, &roster);
     ls_word_encode(&w, &bytes);
     LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
+    LS_CHECK_OK(ls_word_unpack(&got, &learned));
+    LS_CHECK(learned.nodes == 3 && got.members.node[1].entry == 2);
+    LS_CHECK_STR(got.members.node[1].host, "b");
+    LS_CHECK(got.members.ports[1] == 4002 && got.members.ports[2] == 4001);
     LS_CHECK_EQ(got.view.plan.generation, 1ull << 40);
     LS_CHECK(got.view.plan.base == -1 && got.view.plan.source == -1 && got.view.plan.met == 11);
     LS_CHECK(got.view.plan.first_new && !got.view.plan.spread && got.view.begun);
@@ -57,11 +70,81 @@ LS_TEST(word_of_a_view_travels)
     for (size_t at = 0; at < bytes.len; at++)
         for (int flip = 1; flip < 256; flip *= 2) {
             bytes.p[at] ^= (char)flip;
-            if (ls_word_decode(&got, bytes.p, bytes.len) == LS_OK)
-                ls_word_release(&got);
+            if (ls_word_decode(&got, bytes.p, bytes.len) == LS_OK &&
+                ls_word_unpack(&got, &learned) == LS_OK)
+                LS_CHECK(got.members.ranks == 3 && got.members.nodes >= 1);
+            ls_word_release(&got);
             bytes.p[at] ^= (char)flip;
         }
     ls_word_release(&w);
+    ls_roster_release(&roster);
+    ls_roster_release(&learned);
+    ls_str_release(&bytes);
+}
+
+/* Who has the names gets numbers only; who has others than the coordinator thinks says so. */
+LS_TEST(word_of_a_view_tells_only_names_that_are_new)
+{
+    ls_roster roster, learned;
+    ls_word w, got;
+    ls_str whole, rest;
+
+    ls_str_init(&whole);
+    ls_str_init(&rest);
+    ls_roster_init(&learned);
+    fill_view(&w, &roster);
+    ls_word_encode(&w, &whole);
+    w.known = roster.bytes.len;
+    ls_word_encode(&w, &rest);
+    LS_CHECK_EQ(rest.len + roster.bytes.len, whole.len);
+    LS_CHECK_OK(ls_word_decode(&got, rest.p, rest.len));
+    LS_CHECK_FAILS(ls_word_unpack(&got, &learned), LS_EDATA, "that nobody has named");
+    ls_word_release(&got);
+    LS_CHECK_OK(ls_roster_learn(&learned, 0, roster.bytes.p, roster.bytes.len));
+    LS_CHECK_OK(ls_word_decode(&got, rest.p, rest.len));
+    LS_CHECK_OK(ls_word_unpack(&got, &learned));
+    LS_CHECK_OK(ls_word_unpack(&got, &learned)); /* once is enough */
+    LS_CHECK_EQ(got.members.nodes, 2);
+    ls_word_release(&got);
+    LS_CHECK_OK(ls_roster_add(&roster, "c", "10.0.0.3"));
+    ls_str_clear(&rest);
+    ls_word_encode(&w, &rest);
+    LS_CHECK_OK(ls_word_decode(&got, rest.p, rest.len));
+    LS_CHECK_OK(ls_word_unpack(&got, &learned));
+    LS_CHECK_STR(learned.host, "c");
+    ls_word_release(&got);
+    LS_CHECK_OK(ls_word_decode(&got, rest.p, rest.len)); /* the same again: it is known by now */
+    LS_CHECK_FAILS(ls_word_unpack(&got, &learned), LS_EDATA, "names of nodes from byte");
+    ls_word_release(&got);
+    ls_word_release(&w);
+    ls_roster_release(&roster);
+    ls_roster_release(&learned);
+    ls_str_release(&whole);
+    ls_str_release(&rest);
+}
+
+LS_TEST(word_of_how_a_worker_stood_travels)
+{
+    const ls_word w = {.kind = LS_WORD_STANDS,
+                       .worker = 3,
+                       .past = {.generation = 1ull << 40, .begun = true, .reached = -1},
+                       .stood = -1,
+                       .out = true};
+    const ls_word last = {.kind = LS_WORD_STANDS, .stood = LS_MEMBERS_RANKS - 1};
+    ls_word got;
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    ls_word_encode(&w, &bytes);
+    LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
+    LS_CHECK(got.kind == LS_WORD_STANDS && got.worker == 3 && got.stood == -1 && got.out);
+    LS_CHECK(got.past.generation == 1ull << 40 && got.past.begun && got.past.reached == -1);
+    for (size_t n = 0; n < bytes.len; n++)
+        LS_CHECK_EQ(ls_word_decode(&got, bytes.p, n), LS_EDATA);
+    ls_str_clear(&bytes);
+    ls_word_encode(&last, &bytes);
+    LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
+    LS_CHECK_EQ(got.stood, LS_MEMBERS_RANKS - 1);
     ls_str_release(&bytes);
 }
 
@@ -89,7 +172,11 @@ LS_TEST(word_of_an_end_travels)
 
 LS_TEST(word_of_a_report_travels)
 {
-    ls_word w = {.kind = LS_WORD_REPORT, .worker = 1, .report = {-1, 5, 4, 65535, 9}}, got;
+    ls_word w = {.kind = LS_WORD_REPORT,
+                 .worker = 1,
+                 .report =
+                     {.have = -1, .reached = 5, .met = 4, .port = 65535, .serial = 9, .part = 2}},
+            got;
     ls_str bytes;
 
     ls_str_init(&bytes);
@@ -97,7 +184,8 @@ LS_TEST(word_of_a_report_travels)
     ls_word_encode(&w, &bytes);
     LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
     LS_CHECK(got.report.have == -1 && got.report.reached == 5 && got.report.met == 4);
-    LS_CHECK(got.report.port == 65535 && got.report.serial == 9 && got.likeness.rows == 1);
+    LS_CHECK(got.report.port == 65535 && got.report.serial == 9 && got.report.part == 2);
+    LS_CHECK_EQ(got.likeness.rows, 1);
     LS_CHECK_EQ(got.likeness.row[0].hash, w.likeness.row[0].hash);
     for (size_t n = 0; n < bytes.len; n++)
         LS_CHECK_EQ(ls_word_decode(&got, bytes.p, n), LS_EDATA);

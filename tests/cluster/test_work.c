@@ -7,8 +7,12 @@ static const char *const words[] = {"sh", "-c", "echo \n\x01$0", "", "last", NUL
 
 LS_TEST(work_travels_with_every_byte)
 {
-    const ls_work_heal heal = {
-        .patience_ms = 60000, .pulse_ms = 250, .suspect_ms = 1000, .dead_ms = 1u << 31};
+    const ls_work_heal heal = {.patience_ms = 60000,
+                               .pulse_ms = 250,
+                               .suspect_ms = 1000,
+                               .dead_ms = 1u << 31,
+                               .succession = 1,
+                               .cool_ms = 77};
     ls_work work;
     ls_str bytes;
 
@@ -18,6 +22,7 @@ LS_TEST(work_travels_with_every_byte)
     LS_CHECK_OK(ls_work_decode(&work, bytes.p, bytes.len));
     LS_CHECK(work.ranks == 5 && work.meeting);
     LS_CHECK(work.heal.patience_ms == 60000 && work.heal.dead_ms == 1u << 31);
+    LS_CHECK(work.heal.succession == 1 && work.heal.cool_ms == 77 && work.heal.restarts == 0);
     for (int i = 0; i < 5; i++)
         LS_CHECK_STR(work.words[i], words[i]);
     LS_CHECK(!work.words[5]);

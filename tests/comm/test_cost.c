@@ -167,20 +167,161 @@ LS_TEST(cost_says_why_an_algorithm_is_refused)
     LS_CHECK(!ls_algo_find("rings"));
 }
 
+/* --- memory -----------------------------------------------------------------------------------*/
+
+static const ls_cost_memory node_memory = {
+    .meet_ns = 200, .cached_ns_per_byte = 0.1, .ns_per_byte = 0.2, .crowded = false};
+
+/* The example of cost_node.c, at the pace of a buffer between the two lengths. Moves themselves are
+ * held against node/direct.h in tests/comm/node/test_moves.c. */
+LS_TEST(cost_of_memory_is_meetings_and_bytes)
+{
+    ls_cost_memory same = node_memory;
+    ls_cost_query q = {.kind = LS_COLL_ALL_REDUCE, .ranks = 2, .count = 1 << 18, .size = 4};
+    ls_cost_moves m;
+
+    same.ns_per_byte = 0.1;
+    ls_cost_memory_moves(&same, &q, &m);
+    LS_CHECK_EQ(m.meets, 2);
+    LS_CHECK_EQ(m.read, 1 << 20);
+    LS_CHECK_EQ(m.written, 1 << 20);
+    LS_CHECK_NEAR(ls_cost_memory_time(&same, &q) / 1e3, 210.1, 0.1);
+    /* 4 of 7 doublings from 64 KiB to 8 MiB. */
+    LS_CHECK_NEAR(ls_cost_memory_time(&node_memory, &q) - 400, (2 << 20) * (0.1 + 0.1 * 4 / 7), 1);
+    q.kind = LS_COLL_BARRIER;
+    q.count = 0;
+    LS_CHECK_NEAR(ls_cost_memory_time(&node_memory, &q), 200, 0);
+    q.ranks = 1;
+    LS_CHECK_NEAR(ls_cost_memory_time(&node_memory, &q), 0, 0);
+}
+
+LS_TEST(cost_of_memory_grows_with_the_buffer)
+{
+    for (int kind = 0; kind <= LS_COLL_GATHER; kind++) {
+        double before = 0;
+        for (int64_t count = 1; count <= 1 << 24; count *= 2) {
+            const ls_cost_query q = {
+                .kind = (ls_coll_kind)kind, .ranks = 4, .peer = 2, .count = count, .size = 4};
+            double t = ls_cost_memory_time(&node_memory, &q);
+            /* All ranks add everything while it is short: dearer for each byte. */
+            LS_CHECK(t >= before * 0.5);
+            before = t;
+        }
+        LS_CHECK(before > 1e6);
+    }
+}
+
+/* --- nodes ------------------------------------------------------------------------------------*/
+
+static ls_cost_nodes nodes_of(int nodes, int per_node)
+{
+    return (ls_cost_nodes){.nodes = nodes,
+                           .per_node = per_node,
+                           .memory = node_memory,
+                           .between = links[1],
+                           .around = links[1],
+                           .combine_ns_per_byte = 0.05};
+}
+
 /* 2 nodes of 2 ranks: half the buffer of each rank, over a wire that two share. */
 LS_TEST(cost_of_nodes_keeps_bytes_off_the_wire)
 {
     ls_coll coll = {.kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = 4 << 20};
-    ls_cost_nodes nodes = {2, 2, links[0], links[1], 0.05};
+    ls_cost_nodes nodes = nodes_of(2, 2);
     ls_cost_levels l;
 
     ls_cost_hierarchy(&nodes, &coll, false, &l);
     LS_CHECK_EQ(l.wire, 16 * LS_MIB);
-    LS_CHECK_NEAR(l.between_ns / 1e6, 143, 2);
-    LS_CHECK_NEAR(l.time_ns, l.scatter_ns + l.between_ns + l.gather_ns, 1);
+    LS_CHECK_EQ(l.pieces, 4);
+    LS_CHECK_NEAR(4 * l.between_ns / 1e6, 143, 2);
+    LS_CHECK_NEAR(l.time_ns, l.scatter_ns + 4 * l.between_ns + l.gather_ns, 1);
     LS_CHECK(l.time_ns < 0.8 * l.flat_ns);
     nodes.nodes = 1;
     ls_cost_hierarchy(&nodes, &coll, false, &l);
     LS_CHECK_EQ(l.wire, 0);
     LS_CHECK_NEAR(l.between_ns, 0, 0);
+}
+
+/* One core scatters and gathers: where memory is slower than the wire, it sets the pace. */
+LS_TEST(cost_of_nodes_is_that_of_the_slower_side)
+{
+    ls_coll coll = {.kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = 16 << 20};
+    ls_cost_nodes nodes = nodes_of(2, 2);
+    ls_cost_levels l;
+
+    nodes.memory.ns_per_byte = nodes.memory.cached_ns_per_byte = 100;
+    ls_cost_hierarchy(&nodes, &coll, false, &l);
+    LS_CHECK_EQ(l.pieces, LS_COST_PIECES);
+    LS_CHECK(l.scatter_ns + l.gather_ns > l.between_ns);
+    LS_CHECK_NEAR(l.time_ns, 8 * (l.scatter_ns + l.gather_ns) + l.between_ns, 1);
+}
+
+/* Bytes that the schedules of all ranks of the first node send, piece by piece. */
+static int64_t count_wire(const ls_cost_nodes *nodes, const ls_coll *coll)
+{
+    int pieces = ls_cost_pieces(coll->count * 4);
+    int64_t sum = 0, first, len, own;
+
+    for (int i = 0; i < pieces; i++)
+        for (int place = 0; place < nodes->per_node; place++) {
+            ls_coll part = *coll;
+            ls_cost_query q = {.kind = LS_COLL_ALL_REDUCE, .size = 4};
+            ls_cost_choice choice;
+            ls_sched sched = {0};
+            ls_coll_range(coll->count, pieces, i, &first, &len);
+            ls_coll_range(len, nodes->per_node, place, &first, &own);
+            part.count = own;
+            ls_cost_over_nodes(nodes, true, &q);
+            ls_cost_choose(&q, &part, false, &choice);
+            LS_CHECK_OK(
+                ls_sched_build(&sched, &(ls_sched_args){.algo = choice.rows[choice.best].algo,
+                                                        .kind = LS_COLL_ALL_REDUCE,
+                                                        .ranks = nodes->nodes,
+                                                        .count = own,
+                                                        .chunk = choice.rows[choice.best].chunk,
+                                                        .in_place = true}));
+            sum += 4 * ls_sched_sent(&sched);
+            ls_sched_release(&sched);
+        }
+    return sum;
+}
+
+LS_TEST(cost_of_nodes_counts_what_the_schedules_send)
+{
+    static const int64_t lens[] = {1000, 8192, 100003, 3 << 20, 20000003};
+
+    for (int n = 2; n <= 5; n++)
+        for (int g = 2; g <= 4; g++)
+            for (size_t i = 0; i < LS_COUNT(lens); i += (size_t)ls_test_stride(2)) {
+                const ls_coll coll = {.kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = lens[i]};
+                const ls_cost_nodes nodes = nodes_of(n, g);
+                ls_cost_levels l;
+                ls_cost_hierarchy(&nodes, &coll, false, &l);
+                LS_CHECK_EQ(l.wire, count_wire(&nodes, &coll));
+                /* Large buffers: the bound, to a few elements for each piece and rank. */
+                if (lens[i] > 1 << 20)
+                    LS_CHECK_NEAR((double)l.wire / (8.0 * (n - 1) / n * (double)lens[i]), 1, 1e-3);
+            }
+}
+
+/* A slow pair that is no neighbour costs a ring nothing, and all others their time. */
+LS_TEST(cost_of_a_slow_pair_is_paid_by_who_uses_it)
+{
+    ls_coll coll = {.kind = LS_COLL_ALL_GATHER, .type = LS_F32, .count = 1 << 20};
+    ls_cost_query q = {.ranks = 4, .link = links[1], .around = links[1], .has_around = true};
+    ls_cost_choice even, slow;
+
+    ls_cost_choose(&q, &coll, false, &even);
+    q.link.ns_per_byte *= 10;
+    ls_cost_choose(&q, &coll, false, &slow);
+    LS_CHECK_STR(slow.rows[slow.best].algo->name, "ring");
+    for (int i = 0; i < even.count; i++) {
+        const ls_cost_candidate *row = &slow.rows[i];
+        if (row->refuses)
+            continue;
+        if (row->algo->around)
+            LS_CHECK_NEAR(row->time_ns, even.rows[i].time_ns, 0);
+        else
+            LS_CHECK(row->time_ns > 5 * even.rows[i].time_ns);
+    }
 }

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "comm/comm_impl.h"
+#include "comm/tune_impl.h"
 #include "comm/node/ranks.h"
 #include "comm/tune_file.h"
 #include "net/sock.h"
@@ -303,7 +303,7 @@ LS_TEST_SECONDS(what_is_used_again_is_settled, 60)
 static void compare_ways(rank_args *r)
 {
     static float values[2 * RANKS * 50000];
-    static const char *const forced[] = {NULL, "ring", "direct"};
+    static const char *const forced[] = {NULL, "ring", "direct", "levels"};
 
     for (size_t f = 0; f < LS_COUNT(forced); f++)
         for (int kind = 0; kind < LS_COLL_KINDS; kind++)
@@ -317,9 +317,11 @@ static void compare_ways(rank_args *r)
                 LS_CHECK(table.chosen >= 0);
                 LS_CHECK_STR(table.rows[table.chosen].way, ls_comm_way(r->comm, &coll));
                 LS_CHECK(!table.rows[table.chosen].refuses);
-                for (int k = 0; k < table.count; k++)
-                    if (!table.rows[k].refuses && strcmp(table.rows[k].by, "memory") != 0)
-                        LS_CHECK(table.rows[k].predicted_ns >= 0);
+                for (int k = 0; k < table.count; k++) {
+                    LS_CHECK((table.rows[k].predicted_ns >= 0) == !table.rows[k].refuses);
+                    LS_CHECK((table.rows[k].sent >= 0) == !table.rows[k].refuses);
+                    LS_CHECK(table.rows[k].reason[0]);
+                }
             }
     LS_CHECK_OK(ls_comm_force(r->comm, NULL));
 }
@@ -341,6 +343,18 @@ static void have_numbers(rank_args *r)
 
     LS_CHECK_EQ(t->source, LS_TUNE_MEASURED);
     LS_CHECK(t->has_between);
+    /* Each node with each other one, both directions; the slowest neighbours stand for all. */
+    int nodes = ls_comm_node(r->comm, r->ranks - 1) + 1;
+    LS_CHECK_EQ(t->pairs, nodes * (nodes - 1));
+    for (int i = 0; i < nodes; i++)
+        for (int k = 0; k < nodes; k++) {
+            const ls_cost_link *link = ls_tune_between(r->comm, i, k);
+            LS_CHECK_EQ(link != NULL, i != k);
+            if (link)
+                LS_CHECK(link->ns_per_byte > 0 && link->alpha_ns > 0);
+            if (k == (i + 1) % nodes)
+                LS_CHECK(link->ns_per_byte <= t->between.ns_per_byte);
+        }
     /* Loopback: no link is faster than 1000 Gbit/s, or so slow as 1 Mbit/s. */
     LS_CHECK(t->between.ns_per_byte >= 0.008 && t->between.ns_per_byte < 8000);
     LS_CHECK(t->between.alpha_ns > 0 && t->between.alpha_ns < 1e9);
@@ -352,6 +366,19 @@ static void have_numbers(rank_args *r)
         LS_CHECK(ls_file_exists(t->path));
 }
 
+static void have_memory(rank_args *r)
+{
+    const ls_cost_memory *m = &ls_tune_of(r->comm)->memory;
+    char text[64];
+
+    have_numbers(r);
+    LS_CHECK(ls_tune_of(r->comm)->has_memory);
+    LS_CHECK(m->meet_ns > 0 && m->meet_ns < 1e10);
+    LS_CHECK(m->cached_ns_per_byte > 0 && m->ns_per_byte > 0 && m->ns_per_byte < 1e4);
+    snprintf(text, sizeof text, "%a %a %d", m->meet_ns, m->ns_per_byte, m->crowded);
+    check_same(r, 0, text);
+}
+
 /* The memory of the node does not hold the messages: others are taken. */
 static void have_no_room(rank_args *r)
 {
@@ -361,17 +388,157 @@ static void have_no_room(rank_args *r)
     while (n < 10000 && ls_comm_alloc(r->comm, 64 << 10, "a test", &memory) == LS_OK)
         n++;
     LS_CHECK(n < 10000);
+    r->comm->tune.has_memory = false;
     LS_CHECK_OK(ls_tune_measure(r->comm, ls_test_soon()));
     have_numbers(r);
+    LS_CHECK(!ls_tune_of(r->comm)->has_memory); /* what is assumed stays */
 }
 
 LS_TEST_SECONDS(links_are_measured_when_nodes_meet, 60)
 {
     use_cache("cache2");
     run_job(2, 1, have_numbers);
-    run_job(3, 2, have_numbers);
+    run_job(3, 2, have_memory);
     use_cache("cache3");
     run_job_with(2, 2, 64 << 10, have_no_room);
+}
+
+/* --- pairs ------------------------------------------------------------------------------------*/
+
+/* In a turn no node has two pairs to measure, each pair is measured once, and turns are few. */
+LS_TEST(nodes_measure_in_turns)
+{
+    for (int n = 2; n <= 200; n++) {
+        int distances = 0, pairs = 0;
+        for (int d; (d = ls_tune_distance(n, distances)) > 0; distances++)
+            for (int turn = 0; turn < 3; turn++) {
+                bool busy[200] = {0};
+                for (int i = 0; i < n; i++) {
+                    int to = (i + d) % n;
+                    if (ls_tune_turn(n, d, i) != turn)
+                        continue;
+                    LS_CHECK(to != i && !busy[i] && !busy[to]);
+                    busy[i] = busy[to] = true;
+                    pairs++;
+                }
+            }
+        LS_CHECK_EQ(pairs, distances * n);
+        LS_CHECK(distances >= 1 && distances <= 7);
+        LS_CHECK(n > 8 || distances == n - 1);
+        LS_CHECK(distances == 1 || pairs <= LS_TUNE_PAIRS);
+    }
+    LS_CHECK_EQ(ls_tune_distance(1, 0), 0);
+}
+
+static void set_pairs(ls_comm *c, int slow_from, int slow_to)
+{
+    ls_tune *t = &c->tune;
+
+    t->pairs = 0;
+    t->between = (ls_cost_link){25000, 3000, 8.5};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 4; k++) {
+            ls_tune_pair *p = &t->pair[t->pairs];
+            if (i == k)
+                continue;
+            *p = (ls_tune_pair){i, k, t->between};
+            if (i == slow_from && k == slow_to)
+                p->link.ns_per_byte *= 20;
+            else
+                p->link.ns_per_byte *= 1.3; /* noise */
+            t->pairs++;
+        }
+    ls_tune_use(c);
+    ls_tune_forget_plans(c);
+}
+
+/* The same numbers on all ranks, without a clock. */
+static void choose_by_pairs(rank_args *r)
+{
+    static float values[1 << 17];
+    ls_coll coll = coll_of(LS_COLL_ALL_GATHER, 1 << 17, values);
+    ls_comm *c = r->comm, *sub = NULL;
+    const int some[] = {0, 1, 3};
+    ls_tune_table table;
+
+    c->tune.picks = 0;
+    set_pairs(c, -1, -1);
+    LS_CHECK_NEAR(c->links.slowest.ns_per_byte, 8.5, 0);
+    LS_CHECK_NEAR(c->links.around.ns_per_byte, 8.5, 0);
+    /* A slow pair that is no neighbour: the ring goes around it. */
+    set_pairs(c, 2, 0);
+    LS_CHECK_NEAR(c->links.slowest.ns_per_byte, 170, 0);
+    LS_CHECK_NEAR(c->links.around.ns_per_byte, 8.5, 0);
+    LS_CHECK_STR(ls_comm_way(c, &coll), "ring");
+    ls_tune_explain(c, &coll, &table);
+    for (int i = 0; i < table.count; i++)
+        if (i != table.chosen && !table.rows[i].refuses)
+            LS_CHECK(table.rows[i].predicted_ns > 5 * table.rows[table.chosen].predicted_ns);
+    LS_CHECK_OK(ls_comm_run(c, &coll, ls_test_soon()));
+    /* Ranks without that pair do not pay for it. */
+    if (r->rank != 2)
+        LS_CHECK_OK(ls_comm_sub(c, some, 3, ls_test_soon(), &sub));
+    else
+        LS_CHECK_OK(ls_comm_sub(c, NULL, 0, ls_test_soon(), &sub));
+    if (sub) {
+        LS_CHECK_NEAR(sub->links.slowest.ns_per_byte, 8.5, 0);
+        LS_CHECK_NEAR(sub->links.around.ns_per_byte, 8.5, 0);
+        ls_comm_close(sub);
+    }
+    /* A slow neighbour: the ring waits for it. */
+    set_pairs(c, 1, 2);
+    LS_CHECK_NEAR(c->links.around.ns_per_byte, 170, 0);
+    LS_CHECK_NEAR(c->links.slowest.ns_per_byte, 170, 0);
+}
+
+LS_TEST_SECONDS(a_slow_pair_counts_for_who_uses_it, 60)
+{
+    use_cache("cache");
+    run_job(4, 1, choose_by_pairs);
+}
+
+/* --- levels -----------------------------------------------------------------------------------*/
+
+/* Where levels begin follows from the numbers, on all ranks alike; both ways sum right. */
+static void begin_levels(rank_args *r)
+{
+    static float values[5000];
+    ls_comm *c = r->comm;
+    char text[64];
+
+    for (int slow = 0; slow < 2; slow++) {
+        ls_cost_link links[2] = {{25000, 3000, 8.5}, {400, 200, 0.1}};
+        c->tune.pairs = 0;
+        c->tune.memory = (ls_cost_memory){
+            .meet_ns = slow ? 1e7 : 200, .cached_ns_per_byte = 0.1, .ns_per_byte = 0.1};
+        c->tune.has_between = false;
+        LS_CHECK_OK(ls_tune_agree(c, links, ls_test_soon()));
+        snprintf(text, sizeof text, "%lld", (long long)c->links.levels_bytes);
+        check_same(r, 0, text);
+        LS_CHECK_EQ(c->links.levels_bytes == 256 << 10, slow);
+        LS_CHECK(slow || c->links.levels_bytes <= 8192);
+        ls_coll coll = coll_of(LS_COLL_ALL_REDUCE, 5000, values);
+        LS_CHECK_EQ(strcmp(ls_comm_way(c, &coll), "levels") == 0, !slow);
+        for (int forced = 0; forced < 2; forced++) {
+            LS_CHECK_OK(ls_comm_force(c, forced ? "levels" : NULL));
+            LS_CHECK(!forced || strcmp(ls_comm_way(c, &coll), "levels") == 0);
+            for (int i = 0; i < 5000; i++)
+                values[i] = 1;
+            LS_CHECK_OK(ls_comm_run(c, &coll, ls_test_soon()));
+            for (int i = 0; i < 5000; i++)
+                LS_CHECK_EQ(values[i], r->ranks);
+        }
+        coll.count = 16 * r->ranks - 1; /* not every rank would have a part */
+        LS_CHECK(strcmp(ls_comm_way(c, &coll), "levels") != 0);
+        LS_CHECK_OK(ls_comm_force(c, NULL));
+    }
+}
+
+LS_TEST_SECONDS(levels_begin_where_the_model_says, 60)
+{
+    use_cache("cache");
+    run_job(2, 2, begin_levels);
+    run_job(2, 3, begin_levels);
 }
 
 /* --- a rank that goes away while others measure -----------------------------------------------*/
@@ -511,6 +678,12 @@ static void fill(ls_tune *t)
     ls_tune_init(t);
     t->has_between = true;
     t->between = (ls_cost_link){41000.125, 0.1, 8.6};
+    t->has_memory = true;
+    t->memory = (ls_cost_memory){
+        .meet_ns = 180.5, .cached_ns_per_byte = 0.0625, .ns_per_byte = 0.11, .crowded = true};
+    t->pairs = 2;
+    t->pair[0] = (ls_tune_pair){0, 1, {40500, 2500, 8.6}};
+    t->pair[1] = (ls_tune_pair){1, 0, {40600, 2500, 77.25}};
     t->picks = 2;
     t->pick[0] = (ls_tune_pick){LS_COLL_ALL_REDUCE, 4, 4, 65536, "ring", "halving", 5, 6, false};
     t->pick[1] = (ls_tune_pick){LS_COLL_BROADCAST, 4, 2, 12, "tree", "ring", 7, 8.5, false};
@@ -528,8 +701,13 @@ LS_TEST(tune_file_comes_back)
     LS_CHECK(back.has_between && !back.has_inside);
     LS_CHECK(memcmp(&back.between, &t.between, sizeof t.between) == 0);
     LS_CHECK(memcmp(&back.inside, &t.inside, sizeof t.inside) == 0);
+    LS_CHECK(back.has_memory && back.memory.crowded);
+    LS_CHECK_NEAR(back.memory.cached_ns_per_byte, 0.0625, 0);
+    LS_CHECK_NEAR(back.memory.meet_ns, 180.5, 0);
+    LS_CHECK_EQ(back.pairs, 2);
     LS_CHECK_EQ(back.picks, 2);
     for (int i = 0; i < 2; i++) {
+        LS_CHECK(memcmp(&back.pair[i], &t.pair[i], sizeof t.pair[i]) == 0);
         LS_CHECK_STR(back.pick[i].way, t.pick[i].way);
         LS_CHECK_STR(back.pick[i].other, t.pick[i].other);
         LS_CHECK_EQ(back.pick[i].bytes, t.pick[i].bytes);
@@ -562,6 +740,11 @@ LS_TEST(damaged_tune_file_is_refused)
         {"\"all_reduce\"", "\"all_seduce\"", "a pick makes no sense"},
         {"65536", "-65536", "a pick makes no sense"},
         {"\"picks\"", "\"packs\"", "no list of picks"},
+        {"180.5", "-180.5", "the memory has no sensible numbers"},
+        {"\"crowded\": true", "\"crowded\": 7", "the memory has no sensible numbers"},
+        {"77.25", "\"fast\"", "a pair of nodes has no sensible numbers"},
+        {"\"to\": 1", "\"to\": 99999", "a pair of nodes has no sensible numbers"},
+        {"\"pairs\": [", "\"pairs\": 3, \"x\": [", "a pair of nodes has no sensible numbers"},
         {"{", "{{", "not JSON"},
     };
     ls_tune t, back;
@@ -591,6 +774,36 @@ LS_TEST(damaged_tune_file_is_refused)
     LS_CHECK_EQ(back.picks, 0);
     ls_str_release(&text);
     ls_str_release(&bad);
+}
+
+/* Hosts stand in the file in order of their names, whatever numbers they had in a job. */
+static void number_pairs(rank_args *r)
+{
+    ls_tune t;
+
+    ls_tune_init(&t);
+    t.pairs = 3;
+    t.pair[0] = (ls_tune_pair){0, 1, {1, 1, 1}};
+    t.pair[1] = (ls_tune_pair){2, 0, {2, 2, 2}};
+    t.pair[2] = (ls_tune_pair){2, 7, {3, 3, 3}}; /* there is no such node */
+    for (int i = 0; i < 3; i++)
+        snprintf(r->comm->fabric->members[i].host, sizeof r->comm->fabric->members[i].host, "%c",
+                 "cab"[i]);
+    LS_CHECK_OK(ls_tune_file_number(r->comm, &t, LS_TUNE_PLACES));
+    LS_CHECK_EQ(t.pairs, 2);
+    LS_CHECK(t.pair[0].from == 2 && t.pair[0].to == 0);
+    LS_CHECK(t.pair[1].from == 1 && t.pair[1].to == 2);
+    LS_CHECK_OK(ls_tune_file_number(r->comm, &t, LS_TUNE_NODES));
+    LS_CHECK_EQ(t.pairs, 2);
+    LS_CHECK(t.pair[0].from == 0 && t.pair[0].to == 1);
+    LS_CHECK(t.pair[1].from == 2 && t.pair[1].to == 0);
+    LS_CHECK_NEAR(t.pair[1].link.alpha_ns, 2, 0);
+}
+
+LS_TEST_SECONDS(pairs_are_kept_by_the_names_of_hosts, 60)
+{
+    use_cache("cache");
+    run_job(3, 1, number_pairs);
 }
 
 static void warn_once(rank_args *r)

@@ -22,6 +22,10 @@
     "\"model_type\":\"qwen3_moe\",\"vocab_size\":100,\"hidden_size\":32,\"num_hidden_layers\":2," \
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":48,"               \
     "\"moe_intermediate_size\":24,\"num_experts\":6,\"num_experts_per_tok\":2"
+#define OLMOE                                                                               \
+    "\"model_type\":\"olmoe\",\"architectures\":[\"OlmoeForCausalLM\"],\"vocab_size\":100," \
+    "\"hidden_size\":32,\"intermediate_size\":24,\"num_hidden_layers\":2,"                  \
+    "\"num_attention_heads\":4"
 #define QWEN3                                                                                  \
     "\"model_type\":\"qwen3\",\"vocab_size\":100,\"hidden_size\":32,\"intermediate_size\":48," \
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2"
@@ -217,7 +221,9 @@ LS_TEST(hf_refuses_other_models_by_name)
     } rows[] = {
         {"{\"model_type\":\"qwen2_moe\",\"num_experts\":60}",
          "a mixture of experts (60 experts): not built yet", LS_EUSAGE},
-        {"{\"model_type\":\"olmoe\"}", "a mixture of experts: not built yet", LS_EUSAGE},
+        {"{\"model_type\":\"flex_olmo_moe\"}", "a mixture of experts: not built yet", LS_EUSAGE},
+        {"{" OLMOE ",\"clip_qkv\":8.0}", "that are clipped", LS_EUSAGE},
+        {"{" OLMOE ",\"head_dim\":16}", "heads that fill its width", LS_EUSAGE},
         {"{" LLAMA ",\"num_local_experts\":4}", "4 experts", LS_EUSAGE},
         {"{" QWEN3_MOE ",\"decoder_sparse_step\":2}", "in some layers only", LS_EUSAGE},
         {"{" QWEN3_MOE ",\"mlp_only_layers\":[1]}", "in some layers only", LS_EUSAGE},
@@ -318,6 +324,9 @@ LS_TEST(hf_writes_what_it_reads)
     check_round("{" MIXTRAL "}");
     check_round("{" MIXTRAL ",\"num_local_experts\":4,\"num_experts_per_tok\":3,"
                 "\"sliding_window\":16,\"router_aux_loss_coef\":0.02}");
+    check_round("{" OLMOE "}");
+    check_round("{" OLMOE
+                ",\"num_key_value_heads\":1,\"norm_topk_prob\":true,\"attention_bias\":true}");
     check_round("{" QWEN3_MOE "}");
     check_round("{" QWEN3_MOE ",\"norm_topk_prob\":true,\"use_sliding_window\":true,"
                 "\"sliding_window\":9,\"attention_bias\":true}");
@@ -340,6 +349,15 @@ LS_TEST(hf_reads_mixtures_with_transformers_defaults)
     LS_CHECK_EQ(c.model.mlp, 24); /* moe_intermediate_size */
     LS_CHECK_EQ(c.model.experts, 6);
     LS_CHECK(!c.model.experts_norm);
+    LS_CHECK_OK(read_text("{" OLMOE "}", &c));
+    LS_CHECK_EQ(c.model.family, LS_FAMILY_OLMOE);
+    LS_CHECK_EQ(c.model.experts, 64);
+    LS_CHECK_EQ(c.model.experts_used, 8);
+    LS_CHECK_EQ(c.model.kv_heads, c.model.heads);
+    LS_CHECK_EQ(c.model.context, 4096);
+    LS_CHECK(!c.model.experts_norm && c.model.window == 0);
+    LS_CHECK_NEAR(c.model.rope_theta, 1e4, 0);
+    LS_CHECK_NEAR(c.model.norm_eps, 1e-5, 1e-12);
 }
 
 /* What means nothing here travels along, and what was not said stays unsaid. */
@@ -436,14 +454,14 @@ LS_TEST(hf_import_refuses_what_disagrees)
 
     make_folder("m", "{" LLAMA "}");
     make_folder("g", "{" GPT2 ",\"n_positions\":64}");
-    make_folder("x", "{\"model_type\":\"olmoe\"}");
+    make_folder("x", "{\"model_type\":\"qwen2_moe\"}");
     LS_CHECK_FAILS(
         load(&run, "model: {import: m, width: 64}\ndata: {text: [builtin:stories]}\n"), LS_EUSAGE,
         "run.yaml:1:27: model.width is 64 but the imported model has 32 (m/config.json)");
     LS_CHECK_FAILS(load(&run, "model: {import: g, context: 65}\ndata: {text: [builtin:stories]}\n"),
                    LS_EUSAGE, "model.context is 65 but the imported model learned only 64");
     LS_CHECK_FAILS(load(&run, "model: {import: x}\ndata: {text: [builtin:stories]}\n"), LS_EUSAGE,
-                   "run.yaml:1:17: model.import: x/config.json: \"model_type\": \"olmoe\"");
+                   "run.yaml:1:17: model.import: x/config.json: \"model_type\": \"qwen2_moe\"");
     LS_CHECK_FAILS(load(&run, "model: {import: nowhere}\ndata: {text: [builtin:stories]}\n"),
                    LS_EUSAGE, "run.yaml:1:17: model.import: \"nowhere\" is not a folder");
     LS_CHECK_EQ(mkdir("empty", 0755), 0);

@@ -97,9 +97,6 @@ LS_TEST(value_says_what_this_version_lacks)
 
     LS_CHECK_FAILS(set(&run, "precision", "fp4", false), LS_EUSAGE,
                    "precision must be fp32, tf32, bf16, fp16 or fp8, not \"fp4\"");
-    LS_CHECK_FAILS(
-        set(&run, "mesh.cp", "2", false), LS_EUSAGE,
-        "mesh.cp must be 1, not \"2\": this version is parallel over data, layers and tensors");
     LS_CHECK_FAILS(set(&run, "mesh.zero", "4", false), LS_EUSAGE,
                    "must be a whole number from 0 to 3, not \"4\"");
     LS_CHECK_FAILS(set(&run, "ps.staleness", "-2", false), LS_EUSAGE, "from -1 to 1000000");

@@ -174,7 +174,7 @@ def check_frozen(family, number, *patterns):
 
 REFUSED = [  # family, settings, what the message must say
     ("qwen2_moe", {}, "experts"),
-    ("olmoe", {}, "experts"),
+    ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
     ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers"),
     ("gemma2", {}, "gemma2"),
     ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "yarn"),

@@ -5,7 +5,7 @@
 . "$LINESHAFT_ROOT/tests/lib.sh"
 LS_E2E=comm.$$
 export LS_E2E LINESHAFT
-unset LINESHAFT_CARRIER
+unset LINESHAFT_CARRIER LINESHAFT_ZEROCOPY
 shm() { find /dev/shm -name '*lineshaft*' -o -name '*ucx*'; }
 shm >shm.before
 # Others may have some there for a while.
@@ -146,6 +146,9 @@ says 'cannot allocate 921600.0 MiB'
 export LINESHAFT_CARRIER=pigeon
 bad 'LINESHAFT_CARRIER is "pigeon", which is none of auto, tcp, ucx' -n 2
 unset LINESHAFT_CARRIER
+export LINESHAFT_ZEROCOPY=maybe
+bad 'LINESHAFT_ZEROCOPY is "maybe", which is none of auto, on, off' -n 2
+unset LINESHAFT_ZEROCOPY
 
 # Streams that are closed, and a reader that goes away.
 closed() { "$LINESHAFT" bench comm -n 2 --sizes 4M --tenths 1 --json <&- 2>&-; }

@@ -59,6 +59,29 @@ at=$(grep -c '"event":"step"' long/events.jsonl)
 more() { [ "$(grep -c '"event":"step"' long/events.jsonl)" -gt $((at + 5)) ]; }
 eventually more || fail "training waits for etcd"
 kill -CONT $etcd
+kill -TERM $job
+wait $job
+# Nor does a checkpoint that waits for it make training wait, or the next one: that is left out, and said. Alone and in parts.
+for n in 1 2; do
+    "$LINESHAFT" train run.yaml -n $n --json --set out=due$n --set train.steps=100000 --set checkpoint.every=5 --set heal.mode=off >out.due 2>err.due &
+    job=$!
+    await_step due$n 6 $job
+    kill -STOP $etcd
+    from=$(grep -c '"event":"step"' due$n/events.jsonl)
+    left_out() { grep -q '"kind":"checkpoint".*\(still waits for etcd\|still running\)' due$n/events.jsonl; }
+    eventually left_out || fail "a checkpoint was not left out: $(cat err.due)"
+    far() { [ "$(grep -c '"event":"step"' due$n/events.jsonl)" -gt $((from + 40)) ]; }
+    eventually far || fail "training waits for etcd: $(cat err.due)"
+    kill -CONT $etcd
+    kill -TERM $job
+    wait $job
+done
+# shellcheck disable=SC2086
+"$LINESHAFT" train run.yaml -n 2 --json --set out=long $slow >out.long 2>err.long &
+job=$!
+before=$(grep -c '"event":"step"' long/events.jsonl)
+begun() { [ "$(grep -c '"event":"step"' long/events.jsonl)" -gt "$before" ]; }
+eventually begun || fail "not gone on: $(cat err.long)"
 # Another job has become the owner: this one commits nothing any more, and stops.
 for key in $(ctl get --prefix lineshaft/small --keys-only | grep owner); do ctl put "$key" "thief on h9, pid 1" >/dev/null; done
 for key in $(ctl get --prefix lineshaft/small --keys-only | grep leader); do ctl del "$key" >/dev/null; done

@@ -35,6 +35,18 @@ for mesh in 2,0 3,1 2,3; do
     [ "$(field summary weights_hash)" = "$hash" ] || fail "other weights on $mesh"
 done
 
+# What the balance loss is does not depend on leaves, calls and ranks, in fast mode either.
+sed 's/leaf: 2, group: 1/leaf: 3, group: 4/; s/seed: 3/seed: 3, reduce: fast/' run.yaml >fast.yaml
+run 0 "$LINESHAFT" train fast.yaml --json --set out=fast
+losses out >alone
+for way in "-n 2" "-n 3 --set batch.group=1 --set batch.leaf=2" "--set batch.leaf=1 --set batch.group=1"; do
+    # shellcheck disable=SC2086
+    run 0 "$LINESHAFT" train fast.yaml --json $way --set out=fastway --fresh
+    losses out >got
+    paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 2e-5 * $2 }
+        END { exit bad || NR != 12 }' || fail "fast with $way strays: $(paste -d ' ' alone got)"
+done
+
 # Without the router's losses it is another run.
 run 0 "$LINESHAFT" train run.yaml --json --set train.balance_loss=0 --set train.z_loss=0 --set out=free
 [ "$(field summary weights_hash)" != "$hash" ] || fail "the router's losses change nothing"
@@ -48,7 +60,7 @@ for way in precision=bf16 train.reduce=fast; do
 done
 
 # Out, back in, gone on with, and talking.
-for family in mixtral qwen3_moe; do
+for family in mixtral qwen3_moe olmoe; do
     run 0 "$LINESHAFT" train run.yaml --json --set model.family=$family --set out=$family --set train.steps=4
     run 0 "$LINESHAFT" export $family hf-$family
     run 0 "$LINESHAFT" import hf-$family in-$family

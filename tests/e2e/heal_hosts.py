@@ -1,14 +1,19 @@
 """heal_hosts.py OUT PLAN...: read what a run tells (OUT.fifo, kept in OUT.jsonl), and do what the plan says, one entry after the
 other: WHEN:WHAT:WHO. WHEN is a step, or =N: as soon as the run has so many ranks; until then it is slowed down, because it must not
-end before. WHAT: kill a rank, destroy a host, its link down or up, let it come, wait until it is gone, or none."""
-import fcntl, json, os, signal, subprocess, sys, time
+end before. WHAT: kill a rank, destroy a host, its link down or up, let it come, wait until it is gone, or none. WHO is a number, or
+heir: the host that has taken over. How long it took from a loss to the next step is told on the standard error."""
+import fcntl, glob, json, os, re, signal, subprocess, sys, time
 
 out, *plan = sys.argv[1:]
 plan = [entry.split(":") for entry in plan]
 pids, seen, waited = {}, {}, 0
+struck, told = None, False  # when something was lost, and whether the run has said so
 
 
 def pid_of(host):
+    if host == "heir":
+        told = [re.findall(r"\(lab(\d+)\) took over, at", open(path).read()) for path in glob.glob(f"{out}.err*")]
+        host = next(h for hosts in told for h in hosts if alive(pid_of(h)))
     return int(open(f"{out}.pid{host}").read())
 
 
@@ -48,8 +53,12 @@ with open(f"{out}.fifo", "rb", buffering=0) as fifo, open(f"{out}.jsonl", "wb") 
             if row["rank"] == 0:
                 pids = {}
             pids[row["rank"]] = row["pid"]
+        told |= row["event"] == "incident" and row.get("kind") == "lost"
         if row["event"] != "step":
             continue
+        if struck and told:
+            print(f"{struck[0]} {struck[1]}: next step after {time.monotonic() - struck[2]:.2f} s", file=sys.stderr)
+            struck = None
         seen = dict(pids)
         while plan:
             when, what, who = plan[0]
@@ -61,6 +70,8 @@ with open(f"{out}.fifo", "rb", buffering=0) as fifo, open(f"{out}.jsonl", "wb") 
             elif row["step"] < int(when):
                 break
             act(what, who)
+            if what in ("kill", "host", "down"):
+                struck, told = (what, who, time.monotonic()), False
             plan.pop(0)
             waited = 0
 if plan:

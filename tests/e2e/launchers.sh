@@ -58,6 +58,11 @@ pair killed
 # shellcheck disable=SC2046
 run 8 env $(vars 1 2 alone) "$LINESHAFT" train run.yaml --wait 1 --set out=alone
 says 'rank 1 of 2 (OMPI_COMM_WORLD_RANK) found no first task of its job within 1 s'
+# The first one, whose others do not come: what it says is about tasks, not about agents.
+# shellcheck disable=SC2046
+run 8 env $(vars 0 2 lonely) "$LINESHAFT" train run.yaml --wait 1 --set out=lonely
+says '1 of 2 nodes did not join at'
+says 'See whether all 2 tasks of openmpi run this command and can reach'
 # Variables that cannot be true are said, and not followed.
 run 0 env OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=2 "$LINESHAFT" train run.yaml --set train.steps=5 --set out=untrue
 says 'this process does not take it for a task of a launcher'

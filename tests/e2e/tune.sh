@@ -27,9 +27,12 @@ for r in rows:
     assert r["why"] in ("model", "measured", "remembered"), r["why"]
     chosen = [w for w in r["ways"] if w["chosen"]]
     assert [w["way"] for w in chosen] == [r["way"]] and not chosen[0]["refuses"]
+    assert {(p["from"], p["to"]) for p in r["pairs"]} == {("lab0", "lab1"), ("lab1", "lab0")}, r["pairs"]
+    assert max(p["ns_per_byte"] for p in r["pairs"]) == r["between"]["ns_per_byte"], r["pairs"]
     for w in r["ways"]:
         timed = not w["refuses"]
-        assert timed == (w["measured_us"] is not None), w
+        assert timed == (w["measured_us"] is not None) == (w["predicted_us"] is not None), w
+        assert w["reason"], w
         if timed:
             print(r["bytes"], w["way"], "predicted", round(w["predicted_us"]), "measured", round(w["measured_us"]))
 large = next(w for w in rows[1]["ways"] if w["way"] == "ring")
@@ -101,4 +104,22 @@ says '* direct         memory'
 says 'it is taken wherever it can be'
 run 0 "$LINESHAFT" bench comm -n 2 --sizes 1K --tenths 1 --explain --algo ring
 says '* ring           schedule'
-says '1024 bytes: ring, --algo asked for it'
+says '1024 bytes: ring, it was asked for'
+says 'both share'
+
+# Several ranks on several hosts: every way has a predicted and a measured time, levels too.
+cat >levels.py <<'PY'
+import json
+rows = [json.loads(l.split("] ", 1)[1]) for l in open("out") if "] {" in l]
+assert [r["bytes"] for r in rows] == [4096, 1048576], rows
+for r in rows:
+    ways = {w["way"] + " by " + w["by"]: w for w in r["ways"]}
+    levels = ways["levels by levels"]
+    assert levels["predicted_us"] > 0 and levels["measured_us"] > 0 and levels["reason"], levels
+    assert ways["direct by memory"]["refuses"], ways
+    assert not r["memory"]["assumed"] and r["shares"][0] is None and r["shares"][1], r
+    assert levels["sent"] == r["bytes"], levels  # of a node: 2 (N - 1) / N
+assert rows[1]["way"] == "levels", rows[1]
+PY
+run 0 "$LINESHAFT" lab --nodes 2 --link 1gbit -- "$LINESHAFT" bench comm -n 2 --sizes 4K,1M --tenths 1 --explain --json
+python3 levels.py || fail "levels are not explained: $(cat out)"

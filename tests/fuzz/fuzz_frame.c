@@ -20,7 +20,7 @@ static void drop_line(ls_log_level level, const char *line, void *context)
 
 /* --- control frames --- */
 
-static void control(int fds[2], bool seal, const uint8_t *data, size_t size)
+static void control(int fds[2], bool seal, bool ahead, const uint8_t *data, size_t size)
 {
     ls_hello hello = {0};
     ls_frame_link in, out;
@@ -29,6 +29,7 @@ static void control(int fds[2], bool seal, const uint8_t *data, size_t size)
     ls_status st = LS_OK;
 
     ls_frame_init(&in, fds[0], &hello, 1000);
+    in.ahead = ahead;
     ls_frame_init(&out, fds[1], &hello, 100000);
     fds[0] = fds[1] = -1;
     if (seal) {
@@ -158,7 +159,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0)
         return 0;
     if (data[0] & 0x80)
-        control(fds, data[0] & 1, data + 1, size - 1);
+        control(fds, data[0] & 1, data[0] & 2, data + 1, size - 1);
     else
         carrier(fds, data[0], data + 1, size - 1);
     ls_sock_close(&fds[0]);

@@ -14,6 +14,7 @@ enum { NODES = 4, WORKERS = 2 };
 typedef struct town {
     bool gone[NODES];
     uint64_t generation[NODES];
+    ls_roster roster[NODES];
 } town;
 
 static void drop_line(ls_log_level level, const char *line, void *context)
@@ -33,7 +34,8 @@ static void hear(void *context, int node, const ls_word *word)
         abort();
     ls_str_init(&bytes);
     ls_word_encode(word, &bytes); /* what is told can be read */
-    if (ls_word_decode(&got, bytes.p, bytes.len) != LS_OK)
+    if (ls_word_decode(&got, bytes.p, bytes.len) != LS_OK ||
+        ls_word_unpack(&got, &t->roster[node]) != LS_OK)
         abort();
     ls_str_release(&bytes);
     if (got.kind == LS_WORD_VIEW) {
@@ -93,6 +95,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             ls_parish_loses(p, node, "gone", 0, now);
         } else if (ls_word_decode(&word, data + 2, len) == LS_OK) {
             ls_parish_takes(p, node, &word, now);
+            ls_roster any = {.nodes = 0}; /* views of others than the coordinator's */
+            (void)ls_word_unpack(&word, &any);
+            ls_roster_release(&any);
             ls_word_release(&word);
         }
         ls_parish_looks(p, now);
@@ -100,5 +105,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size -= 2 + len;
     }
     ls_parish_close(p);
+    for (int i = 0; i < NODES; i++)
+        ls_roster_release(&t.roster[i]);
     return 0;
 }

@@ -4,7 +4,7 @@
 #include "kernel/check.h"
 #include "kernel/experts.h"
 
-enum { C = 12, F = 20, E = 5, K = 2, M = 24 };
+enum { C = 12, F = 20, E = 5, K = 2, M = 24, SEQUENCES = 3 };
 
 typedef struct rig {
     ls_check c;
@@ -46,6 +46,8 @@ static void open_rig(rig *r, const char *isa, int threads, int64_t leaves, bool 
                           .rows = ints(r, "rows", M * K),
                           .slots = ints(r, "slots", M * K),
                           .first = ints(r, "first", E * leaves + 1),
+                          .chosen = ints(r, "chosen", SEQUENCES * E),
+                          .sequences = SEQUENCES,
                           .M = M,
                           .E = E,
                           .K = K,
@@ -268,4 +270,64 @@ LS_TEST(experts_balance_loss_is_least_where_all_are_used_alike)
     ls_experts_losses(&r.route, &one, &z);
     LS_CHECK(one > 1.5 * even);
     ls_check_end(&r.c);
+}
+
+/* The loss is that of each sequence, so its gradient does not know how tokens are grouped. */
+LS_TEST(experts_balance_loss_does_not_depend_on_leaves)
+{
+    static const int64_t leaves[] = {1, 2, 3, 8};
+    float want[M * E];
+
+    for (size_t i = 0; i < LS_COUNT(leaves); i++) {
+        rig r;
+        open_rig(&r, "auto", 2, leaves[i], true);
+        forward(&r);
+        backward(&r, 0.25f, 0.125f);
+        if (i == 0)
+            memcpy(want, r.dlogits, sizeof want);
+        for (int64_t k = 0; k < M * E; k++)
+            LS_CHECK_EQ(r.dlogits[k], want[k]);
+        for (int64_t s = 0; s < SEQUENCES; s++) {
+            int32_t choices = 0;
+            for (int e = 0; e < E; e++)
+                choices += r.route.chosen[s * E + e];
+            LS_CHECK_EQ(choices, M / SEQUENCES * K);
+        }
+        ls_check_end(&r.c);
+    }
+}
+
+/* Rows of three sources and two experts, to their experts and back. */
+LS_TEST(experts_regroup_rows_by_expert_and_back)
+{
+    static const int32_t counts[3][2] = {{2, 1}, {0, 3}, {1, 0}};
+    int32_t by_source[7], by_expert[7], from[7], grouped[7], back[7];
+    ls_regroup args = {.by_source = by_source,
+                       .by_expert = by_expert,
+                       .sources = 3,
+                       .experts = 2,
+                       .row_bytes = sizeof *from,
+                       .from = from,
+                       .to = grouped};
+    ls_check c;
+
+    ls_check_begin(&c, 2);
+    by_source[0] = by_expert[0] = 0;
+    for (int i = 0; i < 6; i++) {
+        by_source[i + 1] = by_source[i] + counts[i / 2][i % 2];
+        by_expert[i + 1] = by_expert[i] + counts[i % 3][i / 3];
+        for (int32_t row = by_source[i]; row < by_source[i + 1]; row++)
+            from[row] = 100 * (i % 2) + 10 * (i / 2) + row - by_source[i];
+    }
+    ls_experts_regroup(c.stream, &args);
+    const int32_t want[7] = {0, 1, 20, 100, 110, 111, 112};
+    for (int i = 0; i < 7; i++)
+        LS_CHECK_EQ(grouped[i], want[i]);
+    args.from = grouped;
+    args.to = back;
+    args.back = true;
+    ls_experts_regroup(c.stream, &args);
+    for (int i = 0; i < 7; i++)
+        LS_CHECK_EQ(back[i], from[i]);
+    ls_check_end(&c);
 }

@@ -321,6 +321,67 @@ LS_TEST_SECONDS(qkv_norms_equal_the_reference, 60)
     }
 }
 
+/* Queries alone, in rows that lie apart: the bits of the same rows side by side, and what lies
+ * between them stays. */
+LS_TEST(qkv_normalises_a_part_of_wider_rows)
+{
+    enum { B = 2, T = 17, D = 36, LD = 50, AT = 9 };
+    ls_kernels versions[TABLES];
+    int n = list_versions(versions);
+
+    for (int i = 0; i < n; i++) {
+        ls_qkv sides[2]; /* side by side, apart */
+        float *outs[2], *backs[2], *products[2];
+        ls_check c;
+        ls_check_begin(&c, 2);
+        float *weight = ls_check_floats(&c, "weight", D, 1),
+              *x = ls_check_floats(&c, "x", B * T * D, 1);
+        float *dy = ls_check_floats(&c, "dy", B * T * D, 1);
+        for (int k = 0; k < 2; k++) {
+            int64_t ld = k ? LD : D, at = k ? AT : 0;
+            products[k] = ls_check_floats(&c, "product", B * T * ld, 0);
+            outs[k] = ls_check_floats(&c, "out", B * T * ld, 0);
+            backs[k] = ls_check_floats(&c, "back", B * T * ld, 0);
+            memset(outs[k], 0, (size_t)(B * T * ld) * sizeof *x);
+            memset(backs[k], 0, (size_t)(B * T * ld) * sizeof *x);
+            for (int64_t row = 0; row < B * T; row++) {
+                memcpy(products[k] + row * ld + at, x + row * D, D * sizeof *x);
+                memcpy(backs[k] + row * ld + at, dy + row * D, D * sizeof *x);
+            }
+            ls_qkv *a = &sides[k];
+            *a = (ls_qkv){.packed = products[k] + at, .B = B, .T = T, .H = 1, .D = D, .eps = 1e-5f};
+            a->ld = k ? LD : 0;
+            a->q = (ls_heads){outs[k] + at, T * ld, ld, D};
+            a->q_norm = weight;
+            a->rstd = ls_check_floats(&c, "rstd", B * T, 0);
+            versions[i].qkv_fwd(c.stream, a);
+            a->product = a->packed;
+            a->packed = backs[k] + at;
+            a->q.p = a->packed;
+            a->dq_norm = ls_check_floats(&c, "dweight", D, 0);
+            a->leaves = B;
+            a->scratch = ls_rows_scratch(&c, &versions[i], LS_ROW_QKV_BWD, a);
+            versions[i].qkv_bwd(c.stream, a);
+        }
+        ls_check_same("dweight", sides[1].dq_norm, sides[0].dq_norm, D * 4);
+        for (int64_t row = 0; row < B * T; row++) {
+            double square = 0;
+            for (int64_t d = 0; d < D; d++)
+                square += (double)x[row * D + d] * (double)x[row * D + d];
+            for (int64_t d = 0; d < D; d++)
+                LS_CHECK_NEAR(outs[0][row * D + d],
+                              (double)x[row * D + d] * (double)weight[d] / sqrt(square / D + 1e-5),
+                              1e-5);
+            ls_check_same("out", outs[1] + row * LD + AT, outs[0] + row * D, D * 4);
+            ls_check_same("back", backs[1] + row * LD + AT, backs[0] + row * D, D * 4);
+            for (int64_t d = 0; d < LD; d++)
+                if (d < AT || d >= AT + D)
+                    LS_CHECK(outs[1][row * LD + d] == 0 && backs[1][row * LD + d] == 0);
+        }
+        ls_check_end(&c);
+    }
+}
+
 /* x = (3, 4), weight (1, 2): the mean of squares is 12.5; turned by 90 degrees. */
 LS_TEST(qkv_normalises_before_it_turns)
 {

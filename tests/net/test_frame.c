@@ -45,13 +45,50 @@ LS_TEST(frame_carries_messages_both_ways)
         LS_CHECK_EQ(frame.bytes, len);
         LS_CHECK(memcmp(frame.payload, big, len) == 0);
         LS_CHECK_OK(ls_frame_send(&b, 9, "yes", 3));
-        LS_CHECK_OK(ls_frame_receive(&a, &frame, &got));
-        LS_CHECK(got && frame.bytes == 3 && memcmp(frame.payload, "yes", 3) == 0);
+        do /* it may say once that there is nothing, for what it read before */
+            LS_CHECK_OK(ls_frame_receive(&a, &frame, &got));
+        while (!got);
+        LS_CHECK(frame.bytes == 3 && memcmp(frame.payload, "yes", 3) == 0);
     }
     LS_CHECK(!ls_frame_waiting(&a));
     LS_CHECK_FAILS(ls_frame_send(&a, 1, big, sizeof big + 1), LS_EUSAGE, "longer than 100000");
     ls_frame_release(&a);
-    LS_CHECK_FAILS(ls_frame_receive(&b, &frame, &got), LS_EIO, "closed");
+    ls_status st = LS_OK;
+    for (int i = 0; i < 2 && st == LS_OK; i++)
+        st = ls_frame_receive(&b, &frame, &got);
+    LS_CHECK_FAILS(st, LS_EIO, "closed");
+    ls_frame_release(&b);
+}
+
+/* Several at once, and one of them cut in two: each is handed out once, and nothing is lost. */
+LS_TEST(frame_keeps_what_comes_with_another)
+{
+    ls_frame_link a, b;
+    ls_frame frame;
+    uint8_t bytes[4000];
+    size_t len = 0;
+    int types = 0, next = 0;
+    bool got;
+
+    open_pair(&a, &b, 1000);
+    b.ahead = true;
+    for (int i = 0; i < 9; i++)
+        LS_CHECK_OK(ls_frame_send(&a, (uint16_t)i, bytes, (size_t)i * 33));
+    len = (size_t)read(b.fd, bytes, sizeof bytes);
+    LS_CHECK_EQ(len, 9 * (LS_FRAME_HEADER + LS_FRAME_MAC) + 36 * 33);
+    for (size_t at = 0, n; at < len; at += n) {
+        n = at + 100 < len ? 100 : len - at; /* in pieces that end anywhere */
+        LS_CHECK_EQ(write(a.fd, bytes + at, n), (int)n);
+        do {
+            LS_CHECK_OK(ls_frame_receive(&b, &frame, &got));
+            if (got)
+                LS_CHECK(frame.type == next && frame.bytes == (uint32_t)next * 33);
+            next += got;
+            types += got;
+        } while (got);
+    }
+    LS_CHECK_EQ(types, 9);
+    ls_frame_release(&a);
     ls_frame_release(&b);
 }
 

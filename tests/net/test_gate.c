@@ -161,6 +161,39 @@ LS_TEST(gate_stays_open_in_a_flood)
     ls_sock_close(&listen_fd);
 }
 
+/* Where a crowd is expected, nobody of it is sent away for the next. */
+LS_TEST(gate_hears_a_crowd_at_a_time)
+{
+    enum { CALLERS = 3 * LS_GATE_CALLERS };
+    static int fds[CALLERS];
+    int listen_fd = -1, in = -1;
+    ls_sock_address at;
+    ls_gate *gate;
+    ls_hello hello;
+
+    LS_CHECK_OK(ls_sock_listen(NULL, &listen_fd));
+    LS_CHECK_OK(ls_sock_local(listen_fd, &at));
+    LS_CHECK_OK(ls_gate_open(
+        &gate, &(ls_gate_args){.listen_fd = listen_fd,
+                               .secret = secret,
+                               .self = {.purpose = LS_HELLO_DATA, .generation = 3, .from = 1},
+                               .hello_ns = ls_test_ms(60000),
+                               .callers = CALLERS + 1}));
+    for (int i = 0; i < CALLERS; i++) { /* each has begun, and is slow */
+        fds[i] = call(&at);
+        LS_CHECK_EQ(write(fds[i], "L", 1), 1);
+        if (i % 32 == 0)
+            drain(gate, 1, 0);
+    }
+    LS_CHECK(enter(gate, &at, secret, &in, &hello));
+    LS_CHECK_EQ(ls_gate_refused(gate), 0);
+    ls_sock_close(&in);
+    for (int i = 0; i < CALLERS; i++)
+        ls_sock_close(&fds[i]);
+    ls_gate_close(gate);
+    ls_sock_close(&listen_fd);
+}
+
 LS_TEST(gate_opens_or_fails_whole)
 {
     int listen_fd = -1;

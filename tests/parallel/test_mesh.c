@@ -26,6 +26,29 @@ LS_TEST(mesh_gives_every_leaf_to_one_rank_in_nearly_equal_runs)
     LS_CHECK_EQ(ls_mesh_leaves(NULL, 12, 0).count, 12);
 }
 
+/* Of a ring all ranks have as many pieces, side by side, and together the ring's leaves. */
+LS_TEST(mesh_gives_a_ring_pieces_of_the_same_leaves)
+{
+    for (int cp = 2; cp <= 4; cp++)
+        for (int rings = 1; rings <= 3; rings++)
+            for (int64_t leaves = 0; leaves <= 12; leaves++) {
+                ls_mesh m = mesh_of(cp * rings, 0);
+                int64_t next = 0, whole = 0;
+                m.cp = cp;
+                for (int r = 0; r < m.ranks; r++) {
+                    ls_ordered_run run = ls_mesh_leaves(&m, leaves * cp, r);
+                    ls_ordered_run ring = ls_mesh_ring_leaves(&m, r, run);
+                    LS_CHECK_EQ(run.first, next);
+                    LS_CHECK_EQ(ring.first, whole);
+                    LS_CHECK_EQ(ring.count, run.count);
+                    next += run.count;
+                    whole += r % cp == cp - 1 ? run.count : 0;
+                }
+                LS_CHECK_EQ(next, leaves * cp);
+                LS_CHECK_EQ(whole, leaves);
+            }
+}
+
 /* When the last rank of a split ends. */
 static double ends(const ls_mesh *m, const ls_ordered_run *runs)
 {
@@ -431,4 +454,23 @@ LS_TEST(mesh_of_teams_is_that_of_their_models)
                 LS_CHECK(ls_mesh_divides(&m) && ls_mesh_parts_weights(&m));
                 LS_CHECK(!ls_mesh_divides(&teams) && !ls_mesh_parts_weights(&teams));
             }
+}
+
+LS_TEST(mesh_divides_experts_among_ranks_that_share_the_batch)
+{
+    ls_mesh m;
+    ls_run run;
+
+    load(&run, "");
+    run.mesh.ep = 2; /* in a run file it needs experts */
+    LS_CHECK_FAILS(ls_mesh_init(&m, &run, 3, 0), LS_EUSAGE,
+                   "mesh.ep is 2, but the run has 3 data-parallel ranks");
+    LS_CHECK_STR(ls_err_last()->hint, "Give -n 2 or -n 4, or another mesh.ep.");
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 6, 3));
+    ls_mesh teams = ls_mesh_of_teams(&m);
+    LS_CHECK(m.ep == 2 && ls_mesh_team(&m) == 2 && !ls_mesh_whole(&m));
+    LS_CHECK(ls_mesh_divides(&m) && ls_mesh_parts_weights(&m));
+    LS_CHECK(teams.ranks == 3 && teams.rank == 1 && ls_mesh_whole(&teams));
+    LS_CHECK(ls_mesh_teams(&m) == 6 && ls_mesh_leaves(&m, 12, 3).first == 6);
+    ls_runfile_release(&run);
 }

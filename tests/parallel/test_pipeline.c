@@ -23,6 +23,37 @@ static void set_equal(equal *e, const ls_pipeline_ask *ask)
         (ls_pipeline_costs){.forward = e->forward, .backward = e->backward, .weight = e->weight};
 }
 
+/* The most micro-batches of a rank that are between the halves of their backward. */
+static int count_late(const ls_pipeline *p, int rank)
+{
+    int now = 0, most = 0;
+
+    for (int i = p->first[rank]; i < p->first[rank + 1]; i++) {
+        now += (p->ops[i].what == LS_PIPELINE_INPUT) - (p->ops[i].what == LS_PIPELINE_WEIGHT);
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+/* Micro-batches go back, and their weight gradients are made, in ascending order in every chunk:
+ * sums along the tree over leaves need it. */
+static void check_order(const ls_pipeline *p, int rank)
+{
+    int next[2][CHUNKS] = {{0}};
+
+    for (int i = p->first[rank]; i < p->first[rank + 1]; i++) {
+        const ls_pipeline_op *op = &p->ops[i];
+        bool input = op->what == LS_PIPELINE_BACKWARD || op->what == LS_PIPELINE_INPUT;
+        bool weight = op->what == LS_PIPELINE_BACKWARD || op->what == LS_PIPELINE_WEIGHT;
+        if (input && op->micro != next[0][op->chunk]++)
+            ls_test_fail(__FILE__, __LINE__, "%s: rank %d goes back out of order",
+                         ls_pipeline_names[p->kind], rank);
+        if (weight && op->micro != next[1][op->chunk]++)
+            ls_test_fail(__FILE__, __LINE__, "%s: rank %d makes weight gradients out of order",
+                         ls_pipeline_names[p->kind], rank);
+    }
+}
+
 /* A table proves, holds as many activations as the formula says, and has its bubble. */
 static void check_table(const ls_pipeline_ask *ask)
 {
@@ -39,6 +70,10 @@ static void check_table(const ls_pipeline_ask *ask)
             ls_test_fail(__FILE__, __LINE__, "%s p=%d m=%d v=%d rank %d holds %d, not %d",
                          ls_pipeline_names[ask->kind], ask->ranks, ask->micros, ask->chunks, r,
                          peaks[r], ls_pipeline_peak(ask, r));
+    for (int r = 0; r < ask->ranks; r++) {
+        LS_CHECK_EQ(count_late(&table, r), ls_pipeline_late(ask, r));
+        check_order(&table, r);
+    }
     set_equal(&e, ask);
     LS_CHECK_OK(ls_pipeline_run(&table, &e.costs, &times));
     if (ls_pipeline_is_known(ask)) {

@@ -102,6 +102,7 @@ static struct {
     ls_recompute recompute;
     const char *kernels;
     int64_t leaves;
+    int late; /* backward is cut into halves */
 } now;
 
 /* A model, whole or a part of it, with all that a call needs. */
@@ -150,6 +151,7 @@ static void open_side(side *s, ls_split split, const ls_crew *crew)
                              .training = true,
                              .recompute = now.recompute,
                              .recompute_blocks = s->model.shape.L,
+                             .late = now.late,
                              .crew = crew};
     int64_t before = ls_device_used_bytes(s->device);
     LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
@@ -208,7 +210,12 @@ static void train(side *s)
     for (int i = 0; i < 2; i++) {
         call.accumulate = i > 0;
         ls_pass_forward(s->pass, &call);
-        ls_pass_backward(s->pass, &call);
+        if (now.late) {
+            ls_pass_backward_first(s->pass, &call);
+            ls_pass_backward_second(s->pass, &call);
+        } else {
+            ls_pass_backward(s->pass, &call);
+        }
     }
     LS_CHECK_OK(ls_stream_sync(s->stream, INT64_MAX));
 }
@@ -274,7 +281,8 @@ static void near_one(ls_world *w, ls_comm *comm)
         LS_CHECK_EQ(ls_tensor_sent(tensor), 2 * ls_pass_sent(&part->args, B, T, true));
     ls_crew_span *spans = ls_mem_array((size_t)part->model.n_params, sizeof *spans);
     LS_CHECK(spans);
-    LS_CHECK_OK(ls_tensor_sum(tensor, part->grad, spans, ls_model_partials(&part->model, spans)));
+    LS_CHECK_OK(
+        ls_tensor_sum(tensor, part->grad, spans, ls_model_partials(&part->model, spans), NULL));
     LS_CHECK_EQ(one->model.n_params, part->model.n_params);
     for (int i = 0; i < M; i++)
         LS_CHECK_NEAR(part->losses[i], one->losses[i], tolerance * (double)one->losses[i] + 1e-9);
@@ -296,6 +304,7 @@ static void reset(const variant *v)
     now.recompute = LS_RECOMPUTE_NONE;
     now.kernels = "auto";
     now.leaves = 1;
+    now.late = 0;
 }
 
 LS_TEST_SECONDS(tensor_ranks_agree_with_one, 120)
@@ -309,13 +318,13 @@ LS_TEST_SECONDS(tensor_ranks_agree_with_one, 120)
             }
 }
 
-/* Leaves, what backward makes again, and the types. */
+/* Leaves, what backward makes again, the types, and a backward in halves. */
 LS_TEST_SECONDS(tensor_ranks_agree_with_one_in_every_mode, 120)
 {
     static const ls_recompute levels[] = {LS_RECOMPUTE_SELECTIVE, LS_RECOMPUTE_FULL};
 
     for (size_t v = 0; v < 3; v += 2) /* gpt2, llama */
-        for (int mode = 0; mode < 5; mode++)
+        for (int mode = 0; mode < 6; mode++)
             for (int sequence = 0; sequence < 2; sequence++) {
                 reset(&variants[v]);
                 now.sequence = sequence;
@@ -327,6 +336,7 @@ LS_TEST_SECONDS(tensor_ranks_agree_with_one_in_every_mode, 120)
                     now.type = LS_BF16;
                 if (mode == 4)
                     now.kernels = "reference";
+                now.late = mode == 5;
                 ls_world_run("2", NULL, near_one);
             }
 }
@@ -400,7 +410,7 @@ static void sums(ls_world *w, ls_comm *comm)
     for (int i = 0; i < N; i++)
         x[i] = (float)(me + i % 8);
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, 2));
-    LS_CHECK_OK(ls_tensor_sum(tensor, x, spans, (int)LS_COUNT(spans)));
+    LS_CHECK_OK(ls_tensor_sum(tensor, x, spans, (int)LS_COUNT(spans), NULL));
     for (int i = 0; i < N; i++) {
         bool all = i < 5 || i == 10, two = (i >= 7 && i < 10) || i >= 12;
         float want = all   ? (float)(6 + 4 * (i % 8))

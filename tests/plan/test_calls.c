@@ -47,6 +47,27 @@ static int64_t check_rank(const ls_calls *c, int64_t group)
     return c->own;
 }
 
+/* Ranks of a ring make as many calls, of as many leaves each, of the same sequences. */
+LS_TEST(calls_of_a_ring_are_made_together)
+{
+    for (int64_t leaves = 1; leaves <= 17; leaves++)
+        for (int64_t group = 1; group <= 8; group *= 2)
+            for (int cp = 2; cp <= 4; cp++)
+                for (int r = 0; r < 2 * cp; r++) {
+                    const ls_mesh mesh = {.ranks = 2 * cp, .rank = r, .cp = cp};
+                    const ls_mesh first = {.ranks = 2 * cp, .rank = r / cp * cp, .cp = cp};
+                    ls_calls c = plan_of(&mesh, leaves * 3, 3, group, LS_REDUCE_ORDERED);
+                    ls_calls d = plan_of(&first, leaves * 3, 3, group, LS_REDUCE_ORDERED);
+                    LS_CHECK_EQ(c.leaves, leaves * cp);
+                    LS_CHECK_EQ(c.calls, d.calls);
+                    LS_CHECK_EQ(check_rank(&c, group), d.own);
+                    LS_CHECK_EQ(ls_calls_sequence(&c, c.first), ls_calls_sequence(&d, d.first));
+                    LS_CHECK_EQ(ls_calls_sequence(&c, c.first), r < cp ? 0 : (leaves + 1) / 2 * 3);
+                    for (int64_t i = 0; i < c.own; i += ls_calls_at(&c, c.first + i))
+                        LS_CHECK_EQ(ls_calls_at(&c, c.first + i), ls_calls_at(&d, d.first + i));
+                }
+}
+
 LS_TEST(calls_cover_all_leaves_once_on_any_number_of_ranks)
 {
     for (int64_t leaves = 1; leaves <= 33; leaves++)
@@ -136,4 +157,31 @@ LS_TEST(calls_of_replicas_divide_the_batch_and_share_no_tree)
                 }
                 LS_CHECK_EQ(seen, leaves * 2);
             }
+}
+
+/* With divided experts every rank has room for the largest call of all, and leaves are sequences.
+ */
+LS_TEST(calls_of_ranks_that_divide_experts_know_the_widest)
+{
+    static const int64_t groups[] = {1, 2, 3, 8};
+
+    for (size_t g = 0; g < LS_COUNT(groups); g++) {
+        ls_run run = {.name = NULL};
+        int64_t widest = 0, known[4];
+        run.batch.sequences = 10;
+        run.batch.leaf = 2;
+        run.batch.group = groups[g];
+        run.mesh.ep = 2;
+        LS_CHECK(!ls_calls_ordered(&run) && ls_calls_leaf(&run) == 1);
+        for (int r = 0; r < 4; r++) {
+            ls_mesh mesh = {.ranks = 4, .rank = r, .ep = 2};
+            ls_calls c;
+            ls_calls_plan(&run, &mesh, &c);
+            LS_CHECK(!c.ordered && c.leaf == 1 && c.leaves == 10 && c.own == (r < 2 ? 3 : 2));
+            widest = ls_max_i64(widest, c.most);
+            known[r] = c.widest;
+        }
+        for (int r = 0; r < 4; r++)
+            LS_CHECK_EQ(known[r], widest);
+    }
 }

@@ -104,6 +104,27 @@ LS_TEST(memory_of_four_ranks_is_divided_stage_by_stage)
     LS_CHECK((double)ls_ledger_bytes(&of[3], "gathered weights") < 0.5 * weights);
 }
 
+/* A rank that shares sequences has its piece of them, and keys and values on their way. */
+LS_TEST(memory_of_a_ring_is_that_of_a_piece)
+{
+    const ls_mesh mesh = {.ranks = 4, .rank = 1, .local = 4, .cp = 4};
+    ls_run run = ls_tiny_run();
+    run.model.context = 1024;
+    run.model.layers = 6;
+    ls_ledger one = ledger_of(&run, false), ring = ledger_on(&run, false, &mesh);
+    run.mesh.keys = LS_KEYS_GATHER;
+    ls_ledger gather = ledger_on(&run, false, &mesh);
+    double whole = (double)ls_ledger_bytes(&one, "activations");
+    double piece = (double)ls_ledger_bytes(&ring, "activations");
+
+    LS_CHECK(piece > 0.25 * whole && piece < 0.35 * whole);
+    LS_CHECK(ls_ledger_bytes(&gather, "activations") > ls_ledger_bytes(&ring, "activations"));
+    LS_CHECK_EQ(ls_ledger_bytes(&ring, "weights"), ls_ledger_bytes(&one, "weights"));
+    LS_CHECK_EQ(ls_ledger_bytes(&one, "context parallel"), 0);
+    LS_CHECK(ls_ledger_bytes(&ring, "context parallel") > 0);
+    LS_CHECK(ls_ledger_bytes(&ring, "step") < ls_ledger_bytes(&one, "step"));
+}
+
 /* The ranks' copies of what they write of a checkpoint are the state once, whatever is divided. */
 LS_TEST(memory_of_a_checkpoint_is_shared_by_its_writers)
 {

@@ -242,12 +242,39 @@ static const kind kinds[] = {
     {"3 posts, 2 lines, gpipe", 3, LS_PIPE_GPIPE, 1, 5, 24, 7, 1, .tied = true},
     {"3 posts, 2 lines, llama", 3, LS_PIPE_INTERLEAVED, 2, 6, 24, 6, 1, .family = LS_FAMILY_LLAMA},
     {"4 posts, 2 lines, zero 1", 4, LS_PIPE_1F1B, 1, 6, 24, 9, 1, .tied = true, .zero = 1},
+    /* backward in halves: 2 */
+    {"2 posts, zero-bubble", 2, LS_PIPE_ZERO_BUBBLE, 1, 5, 24, 6, 1, .tied = true, .pack = true},
+    {"2 posts, zero-bubble, llama", 2, LS_PIPE_ZERO_BUBBLE, 1, 4, 24, 7, 1,
+     .family = LS_FAMILY_LLAMA},
+    {"2 posts, zero-bubble, full recompute", 2, LS_PIPE_ZERO_BUBBLE, 1, 5, 24, 6, 1, .tied = true,
+     .recompute = LS_RECOMPUTE_FULL},
+    {"2 posts, zero-bubble, selective, qwen3", 2, LS_PIPE_ZERO_BUBBLE, 1, 4, 24, 6, 1,
+     .family = LS_FAMILY_QWEN3, .recompute = LS_RECOMPUTE_SELECTIVE},
+    {"2 posts, zero-bubble, groups of 2", 2, LS_PIPE_ZERO_BUBBLE, 1, 4, 24, 7, 2, .tied = true},
+    {"2 posts, zero-bubble, bf16", 2, LS_PIPE_ZERO_BUBBLE, 1, 4, 24, 5, 1, .tied = true,
+     .precision = LS_PRECISION_BF16},
+    {"2 posts, zero-bubble, one micro-batch, full recompute", 2, LS_PIPE_ZERO_BUBBLE, 1, 4, 24, 1,
+     1, .tied = true, .recompute = LS_RECOMPUTE_FULL},
+    {"2 posts, zero-bubble, a head by itself", 2, LS_PIPE_ZERO_BUBBLE, 1, 2, 24, 3, 1,
+     .wide_head = true},
+    {"2 posts, zero-bubble, experts", 2, LS_PIPE_ZERO_BUBBLE, 1, 3, 24, 4, 1,
+     .family = LS_FAMILY_QWEN3_MOE},
+    {"2 posts, zero-bubble, fast", 2, LS_PIPE_ZERO_BUBBLE, 1, 4, 24, 6, 1, .tied = true,
+     .reduce = LS_REDUCE_FAST},
+    /* 3, 4 and 8 */
+    {"3 posts, zero-bubble", 3, LS_PIPE_ZERO_BUBBLE, 1, 5, 24, 7, 1, .tied = true},
+    {"4 posts, zero-bubble, llama", 4, LS_PIPE_ZERO_BUBBLE, 1, 5, 24, 9, 1,
+     .family = LS_FAMILY_LLAMA},
+    {"2 posts, 2 lines, zero-bubble, zero 1", 2, LS_PIPE_ZERO_BUBBLE, 1, 5, 24, 7, 1, .tied = true,
+     .zero = 1},
+    {"4 posts, 2 lines, zero-bubble", 4, LS_PIPE_ZERO_BUBBLE, 1, 6, 24, 9, 1, .tied = true},
 };
 
 static const struct {
     const char *world;
     int first, end; /* of the kinds */
-} worlds[] = {{"2", 0, 13}, {"3", 13, 16}, {"4", 16, 25}, {"6", 25, 27}, {"8", 27, 28}};
+} worlds[] = {{"2", 0, 13},  {"3", 13, 16}, {"4", 16, 25}, {"6", 25, 27}, {"8", 27, 28},
+              {"2", 28, 38}, {"3", 38, 39}, {"4", 39, 41}, {"8", 41, 42}};
 
 static void all_kinds(ls_world *w, ls_comm *comm)
 {
@@ -296,6 +323,12 @@ LS_TEST_SECONDS(lines_of_six_and_eight_ranks_have_the_bits_of_one_process, 240)
     run_world(4);
 }
 
+LS_TEST_SECONDS(lines_whose_backward_is_cut_have_the_bits_of_one_process, 240)
+{
+    for (int i = 5; i < 9; i++)
+        run_world(i);
+}
+
 /* --- several nodes ---------------------------------------------------------------------------- */
 
 LS_TEST_SECONDS(lines_across_nodes_have_the_bits_of_one_process, 180)
@@ -323,7 +356,7 @@ static int64_t held_by(const ls_line *x)
 
 static void counted(ls_world *w, ls_comm *comm)
 {
-    static const int which[] = {2, 4, 5, 8, 9}; /* of the kinds */
+    static const int which[] = {2, 4, 5, 8, 9, 28, 29, 31}; /* of the kinds */
 
     (void)w;
     for (size_t i = 0; i < LS_COUNT(which); i++) {
@@ -344,7 +377,7 @@ static void counted(ls_world *w, ls_comm *comm)
             ls_ledger_bytes(&ledger, "optimizer") + ls_ledger_bytes(&ledger, "gradients");
         int64_t rest = ls_ledger_total(&ledger) - windows - ls_ledger_bytes(&ledger, "threads") -
                        ls_ledger_bytes(&ledger, "batch") - ls_ledger_bytes(&ledger, "snapshot") -
-                       ls_decode_bytes(&r.model);
+                       ls_ledger_bytes(&ledger, "whole weights") - ls_decode_bytes(&r.model);
         LS_CHECK_EQ(rest, ls_device_used_bytes(r.device));
         int64_t held = held_by(r.step->line);
         if (held > windows || held < windows * 9 / 10)

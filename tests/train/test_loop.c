@@ -76,6 +76,7 @@ static void on_event(void *context, const ls_event *event)
         t->power_w = event->summary.power_w;
         t->joules_per_token = event->summary.joules_per_token;
         break;
+    case LS_EVENT_MESH:
     case LS_EVENT_RANK:
     case LS_EVENT_PROFILE:
         break;

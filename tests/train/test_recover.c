@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/fault.h"
 #include "base/time.h"
 #include "cli/job.h"
 #include "comm/node/board.h"
@@ -63,6 +64,7 @@ static void on_event(void *context, const ls_event *event)
 /* What is to happen, and what did. */
 typedef struct story {
     int workers, restarts;
+    int unit, left;         /* ranks of a model; ranks at the end, 0: as many as are not lost */
     const char *set, *more; /* NULL: none */
     int from_disk;          /* incidents that ought to read a checkpoint */
     int64_t at[2];          /* steps after which a rank is killed; 0: none */
@@ -245,13 +247,13 @@ static void play(story *s)
 
     LS_CHECK_EQ(pipe2(a.pipe, O_CLOEXEC | O_NONBLOCK), 0);
     LS_CHECK_EQ(pipe2(a.ack, O_CLOEXEC), 0);
-    LS_CHECK_OK(
-        ls_heal_open(&a.heal, &(ls_heal_args){.workers = s->workers,
-                                              .rules = {.restarts = s->restarts, .least = 1},
-                                              .patience_ns = ls_test_ms(60000),
-                                              .make = make_board,
-                                              .revoke = break_board,
-                                              .context = &a}));
+    LS_CHECK_OK(ls_heal_open(
+        &a.heal, &(ls_heal_args){.workers = s->workers,
+                                 .rules = {.restarts = s->restarts, .least = 1, .unit = s->unit},
+                                 .patience_ns = ls_test_ms(60000),
+                                 .make = make_board,
+                                 .revoke = break_board,
+                                 .context = &a}));
     for (int i = 0; i < s->workers; i++)
         start(&a, i);
     while (a.running > 0) {
@@ -302,7 +304,10 @@ static void write_text(void)
     LS_CHECK(f && fclose(f) == 0);
 }
 
-/* Play it with these ranks dying; compare with the run that nothing befell. */
+static void check_played(const story *of, const story *plain);
+
+/* Play it with these ranks dying; compare with the run that nothing befell: of one process, or of
+ * the same ranks. */
 static void compare(story s)
 {
     story plain = {.at = {-1, -1}};
@@ -310,6 +315,26 @@ static void compare(story s)
     write_text();
     undisturbed(&plain);
     play(&s);
+    check_played(&s, &plain);
+}
+
+static void compare_alike(story s)
+{
+    story plain = s;
+
+    plain.at[0] = plain.at[1] = -1;
+    write_text();
+    play(&plain);
+    LS_CHECK_EQ(plain.steps, 24);
+    LS_CHECK_EQ(rename("run", "undisturbed"), 0);
+    play(&s);
+    check_played(&s, &plain);
+}
+
+static void check_played(const story *of, const story *plain_run)
+{
+    const story s = *of, plain = *plain_run;
+
     LS_CHECK_STR(s.hash, plain.hash);
     LS_CHECK_EQ(s.last_step, 24);
     LS_CHECK(fabs(s.losses - plain.losses) == 0);
@@ -318,7 +343,7 @@ static void compare(story s)
     LS_CHECK_EQ(s.from_memory + s.from_disk, s.incidents);
     if (!s.from_disk)
         LS_CHECK_EQ(s.twice, (s.victim[0] == 0) + (s.at[1] && s.victim[1] == 0));
-    LS_CHECK_EQ(s.ranks, s.workers - (s.restarts ? 0 : s.killed));
+    LS_CHECK_EQ(s.ranks, s.left ? s.left : s.workers - (s.restarts ? 0 : s.killed));
 }
 
 LS_TEST(recover_starts_a_rank_again_from_memory)
@@ -377,4 +402,117 @@ LS_TEST(recover_takes_parts_from_twins)
                     .more = "mesh.shard=2",
                     .at = {8},
                     .victim = {3}});
+}
+
+/* --- ranks that have a model together --------------------------------------------------------- */
+
+LS_TEST(recover_takes_a_stage_from_its_replica)
+{
+    compare((story){.workers = 4,
+                    .restarts = 1,
+                    .unit = 2,
+                    .set = "mesh.pp=2",
+                    .at = {6, 13},
+                    .victim = {2, 0}});
+}
+
+/* One line: nobody else has the stage. */
+LS_TEST(recover_loads_a_stage_that_nobody_has)
+{
+    compare((story){.workers = 2,
+                    .restarts = 1,
+                    .unit = 2,
+                    .set = "mesh.pp=2",
+                    .from_disk = 1,
+                    .at = {8},
+                    .victim = {1}});
+}
+
+/* Lines that divide moments have no replicas of them. */
+LS_TEST(recover_loads_moments_that_lines_divide)
+{
+    compare((story){.workers = 4,
+                    .restarts = 1,
+                    .unit = 2,
+                    .set = "mesh.pp=2",
+                    .more = "mesh.zero=1",
+                    .from_disk = 1,
+                    .at = {8},
+                    .victim = {3}});
+}
+
+/* For good: the others of its model wait as spares, and one takes the next place that is free. */
+LS_TEST(recover_goes_on_with_a_line_less)
+{
+    compare((story){.workers = 4,
+                    .restarts = 0,
+                    .unit = 2,
+                    .left = 2,
+                    .set = "mesh.pp=2",
+                    .at = {6},
+                    .victim = {2}});
+}
+
+LS_TEST(recover_puts_a_spare_into_a_line)
+{
+    compare((story){.workers = 4,
+                    .restarts = 0,
+                    .unit = 2,
+                    .left = 2,
+                    .from_disk = 1,
+                    .set = "mesh.pp=2",
+                    .at = {6, 13},
+                    .victim = {2, 0}});
+}
+
+LS_TEST(recover_takes_a_part_of_layers_from_its_replica)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .set = "mesh.tp=2",
+                          .at = {6, 13},
+                          .victim = {1, 0}});
+}
+
+LS_TEST(recover_loads_a_part_of_layers_that_nobody_has)
+{
+    compare_alike((story){.workers = 2,
+                          .restarts = 1,
+                          .unit = 2,
+                          .set = "mesh.tp=2",
+                          .from_disk = 1,
+                          .at = {8},
+                          .victim = {1}});
+}
+
+/* A rank that did not hear of a step makes its update when the others have: nobody is lost, and no
+ * step is done again. */
+static void go_deaf(const char *fault, story s)
+{
+    ls_fault_arm(fault);
+    s.restarts = 1;
+    s.at[0] = s.at[1] = -1;
+    play(&s);
+    LS_CHECK_EQ(s.incidents, 1);
+    LS_CHECK_EQ(s.from_memory, 1);
+    LS_CHECK_EQ(s.steps, 24);
+    ls_fault_arm(NULL);
+    LS_CHECK_EQ(rename("run", "deaf"), 0);
+    story plain = {.workers = s.workers, .unit = s.unit, .set = s.set, .at = {-1, -1}};
+    play(&plain);
+    LS_CHECK_STR(s.hash, plain.hash);
+    LS_CHECK(fabs(s.losses - plain.losses) == 0);
+}
+
+LS_TEST(recover_makes_the_update_of_a_stage_that_was_not_heard)
+{
+    write_text();
+    go_deaf("train.deaf.1@8", (story){.workers = 2, .unit = 2, .set = "mesh.pp=2"});
+}
+
+LS_TEST(recover_makes_the_update_of_a_team_that_was_not_heard)
+{
+    write_text();
+    go_deaf("train.deaf.1@8", (story){.workers = 2, .unit = 2, .set = "mesh.tp=2"});
 }

@@ -221,8 +221,9 @@ static void counted(ls_world *w, ls_comm *comm)
         int64_t mine = ls_ledger_total(&r.ledger) - ls_ledger_bytes(&r.ledger, "threads") -
                        ls_ledger_bytes(&r.ledger, "batch") - gathered - window -
                        ls_decode_bytes(&r.model) - ls_device_used_bytes(r.device);
-        if (r.mesh.rank == 0) /* it has a snapshot too, which is not the step's */
-            mine -= ls_ledger_bytes(&r.ledger, "snapshot");
+        if (r.mesh.rank == 0) /* it has copies of the state too, which are not the step's */
+            mine -= ls_ledger_bytes(&r.ledger, "snapshot") +
+                    ls_ledger_bytes(&r.ledger, "whole weights");
         int64_t sum = sum_of_all(comm, mine);
         if (cases[c].shard == 0)
             LS_CHECK_EQ(sum, taken);

@@ -22,6 +22,7 @@ struct ls_algo {
     bool cuts;        /* uses `chunk` */
     bool uneven;      /* all_to_all and gather with tables of counts */
     bool wanders;     /* a rank sends to one peer after the other rather than to one all along */
+    bool around;      /* each rank sends to the next one of the circle, and to no other */
     void (*draft)(ls_algo_draft *draft);
     double (*time_ns)(const ls_cost_query *query); /* comm/cost.h */
     int64_t (*sent)(const ls_cost_query *query);   /* bytes that query->rank sends, exactly */

@@ -164,6 +164,7 @@ const ls_algo ls_algo_ring = {
     .kinds = 1u << LS_COLL_ALL_REDUCE | 1u << LS_COLL_REDUCE_SCATTER | 1u << LS_COLL_ALL_GATHER |
              1u << LS_COLL_BROADCAST,
     .cuts = true,
+    .around = true,
     .draft = draft_ring,
     .time_ns = ls_cost_time_ring,
     .sent = ls_cost_sent_ring,

@@ -135,6 +135,7 @@ static void post(ls_direct *d, ls_direct_op *op, uint32_t phase)
 {
     atomic_store(&op->own->word, ls_direct_word(op, phase));
     op->met = 1;
+    d->done.posts++;
     if (ls_wait_anybody(d->board))
         wake_others(d);
 }

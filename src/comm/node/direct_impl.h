@@ -10,7 +10,16 @@ enum {
     LS_DIRECT_BITE = 1 << 20,        /* bytes that one poll moves */
     LS_DIRECT_STAGE_BYTES = 1 << 20, /* of one operation whose memory others cannot read */
     LS_DIRECT_SCRATCH_BYTES = 1 << 18,
+    /* all_reduce: up to this, one flag is faster than two; from there on, half of the work is, but
+     * not when every flag costs a change of processes. */
+    LS_DIRECT_SHORT_BYTES = 2048,
+    LS_DIRECT_SHORT_CROWDED_BYTES = LS_BOARD_SMALL_BYTES,
 };
+
+/* What a rank did so far: words raised, bytes of memory. Tests hold it against comm/cost.h. */
+typedef struct ls_direct_done {
+    int64_t posts, read, written;
+} ls_direct_done;
 
 /* READY --- all are at phase `ready`: MOVE --- moved, phase raised: MOVED --- all are there: READY
  * again for the next window or pass, or DONE. An operation whose data all lies in slots goes from
@@ -65,7 +74,14 @@ struct ls_direct {
     uint64_t *sent, *received; /* per member; owned */
     ls_direct_mail mail[LS_DIRECT_MAILS];
     uint64_t mails;
+    ls_direct_done done;
 };
+
+static inline void ls_direct_count(ls_direct *d, int64_t read, int64_t written)
+{
+    d->done.read += read;
+    d->done.written += written;
+}
 
 static inline ls_board_slot *ls_direct_slot(const ls_direct *d, const ls_direct_op *op, int member)
 {

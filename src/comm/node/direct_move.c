@@ -26,10 +26,6 @@
 #include "comm/node/direct_impl.h"
 #include "kernel/combine.h"
 
-/* Up to this, one flag is faster than two; from there on, half of the work is, but not when every
- * flag costs a change of processes. Buffers outside the heap are slow to reach, so they take the
- * slot as long as it holds them. */
-enum { SHORT_BYTES = 2048, SHORT_CROWDED_BYTES = LS_BOARD_SMALL_BYTES };
 enum { AHEAD_BYTES = 4096, AHEAD_PIECE = 512, AHEAD_FROM = 4 << 20 };
 #define WHOLE (INT64_MAX / 2) /* a window that has no end */
 
@@ -168,7 +164,7 @@ static void write_table(const ls_direct *d, ls_direct_op *op)
 }
 
 /* The elements of the current window of every piece of this rank. */
-static void fill_stage(const ls_direct *d, const ls_direct_op *op)
+static void fill_stage(ls_direct *d, const ls_direct_op *op)
 {
     const char *data;
     int64_t lo = op->window * op->window_len;
@@ -182,9 +178,11 @@ static void fill_stage(const ls_direct *d, const ls_direct_op *op)
         if (op->coll.kind == LS_COLL_GATHER) /* to the root, whoever that is */
             len = op->coll.count;
         len = ls_min_i64(len - lo, op->window_len);
-        if (len > 0)
-            memcpy(op->stage + i * op->window_len * op->size, data + (at + lo) * op->size,
-                   (size_t)(len * op->size));
+        if (len <= 0)
+            continue;
+        memcpy(op->stage + i * op->window_len * op->size, data + (at + lo) * op->size,
+               (size_t)(len * op->size));
+        ls_direct_count(d, len * op->size, len * op->size);
     }
 }
 
@@ -249,7 +247,7 @@ static ls_status publish_place(ls_direct *d, ls_direct_op *op, const char *data,
 }
 
 /* Copy the data into the slot. */
-static void publish_data(ls_direct_op *op, const char *data, int64_t bytes)
+static void publish_data(ls_direct *d, ls_direct_op *op, const char *data, int64_t bytes)
 {
     ls_board_slot *own = op->own;
     bool tiny = bytes <= (int64_t)sizeof own->tiny;
@@ -257,6 +255,7 @@ static void publish_data(ls_direct_op *op, const char *data, int64_t bytes)
     own->how_in = bytes == 0 ? LS_REACH_NOTHING : tiny ? LS_REACH_TINY : LS_REACH_SLOT;
     if (bytes > 0)
         memcpy(tiny ? own->tiny : own->data, data, (size_t)bytes);
+    ls_direct_count(d, bytes, bytes);
 }
 
 ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
@@ -266,8 +265,8 @@ ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
     const char *data;
     int64_t gives = given(d, op, &data), bytes = gives * op->size;
     bool crowded = atomic_load_explicit(&d->board->crowded, memory_order_relaxed); /* on all */
-    bool all_reduce =
-        c->kind == LS_COLL_ALL_REDUCE && bytes > (crowded ? SHORT_CROWDED_BYTES : SHORT_BYTES);
+    bool all_reduce = c->kind == LS_COLL_ALL_REDUCE &&
+                      bytes > (crowded ? LS_DIRECT_SHORT_CROWDED_BYTES : LS_DIRECT_SHORT_BYTES);
 
     own->count = c->count;
     own->kind = (uint8_t)c->kind;
@@ -277,11 +276,13 @@ ls_status ls_direct_publish(ls_direct *d, ls_direct_op *op)
     own->tabled = c->kind == LS_COLL_ALL_TO_ALL && c->in_counts;
     op->small = false;
     op->window_len = LS_DIRECT_STAGE_BYTES / op->size / (many_pieces(op) ? d->n : 1);
+    /* Buffers outside the heap are slow to reach, so they take the slot as long as it holds them.
+     */
     if (bytes > LS_BOARD_SMALL_BYTES || own->tabled ||
         (all_reduce && ls_board_in_heap(d->board, c->in, bytes) &&
          ls_board_in_heap(d->board, c->out, bytes)))
         return publish_place(d, op, data, gives);
-    publish_data(op, data, bytes);
+    publish_data(d, op, data, bytes);
     return all_reduce ? publish_rest(d, op, gives) : LS_OK;
 }
 
@@ -470,6 +471,7 @@ static ls_status combine(ls_direct *d, ls_direct_op *op, int64_t budget, bool *m
             combine_ahead(&c, len * op->size, op->size);
         else
             ls_combine_run(&c, len);
+        ls_direct_count(d, c.sources * len * op->size, c.targets * len * op->size);
         op->at += len;
         budget -= len * op->size;
     }
@@ -496,6 +498,8 @@ static ls_status copy_piece(ls_direct *d, ls_direct_op *op, int s, int64_t *budg
             memcpy(to, from, (size_t)(len * op->size));
         if (st != LS_OK)
             return st;
+        if (from != to)
+            ls_direct_count(d, len * op->size, len * op->size);
         op->at += len;
         *budget -= len * op->size;
     }

@@ -19,6 +19,7 @@
 #include "comm/node/pair.h"
 
 #include "base/mem.h"
+#include "base/tsan.h"
 #include "comm/node/board_impl.h"
 #include "comm/node/reach.h"
 #include "comm/node/wait.h"
@@ -182,6 +183,7 @@ static int64_t inline_of(const ls_board_entry *e)
 
 static void done(ls_pair *p, ls_message *m)
 {
+    LS_TSAN_ACQUIRE(m->data);
     m->done = true;
     p->in_flight--;
 }
@@ -295,6 +297,7 @@ ls_status ls_pair_send(ls_pair *pair, ls_message *message, uint32_t mark)
     x->ticket = e.ticket = ++pair->tickets;
     append(&pair->side[message->peer].offered, x);
     e.kind = OFFER;
+    LS_TSAN_RELEASE(message->data);
     e.how = mark << 8 | ls_reach_find(pair->board, pair->group->local,
                                       &pair->group->seat[message->peer], 1, message->data,
                                       message->bytes, &e.at);
@@ -360,7 +363,9 @@ static ls_status fetch(ls_pair *p, int from, const ls_message *m, const ls_board
     if (how == LS_REACH_HEAP && !ls_board_in_heap(p->board, memory, e->bytes))
         return ls_fail(LS_EDATA, "a message was offered that does not lie in shared memory");
     if (memory) {
+        LS_TSAN_ACQUIRE(memory);
         deliver(m, 0, memory, m->bytes);
+        LS_TSAN_RELEASE(memory);
         return LS_OK;
     }
     if (!m->add)

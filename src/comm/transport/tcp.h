@@ -27,6 +27,13 @@ LS_C_BEGIN
 
 enum { LS_TCP_SOCKETS = 8, LS_TCP_MESH = 64, LS_TCP_POSTS = 65536, LS_TCP_ANSWER_BYTES = 64 };
 
+/* Whether the kernel sends large messages out of the caller's memory (tcp_zerocopy.c). */
+typedef enum ls_tcp_zerocopy {
+    LS_TCP_ZEROCOPY_AUTO, /* except on loopback, as long as it says that it does not copy */
+    LS_TCP_ZEROCOPY_ON,
+    LS_TCP_ZEROCOPY_OFF
+} ls_tcp_zerocopy;
+
 typedef struct ls_tcp_args {
     int rank, ranks;
     uint64_t generation;
@@ -48,8 +55,9 @@ typedef struct ls_tcp_args {
     int64_t chunk_bytes;  /* of large messages: 256 KiB (4 KiB to 4 MiB, a multiple of 64) */
     int64_t spin_ns;      /* how long sleep looks before it sleeps: 50 us; negative: not at all */
     int64_t heartbeat_ns; /* 100 ms */
-    int64_t user_timeout_ns; /* 500 ms */
-    int64_t resume_ns;       /* 1 s */
+    int64_t user_timeout_ns;  /* 500 ms */
+    int64_t resume_ns;        /* 1 s */
+    ls_tcp_zerocopy zerocopy; /* each rank for itself */
 } ls_tcp_args;
 
 /* Open with all ranks that this one keeps a connection to; who does not come until the deadline is
@@ -76,6 +84,8 @@ typedef struct ls_tcp_stats {
     int64_t damaged; /* frames that were not what was sent */
     int64_t refused; /* callers at the listening socket */
     int64_t writes;  /* calls of the kernel that sent something */
+    int64_t lent;    /* of them, those without a copy by MSG_ZEROCOPY */
+    int64_t copied;  /* of these, those that the kernel copied after all */
 } ls_tcp_stats;
 void ls_tcp_stats_get(const ls_carrier *carrier, ls_tcp_stats *stats_out);
 

@@ -8,6 +8,7 @@
  * Inside the carrier a failure is sticky: ls_tcp_fail() keeps the record, and the functions of the
  * table return it. Only the calling thread touches anything here, but for wake_fd. */
 #pragma once
+#include <sys/uio.h>
 #include "base/err.h"
 #include "comm/transport/carrier.h"
 #include "comm/transport/tcp.h"
@@ -104,6 +105,8 @@ struct ls_tcp_channel {
     uint8_t note[LS_TCP_WIRE_BYTES];
     size_t note_left;
     bool note_wanted;
+    bool lends;   /* large writes are not copied (tcp_zerocopy.c) */
+    int64_t lent; /* writes whose pages the kernel has not given back */
 
     /* Coming in. */
     uint64_t received, told; /* last sequence number received, and the last we confirmed */
@@ -217,6 +220,14 @@ void ls_tcp_announce_old(ls_tcp_link *link, int64_t now_ns);
 /* At once or not at all: the last frame of a channel. */
 void ls_tcp_last_words(ls_tcp_channel *channel, ls_tcp_wire_kind kind, int said_first,
                        const char *text);
+
+/* tcp_zerocopy.c */
+void ls_tcp_zerocopy_begin(ls_tcp_channel *channel); /* it has a new socket */
+/* MSG_ZEROCOPY, or 0: this write is copied. */
+int ls_tcp_zerocopy_flag(const ls_tcp_channel *channel, const struct iovec *vectors, size_t count);
+void ls_tcp_zerocopy_lent(ls_tcp_channel *channel);    /* such a write was taken */
+void ls_tcp_zerocopy_refused(ls_tcp_channel *channel); /* or not: too many pages are lent */
+void ls_tcp_zerocopy_reap(ls_tcp_channel *channel);    /* the kernel's words about them */
 
 /* tcp_receive.c */
 ls_status ls_tcp_receive(ls_carrier *carrier, ls_message *message);

@@ -301,6 +301,7 @@ void ls_tcp_adopt(ls_tcp_channel *channel, int fd)
     ls_mem_free(channel->hello);
     channel->hello = NULL;
     channel->state = LS_TCP_RESUMING;
+    ls_tcp_zerocopy_begin(channel);
     channel->answers = true;
     channel->link->heard_ns = ls_time_now_ns();
     ls_tcp_watch(channel, EPOLLIN);
@@ -396,6 +397,8 @@ void ls_tcp_event(ls_tcp_channel *channel, uint32_t events)
     }
     if (channel->state != LS_TCP_OPEN && channel->state != LS_TCP_RESUMING)
         return;
+    if (events & EPOLLERR)
+        ls_tcp_zerocopy_reap(channel);
     if (events & (EPOLLIN | EPOLLERR | EPOLLHUP))
         ls_tcp_read(channel);
     if (events & EPOLLOUT)

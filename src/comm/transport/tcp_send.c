@@ -30,14 +30,11 @@
  * cache anyway. Channels take the next chunk of the oldest message whenever they can write, so a
  * slow socket takes fewer.
  *
- * Rejected: MSG_ZEROCOPY. On loopback and veth the kernel copies all the same and the word that
- * pages are free costs a tenth to a half of the goodput (bench/comm_tcp.c); where it could pay, on
- * cards of 25 Gbit/s and more, nobody has measured it here. The copy into the kernel stays. */
+ * Whether the kernel copies chunks or sends them out of that memory: tcp_zerocopy.c. */
 #include "comm/transport/tcp_impl.h"
 
 #include <errno.h>
 #include <sys/epoll.h>
-#include <sys/uio.h>
 #include "base/hash.h"
 #include "base/time.h"
 
@@ -253,9 +250,15 @@ void ls_tcp_pump(ls_tcp_channel *channel)
             ls_tcp_watch(channel, EPOLLIN);
             return;
         }
-        ssize_t n = sendmsg(channel->fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT);
+        int lend = ls_tcp_zerocopy_flag(channel, vectors, out.msg_iovlen);
+        ssize_t n = sendmsg(channel->fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT | lend);
         if (n < 0 && errno == EINTR)
             continue;
+        /* No more memory may be locked, or this memory cannot be (a device's). */
+        if (n < 0 && (errno == ENOBUFS || errno == EFAULT) && lend) {
+            ls_tcp_zerocopy_refused(channel);
+            continue;
+        }
         if (n < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
             ls_tcp_watch(channel, EPOLLIN | EPOLLOUT);
             return;
@@ -268,6 +271,8 @@ void ls_tcp_pump(ls_tcp_channel *channel)
             return;
         }
         channel->link->tcp->stats.writes++;
+        if (lend)
+            ls_tcp_zerocopy_lent(channel);
         channel->link->said_ns = ls_time_now_ns();
         advance(channel, (size_t)n);
     }

@@ -289,6 +289,71 @@ int ls_cpus_threads(void)
     return threads;
 }
 
+/* --- places ----------------------------------------------------------------------------------- */
+
+/* The one object of a type that the mask touches. */
+static int only_one(hwloc_topology_t machine, hwloc_obj_type_t type, const ls_pool_mask *mask)
+{
+    int found = -1, cpu;
+
+    for (int i = 0; i < hwloc_get_nbobjs_by_type(machine, type); i++) {
+        hwloc_obj_t object = hwloc_get_obj_by_type(machine, type, (unsigned)i);
+        bool any = false;
+        hwloc_bitmap_foreach_begin(cpu, object->cpuset)
+        {
+            any |= ls_pool_mask_has(mask, cpu);
+        }
+        hwloc_bitmap_foreach_end();
+        if (any && found >= 0)
+            return -1;
+        found = any ? i : found;
+    }
+    return found;
+}
+
+static ls_cpus_place place_in(const char *synthetic, const ls_pool_mask *mask)
+{
+    hwloc_topology_t machine = read_machine(synthetic);
+    ls_cpus_place place = {-1, -1, -1, -1};
+
+    if (machine) {
+        place.package = only_one(machine, HWLOC_OBJ_PACKAGE, mask);
+        place.node = only_one(machine, HWLOC_OBJ_NUMANODE, mask);
+        place.l3 = only_one(machine, HWLOC_OBJ_L3CACHE, mask);
+        place.core = only_one(machine, HWLOC_OBJ_CORE, mask);
+        hwloc_topology_destroy(machine);
+    }
+    return place;
+}
+
+ls_cpus_place ls_cpus_here(void)
+{
+    ls_pool_mask mask;
+
+    ls_pool_mask_get(&mask);
+    return place_in(NULL, &mask);
+}
+
+ls_cpus_distance ls_cpus_between(const ls_cpus_place *a, const ls_cpus_place *b)
+{
+    if (a->core >= 0 && a->core == b->core)
+        return LS_CPUS_CORE;
+    if (a->l3 >= 0 && a->l3 == b->l3)
+        return LS_CPUS_L3;
+    if (a->node >= 0 && a->node == b->node)
+        return LS_CPUS_NODE;
+    if (a->package >= 0 && a->package == b->package)
+        return LS_CPUS_PACKAGE;
+    return a->package >= 0 && b->package >= 0 ? LS_CPUS_MACHINE : LS_CPUS_ANYWHERE;
+}
+
+const char *ls_cpus_distance_name(ls_cpus_distance distance)
+{
+    static const char *const names[] = {"core", "L3", "NUMA", "package", "machine", "any"};
+
+    return names[distance];
+}
+
 /* --- answers ---------------------------------------------------------------------------------- */
 
 bool ls_cpus_crowded(const ls_cpus *cpus, int threads)

@@ -50,6 +50,26 @@ const ls_pool_mask *ls_cpus_pins(const ls_cpus *cpus, int threads, bool always,
 /* Whether this many threads are more than there are CPUs, or CPU time, for. */
 bool ls_cpus_crowded(const ls_cpus *cpus, int threads);
 
+/* Where this process may run: numbers of the machine's parts; -1: in several, or not known. */
+typedef struct ls_cpus_place {
+    int package, node, l3, core;
+} ls_cpus_place;
+
+ls_cpus_place ls_cpus_here(void);
+
+/* What two processes of one machine share, from near to far. */
+typedef enum ls_cpus_distance {
+    LS_CPUS_CORE,
+    LS_CPUS_L3,
+    LS_CPUS_NODE,
+    LS_CPUS_PACKAGE,
+    LS_CPUS_MACHINE,
+    LS_CPUS_ANYWHERE, /* one of them may run in several packages */
+} ls_cpus_distance;
+
+ls_cpus_distance ls_cpus_between(const ls_cpus_place *a, const ls_cpus_place *b);
+const char *ls_cpus_distance_name(ls_cpus_distance distance); /* "core", "L3", "NUMA", ... */
+
 /* How cpus->threads came about: "2 cores", "4 of 64 cores: the CPU quota of ... is 4.0". */
 void ls_cpus_explain(const ls_cpus *cpus, ls_str *out);
 

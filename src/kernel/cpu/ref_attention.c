@@ -9,6 +9,8 @@
 
 #include "base/mem.h"
 
+#define LOWEST (-2e38) /* the logarithm of a sum over nothing */
+
 /* One head at one position. */
 typedef struct head {
     void *p;
@@ -40,15 +42,19 @@ static double dot(head x, head y, int64_t n)
     return sum;
 }
 
-static int64_t first_seen(const int32_t *start, int64_t window, int64_t T, int64_t b, int64_t t)
-{
-    int64_t first = 0;
+/* The keys that a query sees, as numbers in their tensor; first > last: none. */
+typedef struct view {
+    int64_t first, last;
+} view;
 
-    if (start)
-        first = ls_max_i64(first, start[b * T + t]);
+static view view_of(const int32_t *start, int64_t window, int64_t position, int64_t k_first,
+                    int64_t keys)
+{
+    int64_t first = start ? ls_max_i64(0, *start) : 0;
+
     if (window > 0)
-        first = ls_max_i64(first, t - window + 1);
-    return first;
+        first = ls_max_i64(first, position - window + 1);
+    return (view){ls_max_i64(0, first - k_first), ls_min_i64(keys - 1, position - k_first)};
 }
 
 /* What weight (b, h, t, s) is multiplied by. */
@@ -63,13 +69,30 @@ static double drop_factor(const ls_dropout *drop, int64_t b, int64_t h, int64_t 
     return ls_rng_uniform(block.v[s % 4]) >= drop->p ? 1 / (1 - (double)drop->p) : 0;
 }
 
-/* Without a past, position and row are the same; with one there is neither start nor dropout. */
-static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t, double *p)
+/* The result of one query and the logarithm of its sum, there or joined with what is. */
+static void settle(const ls_attention_fwd *a, head o, float *lse, double now, double *out)
 {
-    int64_t hkv = h / (a->H / a->Hkv), last = a->past + t;
-    int64_t first = first_seen(a->start, a->window, a->T, b, last);
-    head q = head_at(a->type, &a->q, b, t, h), o = head_at(a->type, &a->o, b, t, h);
-    double most = -(double)INFINITY, sum = 0;
+    double old = a->pair.join ? (double)*lse : -(double)INFINITY, most = fmax(old, now);
+    double x = exp(old - most), y = exp(now - most);
+
+    for (int64_t d = 0; d < a->D; d++)
+        put(o, d, (a->pair.join ? x * get(o, d) : 0) / (x + y) + out[d] * (y / (x + y)));
+    if (lse)
+        *lse = (float)(most + log(x + y));
+}
+
+/* Without a past, position and row are the same; with one there is neither start nor dropout. */
+static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t, double *p,
+                      double *out)
+{
+    const ls_attention_pair *pair = &a->pair;
+    int64_t hkv = h / (a->H / a->Hkv), row = pair->on ? pair->row : a->T;
+    view v = view_of(a->start ? a->start + b * row + t : NULL, a->window,
+                     pair->q_first + a->past + t, pair->k_first, a->past + a->T);
+    int64_t first = v.first, last = v.last;
+    head q = head_at(a->type, &a->q, b, t, h);
+    head o = head_at(pair->on ? LS_F32 : a->type, &a->o, b, t, h);
+    double most = -(double)INFINITY, sum = 0, now = LOWEST;
 
     for (int64_t s = first; s <= last; s++) {
         p[s] = (double)a->scale * dot(q, head_at(a->type, &a->k, b, s, hkv), a->D);
@@ -79,21 +102,22 @@ static void one_query(const ls_attention_fwd *a, int64_t b, int64_t h, int64_t t
         p[s] = exp(p[s] - most);
         sum += p[s];
     }
-    if (a->lse)
-        a->lse[(b * a->H + h) * a->T + t] = (float)(most + log(sum));
+    if (first <= last)
+        now = most + log(sum);
     for (int64_t s = first; s <= last; s++)
-        p[s] = p[s] / sum * drop_factor(&a->drop, b, h, t, s);
+        p[s] = p[s] / sum * drop_factor(&a->drop, b, h, pair->q_first + t, pair->k_first + s);
     for (int64_t d = 0; d < a->D; d++) {
-        double out = 0;
+        out[d] = 0;
         for (int64_t s = first; s <= last; s++)
-            out += p[s] * get(head_at(a->type, &a->v, b, s, hkv), d);
-        put(o, d, out);
+            out[d] += p[s] * get(head_at(a->type, &a->v, b, s, hkv), d);
     }
+    settle(a, o, a->lse ? a->lse + (b * a->H + h) * row + t : NULL, now, out);
 }
 
 void ls_ref_attention_fwd(ls_stream *stream, const ls_attention_fwd *a)
 {
-    double *p = ls_mem_array((size_t)(a->past + a->T), sizeof *p); /* the weights of one query */
+    /* the weights of one query, and its result */
+    double *p = ls_mem_array((size_t)(a->past + a->T + a->D), sizeof *p);
 
     LS_BUG_IF(!ls_ref_takes(a->type), "attention_fwd of type %d", (int)a->type);
     LS_BUG_IF(a->past && (a->start || a->drop.p > 0),
@@ -105,8 +129,22 @@ void ls_ref_attention_fwd(ls_stream *stream, const ls_attention_fwd *a)
     for (int64_t b = 0; b < a->B; b++)
         for (int64_t h = 0; h < a->H; h++)
             for (int64_t t = 0; t < a->T; t++)
-                one_query(a, b, h, t, p);
+                one_query(a, b, h, t, p, p + a->past + a->T);
     ls_mem_free(p);
+}
+
+/* A head of a sequence at a position. */
+typedef struct place {
+    int64_t b, t, h;
+} place;
+
+/* Of a pair, added to what is there. */
+static void put_gradient(const ls_attention_bwd *a, const ls_heads *to, place at, int64_t d,
+                         double value)
+{
+    head x = head_at(a->pair.on ? LS_F32 : a->type, to, at.b, at.t, at.h);
+
+    put(x, d, value + (a->pair.on ? get(x, d) : 0));
 }
 
 /* Adds to dk and dv, [T, D] each, of the key head; writes dq, of which the row is a buffer. */
@@ -115,15 +153,19 @@ static void one_query_back(const ls_attention_bwd *a, int64_t b, int64_t h, int6
 {
     int64_t hkv = h / (a->H / a->Hkv), D = a->D;
     head q = head_at(a->type, &a->q, b, t, h), dout = head_at(a->type, &a->dout, b, t, h);
-    double scale = (double)a->scale, lse = (double)a->lse[(b * a->H + h) * a->T + t];
+    const ls_attention_pair *pair = &a->pair;
+    int64_t row = pair->on ? pair->row : a->T;
+    double scale = (double)a->scale, lse = (double)a->lse[(b * a->H + h) * row + t];
+    view seen = view_of(a->start ? a->start + b * row + t : NULL, a->window, pair->q_first + t,
+                        pair->k_first, a->T);
     double delta = dot(dout, head_at(a->type, &a->o, b, t, h), D);
 
     for (int64_t d = 0; d < D; d++)
         dq[d] = 0;
-    for (int64_t s = first_seen(a->start, a->window, a->T, b, t); s <= t; s++) {
+    for (int64_t s = seen.first; s <= seen.last; s++) {
         head k = head_at(a->type, &a->k, b, s, hkv), v = head_at(a->type, &a->v, b, s, hkv);
         double p = exp(scale * dot(q, k, D) - lse);
-        double m = drop_factor(&a->drop, b, h, t, s);
+        double m = drop_factor(&a->drop, b, h, pair->q_first + t, pair->k_first + s);
         double ds = p * (m * dot(dout, v, D) - delta) * scale;
         for (int64_t d = 0; d < D; d++) {
             dv[s * D + d] += m * p * get(dout, d);
@@ -132,7 +174,7 @@ static void one_query_back(const ls_attention_bwd *a, int64_t b, int64_t h, int6
         }
     }
     for (int64_t d = 0; d < D; d++)
-        put(head_at(a->type, &a->dq, b, t, h), d, dq[d]);
+        put_gradient(a, &a->dq, (place){b, t, h}, d, dq[d]);
 }
 
 /* One key head with all query heads that read it. */
@@ -148,8 +190,8 @@ static void one_key_head(const ls_attention_bwd *a, int64_t b, int64_t hkv, doub
             one_query_back(a, b, h, t, dk, dv, dq);
     for (int64_t t = 0; t < a->T; t++)
         for (int64_t d = 0; d < a->D; d++) {
-            put(head_at(a->type, &a->dk, b, t, hkv), d, dk[t * a->D + d]);
-            put(head_at(a->type, &a->dv, b, t, hkv), d, dv[t * a->D + d]);
+            put_gradient(a, &a->dk, (place){b, t, hkv}, d, dk[t * a->D + d]);
+            put_gradient(a, &a->dv, (place){b, t, hkv}, d, dv[t * a->D + d]);
         }
 }
 

@@ -131,8 +131,9 @@ static inline double ls_ref_keep(const ls_dropout *d, int64_t row, int64_t colum
         return 1;
     row += d->first_row;
     ls_rng_key key = {{d->state->key[0], d->state->key[1]}};
-    ls_rng_block b = ls_rng_philox(key, (uint32_t)(column / 4), (uint32_t)(row % T),
-                                   d->state->first_seq + (uint32_t)(row / T), d->site << 16);
+    ls_rng_block b =
+        ls_rng_philox(key, (uint32_t)(column / 4), (uint32_t)ls_piece_position(&d->piece, row % T),
+                      d->state->first_seq + (uint32_t)(row / T), d->site << 16);
 
     return ls_rng_uniform(b.v[column % 4]) >= d->p ? 1 / (1 - (double)d->p) : 0;
 }

@@ -32,7 +32,7 @@ typedef struct place {
 static place place_of(const ls_qkv *a, int64_t b, int64_t t, int64_t n)
 {
     int64_t row = b * a->T + t;
-    place w = {.b = b, .t = t, .n = n, .at = (row * (a->H + 2 * a->Hkv) + n) * a->D};
+    place w = {.b = b, .t = t, .n = n, .at = row * ls_qkv_ld(a) + n * a->D};
 
     w.stat = row * (a->H + a->Hkv) + n;
     if (n < a->H + a->Hkv) {
@@ -106,7 +106,8 @@ static void add_sums(const ls_qkv *a, const double *sums)
 {
     for (int64_t i = 0; i < a->D; i++) {
         a->dq_norm[i] = (float)(sums[i] + (a->accumulate ? (double)a->dq_norm[i] : 0));
-        a->dk_norm[i] = (float)(sums[a->D + i] + (a->accumulate ? (double)a->dk_norm[i] : 0));
+        if (a->dk_norm)
+            a->dk_norm[i] = (float)(sums[a->D + i] + (a->accumulate ? (double)a->dk_norm[i] : 0));
     }
 }
 

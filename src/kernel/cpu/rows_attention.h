@@ -31,6 +31,12 @@ static inline float *ls_heads_at(const ls_heads *heads, int64_t b, int64_t t, in
     return (float *)heads->p + ls_heads_index(heads, b, t, h);
 }
 
+/* Elements from one row of packed to the next. */
+static inline int64_t ls_qkv_ld(const ls_qkv *a)
+{
+    return a->ld ? a->ld : (a->H + 2 * a->Hkv) * a->D;
+}
+
 /* qkv_bwd with norms keeps one partial dq_norm and dk_norm per chunk of tokens:
  * [leaves][chunks][2][D rounded up]. */
 enum { LS_QKV_CHUNK_TOKENS = 32 };

@@ -106,12 +106,13 @@ void ls_qkv_check(const ls_qkv *a, bool forward)
 
     LS_BUG_IF((unsigned)a->type > LS_F16, "qkv rows of type %d", (int)a->type);
     LS_BUG_IF(a->rope && a->D % 2, "rope turns pairs, but D is %lld", (long long)a->D);
-    LS_BUG_IF(norms != (a->k_norm != NULL), "qkv with a norm of q or k alone");
+    LS_BUG_IF(a->Hkv > 0 && norms != (a->k_norm != NULL), "qkv with a norm of q or k alone");
     LS_BUG_IF(a->past < 0, "qkv with a past of %lld", (long long)a->past);
     if (forward)
         return;
     LS_BUG_IF(norms && (!a->product || !a->rstd), "qkv_bwd with norms needs product and rstd");
-    LS_BUG_IF((a->dq_norm != NULL) != (a->dk_norm != NULL) || (a->dq_norm && !norms),
+    LS_BUG_IF((a->dq_norm != NULL) != (a->dk_norm != NULL || (a->dq_norm && a->Hkv == 0)) ||
+                  (a->dq_norm && !norms),
               "qkv_bwd with a gradient of one norm alone, or of none");
     LS_BUG_IF(a->dq_norm && (a->leaves < 1 || a->B * a->T < 1 || a->B * a->T % a->leaves),
               "%lld rows in %lld leaves", (long long)(a->B * a->T), (long long)a->leaves);

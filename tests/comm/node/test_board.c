@@ -237,6 +237,28 @@ LS_TEST(board_hands_out_zeroed_aligned_memory)
     close(fd);
 }
 
+/* What another rank has counts as foreign once it was touched; the own memory never does. */
+LS_TEST(board_knows_whose_memory_is_resident)
+{
+    enum { OWN = 100 * 4096, OTHER = 37 * 4096 };
+    int fd = make(2);
+    ls_board *board;
+    void *own, *other;
+
+    LS_CHECK_OK(ls_board_open(&board, fd, 5));
+    LS_CHECK_OK(ls_board_alloc(board, 0, OWN, "test", &own));
+    LS_CHECK_OK(ls_board_alloc(board, 1, OTHER, "test", &other));
+    memset(own, 1, OWN);
+    LS_CHECK_EQ(ls_board_foreign_bytes(board, 0), 0);
+    memset(other, 1, OTHER);
+    LS_CHECK_EQ(ls_board_foreign_bytes(board, 0), OTHER);
+    LS_CHECK_EQ(ls_board_foreign_bytes(board, 1), OWN);
+    ls_board_free(board, 1, other);
+    LS_CHECK_EQ(ls_board_foreign_bytes(board, 0), 0);
+    ls_board_close(board);
+    close(fd);
+}
+
 LS_TEST(board_memory_that_is_not_there_is_an_error)
 {
     int fd = make(2), large;

@@ -1,6 +1,7 @@
 /* test_tcp.c -- messages of all sizes in any order, added or not, between ranks on loopback. */
 #include "harness.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 #include "base/hash.h"
 #include "base/mem.h"
@@ -30,6 +31,90 @@ LS_TEST_SECONDS(tcp_stripes_over_many_sockets, 60)
     w.args.eager_bytes = 1024;
     world_run(&w, world_traffic);
     world_release(&w);
+}
+
+/* --- without a copy --- */
+
+static _Atomic int64_t lent, copied;
+
+static void traffic_and_loans(world *w, int rank, ls_carrier *carrier)
+{
+    ls_tcp_stats stats;
+
+    world_traffic(w, rank, carrier);
+    ls_tcp_stats_get(carrier, &stats);
+    atomic_fetch_add(&lent, stats.lent);
+    atomic_fetch_add(&copied, stats.copied);
+    LS_CHECK(stats.lent <= stats.writes && stats.copied <= stats.lent);
+}
+
+static void run_with(ls_tcp_zerocopy zerocopy)
+{
+    world w;
+
+    atomic_store(&lent, 0);
+    atomic_store(&copied, 0);
+    world_init(&w, 2);
+    w.args.sockets = 2;
+    w.args.zerocopy = zerocopy;
+    world_run(&w, traffic_and_loans);
+    world_release(&w);
+}
+
+static bool can_lend(void)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    bool can = setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) == 0;
+
+    close(fd);
+    return can;
+}
+
+/* Loopback: "auto" leaves it alone. Kernels that do not know it copy, and nothing is lent. */
+LS_TEST_SECONDS(tcp_sends_out_of_the_callers_memory, 60)
+{
+    bool can = can_lend();
+
+    run_with(LS_TCP_ZEROCOPY_OFF);
+    LS_CHECK_EQ(atomic_load(&lent), 0);
+    run_with(LS_TCP_ZEROCOPY_AUTO);
+    LS_CHECK_EQ(atomic_load(&lent), 0);
+    run_with(LS_TCP_ZEROCOPY_ON);
+    LS_CHECK_EQ(atomic_load(&lent) > 0, can);
+}
+
+/* The kernel copies on loopback, and says so: "auto" believes it for this connection. */
+static void lend_and_stop(world *w, int rank, ls_carrier *carrier)
+{
+    const ls_tcp *tcp = (const ls_tcp *)carrier;
+    const ls_tcp_channel *bulk = &tcp->links[1 - rank].channels[1];
+    int64_t until = ls_time_now_ns() + WORLD_SOON;
+    bool moved;
+
+    world_traffic(w, rank, carrier);
+    while (bulk->lends && ls_time_now_ns() < until)
+        LS_CHECK_OK(carrier->table->poll(carrier, &moved));
+    LS_CHECK(!bulk->lends);
+    atomic_fetch_add(&lent, tcp->stats.lent);
+    atomic_fetch_add(&copied, tcp->stats.copied);
+}
+
+LS_TEST_SECONDS(tcp_lends_no_more_where_the_kernel_copies, 60)
+{
+    ls_sock_address at;
+    world w;
+
+    if (!can_lend())
+        ls_test_skip("this kernel knows no MSG_ZEROCOPY");
+    world_init(&w, 2);
+    ls_sock_close(&w.listen_fd[1]);
+    LS_CHECK_OK(ls_sock_resolve("127.0.0.2:0", ls_test_soon(), &at)); /* not the other's address */
+    LS_CHECK_OK(ls_sock_listen(&at, &w.listen_fd[1]));
+    LS_CHECK_OK(ls_sock_local(w.listen_fd[1], &at));
+    snprintf(w.address[1], sizeof w.address[1], "%.63s", at.text);
+    world_run(&w, lend_and_stop);
+    world_release(&w);
+    LS_CHECK(atomic_load(&lent) > 0 && atomic_load(&copied) > 0);
 }
 
 /* --- add --- */
@@ -75,14 +160,19 @@ static void add_values(world *w, int rank, ls_carrier *carrier)
     ls_mem_free(sum);
 }
 
+/* The sender changes its memory as soon as a message is done, whoever read it. */
 LS_TEST(tcp_adds_what_arrives)
 {
+    static const ls_tcp_zerocopy ways[] = {LS_TCP_ZEROCOPY_OFF, LS_TCP_ZEROCOPY_ON};
     world w;
 
-    world_init(&w, 2);
-    w.args.sockets = 3;
-    world_run(&w, add_values);
-    world_release(&w);
+    for (size_t i = 0; i < LS_COUNT(ways); i++) {
+        world_init(&w, 2);
+        w.args.sockets = 3;
+        w.args.zerocopy = ways[i];
+        world_run(&w, add_values);
+        world_release(&w);
+    }
 }
 
 /* --- one write --- */

@@ -42,6 +42,7 @@ static void run_through_proxy(long cut_after, long flip_after, int messages)
     w.messages = messages;
     w.args.sockets = 2;
     w.args.chunk_bytes = 64 << 10; /* else a chunk is hit five times in a row now and then */
+    w.args.zerocopy = cut_after && flip_after ? LS_TCP_ZEROCOPY_ON : LS_TCP_ZEROCOPY_OFF;
     proxy_start(&p, w.address[1]);
     atomic_store(&p.cut_after, cut_after);
     atomic_store(&p.flip_after, flip_after);

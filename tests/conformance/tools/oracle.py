@@ -15,8 +15,8 @@ transformers.utils.logging.disable_progress_bar()
 PROBE = os.environ["LINESHAFT_PROBE"]
 LINESHAFT = os.environ["LINESHAFT"]
 T, B = 37, 3  # odd on purpose
-FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
-MIXTURES = ("mixtral", "qwen3_moe")
+FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "olmoe")
+MIXTURES = ("mixtral", "qwen3_moe", "olmoe")
 PER_FAMILY = 4
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
@@ -66,7 +66,14 @@ SPECIAL = {
         {"num_experts": 16, "num_experts_per_tok": 8, "moe_intermediate_size": 12,
          "tie_word_embeddings": True, "attention_bias": True},
         {"num_experts": 3, "num_experts_per_tok": 1, "moe_intermediate_size": 40,
-         "use_sliding_window": True, "sliding_window": 9}]}
+         "use_sliding_window": True, "sliding_window": 9}],
+    "olmoe": [
+        {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 28},
+        {"num_experts": 5, "num_experts_per_tok": 3, "norm_topk_prob": True, "old_spelling": True},
+        {"num_experts": 64, "num_experts_per_tok": 8, "intermediate_size": 12, "num_attention_heads": 4,
+         "num_key_value_heads": 4, "hidden_size": 48},
+        {"num_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "tie_word_embeddings": True,
+         "num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 72}]}
 
 # One expert of normalised weight has the weight 1 and its router no gradient, only rounding, which AdamW blows
 # up: there is no such configuration. And where two experts are as good to the last bits, the two sides take
@@ -116,6 +123,8 @@ def configuration(family, number):
                 "num_attention_heads": heads, "tie_word_embeddings": False,
                 "num_key_value_heads": heads // int(rng.choice([d for d in (1, 2, 3) if heads % d == 0])),
                 "rms_norm_eps": float(rng.choice([1e-5, 1e-6])), **tokens}
+    if family == "olmoe":  # its default is 1, and PyTorch never trains the embedding of that token
+        keys["pad_token_id"] = None
     keys.update(special)
     return transformers.AutoConfig.for_model(family, **keys), old
 

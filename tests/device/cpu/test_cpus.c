@@ -9,6 +9,9 @@
 #define ls_cpus_pins copy_of_ls_cpus_pins
 #define ls_cpus_crowded copy_of_ls_cpus_crowded
 #define ls_cpus_explain copy_of_ls_cpus_explain
+#define ls_cpus_here copy_of_ls_cpus_here
+#define ls_cpus_between copy_of_ls_cpus_between
+#define ls_cpus_distance_name copy_of_ls_cpus_distance_name
 #include "device/cpu/cpus.c"
 
 #include <sched.h>
@@ -291,4 +294,29 @@ LS_TEST(cpus_of_this_machine_follow_its_mask)
     CPU_SET(first, &one);
     LS_CHECK_EQ(sched_setaffinity(0, sizeof one, &one), 0);
     LS_CHECK_EQ(ls_cpus_threads(), 1);
+}
+
+/* --- places ----------------------------------------------------------------------------------- */
+
+static const char *share(const char *machine, ls_pool_mask a, ls_pool_mask b)
+{
+    ls_cpus_place x = place_in(machine, &a), y = place_in(machine, &b);
+
+    LS_CHECK_EQ(ls_cpus_between(&x, &y), ls_cpus_between(&y, &x));
+    return ls_cpus_distance_name(ls_cpus_between(&x, &y));
+}
+
+LS_TEST(cpus_know_what_two_ranks_share)
+{
+    /* CPUs 0 and 1 are a core, 0 to 7 a cache, 0 to 15 a package. */
+    LS_CHECK_STR(share(TWO, range(0, 0), range(1, 1)), "core");
+    LS_CHECK_STR(share(TWO, range(0, 1), range(2, 3)), "L3");
+    LS_CHECK_STR(share(TWO, range(0, 3), range(4, 7)), "L3");
+    LS_CHECK_STR(share(TWO, range(0, 1), range(8, 9)), "NUMA");
+    LS_CHECK_STR(share(TWO, range(0, 7), range(8, 15)), "NUMA");
+    LS_CHECK_STR(share(TWO, range(0, 1), range(16, 17)), "machine");
+    LS_CHECK_STR(share(TWO, range(0, 31), range(16, 17)), "any");
+    LS_CHECK_STR(share("pack:1 l3:2 [numa] core:2 pu:1", range(0, 0), range(3, 3)), "package");
+    ls_cpus_place here = ls_cpus_here();
+    LS_CHECK(here.package >= -1 && here.core >= -1);
 }

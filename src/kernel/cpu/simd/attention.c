@@ -28,7 +28,12 @@
  *
  * With a past, tiles of queries still lie on multiples of 64 positions: in the first one the lanes
  * before the first query hold zeros and are not written. Few queries go another way with the same
- * bits: see attention_few.c. */
+ * bits: see attention_few.c.
+ *
+ * A pair of chunks (ls_attention_pair) counts queries and keys from the first of each. On the same
+ * positions that is attention as ever, on a shorter sequence; where the keys lie before the queries
+ * (`far`) there is no diagonal, and every tile of queries walks over all tiles of keys, as far as
+ * start and window let it. */
 #include "kernel/cpu/simd/attention.h"
 #include "kernel/cpu/simd/transpose.h"
 
@@ -37,6 +42,7 @@ enum {
     SLOTS = 128,
     MOST_T = 1 << 24 /* positions are compared as floats */
 };
+static const float LEAST_SUM = 1e-37f;
 
 /* What both directions share. */
 typedef struct problem {
@@ -50,6 +56,10 @@ typedef struct problem {
     int64_t window, first_tile, tiles;
     float scale;
     ls_dropout drop;
+    ls_attention_pair pair;
+    bool far;         /* a pair whose keys lie before its queries */
+    int64_t row;      /* of lse and start */
+    ls_dtype written; /* the type of what comes out */
 } problem;
 
 /* Packed tiles of keys and values of one head, several if they fit. */
@@ -205,10 +215,27 @@ static void write_rows(const problem *p, const ls_heads *to, int64_t index, cons
 {
     for (int64_t x = 0; x < p->squares; x++, index += TILE) {
         const float *square = from + x * TILE_FLOATS + first * TILE;
-        if (p->type == LS_BF16)
+        if (p->written == LS_BF16)
             write_square(LS_BF16, to, index, square, factor + first, n, square_width(p, x));
         else
             write_square(LS_F32, to, index, square, factor + first, n, square_width(p, x));
+    }
+}
+
+/* The same in fp32, to what is there, of which each row is multiplied by `keep` first. */
+static void join_rows(const problem *p, const ls_heads *to, int64_t index, const float *from,
+                      const float *factor, const float *keep, int64_t n)
+{
+    for (int64_t x = 0; x < p->squares; x++, index += TILE) {
+        int64_t width = square_width(p, x);
+        const float *square = from + x * TILE_FLOATS;
+        float *out = (float *)to->p + index;
+        for (int64_t i = 0; i < n; i++, out += to->time, square += TILE)
+            for (int64_t d = 0; d < width; d += LS_LANES) {
+                ls_v16 there = v_mul(v_set(keep[i]), v_load_most(out + d, width - d));
+                v_store_most(out + d, width - d,
+                             v_fma(v_set(factor[i]), v_load(square + d), there));
+            }
     }
 }
 
@@ -256,9 +283,10 @@ static void queries_first(queries *w)
     for (int64_t i = 0; i < TILE; i++) {
         int64_t t = w->t0 + i, first = 0;
         if (p->start && i < w->n)
-            first = ls_max_i64(first, p->start[w->b * p->T + t]);
+            first = ls_max_i64(first, p->start[w->b * p->row + t]);
         if (p->window > 0)
-            first = ls_max_i64(first, t - p->window + 1);
+            first = ls_max_i64(first, t + p->pair.q_first - p->window + 1);
+        first = ls_max_i64(0, ls_min_i64(first - p->pair.k_first, p->end));
         w->first[i] = (float)first; /* exact: see MOST_T */
         if (i >= w->lo && i < w->n) {
             w->least = ls_min_i64(w->least, first);
@@ -329,7 +357,7 @@ static void queries_face(queries *w, int64_t tile)
 {
     w->s0 = tile * TILE;
     w->keys = ls_min_i64(TILE, w->p->end - w->s0);
-    w->diagonal = w->s0 == w->t0;
+    w->diagonal = w->s0 == w->t0 && !w->p->far;
     w->ragged = w->most > w->s0;
 }
 
@@ -396,15 +424,26 @@ static void drop_block(const ls_dropout *drop, const uint32_t counter[3], uint32
     }
 }
 
-/* Dropout factors of vector c of the tile, [seen][LS_LANES]. */
+/* Dropout factors of vector c of the tile, [seen][LS_LANES]. Of a pair the keys may begin anywhere
+ * in a block of four positions: then the first block has some that are not wanted. */
 static void drop_column(const queries *w, int64_t c, float *factors)
 {
     const ls_dropout *drop = &w->p->drop;
+    int64_t begin = w->p->pair.k_first + w->s0, skew = begin % 4, seen = keys_seen(w, c);
+    uint32_t t = (uint32_t)(w->p->pair.q_first + w->t0 + c * LS_LANES);
 
-    for (int64_t j = 0; j < keys_seen(w, c); j += 4) {
-        uint32_t counter[3] = {(uint32_t)((w->s0 + j) / 4), drop->state->first_seq + (uint32_t)w->b,
+    for (int64_t j = -skew; j < seen; j += 4) {
+        uint32_t counter[3] = {(uint32_t)((begin + j) / 4), drop->state->first_seq + (uint32_t)w->b,
                                drop->site << 16 | (drop->first_head + (uint32_t)w->h + 1)};
-        drop_block(drop, counter, (uint32_t)(w->t0 + c * LS_LANES), factors + j * LS_LANES);
+        float block[4 * LS_LANES];
+        int64_t from = ls_max_i64(0, -j), end = ls_min_i64(4, seen - j);
+        if (skew == 0) {
+            drop_block(drop, counter, t, factors + j * LS_LANES);
+            continue;
+        }
+        drop_block(drop, counter, t, block);
+        memcpy(factors + (j + from) * LS_LANES, block + from * LS_LANES,
+               (size_t)((end - from) * LS_LANES) * sizeof *block);
     }
 }
 
@@ -540,17 +579,43 @@ static void drop_weights(const queries *w, forward *f, int64_t c)
         v_store(s + j * TILE, v_mul(v_load(s + j * TILE), v_load(f->factors + j * LS_LANES)));
 }
 
+/* lse becomes that of what was seen before and now, shrink the new part's share of 1 / sum, and
+ * keep the share of what is there. */
+static void forward_join(const queries *w, forward *f, const float *lse, float *keep)
+{
+    float before[TILE] = {0};
+
+    memcpy(before, lse, (size_t)w->n * sizeof *lse);
+    for (int64_t at = 0; at < w->vectors * LS_LANES; at += LS_LANES) {
+        ls_v16 old = v_load(before + at), new = v_load(f->largest + at), m = v_max(old, new);
+        ls_v16 a = v_exp(v_sub(old, m)), b = v_exp(v_sub(new, m)), sum = v_add(a, b);
+        v_store(f->largest + at, v_add(m, v_log(sum)));
+        v_store(f->shrink + at, v_mul(v_load(f->shrink + at), v_div(b, sum)));
+        v_store(keep + at, v_div(a, sum));
+    }
+}
+
+/* A sum is 1 or more, unless a query of a pair sees nothing: then it weighs nothing. */
 static void forward_finish(const queries *w, forward *f, const ls_attention_fwd *a)
 {
+    const problem *p = w->p;
+    int64_t at = (w->b * a->H + w->h) * p->row + w->t0 + w->lo - a->past;
+
     for (int64_t c = 0; c < w->vectors; c++) {
-        ls_v16 sum = v_load(f->sum + c * LS_LANES), m = v_load(f->largest + c * LS_LANES);
+        ls_v16 sum = v_max(v_set(LEAST_SUM), v_load(f->sum + c * LS_LANES));
+        ls_v16 m = v_load(f->largest + c * LS_LANES);
         v_store(f->largest + c * LS_LANES, v_fma(m, v_set(LS_ATTENTION_LN2), v_log(sum)));
         v_store(f->shrink + c * LS_LANES, v_div(v_set(1.0f), sum));
     }
+    if (p->pair.join) {
+        forward_join(w, f, a->lse + at, f->factors);
+        join_rows(p, &a->o, ls_heads_index(&a->o, w->b, w->t0, w->h), f->out, f->shrink, f->factors,
+                  w->n);
+    } else {
+        write_queries(w, &a->o, f->out, f->shrink);
+    }
     if (a->lse)
-        memcpy(a->lse + (w->b * a->H + w->h) * a->T + w->t0 + w->lo - a->past, f->largest + w->lo,
-               (size_t)(w->n - w->lo) * sizeof *a->lse);
-    write_queries(w, &a->o, f->out, f->shrink);
+        memcpy(a->lse + at, f->largest + w->lo, (size_t)(w->n - w->lo) * sizeof *a->lse);
 }
 
 /* What this tile will write and one soon after will read. */
@@ -578,11 +643,13 @@ static void forward_tile(const forward_job *job, keys *k, forward *f, int64_t h,
         f->largest[i] = LS_ATTENTION_LOWEST;
         f->sum[i] = 0;
     }
-    int64_t begin = w.least / TILE;
-    for (int64_t s = begin; s <= tile; s++) {
+    int64_t begin = w.least / TILE, last = p->far ? p->tiles - 1 : tile;
+    if (begin > last) /* they see nothing */
+        clear_rows(p, f->out, 0, TILE);
+    for (int64_t s = begin; s <= last; s++) {
         const float *rows = keys_get(k, s);
         queries_face(&w, s);
-        if (s == ls_max_i64(begin, tile - 2)) /* sooner, it would be evicted again */
+        if (s == ls_max_i64(begin, last - 2)) /* sooner, it would be evicted again */
             forward_fetch(&w, job->a);
         multiply_scores(&w, rows, f->turned, f->scores);
         for (int64_t c = 0; c < w.vectors; c++) {
@@ -633,6 +700,13 @@ static bool problem_ready(problem *p)
     LS_BUG_IF(p->past && (p->start || p->drop.p > 0),
               "attention with a past, and start or dropout");
     LS_BUG_IF(p->type != LS_F32 && p->type != LS_BF16, "attention of type %d", (int)p->type);
+    p->far = p->pair.on && p->pair.k_first != p->pair.q_first;
+    LS_BUG_IF(p->pair.on && (p->past || p->pair.k_first > p->pair.q_first ||
+                             (p->far && p->pair.k_first + p->T > p->pair.q_first)),
+              "a pair of %lld queries from %lld on and keys from %lld on", (long long)p->T,
+              (long long)p->pair.q_first, (long long)p->pair.k_first);
+    p->row = p->pair.on ? p->pair.row : p->T;
+    p->written = p->pair.on ? LS_F32 : p->type;
     p->squares = (p->D + TILE - 1) / TILE;
     p->floats = p->squares * TILE_FLOATS;
     p->first_tile = p->past / TILE;
@@ -664,10 +738,11 @@ void LS_ISA_NAME(ls_attention_fwd_row)(ls_stream *stream, const ls_attention_fwd
                       .past = a->past,
                       .window = a->window,
                       .scale = a->scale,
-                      .drop = a->drop};
+                      .drop = a->drop,
+                      .pair = a->pair};
     if (!problem_ready(&job.p))
         return;
-    if (a->T <= LS_ATTENTION_FEW && !a->start && a->drop.p <= 0) {
+    if (a->T <= LS_ATTENTION_FEW && !a->start && a->drop.p <= 0 && !a->pair.on) {
         LS_ISA_NAME(ls_attention_few)(stream, a);
         return;
     }
@@ -733,7 +808,7 @@ LS_INLINE void backward_deltas_as(const ls_dtype type, const queries *w, backwar
 
 static void backward_deltas(const queries *w, backward *f, const ls_attention_bwd *a)
 {
-    const float *lse = a->lse + (w->b * a->H + w->h) * a->T + w->t0;
+    const float *lse = a->lse + (w->b * a->H + w->h) * w->p->row + w->t0;
 
     for (int64_t i = 0; i < TILE; i++)
         f->lse[i] = i < w->n ? lse[i] * LS_ATTENTION_LOG2E : 0;
@@ -833,10 +908,16 @@ static void write_keys(const problem *p, const keys *k, const backward *f,
 {
     int64_t t = tile * TILE, n = ls_min_i64(TILE, p->T - t);
 
-    write_rows(p, &a->dk, ls_heads_index(&a->dk, k->b, t, k->hkv), f->dk + tile * p->floats,
-               f->scales, 0, n);
-    write_rows(p, &a->dv, ls_heads_index(&a->dv, k->b, t, k->hkv), f->dv + tile * p->floats,
-               f->ones, 0, n);
+    int64_t dk = ls_heads_index(&a->dk, k->b, t, k->hkv);
+    int64_t dv = ls_heads_index(&a->dv, k->b, t, k->hkv), at = tile * p->floats;
+
+    if (p->pair.on) {
+        join_rows(p, &a->dk, dk, f->dk + at, f->scales, f->ones, n);
+        join_rows(p, &a->dv, dv, f->dv + at, f->ones, f->ones, n);
+    } else {
+        write_rows(p, &a->dk, dk, f->dk + at, f->scales, 0, n);
+        write_rows(p, &a->dv, dv, f->dv + at, f->ones, 0, n);
+    }
 }
 
 /* One step: the tile of queries with one tile of keys; mode: what dk and dv do. */
@@ -855,13 +936,15 @@ static void backward_step(queries *w, const backward *f, const float *rows, tile
 }
 
 /* Tile of queries number `tile` of the walk's head h. The first head of a key head meets every tile
- * of keys on the diagonal first; the last tile of the last head is the last to add to any. */
+ * of keys on the diagonal first; the last tile of the last head is the last to add to any. Far keys
+ * have no diagonal: their sums begin as zeros, and are written when all heads are done. */
 static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t h, int64_t tile)
 {
     const problem *p = &job->p;
     const ls_attention_bwd *a = job->a;
     int64_t group = p->H / p->Hkv;
-    bool fresh = h % group == 0, last = h % group == group - 1 && tile == p->tiles - 1;
+    bool fresh = h % group == 0 && !p->far;
+    bool last = h % group == group - 1 && tile == p->tiles - 1 && !p->far;
     queries w;
 
     queries_begin(&w, k, h, tile);
@@ -870,10 +953,11 @@ static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t
     pack_queries(&w, &a->dout, f->dout);
     turn_rows(&w, f->dout_turned, f->dout, 1);
     backward_deltas(&w, f, a);
-    int64_t begin = w.least / TILE, near = ls_max_i64(begin, tile - 2);
+    int64_t end = p->far ? p->tiles - 1 : tile;
+    int64_t begin = w.least / TILE, near = ls_max_i64(begin, end - 2);
     for (int64_t s = 0; last && s < begin; s++)
         write_keys(p, k, f, a, s);
-    for (int64_t s = begin; s <= tile; s++) {
+    for (int64_t s = begin; s <= end; s++) {
         const float *rows = keys_get(k, s);
         queries_face(&w, s);
         if (last && s <= near)
@@ -885,7 +969,11 @@ static void backward_tile(const backward_job *job, keys *k, backward *f, int64_t
         if (last)
             write_keys(p, k, f, a, s);
     }
-    write_queries(&w, &a->dq, f->dq, f->scales);
+    if (!p->pair.on)
+        write_queries(&w, &a->dq, f->dq, f->scales);
+    else if (begin <= end)
+        join_rows(p, &a->dq, ls_heads_index(&a->dq, w.b, w.t0, w.h), f->dq, f->scales, f->ones,
+                  w.n);
 }
 
 static void backward_task(void *context, int64_t index, int worker)
@@ -916,9 +1004,13 @@ static void backward_task(void *context, int64_t index, int worker)
     keys_begin(&k, p, index / p->Hkv, hkv, f.ones + TILE, end);
     f.dk = (float *)job->a->scratch + worker * 2 * p->tiles * n;
     f.dv = f.dk + p->tiles * n;
+    if (p->far)
+        memset(f.dk, 0, (size_t)(2 * p->tiles * n) * sizeof *f.dk);
     for (int64_t x = 0; x < group; x++)
         for (int64_t tile = 0; tile < p->tiles; tile++)
             backward_tile(job, &k, &f, hkv * group + x, tile);
+    for (int64_t tile = 0; p->far && tile < p->tiles; tile++)
+        write_keys(p, &k, &f, job->a, tile);
 }
 
 void LS_ISA_NAME(ls_attention_bwd_row)(ls_stream *stream, const ls_attention_bwd *a)
@@ -938,7 +1030,8 @@ void LS_ISA_NAME(ls_attention_bwd_row)(ls_stream *stream, const ls_attention_bwd
                       .D = a->D,
                       .window = a->window,
                       .scale = a->scale,
-                      .drop = a->drop};
+                      .drop = a->drop,
+                      .pair = a->pair};
     if (problem_ready(&job.p))
         ls_pool_run(ls_stream_pool(stream), backward_task, &job, a->B * a->Hkv);
 }

@@ -19,6 +19,7 @@ typedef struct ls_drop {
     uint32_t threshold; /* kept when the upper 24 bits of the word are >= this */
     float scale;        /* of kept elements: 1 / (1 - p) */
     int64_t T, first_row;
+    ls_piece piece;
 } ls_drop;
 
 LS_INLINE ls_drop drop_begin(const ls_dropout *d, int64_t T)
@@ -35,6 +36,7 @@ LS_INLINE ls_drop drop_begin(const ls_dropout *d, int64_t T)
         r.scale = 1.0f / (1.0f - d->p);
         r.T = T;
         r.first_row = d->first_row;
+        r.piece = d->piece;
     }
     return r;
 }
@@ -181,7 +183,8 @@ static LS_UNUSED void drop_tile(const ls_drop *d, int64_t row, int64_t column, f
 {
     uint32_t k0 = d->key[0], k1 = d->key[1], first = (uint32_t)(column / 4);
     int64_t number = d->first_row + row;
-    ls_u8 time = drop_set((uint32_t)(number % d->T)), site = drop_set(d->site);
+    int64_t position = ls_piece_position(&d->piece, number % d->T);
+    ls_u8 time = drop_set((uint32_t)position), site = drop_set(d->site);
     ls_u8 seq = drop_set(d->first_seq + (uint32_t)(number / d->T));
     ls_u8 a[4] = {drop_count(first), time, seq, site};
     ls_u8 b[4] = {drop_count(first + 8), time, seq, site};

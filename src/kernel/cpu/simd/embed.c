@@ -21,7 +21,8 @@ enum { PARTS = LS_TILE / LS_LANES, DEEPEST = 40 };
 
 LS_INLINE void fwd_row(const ls_dtype type, const ls_embed_fwd *a, const ls_drop *drop, int64_t row)
 {
-    int64_t C = a->C, token = a->tokens[row] - a->first, p = (a->past + row % a->T) * C;
+    int64_t C = a->C, token = a->tokens[row] - a->first;
+    int64_t p = (a->past + ls_piece_position(&a->piece, row % a->T)) * C;
     bool here = token >= 0 && token < a->V; /* else another rank has it */
     const void *wte = a->wte, *wpe = a->wpe;
     void *y = a->y;
@@ -220,6 +221,19 @@ static void dwte_task(void *context, int64_t index, int worker)
     }
 }
 
+/* The first row that stands at position t; T or more: none does. */
+static int64_t row_at(const ls_embed_bwd *a, int64_t t)
+{
+    int64_t chunk = a->piece.chunk;
+
+    if (chunk == 0)
+        return t;
+    for (int i = 0; i < 2; i++)
+        if (t >= a->piece.first[i] && t < a->piece.first[i] + chunk)
+            return i * chunk + t - a->piece.first[i];
+    return a->T;
+}
+
 static void dwpe_task(void *context, int64_t index, int worker)
 {
     const bwd *b = context;
@@ -229,7 +243,8 @@ static void dwpe_task(void *context, int64_t index, int worker)
 
     (void)worker;
     for (int64_t t = first; t < end; t++) {
-        row_list list = {.first = t, .count = t < a->T ? a->M / a->T : 0};
+        int64_t row = row_at(a, t);
+        row_list list = {.first = row, .count = row < a->T ? a->M / a->T : 0};
         sum_row(a, &drop, &list, 0, a->C, a->dwpe + t * a->C);
     }
 }

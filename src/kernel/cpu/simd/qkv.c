@@ -181,7 +181,7 @@ LS_INLINE void one_token(const ls_dtype type, const job *j, int64_t row, work *w
 {
     const ls_qkv *a = j->a;
     int64_t b = row / a->T, t = row % a->T, turned = a->H + a->Hkv, pairs = a->D / 2;
-    int64_t at = row * (turned + a->Hkv) * a->D;
+    int64_t at = row * ls_qkv_ld(a);
 
     if (a->rope)
         part_angles(a->rope + (a->past + t) * pairs * 2, pairs, j->forward ? 1.0f : -1.0f, w);
@@ -242,6 +242,8 @@ static void join_sums(const job *j)
     float *out[2] = {a->dq_norm, a->dk_norm};
 
     for (int64_t i = 0; i < 2 * wide; i += LS_LANES) {
+        if (!out[i / wide])
+            break; /* queries alone */
         float *p = (float *)a->scratch + i, *to = out[i / wide] + i % wide;
         for (int64_t leaf = 0; leaf < a->leaves; leaf++)
             tree_sum(p + leaf * j->runs * 2 * wide, j->runs, 2 * wide);

@@ -1,0 +1,26 @@
+/* tsan.h -- what the thread sanitizer cannot see by itself.
+ *
+ * Ranks that are threads of one process, as in tests, map the memory of their node each for itself
+ * and meet by atomics there: at two addresses, which the tool takes for two things. Before a buffer
+ * is offered to others it is released, before it is read or changed again acquired. Nothing
+ * elsewhere. */
+#pragma once
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+#ifdef __cplusplus
+extern "C" {
+#endif
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+#ifdef __cplusplus
+}
+#endif
+#define LS_TSAN_ACQUIRE(p) __tsan_acquire(p)
+#define LS_TSAN_RELEASE(p) __tsan_release(p)
+#else
+#define LS_TSAN_ACQUIRE(p) ((void)(p))
+#define LS_TSAN_RELEASE(p) ((void)(p))
+#endif

@@ -1,0 +1,511 @@
+/* succession.c -- a league that loses its coordinator.
+ *
+ * While it lives, all nodes know each other's seats (synod.h), and every view is accepted by enough
+ * of them before it is told. When it is lost
+ *
+ *     the others                 their ranks have lost those of its node, and wait for a view
+ *     orphaned()                 successors ask for votes, in the order of the view
+ *     one is elected             take_over(): a parish of the last view's nodes, without the lost
+ *                                one; the view is revoked
+ *     the others hear its beat   follow(): join it as the node they were, say again what their
+ *                                workers had said; the next view is made of those who came
+ *     nobody is elected          check_hope(): too few are left, or the others have gone on: the
+ *                                job ends here
+ *
+ * A coordinator that hears of another one, or of too few nodes, tells nobody anything any more. */
+#include "cluster/league_impl.h"
+
+#include <unistd.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "cluster/parcel.h"
+#include "cluster/rendezvous_impl.h"
+#include "net/room.h"
+
+enum { HERE = 64, SEATS = 65 }; /* above the kinds of words */
+enum { FOLLOW_S = 1, HOPE = 4, BACK_S = 5, STUCK_S = 10 };
+
+static int64_t at_least(int64_t ns, int64_t seconds)
+{
+    return ls_max_i64(ns, seconds * LS_NS_PER_S);
+}
+
+/* --- seats ------------------------------------------------------------------------------------ */
+
+static ls_synod_seat *seat_of(const ls_league *l, int node)
+{
+    for (int i = 0; i < l->n_seats; i++)
+        if (l->seats[i].node == node)
+            return &l->seats[i];
+    return NULL;
+}
+
+static ls_status add_seat(ls_league *l, const ls_synod_seat *seat)
+{
+    if (l->n_seats >= LS_QUORUM_NODES)
+        return ls_fail(LS_EUSAGE, "the job has %d nodes; more than %d cannot replace the first one",
+                       l->n_seats, LS_QUORUM_NODES);
+    if (l->n_seats == l->seats_room) {
+        int room = 2 * l->seats_room + 8;
+        ls_synod_seat *seats = ls_mem_resize(l->seats, (size_t)room * sizeof *seats);
+        if (!seats)
+            return LS_ENOMEM;
+        l->seats = seats;
+        l->seats_room = room;
+    }
+    l->seats[l->n_seats++] = *seat;
+    l->told = false;
+    return LS_OK;
+}
+
+static ls_status add_node(ls_league *l, int node, const ls_members_node *about)
+{
+    ls_synod_seat seat = {.node = node, .workers = about->ranks};
+
+    memcpy(seat.host, about->host, sizeof seat.host);
+    memcpy(seat.ip, about->ip, sizeof seat.ip);
+    return add_seat(l, &seat);
+}
+
+void ls_succession_loses(ls_league *l, int node)
+{
+    ls_synod_seat *seat = l->synod ? seat_of(l, node) : NULL;
+
+    if (!seat)
+        return;
+    memmove(seat, seat + 1, (size_t)(&l->seats[--l->n_seats] - seat) * sizeof *seat);
+    l->told = false;
+}
+
+/* Those whose number is known. node: -1: to all. */
+static void tell_seats(ls_league *l, int node)
+{
+    ls_synod_seat *known = ls_mem_array((size_t)l->n_seats, sizeof *known);
+    int n = 0;
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    for (int i = 0; i < l->n_seats && known; i++)
+        if (l->seats[i].id != 0)
+            known[n++] = l->seats[i];
+    ls_parcel_put(&bytes, SEATS, 1);
+    if (known)
+        ls_synod_encode(known, n, &bytes);
+    if (!known || ls_str_status(&bytes) != LS_OK ||
+        (node < 0 && ls_synod_learn(l->synod, known, n)))
+        ls_log(LS_LOG_WARN, "the seats of the nodes are not told: %s", ls_err_last()->text);
+    else
+        for (int i = 0; i < l->n_seats; i++)
+            if (l->seats[i].node != l->self && (node < 0 || node == l->seats[i].node))
+                ls_rendezvous_tell(l->rendezvous, l->seats[i].node, bytes.p, bytes.len);
+    ls_str_release(&bytes);
+    ls_mem_free(known);
+}
+
+ls_status ls_succession_joins(ls_league *l, int node, const ls_members_node *about)
+{
+    ls_status st = l->synod ? add_node(l, node, about) : LS_OK;
+
+    if (l->synod && st == LS_OK)
+        tell_seats(l, node);
+    return st;
+}
+
+static void hear_seat(ls_league *l, int node, ls_parcel *in)
+{
+    ls_synod_seat *seat = l->parish ? seat_of(l, node) : NULL;
+    uint64_t id = ls_parcel_get(in, 8);
+    uint16_t port = (uint16_t)ls_parcel_get(in, 2), door = (uint16_t)ls_parcel_get(in, 2);
+
+    if (!seat || !ls_parcel_done(in) || id == 0)
+        return;
+    seat->id = id;
+    seat->port = port;
+    seat->door = door;
+    l->told = false;
+}
+
+static void hear_seats(ls_league *l, const ls_parcel *in)
+{
+    ls_synod_seat *seats = NULL;
+    int n;
+
+    if (l->parish)
+        return;
+    if (ls_synod_decode(in->at, in->left, &seats, &n) != LS_OK ||
+        ls_synod_learn(l->synod, seats, n) != LS_OK)
+        ls_log(LS_LOG_WARN, "%s", ls_err_last()->text);
+    ls_mem_free(seats);
+}
+
+bool ls_succession_hears(ls_league *l, int node, const uint8_t *bytes, size_t len)
+{
+    ls_parcel in = {.at = bytes, .left = len};
+    uint64_t kind = ls_parcel_get(&in, 1);
+
+    l->on_trial = false;
+    if (kind != HERE && kind != SEATS)
+        return false;
+    if (l->synod && kind == HERE)
+        hear_seat(l, node, &in);
+    else if (l->synod)
+        hear_seats(l, &in);
+    return true;
+}
+
+/* --- while the coordinator lives -------------------------------------------------------------- */
+
+uint64_t ls_succession_agrees(void *league, const int *nodes, int n, uint64_t above)
+{
+    ls_league *l = league;
+    uint64_t ids[LS_QUORUM_NODES];
+    int64_t now = ls_time_now_ns();
+
+    if (!l->synod)
+        return above + 1; /* too many nodes for successors: nobody needs to be asked */
+    LS_BUG_IF(n > LS_QUORUM_NODES, "a view of %d nodes", n);
+    for (int i = 0; i < n; i++) {
+        const ls_synod_seat *seat = seat_of(l, nodes[i]);
+        if (!seat || seat->id == 0)
+            return 0; /* it is about to say where it sits */
+        ids[i] = seat->id;
+    }
+    if (!l->told)
+        tell_seats(l, -1);
+    l->told = true;
+    if (!ls_synod_founded(l->synod))
+        ls_synod_found(l->synod, ids, n, now);
+    uint64_t generation =
+        ls_synod_agree(l->synod, ids, n, above > l->floor ? above : l->floor, now);
+    l->wants_ns = generation ? 0 : l->wants_ns ? l->wants_ns : now;
+    return generation;
+}
+
+/* --- it is lost ------------------------------------------------------------------------------- */
+
+static void on_orphaned(void *context, const char *why, int64_t silent_ns)
+{
+    ls_league *l = context;
+
+    l->orphan_ns = ls_time_now_ns();
+    l->silent_ns = silent_ns;
+    l->refused = l->on_trial;
+    snprintf(l->why, sizeof l->why, "%s", why);
+    ls_log(LS_LOG_INFO, "the coordinator (%s) was lost: %s", ls_rendezvous_address(l->rendezvous),
+           why);
+    ls_synod_suspect(l->synod, l->orphan_ns);
+}
+
+static void give_up(ls_league *l)
+{
+    l->over = true;
+    ls_rendezvous_give_up(l->rendezvous);
+}
+
+/* The nodes of the last view, in its order, as the new coordinator sees them. */
+static ls_status seat_all(ls_league *l, int64_t now)
+{
+    const ls_quorum_view *v = ls_synod_view(l->synod);
+    ls_status st = LS_OK;
+
+    l->n_seats = 0;
+    l->told = false;
+    for (int i = 0; i < v->n && st == LS_OK; i++) {
+        const ls_synod_seat *seat = ls_synod_find(l->synod, v->member[i]);
+        if (!seat)
+            continue; /* then it cannot be reached either */
+        LS_TRY(st, add_seat(l, seat), out);
+        l->seats[l->n_seats - 1].away = seat->id != ls_synod_id(l->synod);
+        st = ls_parish_joins(l->parish, seat->node, seat->host, seat->ip, seat->workers, true, now);
+    }
+out:
+    return st;
+}
+
+static int next_node(const ls_league *l)
+{
+    int n, next = 0;
+    const ls_synod_seat *seats = ls_synod_seats(l->synod, &n);
+
+    for (int i = 0; i < n; i++)
+        next = seats[i].node >= next ? seats[i].node + 1 : next;
+    return next;
+}
+
+/* Of a new coordinator: the one before is lost with all its workers. */
+static void bury(ls_league *l, const ls_synod_seat *self, int64_t now)
+{
+    const ls_quorum_view *v = ls_synod_view(l->synod);
+    const ls_synod_seat *lost = ls_synod_find(l->synod, l->leader ? l->leader : v->member[0]);
+    ls_view_past past = {.reached = -1};
+    int64_t noticed_ns = l->orphan_ns ? now - l->orphan_ns + l->silent_ns : 0;
+    char why[LS_WORD_TEXT];
+
+    if (l->heal)
+        past = ls_heal_recall(l->heal);
+    snprintf(why, sizeof why,
+             "node %d (%s), the coordinator, was lost: %.200s; node %d (%s) took over",
+             lost ? lost->node : -1, lost ? lost->host : "?", *l->why ? l->why : "cut off",
+             self->node, self->host);
+    ls_log(LS_LOG_WARN, "%s, at %s", why, ls_rendezvous_address(l->rendezvous));
+    ls_parish_restores(l->parish, &past, why, noticed_ns, now);
+    if (!lost || lost->id == self->id)
+        return;
+    int node = lost->node;
+    ls_succession_loses(l, node);
+    ls_parish_loses(l->parish, node, why, noticed_ns, now);
+}
+
+static ls_status take_over(ls_league *l, int64_t now)
+{
+    const ls_synod_seat *self = ls_synod_find(l->synod, ls_synod_id(l->synod));
+    ls_status st;
+
+    if (!self)
+        return ls_fail(LS_EPEER, "this node was elected, and does not know its place");
+    LS_TRY(st, ls_league_open_parish(l, self->node), out);
+    LS_TRY(st, ls_rendezvous_take_over(l->rendezvous, ls_synod_view(l->synod)->n, next_node(l)),
+           out);
+    LS_TRY(st, seat_all(l, now), out);
+    l->floor = ls_synod_view(l->synod)->generation;
+    l->patience_ns = now + at_least(l->args.dead_ns, BACK_S);
+    bury(l, self, now);
+    l->orphan_ns = 0;
+    if (l->heal)
+        ls_heal_restate(l->heal);
+out:
+    return st;
+}
+
+static void address_of(const ls_synod_seat *seat, char *text, size_t cap)
+{
+    snprintf(text, cap, strchr(seat->ip, ':') ? "[%.60s]:%d" : "%.60s:%d", seat->ip, seat->door);
+}
+
+static void follow(ls_league *l, uint64_t leader, uint64_t term, int64_t now)
+{
+    const ls_synod_seat *seat = ls_synod_find(l->synod, leader),
+                        *self = ls_synod_find(l->synod, ls_synod_id(l->synod));
+    char address[LS_SOCK_TEXT];
+
+    if (!seat || !self)
+        return; /* the list is on its way */
+    address_of(seat, address, sizeof address);
+    if (ls_rendezvous_follow(l->rendezvous, address, self->node, self->id,
+                             now + FOLLOW_S * LS_NS_PER_S) != LS_OK) {
+        l->orphan_ns = l->orphan_ns ? l->orphan_ns : now;
+        return;
+    }
+    ls_log(LS_LOG_INFO, "node %d (%s) coordinates the job now", seat->node, seat->host);
+    l->leader = leader;
+    l->term = term;
+    l->orphan_ns = 0;
+    l->on_trial = true;
+    if (l->heal)
+        ls_heal_restate(l->heal);
+}
+
+/* Without a coordinator: whether there may be one for this node yet. */
+static void check_hope(ls_league *l, int64_t now)
+{
+    if (ls_synod_has_hope(l->synod) && !l->refused && now - l->orphan_ns < HOPE * l->args.dead_ns)
+        return;
+    ls_fail(LS_EPEER, "the first node (%s) went away: %s", ls_rendezvous_address(l->rendezvous),
+            l->why);
+    ls_err_hint("Another machine takes over where more than half of those of the last view are "
+                "left.");
+    give_up(l);
+}
+
+static void look_as_member(ls_league *l, int64_t now)
+{
+    uint64_t term, leader = ls_synod_leader(l->synod, &term);
+
+    if (leader == ls_synod_id(l->synod)) {
+        if (take_over(l, now) != LS_OK)
+            give_up(l);
+        return;
+    }
+    if (leader != 0 && l->orphan_ns == 0 && (l->leader == 0 || leader == l->leader)) {
+        l->leader = leader;
+        l->term = term;
+    } else if (leader != 0 && (leader != l->leader || term != l->term)) {
+        follow(l, leader, term, now);
+    }
+    if (l->orphan_ns != 0)
+        check_hope(l, now);
+}
+
+/* --- the new coordinator ---------------------------------------------------------------------- */
+
+static bool on_returns(void *context, int node, uint64_t id, ls_members_node *about_out)
+{
+    const ls_league *l = context;
+    const ls_synod_seat *seat = l->parish && l->synod ? seat_of(l, node) : NULL;
+
+    if (!seat || !seat->away || seat->id != id)
+        return false;
+    *about_out = (ls_members_node){.ranks = seat->workers};
+    memcpy(about_out->host, seat->host, sizeof about_out->host);
+    memcpy(about_out->ip, seat->ip, sizeof about_out->ip);
+    return true;
+}
+
+static void on_returned(void *context, int node)
+{
+    ls_league *l = context;
+
+    seat_of(l, node)->away = false;
+    tell_seats(l, node);
+    ls_parish_returns(l->parish, node);
+}
+
+/* Nodes that do not come back are lost, too. */
+static void lose_absent(ls_league *l, int64_t now)
+{
+    for (int i = 0; i < l->n_seats && now > l->patience_ns; i++) {
+        const ls_synod_seat seat = l->seats[i];
+        char why[200];
+        if (!seat.away)
+            continue;
+        snprintf(why, sizeof why, "node %d (%s) was lost: it did not come to the new coordinator",
+                 seat.node, seat.host);
+        ls_log(LS_LOG_INFO, "%s", why);
+        ls_succession_loses(l, seat.node);
+        ls_parish_loses(l->parish, seat.node, why, l->args.dead_ns, now);
+        i = -1;
+    }
+}
+
+static void look_as_coordinator(ls_league *l, int64_t now)
+{
+    uint64_t term, leader = ls_synod_leader(l->synod, &term);
+    const ls_synod_seat *other = ls_synod_find(l->synod, leader);
+
+    if (!ls_synod_founded(l->synod) || ls_parish_is_idle(l->parish, -1))
+        return; /* not yet, or no more */
+    bool leads = leader == ls_synod_id(l->synod);
+    if (leads)
+        lose_absent(l, now);
+    /* Nobody needs a majority while nothing changes. */
+    if ((leads || leader == 0) &&
+        (l->wants_ns == 0 || now - l->wants_ns < at_least(2 * l->args.dead_ns, STUCK_S)))
+        return;
+    if (leader != 0 && !leads)
+        ls_fail(LS_EPEER, "the job goes on without this node: it was cut off, and %s took over",
+                other ? other->host : "another one");
+    else
+        ls_fail(LS_EPEER, "this node has lost more than half of the nodes of the job");
+    ls_err_hint("Those who are more than half go on; the run folder has what they do.");
+    give_up(l);
+}
+
+/* --- both ------------------------------------------------------------------------------------- */
+
+void ls_succession_looks(ls_league *l)
+{
+    int64_t now = ls_time_now_ns();
+    uint64_t term;
+
+    if (!l->synod || l->over || l->rendezvous->failed || l->rendezvous->ended)
+        return; /* nobody is needed for a job that ends */
+    bool lives =
+        ls_rendezvous_is_linked(l->rendezvous) && ls_synod_leader(l->synod, &term) == l->leader;
+    ls_synod_attend(l->synod, lives, now);
+    l->door.heirs = ls_synod_has_hope(l->synod);
+    if (l->parish)
+        look_as_coordinator(l, now);
+    else
+        look_as_member(l, now);
+}
+
+ls_status ls_succession_open(ls_league *l)
+{
+    const ls_rendezvous *r = l->rendezvous;
+    ls_status st = LS_OK;
+
+    if (!l->args.succession)
+        return LS_OK;
+    LS_TRY(st,
+           ls_synod_open(&l->synod, &(ls_synod_args){.ip = r->ip,
+                                                     .secret = r->args.secret,
+                                                     .beat_ns = l->args.pulse_ns,
+                                                     .suspect_ns = l->args.suspect_ns,
+                                                     .dead_ns = l->args.dead_ns}),
+           out);
+    l->door.orphaned = on_orphaned;
+    l->door.returns = on_returns;
+    l->door.returned = on_returned;
+out:
+    return st;
+}
+
+void ls_league_refuges(const ls_league *l, char *text_out, size_t cap)
+{
+    int n = 0;
+    const ls_synod_seat *seats = l->synod ? ls_synod_seats(l->synod, &n) : NULL;
+    char address[LS_SOCK_TEXT];
+    size_t len = 0;
+
+    *text_out = '\0';
+    for (int i = 0; i < n; i++) {
+        address_of(&seats[i], address, sizeof address);
+        if (seats[i].id == ls_synod_id(l->synod) || len + strlen(address) + 2 > cap)
+            continue;
+        len += (size_t)snprintf(text_out + len, cap - len, "%s%s", len ? "," : "", address);
+    }
+}
+
+void ls_succession_close(ls_league *l)
+{
+    ls_synod_close(l->synod);
+    ls_mem_free(l->seats);
+    l->synod = NULL;
+    l->seats = NULL;
+}
+
+/* The coordinator: the nodes that the job begins with. More than can vote: it ends with this one,
+ * and the others see that they have no part in any view that was agreed. */
+static ls_status seat_members(ls_league *l)
+{
+    const ls_members *m = ls_rendezvous_members(l->rendezvous);
+    ls_status st = LS_OK;
+
+    if (m->nodes > LS_QUORUM_NODES) {
+        ls_log(LS_LOG_INFO, "a job of %d nodes ends with its first one: at most %d replace it",
+               m->nodes, LS_QUORUM_NODES);
+        ls_succession_close(l);
+        return LS_OK;
+    }
+    LS_TRY(st, ls_room_make(m->nodes, "those who may succeed the first node"), out);
+    for (int i = 0; i < m->nodes && st == LS_OK; i++)
+        st = add_node(l, i, &m->node[i]);
+out:
+    return st;
+}
+
+ls_status ls_succession_begin(ls_league *l)
+{
+    uint16_t door;
+    ls_str bytes;
+    ls_status st = l->synod && l->parish ? seat_members(l) : LS_OK;
+
+    if (!l->synod || st != LS_OK)
+        return st;
+    ls_str_init(&bytes);
+    LS_TRY(st, ls_rendezvous_watch(l->rendezvous, ls_synod_fd(l->synod), OF_SYNOD), out);
+    LS_TRY(st, ls_rendezvous_reserve(l->rendezvous, &door), out);
+    ls_parcel_put(&bytes, HERE, 1);
+    ls_parcel_put(&bytes, ls_synod_id(l->synod), 8);
+    ls_parcel_put(&bytes, ls_synod_port(l->synod), 2);
+    ls_parcel_put(&bytes, door, 2);
+    LS_TRY(st, ls_str_status(&bytes), out);
+    if (l->parish)
+        (void)ls_succession_hears(l, l->self, (const uint8_t *)bytes.p, bytes.len);
+    else
+        ls_rendezvous_tell(l->rendezvous, 0, bytes.p, bytes.len);
+out:
+    ls_str_release(&bytes);
+    return st;
+}

@@ -1,0 +1,181 @@
+/* pass_far.c -- experts that other ranks have (mesh.ep).
+ *
+ * Every rank has tokens of its own and routes them; experts are divided. A rank's routed rows are
+ * sorted by expert, so they lie by the rank that has the expert. They go there, are grouped by
+ * expert, go through the experts, and come back the same way; none is dropped.
+ *
+ *   2 ranks, experts a b | c d, 2 tokens each, 2 experts for each token
+ *
+ *             rank 0: tokens 0 1         rank 1: tokens 2 3
+ *   rows      a0 b1 | c0 d1              a2 | c2 c3 d3
+ *   counts    1 1 | 1 1                  1 0 | 2 1             to each rank those of its experts
+ *   deal      a0 b1 | a2                 c0 d1 | c2 c3 d3      by source
+ *   regroup   a0 a2 | b1                 c0 c2 c3 | d1 d3      by expert: products
+ *   and back  a0 b1 | c0 d1              a2 | c2 c3 d3
+ *
+ * Backward the same rows travel once more: gradients of the experts' results there, those of their
+ * inputs back. So a row that another rank's expert works on crosses four times, counts once.
+ *
+ * How many rows come is known only when they come, but memory is taken before: there is room for
+ * all tokens of all ranks. A rank without a call in a round serves the others' (ls_pass_serve). */
+#include "model/pass_impl.h"
+
+bool ls_pass_is_far(const ls_pass_args *args)
+{
+    return args->model->split.by_experts;
+}
+
+int64_t ls_pass_far_rows(const ls_pass_args *args)
+{
+    const ls_split *split = &args->model->split;
+    int64_t tokens = ls_max_i64(args->B * args->T, args->reach);
+
+    return split->ranks * tokens * ls_min_i64(args->model->shape.K, split->experts);
+}
+
+/* How many rows of each expert everybody has, to who has the expert; then where rows will lie. */
+static void exchange_counts(const ls_pass *pass, const ls_pass_experts *b)
+{
+    const ls_split *split = &pass->args.model->split;
+    const ls_pass_far *far = &pass->far;
+    int64_t ranks = split->ranks, n = split->experts;
+    int32_t at = 0;
+
+    for (int64_t e = 0; e < pass->args.model->shape.E; e++)
+        far->own[e] = b->first[e + 1] - b->first[e];
+    pass->args.crew->deal(
+        pass->args.crew->context, pass->args.stream,
+        &(ls_crew_deal){.type = LS_I32, .from = far->own, .to = far->come, .n = n});
+    if (ls_stream_failed(pass->args.stream))
+        return;
+    for (int64_t i = 0; i < ranks * n; at += far->come[i++])
+        b->by_source[i] = at;
+    b->by_source[ranks * n] = at;
+    LS_BUG_IF(at > ls_pass_far_rows(&pass->args), "%d rows for the experts of a rank", at);
+    at = 0;
+    for (int64_t i = 0; i < n * ranks; i++) {
+        b->by_expert[i] = at;
+        at += far->come[i % ranks * n + i / ranks];
+    }
+    b->by_expert[n * ranks] = at;
+    for (int64_t e = 0; e <= n; e++)
+        b->first_here[e] = b->by_expert[e * ranks];
+}
+
+/* Rows to those who have their experts, or back. */
+static void deal_rows(const ls_pass *pass, const ls_pass_experts *b, const void *from, void *to,
+                      bool back)
+{
+    const ls_split *split = &pass->args.model->split;
+    int64_t ranks = split->ranks, n = split->experts, C = pass->args.model->shape.C;
+    int64_t *there = pass->far.elements, *here = there + ranks;
+
+    if (ls_stream_failed(pass->args.stream))
+        return;
+    for (int64_t r = 0; r < ranks; r++) {
+        there[r] = (b->first[(r + 1) * n] - b->first[r * n]) * C;
+        here[r] = (b->by_source[(r + 1) * n] - b->by_source[r * n]) * C;
+    }
+    pass->args.crew->deal(pass->args.crew->context, pass->args.stream,
+                          &(ls_crew_deal){.type = pass->args.type,
+                                          .from = from,
+                                          .to = to,
+                                          .sent = back ? here : there,
+                                          .received = back ? there : here});
+}
+
+static void regroup(const ls_pass *pass, const ls_pass_experts *b, const void *from, void *to,
+                    bool back)
+{
+    const ls_model *model = pass->args.model;
+
+    ls_experts_regroup(pass->args.stream,
+                       &(ls_regroup){.by_source = b->by_source,
+                                     .by_expert = b->by_expert,
+                                     .sources = model->split.ranks,
+                                     .experts = model->split.experts,
+                                     .row_bytes = model->shape.C * ls_dtype_bytes(pass->args.type),
+                                     .from = from,
+                                     .to = to,
+                                     .back = back});
+}
+
+/* The experts of this rank, over the rows that have come. */
+static ls_route route_here(const ls_pass *pass, const ls_pass_experts *b)
+{
+    return (ls_route){.type = pass->args.type,
+                      .first = b->first_here,
+                      .E = pass->args.model->split.experts,
+                      .leaves = 1};
+}
+
+static void serve_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_pass_experts *b = &pass->blocks[l].experts;
+    const ls_pass_far *far = &pass->far;
+    ls_route route = route_here(pass, b);
+    ls_experts here = ls_pass_experts_of(pass, call, l, &route, false);
+
+    exchange_counts(pass, b);
+    deal_rows(pass, b, far->away, far->come_rows, false);
+    regroup(pass, b, far->come_rows, b->xs, false);
+    here.ys = far->grouped;
+    ls_experts_apply(pass->args.stream, &here);
+    regroup(pass, b, far->grouped, far->come_rows, true);
+    deal_rows(pass, b, far->come_rows, b->ys, true);
+}
+
+static void serve_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_pass_experts *b = &pass->blocks[l].experts;
+    const ls_pass_far *far = &pass->far;
+    ls_route route = route_here(pass, b);
+    ls_experts here = ls_pass_experts_of(pass, call, l, &route, true);
+
+    deal_rows(pass, b, b->ys, far->come_rows, false);
+    regroup(pass, b, far->come_rows, far->grouped, false);
+    here.ys = far->grouped;
+    here.accumulate = call->accumulate;
+    ls_experts_apply_back(pass->args.stream, &here);
+    regroup(pass, b, b->xs, far->come_rows, true);
+    deal_rows(pass, b, far->come_rows, far->away, true);
+}
+
+void ls_pass_far_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                         const ls_experts *own)
+{
+    ls_experts leaving = *own;
+
+    leaving.xs = pass->far.away;
+    ls_experts_gather(pass->args.stream, &leaving);
+    serve_forward(pass, call, l);
+    ls_experts_combine(pass->args.stream, own);
+}
+
+void ls_pass_far_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                          const ls_experts *own)
+{
+    ls_experts returned = *own;
+
+    ls_experts_spread(pass->args.stream, own);
+    serve_backward(pass, call, l);
+    returned.xs = pass->far.away;
+    ls_experts_collect(pass->args.stream, &returned);
+}
+
+void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward)
+{
+    const ls_model_shape *s = &pass->args.model->shape;
+
+    ls_pass_take(pass, call);
+    for (int64_t i = 0; i < s->L; i++) {
+        int64_t l = backward ? s->L - 1 - i : i;
+        int32_t *first = pass->blocks[l].experts.first;
+        if (backward) {
+            serve_backward(pass, call, l);
+            continue;
+        }
+        memset(first, 0, (size_t)(s->E + 1) * sizeof *first);
+        serve_forward(pass, call, l);
+    }
+}

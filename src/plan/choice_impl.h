@@ -1,0 +1,20 @@
+/* choice_impl.h -- what choice.c (which meshes there are), choice_time.c (how long a step takes)
+ * and choice_tell.c share. */
+#pragma once
+#include "plan/choice.h"
+
+LS_C_BEGIN
+
+/* A mesh that is looked at, as rank 0 of it sees it. */
+typedef struct ls_choice_case {
+    const ls_choice_facts *facts;
+    const ls_run *run;
+    const ls_model *whole;
+    ls_mesh mesh;
+    ls_mesh teams; /* the mesh of the teams, or the same mesh where there are none */
+} ls_choice_case;
+
+/* The times of row, whose recompute is known. */
+ls_status ls_choice_time(const ls_choice_case *one, ls_choice_row *row);
+
+LS_C_END

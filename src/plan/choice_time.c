@@ -1,0 +1,219 @@
+/* choice_time.c -- how long a step takes on a mesh, predicted: to compare meshes, not to promise.
+ *
+ *   a stage      its operations / speed / tp, and for each block and direction two sums of the
+ * team; what is recomputed is a share of forward once more a step       the table of the schedule,
+ * run by the clock with the links between posts; a pipeline of one post is just its calls sums what
+ * a rank has of the gradient, over dp ranks: all-reduce by the model of the links, inside a node
+ * and between nodes; ZeRO 2 and 3 once for each call, and with 3 weights are gathered twice for
+ * each call hidden       sums go on beside backward of the last call, with ZeRO 2 and 3 beside all
+ * calls; of a pipeline beside nothing, since its last backward is the first stage's last work
+ *   update       bytes of weights, moments and gradients that a rank updates
+ *
+ * Example: 10M parameters, 2 ranks of 40 Gflop/s on one node, 2048 tokens a step: work 1.6 s, sums
+ * of 40 MB at 0.12 ns a byte 5 ms, update 28 bytes x 10M x 0.1 ns 28 ms. */
+#include "plan/choice_impl.h"
+
+#include <math.h>
+#include "base/mem.h"
+#include "plan/pipe.h"
+
+/* What an update moves of an element, in bytes, and how fast a rank moves bytes. */
+static const double update_bytes = 28, update_ns = 0.1;
+/* Of the work beside which sums go on, the share that hides them. */
+static const double hides = 0.7;
+/* What of a forward is made again: all; the product into a plain MLP; what is quickly made. */
+static const double again_full = 1, again_plain = 0.33, again_gated = 0.05;
+
+double ls_choice_gflops(const ls_kernels *kernels, int threads)
+{
+    static const struct {
+        const char *name;
+        double each;
+    } rows[] = {{"reference", 1}, {"generic", 8}, {"avx2", 25}, {"avx512", 40}, {"cuda", 1e5}};
+    double each = 8;
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++)
+        if (strcmp(kernels->name, rows[i].name) == 0)
+            each = rows[i].each;
+    return each * (threads > 0 ? threads : 1);
+}
+
+static int node_of(const ls_choice_facts *f, int rank)
+{
+    return rank / f->per_node;
+}
+
+/* n ranks, from the first on and `apart` from each other: how many nodes they are on. */
+static int nodes_of(const ls_choice_facts *f, int n, int apart)
+{
+    int nodes = 1;
+
+    for (int i = 1; i < n; i++)
+        nodes += node_of(f, i * apart) != node_of(f, (i - 1) * apart);
+    return nodes;
+}
+
+/* A collective of n ranks that lie so; others do the same at the same time, and share the wires. */
+static double collective(const ls_choice_facts *f, ls_coll_kind kind, int n, int apart,
+                         int64_t count)
+{
+    const ls_coll coll = {.kind = kind, .type = LS_F32, .count = count};
+    int nodes = nodes_of(f, n, apart), here = (int)ls_min_i64(f->per_node, f->ranks);
+    ls_cost_query q = {
+        .ranks = n, .link = f->inside, .combine_ns_per_byte = f->combine_ns_per_byte};
+    ls_cost_levels levels;
+    ls_cost_choice choice;
+
+    if (n < 2 || count < 1)
+        return 0;
+    if (nodes > 1 && n > nodes && kind == LS_COLL_ALL_REDUCE) {
+        ls_cost_nodes both = {.nodes = nodes,
+                              .per_node = n / nodes,
+                              .memory = {.meet_ns = f->inside.alpha_ns + f->inside.message_ns,
+                                         .cached_ns_per_byte = f->inside.ns_per_byte,
+                                         .ns_per_byte = f->inside.ns_per_byte},
+                              .between = f->between,
+                              .combine_ns_per_byte = f->combine_ns_per_byte};
+        both.between.ns_per_byte *= fmax(1, (double)here / both.per_node);
+        both.around = both.between;
+        ls_cost_hierarchy(&both, &coll, false, &levels);
+        return levels.time_ns;
+    }
+    if (nodes > 1) {
+        q.link = f->between;
+        q.link.ns_per_byte *= fmax(1, (double)here * nodes / n);
+    }
+    ls_cost_choose(&q, &coll, false, &choice);
+    return choice.best < 0 ? 0 : choice.rows[choice.best].time_ns;
+}
+
+/* --- stages ------------------------------------------------------------------------------------
+ */
+
+typedef struct stages {
+    ls_stage *all;
+    double *forward, *backward, *weight; /* forward holds all three */
+    int n;
+    int64_t elements; /* of the largest of a rank */
+} stages;
+
+static double again_of(const ls_choice_case *one, const ls_choice_row *row)
+{
+    if (row->recompute == LS_RECOMPUTE_NONE || row->recompute == LS_RECOMPUTE_AUTO)
+        return 0;
+    return row->recompute == LS_RECOMPUTE_FULL ? again_full
+           : one->whole->shape.gated           ? again_gated
+                                               : again_plain;
+}
+
+static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row,
+                             const ls_calls *calls, stages *s)
+{
+    int posts = ls_mesh_posts(&one->teams), tp = ls_mesh_tp(&one->mesh);
+    int64_t T = one->run->model.context, B = calls->most * calls->leaf;
+    double ns = 1 / (one->facts->gflops * tp), again = again_of(one, row);
+    double meet = collective(one->facts, LS_COLL_ALL_REDUCE, tp, 1, B * T * one->whole->shape.C);
+    ls_status st;
+
+    s->n = posts * (posts > 1 ? (int)one->run->mesh.chunks : 1);
+    s->all = ls_mem_array((size_t)s->n, sizeof *s->all);
+    s->forward = ls_mem_array(3 * (size_t)s->n, sizeof *s->forward);
+    if (!s->all || !s->forward)
+        return ls_fail(LS_ENOMEM, "no memory for a table of %d stages", s->n);
+    s->backward = s->forward + s->n;
+    s->weight = s->backward + s->n;
+    LS_TRY(st, ls_stages_plan(one->whole, s->n, B, T, s->all), out);
+    for (int i = 0; i < s->n; i++) {
+        double teams = 2 * (double)s->all[i].blocks * meet;
+        s->forward[i] = s->all[i].forward * ns + teams;
+        s->backward[i] = s->all[i].backward * ns + again * s->forward[i] + teams;
+        s->weight[i] = s->all[i].weight * ns;
+    }
+    for (int post = 0; post < posts; post++) {
+        int64_t own = 0;
+        for (int i = post; i < s->n; i += posts)
+            own += s->all[i].elements;
+        s->elements = ls_max_i64(s->elements, own / tp);
+    }
+out:
+    return st;
+}
+
+/* The table, run by the clock. */
+static ls_status run_table(const ls_choice_case *one, const ls_calls *calls, const stages *s,
+                           ls_choice_row *row)
+{
+    int posts = ls_mesh_posts(&one->teams), each = one->facts->ranks / posts;
+    const ls_pipeline_costs costs = {
+        .forward = s->forward,
+        .backward = s->backward,
+        .weight = s->weight,
+        .link = nodes_of(one->facts, posts, each) > 1 ? one->facts->between : one->facts->inside,
+        .bytes = calls->most * calls->leaf * one->run->model.context * one->whole->shape.C *
+                 ls_dtype_bytes(ls_memory_type(one->run))};
+    ls_pipeline_times times = {.step = 0};
+    ls_pipeline table = {.ranks = 0};
+    ls_status st;
+
+    LS_TRY(st,
+           ls_pipeline_init(&table, ls_pipe_kind(one->run), posts,
+                            (int)ls_min_i64(ls_max_i64(1, calls->calls), LS_PIPELINE_MOST),
+                            s->n / posts),
+           out);
+    LS_TRY(st, ls_pipeline_run(&table, &costs, &times), out);
+    for (int r = 0; r < posts; r++)
+        row->work_ns = fmax(row->work_ns, times.busy[r]);
+    row->idle_ns = times.step - row->work_ns;
+out:
+    ls_pipeline_times_release(&times);
+    ls_pipeline_release(&table);
+    return st;
+}
+
+/* --- sums --------------------------------------------------------------------------------------
+ */
+
+/* What a rank waits for those that have the same part of the model. */
+static double sums_of(const ls_choice_case *one, const ls_calls *calls, const stages *s,
+                      const ls_choice_row *row)
+{
+    const ls_choice_facts *f = one->facts;
+    int dp = ls_mesh_lines(&one->teams), apart = ls_mesh_tp(&one->mesh), zero = one->mesh.zero;
+    double rounds = (double)ls_max_i64(1, calls->calls), hidden;
+    bool pipe = ls_mesh_posts(&one->teams) > 1;
+    double sum = collective(f, LS_COLL_ALL_REDUCE, dp, apart, s->elements);
+
+    if (dp < 2)
+        return 0;
+    if (zero < 2) {
+        hidden = pipe ? 0 : hides * s->backward[0];
+        return fmax(sum * (pipe ? 1 : 0.1), sum - hidden);
+    }
+    double scatter = collective(f, LS_COLL_REDUCE_SCATTER, dp, apart, s->elements);
+    double gather = collective(f, LS_COLL_ALL_GATHER, dp, apart, s->elements);
+    double all = rounds * scatter + (zero == 3 ? 2 * rounds : 1) * gather;
+    return fmax(0.1 * all, all - hides * row->work_ns);
+}
+
+ls_status ls_choice_time(const ls_choice_case *one, ls_choice_row *row)
+{
+    int dp = ls_mesh_lines(&one->teams);
+    stages s = {.n = 0};
+    ls_calls calls;
+    ls_status st;
+
+    ls_calls_plan(one->run, &one->teams, &calls);
+    LS_TRY(st, cost_stages(one, row, &calls, &s), out);
+    if (s.n > 1)
+        LS_TRY(st, run_table(one, &calls, &s, row), out);
+    else
+        row->work_ns = (s.forward[0] + s.backward[0]) * (double)calls.own / (double)calls.most;
+    row->exchange_ns = sums_of(one, &calls, &s, row);
+    row->work_ns += update_bytes * update_ns * (double)s.elements /
+                    (one->mesh.zero > 0 && !one->mesh.replicas ? dp : 1);
+    row->step_ns = row->work_ns + row->idle_ns + row->exchange_ns;
+out:
+    ls_mem_free(s.all);
+    ls_mem_free(s.forward);
+    return st;
+}

@@ -1,0 +1,46 @@
+/* estate.h -- what a rank of a line or a team keeps of its part when it has lost the others, and
+ * how those who lack theirs come to it.
+ *
+ *   ls_estate_keep()     a rank that has lost the others takes its part out of its step: weights
+ * and moments, and where it does not know whether a step counts, its gradient ls_estate_choose() in
+ * the next view: each tells what it has; all see whether every part is there, of which step, and
+ * who gives it (parallel/kin.h: a replica). Who had not heard of the last step makes its update.
+ * Otherwise the newest checkpoint is loaded ls_estate_lend()     who has the part that it will have
+ * goes on with that memory ls_estate_restore()  the others get theirs ls_estate_begin()    all are
+ * there: training begins
+ *
+ * A rank that is lost while the others meet again is like any other: what was kept is there until
+ * training begins. */
+#pragma once
+#include "train/session.h"
+
+LS_C_BEGIN
+
+/* Whether this run's state is kept in this way; and whether this rank has one to keep. */
+bool ls_estate_serves(const ls_session *session);
+bool ls_estate_keeps(const ls_session *session);
+
+/* Before the step is closed. */
+void ls_estate_keep(ls_session *session);
+
+/* The number of the part that is kept, for the report; -1: none. */
+int ls_estate_part(const ls_session *session);
+
+/* By all ranks, when the mesh is known and nothing is built of it, not even the model: base step
+ * and source into the session's view. Nothing happens in the first view. */
+ls_status ls_estate_choose(ls_session *session);
+
+/* Weights and moments for a step that is about to be opened, NULL: none; and when it was. */
+void *const *ls_estate_lend(const ls_session *session);
+void ls_estate_lent(ls_session *session);
+
+/* By all ranks, when the step is open: its weights and moments. */
+ls_status ls_estate_restore(ls_session *session);
+
+void ls_estate_begin(ls_session *session);
+void ls_estate_drop(ls_session *session);
+
+/* Bytes that it holds. */
+int64_t ls_estate_bytes(const ls_session *session);
+
+LS_C_END

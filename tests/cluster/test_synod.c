@@ -1,0 +1,252 @@
+/* test_synod.c -- agents that lose their coordinator: elections over real sockets, with promises on
+ * disk, all in one process; and seats as bytes. */
+#include "harness.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "cluster/synod.h"
+
+static const uint8_t secret[32] = "0123456789abcdef0123456789abcde";
+
+enum { MOST = 5 };
+
+typedef struct town {
+    ls_synod *synod[MOST]; /* NULL: it is dead */
+    ls_synod_seat seat[MOST];
+    bool orphan[MOST]; /* it has seen the coordinator's end */
+    int n;
+} town;
+
+static void open_town(town *t, int n)
+{
+    setenv("LINESHAFT_STATE", "promises", 1);
+    *t = (town){.n = n};
+    for (int i = 0; i < n; i++) {
+        LS_CHECK_OK(ls_synod_open(&t->synod[i], &(ls_synod_args){.ip = "127.0.0.1",
+                                                                 .secret = secret,
+                                                                 .beat_ns = ls_test_ms(40),
+                                                                 .suspect_ns = ls_test_ms(200),
+                                                                 .dead_ns = ls_test_ms(1000)}));
+        t->seat[i] = (ls_synod_seat){.id = ls_synod_id(t->synod[i]),
+                                     .node = i,
+                                     .workers = 1,
+                                     .port = ls_synod_port(t->synod[i]),
+                                     .host = "here",
+                                     .ip = "127.0.0.1"};
+    }
+    for (int i = 0; i < n; i++)
+        LS_CHECK_OK(ls_synod_learn(t->synod[i], t->seat, n));
+}
+
+static void close_town(town *t)
+{
+    for (int i = 0; i < t->n; i++)
+        ls_synod_close(t->synod[i]);
+}
+
+static void attend(town *t)
+{
+    poll(NULL, 0, 2);
+    for (int i = 0; i < t->n; i++)
+        if (t->synod[i])
+            ls_synod_attend(t->synod[i], !t->orphan[i], ls_time_now_ns());
+}
+
+/* The generation on which these nodes agree, when node `who` coordinates. */
+static uint64_t agree(town *t, int who, const int *nodes, int n, uint64_t above)
+{
+    int64_t until_ns = ls_test_soon();
+    uint64_t ids[MOST], generation = 0;
+
+    for (int i = 0; i < n; i++)
+        ids[i] = t->seat[nodes[i]].id;
+    if (!ls_synod_founded(t->synod[who]))
+        ls_synod_found(t->synod[who], ids, n, ls_time_now_ns());
+    while (!(generation = ls_synod_agree(t->synod[who], ids, n, above, ls_time_now_ns()))) {
+        LS_CHECK(ls_time_now_ns() < until_ns);
+        attend(t);
+    }
+    return generation;
+}
+
+static void kill_node(town *t, int who)
+{
+    ls_synod_close(t->synod[who]);
+    t->synod[who] = NULL;
+    for (int i = 0; i < t->n; i++)
+        if (t->synod[i]) {
+            t->orphan[i] = true;
+            ls_synod_suspect(t->synod[i], ls_time_now_ns());
+        }
+}
+
+/* The node that the others take for their coordinator. */
+static int elect(town *t)
+{
+    int64_t until_ns = ls_test_soon();
+
+    for (;;) {
+        LS_CHECK(ls_time_now_ns() < until_ns);
+        attend(t);
+        uint64_t leader = 0, term;
+        int of_one_mind = 0, alive = 0, who = -1;
+        for (int i = 0; i < t->n; i++) {
+            uint64_t said = t->synod[i] ? ls_synod_leader(t->synod[i], &term) : 0;
+            leader = leader ? leader : said;
+            alive += t->synod[i] != NULL;
+            of_one_mind += said != 0 && said == leader;
+            if (t->synod[i] && said == t->seat[i].id)
+                who = i;
+        }
+        if (who >= 0 && of_one_mind == alive) {
+            memset(t->orphan, 0, sizeof t->orphan);
+            return who;
+        }
+    }
+}
+
+LS_TEST(synod_elects_a_successor_and_goes_on_in_one_line)
+{
+    const int all[] = {0, 1, 2};
+    town t;
+
+    open_town(&t, 3);
+    LS_CHECK(!ls_synod_has_hope(t.synod[1])); /* it has no part in anything yet */
+    LS_CHECK_EQ(agree(&t, 0, all, 3, 0), 1);
+    LS_CHECK_EQ(agree(&t, 0, all, 3, 1), 2); /* the same nodes, another view */
+    while (!ls_synod_has_hope(t.synod[1]) || !ls_synod_has_hope(t.synod[2]))
+        attend(&t);
+    kill_node(&t, 0);
+    int first = elect(&t), second = 3 - first;
+    LS_CHECK(first == 1 || first == 2);
+    const int left[] = {first, second};
+    uint64_t next = agree(&t, first, left, 2, ls_synod_view(t.synod[first])->generation);
+    LS_CHECK_EQ(next, 3);
+    while (ls_synod_view(t.synod[second])->generation != next)
+        attend(&t);
+    LS_CHECK(ls_synod_has_hope(t.synod[first]) && !ls_synod_has_hope(t.synod[second]));
+    close_town(&t);
+}
+
+LS_TEST(synod_of_a_minority_agrees_on_nothing)
+{
+    const int all[] = {0, 1, 2, 3, 4}, some[] = {0, 1};
+    town t;
+
+    open_town(&t, 5);
+    LS_CHECK_EQ(agree(&t, 0, all, 5, 0), 1);
+    for (int i = 2; i < 5; i++) {
+        ls_synod_close(t.synod[i]);
+        t.synod[i] = NULL;
+    }
+    const uint64_t ids[] = {t.seat[some[0]].id, t.seat[some[1]].id};
+    int64_t until_ns = ls_time_now_ns() + ls_test_ms(400);
+    while (ls_time_now_ns() < until_ns) {
+        attend(&t);
+        LS_CHECK_EQ(ls_synod_agree(t.synod[0], ids, 2, 1, ls_time_now_ns()), 0);
+    }
+    close_town(&t);
+}
+
+LS_TEST(synod_survives_one_loss_after_the_other)
+{
+    const int all[] = {0, 1, 2, 3, 4};
+    uint64_t generation;
+    town t;
+
+    open_town(&t, 5);
+    generation = agree(&t, 0, all, 5, 0);
+    for (int alive = 4, lost = 0; alive >= 2; alive--) {
+        int left[MOST], n = 0;
+        kill_node(&t, lost);
+        lost = elect(&t);
+        left[n++] = lost;
+        for (int i = 0; i < t.n; i++)
+            if (t.synod[i] && i != lost)
+                left[n++] = i;
+        LS_CHECK_EQ(n, alive);
+        uint64_t next = agree(&t, lost, left, n, generation);
+        LS_CHECK(next > generation);
+        generation = next;
+        for (int i = 0; i < n; i++)
+            while (ls_synod_view(t.synod[left[i]])->generation != next)
+                attend(&t);
+    }
+    close_town(&t);
+}
+
+LS_TEST(synod_leaves_no_promises_behind)
+{
+    town t;
+    int files = 0;
+
+    open_town(&t, 2);
+    close_town(&t);
+    DIR *dir = opendir("promises");
+    LS_CHECK(dir);
+    for (const struct dirent *e; (e = readdir(dir));)
+        files += e->d_name[0] != '.';
+    closedir(dir);
+    LS_CHECK_EQ(files, 0);
+}
+
+LS_TEST(synod_removes_what_killed_agents_have_left)
+{
+    const struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    town t;
+
+    LS_CHECK_EQ(mkdir("promises", 0700), 0);
+    for (int i = 0; i < 3; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "promises/%d%s", i, i == 2 ? ".other" : ".vow");
+        LS_CHECK_OK(ls_file_write_atomic(path, "x", 1));
+        if (i != 1)
+            LS_CHECK_EQ(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+    }
+    open_town(&t, 1);
+    LS_CHECK(!ls_file_exists("promises/0.vow"));
+    LS_CHECK(ls_file_exists("promises/1.vow") && ls_file_exists("promises/2.other"));
+    close_town(&t);
+}
+
+LS_TEST(synod_says_where_promises_cannot_be_kept)
+{
+    ls_synod *s;
+
+    setenv("LINESHAFT_STATE", "/proc/nowhere", 1);
+    LS_CHECK_FAILS(ls_synod_open(&s, &(ls_synod_args){.ip = "127.0.0.1",
+                                                      .secret = secret,
+                                                      .beat_ns = LS_NS_PER_S,
+                                                      .suspect_ns = LS_NS_PER_S,
+                                                      .dead_ns = LS_NS_PER_S}),
+                   LS_EIO, "/proc/nowhere");
+    LS_CHECK(strstr(ls_err_last()->hint, "LINESHAFT_STATE"));
+}
+
+LS_TEST(synod_seats_travel)
+{
+    const ls_synod_seat seats[] = {
+        {.id = 1ull << 63, .node = 70000, .workers = 8, .host = "a", .ip = "10.0.0.1", .port = 1},
+        {.id = 2, .node = 1, .workers = 1, .host = "b", .ip = "fd00::1", .port = 65535, .door = 7}};
+    ls_synod_seat *got = NULL;
+    ls_str bytes;
+    int n;
+
+    ls_str_init(&bytes);
+    ls_synod_encode(seats, 2, &bytes);
+    LS_CHECK_OK(ls_synod_decode(bytes.p, bytes.len, &got, &n));
+    LS_CHECK_EQ(n, 2);
+    LS_CHECK(got[0].id == 1ull << 63 && got[0].node == 70000 && got[0].workers == 8);
+    LS_CHECK(got[1].port == 65535 && got[1].door == 7);
+    LS_CHECK_STR(got[1].ip, "fd00::1");
+    ls_mem_free(got);
+    for (size_t cut = 0; cut < bytes.len; cut++)
+        LS_CHECK_EQ(ls_synod_decode(bytes.p, cut, &got, &n), LS_EDATA);
+    ls_str_release(&bytes);
+}

@@ -1,0 +1,97 @@
+#!/bin/sh
+# hybrid.sh -- pipelines of teams (mesh.pp with mesh.tp) and teams whose equals divide the update (mesh.zero: 1): losses of one
+# process within 1e-4, checkpoints from and to any mesh, samples, steps that are not finite, memory beside the ledger, refusals.
+# shellcheck source=tests/lib.sh
+. "$LINESHAFT_ROOT/tests/lib.sh"
+unset LINESHAFT_CARRIER
+
+cat >run.yaml <<'YAML'
+name: hybrid
+model: {family: gpt2, layers: 4, width: 48, heads: 4, context: 24, dropout: 0.1}
+data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
+batch: {sequences: 6, leaf: 1, group: 1}
+train: {steps: 12, lr: 3e-3, schedule: constant, warmup: 2, clip: 0.5, weight_decay: 0.1, seed: 3}
+device: {threads: 1}
+checkpoint: {every: 0, keep: 2}
+eval: {every: 6, sequences: 5, sample: "Once", sample_tokens: 4}
+YAML
+
+# near NAME FILE: losses and validation beside those of one process.
+near() {
+    paste -d ' ' alone "$2" | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 }
+        END { exit bad || NR != 13 }' || fail "$1 strays: $(paste -d ' ' alone "$2")"
+}
+run 0 "$LINESHAFT" train run.yaml --json --set out=one
+{ losses out; echo "13 $(field summary val_loss)"; } >alone
+
+# A pipeline of teams, several of them, with what lines divide: pp, tp, ranks, zero, divided rows.
+for mesh in 2,2,4,0,true 2,2,8,1,false 1,2,4,1,true; do
+    # shellcheck disable=SC2046 # words are what is wanted
+    set -- $(echo "$mesh" | tr , ' ')
+    run 0 "$LINESHAFT" train run.yaml --json -n "$3" --set "mesh.pp=$1" --set "mesh.tp=$2" --set "mesh.zero=$4" --set "mesh.sp=$5" \
+        --set "out=o$mesh"
+    { losses out; echo "13 $(field summary val_loss)"; } >got
+    near "$mesh" got
+    [ ! -s err ] || fail "$mesh says: $(cat err)"
+    grep -q '"event":"sample"' out || fail "$mesh writes no sample"
+done
+# mesh.pp and mesh.tp start their ranks by themselves, and in ordered mode the same mesh gives the same bits.
+for out in once again; do
+    run 0 "$LINESHAFT" train run.yaml --json --set mesh.pp=2 --set mesh.tp=2 --set train.steps=4 --set out=$out
+    [ "$(field start ranks)" = 4 ] || fail "not four ranks"
+    field summary weights_hash >$out.hash
+done
+cmp -s once.hash again.hash || fail "two ordered runs on one mesh differ"
+
+# A checkpoint of any mesh is gone on with by any other: steps up to N, pp, tp, ranks, zero.
+: >parts
+for part in 2,1,1,1,0 4,2,2,4,0 5,1,1,3,3 7,2,2,8,1 8,2,1,4,1 10,1,2,4,1 12,4,2,8,0; do
+    # shellcheck disable=SC2046 # words are what is wanted
+    set -- $(echo "$part" | tr , ' ')
+    run 0 "$LINESHAFT" train run.yaml --json -n "$4" --set "train.steps=$1" --set "mesh.pp=$2" --set "mesh.tp=$3" --set "mesh.zero=$5" \
+        --set checkpoint.every=2 --set out=moved
+    losses out >>parts
+done
+echo "13 $(field summary val_loss)" >>parts
+near "moved from mesh to mesh" parts
+run 0 "$LINESHAFT" ckpt verify moved
+grep -rq 'pp=4 dp=1 tp=2' moved/checkpoints || fail "the manifest does not tell the mesh"
+
+# The ledger of the first rank is what it used, within 5 %: memory of others that it has read is theirs.
+for mesh in 1,2,2,0 1,2,4,1 2,2,4,0; do
+    # shellcheck disable=SC2046 # words are what is wanted
+    set -- $(echo "$mesh" | tr , ' ')
+    run 0 "$LINESHAFT" train "$LINESHAFT_ROOT/examples/team.yaml" --json -n "$3" --set "mesh.pp=$1" --set "mesh.tp=$2" --set "mesh.zero=$4" \
+        --set train.steps=4 --set train.warmup=1 --set eval.every=0 --set checkpoint.every=2 --set "out=ledger$mesh"
+    case $LINESHAFT in
+    *asan* | *tsan*) ;; # what a sanitizer keeps is nobody's ledger
+    *) python3 -c 'import sys; used, said = map(int, sys.argv[1:]); sys.exit(not 0.95 * said <= used <= 1.05 * said)' \
+        "$(field summary peak_bytes)" "$(field summary ledger_bytes)" ||
+        fail "$mesh used $(field summary peak_bytes) bytes, the ledger says $(field summary ledger_bytes)" ;;
+    esac
+done
+
+# A step that is not finite ends all ranks with one sentence, or is skipped by all.
+run 7 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train run.yaml --set mesh.pp=2 --set mesh.tp=2 --set out=nan
+[ "$(grep -c 'holds NaN' err)" = 1 ] || fail "not one sentence: $(cat err)"
+run 0 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train run.yaml --json --set mesh.pp=2 --set mesh.tp=2 --set train.nonfinite=skip \
+    --set train.steps=5 --set out=skip
+[ "$(grep -c 'is skipped' err)" = 1 ] || fail "a skipped step is not said once: $(cat err)"
+
+# What cannot be, with what can.
+no() {
+    words=$1
+    shift
+    run 2 "$LINESHAFT" train run.yaml --set out=no "$@"
+    says "$words"
+    [ ! -e no ] || fail "a refused run leaves a folder"
+}
+no 'mesh.pp is 2 and mesh.tp 2, but the run has 6 ranks, which cannot be grouped so' -n 6 --set mesh.pp=2 --set mesh.tp=2
+says 'Give -n 4 or -n 8, or another mesh.pp or mesh.tp'
+no 'mesh.pp is 2, mesh.tp 2 and mesh.dp 2, but the run has 4 ranks: it needs 8' -n 4 --set mesh.pp=2 --set mesh.tp=2 --set mesh.dp=2
+no '4 layers cannot be cut into 5 stages' --set mesh.pp=5 --set mesh.tp=2
+no 'mesh.tp is 3, but the model has 4 heads' --set mesh.pp=2 --set mesh.tp=3
+no 'ranks keep whole gradients and weights of their part' --set mesh.tp=2 --set mesh.zero=2
+says 'mesh.zero: 1 works with mesh.tp'
+no 'the ranks that have the same part are one group' -n 8 --set mesh.tp=2 --set mesh.zero=1 --set mesh.shard=2
+no 'parts of a model are not copied yet' -n 4 --set mesh.tp=2 --set mesh.zero=1 --set heal.buddies=on

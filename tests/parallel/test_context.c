@@ -1,0 +1,431 @@
+/* test_context.c -- ranks that share sequences against one that has them whole: losses, gradients
+ * of every tensor, memory, bytes on the wire. */
+#include <math.h>
+#include "base/mem.h"
+#include "comm/node/ranks.h"
+#include "comm/worlds.h"
+#include "kernel/kernel.h"
+#include "model/pass.h"
+#include "model/tiny.h"
+#include "parallel/tensor.h"
+
+enum { VOCAB = 29, MOST_T = 48, B = 3 };
+
+static void gpt2(ls_run *run)
+{
+    run->model.dropout = 0.1;
+}
+
+static void gpt2_lora(ls_run *run)
+{
+    run->lora.rank = 3;
+    run->lora.alpha = 3;
+}
+
+static void llama(ls_run *run)
+{
+    run->model.family = LS_FAMILY_LLAMA;
+    run->model.bias = LS_BIAS_NONE;
+    run->model.heads = 4;
+    run->model.kv_heads = 2;
+    run->model.head_size = 6;
+}
+
+static void llama_dropout(ls_run *run)
+{
+    llama(run);
+    run->model.bias = LS_BIAS_ALL;
+    run->model.tied = LS_TIED_NO;
+    run->model.dropout = 0.2;
+}
+
+static void qwen3(ls_run *run)
+{
+    llama(run);
+    run->model.family = LS_FAMILY_QWEN3;
+    run->model.head_size = 10; /* not width / heads */
+}
+
+static void window(ls_run *run)
+{
+    llama(run);
+    run->model.family = LS_FAMILY_MISTRAL;
+    run->model.window = 9;
+}
+
+typedef struct variant {
+    const char *name;
+    void (*change)(ls_run *run);
+    const char *worlds[4]; /* as many ranks share a sequence */
+} variant;
+
+static const variant variants[] = {
+    {"gpt2", gpt2, {"2", "3", "4", NULL}}, {"llama", llama, {"2", "8", "1+1", NULL}},
+    {"qwen3", qwen3, {"2", "1+2", NULL}},  {"llama with dropout", llama_dropout, {"4", NULL}},
+    {"gpt2 lora", gpt2_lora, {"2", NULL}}, {"window", window, {"4", NULL}}};
+
+/* What runs now; ranks are processes made after this was set. */
+static struct {
+    const variant *v;
+    bool gather, documents;
+    ls_dtype type;
+    ls_recompute recompute;
+    const char *kernels;
+    int64_t leaves;
+} now;
+
+/* A model with all that a call needs, of whole sequences or of a rank's pieces. */
+typedef struct side {
+    ls_run run;
+    ls_device *device;
+    ls_stream *stream;
+    ls_model model;
+    ls_pass_args args;
+    ls_pass *pass;
+    int64_t T; /* tokens of each sequence that it has */
+    float *w, *grad, losses[B * MOST_T];
+    void *w_read; /* the weights in the type that the pass reads */
+    int32_t tokens[B * MOST_T], targets[B * MOST_T], start[B * MOST_T];
+    ls_step_state state;
+} side;
+
+/* The position of token t of a rank's piece. */
+static int64_t position(const ls_pass_ring *ring, int64_t T, int64_t t)
+{
+    int64_t chunk = T / 2;
+
+    if (ring->ranks < 2)
+        return t;
+    return t < chunk ? ring->rank * chunk + t
+                     : (2 * ring->ranks - 1 - ring->rank) * chunk + t - chunk;
+}
+
+static void take_batch(side *s)
+{
+    int64_t whole = s->run.model.context;
+    int32_t *all = ls_mem_array((size_t)(3 * B * whole), sizeof *all);
+    int32_t *targets = all + B * whole, *start = targets + B * whole;
+
+    LS_CHECK(all);
+    ls_tiny_tokens(7, B * whole, VOCAB, all);
+    ls_tiny_tokens(8, B * whole, VOCAB, targets);
+    targets[5] = targets[whole + 1] = -1;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < whole; t++)
+            start[b * whole + t] = t < 7 + b           ? 0
+                                   : t < whole / 2 + 3 ? (int32_t)(7 + b)
+                                                       : (int32_t)(whole / 2 + 3);
+    for (int64_t i = 0; i < B * s->T; i++) {
+        int64_t at = i / s->T * whole + position(&s->args.ring, s->T, i % s->T);
+        s->tokens[i] = all[at];
+        s->targets[i] = targets[at];
+        s->start[i] = start[at];
+    }
+    ls_mem_free(all);
+}
+
+static void start_weights(side *s)
+{
+    for (int i = 0; i < s->model.n_params; i++) {
+        const ls_param *p = &s->model.params[i];
+        float *w = s->w + p->first;
+        ls_model_start(p, 3, 0, p->count, w);
+        for (int64_t k = 0; k < p->count && p->start != LS_START_NORMAL; k++)
+            w[k] += 0.1f * (float)((k * 7 + i) % 5 - 2);
+    }
+}
+
+static void open_side(side *s, int64_t context, ls_pass_ring ring)
+{
+    const ls_kernels *kernels;
+
+    s->run = ls_tiny_run();
+    now.v->change(&s->run);
+    s->run.model.context = context;
+    s->T = context / (ring.ranks > 1 ? ring.ranks : 1);
+    LS_CHECK(s->T <= MOST_T);
+    LS_CHECK_OK(ls_device_open(&s->device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&s->stream, s->device));
+    LS_CHECK_OK(ls_kernel_pick(now.kernels, &kernels));
+    LS_CHECK_OK(ls_model_init(&s->model, &s->run, VOCAB));
+    s->args = (ls_pass_args){.model = &s->model,
+                             .kernels = kernels,
+                             .stream = s->stream,
+                             .type = now.type,
+                             .B = B,
+                             .T = s->T,
+                             .leaves = now.leaves,
+                             .training = true,
+                             .recompute = now.recompute,
+                             .recompute_blocks = s->model.shape.L,
+                             .ring = ring};
+    int64_t before = ls_device_used_bytes(s->device);
+    LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
+    LS_CHECK_EQ(ls_device_used_bytes(s->device) - before,
+                ring.crew ? 0 : ls_pass_bytes(&s->args, 1));
+    if (ring.crew)
+        LS_CHECK_EQ(ls_tensor_held_bytes(ring.crew->context), ls_pass_bytes(&s->args, 1));
+    s->w = ls_mem_array((size_t)s->model.flat, sizeof *s->w);
+    s->grad = ls_mem_array((size_t)ls_pass_grad_elements(&s->model, false), sizeof *s->grad);
+    s->w_read = s->w;
+    LS_CHECK(s->w && s->grad);
+    start_weights(s);
+    if (now.type != LS_F32) {
+        s->w_read = ls_mem_array((size_t)s->model.flat, 2);
+        kernels->cast(s->stream, &(ls_cast){.from_type = LS_F32,
+                                            .to_type = now.type,
+                                            .from = s->w,
+                                            .to = s->w_read,
+                                            .n = s->model.flat});
+    }
+    take_batch(s);
+    s->state =
+        (ls_step_state){.key = {3, 4}, .first_seq = 5, .grad_scale = 1.0f / (float)(B * context)};
+}
+
+static void close_side(side *s)
+{
+    ls_pass_close(s->pass);
+    ls_model_release(&s->model);
+    ls_mem_free(s->w_read == s->w ? NULL : s->w_read);
+    ls_mem_free(s->w);
+    ls_mem_free(s->grad);
+    ls_stream_free(s->stream);
+    ls_device_close(s->device);
+}
+
+static ls_pass_call call_of(side *s)
+{
+    return (ls_pass_call){.w = s->w_read,
+                          .tokens = s->tokens,
+                          .targets = s->targets,
+                          .start = now.documents ? s->start : NULL,
+                          .B = B,
+                          .T = s->T,
+                          .dropout = true,
+                          .state = &s->state,
+                          .losses = s->losses,
+                          .grad = s->grad,
+                          .leaves = now.leaves};
+}
+
+/* Two calls, of which the second adds to the first's gradient. */
+static void train(side *s)
+{
+    ls_pass_call call = call_of(s);
+
+    for (int i = 0; i < 2; i++) {
+        call.accumulate = i > 0;
+        ls_pass_forward(s->pass, &call);
+        ls_pass_backward(s->pass, &call);
+    }
+    LS_CHECK_OK(ls_stream_sync(s->stream, INT64_MAX));
+}
+
+static void check_tensor(const side *one, const side *part, int i, double tolerance)
+{
+    const ls_param *p = &one->model.params[i];
+    double off = 0, size = 0;
+
+    if (p->trained < 0)
+        return;
+    for (int64_t k = 0; k < p->count; k++) {
+        double want = (double)one->grad[p->trained + k];
+        double d = (double)part->grad[p->trained + k] - want;
+        off += d * d;
+        size += want * want;
+    }
+    /* A key's bias moves all scores of a query alike: its gradient is nothing but rounding. */
+    double noise = strstr(p->name, "k_proj.bias") ? 1e-7 : 1e-9;
+    if (!(sqrt(off) <= tolerance * sqrt(size) + noise))
+        ls_test_fail(__FILE__, __LINE__, "%s: rank %d of %d%s: %s is off by %.3g of %.3g",
+                     now.v->name, part->args.ring.rank, part->args.ring.ranks,
+                     now.gather ? ", gathered" : "", p->name, sqrt(off), sqrt(size));
+}
+
+static ls_pass_ring ring_of(const ls_comm *comm, const ls_tensor *tensor)
+{
+    return (ls_pass_ring){.rank = ls_comm_rank(comm),
+                          .ranks = ls_comm_ranks(comm),
+                          .gather = now.gather,
+                          .crew = ls_tensor_crew(tensor)};
+}
+
+static void check_losses(const side *one, const side *part, double tolerance)
+{
+    for (int64_t i = 0; i < B * part->T; i++) {
+        int64_t at = i / part->T * one->T + position(&part->args.ring, part->T, i % part->T);
+        LS_CHECK_NEAR(part->losses[i], one->losses[at], tolerance * (double)one->losses[at] + 1e-9);
+    }
+}
+
+static void near_one(ls_world *w, ls_comm *comm)
+{
+    double tolerance = now.type == LS_F32 ? 1e-4 : 5e-2;
+    /* 10 tokens a rank: chunks that no tile and no block of four begins with */
+    int64_t context = ls_min_i64(MOST_T, 10 * ls_comm_ranks(comm));
+    side *one = ls_mem_alloc(sizeof *one), *part = ls_mem_alloc(sizeof *part);
+    ls_tensor *tensor;
+
+    (void)w;
+    LS_CHECK(one && part);
+    open_side(one, context, (ls_pass_ring){.ranks = 1});
+    train(one);
+    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
+    open_side(part, context, ring_of(comm, tensor));
+    train(part);
+    if (part->model.flat == part->model.trained)
+        LS_CHECK_EQ(ls_tensor_sent(tensor), 2 * ls_pass_sent(&part->args, B, part->T, true));
+    ls_coll sum = {.kind = LS_COLL_ALL_REDUCE,
+                   .op = LS_COLL_SUM,
+                   .type = LS_F32,
+                   .count = part->model.trained,
+                   .in = part->grad,
+                   .out = part->grad};
+    LS_CHECK_OK(ls_comm_run(comm, &sum, ls_ranks_in_ms(20000)));
+    check_losses(one, part, tolerance);
+    for (int i = 0; i < part->model.n_params; i++)
+        check_tensor(one, part, i, tolerance);
+    close_side(part);
+    close_side(one);
+    ls_tensor_close(tensor);
+    ls_mem_free(part);
+    ls_mem_free(one);
+}
+
+static void reset(const variant *v)
+{
+    now.v = v;
+    now.gather = now.documents = false;
+    now.type = LS_F32;
+    now.recompute = LS_RECOMPUTE_NONE;
+    now.kernels = "auto";
+    now.leaves = 1;
+}
+
+LS_TEST_SECONDS(context_ranks_agree_with_one, 120)
+{
+    for (size_t v = 0; v < LS_COUNT(variants); v++)
+        for (int i = 0; variants[v].worlds[i]; i++)
+            for (int gather = 0; gather < 2; gather += ls_test_stride(2)) {
+                reset(&variants[v]);
+                now.gather = gather;
+                ls_world_run(variants[v].worlds[i], NULL, near_one);
+            }
+}
+
+/* Leaves, what backward makes again, documents and the types. */
+LS_TEST_SECONDS(context_ranks_agree_with_one_in_every_mode, 120)
+{
+    static const ls_recompute levels[] = {LS_RECOMPUTE_SELECTIVE, LS_RECOMPUTE_FULL};
+
+    for (int v = 0; v < 3; v++) /* gpt2, llama, qwen3 */
+        for (int mode = 0; mode < 6; mode++) {
+            reset(&variants[v]);
+            now.gather = (v + mode) % 2;
+            if (mode < 2)
+                now.recompute = levels[mode];
+            if (mode == 2)
+                now.leaves = B;
+            if (mode == 3)
+                now.type = LS_BF16;
+            if (mode == 4)
+                now.kernels = "reference";
+            now.documents = mode == 2 || mode == 5;
+            ls_world_run("2", NULL, near_one);
+        }
+}
+
+/* The same on threads, for the thread sanitizer. */
+LS_TEST_SECONDS(context_ranks_are_threads_too, 60)
+{
+    reset(&variants[1]);
+    for (int gather = 0; gather < 2; gather++) {
+        now.gather = gather;
+        ls_world_run_threads("1+1+1", NULL, near_one);
+    }
+}
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+/* What really leaves a node. */
+static void traffic(ls_world *w, ls_comm *comm)
+{
+    int64_t n = ls_comm_ranks(comm), context = 12 * n, before, after, received;
+    side *part = ls_mem_alloc(sizeof *part);
+    ls_coll meet = {.kind = LS_COLL_BARRIER};
+    ls_tensor *tensor;
+
+    (void)w;
+    LS_CHECK(part);
+    LS_CHECK_OK(ls_comm_force(comm, "ring"));
+    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
+    open_side(part, context, ring_of(comm, tensor));
+    LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
+    ls_comm_traffic(comm, &before, &received);
+    train(part);
+    LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
+    ls_comm_traffic(comm, &after, &received);
+    /* (n - 1) x layers x (keys and values twice, their gradients once), in two calls */
+    int64_t kv = B * part->T * 2 * part->model.shape.Hkv * part->model.shape.D;
+    int64_t want = 2 * (n - 1) * part->model.shape.L * (2 * kv + kv) * 4;
+    LS_CHECK_EQ(kv % 16, 0);
+    LS_CHECK_EQ(2 * ls_pass_sent(&part->args, B, part->T, true), want);
+    LS_CHECK_EQ(ls_tensor_sent(tensor), want);
+    LS_CHECK(after - before >= want);
+    LS_CHECK(after - before <= want + 2 * 40 * n * 1024);
+    close_side(part);
+    ls_tensor_close(tensor);
+    ls_mem_free(part);
+}
+
+static void wide(ls_run *run)
+{
+    llama(run);
+    run->model.head_size = 256;
+    run->model.kv_heads = 4;
+}
+
+static const variant wide_one = {"wide llama", wide, {NULL}};
+
+LS_TEST_SECONDS(context_bytes_on_the_wire_are_those_of_the_formula, 60)
+{
+    for (int gather = 0; gather < 2; gather++) {
+        reset(&wide_one);
+        now.gather = gather;
+        ls_world_run("1+1", NULL, traffic);
+        ls_world_run("1+1+1+1", NULL, traffic);
+    }
+}
+
+/* A rank that goes away between forward and backward: the others' streams fail, with the reason. */
+static void loses_one(ls_world *w, ls_comm *comm)
+{
+    side *part = ls_mem_alloc(sizeof *part);
+    ls_tensor *tensor;
+
+    (void)w;
+    LS_CHECK(part);
+    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
+    open_side(part, 30, ring_of(comm, tensor));
+    ls_pass_call call = call_of(part);
+    ls_pass_forward(part->pass, &call); /* now all have come */
+    if (ls_comm_rank(comm) == 1) {
+        ls_comm_abort(comm, "gone for a test");
+    } else {
+        ls_pass_backward(part->pass, &call);
+        LS_CHECK_FAILS(ls_stream_sync(part->stream, INT64_MAX), LS_EPEER, "rank 1");
+    }
+    close_side(part);
+    ls_tensor_close(tensor);
+    ls_mem_free(part);
+}
+
+LS_TEST(context_rank_that_is_lost_fails_the_others)
+{
+    for (int gather = 0; gather < 2; gather++) {
+        reset(&variants[1]);
+        now.gather = gather;
+        ls_world_run("3", NULL, loses_one);
+    }
+}

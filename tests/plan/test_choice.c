@@ -1,0 +1,204 @@
+/* test_choice.c -- mesh: auto: every mesh that works is found, the choice follows memory and links,
+ * and is the same every time. */
+#include "harness.h"
+#include "config/check.h"
+#include "config/runfile.h"
+#include "plan/choice.h"
+
+enum { VOCAB = 259 };
+
+static void load(ls_run *run, const char *mesh, const char *train)
+{
+    char text[700];
+    int n = snprintf(text, sizeof text,
+                     "model: {family: gpt2, layers: 8, width: 256, heads: 8, context: 128}\n"
+                     "data: {text: builtin:stories}\n"
+                     "batch: {sequences: 32, leaf: 1}\n"
+                     "train: {steps: 10, reduce: %s}\n"
+                     "mesh: %s\n"
+                     "eval: {sample: \"\"}\n",
+                     train, mesh);
+
+    LS_CHECK_OK(ls_runfile_load(
+        run, &(ls_runfile_source){
+                 .text = text, .len = (size_t)n, .no_environment = true, .no_files = true}));
+}
+
+static ls_choice_facts facts_of(int ranks, int per_node, int64_t mib)
+{
+    ls_choice_facts facts = {.ranks = ranks,
+                             .per_node = per_node,
+                             .vocab = VOCAB,
+                             .threads = 1,
+                             .free_bytes = mib * LS_MIB,
+                             .program_bytes = 10 * LS_MIB,
+                             .gflops = 40,
+                             .inside = {.alpha_ns = 400, .message_ns = 200, .ns_per_byte = 0.12},
+                             .between = {.alpha_ns = 25000, .message_ns = 3000, .ns_per_byte = 8.5},
+                             .combine_ns_per_byte = 0.05};
+
+    LS_CHECK_OK(ls_kernel_pick("reference", &facts.kernels));
+    return facts;
+}
+
+static const ls_choice_row *find(const ls_choice *c, const char *mesh)
+{
+    for (int i = 0; i < c->count; i++)
+        if (strcmp(c->rows[i].mesh, mesh) == 0)
+            return &c->rows[i];
+    ls_test_fail(__FILE__, __LINE__, "there is no mesh \"%s\"", mesh);
+}
+
+static void check_why(const ls_choice *c, const char *mesh, const char *words)
+{
+    const ls_choice_row *row = find(c, mesh);
+
+    if (!strstr(row->why, words))
+        ls_test_fail(__FILE__, __LINE__, "%s is refused because \"%s\", not \"%s\"", mesh, row->why,
+                     words);
+}
+
+/* Rows that can be taken: by time, but for the first, and each one is a run that loads. */
+static void check_rows(const ls_run *run, const ls_choice *c)
+{
+    LS_CHECK(c->can > 0 && c->can <= c->count);
+    for (int i = 0; i < c->count; i++) {
+        const ls_choice_row *r = &c->rows[i];
+        ls_run one = *run;
+        ls_mesh mesh;
+        LS_CHECK_EQ(r->why[0] == '\0', i < c->can);
+        if (i >= c->can)
+            continue;
+        ls_choice_apply(c, i, &one);
+        LS_CHECK_OK(ls_check_run(&one, false, false));
+        LS_CHECK_OK(ls_mesh_init(&mesh, &one, c->facts.ranks, 0));
+        LS_CHECK(r->bytes > 0 && r->bytes <= c->facts.free_bytes);
+        LS_CHECK(r->work_ns > 0 && r->idle_ns >= 0 && r->exchange_ns >= 0);
+        LS_CHECK_NEAR(r->step_ns, r->work_ns + r->idle_ns + r->exchange_ns, 1);
+        LS_CHECK(i < 2 || r->step_ns >= c->rows[i - 1].step_ns);
+        LS_CHECK(r->step_ns >= c->rows[0].step_ns / 1.03);
+    }
+}
+
+LS_TEST(choice_goes_through_all_meshes_and_takes_the_plain_one)
+{
+    ls_choice_facts facts = facts_of(4, 4, 100000);
+    ls_choice c, again;
+    ls_run run;
+
+    load(&run, "auto", "fast");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_rows(&run, &c);
+    /* zero 0 to 3; tp 1 2 4; pp 1 2 4 as far as they divide; four schedules of a pipeline: 1 + 4 +
+     * 4 without teams, 1 + 4 with two, 1 with four. */
+    LS_CHECK_EQ(c.count, 4 * (9 + 5 + 1));
+    LS_CHECK(strcmp(c.rows[0].mesh, "dp=4") == 0); /* fast links, enough memory */
+    check_why(&c, "dp=2 zero=2 pp=2 1f1b", "stages keep whole gradients");
+    LS_CHECK(find(&c, "dp=1 pp=4 zero-bubble")->step_ns < find(&c, "dp=1 pp=4 1f1b")->step_ns);
+    LS_CHECK(find(&c, "dp=1 pp=4 1f1b")->idle_ns > 0);
+    LS_CHECK(find(&c, "dp=4 zero=1")->bytes < find(&c, "dp=4")->bytes);
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &again));
+    LS_CHECK_EQ(again.count, c.count);
+    LS_CHECK(memcmp(again.rows, c.rows, (size_t)c.count * sizeof *c.rows) == 0);
+    ls_choice_release(&again);
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+}
+
+/* Less and less memory: what is taken always fits, and in the end nothing does. */
+LS_TEST(choice_follows_the_memory)
+{
+    bool recomputed = false, other = false;
+    int64_t mib = 400;
+    ls_status st = LS_OK;
+    ls_run run;
+
+    load(&run, "auto", "ordered");
+    for (; mib > 0 && st == LS_OK; mib = mib * 8 / 10) {
+        ls_choice_facts facts = facts_of(4, 4, mib);
+        ls_choice c;
+        st = ls_choice_make(&run, &facts, &c);
+        if (st == LS_OK) {
+            check_rows(&run, &c);
+            recomputed |= c.rows[0].recompute != LS_RECOMPUTE_NONE;
+            other |= strcmp(c.rows[0].mesh, "dp=4") != 0;
+        }
+        ls_choice_release(&c);
+    }
+    LS_CHECK_EQ(st, LS_ENOMEM);
+    LS_CHECK(strstr(ls_err_last()->text, "no mesh of 4 ranks that fits"));
+    LS_CHECK(recomputed && other);
+    ls_runfile_release(&run);
+}
+
+/* Two machines with a slow link: teams stay inside, and a pipeline beats sums of gradients. */
+LS_TEST(choice_follows_the_links)
+{
+    ls_choice_facts facts = facts_of(4, 2, 100000);
+    ls_choice c;
+    ls_run run;
+
+    facts.between.ns_per_byte = 80; /* 0.1 Gbit/s */
+    load(&run, "auto", "fast");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_rows(&run, &c);
+    check_why(&c, "dp=1 tp=4", "on several nodes");
+    LS_CHECK(strstr(c.rows[0].mesh, "pp=2"));
+    LS_CHECK(c.rows[0].exchange_ns < find(&c, "dp=4")->exchange_ns);
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+}
+
+LS_TEST(choice_keeps_what_is_set)
+{
+    ls_choice_facts facts = facts_of(6, 6, 100000);
+    ls_choice c;
+    ls_run run;
+
+    load(&run, "{auto: true, pp: 2, schedule: interleaved}", "ordered");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_rows(&run, &c);
+    for (int i = 0; i < c.can; i++)
+        LS_CHECK(strstr(c.rows[i].mesh, "pp=2 interleaved"));
+    LS_CHECK_EQ(c.can, 2); /* zero 0 and 1; no teams in ordered mode */
+    check_why(&c, "dp=1 tp=3 pp=2 interleaved", "");
+    ls_choice_apply(&c, 0, &run);
+    LS_CHECK_EQ(run.mesh.chunks, 2);
+    LS_CHECK_EQ(run.batch.group, 1);
+    LS_CHECK_EQ(run.train.recompute, LS_RECOMPUTE_AUTO);
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+
+    load(&run, "{auto: true, pp: 4}", "ordered"); /* does not divide 6 */
+    LS_CHECK_FAILS(ls_choice_make(&run, &facts, &c), LS_EUSAGE, "does not divide them");
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+
+    load(&run, "auto", "ordered"); /* in ordered mode no bit may depend on the mesh */
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_why(&c, "dp=3 tp=2", "train.reduce: ordered");
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+}
+
+LS_TEST(choice_is_told_with_reasons)
+{
+    ls_choice_facts facts = facts_of(4, 2, 150);
+    ls_choice c;
+    ls_run run;
+    ls_str text;
+
+    ls_str_init(&text);
+    load(&run, "auto", "ordered");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    ls_choice_tell(&c, 3, &text);
+    LS_CHECK_OK(ls_str_status(&text));
+    LS_CHECK(strstr(text.p, "mesh: auto, 4 ranks on 2 nodes, 150 MiB for each; 40 Gflop/s a rank"));
+    LS_CHECK(strstr(text.p, "\n> "));
+    LS_CHECK(strstr(text.p, c.rows[0].mesh));
+    LS_CHECK(strstr(text.p, "a rank needs "));
+    LS_CHECK(strstr(text.p, " more: "));
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+    ls_str_release(&text);
+}

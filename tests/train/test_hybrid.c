@@ -1,0 +1,595 @@
+/* test_hybrid.c -- pipelines of teams, and teams whose equals divide what they update: losses,
+ * gradients of every tensor, weights and moments beside those of one process; bytes by formula;
+ * memory beside the ledger; arrays of the state to the first rank and back. */
+#include <math.h>
+#include "base/mem.h"
+#include "comm/worlds.h"
+#include "model/decode.h"
+#include "model/tiny.h"
+#include "train/line_impl.h"
+#include "train/team.h"
+
+enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
+
+typedef struct kind {
+    const char *name, *world;
+    int pp, dp, tp, zero;
+    bool sp;
+    ls_pipe_schedule schedule;
+    int64_t chunks, layers, sequences, group;
+    ls_family family;
+    ls_recompute recompute;
+    ls_precision precision;
+    ls_reduce reduce;
+    bool tied, pack;
+    double dropout;
+    int64_t width, leaf; /* 0: 24, 1 */
+} kind;
+
+/* Odd on purpose: tokens and columns that no number of ranks divides. */
+static ls_run run_of(const kind *k)
+{
+    ls_run run = ls_tiny_run();
+
+    run.model.layers = k->layers;
+    run.model.width = k->width ? k->width : 24;
+    run.model.context = 7;
+    run.model.heads = run.model.kv_heads = 4;
+    run.model.head_size = 6;
+    run.model.mlp = 41;
+    run.model.tied = k->tied ? LS_TIED_YES : LS_TIED_NO;
+    run.model.dropout = k->dropout;
+    if (k->family != LS_FAMILY_GPT2) {
+        run.model.family = k->family;
+        run.model.bias = LS_BIAS_NONE;
+        run.model.kv_heads = 2;
+    }
+    if (k->family == LS_FAMILY_MIXTRAL) {
+        run.model.experts = 4;
+        run.model.experts_used = 2;
+        run.model.experts_norm = true;
+        run.train.balance_loss = 0.01;
+    }
+    run.batch.sequences = k->sequences;
+    run.batch.group = k->group;
+    run.batch.leaf = ls_max_i64(1, k->leaf);
+    run.train.clip = 0.3; /* below the norm, so that clipping is at work */
+    run.train.recompute = k->recompute;
+    run.train.recompute_blocks = k->recompute == LS_RECOMPUTE_FULL ? 2 : LS_RUN_AUTO;
+    run.train.reduce = k->reduce;
+    run.precision = k->precision;
+    run.mesh.pp = k->pp;
+    run.mesh.tp = k->tp;
+    run.mesh.sp = k->sp;
+    run.mesh.dp = k->dp;
+    run.mesh.schedule = k->schedule;
+    run.mesh.chunks = k->chunks;
+    run.mesh.zero = k->zero;
+    run.mesh.shard = "world";
+    run.mesh.bucket = 1; /* as many buckets as there can be */
+    return run;
+}
+
+/* A process alone, or a rank. */
+typedef struct rank {
+    ls_run run;
+    ls_mesh world, mesh; /* of all ranks; of the teams */
+    ls_model model, whole;
+    ls_device *device;
+    ls_comm *team, *alike;
+    ls_tensor *tensor;
+    ls_step_args args;
+    ls_step *step;
+    double losses[STEPS], norms[STEPS], validation;
+    float *w, *m, *g; /* owned: of the whole model: weights, first moments at the end; the first
+                       * step's gradient; on the first rank */
+} rank;
+
+static void open_comms(rank *r, ls_comm *comm, int tp)
+{
+    int list[LS_WORLD_RANKS], me = r->world.rank;
+
+    for (int i = 0; i < tp; i++)
+        list[i] = me / tp * tp + i;
+    LS_CHECK_OK(ls_comm_sub(comm, list, tp, INT64_MAX, &r->team));
+    for (int i = 0; i < r->mesh.ranks; i++)
+        list[i] = i * tp + me % tp;
+    if (r->mesh.ranks > 1)
+        LS_CHECK_OK(ls_comm_sub(comm, list, r->mesh.ranks, INT64_MAX, &r->alike));
+    LS_CHECK_OK(ls_tensor_open(&r->tensor, r->team, r->model.split.kv_copies));
+}
+
+static void start_weights(rank *r)
+{
+    for (int i = 0; i < r->model.n_params; i++) {
+        const ls_param *p = &r->model.params[i];
+        float *x = ls_mem_array((size_t)p->count, sizeof *x);
+        LS_CHECK(x);
+        ls_model_start(p, 5, 0, p->count, x);
+        ls_step_put(r->step, p->first, p->count, x);
+        ls_mem_free(x);
+    }
+    LS_CHECK_OK(ls_step_weights_changed(r->step));
+}
+
+static void open_rank(rank *r, const kind *k, ls_comm *comm)
+{
+    *r = (rank){.run = run_of(k), .world = {.ranks = 1}, .mesh = {.ranks = 1}};
+    ls_split split = {.ranks = 1};
+
+    LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
+    LS_CHECK_OK(ls_kernel_pick("auto", &r->args.kernels));
+    if (comm) {
+        LS_CHECK_OK(ls_mesh_init(&r->world, &r->run, ls_comm_ranks(comm), ls_comm_rank(comm)));
+        r->mesh = ls_mesh_of_teams(&r->world);
+        r->mesh.bucket = 1;
+        split = (ls_split){.rank = r->world.rank % k->tp, .ranks = k->tp, .sequence = k->sp};
+    }
+    LS_CHECK_OK(ls_model_init_split(&r->model, &r->run, VOCAB, split));
+    LS_CHECK_OK(ls_model_init(&r->whole, &r->run, VOCAB));
+    r->args.run = &r->run;
+    r->args.model = &r->model;
+    r->args.pack = k->pack;
+    ls_calls_plan(&r->run, &r->mesh, &r->args.calls);
+    if (comm) {
+        open_comms(r, comm, k->tp);
+        r->args.tensor = r->tensor;
+    }
+    if (r->alike) {
+        ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->mesh);
+        dp.comm = r->alike;
+        LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
+    }
+    LS_CHECK_OK(ls_step_open(&r->step, &r->args));
+    start_weights(r);
+}
+
+static void close_rank(rank *r, ls_comm *comm)
+{
+    ls_step_close(r->step);
+    if (comm)
+        LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
+    ls_dp_close(r->args.dp);
+    ls_tensor_close(r->tensor);
+    ls_comm_close(r->alike);
+    ls_comm_close(r->team);
+    ls_model_release(&r->model);
+    ls_model_release(&r->whole);
+    ls_stream_free(r->args.stream);
+    ls_device_close(r->device);
+    ls_mem_free(r->w);
+    ls_mem_free(r->m);
+    ls_mem_free(r->g);
+}
+
+/* --- arrays of the whole model ----------------------------------------------------------------
+ */
+
+static void collect(rank *r, const float *array, float **whole_out)
+{
+    *whole_out = ls_mem_array((size_t)r->whole.flat, sizeof **whole_out);
+    LS_CHECK(*whole_out);
+    if (r->tensor)
+        LS_CHECK_OK(ls_step_collect(r->step, array, r->world.rank == 0 ? *whole_out : NULL));
+    else
+        memcpy(*whole_out, array, (size_t)r->whole.flat * sizeof **whole_out);
+}
+
+/* The sum of gradients, as moments lie. */
+static void collect_gradient(rank *r)
+{
+    float *own = ls_mem_array((size_t)r->model.flat, sizeof *own);
+
+    LS_CHECK(own);
+    for (int b = 0; b < ls_step_buckets(r->step); b++) {
+        ls_mesh_part part = ls_step_own(r->step, b);
+        if (part.count > 0)
+            memcpy(own + part.packed, ls_step_own_gradient(r->step, part),
+                   (size_t)part.count * sizeof *own);
+    }
+    collect(r, own, &r->g);
+    ls_mem_free(own);
+}
+
+static void step(rank *r, int i)
+{
+    int64_t T = r->run.model.context, first = r->args.calls.first * r->args.calls.leaf;
+    int32_t tokens[MOST_TOKENS + 1];
+    ls_step_result result;
+    ls_clock clock;
+
+    LS_CHECK(r->run.batch.sequences * T <= MOST_TOKENS);
+    ls_tiny_tokens((uint32_t)i, MOST_TOKENS + 1, VOCAB, tokens);
+    ls_clock_begin(&clock);
+    LS_CHECK_OK(ls_step_run(
+        r->step, &(ls_step_batch){.tokens = tokens + first * T, .targets = tokens + first * T + 1},
+        i, 1e-3, &clock, &result));
+    LS_CHECK(result.finite);
+    r->losses[i] = result.loss;
+    r->norms[i] = result.grad_norm;
+}
+
+static void steps(rank *r)
+{
+    for (int i = 0; i < STEPS; i++)
+        step(r, i);
+}
+
+static void train(rank *r)
+{
+    for (int i = 0; i < STEPS; i++) {
+        step(r, i);
+        LS_CHECK_OK(ls_step_settle(r->step));
+        if (i == 0)
+            collect_gradient(r);
+    }
+    ls_step_arrays state = ls_step_state_arrays(r->step);
+    collect(r, state.w, &r->w);
+    collect(r, state.m, &r->m);
+}
+
+static void validate(rank *r)
+{
+    int32_t tokens[MOST_TOKENS + 1];
+    double sums[4] = {0};
+
+    ls_tiny_tokens(77, MOST_TOKENS + 1, VOCAB, tokens);
+    LS_CHECK_OK(
+        ls_step_loss(r->step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 3, sums));
+    LS_CHECK(ls_step_has_losses(r->step) || sums[0] + sums[1] + sums[2] == 0);
+    r->validation = sums[0] + sums[1] + sums[2];
+}
+
+/* --- beside one process ----------------------------------------------------------------------- */
+
+static void check_near(const kind *k, const char *what, double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance * fabs(want)))
+        ls_test_fail(__FILE__, __LINE__, "%s: %s is %.9g, expected %.9g", k->name, what, got, want);
+}
+
+/* How far two tensors are apart, beside their size. A key's bias moves all scores of a query alike:
+ * its gradient is nothing but rounding, and Adam makes steps of it. */
+static void check_tensors(const kind *k, const char *what, const ls_model *whole, const float *got,
+                          const float *want, double tolerance)
+{
+    for (int i = 0; i < whole->n_params; i++) {
+        const ls_param *p = &whole->params[i];
+        double off = 0, size = 0;
+        bool noise = strstr(p->name, "c_attn.bias") || strstr(p->name, "k_proj.bias");
+        for (int64_t e = p->first; e < p->first + p->count; e++) {
+            double d = (double)got[e] - (double)want[e];
+            off += d * d;
+            size += (double)want[e] * (double)want[e];
+        }
+        double most = tolerance * sqrt(size) + (noise ? 1e-2 * tolerance : 1e-9);
+        if (!(sqrt(off) <= most))
+            ls_test_fail(__FILE__, __LINE__, "%s: %s of %s is off by %.3g of %.3g", k->name, what,
+                         p->name, sqrt(off), sqrt(size));
+    }
+}
+
+static void check_same(const rank *want, const rank *got, const kind *k)
+{
+    double tolerance = k->precision == LS_PRECISION_FP32 ? 1e-4 : 3e-2;
+
+    for (int i = 0; i < STEPS; i++) {
+        check_near(k, "a loss", got->losses[i], want->losses[i], tolerance);
+        check_near(k, "a norm", got->norms[i], want->norms[i], 3 * tolerance);
+    }
+    if (ls_step_has_losses(got->step))
+        check_near(k, "validation", got->validation, want->validation, tolerance);
+    if (got->world.rank > 0)
+        return;
+    check_tensors(k, "the gradient", &got->whole, got->g, want->g, 3 * tolerance);
+    check_tensors(k, "a moment", &got->whole, got->m, want->m, 30 * tolerance);
+}
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+/* What a rank's own chunks send to its team in the calls of a step, and for its sums. */
+static int64_t team_bytes(const rank *r)
+{
+    const ls_line *x = r->step->line;
+    const ls_calls *calls = &r->step->now;
+    int64_t sent = 0, T = r->model.shape.T;
+
+    for (int64_t leaf = calls->first, n; leaf < calls->first + calls->own; leaf += n) {
+        n = ls_calls_at(calls, leaf);
+        for (int c = 0; c < (x ? x->plan.chunks : 1); c++) {
+            ls_pass_args pass = ls_pass_describe(x ? x->passes[c] : r->step->pass);
+            sent += ls_pass_sent(&pass, n * calls->leaf, T, true);
+        }
+    }
+    for (int c = 0; c < (x ? x->plan.chunks : 1); c++) {
+        ls_pipe_range own = x ? x->plan.chunk[c].own : (ls_pipe_range){0, r->model.trained};
+        const ls_crew_span *spans = r->step->team.spans;
+        int from = 0, end = 0;
+        while (from < r->step->team.n && spans[from].first < own.first)
+            from++;
+        for (end = from; end < r->step->team.n && spans[end].first < own.first + own.count;)
+            end++;
+        sent += ls_tensor_sum_sent(spans + from, end - from, r->model.split.ranks);
+    }
+    return sent;
+}
+
+static void check_bytes(const rank *r)
+{
+    const ls_line *x = r->step->line;
+
+    LS_CHECK_EQ(ls_tensor_sent(r->tensor), STEPS * team_bytes(r));
+    if (x)
+        LS_CHECK_EQ(ls_line_sent(r->step),
+                    STEPS * ls_pipe_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
+}
+
+/* A node for each post: what leaves it is what goes along lines, and some numbers. */
+static void between_nodes(ls_world *w, ls_comm *comm)
+{
+    const int64_t numbers = STEPS * 8 * 1024; /* norm, losses, headers of messages */
+    const kind *k = w->context;
+    int64_t before, after, received;
+    rank r;
+
+    open_rank(&r, k, comm);
+    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
+    ls_comm_traffic(comm, &before, &received);
+    steps(&r);
+    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
+    ls_comm_traffic(comm, &after, &received);
+    int64_t want = ls_line_sent(r.step), got = after - before;
+    LS_CHECK(want > 10 * numbers);
+    if (got < want || got > want + numbers)
+        ls_test_fail(__FILE__, __LINE__, "rank %d sent %lld bytes to the other node, expected %lld",
+                     r.world.rank, (long long)got, (long long)want);
+    close_rank(&r, comm);
+}
+
+LS_TEST_SECONDS(hybrid_sends_streams_alone_between_nodes, 120)
+{
+    kind k = {"pp 2 tp 2",  "2+2",        2,        1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 24, 1,
+              .tied = true, .width = 512, .leaf = 4};
+
+    ls_world_run(k.world, &k, between_nodes);
+    k.sp = false;
+    ls_world_run(k.world, &k, between_nodes);
+}
+
+/* --- an array there and back ------------------------------------------------------------------ */
+
+/* Whatever the first rank has goes to the others, and comes back as it was. */
+static void check_deal(rank *r, bool moment)
+{
+    ls_step_arrays state = ls_step_state_arrays(r->step);
+    float *array = moment ? state.m : state.w;
+    float *sent = ls_mem_array((size_t)r->whole.flat, sizeof *sent), *back = NULL;
+
+    LS_CHECK(sent);
+    for (int64_t i = 0; i < r->whole.flat; i++)
+        sent[i] = (float)(i % 1000003);
+    LS_CHECK_OK(ls_step_deal(r->step, r->world.rank == 0 ? sent : NULL, array));
+    collect(r, array, &back);
+    for (int i = 0; i < r->whole.n_params && r->world.rank == 0; i++) {
+        const ls_param *p = &r->whole.params[i];
+        LS_CHECK(memcmp(sent + p->first, back + p->first, (size_t)p->count * sizeof *sent) == 0);
+    }
+    ls_mem_free(sent);
+    ls_mem_free(back);
+}
+
+/* --- all of it -------------------------------------------------------------------------------- */
+
+static const kind kinds[] = {
+    {"pp 2 tp 2", "4", 2, 1, 2, 0, true, LS_PIPE_1F1B, 1, 5, 6, 1, .tied = true, .dropout = 0.1},
+    {"pp 2 tp 2, whole rows, gpipe, llama", "4", 2, 1, 2, 0, false, LS_PIPE_GPIPE, 1, 4, 5, 1,
+     .family = LS_FAMILY_LLAMA, .pack = true},
+    {"pp 2 tp 2, interleaved, qwen3", "4", 2, 1, 2, 0, true, LS_PIPE_INTERLEAVED, 2, 5, 6, 1,
+     .family = LS_FAMILY_QWEN3, .tied = true},
+    {"pp 2 tp 2, experts", "4", 2, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 4, 1,
+     .family = LS_FAMILY_MIXTRAL},
+    {"pp 2 tp 2, full recompute", "4", 2, 1, 2, 0, true, LS_PIPE_1F1B, 1, 4, 6, 1, .tied = true,
+     .recompute = LS_RECOMPUTE_FULL},
+    {"pp 2 tp 2, selective, whole rows", "4", 2, 1, 2, 0, false, LS_PIPE_1F1B, 1, 4, 6, 2,
+     .tied = true, .recompute = LS_RECOMPUTE_SELECTIVE, .dropout = 0.1},
+    {"pp 2 tp 2, fast", "4", 2, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 6, 1, .tied = true,
+     .reduce = LS_REDUCE_FAST},
+    {"pp 2 tp 2, bf16", "4", 2, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 4, 1, .tied = true,
+     .precision = LS_PRECISION_BF16},
+    {"dp 2 tp 2 zero 1", "4", 1, 2, 2, 1, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+     .dropout = 0.1, .width = 144},
+    {"dp 2 tp 2 zero 1, fast, qwen3, whole rows", "4", 1, 2, 2, 1, false, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_QWEN3, .reduce = LS_REDUCE_FAST, .width = 144},
+    {"dp 2 tp 2 zero 1, bf16, full", "4", 1, 2, 2, 1, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+     .precision = LS_PRECISION_BF16, .recompute = LS_RECOMPUTE_FULL, .width = 144},
+    {"pp 2 tp 4, shared heads", "8", 2, 1, 4, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_LLAMA, .tied = true},
+    {"pp 2 dp 2 tp 2", "8", 2, 2, 2, 0, true, LS_PIPE_1F1B, 1, 4, 7, 1, .tied = true},
+    {"pp 2 dp 2 tp 2 zero 1", "8", 2, 2, 2, 1, true, LS_PIPE_INTERLEAVED, 2, 5, 7, 1, .tied = true,
+     .dropout = 0.1, .width = 144},
+    {"pp 4 tp 2, fast", "8", 4, 1, 2, 0, false, LS_PIPE_1F1B, 1, 5, 6, 1, .tied = true,
+     .reduce = LS_REDUCE_FAST},
+    {"dp 4 tp 2 zero 1, one idle", "8", 1, 4, 2, 1, true, LS_PIPE_1F1B, 1, 3, 3, 1, .tied = true,
+     .width = 144},
+    {"pp 2 tp 2 on two nodes", "2+2", 2, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 4, 1, .tied = true},
+};
+
+static void beside_one(ls_world *w, ls_comm *comm)
+{
+    const kind *k = w->context;
+    rank alone, r;
+
+    open_rank(&alone, k, NULL);
+    train(&alone);
+    validate(&alone);
+    open_rank(&r, k, comm);
+    train(&r);
+    check_bytes(&r);
+    validate(&r);
+    check_same(&alone, &r, k);
+    check_deal(&r, true);
+    check_deal(&r, false);
+    close_rank(&r, comm);
+    close_rank(&alone, NULL);
+}
+
+static void run_worlds(const char *world)
+{
+    for (size_t i = 0; i < LS_COUNT(kinds); i++) {
+        kind k = kinds[i];
+        if (strcmp(k.world, world) == 0)
+            ls_world_run(k.world, &k, beside_one);
+    }
+}
+
+LS_TEST_SECONDS(hybrid_of_four_ranks_agrees_with_one_process, 180)
+{
+    run_worlds("4");
+}
+
+LS_TEST_SECONDS(hybrid_of_eight_ranks_agrees_with_one_process, 240)
+{
+    run_worlds("8");
+}
+
+LS_TEST_SECONDS(hybrid_across_nodes_agrees_with_one_process, 120)
+{
+    run_worlds("2+2");
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static int64_t held_by(const ls_line *x)
+{
+    int64_t held = ls_window_held(&x->copy);
+
+    for (int i = 0; i < 3; i++)
+        held += ls_window_held(&x->state[i]);
+    for (int i = 0; i < LS_ORDERED_ROOTS; i++) {
+        held += ls_window_held(&x->head[i]);
+        for (int c = 0; c < LS_PIPE_CHUNKS; c++)
+            held += ls_window_held(&x->grads[c][i]);
+    }
+    return held;
+}
+
+/* The ledger of a rank: what the device, the windows and the team's memory hold, each to the byte
+ * or, of windows, whose pages are taken when they are touched, within a tenth. */
+static void counted(ls_world *w, ls_comm *comm)
+{
+    const kind *k = w->context;
+    ls_ledger l;
+    rank r;
+
+    open_rank(&r, k, comm);
+    ls_memory_predict(&(ls_memory_args){.run = &r.run,
+                                        .model = &r.model,
+                                        .whole = &r.whole,
+                                        .kernels = r.args.kernels,
+                                        .mesh = &r.mesh,
+                                        .world = &r.world,
+                                        .threads = 1,
+                                        .pack = k->pack},
+                      &l);
+    int64_t windows = ls_ledger_bytes(&l, "weights") + ls_ledger_bytes(&l, "bf16 weights") +
+                      ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "gradients");
+    int64_t elsewhere = ls_ledger_bytes(&l, "activations") + ls_ledger_bytes(&l, "exchange") +
+                        ls_ledger_bytes(&l, "tensor parallel") + ls_ledger_bytes(&l, "threads") +
+                        ls_ledger_bytes(&l, "batch") + ls_ledger_bytes(&l, "snapshot") +
+                        ls_ledger_bytes(&l, "whole weights") + ls_ledger_bytes(&l, "collecting") +
+                        ls_decode_bytes(&r.whole);
+    LS_CHECK_EQ(ls_tensor_held_bytes(r.tensor), ls_ledger_bytes(&l, "activations"));
+    LS_CHECK_EQ(ls_device_used_bytes(r.device), ls_ledger_total(&l) - windows - elsewhere);
+    train(&r);
+    int64_t held = held_by(r.step->line);
+    if (held > windows || held < windows * 9 / 10)
+        ls_test_fail(__FILE__, __LINE__, "%s: rank %d holds %lld bytes, the ledger says %lld",
+                     k->name, r.world.rank, (long long)held, (long long)windows);
+    int64_t plane = ls_memory_plane(&r.model, &r.mesh) * (int64_t)sizeof(float);
+    LS_CHECK_EQ(ls_ledger_bytes(&l, "collecting") > 0, r.mesh.rank == 0);
+    LS_CHECK(r.mesh.rank > 0 || ls_ledger_bytes(&l, "collecting") >= plane);
+    close_rank(&r, comm);
+}
+
+LS_TEST_SECONDS(hybrid_uses_the_bytes_that_the_ledger_predicts, 120)
+{
+    for (size_t i = 0; i < LS_COUNT(kinds); i++) {
+        kind k = kinds[i];
+        if (k.pp > 1 && strcmp(k.world, "4") == 0)
+            ls_world_run(k.world, &k, counted);
+    }
+}
+
+/* --- who is where ----------------------------------------------------------------------------- */
+
+LS_TEST(hybrid_mesh_says_what_cannot_be_grouped)
+{
+    const kind k = {.pp = 2, .dp = 2, .tp = 2, .chunks = 1, .layers = 4, .sequences = 4};
+    ls_run run = run_of(&k);
+    ls_mesh mesh, teams;
+
+    LS_CHECK_FAILS(ls_mesh_init(&mesh, &run, 4, 0), LS_EUSAGE,
+                   "mesh.pp is 2, mesh.tp 2 and mesh.dp 2, but the run has 4 ranks: it needs 8");
+    run.mesh.dp = LS_RUN_AUTO;
+    LS_CHECK_FAILS(ls_mesh_init(&mesh, &run, 6, 0), LS_EUSAGE,
+                   "mesh.pp is 2 and mesh.tp 2, but the run has 6 ranks");
+    LS_CHECK(strstr(ls_err_last()->hint, "-n 4 or -n 8, or another mesh.pp or mesh.tp"));
+    LS_CHECK_OK(ls_mesh_init(&mesh, &run, 8, 5));
+    teams = ls_mesh_of_teams(&mesh);
+    LS_CHECK_EQ(teams.ranks, 4);
+    LS_CHECK_EQ(teams.rank, 2);
+    LS_CHECK_EQ(ls_mesh_lines(&teams), 2);
+    LS_CHECK_EQ(ls_mesh_post(&teams, teams.rank), 1);
+    LS_CHECK_EQ(ls_mesh_line(&teams, teams.rank), 0);
+}
+
+/* Ranks of a team cut the layers alike, also where their parts are of different size. */
+LS_TEST(hybrid_stages_are_those_of_the_whole_model)
+{
+    const kind k = {.pp = 3, .dp = 1, .tp = 4, .chunks = 1, .layers = 7, .sequences = 4};
+    ls_run run = run_of(&k);
+    ls_stage want[3], got[3];
+    ls_model model;
+
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    LS_CHECK_OK(ls_stages_plan(&model, 3, 1, run.model.context, want));
+    ls_model_release(&model);
+    for (int r = 0; r < 4; r++) {
+        LS_CHECK_OK(ls_model_init_split(&model, &run, VOCAB, (ls_split){.rank = r, .ranks = 4}));
+        LS_CHECK_OK(ls_stages_plan(&model, 3, 1, run.model.context, got));
+        for (int i = 0; i < 3; i++)
+            LS_CHECK(got[i].unit == want[i].unit && got[i].units == want[i].units);
+        ls_model_release(&model);
+    }
+}
+
+/* --- what a team decides together ------------------------------------------------------------- */
+
+static void agree(ls_world *w, ls_comm *comm)
+{
+    static const struct {
+        ls_recompute level[2], want;
+        int64_t blocks[2], want_blocks;
+    } rows[] = {
+        {{LS_RECOMPUTE_NONE, LS_RECOMPUTE_NONE}, LS_RECOMPUTE_NONE, {-1, -1}, LS_RUN_AUTO},
+        {{LS_RECOMPUTE_NONE, LS_RECOMPUTE_SELECTIVE}, LS_RECOMPUTE_SELECTIVE, {-1, 2}, 2},
+        {{LS_RECOMPUTE_FULL, LS_RECOMPUTE_SELECTIVE}, LS_RECOMPUTE_FULL, {1, 4}, 1},
+    };
+    ls_session s = {.team = comm, .model = {.shape = {.L = 4}}};
+
+    (void)w;
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        int me = ls_comm_rank(comm);
+        s.fitted.train.recompute = rows[i].level[me];
+        s.fitted.train.recompute_blocks = rows[i].blocks[me] < 0 ? LS_RUN_AUTO : rows[i].blocks[me];
+        LS_CHECK_OK(ls_team_agree(&s));
+        LS_CHECK_EQ(s.fitted.train.recompute, rows[i].want);
+        LS_CHECK_EQ(s.fitted.train.recompute_blocks, rows[i].want_blocks);
+    }
+}
+
+LS_TEST(hybrid_team_recomputes_what_one_of_it_must)
+{
+    ls_world_run("2", NULL, agree);
+}
