@@ -29,349 +29,6 @@
 #include "train/buddy.h"
 #include "train/line.h"
 
-/* Sequences that the device's buffers hold: those of this rank, or a call of validation. */
-static int64_t held(const ls_step *s)
-{
-    return ls_calls_held(&s->args.calls);
-}
-
-/* Tokens that this rank has of each sequence. */
-static int64_t tokens_of(const ls_step *s)
-{
-    return ls_calls_tokens(&s->args.calls, s->args.model->shape.T);
-}
-
-/* Mirrors ls_memory_step_bytes(). */
-static void lay_out(ls_step *s)
-{
-    const ls_model *model = s->args.model;
-    int64_t tokens = held(s) * tokens_of(s);
-    int64_t blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-    char *at = s->small;
-
-    s->tokens = ls_step_cut(&at, tokens * 3 * (int64_t)sizeof(int32_t));
-    s->targets = s->tokens + tokens;
-    s->start = s->targets + tokens;
-    s->losses = ls_step_cut(&at, tokens * (int64_t)sizeof(float));
-    s->sums = ls_step_cut(&at, held(s) * (int64_t)sizeof(double));
-    s->partials = ls_step_cut(&at, blocks * (int64_t)sizeof(float));
-    s->spans = ls_step_cut(&at, ls_memory_spans(model) * (int64_t)sizeof(ls_adamw_span));
-    s->norm = ls_step_cut(&at, sizeof(ls_norm_result));
-    s->state = ls_step_cut(&at, sizeof(ls_step_state));
-}
-
-/* Mirrors ls_memory_staging_bytes(). */
-static void lay_out_staging(ls_step *s)
-{
-    const ls_calls *calls = &s->args.calls;
-    char *at = s->staging;
-
-    s->host_tokens = ls_step_cut(&at, held(s) * tokens_of(s) * 3 * (int64_t)sizeof(int32_t));
-    s->host_states = ls_step_cut(&at, ls_max_i64(1, calls->calls) * (int64_t)sizeof(ls_step_state));
-    s->host_sums = ls_step_cut(&at, (calls->sequences + calls->ranks) * (int64_t)sizeof(double));
-    s->host_norm = ls_step_cut(&at, sizeof(ls_norm_result));
-}
-
-/* Memory that other ranks read lies where they can reach it. */
-static ls_status alloc_shared(ls_step *s, bool shared, int64_t bytes, const char *what, void **out)
-{
-    return shared && !ls_step_travels(s)
-               ? ls_dp_alloc(s->args.dp, bytes, what, out)
-               : ls_device_alloc(ls_stream_device(s->args.stream), bytes, what, out);
-}
-
-static void free_shared(ls_step *s, bool shared, void *memory)
-{
-    if (shared && !ls_step_travels(s))
-        ls_dp_free(s->args.dp, memory);
-    else
-        ls_device_free(ls_stream_device(s->args.stream), memory);
-}
-
-/* Other ranks own the same parts, and read this one's sums. */
-static bool has_twins(const ls_step *s)
-{
-    return s->args.dp && ls_mesh_groups(&ls_dp_about(s->args.dp)->mesh) > 1;
-}
-
-/* Zero 2 and 3: a window for the gradient of a call, and the own parts of the sum. */
-static ls_status alloc_parted(ls_step *s, int64_t elements)
-{
-    const int64_t size = sizeof(float);
-    void *memory;
-    ls_status st;
-
-    LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
-    s->grads[0] = s->grad_window.base;
-    LS_TRY(st,
-           alloc_shared(s, has_twins(s), ls_dp_sum_elements(ls_dp_about(s->args.dp)) * size,
-                        "gradients", &memory),
-           out);
-    s->own_grad = memory;
-    if (ls_step_shards(s))
-        LS_TRY(st,
-               ls_window_open(&s->shards.window,
-                              ls_dp_elements(ls_dp_about(s->args.dp)) * ls_dtype_bytes(s->type),
-                              "weights"),
-               out);
-out:
-    return st;
-}
-
-static ls_status alloc_grads(ls_step *s, const ls_dp_args *dp)
-{
-    const ls_calls *calls = &s->args.calls;
-    int64_t elements = ls_memory_grad_elements(s->args.model, calls, dp);
-    ls_status st = LS_OK;
-
-    if (ls_step_parts(s))
-        return alloc_parted(s, elements);
-    for (int i = 0; i < calls->buffers; i++)
-        LS_TRY(st,
-               alloc_shared(s, s->args.dp, elements * (int64_t)sizeof(float), "gradients",
-                            &s->grads[i]),
-               out);
-    st = ls_step_open_travel(s, elements);
-out:
-    return st;
-}
-
-/* A moment, where the run wants it. */
-static ls_status alloc_moment(ls_step *s, int i, int64_t bytes, const char *name)
-{
-    ls_status st;
-
-    s->offload.bytes[i] = bytes;
-    if (s->offload.how == LS_OFFLOAD_NONE)
-        return ls_device_alloc(ls_stream_device(s->args.stream), bytes, name, &s->state_memory[i]);
-    if (s->offload.how == LS_OFFLOAD_HOST)
-        return ls_device_host_alloc(ls_stream_device(s->args.stream), bytes, name,
-                                    &s->state_memory[i]);
-    st = ls_spill_open(&s->offload.files[i], s->args.offload_to, bytes, name);
-    if (st == LS_EIO)
-        ls_err_hint("Let device.offload_to name a folder with room for them, or set "
-                    "device.offload: none.");
-    s->state_memory[i] = s->offload.files[i].base;
-    return st;
-}
-
-static void free_moments(ls_step *s)
-{
-    ls_device *device = ls_stream_device(s->args.stream);
-
-    for (int i = 1; i < 3; i++)
-        if (s->offload.how == LS_OFFLOAD_NONE)
-            ls_device_free(device, s->state_memory[i]);
-        else if (s->offload.how == LS_OFFLOAD_HOST)
-            ls_device_host_free(device, s->state_memory[i], s->offload.bytes[i]);
-        else
-            ls_spill_close(&s->offload.files[i]);
-    ls_device_free(device, s->offload.stage);
-}
-
-/* Where moments lie, and what of them is updated at a time. */
-static ls_status alloc_offload(ls_step *s)
-{
-    ls_device *device = ls_stream_device(s->args.stream);
-    void *memory;
-    ls_status st = LS_OK;
-
-    s->offload.how = ls_memory_offload(s->args.run, !ls_device_describe(device).host_memory);
-    s->offload.chunk =
-        s->offload.how == LS_OFFLOAD_NONE ? INT64_MAX : ls_min_i64(LS_MEMORY_CHUNK, s->own);
-    s->first_span = ls_mem_array((size_t)ls_memory_spans(s->args.model) + 1, sizeof *s->first_span);
-    if (!s->first_span)
-        return LS_ENOMEM;
-    if (s->offload.how != LS_OFFLOAD_HOST)
-        return LS_OK;
-    st = ls_device_alloc(device, 2 * s->offload.chunk * (int64_t)sizeof(float),
-                         "moments that are updated", &memory);
-    if (st == LS_OK)
-        s->offload.stage = memory;
-    return st;
-}
-
-void ls_step_rest(ls_step *step)
-{
-    for (int i = 1; i < 3; i++)
-        if (step->offload.files[i].base)
-            ls_spill_drop(&step->offload.files[i], 0, step->offload.files[i].bytes);
-}
-
-/* Weights, moments and gradients of a rank that computes the whole model. */
-static ls_status alloc_whole(ls_step *s)
-{
-    static const char *const names[3] = {"weights", "first moments", "second moments"};
-    ls_device *device = ls_stream_device(s->args.stream);
-    const ls_model *model = s->args.model;
-    const ls_dp_args *dp = s->args.dp ? ls_dp_about(s->args.dp) : NULL;
-    int64_t weights = ls_memory_weight_elements(model, dp);
-    int64_t bytes = weights * (int64_t)sizeof(float);
-    ls_status st = LS_OK;
-
-    for (int i = 0; i < (s->args.pushes ? 1 : 3); i++) {
-        bool shared = i == 0 && ls_step_shares(s);
-        if (s->args.kept && !shared)
-            s->state_memory[i] = s->args.kept[i];
-        else if (i > 0)
-            LS_TRY(st, alloc_moment(s, i, bytes, names[i]), out);
-        else
-            LS_TRY(st, alloc_shared(s, shared, bytes, names[0], &s->state_memory[0]), out);
-        bytes = (i == 0 || ls_step_divides(s) ? s->own : ls_optim_seconds(s->args.run, model)) *
-                (int64_t)sizeof(float);
-    }
-    bytes = ls_optim_work_of(s->args.run, model).bytes;
-    if (bytes > 0)
-        LS_TRY(st, ls_device_alloc(device, bytes, "work of the optimizer", &s->work), out);
-    bytes = (ls_step_shards(s) ? weights : model->flat) * ls_dtype_bytes(s->type);
-    if (s->type != LS_F32)
-        LS_TRY(st, alloc_shared(s, ls_step_shards(s), bytes, "weights in 16 bits", &s->copy), out);
-    st = alloc_grads(s, dp);
-out:
-    return st;
-}
-
-static ls_status alloc_state(ls_step *s)
-{
-    ls_device *device = ls_stream_device(s->args.stream);
-    const ls_model *model = s->args.model;
-    const ls_calls *calls = &s->args.calls;
-    ls_status st = LS_OK;
-
-    LS_TRY(st, alloc_offload(s), out);
-    if (!s->line)
-        LS_TRY(st, alloc_whole(s), out);
-    LS_TRY(st, ls_device_alloc(device, ls_memory_step_bytes(model, calls), "batch", &s->small),
-           out);
-    LS_TRY(st,
-           ls_device_host_alloc(device, ls_memory_staging_bytes(model, calls),
-                                "batches on their way", &s->staging),
-           out);
-out:
-    return st;
-}
-
-static ls_status await_device(ls_step *s)
-{
-    return ls_stream_sync(s->args.stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
-}
-
-/* Closed because it could not be opened: what was kept stays its owner's. */
-static void give_back(ls_step *s)
-{
-    for (int i = 0; i < 3 && s->args.kept; i++)
-        if (s->state_memory[i] == s->args.kept[i])
-            s->state_memory[i] = NULL;
-    ls_step_close(s);
-}
-
-ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
-{
-    ls_status st = LS_OK;
-    ls_step *s = ls_mem_alloc(sizeof *s);
-
-    if (!s)
-        return LS_ENOMEM;
-    s->args = *args;
-    s->now = args->calls;
-    s->done = s->vote.ready = -1;
-    s->loss_scale = 1;
-    s->type = ls_memory_type(args->run);
-    s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
-    LS_TRY(st, ls_line_open(s), out);
-    ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
-    s->own = end.packed + end.count;
-    LS_TRY(st, alloc_state(s), out);
-    lay_out(s);
-    lay_out_staging(s);
-    if (!args->pushes)
-        LS_TRY(st, ls_step_open_optimizer(s), out);
-    LS_TRY(st, ls_step_open_team(s), out);
-    ls_step_open_replay(s);
-    ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &args->calls);
-    pass.stream = args->stream;
-    pass.packs = args->packs;
-    pass.crew = args->tensor ? ls_tensor_crew(args->tensor) : NULL;
-    pass.ring.crew = args->ring ? ls_tensor_crew(args->ring) : NULL;
-    if (!s->line)
-        LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
-    if (args->kept && ls_step_shares(s)) {
-        ls_stream_copy(args->stream, s->state_memory[0], args->kept[0],
-                       args->model->flat * (int64_t)sizeof(float));
-        LS_TRY(st, await_device(s), out);
-        ls_device_free(ls_stream_device(args->stream), args->kept[0]);
-    }
-    s->args.kept = NULL;
-    *step_out = s;
-out:
-    if (st != LS_OK)
-        give_back(s);
-    return st;
-}
-
-int64_t ls_step_done(const ls_step *step)
-{
-    return step->done;
-}
-
-ls_status ls_step_keep(ls_step *step, void *kept_out[3])
-{
-    ls_step *s = step;
-    ls_device *device = ls_stream_device(s->args.stream);
-    int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
-    void *w = s->state_memory[0];
-    ls_status st = LS_OK;
-
-    if (s->line) {
-        ls_line_keep(s, kept_out);
-        return LS_OK;
-    }
-    LS_BUG_IF(ls_step_divides(s), "a part of a state is kept");
-    if (ls_step_shares(s)) { /* it lies in memory that goes with the other ranks */
-        LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
-        ls_stream_copy(s->args.stream, w, s->state_memory[0], bytes);
-        LS_TRY(st, await_device(s), out);
-    } else {
-        s->state_memory[0] = NULL;
-    }
-    kept_out[0] = w;
-    for (int i = 1; i < 3; i++) {
-        kept_out[i] = s->state_memory[i];
-        s->state_memory[i] = NULL;
-    }
-out:
-    return st;
-}
-
-void ls_step_close(ls_step *step)
-{
-    if (!step)
-        return;
-    (void)ls_step_settle(step); /* others may still read; when it fails they have ended */
-    ls_device *device = ls_stream_device(step->args.stream);
-    ls_line_close(step);
-    ls_pass_close(step->pass);
-    free_shared(step, ls_step_shares(step), step->state_memory[0]);
-    free_moments(step);
-    ls_mem_free(step->first_span);
-    for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
-        free_shared(step, step->args.dp, step->grads[i]);
-    ls_step_close_replay(step);
-    ls_step_close_travel(step);
-    ls_window_close(&step->grad_window);
-    ls_window_close(&step->shards.window);
-    free_shared(step, has_twins(step), step->own_grad);
-    ls_step_close_muon(step);
-    ls_step_close_team(step);
-    ls_device_free(device, step->work);
-    ls_device_free(device, step->owed);
-    free_shared(step, ls_step_shards(step), step->copy);
-    ls_device_free(device, step->small);
-    ls_device_host_free(device, step->staging,
-                        ls_memory_staging_bytes(step->args.model, &step->args.calls));
-    ls_mem_free(step);
-}
-
 ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leaves)
 {
     ls_step *s = step;
@@ -395,7 +52,7 @@ const double *ls_step_work_ns(const ls_step *step)
 /* What this rank has of some sequences of T tokens: all of it, or two chunks of each. */
 static void take_pieces(const ls_step *s, const int32_t *from, int64_t count, int32_t *to)
 {
-    int64_t T = s->args.model->shape.T, n = tokens_of(s), size = sizeof *to;
+    int64_t T = s->args.model->shape.T, n = ls_step_tokens(s), size = sizeof *to;
     int cp = s->args.calls.cp, place = s->args.calls.place;
 
     if (n == T) {
@@ -412,7 +69,7 @@ static void take_pieces(const ls_step *s, const int32_t *from, int64_t count, in
  * queued that still reads the staging memory. */
 static void copy_windows(ls_step *s, const ls_step_batch *batch, int64_t first, int64_t count)
 {
-    int64_t whole = s->args.model->shape.T, T = tokens_of(s), all = held(s) * T;
+    int64_t whole = s->args.model->shape.T, T = ls_step_tokens(s), all = ls_step_held(s) * T;
     int64_t bytes = count * T * (int64_t)sizeof(int32_t);
     const int32_t *const from[3] = {batch->tokens, batch->targets, batch->start};
     int32_t *const to[3] = {s->tokens, s->targets, s->start};
@@ -478,7 +135,7 @@ bool ls_step_next(const ls_step *s, ls_step_part *p)
 ls_pass_call ls_step_call(ls_step *s, const ls_step_part *p, int buffer)
 {
     const ls_calls *calls = &s->now;
-    int64_t T = tokens_of(s);
+    int64_t T = ls_step_tokens(s);
     int64_t at = (p->first - calls->first) * calls->leaf * T;
 
     return (ls_pass_call){.w = ls_step_read(s),
@@ -685,7 +342,7 @@ ls_status ls_step_owe(ls_step *step, const float *owed)
     if (st != LS_OK)
         return st;
     ls_stream_copy_in(s->args.stream, s->owed, owed, bytes);
-    return await_device(s);
+    return ls_step_await(s);
 }
 
 /* To the sum of gradients, as far as this rank updates it. */
@@ -701,7 +358,7 @@ static ls_status pay(ls_step *s)
                 s->args.stream,
                 &(ls_add){.a = sum, .b = (float *)s->owed + own.first, .out = sum, .n = own.count});
     }
-    st = await_device(s);
+    st = ls_step_await(s);
     ls_device_free(ls_stream_device(s->args.stream), s->owed);
     s->owed = NULL;
     return st;
@@ -826,14 +483,14 @@ static ls_status losses(ls_step *s, ls_clock *clock)
     if (own > 0)
         s->args.kernels->sum(s->args.stream, &(ls_sum){.x = s->losses,
                                                        .out = s->sums,
-                                                       .n = own * calls->leaf * tokens_of(s),
+                                                       .n = own * calls->leaf * ls_step_tokens(s),
                                                        .segments = own});
     memset(sums, 0, (size_t)(calls->leaves + calls->ranks) * sizeof *sums);
     ls_stream_copy_out(s->args.stream, sums + calls->first, s->sums, own * (int64_t)sizeof(double));
     ls_stream_copy_out(s->args.stream, s->host_norm, s->norm, sizeof *s->host_norm);
     if (s->apart)
         ls_clock_lap(clock, LS_PART_OPTIMIZER); /* queued, as all before it */
-    LS_TRY(st, await_device(s), out);
+    LS_TRY(st, ls_step_await(s), out);
     if (s->apart && !sharers)
         ls_clock_lap(clock, LS_PART_BACKWARD); /* of the device; ranks have waited for it before */
     if (!sharers)
@@ -905,7 +562,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
                       ls_clock *clock, ls_step_result *result_out)
 {
     const ls_calls *calls = &step->now;
-    int64_t tokens = calls->sequences * tokens_of(step);
+    int64_t tokens = calls->sequences * ls_step_tokens(step);
     step->counted = batch->counted ? batch->counted : tokens;
     ls_step_state host_state = ls_step_numbers(step, number, lr);
     ls_status st = LS_OK;
@@ -944,7 +601,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
         LS_TRY(st, update(step, clock), out);
     step->done = number + 1;
     if (clock->profile) /* which has all work of a step inside of it */
-        LS_TRY(st, await_device(step), out);
+        LS_TRY(st, ls_step_await(step), out);
     ls_clock_lap(clock, LS_PART_OPTIMIZER);
     *result_out = result;
 out:
@@ -955,7 +612,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
                        double *sums_out)
 {
     const ls_calls *calls = &step->args.calls;
-    int64_t T = tokens_of(step), most = calls->most * calls->leaf;
+    int64_t T = ls_step_tokens(step), most = calls->most * calls->leaf;
     ls_status st = LS_OK;
 
     for (int64_t done = 0; done < sequences; done += most) {
@@ -986,7 +643,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
             &(ls_sum){.x = step->losses, .out = step->sums, .n = B * T, .segments = B});
         ls_stream_copy_out(step->args.stream, step->host_sums, step->sums,
                            B * (int64_t)sizeof(double));
-        LS_TRY(st, await_device(step), out);
+        LS_TRY(st, ls_step_await(step), out);
         memcpy(sums_out + done, step->host_sums, (size_t)B * sizeof *sums_out);
     }
 out:

@@ -333,6 +333,20 @@ void ls_step_adamw(ls_step *step);
 ls_status ls_step_norm(ls_step *step);
 ls_status ls_step_update(ls_step *step, ls_clock *clock);
 
+/* Sequences that the device's buffers hold: those of this rank, or a call of validation. And the
+ * tokens that this rank has of each. */
+static inline int64_t ls_step_held(const ls_step *step)
+{
+    return ls_calls_held(&step->args.calls);
+}
+static inline int64_t ls_step_tokens(const ls_step *step)
+{
+    return ls_calls_tokens(&step->args.calls, step->args.model->shape.T);
+}
+
+/* Until the device has done all that it was asked. */
+ls_status ls_step_await(ls_step *step);
+
 /* suffer.c: what a drill's plan does at this point (base/fault.h: LS_FAULT_AT_...). */
 ls_status ls_step_suffer(ls_step *step, int point);
 

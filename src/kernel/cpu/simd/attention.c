@@ -33,7 +33,10 @@
  * A pair of chunks (ls_attention_pair) counts queries and keys from the first of each. On the same
  * positions that is attention as ever, on a shorter sequence; where the keys lie before the queries
  * (`far`) there is no diagonal, and every tile of queries walks over all tiles of keys, as far as
- * start and window let it. */
+ * start and window let it.
+ *
+ * Long, because forward and backward share the products of tiles, masks and packing above them,
+ * which the compiler must see to unroll: two files would compile these twice. */
 #include "kernel/cpu/simd/attention.h"
 #include "kernel/cpu/simd/transpose.h"
 
