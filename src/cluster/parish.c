@@ -22,6 +22,7 @@ typedef struct node {
     int first, workers; /* its places in the view, when called */
     char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
     bool begins;
+    bool lost;    /* gone, and kept for the places of those who have done their work */
     int entry;    /* in the roster, when called */
     size_t known; /* bytes of the roster that it has */
     ls_likeness likeness;
@@ -90,6 +91,11 @@ const ls_view *ls_parish_view(const ls_parish *parish)
 
 /* --- nodes ------------------------------------------------------------------------------------ */
 
+static bool is_here(const node *n)
+{
+    return n->state != GONE && !n->lost;
+}
+
 /* Numbers grow from node to node where they are given in the order of coming, as they usually are:
  * then half of those that are left is enough to look at, each time. */
 static node *find(ls_parish *p, int id)
@@ -103,10 +109,10 @@ static node *find(ls_parish *p, int id)
         else
             last = middle;
     }
-    if (first < p->n_nodes && p->nodes[first].id == id && p->nodes[first].state != GONE)
+    if (first < p->n_nodes && p->nodes[first].id == id && is_here(&p->nodes[first]))
         return &p->nodes[first];
     for (int i = 0; i < p->n_nodes; i++)
-        if (p->nodes[i].id == id && p->nodes[i].state != GONE)
+        if (p->nodes[i].id == id && is_here(&p->nodes[i]))
             return &p->nodes[i];
     return NULL;
 }
@@ -281,7 +287,7 @@ bool ls_parish_excludes(const ls_parish *parish, const char *host_name, int64_t 
 static void tell_all(ls_parish *p, const ls_word *word)
 {
     for (int i = 0; i < p->n_nodes; i++)
-        if (p->nodes[i].state == CALLED)
+        if (p->nodes[i].state == CALLED && is_here(&p->nodes[i]))
             p->args.tell(p->args.context, p->nodes[i].id, word);
 }
 
@@ -342,6 +348,7 @@ static void forget(ls_parish *p, node *n)
         p->spares--;
         p->spare_workers -= n->workers;
     }
+    n->lost = true;
     if (!keeps)
         n->state = GONE;
     p->gone += !keeps;

@@ -528,6 +528,24 @@ LS_TEST(parish_sends_spares_home_when_the_work_is_done)
     close_town(&t);
 }
 
+/* A node whose work is done may go while others still end theirs: its places count, and nobody
+ * speaks to it. */
+LS_TEST(parish_tells_nothing_to_a_node_that_left_when_its_work_was_done)
+{
+    town t;
+
+    begin(&t, (ls_parish_args){.rules = {.restarts = 1}}, 3, 2);
+    say(&t, 1, 0, LS_WORD_LEFT);
+    lose(&t, 1); /* its other worker was not done */
+    LS_CHECK_EQ(t.ears[0].revokes, 1);
+    LS_CHECK_EQ(t.ears[1].revokes, 0);
+    crash(&t, 1, 1);
+    LS_CHECK_EQ(t.ears[1].verdict[1], LS_VIEW_LATER); /* no answer */
+    crash(&t, 2, 0);
+    LS_CHECK_EQ(t.ears[1].revokes, 0);
+    close_town(&t);
+}
+
 LS_TEST(parish_excludes_a_host_that_crashes_again)
 {
     char why[200];
