@@ -1,7 +1,8 @@
 #!/bin/sh
 # fuzz.sh PROGRAM ... -- run each libFuzzer program for FUZZ_SECONDS (60), as many at once as there
 # are cores. Seeds: tests/fuzz/corpus/NAME/, where NAME is the program's name, with or without its
-# "fuzz_". What a run finds stays in build/fuzz/corpus/ for the next one. Prints executions per
+# "fuzz_". What a run finds stays in build/fuzz/corpus/ for the next one. With FUZZ_SEED the inputs
+# of a fresh tree are the same every time (CI); without it they are new ones. Prints executions per
 # program; a crash, leak, hang or flood of memory fails, and the input that does it is kept.
 set -eu
 cd "$(dirname "$0")/.."
@@ -28,6 +29,7 @@ run_one() { # run_one PROGRAM; the result is in its log and its rc file
     done
     rc=0
     (cd "$scratch" && "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+        -seed="${FUZZ_SEED:-0}" \
         -print_final_stats=1 -artifact_prefix="$root/build/fuzz/$name-" "$@") \
         >"$work/$name.log" 2>&1 || rc=$?
     echo "$rc" >"$work/$name.rc"

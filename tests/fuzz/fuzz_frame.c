@@ -146,6 +146,7 @@ static void carrier(int fds[2], uint8_t mode, const uint8_t *data, size_t size)
     }
     for (int i = 0; i < 3; i++)
         (void)tcp->carrier.table->poll(&tcp->carrier, &moved);
+    ls_sock_close(&fds[1]); /* nobody listens to last words */
     tcp->carrier.table->close(&tcp->carrier);
     fds[0] = -1; /* the carrier's */
 }
