@@ -4,7 +4,7 @@ import json, os, statistics, subprocess, sys, tempfile
 program = sys.argv[1]
 setting = lambda name, preset: os.environ.get(name, preset)
 hosts, steps, micros = int(setting("HOSTS", "4")), int(setting("STEPS", "10")), int(setting("MICROS", "16"))
-leaf, context, width = int(setting("LEAF", "1")), int(setting("CONTEXT", "256")), int(setting("WIDTH", "256"))
+leaf, context, width = int(setting("LEAF", "1")), int(setting("CONTEXT", "256")), int(setting("WIDTH", "384"))
 gbits = float(setting("GBITS", "0.94"))
 ALPHA, MESSAGE = 0.03, 0.002  # ms, as `lineshaft plan schedule` has them
 cores = len(os.sched_getaffinity(0))
@@ -78,15 +78,20 @@ def shared(table, bytes_):
     return now
 
 
-# One rank with one thread: what it computes in a second, and what a step takes beside that.
+# One rank with one thread: what it computes in a second, and what a step takes beside that; measured while as many compute as
+# there are cores, because cores that share caches and power are slower together.
+neighbours = [subprocess.Popen([program, "train", "run.yaml", "--json", "--set", f"out=one{i}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+              for i in range(1, min(hosts, cores))]
 call("train", "run.yaml", "--json", "--set", "out=one")
+if any(n.wait() for n in neighbours):
+    sys.exit("a neighbour failed")
 ones = step_events("one")
 compute = statistics.median(row["split"]["forward"] + row["split"]["backward"] for row in ones)
 rest = statistics.median(row["ms"] - row["split"]["forward"] - row["split"]["backward"] for row in ones)
 whole = plan(1)["ranks"][0]["chunks"][0]
 operations = (whole["forward_operations"] + whole["backward_operations"]) * micros
 gflops = operations / compute / 1e6
-print(f"one rank, one thread: {compute + rest:.1f} ms a step, {gflops:.1f} Gflop/s, {rest:.1f} ms beside forward and backward")
+print(f"one rank, one thread, {min(hosts, cores)} at once: {compute + rest:.1f} ms a step, {gflops:.1f} Gflop/s, {rest:.1f} ms beside forward and backward")
 print(f"{hosts} hosts, {setting('LINK', '1gbit')}, {micros} micro-batches, {cores} cores; predicted and measured ms of a step:")
 for kind in setting("SCHEDULES", "1f1b gpipe interleaved zero-bubble").split():
     table = plan(hosts, "--schedule", kind, "--gflops", f"{gflops:.4f}", "--gbits", f"{gbits}")

@@ -3,7 +3,8 @@
  * One epoll watches all sockets, the gate and the eventfd of wake(). poll() takes what is ready; a
  * tick a few times per heartbeat does what time asks for: heartbeats, confirmations that found
  * nothing to ride on, the next try of a broken connection, the end of its time. sleep() looks for
- * spin_ns before it sleeps, because waking a sleeper costs ten times what the message does.
+ * spin_ns before it sleeps, because waking a sleeper costs ten times what the message does. Once:
+ * where nothing came in a whole sleep, the next one begins at once, and the core is free.
  *
  * Rejected: a thread of the carrier's own. The waiting thread is there anyway, and handing a
  * message from one thread to another costs what the network does. */
@@ -149,6 +150,7 @@ static ls_status poll_tcp(ls_carrier *carrier, bool *moved_out)
         if (!ls_tcp_failed(tcp))
             tick(tcp);
     }
+    tcp->dull &= !tcp->moved;
     *moved_out = tcp->moved;
     return ls_tcp_failed(tcp) ? ls_err_adopt(&tcp->failure) : LS_OK;
 }
@@ -157,7 +159,7 @@ static void sleep_tcp(ls_carrier *carrier, int64_t until_ns)
 {
     ls_tcp *tcp = (ls_tcp *)carrier;
     struct epoll_event event;
-    int64_t now = ls_time_now_ns(), spin_until = now + tcp->args.spin_ns;
+    int64_t now = ls_time_now_ns(), spin_until = now + (tcp->dull ? 0 : tcp->args.spin_ns);
 
     if (ls_tcp_failed(tcp))
         return;
@@ -173,8 +175,10 @@ static void sleep_tcp(ls_carrier *carrier, int64_t until_ns)
         return;
     int64_t ns = ls_min_i64(until_ns - now, LS_NS_PER_S);
     struct timespec nap = {.tv_sec = ns / LS_NS_PER_S, .tv_nsec = ns % LS_NS_PER_S};
-    if (epoll_pwait2(tcp->epoll_fd, &event, 1, &nap, NULL) < 0 && errno == ENOSYS) /* Linux 5.11 */
-        (void)epoll_wait(tcp->epoll_fd, &event, 1, (int)(ns / LS_NS_PER_MS + 1));
+    int n = epoll_pwait2(tcp->epoll_fd, &event, 1, &nap, NULL);
+    if (n < 0 && errno == ENOSYS) /* Linux 5.11 */
+        n = epoll_wait(tcp->epoll_fd, &event, 1, (int)(ns / LS_NS_PER_MS + 1));
+    tcp->dull = n == 0;
 }
 
 static void wake_tcp(ls_carrier *carrier)

@@ -179,6 +179,7 @@ struct ls_tcp {
     int64_t looked_ns; /* the last of them */
     bool opening;
     bool moved;   /* since the last poll began */
+    bool dull;    /* the last sleep brought nothing, and nothing was begun since: do not spin */
     int troubled; /* channels with broken_ns */
     int64_t tick_ns;
     ls_err_record failure; /* code LS_OK: none */

@@ -156,6 +156,7 @@ ls_status ls_tcp_receive(ls_carrier *carrier, ls_message *message)
               "a receive of %lld bytes from rank %d", (long long)message->bytes, message->peer);
     ls_tcp_link *link = &tcp->links[message->peer];
     message->done = false;
+    tcp->dull = false;
     if (link->leaving && !ls_tcp_find(link, LS_TCP_EARLY, message->tag))
         st = ls_fail(LS_EPEER, "%s has closed its connections", link->name);
     else if (!link->reached)

@@ -456,6 +456,7 @@ ls_status ls_tcp_send(ls_carrier *carrier, ls_message *message)
               "a send of %lld bytes to rank %d", (long long)message->bytes, message->peer);
     ls_tcp_link *link = &tcp->links[message->peer];
     message->done = false;
+    tcp->dull = false;
     if (link->leaving)
         st = ls_fail(LS_EPEER, "%s has closed its connections", link->name);
     else if (!link->reached)
