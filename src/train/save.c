@@ -33,7 +33,7 @@
 #include "train/parts.h"
 #include "train/team.h"
 
-enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S };
+enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S, COPIERS = 4 };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
 
 /* Where parameter i lies in a kind of state as a whole; -1: it has none. */
@@ -272,15 +272,55 @@ out:
     return st;
 }
 
-/* The same on the writer's thread, of a state that lies in this process's memory. */
-static ls_status copy_here(void *context)
+/* --- the copy beside the next step --- */
+
+/* One of the threads that copy, each its share of every kind: a step is held up by as much on every
+ * core that it uses, not by all of it on one. */
+typedef struct copier {
+    ls_session *session;
+    pthread_t thread;
+    int index, of;
+    bool started;
+} copier;
+
+static void *copy_share(void *context)
 {
-    ls_session *s = context;
+    const copier *c = context;
+    ls_session *s = c->session;
     void *arrays[KINDS];
 
     ls_save_live(s, arrays);
-    for (int k = 0; k < KINDS; k++)
-        copy_on_host(s, k, s->snapshot[k], arrays[k]);
+    for (int k = 0; k < KINDS; k++) {
+        int64_t first = state_bytes(s, k) / c->of * c->index;
+        int64_t end =
+            c->index + 1 < c->of ? state_bytes(s, k) / c->of * (c->index + 1) : state_bytes(s, k);
+        if (!on_disk(s, k))
+            memcpy((char *)s->snapshot[k] + first, (const char *)arrays[k] + first,
+                   (size_t)(end - first));
+        else if (c->index == 0)
+            copy_on_host(s, k, s->snapshot[k], arrays[k]);
+    }
+    return NULL;
+}
+
+/* The same on the writer's thread and some beside it, of a state that lies in this process's
+ * memory. */
+static ls_status copy_here(void *context)
+{
+    ls_session *s = context;
+    copier copiers[COPIERS];
+    int n = (int)ls_min_i64(ls_pool_threads(ls_stream_pool(s->stream)), COPIERS);
+
+    for (int i = n - 1; i >= 0; i--) {
+        copiers[i] = (copier){.session = s, .index = i, .of = n};
+        copiers[i].started =
+            i > 0 && ls_pool_start_apart(&copiers[i].thread, copy_share, &copiers[i]) == 0;
+        if (!copiers[i].started)
+            copy_share(&copiers[i]);
+    }
+    for (int i = 1; i < n; i++)
+        if (copiers[i].started)
+            pthread_join(copiers[i].thread, NULL);
     return ls_fault_pass(LS_FAULT_AT_SAVE_COPY);
 }
 
