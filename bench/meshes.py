@@ -194,7 +194,7 @@ def row(program, wants, ranks, mesh, steps, models):
         except Refused:
             if model == models[0]:
                 raise
-            verdict, loss, gradient, name = "refused", 0.0, 0.0, "-"  # as recomputation is of experts
+            verdict, loss, gradient, name = "refused", 0.0, 0.0, "-"
         cells.append((model, verdict, loss, gradient, name))
         bad += verdict.isupper()
     return cells, bad

@@ -395,9 +395,6 @@ static ls_status check_recompute(const ls_run *run)
 {
     ls_recompute level = run->train.recompute;
 
-    if (run->model.experts > 0 && (level == LS_RECOMPUTE_SELECTIVE || level == LS_RECOMPUTE_FULL))
-        return ls_check_clash(run, "train.recompute", "model.experts",
-                              "experts keep what they have, for now");
     if (run->train.recompute_blocks == LS_RUN_AUTO)
         return LS_OK;
     if (level == LS_RECOMPUTE_NONE || level == LS_RECOMPUTE_AUTO)

@@ -642,8 +642,10 @@ const ls_option ls_options[] = {
      .names = {"none", "selective", "full", "auto"},
      .doc = "What of a block backward computes again instead of keeping it from forward: less "
             "memory for more time, and the same bits. selective: outputs of norms, and the "
-            "activation of a gated MLP or all inside of another one. full: everything but the "
-            "input of the block. auto: as little as fits into the free memory.",
+            "activation of a gated MLP or all inside of another one; of experts the rows that they "
+            "read and their activations. full: everything but the input of the block, and with "
+            "mesh.ep the rows that came from other ranks. auto: as little as fits into the free "
+            "memory.",
      .offset = AT(train.recompute)},
     {.key = "train.recompute_blocks",
      .type = LS_OPTION_INT,

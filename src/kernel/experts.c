@@ -307,6 +307,18 @@ static int64_t rows_of(const ls_route *r, int64_t e, int64_t *first_out)
     return r->first[(e + 1) * r->leaves] - *first_out;
 }
 
+/* zs to acts, of rows first .. first + n - 1. */
+static void activate(ls_stream *stream, const ls_experts *a, int64_t first, int64_t n)
+{
+    a->kernels->act_fwd(stream, &(ls_act_args){.type = type_of(a),
+                                               .act = a->act,
+                                               .gated = true,
+                                               .x = at(a, a->zs, first * 2 * a->F),
+                                               .y = at(a, a->acts, first * a->F),
+                                               .M = n,
+                                               .F = a->F});
+}
+
 static void expert_forward(ls_stream *stream, const ls_experts *a, int64_t e)
 {
     const ls_kernels *k = a->kernels;
@@ -322,13 +334,7 @@ static void expert_forward(ls_stream *stream, const ls_experts *a, int64_t e)
                                            .N = 2 * a->F,
                                            .K = a->C,
                                            .layout = LS_LAYOUT_NK});
-    k->act_fwd(stream, &(ls_act_args){.type = type_of(a),
-                                      .act = a->act,
-                                      .gated = true,
-                                      .x = at(a, a->zs, first * 2 * a->F),
-                                      .y = at(a, a->acts, first * a->F),
-                                      .M = n,
-                                      .F = a->F});
+    activate(stream, a, first, n);
     k->linear_fwd(stream, &(ls_linear_fwd){.type = type_of(a),
                                            .x = at(a, a->acts, first * a->F),
                                            .w = a->experts[e].out,
@@ -357,6 +363,14 @@ void ls_experts_apply(ls_stream *stream, const ls_experts *a)
 {
     for (int64_t e = 0; e < a->route->E && !ls_stream_failed(stream); e++)
         expert_forward(stream, a, e);
+}
+
+void ls_experts_activate(ls_stream *stream, const ls_experts *a)
+{
+    int64_t n = a->route->first[a->route->E * a->route->leaves];
+
+    if (n > 0 && !ls_stream_failed(stream))
+        activate(stream, a, 0, n);
 }
 
 void ls_experts_combine(ls_stream *stream, const ls_experts *a)

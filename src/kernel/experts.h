@@ -84,9 +84,10 @@ void ls_experts_backward(ls_stream *stream, const ls_experts *a);
 
 /* The steps of the two, for who does something in between (model/pass_far.c). Forward: x to xs; xs
  * to ys, of which the route says E, leaves and first only; ys to y. Backward: dy to dweights and
- * dys, in ys; dys to gradients and dxs, in xs; dxs to dx. */
+ * dys, in ys; dys to gradients and dxs, in xs; dxs to dx. Activate: zs to acts alone. */
 void ls_experts_gather(ls_stream *stream, const ls_experts *a);
 void ls_experts_apply(ls_stream *stream, const ls_experts *a);
+void ls_experts_activate(ls_stream *stream, const ls_experts *a);
 void ls_experts_combine(ls_stream *stream, const ls_experts *a);
 void ls_experts_spread(ls_stream *stream, const ls_experts *a);
 void ls_experts_apply_back(ls_stream *stream, const ls_experts *a);

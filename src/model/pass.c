@@ -23,7 +23,8 @@
  * between blocks are always kept. Selective makes y1 and y2 again from the streams; the activation
  * from the gated value before it; in a plain MLP, where the activation rides on the product, that
  * product. Full makes everything again but the product that ends the block. The last block that
- * shares is spared: its tensors are still there.
+ * shares is spared: its tensors are still there. Of experts selective makes the rows that they read
+ * again, and their activations.
  *
  * An adapter (LoRA) adds scale B (A x) to columns of a product; scale A x is kept for the gradient.
  * A product with an adapter cannot take its activation along: that becomes a step of its own. */
@@ -566,7 +567,9 @@ void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
     if (level == LS_RECOMPUTE_FULL)
         attend(pass, call, l, &at);
     second_norm(pass, call, l, level == LS_RECOMPUTE_SELECTIVE);
-    if (level == LS_RECOMPUTE_SELECTIVE && s->gated)
+    if (s->E > 0)
+        ls_pass_experts_again(pass, call, l, level);
+    else if (level == LS_RECOMPUTE_SELECTIVE && s->gated)
         activate(pass, call, l);
     else
         mlp(pass, call, l, &at);

@@ -223,7 +223,8 @@ static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int
     if (level == LS_RECOMPUTE_NONE || (spared && ls_pass_slots(args) == 1))
         return;
     *joins += level == LS_RECOMPUTE_FULL;
-    *wholes += level == LS_RECOMPUTE_FULL ? 2 : !args->model->shape.gated;
+    bool mlp_input = !args->model->shape.gated || args->model->shape.E > 0;
+    *wholes += level == LS_RECOMPUTE_FULL ? 2 : mlp_input;
 }
 
 /* Of the head: scores of all rows. */

@@ -66,26 +66,34 @@ ls_experts ls_pass_experts_of(const ls_pass *pass, const ls_pass_call *call, int
                         .ys = b->experts.ys};
 }
 
-void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+/* Which experts each token of x takes. */
+static void choose(const ls_pass *pass, const ls_pass_call *call, int64_t l, const void *x,
+                   const ls_route *route)
 {
     const ls_model_shape *s = &pass->args.model->shape;
+
+    pass->args.kernels->linear_fwd(
+        pass->args.stream,
+        &(ls_linear_fwd){.type = pass->args.type,
+                         .x = x,
+                         .w = ls_pass_weight(pass, call, pass->args.model->blocks[l].router),
+                         .y = pass->blocks[l].experts.logits,
+                         .M = route->M,
+                         .N = s->E,
+                         .K = s->C,
+                         .layout = s->layout});
+    ls_experts_route(pass->args.stream, route);
+}
+
+void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
     const ls_pass_buffers *b = &pass->blocks[l];
     bool apart = ls_pass_ends_apart(pass, call, l, SITE_OUT);
     ls_route route = route_of(pass, call, l);
     ls_experts args = ls_pass_experts_of(pass, call, l, &route, false);
 
     args.x = ls_pass_whole(pass, call, b->y2, pass->whole_x);
-    pass->args.kernels->linear_fwd(
-        pass->args.stream,
-        &(ls_linear_fwd){.type = pass->args.type,
-                         .x = args.x,
-                         .w = ls_pass_weight(pass, call, pass->args.model->blocks[l].router),
-                         .y = b->experts.logits,
-                         .M = route.M,
-                         .N = s->E,
-                         .K = s->C,
-                         .layout = s->layout});
-    ls_experts_route(pass->args.stream, &route);
+    choose(pass, call, l, args.x, &route);
     args.add = apart ? NULL : b->mid;
     args.y = apart ? ls_pass_part(pass, pass->branch) : b->next;
     if (ls_pass_is_far(&pass->args))
@@ -94,6 +102,26 @@ void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int6
         ls_experts_forward(pass->args.stream, &args);
     if (apart)
         ls_pass_join(pass, call, pass->branch);
+}
+
+void ls_pass_experts_again(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                           ls_recompute level)
+{
+    ls_route route = route_of(pass, call, l);
+    ls_experts args = ls_pass_experts_of(pass, call, l, &route, false);
+
+    if (ls_pass_is_far(&pass->args)) {
+        ls_pass_far_again(pass, call, l);
+        return;
+    }
+    args.x = ls_pass_whole(pass, call, pass->blocks[l].y2, pass->whole_x);
+    if (level == LS_RECOMPUTE_FULL)
+        choose(pass, call, l, args.x, &route);
+    ls_experts_gather(pass->args.stream, &args);
+    if (level == LS_RECOMPUTE_FULL)
+        ls_experts_apply(pass->args.stream, &args);
+    else
+        ls_experts_activate(pass->args.stream, &args);
 }
 
 void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,

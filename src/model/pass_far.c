@@ -141,6 +141,14 @@ static void serve_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     deal_rows(pass, b, far->come_rows, far->away, true);
 }
 
+void ls_pass_far_again(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    ls_route route = route_here(pass, &pass->blocks[l].experts);
+    ls_experts here = ls_pass_experts_of(pass, call, l, &route, false);
+
+    ls_experts_activate(pass->args.stream, &here);
+}
+
 void ls_pass_far_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                          const ls_experts *own)
 {
@@ -172,6 +180,8 @@ void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward)
         int64_t l = backward ? s->L - 1 - i : i;
         int32_t *first = pass->blocks[l].experts.first;
         if (backward) {
+            if (ls_pass_recompute_of(&pass->args, l) != LS_RECOMPUTE_NONE)
+                ls_pass_far_again(pass, call, l);
             serve_backward(pass, call, l);
             continue;
         }

@@ -154,6 +154,10 @@ void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int6
 void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                               const void *dbranch);
 
+/* What backward reads of it, made again (ls_pass_again()). */
+void ls_pass_experts_again(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                           ls_recompute level);
+
 /* The experts of block l that this rank has, in this call: their weights, and gradients where they
  * are wanted. */
 ls_experts ls_pass_experts_of(const ls_pass *pass, const ls_pass_call *call, int64_t l,
@@ -164,6 +168,7 @@ void ls_pass_far_forward(const ls_pass *pass, const ls_pass_call *call, int64_t 
                          const ls_experts *own);
 void ls_pass_far_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                           const ls_experts *own);
+void ls_pass_far_again(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
 /* Whether q and k are changed between the product and attention. */
 bool ls_pass_turns(const ls_model_shape *s);

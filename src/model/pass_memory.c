@@ -167,8 +167,6 @@ static int64_t scratch_bytes(const ls_pass_args *args, int threads)
 
 ls_recompute ls_pass_recompute_of(const ls_pass_args *args, int64_t l)
 {
-    if (args->model->shape.E > 0) /* experts keep what they have */
-        return LS_RECOMPUTE_NONE;
     if (!args->training || l < args->recompute_blocks)
         return args->training ? args->recompute : LS_RECOMPUTE_NONE;
     return args->recompute == LS_RECOMPUTE_FULL ? LS_RECOMPUTE_SELECTIVE : LS_RECOMPUTE_NONE;
@@ -185,6 +183,8 @@ static void cut_light(cutter *c, const ls_pass_args *args, ls_pass_buffers *b)
     if (!s->gated && (args->training || s->lora_rank))
         b->z = cut_values(c, args, M * s->F);
     b->act = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->F);
+    if (s->E > 0 && !ls_pass_is_far(args))
+        b->experts.xs = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->C);
 }
 
 static int32_t *cut_ints(cutter *c, int64_t n)
@@ -192,11 +192,16 @@ static int32_t *cut_ints(cutter *c, int64_t n)
     return cut(c, n * (int64_t)sizeof(int32_t));
 }
 
-static void cut_experts(cutter *c, const ls_pass_args *args, ls_pass_experts *b)
+/* z of a gated MLP, and what experts have beside it. */
+static void cut_gated(cutter *c, const ls_pass_args *args, ls_pass_buffers *block)
 {
     const ls_model_shape *s = &args->model->shape;
+    ls_pass_experts *b = &block->experts;
     int64_t M = args->B * args->T, R = M * s->K;
 
+    block->z = cut_values(c, args, ls_pass_mlp_rows(args, M) * ls_pass_fc_width(s));
+    if (s->E == 0)
+        return;
     b->logits = cut_values(c, args, M * s->E);
     b->probs = cut_floats(c, M * s->E);
     b->lse = cut_floats(c, M);
@@ -206,10 +211,10 @@ static void cut_experts(cutter *c, const ls_pass_args *args, ls_pass_experts *b)
     b->slots = cut_ints(c, R);
     b->first = cut_ints(c, s->E * ls_max_i64(args->leaves, 1) + 1);
     b->chosen = cut_ints(c, args->B * s->E);
-    b->xs = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->C);
     b->ys = cut_values(c, args, R * s->C);
     if (!ls_pass_is_far(args))
         return;
+    b->xs = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->C);
     int64_t stretches = args->model->split.ranks * args->model->split.experts;
     b->by_source = cut_ints(c, stretches + 1);
     b->by_expert = cut_ints(c, stretches + 1);
@@ -248,22 +253,23 @@ static void cut_heavy(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_bu
     b->mid = cut_values(c, args, share * s->C);
     b->mean2 = cut_floats(c, share);
     b->rstd2 = cut_floats(c, share);
-    if (s->gated)
-        b->z = cut_values(c, args, ls_pass_mlp_rows(args, M) * ls_pass_fc_width(s));
-    if (s->E > 0)
-        cut_experts(c, args, &b->experts);
+    if (s->gated && !ls_pass_is_far(args))
+        cut_gated(c, args, b);
     for (int i = 0; i < LS_ADAPTER_DOWN; i++)
         if (args->model->blocks[l].adapters[i].a.w >= 0)
             b->small[i] = cut_values(c, args, M * s->lora_rank);
 }
 
-/* What is kept always: what the product that ends a block makes. */
+/* What is kept always: what the product that ends a block makes, and rows of experts that would
+ * have to travel between ranks again. */
 static void cut_end(cutter *c, const ls_pass_args *args, int64_t l, ls_pass_buffers *b)
 {
     const ls_model_shape *s = &args->model->shape;
     int64_t M = args->B * args->T;
 
     b->next = cut_values(c, args, ls_pass_share(args, M) * s->C);
+    if (ls_pass_is_far(args))
+        cut_gated(c, args, b);
     if (args->model->blocks[l].adapters[LS_ADAPTER_DOWN].a.w >= 0)
         b->small[LS_ADAPTER_DOWN] = cut_values(c, args, M * s->lora_rank);
 }

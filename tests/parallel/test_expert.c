@@ -69,6 +69,7 @@ static const variant variants[] = {{"mixtral", mixtral, "2", {2, 2}},
 static struct {
     const variant *v;
     ls_dtype type;
+    ls_recompute recompute;
 } now;
 
 /* A model, whole or with some of the experts, and what its calls need. */
@@ -123,6 +124,9 @@ static void open_side(side *s, ls_split split, int64_t B, const ls_crew *crew)
                              .T = T,
                              .leaves = 1,
                              .training = true,
+                             .recompute = crew ? now.recompute
+                                               : LS_RECOMPUTE_NONE, /* one: routes are read */
+                             .recompute_blocks = s->model.shape.L,
                              .crew = crew};
     LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
     if (crew)
@@ -295,6 +299,21 @@ LS_TEST_SECONDS(expert_ranks_agree_with_one, 120)
         now.type = LS_F32;
         ls_world_run(variants[v].world, NULL, near_one);
     }
+}
+
+/* Rows that came from other ranks are kept; their activations are made again, also by ranks that
+ * have no call in a round. */
+LS_TEST_SECONDS(expert_ranks_that_recompute_agree_with_one, 60)
+{
+    static const ls_recompute levels[] = {LS_RECOMPUTE_SELECTIVE, LS_RECOMPUTE_FULL};
+
+    for (int i = 0; i < 4; i++) {
+        now.v = &variants[i < 2 ? 2 : 6]; /* with an idle rank, and four */
+        now.type = LS_F32;
+        now.recompute = levels[i % 2];
+        ls_world_run(now.v->world, NULL, near_one);
+    }
+    now.recompute = LS_RECOMPUTE_NONE;
 }
 
 LS_TEST_SECONDS(expert_ranks_agree_with_one_in_half_width, 60)

@@ -341,6 +341,16 @@ LS_TEST_SECONDS(tensor_ranks_agree_with_one_in_every_mode, 120)
             }
 }
 
+LS_TEST_SECONDS(tensor_ranks_with_experts_recompute_too, 60)
+{
+    for (int mode = 0; mode < 4; mode++) {
+        reset(&variants[7]);
+        now.sequence = mode % 2;
+        now.recompute = mode < 2 ? LS_RECOMPUTE_SELECTIVE : LS_RECOMPUTE_FULL;
+        ls_world_run("2", NULL, near_one);
+    }
+}
+
 /* The same on threads, for the thread sanitizer. */
 LS_TEST_SECONDS(tensor_ranks_are_threads_too, 60)
 {
