@@ -119,21 +119,12 @@ static ls_status check_context(const ls_run *run)
         return ls_check_clash(run, "mesh.keys", "mesh.cp", "it is for mesh.cp above 1");
     if (run->mesh.cp < 2)
         return LS_OK;
-    if (run->mesh.pp > 1)
-        return ls_check_clash(run, "mesh.pp", "mesh.cp",
-                              "stages pass on the streams of whole sequences");
-    if (run->mesh.tp > 1)
-        return ls_check_clash(run, "mesh.tp", "mesh.cp",
-                              "ranks share either a model or a sequence, for now");
     if (run->sync != LS_SYNC_ALLREDUCE)
         return ls_check_clash(run, "sync", "mesh.cp", "a replica or a worker has whole sequences");
     if (run->mesh.balance == LS_BALANCE_AUTO)
         return ls_check_clash(run, "mesh.balance", "mesh.cp", "speeds are known of single ranks");
     if (run->mesh.weights.count > 0)
         return ls_check_clash(run, "mesh.weights", "mesh.cp", "they are for single ranks");
-    if (run->model.experts > 0)
-        return ls_check_clash(run, "model.experts", "mesh.cp",
-                              "the balance of experts is that of whole sequences");
     if (run->device.kind == LS_DEVICE_CUDA)
         return ls_check_clash(run, "mesh.cp", "device.kind",
                               "keys and values meet in the memory of the host");

@@ -741,7 +741,8 @@ const ls_option ls_options[] = {
      .doc = "Tensor-parallel width: processes that have one model together. Each has some heads, "
             "some columns of the MLPs and some tokens of the vocabulary, and they meet four times "
             "in every layer, so keep them on one machine. The number of processes is mesh.dp "
-            "times mesh.pp times this; with mesh.pp each stage of a pipeline is such a team. "
+            "times mesh.pp times mesh.cp times this; with mesh.pp each stage of a pipeline is such "
+            "a team, and with mesh.cp teams share sequences. "
             "mesh.zero can be 1. Results agree with one process within rounding, in ordered mode "
             "too. When "
             "one of them dies the run ends, and goes on from its newest checkpoint when it is "
@@ -791,8 +792,10 @@ const ls_option ls_options[] = {
          "Context-parallel width: processes that share every sequence, for long contexts. Each has "
          "two of 2 x mesh.cp chunks of it, one near the beginning and one near the end, so that "
          "all have as much to do, and they send each other keys and values in every layer. The "
-         "number of processes is mesh.dp times this. All of them have the whole model, and "
-         "mesh.zero divides among all. Results agree with one process within rounding, in "
+         "number of processes is mesh.dp times mesh.pp times mesh.tp times this. Alone, or with "
+         "mesh.dp, all of them have the whole model, and mesh.zero divides among all; with mesh.tp "
+         "and mesh.pp those share a sequence that have the same heads and layers. Results agree "
+         "with one process within rounding, in "
          "ordered mode too. When one of them dies the run ends, and goes on from its newest "
          "checkpoint when it is started again, whatever heal.mode says.",
      .offset = AT(mesh.cp)},

@@ -26,7 +26,11 @@
  * as many bytes and N times the memory; gradients go back as one reduce-scatter.
  *
  * Gradients for keys and values are fp32 on their way, whatever the type. Both ways join in the
- * same order, so the forward pass has the same bits. */
+ * same order, so the forward pass has the same bits.
+ *
+ * Where the model is split as well (mesh.tp), every rank of a team has a ring of its own, of those
+ * that have the same heads: the keys of the others are nothing to it. All that travels lies in
+ * memory of its own, since a ring reaches other memory than a team. */
 #include "model/pass_impl.h"
 
 #include <math.h>
@@ -361,7 +365,7 @@ static void gather_backward(const ls_pass *pass, const ls_pass_call *call, int64
 
 /* datt, whose last reader is gone, takes the queries' gradient in the pass's type; and a buffer
  * that travelled those of the keys and values. */
-void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l, void *dqkv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_pass_travel *t = &pass->travel;
@@ -371,9 +375,33 @@ void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     copy_kv(pass, call, pass->blocks[l].turned, t->kv[0], false);
     clear(pass, t->wide, queries);
     (pass->args.ring.gather ? gather_backward : ring_backward)(pass, call, l);
-    copy_heads(pass, call, ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 0),
+    copy_heads(pass, call, ls_pass_part_of_qkv(pass, call->T, dqkv, 0),
                narrow(pass, t->wide, pass->datt, queries), s->H, true);
-    copy_kv(pass, call, pass->dqkv, narrow(pass, t->dkv, t->kv[0], elements), true);
+    copy_kv(pass, call, dqkv, narrow(pass, t->dkv, t->kv[0], elements), true);
+}
+
+/* --- experts ---------------------------------------------------------------------------------- */
+
+/* Only the balance loss asks for more than the own tokens. */
+static bool counts_choices(const ls_pass_args *args)
+{
+    const ls_model_shape *s = &args->model->shape;
+
+    return ls_pass_is_ring(args) && s->E > 0 && s->balance > 0 && args->model->split.rank == 0;
+}
+
+void ls_pass_ring_count(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_crew *crew = pass->args.ring.crew;
+    int32_t *chosen = pass->blocks[l].experts.chosen;
+
+    if (counts_choices(&pass->args))
+        crew->run(crew->context, pass->args.stream,
+                  &(ls_crew_ask){.move = LS_CREW_SUM,
+                                 .type = LS_I32,
+                                 .from = chosen,
+                                 .to = chosen,
+                                 .n = call->B * pass->args.model->shape.E});
 }
 
 /* --- bytes ------------------------------------------------------------------------------------ */
@@ -388,8 +416,12 @@ int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool b
         return 0;
     if (!backward)
         return (end - first) * (n - 1) * kv;
-    for (int64_t l = first; l + 1 < end; l++) /* see ls_pass_again() */
-        again += ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL &&
-                 ls_pass_recompute_of(args, l + 1) != LS_RECOMPUTE_NONE;
-    return (n - 1) * ((end - first) * (2 * kv + dkv) + again * kv);
+    for (int64_t l = first; l < end; l++)
+        if (ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL)
+            again += ls_pass_times_again(args, l);
+    int64_t choices =
+        counts_choices(args) ? B * args->model->shape.E * (int64_t)sizeof(int32_t) : 0;
+
+    return (n - 1) * ((end - first) * (2 * kv + dkv) + again * kv) +
+           (end - first) * ls_crew_sent(LS_CREW_SUM, n, choices);
 }

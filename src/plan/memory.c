@@ -507,9 +507,6 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
         predict_server(args, ledger);
     else if (replicas)
         predict_replica(args, ledger);
-    if (calls->cp > 1)
-        ls_ledger_add(ledger, "context parallel", "messages of ranks that share sequences",
-                      ls_round_up(ls_tensor_bytes(), 4096));
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, calls);
     ls_ledger_add(ledger, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
@@ -569,6 +566,9 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     else
         predict_whole(args, &calls, ledger_out);
     predict_team(args, ledger_out);
+    if (calls.cp > 1)
+        ls_ledger_add(ledger_out, "context parallel", "messages of ranks that share sequences",
+                      ls_round_up(ls_tensor_bytes(), 4096));
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) +
                       ls_decode_bytes(whole_of(args)));

@@ -246,7 +246,7 @@ int64_t ls_pipe_sent_bytes(const ls_pipe *pipe, const ls_model *model, const ls_
 
     for (int64_t leaf = calls->first, n; leaf < end_leaf; leaf += n) {
         n = ls_calls_at(calls, leaf);
-        stream += ls_pass_stream(model, n * calls->leaf * model->shape.T);
+        stream += ls_pass_stream(model, n * calls->leaf * ls_calls_tokens(calls, model->shape.T));
     }
     for (int c = 0; c < pipe->chunks; c++) {
         int stage = c * pipe->posts + pipe->post;
@@ -308,9 +308,9 @@ int64_t ls_pipe_buffer_bytes(const ls_pipe *pipe, const ls_run *run, const ls_mo
 
 int64_t ls_pipe_stream_bytes(const ls_run *run, const ls_model *model, const ls_calls *calls)
 {
-    return ls_round_up(ls_pass_stream(model, calls->most * calls->leaf * run->model.context) *
-                           ls_dtype_bytes(ls_memory_type(run)),
-                       256);
+    int64_t tokens = calls->most * calls->leaf * ls_calls_tokens(calls, run->model.context);
+
+    return ls_round_up(ls_pass_stream(model, tokens) * ls_dtype_bytes(ls_memory_type(run)), 256);
 }
 
 ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, bool moments)

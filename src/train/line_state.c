@@ -131,6 +131,7 @@ static ls_status open_passes(ls_step *s)
         ls_packs_args packs;
         pass.stream = s->args.stream;
         pass.crew = s->args.tensor ? ls_tensor_crew(s->args.tensor) : NULL;
+        pass.ring.crew = s->args.ring ? ls_tensor_crew(s->args.ring) : NULL;
         if (s->args.pack && ls_pipe_packs(&pass, &packs)) {
             packs.stream = s->args.stream;
             LS_TRY(st, ls_packs_open(&x->packs[c], &packs), out);

@@ -397,9 +397,13 @@ static void tell_mesh(ls_session *s)
         const char *name;
         int width;
     } axes[] = {
-        {"pp", s->mesh.pp},     {"dp", s->mesh.ep > 1 ? s->mesh.ranks : ls_mesh_lines(&s->teams)},
-        {"tp", s->mesh.tp},     {"ep", s->mesh.ep},
-        {"zero", s->mesh.zero}, {"shard", s->mesh.shard}};
+        {"pp", s->mesh.pp},
+        {"dp", (s->mesh.ep > 1 ? s->mesh.ranks : ls_mesh_lines(&s->teams)) / ls_mesh_cp(&s->mesh)},
+        {"cp", s->mesh.cp},
+        {"tp", s->mesh.tp},
+        {"ep", s->mesh.ep},
+        {"zero", s->mesh.zero},
+        {"shard", s->mesh.shard}};
     size_t used = 0;
 
     s->mesh_text[0] = '\0';
@@ -426,10 +430,7 @@ static ls_status open_mesh(ls_session *s)
         st = ls_buddies_choose(&s->mesh, s->run, s->args.rejoin != NULL);
     if (st == LS_OK)
         s->teams = ls_mesh_of_teams(&s->mesh);
-    if (s->mesh.cp > 1)
-        ls_context_name(&s->mesh, s->mesh_text, sizeof s->mesh_text);
-    else
-        tell_mesh(s);
+    tell_mesh(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
     return st;
@@ -640,8 +641,8 @@ static ls_status open_exchange(ls_session *s)
     int *merges = NULL;
     ls_status st;
 
-    if (s->mesh.tp > 1) /* nothing is summed there */
-        dp.mesh.zero = 0;
+    if (s->mesh.tp > 1) /* nothing is summed there, and no sequences are shared */
+        dp.mesh.zero = dp.mesh.cp = 0;
     dp.comm = s->args.comm;
     if (dp.ordered && dp.rounds > 0) {
         merges = ls_mem_array((size_t)dp.rounds * (size_t)s->mesh.ranks, sizeof *merges);

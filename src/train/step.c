@@ -222,9 +222,10 @@ static ls_status trouble(const ls_step *s)
 /* Time that was spent in moves of tensors inside of passes. */
 static int64_t moves_ns(const ls_step *s)
 {
-    const ls_tensor *tensor = s->args.tensor ? s->args.tensor : s->args.ring;
+    const ls_step_args *a = &s->args;
 
-    return tensor ? ls_tensor_waited_ns(tensor) : 0;
+    return (a->tensor ? ls_tensor_waited_ns(a->tensor) : 0) +
+           (a->ring ? ls_tensor_waited_ns(a->ring) : 0);
 }
 
 void ls_step_lap(ls_step *s, ls_clock *clock, ls_part part)

@@ -124,7 +124,5 @@ refused 'model.context is 24 but mesh.cp is 5 .*2 x mesh.cp chunks' --set mesh.c
 says 'With mesh.cp: 5 a context of 20 works, and of 30.'
 refused 'mesh.cp is 2, but the run has 3 ranks, which cannot be grouped so' -n 3 --set mesh.cp=2
 refused 'mesh.cp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' -n 2 --set mesh.cp=2 --set mesh.dp=2
-refused 'mesh.tp.*mesh.cp' --set mesh.cp=2 --set mesh.tp=2
-refused 'mesh.pp.*mesh.cp' --set mesh.cp=2 --set mesh.pp=2
 refused 'sync.*mesh.cp' --set mesh.cp=2 --set sync=local
 refused 'mesh.keys.*mesh.cp' --set mesh.keys=gather

@@ -161,10 +161,9 @@ static void open_side(side *s, int64_t context, ls_pass_ring ring)
                              .ring = ring};
     int64_t before = ls_device_used_bytes(s->device);
     LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
-    LS_CHECK_EQ(ls_device_used_bytes(s->device) - before,
-                ring.crew ? 0 : ls_pass_bytes(&s->args, 1));
-    if (ring.crew)
-        LS_CHECK_EQ(ls_tensor_held_bytes(ring.crew->context), ls_pass_bytes(&s->args, 1));
+    int64_t held = ring.crew ? ls_tensor_held_bytes(ring.crew->context) : 0;
+    LS_CHECK_EQ(ls_device_used_bytes(s->device) - before + held, ls_pass_bytes(&s->args, 1));
+    LS_CHECK_EQ(held > 0, ring.crew != NULL);
     s->w = ls_mem_array((size_t)s->model.flat, sizeof *s->w);
     s->grad = ls_mem_array((size_t)ls_pass_grad_elements(&s->model, false), sizeof *s->grad);
     s->w_read = s->w;
