@@ -214,9 +214,7 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
         ls_max_i64(run->mesh.ep, run->mesh.dp) * run->mesh.tp * run->mesh.pp * run->mesh.cp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
-    /* What a rank has depends on the mesh; of one that is chosen later that is not known yet. */
-    bool heals = run->heal.mode == LS_HEAL_ON && !apart && !run->mesh.automatic &&
-                 run->mesh.cp < 2 && run->mesh.ep < 2;
+    bool heals = run->heal.mode == LS_HEAL_ON && !apart && ls_kin_knows(run);
 
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
 }

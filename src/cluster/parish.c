@@ -482,10 +482,11 @@ static void take_end(ls_parish *p, node *n, const ls_word *w, int64_t now)
     p->args.tell(p->args.context, id, &answer);
     if (verdict == LS_VIEW_STOP) {
         if (p->view.rules.unit > 1 && !w->error && ls_view_is_short(&p->view))
-            ls_log(LS_LOG_WARN,
-                   "%d of the %d ranks that have a model together (mesh.pp, mesh.tp) are left: the "
-                   "run cannot go on without the one that is lost",
-                   ls_view_alive(&p->view), p->view.rules.unit);
+            ls_log(
+                LS_LOG_WARN,
+                "%d of the %d ranks that have a model together (mesh.pp, tp, ep) or share "
+                "sequences (mesh.cp) are left: the run cannot go on without the one that is lost",
+                ls_view_alive(&p->view), p->view.rules.unit);
         ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it says who */
         ls_err_hint("%s", w->error ? w->record.hint : "");
         end_job(p, id, w->code, ls_err_last());

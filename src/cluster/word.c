@@ -28,6 +28,7 @@ static void put_report(ls_str *out, const ls_view_report *r)
     ls_parcel_put(out, (uint64_t)r->port, 2);
     ls_parcel_put(out, r->serial, 4);
     ls_parcel_put(out, (uint64_t)r->part, 2);
+    ls_parcel_put(out, (uint64_t)r->unit, 2);
 }
 
 static void get_report(ls_parcel *in, ls_view_report *r)
@@ -38,6 +39,7 @@ static void get_report(ls_parcel *in, ls_view_report *r)
     r->port = (int32_t)ls_parcel_get(in, 2);
     r->serial = (uint32_t)ls_parcel_get(in, 4);
     r->part = (int32_t)ls_parcel_get(in, 2);
+    r->unit = (int32_t)ls_parcel_get(in, 2);
 }
 
 static void put_end(ls_str *out, const ls_word *w)

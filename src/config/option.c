@@ -717,13 +717,14 @@ const ls_option ls_options[] = {
     {.key = "mesh.auto",
      .type = LS_OPTION_BOOL,
      .preset = "false",
-     .doc = "Whether lineshaft chooses mesh.tp, pp, zero and schedule, as far as they are not set, "
-            "for the processes, machines and memory that there are: by the ledger and by the "
-            "predicted time of a step. What does not fit otherwise recomputes (train.recompute). "
-            "In ordered mode mesh.tp stays 1 unless it is set, because bits depend on it. "
-            "`mesh: auto` is short for it. `lineshaft plan mesh` shows the choice. A process that "
-            "dies ends such a run; started again it goes on from its newest checkpoint, on the "
-            "mesh that is best then.",
+     .doc =
+         "Whether lineshaft chooses mesh.tp, pp, cp, ep, zero and schedule, as far as they are "
+         "not set, for the processes, machines and memory that there are: by the ledger and by "
+         "the predicted time of a step. What does not fit otherwise recomputes "
+         "(train.recompute). In ordered mode mesh.tp, cp and ep stay 1 unless they are set, "
+         "because bits depend on them. `mesh: auto` is short for it. `lineshaft plan mesh` shows "
+         "the choice. When processes die the mesh is kept, with fewer of them if need be; a run "
+         "that is started again chooses anew.",
      .offset = AT(mesh.automatic)},
     {.key = "mesh.dp",
      .type = LS_OPTION_INT,
@@ -743,9 +744,7 @@ const ls_option ls_options[] = {
             "in every layer, so keep them on one machine. The number of processes is mesh.dp "
             "times mesh.pp times this; with mesh.pp each stage of a pipeline is such a team. "
             "mesh.zero can be 1. Results agree with one process within rounding, in ordered mode "
-            "too. When "
-            "one of them dies the run ends, and goes on from its newest checkpoint when it is "
-            "started again, whatever heal.mode says.",
+            "too.",
      .offset = AT(mesh.tp)},
     {.key = "mesh.sp",
      .type = LS_OPTION_BOOL,
@@ -793,8 +792,8 @@ const ls_option ls_options[] = {
          "all have as much to do, and they send each other keys and values in every layer. The "
          "number of processes is mesh.dp times this. All of them have the whole model, and "
          "mesh.zero divides among all. Results agree with one process within rounding, in "
-         "ordered mode too. When one of them dies the run ends, and goes on from its newest "
-         "checkpoint when it is started again, whatever heal.mode says.",
+         "ordered mode too. When one of them dies any other has what it had; for good: a run goes "
+         "on with a multiple of mesh.cp.",
      .offset = AT(mesh.cp)},
     {.key = "mesh.keys",
      .type = LS_OPTION_ENUM,
@@ -814,8 +813,9 @@ const ls_option ls_options[] = {
             "everything else each; tokens go to where their experts are and back, in every layer, "
             "so keep them on one machine. It must divide mesh.dp and model.experts. Gradients are "
             "summed as train.reduce: fast does it, and results agree with one process within "
-            "rounding. When one of them dies the run ends, and goes on from its newest checkpoint "
-            "when it is started again, whatever heal.mode says.",
+            "rounding. When one of them dies its experts come from another that has the same, "
+            "where mesh.dp is larger than this, else from the newest checkpoint; for good: a run "
+            "goes on with a multiple of mesh.ep.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
@@ -1137,7 +1137,8 @@ const ls_option ls_options[] = {
      .names = {"auto", "on", "off"},
      .doc = "With mesh.zero 1 to 3: whether another rank keeps a copy of what a rank has alone, "
             "so that its death costs no step; without copies the newest checkpoint is loaded. It "
-            "takes 16 bytes of memory and 4 bytes a step on the wire for each element of a part. "
+            "takes 16 bytes of memory (8 with mesh.pp) and 4 bytes a step on the wire for each "
+            "element of a part. With mesh.tp there are copies where there is a pipeline too. "
             "With mesh.shard the groups are copies of each other already. auto: on, where ranks "
             "that die are replaced, with train.optimizer: adamw on CPUs.",
      .offset = AT(heal.buddies)},

@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/window.h"
+#include "parallel/buddies.h"
 
 ls_pipeline_kind ls_pipe_kind(const ls_run *run)
 {
@@ -161,12 +162,20 @@ ls_status ls_pipe_init(ls_pipe *pipe, const ls_run *run, const ls_model *model, 
                  .line = ls_mesh_line(mesh, mesh->rank),
                  .lines = ls_mesh_lines(mesh),
                  .divides = run->mesh.zero > 0 && ls_mesh_lines(mesh) > 1,
+                 .ward = -1,
+                 .buddy = -1,
                  .chunks = (int)run->mesh.chunks};
     const ls_pipeline like = {
         .kind = ls_pipe_kind(run), .ranks = p.posts, .micros = (int)micros, .chunks = p.chunks};
     ls_status st;
 
     *pipe = (ls_pipe){.posts = p.posts};
+    if (p.divides && mesh->buddies) {
+        ls_mesh post = ls_mesh_of_post(mesh);
+        post.places = mesh->places ? mesh->places + p.post * p.lines : NULL;
+        p.ward = ls_buddies_ward(&post, p.line);
+        p.buddy = ls_buddies_of(&post, p.line);
+    }
     if ((int64_t)p.posts * p.chunks > model->shape.L)
         return too_few_layers(run, model);
     LS_TRY(st, cut(&p, run, model), out);
@@ -357,12 +366,12 @@ static int64_t weight_bytes(const ls_pipe *p, int64_t size)
     return bytes;
 }
 
-static int64_t moment_bytes(const ls_pipe *p)
+static int64_t moment_bytes(const ls_pipe *p, int line)
 {
     int64_t bytes = 0;
 
     for (int c = 0; c < p->chunks; c++)
-        bytes += paged(ls_pipe_updated(p, p->post, p->line, c), sizeof(float));
+        bytes += paged(ls_pipe_updated(p, p->post, line, c), sizeof(float));
     return bytes;
 }
 
@@ -440,7 +449,10 @@ void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledge
     ls_ledger_add(ledger, "optimizer",
                   p.divides ? "two moments per parameter of the own layers that this rank updates"
                             : "two moments per parameter of the own layers",
-                  2 * moment_bytes(&p));
+                  2 * moment_bytes(&p, p.line));
+    if (p.ward >= 0)
+        ls_ledger_add(ledger, "buddy", "two moments that another line updates",
+                      2 * moment_bytes(&p, p.ward));
     predict_gradients(args, calls, &p, ledger);
     predict_passes(args, calls, &p, ledger);
     ls_pipe_release(&p);

@@ -4,7 +4,8 @@
  * (model.h): the embedding and the first blocks, ..., the last blocks, the final norm and the head.
  * A rank keeps plain indices of the whole model, in arrays of which only its own pages are there
  * (base/window.h). A tied embedding belongs to the first post, and the last one has a copy of its
- * weights. With ZeRO 1 (mesh.zero) the lines divide what they update of each chunk.
+ * weights. With ZeRO 1 (mesh.zero) the lines divide what they update of each chunk; where
+ * ranks that die are replaced, another line keeps a copy of that (train/trust.h).
  *
  * The table (parallel/pipeline.h) is that of the rank's line; from it follows how many
  * micro-batches each chunk holds activations of, and how many streams and gradients that came from
@@ -35,6 +36,8 @@ typedef struct ls_pipe {
     int post, posts, chunks;
     int line, lines;
     bool divides; /* lines divide what they update */
+    int ward;     /* then: the line whose moments this rank keeps too, */
+    int buddy;    /* and the one that keeps this rank's; -1: none */
     ls_pipe_chunk chunk[LS_PIPE_CHUNKS];
     ls_pipe_range tied;     /* the embedding, where the head reads it too; count 0: it does not */
     int streams, gradients; /* buffers for those from other posts; one more than must be, so that

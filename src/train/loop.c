@@ -40,6 +40,7 @@
 #include "train/save.h"
 #include "train/schedule.h"
 #include "train/team.h"
+#include "train/trust.h"
 #include "train/vigil.h"
 
 static const int64_t TRIALS_NS = 2 * LS_NS_PER_S;
@@ -739,7 +740,7 @@ static ls_status summarise(loop *l)
                                    .pushes = central.pushes,
                                    .push_bytes = central.bytes,
                                    .ahead = central.ahead,
-                                   .buddy_bytes = ls_buddy_sent(s->buddy),
+                                   .buddy_bytes = ls_buddy_sent(s->buddy) + ls_trust_sent(s->step),
                                    .weights_hash = hash,
                                    .stopped_by = l->stopped_by}});
     if (is_finished(l) && ls_preempt_done(s) != LS_OK)

@@ -9,6 +9,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "parallel/kin.h"
 #include "plan/optim.h"
 #include "train/again.h"
 #include "train/buddy.h"
@@ -102,7 +103,8 @@ bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view)
     const ls_session *s = session;
 
     return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
-           (keeps(s) || ls_estate_keeps(s)) && ls_heal_regroups(s->args.view.plan.generation);
+           (keeps(s) || (ls_estate_keeps(s) && s->mesh.zero == 0)) &&
+           ls_heal_regroups(s->args.view.plan.generation);
 }
 
 ls_status ls_recover_rejoin(ls_session *session, int64_t met)
@@ -118,8 +120,11 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
         return st;
     ls_err_adopt(&why);
     s->repaired = "replica";
-    const ls_view_report report = {
-        .have = s->kept_step, .reached = s->step_number, .met = met, .part = ls_estate_part(s) + 1};
+    const ls_view_report report = {.have = s->kept_step,
+                                   .reached = s->step_number,
+                                   .met = met,
+                                   .part = ls_estate_part(s) + 1,
+                                   .unit = s->run ? ls_kin_unit(s->run) : 0};
     return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
 }
 

@@ -39,6 +39,7 @@
 #include "train/parts.h"
 #include "train/save.h"
 #include "train/team.h"
+#include "train/trust.h"
 
 /* How long ranks wait for the first one to encode text; and a new first one for the one before. */
 enum { PREPARE_S = 24 * 3600, LOCK_S = 60, LOCK_LOOK_MS = 20 };
@@ -371,6 +372,8 @@ static void free_mesh(ls_session *s)
     s->fitted.mesh.dp = LS_RUN_AUTO;
     if (run->mesh.weights.count != ranks)
         s->fitted.mesh.weights.count = 0;
+    if (s->choice.count > 0)
+        ls_choice_apply(&s->choice, 0, &s->fitted);
     s->run = &s->fitted;
 }
 
@@ -435,6 +438,35 @@ static ls_status open_mesh(ls_session *s)
     return st;
 }
 
+static void drop_kept(ls_session *s)
+{
+    for (int i = 0; i < 3; i++)
+        ls_device_free(s->device, s->kept[i]);
+    memset(s->kept, 0, sizeof s->kept);
+    s->kept_step = -1;
+}
+
+/* Everything that is kept of a state between two views. */
+static void drop_state(ls_session *s)
+{
+    drop_kept(s);
+    ls_hoard_drop(s);
+    ls_estate_drop(s);
+}
+
+/* mesh: auto, in a view that follows a loss: the mesh of the one before, if somebody knows it. */
+static ls_status recall_mesh(ls_session *s)
+{
+    bool other = false;
+    ls_status st = LS_OK;
+
+    if (s->run->mesh.automatic && s->args.view.plan.generation > 1)
+        st = ls_choose_recall(s, &other);
+    if (st == LS_OK && other)
+        drop_state(s);
+    return st;
+}
+
 /* mesh: auto, now that ranks, device and tokenizer are known; then as with a mesh that was asked
  * for. */
 static ls_status choose_mesh(ls_session *s)
@@ -443,7 +475,9 @@ static ls_status choose_mesh(ls_session *s)
 
     if (!s->run->mesh.automatic)
         return LS_OK;
-    LS_TRY(st, ls_choose_mesh(s), out);
+    LS_TRY(st, recall_mesh(s), out);
+    if (s->choice.count == 0)
+        LS_TRY(st, ls_choose_mesh(s), out);
     ls_share_close(s);
     s->share = (ls_share){.set = NULL};
     ls_mem_free(s->places);
@@ -674,14 +708,6 @@ static void take_kept(ls_session *s)
     s->step_there = true;
 }
 
-static void drop_kept(ls_session *s)
-{
-    for (int i = 0; i < 3; i++)
-        ls_device_free(s->device, s->kept[i]);
-    memset(s->kept, 0, sizeof s->kept);
-    s->kept_step = -1;
-}
-
 /* Predict, refuse what does not fit, then take the large memory. */
 static ls_status open_state(ls_session *s)
 {
@@ -739,7 +765,7 @@ static ls_status open_state(ls_session *s)
     step.rank = s->mesh.rank;
     step.heals = s->args.rejoin != NULL;
     step.pushes = s->mesh.servers > 0;
-    if (s->mesh.buddies)
+    if (s->mesh.buddies && s->mesh.pp < 2)
         LS_TRY(st,
                ls_buddy_open(&s->buddy, &(ls_buddy_args){.run = s->run,
                                                          .model = &s->model,
@@ -834,6 +860,7 @@ static ls_status assemble(ls_session *s)
     LS_TRY(st, ls_step_weights_changed(s->step), out);
     if (s->buddy)
         LS_TRY(st, ls_buddy_begin(s->buddy, s->step, s->step_number), out);
+    LS_TRY(st, ls_trust_begin(s->step), out);
     ls_hoard_drop(s);
     ls_estate_begin(s);
     LS_TRY(st, ls_vigil_open(s), out);
@@ -907,20 +934,19 @@ ls_status ls_session_regroup(ls_session *session)
     s->args.local_ranks = s->args.view.local_ranks;
     ls_err_doing("going on with %d ranks", ls_comm_ranks(s->args.comm));
     LS_TRY(st, ls_save_await(s), out); /* it reads the settings, which change now */
+    LS_TRY(st, recall_mesh(s), out);
     LS_TRY(st, open_mesh(s), out);
     if (!ls_session_is_first(s) && s->lock_fd >= 0)
         LS_TRY(st, leave_folder(s), out);
     LS_TRY(st, ls_share_open(s), out);
     LS_TRY(st, ls_estate_choose(s), out);
-    if (ls_mesh_team(&s->mesh) > 1) /* its place in a team may be another one */
+    if (ls_mesh_team(&s->mesh) > 1 || s->whole.params) /* its place may be another one */
         LS_TRY(st, ls_team_models(s), out);
     if (ls_session_is_first(s) && s->lock_fd < 0)
         LS_TRY(st, open_folder(s), out);
     LS_TRY(st, ls_hoard_choose(s), out);
     if (!ls_recover_in_memory(s)) {
-        drop_kept(s);
-        ls_hoard_drop(s);
-        ls_estate_drop(s);
+        drop_state(s);
         s->step_number = 0;
         s->saved_step = s->newest_step = s->nonfinite_step = -1;
         s->loss = s->val_loss = (double)NAN;
@@ -946,9 +972,7 @@ void ls_session_close(ls_session *session)
     ls_again_close(s);
     ls_step_close(s->step);
     ls_buddy_close(s->buddy);
-    drop_kept(s);
-    ls_hoard_drop(s);
-    ls_estate_drop(s);
+    drop_state(s);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);

@@ -65,6 +65,7 @@ typedef struct ls_session {
     const ls_run *run; /* that of args, then fitted */
     ls_run fitted;     /* the run with what was left to us: size of calls, what is recomputed */
     ls_choice choice;  /* mesh: auto (train/choose.h): the first row is the mesh; else empty */
+    uint64_t chosen;   /* the view in which it was made */
     ls_mesh mesh;
     ls_mesh teams;     /* mesh.tp, mesh.ep (train/team.h): as if each team was a rank */
     ls_model whole;    /* the model of which `model` is a part */

@@ -28,6 +28,7 @@
 #include "plan/optim.h"
 #include "train/buddy.h"
 #include "train/line.h"
+#include "train/trust.h"
 
 ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leaves)
 {
@@ -586,6 +587,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     LS_TRY(st, ls_step_suffer(step, LS_FAULT_AT_VOTE), out);
     LS_TRY(st, ls_step_norm(step), out);
     LS_TRY(st, ls_buddy_await(step->args.buddy), out);
+    LS_TRY(st, ls_trust_exchange(step), out);
     LS_TRY(st, vote(step, number, clock), out);
     ls_step_replay_judge(step);
     double sum = tree_sum(step->host_sums, calls->leaves);

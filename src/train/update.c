@@ -10,6 +10,7 @@
 #include "plan/optim.h"
 #include "train/buddy.h"
 #include "train/line.h"
+#include "train/trust.h"
 
 int ls_step_buckets(const ls_step *s)
 {
@@ -244,6 +245,7 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
         LS_TRY(st, ls_step_lamb(s, clock), out);
     else
         ls_step_adamw(s);
+    ls_trust_update(s);
     s->vote.made = true;
     if (s->line) {
         ls_clock_lap(clock, LS_PART_OPTIMIZER);
