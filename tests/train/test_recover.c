@@ -486,7 +486,7 @@ LS_TEST(recover_loads_moments_that_fewer_lines_divide)
                     .set = "mesh.pp=2",
                     .more = "mesh.zero=1",
                     .from_disk = 1,
-                    .at = {8},
+                    .at = {6},
                     .victim = {3}});
 }
 
