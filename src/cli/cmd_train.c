@@ -209,7 +209,8 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
                                  .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
                                  .dead_ns = (int64_t)(run->heal.dead * 1e9),
                                  /* In etcd the first machine has the run. */
-                                 .succession = run->heal.quorum == LS_HEAL_EMBEDDED};
+                                 .succession = run->heal.quorum == LS_HEAL_EMBEDDED,
+                                 .program = LS_AGENT_SELF};
     int64_t all =
         ls_max_i64(run->mesh.ep, run->mesh.dp) * run->mesh.tp * run->mesh.pp * run->mesh.cp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;

@@ -8,10 +8,11 @@
  *                        REGROUP  meet the others anew when a step has ended: somebody has come
  *                        DISMISS  the others have done the work, and it was not needed: end well
  *                        END      the job is ending: do not wait
+ *                        NOTE     something happened that the ranks did not notice
  *
  * One socket for each worker, inherited by its process and by the one that is started in its place;
  * messages carry a pid, and what was meant for a dead process is dropped. Who decides is the
- * coordinator (parish.h): on one node it is here, otherwise words (word.h) go to it and come from
+ * coordinator (parish.h), wherever it is (alone.h, league.h): words (word.h) go to it and come from
  * it. Every message is answered by its order: a REPORT by one VIEW or END. Who is alive and does
  * not report within the patience is killed, and so counts as dead, unless it is seen to compute; so
  * is a process that was stopped (SIGSTOP) for that long. */
@@ -54,6 +55,10 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
 /* Whether the ranks of this generation shall meet anew; without waiting. */
 bool ls_heal_regroups(uint64_t generation);
 
+/* What happened meanwhile, for how long, and shall be told with the events of the run; without
+ * waiting. */
+bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out);
+
 /* Tell the agent that this rank is ready to train. */
 void ls_heal_ready(void);
 
@@ -63,15 +68,13 @@ typedef struct ls_heal ls_heal;
 
 typedef struct ls_heal_args {
     int workers;
-    ls_view_rules rules;
     int64_t patience_ns;
     /* The memory of so many ranks of this node; fd_out stays the caller's until the next call. */
     ls_status (*make)(void *context, uint64_t generation, int ranks, int *fd_out);
     /* Break that memory: nobody may wait in it any longer. */
     void (*revoke)(void *context, const char *why);
     void *context;
-    /* Where the coordinator is elsewhere: tell it. Its words come by ls_heal_hear(). NULL: this
-     * node is alone, and decides by the rules. */
+    /* Tell the coordinator. Its words come by ls_heal_hear(), at once or later. */
     void (*say)(void *context, const ls_word *word);
     void *say_context;
 } ls_heal_args;
@@ -100,6 +103,10 @@ int ls_heal_fd(const ls_heal *heal); /* readable: attend */
 
 /* The coordinator says something. */
 void ls_heal_hear(ls_heal *heal, const ls_word *word);
+
+/* Tell the first of the ranks that are here (NOTE). The job must end: the next order says so. */
+void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns);
+void ls_heal_stop(ls_heal *heal, const ls_err_record *why);
 
 /* Another node coordinates now: say again what the one before may not have answered. */
 void ls_heal_restate(ls_heal *heal);

@@ -6,56 +6,13 @@
  *
  * Which cause is told? Ranks see connections end before anybody knows why: what they report is a
  * suspicion, and gives way to the sentence of whoever saw the death itself. */
-#include "cluster/parish.h"
+#include "cluster/parish_impl.h"
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
 
 static const int64_t DAY_NS = 24 * 3600 * LS_NS_PER_S;
-
-typedef enum node_state { SPARE, CALLED, GONE } node_state;
-
-typedef struct node {
-    int id;
-    node_state state;
-    int first, workers; /* its places in the view, when called */
-    char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
-    bool begins;
-    bool lost;    /* gone, and kept for the places of those who have done their work */
-    int entry;    /* in the roster, when called */
-    size_t known; /* bytes of the roster that it has */
-    ls_likeness likeness;
-} node;
-
-/* What is remembered of a host, also when it is gone. */
-typedef struct host {
-    char name[LS_MEMBERS_TEXT];
-    int crashes;         /* within a day of each other */
-    int64_t crashed_ns;  /* the last */
-    int times;           /* that it was excluded */
-    int64_t excluded_ns; /* until then; 0: it is not */
-} host;
-
-struct ls_parish {
-    ls_parish_args args;
-    ls_view view;
-    node *nodes; /* owned; in the order in which they were called, spares behind */
-    int n_nodes, room, gone;
-    int spares, spare_workers;
-    ls_roster roster; /* of all that were ever called */
-    host *hosts;      /* owned; those on which something crashed */
-    int n_hosts;
-    ls_likeness likeness; /* of the first view */
-    int64_t lost_ns;      /* since when the view is given up; 0: it is whole */
-    int64_t noticed_ns;   /* how long it took to know why */
-    bool sure;            /* the cause is known */
-    char cause[LS_WORD_TEXT];
-    int64_t made_ns; /* when the last view was made */
-    bool regroups;   /* the ranks were asked to meet anew, because of */
-    char coming[LS_WORD_TEXT];
-    bool finished; /* the job must end */
-};
 
 ls_status ls_parish_open(ls_parish **parish_out, const ls_parish_args *args)
 {
@@ -98,7 +55,7 @@ static bool is_here(const node *n)
 
 /* Numbers grow from node to node where they are given in the order of coming, as they usually are:
  * then half of those that are left is enough to look at, each time. */
-static node *find(ls_parish *p, int id)
+node *ls_parish_find(ls_parish *p, int id)
 {
     int first = 0, last = p->n_nodes - 1;
 
@@ -154,7 +111,7 @@ bool ls_parish_is_idle(ls_parish *parish, int id)
 
     if (!p->finished && !any_done(p))
         return false;
-    const node *n = find(p, id);
+    const node *n = ls_parish_find(p, id);
     return !n || n->state != CALLED ||
            count_in(p, n, LS_VIEW_IN) + count_in(p, n, LS_VIEW_DONE) == 0;
 }
@@ -260,6 +217,7 @@ static bool note_crash(ls_parish *p, const node *n, int64_t now)
     if (now - h->crashed_ns > DAY_NS)
         h->crashes = 0;
     h->crashed_ns = now;
+    p->learned = true;
     if (++h->crashes < p->args.quarantine)
         return false;
     h->crashes = 0;
@@ -372,7 +330,7 @@ static void call_needed(ls_parish *p, const node *lost)
 void ls_parish_loses(ls_parish *parish, int id, const char *why, int64_t noticed_ns, int64_t now)
 {
     ls_parish *p = parish;
-    node *n = find(p, id);
+    node *n = ls_parish_find(p, id);
     bool was_in = false, stops = false, mattered = n && living(p, n) > count_in(p, n, LS_VIEW_NEW);
 
     if (!n)
@@ -414,7 +372,7 @@ void ls_parish_returns(ls_parish *parish, int id)
     ls_parish *p = parish;
     ls_word word = {.kind = LS_WORD_REVOKE};
 
-    if (p->lost_ns == 0 || !find(p, id))
+    if (p->lost_ns == 0 || !ls_parish_find(p, id))
         return;
     memcpy(word.why, p->cause, sizeof word.why);
     p->args.tell(p->args.context, id, &word);
@@ -478,6 +436,7 @@ static void take_end(ls_parish *p, node *n, const ls_word *w, int64_t now)
     if (excluded)
         call_needed(p, n);
     ls_view_verdict verdict = ls_view_loses(&p->view, place, &end);
+    p->learned = true;
     ls_word answer = {.kind = LS_WORD_VERDICT, .worker = w->worker, .verdict = verdict};
     p->args.tell(p->args.context, id, &answer);
     if (verdict == LS_VIEW_STOP) {
@@ -504,7 +463,7 @@ static void take_end(ls_parish *p, node *n, const ls_word *w, int64_t now)
 void ls_parish_takes(ls_parish *parish, int id, const ls_word *word, int64_t now)
 {
     ls_parish *p = parish;
-    node *n = find(p, id);
+    node *n = ls_parish_find(p, id);
 
     if (!n || n->state != CALLED || word->worker >= n->workers)
         return;
@@ -622,15 +581,25 @@ static bool agreed(ls_parish *p)
     return true;
 }
 
+/* Another coordinator may need it when the ranks have heard of the view. */
+static void pass_on(ls_parish *p, int barren)
+{
+    if ((p->learned || barren != p->view.barren) && p->args.remember)
+        p->args.remember(p->args.context);
+    p->learned = false;
+}
+
 static void announce(ls_parish *p, int64_t now)
 {
     ls_word word = {.kind = LS_WORD_VIEW};
+    int barren = p->view.barren;
     ls_status st;
 
     if (!all_alike(p, now) || !agreed(p))
         return;
     LS_TRY(st, ls_str_status(&p->roster.bytes), out);
     LS_TRY(st, ls_view_next(&p->view, &word.view.plan), out);
+    pass_on(p, barren);
     word.roster = &p->roster;
     LS_TRY(st, list_members(p, word.view.plan.generation, &word.members), out);
     word.view.begun = p->view.begun;
@@ -650,12 +619,17 @@ out:
         end_job(p, -1, ls_err_exit_code(st), ls_err_last());
 }
 
+static bool has_room(const ls_parish *p)
+{
+    return p->view.generation > 0 && !any_done(p) &&
+           (p->args.max_nodes == 0 || count_nodes(p) < p->args.max_nodes);
+}
+
 /* Spares, as many as there is room for. */
 static void call_spares(ls_parish *p)
 {
-    for (int i = 0; i < p->n_nodes && p->spares > 0 && p->view.generation > 0 && !any_done(p); i++)
-        if (p->nodes[i].state == SPARE &&
-            (p->args.max_nodes == 0 || count_nodes(p) < p->args.max_nodes))
+    for (int i = 0; i < p->n_nodes && p->spares > 0 && has_room(p); i++)
+        if (p->nodes[i].state == SPARE)
             call(p, &p->nodes[i], false);
 }
 
@@ -672,6 +646,24 @@ static void regroup(ls_parish *p)
     tell_all(p, &word);
 }
 
+/* Whether guests wait to be met, at the right time. */
+static bool wants_guests(const ls_parish *p)
+{
+    return p->lost_ns == 0 && !p->regroups && !any_done(p) && ls_view_has_guests(&p->view) &&
+           p->view.begun;
+}
+
+int64_t ls_parish_due_in(const ls_parish *parish, bool asked, int64_t now)
+{
+    const ls_parish *p = parish;
+
+    if (p->finished)
+        return -1;
+    if ((ls_view_complete(&p->view) && !asked) || (p->spares > 0 && has_room(p)))
+        return 0;
+    return wants_guests(p) ? ls_max_i64(p->made_ns + p->args.grow_wait_ns - now, 0) : -1;
+}
+
 void ls_parish_looks(ls_parish *parish, int64_t now)
 {
     ls_parish *p = parish;
@@ -683,8 +675,6 @@ void ls_parish_looks(ls_parish *parish, int64_t now)
     if (p->finished)
         return;
     call_spares(p);
-    if (p->lost_ns != 0 || p->regroups || any_done(p) || !ls_view_has_guests(&p->view) ||
-        !p->view.begun || now - p->made_ns < p->args.grow_wait_ns)
-        return;
-    regroup(p);
+    if (wants_guests(p) && now - p->made_ns >= p->args.grow_wait_ns)
+        regroup(p);
 }

@@ -5,12 +5,10 @@
  *
  *     the others                 their ranks have lost those of its node, and wait for a view
  *     orphaned()                 successors ask for votes, in the order of the view
- *     one is elected             take_over(): a parish of the last view's nodes, without the lost
- *                                one; the view is revoked
- *     the others hear its beat   follow(): join it as the node they were, say again what their
- *                                workers had said; the next view is made of those who came
- *     nobody is elected          check_hope(): too few are left, or the others have gone on: the
- *                                job ends here
+ *     one is elected             take_over(): a coordinator of the last view's nodes, without the
+ * lost one; the view is revoked the others hear its beat   follow(): join it as the node they were,
+ * say again what their workers had said; the next view is made of those who came nobody is elected
+ * check_hope(): too few are left, or the others have gone on: the job ends here
  *
  * A coordinator that hears of another one, or of too few nodes, tells nobody anything any more. */
 #include "cluster/league_impl.h"
@@ -23,7 +21,7 @@
 #include "cluster/rendezvous_impl.h"
 #include "net/room.h"
 
-enum { HERE = 64, SEATS = 65 }; /* above the kinds of words */
+enum { HERE = 64, SEATS = 65, MEMORY = 66 }; /* above the kinds of words */
 enum { FOLLOW_S = 1, HOPE = 4, BACK_S = 5, STUCK_S = 10 };
 
 static int64_t at_least(int64_t ns, int64_t seconds)
@@ -114,7 +112,7 @@ ls_status ls_succession_joins(ls_league *l, int node, const ls_members_node *abo
 
 static void hear_seat(ls_league *l, int node, ls_parcel *in)
 {
-    ls_synod_seat *seat = l->parish ? seat_of(l, node) : NULL;
+    ls_synod_seat *seat = l->office ? seat_of(l, node) : NULL;
     uint64_t id = ls_parcel_get(in, 8);
     uint16_t port = (uint16_t)ls_parcel_get(in, 2), door = (uint16_t)ls_parcel_get(in, 2);
 
@@ -131,7 +129,7 @@ static void hear_seats(ls_league *l, const ls_parcel *in)
     ls_synod_seat *seats = NULL;
     int n;
 
-    if (l->parish)
+    if (l->office)
         return;
     if (ls_synod_decode(in->at, in->left, &seats, &n) != LS_OK ||
         ls_synod_learn(l->synod, seats, n) != LS_OK)
@@ -145,13 +143,31 @@ bool ls_succession_hears(ls_league *l, int node, const uint8_t *bytes, size_t le
     uint64_t kind = ls_parcel_get(&in, 1);
 
     l->on_trial = false;
-    if (kind != HERE && kind != SEATS)
+    if (kind != HERE && kind != SEATS && kind != MEMORY)
         return false;
-    if (l->synod && kind == HERE)
+    if (l->synod && kind == HERE) {
         hear_seat(l, node, &in);
-    else if (l->synod)
+    } else if (kind == MEMORY && !l->office) {
+        ls_str_clear(&l->memory);
+        ls_str_append_bytes(&l->memory, in.at, in.left);
+    }
+    if (l->synod && kind == SEATS)
         hear_seats(l, &in);
     return true;
+}
+
+void ls_succession_remembers(void *league, const void *bytes, size_t len)
+{
+    ls_league *l = league;
+    ls_str message;
+
+    ls_str_init(&message);
+    ls_parcel_put(&message, MEMORY, 1);
+    ls_str_append_bytes(&message, bytes, len);
+    for (int i = 0; i < l->n_seats && l->synod && !message.failed; i++)
+        if (l->seats[i].node != l->self)
+            ls_rendezvous_tell(l->rendezvous, l->seats[i].node, message.p, message.len);
+    ls_str_release(&message);
 }
 
 /* --- while the coordinator lives -------------------------------------------------------------- */
@@ -217,7 +233,7 @@ static ls_status seat_all(ls_league *l, int64_t now)
             continue; /* then it cannot be reached either */
         LS_TRY(st, add_seat(l, seat), out);
         l->seats[l->n_seats - 1].away = seat->id != ls_synod_id(l->synod);
-        st = ls_parish_joins(l->parish, seat->node, seat->host, seat->ip, seat->workers, true, now);
+        st = ls_office_joins(l->office, seat->node, seat->host, seat->ip, seat->workers, true, now);
     }
 out:
     return st;
@@ -249,12 +265,12 @@ static void bury(ls_league *l, const ls_synod_seat *self, int64_t now)
              lost ? lost->node : -1, lost ? lost->host : "?", *l->why ? l->why : "cut off",
              self->node, self->host);
     ls_log(LS_LOG_WARN, "%s, at %s", why, ls_rendezvous_address(l->rendezvous));
-    ls_parish_restores(l->parish, &past, why, noticed_ns, now);
+    ls_office_restores(l->office, &past, why, noticed_ns, now);
     if (!lost || lost->id == self->id)
         return;
     int node = lost->node;
     ls_succession_loses(l, node);
-    ls_parish_loses(l->parish, node, why, noticed_ns, now);
+    ls_office_loses(l->office, node, why, noticed_ns, now);
 }
 
 static ls_status take_over(ls_league *l, int64_t now)
@@ -264,10 +280,13 @@ static ls_status take_over(ls_league *l, int64_t now)
 
     if (!self)
         return ls_fail(LS_EPEER, "this node was elected, and does not know its place");
-    LS_TRY(st, ls_league_open_parish(l, self->node), out);
+    LS_TRY(st, ls_league_open_office(l, self->node), out);
+    LS_TRY(st, ls_league_watch_office(l), out);
     LS_TRY(st, ls_rendezvous_take_over(l->rendezvous, ls_synod_view(l->synod)->n, next_node(l)),
            out);
     LS_TRY(st, seat_all(l, now), out);
+    if (l->memory.len > 0)
+        ls_office_recalls(l->office, l->memory.p, l->memory.len, now);
     l->floor = ls_synod_view(l->synod)->generation;
     l->patience_ns = now + at_least(l->args.dead_ns, BACK_S);
     bury(l, self, now);
@@ -342,7 +361,7 @@ static void look_as_member(ls_league *l, int64_t now)
 static bool on_returns(void *context, int node, uint64_t id, ls_members_node *about_out)
 {
     const ls_league *l = context;
-    const ls_synod_seat *seat = l->parish && l->synod ? seat_of(l, node) : NULL;
+    const ls_synod_seat *seat = l->office && l->synod ? seat_of(l, node) : NULL;
 
     if (!seat || !seat->away || seat->id != id)
         return false;
@@ -358,7 +377,7 @@ static void on_returned(void *context, int node)
 
     seat_of(l, node)->away = false;
     tell_seats(l, node);
-    ls_parish_returns(l->parish, node);
+    ls_office_returns(l->office, node);
 }
 
 /* Nodes that do not come back are lost, too. */
@@ -373,7 +392,7 @@ static void lose_absent(ls_league *l, int64_t now)
                  seat.node, seat.host);
         ls_log(LS_LOG_INFO, "%s", why);
         ls_succession_loses(l, seat.node);
-        ls_parish_loses(l->parish, seat.node, why, l->args.dead_ns, now);
+        ls_office_loses(l->office, seat.node, why, l->args.dead_ns, now);
         i = -1;
     }
 }
@@ -383,7 +402,7 @@ static void look_as_coordinator(ls_league *l, int64_t now)
     uint64_t term, leader = ls_synod_leader(l->synod, &term);
     const ls_synod_seat *other = ls_synod_find(l->synod, leader);
 
-    if (!ls_synod_founded(l->synod) || ls_parish_is_idle(l->parish, -1))
+    if (!ls_synod_founded(l->synod) || ls_office_is_idle(l->office, -1))
         return; /* not yet, or no more */
     bool leads = leader == ls_synod_id(l->synod);
     if (leads)
@@ -414,7 +433,7 @@ void ls_succession_looks(ls_league *l)
         ls_rendezvous_is_linked(l->rendezvous) && ls_synod_leader(l->synod, &term) == l->leader;
     ls_synod_attend(l->synod, lives, now);
     l->door.heirs = ls_synod_has_hope(l->synod);
-    if (l->parish)
+    if (l->office)
         look_as_coordinator(l, now);
     else
         look_as_member(l, now);
@@ -489,7 +508,7 @@ ls_status ls_succession_begin(ls_league *l)
 {
     uint16_t door;
     ls_str bytes;
-    ls_status st = l->synod && l->parish ? seat_members(l) : LS_OK;
+    ls_status st = l->synod && l->office ? seat_members(l) : LS_OK;
 
     if (!l->synod || st != LS_OK)
         return st;
@@ -501,7 +520,7 @@ ls_status ls_succession_begin(ls_league *l)
     ls_parcel_put(&bytes, ls_synod_port(l->synod), 2);
     ls_parcel_put(&bytes, door, 2);
     LS_TRY(st, ls_str_status(&bytes), out);
-    if (l->parish)
+    if (l->office)
         (void)ls_succession_hears(l, l->self, (const uint8_t *)bytes.p, bytes.len);
     else
         ls_rendezvous_tell(l->rendezvous, 0, bytes.p, bytes.len);

@@ -8,16 +8,9 @@ void ls_word_release(ls_word *word)
     ls_members_release(&word->members);
 }
 
-/* Texts come from anywhere; control characters would be refused by the reader. */
 static void put_text(ls_str *out, const char *text)
 {
-    char clean[LS_WORD_TEXT];
-    size_t n = 0;
-
-    for (; text[n] && n + 1 < sizeof clean; n++)
-        clean[n] = (unsigned char)text[n] < ' ' || text[n] == 127 ? ' ' : text[n];
-    clean[n] = '\0';
-    ls_parcel_put_text(out, clean);
+    ls_parcel_put_line(out, text, LS_WORD_TEXT);
 }
 
 static void put_report(ls_str *out, const ls_view_report *r)

@@ -113,7 +113,7 @@ typedef struct ls_event_recovery {
     int restarted, lost; /* ranks that were started again, and that were given up */
     int joined;          /* ranks that came */
     const char *source;  /* where the state comes from: "memory", "checkpoint", "start" */
-    const char *from;    /* whose: "replica", "buddy", "disk", "start" */
+    const char *from;    /* whose: "replica", "buddy", "disk", "start"; of a coordinator: "log" */
     int64_t redone;      /* steps that are done again, the one that was cut off not counted */
     double detection_ms; /* from the loss until it was known who was lost */
     double seconds;      /* from the loss to here */
@@ -122,10 +122,10 @@ typedef struct ls_event_recovery {
 typedef struct ls_event_incident {
     int64_t step;
     const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler", "gpu", "lost",
-                         * "joined", "corrupt" */
+                         * "joined", "corrupt", "coordinator" */
     const char *action; /* what was done about it */
     const char *text;
-    const ls_event_recovery *recovery; /* kinds "lost", "joined" and "corrupt" only */
+    const ls_event_recovery *recovery; /* the last four kinds only */
 } ls_event_incident;
 
 /* What one rank has of a batch, and how long it needs for a leaf. */

@@ -452,6 +452,8 @@ static ls_status agree(loop *l)
 {
     ls_session *s = &l->s;
     double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
+
+    ls_recover_notes(s);
     double asked[3] = {stop_asked(l),
                        s->mesh.rank == 0 && s->run->train.seconds > 0 &&
                            seconds >= s->run->train.seconds,

@@ -105,6 +105,27 @@ bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view)
            (keeps(s) || ls_estate_keeps(s)) && ls_heal_regroups(s->args.view.plan.generation);
 }
 
+void ls_recover_notes(ls_session *session)
+{
+    ls_session *s = session;
+    char text[LS_HEAL_CAUSE];
+    int64_t took_ns;
+
+    if (!s->args.rejoin || !ls_heal_note(text, sizeof text, &took_ns) || s->mesh.rank > 0)
+        return;
+    const ls_event_recovery recovery = {.generation = s->args.view.plan.generation,
+                                        .ranks = s->args.view.plan.ranks,
+                                        .source = "memory",
+                                        .from = "log",
+                                        .seconds = (double)took_ns / 1e9};
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = s->step_number,
+                                                .kind = "coordinator",
+                                                .action = "training went on; no step was lost",
+                                                .text = text,
+                                                .recovery = &recovery}});
+}
+
 ls_status ls_recover_rejoin(ls_session *session, int64_t met)
 {
     ls_session *s = session;

@@ -31,6 +31,7 @@ typedef struct town {
     char why[640];
     int64_t now;
     uint32_t serial;
+    int remembered;
 } town;
 
 static void hear(void *context, int node, const ls_word *word)
@@ -576,6 +577,60 @@ LS_TEST(parish_excludes_a_host_that_crashes_again)
     LS_CHECK(!t.ears[0].expelled);
     LS_CHECK(!t.stopped);
     close_town(&t);
+}
+
+static void remember(void *context)
+{
+    ((town *)context)->remembered++;
+}
+
+/* What the coordinator before had learned is on with its successor: a host that crashed once too
+ * often stays out, a worker is not started again more often than it may be, and an error that comes
+ * a second time ends the job. Times are told as ages, because clocks differ. */
+LS_TEST(parish_hands_on_what_it_has_learned)
+{
+    const ls_parish_args how = {.rules = {.restarts = 1},
+                                .quarantine = 2,
+                                .cool_ns = 100 * LS_NS_PER_S,
+                                .remember = remember};
+    ls_parish_args next = how;
+    char why[200];
+    ls_str memory;
+    town t, u;
+
+    ls_str_init(&memory);
+    begin(&t, how, 4, 2);
+    LS_CHECK_EQ(t.remembered, 0);
+    crash(&t, 2, 1);
+    crash(&t, 3, 0);
+    crash(&t, 3, 1);
+    LS_CHECK(t.ears[3].expelled);
+    for (int i = 0; i < 6; i++)
+        report(&t, i / 2, i % 2, i == 5 ? -1 : 3);
+    LS_CHECK_EQ(t.ears[0].ranks, 6);
+    LS_CHECK_EQ(t.remembered, 1); /* before the view that follows from it */
+    ls_parish_remember(t.p, t.now, &memory);
+    close_town(&t);
+
+    next.self = 1;
+    take_over(&u, next);
+    int64_t later = u.now + 30 * LS_NS_PER_S;
+    LS_CHECK_FAILS(ls_parish_recall(u.p, memory.p, memory.len - 1, later), LS_EDATA, "damaged");
+    LS_CHECK_OK(ls_parish_recall(u.p, memory.p, memory.len, later));
+    LS_CHECK(ls_parish_excludes(u.p, "h3", later + 90 * LS_NS_PER_S, why, sizeof why));
+    LS_CHECK(!ls_parish_excludes(u.p, "h3", later + 101 * LS_NS_PER_S, why, sizeof why));
+    for (int k = 0; k < 2; k++) {
+        stand(&u, 1, k, k, false);
+        report(&u, 1, k, 20);
+        stand(&u, 2, k, 2 + k, false);
+        report(&u, 2, k, 20);
+    }
+    LS_CHECK_EQ(u.ears[1].ranks, 4);
+    crash(&u, 2, 1); /* its second time, on a host that has crashed before */
+    LS_CHECK(u.ears[2].expelled);
+    LS_CHECK(ls_parish_excludes(u.p, "h2", u.now, why, sizeof why));
+    ls_str_release(&memory);
+    close_town(&u);
 }
 
 LS_TEST(parish_refuses_who_differs)

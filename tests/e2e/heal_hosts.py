@@ -1,6 +1,6 @@
 """heal_hosts.py OUT PLAN...: read what a run tells (OUT.fifo, kept in OUT.jsonl), and do what the plan says, one entry after the
 other: WHEN:WHAT:WHO. WHEN is a step, or =N: as soon as the run has so many ranks; until then it is slowed down, because it must not
-end before. WHAT: kill a rank, destroy a host, its link down or up, let it come, wait until it is gone, or none. WHO is a number, or
+end before. WHAT: kill a rank, a host's coordinator, destroy a host, its link down or up, let it come, wait until it is gone, or none. WHO is a number, or
 heir: the host that has taken over. How long it took from a loss to the next step is told on the standard error."""
 import fcntl, glob, json, os, re, signal, subprocess, sys, time
 
@@ -29,6 +29,12 @@ def act(what, who):
         os.kill(seen[int(who)], signal.SIGKILL)
     elif what == "host":
         os.kill(pid_of(who), signal.SIGKILL)
+    elif what == "coordinator":
+        agent = pid_of(who)
+        for pid in open(f"/proc/{agent}/task/{agent}/children").read().split():
+            if open(f"/proc/{pid}/comm").read().strip() == "ls-coordinator":
+                return os.kill(int(pid), signal.SIGKILL)
+        sys.exit(f"host {who} has no coordinator")
     elif what in ("down", "up"):
         net = ["nsenter", "-t", str(pid_of(who)), "-n", "ip"]
         subprocess.run([*net, "link", "set", "eth0", what], check=True)

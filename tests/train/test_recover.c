@@ -11,6 +11,7 @@
 #include "base/fault.h"
 #include "base/time.h"
 #include "cli/job.h"
+#include "cluster/alone.h"
 #include "comm/node/board.h"
 #include "config/runfile.h"
 #include "train/loop.h"
@@ -142,6 +143,7 @@ out:
 typedef struct agent {
     story *s;
     ls_heal *heal;
+    ls_alone *alone;
     int board_fd, pipe[2], ack[2], running;
     uint64_t generation;
     pid_t pids[MOST];
@@ -247,13 +249,17 @@ static void play(story *s)
 
     LS_CHECK_EQ(pipe2(a.pipe, O_CLOEXEC | O_NONBLOCK), 0);
     LS_CHECK_EQ(pipe2(a.ack, O_CLOEXEC), 0);
-    LS_CHECK_OK(ls_heal_open(
-        &a.heal, &(ls_heal_args){.workers = s->workers,
-                                 .rules = {.restarts = s->restarts, .least = 1, .unit = s->unit},
-                                 .patience_ns = ls_test_ms(60000),
-                                 .make = make_board,
-                                 .revoke = break_board,
-                                 .context = &a}));
+    LS_CHECK_OK(ls_alone_open(&a.alone,
+                              (ls_view_rules){.restarts = s->restarts, .least = 1, .unit = s->unit},
+                              s->workers, NULL));
+    LS_CHECK_OK(ls_heal_open(&a.heal, &(ls_heal_args){.workers = s->workers,
+                                                      .patience_ns = ls_test_ms(60000),
+                                                      .make = make_board,
+                                                      .revoke = break_board,
+                                                      .context = &a,
+                                                      .say = ls_alone_say,
+                                                      .say_context = a.alone}));
+    ls_alone_bind(a.alone, a.heal);
     for (int i = 0; i < s->workers; i++)
         start(&a, i);
     while (a.running > 0) {
@@ -268,6 +274,7 @@ static void play(story *s)
     while (read(a.pipe[0], &w, sizeof w) == sizeof w)
         hear(s, &w, a.ack[1]);
     ls_heal_close(a.heal);
+    ls_alone_close(a.alone);
     close(a.board_fd);
     for (int i = 0; i < 2; i++) {
         close(a.pipe[i]);
