@@ -208,8 +208,9 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
                                  .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
                                  .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
                                  .dead_ns = (int64_t)(run->heal.dead * 1e9),
-                                 /* In etcd the first machine has the run. */
-                                 .succession = run->heal.quorum == LS_HEAL_EMBEDDED,
+                                 .succession = true,
+                                 .tenure = ls_hold_tenure(),
+                                 .etcd = ls_hold_etcd(),
                                  .program = LS_AGENT_SELF};
     int64_t all =
         ls_max_i64(run->mesh.ep, run->mesh.dp) * run->mesh.tp * run->mesh.pp * run->mesh.cp;

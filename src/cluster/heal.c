@@ -213,6 +213,7 @@ struct ls_heal {
     int64_t reached; /* as the last view knew it */
     int64_t lost_ns; /* when the view was given up; 0: it is whole */
     bool finished;
+    char tenure[LS_HEAL_TENURE];
     bool stops; /* the job must end: why */
     ls_err_record why;
 };
@@ -227,6 +228,11 @@ void ls_heal_stop(ls_heal *heal, const ls_err_record *why)
 static void say_word(ls_heal *h, const ls_word *word)
 {
     h->args.say(h->args.say_context, word);
+}
+
+void ls_heal_entrust(ls_heal *heal, const char *tenure)
+{
+    snprintf(heal->tenure, sizeof heal->tenure, "%s", tenure);
 }
 
 /* --- opening --- */
@@ -463,6 +469,7 @@ static ls_status give_view(ls_heal *h, const ls_word *w)
     ls_status st = LS_OK;
 
     memcpy(t.view.cause, v->cause, sizeof t.view.cause);
+    memcpy(t.view.tenure, h->tenure, sizeof t.view.tenure);
     for (int i = 0; i < w->workers; i++)
         t.view.local_ranks += w->rank[i] >= 0;
     LS_TRY(st, h->args.make(h->args.context, v->plan.generation, t.view.local_ranks, &fds.board),

@@ -22,7 +22,7 @@
 
 LS_C_BEGIN
 
-enum { LS_HEAL_CAUSE = LS_WORD_TEXT };
+enum { LS_HEAL_CAUSE = LS_WORD_TEXT, LS_HEAL_TENURE = 512 };
 
 /* --- in a worker ------------------------------------------------------------------------------ */
 
@@ -36,6 +36,7 @@ typedef struct ls_heal_view {
     int64_t lost_ns;             /* when the view before was given up, by ls_time_now_ns() */
     int64_t noticed_ns;          /* how long it took to know why */
     char cause[LS_HEAL_CAUSE];   /* why; "" in the first view */
+    char tenure[LS_HEAL_TENURE]; /* the job's right to write its run (tenure.h); "": see there */
 } ls_heal_view;
 
 /* Whether this process has an agent that heals. */
@@ -107,6 +108,8 @@ void ls_heal_hear(ls_heal *heal, const ls_word *word);
 /* Tell the first of the ranks that are here (NOTE). The job must end: the next order says so. */
 void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns);
 void ls_heal_stop(ls_heal *heal, const ls_err_record *why);
+/* Views tell this tenure from now on. */
+void ls_heal_entrust(ls_heal *heal, const char *tenure);
 
 /* Another node coordinates now: say again what the one before may not have answered. */
 void ls_heal_restate(ls_heal *heal);

@@ -245,4 +245,6 @@ void ls_league_say(void *league, const ls_word *word)
 void ls_league_bind(ls_league *league, ls_heal *heal)
 {
     league->heal = heal;
+    if (heal && league->regent)
+        ls_heal_entrust(heal, league->reign.tenure);
 }

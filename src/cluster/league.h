@@ -25,7 +25,9 @@ typedef struct ls_league_args {
     int64_t cool_ns;
     int64_t patience_ns; /* see heal.h */
     int64_t pulse_ns, suspect_ns, dead_ns;
-    bool succession;     /* another node takes over when the coordinator is lost (synod.h) */
+    bool succession;           /* another node takes over when the coordinator is lost (synod.h) */
+    const char *tenure, *etcd; /* the first node's, where etcd decides who does (regent.h): "ID/RUN"
+                                * and URLs, separated by blanks; NULL: the nodes vote */
     const char *program; /* that can be a coordinator (office.h); NULL: it is a part of the agent */
 } ls_league_args;
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "cluster/league.h"
 #include "cluster/office.h"
+#include "cluster/regent.h"
 #include "cluster/synod.h"
 
 LS_C_BEGIN
@@ -17,6 +18,9 @@ struct ls_league {
 
     /* --- succession.c --- */
     ls_synod *synod;      /* owned; NULL: the job ends with its coordinator */
+    ls_regent *regent;    /* owned; NULL: nodes vote */
+    ls_regent_args reign; /* then: what etcd knows the job by */
+    bool founded;         /* and whether a view was made */
     ls_synod_seat *seats; /* owned; the coordinator's: of all nodes that are here */
     int n_seats, seats_room;
     bool told;           /* all know of them */

@@ -1170,8 +1170,9 @@ const ls_option ls_options[] = {
      .names = {"embedded", "etcd"},
      .doc = "Who decides which job may write the run: embedded: the lock and the generation in its "
             "folder; etcd: also the servers of heal.etcd: a second job of the same name and folder "
-            "is refused, and one that was cut off cannot commit checkpoints any more; the loss of "
-            "the first machine then ends the run.",
+            "is refused, and one that was cut off cannot commit checkpoints any more. When the "
+            "first machine is lost, embedded: more than half of the others elect another one; "
+            "etcd: whoever of them gets the run there goes on.",
      .offset = AT(heal.quorum)},
     {.key = "heal.etcd",
      .type = LS_OPTION_STRINGS,
