@@ -170,6 +170,10 @@ static void drop_link(ls_synod *s, node_link *l)
     while (s->links[i] != l)
         i++;
     s->links[i] = s->links[--s->n_links];
+    /* A process that is just being started may have a copy, with which closing ends no watching. */
+    int fd = l->state == OPEN ? l->frames.fd : l->fd;
+    if (fd >= 0)
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     free_link(l);
 }
 
