@@ -50,6 +50,7 @@ typedef struct plan {
     const char *group, *kind; /* borrowed from the first tensor */
     bool open;                /* small tensors may still join */
     bool spilled;             /* its tensors are, as those of a kind are alike */
+    bool digests;             /* it needs a SHA-256: the manifest will be signed */
     int64_t bytes;            /* of tensors */
     ls_ckpt_object object;    /* crcs owned */
     ls_str head;              /* length and header */
@@ -176,7 +177,8 @@ static ls_status add_plan(work *s, const ls_ckpt_tensor *t, bool open)
         s->plans[s->n_plans] = (plan){.group = t->group ? t->group : "",
                                       .kind = t->kind,
                                       .open = open,
-                                      .spilled = t->spilled};
+                                      .spilled = t->spilled,
+                                      .digests = s->store && s->store->key};
         ls_str_init(&s->plans[s->n_plans].head);
         s->n_plans++;
     }
@@ -262,20 +264,25 @@ out:
 /* --- hash ---------------------------------------------------------------------------------------
  */
 
-/* Name and block checksums of a file made of pieces; a block may span several pieces. */
+/* Name and block checksums of a file made of pieces; a block may span several pieces. A SHA-256
+ * that cannot be made is missed by the commit. */
 static void hash_pieces(plan *p)
 {
+    ls_digest sha = {NULL};
     ls_hash_stream hash;
     int64_t block = 0, filled = 0;
     uint32_t crc = 0;
 
     ls_hash_begin(&hash);
+    if (p->digests)
+        (void)ls_digest_begin(&sha);
     for (int i = 0; i < p->n_pieces; i++) {
         const unsigned char *at = p->pieces[i].bytes;
         int64_t left = p->pieces[i].len;
         while (left) {
             int64_t n = ls_min_i64(left, LS_CKPT_BLOCK - filled);
             ls_hash_add(&hash, at, (size_t)n);
+            ls_digest_add(&sha, at, (size_t)n);
             crc = ls_hash_crc32c(crc, at, (size_t)n);
             at += n;
             left -= n;
@@ -292,6 +299,8 @@ static void hash_pieces(plan *p)
     if (filled)
         p->object.crcs[block] = crc;
     p->object.hash = ls_hash_end(&hash);
+    if (p->digests)
+        p->object.has_sha = p->object.by_sha = ls_digest_end(&sha, p->object.sha) == LS_OK;
 }
 
 static ls_safetensors_item item_of(const work *s, const slab *b)
@@ -579,7 +588,7 @@ static int64_t bytes_of_tables(const work *s)
     for (int i = 0; i < s->n_slabs; i++)
         bytes += 160 + (int64_t)strlen(s->slabs[i].key);
     for (int i = 0; i < s->n_plans; i++)
-        bytes += 96 + 8 * ls_ckpt_blocks(s->plans[i].object.bytes);
+        bytes += 96 + (s->plans[i].digests ? 80 : 0) + 8 * ls_ckpt_blocks(s->plans[i].object.bytes);
     return bytes;
 }
 

@@ -1007,6 +1007,19 @@ const ls_option ls_options[] = {
      .doc = "A second folder, best on another disk: every checkpoint is copied there after it is "
             "saved, and a damaged or missing part of one is healed from there. Empty: none.",
      .offset = AT(checkpoint.mirror)},
+    {.key = "checkpoint.key",
+     .type = LS_OPTION_STRING,
+     .preset = "",
+     .doc = "A file of 32 random bytes that only its owner may read (lineshaft ckpt key FILE): "
+            "checkpoints are signed with it, and only those that are signed with it are gone on "
+            "with. The secret of a job may be used. Empty: nothing is signed or checked.",
+     .offset = AT(checkpoint.key)},
+    {.key = "checkpoint.take_unsigned",
+     .type = LS_OPTION_BOOL,
+     .preset = "false",
+     .doc = "With checkpoint.key: go on also with checkpoints that are not signed, for runs that "
+            "had no key before. Those with a wrong signature are refused all the same.",
+     .offset = AT(checkpoint.take_unsigned)},
     {.key = "checkpoint.grace",
      .type = LS_OPTION_INT,
      .preset = "0",

@@ -30,6 +30,7 @@
 #include "train/debt.h"
 #include "train/line.h"
 #include "train/save_impl.h"
+#include "train/sign.h"
 #include "train/warrant.h"
 
 enum { KINDS = LS_SAVE_KINDS, SEEN_WAIT_S = 70 }; /* longer than NFS remembers a folder: 60 s */
@@ -200,8 +201,10 @@ ls_status ls_parts_open(ls_session *session)
     LS_TRY(st, ls_dp_tell(s->dp, 0, &(char){0}, 1), out);
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     p->store = s->store;
-    if (s->mesh.rank > 0)
+    if (s->mesh.rank > 0) {
         LS_TRY(st, ls_ckpt_open(&p->store, dir, false), out);
+        LS_TRY(st, ls_sign_store(s->run, p->store), out);
+    }
     LS_TRY(st, ls_save_mirror(s, p->store), out);
     if (bytes > 0) {
         LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &p->memory), out);

@@ -14,6 +14,7 @@
  *
  * The data cursor is the number of samples used, the one integer that the data order needs. */
 #include "train/save_impl.h"
+#include "train/sign.h"
 
 #include <limits.h>
 #include <math.h>
@@ -357,6 +358,7 @@ ls_status ls_save_open(ls_session *session)
     s->n_tensors = fill_rows(s, s->tensors, arrays);
     LS_TRY(st, ls_debt_open(s), out);
     LS_TRY(st, ls_ckpt_open(&s->store, dir, true), out);
+    LS_TRY(st, ls_sign_store(s->run, s->store), out);
     LS_TRY(st, ls_save_mirror(s, s->store), out);
     LS_TRY(st, ls_ckpt_claim(s->store, &s->generation), out);
     LS_TRY(st, ls_warrant_open(s), out);
@@ -497,6 +499,7 @@ ls_status ls_save_resume(ls_session *session)
                      (long long)ls_ramp_samples(s->run, info.step));
         goto out;
     }
+    ls_sign_tell(s->run, &info);
     LS_TRY(st, ls_scaler_read(&s->scaler, info.extra), out);
     LS_TRY(st, ls_debt_load(s, info.step), out);
     LS_TRY(st, newest_step(s->store, &s->newest_step), out);
@@ -568,6 +571,7 @@ static ls_status copy_to_mirror(const ls_session *s, int64_t step)
     ls_status st;
 
     LS_TRY(st, ls_ckpt_open(&to, s->run->checkpoint.mirror, true), out);
+    LS_TRY(st, ls_sign_store(s->run, to), out);
     LS_TRY(st, ls_ckpt_find(s->store, step, &ckpt, NULL), out);
     LS_TRY(st, ls_ckpt_copy(ckpt, to, &copied), out);
     LS_TRY(st, ls_ckpt_prune_by(to, &kept, NULL), out);
