@@ -437,10 +437,6 @@ static ls_status check_buddies(const ls_run *run)
     if (run->heal.mode == LS_HEAL_OFF)
         return ls_check_clash(run, "heal.buddies", "heal.mode",
                               "copies are for going on when a rank dies");
-    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
-        return ls_check_clash(run, "heal.buddies", "train.optimizer",
-                              "a copy makes the same update by itself, and only AdamW's needs "
-                              "nothing of other ranks");
     if (run->device.kind == LS_DEVICE_CUDA)
         return ls_check_clash(run, "heal.buddies", "device.kind",
                               "a copy lies in the memory of the host, where a GPU updates nothing");

@@ -130,6 +130,19 @@ int64_t ls_memory_buddy_bytes(const ls_model *model, const ls_mesh *mesh)
     return 4 * ls_round_up(own * (int64_t)sizeof(float), 4096);
 }
 
+int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+{
+    int64_t all, size = sizeof(float);
+
+    if (!mesh || !mesh->buddies || run->train.optimizer == LS_OPTIMIZER_ADAMW)
+        return 0;
+    all = 4 * ls_round_up(ls_mesh_own(mesh, model->trained, mesh->rank) * size, 4096);
+    if (ls_buddies_send(mesh))
+        all += ls_round_up(
+            ls_mesh_own(mesh, model->trained, ls_buddies_ward(mesh, mesh->rank)) * size, 4096);
+    return all;
+}
+
 static ls_squeeze squeeze_of(const ls_run *run)
 {
     static const ls_squeeze_kind kinds[] = {[LS_COMPRESS_NONE] = LS_SQUEEZE_NONE,
@@ -503,6 +516,10 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     if (ls_buddies_send(args->mesh))
         ls_ledger_add(ledger, "buddy", "another rank's weights, moments and gradient, its parts",
                       ls_memory_buddy_bytes(model, args->mesh));
+    if (ls_memory_redo_bytes(run, model, args->mesh) > 0)
+        ls_ledger_add(ledger, "buddy",
+                      "own parts before an update, which may have to be made again",
+                      ls_memory_redo_bytes(run, model, args->mesh));
     if (replicas && args->mesh->servers > 0)
         predict_server(args, ledger);
     else if (replicas)

@@ -120,6 +120,8 @@ int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams);
 /* Bytes of the copy of another rank's weights, moments and gradient, where ranks keep such copies
  * (parallel/buddies.h): four arrays. */
 int64_t ls_memory_buddy_bytes(const ls_model *model, const ls_mesh *mesh);
+/* And what it needs where the last update may have to be made again (train/redo.h). */
+int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 /* Bytes of the copy of what this rank writes of a checkpoint, where ranks save parts. */
 int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);

@@ -238,6 +238,7 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
     if (s->args.pushes)
         return LS_OK;
     ls_packs_updated(s->args.packs);
+    LS_TRY(st, ls_buddy_prepare(s->args.buddy, s), out);
     if (optimizer == LS_OPTIMIZER_MUON)
         return ls_step_muon(s, clock);
     if (optimizer == LS_OPTIMIZER_LAMB)
