@@ -74,6 +74,8 @@ typedef struct ls_ckpt_saved {
     int64_t bytes_written; /* objects that were new */
     int64_t bytes_reused;  /* objects that the store had */
     int objects_written, objects_reused;
+    int writers;        /* that had a part in it */
+    int64_t most_bytes; /* the largest part: written and reused by one of them */
     double seconds;
     char path[LS_CKPT_PATH]; /* of the manifest */
 } ls_ckpt_saved;
@@ -101,6 +103,8 @@ ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_ou
 typedef struct ls_ckpt_part {
     ls_ckpt_tensor of; /* the whole; its bytes are those of the part alone, row major */
     int64_t offset[LS_CKPT_RANK], shape[LS_CKPT_RANK];
+    int64_t pitch; /* of two dimensions: elements from one row to the next in memory, where they do
+                    * not lie side by side; 0: they do */
 } ls_ckpt_part;
 
 /* Elements first .. first+count-1 of a tensor, in row-major order, as parts; tensor->bytes points
@@ -209,9 +213,9 @@ ls_status ls_ckpt_follows(const ls_ckpt_store *store, const ls_ckpt *ckpt, int64
  * partly written). */
 ls_status ls_ckpt_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n);
 
-/* The same for parts of tensors: the part at offset with shape goes to of.bytes, row major. Of an
- * object that is wanted whole every byte is read, of others only the blocks that hold something of
- * the parts, and the header. read_out may be NULL. */
+/* The same for parts of tensors: the part at offset with shape goes to of.bytes, by its pitch. Of
+ * an object that is wanted whole every byte is read, of others only the blocks that hold something
+ * of the parts, and the header. read_out may be NULL. */
 typedef struct ls_ckpt_read {
     int64_t bytes; /* of objects */
     int objects_whole, objects_part;

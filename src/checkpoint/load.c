@@ -297,8 +297,11 @@ static ls_status plan_load(load *x, const ls_ckpt *ckpt, const ls_ckpt_part *par
         }
         for (int b = 0; b < d.row->n_boxes; b++) {
             d.box = &d.row->boxes[b];
-            if (intersect(&d.common, d.box, parts[i].offset, parts[i].shape, d.row->ndim))
-                LS_TRY(st, add_need(x, &d), out);
+            if (!intersect(&d.common, d.box, parts[i].offset, parts[i].shape, d.row->ndim))
+                continue;
+            if (parts[i].pitch)
+                d.common.to_shape[LS_CKPT_RANK - 1] = parts[i].pitch;
+            LS_TRY(st, add_need(x, &d), out);
         }
     }
     for (int r = 0; r < ckpt->n_rows; r++)

@@ -243,6 +243,8 @@ static ls_status plan_part(work *s, int index)
     int to;
 
     LS_TRY(st, ls_ckpt_tensor_check(t, p->shape, &bytes), out);
+    LS_BUG_IF(p->pitch && (t->ndim != 2 || bytes == 0), "tensor \"%s\" cannot have a pitch",
+              t->name);
     if (bytes <= LS_CKPT_SLAB || t->ndim == 0) {
         LS_TRY(st, find_plan(s, t, bytes, &to), out);
         LS_TRY(st, add_slab(s, index, 0, t->ndim ? p->shape[0] : 1, bytes, to), out);
@@ -294,16 +296,40 @@ static void hash_pieces(plan *p)
     p->object.hash = ls_hash_end(&hash);
 }
 
+/* Bytes from one row of a part to the next in memory. */
+static int64_t stride_of(const work *s, const slab *b)
+{
+    const ls_ckpt_part *p = &s->parts[b->part];
+
+    return p->pitch ? p->pitch * ls_dtype_bytes(p->of.type) : b->rows ? b->bytes / b->rows : 0;
+}
+
 static ls_safetensors_item item_of(const work *s, const slab *b)
 {
     const ls_ckpt_part *p = &s->parts[b->part];
-    ls_safetensors_item item = {.name = b->key, .type = p->of.type, .ndim = p->of.ndim};
-    int64_t row = b->rows ? b->bytes / b->rows : 0;
+    ls_safetensors_item item = {.name = b->key, .type = p->of.type, .ndim = p->of.ndim, .of = b};
 
     for (int i = 0; i < p->of.ndim; i++)
         item.shape[i] = i ? p->shape[i] : b->rows;
-    item.bytes = b->bytes ? (const char *)p->of.bytes + b->first * row : "";
+    item.bytes = b->bytes ? (const char *)p->of.bytes + b->first * stride_of(s, b) : "";
     return item;
+}
+
+/* Pieces of memory that a slab lies in: one, or with a pitch its rows. */
+static int64_t pieces_of(const work *s, const slab *b)
+{
+    return s->parts[b->part].pitch ? b->rows : 1;
+}
+
+static void add_pieces(const work *s, plan *p, const ls_safetensors_item *item)
+{
+    const slab *b = item->of;
+    int64_t n = pieces_of(s, b), stride = stride_of(s, b);
+
+    for (int64_t i = 0; i < n; i++)
+        p->pieces[p->n_pieces++] = (ls_ckpt_piece){.bytes = (const char *)item->bytes + i * stride,
+                                                   .len = (item->end - item->begin) / n,
+                                                   .spilled = p->spilled};
 }
 
 /* The thread that hashes ahead. */
@@ -369,12 +395,15 @@ static void end_hash(work *s, bool well)
     s->threaded = false;
 }
 
-static ls_status finish_plan(plan *p, ls_safetensors_item *items, int n)
+static ls_status finish_plan(const work *s, plan *p, ls_safetensors_item *items, int n)
 {
+    int64_t pieces = 1;
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_safetensors_layout(items, n, &p->head), out);
-    p->pieces = ls_mem_array((size_t)n + 1, sizeof *p->pieces);
+    for (int i = 0; i < n; i++)
+        pieces += pieces_of(s, items[i].of);
+    p->pieces = ls_mem_array((size_t)pieces, sizeof *p->pieces);
     p->object.bytes = (int64_t)p->head.len + p->bytes;
     p->object.crcs = ls_mem_array((size_t)ls_ckpt_blocks(p->object.bytes), sizeof(uint32_t));
     if (!p->pieces || !p->object.crcs) {
@@ -383,8 +412,7 @@ static ls_status finish_plan(plan *p, ls_safetensors_item *items, int n)
     }
     p->pieces[p->n_pieces++] = (ls_ckpt_piece){.bytes = p->head.p, .len = (int64_t)p->head.len};
     for (int i = 0; i < n; i++)
-        p->pieces[p->n_pieces++] = (ls_ckpt_piece){
-            .bytes = items[i].bytes, .len = items[i].end - items[i].begin, .spilled = p->spilled};
+        add_pieces(s, p, &items[i]);
 out:
     return st;
 }
@@ -411,7 +439,7 @@ static ls_status plan_objects(work *s)
         for (int b = 0; b < s->n_slabs; b++)
             if (s->slabs[b].plan == p)
                 items[n++] = item_of(s, &s->slabs[b]);
-        LS_TRY(st, finish_plan(&s->plans[p], items, n), out);
+        LS_TRY(st, finish_plan(s, &s->plans[p], items, n), out);
     }
 out:
     ls_mem_free(items);

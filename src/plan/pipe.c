@@ -324,20 +324,6 @@ ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, 
     return own;
 }
 
-int64_t ls_pipe_saved_elements(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
-{
-    int64_t n = 0;
-    ls_pipe p;
-
-    if (ls_pipe_init(&p, run, model, mesh, 1, false) != LS_OK)
-        return 0;
-    for (int c = 0; c < p.chunks; c++)
-        n += ls_pipe_saved(&p, p.post, p.line, c, false).count +
-             2 * ls_pipe_saved(&p, p.post, p.line, c, true).count;
-    ls_pipe_release(&p);
-    return n;
-}
-
 /* Pages of elements that lie in a window. */
 static int64_t paged(ls_pipe_range r, int64_t size)
 {

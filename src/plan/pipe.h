@@ -99,10 +99,8 @@ int64_t ls_pipe_buffer_bytes(const ls_pipe *pipe, const ls_run *run, const ls_mo
                              const ls_calls *calls);
 
 /* What a rank writes of a chunk to a checkpoint, and reads of it: of what all ranks of its post
- * have the part that ls_coll_range() gives it, and of moments that they divide its own. And how
- * many elements the rank of the mesh writes, of weights and both moments. */
+ * have the part that ls_coll_range() gives it, and of moments that they divide its own. */
 ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, bool moments);
-int64_t ls_pipe_saved_elements(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 /* The lines of the ledger that a pipeline changes. */
 void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger);

@@ -58,6 +58,7 @@ typedef struct ls_event_start {
     int64_t first_step;          /* steps already done when this process began */
     int64_t loaded_bytes;        /* that the first rank read of their checkpoint, */
     double loaded_s;             /* in so many seconds; 0: it was in memory */
+    int64_t loaded_most;         /* bytes that the rank which read most of it did */
     int64_t total_steps;         /* 0: no limit on steps */
     const ls_ledger *ledger;
 } ls_event_start;
@@ -98,6 +99,8 @@ typedef struct ls_event_checkpoint {
     double seconds;   /* hashing and writing, beside the steps; with several ranks, all of it */
     double waited_ms; /* what the steps waited for it */
     const char *path;
+    int writers;        /* ranks that had a part in it */
+    int64_t most_bytes; /* the largest part, written or reused */
 } ls_event_checkpoint;
 
 /* GB/s that were written; 0: nothing was, or in no time. */

@@ -623,14 +623,9 @@ out:
     return st;
 }
 
-int ls_line_saved(const ls_step *step, int rank, bool moments,
-                  ls_pipe_range ranges_out[LS_PIPE_CHUNKS])
+const ls_pipe *ls_line_plan(const ls_step *step)
 {
-    const ls_pipe *plan = &step->line->plan;
-
-    for (int c = 0; c < plan->chunks; c++)
-        ranges_out[c] = ls_pipe_saved(plan, rank / plan->lines, rank % plan->lines, c, moments);
-    return plan->chunks;
+    return step->line ? &step->line->plan : NULL;
 }
 
 ls_status ls_line_complete(ls_step *step, float *array)

@@ -125,7 +125,9 @@ void ls_save_saved(ls_session *s, int64_t step, const ls_ckpt_saved *saved)
                                                   .bytes_reused = saved->bytes_reused,
                                                   .seconds = saved->seconds,
                                                   .waited_ms = (double)s->waited_ns / 1e6,
-                                                  .path = saved->path}});
+                                                  .path = saved->path,
+                                                  .writers = saved->writers,
+                                                  .most_bytes = saved->most_bytes}});
 }
 
 void ls_save_unsaved(ls_session *s, int64_t step)

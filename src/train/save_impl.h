@@ -13,10 +13,9 @@ void ls_save_live(const ls_session *session, void *arrays_out[LS_SAVE_KINDS]);
 bool ls_save_divided(const ls_session *session, int kind);
 int64_t ls_save_elements(const ls_session *session, int kind);
 
-/* The tensor of parameter i and where it lies in a kind of state as a whole, without bytes; false:
- * it has none. */
-bool ls_save_row(const ls_session *session, int kind, int i, ls_ckpt_tensor *row_out,
-                 int64_t *place_out);
+/* The tensor that a kind of a parameter is in checkpoints, or, with teams, that it is a part of;
+ * without bytes. */
+ls_ckpt_tensor ls_save_tensor(const ls_session *session, int kind, const ls_param *p);
 
 /* One row per parameter, then the moments of those that are trained, pointing into arrays as a
  * whole where these are given; returns how many. */

@@ -16,6 +16,7 @@
 #include "config/ramp.h"
 #include "config/runfile.h"
 #include "plan/optim.h"
+#include "plan/portion.h"
 #include "train/central.h"
 #include "train/debt.h"
 #include "train/outer.h"
@@ -26,20 +27,6 @@
 enum { KINDS = LS_SAVE_KINDS, WRITER_WAIT_S = LS_SAVE_WAIT_S };
 static const char *const kinds[KINDS] = {"param", "adam.m", "adam.v"};
 
-/* Where parameter i lies in a kind of state as a whole; -1: it has none. */
-static int64_t place_of(const ls_session *s, int kind, int i)
-{
-    const ls_param *p = &ls_team_whole(s)->params[i];
-
-    if (kind == 0)
-        return p->first;
-    if (kind == 1)
-        return p->trained;
-    if (ls_mesh_divides(&s->mesh)) /* collected from ranks, in the order of the gradients */
-        return ls_optim_is_matrix(s->run, p) ? -1 : p->trained;
-    return ls_optim_second(s->run, &s->model, i);
-}
-
 static ls_ckpt_tensor row_of(const ls_param *p, const char *kind, float *numbers)
 {
     return (ls_ckpt_tensor){.name = p->name,
@@ -47,7 +34,7 @@ static ls_ckpt_tensor row_of(const ls_param *p, const char *kind, float *numbers
                             .group = p->group,
                             .type = LS_F32,
                             .ndim = p->ndim,
-                            .shape = {p->shape[0], p->ndim > 1 ? p->shape[1] : 0},
+                            .shape = {p->box.shape[0], p->ndim > 1 ? p->box.shape[1] : 0},
                             .bytes = numbers};
 }
 
@@ -67,28 +54,28 @@ static bool on_disk(const ls_session *s, int kind)
     return s->offload == LS_OFFLOAD_DISK && kind > 0;
 }
 
-bool ls_save_row(const ls_session *s, int kind, int i, ls_ckpt_tensor *row_out, int64_t *place_out)
+ls_ckpt_tensor ls_save_tensor(const ls_session *s, int kind, const ls_param *p)
 {
-    const ls_param *p = &ls_team_whole(s)->params[i];
     bool muon = kind == 1 && ls_optim_is_matrix(s->run, p);
 
-    *row_out = row_of(p, muon ? "muon.m" : kinds[kind], NULL);
-    *place_out = place_of(s, kind, i);
-    return *place_out >= 0;
+    return row_of(p, muon ? "muon.m" : kinds[kind], NULL);
 }
 
 int ls_save_fill_rows(const ls_session *s, ls_ckpt_tensor *rows, void *const arrays[KINDS])
 {
-    int64_t first;
+    const ls_model *whole = ls_team_whole(s);
     int n = 0;
 
     for (int k = 0; k < KINDS; k++)
-        for (int i = 0; i < ls_team_whole(s)->n_params; i++)
-            if (ls_save_row(s, k, i, &rows[n], &first)) {
-                if (arrays[k]) /* this rank has it as a whole */
-                    rows[n].bytes = (float *)arrays[k] + first;
-                rows[n++].spilled = on_disk(s, k);
-            }
+        for (int i = 0; i < whole->n_params; i++) {
+            int64_t first = ls_portion_place(s->run, whole, &s->mesh, k, i);
+            if (first < 0)
+                continue;
+            rows[n] = ls_save_tensor(s, k, &whole->params[i]);
+            if (arrays[k]) /* this rank has it as a whole */
+                rows[n].bytes = (float *)arrays[k] + first;
+            rows[n++].spilled = on_disk(s, k);
+        }
     return n;
 }
 
@@ -104,11 +91,7 @@ void ls_save_live(const ls_session *s, void *arrays_out[KINDS])
 
 int64_t ls_save_elements(const ls_session *s, int kind)
 {
-    const ls_model *model = ls_team_whole(s);
-
-    return kind == 0   ? model->flat
-           : kind == 1 ? model->trained
-                       : ls_memory_snapshot_seconds(s->run, model, &s->mesh);
+    return ls_portion_array(s->run, ls_team_whole(s), &s->mesh, kind);
 }
 
 /* Bytes of the weights, or of one moment; and of the snapshot's. */
@@ -164,7 +147,7 @@ void ls_save_close_snapshot(ls_session *s)
 
 bool ls_save_divided(const ls_session *s, int kind)
 {
-    return ls_mesh_divides(&s->mesh) && (kind > 0 || ls_mesh_parts_weights(&s->mesh));
+    return ls_portion_divided(&s->mesh, kind);
 }
 
 /* Pages of moments on disk that were touched by others than a step. */
@@ -380,6 +363,7 @@ static ls_status load(ls_session *s, ls_ckpt_info *info_out, bool *found_out)
         LS_TRY(st, ls_save_open_snapshot(s), out);
     LS_TRY(st, ls_ckpt_load_newest(s->store, s->tensors, s->n_tensors, info_out, found_out), out);
     s->loaded = ls_ckpt_last_read(s->store);
+    s->loaded_most = s->loaded.bytes;
     if (*found_out)
         st = send_loaded(s);
 out:

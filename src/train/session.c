@@ -509,8 +509,7 @@ out:
 }
 
 /* Whether all ranks write their parts of checkpoints: they must see the run folder, so they look
- * for a file that the first one has just made; and the parts must lie in their memory, each once.
- */
+ * for a file that the first one has just made; and the parts must lie in the memory of the host. */
 static ls_status look_for_folder(ls_session *s)
 {
     const int64_t until_ns = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
@@ -543,8 +542,7 @@ static ls_status look_for_folder(ls_session *s)
                "%.0f of %d ranks do not see \"%s\": the first rank collects and writes checkpoints "
                "for all; on a file system that all hosts share each would write its part",
                blind, s->mesh.ranks, s->run->out);
-    s->mesh.blind = blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE ||
-                    ls_mesh_groups(&s->mesh) > 1 || ls_mesh_team(&s->mesh) > 1;
+    s->mesh.blind = blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE;
     s->staged = s->apart || ls_mesh_parts_weights(&s->mesh) ||
                 (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
 out:

@@ -141,6 +141,7 @@ typedef struct ls_session {
     double slowest_save_s; /* of those that this process made; 0: none */
     int64_t writing_step;  /* what the writer is at, -1: nothing */
     ls_ckpt_read loaded;   /* what this rank has read to resume */
+    int64_t loaded_most;   /* bytes that the rank which read most has */
     int64_t waited_ns;     /* the steps, for the save that was begun last */
     ls_ckpt_info writing;  /* about it */
     int64_t generation;    /* of this group of ranks among those that have written here */
