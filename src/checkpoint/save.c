@@ -20,8 +20,6 @@
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 
-enum { HASH_BATCH = 8 << 20 }; /* bytes of weights that are read at a time to be hashed */
-
 typedef struct join {
     ls_ckpt_store *store;
     ls_ckpt ckpt; /* the manifest to be; in its own arena */
@@ -100,59 +98,33 @@ ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_ou
     return LS_OK;
 }
 
-/* Weights that follow each other in order of name and are read together, from row *row on; returns
- * how many. Parts of a tensor lie in objects of several writers, beside those of its neighbours. */
-static int take_batch(const ls_ckpt *ckpt, int *row, ls_ckpt_tensor *batch, int64_t *sizes,
-                      int64_t *bytes_out)
+/* The same of weights that are nowhere but in the store. */
+static ls_status hash_stored(const ls_ckpt *ckpt, char hex_out[33])
 {
-    int n = 0;
+    const int64_t zero[LS_CKPT_RANK] = {0};
+    ls_hash_stream hash;
+    void *memory = NULL;
+    int64_t room = 0;
+    ls_status st = LS_OK;
 
-    *bytes_out = 0;
-    for (; *row < ckpt->n_rows; ++*row) {
-        ls_ckpt_tensor t = ls_ckpt_nth(ckpt, *row);
+    ls_hash_begin(&hash);
+    for (int i = 0; i < ckpt->n_rows; i++) { /* in order of name, as they are */
+        ls_ckpt_tensor t = ls_ckpt_nth(ckpt, i);
         int64_t bytes;
         if (strcmp(t.kind, "param") != 0 || !ls_safetensors_elements(t.shape, t.ndim, &bytes))
             continue;
         bytes *= ls_dtype_bytes(t.type);
-        if (n > 0 && *bytes_out + bytes > HASH_BATCH)
-            break;
-        batch[n] = t;
-        sizes[n++] = bytes;
-        *bytes_out += bytes;
-    }
-    return n;
-}
-
-/* The same of weights that are nowhere but in the store. */
-static ls_status hash_stored(const ls_ckpt *ckpt, char hex_out[33])
-{
-    ls_ckpt_tensor *batch = ls_mem_array((size_t)ckpt->n_rows, sizeof *batch);
-    int64_t *sizes = ls_mem_array((size_t)ckpt->n_rows, sizeof *sizes), bytes, room = 0;
-    ls_hash_stream hash;
-    char *memory = NULL;
-    ls_status st = LS_OK;
-    int row = 0, n;
-
-    LS_TRY(st, batch && sizes ? LS_OK : LS_ENOMEM, out);
-    ls_hash_begin(&hash);
-    while ((n = take_batch(ckpt, &row, batch, sizes, &bytes)) > 0) {
-        if (bytes > room || !memory) {
+        if (bytes > room) {
             ls_mem_free(memory);
             memory = ls_mem_alloc((size_t)bytes);
             LS_TRY(st, memory ? LS_OK : LS_ENOMEM, out);
             room = bytes;
         }
-        bytes = 0;
-        for (int i = 0; i < n; bytes += sizes[i++])
-            batch[i].bytes = memory + bytes;
-        LS_TRY(st, ls_ckpt_load(ckpt, batch, n), out);
-        for (int i = 0; i < n; i++)
-            hash_tensor(&hash, &batch[i], batch[i].bytes, sizes[i]);
+        LS_TRY(st, ls_ckpt_read_box(ckpt, t.name, t.kind, zero, t.shape, memory), out);
+        hash_tensor(&hash, &t, memory, bytes);
     }
     ls_hash_hex(ls_hash_end(&hash), hex_out);
 out:
-    ls_mem_free(batch);
-    ls_mem_free(sizes);
     ls_mem_free(memory);
     return st;
 }
