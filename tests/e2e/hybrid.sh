@@ -61,7 +61,7 @@ grep -rq 'pp=4 dp=1 tp=2' moved/checkpoints || fail "the manifest does not tell 
 for mesh in 1,2,2,0 1,2,4,1 2,2,4,0; do
     # shellcheck disable=SC2046 # words are what is wanted
     set -- $(echo "$mesh" | tr , ' ')
-    run 0 "$LINESHAFT" train "$LINESHAFT_ROOT/examples/team.yaml" --json -n "$3" --set "mesh.pp=$1" --set "mesh.tp=$2" --set "mesh.zero=$4" \
+    run 0 "$LINESHAFT" train "$LINESHAFT_ROOT/examples/team.yaml" --json -n "$3" --set model.width=128 --set "mesh.pp=$1" --set "mesh.tp=$2" --set "mesh.zero=$4" \
         --set train.steps=4 --set train.warmup=1 --set eval.every=0 --set checkpoint.every=2 --set "out=ledger$mesh"
     case $LINESHAFT in
     *asan* | *tsan*) ;; # what a sanitizer keeps is nobody's ledger
