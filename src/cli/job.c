@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -29,7 +30,7 @@
 #include "net/secret.h"
 #include "net/sock.h"
 
-enum { WORDS = 256, LAB_PORT = 7077, VIEW_S = 300, REJOIN_S = 20 };
+enum { WORDS = 256, LAB_PORT = 7077, VIEW_S = 80, REJOIN_S = 20 };
 
 /* --- what a rank inherits ---------------------------------------------------------------------*/
 
@@ -254,9 +255,12 @@ ls_status ls_job_rejoin(ls_job_seat *seat, const ls_view_report *report, ls_heal
         LS_TRY(st, ls_heal_ask(&now, &seat->likeness, view_out, &fds), out);
         if (view_out->dismissed)
             goto out;
+        ls_fault_reach(view_out->plan.base, view_out->plan.generation);
         view_out->local_rank += ls_job_local_task() * view_out->local_ranks;
         view_out->local_ranks *= ls_job_local_tasks();
-        st = open_view(view_out, &fds, seat, comm);
+        st = ls_fault_pass(LS_FAULT_AT_MEET);
+        if (st == LS_OK)
+            st = open_view(view_out, &fds, seat, comm);
         close(fds.board);
         close(fds.members);
     } while (st == LS_EPEER || st == LS_EDEADLINE);

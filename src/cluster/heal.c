@@ -105,6 +105,7 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
 
     if (likeness)
         s.likeness = *likeness;
+    s.report.unreached = lost.unreached;
     snprintf(s.why, sizeof s.why, "%.*s", LS_HEAL_CAUSE - 1, lost.code == LS_OK ? "" : lost.text);
     if (!say(&s))
         return ls_fail_sys(LS_EPEER, "the agent of this rank cannot be reached");
@@ -163,6 +164,8 @@ typedef struct place { /* of a worker */
     pid_t pid;         /* 0: nobody */
     long ticks;        /* CPU time that it had used when last looked at */
     int64_t since_ns;  /* since when it is stopped or waited for; 0: it is not */
+    bool stopped;      /* as it was when last looked at */
+    char fault[80];    /* for which it was killed; "": it was not */
     ls_view_state state;
     uint32_t serial;         /* of its last report; a process that ended takes it along */
     ls_view_verdict verdict; /* on its end */
@@ -326,6 +329,7 @@ void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
     p->pid = pid;
     p->since_ns = 0;
     p->ticks = 0;
+    p->fault[0] = '\0';
     p->early.kind = 0;
     if (early.kind != 0 && early.pid == pid)
         accept_said(heal, worker, &early);
@@ -383,7 +387,8 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
         return LS_VIEW_STOP;
     if (end->error)
         word.record = *end->error;
-    snprintf(word.why, sizeof word.why, "%s", why);
+    snprintf(word.why, sizeof word.why, "%.300s%s%s", why, *p->fault ? ", because it " : "",
+             p->fault);
     p->asked = true;
     p->last = word;
     say_word(h, &word);
@@ -616,6 +621,7 @@ static int64_t limit_of(const ls_heal *h, place *p)
     if (p->pid == 0 || (p->state != LS_VIEW_IN && p->state != LS_VIEW_AWAY) ||
         !look_at(p->pid, &stopped, &ticks))
         return 0;
+    p->stopped = stopped;
     computes = ticks > p->ticks;
     p->ticks = ticks;
     if (stopped)
@@ -643,6 +649,19 @@ static int too_late(ls_heal *h)
     return -1;
 }
 
+/* It counts as dead from now on; its incident says why. */
+static void condemn(place *p, int worker)
+{
+    snprintf(p->fault, sizeof p->fault, "had %s for %lld s (heal.wait)",
+             p->stopped                 ? "been stopped"
+             : p->state == LS_VIEW_AWAY ? "not begun"
+                                        : "not come to meet the others",
+             (long long)((ls_time_now_ns() - p->since_ns) / LS_NS_PER_S));
+    p->since_ns = 0;
+    ls_log(LS_LOG_WARN, "the rank in place %d (pid %d) %s: it is killed", worker, (int)p->pid,
+           p->fault);
+}
+
 static ls_heal_order next_order(ls_heal *h)
 {
     if (h->stops) {
@@ -656,9 +675,7 @@ static ls_heal_order next_order(ls_heal *h)
     int late = too_late(h);
     if (late < 0)
         return (ls_heal_order){.task = LS_HEAL_NOTHING};
-    h->places[late].since_ns = 0;
-    ls_log(LS_LOG_WARN, "worker %d (pid %d) was stopped or did not come for too long: killed", late,
-           (int)h->places[late].pid);
+    condemn(&h->places[late], late);
     return (ls_heal_order){.task = LS_HEAL_KILL, .worker = late};
 }
 

@@ -35,6 +35,7 @@ typedef struct host {
     int64_t crashed_ns;  /* the last */
     int times;           /* that it was excluded */
     int64_t excluded_ns; /* until then; 0: it is not */
+    bool cut;            /* because it and another host did not reach each other */
 } host;
 
 struct ls_parish {
@@ -249,6 +250,13 @@ static host *host_of(ls_parish *p, const char *name)
     return &hosts[p->n_hosts++];
 }
 
+static void exclude(const ls_parish *p, host *h, bool cut, int64_t now)
+{
+    h->excluded_ns = now + (p->args.cool_ns << (h->times < 10 ? h->times : 10));
+    h->cut = cut;
+    h->times++;
+}
+
 /* A worker of this node has crashed; whether that was once too often. The coordinator's own node
  * stays: without it there is no job. */
 static bool note_crash(ls_parish *p, const node *n, int64_t now)
@@ -263,8 +271,7 @@ static bool note_crash(ls_parish *p, const node *n, int64_t now)
     if (++h->crashes < p->args.quarantine)
         return false;
     h->crashes = 0;
-    h->excluded_ns = now + (p->args.cool_ns << (h->times < 10 ? h->times : 10));
-    h->times++;
+    exclude(p, h, false, now);
     return true;
 }
 
@@ -274,8 +281,10 @@ bool ls_parish_excludes(const ls_parish *parish, const char *host_name, int64_t 
     for (int i = 0; i < parish->n_hosts; i++) {
         const host *h = &parish->hosts[i];
         if (strcmp(h->name, host_name) == 0 && now < h->excluded_ns) {
-            snprintf(why, cap, "%s is in quarantine for %lld s more, because its workers crashed",
-                     host_name, (long long)((h->excluded_ns - now) / LS_NS_PER_S + 1));
+            snprintf(why, cap, "%s is in quarantine for %lld s more, because %s", host_name,
+                     (long long)((h->excluded_ns - now) / LS_NS_PER_S + 1),
+                     h->cut ? "it and another host did not reach each other"
+                            : "its workers crashed");
             return true;
         }
     }
@@ -650,6 +659,87 @@ out:
         end_job(p, -1, ls_err_exit_code(st), ls_err_last());
 }
 
+/* --- nodes that do not reach each other -------------------------------------------------------
+ *
+ * Both are heard by the coordinator, but a rank of one has waited in vain for a connection to a
+ * rank of the other: a cable, a firewall, a route in one direction. The next view would end in the
+ * same way. So one of them goes: who is named most often; of two the one that came later; never the
+ * coordinator's own node. Before the first step it is told as a mistake instead. */
+
+static node *node_of(ls_parish *p, int place)
+{
+    for (int i = 0; i < p->n_nodes; i++) {
+        node *n = &p->nodes[i];
+        if (n->state == CALLED && is_here(n) && place >= n->first && place < n->first + n->workers)
+            return n;
+    }
+    return NULL;
+}
+
+/* The node that this waiting worker could not reach, when its worker waits, too; NULL: none. */
+static node *not_reached_by(ls_parish *p, int place)
+{
+    const ls_view_member *m = &p->view.member[place];
+
+    if (m->state != LS_VIEW_WAITS || m->report.unreached == 0)
+        return NULL;
+    for (int i = 0; i < p->view.workers; i++)
+        if (p->view.member[i].state == LS_VIEW_WAITS &&
+            p->view.member[i].rank == m->report.unreached - 1)
+            return node_of(p, i) == node_of(p, place) ? NULL : node_of(p, i);
+    return NULL;
+}
+
+/* A pair of nodes that do not reach each other; the second is the one to go. */
+static bool find_cut(ls_parish *p, node **stays_out, node **goes_out)
+{
+    int most = 0;
+
+    for (int i = 0; i < p->view.workers; i++) {
+        node *b = not_reached_by(p, i), *a = b ? node_of(p, i) : NULL;
+        if (!a)
+            continue;
+        int named[2] = {0, 0};
+        for (int k = 0; k < p->view.workers; k++) {
+            const node *to = not_reached_by(p, k), *from = to ? node_of(p, k) : NULL;
+            named[0] += to && (from == a || to == a);
+            named[1] += to && (from == b || to == b);
+        }
+        bool first = a->id != p->args.self && (b->id == p->args.self || named[0] > named[1] ||
+                                               (named[0] == named[1] && a > b));
+        if (named[!first] <= most)
+            continue;
+        most = named[!first];
+        *stays_out = first ? b : a;
+        *goes_out = first ? a : b;
+    }
+    return most > 0;
+}
+
+static void part_cut(ls_parish *p, int64_t now)
+{
+    char why[LS_WORD_TEXT];
+    node *stays, *goes;
+
+    while (!p->finished && find_cut(p, &stays, &goes)) {
+        snprintf(why, sizeof why, "%.150s and %.150s do not reach each other", stays->host,
+                 goes->host);
+        if (!p->view.begun) {
+            ls_fail(LS_EDEADLINE, "%s", why);
+            ls_err_hint("Ranks listen at ports that the kernel chooses: see that these hosts may "
+                        "connect to each other at any port.");
+            end_job(p, -1, ls_err_exit_code(LS_EDEADLINE), ls_err_last());
+            return;
+        }
+        host *h = p->args.cool_ns > 0 ? host_of(p, goes->host) : NULL;
+        if (h)
+            exclude(p, h, true, now);
+        give_up(p, why, true, 0, now);
+        p->args.expel(p->args.context, goes->id, why);
+        ls_parish_loses(p, goes->id, why, 0, now);
+    }
+}
+
 /* Spares, as many as there is room for. */
 static void call_spares(ls_parish *p)
 {
@@ -679,6 +769,8 @@ void ls_parish_looks(ls_parish *parish, int64_t now)
     if (p->finished)
         return;
     if (ls_view_complete(&p->view))
+        part_cut(p, now);
+    if (!p->finished && ls_view_complete(&p->view))
         announce(p, now);
     if (p->finished)
         return;

@@ -42,12 +42,13 @@ typedef enum ls_view_state {
 
 /* What a worker says of itself when it asks for a view. */
 typedef struct ls_view_report {
-    int64_t have;    /* steps that are in its weights and moments; -1: it has no whole state */
-    int64_t reached; /* steps that it saw done; -1: none */
-    int64_t met;     /* the step after which it last did what falls due between steps */
-    int32_t port;    /* where it listens for ranks of other nodes; 0: nowhere */
-    uint32_t serial; /* the agent's number for this report, so that no older one is answered */
-    int32_t part;    /* of a model that ranks have together, from 1: what it has; 0: none */
+    int64_t have;      /* steps that are in its weights and moments; -1: it has no whole state */
+    int64_t reached;   /* steps that it saw done; -1: none */
+    int64_t met;       /* the step after which it last did what falls due between steps */
+    int32_t port;      /* where it listens for ranks of other nodes; 0: nowhere */
+    uint32_t serial;   /* the agent's number for this report, so that no older one is answered */
+    int32_t part;      /* of a model that ranks have together, from 1: what it has; 0: none */
+    int32_t unreached; /* the rank of the last view that it could not reach, from 1; 0: none */
 } ls_view_report;
 
 typedef struct ls_view_rules {

@@ -28,6 +28,7 @@ static void put_report(ls_str *out, const ls_view_report *r)
     ls_parcel_put(out, (uint64_t)r->port, 2);
     ls_parcel_put(out, r->serial, 4);
     ls_parcel_put(out, (uint64_t)r->part, 2);
+    ls_parcel_put(out, (uint64_t)r->unreached, 4);
 }
 
 static void get_report(ls_parcel *in, ls_view_report *r)
@@ -38,6 +39,9 @@ static void get_report(ls_parcel *in, ls_view_report *r)
     r->port = (int32_t)ls_parcel_get(in, 2);
     r->serial = (uint32_t)ls_parcel_get(in, 4);
     r->part = (int32_t)ls_parcel_get(in, 2);
+    uint64_t unreached = ls_parcel_get(in, 4);
+    in->bad |= unreached > LS_MEMBERS_RANKS;
+    r->unreached = (int32_t)unreached;
 }
 
 static void put_end(ls_str *out, const ls_word *w)

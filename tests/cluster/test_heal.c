@@ -246,6 +246,7 @@ LS_TEST(heal_drops_messages_of_processes_that_are_dead)
 LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
 {
     agent a;
+    note said;
 
     LS_EXPECT_LOG(2);
     open_agent(&a, 3, (ls_view_rules){.restarts = 0, .least = 1}, ls_test_ms(50));
@@ -268,11 +269,13 @@ LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
         if (late == 2) { /* the others come */
             tell(&a, 0, 'l');
             tell(&a, 1, 'l');
-            await(&a, 0);
+            LS_CHECK(strstr(await(&a, 0).view.cause, ", because it had been stopped for "));
             await(&a, 1);
         }
     }
-    LS_CHECK_STR(await(&a, 0).board, "3 of 1");
+    said = await(&a, 0);
+    LS_CHECK_STR(said.board, "3 of 1");
+    LS_CHECK(strstr(said.view.cause, ", because it had not come to meet the others for "));
     close_agent(&a);
 }
 
