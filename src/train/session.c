@@ -40,20 +40,39 @@
 #include "train/save.h"
 #include "train/team.h"
 
-/* How long ranks wait for the first one to encode text; and a new first one for the one before. */
-enum { PREPARE_S = 24 * 3600, LOCK_S = 60, LOCK_LOOK_MS = 20 };
+/* How long ranks wait for the first one to encode text; and a new first one for the one before, at
+ * least. */
+enum { PREPARE_S = 24 * 3600, LOCK_S = 20, DIES_S = 5 };
+
+static void lock_path(const ls_session *s, char path_out[PATH_MAX])
+{
+    snprintf(path_out, PATH_MAX, "%s/run.lock", s->run->out);
+}
 
 /* In a view that follows a loss who was the first rank may have to let go of it (leave_folder), or
- * be on a machine that was cut off and needs a while to see that it is over. */
-static ls_status lock_folder(ls_session *s, const char *path)
+ * be on a machine that was cut off and needs a while to see that it is over (cluster/succession.c:
+ * twice heal.dead). */
+static int64_t lock_patience_ns(const ls_session *s)
 {
-    const int64_t wait_ns = s->args.view.plan.generation > 1 ? LOCK_S * LS_NS_PER_S : 0;
-    const int64_t until_ns = ls_time_now_ns() + wait_ns;
-    ls_status st;
+    int64_t cut_ns = (int64_t)(4 * s->run->heal.dead * LS_NS_PER_S);
 
-    while ((st = ls_file_lock(path, &s->lock_fd)) == LS_EBUSY && ls_time_now_ns() < until_ns)
-        nanosleep(&(struct timespec){.tv_nsec = LOCK_LOOK_MS * LS_NS_PER_MS}, NULL);
-    return st;
+    return s->args.view.plan.generation > 1 ? ls_max_i64(LOCK_S * LS_NS_PER_S, cut_ns) : 0;
+}
+
+/* Who stands still with the run folder has the lock of its checkpoints, too; one that dies lets go
+ * of one after the other. */
+static ls_status free_checkpoints(const ls_session *s)
+{
+    char path[PATH_MAX];
+    int fd = -1;
+
+    snprintf(path, sizeof path, "%s/checkpoints/lock", s->run->out);
+    if (s->args.view.plan.generation <= 1 || !ls_file_exists(path))
+        return LS_OK;
+    ls_status st = ls_folder_lock(path, s->holder, DIES_S * LS_NS_PER_S, &fd);
+    if (st == LS_OK)
+        ls_file_unlock(fd);
+    return st == LS_EBUSY ? LS_OK : st; /* not theirs: opening the store tells */
 }
 
 static ls_status open_folder(ls_session *s)
@@ -64,8 +83,10 @@ static ls_status open_folder(ls_session *s)
 
     s->made_folder = !ls_file_exists(out);
     LS_TRY(st, ls_file_make_dirs(out), out_label);
-    snprintf(path, sizeof path, "%s/run.lock", out);
-    st = lock_folder(s, path);
+    lock_path(s, path);
+    st = ls_folder_lock(path, s->holder, lock_patience_ns(s), &s->lock_fd);
+    if (st == LS_OK)
+        st = free_checkpoints(s);
     if (st == LS_EBUSY) {
         st = ls_fail(LS_EBUSY, "another run is using \"%s\" (see \"%s\")", out, path);
         ls_err_hint("Wait for it, stop it, or give this run a folder of its own with out: or "
@@ -823,6 +844,7 @@ out:
 static ls_status assemble(ls_session *s)
 {
     bool first = ls_session_is_first(s);
+    char path[PATH_MAX];
     ls_status st;
 
     LS_TRY(st, open_data_together(s), out);
@@ -846,6 +868,9 @@ static ls_status assemble(ls_session *s)
         LS_TRY(st, open_events(s), out);
     }
     LS_TRY(st, ls_session_tell(s), out);
+    lock_path(s, path);
+    ls_folder_holder(path, s->holder);
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_READY), out);
     ls_heal_ready();
 out:
     return st;

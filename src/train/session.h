@@ -18,6 +18,7 @@
 #include "model/decode.h"
 #include "plan/memory.h"
 #include "train/event.h"
+#include "train/folder.h"
 #include "train/profiling.h"
 #include "train/scaler.h"
 #include "train/share.h"
@@ -80,7 +81,8 @@ typedef struct ls_session {
     struct ls_outer *outer;     /* sync: local (train/outer.h); NULL: not so */
     struct ls_central *central; /* sync: ps (train/central.h); NULL: not so */
     int lock_fd;
-    bool made_folder; /* the run folder was not there before */
+    char holder[LS_FOLDER_HOLDER]; /* who had the run folder in the last view */
+    bool made_folder;              /* the run folder was not there before */
     ls_device *device;
     ls_stream *stream;
     ls_stream *side;        /* for copies beside it, where ranks cannot reach the device's memory */
