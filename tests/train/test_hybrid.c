@@ -6,7 +6,7 @@
 #include "comm/worlds.h"
 #include "model/decode.h"
 #include "model/tiny.h"
-#include "train/line_impl.h"
+#include "train/steps.h"
 #include "train/team.h"
 
 enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
@@ -99,19 +99,6 @@ static void open_comms(rank *r, ls_comm *comm, int tp)
     LS_CHECK_OK(ls_tensor_open(&r->tensor, r->team, r->model.split.kv_copies));
 }
 
-static void start_weights(rank *r)
-{
-    for (int i = 0; i < r->model.n_params; i++) {
-        const ls_param *p = &r->model.params[i];
-        float *x = ls_mem_array((size_t)p->count, sizeof *x);
-        LS_CHECK(x);
-        ls_model_start(p, 5, 0, p->count, x);
-        ls_step_put(r->step, p->first, p->count, x);
-        ls_mem_free(x);
-    }
-    LS_CHECK_OK(ls_step_weights_changed(r->step));
-}
-
 static void open_rank(rank *r, const kind *k, ls_comm *comm)
 {
     *r = (rank){.run = run_of(k), .world = {.ranks = 1}, .mesh = {.ranks = 1}};
@@ -142,7 +129,7 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
         LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
     }
     LS_CHECK_OK(ls_step_open(&r->step, &r->args));
-    start_weights(r);
+    ls_steps_start(r->step, &r->model);
 }
 
 static void close_rank(rank *r, ls_comm *comm)
@@ -330,16 +317,12 @@ static void between_nodes(ls_world *w, ls_comm *comm)
 {
     const int64_t numbers = STEPS * 8 * 1024; /* norm, losses, headers of messages */
     const kind *k = w->context;
-    int64_t before, after, received;
     rank r;
 
     open_rank(&r, k, comm);
-    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
-    ls_comm_traffic(comm, &before, &received);
+    int64_t before = ls_world_sent(comm);
     steps(&r);
-    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
-    ls_comm_traffic(comm, &after, &received);
-    int64_t want = ls_line_sent(r.step), got = after - before;
+    int64_t want = ls_line_sent(r.step), got = ls_world_sent(comm) - before;
     LS_CHECK(want > 10 * numbers);
     if (got < want || got > want + numbers)
         ls_test_fail(__FILE__, __LINE__, "rank %d sent %lld bytes to the other node, expected %lld",
@@ -459,20 +442,6 @@ LS_TEST_SECONDS(hybrid_across_nodes_agrees_with_one_process, 120)
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
-
-static int64_t held_by(const ls_line *x)
-{
-    int64_t held = ls_window_held(&x->copy);
-
-    for (int i = 0; i < 3; i++)
-        held += ls_window_held(&x->state[i]);
-    for (int i = 0; i < LS_ORDERED_ROOTS; i++) {
-        held += ls_window_held(&x->head[i]);
-        for (int c = 0; c < LS_PIPE_CHUNKS; c++)
-            held += ls_window_held(&x->grads[c][i]);
-    }
-    return held;
-}
 
 /* The ledger of a rank: what the device, the windows and the team's memory hold, each to the byte
  * or, of windows, whose pages are taken when they are touched, within a tenth. */
