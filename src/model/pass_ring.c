@@ -163,63 +163,69 @@ static int owner_at(const ls_pass *pass, int step)
 
 /* --- pairs of chunks -------------------------------------------------------------------------- */
 
-/* Own queries, lower or upper, and keys of a rank, lower or upper. */
+/* Own queries, lower or upper, and keys and values of a rank, lower or upper. */
 typedef struct meeting {
-    int queries, owner, keys;
+    int queries, keys;
+    ls_heads q, k, v;
+    float *lse;
+    const int32_t *start;
+    ls_attention_pair pair;
 } meeting;
 
-/* False: these queries see none of these keys. */
-static bool pair_of(const ls_pass *pass, const ls_pass_call *call, int64_t l, meeting m,
-                    ls_attention_pair *pair_out)
+/* Meeting i of four with the keys of one rank; false: these queries see none of these keys. Upper
+ * keys come first: so that the own chunk, which begins the sums, comes before any other. */
+static bool meet(const ls_pass *pass, const ls_pass_call *call, int64_t l, int owner, void *kv,
+                 int i, meeting *m_out)
 {
     const ls_pass_args *args = &pass->args;
-    int64_t window = args->model->blocks[l].window;
-    int64_t q = chunk_first(args, call->T, args->ring.rank, m.queries);
-    int64_t k = chunk_first(args, call->T, m.owner, m.keys);
+    const ls_pass_buffers *b = &pass->blocks[l];
+    int queries = i / 2, keys = 1 - i % 2;
+    int64_t window = args->model->blocks[l].window, chunk = call->T / 2;
+    int64_t q = chunk_first(args, call->T, args->ring.rank, queries);
+    int64_t k = chunk_first(args, call->T, owner, keys);
+    ls_dtype type = args->type;
 
-    *pair_out =
-        (ls_attention_pair){.on = true, .join = k != q, .q_first = q, .k_first = k, .row = call->T};
-    return k <= q && (window <= 0 || k + call->T / 2 > q - window + 1);
+    *m_out = (meeting){
+        .queries = queries,
+        .keys = keys,
+        .q = chunk_of(call, type, ls_pass_part_of_qkv(pass, call->T, b->turned, 0), queries),
+        .k = chunk_of(call, type, half_of(pass, call, type, kv, false), keys),
+        .v = chunk_of(call, type, half_of(pass, call, type, kv, true), keys),
+        .lse = b->lse + queries * chunk,
+        .start = call->start ? call->start + queries * chunk : NULL,
+        .pair = {.on = true, .join = k != q, .q_first = q, .k_first = k, .row = call->T}};
+    return k <= q && (window <= 0 || k + chunk > q - window + 1);
 }
 
-/* The own queries and the keys of one rank. Upper keys come first: so that the own chunk, which
- * begins the sums, comes before any other. */
+/* The own queries and the keys of one rank. */
 static void forward_with(const ls_pass *pass, const ls_pass_call *call, int64_t l, int owner,
                          void *kv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    const ls_pass_buffers *b = &pass->blocks[l];
-    ls_dtype type = pass->args.type;
-    int64_t chunk = call->T / 2;
-    void *out = type == LS_F32 ? b->att : pass->travel.wide;
-    ls_heads q = ls_pass_part_of_qkv(pass, call->T, b->turned, 0);
+    void *out = pass->args.type == LS_F32 ? pass->blocks[l].att : pass->travel.wide;
     ls_heads o = dense_heads(out, call->T, s->H, s->D);
+    meeting m;
 
-    for (int i = 0; i < 4; i++) {
-        meeting m = {.queries = i / 2, .owner = owner, .keys = 1 - i % 2};
-        ls_attention_pair pair;
-        if (!pair_of(pass, call, l, m, &pair))
-            continue;
-        pass->args.kernels->attention_fwd(
-            pass->args.stream,
-            &(ls_attention_fwd){
-                .type = type,
-                .q = chunk_of(call, type, q, m.queries),
-                .k = chunk_of(call, type, half_of(pass, call, type, kv, false), m.keys),
-                .v = chunk_of(call, type, half_of(pass, call, type, kv, true), m.keys),
-                .o = chunk_of(call, LS_F32, o, m.queries),
-                .lse = b->lse + m.queries * chunk,
-                .start = call->start ? call->start + m.queries * chunk : NULL,
-                .B = call->B,
-                .T = chunk,
-                .H = s->H,
-                .Hkv = s->Hkv,
-                .D = s->D,
-                .window = pass->args.model->blocks[l].window,
-                .scale = 1.0f / sqrtf((float)s->D),
-                .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
-                .pair = pair});
-    }
+    for (int i = 0; i < 4; i++)
+        if (meet(pass, call, l, owner, kv, i, &m))
+            pass->args.kernels->attention_fwd(
+                pass->args.stream,
+                &(ls_attention_fwd){.type = pass->args.type,
+                                    .q = m.q,
+                                    .k = m.k,
+                                    .v = m.v,
+                                    .o = chunk_of(call, LS_F32, o, m.queries),
+                                    .lse = m.lse,
+                                    .start = m.start,
+                                    .B = call->B,
+                                    .T = call->T / 2,
+                                    .H = s->H,
+                                    .Hkv = s->Hkv,
+                                    .D = s->D,
+                                    .window = pass->args.model->blocks[l].window,
+                                    .scale = 1.0f / sqrtf((float)s->D),
+                                    .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
+                                    .pair = m.pair});
 }
 
 /* Their gradients: for the queries in `wide`, for the keys and values in dkv, added to both. */
@@ -227,44 +233,40 @@ static void backward_with(const ls_pass *pass, const ls_pass_call *call, int64_t
                           void *kv, float *dkv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    const ls_pass_buffers *b = &pass->blocks[l];
     ls_dtype type = pass->args.type;
-    int64_t chunk = call->T / 2;
-    ls_heads q = ls_pass_part_of_qkv(pass, call->T, b->turned, 0);
+    ls_heads o = ls_pass_heads_of(pass, call->T, pass->blocks[l].att);
+    ls_heads dout = ls_pass_heads_of(pass, call->T, pass->datt);
     ls_heads dq = dense_heads(pass->travel.wide, call->T, s->H, s->D);
+    ls_heads dk = half_of(pass, call, LS_F32, dkv, false);
+    ls_heads dv = half_of(pass, call, LS_F32, dkv, true);
+    meeting m;
 
-    for (int i = 0; i < 4; i++) {
-        meeting m = {.queries = i / 2, .owner = owner, .keys = 1 - i % 2};
-        ls_attention_pair pair;
-        if (!pair_of(pass, call, l, m, &pair))
-            continue;
-        pass->args.kernels->attention_bwd(
-            pass->args.stream,
-            &(ls_attention_bwd){
-                .type = type,
-                .q = chunk_of(call, type, q, m.queries),
-                .k = chunk_of(call, type, half_of(pass, call, type, kv, false), m.keys),
-                .v = chunk_of(call, type, half_of(pass, call, type, kv, true), m.keys),
-                .o = chunk_of(call, type, ls_pass_heads_of(pass, call->T, b->att), m.queries),
-                .dout =
-                    chunk_of(call, type, ls_pass_heads_of(pass, call->T, pass->datt), m.queries),
-                .dq = chunk_of(call, LS_F32, dq, m.queries),
-                .dk = chunk_of(call, LS_F32, half_of(pass, call, LS_F32, dkv, false), m.keys),
-                .dv = chunk_of(call, LS_F32, half_of(pass, call, LS_F32, dkv, true), m.keys),
-                .lse = b->lse + m.queries * chunk,
-                .start = call->start ? call->start + m.queries * chunk : NULL,
-                .B = call->B,
-                .T = chunk,
-                .H = s->H,
-                .Hkv = s->Hkv,
-                .D = s->D,
-                .window = pass->args.model->blocks[l].window,
-                .scale = 1.0f / sqrtf((float)s->D),
-                .any_order = pass->args.any_order,
-                .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
-                .pair = pair,
-                .scratch = pass->scratch});
-    }
+    for (int i = 0; i < 4; i++)
+        if (meet(pass, call, l, owner, kv, i, &m))
+            pass->args.kernels->attention_bwd(
+                pass->args.stream,
+                &(ls_attention_bwd){.type = type,
+                                    .q = m.q,
+                                    .k = m.k,
+                                    .v = m.v,
+                                    .o = chunk_of(call, type, o, m.queries),
+                                    .dout = chunk_of(call, type, dout, m.queries),
+                                    .dq = chunk_of(call, LS_F32, dq, m.queries),
+                                    .dk = chunk_of(call, LS_F32, dk, m.keys),
+                                    .dv = chunk_of(call, LS_F32, dv, m.keys),
+                                    .lse = m.lse,
+                                    .start = m.start,
+                                    .B = call->B,
+                                    .T = call->T / 2,
+                                    .H = s->H,
+                                    .Hkv = s->Hkv,
+                                    .D = s->D,
+                                    .window = pass->args.model->blocks[l].window,
+                                    .scale = 1.0f / sqrtf((float)s->D),
+                                    .any_order = pass->args.any_order,
+                                    .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
+                                    .pair = m.pair,
+                                    .scratch = pass->scratch});
 }
 
 /* --- the two ways ----------------------------------------------------------------------------- */
