@@ -97,7 +97,7 @@ $(B)/lineshaft-test: $(LIB_OBJ) $(TEST_OBJ)
 	@echo "  link   $@"
 	@$(CC) $(LDFLAGS) -rdynamic -o $@ $(filter %.o,$^) $(LIBS)
 # Libraries that tests open in place of a vendor's, beside the test program.
-$(B)/lineshaft-test: $(B)/libfake_nvml.so $(B)/libfake_cupti.so $(B)/libfake_badfs.so
+$(B)/lineshaft-test: $(B)/libfake_nvml.so $(B)/libfake_cupti.so $(B)/libfake_badfs.so $(B)/libfake_clock.so
 $(B)/libfake_%.so: tests/fake/%.c
 	@mkdir -p $(@D)
 	@echo "  cc     $< (shared)"

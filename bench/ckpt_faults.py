@@ -1,5 +1,5 @@
-"""ckpt_faults.py full | kill N -- parts of ckpt_faults.sh that need a run that trains."""
-import json, os, random, re, shutil, subprocess, sys, time
+"""ckpt_faults.py full | kill N | term N -- parts of ckpt_faults.sh that need a run that trains."""
+import collections, json, os, random, re, shutil, signal, subprocess, sys, time
 
 program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "release", "lineshaft")
 folder = os.environ["LINESHAFT_FAULTS_DIR"]
@@ -113,4 +113,43 @@ def kill(times):
     print(f"{times} kills, {cut} of them between two saves: gone on from the newest manifest each time")
 
 
-{"full": full, "kill": lambda: kill(int(sys.argv[2]))}[sys.argv[1]]()
+def term(times):
+    """Asked to stop at any instant, with more or less time, once or twice, alone or as two ranks: exit code 130 says saved and is, 11 says that
+    the checkpoint before is whole; gone on with, the weights are the same."""
+    rng = random.Random(int(os.environ.get("SEED", "1")))
+    begun = time.monotonic()
+    code, events, _ = train("plain")
+    took, want = time.monotonic() - begun, last(events, "summary")["weights_hash"]
+    ends = collections.Counter()
+    for i in range(times):
+        shutil.rmtree("run", ignore_errors=True)
+        grace, twice, ranks = rng.choice([1, 5, 30]), rng.random() < 0.4, rng.choice(["1", "2"])
+        with open("out", "w") as out, open("err", "w") as err:
+            p = subprocess.Popen(command("run", f"checkpoint.grace={grace}") + ["-n", ranks], stdout=out, stderr=err)
+            time.sleep(rng.uniform(0.02, 1.1) * took)
+            p.send_signal(signal.SIGTERM)
+            if twice:
+                time.sleep(rng.uniform(0, 1.2))
+                p.send_signal(signal.SIGTERM)
+            code = p.wait()
+        said, steps = open("err").read(), committed("run")
+        ends[code] += 1
+        about = f"{i}: grace {grace}, {'twice' if twice else 'once'}, {ranks} ranks, exit {code}: {said}"
+        told = [json.loads(line)["step"] for line in open("out") if line.startswith('{"event":"step"')]
+        if code not in (0, 11, 130, 143) or (code == 143 and told):  # 143: before it could listen
+            sys.exit(about)
+        if code == 130 and told and (not steps or steps[-1] < told[-1]):
+            sys.exit(f"{about}: told {told[-1:]}, saved {steps}")
+        if steps:
+            verify("run")
+        code, events, err = train("run")
+        first = last(events, "start")["first_step"] if any(e["event"] == "start" for e in events) else 12
+        if code or first != (steps[-1] if steps else 0) or last(events, "summary")["weights_hash"] != want:
+            sys.exit(f"{about}: gone on with: exit {code} from {first}, saved {steps}: {err}")
+        left = [n for root, _, names in os.walk("run/checkpoints") for n in names if n.startswith(".tmp-")]
+        if left:
+            sys.exit(f"{about}: left: {left}")
+    print(f"asked to stop {times} times: " + ", ".join(f"exit {c}: {n}" for c, n in sorted(ends.items())))
+
+
+{"full": full, "kill": lambda: kill(int(sys.argv[2])), "term": lambda: term(int(sys.argv[2]))}[sys.argv[1]]()

@@ -1,5 +1,5 @@
 #!/bin/sh
-# ckpt_faults.sh [INSTANTS] -- the long versions of what tests try shortly: rows 19 to 23, 25 and 34 of the table of faults. INSTANTS
+# ckpt_faults.sh [INSTANTS] -- the long versions of what tests try shortly: rows 19 to 25 and 34 of the table of faults. INSTANTS
 # (200) kills and images of a disk. Prints one line for each row; ends with 1 when one of them fails. Takes some minutes; needs root for
 # 19 and 21 (mounts), and says what it left out.
 set -eu
@@ -35,6 +35,7 @@ row 21 "$instants images of an ext4 disk" env CKPT_ROUNDS="$instants" build/test
 row 22 "flipped, cut, swapped, missing" build/test/lineshaft-test tests/checkpoint/test_damage tests/checkpoint/test_two
 row 23 "$instants kills in a save" env CKPT_ROUNDS="$instants" build/test/lineshaft-test crash_kill_at
 row 23 "$instants kills of a run that saves" sh -c "LINESHAFT_FAULTS_DIR=$work/kill python3 bench/ckpt_faults.py kill $instants"
+row 24 "$instants times asked to stop" sh -c "LINESHAFT_FAULTS_DIR=$work/term python3 bench/ckpt_faults.py term $instants"
 row 25 "written by 4, read by 1, 2, 3, 4, 8" build/test/lineshaft-test parts_of_four_writers
 row 25 "the same by ranks" script shards
 exit $bad

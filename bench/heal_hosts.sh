@@ -1,12 +1,12 @@
 #!/bin/sh
-# heal_hosts.sh -- hosts of a lab that are destroyed, cut off, stopped and added, again and again; every run must end with the
+# heal_hosts.sh -- hosts of a lab that are destroyed and added, again and again (cut off, stopped: wire_faults.sh); every run must end with the
 # weights of the undisturbed one. Needs root.
 #
 #   bench/heal_hosts.sh [RUNS]
 #
-# RUNS times (10): one run of a tiny model in ordered mode that goes from 2 hosts to 4, 3, 1 and back to 4, and one on 3 hosts of
-# which one is destroyed at a random step. Prints what the incidents say. The runs of changing size are slowed down by their driver,
-# so that hosts can come before they end: their recovery contains that; "host" is what a loss costs.
+# RUNS times (10): one run of a tiny model in ordered mode that goes from 2 hosts to 4, 3, 1 and back to 4, one on 3 hosts of
+# which one is destroyed at a random step, and two on 4 hosts: two are destroyed at once, or one, and a rank of another is killed. Prints
+# what the incidents say. The runs of changing size are slowed down by their driver, so that hosts can come before they end: their recovery contains that; "host" is what a loss costs.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
@@ -35,19 +35,6 @@ YAML
 SET="--set heal.grow_wait=0 --set heal.grow_steps=2"
 export SET
 "$LINESHAFT" train run.yaml --json --set out=alone >alone.jsonl
-cat >look.py <<'PY'
-import json, sys
-out = sys.argv[1]
-def rows(path): return [json.loads(line) for line in open(path)]
-def told(path): return {r["step"]: r["loss"] for r in rows(path) if r["event"] == "step"}
-def weights(path): return [r["weights_hash"] for r in rows(path) if r["event"] == "summary"]
-if weights(out + ".jsonl") != weights("alone.jsonl") or told(out + "/events.jsonl") != told("alone.jsonl"):
-    sys.exit(out + ": other weights or losses")
-for r in rows(out + ".jsonl"):
-    if r["event"] == "incident":
-        print("%-10s %-7s step %3d  %d ranks  detection %6.0f ms  recovery %5.2f s  redone %d  from %s" % (
-            out, r["kind"], r["step"], r["ranks"], r["detection_ms"], r["seconds"], r["redone"], r["source"]))
-PY
 go() {
     OUT=$1 FIRST=$3 RANKS=1
     export OUT FIRST RANKS
@@ -64,11 +51,14 @@ go() {
     }
     touch "$OUT.over"
     wait $lab || true
-    python3 look.py "$OUT"
+    python3 "$root/bench/heal_look.py" "$OUT"
 }
 i=0
 while [ $i -lt "$runs" ]; do
     i=$((i + 1))
     go "size$i" 7 2 10:come:2 10:come:3 =4:host:3 =3:host:2 =2:host:1 =1:come:4 =1:come:5 =1:come:6 =4:none:0
     go "host$i" 3 3 "$((5 + i * 37 % 120)):host:$((1 + i % 2))"
+    at=$((5 + i * 53 % 120))
+    go "two$i" 4 4 "$at:host:$((1 + i % 3))" "$at:host:$((1 + (i + 1) % 3))"
+    go "both$i" 4 4 "$at:host:$((1 + i % 3))" "$at:kill:$((1 + (i + 2) % 3))"
 done

@@ -6,7 +6,8 @@
 # RUNS runs (200) of a tiny model on four ranks in ordered mode, KILLS kills (1) of a random rank in each, at instants
 # drawn over the whole run, start and end included. Checked after each: exit code 0, the hash of the weights, every
 # step told once with the loss of the undisturbed run, one incident for each loss that was seen, nothing left running.
-# SEED=n draws other instants. Prints detection to training (the incident's seconds) and the gap between two steps.
+# SEED=n draws other instants. SECOND=s: each kill is followed by another one of any rank up to s seconds later, most of them while the
+# ranks meet again. Prints detection (the incident's detection_ms), detection to training (its seconds) and the gap between two steps.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
@@ -36,7 +37,9 @@ while args and args[0].isdigit():
     numbers.append(int(args.pop(0)))
 runs, kills = (numbers + [200, 1][len(numbers):])[:2]
 rng = random.Random(int(os.environ.get("SEED", "1")))
+second = float(os.environ.get("SECOND", "0"))
 program = os.environ["LINESHAFT"]
+LIMIT_S = 600  # a run that takes longer hangs
 
 
 def ranks_of(agent):
@@ -70,11 +73,14 @@ def train(out, instants=()):
                     pass
     killer = threading.Thread(target=kill)
     killer.start()
+    guard = threading.Timer(LIMIT_S, p.kill)
+    guard.start()
     rows, stamps = [], []
     for line in p.stdout:
         rows.append(json.loads(line))
         stamps.append(time.monotonic() - begun)
     code = p.wait()
+    guard.cancel()
     killer.join()
     return code, rows, stamps, killed
 
@@ -88,14 +94,17 @@ if code:
     sys.exit(open("plain.err").read())
 want, length = plain[-1]["weights_hash"], stamps[-1]
 print(f"undisturbed: {length:.2f} s, weights {want}")
-bad, seconds, gaps, sources, lost = 0, [], [], collections.Counter(), 0
+bad, seconds, noticed, gaps, sources, lost = 0, [], [], [], collections.Counter(), 0
 for n in range(runs):
     out = f"run{n}"
     instants = [rng.uniform(0.02, length * (0.95 + 0.05 * kills)) for _ in range(kills)]
+    if second > 0:
+        instants += [at + rng.uniform(0, second) for at in instants]
     code, rows, stamps, killed = train(out, instants)
     incidents = [r for r in rows if r["event"] == "incident" and r["kind"] == "lost"]
     on_disk = any(r["source"] != "memory" for r in incidents)
     seconds += [r["seconds"] for r in incidents]
+    noticed += [r["detection_ms"] for r in incidents]
     sources.update(r["source"] for r in incidents)
     told = steps(map(json.loads, open(out + "/events.jsonl")))
     for i, r in enumerate(rows):
@@ -116,6 +125,7 @@ def quantile(xs, q):
     return sorted(xs)[min(len(xs) - 1, int(q * len(xs)))] if xs else float("nan")
 print(f"{runs - bad} of {runs} runs ended with the undisturbed weights; {lost} ranks killed, {len(seconds)} recoveries, from "
       + ", ".join(f"{source} {n}" for source, n in sources.most_common()))
+print(f"detection: median {quantile(noticed, .5):.1f} ms, 99 % {quantile(noticed, .99):.1f} ms")
 print(f"from the loss to training: median {quantile(seconds, .5):.3f} s, 99 % {quantile(seconds, .99):.3f} s, most "
       f"{max(seconds, default=float('nan')):.3f} s; between the steps around it: median {quantile(gaps, .5):.3f} s, "
       f"99 % {quantile(gaps, .99):.3f} s")

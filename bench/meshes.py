@@ -87,6 +87,8 @@ def draw(program, ranks, rng):
     mesh.update({f"mesh.{axis}": width for axis, width in axes.items() if width > 1})
     if axes.get("tp", 1) > 1 and rng.random() < 0.4:
         mesh["mesh.sp"] = "false"
+    if axes.get("cp", 1) > 1 and rng.random() < 0.4:
+        mesh["mesh.keys"] = "gather"
     if axes.get("pp", 1) > 1:
         schedule = rng.choice(program.schedules)
         mesh["mesh.schedule"] = schedule

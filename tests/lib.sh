@@ -64,6 +64,28 @@ for line in open(sys.argv[1]):
 PY
 }
 
+# curve [FILE]: the losses of a run and, as if it were that of one step more, its validation loss.
+curve() {
+    losses "${1:-out}"
+    echo "$(($(losses "${1:-out}" | tail -n 1 | cut -d ' ' -f 1) + 1)) $(field summary val_loss "${1:-out}")"
+}
+
+# alike NAME ROWS WANT GOT [PART]: two files of "step loss" have so many rows, of the same steps, whose losses differ by 1e-4 of them
+# at most, or by this part.
+alike() {
+    paste -d ' ' "$3" "$4" | awk -v rows="$2" -v part="${5:-1e-4}" '{ d = $2 - $4; if (d < 0) d = -d; bad += NF != 4 || $1 != $3 || !(d <= part * $2) }
+        END { exit bad || NR != rows }' || fail "$1 strays: $(paste -d ' ' "$3" "$4")"
+}
+
+# refused TEXT ARG...: "train" with these arguments, and run_file where that is set, says why not, once, and makes nothing.
+refused() {
+    text=$1
+    shift
+    run 2 "$LINESHAFT" train ${run_file:+"$run_file"} "$@" --set out=no
+    [ "$(grep -c "$text" err)" = 1 ] || fail "expected \"$text\": $(cat err)"
+    [ ! -e no ] || fail "a refused run left a folder"
+}
+
 # await_step FOLDER STEP PID: until events.jsonl tells of it, while the job runs.
 await_step() {
     i=0
@@ -114,15 +136,33 @@ go() {
     got=$?
     [ $got = "$status" ] || fail "$*: exit $got instead of $status: $(cat "$1.err")"
 }
-# same OUT: every step was told once, with the loss it must have, and the weights are those they must be. Who is killed just when it
-# has printed a step leaves that to be printed again; events.jsonl has it once.
+# as_alone OUT: every step was told once, with the loss it must have, and the weights are those they must be.
 # shellcheck disable=SC2154 # hash is the script's
-same() {
+as_alone() {
     losses "$1/events.jsonl" >got
     cmp -s want got || fail "$1: other losses: $(diff want got | head -n 4) $(cat "$1.err")"
+    [ "$(field summary weights_hash "$1.jsonl")" = "$hash" ] || fail "$1: other weights: $(cat "$1.err")"
+}
+# same OUT: and so it was printed. Who is killed just when it has printed a step leaves that to be printed again.
+same() {
+    as_alone "$1"
     losses "$1.jsonl" | uniq >got
     cmp -s want got || fail "$1: other losses printed: $(diff want got | head -n 4) $(cat "$1.err")"
-    [ "$(field summary weights_hash "$1.jsonl")" = "$hash" ] || fail "$1: other weights"
+}
+# in_lab OUT HOSTS PLAN...: ./host.sh on so many hosts of a lab, to which the plan happens (tests/e2e/heal_hosts.py). Its status; what
+# it told is in OUT.jsonl, what the driver said in OUT.drive, the lab in OUT.lab.
+in_lab() {
+    lab_out=$1 lab_hosts=$2
+    shift 2
+    mkfifo "$lab_out.fifo"
+    "$LINESHAFT" lab --nodes "$lab_hosts" -- ./host.sh >"$lab_out.lab" 2>&1 &
+    lab_pid=$!
+    python3 "$LINESHAFT_ROOT/tests/e2e/heal_hosts.py" "$lab_out" "$@" 2>"$lab_out.drive"
+    lab_status=$?
+    touch "$lab_out.over"
+    [ $lab_status = 0 ] || kill $lab_pid
+    wait $lab_pid
+    return $lab_status
 }
 # incident OUT KEY: of its last incident.
 incident() { field incident "$2" "$1.jsonl"; }

@@ -55,6 +55,7 @@ ls_status ls_err_raise(ls_status code, const char *file, int line, bool add_errn
     last.code = code;
     last.file = file;
     last.line = line;
+    last.unreached = 0;
     last.hint[0] = '\0';
     keep_ends(last.text, sizeof last.text, n < 0 ? fmt : text);
     join_doing(last.doing, sizeof last.doing);
@@ -71,6 +72,11 @@ void ls_err_hint(const char *fmt, ...)
     int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     keep_ends(last.hint, sizeof last.hint, n < 0 ? fmt : text);
+}
+
+void ls_err_unreached(int rank)
+{
+    last.unreached = rank + 1;
 }
 
 void ls_err_doing(const char *fmt, ...)

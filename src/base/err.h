@@ -32,6 +32,7 @@ typedef struct ls_err_record {
     char doing[320]; /* the long work in progress, outermost first, or "" */
     const char *file;
     int line;
+    int unreached; /* the rank that could not be reached, from 1; 0: it is not about that */
 } ls_err_record;
 
 /* Record a failure on this thread and return code. The message is lower case, without a full stop,
@@ -44,6 +45,9 @@ ls_status ls_err_raise(ls_status code, const char *file, int line, bool add_errn
 
 /* Add a hint to the record that ls_fail() just made. */
 void ls_err_hint(const char *fmt, ...) LS_PRINTF(1, 2);
+
+/* And that it is about a rank that could not be reached. */
+void ls_err_unreached(int rank);
 
 /* Long work says what it is doing, and pops it again, also when it failed. */
 void ls_err_doing(const char *fmt, ...) LS_PRINTF(1, 2);

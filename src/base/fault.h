@@ -31,11 +31,12 @@
  *   rank=N        only in this place of the job; default: in all of them
  *   step=N        only while step N is computed (as events count them); with cut and slow: from
  *                 then on; default: always
- *   generation=N  only in this generation; default 1, at recover.transfer 2: so who was killed and
- *                 is started again is not killed again. 0: in all of them
+ *   generation=N  only in this generation; default 1, at recover.meet, .transfer and .ready 2: so
+ *                 who was killed and is started again is not killed again. 0: in all of them
  *   visit=N       the n-th time that all of the above holds; default 1
  *   times=N       how often in a row; default 1, with cut and slow: always
- *   ms=N, tensor=NAME, bit=N (0 to 31, default 22: half of a normal number, or twice) */
+ *   ms=N, tensor=NAME (*: the first that is trained), bit=N (0 to 31, default 22: half of a normal
+ *                 number, or twice) */
 #pragma once
 #include "base/err.h"
 
@@ -68,7 +69,9 @@ typedef enum ls_fault_point {
     LS_FAULT_AT_SAVE_SYNC,  /* instead of an object's fdatasync */
     LS_FAULT_AT_SAVE_MANIFEST,
     LS_FAULT_AT_REPORT,   /* before a rank that has lost others asks for a view */
+    LS_FAULT_AT_MEET,     /* before a rank connects to the others of a new view */
     LS_FAULT_AT_TRANSFER, /* before the state goes to who lacks it */
+    LS_FAULT_AT_READY,    /* before it says that it is ready to train */
     LS_FAULT_AT_LINK,     /* before each message to another machine */
     LS_FAULT_POINTS
 } ls_fault_point;

@@ -38,7 +38,9 @@ static const struct {
     [LS_FAULT_AT_SAVE_SYNC] = {"save.sync", PROCESS | DEED(FSYNC), 1},
     [LS_FAULT_AT_SAVE_MANIFEST] = {"save.manifest", WRITE, 1},
     [LS_FAULT_AT_REPORT] = {"recover.report", PROCESS | DEED(ERROR), 1},
+    [LS_FAULT_AT_MEET] = {"recover.meet", PROCESS | DEED(ERROR), 2},
     [LS_FAULT_AT_TRANSFER] = {"recover.transfer", PROCESS | DEED(ERROR), 2},
+    [LS_FAULT_AT_READY] = {"recover.ready", PROCESS | DEED(ERROR), 2},
     [LS_FAULT_AT_LINK] = {"link", PROCESS | DEED(CUT) | DEED(SLOW), 1},
 };
 static const char *const deeds[LS_FAULT_DEEDS] = {

@@ -136,7 +136,8 @@ ls_status ls_file_write_atomic(const char *path, const void *bytes, size_t len)
     if ((size_t)snprintf(temp, sizeof temp, "%s.tmp.%d", path, (int)getpid()) >= sizeof temp ||
         (size_t)snprintf(folder, sizeof folder, "%s", path) >= sizeof folder)
         return ls_fail(LS_EIO, "cannot write \"%s\": the path is too long", path);
-    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    /* A link of this name, which can be foreseen, would have us write somewhere else. */
+    fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0)
         return ls_fail_sys(LS_EIO, "cannot create \"%s\"", temp);
     named = true;
@@ -222,7 +223,7 @@ ls_status ls_file_lock(const char *path, int *fd_out)
     char text[160] = "";
     char host[64] = "";
     ls_status st;
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
 
     if (fd < 0)
         return ls_fail_sys(LS_EIO, "cannot open lock \"%s\"", path);

@@ -36,6 +36,13 @@ typedef struct ls_ckpt_tensor {
     bool spilled; /* bytes lie in a spill (base/spill.h): they are given back once done with */
 } ls_ckpt_tensor;
 
+/* Who made it (ls_ckpt_use_key). */
+typedef enum ls_ckpt_trust {
+    LS_CKPT_UNSIGNED,
+    LS_CKPT_UNCHECKED, /* signed; without a key nobody knows by whom */
+    LS_CKPT_PROVED     /* signed with the key of the store that it was found in */
+} ls_ckpt_trust;
+
 /* What a manifest says besides tensors. Strings may be NULL when saving (stored as ""). */
 typedef struct ls_ckpt_info {
     int64_t step;          /* finished steps; 0 to 9,999,999,999 */
@@ -54,6 +61,7 @@ typedef struct ls_ckpt_info {
     int64_t time_s;      /* when it was saved, seconds since 1970 */
     int64_t total_bytes; /* of all its objects */
     int64_t new_bytes;   /* of those, written by this save */
+    ls_ckpt_trust trust;
 } ls_ckpt_info;
 
 /* Open a store. With create: make the folder, and hold it for writing until close (LS_EBUSY when
@@ -61,6 +69,12 @@ typedef struct ls_ckpt_info {
 ls_status ls_ckpt_open(ls_ckpt_store **store_out, const char *dir, bool create);
 void ls_ckpt_close(ls_ckpt_store *store); /* NULL is allowed */
 const char *ls_ckpt_dir(const ls_ckpt_store *store);
+
+/* Sign what is saved from now on, and believe only what is signed, with the key in this file: 32
+ * bytes that only their owner may read (net/secret.h; LS_EUSAGE, LS_EDATA: they are not). Unsigned
+ * and wrongly signed checkpoints count as damaged; unsigned ones do not with accept_unsigned. Of
+ * signed ones every byte is proved before it is used, so parts of objects are read as wholes. */
+ls_status ls_ckpt_use_key(ls_ckpt_store *store, const char *path, bool accept_unsigned);
 
 /* Which store, and which step of it, a path means: a store, a run folder with a store in
  * "checkpoints", or a manifest file (then *step_out is its step, otherwise -1). LS_EUSAGE: none.
@@ -74,6 +88,8 @@ typedef struct ls_ckpt_saved {
     int64_t bytes_written; /* objects that were new */
     int64_t bytes_reused;  /* objects that the store had */
     int objects_written, objects_reused;
+    int writers;        /* that had a part in it */
+    int64_t most_bytes; /* the largest part: written and reused by one of them */
     double seconds;
     char path[LS_CKPT_PATH]; /* of the manifest */
 } ls_ckpt_saved;
@@ -101,6 +117,8 @@ ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_ou
 typedef struct ls_ckpt_part {
     ls_ckpt_tensor of; /* the whole; its bytes are those of the part alone, row major */
     int64_t offset[LS_CKPT_RANK], shape[LS_CKPT_RANK];
+    int64_t pitch; /* of two dimensions: elements from one row to the next in memory, where they do
+                    * not lie side by side; 0: they do */
 } ls_ckpt_part;
 
 /* Elements first .. first+count-1 of a tensor, in row-major order, as parts; tensor->bytes points
@@ -209,9 +227,9 @@ ls_status ls_ckpt_follows(const ls_ckpt_store *store, const ls_ckpt *ckpt, int64
  * partly written). */
 ls_status ls_ckpt_load(const ls_ckpt *ckpt, ls_ckpt_tensor *tensors, int n);
 
-/* The same for parts of tensors: the part at offset with shape goes to of.bytes, row major. Of an
- * object that is wanted whole every byte is read, of others only the blocks that hold something of
- * the parts, and the header. read_out may be NULL. */
+/* The same for parts of tensors: the part at offset with shape goes to of.bytes, by its pitch. Of
+ * an object that is wanted whole every byte is read, of others only the blocks that hold something
+ * of the parts, and the header. read_out may be NULL. */
 typedef struct ls_ckpt_read {
     int64_t bytes; /* of objects */
     int objects_whole, objects_part;

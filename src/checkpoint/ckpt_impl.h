@@ -3,6 +3,8 @@
 #include "base/arena.h"
 #include "base/hash.h"
 #include "checkpoint/ckpt.h"
+#include "net/digest.h"
+#include "net/secret.h"
 #include <pthread.h>
 
 enum { LS_CKPT_BLOCK = 1 << 20 };  /* bytes covered by one CRC32C */
@@ -14,6 +16,9 @@ typedef struct ls_ckpt_object {
     ls_hash hash; /* of the whole file; its name */
     int64_t bytes;
     uint32_t *crcs; /* one per block */
+    uint8_t sha[LS_DIGEST_BYTES];
+    bool has_sha; /* its SHA-256 is known */
+    bool by_sha;  /* the manifest is signed: no byte of it is used before that was compared */
 } ls_ckpt_object;
 
 /* A part of a tensor: where it lies in the tensor, and under which key in which object. */
@@ -47,9 +52,17 @@ struct ls_ckpt {
     int n_objects;
 };
 
+/* What signs manifests (sign.c). */
+typedef struct ls_ckpt_key {
+    ls_secret secret;
+    char *path; /* owned; for messages */
+    bool accept_unsigned;
+} ls_ckpt_key;
+
 struct ls_ckpt_store {
     char *dir;              /* owned, without a final slash */
     char *mirror;           /* owned: a second store; NULL: none */
+    ls_ckpt_key *key;       /* owned; NULL: nothing is signed, and no signature checked */
     int lock_fd;            /* -1: not held */
     pthread_mutex_t saving; /* held during save and prune; tried, never waited for */
     pthread_mutex_t guard;  /* of the set below */
@@ -83,8 +96,9 @@ ls_status ls_ckpt_row_check(ls_ckpt_row *row);
 void ls_ckpt_manifest_tables(const ls_ckpt *ckpt, ls_str *out);
 /* Append everything of the manifest that depends on what is saved, not on when. */
 void ls_ckpt_manifest_body(const ls_ckpt *ckpt, ls_str *out);
-/* Append the rest: time, new bytes, previous, and the hash of all text before it. */
-void ls_ckpt_manifest_tail(const ls_ckpt *ckpt, ls_str *out);
+/* Append the rest: time, new bytes, previous, the signature where there is a key, and the hash of
+ * all text before it. */
+ls_status ls_ckpt_manifest_tail(const ls_ckpt *ckpt, const ls_ckpt_key *key, ls_str *out);
 /* Does this manifest text have that body? */
 bool ls_ckpt_manifest_same(const char *text, size_t len, const ls_str *body);
 
@@ -94,6 +108,27 @@ ls_status ls_ckpt_manifest_check(const char *text, size_t len, ls_hash *hash_out
 /* Parse a manifest; every index, offset and length of the result is in range and boxes cover their
  * tensors exactly once. The hash is not checked here. Fills the ckpt that the caller zeroed. */
 ls_status ls_ckpt_manifest_parse(ls_ckpt *ckpt, const char *text, size_t len);
+
+/* How a manifest ends. */
+#define LS_CKPT_HASH_START "  \"hash\": \""
+#define LS_CKPT_HASH_END "\"\n}\n"
+enum {
+    LS_CKPT_HASH_LINE =
+        sizeof LS_CKPT_HASH_START - 1 + LS_HASH_HEX - 1 + sizeof LS_CKPT_HASH_END - 1
+};
+
+/* --- sign.c --- */
+
+void ls_ckpt_key_free(ls_ckpt_key *key); /* NULL is allowed */
+/* Append the line with the signature of all text before it. */
+ls_status ls_ckpt_sign(const ls_ckpt_key *key, ls_str *text);
+/* May this text, which ends in its hash, be believed? LS_EDATA: no, by this key. key NULL: yes. */
+ls_status ls_ckpt_judge(const ls_ckpt_key *key, const char *text, size_t len,
+                        ls_ckpt_trust *trust_out);
+/* From now on objects are read by their SHA-256. LS_EDATA: one has none. */
+ls_status ls_ckpt_bind_objects(const ls_ckpt *ckpt);
+/* Whole in itself, but not signed with the key of this store. */
+bool ls_ckpt_is_foreign(const ls_ckpt_store *store, int64_t step);
 
 /* --- part.c --- */
 
@@ -147,16 +182,20 @@ typedef struct ls_ckpt_reader {
     unsigned char *bytes;         /* owned, object->bytes long; valid where loaded */
     bool *loaded;                 /* per block; owned */
     int64_t bytes_read;           /* by ls_ckpt_reader_need() */
+    bool proved;                  /* all bytes are there and have the SHA-256 that they must */
 } ls_ckpt_reader;
 
 /* memory: of at least the object's length, given away on success; NULL: it is allocated.
  * LS_EDATA: missing or of another size. */
 ls_status ls_ckpt_reader_open(ls_ckpt_reader *reader, const char *dir, const ls_ckpt_object *object,
                               void *memory);
-/* Bytes begin..end-1 are in memory and verified. LS_EDATA: a block is damaged. */
+/* Bytes begin..end-1 are in memory and verified, all of them where the object has to be read by its
+ * SHA-256. LS_EDATA: a block is damaged. */
 ls_status ls_ckpt_reader_need(ls_ckpt_reader *reader, int64_t begin, int64_t end);
 /* All bytes are, and their hash is the object's name. */
 ls_status ls_ckpt_reader_all(ls_ckpt_reader *reader);
+/* All bytes are there, and this is their SHA-256: is it the one that is listed? */
+ls_status ls_ckpt_reader_prove(ls_ckpt_reader *reader, const uint8_t sha[LS_DIGEST_BYTES]);
 /* The checksums of blocks first..end-1, which are in memory. */
 ls_status ls_ckpt_reader_check(const ls_ckpt_reader *reader, int64_t first, int64_t end);
 /* So many bytes at this place to memory, not verified. */
@@ -254,8 +293,10 @@ void ls_ckpt_store_remember(ls_ckpt_store *store, const ls_ckpt *ckpt, const boo
 void ls_ckpt_store_forget(ls_ckpt_store *store);
 bool ls_ckpt_store_is_good(ls_ckpt_store *store, ls_hash hash);
 void ls_ckpt_manifest_path(const char *dir, int64_t step, ls_str *path_out);
-/* Read, check hash, parse. LS_EIO: cannot be read. LS_EDATA: damaged. */
+/* Read, check hash, parse. LS_EIO: cannot be read. LS_EDATA: damaged. Whoever wrote it. */
 ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_out);
+/* The same, and where the store has a key, only if it is signed: looked at before it is parsed. */
+ls_status ls_ckpt_read_trusted(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out);
 /* All objects are there with the right size. LS_EDATA: the first that is not. */
 ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt);
 /* The same, without the name of the manifest in the message. */

@@ -8,7 +8,8 @@
  *
  * A whole object is proved by its name, the hash of all its bytes, which is made as they come, in
  * order. The checksums of its blocks would prove it once more at the same price; they are asked
- * only when the name is wrong, to say where. `strict` compares both always. */
+ * only when the name is wrong, to say where. `strict` compares both always. An object of a signed
+ * manifest is also proved by its SHA-256. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <errno.h>
@@ -25,6 +26,8 @@ typedef struct item {
     int64_t asked, hashed; /* bytes from its beginning */
     int requests;          /* under way */
     ls_hash_stream hash;
+    bool digests; /* its SHA-256 is made, too: */
+    ls_digest sha;
     ls_err_record why; /* code LS_OK: nothing is wrong with it so far */
 } item;
 
@@ -82,6 +85,7 @@ static void close_item(ls_ckpt_fetch *f, item *it)
         it->reader.bytes = NULL;
     }
     ls_ckpt_reader_close(&it->reader);
+    ls_digest_release(&it->sha);
     it->open = false;
 }
 
@@ -106,16 +110,20 @@ static void open_item(ls_ckpt_fetch *f, item *it, int place)
     const ls_ckpt_object *o = &f->ckpt->objects[f->objects[place]];
     bool reuses = f->spare_bytes >= o->bytes;
 
-    *it = (item){.open = true};
+    *it = (item){.open = true, .digests = o->by_sha || (f->strict && o->has_sha)};
     f->held += o->bytes;
     ls_hash_begin(&it->hash);
     if (ls_ckpt_reader_open(&it->reader, f->ckpt->dir, o, reuses ? f->spare : NULL) != LS_OK) {
         it->why = *ls_err_last();
         it->reader.object = o;
-    } else if (reuses) {
+        return;
+    }
+    if (reuses) {
         f->spare = NULL;
         f->spare_bytes = 0;
     }
+    if (it->digests && ls_digest_begin(&it->sha) != LS_OK)
+        it->why = *ls_err_last();
 }
 
 static chunk *free_chunk(ls_ckpt_fetch *f)
@@ -198,6 +206,8 @@ static void digest(ls_ckpt_fetch *f, item *it)
         if (f->strict && ls_ckpt_reader_check(r, block, block + 1) != LS_OK)
             it->why = *ls_err_last();
         ls_hash_add(&it->hash, r->bytes + it->hashed, (size_t)len);
+        if (it->digests)
+            ls_digest_add(&it->sha, r->bytes + it->hashed, (size_t)len);
         it->hashed += len;
         ask(f);
     }
@@ -207,10 +217,15 @@ static void digest(ls_ckpt_fetch *f, item *it)
 static ls_status prove(item *it)
 {
     const ls_ckpt_object *o = it->reader.object;
+    uint8_t sha[LS_DIGEST_BYTES];
+    ls_status st = LS_OK;
 
-    if (ls_hash_equal(ls_hash_end(&it->hash), o->hash))
-        return LS_OK;
-    ls_status st = ls_ckpt_reader_check(&it->reader, 0, ls_ckpt_blocks(o->bytes));
+    if (ls_hash_equal(ls_hash_end(&it->hash), o->hash)) {
+        if (it->digests && (st = ls_digest_end(&it->sha, sha)) == LS_OK)
+            st = ls_ckpt_reader_prove(&it->reader, sha);
+        return st;
+    }
+    st = ls_ckpt_reader_check(&it->reader, 0, ls_ckpt_blocks(o->bytes));
     return st != LS_OK ? st
                        : ls_fail(LS_EDATA, "object \"%s\" does not have the hash of its name",
                                  it->reader.path.p);

@@ -11,7 +11,8 @@
  *
  * Loading many parts goes object by object, not part by part. An object of which everything is
  * wanted is read whole, and proved by its name (fetch.c); of others only the blocks are read that
- * hold something wanted, and each is proved by its checksum. Only then are bytes taken from it. */
+ * hold something wanted, and each is proved by its checksum. Only then are bytes taken from it. Of
+ * a signed checkpoint every object is read whole: only that proves it. */
 #include "checkpoint/ckpt_impl.h"
 
 #include "base/log.h"
@@ -297,8 +298,11 @@ static ls_status plan_load(load *x, const ls_ckpt *ckpt, const ls_ckpt_part *par
         }
         for (int b = 0; b < d.row->n_boxes; b++) {
             d.box = &d.row->boxes[b];
-            if (intersect(&d.common, d.box, parts[i].offset, parts[i].shape, d.row->ndim))
-                LS_TRY(st, add_need(x, &d), out);
+            if (!intersect(&d.common, d.box, parts[i].offset, parts[i].shape, d.row->ndim))
+                continue;
+            if (parts[i].pitch)
+                d.common.to_shape[LS_CKPT_RANK - 1] = parts[i].pitch;
+            LS_TRY(st, add_need(x, &d), out);
         }
     }
     for (int r = 0; r < ckpt->n_rows; r++)
@@ -307,7 +311,7 @@ static ls_status plan_load(load *x, const ls_ckpt *ckpt, const ls_ckpt_part *par
                 volume(ckpt->rows[r].boxes[b].shape, ckpt->rows[r].ndim) *
                 ls_dtype_bytes(ckpt->rows[r].type);
     for (int o = 0; o < ckpt->n_objects; o++)
-        if (x->wanted[o] > 0 && x->wanted[o] >= x->stored[o]) {
+        if (x->wanted[o] > 0 && (x->wanted[o] >= x->stored[o] || ckpt->objects[o].by_sha)) {
             x->whole[o] = true;
             x->order[x->n_order++] = o;
         }

@@ -4,8 +4,9 @@
  * changed. It has two parts:
  *
  *   body   what is saved: header fields, tensors with their boxes, objects with their checksums
- *   tail   when it was saved, how much of it was new, the hash of the manifest before, and last of
- *          all its own hash: of every byte before the line of the hash
+ *   tail   when it was saved, how much of it was new, the hash of the manifest before, its
+ * signature where there is a key (sign.c), and last of all its own hash: of every byte before the
+ *          line of the hash
  *
  * Two saves of the same state have the same body, which is how a resumed run notices that it has
  * come to a checkpoint that is already there. The own hash comes last, and the end of the text must
@@ -23,8 +24,6 @@
 #define FORMAT "lineshaft-checkpoint"
 enum { VERSION = 1 };
 #define TAIL_START "\n  \"saved\": "
-#define HASH_START "  \"hash\": \""
-#define HASH_END "\"\n}\n"
 
 int ls_ckpt_hash_order(ls_hash a, ls_hash b)
 {
@@ -114,6 +113,11 @@ void ls_ckpt_manifest_tables(const ls_ckpt *ckpt, ls_str *out)
                       (long long)o->bytes);
         for (int64_t b = 0; b < ls_ckpt_blocks(o->bytes); b++)
             ls_str_printf(out, "%08x", o->crcs[b]);
+        if (o->has_sha) {
+            char sha[LS_DIGEST_HEX];
+            ls_digest_hex(o->sha, sha);
+            ls_str_printf(out, "\", \"sha256\": \"%s", sha);
+        }
         ls_str_append(out, "\"}");
     }
     ls_str_append(out, "\n  },");
@@ -141,9 +145,10 @@ void ls_ckpt_manifest_body(const ls_ckpt *ckpt, ls_str *out)
     ls_ckpt_manifest_tables(ckpt, out);
 }
 
-void ls_ckpt_manifest_tail(const ls_ckpt *ckpt, ls_str *out)
+ls_status ls_ckpt_manifest_tail(const ls_ckpt *ckpt, const ls_ckpt_key *key, ls_str *out)
 {
     char hex[LS_HASH_HEX];
+    ls_status st = LS_OK;
 
     ls_str_printf(out, TAIL_START "{\"time\": %lld, \"total_bytes\": %lld, \"new_bytes\": %lld},",
                   (long long)ckpt->info.time_s, (long long)ckpt->info.total_bytes,
@@ -155,8 +160,13 @@ void ls_ckpt_manifest_tail(const ls_ckpt *ckpt, ls_str *out)
     } else {
         ls_str_append(out, "\n  \"previous\": null,\n");
     }
+    if (key)
+        LS_TRY(st, ls_ckpt_sign(key, out), out);
     ls_hash_hex(ls_hash_bytes(out->p, out->len), hex);
-    ls_str_printf(out, HASH_START "%s" HASH_END, hex);
+    ls_str_printf(out, LS_CKPT_HASH_START "%s" LS_CKPT_HASH_END, hex);
+    st = ls_str_status(out);
+out:
+    return st;
 }
 
 bool ls_ckpt_manifest_same(const char *text, size_t len, const ls_str *body)
@@ -211,13 +221,13 @@ int ls_ckpt_row_order(const void *a, const void *b)
 
 ls_status ls_ckpt_manifest_check(const char *text, size_t len, ls_hash *hash_out)
 {
-    size_t start = strlen(HASH_START), end = strlen(HASH_END);
-    size_t line = start + LS_HASH_HEX - 1 + end;
+    size_t start = strlen(LS_CKPT_HASH_START), end = strlen(LS_CKPT_HASH_END);
+    size_t line = LS_CKPT_HASH_LINE;
     char hex[LS_HASH_HEX] = "";
     ls_hash want, got;
 
-    if (len < line || memcmp(text + len - end, HASH_END, end) != 0 ||
-        memcmp(text + len - line, HASH_START, start) != 0)
+    if (len < line || memcmp(text + len - end, LS_CKPT_HASH_END, end) != 0 ||
+        memcmp(text + len - line, LS_CKPT_HASH_START, start) != 0)
         return ls_fail(LS_EDATA, "it does not end in its hash (cut short or not a manifest)");
     memcpy(hex, text + len - line + start, LS_HASH_HEX - 1);
     if (ls_hash_parse(hex, &want) != LS_OK)
@@ -365,6 +375,16 @@ static bool read_crc(const char *hex, uint32_t *crc_out)
     return true;
 }
 
+static ls_status read_sha(ls_ckpt_object *o, const char *name, const json_t *value)
+{
+    const char *hex = json_string_value(value);
+
+    if (!value)
+        return LS_OK;
+    o->has_sha = hex && strlen(hex) == LS_DIGEST_HEX - 1 && ls_digest_parse(hex, o->sha);
+    return o->has_sha ? LS_OK : ls_fail(LS_EDATA, "object %s has a SHA-256 that is not one", name);
+}
+
 static ls_status read_object(ls_ckpt *ckpt, ls_ckpt_object *o, const char *name, const json_t *row)
 {
     ls_status st = LS_OK;
@@ -372,6 +392,7 @@ static ls_status read_object(ls_ckpt *ckpt, ls_ckpt_object *o, const char *name,
 
     LS_TRY(st, ls_hash_parse(name, &o->hash), out);
     LS_TRY(st, get_int(row, "bytes", 1, &o->bytes), out);
+    LS_TRY(st, read_sha(o, name, json_object_get(row, "sha256")), out);
     int64_t blocks = ls_ckpt_blocks(o->bytes);
     if (!crcs || strlen(crcs) % 8 != 0 || (int64_t)(strlen(crcs) / 8) != blocks)
         return ls_fail(LS_EDATA, "object %s does not have one checksum per block", name);

@@ -164,7 +164,7 @@ ls_status ls_ckpt_reader_check(const ls_ckpt_reader *reader, int64_t first, int6
     return st;
 }
 
-ls_status ls_ckpt_reader_need(ls_ckpt_reader *reader, int64_t begin, int64_t end)
+static ls_status load_blocks(ls_ckpt_reader *reader, int64_t begin, int64_t end)
 {
     ls_status st = LS_OK;
     const ls_ckpt_object *o = reader->object;
@@ -179,6 +179,36 @@ ls_status ls_ckpt_reader_need(ls_ckpt_reader *reader, int64_t begin, int64_t end
         reader->loaded[b] = true;
         reader->bytes_read += len;
     }
+out:
+    return st;
+}
+
+ls_status ls_ckpt_reader_prove(ls_ckpt_reader *reader, const uint8_t sha[LS_DIGEST_BYTES])
+{
+    const ls_ckpt_object *o = reader->object;
+
+    if (!o->has_sha || memcmp(sha, o->sha, LS_DIGEST_BYTES) != 0)
+        return ls_fail(LS_EDATA,
+                       "object \"%s\" does not have the SHA-256 that the manifest lists: somebody "
+                       "has exchanged it",
+                       reader->path.p);
+    reader->proved = true;
+    return LS_OK;
+}
+
+ls_status ls_ckpt_reader_need(ls_ckpt_reader *reader, int64_t begin, int64_t end)
+{
+    const ls_ckpt_object *o = reader->object;
+    uint8_t sha[LS_DIGEST_BYTES];
+    ls_status st = LS_OK;
+
+    if (!o->by_sha)
+        return load_blocks(reader, begin, end);
+    if (reader->proved)
+        return LS_OK;
+    LS_TRY(st, load_blocks(reader, 0, o->bytes), out);
+    LS_TRY(st, ls_digest_bytes(reader->bytes, (size_t)o->bytes, sha), out);
+    LS_TRY(st, ls_ckpt_reader_prove(reader, sha), out);
 out:
     return st;
 }

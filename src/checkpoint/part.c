@@ -50,6 +50,7 @@ typedef struct plan {
     const char *group, *kind; /* borrowed from the first tensor */
     bool open;                /* small tensors may still join */
     bool spilled;             /* its tensors are, as those of a kind are alike */
+    bool digests;             /* it needs a SHA-256: the manifest will be signed */
     int64_t bytes;            /* of tensors */
     ls_ckpt_object object;    /* crcs owned */
     ls_str head;              /* length and header */
@@ -176,7 +177,8 @@ static ls_status add_plan(work *s, const ls_ckpt_tensor *t, bool open)
         s->plans[s->n_plans] = (plan){.group = t->group ? t->group : "",
                                       .kind = t->kind,
                                       .open = open,
-                                      .spilled = t->spilled};
+                                      .spilled = t->spilled,
+                                      .digests = s->store && s->store->key};
         ls_str_init(&s->plans[s->n_plans].head);
         s->n_plans++;
     }
@@ -243,6 +245,8 @@ static ls_status plan_part(work *s, int index)
     int to;
 
     LS_TRY(st, ls_ckpt_tensor_check(t, p->shape, &bytes), out);
+    LS_BUG_IF(p->pitch && (t->ndim != 2 || bytes == 0), "tensor \"%s\" cannot have a pitch",
+              t->name);
     if (bytes <= LS_CKPT_SLAB || t->ndim == 0) {
         LS_TRY(st, find_plan(s, t, bytes, &to), out);
         LS_TRY(st, add_slab(s, index, 0, t->ndim ? p->shape[0] : 1, bytes, to), out);
@@ -262,20 +266,25 @@ out:
 /* --- hash ---------------------------------------------------------------------------------------
  */
 
-/* Name and block checksums of a file made of pieces; a block may span several pieces. */
+/* Name and block checksums of a file made of pieces; a block may span several pieces. A SHA-256
+ * that cannot be made is missed by the commit. */
 static void hash_pieces(plan *p)
 {
+    ls_digest sha = {NULL};
     ls_hash_stream hash;
     int64_t block = 0, filled = 0;
     uint32_t crc = 0;
 
     ls_hash_begin(&hash);
+    if (p->digests)
+        (void)ls_digest_begin(&sha);
     for (int i = 0; i < p->n_pieces; i++) {
         const unsigned char *at = p->pieces[i].bytes;
         int64_t left = p->pieces[i].len;
         while (left) {
             int64_t n = ls_min_i64(left, LS_CKPT_BLOCK - filled);
             ls_hash_add(&hash, at, (size_t)n);
+            ls_digest_add(&sha, at, (size_t)n);
             crc = ls_hash_crc32c(crc, at, (size_t)n);
             at += n;
             left -= n;
@@ -292,18 +301,44 @@ static void hash_pieces(plan *p)
     if (filled)
         p->object.crcs[block] = crc;
     p->object.hash = ls_hash_end(&hash);
+    if (p->digests)
+        p->object.has_sha = p->object.by_sha = ls_digest_end(&sha, p->object.sha) == LS_OK;
+}
+
+/* Bytes from one row of a part to the next in memory. */
+static int64_t stride_of(const work *s, const slab *b)
+{
+    const ls_ckpt_part *p = &s->parts[b->part];
+
+    return p->pitch ? p->pitch * ls_dtype_bytes(p->of.type) : b->rows ? b->bytes / b->rows : 0;
 }
 
 static ls_safetensors_item item_of(const work *s, const slab *b)
 {
     const ls_ckpt_part *p = &s->parts[b->part];
-    ls_safetensors_item item = {.name = b->key, .type = p->of.type, .ndim = p->of.ndim};
-    int64_t row = b->rows ? b->bytes / b->rows : 0;
+    ls_safetensors_item item = {.name = b->key, .type = p->of.type, .ndim = p->of.ndim, .of = b};
 
     for (int i = 0; i < p->of.ndim; i++)
         item.shape[i] = i ? p->shape[i] : b->rows;
-    item.bytes = b->bytes ? (const char *)p->of.bytes + b->first * row : "";
+    item.bytes = b->bytes ? (const char *)p->of.bytes + b->first * stride_of(s, b) : "";
     return item;
+}
+
+/* Pieces of memory that a slab lies in: one, or with a pitch its rows. */
+static int64_t pieces_of(const work *s, const slab *b)
+{
+    return s->parts[b->part].pitch ? b->rows : 1;
+}
+
+static void add_pieces(const work *s, plan *p, const ls_safetensors_item *item)
+{
+    const slab *b = item->of;
+    int64_t n = pieces_of(s, b), stride = stride_of(s, b);
+
+    for (int64_t i = 0; i < n; i++)
+        p->pieces[p->n_pieces++] = (ls_ckpt_piece){.bytes = (const char *)item->bytes + i * stride,
+                                                   .len = (item->end - item->begin) / n,
+                                                   .spilled = p->spilled};
 }
 
 /* The thread that hashes ahead. */
@@ -369,12 +404,15 @@ static void end_hash(work *s, bool well)
     s->threaded = false;
 }
 
-static ls_status finish_plan(plan *p, ls_safetensors_item *items, int n)
+static ls_status finish_plan(const work *s, plan *p, ls_safetensors_item *items, int n)
 {
+    int64_t pieces = 1;
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_safetensors_layout(items, n, &p->head), out);
-    p->pieces = ls_mem_array((size_t)n + 1, sizeof *p->pieces);
+    for (int i = 0; i < n; i++)
+        pieces += pieces_of(s, items[i].of);
+    p->pieces = ls_mem_array((size_t)pieces, sizeof *p->pieces);
     p->object.bytes = (int64_t)p->head.len + p->bytes;
     p->object.crcs = ls_mem_array((size_t)ls_ckpt_blocks(p->object.bytes), sizeof(uint32_t));
     if (!p->pieces || !p->object.crcs) {
@@ -383,8 +421,7 @@ static ls_status finish_plan(plan *p, ls_safetensors_item *items, int n)
     }
     p->pieces[p->n_pieces++] = (ls_ckpt_piece){.bytes = p->head.p, .len = (int64_t)p->head.len};
     for (int i = 0; i < n; i++)
-        p->pieces[p->n_pieces++] = (ls_ckpt_piece){
-            .bytes = items[i].bytes, .len = items[i].end - items[i].begin, .spilled = p->spilled};
+        add_pieces(s, p, &items[i]);
 out:
     return st;
 }
@@ -411,7 +448,7 @@ static ls_status plan_objects(work *s)
         for (int b = 0; b < s->n_slabs; b++)
             if (s->slabs[b].plan == p)
                 items[n++] = item_of(s, &s->slabs[b]);
-        LS_TRY(st, finish_plan(&s->plans[p], items, n), out);
+        LS_TRY(st, finish_plan(s, &s->plans[p], items, n), out);
     }
 out:
     ls_mem_free(items);
@@ -579,7 +616,7 @@ static int64_t bytes_of_tables(const work *s)
     for (int i = 0; i < s->n_slabs; i++)
         bytes += 160 + (int64_t)strlen(s->slabs[i].key);
     for (int i = 0; i < s->n_plans; i++)
-        bytes += 96 + 8 * ls_ckpt_blocks(s->plans[i].object.bytes);
+        bytes += 96 + (s->plans[i].digests ? 80 : 0) + 8 * ls_ckpt_blocks(s->plans[i].object.bytes);
     return bytes;
 }
 

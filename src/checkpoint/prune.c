@@ -7,7 +7,8 @@
  * because we do not know what it names.
  *
  * What stays: the newest `keep` that are usable; those whose step is a multiple of `keep_every`;
- * pinned ones, which have an empty file step-<10 digits>.pin beside their manifest. */
+ * pinned ones, which have an empty file step-<10 digits>.pin beside their manifest; and, where
+ * there is a key, those that are not signed with it. */
 #include "checkpoint/ckpt_impl.h"
 
 #include <dirent.h>
@@ -257,6 +258,8 @@ static ls_status prune_manifests(pruning *x)
             goto out;
         bool usable = st == LS_OK;
         st = LS_OK;
+        if (!usable && ls_ckpt_is_foreign(store, steps[i]))
+            continue; /* it neither counts nor goes: it may be of a time before the key */
         verified += usable;
         if (verified == 0 || (usable && verified <= keep) || is_kept(x, steps[i]))
             continue;

@@ -83,6 +83,7 @@ typedef struct ls_safetensors_item {
     int ndim;
     int64_t shape[LS_SAFETENSORS_RANK];
     const void *bytes;  /* borrowed; not read here */
+    const void *of;     /* the caller's own; not looked at */
     int64_t begin, end; /* set by ls_safetensors_layout(): bytes from the start of the file */
 } ls_safetensors_item;
 

@@ -226,6 +226,9 @@ static ls_status join_all(join *s, const ls_ckpt_added *added, int n)
         s->saved.bytes_reused += added[i].saved.bytes_reused;
         s->saved.objects_written += added[i].saved.objects_written;
         s->saved.objects_reused += added[i].saved.objects_reused;
+        s->saved.most_bytes = ls_max_i64(s->saved.most_bytes, added[i].saved.bytes_written +
+                                                                  added[i].saved.bytes_reused);
+        s->saved.writers += added[i].ckpt.n_objects > 0;
     }
     LS_TRY(st, join_objects(s, added, n), out);
     LS_TRY(st, join_rows(s, added, n), out);
@@ -248,7 +251,7 @@ static ls_status find_previous(join *s)
         ls_ckpt *before = NULL;
         if (steps[i] >= s->ckpt.info.step)
             continue;
-        st = ls_ckpt_read_manifest(s->store->dir, steps[i], &before);
+        st = ls_ckpt_read_trusted(s->store, steps[i], &before);
         if (st == LS_OK) {
             s->ckpt.previous = before->hash;
             s->ckpt.has_previous = true;
@@ -289,6 +292,7 @@ static ls_status commit(join *s, ls_str *text)
     ls_status st = LS_OK;
     ls_str path, old;
     bool replace = false;
+    ls_ckpt_trust trust;
 
     ls_str_init(&path);
     ls_str_init(&old);
@@ -303,15 +307,17 @@ static ls_status commit(join *s, ls_str *text)
         replace = true;
         if (ls_ckpt_read_file(path.p, LS_CKPT_MANIFEST_LIMIT, &old) == LS_OK &&
             ls_ckpt_manifest_check(old.p, old.len, NULL) == LS_OK &&
-            ls_ckpt_manifest_same(old.p, old.len, text))
+            ls_ckpt_manifest_same(old.p, old.len, text) &&
+            ls_ckpt_judge(s->store->key, old.p, old.len, &trust) == LS_OK)
             goto out; /* the same state was saved before */
         ls_log(LS_LOG_INFO, "replacing \"%s\": its content is another", path.p);
     }
     s->ckpt.info.time_s = (int64_t)time(NULL);
     s->ckpt.info.new_bytes = s->saved.bytes_written;
     LS_TRY(st, find_previous(s), out);
-    ls_ckpt_manifest_tail(&s->ckpt, text);
-    LS_TRY(st, ls_str_status(text), out);
+    if (s->store->key)
+        LS_TRY(st, ls_ckpt_bind_objects(&s->ckpt), out);
+    LS_TRY(st, ls_ckpt_manifest_tail(&s->ckpt, s->store->key, text), out);
     LS_TRY(st, may_commit(s), out);
     LS_TRY(st, ls_ckpt_manifest_commit(s->store, path.p, text, replace), out);
 out:

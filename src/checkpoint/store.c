@@ -91,6 +91,7 @@ void ls_ckpt_close(ls_ckpt_store *store)
     pthread_mutex_destroy(&store->guard);
     ls_mem_free(store->good);
     ls_mem_free(store->mirror);
+    ls_ckpt_key_free(store->key);
     ls_mem_free(store->dir);
     ls_mem_free(store);
 }
@@ -157,7 +158,7 @@ static ls_status committed(const ls_ckpt_store *store, int64_t *generation_out)
     *generation_out = 0;
     for (int i = n - 1; i >= 0 && st == LS_OK && !found; i--) {
         ls_ckpt *ckpt = NULL;
-        st = ls_ckpt_read_manifest(store->dir, steps[i], &ckpt);
+        st = ls_ckpt_read_trusted(store, steps[i], &ckpt);
         found = st == LS_OK;
         if (found)
             *generation_out = ckpt->info.generation;
@@ -389,20 +390,21 @@ ls_ckpt_tensor ls_ckpt_nth(const ls_ckpt *ckpt, int i)
 }
 
 /* Say once more, with the file's name in front, what a checking function found. */
-static ls_status damaged(const char *path)
+static ls_status unusable(const char *path, const char *what)
 {
     char why[sizeof ls_err_last()->text];
 
     memcpy(why, ls_err_last()->text, sizeof why);
-    return ls_fail(LS_EDATA, "checkpoint \"%s\" is damaged: %s", path, why);
+    return ls_fail(LS_EDATA, "checkpoint \"%s\" is %s: %s", path, what, why);
 }
 
 static ls_status fill_ckpt(ls_ckpt *ckpt, const char *dir, int64_t step, const ls_str *text)
 {
     ls_status st = LS_OK;
 
-    LS_TRY(st, ls_ckpt_manifest_check(text->p, text->len, &ckpt->hash), out);
     LS_TRY(st, ls_ckpt_manifest_parse(ckpt, text->p, text->len), out);
+    if (ckpt->info.trust == LS_CKPT_PROVED)
+        LS_TRY(st, ls_ckpt_bind_objects(ckpt), out);
     if (ckpt->info.step != step) {
         st = ls_fail(LS_EDATA, "it is the manifest of step %lld under another name",
                      (long long)ckpt->info.step);
@@ -415,9 +417,11 @@ out:
     return st;
 }
 
-ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_out)
+static ls_status read_step(const char *dir, int64_t step, const ls_ckpt_key *key,
+                           ls_ckpt **ckpt_out)
 {
     ls_status st = LS_OK;
+    bool refused = false;
     ls_str text, path;
     ls_ckpt *ckpt = ls_mem_alloc(sizeof *ckpt);
 
@@ -429,12 +433,20 @@ ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_ou
     ls_ckpt_manifest_path(dir, step, &path);
     LS_TRY(st, ls_str_status(&path), out);
     LS_TRY(st, ls_ckpt_read_file(path.p, LS_CKPT_MANIFEST_LIMIT, &text), out);
-    st = fill_ckpt(ckpt, dir, step, &text);
+    st = ls_ckpt_manifest_check(text.p, text.len, &ckpt->hash);
+    if (st == LS_OK) {
+        st = ls_ckpt_judge(key, text.p, text.len, &ckpt->info.trust);
+        refused = st == LS_EDATA;
+    }
+    if (st == LS_OK)
+        st = fill_ckpt(ckpt, dir, step, &text);
     if (st == LS_OK) {
         ckpt->path = ls_arena_strdup(&ckpt->arena, path.p);
         st = ckpt->path ? LS_OK : LS_ENOMEM;
     } else if (st == LS_EDATA) {
-        st = damaged(path.p);
+        st = unusable(path.p, refused ? "refused" : "damaged");
+        if (refused)
+            ls_err_hint("Give the key that it was signed with, or none if you trust the folder.");
     }
 out:
     if (st == LS_OK)
@@ -444,6 +456,16 @@ out:
     ls_str_release(&text);
     ls_str_release(&path);
     return st;
+}
+
+ls_status ls_ckpt_read_manifest(const char *dir, int64_t step, ls_ckpt **ckpt_out)
+{
+    return read_step(dir, step, NULL, ckpt_out);
+}
+
+ls_status ls_ckpt_read_trusted(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out)
+{
+    return read_step(store->dir, step, store->key, ckpt_out);
 }
 
 /* One object is there with the right size. */
@@ -477,7 +499,7 @@ ls_status ls_ckpt_check_objects(const ls_ckpt *ckpt)
         if (st == LS_EDATA && ls_ckpt_heal(ckpt, i))
             st = LS_OK;
     }
-    return st == LS_EDATA ? damaged(ckpt->path) : st;
+    return st == LS_EDATA ? unusable(ckpt->path, "damaged") : st;
 }
 
 ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt)
@@ -492,7 +514,7 @@ ls_status ls_ckpt_objects_there(const ls_ckpt *ckpt)
 static ls_status open_step(const ls_ckpt_store *store, int64_t step, ls_ckpt **ckpt_out)
 {
     ls_ckpt *ckpt = NULL;
-    ls_status st = ls_ckpt_read_manifest(store->dir, step, &ckpt);
+    ls_status st = ls_ckpt_read_trusted(store, step, &ckpt);
 
     if (st == LS_OK && store->mirror) {
         ckpt->mirror = ls_arena_strdup(&ckpt->arena, store->mirror);
@@ -545,7 +567,7 @@ ls_status ls_ckpt_await(const ls_ckpt_store *store, int64_t step, int64_t deadli
     LS_TRY(st, ls_str_status(&path), out);
     while (!ls_ckpt_file_exists(path.p) && ls_time_now_ns() < deadline_ns)
         usleep(50 * 1000);
-    LS_TRY(st, ls_ckpt_read_manifest(store->dir, step, &seen), out);
+    LS_TRY(st, ls_ckpt_read_trusted(store, step, &seen), out);
     while (ls_ckpt_objects_there(seen) == LS_EDATA && ls_time_now_ns() < deadline_ns)
         usleep(50 * 1000);
     LS_TRY(st, open_step(store, step, ckpt_out), out);
@@ -617,6 +639,10 @@ ls_status ls_ckpt_passed_tell(const ls_ckpt_store *store, const ls_ckpt_passed *
         ls_err_hint("\"lineshaft ckpt verify %s\" shows each damage; \"lineshaft train RUN "
                     "--fresh\" puts them aside and starts anew.",
                     store->dir);
+        if (store->key)
+            ls_err_hint("Is \"%s\" the key that signed them? Unsigned ones are taken in with "
+                        "checkpoint.take_unsigned: true.",
+                        store->key->path);
         return st;
     }
     for (int i = 0; i < passed->n; i++) {

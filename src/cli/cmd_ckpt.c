@@ -60,6 +60,7 @@ static ls_status target_open(target *t, const ls_args *args)
     LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, &only), out);
     LS_TRY(st, ls_cmd_ckpt_number(args, "step", 0, only, &only), out);
     LS_TRY(st, ls_ckpt_open(&t->store, dir.p, false), out);
+    LS_TRY(st, ls_cmd_ckpt_use_key(args, t->store), out);
     if (only < 0) {
         LS_TRY(st, ls_ckpt_steps(t->store, &t->steps, &t->n), out);
         goto out;
@@ -129,6 +130,7 @@ static void list_json(ls_json *json, int64_t step, const ls_ckpt *ckpt, bool pin
         ls_json_put_num(json, "loss", info->loss);
         ls_json_put_num(json, "val_loss", info->val_loss);
         ls_json_put_str(json, "weights_hash", info->weights_hash);
+        ls_json_put_str(json, "signature", ls_cmd_ckpt_trust(info->trust));
     } else {
         ls_json_put_str(json, "reason", ls_err_last()->text);
     }
@@ -147,11 +149,12 @@ static void list_row(ls_str *out, int64_t step, const ls_ckpt *ckpt, bool pinned
     double value = isnan(info->val_loss) ? info->loss : info->val_loss;
     if (!isnan(value))
         snprintf(loss, sizeof loss, "%.4f", value);
-    ls_str_printf(out, "%10lld  %-20s  %10s  %10s  %10s  %13lld  %8s  ok%s\n", (long long)step,
+    ls_str_printf(out, "%10lld  %-20s  %10s  %10s  %10s  %13lld  %8s  ok%s%s\n", (long long)step,
                   date_text(info->time_s, ' ', date), ls_cmd_ckpt_size(info->total_bytes, size),
                   ls_cmd_ckpt_size(info->new_bytes, fresh),
                   ls_cmd_ckpt_size(info->total_bytes - info->new_bytes, reused),
-                  (long long)info->tokens, loss, pinned ? ", pinned" : "");
+                  (long long)info->tokens, loss, ls_cmd_ckpt_signed(info->trust),
+                  pinned ? ", pinned" : "");
 }
 
 static ls_status run_list(const ls_args *args)
@@ -269,8 +272,10 @@ static ls_status verify_step(target *t, int64_t step, const report *to, bool *ba
         if (!ckpt)
             ls_json_put_str(to->json, "reason", ls_err_last()->text);
         ls_json_put_int(to->json, "bytes", ckpt ? ls_ckpt_about(ckpt)->total_bytes : 0);
-        if (ckpt)
+        if (ckpt) {
             put_chain(to->json, follows);
+            ls_json_put_str(to->json, "signature", ls_cmd_ckpt_trust(ls_ckpt_about(ckpt)->trust));
+        }
         ls_json_key(to->json, "damage");
         ls_json_open(to->json, '[');
         ls_str_append(&t->out, rows.p);
@@ -279,10 +284,11 @@ static ls_status verify_step(target *t, int64_t step, const report *to, bool *ba
     } else if (!ckpt) {
         ls_str_printf(&t->out, "step %lld  DAMAGED\n  %s\n", (long long)step, ls_err_last()->text);
     } else {
-        ls_str_printf(&t->out, "step %lld  %s, %s in %d tensors; %s\n%s", (long long)step,
+        ls_str_printf(&t->out, "step %lld  %s, %s in %d tensors%s; %s\n%s", (long long)step,
                       damaged ? "DAMAGED" : "ok",
                       ls_cmd_ckpt_size(ls_ckpt_about(ckpt)->total_bytes, size), ls_ckpt_count(ckpt),
-                      chain_text(follows, chain), rows.p);
+                      ls_cmd_ckpt_signed(ls_ckpt_about(ckpt)->trust), chain_text(follows, chain),
+                      rows.p);
     }
     st = ls_str_status(&rows);
 out:
@@ -333,8 +339,9 @@ static ls_status run_verify(const ls_args *args)
     LS_TRY(st, verify_all(&t, &bad), out);
     LS_TRY(st, ls_term_print(&t.out), out);
     if (bad) {
-        st = ls_fail(LS_EDATA, "%d of %d checkpoint%s in \"%s\" %s damaged", bad, t.n,
-                     t.n == 1 ? "" : "s", ls_ckpt_dir(t.store), bad == 1 ? "is" : "are");
+        st = ls_fail(LS_EDATA, "%d of %d checkpoint%s in \"%s\" %s damaged%s", bad, t.n,
+                     t.n == 1 ? "" : "s", ls_ckpt_dir(t.store), bad == 1 ? "is" : "are",
+                     ls_args_has(args, "key") ? " or not signed with this key" : "");
         ls_err_hint("A run that resumes uses the newest one that is whole; damaged objects are "
                     "written anew when a save needs them.");
     }
@@ -348,12 +355,14 @@ out:
 
 static const ls_flag list_flags[] = {
     {.name = "step", .value = "N", .doc = "Show only the checkpoint of this step."},
+    LS_CMD_CKPT_KEY_FLAG,
     {.name = "json", .letter = 'j', .doc = "Print one JSON object instead of a table."},
     {.name = NULL},
 };
 
 static const ls_flag verify_flags[] = {
     {.name = "step", .value = "N", .doc = "Verify only the checkpoint of this step."},
+    LS_CMD_CKPT_KEY_FLAG,
     {.name = "json", .letter = 'j', .doc = "Print one JSON object instead of lines."},
     {.name = NULL},
 };
@@ -367,8 +376,8 @@ static const ls_command list = {
     .about = "One line per checkpoint: step, when it was saved (UTC), its size, how much of that\n"
              "was written by this save and how much was reused of checkpoints before, tokens\n"
              "seen, loss (validation loss where there is one), whether it looks whole, and\n"
-             "whether it is pinned. This checks each manifest's hash and the sizes of its\n"
-             "objects; \"ckpt verify\" reads every byte.\n"
+             "whether it is signed and pinned. This checks each manifest's hash (with --key its\n"
+             "signature, too) and the sizes of its objects; \"ckpt verify\" reads every byte.\n"
              "\n"
              "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
     .examples = "lineshaft ckpt list runs/demo         # a table\n"
@@ -388,10 +397,12 @@ static const ls_command verify = {
              "lists. Damage is shown with the object's file and the tensors in it; the exit code\n"
              "is then 4. Each manifest carries its own hash and that of the one before it: which\n"
              "one it follows is told, or that it is not here any more. Nothing is changed.\n"
+             "Hashes find damage; only --key finds what somebody has changed on purpose.\n"
              "\n"
              "DIR is a run folder, its checkpoints folder, or one step-*.json file.",
     .examples = "lineshaft ckpt verify runs/demo             # all checkpoints\n"
-                "lineshaft ckpt verify runs/demo --step 500  # only this one\n",
+                "lineshaft ckpt verify runs/demo --step 500  # only this one\n"
+                "lineshaft ckpt verify runs/demo --key demo.key  # and who made them\n",
     .flags = verify_flags,
     .run = run_verify,
 };
@@ -403,11 +414,12 @@ static const ls_command *const subs[] = {&list,
                                          &ls_cmd_ckpt_copy,
                                          &ls_cmd_ckpt_prune,
                                          &ls_cmd_ckpt_pin,
+                                         &ls_cmd_ckpt_key,
                                          NULL};
 
 const ls_command ls_cmd_ckpt = {
     .name = "ckpt",
-    .summary = "list, show, verify, compare, copy, prune and pin checkpoints",
+    .summary = "list, show, verify, compare, copy, prune, pin and sign checkpoints",
     .about = "A run writes checkpoints to the folder \"checkpoints\" in its run folder. Each is a\n"
              "manifest (step-*.json) that names objects (objects/*/*.safetensors); objects that\n"
              "did not change are shared.",

@@ -6,6 +6,21 @@
 extern const ls_command ls_cmd_ckpt_diff, ls_cmd_ckpt_copy, ls_cmd_ckpt_prune; /* cmd_ckpt_two.c */
 extern const ls_command ls_cmd_ckpt_pin;                                       /* cmd_ckpt_pin.c */
 
+extern const ls_command ls_cmd_ckpt_key; /* cmd_ckpt_key.c */
+
+/* --key of the commands that read checkpoints. */
+#define LS_CMD_CKPT_KEY_FLAG                                                                  \
+    {                                                                                         \
+        .name = "key", .value = "FILE",                                                       \
+        .doc = "Take only what is signed with this key (lineshaft ckpt key); without it, no " \
+               "signature is checked."                                                        \
+    }
+/* The store gets the key that --key names, if it was given. */
+ls_status ls_cmd_ckpt_use_key(const ls_args *args, ls_ckpt_store *store);
+/* What a signature is worth, for programs: "none", "not checked", "good"; and behind a line. */
+const char *ls_cmd_ckpt_trust(ls_ckpt_trust trust);
+const char *ls_cmd_ckpt_signed(ls_ckpt_trust trust);
+
 /* "12.5 MiB"; out is returned. */
 const char *ls_cmd_ckpt_size(int64_t bytes, char out[16]);
 

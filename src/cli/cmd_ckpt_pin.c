@@ -23,6 +23,7 @@ static ls_status run_pin(const ls_args *args)
         goto out;
     }
     LS_TRY(st, ls_ckpt_open(&store, dir.p, false), out);
+    LS_TRY(st, ls_cmd_ckpt_use_key(args, store), out);
     LS_TRY(st, ls_ckpt_pin(store, step, pinned), out);
     ls_str_printf(&out, "step %lld is %s\n", (long long)step,
                   pinned ? "pinned: it stays until the pin is removed" : "not pinned any more");
@@ -37,6 +38,7 @@ out:
 static const ls_flag pin_flags[] = {
     {.name = "step", .value = "N", .doc = "The checkpoint of this step."},
     {.name = "remove", .doc = "Take the pin away."},
+    LS_CMD_CKPT_KEY_FLAG,
     {.name = NULL},
 };
 

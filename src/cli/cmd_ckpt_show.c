@@ -2,6 +2,7 @@
  *
  * These are the names that train.freeze takes. Only descriptions are read, so it is quick for any
  * model; the tokenizer is opened only where the run left the size of the vocabulary to it. */
+#include "cli/cmd_ckpt.h"
 #include "cli/cmds.h"
 
 #include "base/json.h"
@@ -80,7 +81,7 @@ static ls_status run_show(const ls_args *args)
     ls_str out;
 
     ls_str_init(&out);
-    LS_TRY(st, ls_folder_open(&folder, args->rest[0], -1), out);
+    LS_TRY(st, ls_folder_open_signed(&folder, args->rest[0], -1, ls_args_value(args, "key")), out);
     LS_TRY(st, vocab_of(folder, &vocab), out);
     LS_TRY(st, ls_model_init(&model, ls_folder_run(folder), vocab), out);
     const char *family = row->names[model.run.family];
@@ -98,6 +99,7 @@ out:
 }
 
 static const ls_flag flags[] = {
+    LS_CMD_CKPT_KEY_FLAG,
     {.name = "json", .letter = 'j', .doc = "Print one JSON object instead of a table."},
     {.name = NULL},
 };

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 
 /* A checkpoint named on the command line: of the step that its path or --step says, or the newest.
  */
@@ -22,7 +23,7 @@ static void named_close(named *n)
     ls_ckpt_close(n->store);
 }
 
-static ls_status named_open(named *n, const char *path, int64_t step)
+static ls_status named_open(named *n, const ls_args *args, int which, int64_t step)
 {
     ls_status st = LS_OK;
     int64_t in_path = -1;
@@ -30,11 +31,15 @@ static ls_status named_open(named *n, const char *path, int64_t step)
 
     *n = (named){.store = NULL};
     ls_str_init(&dir);
-    LS_TRY(st, ls_ckpt_locate(path, &dir, &in_path), out);
+    LS_TRY(st, ls_ckpt_locate(args->rest[which], &dir, &in_path), out);
     LS_TRY(st, ls_ckpt_open(&n->store, dir.p, false), out);
+    LS_TRY(st, ls_cmd_ckpt_use_key(args, n->store), out);
     LS_TRY(st, ls_ckpt_find(n->store, step >= 0 ? step : in_path, &n->ckpt, NULL), out);
     if (!n->ckpt)
         st = ls_fail(LS_EUSAGE, "there are no checkpoints in \"%s\"", dir.p);
+    else if (ls_ckpt_about(n->ckpt)->trust == LS_CKPT_UNCHECKED)
+        ls_log(LS_LOG_WARN, "\"%s\" is signed; without --key the signature was not checked",
+               ls_ckpt_path(n->ckpt));
 out:
     ls_str_release(&dir);
     return st;
@@ -118,8 +123,8 @@ static ls_status run_diff(const ls_args *args)
     ls_str out;
 
     ls_str_init(&out);
-    LS_TRY(st, named_open(&a, args->rest[0], -1), out);
-    LS_TRY(st, named_open(&b, args->rest[1], -1), out);
+    LS_TRY(st, named_open(&a, args, 0, -1), out);
+    LS_TRY(st, named_open(&b, args, 1, -1), out);
     LS_TRY(st, (ls_args_has(args, "json") ? diff_json : diff_text)(&a, &b, &out, &diffs), out);
     LS_TRY(st, ls_term_print(&out), out);
 out:
@@ -194,7 +199,7 @@ static ls_status run_copy(const ls_args *args)
 
     ls_str_init(&out);
     LS_TRY(st, ls_cmd_ckpt_number(args, "step", 0, -1, &step), out);
-    LS_TRY(st, named_open(&from, args->rest[0], step), out);
+    LS_TRY(st, named_open(&from, args, 0, step), out);
     LS_TRY(st, open_target(args->rest[1], &to), out);
     LS_TRY(st, ls_ckpt_copy(from.ckpt, to, &copied), out);
     tell_copy(ls_ckpt_about(from.ckpt)->step, &copied, ls_args_has(args, "json"), &out);
@@ -242,6 +247,7 @@ static ls_status run_prune(const ls_args *args)
         goto out;
     }
     LS_TRY(st, ls_ckpt_open(&store, dir.p, false), out);
+    LS_TRY(st, ls_cmd_ckpt_use_key(args, store), out);
     LS_TRY(st, ls_ckpt_prune_by(store, &how, &freed), out);
     ls_str_printf(&out, "%s %s\n", ls_cmd_ckpt_size(freed, size),
                   how.dry ? "would be freed" : "freed");
@@ -257,12 +263,14 @@ out:
  */
 
 static const ls_flag diff_flags[] = {
+    LS_CMD_CKPT_KEY_FLAG,
     {.name = "json", .letter = 'j', .doc = "Print one JSON object instead of lines."},
     {.name = NULL},
 };
 
 static const ls_flag copy_flags[] = {
     {.name = "step", .value = "N", .doc = "Copy the checkpoint of this step, not the newest."},
+    LS_CMD_CKPT_KEY_FLAG,
     {.name = "json", .letter = 'j', .doc = "Print one JSON object instead of a line."},
     {.name = NULL},
 };
@@ -273,6 +281,7 @@ static const ls_flag prune_flags[] = {
      .value = "N",
      .doc = "Keep those of steps that are multiples of N, too."},
     {.name = "dry-run", .letter = 'n', .doc = "Show what would be removed; remove nothing."},
+    LS_CMD_CKPT_KEY_FLAG,
     {.name = NULL},
 };
 
@@ -325,7 +334,8 @@ const ls_command ls_cmd_ckpt_prune = {
     .about =
         "Keeps the newest N checkpoints that look whole, and removes older ones, then objects\n"
         "that no manifest names. The last usable checkpoint is never removed, nor a damaged\n"
-        "one that is newer, nor one that is pinned (\"ckpt pin\"). Refused while a run writes\n"
+        "one that is newer, nor one that is pinned (\"ckpt pin\"), nor, with --key, one that is\n"
+        "not signed with it (and does not count among the N). Refused while a run writes\n"
         "to the folder; with --dry-run it only shows what would go, and may be used at any\n"
         "time.\n"
         "\n"

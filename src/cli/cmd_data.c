@@ -1,5 +1,5 @@
 /* cmd_data.c -- lineshaft data: shards, and the proof of the data order. What concerns tokenizers
- * is in cmd_tokenizer.c.
+ * is in cmd_tokenizer.c and cmd_encode.c.
  *
  * Results go to standard output, whole or in large pieces; a line of progress goes to standard
  * error when it is a terminal and the work has lasted a second. */

@@ -99,6 +99,13 @@ static const char *no_hosts(void)
     return *why ? why : NULL;
 }
 
+/* Whether a rank has only a part of the model. */
+static bool divides(const ls_run *run)
+{
+    return run->mesh.zero > 0 || run->mesh.tp > 1 || run->mesh.pp > 1 || run->mesh.cp > 1 ||
+           run->mesh.ep > 1;
+}
+
 /* Why this fault cannot be had here; NULL: it can. */
 static const char *obstacle(const ls_drill *d, const ls_drill_row *row)
 {
@@ -110,6 +117,8 @@ static const char *obstacle(const ls_drill *d, const ls_drill_row *row)
         return "needs two ranks or more (-n)";
     if (!row->alone && !d->heals)
         return "nobody watches over the ranks of this run (heal.mode, sync)";
+    if (row->whole && (divides(&d->run) || !d->exact))
+        return "no two ranks have the same bits of a whole model (mesh, train.reduce)";
     return NULL;
 }
 
@@ -144,7 +153,10 @@ static void put_row(const verdict *v, ls_str *text)
     } else {
         ls_str_printf(text, "%42s", "");
     }
-    ls_str_printf(text, "  %s\n", v->why);
+    ls_str_printf(text, "  %s", v->why);
+    while (text->len > 0 && text->p[text->len - 1] == ' ')
+        text->p[--text->len] = '\0';
+    ls_str_append_char(text, '\n');
 }
 
 static void put_json_row(const verdict *v, ls_str *text)
@@ -462,7 +474,8 @@ const ls_command ls_cmd_drill = {
     .about =
         "Trains RUN for a few steps undisturbed, then once for each fault of a catalogue: ranks "
         "that are killed or stopped at named points of a step, saves that break off, a full disk, "
-        "bits that flip on disk, links that are slow or cut, SIGTERM. A run that a fault ends is "
+        "bits that flip in memory and on disk, links that are slow or cut, SIGTERM. A run that a "
+        "fault ends is "
         "started again, as a scheduler would. Without RUN a tiny model is taken.\n\n"
         "A fault is survived when the final weights equal those of the undisturbed run, bit for "
         "bit (with train.reduce: fast: the loss within 1 %), every step was told with its loss, "

@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
+#include "cli/cmd_ckpt.h"
 #include "cli/cmd_data.h"
 #include "cli/cmds.h"
 #include "cli/term.h"
@@ -59,6 +60,7 @@ static ls_status run_export(const ls_args *args)
     ls_export_args job = {.from = args->rest[0],
                           .to = args->rest[1],
                           .step = -1,
+                          .key = ls_args_value(args, "key"),
                           .adapter = ls_args_has(args, "adapter"),
                           .base = ls_args_value(args, "base")};
     ls_export_report r;
@@ -106,6 +108,7 @@ static const ls_flag flags[] = {
      .doc =
          "With --adapter: the base model that adapter_config.json names, such as the path or hub "
          "name that transformers loads; model.import of the run unless given."},
+    LS_CMD_CKPT_KEY_FLAG,
     {.name = NULL},
 };
 

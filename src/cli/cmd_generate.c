@@ -2,6 +2,7 @@
 #include "cli/cmd_generate.h"
 
 #include "cli/args.h"
+#include "cli/cmd_ckpt.h"
 #include "cli/cmds.h"
 
 static ls_status run_generate(const ls_args *args)
@@ -15,7 +16,7 @@ static ls_status run_generate(const ls_args *args)
     ls_tokens_init(&ids);
     ls_str_init(&prompt);
     LS_TRY(st, ls_generate_read_flags(&s, args), out);
-    LS_TRY(st, ls_generate_find(&m, args->rest[0]), out);
+    LS_TRY(st, ls_generate_find(&m, args->rest[0], ls_args_value(args, "key")), out);
     LS_TRY(st, ls_generate_read_defaults(&s, args, &m), out);
     LS_TRY(st, ls_generate_read_prompt(args, &prompt), out);
     LS_TRY(st, ls_generate_encode(&m, &s, &prompt, &ids), out);
@@ -66,6 +67,7 @@ static const ls_flag flags[] = {
     {.name = "context",
      .value = "N",
      .doc = "Most tokens that the model sees at once; all that it can unless given."},
+    LS_CMD_CKPT_KEY_FLAG,
     {.name = "json", .letter = 'j', .doc = "Print one JSON object at the end instead of the text."},
     {.name = NULL},
 };

@@ -37,8 +37,8 @@ typedef struct ls_generate_settings {
 
 /* --- cmd_generate_model.c --------------------------------------------------------------------- */
 
-/* Find the model and describe it. */
-ls_status ls_generate_find(ls_generate_model *m, const char *path);
+/* Find the model and describe it; key: of a signed checkpoint, or NULL. */
+ls_status ls_generate_find(ls_generate_model *m, const char *path, const char *key);
 /* Make ready to talk with a cache of so many positions; memory goes to standard error if told. */
 ls_status ls_generate_load(ls_generate_model *m, int64_t cache, bool tell_memory);
 void ls_generate_release(ls_generate_model *m);

@@ -37,12 +37,12 @@ static void find_eos(ls_generate_model *m)
         m->eos[m->n_eos++] = eos >= 0 ? eos : ls_tokenizer_separator(m->tokenizer);
 }
 
-ls_status ls_generate_find(ls_generate_model *m, const char *path)
+ls_status ls_generate_find(ls_generate_model *m, const char *path, const char *key)
 {
     ls_status st;
 
     *m = (ls_generate_model){.folder = NULL};
-    LS_TRY(st, ls_folder_open(&m->folder, path, -1), out);
+    LS_TRY(st, ls_folder_open_signed(&m->folder, path, -1, key), out);
     LS_TRY(st, ls_folder_tokenizer(m->folder, &m->tokenizer), out);
     LS_TRY(st, ls_model_init(&m->model, ls_folder_run(m->folder), ls_tokenizer_vocab(m->tokenizer)),
            out);

@@ -89,7 +89,8 @@ const ls_command ls_cmd_import = {
         "there with the right shape, and none may be left over. Where the folder carries a "
         "fingerprint (lineshaft_fingerprint.json: some logits of fixed tokens), the imported "
         "model must compute the same, so that weights that are laid out differently are an error "
-        "and not a worse model.\n\nFamilies: gpt2, llama, mistral, qwen2, qwen3.",
+        "and not a worse model.\n\n"
+        "Families: gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen3_moe and olmoe.",
     .examples = "lineshaft import ~/models/gpt2 models/gpt2  # then generate, train or export it",
     .run = run_import,
 };

@@ -165,7 +165,8 @@ out:
 static ls_status costs_of_run(const request *r, const ls_run *run, costs *c, ls_plan_view *v)
 {
     size_t n = (size_t)(r->ranks * r->chunks);
-    double per = r->gflops > 0 ? 1e3 / (r->gflops * 1e9) : 1e-9;
+    int64_t cp = ls_max_i64(1, run->mesh.cp); /* ranks of a stage that share each sequence */
+    double per = (r->gflops > 0 ? 1e3 / (r->gflops * 1e9) : 1e-9) / (double)cp;
     ls_model model = {.params = NULL};
     ls_status st;
 
@@ -186,7 +187,7 @@ static ls_status costs_of_run(const request *r, const ls_run *run, costs *c, ls_
     if (r->gbits > 0) {
         c->all.link = (ls_cost_link){
             .alpha_ns = alpha_ms, .message_ns = message_ms, .ns_per_byte = 8e-6 / r->gbits};
-        c->all.bytes = run->batch.leaf * model.shape.T * model.shape.C *
+        c->all.bytes = run->batch.leaf * (model.shape.T / cp) * model.shape.C *
                        ls_dtype_bytes(run->precision == LS_PRECISION_FP32 ? LS_F32 : LS_BF16);
     }
     v->unit = r->gflops > 0 ? "ms" : "Gop";

@@ -14,6 +14,7 @@ enum { MOST_COLUMNS = 4000, LABEL = 24 };
 static const char letters[] = "FBIW";
 static const char *const words[] = {"forward", "backward", "input_gradient", "weight_gradient"};
 static const char *const colors[] = {"#5b8def", "#58a55c", "#3fa7a1", "#e0a83a"};
+#define IDLE "#eee"
 
 static bool is_work(const ls_pipeline_op *op)
 {
@@ -86,7 +87,7 @@ void ls_plan_draw(const ls_plan_view *view, int width, ls_str *out)
     int all = column(view->times.step, scale), piece = all;
 
     if (width > 0 && width - margin - 2 < all)
-        piece = width - margin - 2 < 2 * cell ? 2 * cell : width - margin - 2;
+        piece = width - margin - 2 < 2 * cell ? 2 * cell : (width - margin - 2) / cell * cell;
     for (int from = 0; from < all; from += piece) {
         if (from > 0)
             ls_str_append_char(out, '\n');
@@ -165,7 +166,7 @@ void ls_plan_tell(const ls_plan_view *view, ls_str *out)
 /* --- picture ----------------------------------------------------------------------------------
  */
 
-enum { ROW = 30, LEFT = 70, TOP = 46, SHORTEST_PX = 26, MOST_PX = 16000 };
+enum { ROW = 30, LEFT = 70, TOP = 46, SHORTEST_PX = 26, MOST_PX = 16000, LEAST_PX = 520 };
 
 static void svg_op(const ls_plan_view *v, int i, int rank, double scale, ls_str *out)
 {
@@ -186,46 +187,56 @@ static void svg_op(const ls_plan_view *v, int i, int rank, double scale, ls_str 
                       x + wide / 2, y + ROW / 2 + 2, label);
 }
 
+/* One entry, and where the next one begins. */
+static int svg_entry(int x, int y, const char *color, const char *name, ls_str *out)
+{
+    ls_str_printf(out,
+                  "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\"/>\n"
+                  "<text x=\"%d\" y=\"%d\">%s</text>\n",
+                  x, y, color, x + 20, y + 11, name);
+    return x + 110;
+}
+
 static void svg_legend(const ls_plan_view *v, int y, ls_str *out)
 {
     static const char *const names[] = {"forward", "backward", "input gradient", "weight gradient"};
     bool split = v->table.kind == LS_PIPELINE_ZERO_BUBBLE;
     int x = LEFT;
 
-    for (int what = 0; what < LS_PIPELINE_SEND; what++) {
-        if (what != LS_PIPELINE_FORWARD && split != (what != LS_PIPELINE_BACKWARD))
-            continue;
-        ls_str_printf(out,
-                      "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\"/>\n"
-                      "<text x=\"%d\" y=\"%d\">%s</text>\n",
-                      x, y, colors[what], x + 20, y + 11, names[what]);
-        x += 130;
-    }
+    for (int what = 0; what < LS_PIPELINE_SEND; what++)
+        if (what == LS_PIPELINE_FORWARD || split == (what != LS_PIPELINE_BACKWARD))
+            x = svg_entry(x, y, colors[what], names[what], out);
+    x = svg_entry(x, y, IDLE, "idle", out);
+    if (v->table.chunks > 1)
+        ls_str_printf(out, "<text x=\"%d\" y=\"%d\">paler: later layers</text>\n", x, y + 11);
 }
 
 void ls_plan_svg(const ls_plan_view *view, ls_str *out)
 {
     const ls_pipeline *p = &view->table;
     double scale = fmin(SHORTEST_PX / shortest(view), MOST_PX / view->times.step);
-    int wide = LEFT + (int)ceil(view->times.step * scale) + 10, rows = p->ranks * ROW;
-    char chunks[48] = "";
+    int rows = p->ranks * ROW, high = TOP + rows + 34, len;
+    char chunks[48] = "", title[200];
 
     if (p->chunks > 1)
         snprintf(chunks, sizeof chunks, ", %d chunks", p->chunks);
-    if (wide < 520)
-        wide = 520;
+    len = snprintf(title, sizeof title,
+                   "%s, %d stage%s, %d micro-batch%s%s: a step takes %.6g %s, bubble %.1f %%",
+                   ls_pipeline_names[p->kind], p->ranks, p->ranks == 1 ? "" : "s", p->micros,
+                   p->micros == 1 ? "" : "es", chunks, view->times.step, unit_of(view),
+                   100 * view->times.bubble);
+    double inner = fmax(ceil(view->times.step * scale), fmax(LEAST_PX, 8 * len));
+    int wide = LEFT + (int)inner + 10;
     ls_str_printf(out,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-                  "font-family=\"sans-serif\" font-size=\"11\">\n"
+                  "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
                   "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
-                  "<text x=\"%d\" y=\"24\" font-size=\"15\">%s, %d stages, %d micro-batches%s: "
-                  "a step takes %.6g %s, bubble %.1f %%</text>\n",
-                  wide, TOP + rows + 34, LEFT, ls_pipeline_names[p->kind], p->ranks, p->micros,
-                  chunks, view->times.step, unit_of(view), 100 * view->times.bubble);
+                  "<text x=\"%d\" y=\"24\" font-size=\"15\">%s</text>\n",
+                  wide, high, wide, high, LEFT, title);
     for (int r = 0; r < p->ranks; r++) {
         ls_str_printf(out,
                       "<text x=\"10\" y=\"%d\">rank %d</text>\n<rect x=\"%d\" y=\"%d\" "
-                      "width=\"%.2f\" height=\"%d\" fill=\"#eee\"/>\n",
+                      "width=\"%.2f\" height=\"%d\" fill=\"" IDLE "\"/>\n",
                       TOP + r * ROW + ROW / 2 + 2, r, LEFT, TOP + r * ROW, view->times.step * scale,
                       ROW - 4);
         for (int i = p->first[r]; i < p->first[r + 1]; i++)

@@ -50,6 +50,7 @@ static ls_status read_facts(const ls_args *args, const ls_run *run, ls_choice_fa
     facts->inside = tune.inside;
     facts->between = tune.between;
     facts->combine_ns_per_byte = tune.combine_ns_per_byte;
+    facts->heals = run->heal.mode == LS_HEAL_ON && run->sync == LS_SYNC_ALLREDUCE && ranks > 1;
     if (gbits > 0)
         facts->between.ns_per_byte = 8 / gbits;
     LS_TRY(st, ls_plan_number(args, "gflops", false, &facts->gflops), out);
@@ -129,8 +130,9 @@ const ls_command ls_cmd_plan_mesh = {
     .least = 1,
     .most = 1,
     .about =
-        "Goes through all meshes of so many processes (mesh.tp, pp, zero and schedule, as far as "
-        "the run file does not set them), asks the checks of the run and the ledger of memory "
+        "Goes through all meshes of so many processes (mesh.tp, pp, cp, ep, zero and schedule, as "
+        "far as the run file does not set them; ep where the model has experts), asks the checks "
+        "of the run and the ledger of memory "
         "which of them work, and predicts the time of a step of each: by the schedule, the links "
         "and the speed of a process. The first one is what `mesh: auto` takes. Times are for "
         "comparing meshes; nothing is measured.",

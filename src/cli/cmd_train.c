@@ -208,15 +208,15 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
                                  .pulse_ns = (int64_t)(run->heal.pulse * 1e9),
                                  .suspect_ns = (int64_t)(run->heal.suspect * 1e9),
                                  .dead_ns = (int64_t)(run->heal.dead * 1e9),
-                                 /* In etcd the first machine has the run. */
-                                 .succession = run->heal.quorum == LS_HEAL_EMBEDDED};
+                                 .succession = true,
+                                 .tenure = ls_hold_tenure(),
+                                 .etcd = ls_hold_etcd(),
+                                 .program = LS_AGENT_SELF};
     int64_t all =
         ls_max_i64(run->mesh.ep, run->mesh.dp) * run->mesh.tp * run->mesh.pp * run->mesh.cp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
-    /* What a rank has depends on the mesh; of one that is chosen later that is not known yet. */
-    bool heals = run->heal.mode == LS_HEAL_ON && !apart && !run->mesh.automatic &&
-                 run->mesh.cp < 2 && run->mesh.ep < 2;
+    bool heals = run->heal.mode == LS_HEAL_ON && !apart && ls_kin_knows(run);
 
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
 }

@@ -12,6 +12,7 @@
 #include "cli/report.h"
 #include "base/log.h"
 #include "cluster/cause.h"
+#include "cluster/office.h"
 
 static void show_log(ls_log_level level, const char *line, void *context)
 {
@@ -86,6 +87,8 @@ int ls_dispatch_main(int argc, const char *const *argv)
     ls_args args;
     ls_term term;
 
+    if (ls_office_is_wanted()) /* this process was started as the coordinator of a job */
+        return ls_office_serve();
     signal(SIGPIPE, SIG_DFL); /* a parent may have left it ignored */
     st = ls_args_parse(&args, ls_commands, argc, argv);
     ls_term_init(&term, STDERR_FILENO, &args);

@@ -24,6 +24,7 @@ typedef enum ls_drill_kind {
     LS_DRILL_RANDOM,    /* SIGKILL to a random rank at a random instant */
     LS_DRILL_AGENT,     /* SIGKILL to who holds the ranks */
     LS_DRILL_TERM,      /* SIGTERM to it: asked to stop, then started again */
+    LS_DRILL_PAUSE,     /* SIGSTOP to a random rank, SIGCONT a second later */
     LS_DRILL_OBJECT,    /* stopped; one bit of an object of the newest checkpoint is flipped */
     LS_DRILL_MANIFEST,  /* stopped; one bit of the newest manifest is flipped */
     LS_DRILL_UNPLUGGED, /* two hosts: the network of the second one goes down */
@@ -40,6 +41,7 @@ typedef struct ls_drill_row {
     bool alone;           /* makes sense with one rank */
     bool repeats;         /* --count times */
     bool spoils;          /* a save of the step fails; the run itself is not touched */
+    bool whole;           /* only where each rank has the whole model in memory of its own */
     const char *what;
 } ls_drill_row;
 
@@ -73,6 +75,7 @@ typedef struct ls_drill_told {
     char hash[40];          /* "": no summary */
     double loss, seconds;   /* of the summary; from the first step to the end */
     int lost, unsaved;      /* incidents: ranks that were lost, saves that failed */
+    int corrupt;            /* of those that were lost: whose memory was found to be wrong */
     int64_t redone;         /* steps that were done again */
     char source[16];        /* where the state came from: memory, checkpoint, restart */
     double recovered_ms;    /* of the last recovery */

@@ -174,13 +174,16 @@ out:
 static void judge_incidents(const ls_drill *d, const ls_drill_row *row, const ls_drill_told *t,
                             ls_str *why)
 {
-    bool lost = row->incident && strcmp(row->incident, "lost") == 0;
+    bool corrupt = row->incident && strcmp(row->incident, "corrupt") == 0;
+    bool lost = corrupt || (row->incident && strcmp(row->incident, "lost") == 0);
     bool healed = lost && d->heals && t->starts == 1;
 
     if (row->spoils && t->unsaved != 1)
         ls_str_printf(why, "%d incidents tell of a save that failed", t->unsaved);
     else if (healed && t->lost == 0 && !row->repeats) /* a random one may come too late */
         ls_str_append(why, "no incident tells of the loss");
+    else if (corrupt && t->corrupt == 0)
+        ls_str_append(why, "nobody found the bit that flipped");
     else if (row->kind == LS_DRILL_HOST && (t->lost == 0 || strcmp(t->source, "memory") != 0))
         ls_str_append(why, "nobody took over");
     else if (lost && d->heals && t->starts > 1 && row->kind == LS_DRILL_PLAN)

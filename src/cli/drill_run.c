@@ -25,6 +25,7 @@
 #include "base/time.h"
 
 enum { WORDS = 2 * LS_DRILL_SETS + 40, LEAST_S = 60, LEFT_S = 3, PIPE_BYTES = 4096, VISITS = 24 };
+enum { PAUSE_MS = 1000 };
 
 /* One start of a run, while it is watched. */
 typedef struct start {
@@ -38,6 +39,8 @@ typedef struct start {
     ls_str line;          /* what came of the next event */
     int64_t first_ns;     /* when its first step was told; 0: not yet */
     int64_t strike_at_ns; /* LS_DRILL_RANDOM: the instant; 0: not known yet */
+    int64_t resume_at_ns; /* LS_DRILL_PAUSE: when the rank goes on; 0: it is not stopped */
+    pid_t stopped;
     int saves;
     bool struck;
 } start;
@@ -237,6 +240,11 @@ static void strike(start *s, int number)
         if (t->n_ranks && t->rank_pids[who] > 1)
             kill((pid_t)t->rank_pids[who], SIGKILL);
         break;
+    case LS_DRILL_PAUSE:
+        s->stopped = t->n_ranks && t->rank_pids[who] > 1 ? (pid_t)t->rank_pids[who] : s->pid;
+        s->resume_at_ns = t->struck_ns + PAUSE_MS * LS_NS_PER_MS;
+        kill(s->stopped, SIGSTOP);
+        break;
     case LS_DRILL_UNPLUGGED:
         child = t->n_ranks > 1 && t->rank_pids[1] > 1 ? fork() : -1;
         if (child == 0)
@@ -265,6 +273,7 @@ static bool is_due(const start *s)
         return s->strike_at_ns > 0 && ls_time_now_ns() >= s->strike_at_ns;
     case LS_DRILL_AGENT:
     case LS_DRILL_TERM:
+    case LS_DRILL_PAUSE:
     case LS_DRILL_UNPLUGGED:
         return s->told->last_step >= middle(s->d);
     case LS_DRILL_HOST:
@@ -297,9 +306,11 @@ static void take_incident(ls_drill_told *t, const json_t *row)
 
     if (kind && strcmp(kind, "checkpoint") == 0)
         t->unsaved++;
-    if (!kind || strcmp(kind, "lost") != 0)
+    bool corrupt = kind && strcmp(kind, "corrupt") == 0;
+    if (!corrupt && (!kind || strcmp(kind, "lost") != 0))
         return;
     t->lost++;
+    t->corrupt += corrupt;
     t->recovered_ms = 1e3 * number_of(row, "seconds");
     t->incident_ns = ls_time_now_ns();
     t->redone += (int64_t)number_of(row, "redone");
@@ -379,6 +390,10 @@ static void watch(start *s, int number)
         }
         if (is_due(s))
             strike(s, number);
+        if (s->resume_at_ns > 0 && ls_time_now_ns() >= s->resume_at_ns) {
+            s->resume_at_ns = 0;
+            kill(s->stopped, SIGCONT);
+        }
         if (ls_time_now_ns() - begun_ns > most_ns && !s->told->hung) {
             s->told->hung = true;
             kill(s->pid, SIGKILL);

@@ -39,6 +39,36 @@ const ls_help_exit ls_help_exits[] = {
 };
 const int ls_help_exit_count = (int)LS_COUNT(ls_help_exits);
 
+const ls_help_page ls_help_variables[] = {
+    {"LINESHAFT_BATCH_SEQUENCES=24", "the same as --set batch.sequences=24, and so for every key"},
+    {"NO_COLOR", "when set to anything, no colour is used"},
+    {"TERM=dumb", "the same"},
+    {"XDG_CACHE_HOME", "where what was measured is kept, in lineshaft/; ~/.cache unless set"},
+    {"LINESHAFT_DISK=threads", "checkpoints are written and read by threads, not by io_uring"},
+    {"LINESHAFT_TUNE=off", "links are not measured for collectives, and nothing is kept"},
+    {"LINESHAFT_CARRIER=tcp", "what moves data between machines: tcp or ucx; auto: UCX where every "
+                              "rank has an RDMA device"},
+    {"LINESHAFT_ZEROCOPY=off", "whether TCP sends large messages without a copy: on, off or auto"},
+    {"LINESHAFT_BLACKBOX", "folder for the last collectives of the ranks of a job that failed, or "
+                           "off; lineshaft-blackbox unless set"},
+    {"LINESHAFT_STATE", "folder, on a disk of this machine, for what it has promised to the other "
+                        "machines of a job; /var/tmp/lineshaft-UID unless set"},
+    {"LINESHAFT_BF16", "how bf16 matrices are multiplied on a CPU: auto, off, avx512 or amx"},
+    {"LINESHAFT_CUDA_PLUGIN", "path of the CUDA plugin, where it is not beside the program"},
+    {"LINESHAFT_CUDA_SYNC=1",
+     "wait after every row on a GPU: a failure then names the row that made it"},
+    {"LINESHAFT_CUDA_ALGORITHMS=first", "do not race the algorithms of products on a GPU, as in "
+                                        "ordered mode; race: always, and keep nothing"},
+    {"LINESHAFT_NVML", "path of the NVIDIA driver's management library, which tells a GPU's "
+                       "energy"},
+    {"LINESHAFT_CUPTI", "path of NVIDIA's library for profilers, which tells the kernels inside of "
+                        "rows"},
+    {"LINESHAFT_FAULT", "breaks things on purpose, in test builds only"},
+    {"LINESHAFT_DRILL", "what `lineshaft drill` makes go wrong in a run, as in "
+                        "rank=1,step=7,at=backward,do=kill"},
+    {NULL, NULL},
+};
+
 /* --- text ------------------------------------------------------------------------------------- */
 
 static void spaces(ls_str *out, int n)
@@ -300,8 +330,11 @@ static void put_option(const ls_option *row, const ls_term *term, ls_str *out)
 
 static void put_section(const char *section, const char *doc, const ls_term *term, ls_str *out)
 {
-    ls_str_printf(out, "%s%s%s  %s\n", ls_term_code(term, LS_TERM_BOLD),
-                  *section ? section : "top level", ls_term_code(term, LS_TERM_PLAIN), doc);
+    const char *title = *section ? section : "top level";
+
+    ls_str_printf(out, "%s%s%s  ", ls_term_code(term, LS_TERM_BOLD), title,
+                  ls_term_code(term, LS_TERM_PLAIN));
+    flow_words(doc, doc + strlen(doc), INDENT, page_width(term), (int)strlen(title) + 2, out);
     for (int i = 0; i < ls_option_count; i++) {
         const ls_option *row = &ls_options[i];
         char name[96];
@@ -334,27 +367,8 @@ static void put_environment(const ls_term *term, ls_str *out)
         "front, an underscore for each dot. A variable replaces the value of the run file; "
         "--set replaces both.\n",
         0, page_width(term), out);
-    entry(term, "LINESHAFT_BATCH_SEQUENCES=24", 28, "the same as --set batch.sequences=24", out);
-    entry(term, "NO_COLOR", 28, "when set to anything, no colour is used", out);
-    entry(term, "TERM=dumb", 28, "the same", out);
-    entry(term, "LINESHAFT_DISK=threads", 28,
-          "checkpoints are written and read by threads, not by io_uring", out);
-    entry(term, "LINESHAFT_TUNE=off", 28,
-          "links are not measured for collectives, and nothing is kept", out);
-    entry(term, "LINESHAFT_CUDA_PLUGIN", 28,
-          "path of the CUDA plugin, where it is not beside the program", out);
-    entry(term, "LINESHAFT_CUDA_SYNC=1", 28,
-          "wait after every row on a GPU: a failure then names the row that made it", out);
-    entry(term, "LINESHAFT_CUDA_ALGORITHMS=first", 28,
-          "do not race the algorithms of products on a GPU, as in ordered mode; race: always, and "
-          "keep nothing",
-          out);
-    entry(term, "LINESHAFT_NVML", 28,
-          "path of the NVIDIA driver's management library, which tells a GPU's energy", out);
-    entry(term, "LINESHAFT_FAULT", 28, "breaks things on purpose, in test builds only", out);
-    entry(term, "LINESHAFT_DRILL", 28,
-          "what `lineshaft drill` makes go wrong in a run, as in rank=1,step=7,at=backward,do=kill",
-          out);
+    for (const ls_help_page *v = ls_help_variables; v->name; v++)
+        entry(term, v->name, 28, v->doc, out);
 }
 
 static void put_exit_codes(const ls_term *term, ls_str *out)

@@ -23,6 +23,10 @@ typedef struct ls_help_page {
 } ls_help_page;
 extern const ls_help_page ls_help_pages[]; /* ends with a row whose name is NULL */
 
+/* What the environment decides, in the same form: a variable, often with a value, and what it does.
+ */
+extern const ls_help_page ls_help_variables[];
+
 /* What each exit code means, in the order of the codes. */
 typedef struct ls_help_exit {
     ls_status status;

@@ -15,6 +15,8 @@ enum { WAIT_S = 30 };
 static struct {
     ls_tenure *tenure;
     char run[LS_TENURE_RUN];
+    char text[LS_TENURE_ID + LS_TENURE_RUN];
+    ls_str urls;
     pid_t pid; /* of the process that holds it, not of one that it forked */
 } held;
 
@@ -23,6 +25,16 @@ void ls_hold_end(void)
     if (held.pid == getpid())
         ls_tenure_close(held.tenure);
     held.tenure = NULL;
+}
+
+const char *ls_hold_tenure(void)
+{
+    return held.pid == getpid() && held.tenure ? held.text : NULL;
+}
+
+const char *ls_hold_etcd(void)
+{
+    return ls_hold_tenure() ? held.urls.p : NULL;
 }
 
 static void on_lost(void *context, const char *why)
@@ -48,7 +60,6 @@ static bool is_first(const ls_args *args)
 ls_status ls_hold_run(const ls_args *args, const ls_run *run)
 {
     const ls_run_list *urls = &run->heal.etcd;
-    char text[LS_TENURE_ID + LS_TENURE_RUN];
     ls_status st;
 
     if (run->heal.quorum != LS_HEAL_ETCD || ls_job_is_rank() || !is_first(args))
@@ -63,8 +74,12 @@ ls_status ls_hold_run(const ls_args *args, const ls_run *run)
            out);
     held.pid = getpid();
     atexit(ls_hold_end);
-    snprintf(text, sizeof text, "%s/%s", ls_tenure_id(held.tenure), held.run);
-    if (setenv(LS_TENURE_VARIABLE, text, 1) != 0)
+    ls_str_init(&held.urls);
+    for (int i = 0; i < urls->count; i++)
+        ls_str_printf(&held.urls, "%s%s", i ? " " : "", urls->items[i]);
+    LS_TRY(st, ls_str_status(&held.urls), out);
+    snprintf(held.text, sizeof held.text, "%s/%s", ls_tenure_id(held.tenure), held.run);
+    if (setenv(LS_TENURE_VARIABLE, held.text, 1) != 0)
         st = ls_fail_sys(LS_ENOMEM, "cannot tell the ranks of the run in etcd");
 out:
     return st;

@@ -11,3 +11,7 @@
  * heal.quorum: embedded. */
 ls_status ls_hold_run(const ls_args *args, const ls_run *run);
 void ls_hold_end(void);
+
+/* For other machines of the job: its tenure, and where etcd is; NULL: this process holds no run. */
+const char *ls_hold_tenure(void);
+const char *ls_hold_etcd(void);

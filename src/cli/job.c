@@ -17,11 +17,13 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
 #include "cli/meet.h"
+#include "cluster/alone.h"
 #include "cluster/members.h"
 #include "cluster/places.h"
 #include "comm/node/board.h"
@@ -29,7 +31,7 @@
 #include "net/secret.h"
 #include "net/sock.h"
 
-enum { WORDS = 256, LAB_PORT = 7077, VIEW_S = 300, REJOIN_S = 20 };
+enum { WORDS = 256, LAB_PORT = 7077, VIEW_S = 80, REJOIN_S = 20 };
 
 /* --- what a rank inherits ---------------------------------------------------------------------*/
 
@@ -254,9 +256,12 @@ ls_status ls_job_rejoin(ls_job_seat *seat, const ls_view_report *report, ls_heal
         LS_TRY(st, ls_heal_ask(&now, &seat->likeness, view_out, &fds), out);
         if (view_out->dismissed)
             goto out;
+        ls_fault_reach(view_out->plan.base, view_out->plan.generation);
         view_out->local_rank += ls_job_local_task() * view_out->local_ranks;
         view_out->local_ranks *= ls_job_local_tasks();
-        st = open_view(view_out, &fds, seat, comm);
+        st = ls_fault_pass(LS_FAULT_AT_MEET);
+        if (st == LS_OK)
+            st = open_view(view_out, &fds, seat, comm);
         close(fds.board);
         close(fds.members);
     } while (st == LS_EPEER || st == LS_EDEADLINE);
@@ -277,6 +282,7 @@ typedef struct job {
     ls_launch_nodes *nodes; /* where there are several */
     ls_meet meet;           /* of tasks that another launcher started */
     ls_heal *heal;          /* ranks are replaced; NULL: they are not */
+    ls_alone *alone;        /* then, on one node: who decides */
     ls_league_args how;     /* an agent's: as the first node says */
     char address[LS_MEMBERS_TEXT + 32];
     const char *settings[2];
@@ -439,6 +445,11 @@ static void break_board(void *context, const char *why)
     ls_board_close(board);
 }
 
+static ls_status on_alone(void *context)
+{
+    return ls_alone_attend(context);
+}
+
 /* Ranks that are replaced: what they inherit, and who speaks with them. Without a secret this node
  * is alone. */
 static ls_status open_heal(job *j, const ls_members *members, int node, const uint8_t *secret,
@@ -446,7 +457,6 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
 {
     const ls_league_args *how = secret ? j->nodes->heal : &j->how;
     ls_heal_args args = {.workers = j->ranks,
-                         .rules = how->rules,
                          .patience_ns = how->patience_ns,
                          .make = make_board,
                          .revoke = break_board,
@@ -462,6 +472,12 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
         j->settings[0] = j->address;
         agent->settings = j->settings;
         j->fds[n++] = (ls_agent_fd){.name = "SECRET", .fd = j->secret_fd};
+    } else {
+        LS_TRY(st, ls_alone_open(&j->alone, how->rules, j->ranks, how->program), out);
+        args.say = ls_alone_say;
+        args.say_context = agent->context = j->alone;
+        agent->watch_fd = ls_alone_fd(j->alone);
+        agent->attend = on_alone;
     }
     LS_TRY(st, ls_heal_open(&j->heal, &args), out);
     LS_TRY(st, ls_members_to_fd(members, &j->members_fd), out);
@@ -473,6 +489,8 @@ static ls_status open_heal(job *j, const ls_members *members, int node, const ui
     agent->heal = j->heal;
     if (secret)
         ls_league_bind(j->nodes->league, j->heal);
+    else
+        ls_alone_bind(j->alone, j->heal);
 out:
     return st;
 }
@@ -622,6 +640,7 @@ static void release(job *j)
     ls_sock_close(&j->secret_fd);
     ls_sock_close(&j->out_fd);
     ls_meet_close(&j->meet);
+    ls_alone_close(j->alone);
     ls_heal_close(j->heal);
     ls_mem_free(j->sockets);
     ls_mem_free(j->ports);
@@ -713,7 +732,8 @@ static ls_league_args how_to_heal(const ls_work_heal *heal)
                             .pulse_ns = heal->pulse_ms * LS_NS_PER_MS,
                             .suspect_ns = heal->suspect_ms * LS_NS_PER_MS,
                             .dead_ns = heal->dead_ms * LS_NS_PER_MS,
-                            .succession = heal->succession != 0};
+                            .succession = heal->succession != 0,
+                            .program = LS_AGENT_SELF};
 }
 
 /* The first machine has said what to run: the same words here, and for ranks that meet what they

@@ -179,10 +179,12 @@ void ls_man_page(ls_str *out)
                        ".TP\n\\fBLINESHAFT_\\fIKEY\\fR\n"
                        "A key of the run file in upper case with underscores for dots, such as "
                        "LINESHAFT_BATCH_SEQUENCES. It replaces the value of the run file; "
-                       "\\-\\-set replaces both.\n"
-                       ".TP\n\\fBNO_COLOR\\fR\n"
-                       "When set to anything, no colour is used.\n"
-                       ".SH EXIT STATUS\n");
+                       "\\-\\-set replaces both.\n");
+    for (const ls_help_page *v = ls_help_variables + 1; v->name; v++) {
+        ls_str_printf(out, ".TP\n\\fB%s\\fR\n", v->name);
+        put_line(v->doc, out);
+    }
+    ls_str_append(out, ".SH EXIT STATUS\n");
     for (int i = 0; i < ls_help_exit_count; i++) {
         ls_str_printf(out, ".TP\n\\fB%d\\fR (%s)\n", ls_err_exit_code(ls_help_exits[i].status),
                       ls_err_name(ls_help_exits[i].status));

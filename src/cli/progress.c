@@ -54,13 +54,10 @@ static void duration(double seconds, char *out, size_t cap)
         snprintf(out, cap, "%ld:%02ld", s / 60, s % 60);
 }
 
-static void show_start(ls_progress *p, const ls_event_start *e)
+static void show_run(const ls_event_start *e)
 {
     char parameters[16], trained[16], train[16], validation[16];
-    ls_str ledger;
 
-    if (p->quiet)
-        return;
     short_number((double)e->parameters, parameters, sizeof parameters);
     short_number((double)e->trained, trained, sizeof trained);
     short_number((double)e->train_tokens, train, sizeof train);
@@ -84,6 +81,10 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     if (e->lr_factor < 1 || e->lr_factor > 1)
         printf(" (%.4g times %.4g, by train.lr_rule)", e->lr / e->lr_factor, e->lr_factor);
     printf(", %lld steps of warm-up\n", (long long)e->warmup);
+}
+
+static void show_place(const ls_event_start *e)
+{
     printf("device  %s", e->device);
     if (e->cards > 0 && e->ranks > 1)
         printf(", %d ranks on %d card%s", e->ranks, e->cards, e->cards == 1 ? "" : "s");
@@ -108,6 +109,16 @@ static void show_start(ls_progress *p, const ls_event_start *e)
     if (e->unused_compress)
         printf("mesh    exchange.compress: %s has no use: %s\n", e->unused_compress,
                e->ranks > 1 ? "all ranks are on one node" : "there is one rank");
+}
+
+static void show_start(ls_progress *p, const ls_event_start *e)
+{
+    ls_str ledger;
+
+    if (p->quiet)
+        return;
+    show_run(e);
+    show_place(e);
     ls_str_init(&ledger);
     ls_ledger_print(e->ledger, &ledger);
     printf("memory\n%s", ledger.p);

@@ -17,9 +17,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
-#include "cluster/parish.h"
 
-enum { MAGIC = 0x4c534832, REPORT = 1, READY = 2, VIEW = 3, END = 4, REGROUP = 5, DISMISS = 6 };
+enum { MAGIC = 0x4c534832 };
+enum { REPORT = 1, READY, VIEW, END, REGROUP, DISMISS, NOTE };
 enum { START_S = 300 }; /* for a process to report for the first time */
 enum { BUSY = 20 };
 
@@ -61,6 +61,34 @@ static bool say(const said *s)
         n = send(own_end(), s, sizeof *s, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     return n == (ssize_t)sizeof *s;
+}
+
+/* What was heard and is nobody's but the next ls_heal_note()'s. One thread asks. */
+static char noted[LS_HEAL_CAUSE];
+static int64_t noted_ns;
+
+static bool take_note(const told *t)
+{
+    if (t->magic != MAGIC || t->pid != getpid() || t->kind != NOTE)
+        return false;
+    snprintf(noted, sizeof noted, "%.*s", LS_HEAL_CAUSE - 1, t->view.cause);
+    noted_ns = t->view.noticed_ns;
+    return true;
+}
+
+bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out)
+{
+    int fd = own_end();
+    told t;
+
+    while (!noted[0] && fd >= 0 &&
+           recv(fd, &t, sizeof t, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof t &&
+           (take_note(&t) || t.pid != getpid()))
+        (void)!recv(fd, &t, sizeof t, MSG_DONTWAIT);
+    snprintf(text_out, cap, "%s", noted);
+    *took_ns_out = noted_ns;
+    noted[0] = '\0';
+    return *text_out != '\0';
 }
 
 /* The next message; descriptors that did not come are -1. False: the agent is gone. */
@@ -105,6 +133,7 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
 
     if (likeness)
         s.likeness = *likeness;
+    s.report.unreached = lost.unreached;
     snprintf(s.why, sizeof s.why, "%.*s", LS_HEAL_CAUSE - 1, lost.code == LS_OK ? "" : lost.text);
     if (!say(&s))
         return ls_fail_sys(LS_EPEER, "the agent of this rank cannot be reached");
@@ -118,6 +147,7 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
         }
         close_fd(&fds.board); /* for a process that was here before */
         close_fd(&fds.members);
+        (void)take_note(&t);
         if (mine && t.kind == DISMISS) {
             *view_out = (ls_heal_view){.dismissed = true};
             *fds_out = (ls_heal_fds){-1, -1};
@@ -143,6 +173,7 @@ bool ls_heal_regroups(uint64_t generation)
             return true;
         if (mine && t.kind == END)
             return false;
+        (void)take_note(&t);
         (void)!recv(fd, &t, sizeof t, MSG_DONTWAIT);
     }
     return false;
@@ -163,6 +194,8 @@ typedef struct place { /* of a worker */
     pid_t pid;         /* 0: nobody */
     long ticks;        /* CPU time that it had used when last looked at */
     int64_t since_ns;  /* since when it is stopped or waited for; 0: it is not */
+    bool stopped;      /* as it was when last looked at */
+    char fault[80];    /* for which it was killed; "": it was not */
     ls_view_state state;
     uint32_t serial;         /* of its last report; a process that ended takes it along */
     ls_view_verdict verdict; /* on its end */
@@ -175,67 +208,34 @@ typedef struct place { /* of a worker */
 
 struct ls_heal {
     ls_heal_args args;
-    ls_parish *parish; /* owned; NULL: somebody else decides */
-    int fd;            /* epoll of our ends */
-    place *places;     /* owned: one for each worker, */
-    int *ends;         /* owned: and the other end of its socket; -1: closed */
+    int fd;        /* epoll of our ends */
+    place *places; /* owned: one for each worker, */
+    int *ends;     /* owned: and the other end of its socket; -1: closed */
     uint64_t generation;
     bool begun;      /* a view has trained */
     int64_t reached; /* as the last view knew it */
     int64_t lost_ns; /* when the view was given up; 0: it is whole */
     bool finished;
+    char tenure[LS_HEAL_TENURE];
     bool stops; /* the job must end: why */
     ls_err_record why;
 };
 
-static void must_stop(ls_heal *h, const ls_err_record *why)
+void ls_heal_stop(ls_heal *heal, const ls_err_record *why)
 {
-    if (!h->stops)
-        h->why = *why;
-    h->stops = true;
-}
-
-/* --- alone on one node: the coordinator is here --- */
-
-static void hear_parish(void *context, int node, const ls_word *word)
-{
-    (void)node;
-    ls_heal_hear(context, word);
-}
-
-/* A verdict has told who is to blame. */
-static void stop_parish(void *context, int node, int code, const ls_err_record *why)
-{
-    (void)code;
-    if (node < 0)
-        must_stop(context, why);
-}
-
-static ls_status open_parish(ls_heal *h)
-{
-    char host[LS_MEMBERS_TEXT] = "localhost";
-    ls_status st;
-
-    if (h->args.say)
-        return LS_OK;
-    gethostname(host, sizeof host - 1);
-    LS_TRY(st,
-           ls_parish_open(&h->parish, &(ls_parish_args){.rules = h->args.rules,
-                                                        .tell = hear_parish,
-                                                        .stop = stop_parish,
-                                                        .context = h}),
-           out);
-    st = ls_parish_joins(h->parish, 0, host, "127.0.0.1", h->args.workers, true, 0);
-out:
-    return st;
+    if (!heal->stops)
+        heal->why = *why;
+    heal->stops = true;
 }
 
 static void say_word(ls_heal *h, const ls_word *word)
 {
-    if (h->parish)
-        ls_parish_takes(h->parish, 0, word, ls_time_now_ns());
-    else
-        h->args.say(h->args.say_context, word);
+    h->args.say(h->args.say_context, word);
+}
+
+void ls_heal_entrust(ls_heal *heal, const char *tenure)
+{
+    snprintf(heal->tenure, sizeof heal->tenure, "%s", tenure);
 }
 
 /* --- opening --- */
@@ -275,7 +275,6 @@ ls_status ls_heal_open(ls_heal **heal_out, const ls_heal_args *args)
     }
     for (int i = 0; i < args->workers; i++)
         LS_TRY(st, open_place(h, i), out);
-    LS_TRY(st, open_parish(h), out);
     *heal_out = h;
 out:
     if (st != LS_OK)
@@ -292,7 +291,6 @@ void ls_heal_close(ls_heal *heal)
         close_fd(&heal->ends[i]);
     }
     close_fd(&heal->fd);
-    ls_parish_close(heal->parish);
     ls_mem_free(heal->places);
     ls_mem_free(heal->ends);
     ls_mem_free(heal);
@@ -326,6 +324,7 @@ void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
     p->pid = pid;
     p->since_ns = 0;
     p->ticks = 0;
+    p->fault[0] = '\0';
     p->early.kind = 0;
     if (early.kind != 0 && early.pid == pid)
         accept_said(heal, worker, &early);
@@ -383,7 +382,8 @@ ls_view_verdict ls_heal_ended(ls_heal *heal, int worker, const ls_view_end *end,
         return LS_VIEW_STOP;
     if (end->error)
         word.record = *end->error;
-    snprintf(word.why, sizeof word.why, "%s", why);
+    snprintf(word.why, sizeof word.why, "%.300s%s%s", why, *p->fault ? ", because it " : "",
+             p->fault);
     p->asked = true;
     p->last = word;
     say_word(h, &word);
@@ -474,6 +474,7 @@ static ls_status give_view(ls_heal *h, const ls_word *w)
     ls_status st = LS_OK;
 
     memcpy(t.view.cause, v->cause, sizeof t.view.cause);
+    memcpy(t.view.tenure, h->tenure, sizeof t.view.tenure);
     for (int i = 0; i < w->workers; i++)
         t.view.local_ranks += w->rank[i] >= 0;
     LS_TRY(st, h->args.make(h->args.context, v->plan.generation, t.view.local_ranks, &fds.board),
@@ -522,6 +523,23 @@ static void regroup(const ls_heal *h)
             tell(&h->places[i], &t, NULL);
 }
 
+/* The one who writes what happened is the first of those here, if it is here at all. */
+void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns)
+{
+    const place *first = NULL;
+    told t = {.kind = NOTE, .view = {.noticed_ns = took_ns}};
+
+    for (int i = 0; i < heal->args.workers; i++) {
+        const place *p = &heal->places[i];
+        bool there = p->pid > 0 && p->rank >= 0;
+        if (there && (!first || p->rank < first->rank))
+            first = p;
+    }
+    snprintf(t.view.cause, sizeof t.view.cause, "%s", what);
+    if (first)
+        tell(first, &t, NULL);
+}
+
 void ls_heal_hear(ls_heal *heal, const ls_word *word)
 {
     ls_heal *h = heal;
@@ -531,7 +549,7 @@ void ls_heal_hear(ls_heal *heal, const ls_word *word)
     switch (word->kind) {
     case LS_WORD_VIEW:
         if (word->view.plan.generation > h->generation && give_view(h, word) != LS_OK)
-            must_stop(h, ls_err_last());
+            ls_heal_stop(h, ls_err_last());
         break;
     case LS_WORD_REVOKE:
         give_up_view(h, word->why);
@@ -616,6 +634,7 @@ static int64_t limit_of(const ls_heal *h, place *p)
     if (p->pid == 0 || (p->state != LS_VIEW_IN && p->state != LS_VIEW_AWAY) ||
         !look_at(p->pid, &stopped, &ticks))
         return 0;
+    p->stopped = stopped;
     computes = ticks > p->ticks;
     p->ticks = ticks;
     if (stopped)
@@ -643,6 +662,19 @@ static int too_late(ls_heal *h)
     return -1;
 }
 
+/* It counts as dead from now on; its incident says why. */
+static void condemn(place *p, int worker)
+{
+    snprintf(p->fault, sizeof p->fault, "had %s for %lld s (heal.wait)",
+             p->stopped                 ? "been stopped"
+             : p->state == LS_VIEW_AWAY ? "not begun"
+                                        : "not come to meet the others",
+             (long long)((ls_time_now_ns() - p->since_ns) / LS_NS_PER_S));
+    p->since_ns = 0;
+    ls_log(LS_LOG_WARN, "the rank in place %d (pid %d) %s: it is killed", worker, (int)p->pid,
+           p->fault);
+}
+
 static ls_heal_order next_order(ls_heal *h)
 {
     if (h->stops) {
@@ -656,9 +688,7 @@ static ls_heal_order next_order(ls_heal *h)
     int late = too_late(h);
     if (late < 0)
         return (ls_heal_order){.task = LS_HEAL_NOTHING};
-    h->places[late].since_ns = 0;
-    ls_log(LS_LOG_WARN, "worker %d (pid %d) was stopped or did not come for too long: killed", late,
-           (int)h->places[late].pid);
+    condemn(&h->places[late], late);
     return (ls_heal_order){.task = LS_HEAL_KILL, .worker = late};
 }
 
@@ -677,8 +707,6 @@ ls_heal_order ls_heal_attend(ls_heal *heal)
             if (events[i].events & (EPOLLHUP | EPOLLERR)) /* the last holder of its end is gone */
                 epoll_ctl(h->fd, EPOLL_CTL_DEL, h->places[worker].fd, NULL);
         }
-    if (h->parish)
-        ls_parish_looks(h->parish, ls_time_now_ns());
     return next_order(h);
 }
 

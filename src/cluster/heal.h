@@ -8,10 +8,11 @@
  *                        REGROUP  meet the others anew when a step has ended: somebody has come
  *                        DISMISS  the others have done the work, and it was not needed: end well
  *                        END      the job is ending: do not wait
+ *                        NOTE     something happened that the ranks did not notice
  *
  * One socket for each worker, inherited by its process and by the one that is started in its place;
  * messages carry a pid, and what was meant for a dead process is dropped. Who decides is the
- * coordinator (parish.h): on one node it is here, otherwise words (word.h) go to it and come from
+ * coordinator (parish.h), wherever it is (alone.h, league.h): words (word.h) go to it and come from
  * it. Every message is answered by its order: a REPORT by one VIEW or END. Who is alive and does
  * not report within the patience is killed, and so counts as dead, unless it is seen to compute; so
  * is a process that was stopped (SIGSTOP) for that long. */
@@ -21,7 +22,7 @@
 
 LS_C_BEGIN
 
-enum { LS_HEAL_CAUSE = LS_WORD_TEXT };
+enum { LS_HEAL_CAUSE = LS_WORD_TEXT, LS_HEAL_TENURE = 512 };
 
 /* --- in a worker ------------------------------------------------------------------------------ */
 
@@ -35,6 +36,7 @@ typedef struct ls_heal_view {
     int64_t lost_ns;             /* when the view before was given up, by ls_time_now_ns() */
     int64_t noticed_ns;          /* how long it took to know why */
     char cause[LS_HEAL_CAUSE];   /* why; "" in the first view */
+    char tenure[LS_HEAL_TENURE]; /* the job's right to write its run (tenure.h); "": see there */
 } ls_heal_view;
 
 /* Whether this process has an agent that heals. */
@@ -54,6 +56,10 @@ ls_status ls_heal_ask(const ls_view_report *report, const ls_likeness *likeness,
 /* Whether the ranks of this generation shall meet anew; without waiting. */
 bool ls_heal_regroups(uint64_t generation);
 
+/* What happened meanwhile, for how long, and shall be told with the events of the run; without
+ * waiting. */
+bool ls_heal_note(char *text_out, size_t cap, int64_t *took_ns_out);
+
 /* Tell the agent that this rank is ready to train. */
 void ls_heal_ready(void);
 
@@ -63,15 +69,13 @@ typedef struct ls_heal ls_heal;
 
 typedef struct ls_heal_args {
     int workers;
-    ls_view_rules rules;
     int64_t patience_ns;
     /* The memory of so many ranks of this node; fd_out stays the caller's until the next call. */
     ls_status (*make)(void *context, uint64_t generation, int ranks, int *fd_out);
     /* Break that memory: nobody may wait in it any longer. */
     void (*revoke)(void *context, const char *why);
     void *context;
-    /* Where the coordinator is elsewhere: tell it. Its words come by ls_heal_hear(). NULL: this
-     * node is alone, and decides by the rules. */
+    /* Tell the coordinator. Its words come by ls_heal_hear(), at once or later. */
     void (*say)(void *context, const ls_word *word);
     void *say_context;
 } ls_heal_args;
@@ -100,6 +104,12 @@ int ls_heal_fd(const ls_heal *heal); /* readable: attend */
 
 /* The coordinator says something. */
 void ls_heal_hear(ls_heal *heal, const ls_word *word);
+
+/* Tell the first of the ranks that are here (NOTE). The job must end: the next order says so. */
+void ls_heal_tell(ls_heal *heal, const char *what, int64_t took_ns);
+void ls_heal_stop(ls_heal *heal, const ls_err_record *why);
+/* Views tell this tenure from now on. */
+void ls_heal_entrust(ls_heal *heal, const char *tenure);
 
 /* Another node coordinates now: say again what the one before may not have answered. */
 void ls_heal_restate(ls_heal *heal);

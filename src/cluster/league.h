@@ -1,18 +1,17 @@
 /* league.h -- the agents of several nodes that heal together.
  *
  * Puts three things together that know nothing of each other: the connections between agents
- * (rendezvous.h), the coordinator's knowledge (parish.h; on the first node only), and the workers
- * of this node (heal.h).
+ * (rendezvous.h), the coordinator (office.h; started by the first node only), and the workers of
+ * this node (heal.h).
  *
- *     workers <-> heal --- words ---> league ----------> parish          the first node
+ *     workers <-> heal --- words ---> league ----------> office          the first node
  *                      <------------         <----------
  *     workers <-> heal --- words ---> league == frames ==> league        any other
  *
- * When the first node is lost, another one gets the parish, and the others are joined to it
+ * When the first node is lost, another one starts a coordinator, and the others are joined to it
  * (succession.c). One thread. */
 #pragma once
 #include "cluster/heal.h"
-#include "cluster/parish.h"
 #include "cluster/rendezvous.h"
 
 LS_C_BEGIN
@@ -26,7 +25,10 @@ typedef struct ls_league_args {
     int64_t cool_ns;
     int64_t patience_ns; /* see heal.h */
     int64_t pulse_ns, suspect_ns, dead_ns;
-    bool succession; /* another node takes over when the coordinator is lost (synod.h) */
+    bool succession;           /* another node takes over when the coordinator is lost (synod.h) */
+    const char *tenure, *etcd; /* the first node's, where etcd decides who does (regent.h): "ID/RUN"
+                                * and URLs, separated by blanks; NULL: the nodes vote */
+    const char *program; /* that can be a coordinator (office.h); NULL: it is a part of the agent */
 } ls_league_args;
 
 typedef struct ls_league ls_league;

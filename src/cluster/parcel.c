@@ -16,6 +16,16 @@ void ls_parcel_put_text(ls_str *out, const char *text)
     ls_str_append_bytes(out, text, n);
 }
 
+void ls_parcel_put_line(ls_str *out, const char *text, size_t cap)
+{
+    size_t n = strlen(text);
+
+    n = n < cap ? n : cap - 1;
+    ls_parcel_put(out, n, 2);
+    for (size_t i = 0; i < n; i++)
+        ls_str_append_char(out, (unsigned char)text[i] < ' ' || text[i] == 127 ? ' ' : text[i]);
+}
+
 /* Seven bits a byte, the lowest first; the top bit says that more follow. */
 void ls_parcel_put_count(ls_str *out, uint32_t value)
 {

@@ -9,7 +9,10 @@ LS_C_BEGIN
 
 void ls_parcel_put(ls_str *out, uint64_t value, int bytes); /* little-endian, 1 to 8 bytes */
 void ls_parcel_put_text(ls_str *out, const char *text);     /* at most 65535 bytes */
-void ls_parcel_put_count(ls_str *out, uint32_t value);      /* small ones in one byte */
+/* A text from anywhere, cut off at cap with its final '\0': control characters, which a reader
+ * would refuse, become blanks. */
+void ls_parcel_put_line(ls_str *out, const char *text, size_t cap);
+void ls_parcel_put_count(ls_str *out, uint32_t value); /* small ones in one byte */
 
 typedef struct ls_parcel {
     const uint8_t *at; /* borrowed */

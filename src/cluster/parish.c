@@ -6,56 +6,13 @@
  *
  * Which cause is told? Ranks see connections end before anybody knows why: what they report is a
  * suspicion, and gives way to the sentence of whoever saw the death itself. */
-#include "cluster/parish.h"
+#include "cluster/parish_impl.h"
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
 
 static const int64_t DAY_NS = 24 * 3600 * LS_NS_PER_S;
-
-typedef enum node_state { SPARE, CALLED, GONE } node_state;
-
-typedef struct node {
-    int id;
-    node_state state;
-    int first, workers; /* its places in the view, when called */
-    char host[LS_MEMBERS_TEXT], ip[LS_MEMBERS_TEXT];
-    bool begins;
-    bool lost;    /* gone, and kept for the places of those who have done their work */
-    int entry;    /* in the roster, when called */
-    size_t known; /* bytes of the roster that it has */
-    ls_likeness likeness;
-} node;
-
-/* What is remembered of a host, also when it is gone. */
-typedef struct host {
-    char name[LS_MEMBERS_TEXT];
-    int crashes;         /* within a day of each other */
-    int64_t crashed_ns;  /* the last */
-    int times;           /* that it was excluded */
-    int64_t excluded_ns; /* until then; 0: it is not */
-} host;
-
-struct ls_parish {
-    ls_parish_args args;
-    ls_view view;
-    node *nodes; /* owned; in the order in which they were called, spares behind */
-    int n_nodes, room, gone;
-    int spares, spare_workers;
-    ls_roster roster; /* of all that were ever called */
-    host *hosts;      /* owned; those on which something crashed */
-    int n_hosts;
-    ls_likeness likeness; /* of the first view */
-    int64_t lost_ns;      /* since when the view is given up; 0: it is whole */
-    int64_t noticed_ns;   /* how long it took to know why */
-    bool sure;            /* the cause is known */
-    char cause[LS_WORD_TEXT];
-    int64_t made_ns; /* when the last view was made */
-    bool regroups;   /* the ranks were asked to meet anew, because of */
-    char coming[LS_WORD_TEXT];
-    bool finished; /* the job must end */
-};
 
 ls_status ls_parish_open(ls_parish **parish_out, const ls_parish_args *args)
 {
@@ -98,7 +55,7 @@ static bool is_here(const node *n)
 
 /* Numbers grow from node to node where they are given in the order of coming, as they usually are:
  * then half of those that are left is enough to look at, each time. */
-static node *find(ls_parish *p, int id)
+node *ls_parish_find(ls_parish *p, int id)
 {
     int first = 0, last = p->n_nodes - 1;
 
@@ -154,7 +111,7 @@ bool ls_parish_is_idle(ls_parish *parish, int id)
 
     if (!p->finished && !any_done(p))
         return false;
-    const node *n = find(p, id);
+    const node *n = ls_parish_find(p, id);
     return !n || n->state != CALLED ||
            count_in(p, n, LS_VIEW_IN) + count_in(p, n, LS_VIEW_DONE) == 0;
 }
@@ -249,6 +206,14 @@ static host *host_of(ls_parish *p, const char *name)
     return &hosts[p->n_hosts++];
 }
 
+static void exclude(ls_parish *p, host *h, bool cut, int64_t now)
+{
+    p->learned = true;
+    h->excluded_ns = now + (p->args.cool_ns << (h->times < 10 ? h->times : 10));
+    h->cut = cut;
+    h->times++;
+}
+
 /* A worker of this node has crashed; whether that was once too often. The coordinator's own node
  * stays: without it there is no job. */
 static bool note_crash(ls_parish *p, const node *n, int64_t now)
@@ -260,11 +225,11 @@ static bool note_crash(ls_parish *p, const node *n, int64_t now)
     if (now - h->crashed_ns > DAY_NS)
         h->crashes = 0;
     h->crashed_ns = now;
+    p->learned = true;
     if (++h->crashes < p->args.quarantine)
         return false;
     h->crashes = 0;
-    h->excluded_ns = now + (p->args.cool_ns << (h->times < 10 ? h->times : 10));
-    h->times++;
+    exclude(p, h, false, now);
     return true;
 }
 
@@ -274,8 +239,10 @@ bool ls_parish_excludes(const ls_parish *parish, const char *host_name, int64_t 
     for (int i = 0; i < parish->n_hosts; i++) {
         const host *h = &parish->hosts[i];
         if (strcmp(h->name, host_name) == 0 && now < h->excluded_ns) {
-            snprintf(why, cap, "%s is in quarantine for %lld s more, because its workers crashed",
-                     host_name, (long long)((h->excluded_ns - now) / LS_NS_PER_S + 1));
+            snprintf(why, cap, "%s is in quarantine for %lld s more, because %s", host_name,
+                     (long long)((h->excluded_ns - now) / LS_NS_PER_S + 1),
+                     h->cut ? "it and another host did not reach each other"
+                            : "its workers crashed");
             return true;
         }
     }
@@ -372,7 +339,7 @@ static void call_needed(ls_parish *p, const node *lost)
 void ls_parish_loses(ls_parish *parish, int id, const char *why, int64_t noticed_ns, int64_t now)
 {
     ls_parish *p = parish;
-    node *n = find(p, id);
+    node *n = ls_parish_find(p, id);
     bool was_in = false, stops = false, mattered = n && living(p, n) > count_in(p, n, LS_VIEW_NEW);
 
     if (!n)
@@ -414,7 +381,7 @@ void ls_parish_returns(ls_parish *parish, int id)
     ls_parish *p = parish;
     ls_word word = {.kind = LS_WORD_REVOKE};
 
-    if (p->lost_ns == 0 || !find(p, id))
+    if (p->lost_ns == 0 || !ls_parish_find(p, id))
         return;
     memcpy(word.why, p->cause, sizeof word.why);
     p->args.tell(p->args.context, id, &word);
@@ -478,14 +445,16 @@ static void take_end(ls_parish *p, node *n, const ls_word *w, int64_t now)
     if (excluded)
         call_needed(p, n);
     ls_view_verdict verdict = ls_view_loses(&p->view, place, &end);
+    p->learned = true;
     ls_word answer = {.kind = LS_WORD_VERDICT, .worker = w->worker, .verdict = verdict};
     p->args.tell(p->args.context, id, &answer);
     if (verdict == LS_VIEW_STOP) {
         if (p->view.rules.unit > 1 && !w->error && ls_view_is_short(&p->view))
-            ls_log(LS_LOG_WARN,
-                   "%d of the %d ranks that have a model together (mesh.pp, mesh.tp) are left: the "
-                   "run cannot go on without the one that is lost",
-                   ls_view_alive(&p->view), p->view.rules.unit);
+            ls_log(
+                LS_LOG_WARN,
+                "%d of the %d ranks that have a model together (mesh.pp, tp, ep) or share "
+                "sequences (mesh.cp) are left: the run cannot go on without the one that is lost",
+                ls_view_alive(&p->view), p->view.rules.unit);
         ls_fail(w->error ? w->record.code : LS_EFAIL, "%s", w->why); /* it says who */
         ls_err_hint("%s", w->error ? w->record.hint : "");
         end_job(p, id, w->code, ls_err_last());
@@ -504,7 +473,7 @@ static void take_end(ls_parish *p, node *n, const ls_word *w, int64_t now)
 void ls_parish_takes(ls_parish *parish, int id, const ls_word *word, int64_t now)
 {
     ls_parish *p = parish;
-    node *n = find(p, id);
+    node *n = ls_parish_find(p, id);
 
     if (!n || n->state != CALLED || word->worker >= n->workers)
         return;
@@ -622,15 +591,25 @@ static bool agreed(ls_parish *p)
     return true;
 }
 
+/* Another coordinator may need it when the ranks have heard of the view. */
+static void pass_on(ls_parish *p, int barren)
+{
+    if ((p->learned || barren != p->view.barren) && p->args.remember)
+        p->args.remember(p->args.context);
+    p->learned = false;
+}
+
 static void announce(ls_parish *p, int64_t now)
 {
     ls_word word = {.kind = LS_WORD_VIEW};
+    int barren = p->view.barren;
     ls_status st;
 
     if (!all_alike(p, now) || !agreed(p))
         return;
     LS_TRY(st, ls_str_status(&p->roster.bytes), out);
     LS_TRY(st, ls_view_next(&p->view, &word.view.plan), out);
+    pass_on(p, barren);
     word.roster = &p->roster;
     LS_TRY(st, list_members(p, word.view.plan.generation, &word.members), out);
     word.view.begun = p->view.begun;
@@ -650,12 +629,98 @@ out:
         end_job(p, -1, ls_err_exit_code(st), ls_err_last());
 }
 
+static bool has_room(const ls_parish *p)
+{
+    return p->view.generation > 0 && !any_done(p) &&
+           (p->args.max_nodes == 0 || count_nodes(p) < p->args.max_nodes);
+}
+
+/* --- nodes that do not reach each other -------------------------------------------------------
+ *
+ * Both are heard by the coordinator, but a rank of one has waited in vain for a connection to a
+ * rank of the other: a cable, a firewall, a route in one direction. The next view would end in the
+ * same way. So one of them goes: who is named most often; of two the one that came later; never the
+ * coordinator's own node. Before the first step it is told as a mistake instead. */
+
+static node *node_of(ls_parish *p, int place)
+{
+    for (int i = 0; i < p->n_nodes; i++) {
+        node *n = &p->nodes[i];
+        if (n->state == CALLED && is_here(n) && place >= n->first && place < n->first + n->workers)
+            return n;
+    }
+    return NULL;
+}
+
+/* The node that this waiting worker could not reach, when its worker waits, too; NULL: none. */
+static node *not_reached_by(ls_parish *p, int place)
+{
+    const ls_view_member *m = &p->view.member[place];
+
+    if (m->state != LS_VIEW_WAITS || m->report.unreached == 0)
+        return NULL;
+    for (int i = 0; i < p->view.workers; i++)
+        if (p->view.member[i].state == LS_VIEW_WAITS &&
+            p->view.member[i].rank == m->report.unreached - 1)
+            return node_of(p, i) == node_of(p, place) ? NULL : node_of(p, i);
+    return NULL;
+}
+
+/* A pair of nodes that do not reach each other; the second is the one to go. */
+static bool find_cut(ls_parish *p, node **stays_out, node **goes_out)
+{
+    int most = 0;
+
+    for (int i = 0; i < p->view.workers; i++) {
+        node *b = not_reached_by(p, i), *a = b ? node_of(p, i) : NULL;
+        if (!a)
+            continue;
+        int named[2] = {0, 0};
+        for (int k = 0; k < p->view.workers; k++) {
+            const node *to = not_reached_by(p, k), *from = to ? node_of(p, k) : NULL;
+            named[0] += to && (from == a || to == a);
+            named[1] += to && (from == b || to == b);
+        }
+        bool first = a->id != p->args.self && (b->id == p->args.self || named[0] > named[1] ||
+                                               (named[0] == named[1] && a > b));
+        if (named[!first] <= most)
+            continue;
+        most = named[!first];
+        *stays_out = first ? b : a;
+        *goes_out = first ? a : b;
+    }
+    return most > 0;
+}
+
+static void part_cut(ls_parish *p, int64_t now)
+{
+    char why[LS_WORD_TEXT];
+    node *stays, *goes;
+
+    while (!p->finished && find_cut(p, &stays, &goes)) {
+        snprintf(why, sizeof why, "%.150s and %.150s do not reach each other", stays->host,
+                 goes->host);
+        if (!p->view.begun) {
+            ls_fail(LS_EDEADLINE, "%s", why);
+            ls_err_hint("Ranks listen at ports that the kernel chooses: see that these hosts may "
+                        "connect to each other at any port.");
+            end_job(p, -1, ls_err_exit_code(LS_EDEADLINE), ls_err_last());
+            return;
+        }
+        host *h = p->args.cool_ns > 0 ? host_of(p, goes->host) : NULL;
+        if (h)
+            exclude(p, h, true, now);
+        give_up(p, why, true, 0, now);
+        p->args.expel(p->args.context, goes->id, why);
+        ls_parish_loses(p, goes->id, why, 0, now);
+    }
+}
+
 /* Spares, as many as there is room for. */
 static void call_spares(ls_parish *p)
 {
-    for (int i = 0; i < p->n_nodes && p->spares > 0 && p->view.generation > 0 && !any_done(p); i++)
-        if (p->nodes[i].state == SPARE &&
-            (p->args.max_nodes == 0 || count_nodes(p) < p->args.max_nodes))
+    for (int i = 0; i < p->n_nodes && p->spares > 0 && has_room(p); i++)
+        if (p->nodes[i].state == SPARE)
             call(p, &p->nodes[i], false);
 }
 
@@ -672,6 +737,24 @@ static void regroup(ls_parish *p)
     tell_all(p, &word);
 }
 
+/* Whether guests wait to be met, at the right time. */
+static bool wants_guests(const ls_parish *p)
+{
+    return p->lost_ns == 0 && !p->regroups && !any_done(p) && ls_view_has_guests(&p->view) &&
+           p->view.begun;
+}
+
+int64_t ls_parish_due_in(const ls_parish *parish, bool asked, int64_t now)
+{
+    const ls_parish *p = parish;
+
+    if (p->finished)
+        return -1;
+    if ((ls_view_complete(&p->view) && !asked) || (p->spares > 0 && has_room(p)))
+        return 0;
+    return wants_guests(p) ? ls_max_i64(p->made_ns + p->args.grow_wait_ns - now, 0) : -1;
+}
+
 void ls_parish_looks(ls_parish *parish, int64_t now)
 {
     ls_parish *p = parish;
@@ -679,12 +762,12 @@ void ls_parish_looks(ls_parish *parish, int64_t now)
     if (p->finished)
         return;
     if (ls_view_complete(&p->view))
+        part_cut(p, now);
+    if (!p->finished && ls_view_complete(&p->view))
         announce(p, now);
     if (p->finished)
         return;
     call_spares(p);
-    if (p->lost_ns != 0 || p->regroups || any_done(p) || !ls_view_has_guests(&p->view) ||
-        !p->view.begun || now - p->made_ns < p->args.grow_wait_ns)
-        return;
-    regroup(p);
+    if (wants_guests(p) && now - p->made_ns >= p->args.grow_wait_ns)
+        regroup(p);
 }

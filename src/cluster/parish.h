@@ -13,8 +13,8 @@
  * max_nodes. Its workers are guests (view.h): when all of them have reported, and the last view is
  * old enough, the ranks are asked to meet anew at the end of a step.
  *
- * Everything that a coordinator must know again after its death changes in the five calls that
- * take a time (`now`); cluster/README.md lists what of it a log has to hold. */
+ * What it knows follows from the calls and their times alone: a coordinator whose log has them is
+ * the same again after its death (clerk.h). */
 #pragma once
 #include "cluster/word.h"
 
@@ -38,6 +38,9 @@ typedef struct ls_parish_args {
     void (*expel)(void *context, int node, const char *why);
     /* The job must end. node: whose worker's failure it is, told by its verdict; -1: nobody's. */
     void (*stop)(void *context, int node, int code, const ls_err_record *why);
+    /* Before a view is told, when there is something new that ls_parish_remember() gives. NULL:
+     * nobody wants to know. */
+    void (*remember)(void *context);
     void *context;
 } ls_parish_args;
 
@@ -76,6 +79,21 @@ void ls_parish_returns(ls_parish *parish, int node);
 
 /* Do what is due: a view, a call, a meeting. After every other call, and every half second. */
 void ls_parish_looks(ls_parish *parish, int64_t now);
+
+/* How long until it must look at the clock: 0: now; -1: not before something else happens. asked:
+ * whether a view is accepted is being asked. */
+int64_t ls_parish_due_in(const ls_parish *parish, bool asked, int64_t now);
+
+/* What a coordinator has learned and its successor must not forget, as bytes: crashes and
+ * quarantine of hosts, how often each worker was started again, the last error, views without a
+ * step. The successor takes it when the nodes of the last view have joined. LS_EDATA: damaged. */
+void ls_parish_remember(const ls_parish *parish, int64_t now, ls_str *out);
+ls_status ls_parish_recall(ls_parish *parish, const void *bytes, size_t len, int64_t now);
+
+/* All that it knows, for the same program with the same arguments on the same machine, and back.
+ * LS_EDATA: damaged. */
+void ls_parish_save(const ls_parish *parish, ls_str *out);
+ls_status ls_parish_load(ls_parish *parish, const void *bytes, size_t len);
 
 const ls_view *ls_parish_view(const ls_parish *parish);
 

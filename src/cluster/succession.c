@@ -5,12 +5,10 @@
  *
  *     the others                 their ranks have lost those of its node, and wait for a view
  *     orphaned()                 successors ask for votes, in the order of the view
- *     one is elected             take_over(): a parish of the last view's nodes, without the lost
- *                                one; the view is revoked
- *     the others hear its beat   follow(): join it as the node they were, say again what their
- *                                workers had said; the next view is made of those who came
- *     nobody is elected          check_hope(): too few are left, or the others have gone on: the
- *                                job ends here
+ *     one is elected             take_over(): a coordinator of the last view's nodes, without the
+ * lost one; the view is revoked the others hear its beat   follow(): join it as the node they were,
+ * say again what their workers had said; the next view is made of those who came nobody is elected
+ * check_hope(): too few are left, or the others have gone on: the job ends here
  *
  * A coordinator that hears of another one, or of too few nodes, tells nobody anything any more. */
 #include "cluster/league_impl.h"
@@ -23,12 +21,77 @@
 #include "cluster/rendezvous_impl.h"
 #include "net/room.h"
 
-enum { HERE = 64, SEATS = 65 }; /* above the kinds of words */
-enum { FOLLOW_S = 1, HOPE = 4, BACK_S = 5, STUCK_S = 10 };
+enum { HERE = 64, SEATS = 65, MEMORY = 66, REIGN = 67 }; /* above the kinds of words */
+enum { FOLLOW_S = 1, HOPE = 4, BACK_S = 5, STUCK_S = 10, REGENT_S = 20 };
 
 static int64_t at_least(int64_t ns, int64_t seconds)
 {
     return ls_max_i64(ns, seconds * LS_NS_PER_S);
+}
+
+/* --- who decides: the votes of the nodes, or etcd ------------------------------------------------
+ */
+
+static const ls_quorum_view *last_view(const ls_league *l)
+{
+    return l->regent ? ls_regent_view(l->regent) : ls_synod_view(l->synod);
+}
+
+static uint64_t leader_of(const ls_league *l, uint64_t *term_out)
+{
+    return l->regent ? ls_regent_leader(l->regent, term_out) : ls_synod_leader(l->synod, term_out);
+}
+
+static bool has_hope(const ls_league *l)
+{
+    return l->regent || ls_synod_has_hope(l->synod);
+}
+
+static bool is_founded(const ls_league *l)
+{
+    return l->regent ? l->founded : ls_synod_founded(l->synod);
+}
+
+static ls_status open_regent(ls_league *l, bool first)
+{
+    ls_status st;
+
+    l->reign.self = ls_synod_id(l->synod);
+    l->reign.first = first;
+    LS_TRY(st, ls_regent_open(&l->regent, &l->reign), out);
+    if (l->heal)
+        ls_heal_entrust(l->heal, l->reign.tenure);
+    st = ls_rendezvous_watch(l->rendezvous, ls_regent_fd(l->regent), OF_SYNOD);
+out:
+    return st;
+}
+
+/* node: -1: to all. */
+static void tell_reign(ls_league *l, int node)
+{
+    ls_str bytes;
+
+    ls_str_init(&bytes);
+    ls_parcel_put(&bytes, REIGN, 1);
+    ls_parcel_put_text(&bytes, l->reign.tenure);
+    ls_parcel_put_text(&bytes, l->reign.etcd);
+    for (int i = 0; i < l->n_seats && l->regent && !bytes.failed; i++)
+        if (l->seats[i].node != l->self && (node < 0 || node == l->seats[i].node))
+            ls_rendezvous_tell(l->rendezvous, l->seats[i].node, bytes.p, bytes.len);
+    ls_str_release(&bytes);
+}
+
+static void hear_reign(ls_league *l, ls_parcel *in)
+{
+    ls_regent_args reign = {.self = 0};
+
+    ls_parcel_get_text(in, reign.tenure, sizeof reign.tenure);
+    ls_parcel_get_text(in, reign.etcd, sizeof reign.etcd);
+    if (!ls_parcel_done(in) || l->regent || l->office)
+        return;
+    l->reign = reign;
+    if (open_regent(l, false) != LS_OK)
+        ls_log(LS_LOG_WARN, "this machine cannot succeed the first one: %s", ls_err_last()->text);
 }
 
 /* --- seats ------------------------------------------------------------------------------------ */
@@ -107,14 +170,16 @@ ls_status ls_succession_joins(ls_league *l, int node, const ls_members_node *abo
 {
     ls_status st = l->synod ? add_node(l, node, about) : LS_OK;
 
-    if (l->synod && st == LS_OK)
+    if (l->synod && st == LS_OK) {
+        tell_reign(l, node);
         tell_seats(l, node);
+    }
     return st;
 }
 
 static void hear_seat(ls_league *l, int node, ls_parcel *in)
 {
-    ls_synod_seat *seat = l->parish ? seat_of(l, node) : NULL;
+    ls_synod_seat *seat = l->office ? seat_of(l, node) : NULL;
     uint64_t id = ls_parcel_get(in, 8);
     uint16_t port = (uint16_t)ls_parcel_get(in, 2), door = (uint16_t)ls_parcel_get(in, 2);
 
@@ -131,7 +196,7 @@ static void hear_seats(ls_league *l, const ls_parcel *in)
     ls_synod_seat *seats = NULL;
     int n;
 
-    if (l->parish)
+    if (l->office)
         return;
     if (ls_synod_decode(in->at, in->left, &seats, &n) != LS_OK ||
         ls_synod_learn(l->synod, seats, n) != LS_OK)
@@ -145,13 +210,33 @@ bool ls_succession_hears(ls_league *l, int node, const uint8_t *bytes, size_t le
     uint64_t kind = ls_parcel_get(&in, 1);
 
     l->on_trial = false;
-    if (kind != HERE && kind != SEATS)
+    if (kind < HERE || kind > REIGN)
         return false;
-    if (l->synod && kind == HERE)
+    if (l->synod && kind == REIGN)
+        hear_reign(l, &in);
+    if (l->synod && kind == HERE) {
         hear_seat(l, node, &in);
-    else if (l->synod)
+    } else if (kind == MEMORY && !l->office) {
+        ls_str_clear(&l->memory);
+        ls_str_append_bytes(&l->memory, in.at, in.left);
+    }
+    if (l->synod && kind == SEATS)
         hear_seats(l, &in);
     return true;
+}
+
+void ls_succession_remembers(void *league, const void *bytes, size_t len)
+{
+    ls_league *l = league;
+    ls_str message;
+
+    ls_str_init(&message);
+    ls_parcel_put(&message, MEMORY, 1);
+    ls_str_append_bytes(&message, bytes, len);
+    for (int i = 0; i < l->n_seats && l->synod && !message.failed; i++)
+        if (l->seats[i].node != l->self)
+            ls_rendezvous_tell(l->rendezvous, l->seats[i].node, message.p, message.len);
+    ls_str_release(&message);
 }
 
 /* --- while the coordinator lives -------------------------------------------------------------- */
@@ -174,10 +259,12 @@ uint64_t ls_succession_agrees(void *league, const int *nodes, int n, uint64_t ab
     if (!l->told)
         tell_seats(l, -1);
     l->told = true;
-    if (!ls_synod_founded(l->synod))
+    above = above > l->floor ? above : l->floor;
+    if (!l->regent && !ls_synod_founded(l->synod))
         ls_synod_found(l->synod, ids, n, now);
-    uint64_t generation =
-        ls_synod_agree(l->synod, ids, n, above > l->floor ? above : l->floor, now);
+    uint64_t generation = l->regent ? ls_regent_agree(l->regent, ids, n, above)
+                                    : ls_synod_agree(l->synod, ids, n, above, now);
+    l->founded |= generation > 0;
     l->wants_ns = generation ? 0 : l->wants_ns ? l->wants_ns : now;
     return generation;
 }
@@ -194,7 +281,10 @@ static void on_orphaned(void *context, const char *why, int64_t silent_ns)
     snprintf(l->why, sizeof l->why, "%s", why);
     ls_log(LS_LOG_INFO, "the coordinator (%s) was lost: %s", ls_rendezvous_address(l->rendezvous),
            why);
-    ls_synod_suspect(l->synod, l->orphan_ns);
+    if (l->regent)
+        ls_regent_seek(l->regent, true);
+    else
+        ls_synod_suspect(l->synod, l->orphan_ns);
 }
 
 static void give_up(ls_league *l)
@@ -206,7 +296,7 @@ static void give_up(ls_league *l)
 /* The nodes of the last view, in its order, as the new coordinator sees them. */
 static ls_status seat_all(ls_league *l, int64_t now)
 {
-    const ls_quorum_view *v = ls_synod_view(l->synod);
+    const ls_quorum_view *v = last_view(l);
     ls_status st = LS_OK;
 
     l->n_seats = 0;
@@ -217,7 +307,7 @@ static ls_status seat_all(ls_league *l, int64_t now)
             continue; /* then it cannot be reached either */
         LS_TRY(st, add_seat(l, seat), out);
         l->seats[l->n_seats - 1].away = seat->id != ls_synod_id(l->synod);
-        st = ls_parish_joins(l->parish, seat->node, seat->host, seat->ip, seat->workers, true, now);
+        st = ls_office_joins(l->office, seat->node, seat->host, seat->ip, seat->workers, true, now);
     }
 out:
     return st;
@@ -236,7 +326,7 @@ static int next_node(const ls_league *l)
 /* Of a new coordinator: the one before is lost with all its workers. */
 static void bury(ls_league *l, const ls_synod_seat *self, int64_t now)
 {
-    const ls_quorum_view *v = ls_synod_view(l->synod);
+    const ls_quorum_view *v = last_view(l);
     const ls_synod_seat *lost = ls_synod_find(l->synod, l->leader ? l->leader : v->member[0]);
     ls_view_past past = {.reached = -1};
     int64_t noticed_ns = l->orphan_ns ? now - l->orphan_ns + l->silent_ns : 0;
@@ -249,12 +339,12 @@ static void bury(ls_league *l, const ls_synod_seat *self, int64_t now)
              lost ? lost->node : -1, lost ? lost->host : "?", *l->why ? l->why : "cut off",
              self->node, self->host);
     ls_log(LS_LOG_WARN, "%s, at %s", why, ls_rendezvous_address(l->rendezvous));
-    ls_parish_restores(l->parish, &past, why, noticed_ns, now);
+    ls_office_restores(l->office, &past, why, noticed_ns, now);
     if (!lost || lost->id == self->id)
         return;
     int node = lost->node;
     ls_succession_loses(l, node);
-    ls_parish_loses(l->parish, node, why, noticed_ns, now);
+    ls_office_loses(l->office, node, why, noticed_ns, now);
 }
 
 static ls_status take_over(ls_league *l, int64_t now)
@@ -264,14 +354,19 @@ static ls_status take_over(ls_league *l, int64_t now)
 
     if (!self)
         return ls_fail(LS_EPEER, "this node was elected, and does not know its place");
-    LS_TRY(st, ls_league_open_parish(l, self->node), out);
-    LS_TRY(st, ls_rendezvous_take_over(l->rendezvous, ls_synod_view(l->synod)->n, next_node(l)),
-           out);
+    LS_TRY(st, ls_league_open_office(l, self->node), out);
+    LS_TRY(st, ls_league_watch_office(l), out);
+    LS_TRY(st, ls_rendezvous_take_over(l->rendezvous, last_view(l)->n, next_node(l)), out);
     LS_TRY(st, seat_all(l, now), out);
-    l->floor = ls_synod_view(l->synod)->generation;
+    if (l->memory.len > 0)
+        ls_office_recalls(l->office, l->memory.p, l->memory.len, now);
+    l->floor = last_view(l)->generation;
+    l->founded = true;
     l->patience_ns = now + at_least(l->args.dead_ns, BACK_S);
     bury(l, self, now);
     l->orphan_ns = 0;
+    if (l->regent)
+        ls_regent_seek(l->regent, false);
     if (l->heal)
         ls_heal_restate(l->heal);
 out:
@@ -302,6 +397,8 @@ static void follow(ls_league *l, uint64_t leader, uint64_t term, int64_t now)
     l->term = term;
     l->orphan_ns = 0;
     l->on_trial = true;
+    if (l->regent)
+        ls_regent_seek(l->regent, false);
     if (l->heal)
         ls_heal_restate(l->heal);
 }
@@ -309,18 +406,23 @@ static void follow(ls_league *l, uint64_t leader, uint64_t term, int64_t now)
 /* Without a coordinator: whether there may be one for this node yet. */
 static void check_hope(ls_league *l, int64_t now)
 {
-    if (ls_synod_has_hope(l->synod) && !l->refused && now - l->orphan_ns < HOPE * l->args.dead_ns)
+    int64_t wait_ns = HOPE * l->args.dead_ns;
+
+    if (l->regent) /* until its lease has run out */
+        wait_ns = at_least(wait_ns, REGENT_S);
+    if (has_hope(l) && !l->refused && now - l->orphan_ns < wait_ns)
         return;
     ls_fail(LS_EPEER, "the first node (%s) went away: %s", ls_rendezvous_address(l->rendezvous),
             l->why);
-    ls_err_hint("Another machine takes over where more than half of those of the last view are "
-                "left.");
+    ls_err_hint(l->regent ? "Another machine takes over where etcd gives it the run."
+                          : "Another machine takes over where more than half of those of the last "
+                            "view are left.");
     give_up(l);
 }
 
 static void look_as_member(ls_league *l, int64_t now)
 {
-    uint64_t term, leader = ls_synod_leader(l->synod, &term);
+    uint64_t term, leader = leader_of(l, &term);
 
     if (leader == ls_synod_id(l->synod)) {
         if (take_over(l, now) != LS_OK)
@@ -342,7 +444,7 @@ static void look_as_member(ls_league *l, int64_t now)
 static bool on_returns(void *context, int node, uint64_t id, ls_members_node *about_out)
 {
     const ls_league *l = context;
-    const ls_synod_seat *seat = l->parish && l->synod ? seat_of(l, node) : NULL;
+    const ls_synod_seat *seat = l->office && l->synod ? seat_of(l, node) : NULL;
 
     if (!seat || !seat->away || seat->id != id)
         return false;
@@ -358,7 +460,7 @@ static void on_returned(void *context, int node)
 
     seat_of(l, node)->away = false;
     tell_seats(l, node);
-    ls_parish_returns(l->parish, node);
+    ls_office_returns(l->office, node);
 }
 
 /* Nodes that do not come back are lost, too. */
@@ -373,17 +475,17 @@ static void lose_absent(ls_league *l, int64_t now)
                  seat.node, seat.host);
         ls_log(LS_LOG_INFO, "%s", why);
         ls_succession_loses(l, seat.node);
-        ls_parish_loses(l->parish, seat.node, why, l->args.dead_ns, now);
+        ls_office_loses(l->office, seat.node, why, l->args.dead_ns, now);
         i = -1;
     }
 }
 
 static void look_as_coordinator(ls_league *l, int64_t now)
 {
-    uint64_t term, leader = ls_synod_leader(l->synod, &term);
+    uint64_t term, leader = leader_of(l, &term);
     const ls_synod_seat *other = ls_synod_find(l->synod, leader);
 
-    if (!ls_synod_founded(l->synod) || ls_parish_is_idle(l->parish, -1))
+    if (!is_founded(l) || ls_office_is_idle(l->office, -1))
         return; /* not yet, or no more */
     bool leads = leader == ls_synod_id(l->synod);
     if (leads)
@@ -396,8 +498,10 @@ static void look_as_coordinator(ls_league *l, int64_t now)
         ls_fail(LS_EPEER, "the job goes on without this node: it was cut off, and %s took over",
                 other ? other->host : "another one");
     else
-        ls_fail(LS_EPEER, "this node has lost more than half of the nodes of the job");
-    ls_err_hint("Those who are more than half go on; the run folder has what they do.");
+        ls_fail(LS_EPEER, l->regent ? "etcd does not answer this node, and a view is needed"
+                                    : "this node has lost more than half of the nodes of the job");
+    ls_err_hint(l->regent ? "Another machine of the job goes on, if it reaches etcd."
+                          : "Those who are more than half go on; the run folder has what they do.");
     give_up(l);
 }
 
@@ -413,8 +517,8 @@ void ls_succession_looks(ls_league *l)
     bool lives =
         ls_rendezvous_is_linked(l->rendezvous) && ls_synod_leader(l->synod, &term) == l->leader;
     ls_synod_attend(l->synod, lives, now);
-    l->door.heirs = ls_synod_has_hope(l->synod);
-    if (l->parish)
+    l->door.heirs = has_hope(l);
+    if (l->office)
         look_as_coordinator(l, now);
     else
         look_as_member(l, now);
@@ -459,6 +563,8 @@ void ls_league_refuges(const ls_league *l, char *text_out, size_t cap)
 
 void ls_succession_close(ls_league *l)
 {
+    ls_regent_close(l->regent);
+    l->regent = NULL;
     ls_synod_close(l->synod);
     ls_mem_free(l->seats);
     l->synod = NULL;
@@ -489,7 +595,7 @@ ls_status ls_succession_begin(ls_league *l)
 {
     uint16_t door;
     ls_str bytes;
-    ls_status st = l->synod && l->parish ? seat_members(l) : LS_OK;
+    ls_status st = l->synod && l->office ? seat_members(l) : LS_OK;
 
     if (!l->synod || st != LS_OK)
         return st;
@@ -501,7 +607,13 @@ ls_status ls_succession_begin(ls_league *l)
     ls_parcel_put(&bytes, ls_synod_port(l->synod), 2);
     ls_parcel_put(&bytes, door, 2);
     LS_TRY(st, ls_str_status(&bytes), out);
-    if (l->parish)
+    if (l->office && l->args.tenure) {
+        snprintf(l->reign.tenure, sizeof l->reign.tenure, "%s", l->args.tenure);
+        snprintf(l->reign.etcd, sizeof l->reign.etcd, "%s", l->args.etcd);
+        LS_TRY(st, open_regent(l, true), out);
+        tell_reign(l, -1);
+    }
+    if (l->office)
         (void)ls_succession_hears(l, l->self, (const uint8_t *)bytes.p, bytes.len);
     else
         ls_rendezvous_tell(l->rendezvous, 0, bytes.p, bytes.len);

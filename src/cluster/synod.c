@@ -10,16 +10,13 @@
  * Two nodes may have called each other at the same time; then there are two, and either serves. */
 #include "cluster/synod.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "base/mem.h"
@@ -38,7 +35,6 @@ enum {
     CALL_S = 2,
     ALIVE_S = 4
 };
-enum { KEPT_DAYS = 7 };
 
 typedef enum link_state { CALLS, GREETS, OPEN } link_state;
 
@@ -174,6 +170,10 @@ static void drop_link(ls_synod *s, node_link *l)
     while (s->links[i] != l)
         i++;
     s->links[i] = s->links[--s->n_links];
+    /* A process that is just being started may have a copy, with which closing ends no watching. */
+    int fd = l->state == OPEN ? l->frames.fd : l->fd;
+    if (fd >= 0)
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     free_link(l);
 }
 
@@ -403,42 +403,18 @@ out:
     return st;
 }
 
-/* Of agents that were killed: nobody reads them any more. */
-static void remove_old(const char *folder)
-{
-    time_t before = time(NULL) - KEPT_DAYS * 24 * 3600;
-    DIR *dir = opendir(folder);
-    struct stat info;
-
-    for (const struct dirent *e; dir && (e = readdir(dir));)
-        if (strstr(e->d_name, ".vow") && fstatat(dirfd(dir), e->d_name, &info, 0) == 0 &&
-            S_ISREG(info.st_mode) && info.st_mtime < before)
-            unlinkat(dirfd(dir), e->d_name, 0);
-    if (dir)
-        closedir(dir);
-}
-
-/* Only the last folder is made, and for this user alone. */
 static ls_status open_vow(ls_synod *s, ls_quorum_promise *promise)
 {
-    const char *state = getenv("LINESHAFT_STATE");
     char folder[PATH_MAX / 2];
+    ls_status st = ls_vow_folder(folder, sizeof folder);
 
-    if (state && *state)
-        snprintf(folder, sizeof folder, "%s", state);
-    else
-        snprintf(folder, sizeof folder, "/var/tmp/lineshaft-%d", (int)getuid());
-    if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
-        ls_fail_sys(LS_EIO, "cannot make the folder \"%s\" for promises of this machine", folder);
-        ls_err_hint("Set LINESHAFT_STATE to a folder on a disk of this machine.");
-        return LS_EIO;
-    }
-    remove_old(folder);
+    if (st != LS_OK)
+        return st;
     uint64_t name = 0; /* nobody's before: what another process has promised is not this one's */
     if (getrandom(&name, sizeof name, 0) != (ssize_t)sizeof name)
         return ls_fail_sys(LS_EIO, "cannot draw a name for the promises of this machine");
     snprintf(s->path, sizeof s->path, "%s/%016llx.vow", folder, (unsigned long long)name);
-    ls_status st = ls_vow_open(&s->vow, s->path, promise);
+    st = ls_vow_open(&s->vow, s->path, promise);
     if (st != LS_OK)
         ls_err_hint("Set LINESHAFT_STATE to a folder on a disk of this machine.");
     return st;

@@ -18,7 +18,7 @@
 #include "base/time.h"
 
 enum {
-    KEY = 400,
+    KEY = LS_TENURE_KEY,
     VALUE = LS_TENURE_ID + 64,
     RENEW_MS = LS_TENURE_LEASE_S * 1000 / 3,
     LOOK_MS = 200
@@ -35,9 +35,9 @@ struct ls_tenure {
     pthread_cond_t wake;
 };
 
-static void key_of(const char *run, const char *leaf, char *key_out)
+void ls_tenure_key(const char *run, const char *leaf, char key_out[LS_TENURE_KEY])
 {
-    snprintf(key_out, KEY, "lineshaft/%s/%s", run, leaf);
+    snprintf(key_out, LS_TENURE_KEY, "lineshaft/%s/%s", run, leaf);
 }
 
 /* The path as the system has it, also of a folder that is yet to be made. */
@@ -113,8 +113,8 @@ static ls_status take_lead(ls_tenure *t, bool again, int64_t deadline_ns, bool *
     ls_str_init(&value);
     *done_out = false;
     t->lease = 0;
-    key_of(t->args.run, "leader", leader);
-    key_of(t->args.run, "owner", owner);
+    ls_tenure_key(t->args.run, "leader", leader);
+    ls_tenure_key(t->args.run, "owner", owner);
     LS_TRY(st, ls_etcd_lease(t->etcd, LS_TENURE_LEASE_S, deadline_ns, &lease), out);
     const ls_etcd_if conditions[] = {{.key = leader}, {.key = owner, .value = t->id}};
     const ls_etcd_put puts[] = {{.key = leader, .value = t->id, .lease = lease},
@@ -151,7 +151,7 @@ static ls_status take_again(ls_tenure *t)
     LS_TRY(st, take_lead(t, true, deadline_ns, &done), out);
     if (done)
         goto out;
-    key_of(t->args.run, "owner", owner);
+    ls_tenure_key(t->args.run, "owner", owner);
     LS_TRY(st, ls_etcd_get(t->etcd, owner, deadline_ns, &value, &found), out);
     if (found && strcmp(value.p, t->id) != 0) {
         snprintf(why, sizeof why, "another job (%.120s) has taken over run \"%.200s\"",
@@ -293,7 +293,7 @@ static ls_status check_owner(const ls_tenure_use *u, int64_t deadline_ns)
     ls_status st;
 
     ls_str_init(&value);
-    key_of(u->run, "owner", key);
+    ls_tenure_key(u->run, "owner", key);
     LS_TRY(st, ls_etcd_get(u->etcd, key, deadline_ns, &value, &found), out);
     if (!found || strcmp(value.p, u->id) != 0) {
         st = ls_fail(LS_EBUSY, "another job (%s) has taken over run \"%s\"",
@@ -314,8 +314,8 @@ ls_status ls_tenure_claim(ls_tenure_use *use, int64_t least, int64_t deadline_ns
     ls_status st = LS_OK;
 
     ls_str_init(&before);
-    key_of(u->run, "generation", key);
-    key_of(u->run, "owner", owner);
+    ls_tenure_key(u->run, "generation", key);
+    ls_tenure_key(u->run, "owner", owner);
     while (!done) {
         LS_TRY(st, ls_etcd_get(u->etcd, key, deadline_ns, &before, &found), out);
         int64_t last = found ? strtoll(before.p, NULL, 10) : 0;
@@ -339,9 +339,9 @@ ls_status ls_tenure_commit(ls_tenure_use *use, int64_t step, int64_t deadline_ns
     bool done = false;
     ls_status st;
 
-    key_of(use->run, "generation", key);
-    key_of(use->run, "owner", owner);
-    key_of(use->run, "committed", committed);
+    ls_tenure_key(use->run, "generation", key);
+    ls_tenure_key(use->run, "owner", owner);
+    ls_tenure_key(use->run, "committed", committed);
     snprintf(mine, sizeof mine, "%" PRId64 " %s", use->generation, use->id);
     snprintf(value, sizeof value, "%" PRId64 " %s", step, mine);
     const ls_etcd_if conditions[] = {{.key = owner, .value = use->id}, {.key = key, .value = mine}};

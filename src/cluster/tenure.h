@@ -1,7 +1,8 @@
 /* tenure.h -- a job's right to write its run, kept in etcd: of several jobs of the same run, one
  * has it, and one that lost it cannot commit any more.
  *
- *   lineshaft/RUN/leader       who has it, under a lease of 5 s that its launcher renews
+ *   lineshaft/RUN/leader       who has it, under a lease of 5 s that its launcher renews, or the
+ *                              machine that has succeeded that one (regent.h)
  *   lineshaft/RUN/owner        who had it last; stays when the lease has run out
  *   lineshaft/RUN/generation   "NUMBER OWNER": raised by compare-and-swap by who writes checkpoints
  *   lineshaft/RUN/committed    "STEP NUMBER OWNER": the last commit token
@@ -21,10 +22,13 @@
 LS_C_BEGIN
 
 #define LS_TENURE_VARIABLE "LINESHAFT_TENURE"
-enum { LS_TENURE_LEASE_S = 5, LS_TENURE_ID = 160, LS_TENURE_RUN = 256 };
+enum { LS_TENURE_LEASE_S = 5, LS_TENURE_ID = 160, LS_TENURE_RUN = 256, LS_TENURE_KEY = 400 };
 
 /* The part of keys that names a run: its name, and a hash of where its folder is. */
 void ls_tenure_run(const char *name, const char *out, char run_out[LS_TENURE_RUN]);
+
+/* The key of one of the things above. */
+void ls_tenure_key(const char *run, const char *leaf, char key_out[LS_TENURE_KEY]);
 
 /* --- the launcher ------------------------------------------------------------------------------
  */

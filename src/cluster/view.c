@@ -113,6 +113,8 @@ void ls_view_reports(ls_view *view, int worker, const ls_view_report *report)
 {
     enter(view, worker, LS_VIEW_WAITS);
     view->member[worker].report = *report;
+    if (report->unit > 0)
+        view->rules.unit = report->unit;
 }
 
 void ls_view_readies(ls_view *view, int worker)
@@ -120,8 +122,12 @@ void ls_view_readies(ls_view *view, int worker)
     if (view->member[worker].state != LS_VIEW_IN)
         return;
     view->member[worker].guest = false;
-    if (view->member[worker].rank == 0)
-        view->begun = true;
+    if (view->member[worker].rank > 0)
+        return;
+    view->begun = true;
+    for (int i = 0; i < view->workers; i++) /* the others go on from what a spare has */
+        if (view->member[i].state == LS_VIEW_WAITS && view->member[i].rank < 0)
+            view->member[i].report.have = -1;
 }
 
 void ls_view_leaves(ls_view *view, int worker)
@@ -275,19 +281,54 @@ static void find_base(const ls_view *v, ls_view_plan *plan)
         plan->met--; /* what it did last may not have been finished */
 }
 
+/* The most steps that a state of those who wait has. */
+static int64_t farthest(const ls_view *v)
+{
+    int64_t most = -1;
+
+    for (int i = 0; i < v->workers; i++)
+        if (v->member[i].state == LS_VIEW_WAITS && v->member[i].report.have > most)
+            most = v->member[i].report.have;
+    return most;
+}
+
+/* More of them, in order, as many as are left: those who have a whole state of so many steps; -1:
+ * anybody. Returns how many are left then. */
+static int pick_more(ls_view *v, int left, int64_t have)
+{
+    for (int i = 0; i < v->workers && left > 0; i++) {
+        bool more = v->member[i].state == LS_VIEW_WAITS && !v->member[i].chosen &&
+                    (have < 0 || v->member[i].report.have == have);
+        v->member[i].chosen |= more;
+        left -= more;
+    }
+    return left;
+}
+
+static ls_status too_few(const ls_view *v)
+{
+    ls_fail(LS_EFAIL, "%d of the %d ranks that have a model or its sequences together are left",
+            v->count[LS_VIEW_WAITS], unit_of(v));
+    ls_err_hint("Start the run again: it goes on from its newest checkpoint, with any number of "
+                "ranks that its mesh allows.");
+    return LS_EFAIL;
+}
+
 /* Who of those that wait will be in the next view: as many as make whole models, of each part alike
- * as far as they have it, then the others in order. The first view has all, whose number the ranks
- * judge by themselves. */
+ * as far as they have it, then who has come farthest, then the others in order. The first view has
+ * all, whose number the ranks judge by themselves. */
 static ls_status pick(ls_view *v)
 {
     int unit = unit_of(v), left = v->count[LS_VIEW_WAITS];
-    int *of_part = ls_mem_array((size_t)v->workers + 1, sizeof *of_part);
 
-    if (!of_part)
-        return LS_ENOMEM;
     if (v->generation > 0)
         left = left / unit * unit;
+    if (left == 0)
+        return too_few(v);
     int each = left / unit;
+    int *of_part = ls_mem_array((size_t)v->workers + 1, sizeof *of_part);
+    if (!of_part)
+        return LS_ENOMEM;
     for (int i = 0; i < v->workers; i++) {
         ls_view_member *m = &v->member[i];
         int part = m->report.part;
@@ -296,11 +337,8 @@ static ls_status pick(ls_view *v)
         left -= m->chosen;
         of_part[m->chosen ? part : 0]++;
     }
-    for (int i = 0; i < v->workers && left > 0; i++) {
-        bool more = v->member[i].state == LS_VIEW_WAITS && !v->member[i].chosen;
-        v->member[i].chosen |= more;
-        left -= more;
-    }
+    left = pick_more(v, left, farthest(v));
+    (void)pick_more(v, left, -1);
     ls_mem_free(of_part);
     return LS_OK;
 }

@@ -19,7 +19,8 @@
  * goes wrong with it is its own affair.
  *
  * Where ranks have a model together (rules.unit) a view has a multiple of so many, and at least one
- * of each part of the model if that is left. Who is not needed stays in WAITS, as a spare with the
+ * of each part of the model if that is left; where each has a whole one, but needs others for its
+ * sequences, those who have come farthest. Who is not needed stays in WAITS, as a spare with the
  * state it has, until ranks are lost or the work is done. Example, unit 2, parts A B of two
  * models: ranks 0 1 2 3 have A A B B; rank 2 is lost for good: ranks 0 and 3 go on, and the worker
  * that was rank 1 waits. */
@@ -42,18 +43,21 @@ typedef enum ls_view_state {
 
 /* What a worker says of itself when it asks for a view. */
 typedef struct ls_view_report {
-    int64_t have;    /* steps that are in its weights and moments; -1: it has no whole state */
-    int64_t reached; /* steps that it saw done; -1: none */
-    int64_t met;     /* the step after which it last did what falls due between steps */
-    int32_t port;    /* where it listens for ranks of other nodes; 0: nowhere */
-    uint32_t serial; /* the agent's number for this report, so that no older one is answered */
-    int32_t part;    /* of a model that ranks have together, from 1: what it has; 0: none */
+    int64_t have;      /* steps that are in its weights and moments; -1: it has no whole state */
+    int64_t reached;   /* steps that it saw done; -1: none */
+    int64_t met;       /* the step after which it last did what falls due between steps */
+    int32_t port;      /* where it listens for ranks of other nodes; 0: nowhere */
+    uint32_t serial;   /* the agent's number for this report, so that no older one is answered */
+    int32_t part;      /* of a model that ranks have together, from 1: what it has; 0: none */
+    int32_t unreached; /* the rank of the last view that it could not reach, from 1; 0: none */
+    int32_t unit;      /* as in the rules, if it is known to be so; 0: it is not */
 } ls_view_report;
 
 typedef struct ls_view_rules {
     int restarts; /* how often a worker that dies is started again */
     int least;    /* ranks to go on with */
-    int unit;     /* ranks that have a model together; 0 and 1: each has its own */
+    int unit;     /* ranks that have a model or its sequences together; 0 and 1: each its own.
+                   * Where the ranks choose that, their reports tell it later */
 } ls_view_rules;
 
 typedef struct ls_view_member {

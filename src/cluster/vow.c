@@ -1,18 +1,59 @@
 /* vow.c -- see vow.h. Each record is a whole promise, so a compaction is the last one alone. */
 #include "cluster/vow.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 #include "base/log.h"
 #include "base/mem.h"
 #include "cluster/journal.h"
 
-enum { COMPACT_BYTES = 1 << 20 };
+enum { COMPACT_BYTES = 1 << 20, KEPT_DAYS = 7 };
 
 struct ls_vow {
     ls_journal *journal;
     ls_str bytes;
     bool failed; /* the last one could not be kept; said once */
 };
+
+/* Of agents that were killed: nobody reads them any more. */
+static void remove_old(const char *folder)
+{
+    time_t before = time(NULL) - KEPT_DAYS * 24 * 3600;
+    DIR *dir = opendir(folder);
+    struct stat info;
+
+    for (const struct dirent *e; dir && (e = readdir(dir));)
+        if ((strstr(e->d_name, ".vow") || strstr(e->d_name, ".wal")) &&
+            fstatat(dirfd(dir), e->d_name, &info, 0) == 0 && S_ISREG(info.st_mode) &&
+            info.st_mtime < before)
+            unlinkat(dirfd(dir), e->d_name, 0);
+    if (dir)
+        closedir(dir);
+}
+
+/* Only the last folder is made, and for this user alone. */
+ls_status ls_vow_folder(char *folder_out, size_t cap)
+{
+    const char *state = getenv("LINESHAFT_STATE");
+
+    if (state && *state)
+        snprintf(folder_out, cap, "%s", state);
+    else
+        snprintf(folder_out, cap, "/var/tmp/lineshaft-%d", (int)getuid());
+    if (mkdir(folder_out, 0700) != 0 && errno != EEXIST) {
+        ls_fail_sys(LS_EIO, "cannot make the folder \"%s\" for promises of this machine",
+                    folder_out);
+        ls_err_hint("Set LINESHAFT_STATE to a folder on a disk of this machine.");
+        return LS_EIO;
+    }
+    remove_old(folder_out);
+    return LS_OK;
+}
 
 /* A record that was written whole and cannot be read is of another version: not ours to guess. */
 static ls_status take(void *context, const void *bytes, size_t len)

@@ -9,6 +9,10 @@ LS_C_BEGIN
 
 typedef struct ls_vow ls_vow;
 
+/* Where a machine keeps such files: LINESHAFT_STATE, or /var/tmp/lineshaft-UID. Those of the week
+ * before are removed. LS_EIO: it cannot be made, and what to do. */
+ls_status ls_vow_folder(char *folder_out, size_t cap);
+
 /* Open PATH. promise_out: what was kept last; else an empty promise with a new number (generation
  * 0). Says in the log what was torn or damaged. LS_EBUSY: another process has it. LS_EIO: it cannot
  * be read or written. */

@@ -8,16 +8,9 @@ void ls_word_release(ls_word *word)
     ls_members_release(&word->members);
 }
 
-/* Texts come from anywhere; control characters would be refused by the reader. */
 static void put_text(ls_str *out, const char *text)
 {
-    char clean[LS_WORD_TEXT];
-    size_t n = 0;
-
-    for (; text[n] && n + 1 < sizeof clean; n++)
-        clean[n] = (unsigned char)text[n] < ' ' || text[n] == 127 ? ' ' : text[n];
-    clean[n] = '\0';
-    ls_parcel_put_text(out, clean);
+    ls_parcel_put_line(out, text, LS_WORD_TEXT);
 }
 
 static void put_report(ls_str *out, const ls_view_report *r)
@@ -28,6 +21,8 @@ static void put_report(ls_str *out, const ls_view_report *r)
     ls_parcel_put(out, (uint64_t)r->port, 2);
     ls_parcel_put(out, r->serial, 4);
     ls_parcel_put(out, (uint64_t)r->part, 2);
+    ls_parcel_put(out, (uint64_t)r->unit, 2);
+    ls_parcel_put(out, (uint64_t)r->unreached, 4);
 }
 
 static void get_report(ls_parcel *in, ls_view_report *r)
@@ -38,6 +33,10 @@ static void get_report(ls_parcel *in, ls_view_report *r)
     r->port = (int32_t)ls_parcel_get(in, 2);
     r->serial = (uint32_t)ls_parcel_get(in, 4);
     r->part = (int32_t)ls_parcel_get(in, 2);
+    r->unit = (int32_t)ls_parcel_get(in, 2);
+    uint64_t unreached = ls_parcel_get(in, 4);
+    in->bad |= unreached > LS_MEMBERS_RANKS;
+    r->unreached = (int32_t)unreached;
 }
 
 static void put_end(ls_str *out, const ls_word *w)

@@ -288,79 +288,95 @@ static ls_status check_list(const ls_comm *c, const int *ranks, int count)
     return here ? LS_OK : ls_fail(LS_EUSAGE, "rank %d gave a list without itself", c->rank);
 }
 
+/* Everybody tells the number it would take and which list it means. *id_out: the highest number.
+ * all_to_all, because the own ranges of all_gather begin at multiples of sixteen. */
+static ls_status agree_on_list(ls_comm *c, const int *ranks, int count, int64_t deadline_ns,
+                               int64_t *id_out)
+{
+    ls_fabric *fabric = c->fabric;
+    int64_t mine[2], n = c->ranks, highest = 0;
+    int64_t *send = ls_mem_array((size_t)(4 * n), sizeof *send);
+    ls_status st = LS_OK;
+
+    if (!send)
+        return ls_fail(LS_ENOMEM, "no memory for a list of %d ranks", c->ranks);
+    int64_t *all = send + 2 * n;
+    ls_fabric_lock(fabric);
+    mine[0] = (int64_t)fabric->next_id;
+    pthread_mutex_unlock(&fabric->lock);
+    mine[1] = count ? (int64_t)hash_list(ranks, count) : 0;
+    for (int64_t i = 0; i < n; i++)
+        memcpy(send + 2 * i, mine, sizeof mine);
+    LS_TRY(st,
+           ls_comm_run(
+               c,
+               &(ls_coll){
+                   .kind = LS_COLL_ALL_TO_ALL, .type = LS_I64, .count = 2, .in = send, .out = all},
+               deadline_ns),
+           out);
+    for (int64_t i = 0; i < n; i++)
+        highest = ls_max_i64(highest, all[2 * i]);
+    for (int i = 0; i < count; i++)
+        if (all[2 * ranks[i] + 1] != mine[1]) {
+            ls_fail(LS_EUSAGE, "ranks %d and %d mean different lists of a communicator's ranks",
+                    c->world[c->rank], c->world[ranks[i]]);
+            st = fail(fabric);
+            goto out;
+        }
+    *id_out = highest;
+out:
+    ls_mem_free(send);
+    return st;
+}
+
+/* The same links; choices and the file belong to the whole. */
+static void inherit(ls_comm *sub, const ls_comm *c)
+{
+    sub->tune = c->tune;
+    sub->tune.picks = 0;
+    sub->tune.path[0] = '\0';
+    ls_tune_use(sub);
+    sub->forced = sub->ranks == c->ranks ? c->forced : NULL;
+    sub->force_levels = sub->ranks == c->ranks && c->force_levels;
+}
+
 ls_status ls_comm_sub(ls_comm *comm, const int *ranks, int count, int64_t deadline_ns,
                       ls_comm **sub_out)
 {
     ls_comm *c = comm;
     ls_fabric *fabric = c->fabric;
-    int64_t mine[2], *all = NULL, per = 0, n = c->ranks;
+    int64_t id = 0;
     int *world = NULL;
     ls_status st;
 
     LS_TRY(st, check_list(c, ranks, count), out);
-    all = ls_mem_array((size_t)(2 * n), sizeof *all);
     world = ls_mem_array((size_t)ls_max_i64(count, 1), sizeof *world);
-    if (!all || !world) {
+    if (!world) {
         st = ls_fail(LS_ENOMEM, "no memory for a communicator of %d ranks", count);
         goto out;
     }
-    /* Everybody tells the number it would take and which list it means. all_to_all, because the own
-     * ranges of all_gather begin at multiples of sixteen. */
-    ls_fabric_lock(fabric);
-    mine[0] = (int64_t)fabric->next_id;
-    pthread_mutex_unlock(&fabric->lock);
-    mine[1] = count ? (int64_t)hash_list(ranks, count) : 0;
-    int64_t *send = ls_mem_array((size_t)(2 * n), sizeof *send);
-    if (!send) {
-        st = ls_fail(LS_ENOMEM, "no memory for a list of %d ranks", c->ranks);
-        goto out;
-    }
-    for (int64_t i = 0; i < n; i++)
-        memcpy(send + 2 * i, mine, sizeof mine);
-    st = ls_comm_run(
-        c,
-        &(ls_coll){.kind = LS_COLL_ALL_TO_ALL, .type = LS_I64, .count = 2, .in = send, .out = all},
-        deadline_ns);
-    ls_mem_free(send);
-    if (st != LS_OK)
-        goto out;
-    for (int64_t i = 0; i < n; i++)
-        per = ls_max_i64(per, all[2 * i]);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         world[i] = c->world[ranks[i]];
-        if (all[2 * ranks[i] + 1] != mine[1]) {
-            ls_fail(LS_EUSAGE, "ranks %d and %d mean different lists of a communicator's ranks",
-                    c->world[c->rank], world[i]);
-            st = fail(fabric);
-            goto out;
-        }
-    }
-    if (per >= COMM_IDS) { /* the same for all ranks, and nothing was begun */
+    LS_TRY(st, agree_on_list(c, ranks, count, deadline_ns, &id), out);
+    if (id >= COMM_IDS) { /* the same for all ranks, and nothing was begun */
         st = ls_fail(LS_EBUSY, "%d communicators have been made already", COMM_IDS - 1);
         goto out;
     }
     ls_fabric_lock(fabric);
-    fabric->next_id = (uint64_t)per + 1;
+    fabric->next_id = (uint64_t)id + 1;
     fabric->refs += count > 0;
     pthread_mutex_unlock(&fabric->lock);
     *sub_out = NULL;
     if (count == 0)
         goto out;
-    st = make_comm(sub_out, fabric, (uint64_t)per, world, count, deadline_ns);
+    st = make_comm(sub_out, fabric, (uint64_t)id, world, count, deadline_ns);
     if (st != LS_OK) {
         st = fail(fabric);
         ls_fabric_drop(fabric);
         goto out;
     }
-    /* The same links; choices and the file belong to the whole. */
-    (*sub_out)->tune = c->tune;
-    (*sub_out)->tune.picks = 0;
-    (*sub_out)->tune.path[0] = '\0';
-    ls_tune_use(*sub_out);
-    (*sub_out)->forced = count == c->ranks ? c->forced : NULL;
-    (*sub_out)->force_levels = count == c->ranks && c->force_levels;
+    inherit(*sub_out, c);
 out:
-    ls_mem_free(all);
     ls_mem_free(world);
     return st;
 }

@@ -63,7 +63,7 @@ static ls_status check_teams(const ls_run *run)
     if (strcmp(run->mesh.shard, "world") != 0)
         return ls_check_clash(run, "mesh.shard", "mesh.tp",
                               "the ranks that have the same part are one group");
-    if (run->heal.buddies == LS_BUDDIES_ON)
+    if (run->heal.buddies == LS_BUDDIES_ON && run->mesh.pp < 2)
         return ls_check_clash(run, "heal.buddies", "mesh.tp",
                               "parts of a model are not copied yet");
     if (run->sync != LS_SYNC_ALLREDUCE)
@@ -113,27 +113,18 @@ static ls_status check_chunks(const ls_run *run)
 /* What they cannot do yet. */
 static ls_status check_context(const ls_run *run)
 {
-    bool alone = ls_check_origin(run, "mesh.cp")->source == LS_RUN_DEFAULT;
+    bool alone = !run->mesh.automatic && ls_check_origin(run, "mesh.cp")->source == LS_RUN_DEFAULT;
 
     if (alone && ls_check_origin(run, "mesh.keys")->source != LS_RUN_DEFAULT)
         return ls_check_clash(run, "mesh.keys", "mesh.cp", "it is for mesh.cp above 1");
     if (run->mesh.cp < 2)
         return LS_OK;
-    if (run->mesh.pp > 1)
-        return ls_check_clash(run, "mesh.pp", "mesh.cp",
-                              "stages pass on the streams of whole sequences");
-    if (run->mesh.tp > 1)
-        return ls_check_clash(run, "mesh.tp", "mesh.cp",
-                              "ranks share either a model or a sequence, for now");
     if (run->sync != LS_SYNC_ALLREDUCE)
         return ls_check_clash(run, "sync", "mesh.cp", "a replica or a worker has whole sequences");
     if (run->mesh.balance == LS_BALANCE_AUTO)
         return ls_check_clash(run, "mesh.balance", "mesh.cp", "speeds are known of single ranks");
     if (run->mesh.weights.count > 0)
         return ls_check_clash(run, "mesh.weights", "mesh.cp", "they are for single ranks");
-    if (run->model.experts > 0)
-        return ls_check_clash(run, "model.experts", "mesh.cp",
-                              "the balance of experts is that of whole sequences");
     if (run->device.kind == LS_DEVICE_CUDA)
         return ls_check_clash(run, "mesh.cp", "device.kind",
                               "keys and values meet in the memory of the host");
@@ -429,18 +420,12 @@ static ls_status check_buddies(const ls_run *run)
 {
     if (run->heal.buddies != LS_BUDDIES_ON)
         return LS_OK;
-    if (run->mesh.pp > 1)
-        return ls_check_clash(run, "heal.buddies", "mesh.pp", "stages are not copied yet");
     if (run->mesh.zero == 0)
         return ls_check_clash(run, "heal.buddies", "mesh.zero",
-                              "every rank has the whole state, so all are copies of each other");
+                              "nothing is divided, so ranks are copies of each other");
     if (run->heal.mode == LS_HEAL_OFF)
         return ls_check_clash(run, "heal.buddies", "heal.mode",
                               "copies are for going on when a rank dies");
-    if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
-        return ls_check_clash(run, "heal.buddies", "train.optimizer",
-                              "a copy makes the same update by itself, and only AdamW's needs "
-                              "nothing of other ranks");
     if (run->device.kind == LS_DEVICE_CUDA)
         return ls_check_clash(run, "heal.buddies", "device.kind",
                               "a copy lies in the memory of the host, where a GPU updates nothing");

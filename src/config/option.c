@@ -719,13 +719,14 @@ const ls_option ls_options[] = {
     {.key = "mesh.auto",
      .type = LS_OPTION_BOOL,
      .preset = "false",
-     .doc = "Whether lineshaft chooses mesh.tp, pp, zero and schedule, as far as they are not set, "
-            "for the processes, machines and memory that there are: by the ledger and by the "
-            "predicted time of a step. What does not fit otherwise recomputes (train.recompute). "
-            "In ordered mode mesh.tp stays 1 unless it is set, because bits depend on it. "
-            "`mesh: auto` is short for it. `lineshaft plan mesh` shows the choice. A process that "
-            "dies ends such a run; started again it goes on from its newest checkpoint, on the "
-            "mesh that is best then.",
+     .doc =
+         "Whether lineshaft chooses mesh.tp, pp, cp, ep, zero and schedule, as far as they are "
+         "not set, for the processes, machines and memory that there are: by the ledger and by "
+         "the predicted time of a step. What does not fit otherwise recomputes "
+         "(train.recompute). In ordered mode mesh.tp, cp and ep stay 1 unless they are set, "
+         "because bits depend on them. `mesh: auto` is short for it. `lineshaft plan mesh` shows "
+         "the choice. When processes die the mesh is kept, with fewer of them if need be; a run "
+         "that is started again chooses anew.",
      .offset = AT(mesh.automatic)},
     {.key = "mesh.dp",
      .type = LS_OPTION_INT,
@@ -743,11 +744,10 @@ const ls_option ls_options[] = {
      .doc = "Tensor-parallel width: processes that have one model together. Each has some heads, "
             "some columns of the MLPs and some tokens of the vocabulary, and they meet four times "
             "in every layer, so keep them on one machine. The number of processes is mesh.dp "
-            "times mesh.pp times this; with mesh.pp each stage of a pipeline is such a team. "
+            "times mesh.pp times mesh.cp times this; with mesh.pp each stage of a pipeline is such "
+            "a team, and with mesh.cp teams share sequences. "
             "mesh.zero can be 1. Results agree with one process within rounding, in ordered mode "
-            "too. When "
-            "one of them dies the run ends, and goes on from its newest checkpoint when it is "
-            "started again, whatever heal.mode says.",
+            "too.",
      .offset = AT(mesh.tp)},
     {.key = "mesh.sp",
      .type = LS_OPTION_BOOL,
@@ -793,10 +793,13 @@ const ls_option ls_options[] = {
          "Context-parallel width: processes that share every sequence, for long contexts. Each has "
          "two of 2 x mesh.cp chunks of it, one near the beginning and one near the end, so that "
          "all have as much to do, and they send each other keys and values in every layer. The "
-         "number of processes is mesh.dp times this. All of them have the whole model, and "
-         "mesh.zero divides among all. Results agree with one process within rounding, in "
-         "ordered mode too. When one of them dies the run ends, and goes on from its newest "
-         "checkpoint when it is started again, whatever heal.mode says.",
+         "number of processes is mesh.dp times mesh.pp times mesh.tp times this. Alone, or with "
+         "mesh.dp, all of them have the whole model, and mesh.zero divides among all; with mesh.tp "
+         "and mesh.pp those share a sequence that have the same heads and layers. Results agree "
+         "with one process within rounding, in "
+         "ordered mode too. When one of them dies any other with the same part has what it had; "
+         "for "
+         "good: a run goes on with a multiple of them.",
      .offset = AT(mesh.cp)},
     {.key = "mesh.keys",
      .type = LS_OPTION_ENUM,
@@ -816,8 +819,9 @@ const ls_option ls_options[] = {
             "everything else each; tokens go to where their experts are and back, in every layer, "
             "so keep them on one machine. It must divide mesh.dp and model.experts. Gradients are "
             "summed as train.reduce: fast does it, and results agree with one process within "
-            "rounding. When one of them dies the run ends, and goes on from its newest checkpoint "
-            "when it is started again, whatever heal.mode says.",
+            "rounding. When one of them dies its experts come from another that has the same, "
+            "where mesh.dp is larger than this, else from the newest checkpoint; for good: a run "
+            "goes on with a multiple of mesh.ep.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
@@ -1009,6 +1013,19 @@ const ls_option ls_options[] = {
      .doc = "A second folder, best on another disk: every checkpoint is copied there after it is "
             "saved, and a damaged or missing part of one is healed from there. Empty: none.",
      .offset = AT(checkpoint.mirror)},
+    {.key = "checkpoint.key",
+     .type = LS_OPTION_STRING,
+     .preset = "",
+     .doc = "A file of 32 random bytes that only its owner may read (lineshaft ckpt key FILE): "
+            "checkpoints are signed with it, and only those that are signed with it are gone on "
+            "with. The secret of a job may be used. Empty: nothing is signed or checked.",
+     .offset = AT(checkpoint.key)},
+    {.key = "checkpoint.take_unsigned",
+     .type = LS_OPTION_BOOL,
+     .preset = "false",
+     .doc = "With checkpoint.key: go on also with checkpoints that are not signed, for runs that "
+            "had no key before. Those with a wrong signature are refused all the same.",
+     .offset = AT(checkpoint.take_unsigned)},
     {.key = "checkpoint.grace",
      .type = LS_OPTION_INT,
      .preset = "0",
@@ -1139,9 +1156,10 @@ const ls_option ls_options[] = {
      .names = {"auto", "on", "off"},
      .doc = "With mesh.zero 1 to 3: whether another rank keeps a copy of what a rank has alone, "
             "so that its death costs no step; without copies the newest checkpoint is loaded. It "
-            "takes 16 bytes of memory and 4 bytes a step on the wire for each element of a part. "
-            "With mesh.shard the groups are copies of each other already. auto: on, where ranks "
-            "that die are replaced, with train.optimizer: adamw on CPUs.",
+            "takes 16 bytes of memory (8 with mesh.pp, 36 with lamb and muon) and 4 bytes a step "
+            "on the wire for each element of a part. With mesh.tp there are copies where there is "
+            "a pipeline too. With mesh.shard the groups are copies of each other already. auto: "
+            "on, where ranks that die are replaced, on CPUs.",
      .offset = AT(heal.buddies)},
     {.key = "heal.compare",
      .type = LS_OPTION_INT,
@@ -1172,8 +1190,9 @@ const ls_option ls_options[] = {
      .names = {"embedded", "etcd"},
      .doc = "Who decides which job may write the run: embedded: the lock and the generation in its "
             "folder; etcd: also the servers of heal.etcd: a second job of the same name and folder "
-            "is refused, and one that was cut off cannot commit checkpoints any more; the loss of "
-            "the first machine then ends the run.",
+            "is refused, and one that was cut off cannot commit checkpoints any more. When the "
+            "first machine is lost, embedded: more than half of the others elect another one; "
+            "etcd: whoever of them gets the run there goes on.",
      .offset = AT(heal.quorum)},
     {.key = "heal.etcd",
      .type = LS_OPTION_STRINGS,

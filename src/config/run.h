@@ -237,7 +237,9 @@ typedef struct ls_run {
         int64_t keep;       /* newest checkpoints kept */
         int64_t keep_every; /* and those of steps that are multiples of this; 0: none */
         const char *mirror; /* a second store; "": none */
-        int64_t grace;      /* seconds from a request to stop to the end; 0: as long as it takes */
+        const char *key;    /* file that signs; "": none */
+        bool take_unsigned;
+        int64_t grace; /* seconds from a request to stop to the end; 0: as long as it takes */
     } checkpoint;
     struct {
         ls_heal_mode mode;

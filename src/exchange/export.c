@@ -479,7 +479,7 @@ ls_status ls_export(const ls_export_args *args, ls_export_report *report_out)
     ls_status st;
 
     ls_err_doing("exporting \"%s\"", args->from);
-    LS_TRY(st, ls_folder_open(&j.folder, args->from, args->step), out);
+    LS_TRY(st, ls_folder_open_signed(&j.folder, args->from, args->step, args->key), out);
     pick_type(&j);
     LS_TRY(st, ls_copy_stage_begin(&j.stage, args->to), out);
     LS_TRY(st, ls_resident_open(&j.r, j.folder), out);

@@ -7,6 +7,7 @@ LS_C_BEGIN
 typedef struct ls_export_args {
     const char *from; /* any model folder */
     int64_t step;     /* of one of our stores; -1: the newest */
+    const char *key;  /* that it must be signed with; NULL: any */
     const char *to;   /* must be free */
     ls_dtype type;    /* LS_F32, LS_BF16 or LS_F16 */
     bool same_type;   /* the type that the model came with, F32 when it is not known */

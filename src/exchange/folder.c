@@ -10,6 +10,7 @@
 
 #include <limits.h>
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "config/explain.h"
 #include "config/runfile.h"
@@ -136,7 +137,7 @@ static ls_status locate(const ls_folder *f, ls_str *dir_out, int64_t *step_out)
     return st;
 }
 
-static ls_status open_ours(ls_folder *f, int64_t step)
+static ls_status open_ours(ls_folder *f, int64_t step, const char *key)
 {
     ls_str dir;
     int64_t named;
@@ -150,12 +151,17 @@ static ls_status open_ours(ls_folder *f, int64_t step)
     LS_TRY(st, ls_str_status(&f->home), out);
     LS_TRY(st, ls_str_status(&f->copies), out);
     LS_TRY(st, ls_ckpt_open(&f->store, dir.p, false), out);
+    if (key)
+        LS_TRY(st, ls_ckpt_use_key(f->store, key, false), out);
     LS_TRY(st, ls_ckpt_find(f->store, f->step, &f->ckpt, NULL), out);
     if (!f->ckpt) {
         st = ls_fail(LS_EUSAGE, "there is no checkpoint in \"%s\"", f->path);
         ls_err_hint("Train one first: lineshaft train RUN.");
         goto out;
     }
+    if (ls_ckpt_about(f->ckpt)->trust == LS_CKPT_UNCHECKED)
+        ls_log(LS_LOG_WARN, "\"%s\" is signed; without its key the signature was not checked",
+               ls_ckpt_path(f->ckpt));
     LS_TRY(st, run_of_manifest(f), out);
     LS_TRY(st, config_of_ours(f), out);
     snprintf(f->dtype, sizeof f->dtype, "F32");
@@ -165,6 +171,21 @@ out:
 }
 
 ls_status ls_folder_open(ls_folder **folder_out, const char *path, int64_t step)
+{
+    return ls_folder_open_signed(folder_out, path, step, NULL);
+}
+
+static ls_status not_signed(const ls_folder *f)
+{
+    ls_status st =
+        ls_fail(LS_EUSAGE, "\"%s\" is a Hugging Face folder, which has no signature", f->path);
+
+    ls_err_hint("Name the checkpoint (step-*.json) if there are some too, or leave the key out.");
+    return st;
+}
+
+ls_status ls_folder_open_signed(ls_folder **folder_out, const char *path, int64_t step,
+                                const char *key)
 {
     ls_folder *f = ls_mem_alloc(sizeof *f);
     ls_status st = LS_OK;
@@ -182,7 +203,10 @@ ls_status ls_folder_open(ls_folder **folder_out, const char *path, int64_t step)
     size_t n = strlen(f->path);
     while (n > 1 && f->path[n - 1] == '/')
         f->path[--n] = '\0';
-    st = is_hf(f->path) ? open_hf(f) : open_ours(f, step);
+    if (is_hf(f->path))
+        st = key ? not_signed(f) : open_hf(f);
+    else
+        st = open_ours(f, step, key);
 out:
     if (st != LS_OK)
         ls_folder_close(f);

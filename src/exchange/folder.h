@@ -22,6 +22,10 @@ typedef struct ls_folder ls_folder;
  * are damaged or contradict each other. step: of one of our stores, -1 for the newest that is whole
  * (or the one the path names). */
 ls_status ls_folder_open(ls_folder **folder_out, const char *path, int64_t step);
+/* The same of one of our stores that is signed with the key in this file, whatever path is
+ * (ls_ckpt_use_key). key NULL: whoever made it. */
+ls_status ls_folder_open_signed(ls_folder **folder_out, const char *path, int64_t step,
+                                const char *key);
 void ls_folder_close(ls_folder *folder); /* NULL is allowed */
 
 bool ls_folder_is_hf(const ls_folder *folder);

@@ -163,6 +163,12 @@ static void sort_choices(const ls_route *a)
     a->first[0] = 0;
 }
 
+/* Tokens of a whole sequence, of which this rank may have a piece. */
+static int64_t sequence_tokens(const ls_route *a)
+{
+    return a->M / a->sequences * ls_max_i64(1, a->ranks);
+}
+
 static void count_choices(const ls_route *a)
 {
     int64_t R = a->M * a->K, each = R / a->sequences;
@@ -205,7 +211,7 @@ static void route_back_token(const ls_route_back *b, int64_t m)
     }
     for (int pass = 0; pass < 2; pass++)
         for (int64_t e = 0; e < a->E; e++) {
-            double dp = 0, share = (double)choices[e] / (double)n;
+            double dp = 0, share = (double)choices[e] / (double)sequence_tokens(a);
             for (int64_t k = 0; k < a->K; k++)
                 if (ids[k] == e)
                     dp = a->normalized ? ((double)dw[k] - mean) / chosen : (double)dw[k];
@@ -243,8 +249,8 @@ void ls_experts_losses(const ls_route *route, double *balance_out, double *z_out
 
     for (int64_t m = 0; m < route->M; m++) {
         for (int64_t e = 0; e < route->E; e++)
-            balance += (double)route->E * (double)route->chosen[m / n * route->E + e] / (double)n *
-                       (double)route->probs[m * route->E + e];
+            balance += (double)route->E * (double)route->chosen[m / n * route->E + e] /
+                       (double)sequence_tokens(route) * (double)route->probs[m * route->E + e];
         z += (double)route->lse[m] * (double)route->lse[m];
     }
     *balance_out = balance;

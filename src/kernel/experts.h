@@ -34,6 +34,8 @@ typedef struct ls_route {
     int32_t *first;     /* [E * leaves + 1]: where the rows of each expert begin, leaf by leaf */
     int32_t *chosen;    /* [sequences, E]: choices of each expert */
     int64_t M, E, K, leaves, sequences;
+    int64_t ranks; /* that share each sequence, in pieces of as many tokens: then `chosen` must be
+                    * summed over them before the losses are asked for; 0 counts as one */
     bool normalized;
 } ls_route;
 

@@ -17,7 +17,8 @@ LS_C_BEGIN
 
 typedef struct ls_pass ls_pass;
 
-/* Ranks that share each sequence (pass_ring.c); zeroed where each has whole ones. */
+/* Ranks that share each sequence (pass_ring.c); zeroed where each has whole ones. Where the model
+ * is split, those that have the same part of it. */
 typedef struct ls_pass_ring {
     int rank, ranks;
     bool gather;         /* keys and values of all ranks come at once, not one after the other */
@@ -103,8 +104,9 @@ ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with *
  * of B sequences of T tokens: forward and loss, and with backward all of it, where everything is
  * trained; of the part of the model that the pass computes. At least, that is by ring; 0 of a rank
  * that computes alone. What goes to experts of other ranks depends on the tokens, and is not in
- * it. */
+ * it. And of that what goes to those with whom it shares sequences. */
 int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
+int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
  * from the head it is tied to, are summed over leaves separately: (tree of embedding parts) + (tree

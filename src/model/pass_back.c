@@ -315,7 +315,7 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
     const ls_block_params *p = &pass->args.model->blocks[l];
 
     if (ls_pass_is_ring(&pass->args))
-        ls_pass_ring_backward(pass, call, l);
+        ls_pass_ring_backward(pass, call, l, dqkv_of(pass, l));
     else
         attention_alone_back(pass, call, l);
     if (!ls_pass_turns(s))

@@ -213,18 +213,15 @@ static int64_t sent_of(const ls_pass_args *args, int64_t M, int64_t joins, int64
     return joins * ls_crew_sent(LS_CREW_SUM, ranks, bytes);
 }
 
-/* What block l moves again in backward: see ls_pass_again(). */
+/* What block l moves again in backward. */
 static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int64_t *wholes)
 {
-    ls_recompute level = ls_pass_recompute_of(args, l);
-    bool spared =
-        l == ls_pass_end_block(args) - 1 || ls_pass_recompute_of(args, l + 1) == LS_RECOMPUTE_NONE;
+    bool full = ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL;
+    int times = ls_pass_times_again(args, l);
 
-    if (level == LS_RECOMPUTE_NONE || (spared && ls_pass_slots(args) == 1))
-        return;
-    *joins += level == LS_RECOMPUTE_FULL;
     bool mlp_input = !args->model->shape.gated || args->model->shape.E > 0;
-    *wholes += level == LS_RECOMPUTE_FULL ? 2 : mlp_input;
+    *joins += times * full;
+    *wholes += times * (full ? 2 : mlp_input);
 }
 
 /* Of the head: scores of all rows. */
@@ -244,13 +241,15 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
     int64_t embedding = ls_pass_has_embedding(args), head = ls_pass_has_head(args);
     int64_t joins = embedding + 2 * (end - first), wholes = head + 2 * (end - first);
 
+    int64_t ring = ls_pass_ring_sent(args, B, T, backward);
+
     if (!ls_pass_is_split(args))
-        return ls_pass_ring_sent(args, B, T, backward);
+        return ring;
     if (backward) {
         joins += head + 2 * (end - first);
         wholes += embedding + 4 * (end - first);
         for (int64_t l = first; l < end; l++)
             count_again(args, l, &joins, &wholes);
     }
-    return (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes);
+    return ring + (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes);
 }

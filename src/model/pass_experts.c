@@ -10,7 +10,11 @@
  * back to the weights and through the router is then a part of a sum, like the experts' own, and is
  * added up with it; the router's losses are counted by the first rank.
  *
- * Where experts are divided instead, every rank routes its own tokens (pass_far.c). */
+ * Where experts are divided instead, every rank routes its own tokens (pass_far.c).
+ *
+ * The balance loss is that of a sequence. Ranks that share sequences (pass_ring.c) add up what each
+ * has counted of the choices in them; whoever counts the losses does, and nothing else of it needs
+ * the other tokens. */
 #include "model/pass_impl.h"
 
 #include "kernel/experts.h"
@@ -32,6 +36,7 @@ static ls_route route_of(const ls_pass *pass, const ls_pass_call *call, int64_t 
                       .chosen = b->chosen,
                       .M = call->B * call->T,
                       .sequences = call->B,
+                      .ranks = pass->args.ring.ranks,
                       .E = s->E,
                       .K = s->K,
                       .leaves = pass->args.training && call->leaves > 0 ? call->leaves : 1,
@@ -146,6 +151,8 @@ void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int
         ls_pass_far_backward(pass, call, l, &args);
     else
         ls_experts_backward(pass->args.stream, &args);
+    if (first)
+        ls_pass_ring_count(pass, call, l);
     ls_experts_route_back(pass->args.stream, &(ls_route_back){.route = &route,
                                                               .dweights = pass->dweights,
                                                               .balance = first ? s->balance : 0,

@@ -59,7 +59,8 @@ typedef struct ls_pass_travel {
 struct ls_pass {
     ls_pass_args args;
     int64_t bytes;
-    void *memory; /* owned */
+    void *memory;        /* owned */
+    void *travel_memory; /* owned: of `travel`, which the ranks of a ring reach; NULL: no ring */
     void *in0, *branch, *yf;
     void *whole_x, *whole_y; /* where streams are divided: all rows of one, and of a sum's part */
     float *scores, *all_scores; /* of the head of a split model: this rank's, and all ranks' */
@@ -231,6 +232,10 @@ bool ls_pass_parts_tied(const ls_model *model, bool ordered);
 /* What backward of block l makes again; none where it is all kept. */
 ls_recompute ls_pass_recompute_of(const ls_pass_args *args, int64_t l);
 
+/* How often in a backward, of both halves together: never where no other block or call has taken
+ * the buffers meanwhile. */
+int ls_pass_times_again(const ls_pass_args *args, int64_t l);
+
 /* Make it, where the buffers that blocks share hold those of another block. */
 void ls_pass_again(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
@@ -276,11 +281,12 @@ ls_piece ls_pass_piece(const ls_pass_args *args, int64_t T);
 /* Elements of the keys and values that a rank sends. */
 int64_t ls_pass_kv_elements(const ls_pass_args *args, int64_t B, int64_t T);
 
-/* Attention of block l, from q, k and v to b->att; and from pass->datt to pass->dqkv. */
+/* Attention of block l, from q, k and v to b->att; and from pass->datt to dqkv. */
 void ls_pass_ring_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
-void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
+void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l, void *dqkv);
 
-int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
+/* Before a router's losses go backward: choices of experts, of whole sequences. */
+void ls_pass_ring_count(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 
 /* Whether a branch ends apart from the stream, to which the norm after it adds it. */
 bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site);

@@ -424,7 +424,7 @@ static void cut_travel(cutter *c, const ls_pass_args *args, ls_pass_travel *t)
 }
 
 /* The one description of the buffer, used for counting and for cutting: then ends and all are
- * there. */
+ * there. What travels round a ring is in another one. */
 static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *pass)
 {
     const ls_model_shape *s = &args->model->shape;
@@ -434,8 +434,6 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     pass->branch = branch ? cut_values(c, args, share * s->C) : NULL;
     if (ls_pass_is_split(args))
         cut_meeting(c, args, pass);
-    if (ls_pass_is_ring(args))
-        cut_travel(c, args, &pass->travel);
     if (ls_pass_is_far(args))
         cut_far(c, args, &pass->far);
     pass->maxima = args->fp8 ? cut_floats(c, s->L * 2 * LS_LAYERS) : NULL;
@@ -454,13 +452,28 @@ static void lay_out(cutter *c, const ls_pass_args *args, int threads, ls_pass *p
     pass->scratch = cut(c, scratch_bytes(args, threads));
 }
 
-int64_t ls_pass_bytes(const ls_pass_args *args, int threads)
+static int64_t own_bytes(const ls_pass_args *args, int threads)
 {
     cutter c = {.base = NULL};
     ls_pass unused = {.all = NULL};
 
     lay_out(&c, args, threads, &unused);
     return ls_round_up(c.used, 4096);
+}
+
+static int64_t travel_bytes(const ls_pass_args *args)
+{
+    cutter c = {.base = NULL};
+    ls_pass_travel unused = {.dkv = NULL};
+
+    if (ls_pass_is_ring(args))
+        cut_travel(&c, args, &unused);
+    return ls_round_up(c.used, 4096);
+}
+
+int64_t ls_pass_bytes(const ls_pass_args *args, int threads)
+{
+    return own_bytes(args, threads) + travel_bytes(args);
 }
 
 /* Angles of all positions, some at a time; with a ring of those of this rank. */
@@ -486,18 +499,27 @@ static ls_status send_rope(const ls_pass *pass)
     return st;
 }
 
-/* Those who reach the memory of a pass; NULL: nobody does. */
+/* Those who reach the activations of a pass; NULL: nobody does. */
 static const ls_crew *crew_of(const ls_pass *pass)
 {
-    return pass->args.crew ? pass->args.crew : pass->args.ring.crew;
+    return pass->args.crew;
 }
 
+/* What travels round a ring lies in memory that its ranks reach. */
 static ls_status alloc_memory(ls_pass *pass, ls_device *device)
 {
-    const ls_crew *g = crew_of(pass);
+    const ls_crew *g = crew_of(pass), *ring = pass->args.ring.crew;
+    ls_status st;
 
-    return g ? g->alloc(g->context, pass->bytes, "activations", &pass->memory)
-             : ls_device_alloc(device, pass->bytes, "activations", &pass->memory);
+    LS_TRY(st,
+           g ? g->alloc(g->context, pass->bytes, "activations", &pass->memory)
+             : ls_device_alloc(device, pass->bytes, "activations", &pass->memory),
+           out);
+    if (ring)
+        st = ring->alloc(ring->context, travel_bytes(&pass->args), "keys and values",
+                         &pass->travel_memory);
+out:
+    return st;
 }
 
 ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
@@ -525,7 +547,7 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
         return st;
     }
     LS_BUG_IF(ls_pass_is_ring(args) != (args->ring.crew != NULL) ||
-                  (ls_pass_is_ring(args) && (args->crew || args->cache || args->T % 2)),
+                  (ls_pass_is_ring(args) && (args->cache || args->T % 2)),
               "a ring of %d ranks, %lld tokens", args->ring.ranks, (long long)args->T);
     if (args->ring.crew && !ls_device_describe(device).host_memory) {
         st = ls_fail(LS_EUSAGE, "sequences are shared between CPUs only, for now");
@@ -550,10 +572,12 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
         st = LS_ENOMEM;
         goto out;
     }
-    pass->bytes = ls_pass_bytes(args, threads);
+    pass->bytes = own_bytes(args, threads);
     LS_TRY(st, alloc_memory(pass, device), out);
-    cutter c = {.base = pass->memory};
+    cutter c = {.base = pass->memory}, travel = {.base = pass->travel_memory};
     lay_out(&c, args, threads, pass);
+    if (travel.base)
+        cut_travel(&travel, args, &pass->travel);
     ls_pass_take(pass, &(ls_pass_call){.slot = 0});
     if (pass->rope)
         LS_TRY(st, send_rope(pass), out);
@@ -572,6 +596,8 @@ void ls_pass_close(ls_pass *pass)
         crew_of(pass)->free(crew_of(pass)->context, pass->memory);
     else
         ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
+    if (pass->args.ring.crew)
+        pass->args.ring.crew->free(pass->args.ring.crew->context, pass->travel_memory);
     ls_mem_free(pass->all);
     ls_mem_free(pass->ends);
     ls_mem_free(pass->lates);

@@ -26,7 +26,11 @@
  * as many bytes and N times the memory; gradients go back as one reduce-scatter.
  *
  * Gradients for keys and values are fp32 on their way, whatever the type. Both ways join in the
- * same order, so the forward pass has the same bits. */
+ * same order, so the forward pass has the same bits.
+ *
+ * Where the model is split as well (mesh.tp), every rank of a team has a ring of its own, of those
+ * that have the same heads: the keys of the others are nothing to it. All that travels lies in
+ * memory of its own, since a ring reaches other memory than a team. */
 #include "model/pass_impl.h"
 
 #include <math.h>
@@ -163,63 +167,69 @@ static int owner_at(const ls_pass *pass, int step)
 
 /* --- pairs of chunks -------------------------------------------------------------------------- */
 
-/* Own queries, lower or upper, and keys of a rank, lower or upper. */
+/* Own queries, lower or upper, and keys and values of a rank, lower or upper. */
 typedef struct meeting {
-    int queries, owner, keys;
+    int queries, keys;
+    ls_heads q, k, v;
+    float *lse;
+    const int32_t *start;
+    ls_attention_pair pair;
 } meeting;
 
-/* False: these queries see none of these keys. */
-static bool pair_of(const ls_pass *pass, const ls_pass_call *call, int64_t l, meeting m,
-                    ls_attention_pair *pair_out)
+/* Meeting i of four with the keys of one rank; false: these queries see none of these keys. Upper
+ * keys come first: so that the own chunk, which begins the sums, comes before any other. */
+static bool meet(const ls_pass *pass, const ls_pass_call *call, int64_t l, int owner, void *kv,
+                 int i, meeting *m_out)
 {
     const ls_pass_args *args = &pass->args;
-    int64_t window = args->model->blocks[l].window;
-    int64_t q = chunk_first(args, call->T, args->ring.rank, m.queries);
-    int64_t k = chunk_first(args, call->T, m.owner, m.keys);
+    const ls_pass_buffers *b = &pass->blocks[l];
+    int queries = i / 2, keys = 1 - i % 2;
+    int64_t window = args->model->blocks[l].window, chunk = call->T / 2;
+    int64_t q = chunk_first(args, call->T, args->ring.rank, queries);
+    int64_t k = chunk_first(args, call->T, owner, keys);
+    ls_dtype type = args->type;
 
-    *pair_out =
-        (ls_attention_pair){.on = true, .join = k != q, .q_first = q, .k_first = k, .row = call->T};
-    return k <= q && (window <= 0 || k + call->T / 2 > q - window + 1);
+    *m_out = (meeting){
+        .queries = queries,
+        .keys = keys,
+        .q = chunk_of(call, type, ls_pass_part_of_qkv(pass, call->T, b->turned, 0), queries),
+        .k = chunk_of(call, type, half_of(pass, call, type, kv, false), keys),
+        .v = chunk_of(call, type, half_of(pass, call, type, kv, true), keys),
+        .lse = b->lse + queries * chunk,
+        .start = call->start ? call->start + queries * chunk : NULL,
+        .pair = {.on = true, .join = k != q, .q_first = q, .k_first = k, .row = call->T}};
+    return k <= q && (window <= 0 || k + chunk > q - window + 1);
 }
 
-/* The own queries and the keys of one rank. Upper keys come first: so that the own chunk, which
- * begins the sums, comes before any other. */
+/* The own queries and the keys of one rank. */
 static void forward_with(const ls_pass *pass, const ls_pass_call *call, int64_t l, int owner,
                          void *kv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    const ls_pass_buffers *b = &pass->blocks[l];
-    ls_dtype type = pass->args.type;
-    int64_t chunk = call->T / 2;
-    void *out = type == LS_F32 ? b->att : pass->travel.wide;
-    ls_heads q = ls_pass_part_of_qkv(pass, call->T, b->turned, 0);
+    void *out = pass->args.type == LS_F32 ? pass->blocks[l].att : pass->travel.wide;
     ls_heads o = dense_heads(out, call->T, s->H, s->D);
+    meeting m;
 
-    for (int i = 0; i < 4; i++) {
-        meeting m = {.queries = i / 2, .owner = owner, .keys = 1 - i % 2};
-        ls_attention_pair pair;
-        if (!pair_of(pass, call, l, m, &pair))
-            continue;
-        pass->args.kernels->attention_fwd(
-            pass->args.stream,
-            &(ls_attention_fwd){
-                .type = type,
-                .q = chunk_of(call, type, q, m.queries),
-                .k = chunk_of(call, type, half_of(pass, call, type, kv, false), m.keys),
-                .v = chunk_of(call, type, half_of(pass, call, type, kv, true), m.keys),
-                .o = chunk_of(call, LS_F32, o, m.queries),
-                .lse = b->lse + m.queries * chunk,
-                .start = call->start ? call->start + m.queries * chunk : NULL,
-                .B = call->B,
-                .T = chunk,
-                .H = s->H,
-                .Hkv = s->Hkv,
-                .D = s->D,
-                .window = pass->args.model->blocks[l].window,
-                .scale = 1.0f / sqrtf((float)s->D),
-                .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
-                .pair = pair});
-    }
+    for (int i = 0; i < 4; i++)
+        if (meet(pass, call, l, owner, kv, i, &m))
+            pass->args.kernels->attention_fwd(
+                pass->args.stream,
+                &(ls_attention_fwd){.type = pass->args.type,
+                                    .q = m.q,
+                                    .k = m.k,
+                                    .v = m.v,
+                                    .o = chunk_of(call, LS_F32, o, m.queries),
+                                    .lse = m.lse,
+                                    .start = m.start,
+                                    .B = call->B,
+                                    .T = call->T / 2,
+                                    .H = s->H,
+                                    .Hkv = s->Hkv,
+                                    .D = s->D,
+                                    .window = pass->args.model->blocks[l].window,
+                                    .scale = 1.0f / sqrtf((float)s->D),
+                                    .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
+                                    .pair = m.pair});
 }
 
 /* Their gradients: for the queries in `wide`, for the keys and values in dkv, added to both. */
@@ -227,44 +237,40 @@ static void backward_with(const ls_pass *pass, const ls_pass_call *call, int64_t
                           void *kv, float *dkv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
-    const ls_pass_buffers *b = &pass->blocks[l];
     ls_dtype type = pass->args.type;
-    int64_t chunk = call->T / 2;
-    ls_heads q = ls_pass_part_of_qkv(pass, call->T, b->turned, 0);
+    ls_heads o = ls_pass_heads_of(pass, call->T, pass->blocks[l].att);
+    ls_heads dout = ls_pass_heads_of(pass, call->T, pass->datt);
     ls_heads dq = dense_heads(pass->travel.wide, call->T, s->H, s->D);
+    ls_heads dk = half_of(pass, call, LS_F32, dkv, false);
+    ls_heads dv = half_of(pass, call, LS_F32, dkv, true);
+    meeting m;
 
-    for (int i = 0; i < 4; i++) {
-        meeting m = {.queries = i / 2, .owner = owner, .keys = 1 - i % 2};
-        ls_attention_pair pair;
-        if (!pair_of(pass, call, l, m, &pair))
-            continue;
-        pass->args.kernels->attention_bwd(
-            pass->args.stream,
-            &(ls_attention_bwd){
-                .type = type,
-                .q = chunk_of(call, type, q, m.queries),
-                .k = chunk_of(call, type, half_of(pass, call, type, kv, false), m.keys),
-                .v = chunk_of(call, type, half_of(pass, call, type, kv, true), m.keys),
-                .o = chunk_of(call, type, ls_pass_heads_of(pass, call->T, b->att), m.queries),
-                .dout =
-                    chunk_of(call, type, ls_pass_heads_of(pass, call->T, pass->datt), m.queries),
-                .dq = chunk_of(call, LS_F32, dq, m.queries),
-                .dk = chunk_of(call, LS_F32, half_of(pass, call, LS_F32, dkv, false), m.keys),
-                .dv = chunk_of(call, LS_F32, half_of(pass, call, LS_F32, dkv, true), m.keys),
-                .lse = b->lse + m.queries * chunk,
-                .start = call->start ? call->start + m.queries * chunk : NULL,
-                .B = call->B,
-                .T = chunk,
-                .H = s->H,
-                .Hkv = s->Hkv,
-                .D = s->D,
-                .window = pass->args.model->blocks[l].window,
-                .scale = 1.0f / sqrtf((float)s->D),
-                .any_order = pass->args.any_order,
-                .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
-                .pair = pair,
-                .scratch = pass->scratch});
-    }
+    for (int i = 0; i < 4; i++)
+        if (meet(pass, call, l, owner, kv, i, &m))
+            pass->args.kernels->attention_bwd(
+                pass->args.stream,
+                &(ls_attention_bwd){.type = type,
+                                    .q = m.q,
+                                    .k = m.k,
+                                    .v = m.v,
+                                    .o = chunk_of(call, type, o, m.queries),
+                                    .dout = chunk_of(call, type, dout, m.queries),
+                                    .dq = chunk_of(call, LS_F32, dq, m.queries),
+                                    .dk = chunk_of(call, LS_F32, dk, m.keys),
+                                    .dv = chunk_of(call, LS_F32, dv, m.keys),
+                                    .lse = m.lse,
+                                    .start = m.start,
+                                    .B = call->B,
+                                    .T = call->T / 2,
+                                    .H = s->H,
+                                    .Hkv = s->Hkv,
+                                    .D = s->D,
+                                    .window = pass->args.model->blocks[l].window,
+                                    .scale = 1.0f / sqrtf((float)s->D),
+                                    .any_order = pass->args.any_order,
+                                    .drop = ls_pass_drop_at(pass, call, l, SITE_ATTENTION),
+                                    .pair = m.pair,
+                                    .scratch = pass->scratch});
 }
 
 /* --- the two ways ----------------------------------------------------------------------------- */
@@ -361,7 +367,7 @@ static void gather_backward(const ls_pass *pass, const ls_pass_call *call, int64
 
 /* datt, whose last reader is gone, takes the queries' gradient in the pass's type; and a buffer
  * that travelled those of the keys and values. */
-void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l, void *dqkv)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_pass_travel *t = &pass->travel;
@@ -371,9 +377,33 @@ void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     copy_kv(pass, call, pass->blocks[l].turned, t->kv[0], false);
     clear(pass, t->wide, queries);
     (pass->args.ring.gather ? gather_backward : ring_backward)(pass, call, l);
-    copy_heads(pass, call, ls_pass_part_of_qkv(pass, call->T, pass->dqkv, 0),
+    copy_heads(pass, call, ls_pass_part_of_qkv(pass, call->T, dqkv, 0),
                narrow(pass, t->wide, pass->datt, queries), s->H, true);
-    copy_kv(pass, call, pass->dqkv, narrow(pass, t->dkv, t->kv[0], elements), true);
+    copy_kv(pass, call, dqkv, narrow(pass, t->dkv, t->kv[0], elements), true);
+}
+
+/* --- experts ---------------------------------------------------------------------------------- */
+
+/* Only the balance loss asks for more than the own tokens. */
+static bool counts_choices(const ls_pass_args *args)
+{
+    const ls_model_shape *s = &args->model->shape;
+
+    return ls_pass_is_ring(args) && s->E > 0 && s->balance > 0 && args->model->split.rank == 0;
+}
+
+void ls_pass_ring_count(const ls_pass *pass, const ls_pass_call *call, int64_t l)
+{
+    const ls_crew *crew = pass->args.ring.crew;
+    int32_t *chosen = pass->blocks[l].experts.chosen;
+
+    if (counts_choices(&pass->args))
+        crew->run(crew->context, pass->args.stream,
+                  &(ls_crew_ask){.move = LS_CREW_SUM,
+                                 .type = LS_I32,
+                                 .from = chosen,
+                                 .to = chosen,
+                                 .n = call->B * pass->args.model->shape.E});
 }
 
 /* --- bytes ------------------------------------------------------------------------------------ */
@@ -388,8 +418,12 @@ int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool b
         return 0;
     if (!backward)
         return (end - first) * (n - 1) * kv;
-    for (int64_t l = first; l + 1 < end; l++) /* see ls_pass_again() */
-        again += ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL &&
-                 ls_pass_recompute_of(args, l + 1) != LS_RECOMPUTE_NONE;
-    return (n - 1) * ((end - first) * (2 * kv + dkv) + again * kv);
+    for (int64_t l = first; l < end; l++)
+        if (ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL)
+            again += ls_pass_times_again(args, l);
+    int64_t choices =
+        counts_choices(args) ? B * args->model->shape.E * (int64_t)sizeof(int32_t) : 0;
+
+    return (n - 1) * ((end - first) * (2 * kv + dkv) + again * kv) +
+           (end - first) * ls_crew_sent(LS_CREW_SUM, n, choices);
 }

@@ -264,9 +264,13 @@ ls_status ls_sock_listen(const ls_sock_address *at, int *fd_out)
     /* A port given by hand is free again at once after its owner died. */
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
         bind(fd, (const struct sockaddr *)&at->storage, at->len) != 0 || listen(fd, BACKLOG) != 0) {
+        int error = errno;
         st = ls_fail_sys(LS_EIO, "cannot listen at %s", at->text);
-        if (errno == EADDRNOTAVAIL)
+        if (error == EADDRNOTAVAIL)
             ls_err_hint("No interface of this host has that address (see \"ip address\").");
+        else if (error == EADDRINUSE)
+            ls_err_hint("Another process listens there (see \"ss -ltnp\"): take another port, or 0 "
+                        "for one that is free.");
         goto out;
     }
     *fd_out = fd;

@@ -2,14 +2,16 @@
  *
  * With ZeRO a rank has moments (and with stage 3 weights) that nobody else has. Its buddy, another
  * rank, keeps the same parts in its own memory: it hears the reduced gradient of them in every step
- * and makes the same update. The rank that a buddy keeps them for is its ward. Buddies are the
- * ranks shifted by one number, the same for all, so that everybody has one buddy and one ward; of
- * all numbers the first with which fewest buddies share a machine with their ward.
+ * and makes the same update (of LAMB and Muon the moments; weights come from all). The rank that a
+ * buddy keeps them for is its ward. Buddies are the ranks shifted by one number, the same for all,
+ * so that everybody has one buddy and one ward; of all numbers the first with which fewest buddies
+ * share a machine with their ward.
  *
  *     4 ranks on one node           buddy of 0 1 2 3 is 1 2 3 0
  *     ranks 0 1 | 2 3 on two nodes  buddy of 0 1 2 3 is 2 3 0 1
  *
- * With shard groups (mesh.h) twins have the same parts, and nothing is sent. Pure arithmetic. */
+ * With a pipeline (mesh.pp) the ranks of a post are such ranks, by their lines (plan/pipe.h). With
+ * shard groups (mesh.h) twins have the same parts, and nothing is sent. Pure arithmetic. */
 #pragma once
 #include "parallel/mesh.h"
 

@@ -1,17 +1,30 @@
 /* kin.c -- see kin.h. */
 #include "parallel/kin.h"
 
+bool ls_kin_divides(const ls_run *run)
+{
+    return run->mesh.pp > 1 || run->mesh.tp > 1 || run->mesh.ep > 1;
+}
+
 int ls_kin_unit(const ls_run *run)
 {
     int64_t pp = ls_max_i64(1, run->mesh.pp), tp = ls_max_i64(1, run->mesh.tp);
+    int64_t cp = ls_max_i64(1, run->mesh.cp), ep = ls_max_i64(1, run->mesh.ep);
 
-    return (int)ls_min_i64(pp * tp, LS_MESH_RANKS);
+    return (int)ls_min_i64(pp * tp * cp * ep, LS_MESH_RANKS);
+}
+
+bool ls_kin_knows(const ls_run *run)
+{
+    bool parts = run->mesh.pp > 1 || run->mesh.tp > 1, experts = run->mesh.ep > 1;
+
+    return parts + experts + (run->mesh.cp > 1) < 2 && !(experts && run->mesh.zero > 0);
 }
 
 /* Ranks of the same post and place. */
 static int lines_of(const ls_mesh *mesh)
 {
-    return ls_mesh_teams(mesh) / ls_mesh_posts(mesh);
+    return ls_mesh_ranks(mesh) / ls_mesh_team(mesh) / ls_mesh_posts(mesh);
 }
 
 static bool divides(const ls_mesh *mesh)
@@ -21,13 +34,13 @@ static bool divides(const ls_mesh *mesh)
 
 int ls_kin_parts(const ls_mesh *mesh)
 {
-    return ls_mesh_posts(mesh) * ls_mesh_tp(mesh) * (divides(mesh) ? lines_of(mesh) : 1);
+    return ls_mesh_posts(mesh) * ls_mesh_team(mesh) * (divides(mesh) ? lines_of(mesh) : 1);
 }
 
 int ls_kin_part(const ls_mesh *mesh, int rank)
 {
-    int tp = ls_mesh_tp(mesh), lines = lines_of(mesh), team = rank / tp;
-    int part = team / lines * tp + rank % tp;
+    int width = ls_mesh_team(mesh), lines = lines_of(mesh), team = rank / width;
+    int part = team / lines * width + rank % width;
 
     return divides(mesh) ? part * lines + team % lines : part;
 }

@@ -113,7 +113,7 @@ static ls_status check_groups(const ls_run *run, int ranks)
     axes a = {.width = 1};
 
     add_axis(&a, "pp", run->mesh.pp, false);
-    add_axis(&a, "cp", run->mesh.cp, false);
+    add_axis(&a, "cp", run->mesh.cp, dp == LS_RUN_AUTO && run->mesh.tp < 2);
     add_axis(&a, "tp", run->mesh.tp, dp == LS_RUN_AUTO);
     if (a.width < 2 || (dp == LS_RUN_AUTO ? ranks % a.width == 0 : dp * a.width == ranks))
         return LS_OK;
@@ -162,7 +162,10 @@ static ls_mesh among(const ls_mesh *mesh, int ranks, int rank)
 
 ls_mesh ls_mesh_of_post(const ls_mesh *mesh)
 {
-    return among(mesh, ls_mesh_lines(mesh), ls_mesh_line(mesh, mesh->rank));
+    ls_mesh post = among(mesh, ls_mesh_lines(mesh), ls_mesh_line(mesh, mesh->rank));
+
+    post.cp = mesh->cp;
+    return post;
 }
 
 ls_mesh ls_mesh_of_teams(const ls_mesh *mesh)
@@ -171,6 +174,7 @@ ls_mesh ls_mesh_of_teams(const ls_mesh *mesh)
     ls_mesh teams = among(mesh, ls_mesh_ranks(mesh) / team, mesh->rank / team);
 
     teams.pp = mesh->pp;
+    teams.cp = mesh->cp;
     if (teams.ranks < 2)
         teams.zero = 0;
     return teams;
@@ -377,18 +381,15 @@ static void split_by_weights(const ls_mesh *mesh, int64_t leaves, ls_ordered_run
     }
 }
 
-/* In pieces: the ranks of a ring have as many. */
+/* In pieces: the lines of a ring have as many. */
 static void split_rings(const ls_mesh *mesh, int64_t pieces, ls_ordered_run *runs)
 {
-    int cp = mesh->cp, rings = mesh->ranks / cp;
-    int64_t leaves = pieces / cp, first = 0;
+    int cp = mesh->cp, lines = ls_mesh_lines(mesh), rings = lines / cp;
+    int64_t leaves = pieces / cp;
 
     LS_BUG_IF(pieces % cp != 0, "%lld pieces of leaves for %d ranks each", (long long)pieces, cp);
-    for (int r = 0; r < mesh->ranks; r++) {
-        runs[r].first = first;
+    for (int r = 0; r < lines; r++)
         runs[r].count = leaves / rings + (r / cp < leaves % rings);
-        first += runs[r].count;
-    }
 }
 
 void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out)
@@ -396,12 +397,9 @@ void ls_mesh_split(const ls_mesh *mesh, int64_t leaves, ls_ordered_run *runs_out
     int n = ls_mesh_lines(mesh);
     int64_t first = 0;
 
-    if (ls_mesh_cp(mesh) > 1) {
+    if (ls_mesh_cp(mesh) > 1)
         split_rings(mesh, leaves, runs_out);
-        return;
-    }
-
-    if (n > 1 && mesh->weights)
+    else if (n > 1 && mesh->weights)
         split_by_weights(mesh, leaves, runs_out);
     else
         for (int r = 0; r < n; r++)

@@ -64,6 +64,20 @@
  *                                        ranks     0            1            2         3
  *                                        pieces    0 1 2        3 4 5        6 7       8 9
  *
+ * All of it together: what meets in every layer lies closest. A team shares the layer, teams side
+ * by side share the sequence, and these groups are lines: of the batch, then of the posts. Whoever
+ * looks from a team (ls_mesh_of_teams) or from a post (ls_mesh_of_post) sees rings as above.
+ *
+ *     rank = ((post x dp + d) x cp + c) x tp + t        mesh.tp within mesh.cp within dp within pp
+ *
+ *     16 ranks, pp 2, dp 2, cp 2, tp 2     d 0            d 1
+ *                                   c 0    c 1     c 0    c 1
+ *                           post 0  0 1    2 3     4 5    6 7       team 2 3, ring 1 3 (place 1)
+ *                           post 1  8 9   10 11   12 13  14 15      of the plane of odd ranks
+ *
+ * Rank 3 is in the team of 2 and 3, in the ring of 1 and 3, which have the same heads and the other
+ * piece of each sequence, and in the line of 3 and 11; it sums gradients with 1, 5 and 7.
+ *
  * With mesh.ep ranks side by side are a team too: each has some of the experts, and everything
  * else. But all ranks share the batch, and what is not an expert is summed over all of them.
  *
@@ -160,7 +174,8 @@ static inline int ls_mesh_teams(const ls_mesh *mesh)
     return ls_mesh_ranks(mesh) / ls_mesh_tp(mesh);
 }
 
-/* Ranks of a ring; and the leaves of the ring of a rank that has these pieces. */
+/* Ranks of a ring; and the leaves of the ring of a rank that has these pieces. In a mesh without
+ * teams: rank r has place r % cp in its ring. */
 static inline int ls_mesh_cp(const ls_mesh *mesh)
 {
     return mesh && mesh->cp > 1 ? mesh->cp : 1;
@@ -170,6 +185,14 @@ static inline ls_ordered_run ls_mesh_ring_leaves(const ls_mesh *mesh, int rank, 
     int cp = ls_mesh_cp(mesh);
 
     return (ls_ordered_run){.first = (own.first - rank % cp * own.count) / cp, .count = own.count};
+}
+
+/* The rank that has place i in a rank's ring: of its own place in another team. */
+static inline int ls_mesh_ring_rank(const ls_mesh *mesh, int rank, int i)
+{
+    int cp = ls_mesh_cp(mesh), tp = ls_mesh_tp(mesh);
+
+    return (rank / tp / cp * cp + i) * tp + rank % tp;
 }
 
 /* Whether every rank computes with all layers, and all of each. */

@@ -14,6 +14,7 @@
 #include "config/explain.h"
 #include "config/option.h"
 #include "parallel/buddies.h"
+#include "parallel/kin.h"
 #include "plan/pipe.h"
 
 static const double nearly = 0.02;
@@ -22,6 +23,7 @@ enum { BUCKET_BYTES = 4 << 20 }; /* about what ranks exchange at a time */
 typedef struct axis {
     const char *key;
     bool widens; /* so many ranks are needed for it */
+    bool groups; /* so many of those that share the batch have it together */
     bool inside; /* they must be of one node */
     bool bits;   /* the bits of ordered mode depend on it */
     bool piped;  /* it means something only in a pipeline */
@@ -31,7 +33,15 @@ static const axis axes[LS_CHOICE_AXES] = {
     {.key = "mesh.zero"},
     {.key = "mesh.tp", .widens = true, .inside = true, .bits = true},
     {.key = "mesh.pp", .widens = true},
-    {.key = "mesh.schedule", .piped = true}};
+    {.key = "mesh.schedule", .piped = true},
+    {.key = "mesh.cp", .widens = true, .bits = true},
+    {.key = "mesh.ep", .groups = true, .inside = true, .bits = true}};
+
+/* The value of an axis of which a mesh has nothing. */
+static int64_t none_of(int a)
+{
+    return axes[a].widens || axes[a].groups ? 1 : 0;
+}
 
 static int64_t get(const ls_run *run, const ls_option *row)
 {
@@ -98,8 +108,7 @@ static bool is_pipe(int a)
     return strcmp(axes[a].key, "mesh.pp") == 0;
 }
 
-/* "dp=2 zero=1 pp=2 1f1b": what is not there is left out, but for dp. */
-static void name_mesh(ls_choice_row *row, int ranks)
+void ls_choice_name(ls_choice_row *row, int ranks)
 {
     int64_t dp = ranks;
     bool pipe = false;
@@ -116,7 +125,7 @@ static void name_mesh(ls_choice_row *row, int ranks)
             if (!axes[a].piped || pipe)
                 used +=
                     (size_t)snprintf(row->mesh + used, left, " %s", option->names[row->value[a]]);
-        } else if (row->value[a] > (axes[a].widens ? 1 : 0)) {
+        } else if (row->value[a] > none_of(a)) {
             used += (size_t)snprintf(row->mesh + used, left, " %s=%lld", ls_option_leaf(option),
                                      (long long)row->value[a]);
         }
@@ -150,13 +159,29 @@ static ls_status mesh_of(const maker *m, const ls_run *run, int rank, ls_choice_
 
     *one = (ls_choice_case){.facts = m->facts, .run = run, .whole = &m->whole};
     LS_TRY(st, ls_mesh_init(&one->mesh, run, m->facts->ranks, rank), out);
-    LS_TRY(st, ls_buddies_choose(&one->mesh, run, false), out);
+    LS_TRY(st, ls_buddies_choose(&one->mesh, run, m->facts->heals), out);
     one->mesh.local = m->facts->per_node;
     one->teams = ls_mesh_tp(&one->mesh) > 1 ? ls_mesh_of_teams(&one->mesh) : one->mesh;
     one->mesh.bucket = ls_mesh_bucket_blocks(&one->mesh, bytes);
     one->teams.bucket = ls_mesh_bucket_blocks(&one->teams, bytes);
+    if (one->mesh.ep > 1) {
+        one->equals = ls_mesh_of_teams(&one->mesh);
+        one->equals.bucket = ls_mesh_bucket_blocks(&one->equals, bytes);
+    }
 out:
     return st;
+}
+
+/* The part of the model that a rank has. */
+static ls_status part_of(const ls_choice_case *one, int rank, ls_model *part_out)
+{
+    int team = ls_mesh_team(&one->mesh);
+    const ls_split split = {.rank = rank % team,
+                            .ranks = team,
+                            .sequence = one->mesh.tp > 1 && one->run->mesh.sp,
+                            .by_experts = one->mesh.ep > 1};
+
+    return ls_model_init_split(part_out, one->run, one->facts->vocab, split);
 }
 
 /* What a rank of the mesh needs. */
@@ -169,12 +194,7 @@ static ls_status bytes_of(const maker *m, const ls_run *run, int rank, int64_t *
     ls_status st;
 
     LS_TRY(st, mesh_of(m, run, rank, &one), out);
-    int tp = ls_mesh_tp(&one.mesh);
-    LS_TRY(
-        st,
-        ls_model_init_split(&part, run, facts->vocab,
-                            (ls_split){.rank = rank % tp, .ranks = tp, .sequence = run->mesh.sp}),
-        out);
+    LS_TRY(st, part_of(&one, rank, &part), out);
     if (ls_mesh_posts(&one.teams) > 1) { /* can its layers be cut? */
         ls_pipe pipe;
         LS_TRY(st, ls_pipe_init(&pipe, run, &part, &one.teams, 1, false), out);
@@ -186,6 +206,7 @@ static ls_status bytes_of(const maker *m, const ls_run *run, int rank, int64_t *
                                         .kernels = facts->kernels,
                                         .mesh = &one.teams,
                                         .world = &one.mesh,
+                                        .sums = one.mesh.ep > 1 ? &one.equals : NULL,
                                         .threads = facts->threads,
                                         .apart = facts->apart,
                                         .fixed_bytes = facts->fixed_bytes,
@@ -261,11 +282,16 @@ static ls_status look_at(const maker *m, ls_choice_row *row)
     const ls_choice only = {.rows = row};
 
     ls_choice_apply(&only, 0, &run);
-    name_mesh(row, m->facts->ranks);
+    ls_choice_name(row, m->facts->ranks);
     LS_TRY(st, mesh_of(m, &run, 0, &one), out);
     LS_TRY(st, ls_check_run(&run, false, false), out);
     for (int a = 0; a < LS_CHOICE_AXES; a++)
         LS_TRY(st, check_axis(m, a, row->value[a]), out);
+    if (m->facts->heals && !ls_kin_knows(&run))
+        LS_TRY(st,
+               ls_fail(LS_EUSAGE,
+                       "a rank that dies could not be replaced in it; heal.mode: off allows it"),
+               out);
     LS_TRY(st, fit(m, &run, row), out);
     st = ls_choice_time(&one, row);
 out:
@@ -311,14 +337,15 @@ static ls_status go_through(maker *m, int a, int64_t ranks, bool pipe, int64_t *
     if (a == LS_CHOICE_AXES)
         return add_row(m, value);
     const ls_option *row = option_of(a);
-    bool idle = axes[a].piped && !pipe; /* it stays as it is */
-    bool free = is_free(m->run, row) && !idle;
-    int64_t now = get(m->run, row), first = !free ? now : axes[a].widens ? 1 : 0;
-    int64_t end = !free ? now : axes[a].widens ? ls_min_i64(ranks, last_of(row)) : last_of(row);
+    bool wide = none_of(a) == 1;
+    bool idle = (axes[a].piped && !pipe) || (axes[a].groups && m->whole.shape.E == 0);
+    bool free = is_free(m->run, row) && !idle; /* else it stays as it is */
+    int64_t now = get(m->run, row), first = free ? none_of(a) : now;
+    int64_t end = !free ? now : wide ? ls_min_i64(ranks, last_of(row)) : last_of(row);
     ls_status st = LS_OK;
 
     for (int64_t v = first; v <= end && st == LS_OK; v++) {
-        if (axes[a].widens && (v < 1 || ranks % v != 0))
+        if (wide && (v < 1 || ranks % v != 0))
             continue;
         value[a] = v;
         st = go_through(m, a + 1, axes[a].widens ? ranks / v : ranks, pipe || (is_pipe(a) && v > 1),
@@ -349,7 +376,7 @@ static bool is_plainer(const ls_choice_row *a, const ls_choice_row *b)
 
     for (int i = 0; i < LS_CHOICE_AXES; i++)
         if (option_of(i)->type != LS_OPTION_ENUM)
-            more += (a->value[i] - b->value[i]) * (axes[i].widens ? 2 : 1);
+            more += (a->value[i] - b->value[i]) * (none_of(i) == 1 ? 2 : 1);
     return more < 0 || (more == 0 && a->bytes < b->bytes);
 }
 
@@ -379,7 +406,7 @@ static ls_status say_none(const ls_choice *c)
     if (!near && c->count == 0) {
         ls_fail(LS_EUSAGE, "mesh: auto finds no mesh of %d ranks: what is set does not divide them",
                 c->facts.ranks);
-        ls_err_hint("Give another -n, or leave mesh.tp and mesh.pp out.");
+        ls_err_hint("Give another -n, or leave mesh.tp, pp, cp and ep out.");
         return LS_EUSAGE;
     }
     if (!near) {
@@ -414,6 +441,18 @@ ls_status ls_choice_make(const ls_run *run, const ls_choice_facts *facts, ls_cho
 out:
     ls_model_release(&m.whole);
     return st;
+}
+
+ls_status ls_choice_adopt(const int64_t value[LS_CHOICE_AXES], int ranks, ls_choice *choice_out)
+{
+    ls_choice_row *row = ls_mem_array(1, sizeof *row);
+
+    if (!row)
+        return LS_ENOMEM;
+    memcpy(row->value, value, sizeof row->value);
+    ls_choice_name(row, ranks);
+    *choice_out = (ls_choice){.facts = {.ranks = ranks}, .rows = row, .count = 1, .can = 1};
+    return LS_OK;
 }
 
 void ls_choice_release(ls_choice *choice)

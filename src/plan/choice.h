@@ -14,7 +14,7 @@
 
 LS_C_BEGIN
 
-enum { LS_CHOICE_AXES = 4, LS_CHOICE_MESH = 96, LS_CHOICE_WHY = 200 };
+enum { LS_CHOICE_AXES = 6, LS_CHOICE_MESH = 96, LS_CHOICE_WHY = 200 };
 
 /* What it depends on beside the run; alike on all ranks. */
 typedef struct ls_choice_facts {
@@ -24,6 +24,7 @@ typedef struct ls_choice_facts {
     const ls_kernels *kernels;
     int threads;                                    /* of a rank */
     bool apart;                                     /* the device has a memory of its own */
+    bool heals;                                     /* ranks that die are replaced */
     int64_t free_bytes, fixed_bytes, program_bytes; /* of a rank; as in plan/memory.h */
     double gflops;                                  /* of a rank, 1e9 operations a second */
     ls_cost_link inside, between;                   /* of ranks of a node; of nodes */
@@ -54,8 +55,15 @@ typedef struct ls_choice {
 ls_status ls_choice_make(const ls_run *run, const ls_choice_facts *facts, ls_choice *choice_out);
 void ls_choice_release(ls_choice *choice);
 
+/* A choice that others have made: one row with these values and its name, and no figures. */
+ls_status ls_choice_adopt(const int64_t value[LS_CHOICE_AXES], int ranks, ls_choice *choice_out);
+
 /* Make run one of that mesh: of row i. */
 void ls_choice_apply(const ls_choice *choice, int i, ls_run *run);
+
+/* The name of its mesh on so many ranks, into the row: "dp=2 zero=1 pp=2 1f1b". What is not there
+ * is left out, but for dp. */
+void ls_choice_name(ls_choice_row *row, int ranks);
 
 /* A table for people: the best rows, and what refuses the others, each reason once. */
 void ls_choice_tell(const ls_choice *choice, int most, ls_str *out);

@@ -11,7 +11,8 @@ typedef struct ls_choice_case {
     const ls_run *run;
     const ls_model *whole;
     ls_mesh mesh;
-    ls_mesh teams; /* the mesh of the teams, or the same mesh where there are none */
+    ls_mesh teams;  /* the mesh of the teams, or the same mesh where there are none */
+    ls_mesh equals; /* mesh.ep: the mesh of those that have the same experts */
 } ls_choice_case;
 
 /* The times of row, whose recompute is known. */

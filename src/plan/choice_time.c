@@ -1,13 +1,17 @@
 /* choice_time.c -- how long a step takes on a mesh, predicted: to compare meshes, not to promise.
  *
- *   a stage      its operations / speed / tp, and for each block and direction two sums of the
- * team; what is recomputed is a share of forward once more a step       the table of the schedule,
- * run by the clock with the links between posts; a pipeline of one post is just its calls sums what
- * a rank has of the gradient, over dp ranks: all-reduce by the model of the links, inside a node
- * and between nodes; ZeRO 2 and 3 once for each call, and with 3 weights are gathered twice for
- * each call hidden       sums go on beside backward of the last call, with ZeRO 2 and 3 beside all
- * calls; of a pipeline beside nothing, since its last backward is the first stage's last work
- *   update       bytes of weights, moments and gradients that a rank updates
+ *   a stage   its operations / speed / tp / cp, and what ranks tell each other in each block, see
+ *             meets_of(); what is recomputed is a share of forward once more
+ *   a step    the table of the schedule, run by the clock with the links between posts; a pipeline
+ *             of one post is just its calls
+ *   sums      what a rank has of the gradient, over dp ranks: all-reduce by the model of the links,
+ *             inside a node and between nodes; ZeRO 2 and 3 once for each call, and with 3 weights
+ *             are gathered twice for each call. With ep over those that have the same experts, and
+ *             everything else once more inside of the team
+ *   hidden    sums go on beside backward of the last call, with ZeRO 2 and 3 beside all calls; of a
+ *             pipeline beside nothing, since its last backward is the first stage's last work; with
+ *             ep beside nothing, since experts get rows until the last round is over
+ *   update    bytes of weights, moments and gradients that a rank updates
  *
  * Example: 10M parameters, 2 ranks of 40 Gflop/s on one node, 2048 tokens a step: work 1.6 s, sums
  * of 40 MB at 0.12 ns a byte 5 ms, update 28 bytes x 10M x 0.1 ns 28 ms. */
@@ -106,13 +110,55 @@ static double again_of(const ls_choice_case *one, const ls_choice_row *row)
                                                : again_plain;
 }
 
+/* What a ring passes on in a block, so many elements at a time: its slowest link, cp - 1 times. */
+static double around(const ls_choice_facts *f, int cp, int apart, int64_t count)
+{
+    ls_cost_link link = nodes_of(f, cp, apart) > 1 ? f->between : f->inside;
+    double bytes = (double)count * (double)sizeof(float);
+
+    return (cp - 1) * (link.alpha_ns + link.message_ns + bytes * link.ns_per_byte);
+}
+
+/* How long ranks wait for each other in a block, forward and backward.
+ *
+ *   tp   two sums of the stream each way
+ *   cp   keys and values around the ring; backward once more, with their gradients
+ *   ep   rows to K experts and back, each way */
+typedef struct meets {
+    double forward, backward;
+} meets;
+
+static meets meets_of(const ls_choice_case *one, int64_t B)
+{
+    const ls_choice_facts *f = one->facts;
+    const ls_model_shape *shape = &one->whole->shape;
+    int tp = ls_mesh_tp(&one->mesh), cp = ls_mesh_cp(&one->mesh);
+    int ep = one->mesh.ep > 1 ? one->mesh.ep : 1;
+    int64_t tokens = B * one->run->model.context / cp;
+    double sums = 2 * collective(f, LS_COLL_ALL_REDUCE, tp, 1, tokens * shape->C);
+    double keys = around(f, cp, tp, 2 * tokens * shape->Hkv * shape->D / tp);
+    double rows = 2 * collective(f, LS_COLL_ALL_TO_ALL, ep, 1, tokens * shape->K * shape->C / ep);
+
+    return (meets){.forward = sums + keys + rows, .backward = sums + 2 * keys + rows};
+}
+
+/* Elements of experts. */
+static int64_t in_experts(const ls_model *model)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < model->n_params; i++)
+        n += model->params[i].expert ? model->params[i].count : 0;
+    return n;
+}
+
 static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row,
                              const ls_calls *calls, stages *s)
 {
     int posts = ls_mesh_posts(&one->teams), tp = ls_mesh_tp(&one->mesh);
     int64_t T = one->run->model.context, B = calls->most * calls->leaf;
-    double ns = 1 / (one->facts->gflops * tp), again = again_of(one, row);
-    double meet = collective(one->facts, LS_COLL_ALL_REDUCE, tp, 1, B * T * one->whole->shape.C);
+    double ns = 1 / (one->facts->gflops * tp * ls_mesh_cp(&one->mesh)), again = again_of(one, row);
+    meets each = meets_of(one, B);
     ls_status st;
 
     s->n = posts * (posts > 1 ? (int)one->run->mesh.chunks : 1);
@@ -124,9 +170,9 @@ static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row
     s->weight = s->backward + s->n;
     LS_TRY(st, ls_stages_plan(one->whole, s->n, B, T, s->all), out);
     for (int i = 0; i < s->n; i++) {
-        double teams = 2 * (double)s->all[i].blocks * meet;
-        s->forward[i] = s->all[i].forward * ns + teams;
-        s->backward[i] = s->all[i].backward * ns + again * s->forward[i] + teams;
+        double blocks = (double)s->all[i].blocks;
+        s->forward[i] = s->all[i].forward * ns + blocks * each.forward;
+        s->backward[i] = s->all[i].backward * ns + again * s->forward[i] + blocks * each.backward;
         s->weight[i] = s->all[i].weight * ns;
     }
     for (int post = 0; post < posts; post++) {
@@ -135,6 +181,8 @@ static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row
             own += s->all[i].elements;
         s->elements = ls_max_i64(s->elements, own / tp);
     }
+    if (one->mesh.ep > 1)
+        s->elements -= in_experts(one->whole) / one->mesh.ep * (one->mesh.ep - 1);
 out:
     return st;
 }
@@ -150,7 +198,7 @@ static ls_status run_table(const ls_choice_case *one, const ls_calls *calls, con
         .weight = s->weight,
         .link = nodes_of(one->facts, posts, each) > 1 ? one->facts->between : one->facts->inside,
         .bytes = calls->most * calls->leaf * one->run->model.context * one->whole->shape.C *
-                 ls_dtype_bytes(ls_memory_type(one->run))};
+                 ls_dtype_bytes(ls_memory_type(one->run)) / ls_mesh_cp(&one->mesh)};
     ls_pipeline_times times = {.step = 0};
     ls_pipeline table = {.ranks = 0};
     ls_status st;
@@ -173,6 +221,16 @@ out:
 /* --- sums --------------------------------------------------------------------------------------
  */
 
+/* With mesh.ep: all that a rank has, with its equals; what is no expert once more in the team. */
+static double sums_of_experts(const ls_choice_case *one, const stages *s)
+{
+    int ep = one->mesh.ep;
+    int64_t rest = s->elements - in_experts(one->whole) / ep;
+
+    return collective(one->facts, LS_COLL_ALL_REDUCE, one->facts->ranks / ep, ep, s->elements) +
+           collective(one->facts, LS_COLL_ALL_REDUCE, ep, 1, rest);
+}
+
 /* What a rank waits for those that have the same part of the model. */
 static double sums_of(const ls_choice_case *one, const ls_calls *calls, const stages *s,
                       const ls_choice_row *row)
@@ -185,6 +243,8 @@ static double sums_of(const ls_choice_case *one, const ls_calls *calls, const st
 
     if (dp < 2)
         return 0;
+    if (one->mesh.ep > 1)
+        return sums_of_experts(one, s);
     if (zero < 2) {
         hidden = pipe ? 0 : hides * s->backward[0];
         return fmax(sum * (pipe ? 1 : 0.1), sum - hidden);

@@ -12,6 +12,7 @@
 #include "parallel/tensor.h"
 #include "plan/optim.h"
 #include "plan/pipe.h"
+#include "plan/portion.h"
 #include "plan/units.h"
 
 int64_t ls_memory_spans(const ls_model *model)
@@ -59,15 +60,6 @@ int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, con
     return ls_mesh_divides(mesh) ? model->trained : ls_optim_seconds(run, model);
 }
 
-/* Elements of a kind of state as a whole. */
-static int64_t state_elements(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
-                              int kind)
-{
-    return kind == 0   ? model->flat
-           : kind == 1 ? model->trained
-                       : ls_memory_snapshot_seconds(run, model, mesh);
-}
-
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
                                  bool apart, int kind)
 {
@@ -78,7 +70,7 @@ int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const
                 (kind == 0 || (kind == 1 && ls_memory_type(run) != LS_F32));
     if (!keeps || (mesh && mesh->rank > 0))
         return 0;
-    return state_elements(run, model, mesh, kind) * (int64_t)sizeof(float);
+    return ls_portion_array(run, model, mesh, kind) * (int64_t)sizeof(float);
 }
 
 /* What is saved and sampled from, and who does it. */
@@ -103,23 +95,12 @@ static int64_t resident_bytes(const ls_memory_args *args, int kind)
     return ls_round_up(bytes, 4096);
 }
 
-int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *world,
+                              const ls_mesh *plane)
 {
-    int64_t all = 0, first, n;
-
-    if (!mesh || !ls_mesh_saves_parts(mesh) || run->checkpoint.every == 0)
+    if (!world || !ls_mesh_saves_parts(world) || run->checkpoint.every == 0)
         return 0;
-    if (mesh->pp > 1)
-        return ls_pipe_saved_elements(run, model, mesh) * (int64_t)sizeof(float);
-    for (int kind = 0; kind < 3; kind++)
-        if (mesh->zero == 3 || (mesh->zero > 0 && kind > 0)) {
-            all += ls_mesh_own(mesh, model->trained, mesh->rank);
-        } else {
-            ls_coll_range(state_elements(run, model, mesh, kind), mesh->ranks, mesh->rank, &first,
-                          &n);
-            all += n;
-        }
-    return all * (int64_t)sizeof(float);
+    return ls_portion_elements(run, model, plane) * (int64_t)sizeof(float);
 }
 
 int64_t ls_memory_buddy_bytes(const ls_model *model, const ls_mesh *mesh)
@@ -128,6 +109,19 @@ int64_t ls_memory_buddy_bytes(const ls_model *model, const ls_mesh *mesh)
         return 0;
     int64_t own = ls_mesh_own(mesh, model->trained, ls_buddies_ward(mesh, mesh->rank));
     return 4 * ls_round_up(own * (int64_t)sizeof(float), 4096);
+}
+
+int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
+{
+    int64_t all, size = sizeof(float);
+
+    if (!mesh || !mesh->buddies || run->train.optimizer == LS_OPTIMIZER_ADAMW)
+        return 0;
+    all = 4 * ls_round_up(ls_mesh_own(mesh, model->trained, mesh->rank) * size, 4096);
+    if (ls_buddies_send(mesh))
+        all += ls_round_up(
+            ls_mesh_own(mesh, model->trained, ls_buddies_ward(mesh, mesh->rank)) * size, 4096);
+    return all;
 }
 
 static ls_squeeze squeeze_of(const ls_run *run)
@@ -272,8 +266,9 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
 /* What the process holds beside the device's memory. */
 static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
 {
+    const ls_mesh *plane = args->sums ? args->sums : args->mesh;
     int64_t copies =
-        ls_round_up(ls_memory_parts_bytes(args->run, args->model, world_of(args)), 4096);
+        ls_round_up(ls_memory_parts_bytes(args->run, args->model, world_of(args), plane), 4096);
     int64_t whole = 0;
     void (*add)(ls_ledger *, const char *, const char *, int64_t) =
         args->apart ? ls_ledger_add_host : ls_ledger_add;
@@ -503,13 +498,14 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     if (ls_buddies_send(args->mesh))
         ls_ledger_add(ledger, "buddy", "another rank's weights, moments and gradient, its parts",
                       ls_memory_buddy_bytes(model, args->mesh));
+    if (ls_memory_redo_bytes(run, model, args->mesh) > 0)
+        ls_ledger_add(ledger, "buddy",
+                      "own parts before an update, which may have to be made again",
+                      ls_memory_redo_bytes(run, model, args->mesh));
     if (replicas && args->mesh->servers > 0)
         predict_server(args, ledger);
     else if (replicas)
         predict_replica(args, ledger);
-    if (calls->cp > 1)
-        ls_ledger_add(ledger, "context parallel", "messages of ranks that share sequences",
-                      ls_round_up(ls_tensor_bytes(), 4096));
     const ls_pass_args pass = ls_memory_step_pass(run, model, args->kernels, calls);
     ls_ledger_add(ledger, "activations", "leaves per call, context, layers, width",
                   ls_pass_bytes(&pass, args->threads));
@@ -529,20 +525,22 @@ int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams)
     return ls_mesh_posts(teams) > 1 || (teams && teams->zero > 0) ? part->flat : 0;
 }
 
-/* What ranks that have one model together need for that. The first team collects. */
+/* What ranks that have one model together need for that. The first team collects: weights, which
+ * planes of a pipeline bring together first, and where the first rank saves for all, moments. */
 static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
 {
     const ls_model *model = args->model;
     const int64_t size = sizeof(float);
     bool first = !args->mesh || args->mesh->rank == 0;
+    bool planes = ls_mesh_posts(args->mesh) > 1 || !ls_mesh_saves_parts(world_of(args));
 
     if (model->split.ranks < 2)
         return;
     ls_ledger_add(ledger, model->split.by_experts ? "expert parallel" : "tensor parallel",
                   "small sums of ranks with one model", ls_round_up(ls_tensor_bytes(), 4096));
     if (first)
-        ls_ledger_add(ledger, "collecting", "a part of the model, on its way to a checkpoint",
-                      ls_round_up(ls_memory_plane(model, args->mesh) * size, 4096) +
+        ls_ledger_add(ledger, "collecting", "a part of the model, on its way to the first rank",
+                      (planes ? ls_round_up(ls_memory_plane(model, args->mesh) * size, 4096) : 0) +
                           (model->split.rank == 0
                                ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
                                : 0));
@@ -569,6 +567,9 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
     else
         predict_whole(args, &calls, ledger_out);
     predict_team(args, ledger_out);
+    if (calls.cp > 1)
+        ls_ledger_add(ledger_out, "context parallel", "messages of ranks that share sequences",
+                      ls_round_up(ls_tensor_bytes(), 4096));
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) +
                       ls_decode_bytes(whole_of(args)));

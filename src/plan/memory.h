@@ -105,7 +105,7 @@ int64_t ls_memory_snapshot_seconds(const ls_run *run, const ls_model *model, con
  * moments); 0: it keeps none. Where one rank saves, it has one, to write checkpoints from while
  * training goes on; and always where the state does not lie in its own memory: in host memory where
  * the device has a memory of its own (apart), and where it must be collected. Where ranks save
- * parts, only with zero 3: the weights, for text samples, and as a pass reads them. */
+ * parts, only the weights if nobody has all of them, for text samples, and as a pass reads them. */
 int64_t ls_memory_snapshot_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh,
                                  bool apart, int kind);
 
@@ -120,8 +120,12 @@ int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams);
 /* Bytes of the copy of another rank's weights, moments and gradient, where ranks keep such copies
  * (parallel/buddies.h): four arrays. */
 int64_t ls_memory_buddy_bytes(const ls_model *model, const ls_mesh *mesh);
+/* And what it needs where the last update may have to be made again (train/redo.h). */
+int64_t ls_memory_redo_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
-/* Bytes of the copy of what this rank writes of a checkpoint, where ranks save parts. */
-int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
+/* Bytes of the copy of what this rank writes of a checkpoint, where the ranks of a world save parts
+ * (portion.h): of its model, which a plane of ranks has. */
+int64_t ls_memory_parts_bytes(const ls_run *run, const ls_model *model, const ls_mesh *world,
+                              const ls_mesh *plane);
 
 LS_C_END

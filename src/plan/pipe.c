@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/window.h"
+#include "parallel/buddies.h"
 
 ls_pipeline_kind ls_pipe_kind(const ls_run *run)
 {
@@ -161,12 +162,20 @@ ls_status ls_pipe_init(ls_pipe *pipe, const ls_run *run, const ls_model *model, 
                  .line = ls_mesh_line(mesh, mesh->rank),
                  .lines = ls_mesh_lines(mesh),
                  .divides = run->mesh.zero > 0 && ls_mesh_lines(mesh) > 1,
+                 .ward = -1,
+                 .buddy = -1,
                  .chunks = (int)run->mesh.chunks};
     const ls_pipeline like = {
         .kind = ls_pipe_kind(run), .ranks = p.posts, .micros = (int)micros, .chunks = p.chunks};
     ls_status st;
 
     *pipe = (ls_pipe){.posts = p.posts};
+    if (p.divides && mesh->buddies) {
+        ls_mesh post = ls_mesh_of_post(mesh);
+        post.places = mesh->places ? mesh->places + p.post * p.lines : NULL;
+        p.ward = ls_buddies_ward(&post, p.line);
+        p.buddy = ls_buddies_of(&post, p.line);
+    }
     if ((int64_t)p.posts * p.chunks > model->shape.L)
         return too_few_layers(run, model);
     LS_TRY(st, cut(&p, run, model), out);
@@ -246,7 +255,7 @@ int64_t ls_pipe_sent_bytes(const ls_pipe *pipe, const ls_model *model, const ls_
 
     for (int64_t leaf = calls->first, n; leaf < end_leaf; leaf += n) {
         n = ls_calls_at(calls, leaf);
-        stream += ls_pass_stream(model, n * calls->leaf * model->shape.T);
+        stream += ls_pass_stream(model, n * calls->leaf * ls_calls_tokens(calls, model->shape.T));
     }
     for (int c = 0; c < pipe->chunks; c++) {
         int stage = c * pipe->posts + pipe->post;
@@ -308,9 +317,9 @@ int64_t ls_pipe_buffer_bytes(const ls_pipe *pipe, const ls_run *run, const ls_mo
 
 int64_t ls_pipe_stream_bytes(const ls_run *run, const ls_model *model, const ls_calls *calls)
 {
-    return ls_round_up(ls_pass_stream(model, calls->most * calls->leaf * run->model.context) *
-                           ls_dtype_bytes(ls_memory_type(run)),
-                       256);
+    int64_t tokens = calls->most * calls->leaf * ls_calls_tokens(calls, run->model.context);
+
+    return ls_round_up(ls_pass_stream(model, tokens) * ls_dtype_bytes(ls_memory_type(run)), 256);
 }
 
 ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, bool moments)
@@ -322,20 +331,6 @@ ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, 
     ls_coll_range(all.count, pipe->lines, line, &own.first, &own.count);
     own.first += all.first;
     return own;
-}
-
-int64_t ls_pipe_saved_elements(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
-{
-    int64_t n = 0;
-    ls_pipe p;
-
-    if (ls_pipe_init(&p, run, model, mesh, 1, false) != LS_OK)
-        return 0;
-    for (int c = 0; c < p.chunks; c++)
-        n += ls_pipe_saved(&p, p.post, p.line, c, false).count +
-             2 * ls_pipe_saved(&p, p.post, p.line, c, true).count;
-    ls_pipe_release(&p);
-    return n;
 }
 
 /* Pages of elements that lie in a window. */
@@ -357,12 +352,12 @@ static int64_t weight_bytes(const ls_pipe *p, int64_t size)
     return bytes;
 }
 
-static int64_t moment_bytes(const ls_pipe *p)
+static int64_t moment_bytes(const ls_pipe *p, int line)
 {
     int64_t bytes = 0;
 
     for (int c = 0; c < p->chunks; c++)
-        bytes += paged(ls_pipe_updated(p, p->post, p->line, c), sizeof(float));
+        bytes += paged(ls_pipe_updated(p, p->post, line, c), sizeof(float));
     return bytes;
 }
 
@@ -440,7 +435,10 @@ void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledge
     ls_ledger_add(ledger, "optimizer",
                   p.divides ? "two moments per parameter of the own layers that this rank updates"
                             : "two moments per parameter of the own layers",
-                  2 * moment_bytes(&p));
+                  2 * moment_bytes(&p, p.line));
+    if (p.ward >= 0)
+        ls_ledger_add(ledger, "buddy", "two moments that another line updates",
+                      2 * moment_bytes(&p, p.ward));
     predict_gradients(args, calls, &p, ledger);
     predict_passes(args, calls, &p, ledger);
     ls_pipe_release(&p);

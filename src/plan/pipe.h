@@ -4,7 +4,8 @@
  * (model.h): the embedding and the first blocks, ..., the last blocks, the final norm and the head.
  * A rank keeps plain indices of the whole model, in arrays of which only its own pages are there
  * (base/window.h). A tied embedding belongs to the first post, and the last one has a copy of its
- * weights. With ZeRO 1 (mesh.zero) the lines divide what they update of each chunk.
+ * weights. With ZeRO 1 (mesh.zero) the lines divide what they update of each chunk; where
+ * ranks that die are replaced, another line keeps a copy of that (train/trust.h).
  *
  * The table (parallel/pipeline.h) is that of the rank's line; from it follows how many
  * micro-batches each chunk holds activations of, and how many streams and gradients that came from
@@ -35,6 +36,8 @@ typedef struct ls_pipe {
     int post, posts, chunks;
     int line, lines;
     bool divides; /* lines divide what they update */
+    int ward;     /* then: the line whose moments this rank keeps too, */
+    int buddy;    /* and the one that keeps this rank's; -1: none */
     ls_pipe_chunk chunk[LS_PIPE_CHUNKS];
     ls_pipe_range tied;     /* the embedding, where the head reads it too; count 0: it does not */
     int streams, gradients; /* buffers for those from other posts; one more than must be, so that
@@ -99,10 +102,8 @@ int64_t ls_pipe_buffer_bytes(const ls_pipe *pipe, const ls_run *run, const ls_mo
                              const ls_calls *calls);
 
 /* What a rank writes of a chunk to a checkpoint, and reads of it: of what all ranks of its post
- * have the part that ls_coll_range() gives it, and of moments that they divide its own. And how
- * many elements the rank of the mesh writes, of weights and both moments. */
+ * have the part that ls_coll_range() gives it, and of moments that they divide its own. */
 ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, bool moments);
-int64_t ls_pipe_saved_elements(const ls_run *run, const ls_model *model, const ls_mesh *mesh);
 
 /* The lines of the ledger that a pipeline changes. */
 void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger);

@@ -4,8 +4,9 @@
  * step is as safe as it can be when it is voted (with the state it is one step later), and nobody
  * needs a second version of what it has, because nobody goes back. It needs an update that gives
  * the same bits in both places: AdamW, element by element, on CPUs. LAMB and Muon exchange norms
- * and matrices in the middle of an update, and a GPU's moments are not in reach of the host; there
- * are no buddies then, and a rank that dies leaves the last checkpoint.
+ * and matrices in the middle of an update: of these the last one is made again (redo.h). A GPU's
+ * moments are not in reach of the host; there are no buddies then, and a rank that dies leaves the
+ * last checkpoint.
  *
  * All sends and receives of a step are started before anybody waits, so there is no circle. */
 #include "train/buddy_impl.h"
@@ -91,6 +92,37 @@ out:
     return st;
 }
 
+static ls_status open_array(ls_buddy *b, int64_t elements, const char *what, float **out)
+{
+    void *memory;
+    ls_status st = ls_device_alloc(
+        b->args.device, ls_round_up(elements * (int64_t)sizeof(float), 4096), what, &memory);
+
+    if (st == LS_OK)
+        *out = memory;
+    return st;
+}
+
+static ls_status open_redo(ls_buddy *b)
+{
+    ls_reshard_cut cut = ls_reshard_cut_of(&b->mesh);
+    int64_t trained = b->args.model->trained, own = ls_mesh_own(&b->mesh, trained, b->mesh.rank);
+    ls_status st = LS_OK;
+
+    for (int k = 0; k < LS_BUDDY_ARRAYS; k++)
+        LS_TRY(st, open_array(b, own, "own parts before an update", &b->redo.old[k]), out);
+    if (!b->sends)
+        goto out;
+    LS_TRY(st,
+           open_array(b, ls_mesh_own(&b->mesh, trained, b->ward), "gradients of another rank",
+                      &b->redo.next),
+           out);
+    st = ls_redo_open_work(&b->redo.work, b->args.run, b->args.model, &cut,
+                           ls_mesh_seat(&b->mesh, b->ward));
+out:
+    return st;
+}
+
 ls_status ls_buddy_open(ls_buddy **buddy_out, const ls_buddy_args *args)
 {
     ls_buddy *b = ls_mem_alloc(sizeof *b);
@@ -107,6 +139,9 @@ ls_status ls_buddy_open(ls_buddy **buddy_out, const ls_buddy_args *args)
         b->ward = ls_buddies_ward(&b->mesh, b->mesh.rank);
         st = open_copies(b);
     }
+    b->redo.on = ls_redo_serves(args->run);
+    if (st == LS_OK && b->redo.on)
+        st = open_redo(b);
     if (st == LS_OK)
         *buddy_out = b;
     else
@@ -118,8 +153,12 @@ void ls_buddy_close(ls_buddy *buddy)
 {
     if (!buddy)
         return;
-    for (int k = 0; k < LS_BUDDY_ARRAYS; k++)
+    for (int k = 0; k < LS_BUDDY_ARRAYS; k++) {
         ls_device_free(buddy->args.device, buddy->copy[k]);
+        ls_device_free(buddy->args.device, buddy->redo.old[k]);
+    }
+    ls_device_free(buddy->args.device, buddy->redo.next);
+    ls_redo_close_work(&buddy->redo.work);
     ls_mem_free(buddy->spans);
     ls_mem_free(buddy);
 }
@@ -188,6 +227,25 @@ static void copy_weights(ls_buddy *b, const float *whole)
     }
 }
 
+/* The own parts as they are now; with_gradient: and what they are updated with. */
+static void keep_own(ls_buddy *b, const ls_step *step, bool with_gradient)
+{
+    ls_step_arrays live = ls_step_state_arrays(step);
+    float **old = b->redo.old;
+
+    for (int i = 0; i < ls_dp_buckets(b->args.dp); i++) {
+        ls_mesh_part own = part_of(b, i, b->mesh.rank);
+        size_t bytes = (size_t)own.count * sizeof(float);
+        if (bytes == 0)
+            continue;
+        memcpy(old[LS_BUDDY_W] + own.packed, live.w + own.first, bytes);
+        memcpy(old[LS_BUDDY_M] + own.packed, live.m + own.packed, bytes);
+        memcpy(old[LS_BUDDY_V] + own.packed, live.v + own.packed, bytes);
+        if (with_gradient)
+            memcpy(old[LS_BUDDY_G] + own.packed, ls_buddy_gradient(step, own), bytes);
+    }
+}
+
 ls_status ls_buddy_begin(ls_buddy *buddy, const ls_step *step, int64_t done)
 {
     ls_buddy *b = buddy;
@@ -203,6 +261,9 @@ ls_status ls_buddy_begin(ls_buddy *buddy, const ls_step *step, int64_t done)
         LS_TRY(st, send_state(b, live.m, LS_BUDDY_M), out);
         LS_TRY(st, send_state(b, live.v, LS_BUDDY_V), out);
     }
+    if (b->redo.on)
+        keep_own(b, step, false);
+    b->redo.pending = false;
     b->done = b->voted = done;
     b->begun = true;
     if (done > 0)
@@ -228,7 +289,7 @@ ls_status ls_buddy_send(ls_buddy *buddy, const ls_step *step, int64_t number)
     b->ready = false;
     for (int i = ls_dp_buckets(b->args.dp) - 1; i >= 0 && b->sends; i--) {
         ls_mesh_part mine = part_of(b, i, b->mesh.rank), other = part_of(b, i, b->ward);
-        float *to = b->copy[LS_BUDDY_G] + other.packed;
+        float *to = (b->redo.on ? b->redo.next : b->copy[LS_BUDDY_G]) + other.packed;
         LS_TRY(st, start(b, LS_COLL_SEND, b->to, ls_buddy_gradient(step, mine), NULL, mine.count),
                out);
         LS_TRY(st, start(b, LS_COLL_RECV, b->ward, NULL, to, other.count), out);
@@ -257,11 +318,54 @@ void ls_buddy_vote(ls_buddy *buddy, const ls_step_result *result)
     buddy->result = *result;
 }
 
+/* The copies of the ward catch up with the update before, of which all weights are there now. */
+static ls_status prepare_ward(ls_buddy *b, const ls_step *step)
+{
+    ls_reshard_cut cut = ls_reshard_cut_of(&b->mesh);
+    float *gradient = b->redo.next;
+    ls_status st = LS_OK;
+
+    if (b->redo.pending)
+        st = ls_redo_moments(&(ls_redo_move){.kernels = step->args.kernels,
+                                             .stream = step->args.stream,
+                                             .run = b->args.run,
+                                             .cut = &cut,
+                                             .trained = b->args.model->trained,
+                                             .seat = ls_mesh_seat(&b->mesh, b->ward),
+                                             .arrays = b->copy,
+                                             .state = &b->redo.numbers.state,
+                                             .norm = &b->redo.numbers.norm},
+                             &b->redo.work);
+    copy_weights(b, ls_step_state_arrays(step).w);
+    b->redo.next = b->copy[LS_BUDDY_G];
+    b->copy[LS_BUDDY_G] = gradient;
+    return st;
+}
+
+ls_status ls_buddy_prepare(ls_buddy *buddy, const ls_step *step)
+{
+    ls_buddy *b = buddy;
+    ls_status st = LS_OK;
+
+    if (!b || !b->redo.on || !b->begun)
+        return LS_OK;
+    if (b->sends)
+        LS_TRY(st, prepare_ward(b, step), out);
+    keep_own(b, step, true);
+    b->redo.numbers = (ls_redo_numbers){.state = *step->state, .norm = *step->norm};
+    b->redo.pending = true;
+    b->done = b->number + 1;
+    b->ready = false;
+    ls_buddy_point("update", b->mesh.rank);
+out:
+    return st;
+}
+
 void ls_buddy_update(ls_buddy *buddy, ls_step *step)
 {
     ls_buddy *b = buddy;
 
-    if (!b)
+    if (!b || b->redo.on)
         return;
     if (b->sends) {
         ls_reshard_cut cut = ls_reshard_cut_of(&b->mesh);

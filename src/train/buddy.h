@@ -8,6 +8,8 @@
  *   vote     all losses were heard, so all have awaited: the step is one that no single death
  * undoes update   the own parts; then the same for the ward's, from the same numbers: the same bits
  *
+ * LAMB and Muon need other ranks in the middle of an update, so theirs is made again: redo.h.
+ *
  * Who dies after the vote is replaced from its buddy; who has not heard the vote has the gradient
  * and makes the update later (train/hoard.h). So nobody ever goes back. */
 #pragma once
@@ -36,6 +38,7 @@ ls_status ls_buddy_begin(ls_buddy *buddy, const ls_step *step, int64_t done);
 ls_status ls_buddy_send(ls_buddy *buddy, const ls_step *step, int64_t number);
 ls_status ls_buddy_await(ls_buddy *buddy);
 void ls_buddy_vote(ls_buddy *buddy, const ls_step_result *result);
+ls_status ls_buddy_prepare(ls_buddy *buddy, const ls_step *step); /* before the update */
 void ls_buddy_update(ls_buddy *buddy, ls_step *step);
 
 /* Bytes sent to the buddy since it was opened. */

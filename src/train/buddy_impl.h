@@ -4,6 +4,7 @@
 #include "parallel/buddies.h"
 #include "parallel/reshard.h"
 #include "train/buddy.h"
+#include "train/redo.h"
 #include "train/step_impl.h"
 
 LS_C_BEGIN
@@ -29,6 +30,14 @@ struct ls_buddy {
     bool confirmed;        /* and everywhere */
     ls_step_result result; /* of the step that was voted last */
     int64_t sent;          /* bytes */
+    struct {
+        bool on;      /* the optimizer needs it (redo.h); then `done` counts updates */
+        bool pending; /* that are to be made again, of which there is one: */
+        float *old[LS_BUDDY_ARRAYS]; /* owned: the own parts before it, and its gradient */
+        float *next;                 /* owned: the gradient of the step that runs, of the ward */
+        ls_redo_numbers numbers;     /* of the pending one */
+        ls_redo_work work;           /* of the ward */
+    } redo;
 };
 
 /* The elements of a seat. */

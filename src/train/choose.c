@@ -4,10 +4,17 @@
  * that differ between ranks are agreed on first: the least memory, the largest program. Links are
  * those that the ranks agreed on when they met (comm/tune.h), rounded to powers of two, and the
  * speed of a rank is assumed by its kernels and threads: so that a second start on the same
- * machines chooses the same mesh, however busy they are. */
+ * machines chooses the same mesh, however busy they are.
+ *
+ * When ranks are lost the mesh stays: what the others have in memory is cut by it. Who is new hears
+ * of it from them, with the view in which it was chosen; of several the newest counts, because who
+ * has waited as a spare may know of one that the others lost with all their ranks, and chose anew.
+ */
 #include "train/choose.h"
 
 #include <math.h>
+#include "base/log.h"
+#include "base/mem.h"
 #include "comm/tune.h"
 #include "train/session_impl.h"
 
@@ -77,7 +84,8 @@ ls_status ls_choose_mesh(ls_session *session)
                              .per_node = per_node(&s->mesh),
                              .vocab = ls_tokenizer_vocab(s->tokenizer),
                              .kernels = s->kernels,
-                             .apart = s->apart};
+                             .apart = s->apart,
+                             .heals = s->args.rejoin != NULL};
     ls_status st;
 
     ls_tune_init(&tune);
@@ -89,6 +97,7 @@ ls_status ls_choose_mesh(ls_session *session)
     LS_TRY(st, agree(s, &facts), out);
     facts.gflops = ls_choice_gflops(s->kernels, facts.threads);
     LS_TRY(st, ls_choice_make(s->run, &facts, &s->choice), out);
+    s->chosen = s->args.view.plan.generation;
     s->fitted = *s->run;
     ls_choice_apply(&s->choice, 0, &s->fitted);
     s->run = &s->fitted;
@@ -96,9 +105,70 @@ out:
     return st;
 }
 
+/* --- a mesh that was chosen --------------------------------------------------------------------
+ */
+
+/* What a rank knows of it. */
+typedef struct record {
+    uint64_t view; /* in which it was chosen; 0: this rank does not know */
+    int64_t ranks; /* for so many */
+    int64_t value[LS_CHOICE_AXES];
+} record;
+_Static_assert(sizeof(record) % 16 == 0, "all-gathers cut at 16 bytes");
+
+/* What all ranks know; records: [ranks]. */
+static ls_status gather(const ls_session *s, record *records)
+{
+    record *own = &records[ls_comm_rank(s->args.comm)];
+
+    if (s->choice.count > 0) {
+        *own = (record){.view = s->chosen, .ranks = s->choice.facts.ranks};
+        memcpy(own->value, s->choice.rows[0].value, sizeof own->value);
+    }
+    return ls_comm_run(s->args.comm,
+                       &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                  .type = LS_U8,
+                                  .count = ls_comm_ranks(s->args.comm) * (int64_t)sizeof *records,
+                                  .in = records,
+                                  .out = records},
+                       ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S);
+}
+
+ls_status ls_choose_recall(ls_session *session, bool *other_out)
+{
+    ls_session *s = session;
+    int ranks = s->args.comm ? ls_comm_ranks(s->args.comm) : 1;
+    record *records = ls_mem_array((size_t)ranks, sizeof *records), best = {.view = 0};
+    ls_status st = LS_OK;
+
+    *other_out = false;
+    if (!records)
+        return LS_ENOMEM;
+    if (ranks > 1)
+        LS_TRY(st, gather(s, records), out);
+    for (int r = 0; r < ranks; r++)
+        best = records[r].view > best.view ? records[r] : best;
+    if (best.view > s->chosen) {
+        *other_out = s->choice.count > 0;
+        ls_choice_release(&s->choice);
+        LS_TRY(st, ls_choice_adopt(best.value, (int)best.ranks, &s->choice), out);
+        s->chosen = best.view;
+    }
+    if (s->choice.count > 0 && s->args.comm && ls_comm_rank(s->args.comm) == 0) {
+        ls_choice_row now = s->choice.rows[0];
+        ls_choice_name(&now, ranks);
+        ls_log(LS_LOG_INFO, "mesh: auto keeps its mesh: %s", now.mesh);
+    }
+out:
+    ls_mem_free(records);
+    return st;
+}
+
 void ls_choose_tell(ls_session *session)
 {
-    if (session->choice.count > 0 && ls_session_is_first(session))
+    bool whole = session->choice.count > 0 && session->choice.facts.per_node > 0;
+
+    if (whole && ls_session_is_first(session))
         ls_session_emit(session,
                         &(ls_event){.kind = LS_EVENT_MESH, .mesh = {.choice = &session->choice}});
 }

@@ -10,7 +10,12 @@ LS_C_BEGIN
  * none. */
 ls_status ls_choose_mesh(ls_session *session);
 
-/* On the first rank: what was chosen, and what was not. */
+/* In a view that follows a loss, by all ranks and before anything else that they do together: the
+ * mesh that one of them knows of into session->choice; empty: nobody does. other_out: this rank
+ * knew of another one, and what it has is of no use. */
+ls_status ls_choose_recall(ls_session *session, bool *other_out);
+
+/* On the first rank that has made the choice: what was chosen, and what was not. */
 void ls_choose_tell(ls_session *session);
 
 LS_C_END

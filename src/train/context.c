@@ -1,7 +1,14 @@
 /* context.c -- see context.h.
  *
  *   6 ranks, mesh.cp: 3      ring     0       1        keys and values, in every layer
- *                            ranks   0 1 2   3 4 5     gradients of all six: once in a step */
+ *                            ranks   0 1 2   3 4 5     gradients of all six: once in a step
+ *
+ * With teams a ring is of ranks of the same place, each with a piece of the sequence and all with
+ * the same heads; with a pipeline it is of ranks of the same post:
+ *
+ *   12 ranks, mesh.pp: 2, mesh.cp: 3, mesh.tp: 2      post 0       0 1   2 3   4 5
+ *                                                     post 1       6 7   8 9  10 11
+ *   rings: 0 2 4, 1 3 5, 6 8 10, 7 9 11 */
 #include "train/context.h"
 
 #include "base/log.h"
@@ -18,7 +25,7 @@ static void warn_of_nodes(const ls_session *s)
     bool apart = false;
 
     for (int r = 0; r < s->mesh.ranks && s->mesh.places; r++)
-        apart |= s->mesh.places[r].node != s->mesh.places[r / s->mesh.cp * s->mesh.cp].node;
+        apart |= s->mesh.places[r].node != s->mesh.places[ls_mesh_ring_rank(&s->mesh, r, 0)].node;
     if (apart && ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
                "ranks that share sequences (mesh.cp) are on several nodes: every layer "
@@ -35,7 +42,7 @@ ls_status ls_context_open(ls_session *session)
         return LS_OK;
     warn_of_nodes(s);
     for (int i = 0; i < cp; i++)
-        list[i] = s->mesh.rank / cp * cp + i;
+        list[i] = ls_mesh_ring_rank(&s->mesh, s->mesh.rank, i);
     LS_TRY(st, ls_comm_sub(s->args.comm, list, cp, deadline(), &s->circle), out);
     LS_TRY(st, ls_tensor_open(&s->ring, s->circle, 1), out);
 out:
@@ -77,10 +84,4 @@ ls_status ls_context_agree(ls_session *session, ls_run *run)
                                     : LS_RECOMPUTE_FULL;
     run->train.recompute_blocks = n == 0 ? LS_RUN_AUTO : n <= L ? n : n - L;
     return st;
-}
-
-void ls_context_name(const ls_mesh *mesh, char *text, size_t size)
-{
-    snprintf(text, size, mesh->zero ? "dp=%d cp=%d zero=%d" : "dp=%d cp=%d", mesh->ranks / mesh->cp,
-             mesh->cp, mesh->zero);
 }

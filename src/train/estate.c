@@ -18,7 +18,9 @@
  * differ in fast mode. For the same reason a gradient serves only with those of its own view.
  *
  * A tied embedding, and with mesh.zero the weights that other lines update, are copies: they are
- * made anew from their owners' (ls_line_spread) and never taken from here. */
+ * made anew from their owners' (ls_line_spread) and never taken from here. But for those of a ward
+ * (train/trust.h): what a rank keeps for another one it keeps here too, with its gradient, and
+ * makes its update. So with mesh.zero a part has two who can give it, the owner and its buddy. */
 #include "train/estate.h"
 
 #include <math.h>
@@ -30,12 +32,15 @@
 #include "train/line_impl.h"
 #include "train/recover.h"
 #include "train/session_impl.h"
+#include "train/trust.h"
 
 enum { ARRAYS = 3, PIECES = LS_PIPE_CHUNKS };
+enum { WEIGHTS, MOMENTS, WARD, KINDS }; /* of pieces; the last: of everything that is a ward's */
 
 /* What is told of an estate. */
 typedef struct entry {
     int64_t part;        /* -1: there is none */
+    int64_t ward;        /* another one that is kept here; -1: none */
     int64_t parts;       /* so many there were */
     uint64_t view;       /* the generation in which it was trained last, */
     uint64_t descent;    /* and the first one since a checkpoint was read */
@@ -48,19 +53,20 @@ typedef struct entry {
 /* What a rank tells. */
 typedef struct record {
     entry about;
-    int64_t met;
+    int64_t met, pad;
 } record;
 _Static_assert(sizeof(record) % 16 == 0, "all-gathers cut at 16 bytes");
 
 struct ls_estate {
     entry about;
-    bool lent;                     /* the memory is the step's */
-    bool windows;                  /* it is windows (line.h) */
-    void *state[ARRAYS];           /* owned; NULL when lent */
-    int64_t bytes;                 /* of each window */
-    ls_pipe_range held[2][PIECES]; /* elements of weights, and of moments: n pieces of each */
+    bool lent;                         /* the memory is the step's */
+    bool windows;                      /* it is windows (line.h) */
+    void *state[ARRAYS];               /* owned; NULL when lent */
+    int64_t bytes;                     /* of each window */
+    ls_pipe_range held[KINDS][PIECES]; /* elements of weights and so on: n pieces of each */
     int n;
-    float *gradient;        /* owned: of the pieces of moments, one after the other; NULL: none */
+    float *gradient;        /* owned: of the pieces of moments, one after the other, then of the
+                             * ward's; NULL: none */
     bool whole;             /* as ls_step_spans() */
     ls_step_state numbers;  /* of the step that it is of, */
     ls_norm_result norm;    /* and of the gradient */
@@ -71,13 +77,14 @@ struct ls_estate {
 
 bool ls_estate_serves(const ls_session *s)
 {
-    return s->run && s->args.rejoin && ls_kin_unit(s->run) > 1;
+    return s->run && s->args.rejoin && ls_kin_divides(s->run);
 }
 
 bool ls_estate_keeps(const ls_session *s)
 {
     return ls_estate_serves(s) && s->step && s->step_there && !s->apart &&
-           s->offload == LS_OFFLOAD_NONE && s->run->train.optimizer == LS_OPTIMIZER_ADAMW;
+           s->offload == LS_OFFLOAD_NONE && s->run->train.optimizer == LS_OPTIMIZER_ADAMW &&
+           !ls_step_divides(s->step); /* teams do (mesh.tp, mesh.zero): nobody has their moments */
 }
 
 int ls_estate_part(const ls_session *s)
@@ -88,7 +95,7 @@ int ls_estate_part(const ls_session *s)
 static struct ls_estate *estate_of(ls_session *s)
 {
     if (!s->estate && (s->estate = ls_mem_alloc(sizeof *s->estate)))
-        s->estate->about.part = -1;
+        s->estate->about = (entry){.part = -1, .ward = -1};
     return s->estate;
 }
 
@@ -108,7 +115,7 @@ static void let_go(ls_session *s)
     ls_mem_free(e->gradient);
     e->gradient = NULL;
     e->lent = false;
-    e->about = (entry){.part = -1};
+    e->about = (entry){.part = -1, .ward = -1};
 }
 
 void ls_estate_drop(ls_session *session)
@@ -142,32 +149,50 @@ int64_t ls_estate_bytes(const ls_session *s)
 
 /* --- keeping ---------------------------------------------------------------------------------- */
 
-/* What a step has, piece by piece, of weights or of moments. */
-static int pieces_of(const ls_step *step, bool moments, ls_pipe_range out[PIECES])
+/* What a step has, piece by piece, of a kind. */
+static int pieces_of(const ls_step *step, int kind, ls_pipe_range out[PIECES])
 {
     for (int b = 0; step->line && b < ls_step_buckets(step); b++) {
         ls_mesh_part own = ls_step_own(step, b);
-        out[b] = moments ? (ls_pipe_range){own.first, own.count} : step->line->plan.chunk[b].own;
+        bool all = kind == WEIGHTS && !step->line->plan.divides;
+        out[b] = all            ? step->line->plan.chunk[b].own
+                 : kind == WARD ? ls_trust_part(step, b)
+                                : (ls_pipe_range){own.first, own.count};
     }
     if (step->line)
         return ls_step_buckets(step);
-    out[0] = (ls_pipe_range){0, moments ? step->args.model->trained : step->args.model->flat};
+    out[0] =
+        (ls_pipe_range){0, kind == WEIGHTS ? step->args.model->flat : step->args.model->trained};
     return 1;
 }
 
-/* The sum of gradients of the own pieces, which goes with the step. */
+/* The pieces that are updated, one after the other: the own ones, and a ward's. Returns how many.
+ */
+static int updated_of(const struct ls_estate *e, const ls_pipe_range *out[2 * PIECES])
+{
+    int n = 0;
+
+    for (int kind = MOMENTS; kind <= (e->about.ward >= 0 ? WARD : MOMENTS); kind++)
+        for (int k = 0; k < e->n; k++)
+            out[n++] = &e->held[kind][k];
+    return n;
+}
+
+/* The sum of gradients of these pieces, which goes with the step. */
 static ls_status keep_gradient(struct ls_estate *e, const ls_step *step)
 {
+    const ls_pipe_range *pieces[2 * PIECES];
+    int n = updated_of(e, pieces);
     int64_t all = 0;
 
-    for (int k = 0; k < e->n; k++)
-        all += e->held[1][k].count;
+    for (int k = 0; k < n; k++)
+        all += pieces[k]->count;
     e->gradient = ls_mem_array((size_t)ls_max_i64(1, all), sizeof *e->gradient);
     if (!e->gradient)
         return ls_fail(LS_ENOMEM, "no memory for the gradient of a part of the model");
     float *to = e->gradient;
-    for (int k = 0; k < e->n; k++) {
-        ls_pipe_range r = e->held[1][k];
+    for (int k = 0; k < n; k++) {
+        ls_pipe_range r = *pieces[k];
         const float *from =
             step->line ? ls_line_gradient(step, r.first) : (const float *)step->grads[0] + r.first;
         memcpy(to, from, (size_t)r.count * sizeof *to);
@@ -187,6 +212,17 @@ static void count_step(ls_session *s, int64_t heard, const ls_step_result *resul
     s->step_number = heard;
 }
 
+/* The part of the line whose moments are here too; -1: there is none. */
+static int64_t ward_of(const ls_session *s)
+{
+    const ls_step *step = s->step;
+
+    if (!ls_trust_holds(step))
+        return -1;
+    int lines = step->line->plan.ward - step->line->plan.line;
+    return ls_kin_part(&s->mesh, s->mesh.rank + lines * ls_mesh_tp(&s->mesh));
+}
+
 /* What the step has, as it stands. */
 static ls_status describe(ls_session *s, struct ls_estate *e)
 {
@@ -195,8 +231,9 @@ static ls_status describe(ls_session *s, struct ls_estate *e)
     ls_status st = LS_OK;
 
     done = done < 0 ? s->step_number : done;
-    e->n = pieces_of(step, false, e->held[0]);
-    (void)pieces_of(step, true, e->held[1]);
+    e->about.ward = ward_of(s);
+    for (int kind = 0; kind < (e->about.ward >= 0 ? KINDS : WARD); kind++)
+        e->n = pieces_of(step, kind, e->held[kind]);
     e->whole = !ls_step_divides(step);
     e->windows = step->line != NULL;
     e->bytes = step->line ? step->line->state[0].bytes : 0;
@@ -207,6 +244,7 @@ static ls_status describe(ls_session *s, struct ls_estate *e)
         LS_TRY(st, keep_gradient(e, step), out);
     count_step(s, step->vote.heard, &step->vote.result);
     e->about = (entry){.part = ls_kin_part(&s->mesh, s->mesh.rank),
+                       .ward = e->about.ward,
                        .parts = ls_kin_parts(&s->mesh),
                        .view = e->view,
                        .descent = e->descent,
@@ -252,7 +290,7 @@ static bool serves(const entry *e, const entry *best)
 /* The entry that has come farthest; of all ranks alike. */
 static entry find_best(const record *records, int ranks)
 {
-    entry best = {.part = -1};
+    entry best = {.part = -1, .ward = -1};
 
     for (int r = 0; r < ranks; r++) {
         const entry *e = &records[r].about;
@@ -267,17 +305,21 @@ static entry find_best(const record *records, int ranks)
     return best;
 }
 
-static bool find_sources(const record *records, int ranks, const entry *best, int *sources)
+/* The source of each part: who has it rather than who keeps it for another. Returns how many have
+ * one from the first on. */
+static int find_sources(const record *records, int ranks, const entry *best, int *sources)
 {
     for (int part = 0; part < best->parts; part++) {
         sources[part] = -1;
-        for (int r = ranks - 1; r >= 0; r--)
-            if (records[r].about.part == part && serves(&records[r].about, best))
-                sources[part] = r;
+        for (int i = 2 * ranks - 1; i >= 0; i--) {
+            const entry *e = &records[i % ranks].about;
+            if ((i < ranks ? e->part : e->ward) == part && serves(e, best))
+                sources[part] = i % ranks;
+        }
         if (sources[part] < 0)
-            return false;
+            return part;
     }
-    return true;
+    return (int)best->parts;
 }
 
 /* The update that this rank had not heard of when it lost the others. */
@@ -287,14 +329,16 @@ static ls_status catch_up(ls_session *s, const entry *best)
     ls_adamw_span *spans = NULL;
     const float *gradient = e->gradient;
     float *w = e->state[0], *m = e->state[1], *v = e->state[2];
+    const ls_pipe_range *pieces[2 * PIECES];
+    int n_pieces = updated_of(e, pieces);
     ls_status st = LS_OK;
 
     if (e->about.done == best->heard)
         return LS_OK;
     spans = ls_mem_array((size_t)ls_memory_spans(&s->model), sizeof *spans);
     LS_TRY(st, spans ? LS_OK : LS_ENOMEM, out);
-    for (int k = 0; k < e->n && best->last.finite; k++) {
-        ls_pipe_range r = e->held[1][k];
+    for (int k = 0; k < n_pieces && best->last.finite; k++) {
+        ls_pipe_range r = *pieces[k];
         ls_mesh_part own = {.first = r.first, .count = r.count, .packed = r.first};
         int64_t n = ls_step_spans(s->run, &s->model, own, false, e->whole, spans);
         if (n > 0)
@@ -334,8 +378,13 @@ static ls_status decide(ls_session *s, int ranks)
     e->sources = ls_mem_array((size_t)best.parts, sizeof *e->sources);
     if (!e->sources)
         return LS_ENOMEM;
-    if (!find_sources(e->records, ranks, &best, e->sources))
+    int there = find_sources(e->records, ranks, &best, e->sources);
+    if (there < best.parts) {
+        if (ls_comm_rank(s->args.comm) == 0)
+            ls_log(LS_LOG_INFO, "nobody has part %d of %d of the state any more", there + 1,
+                   (int)best.parts);
         return LS_OK;
+    }
     view->base = view->met = best.heard;
     for (int r = ranks - 1; r >= 0; r--) {
         const record *it = &e->records[r];
@@ -349,6 +398,9 @@ static ls_status decide(ls_session *s, int ranks)
     view->spread = true;
     if (view->first_new && view->met == view->base && view->base > 0)
         view->met--; /* what it did last may not have been finished (cluster/view.c) */
+    for (int part = 0; part < best.parts; part++)
+        if (e->records[e->sources[part]].about.part != part)
+            s->repaired = "buddy";
     e->view = best.view;
     e->descent = best.descent;
     if (!serves(&e->about, &best)) {
@@ -413,8 +465,9 @@ void ls_estate_lent(ls_session *session)
     s->step_there = true;
 }
 
-/* A part, all its pieces, from who has it to who needs it; by these two. */
-static ls_status carry(ls_session *s, int from, int to)
+/* A part, all its pieces, from who has it to who needs it; by these two. ward: who gives it keeps
+ * it for another. */
+static ls_status carry(ls_session *s, int from, int to, bool ward)
 {
     struct ls_estate *e = s->estate;
     bool sends = s->mesh.rank == from, kept = sends && !e->lent;
@@ -422,10 +475,12 @@ static ls_status carry(ls_session *s, int from, int to)
 
     for (int i = 0; i < ARRAYS; i++) {
         ls_pipe_range pieces[PIECES];
-        int n = kept ? e->n : pieces_of(s->step, i > 0, pieces);
+        int own = i > 0 ? MOMENTS : WEIGHTS, kind = sends && ward ? WARD : own;
+        bool noted = kept || kind == WARD;
+        int n = noted ? e->n : pieces_of(s->step, own, pieces);
         float *array = kept ? e->state[i] : s->step->state_memory[i];
         for (int k = 0; k < n; k++) {
-            ls_pipe_range r = kept ? e->held[i > 0][k] : pieces[k];
+            ls_pipe_range r = noted ? e->held[kind][k] : pieces[k];
             ls_coll coll = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
                             .type = LS_F32,
                             .count = r.count,
@@ -455,11 +510,12 @@ ls_status ls_estate_restore(ls_session *session)
         int part = ls_kin_part(&s->mesh, r), from = e->sources[part];
         if (e->records[r].about.part == part && serves(&e->records[r].about, &best))
             continue;
+        bool ward = e->records[from].about.part != part;
         if (s->mesh.rank == r)
-            ls_log(LS_LOG_INFO, "part %d of %d of the state comes from rank %d, a replica",
-                   part + 1, (int)best.parts, from);
+            ls_log(LS_LOG_INFO, "part %d of %d of the state comes from rank %d, a %s", part + 1,
+                   (int)best.parts, from, ward ? "buddy" : "replica");
         if (s->mesh.rank == r || s->mesh.rank == from)
-            LS_TRY(st, carry(s, from, r), out);
+            LS_TRY(st, carry(s, from, r, ward), out);
     }
     if (s->step->line)
         st = ls_line_spread(s->step);

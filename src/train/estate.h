@@ -1,5 +1,5 @@
-/* estate.h -- what a rank of a line or a team keeps of its part when it has lost the others, and
- * how those who lack theirs come to it.
+/* estate.h -- what a rank of a line or a team (mesh.pp, mesh.tp, mesh.ep) keeps of its part when it
+ * has lost the others, and how those who lack theirs come to it.
  *
  *   ls_estate_keep()     a rank that has lost the others takes its part out of its step: weights
  * and moments, and where it does not know whether a step counts, its gradient ls_estate_choose() in

@@ -46,6 +46,7 @@ static void put_start(ls_json *j, const ls_event_start *e)
     if (e->loaded_bytes > 0) {
         ls_json_put_int(j, "loaded_bytes", e->loaded_bytes);
         ls_json_put_num(j, "loaded_s", e->loaded_s);
+        ls_json_put_int(j, "loaded_most_bytes", e->loaded_most);
     }
     ls_json_put_int(j, "total_steps", e->total_steps);
     ls_json_key(j, "ledger");
@@ -220,6 +221,10 @@ void ls_event_json(const ls_event *event, ls_str *line_out)
         ls_json_put_num(&j, "seconds", event->checkpoint.seconds);
         ls_json_put_num(&j, "gb_per_s", ls_event_rate(&event->checkpoint));
         ls_json_put_num(&j, "waited_ms", event->checkpoint.waited_ms);
+        if (event->checkpoint.writers > 1) {
+            ls_json_put_int(&j, "writers", event->checkpoint.writers);
+            ls_json_put_int(&j, "most_bytes", event->checkpoint.most_bytes);
+        }
         break;
     case LS_EVENT_INCIDENT:
         put_incident(&j, &event->incident);

@@ -58,6 +58,7 @@ typedef struct ls_event_start {
     int64_t first_step;          /* steps already done when this process began */
     int64_t loaded_bytes;        /* that the first rank read of their checkpoint, */
     double loaded_s;             /* in so many seconds; 0: it was in memory */
+    int64_t loaded_most;         /* bytes that the rank which read most of it did */
     int64_t total_steps;         /* 0: no limit on steps */
     const ls_ledger *ledger;
 } ls_event_start;
@@ -98,6 +99,8 @@ typedef struct ls_event_checkpoint {
     double seconds;   /* hashing and writing, beside the steps; with several ranks, all of it */
     double waited_ms; /* what the steps waited for it */
     const char *path;
+    int writers;        /* ranks that had a part in it */
+    int64_t most_bytes; /* the largest part, written or reused */
 } ls_event_checkpoint;
 
 /* GB/s that were written; 0: nothing was, or in no time. */
@@ -113,7 +116,7 @@ typedef struct ls_event_recovery {
     int restarted, lost; /* ranks that were started again, and that were given up */
     int joined;          /* ranks that came */
     const char *source;  /* where the state comes from: "memory", "checkpoint", "start" */
-    const char *from;    /* whose: "replica", "buddy", "disk", "start" */
+    const char *from;    /* whose: "replica", "buddy", "disk", "start"; of a coordinator: "log" */
     int64_t redone;      /* steps that are done again, the one that was cut off not counted */
     double detection_ms; /* from the loss until it was known who was lost */
     double seconds;      /* from the loss to here */
@@ -122,10 +125,10 @@ typedef struct ls_event_recovery {
 typedef struct ls_event_incident {
     int64_t step;
     const char *kind;   /* "nonfinite", "checkpoint", "resume", "straggler", "gpu", "lost",
-                         * "joined", "corrupt" */
+                         * "joined", "corrupt", "coordinator" */
     const char *action; /* what was done about it */
     const char *text;
-    const ls_event_recovery *recovery; /* kinds "lost", "joined" and "corrupt" only */
+    const ls_event_recovery *recovery; /* the last four kinds only */
 } ls_event_incident;
 
 /* What one rank has of a batch, and how long it needs for a leaf. */

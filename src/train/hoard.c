@@ -28,13 +28,17 @@ typedef struct entry {
     int64_t voted, done;
     int32_t seats[HELD]; /* own, the ward's; -1: none */
     int64_t ready;
+    int64_t pending; /* `done` counts an update that is to be made again (redo.h) */
 } entry;
 
 typedef struct hoard {
     entry about;
     float *parts[HELD][ARRAYS]; /* owned */
     ls_step_state state;        /* ready: of the step that comes, */
-    ls_norm_result norm;        /* and of its gradient */
+    ls_norm_result norm;        /* and of its gradient; pending: of the update that was */
+    bool redoes;                /* what follows serves: ready, the parts one update later, */
+    float *later[HELD][ARRAYS]; /* owned; the ward's: weights and gradient */
+    ls_redo_numbers numbers;    /* and of that update */
 } hoard;
 
 /* What a rank tells. */
@@ -60,8 +64,10 @@ bool ls_hoard_serves(const ls_session *s)
 static void drop_one(ls_session *s, hoard *h)
 {
     for (int p = 0; p < HELD; p++)
-        for (int k = 0; k < ARRAYS; k++)
+        for (int k = 0; k < ARRAYS; k++) {
             ls_device_free(s->device, h->parts[p][k]);
+            ls_device_free(s->device, h->later[p][k]);
+        }
     *h = (hoard){.about = {.generation = 0}};
 }
 
@@ -86,8 +92,8 @@ int64_t ls_hoard_bytes(const ls_session *s)
         const hoard *h = &s->hoard->hoards[i];
         for (int p = 0; p < HELD; p++)
             for (int k = 0; k < ARRAYS; k++)
-                if (h->parts[p][k])
-                    n += ls_buddy_elements(&h->about.cut, s->model.trained, h->about.seats[p]);
+                n += (!!h->parts[p][k] + !!h->later[p][k]) *
+                     ls_buddy_elements(&h->about.cut, s->model.trained, h->about.seats[p]);
     }
     return n * (int64_t)sizeof(float);
 }
@@ -142,6 +148,44 @@ out:
     return st;
 }
 
+/* The own parts and the ward's before the last update; and, where the gradient of the next one has
+ * come, what they are then. */
+static ls_status keep_redo(ls_session *s, hoard *h)
+{
+    ls_buddy *b = s->buddy;
+    ls_step *step = s->step;
+    ls_status st = LS_OK;
+
+    h->redoes = true;
+    h->about.pending = b->redo.pending;
+    h->state = b->redo.numbers.state;
+    h->norm = b->redo.numbers.norm;
+    memcpy(h->parts[OWN], b->redo.old, sizeof b->redo.old);
+    memset(b->redo.old, 0, sizeof b->redo.old);
+    memcpy(h->parts[WARD], b->copy, sizeof b->copy);
+    memset(b->copy, 0, sizeof b->copy);
+    if (!h->about.ready)
+        return LS_OK;
+    h->numbers = (ls_redo_numbers){.state = *step->state, .norm = *step->norm};
+    for (int p = OWN; p < (b->sends ? HELD : WARD); p++)
+        LS_TRY(st,
+               copy_parts(s, &h->about.cut, h->about.seats[p], step->state_memory[0], false,
+                          &h->later[p][LS_BUDDY_W]),
+               out);
+    LS_TRY(st,
+           copy_parts(s, &h->about.cut, h->about.seats[OWN], step->grads[0], false,
+                      &h->later[OWN][LS_BUDDY_G]),
+           out);
+    for (int k = LS_BUDDY_M; k <= LS_BUDDY_V; k++) {
+        h->later[OWN][k] = step->state_memory[k];
+        step->state_memory[k] = NULL;
+    }
+    h->later[WARD][LS_BUDDY_G] = b->redo.next;
+    b->redo.next = NULL;
+out:
+    return st;
+}
+
 /* The last step was voted, but this rank did not come to its end: it counts as done. */
 static void count_step(ls_session *s, const ls_buddy *b)
 {
@@ -167,9 +211,11 @@ static ls_status keep_divided(ls_session *s, hoard *h)
                        .ready = b->ready};
     h->state = *s->step->state;
     h->norm = *s->step->norm;
-    LS_TRY(st, keep_own(s, h), out);
-    memcpy(h->parts[WARD], b->copy, sizeof b->copy);
-    memset(b->copy, 0, sizeof b->copy);
+    LS_TRY(st, b->redo.on ? keep_redo(s, h) : keep_own(s, h), out);
+    if (!b->redo.on) {
+        memcpy(h->parts[WARD], b->copy, sizeof b->copy);
+        memset(b->copy, 0, sizeof b->copy);
+    }
     count_step(s, b);
 out:
     return st;
@@ -194,7 +240,7 @@ void ls_hoard_keep(ls_session *session)
     ls_session *s = session;
     bool divided = s->buddy && s->buddy->begun, sure = divided && s->buddy->confirmed;
     bool whole = s->step && s->step_there && !s->dp && !s->apart &&
-                 s->run->train.optimizer == LS_OPTIMIZER_ADAMW && s->offload == LS_OFFLOAD_NONE &&
+                 s->run->train.optimizer != LS_OPTIMIZER_MUON && s->offload == LS_OFFLOAD_NONE &&
                  ls_step_done(s->step) != LS_STEP_TORN;
     ls_status st = LS_OK;
 
@@ -332,6 +378,8 @@ ls_status ls_hoard_choose(ls_session *session)
 
     if (!ls_hoard_serves(s) || s->args.view.plan.generation < 2 || s->args.view.plan.base >= 0)
         return LS_OK;
+    if (s->run->train.optimizer == LS_OPTIMIZER_MUON && ls_mesh_ranks(&s->mesh) == 1)
+        return LS_OK; /* one rank has second moments in another order: from the checkpoint */
     int ranks = ls_comm_ranks(s->args.comm), me = ls_comm_rank(s->args.comm);
     if (!s->hoard)
         s->hoard = ls_mem_alloc(sizeof *s->hoard);
@@ -364,6 +412,60 @@ out:
 
 /* --- going on --------------------------------------------------------------------------------- */
 
+/* The ward's moments make the update that was pending; weights and gradient are those of the next.
+ */
+static ls_status advance_ward(ls_session *s, hoard *h)
+{
+    int seat = h->about.seats[WARD];
+    ls_redo_work work;
+    ls_status st = LS_OK;
+
+    if (h->about.pending) {
+        LS_TRY(st, ls_redo_open_work(&work, s->run, &s->model, &h->about.cut, seat), out);
+        st = ls_redo_moments(&(ls_redo_move){.kernels = s->kernels,
+                                             .stream = s->stream,
+                                             .run = s->run,
+                                             .cut = &h->about.cut,
+                                             .trained = s->model.trained,
+                                             .seat = seat,
+                                             .arrays = h->parts[WARD],
+                                             .state = &h->state,
+                                             .norm = &h->norm},
+                             &work);
+        ls_redo_close_work(&work);
+    }
+    for (int k = LS_BUDDY_W; k <= LS_BUDDY_G; k += LS_BUDDY_G - LS_BUDDY_W) {
+        ls_device_free(s->device, h->parts[WARD][k]);
+        h->parts[WARD][k] = h->later[WARD][k];
+        h->later[WARD][k] = NULL;
+    }
+out:
+    return st;
+}
+
+/* The same where updates are made again: one further, unless that one was dropped. */
+static ls_status advance(ls_session *s, hoard *h, bool updated)
+{
+    ls_status st = LS_OK;
+
+    h->about.done = h->about.voted = s->hoard->plan.voted;
+    h->about.ready = false;
+    if (!updated)
+        return LS_OK;
+    if (h->about.seats[WARD] >= 0)
+        LS_TRY(st, advance_ward(s, h), out);
+    for (int k = 0; k < ARRAYS; k++) {
+        ls_device_free(s->device, h->parts[OWN][k]);
+        h->parts[OWN][k] = h->later[OWN][k];
+        h->later[OWN][k] = NULL;
+    }
+    h->state = h->numbers.state;
+    h->norm = h->numbers.norm;
+    h->about.pending = true;
+out:
+    return st;
+}
+
 /* The update that this rank had not heard of when it lost the others. */
 static ls_status catch_up(ls_session *s, hoard *h, bool updated)
 {
@@ -371,6 +473,8 @@ static ls_status catch_up(ls_session *s, hoard *h, bool updated)
 
     if (h->about.done == s->hoard->plan.voted)
         return LS_OK;
+    if (h->redoes)
+        return advance(s, h, updated);
     for (int p = 0; p < HELD && updated; p++) {
         int64_t first[LS_MESH_BUCKETS + 1];
         ls_adamw_span *spans = NULL;
@@ -427,12 +531,51 @@ out:
     return st;
 }
 
+/* The update that the states came from before of: by all ranks, with the gradients of then. */
+static ls_status make_again(ls_session *s, const float *const *gradients)
+{
+    const hoard *h = s->hoard->chosen;
+    const ls_reshard_args args = {.comm = s->args.comm,
+                                  .from = s->hoard->plan.cut,
+                                  .to = &s->mesh,
+                                  .trained = s->model.trained,
+                                  .sources = s->hoard->sources};
+    ls_redo_numbers numbers = {.norm = {.bad_block = -1}};
+    int64_t sent;
+    ls_clock clock;
+    ls_status st = LS_OK;
+
+    if (h)
+        numbers = (ls_redo_numbers){.state = h->state, .norm = h->norm};
+    LS_TRY(st,
+           ls_reshard_move(&args, gradients, true, s->step->grads[0],
+                           ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S, &sent),
+           out);
+    if (s->dp)
+        LS_TRY(st, ls_dp_tell(s->dp, s->args.view.plan.source, &numbers, sizeof numbers), out);
+    *s->step->state = numbers.state;
+    *s->step->norm = numbers.norm;
+    ls_clock_begin(&clock);
+    LS_TRY(st, ls_step_update(s->step, &clock), out);
+    st = ls_stream_sync(s->stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S);
+out:
+    return st;
+}
+
+/* Whether the parts that are gone on with are from before an update: the same on all ranks. */
+static bool is_pending(const ls_session *s)
+{
+    const entry *plan = &s->hoard->plan;
+
+    return ls_redo_serves(s->run) && (plan->done < plan->voted || plan->pending);
+}
+
 ls_status ls_hoard_restore(ls_session *session, bool updated)
 {
     ls_session *s = session;
     struct ls_hoard *all = s->hoard;
     int seats = ls_reshard_seats(&all->plan.cut);
-    const float **held = ls_mem_array((size_t)(STATE * seats), sizeof *held);
+    const float **held = ls_mem_array((size_t)(ARRAYS * seats), sizeof *held);
     const float *const *kinds[STATE] = {held, held + seats, held + 2 * (ptrdiff_t)seats};
     ls_status st = LS_OK;
 
@@ -441,9 +584,11 @@ ls_status ls_hoard_restore(ls_session *session, bool updated)
     if (all->chosen)
         LS_TRY(st, catch_up(s, all->chosen, updated), out);
     for (int p = 0; p < HELD && all->chosen; p++)
-        for (int k = 0; k < STATE && all->chosen->about.seats[p] >= 0; k++)
+        for (int k = 0; k < ARRAYS && all->chosen->about.seats[p] >= 0; k++)
             held[k * seats + all->chosen->about.seats[p]] = all->chosen->parts[p][k];
-    st = move_all(s, kinds);
+    LS_TRY(st, move_all(s, kinds), out);
+    if (is_pending(s))
+        st = make_again(s, held + (ptrdiff_t)LS_BUDDY_G * seats);
     ls_buddy_point("moved", s->mesh.rank);
 out:
     ls_mem_free(held);

@@ -49,7 +49,7 @@ static char *gradient_at(const ls_line *x, int i)
 static int64_t count_of(const ls_step *s, int micro, bool back)
 {
     const ls_model *model = s->args.model;
-    int64_t tokens = s->line->parts[micro].count * s->now.leaf * model->shape.T;
+    int64_t tokens = s->line->parts[micro].count * s->now.leaf * ls_step_tokens(s);
     int64_t stream = ls_pass_stream(model, tokens);
 
     return back ? stream * ls_pass_border(s->args.model) : stream;

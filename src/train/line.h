@@ -63,10 +63,8 @@ ls_status ls_line_spread(ls_step *step);
 ls_status ls_line_collect(ls_step *step, const float *array, float *whole);
 ls_status ls_line_deal(ls_step *step, const float *whole, float *array);
 
-/* What a rank writes of a checkpoint, of weights or of a moment: a part of each of its chunks.
- * Returns how many. */
-int ls_line_saved(const ls_step *step, int rank, bool moments,
-                  ls_pipe_range ranges_out[LS_PIPE_CHUNKS]);
+/* What this rank has of the pipeline; NULL: there is none. */
+const ls_pipe *ls_line_plan(const ls_step *step);
 
 /* Each rank has read what it would write: the rest of what it keeps, from the others. */
 ls_status ls_line_complete(ls_step *step, float *array);

@@ -131,6 +131,7 @@ static ls_status open_passes(ls_step *s)
         ls_packs_args packs;
         pass.stream = s->args.stream;
         pass.crew = s->args.tensor ? ls_tensor_crew(s->args.tensor) : NULL;
+        pass.ring.crew = s->args.ring ? ls_tensor_crew(s->args.ring) : NULL;
         if (s->args.pack && ls_pipe_packs(&pass, &packs)) {
             packs.stream = s->args.stream;
             LS_TRY(st, ls_packs_open(&x->packs[c], &packs), out);
@@ -233,6 +234,7 @@ void ls_line_close(ls_step *step)
     ls_mem_free(x->stream_used);
     ls_mem_free(x->gradient);
     ls_mem_free(x->edge_blocks);
+    ls_mem_free(x->trust.spans);
     ls_pipe_release(&x->plan);
     ls_mem_free(x);
     s->line = NULL;
@@ -623,14 +625,9 @@ out:
     return st;
 }
 
-int ls_line_saved(const ls_step *step, int rank, bool moments,
-                  ls_pipe_range ranges_out[LS_PIPE_CHUNKS])
+const ls_pipe *ls_line_plan(const ls_step *step)
 {
-    const ls_pipe *plan = &step->line->plan;
-
-    for (int c = 0; c < plan->chunks; c++)
-        ranges_out[c] = ls_pipe_saved(plan, rank / plan->lines, rank % plan->lines, c, moments);
-    return plan->chunks;
+    return step->line ? &step->line->plan : NULL;
 }
 
 ls_status ls_line_complete(ls_step *step, float *array)

@@ -33,6 +33,7 @@
 #include "train/again.h"
 #include "train/alarm.h"
 #include "train/buddy.h"
+#include "train/eval.h"
 #include "train/recover.h"
 #include "train/central.h"
 #include "train/outer.h"
@@ -40,6 +41,7 @@
 #include "train/save.h"
 #include "train/schedule.h"
 #include "train/team.h"
+#include "train/trust.h"
 #include "train/vigil.h"
 
 static const int64_t TRIALS_NS = 2 * LS_NS_PER_S;
@@ -49,7 +51,6 @@ enum {
     PART_S = 86400, /* the first rank saves and hashes */
     SPEEDS = 4096,
     WARM_STEPS = 10,
-    VALIDATION_AUTO = 256,
     FIRST_SAMPLE = 64
 };
 
@@ -66,9 +67,7 @@ typedef struct loop {
     double first_step_s;   /* from the start of the process to the first finished step */
     double speeds[SPEEDS]; /* tokens/s of steps after the first ten, thinned out when full */
     int n_speeds, stride;
-    int32_t *windows; /* tokens, targets and starts of a call of validation windows, owned */
-    ls_str sample;
-    double *losses;         /* of validation windows, and how many targets they have; owned */
+    ls_eval eval;
     int64_t met;            /* the step after which ranks last did what falls due */
     int64_t told;           /* the last step that was told */
     bool opened;            /* the session is open, or was, and has to regroup */
@@ -89,146 +88,10 @@ static bool stop_asked(const loop *l)
     return l->s.args.stop && *l->s.args.stop;
 }
 
-static int64_t validation_sequences(const ls_session *s)
-{
-    int64_t all = ls_corpus_validation_windows(s->corpus, s->model.shape.T);
-    int64_t want = s->run->eval.sequences;
-
-    return ls_min_i64(all, want == LS_RUN_AUTO ? VALIDATION_AUTO : want);
-}
-
-/* Validation windows first .. first+B-1 of n, evenly spread over all there are. */
-static ls_status read_windows(const loop *l, int64_t first, int64_t B, int64_t n,
-                              ls_step_batch *windows_out)
-{
-    const ls_session *s = &l->s;
-    int64_t T = s->model.shape.T, all = ls_corpus_validation_windows(s->corpus, T);
-    int32_t *tokens = l->windows, *targets = tokens + B * T, *start = targets + B * T;
-    bool isolate = ls_corpus_isolates(s->corpus);
-    ls_status st = LS_OK;
-
-    for (int64_t i = 0; i < B; i++) {
-        int64_t index = ls_order_spread(all, n, first + i);
-        LS_TRY(st,
-               ls_corpus_validation(s->corpus, index, T, tokens + i * T, targets + i * T,
-                                    isolate ? start + i * T : NULL),
-               out);
-    }
-    *windows_out = (ls_step_batch){.tokens = tokens,
-                                   .targets = targets,
-                                   .start = isolate ? start : NULL,
-                                   .counted = ls_corpus_counted(targets, B * T)};
-out:
-    return st;
-}
-
-/* Calls of the rank that needs most of them for n windows. */
-static int64_t validation_rounds(const ls_session *s, int64_t n)
-{
-    int64_t rounds = 0;
-
-    for (int r = 0; r < ls_mesh_teams(&s->mesh); r++) {
-        ls_mesh other = *ls_team_mesh(s);
-        ls_calls calls;
-        other.rank = r;
-        ls_calls_plan(s->run, &other, &calls);
-        int64_t own = ls_mesh_leaves(&other, n * ls_mesh_cp(&other), r).count;
-        int64_t most = calls.most * calls.leaf;
-        rounds = ls_max_i64(rounds, (own + most - 1) / most);
-    }
-    return rounds;
-}
-
-/* Every rank takes a run of the windows; their losses are summed in order, one window after the
- * other, however they were shared and grouped. Of ranks that share windows each has a part of their
- * losses, and the first counts their targets. */
-static ls_status evaluate(loop *l)
-{
-    ls_session *s = &l->s;
-    ls_calls calls;
-    int64_t n = validation_sequences(s);
-    double total = 0, *losses = l->losses;
-    int64_t rounds = validation_rounds(s, n);
-    ls_status st = LS_OK;
-
-    if (n == 0)
-        return LS_OK;
-    const ls_mesh *mesh = ls_team_mesh(s);
-    ls_calls_plan(s->run, mesh, &calls);
-    ls_ordered_run own = ls_mesh_leaves(mesh, n * ls_mesh_cp(mesh), mesh->rank);
-    own = ls_mesh_ring_leaves(mesh, mesh->rank, own);
-    int64_t most = calls.most * calls.leaf;
-    memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
-    for (int64_t done = 0; done < own.count; done += most, rounds--) {
-        int64_t B = ls_min_i64(most, own.count - done);
-        ls_step_batch windows;
-        LS_TRY(st, read_windows(l, own.first + done, B, n, &windows), out);
-        LS_TRY(st, ls_step_loss(s->step, &windows, B, losses + own.first + done), out);
-        if (ls_step_has_losses(s->step) && mesh->rank % ls_mesh_cp(mesh) == 0)
-            losses[n] += (double)windows.counted;
-    }
-    for (; rounds > 0; rounds--)
-        ls_step_idle(s->step);
-    if (!ls_team_speaks(s))
-        memset(losses, 0, (size_t)(n + 1) * sizeof *losses);
-    if (s->dp)
-        LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, losses, n + 1), out);
-    for (int64_t i = 0; i < n; i++)
-        total += losses[i];
-    s->val_loss = total / (losses[n] > 0 ? losses[n] : 1);
-    ls_session_emit(
-        s, &(ls_event){.kind = LS_EVENT_EVAL,
-                       .eval = {.step = s->step_number, .sequences = n, .val_loss = s->val_loss}});
-out:
-    return st;
-}
-
-/* A continuation of eval.sample by count tokens with a fixed seed, so that samples of a run can be
- * compared. */
-static ls_status tell_sample(loop *l, int64_t count)
-{
-    ls_session *s = &l->s;
-    const char *prompt = s->run->eval.sample;
-    const ls_sampling sampling = {
-        .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = (uint64_t)s->run->train.seed};
-    const void *weights;
-    ls_tokens ids;
-    ls_status st = LS_OK;
-
-    if (prompt[0] == '\0' || count == 0)
-        return LS_OK;
-    st = ls_save_whole_weights(s, &weights);
-    if (st != LS_OK || s->mesh.rank > 0)
-        return st;
-    ls_tokens_init(&ids);
-    ls_str_clear(&l->sample);
-    LS_TRY(st, ls_tokenizer_encode(s->tokenizer, prompt, strlen(prompt), LS_ENCODE_TEMPLATE, &ids),
-           out);
-    int64_t n = ids.count, first = n;
-    LS_TRY(st, ls_tokens_reserve(&ids, count), out);
-    ls_decode_forget(s->decode); /* the weights have changed */
-    for (int64_t i = 0; i < count && !stop_asked(l); i++, n++) {
-        LS_TRY(st,
-               ls_decode_next(s->decode, weights, ids.ids, n, &sampling, (uint64_t)i, &ids.ids[n]),
-               out);
-        if (ids.ids[n] == ls_tokenizer_separator(s->tokenizer))
-            break; /* the model ended its document */
-    }
-    LS_TRY(st, ls_tokenizer_decode(s->tokenizer, ids.ids + first, n - first, &l->sample), out);
-    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_SAMPLE,
-                                   .sample = {.step = s->step_number,
-                                              .prompt = prompt,
-                                              .text = l->sample.p,
-                                              .text_len = l->sample.len}});
-out:
-    ls_tokens_release(&ids);
-    return st;
-}
-
 /* What the model says before it has learned anything; short, because the first step is waiting. */
 static ls_status tell_first_sample(loop *l)
 {
-    return tell_sample(l, ls_min_i64(l->s.run->eval.sample_tokens, FIRST_SAMPLE));
+    return ls_eval_sample(&l->eval, &l->s, ls_min_i64(l->s.run->eval.sample_tokens, FIRST_SAMPLE));
 }
 
 /* Keep a bounded, evenly thinned record of speeds for the median. */
@@ -412,8 +275,8 @@ static ls_status judge(loop *l)
         ls_outer_show(s, true);
     if (s->central)
         LS_TRY(st, ls_central_gather(s), out);
-    LS_TRY(st, evaluate(l), out);
-    LS_TRY(st, tell_sample(l, s->run->eval.sample_tokens), out);
+    LS_TRY(st, ls_eval_loss(&l->eval, s), out);
+    LS_TRY(st, ls_eval_sample(&l->eval, s, s->run->eval.sample_tokens), out);
     if (s->outer)
         ls_outer_show(s, false);
     ls_clock_lap(&l->clock, LS_PART_EVAL);
@@ -452,6 +315,8 @@ static ls_status agree(loop *l)
 {
     ls_session *s = &l->s;
     double seconds = (double)(ls_time_now_ns() - l->begun_ns) / 1e9;
+
+    ls_recover_notes(s);
     double asked[3] = {stop_asked(l),
                        s->mesh.rank == 0 && s->run->train.seconds > 0 &&
                            seconds >= s->run->train.seconds,
@@ -567,7 +432,7 @@ static ls_status begin(loop *l)
     l->stopped_by = reason_to_stop(l);
     if (l->stopped_by && strcmp(l->stopped_by, "interrupt") != 0) {
         l->stopped_by = "done"; /* before the first step: an earlier process had finished */
-        return evaluate(l);
+        return ls_eval_loss(&l->eval, &l->s);
     }
     if (l->s.mesh.rank == 0)
         ls_preempt_undone(&l->s);
@@ -739,7 +604,7 @@ static ls_status summarise(loop *l)
                                    .pushes = central.pushes,
                                    .push_bytes = central.bytes,
                                    .ahead = central.ahead,
-                                   .buddy_bytes = ls_buddy_sent(s->buddy),
+                                   .buddy_bytes = ls_buddy_sent(s->buddy) + ls_trust_sent(s->step),
                                    .weights_hash = hash,
                                    .stopped_by = l->stopped_by}});
     if (is_finished(l) && ls_preempt_done(s) != LS_OK)
@@ -750,7 +615,6 @@ out:
 
 static ls_status open_loop(loop *l, const ls_session_args *args)
 {
-    ls_calls calls;
     ls_status st = LS_OK;
 
     if (l->opened)
@@ -758,14 +622,7 @@ static ls_status open_loop(loop *l, const ls_session_args *args)
     else
         LS_TRY(st, ls_session_open(&l->s, args), out);
     l->opened = true;
-    ls_mem_free(l->windows);
-    ls_mem_free(l->losses);
-    ls_calls_plan(l->s.run, ls_team_mesh(&l->s), &calls);
-    size_t n = (size_t)(calls.most * calls.leaf * l->s.model.shape.T);
-    l->windows = ls_mem_array(3 * n, sizeof *l->windows);
-    l->losses = ls_mem_array((size_t)validation_sequences(&l->s) + 1, sizeof *l->losses);
-    if (!l->windows || !l->losses)
-        st = LS_ENOMEM;
+    st = ls_eval_open(&l->eval, &l->s);
 out:
     return st;
 }
@@ -832,7 +689,7 @@ ls_status ls_loop_run(const ls_session_args *args)
         return LS_ENOMEM;
     l->stride = 1;
     ls_clock_begin(&l->clock);
-    ls_str_init(&l->sample);
+    ls_eval_init(&l->eval);
     l->s = (ls_session){.lock_fd = -1, .events_fd = -1, .kept_step = -1};
     while ((st = run_view(l, &now)) != LS_OK && now.rejoin && ls_recover_can(st)) {
         LS_TRY(st, rejoin(l, &now), out);
@@ -849,9 +706,7 @@ ls_status ls_loop_run(const ls_session_args *args)
 out:
     ls_nvml_close(l->nvml);
     ls_session_close(&l->s);
-    ls_str_release(&l->sample);
-    ls_mem_free(l->windows);
-    ls_mem_free(l->losses);
+    ls_eval_release(&l->eval);
     ls_mem_free(l);
     return st;
 }

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "train/save.h"
+#include "train/sign.h"
 
 enum { KINDS = 3, WRITER_WAIT_S = 600 };
 
@@ -149,6 +150,7 @@ static ls_status load_own(ls_session *s, const char *dir)
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_ckpt_open(&store, dir, false), out);
+    LS_TRY(st, ls_sign_store(s->run, store), out);
     LS_TRY(st, ls_ckpt_find(store, s->step_number, &found, NULL), out);
     LS_TRY(st, ls_ckpt_verify(found, NULL, NULL, &damaged), out);
     if (damaged) {
@@ -324,8 +326,10 @@ static ls_status open_store(ls_session *s)
 
     kept.like = NULL; /* it may be opened anew */
     folder_of(s, dir);
-    if (!o->store)
+    if (!o->store) {
         LS_TRY(st, ls_ckpt_open(&o->store, dir, true), out);
+        LS_TRY(st, ls_sign_store(s->run, o->store), out);
+    }
     if (!o->writer && s->run->checkpoint.every > 0)
         LS_TRY(st, ls_ckpt_writer_create(&o->writer, o->store, &kept), out);
 out:

@@ -14,10 +14,9 @@
  *     w   0 0 0 0 0 0 0 0 1 1 1 1 1 1 1 1
  *     m   0 0 0 0 1 1 1 1 0 0 0 0 1 1 1 1
  *
- * In a pipeline each rank writes a part of its layers: of what all ranks of its post have an equal
- * one, and of moments that they divide its own.
- *
- * A range is cut at the borders of tensors and rows (ls_ckpt_cut). What replicas have in common is
+ * In a pipeline each rank writes a part of its layers, with teams of its part of the tensors; what
+ * several have alike they share (plan/portion.h). A range is cut at the borders of tensors and
+ * rows, and becomes boxes of whole tensors (boxes.h). What the ranks of a plane have in common is
  * hashed by a second rank too, another one in each save: silent corruption that would go to disk
  * shows as different hashes, and nothing is committed. */
 #include "train/parts.h"
@@ -27,28 +26,29 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "plan/portion.h"
+#include "train/boxes.h"
 #include "train/debt.h"
 #include "train/line.h"
 #include "train/save_impl.h"
+#include "train/sign.h"
+#include "train/team.h"
 #include "train/warrant.h"
 
 enum { KINDS = LS_SAVE_KINDS, SEEN_WAIT_S = 70 }; /* longer than NFS remembers a folder: 60 s */
 
 typedef enum phase { IDLE, WRITING, COMMITTING } phase;
 
-/* Elements of a kind of state, and where they lie in this rank's array of it. */
-typedef struct range {
-    int64_t first, count, place;
-} range;
-
 struct ls_parts {
     ls_ckpt_store *store; /* owned by ranks but the first, which has the session's */
     ls_ckpt_writer *writer;
-    ls_ckpt_part *live, *copies; /* owned: the parts in the state and in the memory */
+    ls_ckpt_part *live, *copies; /* owned: what it writes, in the state and in the memory */
     int n;
+    ls_ckpt_part *wants; /* owned: what it reads, in the state */
+    int n_wants;
     ls_ckpt_part *twins; /* owned: in the own state, what another rank writes */
     int n_twins;
-    void *memory; /* owned: copies of the own ranges */
+    void *memory; /* owned: copies of what it writes */
     phase phase;
     ls_ckpt_info info;
     int64_t saves; /* begun so far */
@@ -65,75 +65,6 @@ struct ls_parts {
 /* --- which parts --------------------------------------------------------------------------------
  */
 
-static int ranges_of(const ls_session *s, int kind, int rank, range out[LS_MESH_BUCKETS])
-{
-    if (s->mesh.pp > 1) {
-        ls_pipe_range own[LS_PIPE_CHUNKS];
-        int n = ls_line_saved(s->step, rank, kind > 0, own);
-        for (int i = 0; i < n; i++)
-            out[i] = (range){own[i].first, own[i].count, own[i].first};
-        return n;
-    }
-    if (!ls_save_divided(s, kind)) {
-        ls_coll_range(ls_save_elements(s, kind), s->mesh.ranks, rank, &out->first, &out->count);
-        out->place = out->first;
-        return 1;
-    }
-    int n = ls_mesh_buckets(&s->mesh, s->model.trained);
-    for (int b = 0; b < n; b++) {
-        ls_mesh_part own = ls_mesh_part_of(&s->mesh, s->model.trained, b, rank);
-        out[b] = (range){own.first, own.count, own.packed};
-    }
-    return n;
-}
-
-/* The parts of a range; bytes: of its first element. Without `parts` they are counted. */
-static int parts_of_range(const ls_session *s, int kind, const range *r, char *bytes,
-                          ls_ckpt_part *parts)
-{
-    ls_ckpt_part some[LS_CKPT_PARTS];
-    ls_ckpt_tensor t;
-    int64_t place;
-    int n = 0;
-
-    for (int i = 0; i < s->model.n_params; i++) {
-        if (!ls_save_row(s, kind, i, &t, &place))
-            continue;
-        int64_t first = ls_max_i64(place, r->first);
-        int64_t end = ls_min_i64(place + s->model.params[i].count, r->first + r->count);
-        if (first >= end)
-            continue;
-        t.bytes = bytes + (first - r->first) * (int64_t)sizeof(float);
-        int more = ls_ckpt_cut(&t, first - place, end - first, some);
-        if (parts)
-            memcpy(parts + n, some, (size_t)more * sizeof *some);
-        n += more;
-    }
-    return n;
-}
-
-/* What a rank writes, or of it only what is not divided. arrays: of the live state, or NULL: all
- * ranges one after the other in memory. */
-static int parts_of_rank(const ls_session *s, int rank, bool common, void *const *arrays,
-                         char *memory, ls_ckpt_part *parts)
-{
-    range ranges[LS_MESH_BUCKETS];
-    int n = 0;
-
-    for (int k = 0; k < KINDS; k++) {
-        if (common && ls_save_divided(s, k))
-            continue;
-        int count = ranges_of(s, k, rank, ranges);
-        for (int i = 0; i < count; i++) {
-            int64_t bytes = ranges[i].count * (int64_t)sizeof(float);
-            char *at = arrays ? (char *)((float *)arrays[k] + ranges[i].place) : memory;
-            n += parts_of_range(s, k, &ranges[i], at, parts ? parts + n : NULL);
-            memory += arrays ? 0 : bytes;
-        }
-    }
-    return n;
-}
-
 /* Debts have been collected on the first rank, in memory of their own. */
 static int add_debts(const ls_session *s, ls_ckpt_part *parts)
 {
@@ -148,44 +79,24 @@ static int add_debts(const ls_session *s, ls_ckpt_part *parts)
 static ls_status list_parts(ls_session *s)
 {
     struct ls_parts *p = s->parts;
-    char nowhere = 0;
-    void *arrays[KINDS], *none[KINDS] = {&nowhere, &nowhere, &nowhere};
-    int n = parts_of_rank(s, s->mesh.rank, false, none, NULL, NULL) + s->n_debts;
+    ls_status st;
 
-    ls_save_live(s, arrays);
-    p->live = ls_mem_array((size_t)n, sizeof *p->live);
-    p->copies = ls_mem_array((size_t)n, sizeof *p->copies);
-    if (!p->live || !p->copies)
-        return LS_ENOMEM;
-    p->n = parts_of_rank(s, s->mesh.rank, false, arrays, NULL, p->live);
+    LS_TRY(st, ls_boxes_read(s, &p->wants, &p->n_wants), out);
+    LS_TRY(st, ls_boxes_written(s, s->n_debts, &p->live, &p->n), out);
+    p->copies = ls_mem_array((size_t)(p->n + s->n_debts), sizeof *p->copies);
+    LS_TRY(st, p->copies ? LS_OK : LS_ENOMEM, out);
     if (p->memory)
-        (void)parts_of_rank(s, s->mesh.rank, false, NULL, p->memory, p->copies);
+        ls_boxes_pack(p->live, p->n, p->memory, p->copies);
     (void)add_debts(s, p->copies + p->n);
     p->n += add_debts(s, p->live + p->n);
-    return LS_OK;
-}
-
-/* The parts that this rank hashes beside the one that writes them: in turn those of every other. */
-static ls_status list_twins(ls_session *s)
-{
-    struct ls_parts *p = s->parts;
-    int other = (s->mesh.rank + 1 + (int)(p->saves % (s->mesh.ranks - 1))) % s->mesh.ranks;
-    void *arrays[KINDS];
-
-    ls_save_live(s, arrays);
-    ls_mem_free(p->twins);
-    p->n_twins = parts_of_rank(s, other, true, arrays, NULL, NULL);
-    p->twins = ls_mem_array((size_t)p->n_twins, sizeof *p->twins);
-    if (!p->twins)
-        return LS_ENOMEM;
-    (void)parts_of_rank(s, other, true, arrays, NULL, p->twins);
-    return LS_OK;
+out:
+    return st;
 }
 
 ls_status ls_parts_open(ls_session *session)
 {
     ls_session *s = session;
-    int64_t bytes = ls_memory_parts_bytes(s->run, &s->model, &s->mesh);
+    int64_t bytes = ls_memory_parts_bytes(s->run, &s->model, &s->mesh, ls_team_plane(s));
     char dir[PATH_MAX];
     ls_status st = LS_OK;
 
@@ -200,8 +111,10 @@ ls_status ls_parts_open(ls_session *session)
     LS_TRY(st, ls_dp_tell(s->dp, 0, &(char){0}, 1), out);
     snprintf(dir, sizeof dir, "%s/checkpoints", s->run->out);
     p->store = s->store;
-    if (s->mesh.rank > 0)
+    if (s->mesh.rank > 0) {
         LS_TRY(st, ls_ckpt_open(&p->store, dir, false), out);
+        LS_TRY(st, ls_sign_store(s->run, p->store), out);
+    }
     LS_TRY(st, ls_save_mirror(s, p->store), out);
     if (bytes > 0) {
         LS_TRY(st, ls_device_alloc(s->device, bytes, "checkpoint snapshot", &p->memory), out);
@@ -230,6 +143,7 @@ void ls_parts_close(ls_session *session)
     ls_str_release(&p->seen);
     ls_mem_free(p->live);
     ls_mem_free(p->copies);
+    ls_mem_free(p->wants);
     ls_mem_free(p->twins);
     ls_mem_free(p->texts);
     ls_mem_free(p->reports);
@@ -250,7 +164,7 @@ static ls_status load_own(ls_session *s, int64_t step)
 
     LS_TRY(st, ls_ckpt_await(p->store, step, ls_time_now_ns() + SEEN_WAIT_S * LS_NS_PER_S, &ckpt),
            out);
-    LS_TRY(st, ls_ckpt_load_parts(ckpt, p->live, p->n - s->n_debts, &s->loaded), out);
+    LS_TRY(st, ls_ckpt_load_parts(ckpt, p->wants, p->n_wants, &s->loaded), out);
 out:
     ls_ckpt_free(ckpt);
     return st;
@@ -287,12 +201,16 @@ static int who(const double *numbers, int ranks, double number)
 static ls_status load_together(ls_session *s, int64_t step, bool *damaged_out)
 {
     int ranks = s->mesh.ranks;
-    double *states = ls_mem_array((size_t)ranks, sizeof *states);
+    double *states = ls_mem_array(2 * (size_t)ranks, sizeof *states);
     ls_status st = LS_OK, own = states ? load_own(s, step) : LS_ENOMEM;
 
     LS_TRY(st, states ? LS_OK : LS_ENOMEM, out);
     states[s->mesh.rank] = own == LS_OK ? 0 : own == LS_EDATA || own == LS_EIO ? 1 : 2;
-    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, states, ranks), out);
+    states[ranks + s->mesh.rank] = own == LS_OK ? (double)s->loaded.bytes : 0;
+    LS_TRY(st, ls_dp_numbers(s->dp, LS_F64, states, 2 * ranks), out);
+    s->loaded_most = 0;
+    for (int r = 0; r < ranks; r++)
+        s->loaded_most = ls_max_i64(s->loaded_most, (int64_t)states[ranks + r]);
     int worst = who(states, ranks, 2);
     *damaged_out = worst < 0 && who(states, ranks, 1) >= 0;
     if (worst < 0)
@@ -304,9 +222,10 @@ out:
     return st;
 }
 
-/* What each has read of what all have in common. */
+/* What each has read of what all ranks of its plane have in common. */
 static ls_status gather_common(ls_session *s)
 {
+    const ls_mesh *plane = ls_team_plane(s);
     void *arrays[KINDS];
     ls_status st = LS_OK;
 
@@ -314,13 +233,13 @@ static ls_status gather_common(ls_session *s)
     for (int k = 0; k < KINDS; k++) {
         if (s->mesh.pp > 1)
             LS_TRY(st, ls_line_complete(s->step, arrays[k]), out);
-        if (ls_save_divided(s, k))
+        if (ls_portion_divided(plane, k) || ls_mesh_ranks(plane) < 2)
             continue;
         LS_TRY(st,
-               ls_comm_run(s->args.comm,
+               ls_comm_run(ls_team_alike(s),
                            &(ls_coll){.kind = LS_COLL_ALL_GATHER,
                                       .type = LS_F32,
-                                      .count = ls_save_elements(s, k),
+                                      .count = ls_portion_array(s->run, &s->model, plane, k),
                                       .in = arrays[k],
                                       .out = arrays[k]},
                            ls_time_now_ns() + LS_SAVE_WAIT_S * LS_NS_PER_S),
@@ -423,13 +342,7 @@ static ls_status copy(void *context)
     ls_session *s = context;
     struct ls_parts *p = s->parts;
 
-    for (int i = 0; i < p->n - s->n_debts; i++) {
-        const ls_ckpt_part *part = &p->live[i];
-        int64_t n = sizeof(float);
-        for (int d = 0; d < part->of.ndim; d++)
-            n *= part->shape[d];
-        memcpy(p->copies[i].of.bytes, part->of.bytes, (size_t)n);
-    }
+    ls_boxes_copy(p->live, p->copies, p->n - s->n_debts);
     ls_status st = ls_fault_pass(LS_FAULT_AT_SAVE_COPY);
     return st == LS_OK ? look(s) : st;
 }
@@ -484,9 +397,8 @@ static ls_status prepare(ls_session *s)
     p->begun_ns = ls_time_now_ns();
     ls_str_clear(&p->report);
     ls_str_clear(&p->seen);
-    ls_status st = list_twins(s);
-    p->saves++;
-    return st;
+    ls_mem_free(p->twins);
+    return ls_boxes_twins(s, p->saves++, &p->twins, &p->n_twins);
 }
 
 /* How a rank's part stands: 0 is under way, 1 written, 2 failed. */

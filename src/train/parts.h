@@ -1,8 +1,9 @@
 /* parts.h -- checkpoints that all ranks write together.
  *
- * Each rank writes what only it has (ZeRO's parts), and its share of what all have: an equal range
- * of the elements of each kind of state. The first rank commits when the reports of all have come
- * (checkpoint/ckpt.h). Every function here is called by all ranks, at the same place of a run. */
+ * Each rank writes what only it has (ZeRO's parts, layers of a pipeline, a team's part of tensors),
+ * and its share of what others have too (plan/portion.h). The first rank commits when the reports
+ * of all have come (checkpoint/ckpt.h). Every function here is called by all ranks, at the same
+ * place of a run. */
 #pragma once
 #include "train/session.h"
 

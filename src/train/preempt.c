@@ -11,6 +11,7 @@
 #include "config/explain.h"
 #include "train/parts.h"
 #include "train/save.h"
+#include "train/sign.h"
 
 /* A disk that is busier than before, and what comes around a save. */
 static const double MARGIN = 1.2, EXTRA_S = 0.1;
@@ -127,6 +128,7 @@ static bool is_whole(const ls_run *run, int64_t step)
 
     snprintf(dir, sizeof dir, "%s/checkpoints", run->out);
     LS_TRY(st, ls_ckpt_open(&store, dir, false), out);
+    LS_TRY(st, ls_sign_store(run, store), out);
     LS_TRY(st, ls_ckpt_find(store, step, &ckpt, NULL), out);
     if (ckpt)
         st = ls_ckpt_verify(ckpt, NULL, NULL, &damaged);

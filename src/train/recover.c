@@ -9,6 +9,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "parallel/kin.h"
 #include "plan/optim.h"
 #include "train/again.h"
 #include "train/buddy.h"
@@ -102,7 +103,29 @@ bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view)
     const ls_session *s = session;
 
     return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
-           (keeps(s) || ls_estate_keeps(s)) && ls_heal_regroups(s->args.view.plan.generation);
+           (keeps(s) || (ls_estate_keeps(s) && s->mesh.zero == 0)) &&
+           ls_heal_regroups(s->args.view.plan.generation);
+}
+
+void ls_recover_notes(ls_session *session)
+{
+    ls_session *s = session;
+    char text[LS_HEAL_CAUSE];
+    int64_t took_ns;
+
+    if (!s->args.rejoin || !ls_heal_note(text, sizeof text, &took_ns) || s->mesh.rank > 0)
+        return;
+    const ls_event_recovery recovery = {.generation = s->args.view.plan.generation,
+                                        .ranks = s->args.view.plan.ranks,
+                                        .source = "memory",
+                                        .from = "log",
+                                        .seconds = (double)took_ns / 1e9};
+    ls_session_emit(s, &(ls_event){.kind = LS_EVENT_INCIDENT,
+                                   .incident = {.step = s->step_number,
+                                                .kind = "coordinator",
+                                                .action = "training went on; no step was lost",
+                                                .text = text,
+                                                .recovery = &recovery}});
 }
 
 ls_status ls_recover_rejoin(ls_session *session, int64_t met)
@@ -118,8 +141,11 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met)
         return st;
     ls_err_adopt(&why);
     s->repaired = "replica";
-    const ls_view_report report = {
-        .have = s->kept_step, .reached = s->step_number, .met = met, .part = ls_estate_part(s) + 1};
+    const ls_view_report report = {.have = s->kept_step,
+                                   .reached = s->step_number,
+                                   .met = met,
+                                   .part = ls_estate_part(s) + 1,
+                                   .unit = s->run ? ls_kin_unit(s->run) : 0};
     return s->args.rejoin(s->args.rejoin_context, &report, &s->args.view, &s->args.comm);
 }
 

@@ -29,6 +29,9 @@ ls_status ls_recover_rejoin(ls_session *session, int64_t met);
 /* Whether this rank was asked to meet the others anew, because somebody has come, and has done
  * enough steps in this view for that. Not where nobody has a whole state: it would cost the steps
  * since the last checkpoint; who has come waits until ranks are lost. */
+/* Tell as incidents what the agent says happened without the ranks' notice. */
+void ls_recover_notes(ls_session *session);
+
 bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view);
 
 /* Whether the ranks of this view go on with a state that one of them has. */

@@ -1,4 +1,4 @@
-/* save_impl.h -- what save.c and parts.c share. */
+/* save_impl.h -- what save.c, save_state.c and parts.c share. */
 #pragma once
 #include "train/save.h"
 
@@ -13,10 +13,29 @@ void ls_save_live(const ls_session *session, void *arrays_out[LS_SAVE_KINDS]);
 bool ls_save_divided(const ls_session *session, int kind);
 int64_t ls_save_elements(const ls_session *session, int kind);
 
-/* The tensor of parameter i and where it lies in a kind of state as a whole, without bytes; false:
- * it has none. */
-bool ls_save_row(const ls_session *session, int kind, int i, ls_ckpt_tensor *row_out,
-                 int64_t *place_out);
+/* The tensor that a kind of a parameter is in checkpoints, or, with teams, that it is a part of;
+ * without bytes. */
+ls_ckpt_tensor ls_save_tensor(const ls_session *session, int kind, const ls_param *p);
+
+/* One row per parameter, then the moments of those that are trained, pointing into arrays as a
+ * whole where these are given; returns how many. */
+int ls_save_fill_rows(const ls_session *session, ls_ckpt_tensor *rows,
+                      void *const arrays[LS_SAVE_KINDS]);
+
+/* The snapshot and the rows that point into it, unless they are there. */
+ls_status ls_save_open_snapshot(ls_session *session);
+void ls_save_close_snapshot(ls_session *session);
+
+/* The first n kinds of the live state to the first rank's snapshot, which is there and nobody is
+ * reading; by all ranks where they have parts of it. Or only begin to, out of a device with a
+ * memory of its own; or, on any thread (context: the session), all kinds of a state that lies in
+ * this process's memory. */
+ls_status ls_save_take_snapshot(ls_session *session, int n);
+void ls_save_copy_out(ls_session *session, ls_stream *stream, int n);
+ls_status ls_save_copy_here(void *context);
+
+/* The newest step that has a manifest at all, damaged or not; -1: none. */
+ls_status ls_save_newest_step(const ls_ckpt_store *store, int64_t *step_out);
 
 /* A store learns of checkpoint.mirror. */
 ls_status ls_save_mirror(const ls_session *session, ls_ckpt_store *store);

@@ -39,21 +39,41 @@
 #include "train/parts.h"
 #include "train/save.h"
 #include "train/team.h"
+#include "train/trust.h"
 
-/* How long ranks wait for the first one to encode text; and a new first one for the one before. */
-enum { PREPARE_S = 24 * 3600, LOCK_S = 60, LOCK_LOOK_MS = 20 };
+/* How long ranks wait for the first one to encode text; and a new first one for the one before, at
+ * least. */
+enum { PREPARE_S = 24 * 3600, LOCK_S = 20, DIES_S = 5 };
+
+static void lock_path(const ls_session *s, char path_out[PATH_MAX])
+{
+    snprintf(path_out, PATH_MAX, "%s/run.lock", s->run->out);
+}
 
 /* In a view that follows a loss who was the first rank may have to let go of it (leave_folder), or
- * be on a machine that was cut off and needs a while to see that it is over. */
-static ls_status lock_folder(ls_session *s, const char *path)
+ * be on a machine that was cut off and needs a while to see that it is over (cluster/succession.c:
+ * twice heal.dead). */
+static int64_t lock_patience_ns(const ls_session *s)
 {
-    const int64_t wait_ns = s->args.view.plan.generation > 1 ? LOCK_S * LS_NS_PER_S : 0;
-    const int64_t until_ns = ls_time_now_ns() + wait_ns;
-    ls_status st;
+    int64_t cut_ns = (int64_t)(4 * s->run->heal.dead * LS_NS_PER_S);
 
-    while ((st = ls_file_lock(path, &s->lock_fd)) == LS_EBUSY && ls_time_now_ns() < until_ns)
-        nanosleep(&(struct timespec){.tv_nsec = LOCK_LOOK_MS * LS_NS_PER_MS}, NULL);
-    return st;
+    return s->args.view.plan.generation > 1 ? ls_max_i64(LOCK_S * LS_NS_PER_S, cut_ns) : 0;
+}
+
+/* Who stands still with the run folder has the lock of its checkpoints, too; one that dies lets go
+ * of one after the other. */
+static ls_status free_checkpoints(const ls_session *s)
+{
+    char path[PATH_MAX];
+    int fd = -1;
+
+    snprintf(path, sizeof path, "%s/checkpoints/lock", s->run->out);
+    if (s->args.view.plan.generation <= 1 || !ls_file_exists(path))
+        return LS_OK;
+    ls_status st = ls_folder_lock(path, s->holder, DIES_S * LS_NS_PER_S, &fd);
+    if (st == LS_OK)
+        ls_file_unlock(fd);
+    return st == LS_EBUSY ? LS_OK : st; /* not theirs: opening the store tells */
 }
 
 static ls_status open_folder(ls_session *s)
@@ -64,8 +84,10 @@ static ls_status open_folder(ls_session *s)
 
     s->made_folder = !ls_file_exists(out);
     LS_TRY(st, ls_file_make_dirs(out), out_label);
-    snprintf(path, sizeof path, "%s/run.lock", out);
-    st = lock_folder(s, path);
+    lock_path(s, path);
+    st = ls_folder_lock(path, s->holder, lock_patience_ns(s), &s->lock_fd);
+    if (st == LS_OK)
+        st = free_checkpoints(s);
     if (st == LS_EBUSY) {
         st = ls_fail(LS_EBUSY, "another run is using \"%s\" (see \"%s\")", out, path);
         ls_err_hint("Wait for it, stop it, or give this run a folder of its own with out: or "
@@ -371,6 +393,8 @@ static void free_mesh(ls_session *s)
     s->fitted.mesh.dp = LS_RUN_AUTO;
     if (run->mesh.weights.count != ranks)
         s->fitted.mesh.weights.count = 0;
+    if (s->choice.count > 0)
+        ls_choice_apply(&s->choice, 0, &s->fitted);
     s->run = &s->fitted;
 }
 
@@ -397,9 +421,13 @@ static void tell_mesh(ls_session *s)
         const char *name;
         int width;
     } axes[] = {
-        {"pp", s->mesh.pp},     {"dp", s->mesh.ep > 1 ? s->mesh.ranks : ls_mesh_lines(&s->teams)},
-        {"tp", s->mesh.tp},     {"ep", s->mesh.ep},
-        {"zero", s->mesh.zero}, {"shard", s->mesh.shard}};
+        {"pp", s->mesh.pp},
+        {"dp", (s->mesh.ep > 1 ? s->mesh.ranks : ls_mesh_lines(&s->teams)) / ls_mesh_cp(&s->mesh)},
+        {"cp", s->mesh.cp},
+        {"tp", s->mesh.tp},
+        {"ep", s->mesh.ep},
+        {"zero", s->mesh.zero},
+        {"shard", s->mesh.shard}};
     size_t used = 0;
 
     s->mesh_text[0] = '\0';
@@ -426,12 +454,38 @@ static ls_status open_mesh(ls_session *s)
         st = ls_buddies_choose(&s->mesh, s->run, s->args.rejoin != NULL);
     if (st == LS_OK)
         s->teams = ls_mesh_of_teams(&s->mesh);
-    if (s->mesh.cp > 1)
-        ls_context_name(&s->mesh, s->mesh_text, sizeof s->mesh_text);
-    else
-        tell_mesh(s);
+    tell_mesh(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
+    return st;
+}
+
+static void drop_kept(ls_session *s)
+{
+    for (int i = 0; i < 3; i++)
+        ls_device_free(s->device, s->kept[i]);
+    memset(s->kept, 0, sizeof s->kept);
+    s->kept_step = -1;
+}
+
+/* Everything that is kept of a state between two views. */
+static void drop_state(ls_session *s)
+{
+    drop_kept(s);
+    ls_hoard_drop(s);
+    ls_estate_drop(s);
+}
+
+/* mesh: auto, in a view that follows a loss: the mesh of the one before, if somebody knows it. */
+static ls_status recall_mesh(ls_session *s)
+{
+    bool other = false;
+    ls_status st = LS_OK;
+
+    if (s->run->mesh.automatic && s->args.view.plan.generation > 1)
+        st = ls_choose_recall(s, &other);
+    if (st == LS_OK && other)
+        drop_state(s);
     return st;
 }
 
@@ -443,7 +497,9 @@ static ls_status choose_mesh(ls_session *s)
 
     if (!s->run->mesh.automatic)
         return LS_OK;
-    LS_TRY(st, ls_choose_mesh(s), out);
+    LS_TRY(st, recall_mesh(s), out);
+    if (s->choice.count == 0)
+        LS_TRY(st, ls_choose_mesh(s), out);
     ls_share_close(s);
     s->share = (ls_share){.set = NULL};
     ls_mem_free(s->places);
@@ -509,8 +565,7 @@ out:
 }
 
 /* Whether all ranks write their parts of checkpoints: they must see the run folder, so they look
- * for a file that the first one has just made; and the parts must lie in their memory, each once.
- */
+ * for a file that the first one has just made; and the parts must lie in the memory of the host. */
 static ls_status look_for_folder(ls_session *s)
 {
     const int64_t until_ns = ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S;
@@ -543,8 +598,7 @@ static ls_status look_for_folder(ls_session *s)
                "%.0f of %d ranks do not see \"%s\": the first rank collects and writes checkpoints "
                "for all; on a file system that all hosts share each would write its part",
                blind, s->mesh.ranks, s->run->out);
-    s->mesh.blind = blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE ||
-                    ls_mesh_groups(&s->mesh) > 1 || ls_mesh_team(&s->mesh) > 1;
+    s->mesh.blind = blind > 0 || s->apart || s->offload != LS_OFFLOAD_NONE;
     s->staged = s->apart || ls_mesh_parts_weights(&s->mesh) ||
                 (ls_mesh_divides(&s->mesh) && !ls_mesh_saves_parts(&s->mesh));
 out:
@@ -640,8 +694,8 @@ static ls_status open_exchange(ls_session *s)
     int *merges = NULL;
     ls_status st;
 
-    if (s->mesh.tp > 1) /* nothing is summed there */
-        dp.mesh.zero = 0;
+    if (s->mesh.tp > 1) /* nothing is summed there, and no sequences are shared */
+        dp.mesh.zero = dp.mesh.cp = 0;
     dp.comm = s->args.comm;
     if (dp.ordered && dp.rounds > 0) {
         merges = ls_mem_array((size_t)dp.rounds * (size_t)s->mesh.ranks, sizeof *merges);
@@ -672,14 +726,6 @@ static void take_kept(ls_session *s)
     s->step_number = s->kept_step;
     s->kept_step = -1;
     s->step_there = true;
-}
-
-static void drop_kept(ls_session *s)
-{
-    for (int i = 0; i < 3; i++)
-        ls_device_free(s->device, s->kept[i]);
-    memset(s->kept, 0, sizeof s->kept);
-    s->kept_step = -1;
 }
 
 /* Predict, refuse what does not fit, then take the large memory. */
@@ -739,7 +785,7 @@ static ls_status open_state(ls_session *s)
     step.rank = s->mesh.rank;
     step.heals = s->args.rejoin != NULL;
     step.pushes = s->mesh.servers > 0;
-    if (s->mesh.buddies)
+    if (s->mesh.buddies && s->mesh.pp < 2)
         LS_TRY(st,
                ls_buddy_open(&s->buddy, &(ls_buddy_args){.run = s->run,
                                                          .model = &s->model,
@@ -823,6 +869,7 @@ out:
 static ls_status assemble(ls_session *s)
 {
     bool first = ls_session_is_first(s);
+    char path[PATH_MAX];
     ls_status st;
 
     LS_TRY(st, open_data_together(s), out);
@@ -834,6 +881,7 @@ static ls_status assemble(ls_session *s)
     LS_TRY(st, ls_step_weights_changed(s->step), out);
     if (s->buddy)
         LS_TRY(st, ls_buddy_begin(s->buddy, s->step, s->step_number), out);
+    LS_TRY(st, ls_trust_begin(s->step), out);
     ls_hoard_drop(s);
     ls_estate_begin(s);
     LS_TRY(st, ls_vigil_open(s), out);
@@ -846,6 +894,9 @@ static ls_status assemble(ls_session *s)
         LS_TRY(st, open_events(s), out);
     }
     LS_TRY(st, ls_session_tell(s), out);
+    lock_path(s, path);
+    ls_folder_holder(path, s->holder);
+    LS_TRY(st, ls_fault_pass(LS_FAULT_AT_READY), out);
     ls_heal_ready();
 out:
     return st;
@@ -907,20 +958,19 @@ ls_status ls_session_regroup(ls_session *session)
     s->args.local_ranks = s->args.view.local_ranks;
     ls_err_doing("going on with %d ranks", ls_comm_ranks(s->args.comm));
     LS_TRY(st, ls_save_await(s), out); /* it reads the settings, which change now */
+    LS_TRY(st, recall_mesh(s), out);
     LS_TRY(st, open_mesh(s), out);
     if (!ls_session_is_first(s) && s->lock_fd >= 0)
         LS_TRY(st, leave_folder(s), out);
     LS_TRY(st, ls_share_open(s), out);
     LS_TRY(st, ls_estate_choose(s), out);
-    if (ls_mesh_team(&s->mesh) > 1) /* its place in a team may be another one */
+    if (ls_mesh_team(&s->mesh) > 1 || s->whole.params) /* its place may be another one */
         LS_TRY(st, ls_team_models(s), out);
     if (ls_session_is_first(s) && s->lock_fd < 0)
         LS_TRY(st, open_folder(s), out);
     LS_TRY(st, ls_hoard_choose(s), out);
     if (!ls_recover_in_memory(s)) {
-        drop_kept(s);
-        ls_hoard_drop(s);
-        ls_estate_drop(s);
+        drop_state(s);
         s->step_number = 0;
         s->saved_step = s->newest_step = s->nonfinite_step = -1;
         s->loss = s->val_loss = (double)NAN;
@@ -946,9 +996,7 @@ void ls_session_close(ls_session *session)
     ls_again_close(s);
     ls_step_close(s->step);
     ls_buddy_close(s->buddy);
-    drop_kept(s);
-    ls_hoard_drop(s);
-    ls_estate_drop(s);
+    drop_state(s);
     ls_packs_close(s->packs);
     ls_dp_close(s->dp);
     ls_team_close(s);

@@ -18,6 +18,7 @@
 #include "model/decode.h"
 #include "plan/memory.h"
 #include "train/event.h"
+#include "train/folder.h"
 #include "train/profiling.h"
 #include "train/scaler.h"
 #include "train/share.h"
@@ -65,6 +66,7 @@ typedef struct ls_session {
     const ls_run *run; /* that of args, then fitted */
     ls_run fitted;     /* the run with what was left to us: size of calls, what is recomputed */
     ls_choice choice;  /* mesh: auto (train/choose.h): the first row is the mesh; else empty */
+    uint64_t chosen;   /* the view in which it was made */
     ls_mesh mesh;
     ls_mesh teams;     /* mesh.tp, mesh.ep (train/team.h): as if each team was a rank */
     ls_model whole;    /* the model of which `model` is a part */
@@ -80,7 +82,8 @@ typedef struct ls_session {
     struct ls_outer *outer;     /* sync: local (train/outer.h); NULL: not so */
     struct ls_central *central; /* sync: ps (train/central.h); NULL: not so */
     int lock_fd;
-    bool made_folder; /* the run folder was not there before */
+    char holder[LS_FOLDER_HOLDER]; /* who had the run folder in the last view */
+    bool made_folder;              /* the run folder was not there before */
     ls_device *device;
     ls_stream *stream;
     ls_stream *side;        /* for copies beside it, where ranks cannot reach the device's memory */
@@ -141,6 +144,7 @@ typedef struct ls_session {
     double slowest_save_s; /* of those that this process made; 0: none */
     int64_t writing_step;  /* what the writer is at, -1: nothing */
     ls_ckpt_read loaded;   /* what this rank has read to resume */
+    int64_t loaded_most;   /* bytes that the rank which read most has */
     int64_t waited_ns;     /* the steps, for the save that was begun last */
     ls_ckpt_info writing;  /* about it */
     int64_t generation;    /* of this group of ranks among those that have written here */

@@ -134,6 +134,7 @@ static void emit_start(ls_session *s)
                                           .first_step = s->step_number,
                                           .loaded_bytes = s->loaded.bytes,
                                           .loaded_s = s->loaded.seconds,
+                                          .loaded_most = s->loaded_most,
                                           .total_steps = s->total_steps,
                                           .ledger = &s->ledger}});
 }

@@ -28,6 +28,7 @@
 #include "plan/optim.h"
 #include "train/buddy.h"
 #include "train/line.h"
+#include "train/trust.h"
 
 ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leaves)
 {
@@ -222,9 +223,10 @@ static ls_status trouble(const ls_step *s)
 /* Time that was spent in moves of tensors inside of passes. */
 static int64_t moves_ns(const ls_step *s)
 {
-    const ls_tensor *tensor = s->args.tensor ? s->args.tensor : s->args.ring;
+    const ls_step_args *a = &s->args;
 
-    return tensor ? ls_tensor_waited_ns(tensor) : 0;
+    return (a->tensor ? ls_tensor_waited_ns(a->tensor) : 0) +
+           (a->ring ? ls_tensor_waited_ns(a->ring) : 0);
 }
 
 void ls_step_lap(ls_step *s, ls_clock *clock, ls_part part)
@@ -586,6 +588,7 @@ ls_status ls_step_run(ls_step *step, const ls_step_batch *batch, int64_t number,
     LS_TRY(st, ls_step_suffer(step, LS_FAULT_AT_VOTE), out);
     LS_TRY(st, ls_step_norm(step), out);
     LS_TRY(st, ls_buddy_await(step->args.buddy), out);
+    LS_TRY(st, ls_trust_exchange(step), out);
     LS_TRY(st, vote(step, number, clock), out);
     ls_step_replay_judge(step);
     double sum = tree_sum(step->host_sums, calls->leaves);

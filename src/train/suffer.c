@@ -9,8 +9,10 @@
 
 static const ls_param *find(const ls_model *model, const char *name)
 {
+    bool any = strcmp(name, "*") == 0;
+
     for (int i = 0; i < model->n_params; i++)
-        if (strcmp(model->params[i].name, name) == 0)
+        if (any ? model->params[i].trained >= 0 : strcmp(model->params[i].name, name) == 0)
             return &model->params[i];
     return NULL;
 }

@@ -49,6 +49,16 @@ const ls_mesh *ls_team_mesh(const ls_session *session)
     return session->mesh.tp > 1 ? &session->teams : &session->mesh;
 }
 
+const ls_mesh *ls_team_plane(const ls_session *session)
+{
+    return ls_mesh_team(&session->mesh) > 1 ? &session->teams : &session->mesh;
+}
+
+ls_comm *ls_team_alike(const ls_session *session)
+{
+    return ls_mesh_team(&session->mesh) > 1 ? session->alike : session->args.comm;
+}
+
 bool ls_team_speaks(const ls_session *session)
 {
     return session->mesh.rank % ls_mesh_tp(&session->mesh) == 0;

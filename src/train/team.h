@@ -18,6 +18,11 @@ const ls_model *ls_team_whole(const ls_session *session);
 /* The mesh that shares batches: of all ranks (also with mesh.ep), or of the teams. */
 const ls_mesh *ls_team_mesh(const ls_session *session);
 
+/* The ranks that have the same part of the model as this one, as a mesh of their own, and how they
+ * meet: all ranks where each has the whole. NULL: it is alone with it. */
+const ls_mesh *ls_team_plane(const ls_session *session);
+ls_comm *ls_team_alike(const ls_session *session);
+
 /* Whether what this rank says of its leaves counts: it is the first of its team, or alone. */
 bool ls_team_speaks(const ls_session *session);
 

@@ -10,6 +10,7 @@
 #include "plan/optim.h"
 #include "train/buddy.h"
 #include "train/line.h"
+#include "train/trust.h"
 
 int ls_step_buckets(const ls_step *s)
 {
@@ -238,12 +239,14 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
     if (s->args.pushes)
         return LS_OK;
     ls_packs_updated(s->args.packs);
+    LS_TRY(st, ls_buddy_prepare(s->args.buddy, s), out);
     if (optimizer == LS_OPTIMIZER_MUON)
         return ls_step_muon(s, clock);
     if (optimizer == LS_OPTIMIZER_LAMB)
         LS_TRY(st, ls_step_lamb(s, clock), out);
     else
         ls_step_adamw(s);
+    ls_trust_update(s);
     s->vote.made = true;
     if (s->line) {
         ls_clock_lap(clock, LS_PART_OPTIMIZER);

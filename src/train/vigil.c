@@ -128,6 +128,12 @@ static ls_status hash_own(const ls_session *s, line *own)
                out);
     if (!s->buddy || !s->buddy->sends)
         goto out;
+    float *const *old = s->buddy->redo.old; /* the copy is of before the last update, too */
+    if (s->buddy->redo.on && moments)
+        LS_TRY(st,
+               hash_arrays(s, (const float *const[]){old[LS_BUDDY_M], old[LS_BUDDY_V]},
+                           (const int64_t[]){part, part}, 2, &own->hashes[OWN]),
+               out);
     float *const *c = s->buddy->copy;
     const float *const copies[] = {w ? c[LS_BUDDY_W] : c[LS_BUDDY_M],
                                    w ? c[LS_BUDDY_M] : c[LS_BUDDY_V], c[LS_BUDDY_V]};

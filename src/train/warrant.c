@@ -57,14 +57,16 @@ ls_status ls_warrant_await(const ls_session *session, ls_ckpt_writer *writer, in
     return st;
 }
 
-/* "ID/RUN", as the launcher put it. */
-static ls_status read_variable(struct ls_warrant *g)
+/* "ID/RUN", as the launcher put it: on its machine, or on any other with the view. */
+static ls_status read_tenure(struct ls_warrant *g, const char *told)
 {
-    const char *text = getenv(LS_TENURE_VARIABLE), *slash = text ? strchr(text, '/') : NULL;
+    const char *text = *told ? told : getenv(LS_TENURE_VARIABLE);
+    const char *slash = text ? strchr(text, '/') : NULL;
 
     if (!slash || slash - text >= LS_TENURE_ID || strlen(slash + 1) >= LS_TENURE_RUN) {
         ls_fail(LS_EUSAGE, "heal.quorum is etcd, but no launcher holds the run for this process");
-        ls_err_hint("The first rank must be on the machine where \"lineshaft train\" was started.");
+        ls_err_hint("With heal.mode: off the first rank must be on the machine where \"lineshaft "
+                    "train\" was started.");
         return LS_EUSAGE;
     }
     snprintf(g->id, sizeof g->id, "%.*s", (int)(slash - text), text);
@@ -83,7 +85,7 @@ ls_status ls_warrant_open(ls_session *session)
     struct ls_warrant *g = s->warrant = ls_mem_alloc(sizeof *g);
     if (!g)
         return LS_ENOMEM;
-    LS_TRY(st, read_variable(g), out);
+    LS_TRY(st, read_tenure(g, s->args.view.tenure), out);
     LS_TRY(st, ls_etcd_open(&g->etcd, urls->items, urls->count), out);
     g->use = (ls_tenure_use){.etcd = g->etcd, .run = g->run, .id = g->id};
     LS_TRY(st, ls_tenure_claim(&g->use, s->generation, ls_time_now_ns() + WAIT_S * LS_NS_PER_S),

@@ -73,6 +73,21 @@ LS_TEST(err_new_failure_drops_the_old_hint)
     LS_CHECK_STR(ls_err_last()->hint, "");
 }
 
+LS_TEST(err_about_a_rank_travels_and_is_forgotten_by_the_next)
+{
+    ls_fail(LS_EDEADLINE, "1 rank did not connect");
+    LS_CHECK_EQ(ls_err_last()->unreached, 0);
+    ls_err_unreached(0);
+    ls_err_record record = *ls_err_last();
+    LS_CHECK_EQ(record.unreached, 1);
+    ls_fail(LS_EIO, "something else");
+    LS_CHECK_EQ(ls_err_last()->unreached, 0);
+    LS_CHECK_EQ(ls_err_adopt(&record), LS_EDEADLINE);
+    LS_CHECK_EQ(ls_err_last()->unreached, 1);
+    ls_err_clear();
+    LS_CHECK_EQ(ls_err_last()->unreached, 0);
+}
+
 LS_TEST(err_doing_is_joined_at_the_moment_of_failure)
 {
     ls_err_doing("restoring step %d", 40);

@@ -224,6 +224,29 @@ LS_TEST(file_atomic_write_refusals_name_the_path)
     LS_CHECK_FAILS(ls_file_write_atomic("/proc/none", "x", 1), LS_EIO, "/proc/none");
 }
 
+/* Who can write to the folder must not have us write through links. */
+LS_TEST(file_writes_follow_no_links)
+{
+    char temp[64];
+    ls_str text;
+    int fd = -1;
+
+    ls_str_init(&text);
+    LS_CHECK_OK(ls_file_write_atomic("precious", "p", 1));
+    snprintf(temp, sizeof temp, "x.tmp.%d", (int)getpid());
+    LS_CHECK_EQ(symlink("precious", temp), 0);
+    LS_CHECK_FAILS(ls_file_write_atomic("x", "other", 5), LS_EIO, temp);
+    LS_CHECK_EQ(symlink("precious", "lock"), 0);
+    LS_CHECK_FAILS(ls_file_lock("lock", &fd), LS_EIO, "lock");
+    LS_CHECK_EQ(unlink("lock"), 0);
+    /* a link in the place of the file itself is replaced, not followed */
+    LS_CHECK_EQ(symlink("precious", "y"), 0);
+    LS_CHECK_OK(ls_file_write_atomic("y", "new", 3));
+    LS_CHECK_OK(ls_file_read("precious", 64, &text));
+    LS_CHECK_STR(text.p, "p");
+    ls_str_release(&text);
+}
+
 LS_TEST(file_write_all_names_a_full_device)
 {
     int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);

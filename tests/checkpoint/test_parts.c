@@ -1,6 +1,7 @@
 /* test_parts.c -- one checkpoint by several writers: parts, reports, the commit, generations. */
 #include "harness.h"
 #include "sample.h"
+#include <stdlib.h>
 #include <unistd.h>
 #include "base/file.h"
 #include "base/time.h"
@@ -391,4 +392,89 @@ LS_TEST(parts_of_many_large_objects)
         ls_ckpt_close(store);
         sample_release(&s);
     }
+}
+
+/* --- rows that do not lie side by side ----------------------------------------------------------
+ */
+
+enum { ROWS = 300, WIDE = 12, STRETCHES = 3, HALF = WIDE / STRETCHES / 2 };
+
+/* Half h of each stretch of a tensor's columns. memory: rows of both halves' columns of that half,
+ * one behind the other; pitched: as boxes in it, else each box has memory of its own. */
+static int half_of(const ls_ckpt_tensor *whole, int h, float *memory, bool pitched,
+                   ls_ckpt_part *parts)
+{
+    for (int k = 0; k < STRETCHES; k++) {
+        parts[k] = (ls_ckpt_part){.of = *whole,
+                                  .offset = {0, k * 2 * HALF + h * HALF},
+                                  .shape = {ROWS, HALF},
+                                  .pitch = pitched ? STRETCHES * HALF : 0};
+        parts[k].of.bytes = memory + (pitched ? k * HALF : k * ROWS * HALF);
+    }
+    return STRETCHES;
+}
+
+/* Number of the element at this row and column of half h. */
+static float number_at(int h, int row, int col)
+{
+    return (float)(row * WIDE + col / HALF * 2 * HALF + h * HALF + col % HALF);
+}
+
+LS_TEST(parts_with_a_pitch_are_the_same_objects)
+{
+    enum { OWN = ROWS * STRETCHES * HALF };
+    static float pitched[2][OWN], packed[2][OWN], back[2][OWN + 2];
+    ls_ckpt_tensor whole = {.name = "qkv",
+                            .kind = "param",
+                            .group = "h",
+                            .type = LS_F32,
+                            .ndim = 2,
+                            .shape = {ROWS, WIDE}};
+    ls_ckpt_info info = sample_info(1);
+    ls_ckpt_part parts[STRETCHES];
+    ls_ckpt_report reports[2];
+    ls_ckpt_store *store;
+    ls_ckpt *ckpt = NULL;
+    ls_str texts[2], same;
+
+    LS_CHECK_OK(ls_ckpt_open(&store, "c", true));
+    for (int h = 0; h < 2; h++) {
+        for (int r = 0; r < ROWS; r++)
+            for (int c = 0; c < STRETCHES * HALF; c++) {
+                float x = number_at(h, r, c);
+                pitched[h][r * STRETCHES * HALF + c] = x;
+                packed[h][(c / HALF * ROWS + r) * HALF + c % HALF] = x;
+            }
+        ls_str_init(&texts[h]);
+        ls_str_init(&same);
+        int n = half_of(&whole, h, pitched[h], true, parts);
+        LS_CHECK_OK(ls_ckpt_write_parts(store, &(ls_ckpt_writing){.step = 1, .writers = 2}, parts,
+                                        n, &texts[h]));
+        n = half_of(&whole, h, packed[h], false, parts);
+        LS_CHECK_OK(ls_ckpt_write_parts(NULL, &(ls_ckpt_writing){.step = 1}, parts, n, &same));
+        LS_CHECK_STR(strstr(texts[h].p, "\"tensors\""), strstr(same.p, "\"tensors\""));
+        ls_str_release(&same);
+        reports[h] = (ls_ckpt_report){.text = texts[h].p, .len = texts[h].len, .writer = h};
+    }
+    LS_CHECK_OK(ls_ckpt_commit(store, &info, reports, 2, ls_time_now_ns(), NULL));
+    release(texts, 2);
+    LS_CHECK_OK(ls_ckpt_find(store, 1, &ckpt, NULL));
+    /* the whole, row by row */
+    float *all = malloc(ROWS * WIDE * sizeof *all);
+    LS_CHECK(all);
+    whole.bytes = all;
+    LS_CHECK_OK(ls_ckpt_load(ckpt, &whole, 1));
+    for (int i = 0; i < ROWS * WIDE; i++)
+        LS_CHECK(all[i] == (float)i);
+    free(all);
+    /* and back into rows with a pitch, nothing beside them */
+    for (int h = 0; h < 2; h++) {
+        back[h][0] = back[h][OWN + 1] = -1;
+        LS_CHECK_OK(
+            ls_ckpt_load_parts(ckpt, parts, half_of(&whole, h, back[h] + 1, true, parts), NULL));
+        LS_CHECK(back[h][0] == -1 && back[h][OWN + 1] == -1);
+        LS_CHECK(memcmp(back[h] + 1, pitched[h], sizeof pitched[h]) == 0);
+    }
+    ls_ckpt_free(ckpt);
+    ls_ckpt_close(store);
 }

@@ -46,7 +46,10 @@ LS_TEST(plan_schedule_draws_a_line_for_each_rank)
     check_has(&c.out, "2 chunks on each; a step takes 7.5 units of time, bubble 20.0 %");
     ls_capture_release(&c);
 
-    /* Pieces that fit into so many columns. */
+    /* Pieces that fit into so many columns, and end where the shortest operation does. */
+    LS_CAPTURE(&c, "plan", "schedule", "--stages", "2", "--micro-batches", "3", "--width", "29");
+    check_has(&c.out, "rank 0  F0F1....B0==F2B1==..\nrank 1");
+    ls_capture_release(&c);
     LS_CAPTURE(&c, "plan", "schedule", "--stages", "2", "--micro-batches", "3", "--width", "28");
     check_has(&c.out, "rank 0  F0F1....B0==F2B1==..\nrank 1  ..F0B0==F1B1==F2B2==\n\n"
                       "rank 0  B2==\nrank 1  ....\n");
@@ -106,7 +109,19 @@ LS_TEST(plan_schedule_writes_a_picture)
     int rects = 0;
     for (const char *p = svg.p; (p = strstr(p, "<rect")) != NULL; p++)
         rects++;
-    LS_CHECK_EQ(rects, 1 + 4 + 4 * 8 * 2 * 2 + 2); /* ground, ranks, operations, legend */
+    LS_CHECK_EQ(rects, 1 + 4 + 4 * 8 * 2 * 2 + 3); /* ground, ranks, operations, legend */
+    check_has(&svg, ">paler: later layers</text>");
+    ls_capture_release(&c);
+
+    /* It is as wide as its title where the table is small. */
+    LS_CAPTURE(&c, "plan", "schedule", "--stages", "2", "--micro-batches", "1", "--svg", "b.svg");
+    ls_str_clear(&svg);
+    LS_CHECK_OK(ls_file_read("b.svg", LS_MIB, &svg));
+    const char *wide = strstr(svg.p, "width=\""),
+               *title = strstr(svg.p, "1f1b, 2 stages, 1 micro-");
+    LS_CHECK(wide && title);
+    LS_CHECK(strtol(wide + 7, NULL, 10) >= 70 + 8 * (long)strcspn(title, "<"));
+    LS_CHECK(!strstr(svg.p, "paler"));
     ls_str_release(&svg);
     ls_capture_release(&c);
 }

@@ -270,7 +270,6 @@ static ls_status open_worker(coordinator *c)
         return ls_fail_sys(LS_EIO, "cannot make a worker");
     LS_TRY(st,
            ls_heal_open(&c->heal, &(ls_heal_args){.workers = 1,
-                                                  .rules = {.least = 1},
                                                   .patience_ns = c->args->wait_ns,
                                                   .make = on_make,
                                                   .revoke = on_revoke,

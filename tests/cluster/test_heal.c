@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/time.h"
-#include "cluster/heal.h"
+#include "cluster/alone.h"
 
 enum { MOST = 4 };
 
@@ -22,6 +22,7 @@ typedef struct note { /* what a worker got */
 
 typedef struct agent {
     ls_heal *heal;
+    ls_alone *alone; /* in this process */
     int workers;
     int lines[MOST]; /* to each worker, and from it */
     pid_t pids[MOST];
@@ -107,12 +108,15 @@ static void start(agent *a, int i, int64_t have)
 static void open_agent(agent *a, int workers, ls_view_rules rules, int64_t patience_ns)
 {
     *a = (agent){.workers = workers, .board_fd = -1};
+    LS_CHECK_OK(ls_alone_open(&a->alone, rules, workers, NULL));
     LS_CHECK_OK(ls_heal_open(&a->heal, &(ls_heal_args){.workers = workers,
-                                                       .rules = rules,
                                                        .patience_ns = patience_ns,
                                                        .make = make,
                                                        .revoke = give_up,
-                                                       .context = a}));
+                                                       .context = a,
+                                                       .say = ls_alone_say,
+                                                       .say_context = a->alone}));
+    ls_alone_bind(a->alone, a->heal);
     for (int i = 0; i < workers; i++)
         a->lines[i] = -1;
     for (int i = 0; i < workers; i++)
@@ -156,6 +160,7 @@ static void close_agent(agent *a)
         close(a->lines[i]);
     }
     ls_heal_close(a->heal);
+    ls_alone_close(a->alone);
     close(a->board_fd);
 }
 
@@ -246,6 +251,7 @@ LS_TEST(heal_drops_messages_of_processes_that_are_dead)
 LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
 {
     agent a;
+    note said;
 
     LS_EXPECT_LOG(2);
     open_agent(&a, 3, (ls_view_rules){.restarts = 0, .least = 1}, ls_test_ms(50));
@@ -268,11 +274,13 @@ LS_TEST(heal_kills_who_is_stopped_or_does_not_come)
         if (late == 2) { /* the others come */
             tell(&a, 0, 'l');
             tell(&a, 1, 'l');
-            await(&a, 0);
+            LS_CHECK(strstr(await(&a, 0).view.cause, ", because it had been stopped for "));
             await(&a, 1);
         }
     }
-    LS_CHECK_STR(await(&a, 0).board, "3 of 1");
+    said = await(&a, 0);
+    LS_CHECK_STR(said.board, "3 of 1");
+    LS_CHECK(strstr(said.view.cause, ", because it had not come to meet the others for "));
     close_agent(&a);
 }
 

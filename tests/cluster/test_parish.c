@@ -31,6 +31,7 @@ typedef struct town {
     char why[640];
     int64_t now;
     uint32_t serial;
+    int remembered;
 } town;
 
 static void hear(void *context, int node, const ls_word *word)
@@ -187,6 +188,92 @@ static void begin(town *t, ls_parish_args how, int n, int workers)
             say(t, i, k, LS_WORD_READY);
         }
     }
+}
+
+/* It has waited in vain for a connection to this rank. */
+static void miss(town *t, int node, int64_t have, int unreached)
+{
+    const ls_word w = {.kind = LS_WORD_REPORT,
+                       .why = "1 rank did not connect in time",
+                       .report = {.have = have,
+                                  .reached = have,
+                                  .met = have,
+                                  .port = 4000 + node,
+                                  .serial = ++t->serial,
+                                  .unreached = unreached + 1}};
+
+    ls_parish_takes(t->p, node, &w, t->now);
+    ls_parish_looks(t->p, t->now);
+}
+
+LS_TEST(parish_parts_nodes_that_do_not_reach_each_other)
+{
+    town t;
+    char why[200];
+
+    begin(&t, (ls_parish_args){.rules = {.restarts = 1}, .cool_ns = 60 * LS_NS_PER_S}, 4, 1);
+    miss(&t, 1, 5, 2); /* only one of the two says it: the other hears that the view is given up */
+    report(&t, 0, 0, 5);
+    report(&t, 3, 0, 5);
+    LS_CHECK_EQ(t.ears[0].views, 1);
+    report(&t, 2, 0, 5);
+    LS_CHECK(t.ears[2].expelled && !t.ears[1].expelled);
+    LS_CHECK_STR(t.ears[2].why, "h1 and h2 do not reach each other");
+    LS_CHECK_EQ(t.ears[0].ranks, 3);
+    LS_CHECK_EQ(t.ears[3].rank[0], 2);
+    LS_CHECK_STR(t.ears[0].cause, "h1 and h2 do not reach each other");
+    LS_CHECK(ls_parish_excludes(t.p, "h2", t.now, why, sizeof why));
+    LS_CHECK(strstr(why, "did not reach each other"));
+    LS_CHECK(!ls_parish_excludes(t.p, "h2", t.now + 61 * LS_NS_PER_S, why, sizeof why));
+    /* Rank 2 is node 3 now. The coordinator's own node stays, whoever names it. */
+    miss(&t, 3, 6, 0);
+    report(&t, 1, 0, 6);
+    report(&t, 0, 0, 6);
+    LS_CHECK(t.ears[3].expelled && !t.ears[0].expelled);
+    LS_CHECK_EQ(t.ears[0].ranks, 2);
+    LS_CHECK(!t.stopped);
+    close_town(&t);
+}
+
+LS_TEST(parish_parts_the_node_that_most_do_not_reach)
+{
+    town t;
+
+    begin(&t, (ls_parish_args){.rules = {.restarts = 1}}, 4, 1);
+    miss(&t, 3, 5, 1);
+    miss(&t, 2, 5, 1);
+    miss(&t, 1, 5, 2);
+    report(&t, 0, 0, 5);
+    LS_CHECK(t.ears[1].expelled && !t.ears[2].expelled && !t.ears[3].expelled);
+    LS_CHECK_EQ(t.ears[0].ranks, 3);
+    /* One that is dead, or was started again, is missed by all; nobody goes for it. */
+    crash(&t, 3, 0);
+    miss(&t, 2, 6, 2);
+    report(&t, 0, 0, 6);
+    report(&t, 3, 0, -1);
+    LS_CHECK_EQ(t.ears[0].ranks, 3);
+    LS_CHECK(!t.ears[2].expelled && !t.ears[3].expelled);
+    close_town(&t);
+}
+
+LS_TEST(parish_tells_hosts_that_never_reached_each_other)
+{
+    town t;
+
+    open_town(&t, (ls_parish_args){.rules = {.restarts = 1}});
+    for (int i = 0; i < 3; i++)
+        join(&t, i, 1, true);
+    for (int i = 0; i < 3; i++)
+        report(&t, i, 0, -1);
+    LS_CHECK_EQ(t.ears[0].views, 1);
+    report(&t, 0, 0, -1);
+    miss(&t, 2, -1, 1);
+    LS_CHECK(!t.stopped);
+    report(&t, 1, 0, -1);
+    LS_CHECK(t.stopped);
+    LS_CHECK_EQ(t.code, ls_err_exit_code(LS_EDEADLINE));
+    LS_CHECK_STR(t.why, "h1 and h2 do not reach each other");
+    close_town(&t);
 }
 
 LS_TEST(parish_heals_a_worker_of_another_node)
@@ -576,6 +663,60 @@ LS_TEST(parish_excludes_a_host_that_crashes_again)
     LS_CHECK(!t.ears[0].expelled);
     LS_CHECK(!t.stopped);
     close_town(&t);
+}
+
+static void remember(void *context)
+{
+    ((town *)context)->remembered++;
+}
+
+/* What the coordinator before had learned is on with its successor: a host that crashed once too
+ * often stays out, a worker is not started again more often than it may be, and an error that comes
+ * a second time ends the job. Times are told as ages, because clocks differ. */
+LS_TEST(parish_hands_on_what_it_has_learned)
+{
+    const ls_parish_args how = {.rules = {.restarts = 1},
+                                .quarantine = 2,
+                                .cool_ns = 100 * LS_NS_PER_S,
+                                .remember = remember};
+    ls_parish_args next = how;
+    char why[200];
+    ls_str memory;
+    town t, u;
+
+    ls_str_init(&memory);
+    begin(&t, how, 4, 2);
+    LS_CHECK_EQ(t.remembered, 0);
+    crash(&t, 2, 1);
+    crash(&t, 3, 0);
+    crash(&t, 3, 1);
+    LS_CHECK(t.ears[3].expelled);
+    for (int i = 0; i < 6; i++)
+        report(&t, i / 2, i % 2, i == 5 ? -1 : 3);
+    LS_CHECK_EQ(t.ears[0].ranks, 6);
+    LS_CHECK_EQ(t.remembered, 1); /* before the view that follows from it */
+    ls_parish_remember(t.p, t.now, &memory);
+    close_town(&t);
+
+    next.self = 1;
+    take_over(&u, next);
+    int64_t later = u.now + 30 * LS_NS_PER_S;
+    LS_CHECK_FAILS(ls_parish_recall(u.p, memory.p, memory.len - 1, later), LS_EDATA, "damaged");
+    LS_CHECK_OK(ls_parish_recall(u.p, memory.p, memory.len, later));
+    LS_CHECK(ls_parish_excludes(u.p, "h3", later + 90 * LS_NS_PER_S, why, sizeof why));
+    LS_CHECK(!ls_parish_excludes(u.p, "h3", later + 101 * LS_NS_PER_S, why, sizeof why));
+    for (int k = 0; k < 2; k++) {
+        stand(&u, 1, k, k, false);
+        report(&u, 1, k, 20);
+        stand(&u, 2, k, 2 + k, false);
+        report(&u, 2, k, 20);
+    }
+    LS_CHECK_EQ(u.ears[1].ranks, 4);
+    crash(&u, 2, 1); /* its second time, on a host that has crashed before */
+    LS_CHECK(u.ears[2].expelled);
+    LS_CHECK(ls_parish_excludes(u.p, "h2", u.now, why, sizeof why));
+    ls_str_release(&memory);
+    close_town(&u);
 }
 
 LS_TEST(parish_refuses_who_differs)

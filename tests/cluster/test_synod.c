@@ -23,16 +23,16 @@ typedef struct town {
     int n;
 } town;
 
-static void open_town(town *t, int n)
+static void open_quick_town(town *t, int n, int64_t beat_ns)
 {
     setenv("LINESHAFT_STATE", "promises", 1);
     *t = (town){.n = n};
     for (int i = 0; i < n; i++) {
         LS_CHECK_OK(ls_synod_open(&t->synod[i], &(ls_synod_args){.ip = "127.0.0.1",
                                                                  .secret = secret,
-                                                                 .beat_ns = ls_test_ms(40),
-                                                                 .suspect_ns = ls_test_ms(200),
-                                                                 .dead_ns = ls_test_ms(1000)}));
+                                                                 .beat_ns = beat_ns,
+                                                                 .suspect_ns = 5 * beat_ns,
+                                                                 .dead_ns = 25 * beat_ns}));
         t->seat[i] = (ls_synod_seat){.id = ls_synod_id(t->synod[i]),
                                      .node = i,
                                      .workers = 1,
@@ -42,6 +42,11 @@ static void open_town(town *t, int n)
     }
     for (int i = 0; i < n; i++)
         LS_CHECK_OK(ls_synod_learn(t->synod[i], t->seat, n));
+}
+
+static void open_town(town *t, int n)
+{
+    open_quick_town(t, n, ls_test_ms(40));
 }
 
 static void close_town(town *t)
@@ -151,6 +156,37 @@ LS_TEST(synod_of_a_minority_agrees_on_nothing)
         attend(&t);
         LS_CHECK_EQ(ls_synod_agree(t.synod[0], ids, 2, 1, ls_time_now_ns()), 0);
     }
+    close_town(&t);
+}
+
+/* It finds out by itself, without a word of the others: who would listen to it later must not take
+ * it for the coordinator. */
+LS_TEST(synod_coordinator_of_a_minority_calls_itself_so_no_more)
+{
+    const int all[] = {0, 1, 2, 3, 4};
+    int64_t until_ns = ls_test_soon();
+    uint64_t term, before;
+    town t;
+
+    open_quick_town(&t, 5, ls_test_ms(10));
+    LS_CHECK_EQ(agree(&t, 0, all, 5, 0), 1);
+    LS_CHECK_EQ(ls_synod_leader(t.synod[0], &before), t.seat[0].id);
+    for (int i = 2; i < 5; i++) {
+        ls_synod_close(t.synod[i]);
+        t.synod[i] = NULL;
+    }
+    while (ls_synod_leader(t.synod[0], &term) == t.seat[0].id) {
+        LS_CHECK(ls_time_now_ns() < until_ns);
+        attend(&t);
+    }
+    int64_t stays_ns = ls_time_now_ns() + ls_test_ms(300); /* and nobody elects it anew */
+    while (ls_time_now_ns() < stays_ns) {
+        attend(&t);
+        LS_CHECK(ls_synod_leader(t.synod[0], &term) != t.seat[0].id);
+        LS_CHECK(ls_synod_leader(t.synod[1], &term) != t.seat[1].id);
+    }
+    LS_CHECK_EQ(term, before); /* who asks in vain raises nothing */
+    LS_CHECK_EQ(ls_synod_agree(t.synod[0], &t.seat[0].id, 1, 1, ls_time_now_ns()), 0);
     close_town(&t);
 }
 

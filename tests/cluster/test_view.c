@@ -187,6 +187,57 @@ LS_TEST(view_keeps_a_rank_of_each_part)
     ls_view_release(&v);
 }
 
+/* Ranks that share sequences have whole states: who has come farthest is in. */
+LS_TEST(view_keeps_who_has_come_farthest)
+{
+    ls_view_plan plan;
+    ls_view v = {.workers = 0};
+
+    begin(&v, 4, (ls_view_rules){.restarts = 1, .least = 1, .unit = 2});
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_RESTART);
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_DROP);
+    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_RESTART);
+    report(&v, 1, -1, -1);
+    report(&v, 2, 7, 7);
+    report(&v, 3, 8, 8);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 2);
+    LS_CHECK_EQ(plan.base, 8);
+    LS_CHECK_EQ(plan.source, 1);
+    LS_CHECK_EQ(v.member[1].rank, 0); /* then in order */
+    LS_CHECK_EQ(v.member[2].rank, -1);
+    LS_CHECK_EQ(v.member[3].rank, 1);
+    /* Before the others train the spare's state is as good as ever; then it is behind. */
+    LS_CHECK_EQ(v.member[2].report.have, 7);
+    ls_view_readies(&v, 3);
+    LS_CHECK_EQ(v.member[2].report.have, 7);
+    ls_view_readies(&v, 1);
+    LS_CHECK_EQ(v.member[2].report.have, -1);
+    ls_view_release(&v);
+}
+
+/* Where ranks choose their mesh, reports tell how many of them belong together. */
+LS_TEST(view_hears_how_many_belong_together)
+{
+    ls_view_plan plan;
+    ls_view v = {.workers = 0};
+
+    begin(&v, 4, (ls_view_rules){.restarts = 0, .least = 1});
+    LS_CHECK_EQ(ls_view_loses(&v, 3, &killed), LS_VIEW_DROP);
+    for (int i = 0; i < 3; i++)
+        ls_view_reports(&v, i, &(ls_view_report){.have = 5, .reached = 5, .met = 5, .unit = 2});
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK_EQ(plan.ranks, 2);
+    LS_CHECK_EQ(ls_view_least(&v), 2);
+    ls_view_release(&v);
+
+    begin(&v, 2, (ls_view_rules){.restarts = 0, .least = 1});
+    LS_CHECK_EQ(ls_view_loses(&v, 1, &killed), LS_VIEW_DROP); /* nobody has said so yet */
+    ls_view_reports(&v, 0, &(ls_view_report){.have = 5, .reached = 5, .met = 5, .unit = 2});
+    LS_CHECK_FAILS(ls_view_next(&v, &plan), LS_EFAIL, "1 of the 2 ranks");
+    ls_view_release(&v);
+}
+
 LS_TEST(view_lets_spares_be_when_the_work_is_done)
 {
     ls_view_plan plan;

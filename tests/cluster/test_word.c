@@ -174,8 +174,14 @@ LS_TEST(word_of_a_report_travels)
 {
     ls_word w = {.kind = LS_WORD_REPORT,
                  .worker = 1,
-                 .report =
-                     {.have = -1, .reached = 5, .met = 4, .port = 65535, .serial = 9, .part = 2}},
+                 .report = {.have = -1,
+                            .reached = 5,
+                            .met = 4,
+                            .port = 65535,
+                            .serial = 9,
+                            .part = 2,
+                            .unit = 4096,
+                            .unreached = 7}},
             got;
     ls_str bytes;
 
@@ -184,7 +190,9 @@ LS_TEST(word_of_a_report_travels)
     ls_word_encode(&w, &bytes);
     LS_CHECK_OK(ls_word_decode(&got, bytes.p, bytes.len));
     LS_CHECK(got.report.have == -1 && got.report.reached == 5 && got.report.met == 4);
-    LS_CHECK(got.report.port == 65535 && got.report.serial == 9 && got.report.part == 2);
+    LS_CHECK(got.report.port == 65535 && got.report.serial == 9 && got.report.part == 2 &&
+             got.report.unit == 4096);
+    LS_CHECK_EQ(got.report.unreached, 7);
     LS_CHECK_EQ(got.likeness.rows, 1);
     LS_CHECK_EQ(got.likeness.row[0].hash, w.likeness.row[0].hash);
     for (size_t n = 0; n < bytes.len; n++)

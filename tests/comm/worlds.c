@@ -179,6 +179,15 @@ static void *play_thread(void *arg)
     return NULL;
 }
 
+int64_t ls_world_sent(ls_comm *comm)
+{
+    int64_t sent, received;
+
+    LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, ls_test_soon()));
+    ls_comm_traffic(comm, &sent, &received);
+    return sent;
+}
+
 void ls_world_run_threads(const char *shape, void *context, ls_world_body body)
 {
     rank_of ranks[LS_WORLD_RANKS];

@@ -35,6 +35,9 @@ ls_comm_args ls_world_args(const ls_world *world, int rank);
 void ls_world_run(const char *shape, void *context, ls_world_body body);
 void ls_world_run_threads(const char *shape, void *context, ls_world_body body);
 
+/* Bytes that this rank's node has sent to others so far, when all ranks have come here. */
+int64_t ls_world_sent(ls_comm *comm);
+
 /* Start one rank as a process that opens nothing by itself. */
 void ls_world_fork(ls_world *world, int rank, ls_world_rank body);
 

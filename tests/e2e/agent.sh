@@ -82,3 +82,29 @@ run 2 env -C here "$LINESHAFT" agent --join "$address" --secret ../job.secret
 says 'only-here'
 run 0 "$LINESHAFT" agent --join "$address" --secret job.secret # its place is still free
 ends 0
+
+# The secret is in its file only: not among the words, in the environment or in what is printed by any process of the job.
+# shellcheck disable=SC2086
+first launch -vv $meet -- sh -c 'touch up$RANK; until [ -e over ]; do sleep 0.05; done'
+"$LINESHAFT" agent -vv --join "$address" --secret job.secret >out 2>err &
+agent=$!
+both() { [ -e up0 ] && [ -e up1 ]; }
+eventually both || fail "the ranks do not run: $(cat err err0)"
+python3 - job.secret out err out0 err0 <<'PY' || fail "the secret can be read"
+import base64, glob, sys
+secret = open(sys.argv[1], "rb").read()
+forms = [secret[:12], secret.hex()[:24].encode(), secret.hex().upper()[:24].encode(), base64.b64encode(secret)[:16]]
+seen = 0
+for path in glob.glob("/proc/[0-9]*/cmdline") + glob.glob("/proc/[0-9]*/environ") + sys.argv[2:]:
+    try:
+        text = open(path, "rb").read()
+    except OSError:
+        continue
+    seen += b"job.secret" in text
+    if any(form in text for form in forms):
+        sys.exit(path)
+assert seen >= 2, "its name is not even among the words: nothing was looked at"
+PY
+touch over
+wait $agent || fail "the agent: $(cat err)"
+ends 0

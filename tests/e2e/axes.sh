@@ -21,16 +21,24 @@ grep -q 'rank 2 was killed by signal 9 .*started again; 4 ranks go on after step
     fail "lines: $(cat lines.err)"
 grep -q 'read\|resum' lines.err && fail "lines: something was read again: $(cat lines.err)"
 run 0 "$LINESHAFT" ckpt verify lines
-# One line: nobody else has the stage. And moments that lines divide.
-for mesh in "one 2 mesh.zero=0" "divided 4 mesh.zero=1"; do
+# One line: nobody else has the stage. And moments that lines divide, without copies.
+for mesh in "one 2 mesh.zero=0 auto" "divided 4 mesh.zero=1 off"; do
     # shellcheck disable=SC2086 # words are what is wanted
     set -- $mesh
-    go 0 "$1" "$2" saved:CONT:0,15:KILL:1 --set mesh.pp=2 --set "$3"
+    go 0 "$1" "$2" saved:CONT:0,15:KILL:1 --set mesh.pp=2 --set "$3" --set "heal.buddies=$4"
     losses "$1/events.jsonl" | sort -nu | cmp -s want - || fail "$1: other losses"
     [ "$(field summary weights_hash "$1.jsonl")" = "$hash" ] || fail "$1: other weights"
     healed "$1" checkpoint disk "$2"
     [ $(($(incident "$1" step) + $(incident "$1" redone))) -ge 15 ] || fail "$1: $(grep incident "$1.jsonl")"
 done
+# With copies another line has them: a rank of each stage; and a rank with its buddy.
+go 0 copies 4 12:KILL:1,20:KILL:0+3 --set mesh.pp=2 --set mesh.zero=1 --set heal.buddies=on
+same copies
+healed copies memory buddy 4
+[ "$(field summary buddy_bytes copies.jsonl)" -gt 0 ] || fail "copies: no bytes: $(grep summary copies.jsonl)"
+go 0 twice 4 saved:KILL:0+1 --set mesh.pp=2 --set mesh.zero=1
+[ "$(field summary weights_hash twice.jsonl)" = "$hash" ] || fail "twice: other weights"
+healed twice checkpoint disk 4
 # A stage and its replica at once: disk. A rank of each stage: memory.
 go 0 both 4 saved:KILL:2+3 --set mesh.pp=2
 [ "$(field summary weights_hash both.jsonl)" = "$hash" ] || fail "both: other weights"

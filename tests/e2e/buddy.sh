@@ -48,6 +48,10 @@ for point in told moved copied; do
     same "$point"
     healed "$point" 2
 done
+# Two at once, of whom neither has the other's copy.
+go 0 apart 4 12:KILL:1+3 --set mesh.zero=1
+same apart
+healed apart 4
 # Owner and buddy: from the checkpoint. Without buddies: likewise.
 go 0 both 4 saved:KILL:1+2 --set mesh.zero=1
 [ "$(field summary weights_hash both.jsonl)" = "$hash" ] || fail "both: other weights"

@@ -3,19 +3,23 @@
 . "$LINESHAFT_ROOT/tests/lib.sh"
 export TMPDIR="$PWD"
 
-run 0 "$LINESHAFT" drill --only kill.vote,kill.update,kill.first,kill.transfer,error,stall.short,save.torn,save.kill,disk --count 1 --steps 8 --json
+run 0 "$LINESHAFT" drill --only kill.vote,kill.update,kill.first,kill.transfer,error,stall.short,stall.pause,flip,save.torn,save.kill,disk --count 1 --steps 8 --json
 python3 - <<'PY' || fail "$(cat out)"
 import json
 rows = [json.loads(line) for line in open("out")]
 faults = {r["name"]: r for r in rows if r["event"] == "fault"}
 end = rows[-1]
-assert end["event"] == "drill" and end["failed"] == 0 and end["skipped"] == 0 and end["passed"] == len(faults) == 10, end
+assert end["event"] == "drill" and end["failed"] == 0 and end["skipped"] == 0 and end["passed"] == len(faults) == 13, end
 assert all(r["weights_hash"] == end["weights_hash"] for r in faults.values())
 for name in "kill.vote", "kill.update", "kill.first", "kill.transfer", "error.vote":
     r = faults[name]
     assert r["source"] == "memory" and r["redone"] == 0 and r["starts"] == 1 and r["incidents"] >= 1, r
     assert r["recovered_ms"] > 0 and r["detected_ms"] is not None, r
-assert faults["stall.short"]["incidents"] == 0
+for name in "stall.short", "stall.pause":
+    assert faults[name]["incidents"] == 0 and faults[name]["starts"] == 1, faults[name]
+for name in "flip.weight", "flip.gradient":
+    r = faults[name]
+    assert r["incidents"] == 1 and r["starts"] == 1 and r["redone"] > 0 and r["source"] in ("checkpoint", "start"), r
 assert faults["save.torn"]["incidents"] == 1 and faults["save.torn"]["starts"] == 1
 for name in "disk.object", "disk.manifest":
     assert faults[name]["starts"] == 2 and faults[name]["source"] == "restart", faults[name]
@@ -27,7 +31,8 @@ run 0 "$LINESHAFT" drill -n 1 --only kill.backward,preempt,stall.stop --steps 8
 says 'stall.stop      skip'
 says 'needs two ranks or more'
 says '2 passed, 0 failed, 1 skipped: pass means the same weights, bit for bit'
-grep -q '^kill.backward   pass .* checkpoint' out || fail "$(cat out)"
+grep -q '^kill.backward   pass .* checkpoint$' out || fail "$(cat out)"
+! grep -q ' $' out || fail "spaces at the end of a line: $(cat -A out)"
 
 # Not survived: another learning rate behind the fault would be other weights; here a rank that may not be missed.
 run 1 "$LINESHAFT" drill --only kill.vote --steps 8 --set heal.restarts=0 --set heal.min_ranks=3

@@ -19,16 +19,15 @@ sed 's/^model:.*/model: {family: olmoe, layers: 2, width: 32, heads: 4, context:
 
 # near NAME: the last run's losses and validation against those in `alone`.
 near() {
-    { losses out; echo "31 $(field summary val_loss)"; } >got
-    paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 }
-        END { exit bad || NR != 31 }' || fail "$1 strays: $(paste -d ' ' alone got)"
+    curve >got
+    alike "$1" 31 alone got
     [ ! -s err ] || fail "$1 says: $(cat err)"
 }
 
 # meshes: ep, ranks, and what else is set. Six sequences on four ranks are 2 2 1 1.
 for model in mixtral olmoe; do
     run 0 "$LINESHAFT" train $model.yaml --json --set out=$model
-    { losses out; echo "31 $(field summary val_loss)"; } >alone
+    curve >alone
     field start parameters >alone.parameters
     case $model in
     mixtral) meshes="2,2,batch.group=2 2,4,batch.leaf=1 4,4,train.reduce=ordered" ;;
@@ -56,11 +55,10 @@ cmp -s once.hash again.hash || fail "two runs on one mesh differ"
 
 # Slices by weights leave a rank without a sequence: its experts serve.
 run 0 "$LINESHAFT" train mixtral.yaml --json --set out=one
-{ losses out; echo "31 $(field summary val_loss)"; } >alone
+curve >alone
 run 0 "$LINESHAFT" train mixtral.yaml --json -n 2 --set mesh.ep=2 --set 'mesh.weights=[1, 1e-6]' --set out=weighed
-{ losses out; echo "31 $(field summary val_loss)"; } >got
-paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 } END { exit bad || NR != 31 }' ||
-    fail "an idle rank: $(paste -d ' ' alone got)"
+curve >got
+alike "with an idle rank it" 31 alone got
 
 # A checkpoint of any mesh is gone on with by any other.
 : >parts
@@ -70,9 +68,8 @@ for part in 6,1,1,0 12,2,2,0 18,1,2,1 24,2,4,0 30,4,4,0; do
         --set checkpoint.every=4 --set out=moved
     losses out >>parts
 done
-echo "31 $(field summary val_loss)" >>parts
-paste -d ' ' alone parts | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 } END { exit bad || NR != 31 }' ||
-    fail "moved from mesh to mesh: $(paste -d ' ' alone parts)"
+curve | tail -n 1 >>parts
+alike "moved from mesh to mesh: it" 31 alone parts
 run 0 "$LINESHAFT" ckpt verify moved
 
 # Out as a Hugging Face folder, and divided again from there.
@@ -90,8 +87,7 @@ run 0 "$LINESHAFT" train tune.yaml --json --set out=tune1
 losses out >alone
 run 0 "$LINESHAFT" train tune.yaml --json --set mesh.ep=2 --set out=tune2
 losses out >got
-paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 } END { exit bad || NR != 2 }' ||
-    fail "from a folder: $(paste -d ' ' alone got)"
+alike "from a folder it" 2 alone got
 
 # A step that is not finite ends all ranks with one sentence, or is skipped by all.
 run 7 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train mixtral.yaml -n 4 --set mesh.ep=2 --set out=nan
@@ -101,13 +97,6 @@ run 0 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train mixtral.yaml --js
 [ "$(grep -c 'is skipped' err)" = 1 ] || fail "a skipped step is not said once: $(cat err)"
 
 # What cannot be divided, and what mesh.ep does not do.
-refused() {
-    text=$1
-    shift
-    run 2 "$LINESHAFT" train "$@" --set out=no
-    [ "$(grep -c "$text" err)" = 1 ] || fail "expected \"$text\": $(cat err)"
-    [ ! -e no ] || fail "a refused run left a folder"
-}
 refused 'mesh.ep is 3 .* model.experts is 8 .*: they cannot be divided evenly' mixtral.yaml --set mesh.ep=3
 refused 'mesh.ep is 2, but the run has 3 data-parallel ranks, which cannot be grouped so' mixtral.yaml -n 3 --set mesh.ep=2
 refused 'mesh.ep is 2 .* mesh.dp is 3' mixtral.yaml --set mesh.ep=2 --set mesh.dp=3

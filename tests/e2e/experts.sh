@@ -43,8 +43,7 @@ for way in "-n 2" "-n 3 --set batch.group=1 --set batch.leaf=2" "--set batch.lea
     # shellcheck disable=SC2086
     run 0 "$LINESHAFT" train fast.yaml --json $way --set out=fastway --fresh
     losses out >got
-    paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 2e-5 * $2 }
-        END { exit bad || NR != 12 }' || fail "fast with $way strays: $(paste -d ' ' alone got)"
+    alike "fast with $way" 12 alone got 2e-5
 done
 
 # Without the router's losses it is another run.
@@ -55,8 +54,7 @@ run 0 "$LINESHAFT" train run.yaml --json --set train.balance_loss=0 --set train.
 for way in precision=bf16 train.reduce=fast; do
     run 0 "$LINESHAFT" train run.yaml --json --set $way --set out="$way"
     losses out >got
-    paste -d ' ' want got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 2e-2 * $2 }
-        END { exit bad || NR != 12 }' || fail "$way strays: $(paste -d ' ' want got)"
+    alike "$way" 12 want got 2e-2
 done
 
 # Out, back in, gone on with, and talking.

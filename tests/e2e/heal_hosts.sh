@@ -5,7 +5,6 @@
 . "$LINESHAFT_ROOT/tests/lib.sh"
 need_hosts
 small_run
-cp "$LINESHAFT_ROOT/tests/e2e/heal_hosts.py" drive.py
 # Signs of life are looked at generously: this machine may have no time for seconds.
 SET="--set train.steps=120 --set heal.dead=30 --set heal.grow_wait=0 --set heal.grow_steps=2"
 export LINESHAFT
@@ -39,21 +38,10 @@ chmod +x host.sh
 go() {
     OUT=$1 FIRST=$3 RANKS=$4
     export OUT FIRST RANKS SET
-    mkfifo "$OUT.fifo"
     hosts=$2
     shift 4
-    "$LINESHAFT" lab --nodes "$hosts" -- ./host.sh >"$OUT.lab" 2>&1 &
-    lab=$!
-    python3 drive.py "$OUT" "$@" 2>"$OUT.drive" || {
-        kill $lab
-        wait $lab
-        fail "$OUT: $(cat "$OUT.drive" "$OUT.err" "$OUT.lab")"
-    }
-    touch "$OUT.over"
-    wait $lab
-    [ "$(field summary weights_hash "$OUT.jsonl")" = "$hash" ] || fail "$OUT: other weights: $(cat "$OUT.err")"
-    losses "$OUT/events.jsonl" >got
-    cmp -s want got || fail "$OUT: other losses: $(diff want got | head -n 4) $(cat "$OUT.err")"
+    in_lab "$OUT" "$hosts" "$@" || fail "$OUT: $(cat "$OUT.drive" "$OUT.err" "$OUT.lab")"
+    as_alone "$OUT"
     ! grep -q 'ERROR\|Sanitizer' "$OUT.err" "$OUT.lab" || fail "$OUT: $(cat "$OUT.err" "$OUT.lab")"
 }
 # is KEY VALUE...: of the last change of this run's members.

@@ -17,12 +17,9 @@ eval: {every: 6, sequences: 5, sample: "Once", sample_tokens: 4}
 YAML
 
 # near NAME FILE: losses and validation beside those of one process.
-near() {
-    paste -d ' ' alone "$2" | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 }
-        END { exit bad || NR != 13 }' || fail "$1 strays: $(paste -d ' ' alone "$2")"
-}
+near() { alike "$1" 13 alone "$2"; }
 run 0 "$LINESHAFT" train run.yaml --json --set out=one
-{ losses out; echo "13 $(field summary val_loss)"; } >alone
+curve >alone
 
 # A pipeline of teams, several of them, with what lines divide: pp, tp, ranks, zero, divided rows.
 for mesh in 2,2,4,0,true 2,2,8,1,false 1,2,4,1,true; do
@@ -30,7 +27,7 @@ for mesh in 2,2,4,0,true 2,2,8,1,false 1,2,4,1,true; do
     set -- $(echo "$mesh" | tr , ' ')
     run 0 "$LINESHAFT" train run.yaml --json -n "$3" --set "mesh.pp=$1" --set "mesh.tp=$2" --set "mesh.zero=$4" --set "mesh.sp=$5" \
         --set "out=o$mesh"
-    { losses out; echo "13 $(field summary val_loss)"; } >got
+    curve >got
     near "$mesh" got
     [ ! -s err ] || fail "$mesh says: $(cat err)"
     grep -q '"event":"sample"' out || fail "$mesh writes no sample"
@@ -52,7 +49,7 @@ for part in 2,1,1,1,0 4,2,2,4,0 5,1,1,3,3 7,2,2,8,1 8,2,1,4,1 10,1,2,4,1 12,4,2,
         --set checkpoint.every=2 --set out=moved
     losses out >>parts
 done
-echo "13 $(field summary val_loss)" >>parts
+curve | tail -n 1 >>parts
 near "moved from mesh to mesh" parts
 run 0 "$LINESHAFT" ckpt verify moved
 grep -rq 'pp=4 dp=1 tp=2' moved/checkpoints || fail "the manifest does not tell the mesh"
@@ -61,7 +58,7 @@ grep -rq 'pp=4 dp=1 tp=2' moved/checkpoints || fail "the manifest does not tell 
 for mesh in 1,2,2,0 1,2,4,1 2,2,4,0; do
     # shellcheck disable=SC2046 # words are what is wanted
     set -- $(echo "$mesh" | tr , ' ')
-    run 0 "$LINESHAFT" train "$LINESHAFT_ROOT/examples/team.yaml" --json -n "$3" --set "mesh.pp=$1" --set "mesh.tp=$2" --set "mesh.zero=$4" \
+    run 0 "$LINESHAFT" train "$LINESHAFT_ROOT/examples/team.yaml" --json -n "$3" --set model.width=128 --set "mesh.pp=$1" --set "mesh.tp=$2" --set "mesh.zero=$4" \
         --set train.steps=4 --set train.warmup=1 --set eval.every=0 --set checkpoint.every=2 --set "out=ledger$mesh"
     case $LINESHAFT in
     *asan* | *tsan*) ;; # what a sanitizer keeps is nobody's ledger

@@ -5,7 +5,6 @@
 . "$LINESHAFT_ROOT/tests/lib.sh"
 need_hosts
 small_run
-cp "$LINESHAFT_ROOT/tests/e2e/heal_hosts.py" drive.py
 export LINESHAFT LINESHAFT_STATE="$PWD/state"
 (umask 077; head -c 32 /dev/urandom >job.secret)
 
@@ -48,15 +47,9 @@ chmod +x host.sh
 lab() {
     OUT=$1 FIRST=$3 hosts=$2
     export OUT FIRST SET
-    mkfifo "$OUT.fifo"
     shift 3
-    "$LINESHAFT" lab --nodes "$hosts" -- ./host.sh >"$OUT.lab" 2>&1 &
-    lab=$!
-    python3 drive.py "$OUT" "$@" 2>"$OUT.drive"
+    in_lab "$OUT" "$hosts" "$@"
     driven=$?
-    touch "$OUT.over"
-    [ $driven = 0 ] || kill $lab
-    wait $lab
     cat "$OUT".err* >"$OUT.err"
     ! grep -q 'ERROR\|Sanitizer' "$OUT.err" "$OUT.lab" || fail "$OUT: $(cat "$OUT.err" "$OUT.lab")"
     return $driven
@@ -64,9 +57,7 @@ lab() {
 # go: the same, and it must end well, with the weights it must have.
 go() {
     lab "$@" || fail "$1: $(cat "$1.drive" "$1.err" "$1.lab")"
-    [ "$(field summary weights_hash "$OUT.jsonl")" = "$hash" ] || fail "$OUT: other weights: $(cat "$OUT.err")"
-    losses "$OUT/events.jsonl" >got
-    cmp -s want got || fail "$OUT: other losses: $(diff want got | head -n 4) $(cat "$OUT.err")"
+    as_alone "$OUT"
     ! grep -q '"source":"checkpoint"\|"redone":[1-9]' "$OUT.jsonl" || fail "$OUT: $(grep '"generation":' "$OUT.jsonl")"
     grep '"kind":"lost"' "$OUT.jsonl" >lost || fail "$OUT: nothing was lost: $(cat "$OUT.err")"
     echo "    $OUT: $(head -n 1 "$OUT.drive"), $(sed -n '1s/.*\("redone":.*\)}/\1/p' lost)"

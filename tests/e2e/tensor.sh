@@ -21,16 +21,15 @@ sed 's/^model:.*/model: {family: mixtral, layers: 2, width: 32, heads: 4, kv_hea
 
 # near NAME: the last run's losses and validation against those in `alone`.
 near() {
-    { losses out; echo "31 $(field summary val_loss)"; } >got
-    paste -d ' ' alone got | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 }
-        END { exit bad || NR != 31 }' || fail "$1 strays: $(paste -d ' ' alone got)"
+    curve >got
+    alike "$1" 31 alone got
     [ ! -s err ] || fail "$1 says: $(cat err)"
 }
 
 # meshes: tp, teams, divided rows.
 for model in gpt2 qwen3 mixtral; do
     run 0 "$LINESHAFT" train $model.yaml --json --set out=$model
-    { losses out; echo "31 $(field summary val_loss)"; } >alone
+    curve >alone
     field start parameters >alone.parameters
     case $model in
     gpt2) meshes="2,1,true 2,2,false 4,1,true" ;;
@@ -63,7 +62,7 @@ field summary weights_hash | cmp -s want - || fail "other weights at the start"
 
 # A checkpoint of any mesh is gone on with by any other.
 run 0 "$LINESHAFT" train gpt2.yaml --json --set out=one
-{ losses out; echo "31 $(field summary val_loss)"; } >alone
+curve >alone
 : >parts
 for part in 6,1,1 12,2,1 18,2,2 24,1,3 30,4,1; do
     steps=${part%%,*} teams=${part##*,} tp=${part#*,} tp=${tp%,*}
@@ -71,9 +70,8 @@ for part in 6,1,1 12,2,1 18,2,2 24,1,3 30,4,1; do
         --set checkpoint.every=4 --set out=moved
     losses out >>parts
 done
-echo "31 $(field summary val_loss)" >>parts
-paste -d ' ' alone parts | awk '{ d = $2 - $4; if (d < 0) d = -d; bad += $1 != $3 || d > 1e-4 * $2 } END { exit bad || NR != 31 }' ||
-    fail "moved from mesh to mesh: $(paste -d ' ' alone parts)"
+curve | tail -n 1 >>parts
+alike "moved from mesh to mesh: it" 31 alone parts
 run 0 "$LINESHAFT" ckpt verify moved
 
 # A rank of a team is killed, and nobody heals: the run ends, and goes on from the newest checkpoint when it is started again.
@@ -95,7 +93,7 @@ python3 kill.py "$LINESHAFT" train gpt2.yaml --json -n 4 --set mesh.tp=2 --set c
     fail "a lost rank does not end the run: $(cat err)"
 says 'rank 1 was killed by signal 9'
 run 0 "$LINESHAFT" train gpt2.yaml --json -n 4 --set mesh.tp=2 --set checkpoint.every=5 --set out=killed
-{ losses out; echo "31 $(field summary val_loss)"; } >got
+curve >got
 awk 'NR == FNR { want[$1] = $2; next } { d = $2 - want[$1]; if (d < 0) d = -d; bad += d > 1e-4 * $2; n++ }
     END { exit bad || n < 2 || n > 26 }' alone got || fail "after a loss: $(cat got)"
 
@@ -107,13 +105,6 @@ run 0 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train gpt2.yaml --json 
 [ "$(grep -c 'is skipped' err)" = 1 ] || fail "a skipped step is not said once: $(cat err)"
 
 # What cannot be divided, and what mesh.tp does not do.
-refused() {
-    text=$1
-    shift
-    run 2 "$LINESHAFT" train "$@" --set out=no
-    [ "$(grep -c "$text" err)" = 1 ] || fail "expected \"$text\": $(cat err)"
-    [ ! -e no ] || fail "a refused run left a folder"
-}
 refused 'mesh.tp is 3, but the model has 4 heads, which cannot be divided evenly' gpt2.yaml --set mesh.tp=3
 refused 'mesh.tp is 2, but the run has 3 ranks, which cannot be grouped so' gpt2.yaml -n 3 --set mesh.tp=2
 refused 'mesh.tp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' gpt2.yaml -n 2 --set mesh.tp=2 --set mesh.dp=2

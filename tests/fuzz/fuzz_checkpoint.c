@@ -6,17 +6,26 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What was accepted must survive being written: same text twice. */
+static uint8_t bytes[2][LS_SECRET_BYTES] = {"a key", "another key"};
+static char path[] = "fuzz";
+static const ls_ckpt_key key = {.secret = {bytes[0]}, .path = path};
+static const ls_ckpt_key other = {.secret = {bytes[1]}, .path = path};
+
+/* What was accepted must survive being written and signed: same text twice. */
 static void write_again(const ls_ckpt *ckpt)
 {
     ls_ckpt again = {.n_rows = 0};
+    ls_ckpt_trust trust;
     ls_str first, second;
 
     ls_str_init(&first);
     ls_str_init(&second);
     ls_arena_init(&again.arena);
     ls_ckpt_manifest_body(ckpt, &first);
-    ls_ckpt_manifest_tail(ckpt, &first);
+    LS_BUG_IF(ls_ckpt_manifest_tail(ckpt, &key, &first) != LS_OK, "cannot sign");
+    LS_BUG_IF(ls_ckpt_judge(&key, first.p, first.len, &trust) != LS_OK || trust != LS_CKPT_PROVED,
+              "own signature refused");
+    LS_BUG_IF(ls_ckpt_judge(&other, first.p, first.len, &trust) != LS_EDATA, "wrong key taken");
     LS_BUG_IF(ls_ckpt_manifest_check(first.p, first.len, NULL) != LS_OK, "wrong hash written");
     LS_BUG_IF(ls_ckpt_manifest_parse(&again, first.p, first.len) != LS_OK,
               "cannot read own text: %s", ls_err_last()->text);
@@ -44,8 +53,11 @@ static void try_object(const uint8_t *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     ls_ckpt ckpt = {.n_rows = 0};
+    ls_ckpt_trust trust;
 
     ls_arena_init(&ckpt.arena);
+    LS_BUG_IF(ls_ckpt_judge(&key, (const char *)data, size, &trust) == LS_OK, "forged by chance");
+    LS_BUG_IF(ls_ckpt_judge(NULL, (const char *)data, size, &trust) != LS_OK, "no key, no check");
     ls_ckpt_manifest_check((const char *)data, size, NULL);
     if (ls_ckpt_manifest_parse(&ckpt, (const char *)data, size) == LS_OK)
         write_again(&ckpt);

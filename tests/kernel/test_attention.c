@@ -1,5 +1,5 @@
 /* test_attention.c -- attention against the reference, its gradient, and its bits. */
-#include "kernel/check.h"
+#include "kernel/attention.h"
 
 #include <math.h>
 #include "base/mem.h"
@@ -69,19 +69,6 @@ static void together(fixture *f, const char *name, float scale, tensor *const t[
     }
 }
 
-/* A document begins at a token with probability 1/4. */
-static void make_starts(fixture *f)
-{
-    const shape *s = &f->s;
-    int32_t *begins = ls_check_ints(&f->c, "begins", s->B * s->T, 4);
-
-    f->start = ls_check_ints(&f->c, "start", s->B * s->T, 1);
-    for (int64_t b = 0; b < s->B; b++)
-        for (int64_t t = 1; t < s->T; t++)
-            f->start[b * s->T + t] =
-                begins[b * s->T + t] == 0 ? (int32_t)t : f->start[b * s->T + t - 1];
-}
-
 static void begin(fixture *f, shape s, int threads)
 {
     memset(f, 0, sizeof *f);
@@ -105,7 +92,7 @@ static void begin(fixture *f, shape s, int threads)
     f->state = ls_check_bytes(&f->c, "state", sizeof *f->state);
     *f->state = (ls_step_state){.key = {0x12345678, 0x9abcdef0}, .first_seq = 7};
     if (s.start)
-        make_starts(f);
+        f->start = ls_attention_starts(&f->c, s.B, s.T, 4);
 }
 
 static ls_attention_fwd forward_args(const fixture *f)
@@ -133,26 +120,13 @@ static ls_attention_fwd forward_args(const fixture *f)
 static ls_attention_bwd backward_args(const fixture *f)
 {
     ls_attention_fwd a = forward_args(f);
+    ls_attention_bwd back = ls_attention_back(&a);
 
-    return (ls_attention_bwd){.type = f->type,
-                              .q = a.q,
-                              .k = a.k,
-                              .v = a.v,
-                              .o = a.o,
-                              .dout = f->dout.heads,
-                              .dq = f->dq.heads,
-                              .dk = f->dk.heads,
-                              .dv = f->dv.heads,
-                              .lse = a.lse,
-                              .start = a.start,
-                              .B = a.B,
-                              .T = a.T,
-                              .H = a.H,
-                              .Hkv = a.Hkv,
-                              .D = a.D,
-                              .window = a.window,
-                              .scale = a.scale,
-                              .drop = a.drop};
+    back.dout = f->dout.heads;
+    back.dq = f->dq.heads;
+    back.dk = f->dk.heads;
+    back.dv = f->dv.heads;
+    return back;
 }
 
 static void run(fixture *f, const ls_kernels *v, int threads)

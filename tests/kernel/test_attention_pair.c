@@ -1,6 +1,6 @@
 /* test_attention_pair.c -- attention put together from pairs of chunks, against attention at once.
  */
-#include "kernel/check.h"
+#include "kernel/attention.h"
 
 #include <math.h>
 #include "base/mem.h"
@@ -41,17 +41,6 @@ static ls_heads input(fixture *f, const char *name, int64_t H, float scale)
     return dense(ls_half_values(&f->c, f->type, name, n, scale, 0), f->T, H, f->s.D);
 }
 
-static void make_starts(fixture *f)
-{
-    int32_t *begins = ls_check_ints(&f->c, "begins", f->s.B * f->T, 9);
-
-    f->start = ls_check_ints(&f->c, "start", f->s.B * f->T, 1);
-    for (int64_t b = 0; b < f->s.B; b++)
-        for (int64_t t = 1; t < f->T; t++)
-            f->start[b * f->T + t] =
-                begins[b * f->T + t] == 0 ? (int32_t)t : f->start[b * f->T + t - 1];
-}
-
 static void begin(fixture *f, shape s, ls_dtype type)
 {
     memset(f, 0, sizeof *f);
@@ -66,7 +55,7 @@ static void begin(fixture *f, shape s, ls_dtype type)
     f->state = ls_check_bytes(&f->c, "state", sizeof *f->state);
     *f->state = (ls_step_state){.key = {0x12345678, 0x9abcdef0}, .first_seq = 7};
     if (s.start)
-        make_starts(f);
+        f->start = ls_attention_starts(&f->c, s.B, f->T, 9);
 }
 
 static ls_heads output(fixture *f, const char *name, ls_dtype type, int64_t H, bool zeros)
@@ -113,27 +102,14 @@ static ls_attention_fwd forward_args(const fixture *f, const outcome *to)
 
 static ls_attention_bwd backward_args(const fixture *f, const outcome *seen, const outcome *to)
 {
-    ls_attention_fwd a = forward_args(f, to);
+    ls_attention_fwd a = forward_args(f, seen);
+    ls_attention_bwd back = ls_attention_back(&a);
 
-    return (ls_attention_bwd){.type = a.type,
-                              .q = a.q,
-                              .k = a.k,
-                              .v = a.v,
-                              .o = seen->o,
-                              .dout = f->dout,
-                              .dq = to->dq,
-                              .dk = to->dk,
-                              .dv = to->dv,
-                              .lse = seen->lse,
-                              .start = a.start,
-                              .B = a.B,
-                              .T = a.T,
-                              .H = a.H,
-                              .Hkv = a.Hkv,
-                              .D = a.D,
-                              .window = a.window,
-                              .scale = a.scale,
-                              .drop = a.drop};
+    back.dout = f->dout;
+    back.dq = to->dq;
+    back.dk = to->dk;
+    back.dv = to->dv;
+    return back;
 }
 
 static void *scratch(fixture *f, const ls_kernels *v, const ls_attention_bwd *a)

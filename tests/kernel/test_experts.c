@@ -297,6 +297,58 @@ LS_TEST(experts_balance_loss_does_not_depend_on_leaves)
     }
 }
 
+/* Nor how many ranks share a sequence, when they have added up what they counted. */
+LS_TEST(experts_balance_loss_of_pieces_is_that_of_sequences)
+{
+    enum { RANKS = 2, TOKENS = M / SEQUENCES, PIECE = TOKENS / RANKS };
+    const ls_route_back losses = {.balance = 0.25f, .z = 0.125f};
+    double want[2], got[2] = {0};
+    int32_t chosen[SEQUENCES * E] = {0};
+    rig whole, part[RANKS];
+
+    open_rig(&whole, "reference", 1, 1, true);
+    ls_experts_route(whole.c.stream, &whole.route);
+    ls_experts_losses(&whole.route, &want[0], &want[1]);
+    for (int p = 0; p < RANKS; p++) {
+        rig *r = &part[p];
+        open_rig(r, "reference", 1, 1, true);
+        for (int64_t m = 0; m < M / RANKS; m++)
+            memcpy(r->logits + m * E,
+                   whole.logits + (m / PIECE * TOKENS + p * PIECE + m % PIECE) * E,
+                   E * sizeof *r->logits);
+        r->route.M = M / RANKS;
+        r->route.ranks = RANKS;
+        ls_experts_route(r->c.stream, &r->route);
+        for (int i = 0; i < SEQUENCES * E; i++)
+            chosen[i] += r->route.chosen[i];
+    }
+    for (int p = -1; p < RANKS; p++) {
+        rig *r = p < 0 ? &whole : &part[p];
+        ls_route_back back = losses;
+        double balance, z;
+        back.route = &r->route;
+        back.dweights = r->args.dweights;
+        back.state = r->state;
+        back.dlogits = r->dlogits;
+        memcpy(r->route.chosen, chosen, sizeof chosen);
+        memset(r->args.dweights, 0, M * K * sizeof *r->args.dweights);
+        ls_experts_route_back(r->c.stream, &back);
+        ls_experts_losses(&r->route, &balance, &z);
+        got[0] += p < 0 ? 0 : balance;
+        got[1] += p < 0 ? 0 : z;
+        for (int64_t m = 0; p >= 0 && m < M / RANKS; m++)
+            for (int e = 0; e < E; e++)
+                LS_CHECK_NEAR(r->dlogits[m * E + e],
+                              whole.dlogits[(m / PIECE * TOKENS + p * PIECE + m % PIECE) * E + e],
+                              1e-9);
+    }
+    LS_CHECK_NEAR(got[0], want[0], 1e-9 * want[0]);
+    LS_CHECK_NEAR(got[1], want[1], 1e-9 * want[1]);
+    for (int p = 0; p < RANKS; p++)
+        ls_check_end(&part[p].c);
+    ls_check_end(&whole.c);
+}
+
 /* Rows of three sources and two experts, to their experts and back. */
 LS_TEST(experts_regroup_rows_by_expert_and_back)
 {

@@ -3,6 +3,8 @@
 #include "harness.h"
 
 #include <dirent.h>
+#include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "base/mem.h"
@@ -156,6 +158,80 @@ LS_TEST(gate_stays_open_in_a_flood)
     LS_EXPECT_LOG((int)ls_log_count(LS_LOG_WARN));
     ls_sock_close(&in);
     for (int i = 0; i < STRANGERS; i++)
+        ls_sock_close(&fds[i]);
+    ls_gate_close(gate);
+    ls_sock_close(&listen_fd);
+}
+
+/* Bytes at random, half of them behind a right beginning so that proofs are computed: nobody gets
+ * in, nothing grows, and a member still does. LINESHAFT_HELLOS=1000000 for a million of them. */
+LS_TEST_SECONDS(gate_refuses_random_hellos, 600)
+{
+    enum { AT_ONCE = 50, BYTES = 96 };
+    const char *wish = getenv("LINESHAFT_HELLOS");
+    long rounds = wish ? strtol(wish, NULL, 10) / AT_ONCE : ls_test_times(20);
+    int before = open_fds(), listen_fd = -1, in = -1, fds[AT_ONCE];
+    uint64_t state = 88172645463325252u, calls = 0;
+    ls_sock_address at;
+    ls_gate *gate;
+    ls_hello hello;
+
+    start(&listen_fd, &gate, &at, 0);
+    for (long round = 0; round < rounds; round++) {
+        for (int i = 0; i < AT_ONCE; i++) {
+            uint8_t bytes[BYTES];
+            for (int k = 0; k < BYTES; k++) {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                bytes[k] = (uint8_t)(state >> 40);
+            }
+            if (i % 2)
+                memcpy(bytes, "Lsh1\001\000\001", 7); /* magic, version, role */
+            fds[i] = call(&at);
+            LS_CHECK_EQ(write(fds[i], bytes, BYTES), BYTES);
+        }
+        drain(gate, 0, (uint64_t)(round + 1) * AT_ONCE);
+        for (int i = 0; i < AT_ONCE; i++)
+            ls_sock_close(&fds[i]);
+        LS_CHECK_EQ(ls_gate_refused(gate), (uint64_t)(round + 1) * AT_ONCE);
+        if (round == 0)
+            calls = ls_mem_calls();
+    }
+    LS_CHECK_EQ(ls_mem_calls(), calls);
+    LS_CHECK(enter(gate, &at, secret, &in, &hello));
+    LS_EXPECT_LOG((int)ls_log_count(LS_LOG_WARN));
+    ls_sock_close(&in);
+    ls_gate_close(gate);
+    ls_sock_close(&listen_fd);
+    LS_CHECK_EQ(open_fds(), before);
+}
+
+/* A byte now and then keeps no place: the time is that of the whole hello. */
+LS_TEST(gate_does_not_wait_for_slow_callers)
+{
+    enum { SLOW = 40 };
+    int listen_fd = -1, in = -1, fds[SLOW];
+    int64_t until = ls_test_soon();
+    ls_sock_address at, peer;
+    ls_gate *gate;
+    ls_hello hello;
+
+    start(&listen_fd, &gate, &at, ls_test_ms(150));
+    for (int i = 0; i < SLOW; i++)
+        fds[i] = call(&at);
+    while (ls_gate_refused(gate) < SLOW && ls_time_now_ns() < until) {
+        for (int i = 0; i < SLOW; i++)
+            (void)!send(fds[i], "L", 1, MSG_NOSIGNAL);
+        LS_CHECK_OK(ls_gate_next(gate, &in, &hello, &peer));
+        LS_CHECK_EQ(in, -1);
+        usleep((useconds_t)(ls_test_ms(150) / 20000)); /* a third of a hello when time is up */
+    }
+    LS_CHECK_EQ(ls_gate_refused(gate), SLOW);
+    LS_CHECK(enter(gate, &at, secret, &in, &hello));
+    LS_EXPECT_LOG((int)ls_log_count(LS_LOG_WARN));
+    ls_sock_close(&in);
+    for (int i = 0; i < SLOW; i++)
         ls_sock_close(&fds[i]);
     ls_gate_close(gate);
     ls_sock_close(&listen_fd);

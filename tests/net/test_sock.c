@@ -93,6 +93,7 @@ LS_TEST(sock_listens_at_one_address_only)
     LS_CHECK(fcntl(fd, F_GETFL) & O_NONBLOCK);
     LS_CHECK_OK(ls_sock_resolve(local.text, 0, &taken));
     LS_CHECK_FAILS(ls_sock_listen(&taken, &other), LS_EIO, local.text);
+    LS_CHECK(strstr(ls_err_last()->hint, "Another process listens there"));
     ls_sock_close(&fd);
 }
 

@@ -7,6 +7,7 @@
 #include "kernel/kernel.h"
 #include "model/pass.h"
 #include "model/tiny.h"
+#include "parallel/side.h"
 #include "parallel/tensor.h"
 
 enum { VOCAB = 29, MOST_T = 48, B = 3 };
@@ -74,21 +75,6 @@ static struct {
     int64_t leaves;
 } now;
 
-/* A model with all that a call needs, of whole sequences or of a rank's pieces. */
-typedef struct side {
-    ls_run run;
-    ls_device *device;
-    ls_stream *stream;
-    ls_model model;
-    ls_pass_args args;
-    ls_pass *pass;
-    int64_t T; /* tokens of each sequence that it has */
-    float *w, *grad, losses[B * MOST_T];
-    void *w_read; /* the weights in the type that the pass reads */
-    int32_t tokens[B * MOST_T], targets[B * MOST_T], start[B * MOST_T];
-    ls_step_state state;
-} side;
-
 /* The position of token t of a rank's piece. */
 static int64_t position(const ls_pass_ring *ring, int64_t T, int64_t t)
 {
@@ -124,17 +110,6 @@ static void take_batch(side *s)
     ls_mem_free(all);
 }
 
-static void start_weights(side *s)
-{
-    for (int i = 0; i < s->model.n_params; i++) {
-        const ls_param *p = &s->model.params[i];
-        float *w = s->w + p->first;
-        ls_model_start(p, 3, 0, p->count, w);
-        for (int64_t k = 0; k < p->count && p->start != LS_START_NORMAL; k++)
-            w[k] += 0.1f * (float)((k * 7 + i) % 5 - 2);
-    }
-}
-
 static void open_side(side *s, int64_t context, ls_pass_ring ring)
 {
     const ls_kernels *kernels;
@@ -161,37 +136,13 @@ static void open_side(side *s, int64_t context, ls_pass_ring ring)
                              .ring = ring};
     int64_t before = ls_device_used_bytes(s->device);
     LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
-    LS_CHECK_EQ(ls_device_used_bytes(s->device) - before,
-                ring.crew ? 0 : ls_pass_bytes(&s->args, 1));
-    if (ring.crew)
-        LS_CHECK_EQ(ls_tensor_held_bytes(ring.crew->context), ls_pass_bytes(&s->args, 1));
-    s->w = ls_mem_array((size_t)s->model.flat, sizeof *s->w);
-    s->grad = ls_mem_array((size_t)ls_pass_grad_elements(&s->model, false), sizeof *s->grad);
-    s->w_read = s->w;
-    LS_CHECK(s->w && s->grad);
-    start_weights(s);
-    if (now.type != LS_F32) {
-        s->w_read = ls_mem_array((size_t)s->model.flat, 2);
-        kernels->cast(s->stream, &(ls_cast){.from_type = LS_F32,
-                                            .to_type = now.type,
-                                            .from = s->w,
-                                            .to = s->w_read,
-                                            .n = s->model.flat});
-    }
+    int64_t held = ring.crew ? ls_tensor_held_bytes(ring.crew->context) : 0;
+    LS_CHECK_EQ(ls_device_used_bytes(s->device) - before + held, ls_pass_bytes(&s->args, 1));
+    LS_CHECK_EQ(held > 0, ring.crew != NULL);
+    start_side(s);
     take_batch(s);
     s->state =
         (ls_step_state){.key = {3, 4}, .first_seq = 5, .grad_scale = 1.0f / (float)(B * context)};
-}
-
-static void close_side(side *s)
-{
-    ls_pass_close(s->pass);
-    ls_model_release(&s->model);
-    ls_mem_free(s->w_read == s->w ? NULL : s->w_read);
-    ls_mem_free(s->w);
-    ls_mem_free(s->grad);
-    ls_stream_free(s->stream);
-    ls_device_close(s->device);
 }
 
 static ls_pass_call call_of(side *s)
@@ -224,23 +175,11 @@ static void train(side *s)
 
 static void check_tensor(const side *one, const side *part, int i, double tolerance)
 {
-    const ls_param *p = &one->model.params[i];
-    double off = 0, size = 0;
+    char who[64];
 
-    if (p->trained < 0)
-        return;
-    for (int64_t k = 0; k < p->count; k++) {
-        double want = (double)one->grad[p->trained + k];
-        double d = (double)part->grad[p->trained + k] - want;
-        off += d * d;
-        size += want * want;
-    }
-    /* A key's bias moves all scores of a query alike: its gradient is nothing but rounding. */
-    double noise = strstr(p->name, "k_proj.bias") ? 1e-7 : 1e-9;
-    if (!(sqrt(off) <= tolerance * sqrt(size) + noise))
-        ls_test_fail(__FILE__, __LINE__, "%s: rank %d of %d%s: %s is off by %.3g of %.3g",
-                     now.v->name, part->args.ring.rank, part->args.ring.ranks,
-                     now.gather ? ", gathered" : "", p->name, sqrt(off), sqrt(size));
+    snprintf(who, sizeof who, "%s: rank %d of %d%s", now.v->name, part->args.ring.rank,
+             part->args.ring.ranks, now.gather ? ", gathered" : "");
+    check_gradient(one, part, &part->model.params[i], tolerance, who);
 }
 
 static ls_pass_ring ring_of(const ls_comm *comm, const ls_tensor *tensor)
@@ -351,9 +290,8 @@ LS_TEST_SECONDS(context_ranks_are_threads_too, 60)
 /* What really leaves a node. */
 static void traffic(ls_world *w, ls_comm *comm)
 {
-    int64_t n = ls_comm_ranks(comm), context = 12 * n, before, after, received;
+    int64_t n = ls_comm_ranks(comm), context = 12 * n, before, after;
     side *part = ls_mem_alloc(sizeof *part);
-    ls_coll meet = {.kind = LS_COLL_BARRIER};
     ls_tensor *tensor;
 
     (void)w;
@@ -361,11 +299,9 @@ static void traffic(ls_world *w, ls_comm *comm)
     LS_CHECK_OK(ls_comm_force(comm, "ring"));
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
     open_side(part, context, ring_of(comm, tensor));
-    LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
-    ls_comm_traffic(comm, &before, &received);
+    before = ls_world_sent(comm);
     train(part);
-    LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
-    ls_comm_traffic(comm, &after, &received);
+    after = ls_world_sent(comm);
     /* (n - 1) x layers x (keys and values twice, their gradients once), in two calls */
     int64_t kv = B * part->T * 2 * part->model.shape.Hkv * part->model.shape.D;
     int64_t want = 2 * (n - 1) * part->model.shape.L * (2 * kv + kv) * 4;

@@ -7,6 +7,7 @@
 #include "kernel/kernel.h"
 #include "model/pass_impl.h"
 #include "model/tiny.h"
+#include "parallel/side.h"
 #include "parallel/tensor.h"
 
 enum { VOCAB = 29, T = 7, MOST = 8, M = MOST * T };
@@ -72,20 +73,6 @@ static struct {
     ls_recompute recompute;
 } now;
 
-/* A model, whole or with some of the experts, and what its calls need. */
-typedef struct side {
-    ls_run run;
-    ls_device *device;
-    ls_stream *stream;
-    ls_model model;
-    ls_pass_args args;
-    ls_pass *pass;
-    float *w, *grad, losses[M];
-    void *w_read; /* the weights in the type that the pass reads */
-    int32_t tokens[M], targets[M];
-    ls_step_state state;
-} side;
-
 static int sequences(void)
 {
     int n = 0;
@@ -93,17 +80,6 @@ static int sequences(void)
     for (size_t r = 0; r < LS_COUNT(now.v->counts); r++)
         n += now.v->counts[r];
     return n;
-}
-
-static void start_weights(side *s)
-{
-    for (int i = 0; i < s->model.n_params; i++) {
-        const ls_param *p = &s->model.params[i];
-        float *w = s->w + p->first;
-        ls_model_start(p, 3, 0, p->count, w);
-        for (int64_t k = 0; k < p->count && p->start != LS_START_NORMAL; k++)
-            w[k] += 0.1f * (float)(k % 5 - 2);
-    }
 }
 
 static void open_side(side *s, ls_split split, int64_t B, const ls_crew *crew)
@@ -131,34 +107,11 @@ static void open_side(side *s, ls_split split, int64_t B, const ls_crew *crew)
     LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
     if (crew)
         LS_CHECK_EQ(ls_tensor_held_bytes(crew->context), ls_pass_bytes(&s->args, 1));
-    s->w = ls_mem_array((size_t)s->model.flat, sizeof *s->w);
-    s->grad = ls_mem_array((size_t)ls_pass_grad_elements(&s->model, false), sizeof *s->grad);
-    s->w_read = s->w;
-    LS_CHECK(s->w && s->grad);
-    start_weights(s);
-    if (now.type != LS_F32) {
-        s->w_read = ls_mem_array((size_t)s->model.flat, 2);
-        kernels->cast(s->stream, &(ls_cast){.from_type = LS_F32,
-                                            .to_type = now.type,
-                                            .from = s->w,
-                                            .to = s->w_read,
-                                            .n = s->model.flat});
-    }
+    start_side(s);
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
     ls_tiny_tokens(8, M, VOCAB, s->targets);
     s->targets[5] = -1;
     s->state = (ls_step_state){.key = {3, 4}, .grad_scale = 1.0f / (float)(sequences() * T)};
-}
-
-static void close_side(side *s)
-{
-    ls_pass_close(s->pass);
-    ls_model_release(&s->model);
-    ls_mem_free(s->w_read == s->w ? NULL : s->w_read);
-    ls_mem_free(s->w);
-    ls_mem_free(s->grad);
-    ls_stream_free(s->stream);
-    ls_device_close(s->device);
 }
 
 /* A call of sequences first .. first+B-1; one that adds to the gradient, of none where B is 0. */

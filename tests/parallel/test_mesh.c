@@ -49,6 +49,32 @@ LS_TEST(mesh_gives_a_ring_pieces_of_the_same_leaves)
             }
 }
 
+/* The picture of mesh.h: mesh.tp within mesh.cp within dp within mesh.pp. */
+LS_TEST(mesh_of_all_axes_keeps_close_what_meets_often)
+{
+    for (int rank = 0; rank < 16; rank++) {
+        const ls_mesh world = {.ranks = 16, .rank = rank, .pp = 2, .cp = 2, .tp = 2};
+        ls_mesh teams = ls_mesh_of_teams(&world), post = ls_mesh_of_post(&teams);
+        int c = rank / 2 % 2, d = rank / 4 % 2;
+        LS_CHECK_EQ(teams.ranks, 8);
+        LS_CHECK_EQ(ls_mesh_cp(&teams), 2);
+        LS_CHECK_EQ(ls_mesh_lines(&teams), 4);
+        LS_CHECK_EQ(ls_mesh_post(&teams, teams.rank), rank / 8);
+        LS_CHECK_EQ(post.ranks, 4);
+        LS_CHECK_EQ(post.rank, 2 * d + c);
+        LS_CHECK_EQ(ls_mesh_cp(&post), 2);
+        for (int i = 0; i < 2; i++)
+            LS_CHECK_EQ(ls_mesh_ring_rank(&world, rank, i), rank - 2 * c + 2 * i);
+        /* 3 leaves: two for the first ring, in pieces, on every post */
+        ls_ordered_run own = ls_mesh_leaves(&teams, 6, teams.rank);
+        ls_ordered_run ring = ls_mesh_ring_leaves(&teams, teams.rank, own);
+        LS_CHECK_EQ(own.count, d == 0 ? 2 : 1);
+        LS_CHECK_EQ(own.first, d == 0 ? 2 * c : 4 + c);
+        LS_CHECK_EQ(ring.first, d == 0 ? 0 : 2);
+        LS_CHECK_EQ(ls_mesh_leaves(&post, 6, post.rank).first, own.first);
+    }
+}
+
 /* When the last rank of a split ends. */
 static double ends(const ls_mesh *m, const ls_ordered_run *runs)
 {

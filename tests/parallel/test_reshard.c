@@ -147,7 +147,11 @@ LS_TEST(buddies_are_there_where_they_serve)
     LS_CHECK(!mesh.buddies);
     run.train.optimizer = LS_OPTIMIZER_LAMB;
     LS_CHECK_OK(ls_buddies_choose(&mesh, &run, true));
+    LS_CHECK(mesh.buddies);
+    run.mesh.pp = 2; /* lines keep the moments of AdamW alone */
+    LS_CHECK_OK(ls_buddies_choose(&mesh, &run, true));
     LS_CHECK(!mesh.buddies);
+    run.mesh.pp = 1;
     run.train.optimizer = LS_OPTIMIZER_ADAMW;
     run.heal.buddies = LS_BUDDIES_OFF;
     LS_CHECK_OK(ls_buddies_choose(&mesh, &run, true));

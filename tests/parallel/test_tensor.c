@@ -1,12 +1,11 @@
 /* test_tensor.c -- a model on several ranks against the same model on one: losses, gradients of
  * every tensor, memory, bytes on the wire. */
-#include <math.h>
 #include "base/mem.h"
-#include "comm/node/ranks.h"
 #include "comm/worlds.h"
 #include "kernel/kernel.h"
 #include "model/pass.h"
 #include "model/tiny.h"
+#include "parallel/side.h"
 #include "parallel/tensor.h"
 
 enum { VOCAB = 29, T = 7, B = 3, M = B * T };
@@ -105,32 +104,6 @@ static struct {
     int late; /* backward is cut into halves */
 } now;
 
-/* A model, whole or a part of it, with all that a call needs. */
-typedef struct side {
-    ls_run run;
-    ls_device *device;
-    ls_stream *stream;
-    ls_model model;
-    ls_pass_args args;
-    ls_pass *pass;
-    float *w, *grad, losses[M];
-    void *w_read; /* the weights in the type that the pass reads */
-    int32_t tokens[M], targets[M];
-    ls_step_state state;
-} side;
-
-/* Weights that start alike are moved a little, by their place in the whole. */
-static void start_weights(side *s)
-{
-    for (int i = 0; i < s->model.n_params; i++) {
-        const ls_param *p = &s->model.params[i];
-        float *w = s->w + p->first;
-        ls_model_start(p, 3, 0, p->count, w);
-        for (int64_t k = 0, run; k < p->count && p->start != LS_START_NORMAL; k++)
-            w[k] += 0.1f * (float)((ls_box_whole(&p->box, p->shape, k, &run) * 7 + i) % 5 - 2);
-    }
-}
-
 static void open_side(side *s, ls_split split, const ls_crew *crew)
 {
     const ls_kernels *kernels;
@@ -158,34 +131,11 @@ static void open_side(side *s, ls_split split, const ls_crew *crew)
     LS_CHECK_EQ(ls_device_used_bytes(s->device) - before, crew ? 0 : ls_pass_bytes(&s->args, 1));
     if (crew)
         LS_CHECK_EQ(ls_tensor_held_bytes(crew->context), ls_pass_bytes(&s->args, 1));
-    s->w = ls_mem_array((size_t)s->model.flat, sizeof *s->w);
-    s->grad = ls_mem_array((size_t)ls_pass_grad_elements(&s->model, false), sizeof *s->grad);
-    s->w_read = s->w;
-    LS_CHECK(s->w && s->grad);
-    start_weights(s);
-    if (now.type != LS_F32) {
-        s->w_read = ls_mem_array((size_t)s->model.flat, 2);
-        kernels->cast(s->stream, &(ls_cast){.from_type = LS_F32,
-                                            .to_type = now.type,
-                                            .from = s->w,
-                                            .to = s->w_read,
-                                            .n = s->model.flat});
-    }
+    start_side(s);
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
     ls_tiny_tokens(8, M, VOCAB, s->targets);
     s->targets[5] = -1;
     s->state = (ls_step_state){.key = {3, 4}, .first_seq = 5, .grad_scale = 1.0f / M};
-}
-
-static void close_side(side *s)
-{
-    ls_pass_close(s->pass);
-    ls_model_release(&s->model);
-    ls_mem_free(s->w_read == s->w ? NULL : s->w_read);
-    ls_mem_free(s->w);
-    ls_mem_free(s->grad);
-    ls_stream_free(s->stream);
-    ls_device_close(s->device);
 }
 
 static ls_pass_call call_of(side *s)
@@ -220,38 +170,15 @@ static void train(side *s)
     LS_CHECK_OK(ls_stream_sync(s->stream, INT64_MAX));
 }
 
-/* A key's bias moves all scores of a query alike: its gradient is nothing but rounding. */
-static bool is_noise(const char *name)
+static void check_tensors(const side *one, const side *part, double tolerance)
 {
-    return strstr(name, "k_proj.bias") != NULL;
-}
+    char who[64];
 
-/* The gradient of a part of a tensor against the same elements of the whole one. */
-static void check_tensor(const side *one, const side *part, int i, double tolerance)
-{
-    const ls_param *p = &part->model.params[i], *whole = &one->model.params[i];
-    double off = 0, size = 0;
-
-    LS_CHECK(strcmp(p->name, whole->name) == 0);
-    LS_CHECK_EQ(p->box.shape[0], whole->shape[0]);
-    LS_CHECK_EQ(p->box.shape[1], whole->shape[1]);
-    for (int64_t k = 0, run; k < p->count; k++) {
-        int64_t at = ls_box_whole(&p->box, p->shape, k, &run);
-        LS_CHECK(run >= 1 && at < whole->count);
-        if (part->w[p->first + k] != one->w[whole->first + at])
-            ls_test_fail(__FILE__, __LINE__, "%s: %s starts differently", now.v->name, p->name);
-        if (p->trained < 0)
-            continue;
-        double want = (double)one->grad[whole->trained + at];
-        double d = (double)part->grad[p->trained + k] - want;
-        off += d * d;
-        size += want * want;
-    }
-    double most = is_noise(p->name) ? tolerance * sqrt(size) + 1e-7 : tolerance * sqrt(size) + 1e-9;
-    if (!(sqrt(off) <= most))
-        ls_test_fail(__FILE__, __LINE__, "%s: rank %d of %d%s: %s is off by %.3g of %.3g",
-                     now.v->name, part->model.split.rank, part->model.split.ranks,
-                     now.sequence ? ", rows divided" : "", p->name, sqrt(off), sqrt(size));
+    snprintf(who, sizeof who, "%s: rank %d of %d%s", now.v->name, part->model.split.rank,
+             part->model.split.ranks, now.sequence ? ", rows divided" : "");
+    LS_CHECK_EQ(one->model.n_params, part->model.n_params);
+    for (int i = 0; i < part->model.n_params; i++)
+        check_gradient(one, part, &part->model.params[i], tolerance, who);
 }
 
 /* The part of this rank. */
@@ -283,11 +210,9 @@ static void near_one(ls_world *w, ls_comm *comm)
     LS_CHECK(spans);
     LS_CHECK_OK(
         ls_tensor_sum(tensor, part->grad, spans, ls_model_partials(&part->model, spans), NULL));
-    LS_CHECK_EQ(one->model.n_params, part->model.n_params);
     for (int i = 0; i < M; i++)
         LS_CHECK_NEAR(part->losses[i], one->losses[i], tolerance * (double)one->losses[i] + 1e-9);
-    for (int i = 0; i < part->model.n_params; i++)
-        check_tensor(one, part, i, tolerance);
+    check_tensors(one, part, tolerance);
     ls_mem_free(spans);
     close_side(part);
     close_side(one);
@@ -443,8 +368,7 @@ static void traffic(ls_world *w, ls_comm *comm)
 {
     ls_split split = split_of(comm);
     side *part = ls_mem_alloc(sizeof *part);
-    int64_t before, after, received;
-    ls_coll meet = {.kind = LS_COLL_BARRIER};
+    int64_t before, after;
     ls_tensor *tensor;
 
     (void)w;
@@ -452,11 +376,9 @@ static void traffic(ls_world *w, ls_comm *comm)
     LS_CHECK_OK(ls_comm_force(comm, "ring"));
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
     open_side(part, split, ls_tensor_crew(tensor));
-    LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
-    ls_comm_traffic(comm, &before, &received);
+    before = ls_world_sent(comm);
     train(part);
-    LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
-    ls_comm_traffic(comm, &after, &received);
+    after = ls_world_sent(comm);
     int64_t want = 2 * ls_pass_sent(&part->args, B, T, true), moves = 2 * 40;
     LS_CHECK(after - before >= want * 95 / 100); /* parts of a ring differ by a few elements */
     LS_CHECK(after - before <= want + moves * 1024);

@@ -89,9 +89,9 @@ LS_TEST(choice_goes_through_all_meshes_and_takes_the_plain_one)
     load(&run, "auto", "fast");
     LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
     check_rows(&run, &c);
-    /* zero 0 to 3; tp 1 2 4; pp 1 2 4 as far as they divide; four schedules of a pipeline: 1 + 4 +
-     * 4 without teams, 1 + 4 with two, 1 with four. */
-    LS_CHECK_EQ(c.count, 4 * (9 + 5 + 1));
+    /* zero 0 to 3; tp 1 2 4; pp 1 2 4 as far as they divide; four schedules of a pipeline; cp as
+     * far as ranks are left: 3 + 8 + 4 without teams, 2 + 4 with two, 1 with four. No experts. */
+    LS_CHECK_EQ(c.count, 4 * (15 + 6 + 1));
     LS_CHECK(strcmp(c.rows[0].mesh, "dp=4") == 0); /* fast links, enough memory */
     check_why(&c, "dp=2 zero=2 pp=2 1f1b", "stages keep whole gradients");
     LS_CHECK(find(&c, "dp=1 pp=4 zero-bubble")->step_ns < find(&c, "dp=1 pp=4 1f1b")->step_ns);
@@ -145,6 +145,121 @@ LS_TEST(choice_follows_the_links)
     check_why(&c, "dp=1 tp=4", "on several nodes");
     LS_CHECK(strstr(c.rows[0].mesh, "pp=2"));
     LS_CHECK(c.rows[0].exchange_ns < find(&c, "dp=4")->exchange_ns);
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+}
+
+static void load_model(ls_run *run, const char *model, const char *batch, const char *mesh)
+{
+    char text[700];
+    int n = snprintf(text, sizeof text,
+                     "model: {layers: 4, width: 256, heads: 8, %s}\n"
+                     "data: {text: builtin:stories}\n"
+                     "batch: %s\n"
+                     "train: {steps: 10, reduce: fast}\n"
+                     "mesh: %s\n"
+                     "eval: {sample: \"\"}\n",
+                     model, batch, mesh);
+
+    LS_CHECK_OK(ls_runfile_load(
+        run, &(ls_runfile_source){
+                 .text = text, .len = (size_t)n, .no_environment = true, .no_files = true}));
+}
+
+/* One long sequence: who does not share it has nothing to do. */
+LS_TEST(choice_shares_a_long_sequence)
+{
+    ls_choice_facts facts = facts_of(4, 4, 100000);
+    ls_choice c;
+    ls_run run;
+
+    load_model(&run, "family: llama, context: 4096", "{sequences: 1}",
+               "{auto: true, tp: 1, pp: 1}");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_rows(&run, &c);
+    LS_CHECK(strcmp(c.rows[0].mesh, "dp=1 cp=4") == 0);
+    LS_CHECK(find(&c, "dp=1 cp=4")->bytes < find(&c, "dp=4")->bytes); /* of activations a fourth */
+    LS_CHECK(find(&c, "dp=1 cp=4")->step_ns < find(&c, "dp=2 cp=2")->step_ns);
+    ls_choice_release(&c);
+    /* Over a slow link too, if slowly. */
+    facts = facts_of(4, 1, 100000);
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_rows(&run, &c);
+    LS_CHECK(find(&c, "dp=1 cp=4")->step_ns > 0);
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+
+    load_model(&run, "family: llama, context: 100", "{sequences: 4}", "{auto: true, tp: 1, pp: 1}");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_why(&c, "dp=1 cp=4", "chunks of as many tokens");
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+}
+
+/* Most weights are experts: where they do not fit, ranks divide them. */
+LS_TEST(choice_divides_experts)
+{
+    ls_choice_facts facts = facts_of(4, 4, 100000);
+    ls_choice c;
+    ls_run run;
+
+    load_model(&run, "family: mixtral, context: 64, mlp: 512, experts: 8, experts_used: 2",
+               "{sequences: 8}", "{auto: true, zero: 0, tp: 1, pp: 1}");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_rows(&run, &c);
+    int64_t all = find(&c, "dp=4")->bytes, half = find(&c, "dp=4 ep=2")->bytes;
+    int64_t few = find(&c, "dp=4 ep=4")->bytes; /* of experts; but rows of more ranks may come */
+    LS_CHECK(few < all && half < all);
+    LS_CHECK(find(&c, "dp=4 ep=2")->exchange_ns > 0);
+    ls_choice_release(&c);
+    facts.free_bytes = (ls_max_i64(few, half) + all) / 2;
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_rows(&run, &c);
+    LS_CHECK(strstr(c.rows[0].mesh, "dp=4 ep="));
+    check_why(&c, "dp=4", "a rank needs ");
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+
+    load_model(&run, "family: mixtral, context: 64, mlp: 512, experts: 8, experts_used: 2",
+               "{sequences: 32}", "auto");
+    facts = facts_of(4, 2, 100000);
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_why(&c, "dp=4 ep=4", "on several nodes");
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+}
+
+/* What was chosen can be told to others and taken over; copies for those who die take memory. */
+LS_TEST(choice_is_taken_over)
+{
+    ls_choice_facts facts = facts_of(4, 4, 100000);
+    ls_choice c, taken;
+    ls_run run, one;
+
+    load(&run, "{auto: true, pp: 2}", "ordered");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    LS_CHECK_OK(ls_choice_adopt(c.rows[0].value, 4, &taken));
+    LS_CHECK_EQ(taken.count, 1);
+    LS_CHECK_STR(taken.rows[0].mesh, c.rows[0].mesh);
+    one = run;
+    ls_choice_apply(&taken, 0, &one);
+    LS_CHECK_EQ(one.mesh.pp, 2);
+    ls_choice_name(&taken.rows[0], 2);
+    LS_CHECK(strncmp(taken.rows[0].mesh, "dp=1 ", 5) == 0);
+    ls_choice_release(&taken);
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+
+    load(&run, "auto", "fast");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    int64_t plain = find(&c, "dp=4 zero=1")->bytes, whole = find(&c, "dp=4")->bytes;
+    ls_choice_release(&c);
+    facts.heals = true;
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    check_rows(&run, &c);
+    LS_CHECK(find(&c, "dp=4 zero=1")->bytes > plain);
+    LS_CHECK_EQ(find(&c, "dp=4")->bytes, whole);
+    LS_CHECK(find(&c, "dp=1 tp=2 cp=2")->why[0]); /* who has what in it is not known */
     ls_choice_release(&c);
     ls_runfile_release(&run);
 }

@@ -134,13 +134,13 @@ LS_TEST(memory_of_a_checkpoint_is_shared_by_its_writers)
     run.checkpoint.every = 1;
     LS_CHECK_OK(ls_model_init(&model, &run, 19));
     int64_t state =
-        3 * model.flat * (int64_t)sizeof(float); /* weights and two moments, all trained */
+        3 * model.elements * (int64_t)sizeof(float); /* weights and two moments, all trained */
     for (int zero = 0; zero <= 3; zero++)
         for (int ranks = 2; ranks <= 5; ranks++) {
             ls_mesh mesh = {.ranks = ranks, .zero = zero};
             int64_t sum = 0;
             for (mesh.rank = 0; mesh.rank < ranks; mesh.rank++) {
-                sum += ls_memory_parts_bytes(&run, &model, &mesh);
+                sum += ls_memory_parts_bytes(&run, &model, &mesh, &mesh);
                 LS_CHECK_EQ(ls_memory_snapshot_bytes(&run, &model, &mesh, false, 0) > 0,
                             zero == 3 && mesh.rank == 0);
             }
@@ -148,10 +148,10 @@ LS_TEST(memory_of_a_checkpoint_is_shared_by_its_writers)
             /* who does not see the folder leaves it to the first */
             mesh.rank = 0;
             mesh.blind = true;
-            LS_CHECK_EQ(ls_memory_parts_bytes(&run, &model, &mesh), 0);
+            LS_CHECK_EQ(ls_memory_parts_bytes(&run, &model, &mesh, &mesh), 0);
             LS_CHECK(ls_memory_snapshot_bytes(&run, &model, &mesh, false, 2) > 0);
         }
     run.checkpoint.every = 0;
-    LS_CHECK_EQ(ls_memory_parts_bytes(&run, &model, &(ls_mesh){.ranks = 2}), 0);
+    LS_CHECK_EQ(ls_memory_parts_bytes(&run, &model, &(ls_mesh){.ranks = 2}, NULL), 0);
     ls_model_release(&model);
 }

@@ -47,6 +47,26 @@ LS_TEST(balance_gives_a_rank_of_half_the_speed_half_the_leaves)
     ls_balance_release(&b);
 }
 
+LS_TEST(balance_follows_a_rank_three_times_slower_and_then_a_fifth)
+{
+    static const double third[] = {10e6, 10e6, 30e6}, fifth[] = {10e6, 10e6, 12e6};
+    ls_mesh m = {.ranks = 3, .balance = true};
+    ls_ordered_run runs[3];
+    ls_balance b;
+
+    LS_CHECK_OK(ls_balance_init(&b, 3, NULL));
+    m.weights = b.weights;
+    LS_CHECK(window(&b, &m, 28, third)); /* one window is enough */
+    ls_mesh_split(&m, 28, runs);
+    LS_CHECK(runs[0].count == 12 && runs[1].count == 12 && runs[2].count == 4);
+    LS_CHECK_NEAR(ls_balance_ratio(&b, 3, 2), 3, 0.01);
+    LS_CHECK(window(&b, &m, 28, fifth));
+    ls_mesh_split(&m, 28, runs);
+    LS_CHECK(runs[0].count == 10 && runs[1].count == 10 && runs[2].count == 8);
+    LS_CHECK_NEAR(ls_balance_ratio(&b, 3, 2), 1.2, 0.01);
+    ls_balance_release(&b);
+}
+
 LS_TEST(balance_does_not_move_leaves_for_little)
 {
     static const double ns[] = {10e6, 10.4e6};

@@ -18,6 +18,7 @@ typedef struct rank {
 } rank;
 
 static int zero; /* stage of the world that runs */
+static ls_optimizer optimizer;
 
 static void open_rank(rank *r, ls_comm *comm)
 {
@@ -27,6 +28,7 @@ static void open_rank(rank *r, ls_comm *comm)
     r->run.model.width = 96;
     r->run.model.mlp = 384;
     r->run.model.head_size = 32;
+    r->run.train.optimizer = optimizer;
     LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
     LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
     LS_CHECK_OK(ls_kernel_pick("auto", &r->args.kernels));
@@ -52,7 +54,8 @@ static void open_rank(rank *r, ls_comm *comm)
                                                                .device = r->device,
                                                                .dp = r->args.dp}));
     LS_CHECK_EQ(ls_device_used_bytes(r->device) - before,
-                ls_memory_buddy_bytes(&r->model, &r->mesh));
+                ls_memory_buddy_bytes(&r->model, &r->mesh) +
+                    ls_memory_redo_bytes(&r->run, &r->model, &r->mesh));
     LS_CHECK_OK(ls_step_open(&r->step, &r->args));
 }
 
@@ -100,11 +103,26 @@ static void run_step(rank *r, int64_t number)
     LS_CHECK(result.finite);
 }
 
-/* Weights and moments of a rank's parts, as it has them and as its buddy does. */
+static ls_hash hash_packed(float *const *arrays, int64_t n)
+{
+    ls_hash_stream stream;
+
+    ls_hash_begin(&stream);
+    for (int k = 0; k < 3; k++)
+        ls_hash_add(&stream, arrays[k], (size_t)n * sizeof(float));
+    return ls_hash_end(&stream);
+}
+
+/* Weights and moments of a rank's parts, as it has them and as its buddy does; where an update may
+ * be made again, both from before it. */
 static ls_hash hash_own(const rank *r)
 {
     ls_step_arrays live = ls_step_state_arrays(r->step);
+    const ls_buddy *buddy = r->args.buddy;
     ls_hash_stream stream;
+
+    if (buddy->redo.on)
+        return hash_packed(buddy->redo.old, ls_mesh_own(&r->mesh, r->model.trained, r->mesh.rank));
 
     ls_hash_begin(&stream);
     for (int k = 0; k < 3; k++)
@@ -120,13 +138,8 @@ static ls_hash hash_own(const rank *r)
 static ls_hash hash_copy(const rank *r)
 {
     const ls_buddy *b = r->args.buddy;
-    int64_t n = ls_mesh_own(&r->mesh, r->model.trained, b->ward);
-    ls_hash_stream stream;
 
-    ls_hash_begin(&stream);
-    for (int k = 0; k < 3; k++)
-        ls_hash_add(&stream, b->copy[k], (size_t)n * sizeof(float));
-    return ls_hash_end(&stream);
+    return hash_packed(b->copy, ls_mesh_own(&r->mesh, r->model.trained, b->ward));
 }
 
 static void compare(const rank *r, ls_comm *comm)
@@ -171,6 +184,13 @@ static void keep_copies(ls_world *world, ls_comm *comm)
 LS_TEST(buddy_copies_have_the_bits_of_their_owner)
 {
     for (zero = 1; zero <= 3; zero++)
+        ls_world_run("3", NULL, keep_copies);
+}
+
+LS_TEST(buddy_copies_follow_lamb_and_muon)
+{
+    zero = 1;
+    for (optimizer = LS_OPTIMIZER_LAMB; optimizer <= LS_OPTIMIZER_MUON; optimizer++)
         ls_world_run("3", NULL, keep_copies);
 }
 

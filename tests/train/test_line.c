@@ -5,7 +5,7 @@
 #include "comm/worlds.h"
 #include "model/decode.h"
 #include "model/tiny.h"
-#include "train/line_impl.h"
+#include "train/steps.h"
 
 enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
 
@@ -91,15 +91,7 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
         LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
     }
     LS_CHECK_OK(ls_step_open(&r->step, &r->args));
-    for (int i = 0; i < r->model.n_params; i++) {
-        const ls_param *p = &r->model.params[i];
-        float *x = ls_mem_array((size_t)p->count, sizeof *x);
-        LS_CHECK(x);
-        ls_model_start(p, 5, 0, p->count, x);
-        ls_step_put(r->step, p->first, p->count, x);
-        ls_mem_free(x);
-    }
-    LS_CHECK_OK(ls_step_weights_changed(r->step));
+    ls_steps_start(r->step, &r->model);
 }
 
 static void close_rank(rank *r, ls_comm *comm)
@@ -122,15 +114,8 @@ static void train(rank *r)
 
     LS_CHECK(r->run.batch.sequences * T <= MOST_TOKENS);
     for (int i = 0; i < STEPS; i++) {
-        ls_step_result result;
-        ls_clock clock;
         ls_tiny_tokens((uint32_t)i, MOST_TOKENS + 1, VOCAB, tokens);
-        ls_clock_begin(&clock);
-        LS_CHECK_OK(ls_step_run(
-            r->step,
-            &(ls_step_batch){.tokens = tokens + first * T, .targets = tokens + first * T + 1}, i,
-            1e-2, &clock, &result));
-        LS_CHECK(result.finite);
+        ls_step_result result = ls_steps_run(r->step, i, tokens + first * T, 1e-2);
         r->losses[i] = result.loss;
         r->norms[i] = result.grad_norm;
     }
@@ -339,20 +324,6 @@ LS_TEST_SECONDS(lines_across_nodes_have_the_bits_of_one_process, 180)
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
-
-static int64_t held_by(const ls_line *x)
-{
-    int64_t held = ls_window_held(&x->copy);
-
-    for (int i = 0; i < 3; i++)
-        held += ls_window_held(&x->state[i]);
-    for (int i = 0; i < LS_ORDERED_ROOTS; i++) {
-        held += ls_window_held(&x->head[i]);
-        for (int c = 0; c < LS_PIPE_CHUNKS; c++)
-            held += ls_window_held(&x->grads[c][i]);
-    }
-    return held;
-}
 
 static void counted(ls_world *w, ls_comm *comm)
 {

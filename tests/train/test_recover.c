@@ -11,6 +11,7 @@
 #include "base/fault.h"
 #include "base/time.h"
 #include "cli/job.h"
+#include "cluster/alone.h"
 #include "comm/node/board.h"
 #include "config/runfile.h"
 #include "train/loop.h"
@@ -64,11 +65,12 @@ static void on_event(void *context, const ls_event *event)
 /* What is to happen, and what did. */
 typedef struct story {
     int workers, restarts;
-    int unit, left;         /* ranks of a model; ranks at the end, 0: as many as are not lost */
-    const char *set, *more; /* NULL: none */
-    int from_disk;          /* incidents that ought to read a checkpoint */
-    int64_t at[2];          /* steps after which a rank is killed; 0: none */
-    int victim[2];          /* its number at that time */
+    int unit, left; /* ranks of a model; ranks at the end, 0: as many as are not lost */
+    bool experts;   /* the model is a mixture of them */
+    const char *set, *more, *also; /* NULL: none */
+    int from_disk;                 /* incidents that ought to read a checkpoint */
+    int64_t at[2];                 /* steps after which a rank is killed; 0: none */
+    int victim[2];                 /* its number at that time */
     int killed, steps, incidents, ranks, from_memory;
     int64_t last_step, twice; /* steps that were told twice */
     double losses;            /* sum over steps, each counted once */
@@ -79,18 +81,22 @@ typedef struct story {
 static ls_status train(const story *s, int out, int ack, ls_session_args args)
 {
     teller t = {.out = out, .ack = ack, .at = s->at};
-    static const char text[] = "model: {layers: 2, width: 48, heads: 2, context: 8, dropout: 0.1}\n"
-                               "data: {text: [text.txt], validation: 20%}\n"
-                               "batch: {sequences: 6, leaf: 1, group: 1}\n"
-                               "train: {steps: 24, warmup: 1, reduce: ordered}\n"
-                               "checkpoint: {every: 5, keep: 3}\n"
-                               "eval: {every: 7, sequences: 4}\n"
-                               "device: {threads: 1}\n";
-    const char *sets[MOST_SETS] = {"out=run", s->set, s->more};
+    char text[512];
+    int len = snprintf(text, sizeof text,
+                       "model: {layers: 2, width: 48, heads: 2, context: 8, dropout: 0.1%s}\n"
+                       "data: {text: [text.txt], validation: 20%%}\n"
+                       "batch: {sequences: 6, leaf: 1, group: 1}\n"
+                       "train: {steps: 24, warmup: 1, reduce: ordered}\n"
+                       "checkpoint: {every: 5, keep: 3}\n"
+                       "eval: {every: 7, sequences: 4}\n"
+                       "device: {threads: 1}\n",
+                       s->experts ? ", family: mixtral, mlp: 32, experts: 4, experts_used: 2" : "");
+    const char *sets[MOST_SETS] = {"out=run", s->set, s->more, s->also};
     const ls_runfile_source source = {.text = text,
-                                      .len = sizeof text - 1,
+                                      .len = (size_t)len,
                                       .sets = sets,
-                                      .n_sets = 1 + (s->set != NULL) + (s->more != NULL),
+                                      .n_sets = 1 + (s->set != NULL) + (s->more != NULL) +
+                                                (s->also != NULL),
                                       .no_environment = true};
     ls_run run;
     ls_status st;
@@ -142,6 +148,7 @@ out:
 typedef struct agent {
     story *s;
     ls_heal *heal;
+    ls_alone *alone;
     int board_fd, pipe[2], ack[2], running;
     uint64_t generation;
     pid_t pids[MOST];
@@ -247,13 +254,17 @@ static void play(story *s)
 
     LS_CHECK_EQ(pipe2(a.pipe, O_CLOEXEC | O_NONBLOCK), 0);
     LS_CHECK_EQ(pipe2(a.ack, O_CLOEXEC), 0);
-    LS_CHECK_OK(ls_heal_open(
-        &a.heal, &(ls_heal_args){.workers = s->workers,
-                                 .rules = {.restarts = s->restarts, .least = 1, .unit = s->unit},
-                                 .patience_ns = ls_test_ms(60000),
-                                 .make = make_board,
-                                 .revoke = break_board,
-                                 .context = &a}));
+    LS_CHECK_OK(ls_alone_open(&a.alone,
+                              (ls_view_rules){.restarts = s->restarts, .least = 1, .unit = s->unit},
+                              s->workers, NULL));
+    LS_CHECK_OK(ls_heal_open(&a.heal, &(ls_heal_args){.workers = s->workers,
+                                                      .patience_ns = ls_test_ms(60000),
+                                                      .make = make_board,
+                                                      .revoke = break_board,
+                                                      .context = &a,
+                                                      .say = ls_alone_say,
+                                                      .say_context = a.alone}));
+    ls_alone_bind(a.alone, a.heal);
     for (int i = 0; i < s->workers; i++)
         start(&a, i);
     while (a.running > 0) {
@@ -268,6 +279,7 @@ static void play(story *s)
     while (read(a.pipe[0], &w, sizeof w) == sizeof w)
         hear(s, &w, a.ack[1]);
     ls_heal_close(a.heal);
+    ls_alone_close(a.alone);
     close(a.board_fd);
     for (int i = 0; i < 2; i++) {
         close(a.pipe[i]);
@@ -404,6 +416,30 @@ LS_TEST(recover_takes_parts_from_twins)
                     .victim = {3}});
 }
 
+/* A rank that did not hear of a step makes its update when the others have: nobody is lost, and no
+ * step is done again. */
+static void go_deaf(const char *fault, story s)
+{
+    ls_fault_arm(fault);
+    s.restarts = 1;
+    s.at[0] = s.at[1] = -1;
+    play(&s);
+    LS_CHECK_EQ(s.incidents, 1);
+    LS_CHECK_EQ(s.from_memory, 1);
+    LS_CHECK_EQ(s.steps, 24);
+    ls_fault_arm(NULL);
+    LS_CHECK_EQ(rename("run", "deaf"), 0);
+    story plain = {.workers = s.workers,
+                   .unit = s.unit,
+                   .experts = s.experts,
+                   .set = s.set,
+                   .more = s.more,
+                   .at = {-1, -1}};
+    play(&plain);
+    LS_CHECK_STR(s.hash, plain.hash);
+    LS_CHECK(fabs(s.losses - plain.losses) == 0);
+}
+
 /* --- ranks that have a model together --------------------------------------------------------- */
 
 LS_TEST(recover_takes_a_stage_from_its_replica)
@@ -428,17 +464,50 @@ LS_TEST(recover_loads_a_stage_that_nobody_has)
                     .victim = {1}});
 }
 
-/* Lines that divide moments have no replicas of them. */
-LS_TEST(recover_loads_moments_that_lines_divide)
+/* Lines that divide moments keep them for each other. */
+LS_TEST(recover_takes_moments_that_lines_divide_from_buddies)
 {
     compare((story){.workers = 4,
                     .restarts = 1,
                     .unit = 2,
                     .set = "mesh.pp=2",
                     .more = "mesh.zero=1",
+                    .at = {6, 13},
+                    .victim = {3, 0}});
+}
+
+LS_TEST(recover_makes_the_update_of_a_buddy_that_was_not_heard)
+{
+    write_text();
+    go_deaf("train.deaf.1@8",
+            (story){.workers = 4, .unit = 2, .set = "mesh.pp=2", .more = "mesh.zero=1"});
+}
+
+/* With other lines they are divided otherwise. */
+LS_TEST(recover_loads_moments_that_fewer_lines_divide)
+{
+    compare((story){.workers = 4,
+                    .restarts = 0,
+                    .unit = 2,
+                    .left = 2,
+                    .set = "mesh.pp=2",
+                    .more = "mesh.zero=1",
                     .from_disk = 1,
-                    .at = {8},
+                    .at = {6},
                     .victim = {3}});
+}
+
+/* Nobody else has the moments that teams divide. */
+LS_TEST(recover_loads_moments_that_teams_divide)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .set = "mesh.tp=2",
+                          .more = "mesh.zero=1",
+                          .from_disk = 1,
+                          .at = {8},
+                          .victim = {3}});
 }
 
 /* For good: the others of its model wait as spares, and one takes the next place that is free. */
@@ -486,25 +555,6 @@ LS_TEST(recover_loads_a_part_of_layers_that_nobody_has)
                           .victim = {1}});
 }
 
-/* A rank that did not hear of a step makes its update when the others have: nobody is lost, and no
- * step is done again. */
-static void go_deaf(const char *fault, story s)
-{
-    ls_fault_arm(fault);
-    s.restarts = 1;
-    s.at[0] = s.at[1] = -1;
-    play(&s);
-    LS_CHECK_EQ(s.incidents, 1);
-    LS_CHECK_EQ(s.from_memory, 1);
-    LS_CHECK_EQ(s.steps, 24);
-    ls_fault_arm(NULL);
-    LS_CHECK_EQ(rename("run", "deaf"), 0);
-    story plain = {.workers = s.workers, .unit = s.unit, .set = s.set, .at = {-1, -1}};
-    play(&plain);
-    LS_CHECK_STR(s.hash, plain.hash);
-    LS_CHECK(fabs(s.losses - plain.losses) == 0);
-}
-
 LS_TEST(recover_makes_the_update_of_a_stage_that_was_not_heard)
 {
     write_text();
@@ -515,4 +565,79 @@ LS_TEST(recover_makes_the_update_of_a_team_that_was_not_heard)
 {
     write_text();
     go_deaf("train.deaf.1@8", (story){.workers = 2, .unit = 2, .set = "mesh.tp=2"});
+}
+
+/* --- ranks that share sequences, or divide experts ------------------------------------------- */
+
+LS_TEST(recover_takes_the_state_of_a_ring_from_any_rank)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .set = "mesh.cp=2",
+                          .at = {6, 13},
+                          .victim = {1, 0}});
+}
+
+LS_TEST(recover_takes_what_rings_divide_from_buddies)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .set = "mesh.cp=2",
+                          .more = "mesh.zero=1",
+                          .at = {8},
+                          .victim = {3}});
+}
+
+/* All sums are of two, so their bits do not depend on how they are made. */
+LS_TEST(recover_takes_experts_from_their_replica)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .at = {6, 13},
+                          .victim = {1, 0}});
+}
+
+LS_TEST(recover_loads_experts_that_nobody_has)
+{
+    compare_alike((story){.workers = 2,
+                          .restarts = 1,
+                          .unit = 2,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .from_disk = 1,
+                          .at = {8},
+                          .victim = {1}});
+}
+
+LS_TEST(recover_makes_the_update_of_experts_that_was_not_heard)
+{
+    write_text();
+    go_deaf("train.deaf.1@8",
+            (story){.workers = 2, .unit = 2, .experts = true, .set = "mesh.ep=2"});
+}
+
+/* --- a mesh that was chosen ------------------------------------------------------------------- */
+
+LS_TEST(recover_keeps_the_mesh_that_was_chosen)
+{
+    compare(
+        (story){.workers = 3, .restarts = 1, .set = "mesh=auto", .at = {6, 13}, .victim = {1, 0}});
+}
+
+/* The agent hears from reports that ranks belong together. */
+LS_TEST(recover_keeps_a_chosen_pipeline_with_a_line_less)
+{
+    compare((story){.workers = 4,
+                    .restarts = 0,
+                    .left = 2,
+                    .set = "mesh=auto",
+                    .more = "mesh.pp=2",
+                    .also = "mesh.zero=0",
+                    .at = {6},
+                    .victim = {2}});
 }

@@ -6,7 +6,7 @@
 #include "model/decode.h"
 #include "model/tiny.h"
 #include "plan/memory.h"
-#include "train/step_impl.h"
+#include "train/steps.h"
 
 enum { VOCAB = 64, RANKS = 4, STEPS = 2 };
 
@@ -116,32 +116,14 @@ static void close_rank(rank *r, ls_comm *comm)
     meet(comm);
 }
 
-static void start_weights(rank *r)
-{
-    for (int i = 0; i < r->model.n_params; i++) {
-        const ls_param *p = &r->model.params[i];
-        float *x = ls_mem_array((size_t)p->count, sizeof *x);
-        LS_CHECK(x);
-        ls_model_start(p, 5, 0, p->count, x);
-        ls_step_put(r->step, p->first, p->count, x);
-        ls_mem_free(x);
-    }
-    LS_CHECK_OK(ls_step_weights_changed(r->step));
-}
-
 static void run_step(rank *r, int64_t number)
 {
     int64_t T = r->run.model.context, n = r->args.calls.own * T;
     int32_t *tokens = ls_mem_array((size_t)n + 1, sizeof *tokens);
-    ls_step_result result;
-    ls_clock clock;
 
     LS_CHECK(tokens);
     ls_tiny_tokens((uint32_t)r->mesh.rank + 1, n + 1, VOCAB, tokens);
-    ls_clock_begin(&clock);
-    LS_CHECK_OK(ls_step_run(r->step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1},
-                            number, 1e-2, &clock, &result));
-    LS_CHECK(result.finite);
+    ls_steps_run(r->step, number, tokens, 1e-2);
     ls_mem_free(tokens);
 }
 
@@ -205,7 +187,7 @@ static void counted(ls_world *w, ls_comm *comm)
         open_rank(&r, comm, cases[c].zero, cases[c].shard, cases[c].ordered);
         meet(comm);
         int64_t taken = there(w) - before; /* of all ranks */
-        start_weights(&r);
+        ls_steps_start(r.step, &r.model);
         for (int i = 0; i < STEPS; i++)
             run_step(&r, i);
         check_share(&r);
@@ -246,7 +228,7 @@ static void late(ls_world *w, ls_comm *comm)
     for (int zero = 1; zero <= 2; zero++) {
         rank r;
         open_rank(&r, comm, zero, 0, true);
-        start_weights(&r);
+        ls_steps_start(r.step, &r.model);
         run_step(&r, 0);
         /* The step has ended, and nobody has waited for what others have updated. */
         ls_units_set all = ((ls_units_set)1 << ls_dp_buckets(r.args.dp)) - 1;

@@ -203,6 +203,36 @@ LS_TEST_SECONDS(travel_resumes_what_other_ranks_saved, 120)
     }
 }
 
+/* What ranks that have a model together have written, each its part of the tensors, is gone on with
+ * by ranks on such devices as by one process. */
+LS_TEST_SECONDS(travel_resumes_what_teams_saved, 120)
+{
+    static const struct {
+        const char *world;
+        const char *sets[4];
+    } cases[] = {{"4", {"mesh.tp=2", "mesh.zero=1"}},
+                 {"4", {"mesh.tp=2", "mesh.pp=2"}},
+                 {"2", {"mesh.tp=2", "mesh.sp=false", "model.family=qwen3"}}};
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(2)) {
+        told t[3];
+        for (int k = 0; k < 3; k++) { /* saved three times, with the same bits */
+            char out[32];
+            const char *sets[8] = {out, "train.steps=4", "checkpoint.every=2"};
+            snprintf(out, sizeof out, "out=team%zu-%d", c, k);
+            memcpy(sets + 3, cases[c].sets, sizeof cases[c].sets);
+            (void)run_on(cases[c].world, &(job){.sets = sets});
+            const char *more[] = {out, c == 2 ? "model.family=qwen3" : "model.family=gpt2",
+                                  "mesh.zero=1", NULL};
+            more[2] = k == 0 ? NULL : more[2];
+            t[k] = run_on(k == 0 ? "1" : k == 1 ? "2" : "3", &(job){.sets = more, .apart = k > 0});
+            LS_CHECK_EQ(t[k].first_step, 4);
+            check_same(&t[k], &t[0], 5, 6);
+        }
+    }
+}
+
 /* Fast mode promises no bits but those of the same ranks on the CPU; squeezed between nodes too. */
 LS_TEST_SECONDS(travel_is_the_exchange_of_the_host_in_fast_mode, 120)
 {

@@ -410,22 +410,28 @@ static ls_status tell_missing(const ls_tcp *tcp)
 {
     char names[400] = "";
     size_t len = 0;
-    int missing = 0;
+    int missing = 0, unreached = -1;
 
     for (int i = 0; i < tcp->used_count; i++) {
         const ls_tcp_link *link = &tcp->links[tcp->used[i]];
         const char *why = link->channels[0].why;
         if (link->channels[0].state == LS_TCP_OPEN)
             continue;
+        if (unreached < 0 && link->channels[0].state != LS_TCP_OVER) /* it has not gone by itself */
+            unreached = link->peer;
         if (missing++ < 3)
             len += (size_t)snprintf(names + len, sizeof names - len, "%s%.80s%s%.40s",
                                     missing > 1 ? ", " : "", link->name, why[0] ? ": " : "", why);
     }
     if (missing > 3)
-        return ls_fail(LS_EDEADLINE, "%d ranks did not connect to rank %d in time: %s and %d more",
-                       missing, tcp->args.rank, names, missing - 3);
-    return ls_fail(LS_EDEADLINE, "%d rank%s did not connect to rank %d in time: %s", missing,
-                   missing == 1 ? "" : "s", tcp->args.rank, names);
+        ls_fail(LS_EDEADLINE, "%d ranks did not connect to rank %d in time: %s and %d more",
+                missing, tcp->args.rank, names, missing - 3);
+    else
+        ls_fail(LS_EDEADLINE, "%d rank%s did not connect to rank %d in time: %s", missing,
+                missing == 1 ? "" : "s", tcp->args.rank, names);
+    if (unreached >= 0)
+        ls_err_unreached(unreached);
+    return LS_EDEADLINE;
 }
 
 static bool all_open(const ls_tcp *tcp)

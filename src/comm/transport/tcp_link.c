@@ -167,9 +167,10 @@ void ls_tcp_damage(ls_tcp_channel *channel, const char *why)
     link->tcp->stats.damaged++;
     channel->damages++;
     if (channel->damages >= LS_TCP_DAMAGES) {
-        ls_fail(LS_EDATA, "the link to %s is unsound: %s, %d times in a row", link->name, why,
+        ls_fail(LS_EPEER, "the link to %s is unsound: %s, %d times in a row", link->name, why,
                 channel->damages);
         ls_err_hint("Check cables, network cards and switches between the two hosts.");
+        ls_err_unreached(link->peer);
         ls_tcp_fail(link->tcp, link->tcp->args.rank);
         return;
     }

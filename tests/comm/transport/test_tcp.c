@@ -483,6 +483,7 @@ LS_TEST(tcp_names_who_did_not_come)
     LS_CHECK_FAILS(ls_tcp_open(&carrier, &args, ls_time_now_ns() + 200 * LS_NS_PER_MS),
                    LS_EDEADLINE, "2 ranks did not connect to rank 0");
     LS_CHECK(strstr(ls_err_last()->text, w.address[2]));
+    LS_CHECK_EQ(ls_err_last()->unreached, 1 + 1); /* the first of them */
     LS_CHECK_FAILS(ls_tcp_open(&carrier, &args, 0), LS_EDEADLINE, "did not connect");
     args.sockets = 9;
     LS_CHECK_FAILS(ls_tcp_open(&carrier, &args, 0), LS_EUSAGE, "9 sockets");

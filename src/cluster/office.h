@@ -1,0 +1,68 @@
+/* office.h -- the coordinator (parish.h) as a small process of its own, which its agent starts and
+ * starts again.
+ *
+ *     agent: connections, workers                          coordinator "ls-coordinator": a parish
+ *      |  -- HELLO: rules, log, how much I have heard -->  |   replays its log
+ *      |  <- HAVE: so much of what you said is in it ----- |
+ *      |  -- what happens, numbered -------------------->  |   into the log, synced; then taken
+ *      |  <- ACK, and what follows, numbered ------------- |
+ *
+ * The agent holds everything that others are connected to, so nobody else sees the coordinator die.
+ * What it was told and has not acknowledged is told again; what it had said and was heard is not
+ * said again: it counts both ways, and the same log makes the same coordinator (clerk.h). So its
+ * death, at any moment, changes nothing but a little time.
+ *
+ * One that does not answer for too long is killed, and counts as dead. Where none can be started,
+ * or its log has no place, the coordinator is a part of this process, and dies with it. One
+ * thread. */
+#pragma once
+#include "cluster/parish.h"
+
+LS_C_BEGIN
+
+/* Calls back are made by ls_office_attend(), and by all others where the coordinator is a part of
+ * this process. */
+typedef struct ls_office_args {
+    ls_parish_args rules; /* what it decides by; of its calls back only agree, in this process */
+    const char *program;  /* that can be a coordinator (ls_office_serve); NULL: none */
+    void (*tell)(void *context, int node, const void *bytes, size_t len); /* a word */
+    void (*call)(void *context, int node);
+    void (*expel)(void *context, int node, const char *why);
+    void (*stop)(void *context, int node, int code, const ls_err_record *why);
+    void (*remember)(void *context, const void *bytes, size_t len); /* for successors */
+    /* It had died, and is there again after this time; NULL: nobody wants to know. */
+    void (*died)(void *context, const char *what, int64_t took_ns);
+    void *context;
+} ls_office_args;
+
+typedef struct ls_office ls_office;
+
+ls_status ls_office_open(ls_office **office_out, const ls_office_args *args);
+void ls_office_close(ls_office *office); /* NULL is allowed */
+
+/* 0: it is a part of this process. */
+int ls_office_pid(const ls_office *office);
+
+/* Readable: attend. LS_EBARREN: it dies again and again, and why. */
+int ls_office_fd(const ls_office *office);
+ls_status ls_office_attend(ls_office *office);
+
+/* As those of a parish. */
+ls_status ls_office_joins(ls_office *office, int node, const char *host, const char *ip,
+                          int workers, bool begins, int64_t now);
+void ls_office_has_named(ls_office *office);
+bool ls_office_excludes(ls_office *office, const char *host, int64_t now, char *why, size_t cap);
+void ls_office_takes(ls_office *office, int node, const ls_word *word, int64_t now);
+void ls_office_loses(ls_office *office, int node, const char *why, int64_t noticed_ns, int64_t now);
+void ls_office_restores(ls_office *office, const ls_view_past *past, const char *why,
+                        int64_t noticed_ns, int64_t now);
+void ls_office_recalls(ls_office *office, const void *bytes, size_t len, int64_t now);
+void ls_office_returns(ls_office *office, int node);
+bool ls_office_is_idle(ls_office *office, int node);
+
+/* Whether this process was started as a coordinator; and then: be one until the agent is gone. The
+ * process's exit code. */
+bool ls_office_is_wanted(void);
+int ls_office_serve(void);
+
+LS_C_END

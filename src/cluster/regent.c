@@ -1,0 +1,422 @@
+/* regent.c -- see regent.h.
+ *
+ * The thread does one thing after the other: renew the lease that it has, write the view that is
+ * wanted, look for a leader. What it finds is copied under a lock when the caller asks. */
+#include "cluster/regent.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/time.h"
+#include "cluster/etcd.h"
+#include "cluster/tenure.h"
+
+enum {
+    LEADER = LS_TENURE_ID + 24,
+    LOOK_MS = 150,
+    ASK_MS = 2000,
+    RENEW_MS = LS_TENURE_LEASE_S * 1000 / 3
+};
+
+struct ls_regent {
+    ls_regent_args args;
+    char id[LS_TENURE_ID], mine[LEADER];
+    char leader_key[LS_TENURE_KEY], owner_key[LS_TENURE_KEY], view_key[LS_TENURE_KEY];
+    char urls_text[LS_REGENT_TEXT];
+    const char *urls[LS_ETCD_URLS];
+    int n_urls;
+    int fd;
+    pthread_t thread;
+    pthread_mutex_t guard;
+    pthread_cond_t wake;
+    bool runs, stop, seeks, wants; /* from here: under the guard */
+    ls_quorum_view want;           /* its generation: above this one */
+    uint64_t agreed;               /* of that; 0: not yet */
+    uint64_t leader, turn;
+    ls_quorum_view view;
+    ls_quorum_view shown, next; /* the caller's copy; the thread's own */
+    ls_etcd *etcd;              /* from here: the thread's */
+    int64_t lease, renewed_ns;
+    ls_str text, found; /* the view as it stands there; what was read last */
+    bool silent;
+};
+
+/* --- what stands there ------------------------------------------------------------------------ */
+
+/* "GENERATION ID NODE ...". False: of another job, or damaged. */
+static bool read_view(const ls_regent *r, const char *text, ls_quorum_view *view_out)
+{
+    char *at;
+    size_t len = strlen(r->id);
+
+    view_out->generation = strtoull(text, &at, 10);
+    view_out->n = 0;
+    if (*at != ' ' || strncmp(at + 1, r->id, len) != 0)
+        return false;
+    at += 1 + len;
+    while (*at == ' ' && view_out->n < LS_QUORUM_NODES)
+        view_out->member[view_out->n++] = strtoull(at + 1, &at, 16);
+    return *at == '\0' && view_out->n > 0;
+}
+
+static void write_view(const ls_regent *r, const ls_quorum_view *view, ls_str *out)
+{
+    ls_str_clear(out);
+    ls_str_printf(out, "%" PRIu64 " %s", view->generation, r->id);
+    for (int i = 0; i < view->n; i++)
+        ls_str_printf(out, " %016" PRIx64, view->member[i]);
+}
+
+static void tell(ls_regent *r)
+{
+    (void)eventfd_write(r->fd, 1);
+}
+
+static void set_leader(ls_regent *r, uint64_t leader)
+{
+    pthread_mutex_lock(&r->guard);
+    if (leader != r->leader) {
+        r->leader = leader;
+        r->turn++;
+    }
+    pthread_mutex_unlock(&r->guard);
+    tell(r);
+}
+
+static int64_t soon(void)
+{
+    return ls_time_now_ns() + ASK_MS * LS_NS_PER_MS;
+}
+
+/* Read the view; none, or one of another job, is generation 0. */
+static ls_status fetch_view(ls_regent *r)
+{
+    bool found;
+    ls_status st = ls_etcd_get(r->etcd, r->view_key, soon(), &r->text, &found);
+
+    if (st != LS_OK)
+        return st;
+    if (!found)
+        ls_str_clear(&r->text);
+    if (!found || !read_view(r, r->text.p, &r->next)) {
+        r->next.generation = 0;
+        r->next.n = 0;
+    }
+    pthread_mutex_lock(&r->guard);
+    ls_quorum_view_copy(&r->view, &r->next);
+    pthread_mutex_unlock(&r->guard);
+    return LS_OK;
+}
+
+/* Who leads by what stands there. NODE of the job; 0: the launcher, or nobody. *free_out: nobody.
+ */
+static ls_status fetch_leader(ls_regent *r, uint64_t *leader_out, bool *free_out)
+{
+    size_t len = strlen(r->id);
+    bool found;
+    ls_status st = ls_etcd_get(r->etcd, r->leader_key, soon(), &r->found, &found);
+
+    *leader_out = 0;
+    *free_out = st == LS_OK && !found;
+    if (st == LS_OK && found && strncmp(r->found.p, r->id, len) == 0 && r->found.p[len] == '#')
+        *leader_out = strtoull(r->found.p + len + 1, NULL, 16);
+    return st;
+}
+
+/* --- the thread ------------------------------------------------------------------------------- */
+
+/* The view that is wanted, if this node leads and nobody has made another one. */
+static ls_status make_view(ls_regent *r)
+{
+    uint64_t leader;
+    bool done = false, none;
+    ls_str text;
+    ls_status st;
+
+    ls_str_init(&text);
+    LS_TRY(st, fetch_view(r), out);
+    uint64_t before = r->next.generation;
+    pthread_mutex_lock(&r->guard);
+    ls_quorum_view_copy(&r->next, &r->want);
+    pthread_mutex_unlock(&r->guard);
+    r->next.generation = (before > r->next.generation ? before : r->next.generation) + 1;
+    write_view(r, &r->next, &text);
+    LS_TRY(st, ls_str_status(&text), out);
+    const ls_etcd_if conditions[] = {{.key = r->leader_key, .value = r->mine},
+                                     {.key = r->view_key, .value = r->text.len ? r->text.p : NULL}};
+    const ls_etcd_put put = {.key = r->view_key, .value = text.p};
+    LS_TRY(st, ls_etcd_swap(r->etcd, conditions, 2, &put, 1, soon(), &done), out);
+    if (!done) { /* its lease ran out, or somebody else leads */
+        LS_TRY(st, fetch_leader(r, &leader, &none), out);
+        if (leader != 0 && leader != r->args.self)
+            set_leader(r, leader);
+        goto out;
+    }
+    pthread_mutex_lock(&r->guard);
+    if (r->wants && r->want.n == r->next.n &&
+        memcmp(r->want.member, r->next.member, (size_t)r->next.n * sizeof *r->next.member) == 0) {
+        r->agreed = r->next.generation;
+        r->wants = false;
+    }
+    ls_quorum_view_copy(&r->view, &r->next);
+    pthread_mutex_unlock(&r->guard);
+    tell(r);
+out:
+    ls_str_release(&text);
+    return st;
+}
+
+/* Who has no part in the last view does not know the job. */
+static bool may_lead(const ls_regent *r)
+{
+    for (int i = 0; i < r->next.n; i++)
+        if (r->next.member[i] == r->args.self)
+            return true;
+    return false;
+}
+
+static ls_status take_lead(ls_regent *r)
+{
+    bool done = false;
+    int64_t lease = 0;
+    ls_status st;
+
+    LS_TRY(st, fetch_view(r), out);
+    if (!may_lead(r))
+        goto out;
+    LS_TRY(st, ls_etcd_lease(r->etcd, LS_TENURE_LEASE_S, soon(), &lease), out);
+    const ls_etcd_if conditions[] = {{.key = r->leader_key}, {.key = r->owner_key, .value = r->id}};
+    const ls_etcd_put put = {.key = r->leader_key, .value = r->mine, .lease = lease};
+    LS_TRY(st, ls_etcd_swap(r->etcd, conditions, 2, &put, 1, soon(), &done), out);
+    if (!done) {
+        (void)ls_etcd_end_lease(r->etcd, lease, soon());
+        goto out;
+    }
+    LS_TRY(st, fetch_view(r), out); /* nobody else changes it any more */
+    r->lease = lease;
+    r->renewed_ns = ls_time_now_ns();
+    set_leader(r, r->args.self);
+out:
+    return st;
+}
+
+static ls_status seek(ls_regent *r)
+{
+    uint64_t leader;
+    bool none;
+    ls_status st = fetch_leader(r, &leader, &none);
+
+    if (st != LS_OK)
+        return st;
+    if (leader != 0 && leader != r->args.self)
+        set_leader(r, leader);
+    return none ? take_lead(r) : LS_OK;
+}
+
+/* One that has run out is taken again, unless somebody has taken it. */
+static ls_status renew(ls_regent *r)
+{
+    if (r->lease == 0 || ls_time_now_ns() - r->renewed_ns < RENEW_MS * LS_NS_PER_MS)
+        return LS_OK;
+    ls_status st = ls_etcd_renew(r->etcd, r->lease, soon());
+    if (st == LS_EPEER) {
+        r->lease = 0;
+        st = seek(r);
+    }
+    if (st == LS_OK)
+        r->renewed_ns = ls_time_now_ns();
+    return st;
+}
+
+static void wait_until_due(ls_regent *r)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += LOOK_MS * LS_NS_PER_MS;
+    until.tv_sec += until.tv_nsec / LS_NS_PER_S;
+    until.tv_nsec %= LS_NS_PER_S;
+    pthread_cond_timedwait(&r->wake, &r->guard, &until);
+}
+
+static void *work(void *context)
+{
+    ls_regent *r = context;
+
+    pthread_mutex_lock(&r->guard);
+    while (!r->stop) {
+        bool wants = r->wants, seeks = r->seeks;
+        pthread_mutex_unlock(&r->guard);
+        ls_status st = renew(r);
+        if (st == LS_OK && wants)
+            st = make_view(r);
+        if (st == LS_OK && seeks && r->lease == 0)
+            st = seek(r);
+        if (st != LS_OK && !r->silent)
+            ls_log(LS_LOG_WARN, "%s; who coordinates cannot change until then",
+                   ls_err_last()->text);
+        r->silent = st != LS_OK;
+        pthread_mutex_lock(&r->guard);
+        if (!r->stop && (!r->wants || st != LS_OK || wants))
+            wait_until_due(r);
+    }
+    pthread_mutex_unlock(&r->guard);
+    return NULL;
+}
+
+/* --- the caller ------------------------------------------------------------------------------- */
+
+/* "ID/RUN", and URLs with blanks in between. */
+static ls_status take_names(ls_regent *r)
+{
+    const char *slash = strchr(r->args.tenure, '/');
+    char *save = NULL;
+
+    if (!slash || slash - r->args.tenure >= LS_TENURE_ID || strlen(slash + 1) >= LS_TENURE_RUN)
+        return ls_fail(LS_EDATA, "\"%.80s\" names no run in etcd", r->args.tenure);
+    snprintf(r->id, sizeof r->id, "%.*s", (int)(slash - r->args.tenure), r->args.tenure);
+    snprintf(r->mine, sizeof r->mine, "%s", r->id);
+    if (!r->args.first)
+        snprintf(r->mine, sizeof r->mine, "%s#%016" PRIx64, r->id, r->args.self);
+    ls_tenure_key(slash + 1, "leader", r->leader_key);
+    ls_tenure_key(slash + 1, "owner", r->owner_key);
+    ls_tenure_key(slash + 1, "view", r->view_key);
+    snprintf(r->urls_text, sizeof r->urls_text, "%s", r->args.etcd);
+    for (char *url = strtok_r(r->urls_text, " ", &save); url && r->n_urls < LS_ETCD_URLS;
+         url = strtok_r(NULL, " ", &save))
+        r->urls[r->n_urls++] = url;
+    return LS_OK;
+}
+
+static ls_status start_thread(ls_regent *r)
+{
+    sigset_t all, before;
+
+    sigfillset(&all); /* signals are for the threads of the caller */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&r->thread, NULL, work, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    r->runs = error == 0;
+    return r->runs ? LS_OK : ls_fail(LS_EIO, "cannot start a thread that asks etcd");
+}
+
+ls_status ls_regent_open(ls_regent **regent_out, const ls_regent_args *args)
+{
+    ls_regent *r = ls_mem_alloc(sizeof *r);
+    pthread_condattr_t monotonic;
+    ls_status st;
+
+    if (!r)
+        return LS_ENOMEM;
+    r->args = *args;
+    r->leader = args->first ? args->self : 0;
+    ls_str_init(&r->text);
+    ls_str_init(&r->found);
+    pthread_mutex_init(&r->guard, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (r->fd < 0) {
+        st = ls_fail_sys(LS_EIO, "cannot make a descriptor for news of etcd");
+        goto out;
+    }
+    LS_TRY(st, take_names(r), out);
+    LS_TRY(st, ls_etcd_open(&r->etcd, r->urls, r->n_urls), out);
+    LS_TRY(st, start_thread(r), out);
+    *regent_out = r;
+out:
+    if (st != LS_OK)
+        ls_regent_close(r);
+    return st;
+}
+
+void ls_regent_close(ls_regent *regent)
+{
+    ls_regent *r = regent;
+
+    if (!r)
+        return;
+    ls_err_record before = *ls_err_last();
+    if (r->runs) {
+        pthread_mutex_lock(&r->guard);
+        r->stop = true;
+        pthread_cond_signal(&r->wake);
+        pthread_mutex_unlock(&r->guard);
+        pthread_join(r->thread, NULL);
+        if (r->lease) /* if it cannot be told, it runs out by itself */
+            (void)ls_etcd_end_lease(r->etcd, r->lease, soon());
+    }
+    ls_etcd_close(r->etcd);
+    if (r->fd >= 0)
+        close(r->fd);
+    ls_str_release(&r->text);
+    ls_str_release(&r->found);
+    pthread_cond_destroy(&r->wake);
+    pthread_mutex_destroy(&r->guard);
+    ls_mem_free(r);
+    ls_err_adopt(&before);
+}
+
+int ls_regent_fd(const ls_regent *regent)
+{
+    return regent->fd;
+}
+
+uint64_t ls_regent_agree(ls_regent *regent, const uint64_t *member, int n, uint64_t above)
+{
+    ls_regent *r = regent;
+    size_t bytes = (size_t)n * sizeof *member;
+    uint64_t agreed = 0;
+
+    pthread_mutex_lock(&r->guard);
+    bool same = r->want.n == n && memcmp(r->want.member, member, bytes) == 0;
+    if (same && r->agreed > above) {
+        agreed = r->agreed;
+        r->agreed = 0;
+    } else if (!r->wants || !same || r->want.generation != above) {
+        r->want.n = n;
+        memcpy(r->want.member, member, bytes);
+        r->want.generation = above;
+        r->agreed = 0;
+        r->wants = true;
+        pthread_cond_signal(&r->wake);
+    }
+    pthread_mutex_unlock(&r->guard);
+    return agreed;
+}
+
+void ls_regent_seek(ls_regent *regent, bool seeks)
+{
+    pthread_mutex_lock(&regent->guard);
+    if (seeks && !regent->seeks)
+        pthread_cond_signal(&regent->wake);
+    regent->seeks = seeks;
+    pthread_mutex_unlock(&regent->guard);
+}
+
+uint64_t ls_regent_leader(ls_regent *regent, uint64_t *turn_out)
+{
+    eventfd_t news;
+
+    (void)eventfd_read(regent->fd, &news);
+    pthread_mutex_lock(&regent->guard);
+    uint64_t leader = regent->leader;
+    *turn_out = regent->turn;
+    pthread_mutex_unlock(&regent->guard);
+    return leader;
+}
+
+const ls_quorum_view *ls_regent_view(ls_regent *regent)
+{
+    pthread_mutex_lock(&regent->guard);
+    ls_quorum_view_copy(&regent->shown, &regent->view);
+    pthread_mutex_unlock(&regent->guard);
+    return &regent->shown;
+}

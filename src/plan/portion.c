@@ -1,0 +1,185 @@
+/* portion.c -- see portion.h.
+ *
+ * First the ranges of a kind that a rank has to do with, then of each parameter in them what is not
+ * left to a rank of the team that has the same. Worked example: 2 teams of 2 ranks, a vector of 6
+ * elements that all have (small, number 1 of the parameters) and a matrix of which each rank of a
+ * team has 4 elements, one behind the other in its array. The plane's ranges are 0 to 4 and 5 to 9:
+ *
+ *     rank  place  range  writes of the vector   of the matrix
+ *      0      0    0..4   nothing: 1 % 2 is 1    nothing
+ *      1      1    0..4   0..4                   nothing
+ *      2      0    5..9   nothing                0..3 of its part
+ *      3      1    5..9   5                      0..3 of its part */
+#include "plan/portion.h"
+
+#include "plan/optim.h"
+
+enum {
+    SMALL = 4096
+}; /* elements; what is smaller is not cut, one of those that have it writes it */
+
+/* Elements of an array, and where they lie in what a rank has of it. */
+typedef struct range {
+    int64_t first, count, place;
+} range;
+
+bool ls_portion_divided(const ls_mesh *plane, int kind)
+{
+    return ls_mesh_divides(plane) && (kind > 0 || ls_mesh_parts_weights(plane));
+}
+
+int64_t ls_portion_array(const ls_run *run, const ls_model *model, const ls_mesh *plane, int kind)
+{
+    return kind == 0   ? model->flat
+           : kind == 1 ? model->trained
+                       : ls_memory_snapshot_seconds(run, model, plane);
+}
+
+int64_t ls_portion_place(const ls_run *run, const ls_model *model, const ls_mesh *plane, int kind,
+                         int i)
+{
+    const ls_param *p = &model->params[i];
+
+    if (kind == 0)
+        return p->first;
+    if (kind == 1)
+        return p->trained;
+    if (ls_mesh_divides(plane)) /* in the order of the gradients */
+        return ls_optim_is_matrix(run, p) ? -1 : p->trained;
+    return ls_optim_second(run, model, i);
+}
+
+static int ranges_of(const ls_portion *x, int kind, int rank, range out[LS_MESH_BUCKETS])
+{
+    const ls_mesh *plane = x->plane;
+    int64_t all = ls_portion_array(x->run, x->model, plane, kind);
+
+    if (x->pipe) {
+        for (int c = 0; c < x->pipe->chunks; c++) {
+            ls_pipe_range r =
+                ls_pipe_saved(x->pipe, rank / x->pipe->lines, rank % x->pipe->lines, c, kind > 0);
+            out[c] = (range){r.first, r.count, r.first};
+        }
+        return x->pipe->chunks;
+    }
+    if (!ls_portion_divided(plane, kind)) {
+        ls_coll_range(all, ls_mesh_ranks(plane), rank, &out->first, &out->count);
+        out->place = out->first;
+        return 1;
+    }
+    int n = ls_mesh_buckets(plane, x->model->trained);
+    for (int b = 0; b < n; b++) { /* twins of shard groups read the same, and write a piece each */
+        ls_mesh_part own = ls_mesh_part_of(plane, x->model->trained, b, rank);
+        ls_mesh_part piece = ls_mesh_piece_of(plane, x->model->trained, b, rank);
+        ls_mesh_part used = x->saves ? piece : own;
+        out[b] = (range){used.first, used.count, own.packed + used.first - own.first};
+    }
+    return n;
+}
+
+/* How many ranks of a team have the same of a parameter, and which of them this one is. */
+static int copies_of(const ls_model *model, const ls_param *p, int *own_out)
+{
+    *own_out = model->split.rank % p->box.copies;
+    return p->box.copies;
+}
+
+/* The elements of parameter i that this rank of a team writes, and not another that has the same.
+ */
+static range share_of(const ls_model *model, int i)
+{
+    const ls_param *p = &model->params[i];
+    int own, copies = copies_of(model, p, &own);
+    int64_t row = p->count / ls_max_i64(1, p->shape[0]);
+    range share = {.first = 0, .count = p->count};
+
+    if (copies == 1)
+        return share;
+    if (p->count < SMALL) {
+        share.count = i % copies == own ? p->count : 0;
+        return share;
+    }
+    if (p->shape[0] < copies)
+        row = 1;
+    int64_t rows = p->count / row;
+    share.first = rows * own / copies * row;
+    share.count = rows * (own + 1) / copies * row - share.first;
+    return share;
+}
+
+/* The pieces, and how many elements they have. */
+static int list(const ls_portion *x, int kind, int rank, ls_portion_piece *pieces_out,
+                int64_t *elements)
+{
+    range ranges[LS_MESH_BUCKETS];
+    int n = 0, count = ranges_of(x, kind, rank, ranges);
+
+    for (int k = 0; k < count; k++)
+        for (int i = 0; i < x->model->n_params; i++) {
+            int64_t at = ls_portion_place(x->run, x->model, x->plane, kind, i);
+            range own = {.count = x->model->params[i].count};
+            if (x->saves)
+                own = share_of(x->model, i);
+            int64_t first = ls_max_i64(at + own.first, ranges[k].first);
+            int64_t end = ls_min_i64(at + own.first + own.count, ranges[k].first + ranges[k].count);
+            if (at < 0 || first >= end)
+                continue;
+            if (pieces_out)
+                pieces_out[n] =
+                    (ls_portion_piece){.param = i,
+                                       .first = first - at,
+                                       .count = end - first,
+                                       .place = ranges[k].place + first - ranges[k].first};
+            *elements += end - first;
+            n++;
+        }
+    return n;
+}
+
+int ls_portion_pieces(const ls_portion *portion, int kind, int rank, ls_portion_piece *pieces_out)
+{
+    int64_t elements = 0;
+
+    return list(portion, kind, rank, pieces_out, &elements);
+}
+
+bool ls_portion_shared(const ls_model *model, int i)
+{
+    int own;
+
+    return copies_of(model, &model->params[i], &own) > 1;
+}
+
+int ls_portion_twin(const ls_portion *portion, int64_t turn)
+{
+    const ls_mesh *plane = portion->plane;
+    int lines = ls_mesh_lines(plane);
+
+    if (lines < 2)
+        return -1;
+    return ls_mesh_post(plane, plane->rank) * lines +
+           (ls_mesh_line(plane, plane->rank) + 1 + (int)(turn % (lines - 1))) % lines;
+}
+
+bool ls_portion_common(const ls_portion *portion, int kind)
+{
+    return portion->pipe ? kind == 0 || !portion->pipe->divides
+                         : !ls_portion_divided(portion->plane, kind);
+}
+
+int64_t ls_portion_elements(const ls_run *run, const ls_model *model, const ls_mesh *plane)
+{
+    ls_portion x = {.run = run, .model = model, .plane = plane, .saves = true};
+    bool line = ls_mesh_posts(plane) > 1;
+    int64_t elements = 0;
+    ls_pipe pipe;
+
+    if (line && ls_pipe_init(&pipe, run, model, plane, 1, false) != LS_OK)
+        return 0;
+    x.pipe = line ? &pipe : NULL;
+    for (int kind = 0; kind < LS_PORTION_KINDS; kind++)
+        (void)list(&x, kind, plane ? plane->rank : 0, NULL, &elements);
+    if (line)
+        ls_pipe_release(&pipe);
+    return elements;
+}

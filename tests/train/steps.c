@@ -1,0 +1,44 @@
+/* steps.c -- see steps.h. */
+#include "train/steps.h"
+
+#include "base/mem.h"
+#include "harness.h"
+
+void ls_steps_start(ls_step *step, const ls_model *model)
+{
+    for (int i = 0; i < model->n_params; i++) {
+        const ls_param *p = &model->params[i];
+        float *x = ls_mem_array((size_t)p->count, sizeof *x);
+        LS_CHECK(x);
+        ls_model_start(p, 5, 0, p->count, x);
+        ls_step_put(step, p->first, p->count, x);
+        ls_mem_free(x);
+    }
+    LS_CHECK_OK(ls_step_weights_changed(step));
+}
+
+ls_step_result ls_steps_run(ls_step *step, int64_t number, const int32_t *tokens, double lr)
+{
+    ls_step_result result;
+    ls_clock clock;
+
+    ls_clock_begin(&clock);
+    LS_CHECK_OK(ls_step_run(step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, number,
+                            lr, &clock, &result));
+    LS_CHECK(result.finite);
+    return result;
+}
+
+int64_t held_by(const ls_line *line)
+{
+    int64_t held = ls_window_held(&line->copy);
+
+    for (int i = 0; i < 3; i++)
+        held += ls_window_held(&line->state[i]);
+    for (int i = 0; i < LS_ORDERED_ROOTS; i++) {
+        held += ls_window_held(&line->head[i]);
+        for (int c = 0; c < LS_PIPE_CHUNKS; c++)
+            held += ls_window_held(&line->grads[c][i]);
+    }
+    return held;
+}
