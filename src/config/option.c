@@ -797,9 +797,9 @@ const ls_option ls_options[] = {
          "mesh.dp, all of them have the whole model, and mesh.zero divides among all; with mesh.tp "
          "and mesh.pp those share a sequence that have the same heads and layers. Results agree "
          "with one process within rounding, in "
-         "ordered mode too. When one of them dies any other with the same part has what it had; "
-         "for "
-         "good: a run goes on with a multiple of them.",
+         "ordered mode too. When one of them dies any other has what it had; for good: a run goes "
+         "on with a multiple of mesh.cp. With mesh.tp or mesh.pp beside it a death ends the run, "
+         "whatever heal.mode says; started again, it goes on from the newest checkpoint.",
      .offset = AT(mesh.cp)},
     {.key = "mesh.keys",
      .type = LS_OPTION_ENUM,

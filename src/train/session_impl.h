@@ -1,4 +1,5 @@
-/* session_impl.h -- what session.c, session_weights.c and session_tell.c share. */
+/* session_impl.h -- what session.c, session_device.c, session_weights.c and session_tell.c share.
+ */
 #pragma once
 #include "train/session.h"
 
@@ -18,6 +19,15 @@ static inline bool ls_session_is_first(const ls_session *s)
 {
     return s->mesh.rank == 0;
 }
+
+/* Whether the device that is asked for is there; and open it, its kernels and streams. */
+ls_status ls_session_check_device(ls_session *session);
+ls_status ls_session_open_device(ls_session *session);
+
+/* Each rank tells which card it uses and how much of it is free, before anybody takes of it; and
+ * what that leaves for each. */
+ls_status ls_session_meet_cards(ls_session *session, const ls_device_info *info);
+int64_t ls_session_share_of_card(const ls_session *session);
 
 /* The first weights: of the imported model, and fresh ones for what it lacks. No second copy of
  * them ever exists. */
