@@ -76,7 +76,7 @@ def name_of(mesh):
 def draw(program, ranks, rng):
     """Some mesh, which the program may refuse: a number of ranks, whose prime factors go to axes."""
     n, mesh = rng.randint(2, ranks), {}
-    axes = {axis: 1 for axis, most in program.widths.items() if most > 1}
+    axes = {axis: 1 for axis, most in program.widths.items() if most > 1 and axis != "ep"}
     left, p = n, 2
     while left > 1:
         if left % p:
@@ -85,6 +85,9 @@ def draw(program, ranks, rng):
         axes[rng.choice(list(axes))] *= p
         left //= p
     mesh.update({f"mesh.{axis}": width for axis, width in axes.items() if width > 1})
+    inside = [width for width in range(2, axes.get("dp", 1) + 1) if axes["dp"] % width == 0]  # of dp, like ZeRO
+    if inside and program.widths.get("ep", 1) > 1 and rng.random() < 0.6:
+        mesh["mesh.ep"] = rng.choice(inside)
     if axes.get("tp", 1) > 1 and rng.random() < 0.4:
         mesh["mesh.sp"] = "false"
     if axes.get("cp", 1) > 1 and rng.random() < 0.4:
@@ -96,9 +99,19 @@ def draw(program, ranks, rng):
     if zero:
         mesh["mesh.zero"] = zero
     recompute = rng.choice(["none", "none", "selective", "full"])
-    if recompute != "none":
+    if recompute != "none" and "mesh.ep" not in mesh:  # experts recompute nothing
         mesh["train.recompute"] = recompute
     return n, mesh
+
+
+def mesh_of(model, mesh):
+    """A model without experts divides none."""
+    return {key: value for key, value in mesh.items() if key != "mesh.ep" or "experts" in MODELS[model]}
+
+
+def first_of(models, mesh):
+    """The model that is asked whether a mesh can be: one that has all of its axes."""
+    return next((model for model in models if mesh_of(model, mesh) == mesh), None)
 
 
 def tensors(folder):
@@ -191,10 +204,11 @@ def row(program, wants, ranks, mesh, steps, models):
     """One mesh on all models; what it prints, and whether all is well."""
     cells, bad = [], 0
     for model in models:
+        own = mesh_of(model, mesh)
         try:
-            verdict, loss, gradient, name = judge(wants[model], train(program, model, "run", ranks, mesh, steps), mesh)
+            verdict, loss, gradient, name = judge(wants[model], train(program, model, "run", ranks, own, steps), own)
         except Refused:
-            if model == models[0]:
+            if model == first_of(models, mesh):
                 raise
             verdict, loss, gradient, name = "refused", 0.0, 0.0, "-"
         cells.append((model, verdict, loss, gradient, name))
@@ -221,11 +235,11 @@ def main():
     seen, meshes, refused, bad, worst = set(), 0, 0, 0, (0.0, 0.0)
     while meshes < args.meshes:
         ranks, mesh = draw(program, args.ranks, rng)
-        name = name_of(mesh)
-        if name in seen:
+        name, asked = name_of(mesh), first_of(args.models, mesh)
+        if name in seen or not asked:
             continue
         seen.add(name)
-        check = program.run("config", "check", f"{args.models[0]}.yaml", *settings(mesh))
+        check = program.run("config", "check", f"{asked}.yaml", *settings(mesh))
         try:
             if check.returncode:
                 raise Refused(check.stderr)

@@ -3,9 +3,10 @@
 # 30 steps in ordered mode, with clipping, dropout where the model has it, and weight decay; after the first step the run is stopped
 # and goes on from its checkpoint.
 #   pp, dp, zero, recompute, schedules   every loss and the hash of the weights must have the same bits
-#   tp, sp, cp, keys (ep)                every loss within 1e-4 of it, and the first gradient of every tensor within 1e-3 of its norm
+#   tp, sp, cp, keys, ep                 every loss within 1e-4 of it, and the first gradient of every tensor within 1e-3 of its norm
 # Which axes there are, and how wide they can be, is asked of the program (`config schema`), and so is whether it takes a mesh
-# (`config check`, `train`): what it refuses is drawn again. Printed are the largest deviations of every mesh.
+# (`config check`, `train`): what it refuses is drawn again. Models without experts leave mesh.ep out. Printed are the largest
+# deviations of every mesh.
 #   SEED=1  RANKS=8  STEPS=30  MODELS="gpt2 llama qwen3 mixtral"  LINESHAFT=PROGRAM
 # Ends with 1 when a mesh strays. No figure of speed: it may run on a busy machine (about a quarter of an hour).
 set -eu

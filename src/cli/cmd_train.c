@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/fault.h"
+#include "base/log.h"
 #include "cli/progress.h"
 #include "cli/cmds.h"
 #include "cli/hold.h"
@@ -14,6 +15,7 @@
 #include "cli/stop.h"
 #include "cluster/places.h"
 #include "config/check.h"
+#include "config/explain.h"
 #include "config/runfile.h"
 #include "parallel/kin.h"
 #include "train/loop.h"
@@ -193,6 +195,12 @@ out:
     return st;
 }
 
+/* Whether someone wrote that ranks are to be replaced; they are anyway where that is known. */
+static bool asks_to_heal(const ls_run *run)
+{
+    return ls_explain_origin(run, ls_option_find("heal.mode"))->source != LS_RUN_DEFAULT;
+}
+
 /* Start this command as ranks. */
 static ls_status run_ranks(const ls_args *args, const ls_run *run)
 {
@@ -212,12 +220,17 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
                                  .tenure = ls_hold_tenure(),
                                  .etcd = ls_hold_etcd(),
                                  .program = LS_AGENT_SELF};
-    int64_t all =
-        ls_max_i64(run->mesh.ep, run->mesh.dp) * run->mesh.tp * run->mesh.pp * run->mesh.cp;
+    int64_t sharers = ls_max_i64(1, run->mesh.dp) * run->mesh.cp;
+    int64_t all = ls_max_i64(run->mesh.ep, sharers) * run->mesh.tp * run->mesh.pp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
-    bool heals = run->heal.mode == LS_HEAL_ON && !apart && ls_kin_knows(run);
+    bool heals = run->heal.mode == LS_HEAL_ON && !apart, known = ls_kin_knows(run);
 
+    if (heals && !known && !ls_job_is_task())
+        ls_log(asks_to_heal(run) ? LS_LOG_WARN : LS_LOG_INFO,
+               "in this mesh ranks that die are not replaced: the run ends then, and goes on from "
+               "its newest checkpoint when it is started again");
+    heals = heals && known;
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
 }
 

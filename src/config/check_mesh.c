@@ -138,12 +138,11 @@ static ls_status check_with_experts(const ls_run *run)
         const char *key, *why;
         bool asked;
     } rows[] = {
-        {"mesh.tp", "ranks divide either the experts or the tensors of a model", run->mesh.tp > 1},
-        {"mesh.pp", "the stages of a pipeline have all experts of their layers", run->mesh.pp > 1},
-        {"mesh.cp", "a token's expert is found by whoever has its whole sequence",
-         run->mesh.cp > 1},
-        {"mesh.zero", "what ranks have of a model is not divided once more yet",
-         run->mesh.zero > 0},
+        {"mesh.zero", "ranks keep whole gradients and weights of what they have; 0 and 1 work",
+         run->mesh.zero > 1},
+        {"mesh.shard", "the ranks that have the same experts are one group",
+         strcmp(run->mesh.shard, "world") != 0},
+        {"heal.buddies", "parts of a model are not copied yet", run->heal.buddies == LS_BUDDIES_ON},
         {"sync", "replicas and workers have whole models", run->sync != LS_SYNC_ALLREDUCE},
         {"train.optimizer", "only AdamW updates parts of weights by themselves",
          run->train.optimizer != LS_OPTIMIZER_ADAMW},
@@ -181,11 +180,12 @@ static ls_status check_ep(const ls_run *run)
                     (long long)E);
         return st;
     }
-    if (dp != LS_RUN_AUTO && dp % ep != 0) {
+    if (dp != LS_RUN_AUTO && dp * ls_max_i64(1, run->mesh.cp) % ep != 0) {
         st = ls_check_clash(run, "mesh.ep", "mesh.dp",
                             "experts are divided among data-parallel ranks, in groups of equal "
                             "size");
-        ls_err_hint("Choose a mesh.ep that divides mesh.dp, or leave mesh.dp at auto.");
+        ls_err_hint("Choose a mesh.ep that divides mesh.dp (times mesh.cp), or leave mesh.dp at "
+                    "auto.");
         return st;
     }
     return check_with_experts(run);

@@ -796,10 +796,10 @@ const ls_option ls_options[] = {
          "number of processes is mesh.dp times mesh.pp times mesh.tp times this. Alone, or with "
          "mesh.dp, all of them have the whole model, and mesh.zero divides among all; with mesh.tp "
          "and mesh.pp those share a sequence that have the same heads and layers. Results agree "
-         "with one process within rounding, in "
-         "ordered mode too. When one of them dies any other has what it had; for good: a run goes "
-         "on with a multiple of mesh.cp. With mesh.tp or mesh.pp beside it a death ends the run, "
-         "whatever heal.mode says; started again, it goes on from the newest checkpoint.",
+         "with one process within rounding, in ordered mode too. When one of them dies any other "
+         "has what it had; for good: a run goes on with a multiple of them. With mesh.tp or "
+         "mesh.pp the run ends instead, and goes on from its newest checkpoint when it is started "
+         "again.",
      .offset = AT(mesh.cp)},
     {.key = "mesh.keys",
      .type = LS_OPTION_ENUM,
@@ -817,11 +817,15 @@ const ls_option ls_options[] = {
      .doc = "Expert-parallel width: processes that divide the experts of a mixture (model.experts) "
             "among themselves. They are some of the mesh.dp that share the batch, and have "
             "everything else each; tokens go to where their experts are and back, in every layer, "
-            "so keep them on one machine. It must divide mesh.dp and model.experts. Gradients are "
-            "summed as train.reduce: fast does it, and results agree with one process within "
-            "rounding. When one of them dies its experts come from another that has the same, "
-            "where mesh.dp is larger than this, else from the newest checkpoint; for good: a run "
-            "goes on with a multiple of mesh.ep.",
+            "so keep them on one machine. It must divide mesh.dp (times mesh.cp) and "
+            "model.experts. With mesh.pp each stage's processes divide the experts of its layers, "
+            "with mesh.tp teams do; mesh.zero can be 1: those that have the same experts divide "
+            "these, all the rest. Gradients are summed as train.reduce: fast does it, and results "
+            "agree with one process within rounding. When one of them dies its experts come from "
+            "another that has the same, where mesh.dp is larger than this, else from the newest "
+            "checkpoint; for good: a run goes on with a multiple of mesh.ep. With mesh.zero, "
+            "mesh.pp, mesh.tp or mesh.cp the run ends instead, and goes on from its newest "
+            "checkpoint when it is started again.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,

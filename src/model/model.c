@@ -99,8 +99,6 @@ static ls_place add(builder *b, spec s, bool lora)
     m->flat = p->first + p->count;
     m->elements += p->count;
     p->trained = -1;
-    if (m->split.by_experts) /* each rank sees its own tokens; experts are told apart below */
-        p->box.partial = true;
     if (!is_frozen(b->run, p)) {
         const ls_param *before = p - 1;
         bool side_by_side = s.joined && before->trained >= 0;
@@ -177,7 +175,7 @@ static cut by_tokens(const builder *b)
 /* Divided along a dimension, as each of `parts` stretches is. */
 static spec divided(const builder *b, spec s, int dim, cut by, int parts)
 {
-    if (ls_split_ranks(&b->model->split) == 1)
+    if (b->model->split.ranks == 1)
         return s;
     s.box.dim = dim;
     s.box.parts = parts;
@@ -316,18 +314,6 @@ static void add_attention_llama(builder *b, ls_block_params *p)
     p->proj_b = add_if(b, s->bias_proj, vector(b, "self_attn.o_proj.bias", s->C, LS_START_ZERO));
 }
 
-/* The parameters from `first` on are of an expert that this rank has for all. */
-static void mark_expert(ls_model *m, int first)
-{
-    for (int i = first; i < m->n_params; i++) {
-        m->params[i].expert = true;
-        if (!m->split.by_experts)
-            continue;
-        m->params[i].box.copies = 1;
-        m->params[i].box.partial = false;
-    }
-}
-
 /* The router and the experts that this rank has, gate and up of each side by side. */
 static void add_experts(builder *b, ls_block_params *p)
 {
@@ -351,7 +337,8 @@ static void add_experts(builder *b, ls_block_params *p)
             ls_place place = add(b, i == 1 ? joined(m) : m, false);
             *(i < 2 ? &to->fc_w[i] : &to->out_w) = place;
         }
-        mark_expert(b->model, first);
+        for (int i = first; i < b->model->n_params; i++)
+            b->model->params[i].expert = true;
     }
 }
 
@@ -748,6 +735,27 @@ int ls_model_partials(const ls_model *model, ls_crew_span *spans_out)
             spans_out[n++] = (ls_crew_span){p->trained, p->count, p->box.copies};
     }
     return n;
+}
+
+int ls_model_common(const ls_model *model, int64_t first, int64_t count, ls_crew_span *spans_out)
+{
+    int n = 0;
+
+    for (int i = 0; i < model->n_params; i++) {
+        const ls_param *p = &model->params[i];
+        int64_t from = ls_max_i64(p->trained, first);
+        int64_t end = ls_min_i64(p->trained + p->count, first + count);
+        if (!p->expert && p->trained >= 0 && from < end)
+            spans_out[n++] = (ls_crew_span){from, end - from, model->split.far_ranks};
+    }
+    return n;
+}
+
+bool ls_model_counts(const ls_model *model, const ls_param *p)
+{
+    const ls_split *split = &model->split;
+
+    return split->rank % p->box.copies == 0 && (p->expert || split->far_rank == 0);
 }
 
 const ls_param *ls_model_find(const ls_model *model, const char *name)

@@ -137,7 +137,7 @@ typedef struct ls_model {
  * of train.freeze or a target of lora.targets that fits nothing. */
 ls_status ls_model_init(ls_model *model, const ls_run *run, int64_t vocab);
 
-/* The part of rank split.rank of split.ranks; sequence: rows of streams are divided too. LS_EUSAGE
+/* The part of split.rank and split.far_rank; sequence: rows of streams are divided too. LS_EUSAGE
  * also: it cannot be divided so. */
 ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab, ls_split split);
 void ls_model_release(ls_model *model);
@@ -156,6 +156,12 @@ const ls_param *ls_model_find(const ls_model *model, const char *name);
 /* The trained parameters whose copies on several ranks have parts of a gradient (split.h), in the
  * order of the gradients: at most n_params of them; returns how many. */
 int ls_model_partials(const ls_model *model, ls_crew_span *spans_out);
+
+/* Likewise of ranks that divide experts: what is no expert, of these elements of the gradients. */
+int ls_model_common(const ls_model *model, int64_t first, int64_t count, ls_crew_span *spans_out);
+
+/* Whether this rank is the first of those that have a parameter alike. */
+bool ls_model_counts(const ls_model *model, const ls_param *p);
 
 /* The first element of the gradients from which on all belong to unit `unit` and those above it:
  * what backward has completed when it has gone through that unit. */

@@ -98,7 +98,7 @@ void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to)
 {
     const ls_model_shape *s = &model->shape;
     const ls_block_params *p = &model->blocks[l];
-    bool parted = s->family != LS_FAMILY_GPT2, other = ls_split_rank(&model->split) > 0;
+    bool parted = s->family != LS_FAMILY_GPT2, other = model->split.rank > 0;
 
     *to =
         (ls_pass_layers){.qkv_widths = {parted ? ls_pass_att_width(s) : ls_pass_qkv_width(s),
@@ -597,7 +597,7 @@ static void embed(const ls_pass *pass, const ls_pass_call *call)
     const ls_model *model = pass->args.model;
     const ls_model_shape *s = &model->shape;
 
-    bool positions = ls_split_rank(&model->split) == 0;
+    bool positions = model->split.rank == 0;
 
     pass->args.kernels->embed_fwd(
         pass->args.stream,

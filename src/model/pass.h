@@ -51,8 +51,9 @@ typedef struct ls_pass_args {
                                * text can be read piece by piece; 0: none; not with training */
     ls_packs *packs;          /* borrowed: of the weights that calls read; NULL: none */
     const ls_crew *crew;      /* borrowed: how the ranks of a split model meet; NULL where it is
-                               * whole. All of them make the same calls; where experts are divided,
-                               * as many (ls_pass_serve). Host memory only */
+                               * whole. All of them make the same calls. Host memory only */
+    const ls_crew *far;       /* likewise of ranks that divide experts: they make as many calls
+                               * (ls_pass_serve) */
     int64_t reach;            /* where experts are divided: tokens of the largest call of any rank,
                                * the same on all; less than B T: as many */
     ls_pass_ring ring;        /* like crew, of ranks that share sequences */
@@ -148,8 +149,8 @@ const void *ls_pass_out(const ls_pass *pass, int slot, const void *in);
 void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Where experts are divided (split.h) all ranks make as many calls, each with its own tokens. A
- * rank that has no tokens while others have some calls this instead, forward and then backward: its
- * experts serve theirs. Of the call w, grad, accumulate and slot count. */
+ * rank that has no tokens while others have some calls this instead, forward and then backward (or
+ * its first half): its experts serve theirs. Of the call w, grad, accumulate and slot count. */
 void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete.

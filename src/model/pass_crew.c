@@ -19,7 +19,7 @@
 
 bool ls_pass_is_split(const ls_pass_args *args)
 {
-    return ls_split_ranks(&args->model->split) > 1;
+    return args->model->split.ranks > 1;
 }
 
 bool ls_pass_divides_rows(const ls_pass_args *args)
@@ -218,10 +218,11 @@ static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int
 {
     bool full = ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL;
     int times = ls_pass_times_again(args, l);
+    bool experts = args->model->shape.E > 0; /* those of other ranks keep the rows that came */
+    bool mlp_input = experts ? !ls_pass_is_far(args) : full || !args->model->shape.gated;
 
-    bool mlp_input = !args->model->shape.gated || args->model->shape.E > 0;
     *joins += times * full;
-    *wholes += times * (full ? 2 : mlp_input);
+    *wholes += times * (full + mlp_input);
 }
 
 /* Of the head: scores of all rows. */

@@ -10,7 +10,7 @@
  * back to the weights and through the router is then a part of a sum, like the experts' own, and is
  * added up with it; the router's losses are counted by the first rank.
  *
- * Where experts are divided instead, every rank routes its own tokens (pass_far.c).
+ * Where experts are divided, every rank, or team, routes its own tokens (pass_far.c).
  *
  * The balance loss is that of a sequence. Ranks that share sequences (pass_ring.c) add up what each
  * has counted of the choices in them; whoever counts the losses does, and nothing else of it needs
@@ -138,7 +138,7 @@ void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int
     ls_route route = route_of(pass, call, l);
     ls_experts args = ls_pass_experts_of(pass, call, l, &route, true);
     float *drouter = ls_pass_gradient(call, p->router);
-    bool first = ls_split_rank(&pass->args.model->split) == 0;
+    bool first = pass->args.model->split.rank == 0;
     int coming;
     void *x = ls_pass_whole_start(pass, call, pass->blocks[l].y2, pass->whole_x, &coming);
 

@@ -17,12 +17,16 @@
  * inputs back. So a row that another rank's expert works on crosses four times, counts once.
  *
  * How many rows come is known only when they come, but memory is taken before: there is room for
- * all tokens of all ranks. A rank without a call in a round serves the others' (ls_pass_serve). */
+ * all tokens of all ranks. A rank without a call in a round serves the others' (ls_pass_serve).
+ *
+ * Of a split model (mesh.tp) every rank of a team has a part of each expert of the team, and all
+ * have the same tokens and route them alike: rows go to the rank of the same place in another team,
+ * and what comes back is a part of a sum, as it is where a team has all experts. */
 #include "model/pass_impl.h"
 
 bool ls_pass_is_far(const ls_pass_args *args)
 {
-    return args->model->split.by_experts;
+    return args->model->split.far_ranks > 1;
 }
 
 int64_t ls_pass_far_rows(const ls_pass_args *args)
@@ -30,7 +34,7 @@ int64_t ls_pass_far_rows(const ls_pass_args *args)
     const ls_split *split = &args->model->split;
     int64_t tokens = ls_max_i64(args->B * args->T, args->reach);
 
-    return split->ranks * tokens * ls_min_i64(args->model->shape.K, split->experts);
+    return split->far_ranks * tokens * ls_min_i64(args->model->shape.K, split->experts);
 }
 
 /* How many rows of each expert everybody has, to who has the expert; then where rows will lie. */
@@ -38,13 +42,13 @@ static void exchange_counts(const ls_pass *pass, const ls_pass_experts *b)
 {
     const ls_split *split = &pass->args.model->split;
     const ls_pass_far *far = &pass->far;
-    int64_t ranks = split->ranks, n = split->experts;
+    int64_t ranks = split->far_ranks, n = split->experts;
     int32_t at = 0;
 
     for (int64_t e = 0; e < pass->args.model->shape.E; e++)
         far->own[e] = b->first[e + 1] - b->first[e];
-    pass->args.crew->deal(
-        pass->args.crew->context, pass->args.stream,
+    pass->args.far->deal(
+        pass->args.far->context, pass->args.stream,
         &(ls_crew_deal){.type = LS_I32, .from = far->own, .to = far->come, .n = n});
     if (ls_stream_failed(pass->args.stream))
         return;
@@ -67,7 +71,7 @@ static void deal_rows(const ls_pass *pass, const ls_pass_experts *b, const void 
                       bool back)
 {
     const ls_split *split = &pass->args.model->split;
-    int64_t ranks = split->ranks, n = split->experts, C = pass->args.model->shape.C;
+    int64_t ranks = split->far_ranks, n = split->experts, C = pass->args.model->shape.C;
     int64_t *there = pass->far.elements, *here = there + ranks;
 
     if (ls_stream_failed(pass->args.stream))
@@ -76,12 +80,12 @@ static void deal_rows(const ls_pass *pass, const ls_pass_experts *b, const void 
         there[r] = (b->first[(r + 1) * n] - b->first[r * n]) * C;
         here[r] = (b->by_source[(r + 1) * n] - b->by_source[r * n]) * C;
     }
-    pass->args.crew->deal(pass->args.crew->context, pass->args.stream,
-                          &(ls_crew_deal){.type = pass->args.type,
-                                          .from = from,
-                                          .to = to,
-                                          .sent = back ? here : there,
-                                          .received = back ? there : here});
+    pass->args.far->deal(pass->args.far->context, pass->args.stream,
+                         &(ls_crew_deal){.type = pass->args.type,
+                                         .from = from,
+                                         .to = to,
+                                         .sent = back ? here : there,
+                                         .received = back ? there : here});
 }
 
 static void regroup(const ls_pass *pass, const ls_pass_experts *b, const void *from, void *to,
@@ -92,7 +96,7 @@ static void regroup(const ls_pass *pass, const ls_pass_experts *b, const void *f
     ls_experts_regroup(pass->args.stream,
                        &(ls_regroup){.by_source = b->by_source,
                                      .by_expert = b->by_expert,
-                                     .sources = model->split.ranks,
+                                     .sources = model->split.far_ranks,
                                      .experts = model->split.experts,
                                      .row_bytes = model->shape.C * ls_dtype_bytes(pass->args.type),
                                      .from = from,
@@ -173,19 +177,18 @@ void ls_pass_far_backward(const ls_pass *pass, const ls_pass_call *call, int64_t
 
 void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward)
 {
-    const ls_model_shape *s = &pass->args.model->shape;
+    int64_t begin = ls_pass_first_block(&pass->args), end = ls_pass_end_block(&pass->args);
+    int64_t E = pass->args.model->shape.E;
 
     ls_pass_take(pass, call);
-    for (int64_t i = 0; i < s->L; i++) {
-        int64_t l = backward ? s->L - 1 - i : i;
+    for (int64_t l = begin; l < end && !backward; l++) {
         int32_t *first = pass->blocks[l].experts.first;
-        if (backward) {
-            if (ls_pass_recompute_of(&pass->args, l) != LS_RECOMPUTE_NONE)
-                ls_pass_far_again(pass, call, l);
-            serve_backward(pass, call, l);
-            continue;
-        }
-        memset(first, 0, (size_t)(s->E + 1) * sizeof *first);
+        memset(first, 0, (size_t)(E + 1) * sizeof *first);
         serve_forward(pass, call, l);
+    }
+    for (int64_t l = end - 1; l >= begin && backward; l--) {
+        if (ls_pass_recompute_of(&pass->args, l) != LS_RECOMPUTE_NONE)
+            ls_pass_far_again(pass, call, l);
+        serve_backward(pass, call, l);
     }
 }

@@ -215,7 +215,7 @@ static void cut_gated(cutter *c, const ls_pass_args *args, ls_pass_buffers *bloc
     if (!ls_pass_is_far(args))
         return;
     b->xs = cut_values(c, args, ls_pass_mlp_rows(args, M) * s->C);
-    int64_t stretches = args->model->split.ranks * args->model->split.experts;
+    int64_t stretches = args->model->split.far_ranks * args->model->split.experts;
     b->by_source = cut_ints(c, stretches + 1);
     b->by_expert = cut_ints(c, stretches + 1);
     b->first_here = cut_ints(c, args->model->split.experts + 1);
@@ -231,9 +231,9 @@ static void cut_far(cutter *c, const ls_pass_args *args, ls_pass_far *far)
     far->away = cut_values(c, args, args->B * args->T * s->K * s->C);
     far->come_rows = cut_values(c, args, here);
     far->grouped = cut_values(c, args, here);
-    far->elements = cut(c, 2 * split->ranks * (int64_t)sizeof *far->elements);
+    far->elements = cut(c, 2 * split->far_ranks * (int64_t)sizeof *far->elements);
     far->own = cut_ints(c, s->E);
-    far->come = cut_ints(c, split->ranks * split->experts);
+    far->come = cut_ints(c, split->far_ranks * split->experts);
 }
 
 /* The rest of a block, but for its end. */
@@ -502,7 +502,7 @@ static ls_status send_rope(const ls_pass *pass)
 /* Those who reach the activations of a pass; NULL: nobody does. */
 static const ls_crew *crew_of(const ls_pass *pass)
 {
-    return pass->args.crew;
+    return pass->args.crew ? pass->args.crew : pass->args.far;
 }
 
 /* What travels round a ring lies in memory that its ranks reach. */
@@ -540,6 +540,8 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     }
     LS_BUG_IF((args->model->split.ranks > 1) != (args->crew != NULL),
               "a pass of a part of a model and nobody to meet, or of a whole one and somebody");
+    LS_BUG_IF(ls_pass_is_far(args) != (args->far != NULL),
+              "a pass of some experts and nobody to meet, or of all and somebody");
     if (args->crew && !ls_device_describe(device).host_memory) {
         st = ls_fail(LS_EUSAGE, "a model is split between CPUs only, for now");
         ls_err_hint("Leave mesh.tp out, or ask for the device cpu.");

@@ -46,11 +46,11 @@ static ls_status check(const ls_split *split, const ls_run *run, const ls_model_
 
 static ls_status check_experts(const ls_split *split, const ls_run *run, const ls_model_shape *s)
 {
-    if (s->E % split->ranks == 0)
+    if (s->E % split->far_ranks == 0)
         return LS_OK;
     ls_fail(LS_EUSAGE,
             "%s: mesh.ep is %d, but the model has %lld experts, which cannot be divided evenly",
-            ls_explain_where(run, "mesh.ep"), split->ranks, (long long)s->E);
+            ls_explain_where(run, "mesh.ep"), split->far_ranks, (long long)s->E);
     ls_err_hint("Each rank takes as many experts: choose a mesh.ep that divides %lld.",
                 (long long)s->E);
     return LS_EUSAGE;
@@ -65,21 +65,21 @@ static int64_t part_begin(int64_t n, const ls_split *split, int i)
 ls_status ls_split_make(ls_split *split, const ls_run *run, ls_model_shape *shape)
 {
     int r = split->rank;
+    ls_status st = LS_OK;
 
-    split->kv_copies = 1;
-    split->experts = shape->E;
-    if (split->ranks <= 1) {
-        *split = (ls_split){.ranks = 1, .kv_copies = 1, .experts = shape->E};
-        return LS_OK;
-    }
-    if (split->by_experts) {
-        ls_status evenly = check_experts(split, run, shape);
-        split->experts = shape->E / split->ranks;
-        split->expert = r * split->experts;
-        return evenly;
-    }
-    ls_status st = check(split, run, shape);
-    if (st != LS_OK)
+    *split = (ls_split){.rank = r,
+                        .ranks = split->ranks > 1 ? split->ranks : 1,
+                        .far_rank = split->far_rank,
+                        .far_ranks = split->far_ranks > 1 ? split->far_ranks : 1,
+                        .sequence = split->sequence && split->ranks > 1,
+                        .kv_copies = 1};
+    if (split->far_ranks > 1)
+        st = check_experts(split, run, shape);
+    split->experts = shape->E / split->far_ranks;
+    split->expert = split->far_rank * split->experts;
+    if (st == LS_OK && split->ranks > 1)
+        st = check(split, run, shape);
+    if (st != LS_OK || split->ranks == 1)
         return st;
     if (shape->Hkv < split->ranks)
         split->kv_copies = split->ranks / (int)shape->Hkv;

@@ -9,8 +9,8 @@
  *   embedding and head                 by tokens
  *   norms, biases after a sum, positions, the router of experts: every rank has them whole
  *
- * Expert parallel (mesh.ep): a rank has some of the experts, whole, and everything else; and it has
- * tokens of its own.
+ * Expert parallel (mesh.ep): a rank has some of the experts, and everything else; and it has tokens
+ * of its own. Both together: of these experts, as of everything, it has the part of its place.
  *
  * A parameter knows its box, its place in the whole tensor: initial values, checkpoints and hashes
  * go by elements of the whole, and do not depend on the split.
@@ -18,8 +18,9 @@
  * What several ranks have alike gets alike gradients from whoever sees all of its uses. Where each
  * copy sees some uses only, its gradient is a part of a sum (`partial`), to be added up once in a
  * step: norms of q and k (own heads), keys and values that ranks share (own queries), the router
- * (own part of the experts), with `sequence` the norms of the stream (own rows), and where experts
- * are divided everything else (own tokens). */
+ * (own part of the experts), with `sequence` the norms of the stream (own rows). That is said of
+ * ranks that are tensor parallel. Of those that divide experts everything else is such a part (own
+ * tokens), and experts never are: all tokens reach them. */
 #pragma once
 #include "base/err.h"
 #include "config/run.h"
@@ -30,26 +31,16 @@ struct ls_model_shape;
 
 /* The part of a rank. Zeroed: all of it, on one rank. */
 typedef struct ls_split {
-    int rank, ranks; /* ranks is never 0 in a model */
-    bool sequence;   /* rows of the streams between layers are divided as well */
-    bool by_experts; /* experts are divided, and nothing else */
-    int64_t head;    /* the first of its query heads, */
-    int64_t kv_head; /* of its key/value heads, */
-    int64_t inner;   /* of its columns of the MLP, */
-    int64_t token;   /* of its tokens */
-    int kv_copies;   /* ranks side by side that have the same key/value head; 1 where none do */
+    int rank, ranks;         /* of those that have parts of the same tensors; */
+    int far_rank, far_ranks; /* of those that divide experts. ranks are never 0 in a model */
+    bool sequence;           /* rows of the streams between layers are divided as well */
+    int64_t head;            /* the first of its query heads, */
+    int64_t kv_head;         /* of its key/value heads, */
+    int64_t inner;           /* of its columns of the MLP, */
+    int64_t token;           /* of its tokens */
+    int kv_copies; /* ranks side by side that have the same key/value head; 1 where none do */
     int64_t expert, experts; /* the first of its experts, and how many */
 } ls_split;
-
-/* Ranks that have parts of the same tensors, and the place of this one among them. */
-static inline int ls_split_ranks(const ls_split *split)
-{
-    return split->by_experts ? 1 : split->ranks;
-}
-static inline int ls_split_rank(const ls_split *split)
-{
-    return split->by_experts ? 0 : split->rank;
-}
 
 /* Where a tensor lies in the whole one. */
 typedef struct ls_box {
@@ -58,11 +49,12 @@ typedef struct ls_box {
     int parts;        /* stretches of equal length along it, each divided alike: q, k and v in one
                        * weight of GPT-2; else 1 */
     int64_t from;     /* where this rank's piece of a stretch begins */
-    int copies;       /* ranks side by side, from a multiple of it on, that have this same box */
-    bool partial;     /* their gradients are parts of a sum */
+    int copies;       /* of `ranks` those side by side, from a multiple of it on, that have this
+                       * same box, */
+    bool partial;     /* and gradients that are parts of a sum */
 } ls_box;
 
-/* The part of rank split->rank of split->ranks: makes *shape, the shape of the whole, that of the
+/* The part of split->rank and split->far_rank: makes *shape, the shape of the whole, that of the
  * part, and fills in the rest of *split. LS_EUSAGE: it cannot be divided, with the reason. */
 ls_status ls_split_make(ls_split *split, const ls_run *run, struct ls_model_shape *shape);
 

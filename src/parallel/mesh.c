@@ -134,15 +134,23 @@ static ls_status check_groups(const ls_run *run, int ranks)
 /* Teams that divide experts are made of data-parallel ranks. */
 static ls_status check_experts(const ls_run *run, int ranks)
 {
-    int64_t ep = run->mesh.ep, least = ls_max_i64(1, ranks / ep) * ep;
+    int64_t beside = ls_max_i64(1, run->mesh.pp) * ls_max_i64(1, run->mesh.tp);
+    int64_t ep = run->mesh.ep, lines = ranks / beside, each = ep;
 
-    if (ranks % ep == 0)
+    if (lines % ep == 0)
         return LS_OK;
+    while (run->mesh.cp > 1 && each % run->mesh.cp != 0) /* whole rings */
+        each += ep;
+    int64_t least = ls_max_i64(1, lines / each) * each * beside;
     ls_fail(LS_EUSAGE,
-            "mesh.ep is %lld, but the run has %d data-parallel rank%s, which cannot be grouped so",
-            (long long)ep, ranks, ranks == 1 ? "" : "s");
+            "mesh.ep is %lld, but the run has %lld data-parallel %s%s, which cannot be grouped so",
+            (long long)ep, (long long)lines,
+            run->mesh.pp > 1   ? "line"
+            : run->mesh.tp > 1 ? "team"
+                               : "rank",
+            lines == 1 ? "" : "s");
     ls_err_hint("Give -n %lld or -n %lld, or another mesh.ep.", (long long)least,
-                (long long)(least + ep));
+                (long long)(least + each * beside));
     return LS_EUSAGE;
 }
 
@@ -170,14 +178,29 @@ ls_mesh ls_mesh_of_post(const ls_mesh *mesh)
 
 ls_mesh ls_mesh_of_teams(const ls_mesh *mesh)
 {
-    int team = ls_mesh_team(mesh);
-    ls_mesh teams = among(mesh, ls_mesh_ranks(mesh) / team, mesh->rank / team);
+    int tp = ls_mesh_tp(mesh);
+    ls_mesh teams = among(mesh, ls_mesh_ranks(mesh) / tp, mesh->rank / tp);
 
     teams.pp = mesh->pp;
     teams.cp = mesh->cp;
+    teams.ep = mesh->ep;
     if (teams.ranks < 2)
         teams.zero = 0;
     return teams;
+}
+
+ls_mesh ls_mesh_of_equals(const ls_mesh *mesh)
+{
+    ls_mesh teams = ls_mesh_of_teams(mesh), equals = teams;
+
+    equals.ranks = ls_mesh_ranks(&teams) / ls_mesh_ep(&teams);
+    equals.rank = teams.rank / ls_mesh_ep(&teams);
+    equals.ep = 0;
+    if (teams.ep > 1) /* these are not side by side there */
+        equals.cp = 0;
+    if (ls_mesh_lines(&equals) < 2)
+        equals.zero = 0;
+    return equals;
 }
 
 ls_status ls_mesh_init(ls_mesh *mesh, const ls_run *run, int ranks, int rank)

@@ -78,8 +78,16 @@
  * Rank 3 is in the team of 2 and 3, in the ring of 1 and 3, which have the same heads and the other
  * piece of each sequence, and in the line of 3 and 11; it sums gradients with 1, 5 and 7.
  *
- * With mesh.ep ranks side by side are a team too: each has some of the experts, and everything
- * else. But all ranks share the batch, and what is not an expert is summed over all of them.
+ * With mesh.ep data-parallel ranks side by side divide experts: each has some of them, and
+ * everything else. They share the batch as all do, and what is not an expert is summed over all of
+ * them. With a pipeline they are ranks of one post. With teams (mesh.tp) they have the same place
+ * in teams side by side: a team has some of the experts, and each of its ranks a part of these.
+ * With rings (mesh.cp) they are ranks of a ring, of several, or of parts of such.
+ * Ranks that have the same part of everything are equals (ls_mesh_of_equals).
+ *
+ *     8 ranks, mesh.ep: 2, mesh.tp: 2      ranks      0 1   2 3   4 5   6 7
+ *                                          experts     a     b     a     b
+ *                                          equals     0 4,  1 5,  2 6,  3 7
  *
  * Pure arithmetic. */
 #pragma once
@@ -101,7 +109,7 @@ typedef struct ls_mesh {
     int pp;         /* ranks of a line; 0 and 1: no pipeline */
     int tp;         /* ranks of a team; 0 and 1: each rank has a model of its own */
     int cp;         /* ranks of a ring; 0 and 1: each rank has whole sequences */
-    int ep;         /* ranks of a team that divides experts; 0 and 1: each rank has all of them */
+    int ep;         /* ranks that divide experts; 0 and 1: each rank, or team, has all of them */
     int shard;      /* ranks of a shard group; 0: all */
     bool by_node;   /* the groups are the nodes (places); otherwise runs of ranks */
     int local;      /* ranks on this machine */
@@ -152,18 +160,6 @@ static inline int ls_mesh_line(const ls_mesh *mesh, int rank)
 /* The ranks of this one's post, as a mesh of their own: its ranks are the lines. */
 ls_mesh ls_mesh_of_post(const ls_mesh *mesh);
 
-/* Ranks side by side that have a model together, in either way. */
-static inline int ls_mesh_team(const ls_mesh *mesh)
-{
-    return !mesh ? 1 : mesh->tp > 1 ? mesh->tp : mesh->ep > 1 ? mesh->ep : 1;
-}
-
-/* Whether no rank has all weights. */
-static inline bool ls_mesh_parts_weights(const ls_mesh *mesh)
-{
-    return mesh && (mesh->zero == 3 || mesh->pp > 1 || ls_mesh_team(mesh) > 1);
-}
-
 /* Ranks that take the same leaves, and how many such teams share the batch. */
 static inline int ls_mesh_tp(const ls_mesh *mesh)
 {
@@ -172,6 +168,22 @@ static inline int ls_mesh_tp(const ls_mesh *mesh)
 static inline int ls_mesh_teams(const ls_mesh *mesh)
 {
     return ls_mesh_ranks(mesh) / ls_mesh_tp(mesh);
+}
+
+/* Ranks that divide experts; and those side by side that have a model together, in either way. */
+static inline int ls_mesh_ep(const ls_mesh *mesh)
+{
+    return mesh && mesh->ep > 1 ? mesh->ep : 1;
+}
+static inline int ls_mesh_team(const ls_mesh *mesh)
+{
+    return ls_mesh_tp(mesh) * ls_mesh_ep(mesh);
+}
+
+/* Whether no rank has all weights. */
+static inline bool ls_mesh_parts_weights(const ls_mesh *mesh)
+{
+    return mesh && (mesh->zero == 3 || mesh->pp > 1 || ls_mesh_team(mesh) > 1);
 }
 
 /* Ranks of a ring; and the leaves of the ring of a rank that has these pieces. In a mesh without
@@ -201,9 +213,10 @@ static inline bool ls_mesh_whole(const ls_mesh *mesh)
     return ls_mesh_posts(mesh) == 1 && ls_mesh_team(mesh) == 1;
 }
 
-/* The mesh whose ranks are the teams, in lines where there are lines, and whose rank is this one's.
- */
+/* The mesh whose ranks are the teams, in lines where there are lines, and whose rank is this one's:
+ * it shares the batch. And that of equals, with whom this rank sums all of its gradients. */
 ls_mesh ls_mesh_of_teams(const ls_mesh *mesh);
+ls_mesh ls_mesh_of_equals(const ls_mesh *mesh);
 
 /* Ranks of a shard group, and how many groups there are; the seat of a rank in its group, and the
  * number of that. Rank 0 has seat 0 in group 0. */

@@ -103,9 +103,30 @@ static void count_most(ls_calls *c)
 static int64_t widest_call(const ls_calls *c, const ls_mesh *mesh)
 {
     bool uneven = mesh && (mesh->weights || mesh->balance);
-    int64_t each = uneven ? c->leaves : (c->leaves + c->ranks - 1) / c->ranks;
+    int64_t lines = ls_mesh_lines(mesh);
+    int64_t each = uneven ? c->leaves : (c->leaves + lines - 1) / lines;
 
     return ls_max_i64(c->most, ls_min_i64(c->group, each));
+}
+
+/* The calls of who makes most of them, of the ranks that divide experts with this one. */
+static int64_t count_rounds(const ls_calls *c, const ls_run *run, const ls_mesh *mesh, bool varies)
+{
+    int64_t most = c->calls;
+    int ep = ls_mesh_ep(mesh);
+
+    for (int i = 0; i < ep && ep > 1; i++) {
+        ls_calls other = *c;
+        other.own = ls_mesh_most(mesh, c->leaves, mesh->rank / ep * ep + i);
+        if (run->batch.ramp > 0)
+            other.own = ls_min_i64(c->leaves, other.own + ROUNDED);
+        if (varies)
+            count_most(&other);
+        else
+            count_calls(&other);
+        most = ls_max_i64(most, other.calls);
+    }
+    return most;
 }
 
 /* Roots of all ranks: as they are, or at most. */
@@ -184,6 +205,7 @@ void ls_calls_plan(const ls_run *run, const ls_mesh *mesh, ls_calls *calls_out)
         count_most(&c);
     else
         count_calls(&c);
+    c.rounds = count_rounds(&c, run, mesh, varies);
     c.widest = widest_call(&c, mesh);
     c.roots = count_roots(&c, mesh, varies);
     *calls_out = c;

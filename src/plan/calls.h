@@ -17,6 +17,7 @@
  * counted in pieces (parallel/mesh.h). Ranks of a ring make their calls together, so in ordered
  * mode a call has as many leaves as all of their runs, and where these begin, can be divided by.
  * With mesh.ep sums are those of fast mode: an expert adds up rows of all ranks' tokens at once.
+ * Ranks that divide experts go through as many rounds, whoever has fewer calls.
  *
  * A replica (sync: local) is alone with its leaves: they are the batch, and `before` says where
  * that begins in the one that all replicas share. */
@@ -34,8 +35,9 @@ typedef struct ls_calls {
     int64_t most;                    /* of the largest call that is made here; at least 1 */
     int64_t widest;                  /* of the largest call of any rank, or more; of all alike */
     int64_t calls;                   /* per step */
-    int64_t buffers;                 /* gradient buffers alive at once; at least 1 */
-    int64_t roots;                   /* of all ranks, in ordered mode */
+    int64_t rounds;  /* of the plan: calls of who makes most, of those that divide experts */
+    int64_t buffers; /* gradient buffers alive at once; at least 1 */
+    int64_t roots;   /* of all ranks, in ordered mode */
     int ranks;
     int cp, place; /* ranks that share each sequence, and this one's place; 0 counts as one */
     bool ordered;

@@ -165,7 +165,7 @@ static ls_status mesh_of(const maker *m, const ls_run *run, int rank, ls_choice_
     one->mesh.bucket = ls_mesh_bucket_blocks(&one->mesh, bytes);
     one->teams.bucket = ls_mesh_bucket_blocks(&one->teams, bytes);
     if (one->mesh.ep > 1) {
-        one->equals = ls_mesh_of_teams(&one->mesh);
+        one->equals = ls_mesh_of_equals(&one->mesh);
         one->equals.bucket = ls_mesh_bucket_blocks(&one->equals, bytes);
     }
 out:
@@ -175,11 +175,12 @@ out:
 /* The part of the model that a rank has. */
 static ls_status part_of(const ls_choice_case *one, int rank, ls_model *part_out)
 {
-    int team = ls_mesh_team(&one->mesh);
-    const ls_split split = {.rank = rank % team,
-                            .ranks = team,
-                            .sequence = one->mesh.tp > 1 && one->run->mesh.sp,
-                            .by_experts = one->mesh.ep > 1};
+    int tp = ls_mesh_tp(&one->mesh), ep = ls_mesh_ep(&one->mesh);
+    const ls_split split = {.rank = rank % tp,
+                            .ranks = tp,
+                            .far_rank = rank / tp % ep,
+                            .far_ranks = ep,
+                            .sequence = tp > 1 && one->run->mesh.sp};
 
     return ls_model_init_split(part_out, one->run, one->facts->vocab, split);
 }

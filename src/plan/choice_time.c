@@ -133,23 +133,24 @@ static meets meets_of(const ls_choice_case *one, int64_t B)
     const ls_choice_facts *f = one->facts;
     const ls_model_shape *shape = &one->whole->shape;
     int tp = ls_mesh_tp(&one->mesh), cp = ls_mesh_cp(&one->mesh);
-    int ep = one->mesh.ep > 1 ? one->mesh.ep : 1;
+    int ep = ls_mesh_ep(&one->mesh);
     int64_t tokens = B * one->run->model.context / cp;
     double sums = 2 * collective(f, LS_COLL_ALL_REDUCE, tp, 1, tokens * shape->C);
     double keys = around(f, cp, tp, 2 * tokens * shape->Hkv * shape->D / tp);
-    double rows = 2 * collective(f, LS_COLL_ALL_TO_ALL, ep, 1, tokens * shape->K * shape->C / ep);
+    double rows = 2 * collective(f, LS_COLL_ALL_TO_ALL, ep, tp, tokens * shape->K * shape->C / ep);
 
     return (meets){.forward = sums + keys + rows, .backward = sums + 2 * keys + rows};
 }
 
-/* Elements of experts. */
-static int64_t in_experts(const ls_model *model)
+/* Elements of experts, of a rank that has all of those of its layers; posts have about as many. */
+static int64_t in_experts(const ls_choice_case *one)
 {
+    const ls_model *model = one->whole;
     int64_t n = 0;
 
     for (int i = 0; i < model->n_params; i++)
         n += model->params[i].expert ? model->params[i].count : 0;
-    return n;
+    return n / ls_mesh_tp(&one->mesh) / ls_mesh_posts(&one->mesh);
 }
 
 static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row,
@@ -182,7 +183,7 @@ static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row
         s->elements = ls_max_i64(s->elements, own / tp);
     }
     if (one->mesh.ep > 1)
-        s->elements -= in_experts(one->whole) / one->mesh.ep * (one->mesh.ep - 1);
+        s->elements -= in_experts(one) / one->mesh.ep * (one->mesh.ep - 1);
 out:
     return st;
 }
@@ -224,11 +225,11 @@ out:
 /* With mesh.ep: all that a rank has, with its equals; what is no expert once more in the team. */
 static double sums_of_experts(const ls_choice_case *one, const stages *s)
 {
-    int ep = one->mesh.ep;
-    int64_t rest = s->elements - in_experts(one->whole) / ep;
+    int ep = one->mesh.ep, equals = ls_mesh_lines(&one->equals), apart = ls_mesh_team(&one->mesh);
+    int64_t rest = s->elements - in_experts(one) / ep;
 
-    return collective(one->facts, LS_COLL_ALL_REDUCE, one->facts->ranks / ep, ep, s->elements) +
-           collective(one->facts, LS_COLL_ALL_REDUCE, ep, 1, rest);
+    return collective(one->facts, LS_COLL_ALL_REDUCE, equals, apart, s->elements) +
+           collective(one->facts, LS_COLL_ALL_REDUCE, ep, ls_mesh_tp(&one->mesh), rest);
 }
 
 /* What a rank waits for those that have the same part of the model. */

@@ -10,6 +10,7 @@
 #include "model/pass.h"
 #include "parallel/buddies.h"
 #include "parallel/tensor.h"
+#include "plan/far.h"
 #include "plan/optim.h"
 #include "plan/pipe.h"
 #include "plan/portion.h"
@@ -243,14 +244,14 @@ int64_t ls_memory_grad_elements(const ls_model *model, const ls_calls *calls, co
 ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                                  const ls_kernels *kernels, const ls_calls *calls)
 {
-    int64_t blocks = run->train.recompute_blocks;
+    int64_t blocks = run->train.recompute_blocks, T = ls_calls_tokens(calls, run->model.context);
 
     return (ls_pass_args){.model = model,
                           .kernels = kernels,
                           .type = ls_memory_type(run),
                           .B = calls->most * calls->leaf,
-                          .T = ls_calls_tokens(calls, run->model.context),
-                          .reach = calls->widest * calls->leaf * run->model.context,
+                          .T = T,
+                          .reach = calls->widest * calls->leaf * T,
                           .leaves = calls->ordered ? calls->most : 1,
                           .training = true,
                           .fp8 = run->precision == LS_PRECISION_FP8,
@@ -266,9 +267,8 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
 /* What the process holds beside the device's memory. */
 static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
 {
-    const ls_mesh *plane = args->sums ? args->sums : args->mesh;
-    int64_t copies =
-        ls_round_up(ls_memory_parts_bytes(args->run, args->model, world_of(args), plane), 4096);
+    int64_t copies = ls_round_up(
+        ls_memory_parts_bytes(args->run, args->model, world_of(args), ls_memory_sums(args)), 4096);
     int64_t whole = 0;
     void (*add)(ls_ledger *, const char *, const char *, int64_t) =
         args->apart ? ls_ledger_add_host : ls_ledger_add;
@@ -475,7 +475,7 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
 {
     const ls_run *run = args->run;
     const ls_model *model = args->model;
-    const ls_mesh *sums = args->sums ? args->sums : args->mesh;
+    const ls_mesh *sums = ls_memory_sums(args);
     bool replicas = args->mesh && args->mesh->replicas;
     bool several = ls_mesh_ranks(sums) > 1 && !replicas;
     ls_dp_args dp = several ? ls_memory_dp(run, model, sums) : (ls_dp_args){.leaves = 0};
@@ -483,6 +483,8 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
 
     if (ls_mesh_divides(sums))
         updated = seconds = ls_mesh_own(sums, model->trained, sums->rank);
+    if (ls_far_divides(run, model, sums))
+        updated = seconds = ls_far_own(model, sums);
     ls_ledger_add(ledger, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     predict_state(args, several ? &dp : NULL, updated, seconds, ledger);
@@ -531,17 +533,22 @@ static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
 {
     const ls_model *model = args->model;
     const int64_t size = sizeof(float);
-    bool first = !args->mesh || args->mesh->rank == 0;
-    bool planes = ls_mesh_posts(args->mesh) > 1 || !ls_mesh_saves_parts(world_of(args));
+    const ls_mesh *sums = ls_memory_sums(args);
+    bool first = !sums || sums->rank == 0;
+    bool planes = ls_mesh_posts(sums) > 1 || !ls_mesh_saves_parts(world_of(args));
+    int64_t plane =
+        ls_far_divides(args->run, model, sums) ? model->flat : ls_memory_plane(model, sums);
 
-    if (model->split.ranks < 2)
-        return;
-    ls_ledger_add(ledger, model->split.by_experts ? "expert parallel" : "tensor parallel",
-                  "small sums of ranks with one model", ls_round_up(ls_tensor_bytes(), 4096));
-    if (first)
+    if (model->split.ranks > 1)
+        ls_ledger_add(ledger, "tensor parallel", "small sums of ranks with one model",
+                      ls_round_up(ls_tensor_bytes(), 4096));
+    if (model->split.far_ranks > 1)
+        ls_ledger_add(ledger, "expert parallel", "small sums of ranks that divide experts",
+                      ls_round_up(ls_tensor_bytes(), 4096));
+    if (first && (model->split.ranks > 1 || model->split.far_ranks > 1))
         ls_ledger_add(ledger, "collecting", "a part of the model, on its way to the first rank",
-                      (planes ? ls_round_up(ls_memory_plane(model, args->mesh) * size, 4096) : 0) +
-                          (model->split.rank == 0
+                      (planes ? ls_round_up(plane * size, 4096) : 0) +
+                          (model->split.rank == 0 && model->split.far_rank == 0
                                ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
                                : 0));
 }

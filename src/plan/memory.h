@@ -17,11 +17,11 @@ typedef struct ls_memory_args {
     const ls_model *model;
     const ls_kernels *kernels;
     const ls_mesh *mesh; /* NULL: alone */
-    /* Where ranks have a model together: model is this rank's part, mesh that of the teams; these
-     * are the whole one and the mesh of all ranks. NULL: as model and mesh. */
+    /* Where ranks have a model together: model is this rank's part, mesh that of those who share
+     * the batch; these are the whole one and the mesh of all ranks. NULL: as model and mesh. */
     const ls_model *whole;
     const ls_mesh *world;
-    const ls_mesh *sums; /* mesh.ep: those that have the same experts; NULL: as mesh */
+    const ls_mesh *sums; /* and of those that have the same part of it; NULL: as mesh */
     int threads;
     bool apart;            /* the device has a memory of its own */
     int64_t fixed_bytes;   /* of that, what the device holds for itself */
@@ -30,6 +30,12 @@ typedef struct ls_memory_args {
     int64_t mapped_bytes;  /* token shards that training will touch */
     bool pack;             /* weights are packed once for many calls: ls_memory_choose_packs() */
 } ls_memory_args;
+
+/* The ranks that sum gradients with this one. */
+static inline const ls_mesh *ls_memory_sums(const ls_memory_args *args)
+{
+    return args->sums ? args->sums : args->mesh;
+}
 
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out);
 

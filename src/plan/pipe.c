@@ -365,9 +365,9 @@ static int64_t moment_bytes(const ls_pipe *p, int line)
 static int64_t grad_bytes(const ls_memory_args *args, ls_pipe_range own, bool divides,
                           int64_t *sum_bytes)
 {
-    ls_dp_args dp = ls_pipe_sum(args->run, args->mesh, own.count, divides);
+    ls_dp_args dp = ls_pipe_sum(args->run, ls_memory_sums(args), own.count, divides);
 
-    if (ls_mesh_lines(args->mesh) > 1) {
+    if (ls_mesh_lines(ls_memory_sums(args)) > 1) {
         own.count = ls_dp_elements(&dp);
         *sum_bytes += ls_dp_bytes(&dp);
     }
@@ -390,7 +390,7 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                   calls->ordered ? "own layers, log2(calls) + 1 buffers of the tree of sums"
                                  : "own layers, one buffer",
                   bytes);
-    if (ls_mesh_lines(args->mesh) > 1)
+    if (ls_mesh_lines(ls_memory_sums(args)) > 1)
         ls_ledger_add(ledger, "exchange", "gradients of other lines, on their way", sum);
 }
 
@@ -421,7 +421,7 @@ void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledge
     ls_dtype type = ls_memory_type(run);
     ls_pipe p;
 
-    if (ls_pipe_init(&p, run, args->model, args->mesh, ls_max_i64(1, calls->calls),
+    if (ls_pipe_init(&p, run, args->model, ls_memory_sums(args), ls_max_i64(1, calls->rounds),
                      run->batch.ramp > 0) != LS_OK) {
         ls_err_clear(); /* whoever opens the run is told */
         return;

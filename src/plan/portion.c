@@ -12,6 +12,7 @@
  *      3      1    5..9   5                      0..3 of its part */
 #include "plan/portion.h"
 
+#include "plan/far.h"
 #include "plan/optim.h"
 
 enum {
@@ -77,19 +78,28 @@ static int ranges_of(const ls_portion *x, int kind, int rank, range out[LS_MESH_
     return n;
 }
 
-/* How many ranks of a team have the same of a parameter, and which of them this one is. */
-static int copies_of(const ls_model *model, const ls_param *p, int *own_out)
+/* Whether those that divide experts have parts of a kind of what is no expert (far.h), too. */
+static bool is_parted(const ls_portion *x, int kind)
 {
-    *own_out = model->split.rank % p->box.copies;
-    return p->box.copies;
+    return kind > 0 && !x->pipe && ls_far_divides(x->run, x->model, x->plane);
 }
 
-/* The elements of parameter i that this rank of a team writes, and not another that has the same.
- */
-static range share_of(const ls_model *model, int i)
+/* How many ranks that have a model together have the same of a parameter, and which of them this
+ * one is. parted: of those that divide experts each has another part of it. */
+static int copies_of(const ls_model *model, const ls_param *p, bool parted, int *own_out)
+{
+    const ls_split *split = &model->split;
+    bool alike = !p->expert && !parted;
+
+    *own_out = (alike ? split->far_rank * p->box.copies : 0) + split->rank % p->box.copies;
+    return p->box.copies * (alike ? split->far_ranks : 1);
+}
+
+/* The elements of parameter i that this rank writes, and not another that has the same. */
+static range share_of(const ls_model *model, int i, bool parted)
 {
     const ls_param *p = &model->params[i];
-    int own, copies = copies_of(model, p, &own);
+    int own, copies = copies_of(model, p, parted, &own);
     int64_t row = p->count / ls_max_i64(1, p->shape[0]);
     range share = {.first = 0, .count = p->count};
 
@@ -107,32 +117,43 @@ static range share_of(const ls_model *model, int i)
     return share;
 }
 
-/* The pieces, and how many elements they have. */
+/* The pieces of a range, behind the first *n, and how many elements they have. */
+static void list_range(const ls_portion *x, int kind, range r, ls_portion_piece *pieces_out, int *n,
+                       int64_t *elements)
+{
+    for (int i = 0; i < x->model->n_params; i++) {
+        int64_t at = ls_portion_place(x->run, x->model, x->plane, kind, i);
+        range own = {.count = x->model->params[i].count};
+        if (x->saves)
+            own = share_of(x->model, i, is_parted(x, kind));
+        int64_t first = ls_max_i64(at + own.first, r.first);
+        int64_t end = ls_min_i64(at + own.first + own.count, r.first + r.count);
+        if (at < 0 || first >= end)
+            continue;
+        if (pieces_out)
+            pieces_out[*n] = (ls_portion_piece){.param = i,
+                                                .first = first - at,
+                                                .count = end - first,
+                                                .place = r.place + first - r.first};
+        *elements += end - first;
+        (*n)++;
+    }
+}
+
+/* All pieces, and how many elements they have. */
 static int list(const ls_portion *x, int kind, int rank, ls_portion_piece *pieces_out,
                 int64_t *elements)
 {
+    bool parted = is_parted(x, kind);
     range ranges[LS_MESH_BUCKETS];
-    int n = 0, count = ranges_of(x, kind, rank, ranges);
+    ls_far_walk walk = {.bucket = 0};
+    ls_mesh_part part;
+    int n = 0, count = parted ? 0 : ranges_of(x, kind, rank, ranges);
 
     for (int k = 0; k < count; k++)
-        for (int i = 0; i < x->model->n_params; i++) {
-            int64_t at = ls_portion_place(x->run, x->model, x->plane, kind, i);
-            range own = {.count = x->model->params[i].count};
-            if (x->saves)
-                own = share_of(x->model, i);
-            int64_t first = ls_max_i64(at + own.first, ranges[k].first);
-            int64_t end = ls_min_i64(at + own.first + own.count, ranges[k].first + ranges[k].count);
-            if (at < 0 || first >= end)
-                continue;
-            if (pieces_out)
-                pieces_out[n] =
-                    (ls_portion_piece){.param = i,
-                                       .first = first - at,
-                                       .count = end - first,
-                                       .place = ranges[k].place + first - ranges[k].first};
-            *elements += end - first;
-            n++;
-        }
+        list_range(x, kind, ranges[k], pieces_out, &n, elements);
+    while (parted && ls_far_next(x->model, x->plane, rank, &walk, &part))
+        list_range(x, kind, (range){part.first, part.count, part.packed}, pieces_out, &n, elements);
     return n;
 }
 
@@ -147,7 +168,7 @@ bool ls_portion_shared(const ls_model *model, int i)
 {
     int own;
 
-    return copies_of(model, &model->params[i], &own) > 1;
+    return copies_of(model, &model->params[i], false, &own) > 1;
 }
 
 int ls_portion_twin(const ls_portion *portion, int64_t turn)

@@ -4,7 +4,8 @@
  * of the model: all of it, or with teams (mesh.tp, mesh.ep) what it has of the tensors. Ranks that
  * have the same part are a plane (parallel/mesh.h), and divide it: equal ranges of what each has
  * whole, and the own pieces of what ZeRO or a pipeline divides. What several ranks of a team have
- * alike (norms; with mesh.ep all but the experts) they share as well.
+ * alike (norms; with mesh.ep all but the experts) they share as well, where these do not divide it
+ * anyway (far.h).
  *
  *     2 teams of 2, mesh.tp: 2     a matrix, by columns       a norm, of both
  *                                       0 0 1 1

@@ -1,18 +1,26 @@
 /* far.c -- the gradients of a step where ranks have experts each (mesh.ep).
  *
- *   4 ranks, mesh.ep: 2       team     0     1      tokens to experts and back, in every layer
- *                             ranks   0 1   2 3
+ *   4 ranks, mesh.ep: 2       ranks   0 1   2 3     tokens to experts and back, in every layer
  *                                     |_____|       gradients of the same experts: once in a step
  *                                       |_____|
  *                                     |_|_|_|       gradients of everything else
  *
- * A team computes in rounds, one call of each of its ranks, since calls meet in every layer. Who
- * has no call left in a round serves those of the others. Gradients are then summed with the ranks
- * that have the same experts; experts are complete with that, since all tokens of the team have
- * reached them. Of everything else each rank of the team has a part, which are summed before the
- * norm, as those of other teams are (team.c). */
+ * Ranks that divide experts compute in rounds, one call of each of them, since calls meet in every
+ * layer. Who has no call left in a round serves those of the others. Gradients are then summed with
+ * the ranks that have the same experts; experts are complete with that, since all tokens of those
+ * who divide them have reached them. Of everything else each of these has a part, which are summed
+ * before the norm (team.c). With ZeRO 1 the ranks that have the same experts divide the sum of all
+ * that they have; those who divide experts sum the same elements then, and no others, and divide
+ * their update once more (plan/far.h).
+ *
+ * With a pipeline (mesh.pp) a round is a micro-batch: lines that divide experts have as many, some
+ * of which are empty (line.c). With teams (mesh.tp) all of it is done by each place of them. */
 #include "base/fault.h"
+#include "base/mem.h"
+#include "plan/far.h"
 #include "train/step_impl.h"
+
+enum { CARRY_S = 600 };
 
 void ls_step_far_split(ls_step *step, const ls_ordered_run *runs)
 {
@@ -25,8 +33,12 @@ void ls_step_far_split(ls_step *step, const ls_ordered_run *runs)
     s->far.rounds = (most + s->now.group - 1) / s->now.group;
 }
 
+/* With ZeRO 1 new weights may still be on their way: a call asks for them as it goes, this waits.
+ */
 void ls_step_far_serve(ls_step *step, bool backward)
 {
+    if (step->status == LS_OK && (step->status = ls_step_settle(step)) != LS_OK)
+        step->why = *ls_err_last();
     const ls_pass_call call = {
         .w = ls_step_read(step), .grad = step->grads[0], .accumulate = true, .leaves = 1};
 
@@ -62,10 +74,11 @@ ls_status ls_step_far_gradients(ls_step *step, ls_step_state *host_state, ls_clo
         s->args.kernels->fill(s->args.stream,
                               &(ls_fill){.x = buffers[0], .n = s->args.model->trained});
     for (int64_t round = 0; round < s->far.rounds; round++) {
-        LS_TRY(st, ls_comm_check(ls_tensor_comm(s->args.tensor)), out);
+        LS_TRY(st, ls_comm_check(ls_step_team(s)), out);
         if (round >= s->now.calls || !ls_step_next(s, &p))
             p.count = 0;
         one_round(s, &p, host_state, clock);
+        LS_TRY(st, ls_step_trouble(s), out);
     }
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
     if (s->args.dp) {
@@ -74,5 +87,82 @@ ls_status ls_step_far_gradients(ls_step *step, ls_step_state *host_state, ls_clo
     }
     ls_clock_lap(clock, LS_PART_EXCHANGE);
 out:
+    return st;
+}
+
+/* --- with ZeRO 1 ------------------------------------------------------------------------------ */
+
+static const ls_mesh alone = {.ranks = 1};
+
+static const ls_mesh *equals_of(const ls_step *s)
+{
+    return s->args.dp ? &ls_dp_about(s->args.dp)->mesh : &alone;
+}
+
+ls_status ls_step_open_far(ls_step *step)
+{
+    ls_step *s = step;
+    const ls_mesh *equals = equals_of(s);
+
+    if (!s->args.far || !ls_far_divides(s->args.run, s->args.model, equals))
+        return LS_OK;
+    s->far.n_parts = ls_far_parts(s->args.model, equals, equals->rank, NULL);
+    s->far.parts = ls_mem_array((size_t)s->far.n_parts, sizeof *s->far.parts);
+    if (!s->far.parts)
+        return LS_ENOMEM;
+    (void)ls_far_parts(s->args.model, equals, equals->rank, s->far.parts);
+    return LS_OK;
+}
+
+/* The parts of one equal, to their places on the first or from there. */
+static ls_status carry_rank(ls_step *s, int rank, float *moments, float *plane, bool back)
+{
+    const ls_mesh *equals = equals_of(s);
+    int n = ls_far_parts(s->args.model, equals, rank, NULL), peer = equals->rank == 0 ? rank : 0;
+    ls_mesh_part *parts = ls_mem_array((size_t)n, sizeof *parts);
+    bool sends = (equals->rank == 0) == back;
+    ls_status st = parts ? LS_OK : LS_ENOMEM;
+
+    if (parts)
+        (void)ls_far_parts(s->args.model, equals, rank, parts);
+    for (int i = 0; i < n && st == LS_OK; i++) {
+        float *here = equals->rank == rank ? moments + parts[i].packed : NULL;
+        float *there = equals->rank == 0 ? plane + parts[i].first : NULL;
+        float *memory = here ? here : there;
+        if (here && there)
+            memcpy(back ? here : there, back ? there : here, (size_t)parts[i].count * sizeof *here);
+        else if (parts[i].count > 0)
+            st = ls_comm_run(ls_dp_about(s->args.dp)->comm,
+                             &(ls_coll){.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
+                                        .type = LS_F32,
+                                        .count = parts[i].count,
+                                        .in = memory,
+                                        .out = memory,
+                                        .peer = peer},
+                             ls_time_now_ns() + CARRY_S * LS_NS_PER_S);
+    }
+    ls_mem_free(parts);
+    return st;
+}
+
+/* Where equals are first, those that divide experts have all of the others' parts each, but of what
+ * is no expert some elements only: they make it whole together. */
+ls_status ls_step_far_carry(ls_step *step, float *moments, float *plane, bool back)
+{
+    ls_step *s = step;
+    const ls_model *model = s->args.model;
+    const ls_mesh *equals = equals_of(s);
+    ls_crew_span *spans = ls_mem_array((size_t)model->n_params, sizeof *spans);
+    ls_status st = spans ? LS_OK : LS_ENOMEM;
+
+    if (plane && !back)
+        memset(plane, 0, (size_t)model->flat * sizeof *plane);
+    for (int r = 0; r < ls_mesh_ranks(equals) && st == LS_OK; r++)
+        if (equals->rank == 0 || equals->rank == r)
+            st = carry_rank(s, r, moments, plane, back);
+    if (st == LS_OK && equals->rank == 0 && !back)
+        st = ls_tensor_sum(s->args.far, plane, spans,
+                           ls_model_common(model, 0, model->trained, spans), NULL);
+    ls_mem_free(spans);
     return st;
 }

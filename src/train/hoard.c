@@ -58,7 +58,7 @@ struct ls_hoard {
 bool ls_hoard_serves(const ls_session *s)
 {
     return s->run && s->run->mesh.zero > 0 && s->run->sync == LS_SYNC_ALLREDUCE &&
-           s->run->mesh.pp < 2 && s->run->mesh.tp < 2;
+           s->run->mesh.pp < 2 && s->run->mesh.tp < 2 && s->run->mesh.ep < 2;
 }
 
 static void drop_one(ls_session *s, hoard *h)

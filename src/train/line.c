@@ -224,6 +224,13 @@ out:
 /* --- work -------------------------------------------------------------------------------------
  */
 
+/* Whether this line has nothing in a micro-batch, in which others that divide experts with it have
+ * something. It is sent and received as others are, with nothing in it. */
+static bool is_empty(const ls_line *x, const ls_pipeline_op *op)
+{
+    return x->parts[op->micro].count == 0;
+}
+
 /* The call of a micro-batch in a chunk; its gradient goes on top of the chunk's stack. */
 static ls_pass_call call_of(ls_step *s, const ls_pipeline_op *op)
 {
@@ -240,6 +247,7 @@ static ls_pass_call call_of(ls_step *s, const ls_pipeline_op *op)
     call.slot = item->slot;
     call.late = item->late;
     call.in = stage_of(x, op->chunk) > 0 ? stream_at(x, item->stream) : NULL;
+    call.accumulate |= is_empty(x, op);
     return call;
 }
 
@@ -266,7 +274,10 @@ static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_clock 
     LS_TRY(st, post_receives(s, -1), out); /* they come while this rank computes */
     item->slot = free_of(x->slots + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
-    ls_step_forward(s, &x->parts[op->micro], &call, host_state);
+    if (is_empty(x, op))
+        ls_pass_serve(s->pass, &call, false);
+    else
+        ls_step_forward(s, &x->parts[op->micro], &call, host_state);
     ls_step_lap(s, clock, LS_PART_FORWARD);
     (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
 out:
@@ -305,8 +316,11 @@ static ls_status backward(ls_step *s, int i, ls_clock *clock)
         item->late = free_of(x->late + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
     call.dstream = gradient_at(x, item->gradient);
-    ls_step_send_numbers(s, x->parts[op->micro].number);
-    if (half)
+    if (!is_empty(x, op))
+        ls_step_send_numbers(s, x->parts[op->micro].number);
+    if (is_empty(x, op))
+        ls_pass_serve(s->pass, &call, true);
+    else if (half)
         ls_pass_backward_first(s->pass, &call);
     else
         ls_pass_backward(s->pass, &call);
@@ -330,8 +344,10 @@ static ls_status weigh(ls_step *s, int i, ls_clock *clock)
     ls_status st;
 
     LS_TRY(st, post_receives(s, -1), out);
-    ls_step_send_numbers(s, x->parts[op->micro].number);
-    ls_pass_backward_second(s->pass, &call);
+    if (!is_empty(x, op)) {
+        ls_step_send_numbers(s, x->parts[op->micro].number);
+        ls_pass_backward_second(s->pass, &call);
+    }
     ls_step_lap(s, clock, LS_PART_BACKWARD);
     ls_line_merge(s, op);
     ls_clock_lap(clock, LS_PART_REDUCE);
@@ -379,23 +395,24 @@ static void begin_step(ls_step *s)
     ls_line *x = s->line;
     ls_step_part p = {.count = 0};
 
-    for (int micro = 0; ls_step_next(s, &p); micro++) {
+    for (int micro = 0; micro < ls_line_micros(s); micro++) {
         LS_BUG_IF(micro >= x->most, "%d micro-batches where %lld were planned", micro + 1,
                   (long long)x->most);
-        x->parts[micro] = p;
+        bool own = micro < s->now.calls && ls_step_next(s, &p);
+        x->parts[micro] = own ? p : (ls_step_part){.number = micro, .first = s->now.first};
         for (int c = 0; c < x->plan.chunks; c++)
             x->items[c * x->most + micro] = (ls_line_item){.slot = -1, .stream = -1};
     }
     for (int c = 0; c < x->plan.chunks; c++) {
         x->top[c] = x->late_top[c] = 0;
-        x->left[c] = (int)s->now.calls;
+        x->left[c] = (int)ls_line_micros(s);
     }
     x->next_recv = x->plan.table.first[x->plan.post];
     x->next_sum = x->plan.chunks - 1;
 }
 
-/* A line without leaves brings nothing. */
-static ls_status bring_nothing(ls_step *s)
+/* A line without leaves brings nothing, but for what its experts do for others. */
+static void bring_nothing(ls_step *s)
 {
     ls_line *x = s->line;
 
@@ -406,7 +423,6 @@ static ls_status bring_nothing(ls_step *s)
     if (!s->now.ordered && ls_line_is_tied(x) && ls_pipe_is_last(&x->plan))
         s->args.kernels->fill(s->args.stream,
                               &(ls_fill){.x = ls_line_head(x, 0), .n = x->plan.tied.count});
-    return ls_line_start_sums(s);
 }
 
 ls_status ls_line_gradients(ls_step *step, ls_step_state *host_state, ls_clock *clock)
@@ -414,13 +430,15 @@ ls_status ls_line_gradients(ls_step *step, ls_step_state *host_state, ls_clock *
     ls_step *s = step;
     ls_line *x = s->line;
     const ls_pipeline *table = &x->plan.table;
+    int end = ls_line_micros(s) > 0 ? table->first[x->plan.post + 1] : 0;
     ls_status st = LS_OK;
 
     begin_step(s);
     if (s->now.calls == 0)
-        LS_TRY(st, bring_nothing(s), out);
-    for (int i = table->first[x->plan.post]; i < table->first[x->plan.post + 1] && s->now.calls > 0;
-         i++)
+        bring_nothing(s);
+    if (ls_line_micros(s) == 0)
+        LS_TRY(st, ls_line_start_sums(s), out);
+    for (int i = table->first[x->plan.post]; i < end; i++)
         LS_TRY(st, operate(s, i, host_state, clock), out);
     for (int i = 0; i < LS_LINE_SENDS; i++)
         LS_TRY(st, await_send(x, x->sends[i].number), out);
@@ -477,6 +495,14 @@ ls_status ls_line_forward(ls_step *step, const ls_pass_call *call)
     }
 out:
     return st;
+}
+
+void ls_line_serve(ls_step *step)
+{
+    const ls_pass_call call = {.w = ls_step_read(step), .leaves = 1};
+
+    for (int c = 0; c < step->line->plan.chunks; c++)
+        ls_pass_serve(step->line->passes[c], &call, false);
 }
 
 bool ls_line_has_losses(const ls_step *step)

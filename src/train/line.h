@@ -37,6 +37,9 @@ ls_status ls_line_gradients(ls_step *step, ls_step_state *host_state, ls_clock *
  * made, as in a step. */
 ls_status ls_line_forward(ls_step *step, const ls_pass_call *call);
 
+/* Without a call, while others have one: this rank's experts serve them. */
+void ls_line_serve(ls_step *step);
+
 /* Whether losses are computed here: the head is. */
 bool ls_line_has_losses(const ls_step *step);
 

@@ -86,6 +86,13 @@ static inline bool ls_line_is_tied(const ls_line *x)
     return x->plan.tied.count > 0 && (ls_pipe_is_first(&x->plan) || ls_pipe_is_last(&x->plan));
 }
 
+/* Micro-batches of a step; where ranks divide experts some may be empty, behind the others: this
+ * rank's experts serve those of other lines. */
+static inline int64_t ls_line_micros(const ls_step *s)
+{
+    return ls_step_is_far(s) ? s->far.rounds : s->now.calls;
+}
+
 /* The gradients of a chunk, by the indices of the whole model; the head's part of a tied one. */
 static inline float *ls_line_grad(const ls_line *x, int chunk, int buffer)
 {

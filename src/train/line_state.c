@@ -132,6 +132,7 @@ static ls_status open_passes(ls_step *s)
         pass.stream = s->args.stream;
         pass.crew = s->args.tensor ? ls_tensor_crew(s->args.tensor) : NULL;
         pass.ring.crew = s->args.ring ? ls_tensor_crew(s->args.ring) : NULL;
+        pass.far = s->args.far ? ls_tensor_crew(s->args.far) : NULL;
         if (s->args.pack && ls_pipe_packs(&pass, &packs)) {
             packs.stream = s->args.stream;
             LS_TRY(st, ls_packs_open(&x->packs[c], &packs), out);
@@ -186,7 +187,7 @@ ls_status ls_line_open(ls_step *step)
     ls_line *x = s->line = ls_mem_alloc(sizeof *x);
     if (!x)
         return LS_ENOMEM;
-    *x = (ls_line){.mesh = *mesh, .most = ls_max_i64(1, s->args.calls.calls)};
+    *x = (ls_line){.mesh = *mesh, .most = ls_max_i64(1, s->args.calls.rounds)};
     LS_TRY(st, ls_pipe_init(&x->plan, run, s->args.model, mesh, x->most, run->batch.ramp > 0), out);
     LS_TRY(st, open_comm(s, mesh, true, &x->along), out);
     if (ls_mesh_lines(mesh) > 1)
@@ -256,9 +257,9 @@ ls_status ls_line_split(ls_step *step, const ls_ordered_run *runs)
     ls_line *x = step->line;
     ls_status st;
 
-    LS_TRY(st, ls_pipe_set(&x->plan, ls_max_i64(1, step->now.calls)), out);
+    LS_TRY(st, ls_pipe_set(&x->plan, ls_max_i64(1, ls_line_micros(step))), out);
     for (int i = 0; i <= LS_PIPE_CHUNKS; i++) /* the first ranks are those of post 0, by lines */
-        if (x->sums[i])
+        if (x->sums[i] && !ls_step_is_far(step))
             LS_TRY(st, ls_dp_split(x->sums[i], runs, step->now.leaves), out);
 out:
     return st;

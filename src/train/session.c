@@ -257,14 +257,10 @@ static void tell_mesh(ls_session *s)
     const struct {
         const char *name;
         int width;
-    } axes[] = {
-        {"pp", s->mesh.pp},
-        {"dp", (s->mesh.ep > 1 ? s->mesh.ranks : ls_mesh_lines(&s->teams)) / ls_mesh_cp(&s->mesh)},
-        {"cp", s->mesh.cp},
-        {"tp", s->mesh.tp},
-        {"ep", s->mesh.ep},
-        {"zero", s->mesh.zero},
-        {"shard", s->mesh.shard}};
+    } axes[] = {{"pp", s->mesh.pp},      {"dp", ls_mesh_lines(&s->teams) / ls_mesh_cp(&s->mesh)},
+                {"cp", s->mesh.cp},      {"tp", s->mesh.tp},
+                {"ep", s->mesh.ep},      {"zero", s->mesh.zero},
+                {"shard", s->mesh.shard}};
     size_t used = 0;
 
     s->mesh_text[0] = '\0';
@@ -291,6 +287,8 @@ static ls_status open_mesh(ls_session *s)
         st = ls_buddies_choose(&s->mesh, s->run, s->args.rejoin != NULL);
     if (st == LS_OK)
         s->teams = ls_mesh_of_teams(&s->mesh);
+    if (st == LS_OK)
+        s->equals = ls_mesh_of_equals(&s->mesh);
     tell_mesh(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
@@ -531,7 +529,7 @@ static ls_status open_exchange(ls_session *s)
     int *merges = NULL;
     ls_status st;
 
-    if (s->mesh.tp > 1) /* nothing is summed there, and no sequences are shared */
+    if (ls_mesh_team(&s->mesh) > 1) /* nothing is summed there, and no sequences are shared */
         dp.mesh.zero = dp.mesh.cp = 0;
     dp.comm = s->args.comm;
     if (dp.ordered && dp.rounds > 0) {
@@ -594,7 +592,7 @@ static ls_status open_state(ls_session *s)
                              .model = &s->model,
                              .world = &s->mesh,
                              .whole = ls_team_whole(s),
-                             .sums = s->mesh.ep > 1 ? &s->teams : NULL,
+                             .sums = ls_mesh_team(&s->mesh) > 1 ? &s->equals : NULL,
                              .kernels = s->kernels,
                              .threads = info.threads,
                              .apart = s->apart,
@@ -616,8 +614,10 @@ static ls_status open_state(ls_session *s)
         LS_TRY(st, open_exchange(s), out);
     LS_TRY(st, ls_team_open_sums(s), out);
     step.dp = s->mesh.replicas ? NULL : ls_mesh_team(&s->mesh) > 1 ? s->sums : s->dp;
-    step.all = s->mesh.ep > 1 ? s->dp : NULL;
+    step.all = s->mesh.ep < 2 ? NULL : s->sharers ? s->sharers : s->dp;
     step.tensor = s->tensor;
+    step.far = s->far;
+    step.team = s->team;
     step.ring = s->ring;
     step.rank = s->mesh.rank;
     step.heals = s->args.rejoin != NULL;

@@ -68,14 +68,19 @@ typedef struct ls_session {
     ls_choice choice;  /* mesh: auto (train/choose.h): the first row is the mesh; else empty */
     uint64_t chosen;   /* the view in which it was made */
     ls_mesh mesh;
-    ls_mesh teams;     /* mesh.tp, mesh.ep (train/team.h): as if each team was a rank */
-    ls_model whole;    /* the model of which `model` is a part */
-    ls_comm *team;     /* owned: the ranks that have it together */
-    ls_comm *alike;    /* owned: those with the same part; NULL: there is one team */
-    ls_tensor *tensor; /* what a team exchanges */
-    ls_dp *sums;       /* what those with the same part do in a step; NULL: there is one team */
-    ls_comm *circle;   /* owned: the ranks that share sequences (train/context.h), */
-    ls_tensor *ring;   /* and what they exchange; NULL: this one has whole ones */
+    ls_mesh teams;  /* mesh.tp (train/team.h): as if each team was a rank */
+    ls_mesh equals; /* mesh.tp, mesh.ep: of those that have the same part of the model */
+    ls_model whole; /* the model of which `model` is a part */
+    ls_comm *team;  /* owned: the ranks that have it together */
+    ls_comm *alike; /* owned: those with the same part; NULL: there are no others */
+    ls_comm *beside[2], *plane; /* owned, with mesh.tp and mesh.ep both: of `team` those with parts
+                                 * of the same tensors, those that divide experts; and all ranks of
+                                 * the same place in their teams */
+    ls_tensor *tensor, *far;    /* what ranks with parts of tensors exchange, and with experts */
+    ls_dp *sums;     /* what those with the same part do in a step; NULL: there are no others */
+    ls_dp *sharers;  /* what the ranks of `plane` tell each other; NULL: dp has it */
+    ls_comm *circle; /* owned: the ranks that share sequences (train/context.h), */
+    ls_tensor *ring; /* and what they exchange; NULL: this one has whole ones */
     ls_share share;
     ls_mesh_place *places;      /* of all ranks, owned */
     ls_dp *dp;                  /* what ranks exchange in a step; NULL: alone */

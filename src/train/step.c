@@ -36,13 +36,11 @@ ls_status ls_step_split(ls_step *step, const ls_ordered_run *runs, int64_t leave
     int rank = ls_step_sharers(s) ? ls_dp_about(ls_step_sharers(s))->mesh.rank : 0;
 
     ls_calls_set(&s->args.calls, runs[rank], leaves, &s->now);
+    if (ls_step_is_far(s))
+        ls_step_far_split(s, runs);
     if (s->line)
         return ls_line_split(s, runs);
-    if (ls_step_is_far(s)) {
-        ls_step_far_split(s, runs);
-        return LS_OK;
-    }
-    return s->args.dp ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
+    return s->args.dp && !ls_step_is_far(s) ? ls_dp_split(s->args.dp, runs, leaves) : LS_OK;
 }
 
 const double *ls_step_work_ns(const ls_step *step)
@@ -214,8 +212,7 @@ static void buffers_of(const ls_step *s, float *buffers[LS_ORDERED_ROOTS])
         buffers[i] = s->grads[i];
 }
 
-/* What went wrong in an exchange inside of a pass. */
-static ls_status trouble(const ls_step *s)
+ls_status ls_step_trouble(const ls_step *s)
 {
     return s->status == LS_OK ? LS_OK : ls_err_adopt(&s->why);
 }
@@ -223,10 +220,12 @@ static ls_status trouble(const ls_step *s)
 /* Time that was spent in moves of tensors inside of passes. */
 static int64_t moves_ns(const ls_step *s)
 {
-    const ls_step_args *a = &s->args;
+    const ls_tensor *const all[] = {s->args.tensor, s->args.far, s->args.ring};
+    int64_t ns = 0;
 
-    return (a->tensor ? ls_tensor_waited_ns(a->tensor) : 0) +
-           (a->ring ? ls_tensor_waited_ns(a->ring) : 0);
+    for (size_t i = 0; i < LS_COUNT(all); i++)
+        ns += all[i] ? ls_tensor_waited_ns(all[i]) : 0;
+    return ns;
 }
 
 void ls_step_lap(ls_step *s, ls_clock *clock, ls_part part)
@@ -385,7 +384,7 @@ static ls_status sum_with_others(ls_step *s, ls_clock *clock)
         st = ls_step_travel_sum(s, clock);
         goto out;
     }
-    LS_TRY(st, trouble(s), out);
+    LS_TRY(st, ls_step_trouble(s), out);
     if (calls->own == 0) { /* no call has begun it */
         if (!calls->ordered)
             s->args.kernels->fill(s->args.stream,
@@ -424,7 +423,7 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_c
         } else {
             ls_pass_walk(s->pass, &call, true);
         }
-        LS_TRY(st, trouble(s), out);
+        LS_TRY(st, ls_step_trouble(s), out);
         LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
         LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
         ls_clock_lap(clock, LS_PART_EXCHANGE);
@@ -636,7 +635,7 @@ ls_status ls_step_loss(ls_step *step, const ls_step_batch *windows, int64_t sequ
             LS_TRY(st, ls_line_forward(step, &call), out);
         else
             ls_pass_loss(step->pass, &call);
-        LS_TRY(st, trouble(step), out);
+        LS_TRY(st, ls_step_trouble(step), out);
         if (!ls_step_has_losses(step)) {
             memset(sums_out + done, 0, (size_t)B * sizeof *sums_out);
             continue;

@@ -15,7 +15,8 @@
  * (mesh.pp) it has a part of the layers, and its calls go from rank to rank (train/line.h).
  *
  * Where ranks have a model together (mesh.tp, mesh.ep: team.c), dp is among those that have the
- * same part of it; weights, moments and gradients are those of this part. Where ranks share
+ * same part of it, and zero divides among them; weights, moments and gradients are those of this
+ * part. Where ranks share
  * sequences (mesh.cp), a step computes its piece of each sequence that it gets, and calls count
  * pieces. */
 #pragma once
@@ -39,9 +40,11 @@ typedef struct ls_step_args {
     ls_stream *side; /* for copies beside it, where ranks cannot reach the device's memory */
     ls_calls calls;
     ls_dp *dp;         /* NULL: alone, or alone with this part of the model */
-    ls_tensor *tensor; /* the ranks that have the model together; NULL: it is whole */
+    ls_tensor *tensor; /* mesh.tp: the ranks that have parts of tensors; NULL: they are whole */
+    ls_tensor *far;    /* mesh.ep: the ranks that divide experts; NULL: nobody does */
+    ls_comm *team;     /* with both: all that have the model together, by far ranks */
     ls_tensor *ring;   /* those that share sequences (train/context.h); NULL: it has whole ones */
-    ls_dp *all;        /* mesh.ep: all ranks, which share the batch; NULL: those of dp do */
+    ls_dp *all;        /* mesh.ep: who shares the batch; NULL: those of dp do */
     ls_packs *packs;   /* of these weights, told of every change; NULL: none */
     const char *offload_to; /* device.offload: disk: the folder for the moments */
     void *const *kept;      /* state of an earlier step of the same model, or part of it

@@ -94,8 +94,14 @@ struct ls_step {
         int64_t waited_ns; /* in moves of tensors, as far as clocks know of it */
     } team;                /* mesh.tp, mesh.ep (team.c) */
     struct {
-        int64_t rounds; /* calls of who has most of them in the team */
-    } far;              /* mesh.ep (far.c) */
+        int64_t rounds;      /* calls of who has most, of those that divide experts */
+        ls_crew_span *spans; /* owned: what all of them have parts of, and this rank the sum with
+                              * its equals */
+        int n;
+        ls_mesh_part *parts; /* owned, n_parts: with ZeRO 1 what this rank updates (plan/far.h);
+                              * NULL: what equals divide */
+        int n_parts;
+    } far; /* mesh.ep (far.c, team.c) */
     struct {
         int64_t ready;                /* the step whose gradient and norm are here; -1: none */
         int64_t heard;                /* steps of which the losses of all ranks were heard, */
@@ -203,8 +209,10 @@ typedef struct ls_step_piece {
     int64_t first, count, place;
 } ls_step_piece;
 
-/* The first such piece among elements first .. end-1; false: none. */
+/* The first such piece among elements first .. end-1; false: none. And of what it has the sum of
+ * with its equals, which those that divide experts may update some of (place: of no use). */
 bool ls_step_own_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
+bool ls_step_sum_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
 
 /* Host memory to the device, waiting for it. */
 ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes);
@@ -225,7 +233,12 @@ static inline bool ls_step_shards(const ls_step *step)
  * all. */
 static inline bool ls_step_teams(const ls_step *step)
 {
-    return step->args.tensor != NULL;
+    return step->args.tensor || step->args.far;
+}
+static inline ls_comm *ls_step_team(const ls_step *step) /* all of them */
+{
+    return step->args.team ? step->args.team
+                           : ls_tensor_comm(step->args.tensor ? step->args.tensor : step->args.far);
 }
 ls_status ls_step_open_team(ls_step *step);
 void ls_step_close_team(ls_step *step);
@@ -249,6 +262,14 @@ static inline bool ls_step_is_far(const ls_step *step)
 void ls_step_far_split(ls_step *step, const ls_ordered_run *runs);
 ls_status ls_step_far_gradients(ls_step *step, ls_step_state *host_state, ls_clock *clock);
 void ls_step_far_serve(ls_step *step, bool backward);
+
+/* With ZeRO 1: what this rank updates; its new weights to those that divide experts with it; an
+ * array of moments to the first of its equals, which has all of this part of the model then, or
+ * back. */
+ls_status ls_step_open_far(ls_step *step);
+ls_status ls_step_far_spread(ls_step *step);
+ls_status ls_step_far_carry(ls_step *step, float *moments, float *plane, bool back);
+ls_status ls_step_trouble(const ls_step *step); /* in an exchange inside of a pass, so far */
 
 /* Who shares the batch with this rank; NULL: nobody. */
 static inline ls_dp *ls_step_sharers(const ls_step *step)
@@ -310,6 +331,10 @@ static inline const void *ls_step_read(const ls_step *step)
  * of the one bucket where it updates everything. */
 int ls_step_buckets(const ls_step *step);
 ls_mesh_part ls_step_own(const ls_step *step, int bucket);
+
+/* What it has the sums of, with its equals: the same, or more than it updates (plan/far.h). */
+int ls_step_sums(const ls_step *step);
+ls_mesh_part ls_step_sum(const ls_step *step, int bucket);
 
 /* The sum of gradients of an own part, or of a piece of it. */
 const float *ls_step_own_gradient(const ls_step *step, ls_mesh_part own);

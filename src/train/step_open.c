@@ -186,8 +186,8 @@ static ls_status alloc_whole(ls_step *s)
             LS_TRY(st, alloc_moment(s, i, bytes, names[i]), out);
         else
             LS_TRY(st, alloc_shared(s, shared, bytes, names[0], &s->state_memory[0]), out);
-        bytes = (i == 0 || ls_step_divides(s) ? s->own : ls_optim_seconds(s->args.run, model)) *
-                (int64_t)sizeof(float);
+        bool own = i == 0 || ls_step_divides(s) || s->far.parts;
+        bytes = (own ? s->own : ls_optim_seconds(s->args.run, model)) * (int64_t)sizeof(float);
     }
     bytes = ls_optim_work_of(s->args.run, model).bytes;
     if (bytes > 0)
@@ -240,9 +240,11 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->now = args->calls;
     s->done = s->vote.ready = -1;
     s->loss_scale = 1;
+    s->far.rounds = ls_max_i64(1, args->calls.rounds);
     s->type = ls_memory_type(args->run);
     s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
     LS_TRY(st, ls_line_open(s), out);
+    LS_TRY(st, ls_step_open_far(s), out);
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
     s->own = end.packed + end.count;
     LS_TRY(st, alloc_state(s), out);
@@ -256,6 +258,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     pass.stream = args->stream;
     pass.packs = args->packs;
     pass.crew = args->tensor ? ls_tensor_crew(args->tensor) : NULL;
+    pass.far = args->far ? ls_tensor_crew(args->far) : NULL;
     pass.ring.crew = args->ring ? ls_tensor_crew(args->ring) : NULL;
     if (!s->line)
         LS_TRY(st, ls_pass_open(&s->pass, &pass), out);
@@ -290,7 +293,7 @@ ls_status ls_step_keep(ls_step *step, void *kept_out[3])
         ls_line_keep(s, kept_out);
         return LS_OK;
     }
-    LS_BUG_IF(ls_step_divides(s), "a part of a state is kept");
+    LS_BUG_IF(ls_step_divides(s) || s->far.parts, "a part of a state is kept");
     if (ls_step_shares(s)) { /* it lies in memory that goes with the other ranks */
         LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
         ls_stream_copy(s->args.stream, w, s->state_memory[0], bytes);

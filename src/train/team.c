@@ -1,7 +1,7 @@
 /* team.c -- ranks that have one model together: their communicators, and the end of their steps.
  *
  *   6 ranks, mesh.tp: 2     team     0    1    2      tensors of the model, in every layer; with
- *   (or mesh.ep: 2)                                   mesh.ep rows of tokens, for experts
+ *   (or mesh.ep: 2)                                   mesh.ep rows of tokens, for experts (far.c)
  *                           ranks   0 1  2 3  4 5
  *                                   |____|____|       gradients of the same part: once in a step
  *                                     |____|____|
@@ -14,6 +14,15 @@
  *                                            |     |  streams        |     |
  *                                  post 1    4 --- 6  along          5 --- 7     teams: 0 1, 2 3,
  * ...
+ *
+ * With both mesh.tp and mesh.ep teams side by side divide the experts, and all of their ranks have
+ * the model together: rank i of them has place i % tp in its team, and the experts of team i / tp.
+ * Each rank is in one small world of its team, and in one of those of its place in the others.
+ *
+ *   8 ranks, mesh.ep: 2, mesh.tp: 2     a model     0 1 2 3        4 5 6 7
+ *                                       tensors     0 1   2 3      4 5   6 7
+ *                                       experts     0 2   1 3      4 6   5 7
+ *                                       the same    0 4   1 5   2 6   3 7
  *
  * What the whole model has comes together on the first rank alone: its team sends it parts of
  * tensors, box by box, and it puts each into its place. The other way round each rank of the first
@@ -51,7 +60,7 @@ const ls_mesh *ls_team_mesh(const ls_session *session)
 
 const ls_mesh *ls_team_plane(const ls_session *session)
 {
-    return ls_mesh_team(&session->mesh) > 1 ? &session->teams : &session->mesh;
+    return ls_mesh_team(&session->mesh) > 1 ? &session->equals : &session->mesh;
 }
 
 ls_comm *ls_team_alike(const ls_session *session)
@@ -67,35 +76,88 @@ bool ls_team_speaks(const ls_session *session)
 ls_status ls_team_models(ls_session *session)
 {
     ls_session *s = session;
-    int team = ls_mesh_team(&s->mesh);
+    int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh);
     int64_t vocab = ls_tokenizer_vocab(s->tokenizer);
-    ls_split split = {.rank = s->mesh.rank % team,
-                      .ranks = team,
-                      .sequence = s->mesh.tp > 1 && s->run->mesh.sp,
-                      .by_experts = s->mesh.ep > 1};
+    ls_split split = {.rank = s->mesh.rank % tp,
+                      .ranks = tp,
+                      .far_rank = s->mesh.rank / tp % ep,
+                      .far_ranks = ep,
+                      .sequence = tp > 1 && s->run->mesh.sp};
     ls_status st = LS_OK;
 
     ls_model_release(&s->model);
-    if (team > 1 && !s->whole.params) /* else a save may still read its names */
+    if (tp * ep > 1 && !s->whole.params) /* else a save may still read its names */
         LS_TRY(st, ls_model_init(&s->whole, s->run, vocab), out);
     st = ls_model_init_split(&s->model, s->run, vocab, split);
 out:
     return st;
 }
 
-/* A team is best kept where memory is shared. */
-static void warn_of_nodes(const ls_session *s)
+/* Whether some of so many ranks side by side are on several nodes. */
+static bool are_apart(const ls_session *s, int ranks)
 {
-    int team = ls_mesh_team(&s->mesh);
     bool apart = false;
 
     for (int r = 0; r < s->mesh.ranks && s->mesh.places; r++)
-        apart |= s->mesh.places[r].node != s->mesh.places[r / team * team].node;
-    if (apart && ls_session_is_first(s))
+        apart |= s->mesh.places[r].node != s->mesh.places[r / ranks * ranks].node;
+    return apart;
+}
+
+/* A team is best kept where memory is shared. */
+static void warn_of_nodes(const ls_session *s)
+{
+    if (are_apart(s, ls_mesh_team(&s->mesh)) && ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
                "ranks that have a model together (mesh.%s) are on several nodes: every "
                "layer waits for the network between them",
-               s->mesh.tp > 1 ? "tp" : "ep");
+               are_apart(s, ls_mesh_tp(&s->mesh)) ? "tp" : "ep");
+}
+
+/* What ranks with parts of tensors exchange, and those that divide experts: all of the ranks that
+ * have the model together, or in each case some. */
+static ls_status open_tensors(ls_session *s)
+{
+    int tp = ls_mesh_tp(&s->mesh), ep = ls_mesh_ep(&s->mesh), me = ls_comm_rank(s->team);
+    int list[LS_MESH_RANKS];
+    bool both = tp > 1 && ep > 1;
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < tp && both; i++)
+        list[i] = me / tp * tp + i;
+    if (both)
+        LS_TRY(st, ls_comm_sub(s->team, list, tp, deadline(), &s->beside[0]), out);
+    for (int i = 0; i < ep && both; i++)
+        list[i] = i * tp + me % tp;
+    if (both)
+        LS_TRY(st, ls_comm_sub(s->team, list, ep, deadline(), &s->beside[1]), out);
+    if (tp > 1)
+        LS_TRY(st,
+               ls_tensor_open(&s->tensor, both ? s->beside[0] : s->team, s->model.split.kv_copies),
+               out);
+    if (ep > 1)
+        LS_TRY(st, ls_tensor_open(&s->far, both ? s->beside[1] : s->team, 1), out);
+out:
+    return st;
+}
+
+/* Ranks that divide experts own the same elements of everything else, whatever links each has to
+ * its equals. */
+static ls_status agree_on_bucket(ls_session *s)
+{
+    double most = (double)s->equals.bucket;
+    ls_status st = LS_OK;
+
+    if (s->mesh.ep > 1)
+        st = ls_comm_run(s->team,
+                         &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
+                                    .op = LS_COLL_MAX,
+                                    .type = LS_F64,
+                                    .count = 1,
+                                    .in = &most,
+                                    .out = &most},
+                         deadline());
+    s->equals.bucket = (int64_t)most;
+    return st;
 }
 
 ls_status ls_team_open(ls_session *session)
@@ -115,11 +177,13 @@ ls_status ls_team_open(ls_session *session)
         list[i] = i * team + rank % team;
     if (teams > 1)
         LS_TRY(st, ls_comm_sub(s->args.comm, list, teams, deadline(), &s->alike), out);
-    LS_TRY(st, ls_tensor_open(&s->tensor, s->team, s->model.split.kv_copies), out);
-    if (teams > 1 && s->mesh.pp < 2)
-        s->teams.bucket = ls_dp_bucket_blocks(
-            s->alike, &s->teams, s->mesh.ep > 1 ? s->model.trained : s->whole.trained / team,
+    LS_TRY(st, open_tensors(s), out);
+    if (teams > 1 && s->mesh.pp < 2) {
+        s->equals.bucket = ls_dp_bucket_blocks(
+            s->alike, &s->equals, s->mesh.ep > 1 ? s->model.trained : s->whole.trained / team,
             s->run->mesh.bucket);
+        LS_TRY(st, agree_on_bucket(s), out);
+    }
 out:
     return st;
 }
@@ -159,12 +223,24 @@ out:
 ls_status ls_team_open_sums(ls_session *session)
 {
     ls_session *s = session;
+    int tp = ls_mesh_tp(&s->mesh), list[LS_MESH_RANKS];
+    ls_status st = LS_OK;
 
-    if (!s->alike)
-        return LS_OK;
-    ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->teams);
-    dp.comm = s->alike;
-    return ls_dp_open(&s->sums, &dp);
+    if (s->alike) {
+        ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->equals);
+        dp.comm = s->alike;
+        LS_TRY(st, ls_dp_open(&s->sums, &dp), out);
+    }
+    if (s->mesh.ep < 2 || tp == 1)
+        goto out;
+    for (int i = 0; i < s->teams.ranks; i++)
+        list[i] = i * tp + s->mesh.rank % tp;
+    LS_TRY(st, ls_comm_sub(s->args.comm, list, s->teams.ranks, deadline(), &s->plane), out);
+    ls_dp_args numbers = {.comm = s->plane, .mesh = s->teams, .leaves = 1, .trained = 1};
+    numbers.mesh.zero = numbers.mesh.cp = 0;
+    st = ls_dp_open(&s->sharers, &numbers);
+out:
+    return st;
 }
 
 void ls_team_close(ls_session *session)
@@ -172,20 +248,29 @@ void ls_team_close(ls_session *session)
     ls_session *s = session;
 
     ls_dp_close(s->sums);
+    ls_dp_close(s->sharers);
     ls_tensor_close(s->tensor);
+    ls_tensor_close(s->far);
+    for (int i = 0; i < 2; i++)
+        ls_comm_close(s->beside[i]);
+    ls_comm_close(s->plane);
     ls_comm_close(s->alike);
     ls_comm_close(s->team);
-    s->sums = NULL;
-    s->tensor = NULL;
-    s->alike = s->team = NULL;
+    s->sums = s->sharers = NULL;
+    s->tensor = s->far = NULL;
+    s->beside[0] = s->beside[1] = s->plane = s->alike = s->team = NULL;
 }
 
 /* --- the norm --------------------------------------------------------------------------------- */
 
-/* Whether this rank is the first of those that have a parameter alike. */
-static bool counts(const ls_model *model, const ls_param *p)
+/* Whether this rank counts what it updates of a parameter: it is the first of those that update the
+ * same. */
+static bool counts(const ls_step *s, const ls_param *p)
 {
-    return p->trained >= 0 && model->split.rank % p->box.copies == 0;
+    const ls_model *model = s->args.model;
+
+    return p->trained >= 0 &&
+           (s->far.parts ? model->split.rank % p->box.copies == 0 : ls_model_counts(model, p));
 }
 
 /* The sum of squares of what this rank counts of an own part: runs of parameters side by side at a
@@ -197,13 +282,12 @@ static double squares_of(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
 
     for (int i = 0, end; i < model->n_params; i = end) {
         const ls_param *p = &model->params[i];
-        for (end = i + 1;
-             end < model->n_params && counts(model, p) && counts(model, &model->params[end]);)
+        for (end = i + 1; end < model->n_params && counts(s, p) && counts(s, &model->params[end]);)
             end++;
         const ls_param *last = &model->params[end - 1];
         int64_t from = ls_max_i64(p->trained, own.first);
         int64_t to = ls_min_i64(last->trained + last->count, own.first + own.count);
-        if (!counts(model, p) || from >= to)
+        if (!counts(s, p) || from >= to)
             continue;
         ls_norm2 run = *whole;
         run.part = LS_NORM_SQUARES;
@@ -228,11 +312,10 @@ static ls_comm *plane_of(const ls_step *s)
 /* Where this rank's squares are among those of all; returns how many these are. */
 static int square_slots(const ls_step *s, int *own_out)
 {
-    ls_comm *plane = plane_of(s);
-    const ls_split *split = &s->args.model->split;
+    ls_comm *plane = plane_of(s), *team = ls_step_team(s);
 
-    *own_out = (plane ? ls_comm_rank(plane) : 0) * split->ranks + split->rank;
-    return (plane ? ls_comm_ranks(plane) : 1) * split->ranks;
+    *own_out = (plane ? ls_comm_rank(plane) : 0) * ls_comm_ranks(team) + ls_comm_rank(team);
+    return (plane ? ls_comm_ranks(plane) : 1) * ls_comm_ranks(team);
 }
 
 ls_status ls_step_open_team(ls_step *step)
@@ -243,28 +326,37 @@ ls_status ls_step_open_team(ls_step *step)
 
     if (!ls_step_teams(s))
         return LS_OK;
-    s->team.spans = ls_mem_array((size_t)model->n_params, sizeof *s->team.spans);
+    size_t most = (size_t)model->n_params + LS_MESH_BUCKETS; /* their borders cut some */
+    s->team.spans = ls_mem_array(most, sizeof *s->team.spans);
+    s->far.spans = ls_mem_array(most, sizeof *s->far.spans);
     s->team.squares = ls_mem_array((size_t)square_slots(s, &own), sizeof *s->team.squares);
-    if (!s->team.spans || !s->team.squares)
+    if (!s->team.spans || !s->far.spans || !s->team.squares)
         return LS_ENOMEM;
     s->team.n = ls_model_partials(model, s->team.spans);
+    for (int b = 0; b < ls_step_sums(s); b++) {
+        ls_mesh_part part = ls_step_sum(s, b);
+        s->far.n += ls_model_common(model, part.first, part.count, s->far.spans + s->far.n);
+    }
     return LS_OK;
 }
 
 void ls_step_close_team(ls_step *step)
 {
     ls_mem_free(step->team.spans);
+    ls_mem_free(step->far.spans);
+    ls_mem_free(step->far.parts);
     ls_mem_free(step->team.squares);
 }
 
-/* Zeros in place of what other ranks have of a span. */
-static void clear_others(const ls_step *s, float *x, const ls_crew_span *span)
+/* Zeros in place of what other ranks have of a span: what this one has a piece of is asked. */
+static void clear_others(const ls_step *s, float *x, const ls_crew_span *span,
+                         bool (*ask)(const ls_step *, int64_t, int64_t, ls_step_piece *))
 {
     int64_t end = span->first + span->count;
 
     for (int64_t at = span->first, next; at < end; at = next) {
         ls_step_piece own = {.first = end};
-        (void)ls_step_own_piece(s, at, end, &own);
+        (void)ask(s, at, end, &own);
         if (own.count <= 0)
             own = (ls_step_piece){.first = end};
         memset(x + at, 0, (size_t)(own.first - at) * sizeof *x);
@@ -272,19 +364,46 @@ static void clear_others(const ls_step *s, float *x, const ls_crew_span *span)
     }
 }
 
-/* What several ranks of the team have a part of, of a range of the gradients x. divided: those who
- * have the sums of their own parts only; NULL: all have all. */
+/* What several ranks have a part of, of a range of the gradients x: first those that divide
+ * experts, of what this rank updates, since they update the same elements; then those of the team.
+ * divided: those who have the sums of their own parts only; NULL: all have all. */
 static ls_status sum_range(ls_step *s, float *x, ls_pipe_range r, ls_comm *divided)
 {
-    const ls_crew_span *spans = s->team.spans;
-    int from = 0, end;
+    const struct {
+        ls_tensor *tensor;
+        const ls_crew_span *spans;
+        int n;
+        ls_comm *divided;
+    } both[] = {{s->args.far, s->far.spans, s->far.n, NULL},
+                {s->args.tensor, s->team.spans, s->team.n, divided}};
+    ls_status st = LS_OK;
 
-    while (from < s->team.n && spans[from].first < r.first)
-        from++;
-    for (end = from; end < s->team.n && spans[end].first < r.first + r.count; end++)
-        if (divided)
-            clear_others(s, x, &spans[end]);
-    return ls_tensor_sum(s->args.tensor, x, spans + from, end - from, divided);
+    for (size_t i = 0; i < LS_COUNT(both) && st == LS_OK; i++) {
+        const ls_crew_span *spans = both[i].spans;
+        int from = 0, end, n = both[i].tensor ? both[i].n : 0;
+        while (from < n && spans[from].first < r.first)
+            from++;
+        for (end = from; end < n && spans[end].first < r.first + r.count; end++)
+            if (both[i].divided)
+                clear_others(s, x, &spans[end], ls_step_sum_piece);
+        if (end > from)
+            st = ls_tensor_sum(both[i].tensor, x, spans + from, end - from, both[i].divided);
+    }
+    return st;
+}
+
+ls_status ls_step_far_spread(ls_step *step)
+{
+    ls_step *s = step;
+    float *w = s->state_memory[0];
+    ls_status st;
+
+    for (int i = 0; i < s->far.n; i++) /* each is one rank's: sums with zeros */
+        clear_others(s, w, &s->far.spans[i], ls_step_own_piece);
+    st = ls_tensor_sum(s->args.far, w, s->far.spans, s->far.n, NULL);
+    if (st == LS_OK && !ls_step_divides(s)) /* else when those of equals are there */
+        st = ls_step_weights_changed(s);
+    return st;
 }
 
 static ls_status sum_partials(ls_step *s)
@@ -306,7 +425,7 @@ static ls_status sum_partials(ls_step *s)
 ls_status ls_step_team_norm(ls_step *step, const ls_norm2 *whole)
 {
     ls_step *s = step;
-    ls_comm *const comms[2] = {plane_of(s), ls_tensor_comm(s->args.tensor)};
+    ls_comm *const comms[2] = {plane_of(s), ls_step_team(s)};
     float *squares = s->team.squares;
     int own, slots = square_slots(s, &own);
     double sum = 0;
@@ -342,12 +461,12 @@ ls_status ls_step_team_vote(ls_step *step)
 {
     const ls_coll barrier = {.kind = LS_COLL_BARRIER};
 
-    return ls_comm_run(ls_tensor_comm(step->args.tensor), &barrier, deadline());
+    return ls_comm_run(ls_step_team(step), &barrier, deadline());
 }
 
 ls_status ls_step_team_blame(ls_step *step, double *saw)
 {
-    ls_comm *team = ls_tensor_comm(step->args.tensor);
+    ls_comm *team = ls_step_team(step);
     int ranks = ls_comm_ranks(team), who = 0;
     double *all = ls_mem_array((size_t)ranks, sizeof *all);
     ls_err_record record = *ls_err_last();
@@ -392,7 +511,8 @@ out:
 typedef struct passage {
     ls_comm *team;
     const ls_param *p; /* as that rank has it */
-    int place;         /* of that rank */
+    int place;         /* of that rank, */
+    bool counts;       /* which is the first of those that have it alike */
     float *part;       /* where it has the parameter; of other ranks not used */
     float *whole;      /* where the whole model has it; on the first rank */
     float *buffer;     /* `piece` of them, on the first rank */
@@ -417,7 +537,7 @@ static ls_status pass_parameter(const passage *x)
     int me = ls_comm_rank(x->team);
     ls_status st = LS_OK;
 
-    if (!x->back && x->place % x->p->box.copies != 0)
+    if (!x->back && !x->counts)
         return LS_OK; /* another rank has sent the same */
     if (x->place == 0 && me == 0)
         place_piece(x, 0, x->p->count, x->part);
@@ -447,24 +567,26 @@ static ls_status pass_parameter(const passage *x)
 static ls_status pass_all(ls_step *s, float *part, float *whole, bool back)
 {
     const ls_model *model = s->args.model;
-    passage x = {.team = ls_tensor_comm(s->args.tensor), .back = back};
+    passage x = {.team = ls_step_team(s), .back = back};
     ls_model all = {.params = NULL}, other = {.params = NULL};
     ls_status st = LS_OK;
 
     LS_BUG_IF(model->flat != model->trained, "parts of a model that is not trained as a whole");
     LS_TRY(st, ls_model_init(&all, s->args.run, model->tokens), out);
     x.piece = ls_memory_passage(&all);
-    if (model->split.rank == 0) {
+    if (ls_comm_rank(x.team) == 0) {
         x.buffer = ls_mem_array((size_t)x.piece, sizeof *x.buffer);
         LS_TRY(st, x.buffer ? LS_OK : LS_ENOMEM, out);
     }
-    for (x.place = 0; x.place < model->split.ranks; x.place++) {
+    for (x.place = 0; x.place < ls_comm_ranks(x.team); x.place++) {
         ls_split split = model->split;
-        split.rank = x.place;
+        split.rank = x.place % split.ranks;
+        split.far_rank = x.place / split.ranks;
         ls_model_release(&other);
         LS_TRY(st, ls_model_init_split(&other, s->args.run, model->tokens, split), out);
         for (int i = 0; i < other.n_params; i++) {
             x.p = &other.params[i];
+            x.counts = ls_model_counts(&other, x.p);
             x.part = part + x.p->first;
             x.whole = whole ? whole + ls_model_same(&all, x.p)->first : NULL;
             LS_TRY(st, pass_parameter(&x), out);
@@ -485,7 +607,9 @@ static bool is_first_team(const ls_step *s)
 /* Whether a rank has all of an array of its part of the model. */
 static bool has_part(const ls_step *s, const float *array)
 {
-    return !s->line && (!ls_step_divides(s) || array == s->state_memory[0]);
+    bool divided = ls_step_divides(s) || s->far.parts;
+
+    return !s->line && (!divided || array == s->state_memory[0]);
 }
 
 /* Where the first team's ranks bring an array of their planes together; NULL on others. */
@@ -512,7 +636,9 @@ ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole)
     if (!has_part(s, part)) {
         LS_TRY(st, open_plane(s, &plane), out);
         LS_TRY(st,
-               s->line ? ls_line_collect(s, part, plane) : ls_dp_collect(s->args.dp, part, plane),
+               s->line        ? ls_line_collect(s, part, plane)
+               : s->far.parts ? ls_step_far_carry(s, own, plane, false)
+                              : ls_dp_collect(s->args.dp, part, plane),
                out);
         own = plane;
     }
@@ -536,7 +662,9 @@ ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part)
     if (is_first_team(s))
         LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, true), out);
     if (!has_part(s, part))
-        st = s->line ? ls_line_deal(s, plane, part) : ls_dp_deal(s->args.dp, plane, part);
+        st = s->line        ? ls_line_deal(s, plane, part)
+             : s->far.parts ? ls_step_far_carry(s, part, plane, true)
+                            : ls_dp_deal(s->args.dp, plane, part);
     else if (s->args.dp)
         st = ls_dp_tell(s->args.dp, 0, part, s->args.model->flat * (int64_t)sizeof *part);
 out:

@@ -1,8 +1,9 @@
 /* team.h -- mesh.tp and mesh.ep in a session: the ranks that have one model together.
  *
- * Every rank is in two small worlds: its team, with whom it has a model, and the ranks of the same
- * place in other teams, with whom it sums gradients. The session's own exchange (session->dp) stays
- * that of all ranks: what they decide together. team.c also has what a step does then. */
+ * Every rank is in two small worlds: those with whom it has a model, and those that have the same
+ * part of it, with whom it sums gradients. With mesh.tp and mesh.ep at once the first has two small
+ * worlds of its own. The session's own exchange (session->dp) stays that of all ranks: what they
+ * decide together. team.c also has what a step does then. */
 #pragma once
 #include "train/session.h"
 
@@ -15,7 +16,7 @@ ls_status ls_team_models(ls_session *session);
 /* The model as it is saved, sampled and told of. */
 const ls_model *ls_team_whole(const ls_session *session);
 
-/* The mesh that shares batches: of all ranks (also with mesh.ep), or of the teams. */
+/* The mesh that shares batches: of all ranks (also with mesh.ep), or of the teams of mesh.tp. */
 const ls_mesh *ls_team_mesh(const ls_session *session);
 
 /* The ranks that have the same part of the model as this one, as a mesh of their own, and how they

@@ -12,12 +12,12 @@
 #include "train/line.h"
 #include "train/trust.h"
 
-int ls_step_buckets(const ls_step *s)
+int ls_step_sums(const ls_step *s)
 {
     return s->line ? ls_line_chunks(s) : ls_step_divides(s) ? ls_dp_buckets(s->args.dp) : 1;
 }
 
-ls_mesh_part ls_step_own(const ls_step *s, int bucket)
+ls_mesh_part ls_step_sum(const ls_step *s, int bucket)
 {
     if (s->line)
         return ls_line_own(s, bucket);
@@ -25,17 +25,40 @@ ls_mesh_part ls_step_own(const ls_step *s, int bucket)
                               : (ls_mesh_part){.count = s->args.model->trained};
 }
 
+int ls_step_buckets(const ls_step *s)
+{
+    return s->far.parts ? s->far.n_parts : ls_step_sums(s);
+}
+
+ls_mesh_part ls_step_own(const ls_step *s, int bucket)
+{
+    return s->far.parts ? s->far.parts[bucket] : ls_step_sum(s, bucket);
+}
+
+/* What a part has of elements first .. end-1; false: nothing. */
+static bool piece_of(ls_mesh_part own, int64_t first, int64_t end, ls_step_piece *piece_out)
+{
+    int64_t from = ls_max_i64(first, own.first);
+    int64_t to = ls_min_i64(end, own.first + own.count);
+
+    *piece_out =
+        (ls_step_piece){.first = from, .count = to - from, .place = own.packed + from - own.first};
+    return from < to;
+}
+
 bool ls_step_own_piece(const ls_step *s, int64_t first, int64_t end, ls_step_piece *piece_out)
 {
-    for (int b = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part own = ls_step_own(s, b);
-        int64_t from = ls_max_i64(first, own.first);
-        int64_t to = ls_min_i64(end, own.first + own.count);
-        *piece_out = (ls_step_piece){
-            .first = from, .count = to - from, .place = own.packed + from - own.first};
-        if (from < to)
+    for (int b = 0; b < ls_step_buckets(s); b++)
+        if (piece_of(ls_step_own(s, b), first, end, piece_out))
             return true;
-    }
+    return false;
+}
+
+bool ls_step_sum_piece(const ls_step *s, int64_t first, int64_t end, ls_step_piece *piece_out)
+{
+    for (int b = 0; b < ls_step_sums(s); b++)
+        if (piece_of(ls_step_sum(s, b), first, end, piece_out))
+            return true;
     return false;
 }
 
@@ -100,7 +123,7 @@ static ls_status open_adamw(ls_step *s)
         ls_mesh_part own = ls_step_own(s, b);
         for (int64_t at = 0; at < own.count; at += s->offload.chunk) {
             n += ls_step_spans(s->args.run, s->args.model, chunk_of(s, own, at), ls_step_shards(s),
-                               !ls_step_divides(s), spans + n);
+                               !ls_step_divides(s) && !s->far.parts, spans + n);
             s->first_span[++k] = n;
         }
     }
@@ -157,7 +180,8 @@ static void put_back(ls_step *s, int i, ls_mesh_part part, const float *from)
 /* A chunk, and its spans: from first[0] to first[1]. */
 static void optimize(ls_step *s, ls_mesh_part part, const int64_t *first)
 {
-    bool whole = ls_step_shares(s) && !ls_step_shards(s); /* then others have parts of the copy */
+    /* Then others have parts of the copy. */
+    bool whole = (ls_step_shares(s) && !ls_step_shards(s)) || s->far.parts;
     int64_t gap = ls_step_shards(s) ? part.first - part.packed : 0;
 
     if (first[1] == first[0])
@@ -251,6 +275,11 @@ ls_status ls_step_update(ls_step *s, ls_clock *clock)
     if (s->line) {
         ls_clock_lap(clock, LS_PART_OPTIMIZER);
         LS_TRY(st, ls_line_spread(s), out);
+        ls_clock_lap(clock, LS_PART_EXCHANGE);
+    }
+    if (s->far.parts) {
+        ls_clock_lap(clock, LS_PART_OPTIMIZER);
+        LS_TRY(st, ls_step_far_spread(s), out);
         ls_clock_lap(clock, LS_PART_EXCHANGE);
     }
     if (!ls_step_divides(s))

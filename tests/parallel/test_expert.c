@@ -1,5 +1,5 @@
-/* test_expert.c -- experts that are divided among ranks against the same model on one: losses,
- * gradients of every tensor, memory, bytes on the wire. */
+/* test_expert.c -- experts that are divided among ranks, or among teams, against the same model on
+ * one: losses, gradients of every tensor, memory, bytes on the wire. */
 #include <math.h>
 #include "base/mem.h"
 #include "comm/node/ranks.h"
@@ -50,21 +50,38 @@ static void olmoe(ls_run *run)
     run->model.experts_norm = false;
 }
 
+static void mixtral_teams(ls_run *run) /* which share the one key/value head */
+{
+    mixtral(run);
+    run->model.heads = 4;
+}
+
+static void qwen3_moe_teams(ls_run *run)
+{
+    qwen3_moe(run);
+    run->model.heads = run->model.kv_heads = 4;
+}
+
 typedef struct variant {
     const char *name;
     void (*change)(ls_run *run);
     const char *world;
-    int counts[4]; /* sequences of each rank, a call for each of them */
+    int counts[4]; /* sequences of each rank or team, a call for each of them */
+    int tp;        /* ranks of a team; 0: 1 */
+    bool sp;
 } variant;
 
-static const variant variants[] = {{"mixtral", mixtral, "2", {2, 2}},
-                                   {"mixtral, uneven", mixtral, "2", {3, 1}},
-                                   {"mixtral, one idle", mixtral, "2", {0, 2}},
-                                   {"mixtral on 4", mixtral, "4", {2, 1, 0, 3}},
-                                   {"mixtral on nodes", mixtral, "1+1", {1, 2}},
-                                   {"qwen3_moe", qwen3_moe, "2", {1, 2}},
-                                   {"qwen3_moe on 4", qwen3_moe, "4", {1, 1, 1, 1}},
-                                   {"olmoe", olmoe, "4", {1, 2, 1, 1}}};
+static const variant variants[] = {
+    {"mixtral", mixtral, "2", .counts = {2, 2}},
+    {"mixtral, uneven", mixtral, "2", .counts = {3, 1}},
+    {"mixtral, one idle", mixtral, "2", .counts = {0, 2}},
+    {"mixtral on 4", mixtral, "4", .counts = {2, 1, 0, 3}},
+    {"mixtral on nodes", mixtral, "1+1", .counts = {1, 2}},
+    {"qwen3_moe", qwen3_moe, "2", .counts = {1, 2}},
+    {"qwen3_moe on 4", qwen3_moe, "4", .counts = {1, 1, 1, 1}},
+    {"olmoe", olmoe, "4", .counts = {1, 2, 1, 1}},
+    {"mixtral, teams", mixtral_teams, "4", .counts = {2, 1}, .tp = 2, .sp = true},
+    {"qwen3_moe, teams", qwen3_moe_teams, "4", .counts = {0, 2}, .tp = 2}};
 
 /* What runs now; ranks are processes made after this was set. */
 static struct {
@@ -72,6 +89,12 @@ static struct {
     ls_dtype type;
     ls_recompute recompute;
 } now;
+
+/* Who a rank meets: its team, and who has other experts. */
+typedef struct small_worlds {
+    ls_comm *comms[2]; /* owned, where there are teams */
+    ls_tensor *tensor, *far;
+} small_worlds;
 
 static int sequences(void)
 {
@@ -82,8 +105,10 @@ static int sequences(void)
     return n;
 }
 
-static void open_side(side *s, ls_split split, int64_t B, const ls_crew *crew)
+static void open_side(side *s, ls_split split, int64_t B, const small_worlds *worlds)
 {
+    const ls_crew *crew = worlds && worlds->tensor ? ls_tensor_crew(worlds->tensor) : NULL;
+    const ls_crew *far = worlds ? ls_tensor_crew(worlds->far) : NULL;
     const ls_kernels *kernels;
 
     s->run = base_run();
@@ -100,13 +125,14 @@ static void open_side(side *s, ls_split split, int64_t B, const ls_crew *crew)
                              .T = T,
                              .leaves = 1,
                              .training = true,
-                             .recompute = crew ? now.recompute
-                                               : LS_RECOMPUTE_NONE, /* one: routes are read */
+                             .recompute =
+                                 far ? now.recompute : LS_RECOMPUTE_NONE, /* one: routes are read */
                              .recompute_blocks = s->model.shape.L,
-                             .crew = crew};
+                             .crew = crew,
+                             .far = far};
     LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
-    if (crew)
-        LS_CHECK_EQ(ls_tensor_held_bytes(crew->context), ls_pass_bytes(&s->args, 1));
+    if (far)
+        LS_CHECK_EQ(ls_tensor_held_bytes((crew ? crew : far)->context), ls_pass_bytes(&s->args, 1));
     start_side(s);
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
     ls_tiny_tokens(8, M, VOCAB, s->targets);
@@ -182,7 +208,7 @@ static int64_t bytes_sent(const side *one, const side *part, int rank)
             rows += own != here;
         }
     return 2 * rows * s->C * ls_dtype_bytes(now.type) +
-           rounds() * s->L * (split->ranks - 1) * split->experts * (int64_t)sizeof(int32_t);
+           rounds() * s->L * (split->far_ranks - 1) * split->experts * (int64_t)sizeof(int32_t);
 }
 
 static void check_tensor(const side *one, const side *part, const ls_param *p, double tolerance)
@@ -190,23 +216,76 @@ static void check_tensor(const side *one, const side *part, const ls_param *p, d
     const ls_param *whole = ls_model_same(&one->model, p);
     double off = 0, size = 0;
 
-    LS_CHECK_EQ(p->count, whole->count);
     for (int64_t k = 0; k < p->count; k++) {
-        LS_CHECK_EQ(part->w[p->first + k], one->w[whole->first + k]);
-        double want = (double)one->grad[whole->trained + k];
+        int64_t run, at = ls_box_whole(&p->box, p->shape, k, &run);
+        LS_CHECK_EQ(part->w[p->first + k], one->w[whole->first + at]);
+        double want = (double)one->grad[whole->trained + at];
         double d = (double)part->grad[p->trained + k] - want;
         off += d * d;
         size += want * want;
     }
     if (!(sqrt(off) <= tolerance * sqrt(size) + 1e-9))
-        ls_test_fail(__FILE__, __LINE__, "%s: rank %d of %d: %s is off by %.3g of %.3g",
-                     now.v->name, part->model.split.rank, part->model.split.ranks, p->name,
-                     sqrt(off), sqrt(size));
+        ls_test_fail(__FILE__, __LINE__, "%s: rank %d of %d, place %d: %s is off by %.3g of %.3g",
+                     now.v->name, part->model.split.far_rank, part->model.split.far_ranks,
+                     part->model.split.rank, p->name, sqrt(off), sqrt(size));
 }
 
 static ls_split split_of(const ls_comm *comm)
 {
-    return (ls_split){.rank = ls_comm_rank(comm), .ranks = ls_comm_ranks(comm), .by_experts = true};
+    int tp = now.v->tp ? now.v->tp : 1;
+
+    return (ls_split){.rank = ls_comm_rank(comm) % tp,
+                      .ranks = tp,
+                      .far_rank = ls_comm_rank(comm) / tp,
+                      .far_ranks = ls_comm_ranks(comm) / tp,
+                      .sequence = now.v->sp};
+}
+
+static void open_worlds(small_worlds *x, ls_comm *comm)
+{
+    ls_split split = split_of(comm);
+    int list[LS_WORLD_RANKS];
+
+    *x = (small_worlds){.tensor = NULL};
+    if (split.ranks > 1) {
+        for (int i = 0; i < split.ranks; i++)
+            list[i] = split.far_rank * split.ranks + i;
+        LS_CHECK_OK(ls_comm_sub(comm, list, split.ranks, INT64_MAX, &x->comms[0]));
+        for (int i = 0; i < split.far_ranks; i++)
+            list[i] = i * split.ranks + split.rank;
+        LS_CHECK_OK(ls_comm_sub(comm, list, split.far_ranks, INT64_MAX, &x->comms[1]));
+        ls_run run = base_run();
+        now.v->change(&run);
+        LS_CHECK_OK(ls_tensor_open(&x->tensor, x->comms[0],
+                                   run.model.kv_heads < split.ranks ? split.ranks : 1));
+    }
+    LS_CHECK_OK(ls_tensor_open(&x->far, x->comms[1] ? x->comms[1] : comm, 1));
+}
+
+static void close_worlds(small_worlds *x)
+{
+    ls_tensor_close(x->tensor);
+    ls_tensor_close(x->far);
+    ls_comm_close(x->comms[0]);
+    ls_comm_close(x->comms[1]);
+}
+
+/* What several ranks have a part of, with the bytes that it takes. */
+static void sum_gradients(const small_worlds *x, side *part)
+{
+    const ls_model *m = &part->model;
+    ls_crew_span *spans = ls_mem_array((size_t)m->n_params, sizeof *spans);
+    int n = ls_model_common(m, 0, m->trained, spans);
+    int64_t before = ls_tensor_sent(x->far);
+
+    LS_CHECK(spans);
+    LS_CHECK_OK(ls_tensor_sum(x->far, part->grad, spans, n, NULL));
+    LS_CHECK_EQ(ls_tensor_sent(x->far) - before, ls_tensor_sum_sent(spans, n, m->split.far_ranks));
+    n = ls_model_partials(m, spans);
+    LS_CHECK(x->tensor || n == 0);
+    if (x->tensor)
+        LS_CHECK_OK(ls_tensor_sum(x->tensor, part->grad, spans, n, NULL));
+    ls_mem_free(spans);
 }
 
 static void near_one(ls_world *w, ls_comm *comm)
@@ -214,33 +293,32 @@ static void near_one(ls_world *w, ls_comm *comm)
     double tolerance = now.type == LS_F32 ? 1e-4 : 5e-2;
     ls_split split = split_of(comm);
     side *one = ls_mem_alloc(sizeof *one), *part = ls_mem_alloc(sizeof *part);
-    ls_tensor *tensor;
+    int own = now.v->counts[split.far_rank];
+    small_worlds worlds;
 
     (void)w;
     LS_CHECK(one && part);
     open_side(one, (ls_split){.ranks = 1}, sequences(), NULL);
     train(one, 0, sequences(), false);
     LS_CHECK_OK(ls_stream_sync(one->stream, INT64_MAX));
-    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
-    open_side(part, split, 1, ls_tensor_crew(tensor));
-    train_part(part, split.rank);
+    open_worlds(&worlds, comm);
+    open_side(part, split, 1, &worlds);
+    train_part(part, split.far_rank);
     if (now.type == LS_F32) /* else a rounding may send a token elsewhere */
-        LS_CHECK_EQ(ls_tensor_sent(tensor), bytes_sent(one, part, split.rank));
-    ls_crew_span *spans = ls_mem_array((size_t)part->model.n_params, sizeof *spans);
-    LS_CHECK(spans);
-    LS_CHECK_OK(
-        ls_tensor_sum(tensor, part->grad, spans, ls_model_partials(&part->model, spans), NULL));
-    for (int i = first_of(split.rank) * T; i < first_of(split.rank + 1) * T; i++)
+        LS_CHECK_EQ(ls_tensor_sent(worlds.far), bytes_sent(one, part, split.far_rank));
+    if (worlds.tensor)
+        LS_CHECK_EQ(ls_tensor_sent(worlds.tensor), own * ls_pass_sent(&part->args, 1, T, true));
+    sum_gradients(&worlds, part);
+    for (int i = first_of(split.far_rank) * T; i < first_of(split.far_rank + 1) * T; i++)
         LS_CHECK_NEAR(part->losses[i], one->losses[i], tolerance * (double)one->losses[i] + 1e-9);
     LS_CHECK_EQ(part->model.n_params,
                 one->model.n_params -
                     3 * one->model.shape.L * (one->model.shape.E - part->model.split.experts));
     for (int i = 0; i < part->model.n_params && now.type == LS_F32; i++)
         check_tensor(one, part, &part->model.params[i], tolerance);
-    ls_mem_free(spans);
     close_side(part);
     close_side(one);
-    ls_tensor_close(tensor);
+    close_worlds(&worlds);
     ls_mem_free(part);
     ls_mem_free(one);
 }
@@ -259,9 +337,10 @@ LS_TEST_SECONDS(expert_ranks_agree_with_one, 120)
 LS_TEST_SECONDS(expert_ranks_that_recompute_agree_with_one, 60)
 {
     static const ls_recompute levels[] = {LS_RECOMPUTE_SELECTIVE, LS_RECOMPUTE_FULL};
+    static const int which[] = {2, 6, 8}; /* with an idle rank, four, and teams */
 
-    for (int i = 0; i < 4; i++) {
-        now.v = &variants[i < 2 ? 2 : 6]; /* with an idle rank, and four */
+    for (int i = 0; i < 6; i++) {
+        now.v = &variants[which[i / 2]];
         now.type = LS_F32;
         now.recompute = levels[i % 2];
         ls_world_run(now.v->world, NULL, near_one);
@@ -291,23 +370,23 @@ static void traffic(ls_world *w, ls_comm *comm)
     side *part = ls_mem_alloc(sizeof *part);
     int64_t before, after, received, counted;
     ls_coll meet = {.kind = LS_COLL_BARRIER};
-    ls_tensor *tensor;
+    small_worlds worlds;
 
     (void)w;
     LS_CHECK(part);
-    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
-    open_side(part, split, 1, ls_tensor_crew(tensor));
+    open_worlds(&worlds, comm);
+    open_side(part, split, 1, &worlds);
     LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
     ls_comm_traffic(comm, &before, &received);
-    counted = ls_tensor_sent(tensor);
-    train_part(part, split.rank);
+    counted = ls_tensor_sent(worlds.far);
+    train_part(part, split.far_rank);
     LS_CHECK_OK(ls_comm_run(comm, &meet, ls_ranks_in_ms(20000)));
     ls_comm_traffic(comm, &after, &received);
-    int64_t want = ls_tensor_sent(tensor) - counted, moves = rounds() * part->model.shape.L * 5;
+    int64_t want = ls_tensor_sent(worlds.far) - counted, moves = rounds() * part->model.shape.L * 5;
     LS_CHECK(want > 0 && after - before >= want);
-    LS_CHECK(after - before <= want + (moves + 1) * split.ranks * 512); /* headers */
+    LS_CHECK(after - before <= want + (moves + 1) * split.far_ranks * 512); /* headers */
     close_side(part);
-    ls_tensor_close(tensor);
+    close_worlds(&worlds);
     ls_mem_free(part);
 }
 
@@ -318,7 +397,7 @@ static void wide(ls_run *run)
     run->model.head_size = 8;
 }
 
-static const variant wide_one = {"wide mixtral", wide, "1+1", {2, 1}};
+static const variant wide_one = {"wide mixtral", wide, "1+1", .counts = {2, 1}};
 
 LS_TEST_SECONDS(expert_bytes_on_the_wire_are_those_that_are_counted, 60)
 {
@@ -333,20 +412,20 @@ static void loses_one(ls_world *w, ls_comm *comm)
 {
     ls_split split = split_of(comm);
     side *part = ls_mem_alloc(sizeof *part);
-    ls_tensor *tensor;
+    small_worlds worlds;
 
     (void)w;
     LS_CHECK(part);
-    LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
-    open_side(part, split, 1, ls_tensor_crew(tensor));
-    if (split.rank == 1) {
+    open_worlds(&worlds, comm);
+    open_side(part, split, 1, &worlds);
+    if (split.far_rank == 1) {
         ls_comm_abort(comm, "gone for a test");
     } else {
         train(part, 0, 1, false);
         LS_CHECK_FAILS(ls_stream_sync(part->stream, INT64_MAX), LS_EPEER, "rank 1");
     }
     close_side(part);
-    ls_tensor_close(tensor);
+    close_worlds(&worlds);
     ls_mem_free(part);
 }
 
@@ -364,9 +443,8 @@ LS_TEST(expert_split_says_what_cannot_be_divided)
     ls_model model;
 
     mixtral(&run);
-    LS_CHECK_FAILS(
-        ls_model_init_split(&model, &run, VOCAB, (ls_split){.ranks = 3, .by_experts = true}),
-        LS_EUSAGE, "mesh.ep is 3, but the model has 4 experts, which cannot be divided evenly");
+    LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_split){.far_ranks = 3}), LS_EUSAGE,
+                   "mesh.ep is 3, but the model has 4 experts, which cannot be divided evenly");
     olmoe(&run);
     LS_CHECK_FAILS(ls_model_init_split(&model, &run, VOCAB, (ls_split){.ranks = 3}), LS_EUSAGE,
                    "normalises the queries of all heads together");

@@ -493,10 +493,69 @@ LS_TEST(mesh_divides_experts_among_ranks_that_share_the_batch)
                    "mesh.ep is 2, but the run has 3 data-parallel ranks");
     LS_CHECK_STR(ls_err_last()->hint, "Give -n 2 or -n 4, or another mesh.ep.");
     LS_CHECK_OK(ls_mesh_init(&m, &run, 6, 3));
-    ls_mesh teams = ls_mesh_of_teams(&m);
+    ls_mesh teams = ls_mesh_of_teams(&m), equals = ls_mesh_of_equals(&m);
     LS_CHECK(m.ep == 2 && ls_mesh_team(&m) == 2 && !ls_mesh_whole(&m));
     LS_CHECK(ls_mesh_divides(&m) && ls_mesh_parts_weights(&m));
-    LS_CHECK(teams.ranks == 3 && teams.rank == 1 && ls_mesh_whole(&teams));
+    LS_CHECK(teams.ranks == 6 && teams.rank == 3 && teams.ep == 2);
+    LS_CHECK(equals.ranks == 3 && equals.rank == 1 && ls_mesh_whole(&equals));
     LS_CHECK(ls_mesh_teams(&m) == 6 && ls_mesh_leaves(&m, 12, 3).first == 6);
+    run.mesh.cp = 3; /* rings of 0 1 2 and 3 4 5; experts of 0 1, 2 3, 4 5 */
+    LS_CHECK_FAILS(ls_mesh_init(&m, &run, 9, 0), LS_EUSAGE,
+                   "mesh.ep is 2, but the run has 9 data-parallel ranks");
+    LS_CHECK_STR(ls_err_last()->hint, "Give -n 6 or -n 12, or another mesh.ep.");
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 6, 3));
+    equals = ls_mesh_of_equals(&m);
+    LS_CHECK(ls_mesh_of_teams(&m).cp == 3 && ls_mesh_ring_rank(&m, 3, 0) == 3);
+    LS_CHECK(equals.ranks == 3 && equals.rank == 1 && ls_mesh_cp(&equals) == 1);
+    ls_runfile_release(&run);
+}
+
+/* Whoever divides experts stands side by side, in one post and at one place; equals have the same
+ * post, place and experts, and together with these everything is there once. */
+LS_TEST(mesh_of_equals_has_one_of_each_part)
+{
+    enum { RANKS = 24 };
+
+    for (int pp = 1; pp <= 3; pp++)
+        for (int tp = 1; tp <= 2; tp++)
+            for (int ep = 1; ep <= 4; ep *= 2) {
+                int lines = RANKS / pp / tp, seen[RANKS] = {0};
+                for (int rank = 0; rank < RANKS && lines % ep == 0; rank++) {
+                    ls_mesh m = mesh_of(RANKS, rank);
+                    m.pp = pp;
+                    m.tp = tp;
+                    m.ep = ep;
+                    m.zero = 1;
+                    ls_mesh teams = ls_mesh_of_teams(&m), equals = ls_mesh_of_equals(&m);
+                    LS_CHECK(ls_mesh_team(&m) == tp * ep && teams.ranks == RANKS / tp);
+                    LS_CHECK_EQ(equals.ranks, RANKS / tp / ep);
+                    LS_CHECK_EQ(equals.zero, lines / ep > 1);
+                    LS_CHECK_EQ(ls_mesh_post(&equals, equals.rank),
+                                ls_mesh_post(&teams, teams.rank));
+                    LS_CHECK_EQ(ls_mesh_line(&equals, equals.rank),
+                                ls_mesh_line(&teams, teams.rank) / ep);
+                    seen[equals.rank * tp * ep + rank % (tp * ep)]++;
+                }
+                for (int i = 0; i < RANKS && lines % ep == 0; i++)
+                    LS_CHECK_EQ(seen[i], 1);
+            }
+}
+
+LS_TEST(mesh_counts_lines_and_teams_where_experts_are_divided)
+{
+    ls_mesh m;
+    ls_run run;
+
+    load(&run, "");
+    run.mesh.ep = 4;
+    run.mesh.pp = 2;
+    LS_CHECK_FAILS(ls_mesh_init(&m, &run, 12, 0), LS_EUSAGE,
+                   "mesh.ep is 4, but the run has 6 data-parallel lines, which cannot be grouped");
+    LS_CHECK_STR(ls_err_last()->hint, "Give -n 8 or -n 16, or another mesh.ep.");
+    run.mesh.pp = 1;
+    run.mesh.tp = 3;
+    LS_CHECK_FAILS(ls_mesh_init(&m, &run, 6, 0), LS_EUSAGE, "the run has 2 data-parallel teams");
+    LS_CHECK_STR(ls_err_last()->hint, "Give -n 12 or -n 24, or another mesh.ep.");
+    LS_CHECK_OK(ls_mesh_init(&m, &run, 12, 0));
     ls_runfile_release(&run);
 }

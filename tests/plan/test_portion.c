@@ -33,6 +33,12 @@ static const mesh meshes[] = {
     {"ep 2", LS_FAMILY_MIXTRAL, 2, 1, 1, 2, 0, 0, 1},
     {"ep 2, dp 2", LS_FAMILY_MIXTRAL, 4, 1, 1, 2, 0, 0, 1},
     {"ep 4, dp 2", LS_FAMILY_MIXTRAL, 8, 1, 1, 4, 0, 0, 1},
+    {"ep 2, zero 1", LS_FAMILY_MIXTRAL, 2, 1, 1, 2, 1, 0, 1},
+    {"ep 2, dp 3, zero 1", LS_FAMILY_MIXTRAL, 6, 1, 1, 2, 1, 0, 1},
+    {"ep 2, tp 2", LS_FAMILY_MIXTRAL, 4, 1, 2, 2, 0, 0, 1},
+    {"ep 2, tp 4, zero 1", LS_FAMILY_MIXTRAL, 16, 1, 4, 2, 1, 0, 1},
+    {"pp 2, ep 2", LS_FAMILY_MIXTRAL, 4, 2, 1, 2, 0, 0, 1},
+    {"pp 2, dp 2, ep 2, tp 2, zero 1", LS_FAMILY_MIXTRAL, 16, 2, 2, 2, 1, 0, 1},
 };
 
 /* Tokens and columns that no number of ranks divides; matrices large enough to be shared. */
@@ -82,12 +88,13 @@ static void open_rank(rank *r, const mesh *m, const ls_run *run, int number)
 {
     LS_CHECK_OK(ls_mesh_init(&r->world, run, m->ranks, number));
     r->world.shard = m->shard;
-    int team = ls_mesh_team(&r->world);
-    r->plane = team > 1 ? ls_mesh_of_teams(&r->world) : r->world;
+    r->plane = ls_mesh_team(&r->world) > 1 ? ls_mesh_of_equals(&r->world) : r->world;
     r->plane.bucket = 1;
-    LS_CHECK_OK(ls_model_init_split(
-        &r->model, run, VOCAB,
-        (ls_split){.rank = number % team, .ranks = team, .by_experts = m->ep > 1}));
+    LS_CHECK_OK(ls_model_init_split(&r->model, run, VOCAB,
+                                    (ls_split){.rank = number % m->tp,
+                                               .ranks = m->tp,
+                                               .far_rank = number / m->tp % m->ep,
+                                               .far_ranks = m->ep}));
     bool line = ls_mesh_posts(&r->plane) > 1;
     if (line)
         LS_CHECK_OK(ls_pipe_init(&r->pipe, run, &r->model, &r->plane, 4, false));
@@ -199,7 +206,8 @@ LS_TEST(portion_reads_what_a_plane_has)
         unsigned char *seen = ls_mem_alloc((size_t)whole.flat);
         LS_CHECK(seen);
         for (int kind = 0; kind < LS_PORTION_KINDS; kind++) {
-            int team = m->tp * m->ep;
+            bool parted = m->ep > 1 && m->zero && m->pp == 1 && kind > 0; /* by all of place 0 */
+            int team = parted ? m->tp : m->tp * m->ep;
             int64_t all = 0, part = 0;
             memset(seen, 0, (size_t)whole.flat);
             for (int r = 0; r < m->ranks; r += team) { /* the plane of place 0 */
@@ -207,6 +215,9 @@ LS_TEST(portion_reads_what_a_plane_has)
                 open_rank(&one, m, &run, r);
                 all += count_elements(&one, &whole, kind, false, seen);
                 part = one.model.elements;
+                for (int i = 0; i < one.model.n_params && parted; i++)
+                    part +=
+                        one.model.params[i].expert ? (m->ep - 1) * one.model.params[i].count : 0;
                 close_rank(&one);
             }
             int twins = m->shard && (kind > 0 || m->zero == 3) ? m->ranks / m->shard : 1;

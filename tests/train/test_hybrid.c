@@ -1,7 +1,7 @@
-/* test_hybrid.c -- pipelines of teams, rings of teams and of stages, and ranks with the same part
- * that divide what they update: losses, gradients of every tensor, weights and moments beside those
- * of one process; bytes of every axis by formula; memory beside the ledger; arrays of the state to
- * the first rank and back. */
+/* test_hybrid.c -- pipelines of teams and of ranks that divide experts, teams that do, rings of
+ * teams and of stages, and all of these whose equals divide what they update: losses, gradients of
+ * every tensor, weights and moments beside those of one process; bytes of every axis by formula;
+ * memory beside the ledger; arrays of the state to the first rank and back. */
 #include <math.h>
 #include "base/mem.h"
 #include "comm/worlds.h"
@@ -27,6 +27,7 @@ typedef struct kind {
     int64_t width, leaf; /* 0: 24, 1 */
     int cp;              /* 0: 1 */
     bool gather;
+    int ep; /* 0: 1 */
 } kind;
 
 /* Odd on purpose: tokens and columns that no number of ranks divides; a ring needs 2 cp chunks. */
@@ -66,6 +67,7 @@ static ls_run run_of(const kind *k)
     run.mesh.cp = k->cp > 1 ? k->cp : 1;
     run.mesh.keys = k->gather ? LS_KEYS_GATHER : LS_KEYS_RING;
     run.mesh.sp = k->sp;
+    run.mesh.ep = k->ep;
     run.mesh.dp = k->dp;
     run.mesh.schedule = k->schedule;
     run.mesh.chunks = k->chunks;
@@ -78,11 +80,13 @@ static ls_run run_of(const kind *k)
 /* A process alone, or a rank. */
 typedef struct rank {
     ls_run run;
-    ls_mesh world, mesh; /* of all ranks; of the teams */
+    ls_mesh world, mesh, equals; /* of all ranks; of the teams; of those with the same part */
     ls_model model, whole;
     ls_device *device;
-    ls_comm *team, *alike, *circle; /* alike: owned where there are teams, else that of all ranks */
-    ls_tensor *tensor, *ring;
+    ls_comm *team, *alike, *beside[2], *plane; /* as in a session; without teams alike is that of
+                                                * all ranks, and not owned */
+    ls_comm *circle;
+    ls_tensor *tensor, *far, *ring;
     ls_step_args args;
     ls_step *step;
     double losses[STEPS], norms[STEPS], validation;
@@ -90,28 +94,68 @@ typedef struct rank {
                        * step's gradient; on the first rank */
 } rank;
 
-static void open_comms(rank *r, ls_comm *comm, int tp)
+/* The ranks first, first + by, ... of a communicator. */
+static ls_comm *some_of(ls_comm *comm, int first, int by, int ranks)
 {
-    int list[LS_WORLD_RANKS], me = r->world.rank, cp = ls_mesh_cp(&r->world);
+    int list[LS_WORLD_RANKS];
+    ls_comm *sub;
+
+    for (int i = 0; i < ranks; i++)
+        list[i] = first + i * by;
+    LS_CHECK_OK(ls_comm_sub(comm, list, ranks, INT64_MAX, &sub));
+    return sub;
+}
+
+static void open_ring(rank *r, ls_comm *comm)
+{
+    int list[LS_WORLD_RANKS], cp = ls_mesh_cp(&r->world);
 
     for (int i = 0; i < cp; i++)
-        list[i] = ls_mesh_ring_rank(&r->world, me, i);
-    if (cp > 1) {
-        LS_CHECK_OK(ls_comm_sub(comm, list, cp, INT64_MAX, &r->circle));
-        LS_CHECK_OK(ls_tensor_open(&r->ring, r->circle, 1));
-    }
-    r->alike = comm;
-    if (tp == 1)
+        list[i] = ls_mesh_ring_rank(&r->world, r->world.rank, i);
+    if (cp == 1)
         return;
-    r->alike = NULL;
-    for (int i = 0; i < tp; i++)
-        list[i] = me / tp * tp + i;
-    LS_CHECK_OK(ls_comm_sub(comm, list, tp, INT64_MAX, &r->team));
-    for (int i = 0; i < r->mesh.ranks; i++)
-        list[i] = i * tp + me % tp;
-    if (r->mesh.ranks > 1)
-        LS_CHECK_OK(ls_comm_sub(comm, list, r->mesh.ranks, INT64_MAX, &r->alike));
-    LS_CHECK_OK(ls_tensor_open(&r->tensor, r->team, r->model.split.kv_copies));
+    LS_CHECK_OK(ls_comm_sub(comm, list, cp, INT64_MAX, &r->circle));
+    LS_CHECK_OK(ls_tensor_open(&r->ring, r->circle, 1));
+}
+
+static void open_comms(rank *r, ls_comm *comm)
+{
+    int tp = ls_mesh_tp(&r->world), ep = ls_mesh_ep(&r->world), team = tp * ep, me = r->world.rank;
+    bool both = tp > 1 && ep > 1;
+
+    r->alike = comm;
+    if (team == 1)
+        return;
+    r->team = some_of(comm, me / team * team, 1, team);
+    r->alike = r->equals.ranks > 1 ? some_of(comm, me % team, team, r->equals.ranks) : NULL;
+    r->plane = some_of(comm, me % tp, tp, r->mesh.ranks);
+    if (both) {
+        r->beside[0] = some_of(r->team, me % team / tp * tp, 1, tp);
+        r->beside[1] = some_of(r->team, me % tp, tp, ep);
+    }
+    if (tp > 1)
+        LS_CHECK_OK(
+            ls_tensor_open(&r->tensor, both ? r->beside[0] : r->team, r->model.split.kv_copies));
+    if (ep > 1)
+        LS_CHECK_OK(ls_tensor_open(&r->far, both ? r->beside[1] : r->team, 1));
+}
+
+static void open_exchange(rank *r)
+{
+    if (r->alike) {
+        ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->equals);
+        dp.comm = r->alike;
+        LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
+    }
+    if (r->far) {
+        ls_dp_args numbers = {.comm = r->plane, .mesh = r->mesh, .leaves = 1, .trained = 1};
+        numbers.mesh.zero = numbers.mesh.cp = 0;
+        LS_CHECK_OK(ls_dp_open(&r->args.all, &numbers));
+    }
+    r->args.tensor = r->tensor;
+    r->args.far = r->far;
+    r->args.ring = r->ring;
+    r->args.team = r->team;
 }
 
 static void open_rank(rank *r, const kind *k, ls_comm *comm)
@@ -125,8 +169,13 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
     if (comm) {
         LS_CHECK_OK(ls_mesh_init(&r->world, &r->run, ls_comm_ranks(comm), ls_comm_rank(comm)));
         r->mesh = ls_mesh_of_teams(&r->world);
-        r->mesh.bucket = 1;
-        split = (ls_split){.rank = r->world.rank % k->tp, .ranks = k->tp, .sequence = k->sp};
+        r->equals = ls_mesh_of_equals(&r->world);
+        r->equals.bucket = 1;
+        split = (ls_split){.rank = r->world.rank % k->tp,
+                           .ranks = k->tp,
+                           .far_rank = r->world.rank / k->tp % ls_mesh_ep(&r->world),
+                           .far_ranks = ls_mesh_ep(&r->world),
+                           .sequence = k->sp};
     }
     LS_CHECK_OK(ls_model_init_split(&r->model, &r->run, VOCAB, split));
     LS_CHECK_OK(ls_model_init(&r->whole, &r->run, VOCAB));
@@ -135,14 +184,9 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
     r->args.pack = k->pack;
     ls_calls_plan(&r->run, &r->mesh, &r->args.calls);
     if (comm) {
-        open_comms(r, comm, k->tp);
-        r->args.tensor = r->tensor;
-        r->args.ring = r->ring;
-    }
-    if (r->alike) {
-        ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->mesh);
-        dp.comm = r->alike;
-        LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
+        open_ring(r, comm);
+        open_comms(r, comm);
+        open_exchange(r);
     }
     LS_CHECK_OK(ls_step_open(&r->step, &r->args));
     ls_steps_start(r->step, &r->model);
@@ -154,8 +198,13 @@ static void close_rank(rank *r, ls_comm *comm)
     if (comm)
         LS_CHECK_OK(ls_comm_run(comm, &(ls_coll){.kind = LS_COLL_BARRIER}, INT64_MAX));
     ls_dp_close(r->args.dp);
+    ls_dp_close(r->args.all);
     ls_tensor_close(r->tensor);
+    ls_tensor_close(r->far);
     ls_tensor_close(r->ring);
+    for (int i = 0; i < 2; i++)
+        ls_comm_close(r->beside[i]);
+    ls_comm_close(r->plane);
     if (r->alike != comm)
         ls_comm_close(r->alike);
     ls_comm_close(r->team);
@@ -482,6 +531,48 @@ static const kind kinds[] = {
      .cp = 2},
     {"cp 2 tp 2 on two nodes", "2+2", 1, 1, 2, 0, true, LS_PIPE_1F1B, 1, 2, 4, 1, .tied = true,
      .cp = 2},
+    {"dp 2 cp 2 ep 2, uneven", "4", 1, 2, 1, 0, false, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .cp = 2},
+    {"dp 2 cp 2 ep 4 zero 1, gathered, selective", "4", 1, 2, 1, 1, false, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 4, .cp = 2, .width = 144, .gather = true,
+     .recompute = LS_RECOMPUTE_SELECTIVE},
+    {"pp 2 cp 2 ep 2, full", "4", 2, 1, 1, 0, false, LS_PIPE_1F1B, 1, 3, 4, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .cp = 2, .tied = true, .recompute = LS_RECOMPUTE_FULL},
+    {"dp 2 cp 2 ep 4 tp 2, bf16, uneven", "8", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 4, .cp = 2, .precision = LS_PRECISION_BF16},
+    {"dp 4 cp 2 ep 4 zero 1, uneven", "8", 1, 4, 1, 1, false, LS_PIPE_1F1B, 1, 2, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 4, .cp = 2, .width = 144, .dropout = 0.1},
+    {"dp 4 ep 2 zero 1", "4", 1, 4, 1, 1, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144},
+    {"dp 4 ep 2 zero 1, bf16, one idle", "4", 1, 4, 1, 1, false, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .precision = LS_PRECISION_BF16},
+    {"dp 4 ep 4 zero 1", "4", 1, 4, 1, 1, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 4, .tied = true},
+    {"dp 2 ep 2 tp 2 zero 1, bf16", "4", 1, 2, 2, 1, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .precision = LS_PRECISION_BF16},
+    {"pp 2 dp 2 ep 2, uneven, full", "4", 2, 2, 1, 0, false, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true, .dropout = 0.1,
+     .recompute = LS_RECOMPUTE_FULL},
+    {"pp 2 dp 2 ep 2, zero-bubble, uneven", "4", 2, 2, 1, 0, false, LS_PIPE_ZERO_BUBBLE, 1, 3, 7, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2},
+    {"pp 2 dp 2 ep 2, interleaved, one idle", "4", 2, 2, 1, 0, false, LS_PIPE_INTERLEAVED, 2, 5, 1,
+     1, .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true},
+    {"dp 2 ep 2 tp 2, selective", "4", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .dropout = 0.1, .recompute = LS_RECOMPUTE_SELECTIVE},
+    {"dp 2 ep 2 tp 2, whole rows, one idle", "4", 1, 2, 2, 0, false, LS_PIPE_1F1B, 1, 3, 1, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true},
+    {"pp 2 dp 2 ep 2 tp 2", "8", 2, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true},
+    {"dp 4 ep 2 tp 2 zero 1", "8", 1, 4, 2, 1, true, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144},
+    {"pp 2 dp 4 ep 2 zero 1", "8", 2, 4, 1, 1, false, LS_PIPE_1F1B, 1, 3, 7, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true, .width = 144},
+    {"dp 2 ep 2 tp 4, shared heads", "8", 1, 2, 4, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2},
+    {"pp 2 dp 2 ep 2 on two nodes", "2+2", 2, 2, 1, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2},
+    {"dp 2 ep 2 tp 2 on two nodes", "2+2", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2},
 };
 
 static void beside_one(ls_world *w, ls_comm *comm)
@@ -553,21 +644,23 @@ static void counted(ls_world *w, ls_comm *comm)
                                         .kernels = r.args.kernels,
                                         .mesh = &r.mesh,
                                         .world = &r.world,
+                                        .sums = &r.equals,
                                         .threads = 1,
                                         .pack = k->pack},
                       &l);
     int64_t windows = ls_ledger_bytes(&l, "weights") + ls_ledger_bytes(&l, "bf16 weights") +
                       ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "gradients");
-    int64_t reached = (r.tensor ? ls_tensor_held_bytes(r.tensor) : 0) +
-                      (r.ring ? ls_tensor_held_bytes(r.ring) : 0);
-    int64_t elsewhere = reached + ls_ledger_bytes(&l, "exchange") +
-                        ls_ledger_bytes(&l, "tensor parallel") +
-                        ls_ledger_bytes(&l, "context parallel") + ls_ledger_bytes(&l, "threads") +
-                        ls_ledger_bytes(&l, "batch") + ls_ledger_bytes(&l, "snapshot") +
-                        ls_ledger_bytes(&l, "whole weights") + ls_ledger_bytes(&l, "collecting") +
-                        ls_decode_bytes(&r.whole);
+    const ls_tensor *crew = r.tensor ? r.tensor : r.far;
+    int64_t reached =
+        (crew ? ls_tensor_held_bytes(crew) : 0) + (r.ring ? ls_tensor_held_bytes(r.ring) : 0);
+    int64_t elsewhere =
+        reached + ls_ledger_bytes(&l, "exchange") + ls_ledger_bytes(&l, "tensor parallel") +
+        ls_ledger_bytes(&l, "expert parallel") + ls_ledger_bytes(&l, "context parallel") +
+        ls_ledger_bytes(&l, "threads") + ls_ledger_bytes(&l, "batch") +
+        ls_ledger_bytes(&l, "snapshot") + ls_ledger_bytes(&l, "whole weights") +
+        ls_ledger_bytes(&l, "collecting") + ls_decode_bytes(&r.whole);
     LS_CHECK_EQ(ls_ledger_bytes(&l, "context parallel") > 0, k->cp > 1);
-    if (r.tensor)
+    if (crew)
         LS_CHECK_EQ(reached, ls_ledger_bytes(&l, "activations"));
     if (!r.step->line) /* gradients lie where others read them, the rest is the device's */
         windows = ls_ledger_bytes(&l, "gradients");
@@ -578,8 +671,9 @@ static void counted(ls_world *w, ls_comm *comm)
     if (held > windows || held < least)
         ls_test_fail(__FILE__, __LINE__, "%s: rank %d holds %lld bytes, the ledger says %lld",
                      k->name, r.world.rank, (long long)held, (long long)windows);
-    int64_t plane = ls_memory_plane(&r.model, &r.mesh) * (int64_t)sizeof(float);
-    bool collects = r.tensor && r.mesh.rank == 0 && (plane > 0 || r.model.split.rank == 0);
+    int64_t plane = ls_memory_plane(&r.model, &r.equals) * (int64_t)sizeof(float);
+    bool speaks = r.model.split.rank == 0 && r.model.split.far_rank == 0;
+    bool collects = crew && r.equals.rank == 0 && (plane > 0 || speaks);
     LS_CHECK_EQ(ls_ledger_bytes(&l, "collecting") > 0, collects);
     LS_CHECK(!collects || ls_ledger_bytes(&l, "collecting") >= plane);
     close_rank(&r, comm);
