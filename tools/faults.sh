@@ -8,7 +8,7 @@ program=build/release/lineshaft tests=build/test/lineshaft-test
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 failed='' tried=0
-if [ $# -gt 0 ]; then randoms=2 kills=5 many=2 hosts=1 seeds=2000 stop=12 wire=frozen; else randoms=200 kills=200 many=20 hosts=5 seeds=100000 stop=60 wire=; fi
+if [ $# -gt 0 ]; then randoms=2 kills=5 many=4 hosts=1 seeds=2000 stop=12 wire=frozen; else randoms=200 kills=200 many=50 hosts=5 seeds=100000 stop=60 wire=; fi
 
 part() { # part NAME COMMAND...
     name=$1 began=$(date +%s)
@@ -31,7 +31,8 @@ part "drill, zero 1" $program drill --set mesh.zero=1 --only kill,save,disk --co
 part "drill, zero 3" $program drill --set mesh.zero=3 --only kill,save,disk --count 3
 part "drill, fast sums" $program drill --set train.reduce=fast --only kill,stall --count 3
 part "random kills, one in a run" sh bench/heal_kills.sh $kills 1
-part "random kills, many in a run" sh bench/heal_kills.sh $many 20 --set heal.restarts=1000000
+# One in three seconds or so: three of them without a step in between end a run, as they should.
+part "random kills, many in a run" sh bench/heal_kills.sh 1 $many --set heal.restarts=1000000 --set train.steps=$((many * 500)) --set checkpoint.every=1000 --set eval.every=5000
 part "random kills, each followed by another" env SECOND=0.3 sh bench/heal_kills.sh $((kills / 4 + 1)) 1 --set heal.restarts=3
 part "stopped and going on" sh bench/heal_stops.sh $stop
 # shellcheck disable=SC2086

@@ -111,7 +111,7 @@ const ls_drill_row ls_drill_rows[] = {
      .spoils = true,
      .what = "the disk is full in a save"},
     {.name = "save.fsync",
-     .plan = "rank=$R,at=save.sync,visit=2,times=2,do=fsync",
+     .plan = "rank=$R,at=save.sync,visit=2,times=5,do=fsync", /* four are written at once */
      .incident = "checkpoint",
      .alone = true,
      .spoils = true,

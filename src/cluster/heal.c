@@ -200,7 +200,6 @@ typedef struct place { /* of a worker */
     uint32_t serial;         /* of its last report; a process that ended takes it along */
     ls_view_verdict verdict; /* on its end */
     bool asked, answered;    /* who decides was asked for it; and has said it since */
-    bool spare;              /* the last view was made without it */
     int rank;                /* in the last view; -1: none */
     ls_word last;            /* its last REPORT or ENDED */
     said early;              /* a report of a process that we have not heard of yet; kind 0: none */
@@ -332,16 +331,22 @@ void ls_heal_started(ls_heal *heal, int worker, pid_t pid)
 
 static void tell(const place *p, const told *t, const ls_heal_fds *fds);
 
-/* Nobody here trains any longer: those who wait were not needed. */
-static void dismiss_spares(const ls_heal *h)
+/* The work is done, and nobody here trains any longer: those who wait were not needed, or are there
+ * again for somebody who died when all had finished. */
+static void dismiss_idle(const ls_heal *h)
 {
     const told t = {.kind = DISMISS};
+    bool done = false;
 
-    for (int i = 0; i < h->args.workers; i++)
-        if (h->places[i].state == LS_VIEW_IN || h->places[i].state == LS_VIEW_AWAY)
+    for (int i = 0; i < h->args.workers; i++) {
+        const place *p = &h->places[i];
+        done |= p->state == LS_VIEW_DONE;
+        if (p->state == LS_VIEW_IN || p->state == LS_VIEW_AWAY ||
+            (p->state == LS_VIEW_WAITS && p->rank >= 0))
             return;
-    for (int i = 0; i < h->args.workers; i++)
-        if (h->places[i].state == LS_VIEW_WAITS && h->places[i].spare && h->places[i].pid > 0)
+    }
+    for (int i = 0; i < h->args.workers && done; i++)
+        if (h->places[i].state == LS_VIEW_WAITS && h->places[i].pid > 0)
             tell(&h->places[i], &t, NULL);
 }
 
@@ -352,7 +357,7 @@ void ls_heal_left(ls_heal *heal, int worker)
     heal->places[worker].pid = 0;
     heal->places[worker].state = LS_VIEW_DONE;
     say_word(heal, &word);
-    dismiss_spares(heal);
+    dismiss_idle(heal);
 }
 
 /* The verdict on a worker is known. */
@@ -417,6 +422,8 @@ static void accept_said(ls_heal *h, int worker, said *s)
     h->begun |= s->kind == READY;
     if (s->kind == REPORT || s->kind == READY)
         say_word(h, &word);
+    if (s->kind == REPORT)
+        dismiss_idle(h);
 }
 
 /* A new process may be quicker than the news of its start: its report waits for that. */
@@ -487,8 +494,7 @@ static ls_status give_view(ls_heal *h, const ls_word *w)
     for (int i = 0, local = 0; i < w->workers && i < h->args.workers; i++) {
         place *p = &h->places[i];
         p->rank = -1;
-        p->spare = w->rank[i] < 0;
-        if (p->spare)
+        if (w->rank[i] < 0) /* a spare */
             continue;
         p->since_ns = 0;
         t.view.rank = w->rank[i];

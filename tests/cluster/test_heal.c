@@ -65,9 +65,10 @@ static _Noreturn void worker(int line, int64_t have)
             continue;
         }
         n.st = ls_heal_ask(&report, NULL, &n.view, &fds);
-        if (n.st == LS_OK && pread(fds.board, n.board, sizeof n.board, 0) != sizeof n.board)
+        if (n.st == LS_OK && !n.view.dismissed &&
+            pread(fds.board, n.board, sizeof n.board, 0) != sizeof n.board)
             _exit(2);
-        if (n.st == LS_OK)
+        if (fds.members >= 0)
             close(fds.members);
         if (fds.board >= 0)
             close(fds.board);
@@ -301,4 +302,36 @@ LS_TEST(heal_lets_nobody_wait_when_the_job_ends)
     LS_CHECK_EQ(await(&a, 1).st, LS_EPEER);
     LS_CHECK_EQ(end(&a, 0, SIGKILL), LS_VIEW_STOP);
     close_agent(&a);
+}
+
+/* A worker dies when all have done their work, and the others end well before it is there again: it
+ * is let go, whether it comes before or after they have left. */
+LS_TEST(heal_lets_go_who_comes_back_when_the_work_is_done)
+{
+    for (int early = 0; early < 2; early++) {
+        agent a;
+
+        open_agent(&a, 2, (ls_view_rules){.restarts = 1, .least = 1}, ls_test_ms(60000));
+        for (int i = 0; i < 2; i++)
+            LS_CHECK_OK(await(&a, i).st);
+        tell(&a, 0, 'r');
+        LS_CHECK_EQ(end(&a, 1, SIGKILL), LS_VIEW_RESTART);
+        if (early) {
+            start(&a, 1, 11);
+            for (int i = 0; i < 20; i++) { /* it is heard */
+                LS_CHECK_EQ(ls_heal_attend(a.heal).task, LS_HEAL_NOTHING);
+                usleep(2000);
+            }
+        }
+        tell(&a, 0, 'e');
+        LS_CHECK_EQ(waitpid(a.pids[0], NULL, 0), a.pids[0]);
+        a.pids[0] = 0;
+        ls_heal_left(a.heal, 0);
+        if (!early)
+            start(&a, 1, 11);
+        note n = await(&a, 1);
+        LS_CHECK_OK(n.st);
+        LS_CHECK(n.view.dismissed);
+        close_agent(&a);
+    }
 }

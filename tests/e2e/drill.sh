@@ -3,13 +3,13 @@
 . "$LINESHAFT_ROOT/tests/lib.sh"
 export TMPDIR="$PWD"
 
-run 0 "$LINESHAFT" drill --only kill.vote,kill.update,kill.first,kill.transfer,error,stall.short,stall.pause,flip,save.torn,save.kill,disk --count 1 --steps 8 --json
+run 0 "$LINESHAFT" drill --only kill.vote,kill.update,kill.first,kill.transfer,error,stall.short,stall.pause,flip,save.torn,save.fsync,save.kill,disk --count 1 --steps 8 --json
 python3 - <<'PY' || fail "$(cat out)"
 import json
 rows = [json.loads(line) for line in open("out")]
 faults = {r["name"]: r for r in rows if r["event"] == "fault"}
 end = rows[-1]
-assert end["event"] == "drill" and end["failed"] == 0 and end["skipped"] == 0 and end["passed"] == len(faults) == 13, end
+assert end["event"] == "drill" and end["failed"] == 0 and end["skipped"] == 0 and end["passed"] == len(faults) == 14, end
 assert all(r["weights_hash"] == end["weights_hash"] for r in faults.values())
 for name in "kill.vote", "kill.update", "kill.first", "kill.transfer", "error.vote":
     r = faults[name]
@@ -21,6 +21,7 @@ for name in "flip.weight", "flip.gradient":
     r = faults[name]
     assert r["incidents"] == 1 and r["starts"] == 1 and r["redone"] > 0 and r["source"] in ("checkpoint", "start"), r
 assert faults["save.torn"]["incidents"] == 1 and faults["save.torn"]["starts"] == 1
+assert faults["save.fsync"]["incidents"] >= 1 and faults["save.fsync"]["starts"] == 1
 for name in "disk.object", "disk.manifest":
     assert faults[name]["starts"] == 2 and faults[name]["source"] == "restart", faults[name]
 PY

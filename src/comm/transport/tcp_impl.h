@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "comm/transport/carrier.h"
 #include "comm/transport/tcp.h"
+#include "comm/transport/tcp_flaps.h"
 #include "comm/transport/tcp_wire.h"
 #include "net/gate.h"
 #include "net/secret.h"
@@ -147,6 +148,7 @@ struct ls_tcp_link {
     int64_t heard_ns, said_ns;
     int64_t quiet_ns; /* since when even its kernel does not answer; 0: it does */
     int64_t sent_bytes, received_bytes;
+    ls_tcp_flaps flaps;
 
     ls_tcp_post **buckets;                      /* owned map, made at first use */
     int bucket_count, records, foreign, posted; /* in the map; made by the peer; by this side */

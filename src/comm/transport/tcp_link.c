@@ -143,6 +143,11 @@ void ls_tcp_break(ls_tcp_channel *channel, const char *why)
         link->tcp->stats.breaks++;
         ls_log(LS_LOG_DEBUG, "the connection %d to %s broke: %s", channel->index, link->name, why);
         snprintf(channel->why, sizeof channel->why, "%s", why);
+        if (!link->leaving && ls_tcp_flaps_add(&link->flaps, now))
+            ls_log(LS_LOG_WARN,
+                   "the link to %s has broken %d times within %d minutes, last because of: %s; it "
+                   "was opened again each time, but look at cables, cards and switches",
+                   link->name, LS_TCP_FLAPS, LS_TCP_FLAPS_S / 60, why);
     } else if (channel->why[0] == '\0') {
         snprintf(channel->why, sizeof channel->why, "%s", why);
     }
