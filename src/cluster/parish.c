@@ -494,6 +494,8 @@ void ls_parish_takes(ls_parish *parish, int id, const ls_word *word, int64_t now
         break;
     case LS_WORD_READY:
         ls_view_readies(&p->view, place);
+        if (p->view.member[place].rank == 0)
+            p->unhealed_ns = 0;
         break;
     case LS_WORD_LEFT:
         ls_view_leaves(&p->view, place);
@@ -613,7 +615,9 @@ static void announce(ls_parish *p, int64_t now)
     word.roster = &p->roster;
     LS_TRY(st, list_members(p, word.view.plan.generation, &word.members), out);
     word.view.begun = p->view.begun;
-    word.view.lost_ns = p->lost_ns ? now - p->lost_ns : -1;
+    if (p->lost_ns && !p->unhealed_ns)
+        p->unhealed_ns = p->lost_ns;
+    word.view.lost_ns = p->unhealed_ns ? now - p->unhealed_ns : -1;
     word.view.noticed_ns = p->noticed_ns;
     memcpy(word.view.cause, p->cause, sizeof word.view.cause);
     p->lost_ns = p->noticed_ns = 0;
@@ -710,7 +714,7 @@ static void part_cut(ls_parish *p, int64_t now)
         host *h = p->args.cool_ns > 0 ? host_of(p, goes->host) : NULL;
         if (h)
             exclude(p, h, true, now);
-        give_up(p, why, true, 0, now);
+        give_up(p, why, true, p->unhealed_ns ? now - p->made_ns : 0, now);
         p->args.expel(p->args.context, goes->id, why);
         ls_parish_loses(p, goes->id, why, 0, now);
     }

@@ -39,6 +39,7 @@ struct ls_parish {
     int n_hosts;
     ls_likeness likeness; /* of the first view */
     int64_t lost_ns;      /* since when the view is given up; 0: it is whole */
+    int64_t unhealed_ns;  /* since when nobody trains, over views that came to nothing; 0: not so */
     int64_t noticed_ns;   /* how long it took to know why */
     bool sure;            /* the cause is known */
     char cause[LS_WORD_TEXT];

@@ -235,6 +235,35 @@ LS_TEST(parish_parts_nodes_that_do_not_reach_each_other)
     close_town(&t);
 }
 
+/* A view in which two nodes did not find each other is a part of the same loss. */
+LS_TEST(parish_counts_from_the_first_loss_until_ranks_train)
+{
+    town t;
+
+    begin(&t, (ls_parish_args){.rules = {.restarts = 9}}, 4, 1);
+    crash(&t, 1, 0);
+    for (int i = 0; i < 4; i++)
+        report(&t, i, 0, i == 1 ? -1 : 5);
+    LS_CHECK_EQ(t.ears[0].views, 2);
+    t.now += 60 * LS_NS_PER_S; /* nobody was ready */
+    miss(&t, 1, 5, 2);
+    for (int i = 0; i < 4; i++)
+        if (i != 1)
+            report(&t, i, 0, 5);
+    LS_CHECK(t.ears[2].expelled);
+    LS_CHECK_EQ(t.ears[0].lost_ns, 60 * LS_NS_PER_S);
+    LS_CHECK_EQ(t.ears[0].noticed_ns, 60 * LS_NS_PER_S);
+    say(&t, 0, 0, LS_WORD_READY);
+    t.now += 60 * LS_NS_PER_S; /* of training */
+    crash(&t, 1, 0);
+    for (int i = 0; i < 4; i++)
+        if (i != 2)
+            report(&t, i, 0, i == 1 ? -1 : 7);
+    LS_CHECK_EQ(t.ears[0].views, 4);
+    LS_CHECK_EQ(t.ears[0].lost_ns, 0);
+    close_town(&t);
+}
+
 LS_TEST(parish_parts_the_node_that_most_do_not_reach)
 {
     town t;
