@@ -39,6 +39,7 @@ typedef struct ls_crew_deal {
 
 typedef struct ls_crew {
     void *context;
+    bool apart; /* what is started goes on while the rank computes; else it is done at once */
     void (*run)(void *context, ls_stream *stream, const ls_crew_ask *ask);
     /* Begin a move, and give a number to wait for, -1: it is done. Its memory belongs to it until
      * then. Two are under way at a time, at most. */

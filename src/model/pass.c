@@ -276,11 +276,12 @@ typedef struct stretch {
 } stretch;
 
 /* Where a product goes: y = act(z), z = x W + b, which is kept where z is given; or y = add + x W +
- * b. */
+ * b. Its first row is that of the call, unless y is for these rows alone. */
 typedef struct result {
     void *y, *z;
     const void *add;
     ls_act act;
+    bool alone;
 } result;
 
 /* Some rows of a product; x begins with the first of them, the others with row 0. */
@@ -300,7 +301,7 @@ static void product(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                          .packed =
                              ls_packs_find(pass->args.packs, call->w, l, at->which, false, r.n),
                          .b = at->no_bias ? NULL : ls_pass_weight(pass, call, at->b[0]),
-                         .y = ls_pass_at(pass, to.y, r.first * at->N),
+                         .y = to.alone ? to.y : ls_pass_at(pass, to.y, r.first * at->N),
                          .z = to.z ? ls_pass_at(pass, to.z, r.first * at->N) : NULL,
                          .add = to.add ? (const char *)to.add + r.first * at->N * size : NULL,
                          .M = r.n,
@@ -368,6 +369,35 @@ bool ls_pass_ends_apart(const ls_pass *pass, const ls_pass_call *call, int64_t l
     return ls_pass_is_split(&pass->args) || ls_pass_drop_at(pass, call, l, site).p > 0;
 }
 
+/* A product of which each rank has a part of the sum: between nodes one half of its rows travels
+ * while the other is made. */
+static void join_product(const ls_pass *pass, const ls_pass_call *call, int64_t l,
+                         const ls_pass_layer *at, const void *x)
+{
+    bool adapted = ls_pass_has_adapter(&pass->args.model->blocks[l], at);
+    int64_t M = call->B * call->T, size = ls_dtype_bytes(pass->args.type);
+    int going[2] = {-1, -1};
+    ls_pass_half half;
+
+    if (adapted || !ls_pass_half_of(pass, call, pass->branch, 0, &half)) {
+        linear(pass, call, l, at, x, NULL, ls_pass_part(pass, pass->branch));
+        ls_pass_join(pass, call, pass->branch);
+        return;
+    }
+    for (int which = 0; which < 2; which++) {
+        ls_pass_half_of(pass, call, pass->branch, which, &half);
+        for (int i = 0; i < half.pieces; i++) {
+            stretch rows = {half.first + i * half.apart, 0};
+            rows.n = ls_max_i64(0, ls_min_i64(half.rows, M - rows.first));
+            product(pass, call, l, at, rows, (const char *)x + rows.first * at->K * size,
+                    (result){.y = ls_pass_at(pass, half.to, i * half.rows * at->N), .alone = true});
+        }
+        going[which] = ls_pass_join_half(pass, &half, pass->branch);
+    }
+    for (int which = 0; which < 2; which++)
+        ls_pass_wait(pass, going[which]);
+}
+
 /* The last product of a branch: into the stream itself where nothing is dropped on the way. */
 static void end_branch(const ls_pass *pass, const ls_pass_call *call, int64_t l, int site,
                        const ls_pass_layer *at, const void *x)
@@ -375,8 +405,7 @@ static void end_branch(const ls_pass *pass, const ls_pass_call *call, int64_t l,
     const ls_pass_buffers *b = &pass->blocks[l];
 
     if (ls_pass_ends_apart(pass, call, l, site)) {
-        linear(pass, call, l, at, x, NULL, ls_pass_part(pass, pass->branch));
-        ls_pass_join(pass, call, pass->branch);
+        join_product(pass, call, l, at, x);
     } else if (site == SITE_PROJ)
         linear(pass, call, l, at, x, ls_pass_stream_into(pass, l), b->mid);
     else

@@ -140,6 +140,42 @@ void ls_pass_join(const ls_pass *pass, const ls_pass_call *call, void *share)
         run(pass, &ask);
 }
 
+/* With divided streams a half has rows of each rank's share, so that each gets half of its own:
+ *
+ *   2 ranks, shares of 4 rows   | 0 1 2 3 | 4 5 6 7 |     halves   | 0 1 4 5 |   | 2 3 6 7 |
+ */
+bool ls_pass_half_of(const ls_pass *pass, const ls_pass_call *call, void *share, int which,
+                     ls_pass_half *half_out)
+{
+    enum { FEWEST = 4 }; /* rows: with fewer a message is nothing but its delay */
+    const ls_pass_args *args = &pass->args;
+    bool rows = ls_pass_divides_rows(args);
+    int64_t M = call->B * call->T, C = args->model->shape.C, each = ls_pass_share(args, M);
+    int64_t first = ls_round_up((each + 1) / 2, row_unit(C));
+    int pieces = rows ? args->model->split.ranks : 1;
+
+    if (!ls_pass_is_split(args) || !args->crew->apart || each - first < FEWEST)
+        return false;
+    *half_out = (ls_pass_half){
+        .first = which == 0 ? 0 : first,
+        .rows = which == 0 ? first : each - first,
+        .apart = each,
+        .pieces = pieces,
+        .to = ls_pass_at(pass, ls_pass_part(pass, share), which == 0 ? 0 : first * pieces * C)};
+    return true;
+}
+
+int ls_pass_join_half(const ls_pass *pass, const ls_pass_half *half, void *share)
+{
+    int64_t C = pass->args.model->shape.C;
+
+    return start(pass, &(ls_crew_ask){.move = half->pieces > 1 ? LS_CREW_SCATTER : LS_CREW_SUM,
+                                      .type = pass->args.type,
+                                      .from = half->to,
+                                      .to = ls_pass_at(pass, share, half->first * C),
+                                      .n = half->rows * C});
+}
+
 /* --- the head --------------------------------------------------------------------------------- */
 
 /* Rows whose logits are made at a time. All ranks take as many, also those with a token less. */

@@ -258,6 +258,20 @@ void *ls_pass_whole_start(const ls_pass *pass, const ls_pass_call *call, void *s
 /* Where a product puts its part of a sum over ranks that is to become `share`; make that sum. */
 void *ls_pass_part(const ls_pass *pass, void *share);
 void ls_pass_join(const ls_pass *pass, const ls_pass_call *call, void *share);
+
+/* Half of the rows of a join, which travels while the other half is made: `pieces` runs of `rows`
+ * rows each, `apart` rows from one to the next, the first of them at `first`. The part of the sum
+ * is made in them, one behind the other, from `to` on; rows behind the call's are nobody's. */
+typedef struct ls_pass_half {
+    int64_t first, rows, apart;
+    int pieces;
+    void *to;
+} ls_pass_half;
+
+/* False: joins are not worth halving here, or cannot be. */
+bool ls_pass_half_of(const ls_pass *pass, const ls_pass_call *call, void *share, int which,
+                     ls_pass_half *half_out);
+int ls_pass_join_half(const ls_pass *pass, const ls_pass_half *half, void *share); /* to wait for */
 int ls_pass_join_start(const ls_pass *pass, const ls_pass_call *call, void *share);
 void ls_pass_wait(const ls_pass *pass, int number); /* -1: for nothing */
 

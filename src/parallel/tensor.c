@@ -19,7 +19,6 @@ struct ls_tensor {
     ls_comm *comm;   /* borrowed */
     ls_comm *shared; /* owned: of the ranks that share a key/value head; NULL: none do */
     ls_crew crew;
-    bool apart;                             /* ranks are on several nodes */
     ls_comm_request requests[UNDER_WAY][2]; /* by number; */
     bool shifts[UNDER_WAY];                 /* the second is there too */
     int next;
@@ -121,7 +120,7 @@ static int start(void *context, ls_stream *stream, const ls_crew_ask *ask)
         return -1;
     if (ask->move == LS_CREW_SHIFT)
         return start_shift(t, stream, ask);
-    if (!t->apart) {
+    if (!t->crew.apart) {
         run(t, stream, ask);
         return -1;
     }
@@ -217,7 +216,7 @@ ls_status ls_tensor_open(ls_tensor **tensor_out, ls_comm *comm, int copies)
                               .alloc = alloc,
                               .free = free_memory}};
     for (int i = 1; i < ls_comm_ranks(comm); i++)
-        t->apart |= ls_comm_node(comm, i) != ls_comm_node(comm, 0);
+        t->crew.apart |= ls_comm_node(comm, i) != ls_comm_node(comm, 0);
     LS_TRY(
         st,
         ls_comm_alloc(comm, PACKED * (int64_t)sizeof *t->packed, "small sums of a team", &memory),
