@@ -53,13 +53,6 @@ static ls_status check_teams(const ls_run *run)
         return ls_check_clash(run, "mesh.sp", "mesh.tp", "it is for mesh.tp above 1");
     if (run->mesh.tp < 2)
         return LS_OK;
-    if (run->mesh.zero > 1) {
-        ls_status st = ls_check_clash(run, "mesh.zero", "mesh.tp",
-                                      "ranks keep whole gradients and weights of their part");
-        ls_err_hint("mesh.zero: 1 works with mesh.tp, and divides the moments of a part among the "
-                    "ranks that have the same one.");
-        return st;
-    }
     if (strcmp(run->mesh.shard, "world") != 0)
         return ls_check_clash(run, "mesh.shard", "mesh.tp",
                               "the ranks that have the same part are one group");
@@ -138,8 +131,6 @@ static ls_status check_with_experts(const ls_run *run)
         const char *key, *why;
         bool asked;
     } rows[] = {
-        {"mesh.zero", "ranks keep whole gradients and weights of what they have; 0 and 1 work",
-         run->mesh.zero > 1},
         {"mesh.shard", "the ranks that have the same experts are one group",
          strcmp(run->mesh.shard, "world") != 0},
         {"heal.buddies", "parts of a model are not copied yet", run->heal.buddies == LS_BUDDIES_ON},

@@ -746,8 +746,8 @@ const ls_option ls_options[] = {
             "in every layer, so keep them on one machine. The number of processes is mesh.dp "
             "times mesh.pp times mesh.cp times this; with mesh.pp each stage of a pipeline is such "
             "a team, and with mesh.cp teams share sequences. "
-            "mesh.zero can be 1. Results agree with one process within rounding, in ordered mode "
-            "too.",
+            "mesh.zero divides what processes with the same part have of it. Results agree with "
+            "one process within rounding, in ordered mode too.",
      .offset = AT(mesh.tp)},
     {.key = "mesh.sp",
      .type = LS_OPTION_BOOL,
@@ -814,18 +814,20 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1024,
-     .doc = "Expert-parallel width: processes that divide the experts of a mixture (model.experts) "
-            "among themselves. They are some of the mesh.dp that share the batch, and have "
-            "everything else each; tokens go to where their experts are and back, in every layer, "
-            "so keep them on one machine. It must divide mesh.dp (times mesh.cp) and "
-            "model.experts. With mesh.pp each stage's processes divide the experts of its layers, "
-            "with mesh.tp teams do; mesh.zero can be 1: those that have the same experts divide "
-            "these, all the rest. Gradients are summed as train.reduce: fast does it, and results "
-            "agree with one process within rounding. When one of them dies its experts come from "
-            "another that has the same, where mesh.dp is larger than this, else from the newest "
-            "checkpoint; for good: a run goes on with a multiple of mesh.ep. With mesh.zero, "
-            "mesh.pp, mesh.tp or mesh.cp the run ends instead, and goes on from its newest "
-            "checkpoint when it is started again.",
+     .doc =
+         "Expert-parallel width: processes that divide the experts of a mixture (model.experts) "
+         "among themselves. They are some of the mesh.dp that share the batch, and have "
+         "everything else each; tokens go to where their experts are and back, in every layer, "
+         "so keep them on one machine. It must divide mesh.dp (times mesh.cp) and "
+         "model.experts. With mesh.pp each stage's processes divide the experts of its layers, "
+         "with mesh.tp teams do. mesh.zero divides moments: of experts among those that have the "
+         "same, of the rest among all; with 2 and 3 the former divide gradients and weights of "
+         "all that they have. Gradients are summed as train.reduce: fast does it, and results "
+         "agree with one process within rounding. When one of them dies its experts come from "
+         "another that has the same, where mesh.dp is larger than this, else from the newest "
+         "checkpoint; for good: a run goes on with a multiple of mesh.ep. With mesh.zero, "
+         "mesh.pp, mesh.tp or mesh.cp the run ends instead, and goes on from its newest "
+         "checkpoint when it is started again.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
@@ -834,7 +836,8 @@ const ls_option ls_options[] = {
      .most = 3,
      .doc = "ZeRO stage: what data-parallel copies divide instead of holding it each. 0: nothing; "
             "1: the optimizer's moments and the update; 2: gradients too; 3: weights too, gathered "
-            "part by part while they are used.",
+            "part by part while they are used. With mesh.tp and mesh.ep copies of the same part of "
+            "the model; with mesh.pp 0 and 1 work.",
      .offset = AT(mesh.zero)},
     {.key = "mesh.shard",
      .type = LS_OPTION_STRING,

@@ -150,7 +150,8 @@ void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Where experts are divided (split.h) all ranks make as many calls, each with its own tokens. A
  * rank that has no tokens while others have some calls this instead, forward and then backward (or
- * its first half): its experts serve theirs. Of the call w, grad, accumulate and slot count. */
+ * its first half): its experts serve theirs. Of the call w, grad, accumulate and slot count, and
+ * what is told and asked for, as by ls_pass_walk(). */
 void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete.

@@ -457,8 +457,7 @@ static int64_t lowest_trained(const ls_model *model)
     return l;
 }
 
-/* Backward went through a unit of the model; L + 2: the head, whose gradient may lie behind all. */
-static void tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit)
+void ls_pass_tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit)
 {
     const ls_model *model = pass->args.model;
 
@@ -478,13 +477,13 @@ static void head_back(const ls_pass *pass, const ls_pass_call *call)
     bool below = ls_pass_first_block(&pass->args) < L;
 
     ls_pass_head(pass, call, true);
-    tell(pass, call, L + 2);
+    ls_pass_tell(pass, call, L + 2);
     norm_back(pass, call,
               (ls_norm_bwd){
                   .sum = ls_pass_stream_into(pass, L), .mean = pass->meanf, .rstd = pass->rstdf},
               model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, L - 1, SITE_OUT),
               below ? &model->blocks[L - 1].out_b : NULL);
-    tell(pass, call, L + 1);
+    ls_pass_tell(pass, call, L + 1);
 }
 
 int64_t ls_pass_lowest(const ls_pass_args *args)
@@ -505,11 +504,11 @@ static void walk_down(ls_pass *pass, const ls_pass_call *call)
         ls_pass_again(pass, call, l);
         block_backward(pass, call, l);
         if (l > 0)
-            tell(pass, call, 1 + l);
+            ls_pass_tell(pass, call, 1 + l);
     }
     if (ls_pass_has_embedding(part))
         embed_back(pass, call);
-    tell(pass, call, 0);
+    ls_pass_tell(pass, call, 0);
 }
 
 void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
@@ -534,14 +533,14 @@ void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward)
         ls_pass_need(call, unit);
     if (!backward)
         return;
-    tell(pass, call, L + 2);
-    tell(pass, call, L + 1);
+    ls_pass_tell(pass, call, L + 2);
+    ls_pass_tell(pass, call, L + 1);
     for (int64_t l = L - 1; l >= lowest_trained(pass->args.model); l--) {
         ls_pass_need(call, 1 + l);
         if (l > 0)
-            tell(pass, call, 1 + l);
+            ls_pass_tell(pass, call, 1 + l);
     }
-    tell(pass, call, 0);
+    ls_pass_tell(pass, call, 0);
 }
 
 void ls_pass_tie(ls_pass *pass, float *grad)

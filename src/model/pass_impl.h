@@ -208,6 +208,9 @@ static inline void ls_pass_need(const ls_pass_call *call, int64_t unit)
         call->need(call->context, unit);
 }
 
+/* Backward went through a unit of the model; L + 2: the head, whose gradient may lie behind all. */
+void ls_pass_tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit);
+
 /* The layers of block l; they point into the model and into *to itself. */
 void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);
 bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);

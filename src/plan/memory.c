@@ -135,6 +135,19 @@ static ls_squeeze squeeze_of(const ls_run *run)
     return ls_squeeze_of(kinds[run->exchange.compress], run->exchange.topk);
 }
 
+/* Calls of who has most of those that sum every call. Where experts are divided (mesh: of equals)
+ * all ranks that share the batch make as many. */
+static int count_rounds(const ls_run *run, const ls_mesh *mesh)
+{
+    ls_mesh sharers = *mesh;
+
+    if (run->mesh.ep > 1) {
+        sharers.ranks *= (int)run->mesh.ep;
+        sharers.cp = (int)run->mesh.cp;
+    }
+    return mesh->zero >= 2 ? ls_calls_rounds(run, &sharers) : 0;
+}
+
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     bool ordered = ls_calls_ordered(run) && !mesh->replicas;
@@ -146,7 +159,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
         numbers.mesh.zero = 0;
         return numbers;
     }
-    int rounds = mesh->zero >= 2 ? ls_calls_rounds(run, mesh) : 0;
+    int rounds = count_rounds(run, mesh);
     return (ls_dp_args){.mesh = *mesh,
                         .rounds = rounds,
                         .slots = ordered && rounds ? ls_calls_feed(run, mesh, rounds, NULL) : 0,
@@ -338,7 +351,8 @@ ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes)
     ls_ledger ledger;
     ls_calls calls;
 
-    bool shards = args->mesh && args->mesh->zero == 3; /* weights come and go in every call */
+    const ls_mesh *sums = ls_memory_sums(args);
+    bool shards = sums && sums->zero == 3; /* weights come and go in every call */
 
     args->pack = asked != LS_PACKING_OFF && !shards;
     if (asked == LS_PACKING_ON && shards) {
@@ -528,14 +542,16 @@ int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams)
 }
 
 /* What ranks that have one model together need for that. The first team collects: weights, which
- * planes of a pipeline bring together first, and where the first rank saves for all, moments. */
+ * planes of a pipeline, or of ranks that divide them, bring together first, and where the first
+ * rank saves for all, moments. */
 static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
 {
     const ls_model *model = args->model;
     const int64_t size = sizeof(float);
     const ls_mesh *sums = ls_memory_sums(args);
     bool first = !sums || sums->rank == 0;
-    bool planes = ls_mesh_posts(sums) > 1 || !ls_mesh_saves_parts(world_of(args));
+    bool planes = ls_mesh_posts(sums) > 1 || (sums && sums->zero == 3) ||
+                  !ls_mesh_saves_parts(world_of(args));
     int64_t plane =
         ls_far_divides(args->run, model, sums) ? model->flat : ls_memory_plane(model, sums);
 

@@ -140,6 +140,15 @@ static void list_range(const ls_portion *x, int kind, range r, ls_portion_piece 
     }
 }
 
+/* What of a range is in the piece that a rank writes for its twins. */
+static range meet(range all, ls_mesh_part piece)
+{
+    int64_t first = ls_max_i64(all.first, piece.first);
+    int64_t end = ls_min_i64(all.first + all.count, piece.first + piece.count);
+
+    return (range){first, ls_max_i64(0, end - first), all.place + first - all.first};
+}
+
 /* All pieces, and how many elements they have. */
 static int list(const ls_portion *x, int kind, int rank, ls_portion_piece *pieces_out,
                 int64_t *elements)
@@ -152,8 +161,11 @@ static int list(const ls_portion *x, int kind, int rank, ls_portion_piece *piece
 
     for (int k = 0; k < count; k++)
         list_range(x, kind, ranges[k], pieces_out, &n, elements);
-    while (parted && ls_far_next(x->model, x->plane, rank, &walk, &part))
-        list_range(x, kind, (range){part.first, part.count, part.packed}, pieces_out, &n, elements);
+    while (parted && ls_far_next(x->model, x->plane, rank, &walk, &part)) {
+        ls_mesh_part piece = ls_mesh_piece_of(x->plane, x->model->trained, walk.bucket, rank);
+        range all = {part.first, part.count, part.packed};
+        list_range(x, kind, x->saves ? meet(all, piece) : all, pieces_out, &n, elements);
+    }
     return n;
 }
 

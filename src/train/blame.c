@@ -124,15 +124,15 @@ static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, c
     return accuse(s, what, &t, number);
 }
 
-/* The same for what this rank has of a parameter, in packed parts, or in a line at its place;
+/* The same for what this rank has the sums of, of a parameter, packed, or in a line at its place;
  * share_out: how much of it lies before what was found. */
 static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, const float *packed,
                               int64_t number, double *share_out)
 {
     ls_status st = LS_OK;
 
-    for (int b = 0; b < ls_step_buckets(s) && st == LS_OK; b++) {
-        ls_mesh_part own = ls_step_own(s, b);
+    for (int b = 0; b < ls_step_sums(s) && st == LS_OK; b++) {
+        ls_mesh_part own = ls_step_sum(s, b);
         int64_t low = ls_max_i64(p->trained, own.first), index;
         int64_t high = ls_min_i64(p->trained + p->count, own.first + own.count);
         float value;

@@ -98,7 +98,7 @@ struct ls_step {
         ls_crew_span *spans; /* owned: what all of them have parts of, and this rank the sum with
                               * its equals */
         int n;
-        ls_mesh_part *parts; /* owned, n_parts: with ZeRO 1 what this rank updates (plan/far.h);
+        ls_mesh_part *parts; /* owned, n_parts: with ZeRO what this rank updates (plan/far.h);
                               * NULL: what equals divide */
         int n_parts;
     } far; /* mesh.ep (far.c, team.c) */
@@ -214,6 +214,10 @@ typedef struct ls_step_piece {
 bool ls_step_own_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
 bool ls_step_sum_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
 
+/* Where an element of these sums lies among them, packed: as gradients do with ZeRO 2 and 3, and
+ * weights with 3. */
+int64_t ls_step_place(const ls_step *step, int64_t element);
+
 /* Host memory to the device, waiting for it. */
 ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes);
 
@@ -261,9 +265,9 @@ static inline bool ls_step_is_far(const ls_step *step)
 }
 void ls_step_far_split(ls_step *step, const ls_ordered_run *runs);
 ls_status ls_step_far_gradients(ls_step *step, ls_step_state *host_state, ls_clock *clock);
-void ls_step_far_serve(ls_step *step, bool backward);
+void ls_step_far_serve(ls_step *step, bool backward, void (*complete)(void *context, int64_t from));
 
-/* With ZeRO 1: what this rank updates; its new weights to those that divide experts with it; an
+/* With ZeRO: what this rank updates; its new weights to those that divide experts with it; an
  * array of moments to the first of its equals, which has all of this part of the model then, or
  * back. */
 ls_status ls_step_open_far(ls_step *step);

@@ -108,6 +108,5 @@ run 0 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train gpt2.yaml --json 
 refused 'mesh.tp is 3, but the model has 4 heads, which cannot be divided evenly' gpt2.yaml --set mesh.tp=3
 refused 'mesh.tp is 2, but the run has 3 ranks, which cannot be grouped so' gpt2.yaml -n 3 --set mesh.tp=2
 refused 'mesh.tp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' gpt2.yaml -n 2 --set mesh.tp=2 --set mesh.dp=2
-refused 'mesh.zero is 2 but mesh.tp is 2' gpt2.yaml --set mesh.tp=2 --set mesh.zero=2
 refused 'train.optimizer.*mesh.tp' gpt2.yaml --set mesh.tp=2 --set train.optimizer=muon
 refused 'mesh.sp.*mesh.tp' gpt2.yaml --set mesh.sp=false

@@ -38,6 +38,13 @@ static const mesh meshes[] = {
     {"ep 2, tp 2", LS_FAMILY_MIXTRAL, 4, 1, 2, 2, 0, 0, 1},
     {"ep 2, tp 4, zero 1", LS_FAMILY_MIXTRAL, 16, 1, 4, 2, 1, 0, 1},
     {"pp 2, ep 2", LS_FAMILY_MIXTRAL, 4, 2, 1, 2, 0, 0, 1},
+    {"tp 2, dp 3, zero 3", LS_FAMILY_GPT2, 6, 1, 2, 1, 3, 0, 1},
+    {"tp 4, dp 2, zero 2", LS_FAMILY_LLAMA, 8, 1, 4, 1, 2, 0, 1},
+    {"ep 2, dp 3, zero 3", LS_FAMILY_MIXTRAL, 6, 1, 1, 2, 3, 0, 1},
+    {"ep 2, tp 2, dp 4, zero 3", LS_FAMILY_MIXTRAL, 8, 1, 2, 2, 3, 0, 1},
+    {"tp 2, dp 4, zero 3 in groups of 2", LS_FAMILY_GPT2, 8, 1, 2, 1, 3, 2, 1},
+    {"ep 2, dp 8, zero 2 in groups of 2", LS_FAMILY_MIXTRAL, 8, 1, 1, 2, 2, 2, 1},
+    {"ep 2, dp 8, zero 3 in groups of 2", LS_FAMILY_MIXTRAL, 8, 1, 1, 2, 3, 2, 1},
     {"pp 2, dp 2, ep 2, tp 2, zero 1", LS_FAMILY_MIXTRAL, 16, 2, 2, 2, 1, 0, 1},
 };
 
@@ -220,7 +227,8 @@ LS_TEST(portion_reads_what_a_plane_has)
                         one.model.params[i].expert ? (m->ep - 1) * one.model.params[i].count : 0;
                 close_rank(&one);
             }
-            int twins = m->shard && (kind > 0 || m->zero == 3) ? m->ranks / m->shard : 1;
+            int equals = m->ranks / (m->tp * m->ep);
+            int twins = m->shard && (kind > 0 || m->zero == 3) ? equals / m->shard : 1;
             LS_CHECK_EQ(all, twins * part);
             if (team == 1)
                 check_seen(m, &whole, seen, twins);

@@ -7,6 +7,7 @@
 #include "comm/worlds.h"
 #include "model/decode.h"
 #include "model/tiny.h"
+#include "plan/far.h"
 #include "train/steps.h"
 #include "train/team.h"
 
@@ -27,7 +28,8 @@ typedef struct kind {
     int64_t width, leaf; /* 0: 24, 1 */
     int cp;              /* 0: 1 */
     bool gather;
-    int ep; /* 0: 1 */
+    int ep;    /* 0: 1 */
+    int shard; /* ranks of a group of equals; 0: all */
 } kind;
 
 /* Odd on purpose: tokens and columns that no number of ranks divides; a ring needs 2 cp chunks. */
@@ -88,11 +90,37 @@ typedef struct rank {
     ls_comm *circle;
     ls_tensor *tensor, *far, *ring;
     ls_step_args args;
+    ls_kernels kernels;
     ls_step *step;
     double losses[STEPS], norms[STEPS], validation;
     float *w, *m, *g; /* owned: of the whole model: weights, first moments at the end; the first
                        * step's gradient; on the first rank */
 } rank;
+
+/* The windows of the step that is watched, whenever a product is made. */
+static const ls_kernels *real;
+static const ls_step *watched;
+static int64_t most_weights, most_gradients;
+
+static void look(void)
+{
+    if (watched && watched->shards.window.base)
+        most_weights = ls_max_i64(most_weights, ls_window_held(&watched->shards.window));
+    if (watched && watched->grad_window.base)
+        most_gradients = ls_max_i64(most_gradients, ls_window_held(&watched->grad_window));
+}
+
+static void watch_fwd(ls_stream *stream, const ls_linear_fwd *a)
+{
+    real->linear_fwd(stream, a);
+    look();
+}
+
+static void watch_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
+{
+    real->linear_bwd_w(stream, a);
+    look();
+}
 
 /* The ranks first, first + by, ... of a communicator. */
 static ls_comm *some_of(ls_comm *comm, int first, int by, int ranks)
@@ -145,7 +173,7 @@ static void open_exchange(rank *r)
     if (r->alike) {
         ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->equals);
         dp.comm = r->alike;
-        LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
+        LS_CHECK_OK(ls_team_open_dp(&r->args.dp, &r->run, dp));
     }
     if (r->far) {
         ls_dp_args numbers = {.comm = r->plane, .mesh = r->mesh, .leaves = 1, .trained = 1};
@@ -165,12 +193,17 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
 
     LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
     LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
-    LS_CHECK_OK(ls_kernel_pick("auto", &r->args.kernels));
+    LS_CHECK_OK(ls_kernel_pick("auto", &real));
+    r->kernels = *real;
+    r->kernels.linear_fwd = watch_fwd;
+    r->kernels.linear_bwd_w = watch_bwd_w;
+    r->args.kernels = &r->kernels;
     if (comm) {
         LS_CHECK_OK(ls_mesh_init(&r->world, &r->run, ls_comm_ranks(comm), ls_comm_rank(comm)));
         r->mesh = ls_mesh_of_teams(&r->world);
         r->equals = ls_mesh_of_equals(&r->world);
         r->equals.bucket = 1;
+        r->equals.shard = k->shard;
         split = (ls_split){.rank = r->world.rank % k->tp,
                            .ranks = k->tp,
                            .far_rank = r->world.rank / k->tp % ls_mesh_ep(&r->world),
@@ -445,6 +478,100 @@ LS_TEST_SECONDS(hybrid_sends_streams_alone_between_nodes, 120)
     ls_world_run(k.world, &k, between_nodes);
 }
 
+/* Of a bucket of the weights, what this rank sends to its equals to gather it. */
+static int64_t gather_bytes(const rank *r, ls_units_set buckets)
+{
+    int64_t sent = 0;
+
+    for (int b = 0; b < ls_mesh_buckets(&r->equals, r->model.trained); b++)
+        if (buckets >> b & 1)
+            sent += ls_mesh_bucket(&r->equals, r->model.trained, b).each * (r->equals.ranks - 1) *
+                    ls_dtype_bytes(r->step->type);
+    return sent;
+}
+
+/* With ZeRO 3, in a call: up through the units of the model, and down again. */
+static int64_t fetch_bytes(const rank *r, ls_units_set *there)
+{
+    int64_t top = r->model.shape.L + 1, sent = 0;
+
+    for (int64_t i = 0, before = -1, unit; i < 2 * top; before = unit, i++) {
+        unit = i <= top ? i : 2 * top - i;
+        ls_units_set soon = ls_units_buckets(&r->model, &r->equals, unit);
+        soon |= ls_units_buckets(&r->model, &r->equals, ls_units_next(&r->model, before, unit));
+        sent += gather_bytes(r, soon & ~*there);
+        *there = soon;
+    }
+    return sent;
+}
+
+/* What this rank sends to its equals in a step, in fast mode: sums of all rounds, weights, and what
+ * the team has parts of. */
+static int64_t equals_bytes(const rank *r)
+{
+    int rounds = ls_dp_about(r->args.dp)->rounds, ranks = r->equals.ranks;
+    int64_t sent = rounds * ls_dp_own_elements(ls_dp_about(r->args.dp)) * (ranks - 1) * 4;
+    ls_units_set there = 0;
+
+    for (int i = 0; i < rounds && r->equals.zero == 3; i++)
+        sent += fetch_bytes(r, &there);
+    if (r->equals.zero == 2)
+        sent += gather_bytes(r, ~(ls_units_set)0);
+    for (int i = 0; i < r->step->team.n; i++)
+        sent += r->step->team.spans[i].count * 4 * 2 * (ranks - 1) / ranks;
+    return sent;
+}
+
+/* A team, or those that divide experts, on each node: what leaves it is what equals exchange. */
+static void between_equals(ls_world *w, ls_comm *comm)
+{
+    const kind *k = w->context;
+    rank r;
+
+    open_rank(&r, k, comm);
+    int64_t before = ls_world_sent(comm);
+    steps(&r);
+    LS_CHECK_OK(ls_step_settle(r.step));
+    int64_t want = STEPS * equals_bytes(&r);
+    int64_t got = ls_world_sent(comm) - before;
+    if (got < want || got > want + want / 50 + 8192)
+        ls_test_fail(__FILE__, __LINE__,
+                     "%s: rank %d sent %lld bytes to the other node, expected %lld", k->name,
+                     r.world.rank, (long long)got, (long long)want);
+    close_rank(&r, comm);
+}
+
+LS_TEST_SECONDS(hybrid_equals_send_what_zero_says, 120)
+{
+    kind k = {"dp 2 tp 2 zero 2",
+              "2+2",
+              1,
+              2,
+              2,
+              2,
+              true,
+              LS_PIPE_1F1B,
+              1,
+              3,
+              5,
+              1,
+              .tied = true,
+              .width = 144,
+              .reduce = LS_REDUCE_FAST};
+
+    ls_world_run(k.world, &k, between_equals);
+    k.name = "dp 2 tp 2 zero 3";
+    k.zero = 3;
+    ls_world_run(k.world, &k, between_equals);
+    k.name = "dp 4 ep 2 zero 3";
+    k.dp = 4;
+    k.tp = 1;
+    k.sp = false;
+    k.ep = 2;
+    k.family = LS_FAMILY_MIXTRAL;
+    ls_world_run(k.world, &k, between_equals);
+}
+
 /* --- an array there and back ------------------------------------------------------------------ */
 
 /* Whatever the first rank has goes to the others, and comes back as it was. */
@@ -571,6 +698,39 @@ static const kind kinds[] = {
      .family = LS_FAMILY_MIXTRAL, .ep = 2},
     {"pp 2 dp 2 ep 2 on two nodes", "2+2", 2, 2, 1, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1,
      .family = LS_FAMILY_MIXTRAL, .ep = 2},
+    {"dp 2 tp 2 zero 2", "4", 1, 2, 2, 2, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+     .dropout = 0.1, .width = 144},
+    {"dp 2 tp 2 zero 3, bf16, full", "4", 1, 2, 2, 3, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+     .precision = LS_PRECISION_BF16, .recompute = LS_RECOMPUTE_FULL, .width = 144},
+    {"dp 2 tp 2 zero 2, fast, qwen3, whole rows", "4", 1, 2, 2, 2, false, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_QWEN3, .reduce = LS_REDUCE_FAST, .width = 144},
+    {"dp 2 tp 2 zero 3, fast, experts, one idle", "4", 1, 2, 2, 3, false, LS_PIPE_1F1B, 1, 3, 1, 1,
+     .family = LS_FAMILY_MIXTRAL, .reduce = LS_REDUCE_FAST, .width = 144},
+    {"cp 2 tp 2 zero 3", "4", 1, 1, 2, 3, true, LS_PIPE_1F1B, 1, 2, 4, 1, .tied = true,
+     .width = 144, .cp = 2},
+    {"dp 4 tp 2 zero 3, one idle", "8", 1, 4, 2, 3, true, LS_PIPE_1F1B, 1, 3, 3, 1, .tied = true,
+     .width = 144},
+    {"dp 2 cp 2 tp 2 zero 2, fast, uneven", "8", 1, 2, 2, 2, true, LS_PIPE_1F1B, 1, 2, 3, 1,
+     .tied = true, .reduce = LS_REDUCE_FAST, .width = 144, .cp = 2},
+    {"dp 2 tp 4 zero 3, shared heads", "8", 1, 2, 4, 3, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_LLAMA, .tied = true, .width = 144},
+    {"dp 4 ep 2 zero 2", "4", 1, 4, 1, 2, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144},
+    {"dp 4 ep 2 zero 3, bf16, one idle", "4", 1, 4, 1, 3, false, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .precision = LS_PRECISION_BF16},
+    {"dp 4 ep 4 zero 3", "4", 1, 4, 1, 3, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 4, .tied = true},
+    {"dp 2 cp 2 ep 2 zero 3, uneven, full", "4", 1, 2, 1, 3, false, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .cp = 2, .tied = true, .width = 144,
+     .recompute = LS_RECOMPUTE_FULL},
+    {"dp 4 ep 2 tp 2 zero 3", "8", 1, 4, 2, 3, true, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144},
+    {"dp 4 tp 2 zero 3 in groups of 2", "8", 1, 4, 2, 3, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .tied = true, .width = 144, .shard = 2},
+    {"dp 8 ep 2 zero 3 in groups of 2", "8", 1, 8, 1, 3, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .shard = 2},
+    {"dp 8 ep 2 zero 1 in groups of 2", "8", 1, 8, 1, 1, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .shard = 2},
     {"dp 2 ep 2 tp 2 on two nodes", "2+2", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1,
      .family = LS_FAMILY_MIXTRAL, .ep = 2},
 };
@@ -687,6 +847,67 @@ LS_TEST_SECONDS(hybrid_uses_the_bytes_that_the_ledger_predicts, 120)
         if ((k.pp > 1 || rings) && strcmp(k.world, "4") == 0)
             ls_world_run(k.world, &k, counted);
     }
+}
+
+/* What equals divide: memory of the device to the byte; windows hold no more than the ledger says.
+ */
+static void counted_parts(ls_world *w, ls_comm *comm)
+{
+    const int64_t size = sizeof(float), slack = 4 * LS_WINDOW_PAGE;
+    const kind *k = w->context;
+    ls_ledger l;
+    rank r;
+
+    open_rank(&r, k, comm);
+    watched = r.step;
+    ls_memory_predict(&(ls_memory_args){.run = &r.run,
+                                        .model = &r.model,
+                                        .whole = &r.whole,
+                                        .kernels = real,
+                                        .mesh = &r.mesh,
+                                        .world = &r.world,
+                                        .sums = &r.equals,
+                                        .threads = 1},
+                      &l);
+    const ls_dp_args *dp = ls_dp_about(r.args.dp);
+    int64_t own = ls_round_up(ls_dp_sum_elements(dp) * size, 4096);
+    int64_t window = ls_ledger_bytes(&l, "gradients") - own;
+    LS_CHECK(window > 0 && own < r.model.trained * size / 2 + LS_NORM_BLOCK * size);
+    LS_CHECK_EQ(r.step->own, ls_far_divides(&r.run, &r.model, &r.equals)
+                                 ? ls_far_own(&r.model, &r.equals)
+                                 : ls_mesh_own(&r.equals, r.model.trained, r.equals.rank));
+    LS_CHECK_EQ(ls_ledger_bytes(&l, "optimizer"), 2 * ls_round_up(r.step->own * size, 4096));
+    LS_CHECK_EQ(ls_ledger_bytes(&l, "weights"),
+                ls_round_up((k->zero == 3 ? ls_dp_own_elements(dp)
+                                          : ls_memory_weight_elements(&r.model, dp)) *
+                                size,
+                            4096));
+    LS_CHECK_EQ(ls_device_used_bytes(r.device),
+                own + ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "step") -
+                    ls_decode_bytes(&r.whole) + ls_ledger_bytes(&l, "activations") -
+                    ls_tensor_held_bytes(r.tensor ? r.tensor : r.far));
+    steps(&r);
+    LS_CHECK(most_gradients <= window + slack);
+    LS_CHECK(most_weights <= ls_ledger_bytes(&l, "gathered weights") + slack);
+    if (r.args.calls.own > 0) {
+        LS_CHECK(most_gradients > window / 3);
+        LS_CHECK_EQ(most_weights > 0, k->zero == 3);
+    }
+    watched = NULL;
+    close_rank(&r, comm);
+}
+
+LS_TEST_SECONDS(hybrid_equals_hold_what_the_ledger_predicts, 120)
+{
+    static const char *const names[] = {"dp 2 tp 2 zero 2", "dp 2 tp 2 zero 3, fast, experts",
+                                        "dp 4 ep 2 zero 2"};
+
+    for (size_t i = 0; i < LS_COUNT(kinds); i++)
+        for (size_t n = 0; n < LS_COUNT(names); n++) {
+            kind k = kinds[i];
+            if (strncmp(k.name, names[n], strlen(names[n])) == 0)
+                ls_world_run(k.world, &k, counted_parts);
+        }
 }
 
 /* --- who is where ----------------------------------------------------------------------------- */
