@@ -53,9 +53,6 @@ static ls_status check_teams(const ls_run *run)
         return ls_check_clash(run, "mesh.sp", "mesh.tp", "it is for mesh.tp above 1");
     if (run->mesh.tp < 2)
         return LS_OK;
-    if (strcmp(run->mesh.shard, "world") != 0)
-        return ls_check_clash(run, "mesh.shard", "mesh.tp",
-                              "the ranks that have the same part are one group");
     if (run->heal.buddies == LS_BUDDIES_ON && run->mesh.pp < 2)
         return ls_check_clash(run, "heal.buddies", "mesh.tp",
                               "parts of a model are not copied yet");
@@ -131,8 +128,6 @@ static ls_status check_with_experts(const ls_run *run)
         const char *key, *why;
         bool asked;
     } rows[] = {
-        {"mesh.shard", "the ranks that have the same experts are one group",
-         strcmp(run->mesh.shard, "world") != 0},
         {"heal.buddies", "parts of a model are not copied yet", run->heal.buddies == LS_BUDDIES_ON},
         {"sync", "replicas and workers have whole models", run->sync != LS_SYNC_ALLREDUCE},
         {"train.optimizer", "only AdamW updates parts of weights by themselves",

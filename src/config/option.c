@@ -844,7 +844,8 @@ const ls_option ls_options[] = {
      .preset = "world",
      .doc = "Which ranks divide what mesh.zero says. world: all of them; node: those of each node, "
             "while nodes have copies of each other; a number: as many at a time. Weights are "
-            "gathered inside such a group only, and each rank holds more.",
+            "gathered inside such a group only, and each rank holds more. With mesh.tp and mesh.ep "
+            "it groups those that have the same part of the model.",
      .offset = AT(mesh.shard)},
     {.key = "mesh.balance",
      .type = LS_OPTION_ENUM,
