@@ -53,7 +53,7 @@ static ls_status check_teams(const ls_run *run)
         return ls_check_clash(run, "mesh.sp", "mesh.tp", "it is for mesh.tp above 1");
     if (run->mesh.tp < 2)
         return LS_OK;
-    if (run->mesh.zero > 1) {
+    if (run->mesh.zero > 1 && run->mesh.pp < 2) {
         ls_status st = ls_check_clash(run, "mesh.zero", "mesh.tp",
                                       "ranks keep whole gradients and weights of their part");
         ls_err_hint("mesh.zero: 1 works with mesh.tp, and divides the moments of a part among the "
@@ -381,9 +381,12 @@ static ls_status check_pipeline(const ls_run *run)
         const char *key, *why, *hint;
         bool asked;
     } rows[] = {
-        {"mesh.zero", "stages keep whole gradients and weights of their layers",
-         "mesh.zero: 1 works with mesh.pp, and divides the moments of a stage among its lines.",
-         run->mesh.zero > 1},
+        {"mesh.zero", "lines that divide experts keep whole gradients and weights of their layers",
+         "mesh.zero: 1 works with mesh.pp and mesh.ep; 2 and 3 work with mesh.pp alone.",
+         run->mesh.zero > 1 && run->mesh.ep > 1},
+        {"heal.buddies", "parts of gradients and weights of a stage are not copied yet",
+         "Leave heal.buddies at auto, or take mesh.zero: 1.",
+         run->mesh.zero > 1 && run->heal.buddies == LS_BUDDIES_ON},
         {"mesh.shard", "the lines of a pipeline are one group",
          "Leave mesh.shard out: with mesh.pp all lines divide what mesh.zero says.",
          strcmp(run->mesh.shard, "world") != 0},

@@ -746,7 +746,8 @@ const ls_option ls_options[] = {
             "in every layer, so keep them on one machine. The number of processes is mesh.dp "
             "times mesh.pp times mesh.cp times this; with mesh.pp each stage of a pipeline is such "
             "a team, and with mesh.cp teams share sequences. "
-            "mesh.zero can be 1. Results agree with one process within rounding, in ordered mode "
+            "mesh.zero can be 1, with mesh.pp also 2 and 3. Results agree with one process within "
+            "rounding, in ordered mode "
             "too.",
      .offset = AT(mesh.tp)},
     {.key = "mesh.sp",
@@ -763,7 +764,9 @@ const ls_option ls_options[] = {
      .most = 256,
      .doc = "Pipeline width: processes that share the layers. A leaf goes through all of them as a "
             "micro-batch (batch.group sets how many leaves do at a time). mesh.dp such lines share "
-            "the batch; on CPUs, with AdamW and mesh.zero 0 or 1.",
+            "the batch, and divide of each stage what mesh.zero says; on CPUs, with AdamW. With "
+            "mesh.zero 2 and 3 a rank that dies ends the run, and it goes on from its newest "
+            "checkpoint when it is started again.",
      .offset = AT(mesh.pp)},
     {.key = "mesh.schedule",
      .type = LS_OPTION_ENUM,
@@ -834,7 +837,8 @@ const ls_option ls_options[] = {
      .most = 3,
      .doc = "ZeRO stage: what data-parallel copies divide instead of holding it each. 0: nothing; "
             "1: the optimizer's moments and the update; 2: gradients too; 3: weights too, gathered "
-            "part by part while they are used.",
+            "part by part while they are used. In a pipeline (mesh.pp) the lines divide their "
+            "stage so.",
      .offset = AT(mesh.zero)},
     {.key = "mesh.shard",
      .type = LS_OPTION_STRING,

@@ -6,7 +6,8 @@
 static bool can(const ls_run *run)
 {
     return run->heal.mode == LS_HEAL_ON && run->sync == LS_SYNC_ALLREDUCE && run->mesh.zero > 0 &&
-           (run->mesh.pp > 1 ? run->train.optimizer == LS_OPTIMIZER_ADAMW : run->mesh.tp < 2) &&
+           (run->mesh.pp > 1 ? run->train.optimizer == LS_OPTIMIZER_ADAMW && run->mesh.zero == 1
+                             : run->mesh.tp < 2) &&
            run->mesh.ep < 2 && run->device.kind != LS_DEVICE_CUDA &&
            run->device.offload != LS_OFFLOAD_DISK;
 }

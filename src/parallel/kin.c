@@ -18,7 +18,8 @@ bool ls_kin_knows(const ls_run *run)
 {
     bool parts = run->mesh.pp > 1 || run->mesh.tp > 1, experts = run->mesh.ep > 1;
 
-    return parts + experts + (run->mesh.cp > 1) < 2 && !(experts && run->mesh.zero > 0);
+    return parts + experts + (run->mesh.cp > 1) < 2 && !(experts && run->mesh.zero > 0) &&
+           !(run->mesh.pp > 1 && run->mesh.zero > 1);
 }
 
 /* Ranks of the same post and place. */

@@ -21,7 +21,8 @@ LS_C_BEGIN
 int ls_kin_unit(const ls_run *run);
 
 /* Whether ranks have parts of the model; and whether it is known here who has which: of the widths
- * that lie side by side (pp and tp, cp, ep) one may be above 1. */
+ * that lie side by side (pp and tp, cp, ep) one may be above 1, and lines of a pipeline divide what
+ * they update (mesh.zero 1) at most. */
 bool ls_kin_divides(const ls_run *run);
 bool ls_kin_knows(const ls_run *run);
 

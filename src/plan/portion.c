@@ -19,6 +19,8 @@ enum {
     SMALL = 4096
 }; /* elements; what is smaller is not cut, one of those that have it writes it */
 
+_Static_assert((int)LS_PIPE_BUCKETS <= (int)LS_MESH_BUCKETS, "ranges of a rank of a pipeline");
+
 /* Elements of an array, and where they lie in what a rank has of it. */
 typedef struct range {
     int64_t first, count, place;
@@ -56,12 +58,13 @@ static int ranges_of(const ls_portion *x, int kind, int rank, range out[LS_MESH_
     int64_t all = ls_portion_array(x->run, x->model, plane, kind);
 
     if (x->pipe) {
-        for (int c = 0; c < x->pipe->chunks; c++) {
-            ls_pipe_range r =
-                ls_pipe_saved(x->pipe, rank / x->pipe->lines, rank % x->pipe->lines, c, kind > 0);
-            out[c] = (range){r.first, r.count, r.first};
-        }
-        return x->pipe->chunks;
+        int post = rank / x->pipe->lines, line = rank % x->pipe->lines, count = 0;
+        for (int c = 0; c < x->pipe->chunks; c++)
+            for (int b = 0; b < ls_pipe_buckets(x->pipe, post, c); b++) {
+                ls_pipe_range r = ls_pipe_saved(x->pipe, post, line, c, b, kind > 0);
+                out[count++] = (range){r.first, r.count, r.first};
+            }
+        return count;
     }
     if (!ls_portion_divided(plane, kind)) {
         ls_coll_range(all, ls_mesh_ranks(plane), rank, &out->first, &out->count);
@@ -184,7 +187,7 @@ int ls_portion_twin(const ls_portion *portion, int64_t turn)
 
 bool ls_portion_common(const ls_portion *portion, int kind)
 {
-    return portion->pipe ? kind == 0 || !portion->pipe->divides
+    return portion->pipe ? !portion->pipe->divides || (kind == 0 && portion->pipe->zero < 3)
                          : !ls_portion_divided(portion->plane, kind);
 }
 

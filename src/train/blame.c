@@ -86,6 +86,7 @@ static ls_status accuse_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
     int64_t rounds = ls_step_shards(s)   ? ls_dp_about(s->args.dp)->rounds
+                     : s->line           ? ls_line_rounds(s)
                      : ls_step_is_far(s) ? s->far.rounds
                                          : s->args.calls.calls;
     ls_step_part p = {.count = 0};

@@ -180,7 +180,7 @@ void ls_step_idle(ls_step *step)
 {
     if (ls_step_shards(step))
         ls_pass_walk(step->pass, &(ls_pass_call){.need = ls_step_need, .context = step}, false);
-    else if (ls_step_is_far(step) && step->line)
+    else if (step->line)
         ls_line_serve(step);
     else if (ls_step_is_far(step))
         ls_step_far_serve(step, false);

@@ -322,9 +322,9 @@ ls_status ls_step_spread(ls_step *step);
 /* The weights as a pass reads them. */
 static inline const void *ls_step_read(const ls_step *step)
 {
-    return ls_step_shards(step) ? step->shards.window.base
-           : step->copy         ? step->copy
-                                : step->state_memory[0];
+    return step->shards.window.base ? step->shards.window.base
+           : step->copy             ? step->copy
+                                    : step->state_memory[0];
 }
 
 /* Buckets of parameters that this rank updates apart from each other, and what it has of each: all

@@ -23,7 +23,7 @@ int64_t ls_trust_sent(const ls_step *step)
 
 static ls_pipe_range part_of(const ls_step *s, int line, int i)
 {
-    return ls_pipe_updated(&s->line->plan, s->line->plan.post, line, i);
+    return ls_pipe_updated(&s->line->plan, s->line->plan.post, line, i, 0);
 }
 
 ls_pipe_range ls_trust_part(const ls_step *step, int i)

@@ -14,7 +14,7 @@
 
 int ls_step_sums(const ls_step *s)
 {
-    return s->line ? ls_line_chunks(s) : ls_step_divides(s) ? ls_dp_buckets(s->args.dp) : 1;
+    return s->line ? ls_line_owns(s) : ls_step_divides(s) ? ls_dp_buckets(s->args.dp) : 1;
 }
 
 ls_mesh_part ls_step_sum(const ls_step *s, int bucket)

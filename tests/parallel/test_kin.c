@@ -66,4 +66,8 @@ LS_TEST(kin_are_known_of_one_kind_at_a_time)
     LS_CHECK(!ls_kin_knows(&run)); /* zero */
     run.mesh.zero = 0;
     LS_CHECK(ls_kin_knows(&run));
+    run = (ls_run){.mesh = {.pp = 2, .tp = 1, .cp = 1, .ep = 1, .zero = 2}};
+    LS_CHECK(!ls_kin_knows(&run)); /* lines divide gradients */
+    run.mesh.pp = 1;
+    LS_CHECK(ls_kin_knows(&run));
 }
