@@ -6,8 +6,8 @@
 # RUNS runs (200) of a tiny model on four ranks in ordered mode, KILLS kills (1) of a random rank in each, at instants
 # drawn over the whole run, start and end included. Checked after each: exit code 0, the hash of the weights, every
 # step told once with the loss of the undisturbed run, one incident for each loss that was seen, nothing left running.
-# SEED=n draws other instants. SECOND=s: each kill is followed by another one of any rank up to s seconds later, most of them while the
-# ranks meet again. Prints detection (the incident's detection_ms), detection to training (its seconds) and the gap between two steps.
+# SEED=n draws other instants, RANKS=n takes as many ranks. SECOND=s: each kill is followed by another one of any rank up to s seconds later, most of
+# them while the ranks meet again. Prints detection (the incident's detection_ms), detection to training (its seconds) and the gap between two steps.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
@@ -55,7 +55,7 @@ def ranks_of(agent):
 
 
 def train(out, instants=()):
-    command = [program, "train", "run.yaml", "-n", "4", "--json", "--set", "out=" + out] + args
+    command = [program, "train", "run.yaml", "-n", os.environ.get("RANKS", "4"), "--json", "--set", "out=" + out] + args
     begun = time.monotonic()
     p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=open(out + ".err", "w"), text=True)
     killed = []

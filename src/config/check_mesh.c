@@ -63,9 +63,6 @@ static ls_status check_teams(const ls_run *run)
     if (strcmp(run->mesh.shard, "world") != 0)
         return ls_check_clash(run, "mesh.shard", "mesh.tp",
                               "the ranks that have the same part are one group");
-    if (run->heal.buddies == LS_BUDDIES_ON && run->mesh.pp < 2)
-        return ls_check_clash(run, "heal.buddies", "mesh.tp",
-                              "parts of a model are not copied yet");
     if (run->sync != LS_SYNC_ALLREDUCE)
         return ls_check_clash(run, "sync", "mesh.tp", "replicas and workers have whole models");
     if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
@@ -142,7 +139,6 @@ static ls_status check_with_experts(const ls_run *run)
          run->mesh.zero > 1},
         {"mesh.shard", "the ranks that have the same experts are one group",
          strcmp(run->mesh.shard, "world") != 0},
-        {"heal.buddies", "parts of a model are not copied yet", run->heal.buddies == LS_BUDDIES_ON},
         {"sync", "replicas and workers have whole models", run->sync != LS_SYNC_ALLREDUCE},
         {"train.optimizer", "only AdamW updates parts of weights by themselves",
          run->train.optimizer != LS_OPTIMIZER_ADAMW},

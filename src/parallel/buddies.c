@@ -5,10 +5,11 @@
  * was refused by config already where heal.buddies is on. */
 static bool can(const ls_run *run)
 {
+    bool together = run->mesh.pp > 1 || run->mesh.tp > 1 || run->mesh.ep > 1;
+
     return run->heal.mode == LS_HEAL_ON && run->sync == LS_SYNC_ALLREDUCE && run->mesh.zero > 0 &&
-           (run->mesh.pp > 1 ? run->train.optimizer == LS_OPTIMIZER_ADAMW : run->mesh.tp < 2) &&
-           run->mesh.ep < 2 && run->device.kind != LS_DEVICE_CUDA &&
-           run->device.offload != LS_OFFLOAD_DISK;
+           (!together || (run->mesh.zero == 1 && run->train.optimizer == LS_OPTIMIZER_ADAMW)) &&
+           run->device.kind != LS_DEVICE_CUDA && run->device.offload != LS_OFFLOAD_DISK;
 }
 
 ls_status ls_buddies_choose(ls_mesh *mesh, const ls_run *run, bool heals)

@@ -15,6 +15,7 @@
 #include "plan/pipe.h"
 #include "plan/portion.h"
 #include "plan/units.h"
+#include "plan/ward.h"
 
 int64_t ls_memory_spans(const ls_model *model)
 {
@@ -488,6 +489,10 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     ls_ledger_add(ledger, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     predict_state(args, several ? &dp : NULL, updated, seconds, ledger);
+    int64_t kept = ls_ward_moments(run, model, sums, updated);
+    if (kept > updated)
+        ls_ledger_add(ledger, "buddy", "another rank's moments, its parts",
+                      2 * (ls_round_up(kept * size, 4096) - ls_round_up(updated * size, 4096)));
     predict_gradients(args, calls, several ? &dp : NULL, ledger);
     if (several)
         predict_exchange(args, calls, &dp, ledger);
@@ -497,7 +502,8 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
             ls_round_up(calls->most * calls->leaf * model->shape.T * 4 * (int64_t)sizeof(int32_t),
                         4096) +
                 ls_round_up(ls_pass_grad_elements(model, true) * size, 4096));
-    if (ls_buddies_send(args->mesh))
+    bool whole = model->split.ranks < 2 && model->split.far_ranks < 2;
+    if (ls_buddies_send(args->mesh) && whole)
         ls_ledger_add(ledger, "buddy", "another rank's weights, moments and gradient, its parts",
                       ls_memory_buddy_bytes(model, args->mesh));
     if (ls_memory_redo_bytes(run, model, args->mesh) > 0)

@@ -63,12 +63,6 @@ struct ls_line {
     int left[LS_PIPE_CHUNKS];     /* micro-batches whose backward is still to come */
     int next_sum;                 /* the chunk whose sum across is begun next; -1: all are */
     int64_t sent_bytes;
-    struct {
-        ls_adamw_span *spans;             /* of the ward's part, */
-        int64_t end_span[LS_PIPE_CHUNKS]; /* chunk by chunk */
-        bool begun;                       /* its moments are here */
-        int64_t sent;                     /* bytes, to the buddy */
-    } trust;                              /* trust.h */
 };
 
 static inline int64_t ls_line_deadline(void)

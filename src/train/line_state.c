@@ -235,7 +235,6 @@ void ls_line_close(ls_step *step)
     ls_mem_free(x->stream_used);
     ls_mem_free(x->gradient);
     ls_mem_free(x->edge_blocks);
-    ls_mem_free(x->trust.spans);
     ls_pipe_release(&x->plan);
     ls_mem_free(x);
     s->line = NULL;

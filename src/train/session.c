@@ -622,7 +622,7 @@ static ls_status open_state(ls_session *s)
     step.rank = s->mesh.rank;
     step.heals = s->args.rejoin != NULL;
     step.pushes = s->mesh.servers > 0;
-    if (s->mesh.buddies && s->mesh.pp < 2)
+    if (s->mesh.buddies && ls_mesh_whole(&s->mesh)) /* else trust.h */
         LS_TRY(st,
                ls_buddy_open(&s->buddy, &(ls_buddy_args){.run = s->run,
                                                          .model = &s->model,

@@ -139,10 +139,11 @@ struct ls_step {
         int64_t number;           /* of this step; */
         ls_status status;         /* what was found */
     } blame;
-    struct ls_line *line; /* owned: where ranks have parts of the layers (line.h): then the state
-                           * is its own, and pass is that of the chunk at hand; NULL: not so */
-    void *work;           /* owned: what lamb or muon need beside the moments; NULL: nothing */
-    ls_lamb lamb;         /* with its lists in there */
+    struct ls_trust *trust; /* owned: what is kept for another rank (trust.h); NULL: nothing */
+    struct ls_line *line;   /* owned: where ranks have parts of the layers (line.h): then the state
+                             * is its own, and pass is that of the chunk at hand; NULL: not so */
+    void *work;             /* owned: what lamb or muon need beside the moments; NULL: nothing */
+    ls_lamb lamb;           /* with its lists in there */
     struct {
         ls_adamw_span *spans; /* matrices, or the parts of them that this rank has */
         int64_t n_spans, n;
@@ -352,6 +353,10 @@ ls_status ls_step_muon(ls_step *step, ls_clock *clock);
 
 /* AdamW on what it updates: everything, or with muon all but the matrices of blocks. */
 void ls_step_adamw(ls_step *step);
+
+/* Weights that were put in place part by part, each by the rank that updates it: all of them to all
+ * that have them. By all ranks. */
+ls_status ls_step_complete(ls_step *step);
 
 /* The norm of the sum of gradients in grads[0], to s->norm; and then, when it is finite, from there
  * to new weights on every rank. */

@@ -38,6 +38,7 @@
 #include <math.h>
 #include "base/log.h"
 #include "base/mem.h"
+#include "train/estate.h"
 #include "train/line_impl.h"
 #include "train/session_impl.h"
 
@@ -183,6 +184,7 @@ ls_status ls_team_open(ls_session *session)
             s->alike, &s->equals, s->mesh.ep > 1 ? s->model.trained : s->whole.trained / team,
             s->run->mesh.bucket);
         LS_TRY(st, agree_on_bucket(s), out);
+        s->equals.bucket = ls_estate_bucket(s, s->equals.bucket);
     }
 out:
     return st;

@@ -255,6 +255,20 @@ ls_status ls_step_norm(ls_step *s)
     return LS_OK;
 }
 
+ls_status ls_step_complete(ls_step *s)
+{
+    ls_status st = LS_OK;
+
+    if (s->line)
+        return ls_line_spread(s);
+    if (s->far.parts)
+        LS_TRY(st, ls_step_far_spread(s), out);
+    if (ls_step_divides(s))
+        st = ls_step_gather(s, s->state_memory[0]);
+out:
+    return st;
+}
+
 ls_status ls_step_update(ls_step *s, ls_clock *clock)
 {
     ls_optimizer optimizer = s->args.run->train.optimizer;

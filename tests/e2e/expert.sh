@@ -118,11 +118,6 @@ run 0 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train mixtral.yaml --js
     --set train.steps=6 --set out=skip
 [ "$(grep -c 'is skipped' err)" = 1 ] || fail "a skipped step is not said once: $(cat err)"
 
-# Whoever asks for it is told where ranks are not replaced.
-run 0 "$LINESHAFT" train mixtral.yaml --json -n 4 --set mesh.ep=2 --set mesh.tp=2 --set heal.mode=on --set train.steps=2 --set train.warmup=1 \
-    --set eval.every=0 --set out=told
-[ "$(grep -c 'ranks that die are not replaced' err)" = 1 ] || fail "a run that is not healed does not say so: $(cat err)"
-
 # What cannot be divided, and what mesh.ep does not do.
 refused 'mesh.ep is 3 .* model.experts is 8 .*: they cannot be divided evenly' mixtral.yaml --set mesh.ep=3
 refused 'mesh.ep is 2, but the run has 3 data-parallel ranks, which cannot be grouped so' mixtral.yaml -n 3 --set mesh.ep=2

@@ -91,4 +91,3 @@ no 'mesh.tp is 3, but the model has 4 heads' --set mesh.pp=2 --set mesh.tp=3
 no 'ranks keep whole gradients and weights of their part' --set mesh.tp=2 --set mesh.zero=2
 says 'mesh.zero: 1 works with mesh.tp'
 no 'the ranks that have the same part are one group' -n 8 --set mesh.tp=2 --set mesh.zero=1 --set mesh.shard=2
-no 'parts of a model are not copied yet' -n 4 --set mesh.tp=2 --set mesh.zero=1 --set heal.buddies=on

@@ -153,6 +153,13 @@ LS_TEST(buddies_are_there_where_they_serve)
     LS_CHECK(!mesh.buddies);
     run.mesh.pp = 1;
     run.train.optimizer = LS_OPTIMIZER_ADAMW;
+    run.mesh.tp = run.mesh.ep = 2; /* as teams do, and nothing else */
+    LS_CHECK_OK(ls_buddies_choose(&mesh, &run, true));
+    LS_CHECK(mesh.buddies);
+    run.mesh.zero = 2;
+    LS_CHECK_OK(ls_buddies_choose(&mesh, &run, true));
+    LS_CHECK(!mesh.buddies);
+    run.mesh.zero = run.mesh.tp = run.mesh.ep = 1;
     run.heal.buddies = LS_BUDDIES_OFF;
     LS_CHECK_OK(ls_buddies_choose(&mesh, &run, true));
     LS_CHECK(!mesh.buddies);

@@ -253,13 +253,15 @@ LS_TEST(choice_is_taken_over)
     load(&run, "auto", "fast");
     LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
     int64_t plain = find(&c, "dp=4 zero=1")->bytes, whole = find(&c, "dp=4")->bytes;
+    int64_t teams = find(&c, "dp=2 zero=1 tp=2")->bytes;
     ls_choice_release(&c);
     facts.heals = true;
     LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
     check_rows(&run, &c);
     LS_CHECK(find(&c, "dp=4 zero=1")->bytes > plain);
     LS_CHECK_EQ(find(&c, "dp=4")->bytes, whole);
-    LS_CHECK(find(&c, "dp=1 tp=2 cp=2")->why[0]); /* who has what in it is not known */
+    LS_CHECK(find(&c, "dp=2 zero=1 tp=2")->bytes > teams);
+    LS_CHECK(!find(&c, "dp=1 tp=2 cp=2")->why[0]); /* who dies in it is replaced, too */
     ls_choice_release(&c);
     ls_runfile_release(&run);
 }

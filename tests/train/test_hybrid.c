@@ -7,8 +7,10 @@
 #include "comm/worlds.h"
 #include "model/decode.h"
 #include "model/tiny.h"
+#include "plan/ward.h"
 #include "train/steps.h"
 #include "train/team.h"
+#include "train/trust.h"
 
 enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
 
@@ -28,6 +30,7 @@ typedef struct kind {
     int cp;              /* 0: 1 */
     bool gather;
     int ep; /* 0: 1 */
+    bool buddies;
 } kind;
 
 /* Odd on purpose: tokens and columns that no number of ranks divides; a ring needs 2 cp chunks. */
@@ -168,6 +171,7 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
     LS_CHECK_OK(ls_kernel_pick("auto", &r->args.kernels));
     if (comm) {
         LS_CHECK_OK(ls_mesh_init(&r->world, &r->run, ls_comm_ranks(comm), ls_comm_rank(comm)));
+        r->world.buddies = k->buddies;
         r->mesh = ls_mesh_of_teams(&r->world);
         r->equals = ls_mesh_of_equals(&r->world);
         r->equals.bucket = 1;
@@ -686,6 +690,114 @@ LS_TEST_SECONDS(hybrid_uses_the_bytes_that_the_ledger_predicts, 120)
         bool rings = k.cp > 1 && k.zero == 0;
         if ((k.pp > 1 || rings) && strcmp(k.world, "4") == 0)
             ls_world_run(k.world, &k, counted);
+    }
+}
+
+/* --- what is kept for another ------------------------------------------------------------------
+ */
+
+/* One moment of the ward: its own, and what lies here of it. */
+static void check_kept(rank *r, int moment, const ls_mesh_part *parts, int n)
+{
+    const float *own = r->step->state_memory[moment];
+    int64_t theirs = parts[n - 1].packed + parts[n - 1].count;
+    float *want = ls_mem_array((size_t)ls_max_i64(1, theirs), sizeof *want);
+    const ls_mesh_part *kept;
+    ls_comm_request request;
+
+    LS_CHECK(want);
+    LS_CHECK_EQ(ls_trust_parts(r->step, &kept), n);
+    LS_CHECK_OK(ls_comm_start(r->alike,
+                              &(ls_coll){.kind = LS_COLL_SEND,
+                                         .type = LS_F32,
+                                         .count = r->step->own,
+                                         .in = own,
+                                         .peer = ls_ward_buddy(&r->equals, r->equals.rank)},
+                              &request));
+    LS_CHECK_OK(ls_comm_run(r->alike,
+                            &(ls_coll){.kind = LS_COLL_RECV,
+                                       .type = LS_F32,
+                                       .count = theirs,
+                                       .out = want,
+                                       .peer = ls_ward_of(&r->equals, r->equals.rank)},
+                            INT64_MAX));
+    LS_CHECK_OK(ls_comm_wait(r->alike, request, INT64_MAX));
+    for (int i = 0; i < n; i++) {
+        LS_CHECK_EQ(kept[i].count, parts[i].count);
+        LS_CHECK(memcmp(want + parts[i].packed, own + kept[i].packed,
+                        (size_t)parts[i].count * sizeof *want) == 0);
+    }
+    ls_mem_free(want);
+}
+
+/* Elements that an equal updates. */
+static int64_t updated_by(const ls_mesh_part *parts, int n)
+{
+    int64_t all = 0;
+
+    for (int i = 0; i < n; i++)
+        all += parts[i].count;
+    return all;
+}
+
+static void keep_for_another(ls_world *w, ls_comm *comm)
+{
+    const kind *k = w->context;
+    kind without = *k;
+    ls_mesh_part parts[1024];
+    ls_ledger l;
+    rank r;
+
+    without.buddies = false;
+    open_rank(&r, &without, comm);
+    int64_t used = ls_device_used_bytes(r.device);
+    steps(&r);
+    double loss = r.losses[STEPS - 1];
+    close_rank(&r, comm);
+    open_rank(&r, k, comm);
+    ls_memory_predict(&(ls_memory_args){.run = &r.run,
+                                        .model = &r.model,
+                                        .whole = &r.whole,
+                                        .kernels = r.args.kernels,
+                                        .mesh = &r.mesh,
+                                        .world = &r.world,
+                                        .sums = &r.equals,
+                                        .threads = 1},
+                      &l);
+    LS_CHECK_EQ(ls_device_used_bytes(r.device) - used, ls_ledger_bytes(&l, "buddy"));
+    LS_CHECK(ls_ledger_bytes(&l, "buddy") > 0);
+    LS_CHECK_OK(ls_trust_begin(r.step));
+    steps(&r);
+    LS_CHECK_OK(ls_step_settle(r.step));
+    LS_CHECK(fabs(r.losses[STEPS - 1] - loss) == 0);
+    int me = r.equals.rank, n = ls_ward_parts(&r.run, &r.model, &r.equals, me, NULL);
+    LS_CHECK(n <= (int)LS_COUNT(parts));
+    (void)ls_ward_parts(&r.run, &r.model, &r.equals, me, parts);
+    LS_CHECK_EQ(ls_trust_sent(r.step), (2 + STEPS) * updated_by(parts, n) * 4);
+    int ward = ls_ward_of(&r.equals, me);
+    n = ls_ward_parts(&r.run, &r.model, &r.equals, ward, parts);
+    for (int moment = 1; moment <= 2; moment++)
+        check_kept(&r, moment, parts, n);
+    close_rank(&r, comm);
+}
+
+/* Nothing changes but what is kept: the moments of another one, as it has them. */
+LS_TEST_SECONDS(hybrid_keeps_moments_for_another_rank, 120)
+{
+    static const kind rows[] = {
+        {"dp 2 tp 2 zero 1", "4", 1, 2, 2, 1, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+         .dropout = 0.1, .width = 144, .buddies = true},
+        {"dp 2 tp 2 zero 1, fast, bf16", "4", 1, 2, 2, 1, false, LS_PIPE_1F1B, 1, 3, 5, 1,
+         .reduce = LS_REDUCE_FAST, .precision = LS_PRECISION_BF16, .width = 144, .buddies = true},
+        {"dp 4 ep 2 zero 1", "4", 1, 4, 1, 1, true, LS_PIPE_1F1B, 1, 3, 6, 1,
+         .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .buddies = true},
+        {"cp 2 tp 2 zero 1", "4", 1, 1, 2, 1, true, LS_PIPE_1F1B, 1, 3, 4, 1, .cp = 2, .width = 144,
+         .buddies = true},
+    };
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        kind k = rows[i];
+        ls_world_run(k.world, &k, keep_for_another);
     }
 }
 
