@@ -71,10 +71,6 @@ static ls_status check_teams(const ls_run *run)
     if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
         return ls_check_clash(run, "train.optimizer", "mesh.tp",
                               "only AdamW updates parts of weights by themselves");
-    if (run->lora.rank > 0)
-        return ls_check_clash(run, "lora.rank", "mesh.tp", "only whole models are trained so");
-    if (run->train.freeze.count > 0)
-        return ls_check_clash(run, "train.freeze", "mesh.tp", "only whole models are trained so");
     if (run->mesh.balance == LS_BALANCE_AUTO)
         return ls_check_clash(run, "mesh.balance", "mesh.tp", "speeds are known of single ranks");
     if (run->mesh.weights.count > 0)
@@ -146,8 +142,6 @@ static ls_status check_with_experts(const ls_run *run)
         {"sync", "replicas and workers have whole models", run->sync != LS_SYNC_ALLREDUCE},
         {"train.optimizer", "only AdamW updates parts of weights by themselves",
          run->train.optimizer != LS_OPTIMIZER_ADAMW},
-        {"lora.rank", "only whole models are trained so", run->lora.rank > 0},
-        {"train.freeze", "only whole models are trained so", run->train.freeze.count > 0},
         {"mesh.balance",
          "experts work for the tokens of other ranks too, so a rank's time says "
          "little of its own",
@@ -398,9 +392,11 @@ static ls_status check_pipeline(const ls_run *run)
         {"train.optimizer", "only AdamW updates the layers of a stage by themselves",
          "Set train.optimizer: adamw, or mesh.pp: 1.", run->train.optimizer != LS_OPTIMIZER_ADAMW},
         {"lora.rank", "adapters lie behind all layers, and stages keep runs of them",
-         "mesh.pp: 1 with mesh.dp trains adapters on several ranks.", run->lora.rank > 0},
+         "mesh.pp: 1 trains adapters on several ranks, with mesh.dp, mesh.tp, mesh.ep and mesh.cp.",
+         run->lora.rank > 0},
         {"train.freeze", "stages keep runs of parameters that are all trained",
-         "Leave train.freeze out, or set mesh.pp: 1.", run->train.freeze.count > 0},
+         "Leave train.freeze out, or set mesh.pp: 1; mesh.tp and mesh.ep work with it.",
+         run->train.freeze.count > 0},
         {"device.offload", "the moments of a stage lie in windows of memory",
          "Set device.offload: none; mesh.pp already divides moments by stages.",
          run->device.offload != LS_OFFLOAD_NONE},

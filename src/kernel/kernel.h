@@ -174,6 +174,13 @@ typedef struct ls_heads {
     int64_t batch, time, head;
 } ls_heads;
 
+/* What a row makes where a norm goes over more than this rank has (ls_qkv.sums). */
+typedef enum ls_qkv_part {
+    LS_QKV_WHOLE, /* all of it, of heads that are here */
+    LS_QKV_SUMS,  /* sums alone: of x^2, backward of dy w x rstd; nothing else is written */
+    LS_QKV_APPLY  /* the rest, by sums that are those of all ranks */
+} ls_qkv_part;
+
 /* qkv_fwd: split the packed product [M, (H + 2 Hkv) D] into q, k, v; where q_norm and k_norm are
  * given, each head of q and k is first normalised (RMS over D, times the weight); then q and k are
  * turned. Pair i of position t turns (a, b) = (x[i], x[i + D/2]) into (a c - b s, b c + a s) with
@@ -198,6 +205,10 @@ typedef struct ls_qkv {
     int64_t leaves;  /* bwd with norms */
     bool accumulate; /* dq_norm, dk_norm */
     void *scratch;   /* bwd with norms */
+    /* Norms over heads of which this rank has some, `ranks` as many; CPU only. */
+    ls_qkv_part part;
+    float *sums;   /* [M, H + Hkv]: written by LS_QKV_SUMS, then to be summed over the ranks */
+    int64_t ranks; /* 0 counts as one */
 } ls_qkv;
 
 /* Attention of a chunk of T queries to a chunk of T keys of the same sequence, for ranks that share

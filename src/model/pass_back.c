@@ -260,8 +260,8 @@ static void keep_late(const ls_pass *pass, const ls_pass_call *call, void *late,
         ls_stream_copy(pass->args.stream, late, dy, n * ls_dtype_bytes(pass->args.type));
 }
 
-/* Through the norm of all heads of q or k (0, 1), in place. */
-static void wide_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which)
+/* Through the norm of all heads of q or k (0, 1), in place: the row of it. */
+static ls_qkv wide_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
@@ -275,7 +275,7 @@ static void wide_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_
     row.leaves = call->leaves;
     row.accumulate = call->accumulate;
     row.scratch = pass->scratch;
-    pass->args.kernels->qkv_bwd(pass->args.stream, &row);
+    return row;
 }
 
 /* From datt to the gradients of q, k and v in dqkv. */
@@ -332,8 +332,10 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
     row.accumulate = call->accumulate;
     row.scratch = pass->scratch;
     pass->args.kernels->qkv_bwd(pass->args.stream, &row);
-    for (int which = 0; which < 2 && s->qk_wide; which++)
-        wide_norm_back(pass, call, l, which);
+    if (s->qk_wide)
+        ls_pass_wide_norms(
+            pass, call,
+            (ls_qkv[]){wide_norm_back(pass, call, l, 0), wide_norm_back(pass, call, l, 1)}, false);
 }
 
 /* From the ls_pass_gradient of the MLP's output to that of its input, in pass->dy. */

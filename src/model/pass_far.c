@@ -186,7 +186,7 @@ void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward)
         memset(first, 0, (size_t)(E + 1) * sizeof *first);
         serve_forward(pass, call, l);
     }
-    for (int64_t l = end - 1; l >= begin && backward; l--) {
+    for (int64_t l = end - 1; l >= ls_pass_lowest(&pass->args) && backward; l--) {
         if (ls_pass_recompute_of(&pass->args, l) != LS_RECOMPUTE_NONE)
             ls_pass_far_again(pass, call, l);
         serve_backward(pass, call, l);

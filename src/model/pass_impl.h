@@ -64,6 +64,7 @@ struct ls_pass {
     void *in0, *branch, *yf;
     void *whole_x, *whole_y; /* where streams are divided: all rows of one, and of a sum's part */
     float *scores, *all_scores; /* of the head of a split model: this rank's, and all ranks' */
+    float *qk_sums;             /* [2, M]: of q and k, where ranks normalise them together */
     float *meanf, *rstdf, *rope;
     ls_pass_travel travel;
     ls_pass_ends *ends;   /* owned: of each slot; those of the call at hand are above */
@@ -222,6 +223,12 @@ ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l)
  * lies in the packed product. Its element there. */
 ls_qkv ls_pass_wide_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which);
 int64_t ls_pass_wide_at(const ls_model_shape *s, int which);
+
+/* Make both rows, forward or back; ranks that have heads of the model each sum between
+ * (pass_crew.c).
+ */
+void ls_pass_wide_norms(const ls_pass *pass, const ls_pass_call *call, const ls_qkv rows[2],
+                        bool forward);
 
 /* x = scale x, for an adapter's small tensor of n elements. The row knows fp32 only. */
 void ls_pass_scale(const ls_pass *pass, void *x, int64_t n);

@@ -400,6 +400,8 @@ static void cut_meeting(cutter *c, const ls_pass_args *args, ls_pass *pass)
     }
     pass->scores = cut_floats(c, scores);
     pass->all_scores = cut_floats(c, ranks * scores);
+    if (args->model->shape.qk_wide)
+        pass->qk_sums = cut_floats(c, 2 * args->B * args->T);
 }
 
 /* What ranks that share sequences send to each other. */

@@ -562,16 +562,20 @@ static ls_status pass_parameter(const passage *x)
     return st;
 }
 
-/* All parameters of all ranks of the first team. What is trained lies where the weights lie: all of
- * it is. */
-static ls_status pass_all(ls_step *s, float *part, float *whole, bool back)
+/* Where a parameter lies in the weights, or in a moment; -1: it has none there. */
+static int64_t place_of(const ls_param *p, bool moment)
+{
+    return moment ? p->trained : p->first;
+}
+
+/* All parameters of all ranks of the first team: weights, or a moment. */
+static ls_status pass_all(ls_step *s, float *part, float *whole, bool moment, bool back)
 {
     const ls_model *model = s->args.model;
     passage x = {.team = ls_step_team(s), .back = back};
     ls_model all = {.params = NULL}, other = {.params = NULL};
     ls_status st = LS_OK;
 
-    LS_BUG_IF(model->flat != model->trained, "parts of a model that is not trained as a whole");
     LS_TRY(st, ls_model_init(&all, s->args.run, model->tokens), out);
     x.piece = ls_memory_passage(&all);
     if (ls_comm_rank(x.team) == 0) {
@@ -586,9 +590,11 @@ static ls_status pass_all(ls_step *s, float *part, float *whole, bool back)
         LS_TRY(st, ls_model_init_split(&other, s->args.run, model->tokens, split), out);
         for (int i = 0; i < other.n_params; i++) {
             x.p = &other.params[i];
+            if (place_of(x.p, moment) < 0)
+                continue;
             x.counts = ls_model_counts(&other, x.p);
-            x.part = part + x.p->first;
-            x.whole = whole ? whole + ls_model_same(&all, x.p)->first : NULL;
+            x.part = part + place_of(x.p, moment);
+            x.whole = whole ? whole + place_of(ls_model_same(&all, x.p), moment) : NULL;
             LS_TRY(st, pass_parameter(&x), out);
         }
     }
@@ -604,12 +610,17 @@ static bool is_first_team(const ls_step *s)
     return !s->args.dp || ls_dp_about(s->args.dp)->mesh.rank == 0;
 }
 
+static bool is_moment(const ls_step *s, const float *array)
+{
+    return array != s->state_memory[0];
+}
+
 /* Whether a rank has all of an array of its part of the model. */
 static bool has_part(const ls_step *s, const float *array)
 {
     bool divided = ls_step_divides(s) || s->far.parts;
 
-    return !s->line && (!divided || array == s->state_memory[0]);
+    return !s->line && (!divided || !is_moment(s, array));
 }
 
 /* Where the first team's ranks bring an array of their planes together; NULL on others. */
@@ -643,7 +654,7 @@ ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole)
         own = plane;
     }
     if (is_first_team(s))
-        st = pass_all(s, own, whole, false);
+        st = pass_all(s, own, whole, is_moment(s, part), false);
 out:
     ls_device_free(ls_stream_device(s->args.stream), plane);
     return st;
@@ -652,6 +663,7 @@ out:
 ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part)
 {
     ls_step *s = step;
+    const ls_model *model = s->args.model;
     float *own = part, *plane = NULL;
     ls_status st = LS_OK;
 
@@ -660,13 +672,15 @@ ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part)
         own = plane;
     }
     if (is_first_team(s))
-        LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, true), out);
+        LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, is_moment(s, part), true), out);
     if (!has_part(s, part))
         st = s->line        ? ls_line_deal(s, plane, part)
              : s->far.parts ? ls_step_far_carry(s, part, plane, true)
                             : ls_dp_deal(s->args.dp, plane, part);
     else if (s->args.dp)
-        st = ls_dp_tell(s->args.dp, 0, part, s->args.model->flat * (int64_t)sizeof *part);
+        st =
+            ls_dp_tell(s->args.dp, 0, part,
+                       (is_moment(s, part) ? model->trained : model->flat) * (int64_t)sizeof *part);
 out:
     ls_device_free(ls_stream_device(s->args.stream), plane);
     return st;

@@ -35,7 +35,10 @@ for model in mixtral olmoe; do
             2,4,mesh.tp=2 2,8,mesh.tp=2,mesh.zero=1,mesh.sp=false 2,8,mesh.pp=2,mesh.tp=2
             2,4,mesh.cp=2 4,4,mesh.cp=2,mesh.zero=1,batch.leaf=1"
         ;;
-    *) meshes="2,2,batch.leaf=1 2,4,device.threads=1 2,8,mesh.pp=2,mesh.zero=1" ;;
+    *)
+        meshes="2,2,batch.leaf=1 2,4,device.threads=1 2,8,mesh.pp=2,mesh.zero=1
+            2,4,mesh.tp=2 1,4,mesh.tp=2,mesh.cp=2,train.recompute=full 1,4,mesh.tp=4,mesh.sp=false"
+        ;; # with mesh.tp its norms go over the heads of all ranks of a team
     esac
     for mesh in $meshes; do
         ep=${mesh%%,*} ranks=${mesh#*,} sets=$(echo "${mesh#*,*,}" | sed 's/^/--set /;s/,/ --set /g') ranks=${ranks%%,*}
@@ -133,5 +136,3 @@ refused 'mesh.ep is 2, but the run has 3 data-parallel lines, which cannot be gr
 refused 'mesh.ep is 4, but the run has 2 data-parallel teams, which cannot be grouped so' mixtral.yaml -n 4 --set mesh.ep=4 --set mesh.tp=2
 refused 'mesh.zero.*mesh.ep' mixtral.yaml --set mesh.ep=2 --set mesh.zero=2
 refused 'mesh.shard.*mesh.ep' mixtral.yaml --set mesh.ep=2 --set mesh.zero=1 --set mesh.shard=2
-refused 'train.freeze.*mesh.ep' mixtral.yaml --set mesh.ep=2 --set 'train.freeze=["*norm*"]'
-refused 'normalises the queries of all heads together' olmoe.yaml --set mesh.tp=2

@@ -28,6 +28,8 @@ typedef struct kind {
     int cp;              /* 0: 1 */
     bool gather;
     int ep; /* 0: 1 */
+    int64_t lora;
+    const char *freeze[4]; /* up to the first NULL */
 } kind;
 
 /* Odd on purpose: tokens and columns that no number of ranks divides; a ring needs 2 cp chunks. */
@@ -48,7 +50,7 @@ static ls_run run_of(const kind *k)
         run.model.bias = LS_BIAS_NONE;
         run.model.kv_heads = 2;
     }
-    if (k->family == LS_FAMILY_MIXTRAL) {
+    if (k->family == LS_FAMILY_MIXTRAL || k->family == LS_FAMILY_OLMOE) {
         run.model.experts = 4;
         run.model.experts_used = 2;
         run.model.experts_norm = true;
@@ -74,6 +76,11 @@ static ls_run run_of(const kind *k)
     run.mesh.zero = k->zero;
     run.mesh.shard = "world";
     run.mesh.bucket = 1; /* as many buckets as there can be */
+    run.lora.rank = k->lora;
+    run.lora.alpha = 2 * (double)k->lora;
+    run.train.freeze.items = (const char **)(uintptr_t)k->freeze; /* only read */
+    while (run.train.freeze.count < (int)LS_COUNT(k->freeze) && k->freeze[run.train.freeze.count])
+        run.train.freeze.count++;
     return run;
 }
 
@@ -221,14 +228,27 @@ static void close_rank(rank *r, ls_comm *comm)
 /* --- arrays of the whole model ----------------------------------------------------------------
  */
 
-static void collect(rank *r, const float *array, float **whole_out)
+/* Elements of the weights, or of a moment, and where a parameter lies in it; -1: nowhere. */
+static int64_t elements_of(const ls_model *model, bool moment)
 {
-    *whole_out = ls_mem_array((size_t)r->whole.flat, sizeof **whole_out);
+    return moment ? model->trained : model->flat;
+}
+
+static int64_t place_of(const ls_param *p, bool moment)
+{
+    return moment ? p->trained : p->first;
+}
+
+static void collect(rank *r, const float *array, bool moment, float **whole_out)
+{
+    size_t n = (size_t)elements_of(&r->whole, moment);
+
+    *whole_out = ls_mem_array(n, sizeof **whole_out);
     LS_CHECK(*whole_out);
     if (r->world.ranks > 1)
         LS_CHECK_OK(ls_step_collect(r->step, array, r->world.rank == 0 ? *whole_out : NULL));
     else
-        memcpy(*whole_out, array, (size_t)r->whole.flat * sizeof **whole_out);
+        memcpy(*whole_out, array, n * sizeof **whole_out);
 }
 
 /* The sum of gradients, as moments lie. */
@@ -243,7 +263,7 @@ static void collect_gradient(rank *r)
             memcpy(own + part.packed, ls_step_own_gradient(r->step, part),
                    (size_t)part.count * sizeof *own);
     }
-    collect(r, own, &r->g);
+    collect(r, own, true, &r->g);
     ls_mem_free(own);
 }
 
@@ -281,8 +301,8 @@ static void train(rank *r)
             collect_gradient(r);
     }
     ls_step_arrays state = ls_step_state_arrays(r->step);
-    collect(r, state.w, &r->w);
-    collect(r, state.m, &r->m);
+    collect(r, state.w, false, &r->w);
+    collect(r, state.m, true, &r->m);
 }
 
 static void validate(rank *r)
@@ -313,8 +333,8 @@ static void check_near(const kind *k, const char *what, double got, double want,
         ls_test_fail(__FILE__, __LINE__, "%s: %s is %.9g, expected %.9g", k->name, what, got, want);
 }
 
-/* How far two tensors are apart, beside their size. A key's bias moves all scores of a query alike:
- * its gradient is nothing but rounding, and Adam makes steps of it. */
+/* How far tensors of gradients or moments are apart, beside their size. A key's bias moves all
+ * scores of a query alike: its gradient is nothing but rounding, and Adam makes steps of it. */
 static void check_tensors(const kind *k, const char *what, const ls_model *whole, const float *got,
                           const float *want, double tolerance)
 {
@@ -322,7 +342,7 @@ static void check_tensors(const kind *k, const char *what, const ls_model *whole
         const ls_param *p = &whole->params[i];
         double off = 0, size = 0;
         bool noise = strstr(p->name, "c_attn.bias") || strstr(p->name, "k_proj.bias");
-        for (int64_t e = p->first; e < p->first + p->count; e++) {
+        for (int64_t e = p->trained; e >= 0 && e < p->trained + p->count; e++) {
             double d = (double)got[e] - (double)want[e];
             off += d * d;
             size += (double)want[e] * (double)want[e];
@@ -348,6 +368,11 @@ static void check_same(const rank *want, const rank *got, const kind *k)
         return;
     check_tensors(k, "the gradient", &got->whole, got->g, want->g, 3 * tolerance);
     check_tensors(k, "a moment", &got->whole, got->m, want->m, 30 * tolerance);
+    for (int i = 0; i < got->whole.n_params; i++) { /* what is frozen stays as it began */
+        const ls_param *p = &got->whole.params[i];
+        size_t bytes = (size_t)p->count * sizeof *got->w;
+        LS_CHECK(p->trained >= 0 || memcmp(got->w + p->first, want->w + p->first, bytes) == 0);
+    }
 }
 
 /* --- bytes ------------------------------------------------------------------------------------ */
@@ -452,16 +477,18 @@ static void check_deal(rank *r, bool moment)
 {
     ls_step_arrays state = ls_step_state_arrays(r->step);
     float *array = moment ? state.m : state.w;
-    float *sent = ls_mem_array((size_t)r->whole.flat, sizeof *sent), *back = NULL;
+    int64_t n = elements_of(&r->whole, moment);
+    float *sent = ls_mem_array((size_t)n, sizeof *sent), *back = NULL;
 
     LS_CHECK(sent);
-    for (int64_t i = 0; i < r->whole.flat; i++)
+    for (int64_t i = 0; i < n; i++)
         sent[i] = (float)(i % 1000003);
     LS_CHECK_OK(ls_step_deal(r->step, r->world.rank == 0 ? sent : NULL, array));
-    collect(r, array, &back);
+    collect(r, array, moment, &back);
     for (int i = 0; i < r->whole.n_params && r->world.rank == 0; i++) {
-        const ls_param *p = &r->whole.params[i];
-        LS_CHECK(memcmp(sent + p->first, back + p->first, (size_t)p->count * sizeof *sent) == 0);
+        int64_t at = place_of(&r->whole.params[i], moment);
+        size_t bytes = (size_t)r->whole.params[i].count * sizeof *sent;
+        LS_CHECK(at < 0 || memcmp(sent + at, back + at, bytes) == 0);
     }
     ls_mem_free(sent);
     ls_mem_free(back);
@@ -616,6 +643,35 @@ LS_TEST_SECONDS(hybrid_of_eight_ranks_agrees_with_one_process, 240)
 LS_TEST_SECONDS(hybrid_across_nodes_agrees_with_one_process, 120)
 {
     run_worlds("2+2");
+}
+
+/* Adapters, and weights of which some stay as they are: what is trained lies elsewhere than the
+ * weights do. */
+static const kind tuned[] = {
+    {"tp 2 lora", "2", 1, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 4, 1, .dropout = 0.1, .lora = 3},
+    {"dp 2 tp 2 lora, bf16", "4", 1, 2, 2, 0, false, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_QWEN3, .precision = LS_PRECISION_BF16, .tied = true, .lora = 2},
+    {"dp 2 ep 2 lora", "2", 1, 2, 1, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1, .family = LS_FAMILY_MIXTRAL,
+     .ep = 2, .lora = 2},
+    {"dp 2 ep 2 tp 2 lora", "4", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 2, 3, 1,
+     .family = LS_FAMILY_OLMOE, .reduce = LS_REDUCE_FAST, .ep = 2, .lora = 2},
+    {"cp 2 tp 2 lora", "4", 1, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1, .family = LS_FAMILY_LLAMA,
+     .recompute = LS_RECOMPUTE_FULL, .cp = 2, .lora = 2},
+    {"dp 2 tp 2 frozen", "4", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+     .freeze = {"*.wte.*", "*.h.0.*", "*.c_attn.*", "*.ln_*"}},
+    {"dp 2 ep 2 tp 2 frozen", "4", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_OLMOE, .ep = 2,
+     .freeze = {"*embed*", "*.q_proj.*", "*.experts.1.*", "*.0.*.experts.[23].*"}},
+    {"dp 4 ep 2 frozen", "4", 1, 4, 1, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .freeze = {"*embed*", "*.layers.0.*", "*.w2.*"}},
+};
+
+LS_TEST_SECONDS(hybrid_of_what_is_trained_in_part_agrees_with_one_process, 180)
+{
+    for (size_t i = 0; i < LS_COUNT(tuned); i++) {
+        kind k = tuned[i];
+        ls_world_run(k.world, &k, beside_one);
+    }
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */

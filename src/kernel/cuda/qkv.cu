@@ -311,6 +311,8 @@ static ls_status check(ls_row row, const ls_qkv *a)
 {
     LS_BUG_IF(a->rope && a->D % 2, "rope turns pairs, but D is %lld", (long long)a->D);
     LS_BUG_IF(a->ld || a->Hkv == 0, "a part of a packed product");
+    if (a->part != LS_QKV_WHOLE)
+        return ls_fail(LS_EUSAGE, "a norm over the heads of several ranks runs on CPUs only");
     if (a->D > 768)
         return ls_fail(LS_EUSAGE, "a head of %lld is larger than 768", (long long)a->D);
     return ls_cuda_check_type(row, a->type);
