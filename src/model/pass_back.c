@@ -309,6 +309,15 @@ static void attention_alone_back(const ls_pass *pass, const ls_pass_call *call, 
                             .scratch = pass->scratch});
 }
 
+/* The gradient of a norm of q or k; where only the other is wanted, a place for it. */
+static float *norm_gradient(const ls_pass *pass, const ls_pass_call *call, ls_place own,
+                            ls_place other)
+{
+    return pass->args.model->shape.qk_wide ? NULL
+           : own.g < 0 && other.g >= 0     ? pass->spare
+                                           : ls_pass_gradient(call, own);
+}
+
 static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_model_shape *s = &pass->args.model->shape;
@@ -326,8 +335,8 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
     row.k = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 1);
     row.v = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 2);
     row.product = pass->blocks[l].qkv;
-    row.dq_norm = s->qk_wide ? NULL : ls_pass_gradient(call, p->q_norm);
-    row.dk_norm = s->qk_wide ? NULL : ls_pass_gradient(call, p->k_norm);
+    row.dq_norm = norm_gradient(pass, call, p->q_norm, p->k_norm);
+    row.dk_norm = norm_gradient(pass, call, p->k_norm, p->q_norm);
     row.leaves = call->leaves;
     row.accumulate = call->accumulate;
     row.scratch = pass->scratch;

@@ -74,6 +74,7 @@ struct ls_pass {
     float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
     ls_expert *experts;      /* owned, E of them: those of the block at hand */
     ls_pass_far far;
+    float *spare; /* [D]: the gradient of a norm of q or k that is frozen while the other is not */
     float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
     void *logits; /* in bf16: [V], before they are widened */
     void *scratch;

@@ -305,6 +305,16 @@ static ls_pass_buffers cut_shared(cutter *c, const ls_pass_args *args)
     return shared;
 }
 
+/* Whether the norm of q, or of k, is trained without the other somewhere: rows make both. */
+static bool trains_one_norm(const ls_model *model)
+{
+    bool one = false;
+
+    for (int64_t l = 0; l < model->shape.L && !model->shape.qk_wide; l++)
+        one |= (model->blocks[l].q_norm.g >= 0) != (model->blocks[l].k_norm.g >= 0);
+    return one;
+}
+
 static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
 {
     const ls_model_shape *s = &args->model->shape;
@@ -319,6 +329,7 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     pass->dz = halves || s->gated ? NULL : cut_values(c, args, M * s->F);
     bool keeps_act = halves && s->gated && s->E == 0;
     pass->dact = s->lora_rank || keeps_act ? cut_values(c, args, M * s->F) : NULL;
+    pass->spare = trains_one_norm(args->model) ? cut_floats(c, s->D) : NULL;
     pass->dsmall = s->lora_rank ? cut_values(c, args, M * s->lora_rank) : NULL;
     if (s->E > 0) {
         pass->dlogits = cut_values(c, args, M * s->E);

@@ -106,6 +106,15 @@ static void llama_frozen(ls_run *run)
     freeze(run, names, (int)LS_COUNT(names));
 }
 
+/* One of two norms that one row makes the gradients of. */
+static void qwen3_frozen(ls_run *run)
+{
+    static const char *names[] = {"model.layers.0.*.q_norm.weight", "*.layers.1.*.k_norm.weight"};
+
+    qwen3(run);
+    freeze(run, names, (int)LS_COUNT(names));
+}
+
 /* Norms over all heads, of which that of the keys is trained alone. */
 static void olmoe_frozen(ls_run *run)
 {
@@ -135,7 +144,8 @@ static const variant variants[] = {
     {"llama lora", llama_lora, {"4", NULL}},       {"qwen3", qwen3, {"2", "8", NULL}},
     {"qwen3 of three", three, {"3", "1+2", NULL}}, {"mixtral", mixtral, {"2", "4", NULL}},
     {"olmoe", olmoe, {"2", "4", "1+1", NULL}},     {"mixtral lora", mixtral_lora, {"2", NULL}},
-    {"llama frozen", llama_frozen, {"2", NULL}},   {"olmoe frozen", olmoe_frozen, {"4", NULL}}};
+    {"llama frozen", llama_frozen, {"2", NULL}},   {"olmoe frozen", olmoe_frozen, {"4", NULL}},
+    {"qwen3 frozen", qwen3_frozen, {"2", NULL}}};
 
 /* What runs now; ranks are processes made after this was set. */
 static struct {
