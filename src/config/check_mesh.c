@@ -157,6 +157,8 @@ static ls_status check_with_experts(const ls_run *run)
         {"device.offload", "moments of a part of a model stay in memory",
          run->device.offload != LS_OFFLOAD_NONE},
         {"heal.replay", "each rank has some of the experts", run->heal.replay > 0},
+        {"device.kind", "rows of tokens go to other ranks' experts through the host's memory",
+         run->device.kind == LS_DEVICE_CUDA},
     };
 
     for (size_t i = 0; i < LS_COUNT(rows); i++)

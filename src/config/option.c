@@ -712,7 +712,8 @@ const ls_option ls_options[] = {
          "GPUs, and on a CPU with device.isa: reference, for checking. tf32, on GPUs, is fp32 "
          "whose products round what they multiply to 10 bits of fraction. fp8 is "
          "bf16 with the products of all blocks but the first and the last in 8 bits, scaled by "
-         "the largest magnitude of each tensor: on GPUs that have it, with train.reduce: fast.",
+         "the largest magnitude of each tensor: on GPUs that have it, with train.reduce: fast, "
+         "and not for mixtures of experts.",
      .offset = AT(precision),
      .fixed = true},
 

@@ -71,6 +71,7 @@ struct ls_pass {
     void *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
     void *dlogits;           /* of a router, [M, E] */
     float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
+    int64_t stack_floats;    /* of that */
     ls_expert *experts;      /* owned, E of them: those of the block at hand */
     ls_pass_far far;
     float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */

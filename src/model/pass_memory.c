@@ -323,7 +323,8 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     if (s->E > 0) {
         pass->dlogits = cut_values(c, args, M * s->E);
         pass->dweights = cut_floats(c, M * s->K);
-        pass->stack = cut_floats(c, ls_experts_stack(s->C, s->F, args->leaves));
+        pass->stack_floats = ls_experts_stack(args->kernels, s->C, s->F, args->leaves);
+        pass->stack = cut_floats(c, pass->stack_floats);
     }
 }
 
@@ -532,9 +533,9 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     if (!pass)
         return LS_ENOMEM;
     LS_BUG_IF(args->recompute == LS_RECOMPUTE_AUTO, "a pass that has to choose what to recompute");
-    if (args->model->shape.E > 0 && !ls_device_describe(device).host_memory) {
-        st = ls_fail(LS_EUSAGE, "mixtures of experts run on CPUs only, for now");
-        ls_err_hint("Leave the device out, or ask for cpu.");
+    if (ls_pass_is_far(args) && !ls_device_describe(device).host_memory) {
+        st = ls_fail(LS_EUSAGE, "experts are divided between CPUs only, for now");
+        ls_err_hint("Leave mesh.ep out, or ask for the device cpu.");
         ls_mem_free(pass);
         return st;
     }

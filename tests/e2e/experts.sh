@@ -81,5 +81,8 @@ run 2 "$LINESHAFT" config check run.yaml --set model.experts_norm=false
 says 'mixtral divides the weights'
 run 2 "$LINESHAFT" config check run.yaml --set model.bias=all
 says 'experts have no biases'
-run 2 "$LINESHAFT" config check run.yaml --set device.kind=cuda
-says 'on CPUs only'
+run 0 "$LINESHAFT" config check run.yaml --set device.kind=cuda --set precision=bf16
+run 2 "$LINESHAFT" config check run.yaml --set device.kind=cuda --set precision=fp8 --set train.reduce=fast
+says 'experts are made in bf16 or wider'
+run 2 "$LINESHAFT" config check run.yaml --set device.kind=cuda --set mesh.ep=5
+says "through the host's memory"
