@@ -3,7 +3,7 @@
 # llm.c, in turn, one table. Run it on the machine with the card. Without a word: gpt2, which takes under 3 minutes.
 #   gpt2   GPT-2 124M, 64 x 1024: ours (fast, ordered), PyTorch
 #   llama  Llama 1.24B, 16 x 2048: ours, ours in fp8, PyTorch
-#   mixture  Mixtral 0.53B (8 experts, 2 for each token), 32 x 1024: ours, transformers' in PyTorch
+#   mixture  Mixtral 0.53B (8 experts, 2 for each token), 32 x 1024: ours, transformers' in PyTorch (compiled)
 #   xl     GPT-2 1.56B, 16 x 1024: ours, llm.c where LLMC names its train_gpt2cu, else PyTorch
 #
 #   PEERS=../shared/peers/gpu   folder with the peer's train_torch.py

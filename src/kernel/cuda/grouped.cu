@@ -1,12 +1,12 @@
 /* grouped.cu -- see grouped.cuh.
  *
- * linear_fwd and linear_bwd_x: a block for each 128 rows of a group and 128 columns. There are as
+ * linear_fwd and linear_bwd_x: a block for each 128 rows of a group and 256 columns. There are as
  * many blocks as the worst case needs, R / 128 and one more for each group; each counts tiles along
  * the groups until it finds its own, and the last few find none and end.
  *
  *   rows of groups  300 0 20        tiles  0 1 2 | | 3        5 blocks for 320 rows: one ends
  *
- * linear_bwd_w: a block for each 128 x 128 of a group's gradient goes through the rows of the
+ * linear_bwd_w: a block for each 128 x 256 of a group's gradient goes through the rows of the
  * group. With several leaves the sums of leaves meet along the tree (a binary counter, as in
  * linear.cu), and a block keeps those that wait for their sibling in a place of its own in the
  * stack; so there are as many blocks as places, and each does tile after tile.
@@ -17,7 +17,7 @@
 
 enum {
     AT_ONCE = 128, /* groups of a launch, whose pointers travel with it */
-    PLACES = 288,  /* of blocks in the stack */
+    PLACES = 144,  /* of blocks in the stack */
 };
 
 /* --- rows ------------------------------------------------------------------------------------- */
@@ -30,7 +30,7 @@ typedef struct row_job {
     const void *x;
     void *y;
     int64_t ldx, ldy, ldw;
-    int columns, depth;
+    int columns, depth, slots;
     const void *w[AT_ONCE];
 } row_job;
 
@@ -51,7 +51,7 @@ __device__ void find_tile(const row_job &job, int tile, row_place *place)
         begin = job.first[t * job.leaves];
         rows = job.first[(t + 1) * job.leaves] - begin;
     }
-    int own = (rows + LS_TILE - 1) / LS_TILE, end = own;
+    int own = (rows + LS_TILE_ROWS - 1) / LS_TILE_ROWS, end = own;
 #pragma unroll
     for (int k = 1; k < 32; k *= 2) {
         int other = __shfl_up_sync(0xffffffffu, end, k);
@@ -63,10 +63,10 @@ __device__ void find_tile(const row_job &job, int tile, row_place *place)
     for (int i = 0; i < t / 32 && i < AT_ONCE / 32; i++)
         end += before[i];
     if (t < job.groups && tile >= end - own && tile < end) {
-        int at = (tile - (end - own)) * LS_TILE;
+        int at = (tile - (end - own)) * LS_TILE_ROWS;
         place->group = t;
         place->begin = begin + at;
-        place->rows = min(rows - at, (int)LS_TILE);
+        place->rows = min(rows - at, (int)LS_TILE_ROWS);
     }
     __syncthreads();
 }
@@ -88,13 +88,13 @@ __device__ inline void put_pair(T *to, int column, int columns, float x, float y
 
 /* TURNED: the weight is [depth, columns]; else [columns, depth]. */
 template <class ENGINE, bool WIDE, bool TURNED>
-__global__ void __launch_bounds__(LS_TILE_THREADS, 2)
+__global__ void __launch_bounds__(LS_TILE_THREADS, 1)
     rows_kernel(const __grid_constant__ row_job job)
 {
     typedef typename ENGINE::type T;
     extern __shared__ char raw[];
     __shared__ row_place place;
-    int column = (int)blockIdx.x * LS_TILE;
+    int column = (int)blockIdx.x * LS_TILE_COLUMNS;
     float sum[LS_TILE_SUMS];
 
     find_tile(job, (int)blockIdx.y, &place);
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(LS_TILE_THREADS, 2)
     const T *w = (const T *)job.w[place.group];
     ls_operand<T> a = {(const T *)job.x + place.begin * job.ldx, job.ldx, place.rows};
     ls_operand<T> b = {w + (TURNED ? column : column * job.ldw), job.ldw, job.columns - column};
-    ENGINE::template run<false, TURNED>(sum, a, b, job.depth, ls_tile_shared(raw));
+    ENGINE::template run<false, TURNED>(sum, a, b, job.depth, ls_tile_shared(raw), job.slots);
     ENGINE::each(sum, [&](int i, int j, float x, float y) {
         if (i < place.rows)
             put_pair<WIDE>((T *)job.y + (place.begin + i) * job.ldy, column + j, job.columns, x, y);
@@ -122,7 +122,7 @@ typedef struct weight_job {
     int64_t tiles;                 /* of all */
     bool accumulate;
     float *stack;
-    int levels; /* of a place in it */
+    int levels, slots; /* of a place in it; of stages */
     float *dw[AT_ONCE];
 } weight_job;
 
@@ -133,7 +133,7 @@ __device__ void sum_leaves(const weight_job &job, int group, int64_t row, int64_
 {
     typedef typename ENGINE::type T;
     const int32_t *cell = job.first + group * job.leaves;
-    float *place = job.stack + (int64_t)blockIdx.x * job.levels * LS_TILE * LS_TILE + threadIdx.x;
+    float *place = job.stack + (int64_t)blockIdx.x * job.levels * LS_TILE_ALL + threadIdx.x;
     int waiting = 0;
 
     for (int64_t leaf = 0; leaf < job.leaves; leaf++) {
@@ -141,17 +141,17 @@ __device__ void sum_leaves(const weight_job &job, int group, int64_t row, int64_
         ls_operand<T> a = {(const T *)job.dy + begin * job.ldy + row, job.ldy, job.N - (int)row};
         ls_operand<T> b = {(const T *)job.x + begin * job.ldx + column, job.ldx,
                            job.K - (int)column};
-        ENGINE::template run<true, true>(sum, a, b, cell[leaf + 1] - cell[leaf], shared);
+        ENGINE::template run<true, true>(sum, a, b, cell[leaf + 1] - cell[leaf], shared, job.slots);
         bool last = leaf + 1 == job.leaves;
         int merges = last ? waiting : __ffsll(leaf + 1) - 1;
         for (; merges > 0; merges--) {
-            const float *below = place + (int64_t)--waiting * LS_TILE * LS_TILE;
+            const float *below = place + (int64_t)--waiting * LS_TILE_ALL;
 #pragma unroll
             for (int i = 0; i < LS_TILE_SUMS; i++)
                 sum[i] = below[i * LS_TILE_THREADS] + sum[i];
         }
         if (!last) {
-            float *to = place + (int64_t)waiting++ * LS_TILE * LS_TILE;
+            float *to = place + (int64_t)waiting++ * LS_TILE_ALL;
 #pragma unroll
             for (int i = 0; i < LS_TILE_SUMS; i++)
                 to[i * LS_TILE_THREADS] = sum[i];
@@ -160,7 +160,7 @@ __device__ void sum_leaves(const weight_job &job, int group, int64_t row, int64_
 }
 
 template <class ENGINE, bool WIDE>
-__global__ void __launch_bounds__(LS_TILE_THREADS, 2)
+__global__ void __launch_bounds__(LS_TILE_THREADS, 1)
     weights_kernel(const __grid_constant__ weight_job job)
 {
     extern __shared__ char raw[];
@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(LS_TILE_THREADS, 2)
 
     for (int64_t tile = blockIdx.x; tile < job.tiles; tile += gridDim.x) {
         int group = (int)(tile / job.tiles_each), at = (int)(tile % job.tiles_each);
-        int row = at / job.tiles_k * LS_TILE, column = at % job.tiles_k * LS_TILE;
+        int row = at / job.tiles_k * LS_TILE_ROWS;
+        int column = at % job.tiles_k * LS_TILE_COLUMNS;
         const int32_t *cell = job.first + group * job.leaves;
         float *dw = job.dw[group];
         if (!dw || (job.accumulate && cell[0] == cell[job.leaves]))
@@ -206,6 +207,14 @@ static void *pointer_at(const void *first, int64_t step, int64_t g)
     return p;
 }
 
+/* Stages that this card has room for in a block. */
+static int slots_of(const ls_cuda_stream *s)
+{
+    int room = (s->device->shared_bytes - 2 * LS_TILE_ALIGN) / LS_TILE_STAGE;
+
+    return room < LS_TILE_SLOTS ? room : LS_TILE_SLOTS;
+}
+
 template <class KERNEL, class JOB>
 static ls_status launch(ls_cuda_stream *s, KERNEL kernel, dim3 grid, int shared, const JOB &job)
 {
@@ -221,15 +230,16 @@ static ls_status launch(ls_cuda_stream *s, KERNEL kernel, dim3 grid, int shared,
 template <class ENGINE, bool WIDE, bool TURNED>
 static ls_status launch_rows(ls_cuda_stream *s, const ls_groups *g, int64_t M, row_job *job)
 {
-    dim3 grid((unsigned)((job->columns + LS_TILE - 1) / LS_TILE), 1);
+    dim3 grid((unsigned)((job->columns + LS_TILE_COLUMNS - 1) / LS_TILE_COLUMNS), 1);
 
     for (int64_t from = 0; from < g->n; from += AT_ONCE) {
         job->groups = (int)ls_min_i64(AT_ONCE, g->n - from);
         job->first = g->first + from * g->leaves;
         for (int i = 0; i < job->groups; i++)
             job->w[i] = pointer_at(g->w, g->step, from + i);
-        grid.y = (unsigned)(M / LS_TILE + ls_min_i64(job->groups, M));
-        ls_status st = launch(s, rows_kernel<ENGINE, WIDE, TURNED>, grid, ENGINE::SHARED, *job);
+        grid.y = (unsigned)(M / LS_TILE_ROWS + ls_min_i64(job->groups, M));
+        ls_status st =
+            launch(s, rows_kernel<ENGINE, WIDE, TURNED>, grid, ENGINE::shared(job->slots), *job);
         if (st != LS_OK)
             return st;
     }
@@ -285,6 +295,7 @@ ls_status ls_grouped_fwd(ls_cuda_stream *s, const ls_linear_fwd *a)
     if (st != LS_OK)
         return st;
     job.leaves = a->groups->leaves;
+    job.slots = slots_of(s);
     job.x = a->x;
     job.y = a->y;
     job.ldx = job.ldw = a->K;
@@ -303,6 +314,7 @@ ls_status ls_grouped_bwd_x(ls_cuda_stream *s, const ls_linear_bwd_x *a)
     if (st != LS_OK)
         return st;
     job.leaves = a->groups->leaves;
+    job.slots = slots_of(s);
     job.x = a->dy;
     job.y = a->dx;
     job.ldx = a->ldy ? a->ldy : a->N;
@@ -323,7 +335,7 @@ static int levels_of(int64_t leaves)
 
 int64_t ls_grouped_stack(int64_t leaves)
 {
-    return (int64_t)PLACES * levels_of(leaves) * LS_TILE * LS_TILE;
+    return (int64_t)PLACES * levels_of(leaves) * LS_TILE_ALL;
 }
 
 template <class ENGINE, bool WIDE>
@@ -341,12 +353,12 @@ static ls_status launch_weights(ls_cuda_stream *s, const ls_groups *g, weight_jo
             continue;
         blocks = job->tiles = n * job->tiles_each;
         if (g->leaves > 1)
-            blocks = ls_min_i64(ls_min_i64(blocks, 2 * s->device->multiprocessors),
-                                g->stack_floats / ((int64_t)job->levels * LS_TILE * LS_TILE));
+            blocks = ls_min_i64(ls_min_i64(blocks, s->device->multiprocessors),
+                                g->stack_floats / ((int64_t)job->levels * LS_TILE_ALL));
         LS_BUG_IF(blocks < 1 || blocks > INT32_MAX, "%lld blocks for a product of groups",
                   (long long)blocks);
-        ls_status st =
-            launch(s, weights_kernel<ENGINE, WIDE>, dim3((unsigned)blocks), ENGINE::SHARED, *job);
+        ls_status st = launch(s, weights_kernel<ENGINE, WIDE>, dim3((unsigned)blocks),
+                              ENGINE::shared(job->slots), *job);
         if (st != LS_OK)
             return st;
     }
@@ -363,14 +375,15 @@ ls_status ls_grouped_bwd_w(ls_cuda_stream *s, const ls_linear_bwd_w *a)
     if (st != LS_OK)
         return st;
     job.leaves = g->leaves;
+    job.slots = slots_of(s);
     job.x = a->x;
     job.dy = a->dy;
     job.ldx = a->K;
     job.ldy = a->ldy ? a->ldy : a->N;
     job.N = (int)a->N;
     job.K = (int)a->K;
-    job.tiles_k = (job.K + LS_TILE - 1) / LS_TILE;
-    job.tiles_each = (job.N + LS_TILE - 1) / LS_TILE * job.tiles_k;
+    job.tiles_k = (job.K + LS_TILE_COLUMNS - 1) / LS_TILE_COLUMNS;
+    job.tiles_each = (job.N + LS_TILE_ROWS - 1) / LS_TILE_ROWS * job.tiles_k;
     job.accumulate = a->accumulate;
     job.stack = g->stack;
     job.levels = levels_of(g->leaves);

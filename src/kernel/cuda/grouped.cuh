@@ -1,7 +1,7 @@
 /* grouped.cuh -- the linear rows over groups of rows, each with a weight of its own (ls_groups).
  *
  * How many rows a group has is known on the device only, so cuBLASLt cannot be asked: these are
- * products of our own, in tiles of 128 x 128, that look up there which rows they have. */
+ * products of our own, in tiles of 128 x 256, that look up there which rows they have. */
 #pragma once
 #include "kernel/cuda/common.cuh"
 

@@ -1,4 +1,4 @@
-/* tile.cuh -- one tile of a product, 128 x 128, by a block of 256 threads: sum over k of a(i, k)
+/* tile.cuh -- one tile of a product, 128 x 256, by a block of 256 threads: sum over k of a(i, k)
  * b(j, k), for operands that lie either way in memory, summed in fp32 in an order that depends on
  * the number of k only.
  *
@@ -7,11 +7,12 @@
  * ldmatrix reads without conflicts, too):
  *
  *   a line along k     line i: 64 k of row i; 16 bytes c lie at c ^ (i % 8)
- *   a line along rows  line k of half h: rows 64 h .. 64 h + 63 of k; 16 bytes c at c ^ (k % 8)
+ *   a line along rows  line k of part h: rows 64 h .. 64 h + 63 of k; 16 bytes c at c ^ (k % 8)
  *
  * With sm_90a two warpgroups have 64 rows each (wgmma, operands out of shared memory); elsewhere
- * eight warps have 64 x 32 each (mma.sync). Two blocks share a multiprocessor, so that one computes
- * while the other waits or writes. fp32: plain fma, 8 x 8 for each thread.
+ * eight warps have 64 x 64 each (mma.sync). A tile is as large as registers allow: with 128 x 128
+ * the second cache could not bring operands as fast as Hopper multiplies them. fp32: plain fma,
+ * 8 x 16 for each thread.
  *
  * What lies outside of an operand counts as 0. WIDE: rows, strides and pointers allow accesses of
  * 16 bytes; without it elements are read one by one, for odd shapes. */
@@ -19,14 +20,17 @@
 #include "kernel/cuda/common.cuh"
 
 enum {
-    LS_TILE = 128,
+    LS_TILE_ROWS = 128, /* of a */
+    LS_TILE_COLUMNS = 256,
     LS_TILE_THREADS = 256,
-    LS_TILE_SUMS = LS_TILE * LS_TILE / LS_TILE_THREADS, /* of a thread */
-    LS_TILE_DEPTH = 64,                                 /* k of a stage */
-    LS_TILE_STAGES = 3,
-    LS_TILE_OPERAND = LS_TILE * LS_TILE_DEPTH * 2,                /* bytes */
-    LS_TILE_HALF = LS_TILE_OPERAND / 2,                           /* 64 rows, either way */
-    LS_TILE_SHARED = LS_TILE_STAGES * 2 * LS_TILE_OPERAND + 1024, /* and room to align */
+    LS_TILE_ALL = LS_TILE_ROWS * LS_TILE_COLUMNS,
+    LS_TILE_SUMS = LS_TILE_ALL / LS_TILE_THREADS, /* of a thread */
+    LS_TILE_DEPTH = 64,                           /* k of a stage */
+    LS_TILE_PART = 64 * LS_TILE_DEPTH * 2,        /* bytes of 64 rows, either way */
+    LS_TILE_A = LS_TILE_ROWS / 64 * LS_TILE_PART,
+    LS_TILE_STAGE = LS_TILE_A + LS_TILE_COLUMNS / 64 * LS_TILE_PART,
+    LS_TILE_SLOTS = 4, /* stages that are in shared memory, at most; at least 2 */
+    LS_TILE_ALIGN = 1024,
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -50,14 +54,18 @@ __device__ inline uint32_t ls_shared_address(const void *p)
 /* The shared memory of a kernel, aligned as tiles want it. */
 __device__ inline char *ls_tile_shared(char *raw)
 {
-    return raw + (1024 - ls_shared_address(raw) % 1024) % 1024;
+    return raw + (LS_TILE_ALIGN - ls_shared_address(raw) % LS_TILE_ALIGN) % LS_TILE_ALIGN;
 }
 
 /* --- 16 bits ---------------------------------------------------------------------------------- */
 
 template <typename T, bool WIDE> struct ls_tile_half {
     typedef T type;
-    enum { SHARED = LS_TILE_SHARED };
+
+    static int shared(int slots)
+    {
+        return slots * LS_TILE_STAGE + LS_TILE_ALIGN;
+    }
 
     /* 16 bytes into shared memory; `valid` elements of them are there. */
     static __device__ void take(char *to, const T *from, int valid)
@@ -81,16 +89,17 @@ template <typename T, bool WIDE> struct ls_tile_half {
         }
     }
 
-    /* One operand of a stage: k0 .. k0 + 63. */
-    template <bool TURNED>
+    /* One operand of a stage, of ROWS rows: k0 .. k0 + 63. */
+    template <int ROWS, bool TURNED>
     static __device__ void load(const ls_operand<T> &x, int k0, int depth, char *to)
     {
 #pragma unroll
-        for (int i = 0; i < LS_TILE * LS_TILE_DEPTH / 8 / LS_TILE_THREADS; i++) {
+        for (int i = 0; i < ROWS * LS_TILE_DEPTH / 8 / LS_TILE_THREADS; i++) {
             int at = (int)threadIdx.x + i * LS_TILE_THREADS;
             if constexpr (TURNED) {
-                int k = at / 16, c = at % 16, valid = k0 + k < depth ? x.rows - c * 8 : 0;
-                take(to + c / 8 * LS_TILE_HALF + k * 128 + ((c % 8 ^ k % 8) << 4),
+                int k = at / (ROWS / 8), c = at % (ROWS / 8);
+                int valid = k0 + k < depth ? x.rows - c * 8 : 0;
+                take(to + c / 8 * LS_TILE_PART + k * 128 + ((c % 8 ^ k % 8) << 4),
                      valid > 0 ? x.p + (k0 + k) * x.ld + c * 8 : x.p, valid);
             } else {
                 int row = at / 8, c = at % 8, valid = row < x.rows ? depth - k0 - c * 8 : 0;
@@ -100,28 +109,46 @@ template <typename T, bool WIDE> struct ls_tile_half {
         }
     }
 
+    template <bool A_TURNED, bool B_TURNED>
+    static __device__ void load_both(const ls_operand<T> &a, const ls_operand<T> &b, int number,
+                                     int stages, int slots, int depth, char *shared)
+    {
+        char *to = shared + number % slots * LS_TILE_STAGE;
+
+        if (number < stages) {
+            load<LS_TILE_ROWS, A_TURNED>(a, number * LS_TILE_DEPTH, depth, to);
+            load<LS_TILE_COLUMNS, B_TURNED>(b, number * LS_TILE_DEPTH, depth, to + LS_TILE_A);
+        }
+        asm volatile("cp.async.commit_group;\n" ::: "memory"); /* empty ones keep the count */
+    }
+
 #if LS_TILE_WGMMA
     /* Where wgmma finds an operand: address, from 64 rows to the next, from 8 lines to the next. */
     static __device__ uint64_t describe(const char *p)
     {
         return (uint64_t)(ls_shared_address(p) >> 4 & 0x3fff) |
-               (uint64_t)(LS_TILE_HALF >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
+               (uint64_t)(LS_TILE_PART >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
                (uint64_t)1 << 62;
     }
 
-#define LS_SUMS_8(i)                                                                      \
-    "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
-        "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define LS_SUMS_4(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
+#define LS_SUMS_32(i)                                                                       \
+    LS_SUMS_4(i), LS_SUMS_4(i + 4), LS_SUMS_4(i + 8), LS_SUMS_4(i + 12), LS_SUMS_4(i + 16), \
+        LS_SUMS_4(i + 20), LS_SUMS_4(i + 24), LS_SUMS_4(i + 28)
 #define LS_WGMMA(name)                                                                      \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, "                                   \
-                 "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name           \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"                              \
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." name "." name               \
                  " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "   \
                  "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "   \
                  "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "   \
-                 "%58, %59, %60, %61, %62, %63}, %64, %65, p, 1, 1, %67, %68;\n}\n"         \
-                 : LS_SUMS_8(0), LS_SUMS_8(8), LS_SUMS_8(16), LS_SUMS_8(24), LS_SUMS_8(32), \
-                   LS_SUMS_8(40), LS_SUMS_8(48), LS_SUMS_8(56)                              \
+                 "%58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "   \
+                 "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, "   \
+                 "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "   \
+                 "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, " \
+                 "%124, %125, %126, %127}, %128, %129, p, 1, 1, %131, %132;\n}\n"           \
+                 : LS_SUMS_32(0), LS_SUMS_32(32), LS_SUMS_32(64), LS_SUMS_32(96)            \
                  : "l"(a), "l"(b), "r"(1), "n"(A_TURNED ? 1 : 0), "n"(B_TURNED ? 1 : 0))
 
     template <bool A_TURNED, bool B_TURNED>
@@ -133,17 +160,45 @@ template <typename T, bool WIDE> struct ls_tile_half {
             LS_WGMMA("f16");
     }
 
+    /* Queued: it goes on while the next stages are asked for. */
     template <bool A_TURNED, bool B_TURNED>
     static __device__ void stage(float (&sum)[LS_TILE_SUMS], const char *a, const char *b)
     {
-        a += threadIdx.x / 128 * LS_TILE_HALF;
+        a += threadIdx.x / 128 * LS_TILE_PART;
         asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 #pragma unroll
         for (int k = 0; k < LS_TILE_DEPTH / 16; k++)
             multiply<A_TURNED, B_TURNED>(sum, describe(a + k * (A_TURNED ? 2048 : 32)),
                                          describe(b + k * (B_TURNED ? 2048 : 32)));
         asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+    }
+
+    /* sum = the tile's product over `depth` k. While stage i is multiplied, i - 1 may still be; so
+     * what is loaded then takes the place of i - 2. */
+    template <bool A_TURNED, bool B_TURNED>
+    static __device__ void run(float (&sum)[LS_TILE_SUMS], const ls_operand<T> &a,
+                               const ls_operand<T> &b, int depth, char *shared, int)
+    {
+        int stages = (depth + LS_TILE_DEPTH - 1) / LS_TILE_DEPTH;
+
+#pragma unroll
+        for (int i = 0; i < LS_TILE_SUMS; i++)
+            sum[i] = 0;
+        __syncthreads(); /* the tile before this one has been read */
+        for (int i = 0; i < LS_TILE_SLOTS - 2; i++)
+            load_both<A_TURNED, B_TURNED>(a, b, i, stages, LS_TILE_SLOTS, depth, shared);
+        for (int i = 0; i < stages; i++) {
+            const char *at = shared + i % LS_TILE_SLOTS * LS_TILE_STAGE;
+            asm volatile("cp.async.wait_group %0;\n" ::"n"(LS_TILE_SLOTS - 3) : "memory");
+            asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+            __syncthreads(); /* stage i is there, and i - 2 has been read by all */
+            stage<A_TURNED, B_TURNED>(sum, at, at + LS_TILE_A);
+            load_both<A_TURNED, B_TURNED>(a, b, i + LS_TILE_SLOTS - 2, stages, LS_TILE_SLOTS, depth,
+                                          shared);
+            asm volatile("wgmma.wait_group.sync.aligned 1;\n" ::: "memory");
+        }
         asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
+        asm volatile("cp.async.wait_group 0;\n" ::: "memory");
     }
 
     /* f(row, column, two sums side by side) for all that this thread has. */
@@ -163,7 +218,7 @@ template <typename T, bool WIDE> struct ls_tile_half {
         uint32_t at;
 
         if constexpr (TURNED) { /* line: k; c: 16 bytes of rows */
-            at = ls_shared_address(p + c / 8 * LS_TILE_HALF + line * 128 +
+            at = ls_shared_address(p + c / 8 * LS_TILE_PART + line * 128 +
                                    ((c % 8 ^ line % 8) << 4));
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                          : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -196,13 +251,13 @@ template <typename T, bool WIDE> struct ls_tile_half {
     static __device__ void stage(float (&sum)[LS_TILE_SUMS], const char *a, const char *b)
     {
         int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, low = lane % 8;
-        int row = warp / 4 * 64, column = warp % 4 * 32, mid = lane / 8 % 2, high = lane / 16;
+        int row = warp / 4 * 64, column = warp % 4 * 64, mid = lane / 8 % 2, high = lane / 16;
 
 #pragma unroll
         for (int k = 0; k < LS_TILE_DEPTH; k += 16) {
-            uint32_t of_b[2][4];
+            uint32_t of_b[4][4];
 #pragma unroll
-            for (int j = 0; j < 2; j++)
+            for (int j = 0; j < 4; j++)
                 if constexpr (B_TURNED)
                     fragments<true>(b, k + low + mid * 8, column / 8 + j * 2 + high, of_b[j]);
                 else
@@ -215,40 +270,26 @@ template <typename T, bool WIDE> struct ls_tile_half {
                 else
                     fragments<false>(a, row + i * 16 + low + mid * 8, k / 8 + high, of_a);
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    multiply(&sum[(i * 4 + j) * 4], of_a, &of_b[j / 2][j % 2 * 2]);
+                for (int j = 0; j < 8; j++)
+                    multiply(&sum[(i * 8 + j) * 4], of_a, &of_b[j / 2][j % 2 * 2]);
             }
         }
     }
 
-    template <typename F> static __device__ void each(float (&sum)[LS_TILE_SUMS], F f)
+    /* All but the last n groups of copies have come. */
+    static __device__ void await(int n)
     {
-        int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-        int row = warp / 4 * 64 + lane / 4, column = warp % 4 * 32 + lane % 4 * 2;
-
-#pragma unroll
-        for (int i = 0; i < LS_TILE_SUMS; i += 2)
-            f(row + i / 16 * 16 + i / 2 % 2 * 8, column + i / 4 % 4 * 8, sum[i], sum[i + 1]);
-    }
-#endif
-
-    template <bool A_TURNED, bool B_TURNED>
-    static __device__ void load_both(const ls_operand<T> &a, const ls_operand<T> &b, int number,
-                                     int stages, int depth, char *shared)
-    {
-        char *to = shared + number % LS_TILE_STAGES * 2 * LS_TILE_OPERAND;
-
-        if (number < stages) {
-            load<A_TURNED>(a, number * LS_TILE_DEPTH, depth, to);
-            load<B_TURNED>(b, number * LS_TILE_DEPTH, depth, to + LS_TILE_OPERAND);
-        }
-        asm volatile("cp.async.commit_group;\n" ::: "memory"); /* empty ones keep the count */
+        if (n >= 2)
+            asm volatile("cp.async.wait_group 2;\n" ::: "memory");
+        else if (n == 1)
+            asm volatile("cp.async.wait_group 1;\n" ::: "memory");
+        else
+            asm volatile("cp.async.wait_group 0;\n" ::: "memory");
     }
 
-    /* sum = the tile's product over `depth` k. */
     template <bool A_TURNED, bool B_TURNED>
     static __device__ void run(float (&sum)[LS_TILE_SUMS], const ls_operand<T> &a,
-                               const ls_operand<T> &b, int depth, char *shared)
+                               const ls_operand<T> &b, int depth, char *shared, int slots)
     {
         int stages = (depth + LS_TILE_DEPTH - 1) / LS_TILE_DEPTH;
 
@@ -256,77 +297,92 @@ template <typename T, bool WIDE> struct ls_tile_half {
         for (int i = 0; i < LS_TILE_SUMS; i++)
             sum[i] = 0;
         __syncthreads(); /* the tile before this one has been read */
-        for (int i = 0; i < LS_TILE_STAGES - 1; i++)
-            load_both<A_TURNED, B_TURNED>(a, b, i, stages, depth, shared);
+        for (int i = 0; i < slots - 1; i++)
+            load_both<A_TURNED, B_TURNED>(a, b, i, stages, slots, depth, shared);
         for (int i = 0; i < stages; i++) {
-            const char *at = shared + i % LS_TILE_STAGES * 2 * LS_TILE_OPERAND;
-            asm volatile("cp.async.wait_group %0;\n" ::"n"(LS_TILE_STAGES - 2) : "memory");
-#if LS_TILE_WGMMA
-            asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-#endif
+            const char *at = shared + i % slots * LS_TILE_STAGE;
+            await(slots - 2);
             __syncthreads(); /* stage i is there, and i - 1 has been read by all */
-            load_both<A_TURNED, B_TURNED>(a, b, i + LS_TILE_STAGES - 1, stages, depth, shared);
-            stage<A_TURNED, B_TURNED>(sum, at, at + LS_TILE_OPERAND);
+            load_both<A_TURNED, B_TURNED>(a, b, i + slots - 1, stages, slots, depth, shared);
+            stage<A_TURNED, B_TURNED>(sum, at, at + LS_TILE_A);
         }
-        asm volatile("cp.async.wait_group 0;\n" ::: "memory");
+        await(0);
     }
+
+    template <typename F> static __device__ void each(float (&sum)[LS_TILE_SUMS], F f)
+    {
+        int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+        int row = warp / 4 * 64 + lane / 4, column = warp % 4 * 64 + lane % 4 * 2;
+
+#pragma unroll
+        for (int i = 0; i < LS_TILE_SUMS; i += 2)
+            f(row + i / 32 * 16 + i / 2 % 2 * 8, column + i / 4 % 8 * 8, sum[i], sum[i + 1]);
+    }
+#endif
 };
 
 /* --- fp32 ------------------------------------------------------------------------------------- */
 
 struct ls_tile_float {
     typedef float type;
-    enum { DEPTH = 16, PITCH = LS_TILE + 4, SHARED = 2 * DEPTH * PITCH * 4 + 1024 };
+    enum { DEPTH = 16, PITCH_A = LS_TILE_ROWS + 4, PITCH_B = LS_TILE_COLUMNS + 4 };
 
-    template <bool TURNED>
+    static int shared(int slots)
+    {
+        (void)slots;
+        return DEPTH * (PITCH_A + PITCH_B) * (int)sizeof(float) + LS_TILE_ALIGN;
+    }
+
+    template <int ROWS, bool TURNED>
     static __device__ void load(const ls_operand<float> &x, int k0, int depth, float *to)
     {
 #pragma unroll
-        for (int i = 0; i < LS_TILE * DEPTH / LS_TILE_THREADS; i++) {
+        for (int i = 0; i < ROWS * DEPTH / LS_TILE_THREADS; i++) {
             int at = (int)threadIdx.x + i * LS_TILE_THREADS;
-            int row = TURNED ? at % LS_TILE : at / DEPTH, k = TURNED ? at / LS_TILE : at % DEPTH;
+            int row = TURNED ? at % ROWS : at / DEPTH, k = TURNED ? at / ROWS : at % DEPTH;
             bool there = row < x.rows && k0 + k < depth;
             int64_t from = TURNED ? (k0 + k) * x.ld + row : row * x.ld + k0 + k;
-            to[k * PITCH + row] = there ? x.p[from] : 0.0f;
+            to[k * (ROWS + 4) + row] = there ? x.p[from] : 0.0f;
         }
     }
 
     template <bool A_TURNED, bool B_TURNED>
     static __device__ void run(float (&sum)[LS_TILE_SUMS], const ls_operand<float> &a,
-                               const ls_operand<float> &b, int depth, char *shared)
+                               const ls_operand<float> &b, int depth, char *shared, int)
     {
-        float *as = reinterpret_cast<float *>(shared), *bs = as + DEPTH * PITCH;
-        int row = (int)threadIdx.x / 16 * 8, column = (int)threadIdx.x % 16 * 8;
+        float *as = reinterpret_cast<float *>(shared), *bs = as + DEPTH * PITCH_A;
+        int row = (int)threadIdx.x / 16 * 8, pair = (int)threadIdx.x % 16 * 2;
 
 #pragma unroll
         for (int i = 0; i < LS_TILE_SUMS; i++)
             sum[i] = 0;
         for (int k0 = 0; k0 < depth; k0 += DEPTH) {
             __syncthreads();
-            load<A_TURNED>(a, k0, depth, as);
-            load<B_TURNED>(b, k0, depth, bs);
+            load<LS_TILE_ROWS, A_TURNED>(a, k0, depth, as);
+            load<LS_TILE_COLUMNS, B_TURNED>(b, k0, depth, bs);
             __syncthreads();
-#pragma unroll
+#pragma unroll 4
             for (int k = 0; k < DEPTH; k++) {
-                float x[8], y[8];
+                float x[8], y[16];
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    x[i] = as[k * PITCH + row + i];
-                    y[i] = bs[k * PITCH + column + i];
-                }
+                for (int i = 0; i < 8; i++)
+                    x[i] = as[k * PITCH_A + row + i];
+#pragma unroll
+                for (int j = 0; j < 16; j++)
+                    y[j] = bs[k * PITCH_B + j / 2 * 32 + pair + j % 2];
 #pragma unroll
                 for (int i = 0; i < LS_TILE_SUMS; i++)
-                    sum[i] = fmaf(x[i / 8], y[i % 8], sum[i]);
+                    sum[i] = fmaf(x[i / 16], y[i % 16], sum[i]);
             }
         }
     }
 
     template <typename F> static __device__ void each(float (&sum)[LS_TILE_SUMS], F f)
     {
-        int row = (int)threadIdx.x / 16 * 8, column = (int)threadIdx.x % 16 * 8;
+        int row = (int)threadIdx.x / 16 * 8, pair = (int)threadIdx.x % 16 * 2;
 
 #pragma unroll
         for (int i = 0; i < LS_TILE_SUMS; i += 2)
-            f(row + i / 8, column + i % 8, sum[i], sum[i + 1]);
+            f(row + i / 16, i % 16 / 2 * 32 + pair, sum[i], sum[i + 1]);
     }
 };
