@@ -308,7 +308,9 @@ LS_TEST(choice_is_told_with_reasons)
     LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
     ls_choice_tell(&c, 3, &text);
     LS_CHECK_OK(ls_str_status(&text));
-    LS_CHECK(strstr(text.p, "mesh: auto, 4 ranks on 2 nodes, 150 MiB for each; 40 Gflop/s a rank"));
+    LS_CHECK(strstr(text.p, "mesh: auto, 4 ranks on 2 nodes, 150 MiB of memory and 40 Gflop/s for "
+                            "each, 0.941 Gbit/s between nodes\n"));
+    LS_CHECK(strstr(text.p, " ms ") && !strstr(text.p, "e+"));
     LS_CHECK(strstr(text.p, "\n> "));
     LS_CHECK(strstr(text.p, c.rows[0].mesh));
     LS_CHECK(strstr(text.p, "a rank needs "));
