@@ -264,6 +264,30 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                                    .gather = run->mesh.keys == LS_KEYS_GATHER}};
 }
 
+/* Buffers of a save: of who writes; and where nobody has all weights, the first rank reads them
+ * back for their hash, when it has written its part. */
+static int64_t saving_bytes(const ls_memory_args *args)
+{
+    const ls_mesh *world = world_of(args);
+    const ls_model *whole = whole_of(args);
+    bool parts = world && ls_mesh_saves_parts(world);
+    int64_t rows = 0, unit = 0, object = 0;
+
+    if (!parts && world && world->rank > 0)
+        return 0;
+    for (int i = 0; i < whole->n_params; i++) { /* those of a unit are side by side */
+        int64_t bytes = whole->params[i].count * (int64_t)sizeof(float);
+        rows = ls_max_i64(rows, ls_min_i64(bytes, LS_PORTION_READ_BACK));
+        unit = bytes + (i > 0 && whole->params[i].unit == whole->params[i - 1].unit ? unit : 0);
+        object = ls_max_i64(object, unit);
+    }
+    int64_t back = rows + ls_min_i64(object, rows + LS_MIB); /* in blocks of a MiB */
+    if (!parts || world->rank > 0 || !ls_mesh_parts_weights(world))
+        back = 0;
+    return ls_max_i64(back, parts ? ls_portion_flow(args->run, args->model, ls_memory_sums(args))
+                                  : ls_portion_flow(args->run, whole, NULL));
+}
+
 /* What the process holds beside the device's memory. */
 static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
 {
@@ -282,6 +306,8 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_l
         copies += whole;
     if (copies > 0)
         add(ledger, "snapshot", "what a checkpoint is written from", copies);
+    add(ledger, "saving", "a checkpoint on its way to the disk, and what is read back of it",
+        saving_bytes(args));
     add(ledger, "threads", "packed blocks of each thread",
         args->apart ? 0 : (int64_t)(args->threads + serves(args->mesh)) * LS_STREAM_THREAD_BYTES);
     add(ledger, "batch", "tokens on their way, read ahead; results",

@@ -12,6 +12,7 @@
  *      3      1    5..9   5                      0..3 of its part */
 #include "plan/portion.h"
 
+#include "base/mem.h"
 #include "plan/far.h"
 #include "plan/optim.h"
 
@@ -188,19 +189,60 @@ bool ls_portion_common(const ls_portion *portion, int kind)
                          : !ls_portion_divided(portion->plane, kind);
 }
 
+/* What the rank of the plane writes; release the pipe. false: its layers cannot be cut. */
+static bool open_saved(const ls_run *run, const ls_model *model, const ls_mesh *plane,
+                       ls_pipe *pipe, ls_portion *x_out)
+{
+    bool line = ls_mesh_posts(plane) > 1;
+
+    *pipe = (ls_pipe){.posts = 0};
+    *x_out = (ls_portion){
+        .run = run, .model = model, .plane = plane, .pipe = line ? pipe : NULL, .saves = true};
+    return !line || ls_pipe_init(pipe, run, model, plane, 1, false) == LS_OK;
+}
+
 int64_t ls_portion_elements(const ls_run *run, const ls_model *model, const ls_mesh *plane)
 {
-    ls_portion x = {.run = run, .model = model, .plane = plane, .saves = true};
-    bool line = ls_mesh_posts(plane) > 1;
     int64_t elements = 0;
+    ls_portion x;
     ls_pipe pipe;
 
-    if (line && ls_pipe_init(&pipe, run, model, plane, 1, false) != LS_OK)
+    if (!open_saved(run, model, plane, &pipe, &x))
         return 0;
-    x.pipe = line ? &pipe : NULL;
     for (int kind = 0; kind < LS_PORTION_KINDS; kind++)
         (void)list(&x, kind, plane ? plane->rank : 0, NULL, &elements);
-    if (line)
-        ls_pipe_release(&pipe);
+    ls_pipe_release(&pipe);
     return elements;
+}
+
+int64_t ls_portion_flow(const ls_run *run, const ls_model *model, const ls_mesh *plane)
+{
+    int64_t flow = 0, units = model->shape.L + 2, elements = 0;
+    int64_t *bytes = ls_mem_array((size_t)units + 1, sizeof *bytes); /* and what others have too */
+    int rank = plane ? plane->rank : 0;
+    ls_portion x;
+    ls_pipe pipe;
+
+    if (!bytes || !open_saved(run, model, plane, &pipe, &x)) {
+        ls_mem_free(bytes);
+        return 0;
+    }
+    for (int kind = 0; kind < LS_PORTION_KINDS; kind++) {
+        int n = ls_portion_pieces(&x, kind, rank, NULL);
+        ls_portion_piece *pieces = ls_mem_array((size_t)n, sizeof *pieces);
+        n = pieces ? list(&x, kind, rank, pieces, &elements) : 0;
+        for (int i = 0; i < n; i++) {
+            bool shared = ls_portion_shared(model, pieces[i].param);
+            bytes[shared ? units : model->params[pieces[i].param].unit] +=
+                pieces[i].count * (int64_t)sizeof(float);
+        }
+        for (int64_t u = 0; u <= units; u++) {
+            flow += bytes[u] >= LS_PORTION_LARGE ? bytes[u] : 0;
+            bytes[u] = 0;
+        }
+        ls_mem_free(pieces);
+    }
+    ls_pipe_release(&pipe);
+    ls_mem_free(bytes);
+    return ls_min_i64(flow, LS_PORTION_BUFFERS);
 }

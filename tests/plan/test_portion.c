@@ -229,3 +229,37 @@ LS_TEST(portion_reads_what_a_plane_has)
         ls_model_release(&whole);
     }
 }
+
+/* Small objects go to the disk from where they lie, large ones through buffers. */
+LS_TEST(portion_flow_is_that_of_large_objects)
+{
+    const mesh one = {"alone", LS_FAMILY_GPT2, 1, 1, 1, 1, 0, 0, 1};
+    ls_run run = run_of(&one);
+    ls_model model;
+
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, NULL), 0);
+    ls_model_release(&model);
+
+    run.model.width = 256;
+    run.model.head_size = 64;
+    run.model.mlp = 600;
+    run.model.layers = 1;
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    int64_t block = 0;
+    for (int i = 0; i < model.n_params; i++)
+        block += model.params[i].unit == 1 ? model.params[i].count : 0;
+    LS_CHECK(4 * block > LS_PORTION_LARGE);
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, NULL), 3 * 4 * block);
+    ls_model_release(&model);
+
+    run.model.layers = 4;
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, NULL), LS_PORTION_BUFFERS);
+    /* Half of a block each is large enough, a tenth is not. */
+    ls_mesh plane = {.ranks = 2};
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, &plane), LS_PORTION_BUFFERS);
+    plane.ranks = 40;
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, &plane), 0);
+    ls_model_release(&model);
+}

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "comm/worlds.h"
 #include "model/decode.h"
+#include "model/pass_impl.h"
 #include "model/tiny.h"
 #include "train/steps.h"
 #include "train/team.h"
@@ -27,7 +28,8 @@ typedef struct kind {
     int64_t width, leaf; /* 0: 24, 1 */
     int cp;              /* 0: 1 */
     bool gather;
-    int ep; /* 0: 1 */
+    int ep;   /* 0: 1 */
+    bool all; /* every token goes to every expert, so that it is known how many rows travel */
 } kind;
 
 /* Odd on purpose: tokens and columns that no number of ranks divides; a ring needs 2 cp chunks. */
@@ -50,7 +52,7 @@ static ls_run run_of(const kind *k)
     }
     if (k->family == LS_FAMILY_MIXTRAL) {
         run.model.experts = 4;
-        run.model.experts_used = 2;
+        run.model.experts_used = k->all ? 4 : 2;
         run.model.experts_norm = true;
         run.train.balance_loss = 0.01;
     }
@@ -370,23 +372,62 @@ static int64_t call_bytes(const rank *r, bool ring)
     return sent;
 }
 
-/* To its team, with what its sums send. */
-static int64_t team_bytes(const rank *r)
+/* What a rank's sums send of these spans of gradients, in its own chunks. */
+static int64_t sum_bytes(const rank *r, const ls_crew_span *spans, int n, int ranks)
 {
     const ls_line *x = r->step->line;
-    int64_t sent = call_bytes(r, false);
+    int64_t sent = 0;
 
     for (int c = 0; c < (x ? x->plan.chunks : 1); c++) {
         ls_pipe_range own = x ? x->plan.chunk[c].own : (ls_pipe_range){0, r->model.trained};
-        const ls_crew_span *spans = r->step->team.spans;
         int from = 0, end = 0;
-        while (from < r->step->team.n && spans[from].first < own.first)
+        while (from < n && spans[from].first < own.first)
             from++;
-        for (end = from; end < r->step->team.n && spans[end].first < own.first + own.count;)
+        for (end = from; end < n && spans[end].first < own.first + own.count;)
             end++;
-        sent += ls_tensor_sum_sent(spans + from, end - from, r->model.split.ranks);
+        sent += ls_tensor_sum_sent(spans + from, end - from, ranks);
     }
     return sent;
+}
+
+/* To its team, with what its sums send. */
+static int64_t team_bytes(const rank *r)
+{
+    return call_bytes(r, false) +
+           sum_bytes(r, r->step->team.spans, r->step->team.n, r->model.split.ranks);
+}
+
+/* Tokens that a rank of the mesh of teams has in a step. */
+static int64_t tokens_of(const rank *r, int of)
+{
+    ls_mesh mesh = r->mesh;
+    ls_calls calls;
+
+    mesh.rank = of;
+    ls_calls_plan(&r->run, &mesh, &calls);
+    return calls.own * calls.leaf * ls_calls_tokens(&calls, r->run.model.context);
+}
+
+/* To those with whom it divides experts, where every token goes to all experts: own rows that
+ * leave and rows of others that come, each there and back, forward and backward; counts of each
+ * round; sums of everything else, and with ZeRO its new weights. */
+static int64_t expert_bytes(const rank *r)
+{
+    const ls_split *split = &r->model.split;
+    const ls_line *x = r->step->line;
+    int64_t n = split->far_ranks, layers = 0, rows = tokens_of(r, r->mesh.rank) * (n - 1);
+    int first = r->mesh.rank / r->mesh.ep * r->mesh.ep;
+
+    for (int i = first; i < first + r->mesh.ep; i++)
+        rows += i == r->mesh.rank ? 0 : tokens_of(r, i);
+    for (int c = 0; c < (x ? x->plan.chunks : 1); c++) {
+        ls_pass_args pass = ls_pass_describe(x ? x->passes[c] : r->step->pass);
+        layers += ls_pass_end_block(&pass) - ls_pass_first_block(&pass);
+    }
+    int64_t moved = 2 * rows * split->experts * r->model.shape.C * ls_dtype_bytes(r->step->type);
+    int64_t counts = r->step->far.rounds * (n - 1) * split->experts * (int64_t)sizeof(int32_t);
+    return layers * (moved + counts) +
+           (r->step->far.parts ? 2 : 1) * sum_bytes(r, r->step->far.spans, r->step->far.n, (int)n);
 }
 
 static void check_bytes(const rank *r)
@@ -395,6 +436,8 @@ static void check_bytes(const rank *r)
 
     if (r->tensor)
         LS_CHECK_EQ(ls_tensor_sent(r->tensor), STEPS * team_bytes(r));
+    if (r->far && r->model.shape.K == r->model.shape.E)
+        LS_CHECK_EQ(ls_tensor_sent(r->far), STEPS * expert_bytes(r));
     if (r->ring) {
         LS_CHECK_EQ(ls_tensor_sent(r->ring), STEPS * call_bytes(r, true));
         LS_CHECK(r->step->now.own == 0 || ls_tensor_sent(r->ring) > 0);
@@ -409,7 +452,7 @@ static int64_t norm_bytes(const rank *r)
 {
     int64_t blocks = (r->model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
-    return r->tensor ? 0 : 4 * (blocks + r->step->line->edge_count * LS_NORM_BLOCK);
+    return r->team ? 0 : 4 * (blocks + r->step->line->edge_count * LS_NORM_BLOCK);
 }
 
 /* A node for each post: what leaves it is what goes along lines, and some numbers. */
@@ -443,6 +486,108 @@ LS_TEST_SECONDS(hybrid_sends_streams_alone_between_nodes, 120)
     k.tp = 1;
     k.cp = 2;
     ls_world_run(k.world, &k, between_nodes);
+}
+
+/* Bytes that a rank sends to sum gradients with those that have the same part, and to have the sums
+ * or the new weights everywhere; at least, and with what pads the parts of ranks. Its leaves are
+ * one node of the tree of sums: it has one root. In ordered mode both gradients of a tied embedding
+ * are summed; of a pipeline the last post sums the head's, in both modes. */
+static int64_t equals_bytes(const rank *r, bool padded)
+{
+    const ls_line *x = r->step->line;
+    int64_t n = x ? x->plan.lines : r->equals.ranks, gathered = 0, summed = 0;
+    ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->equals);
+
+    if (n == 1)
+        return 0;
+    for (int c = 0; x && c < x->plan.chunks; c++) {
+        int64_t own = x->plan.chunk[c].own.count;
+        dp = ls_pipe_sum(&r->run, &r->equals, own, x->plan.divides);
+        gathered += padded ? ls_dp_elements(&dp) : own;
+    }
+    if (x)
+        summed = gathered += ls_pipe_is_last(&x->plan) ? x->plan.tied.count : 0;
+    else if (padded)
+        summed = gathered = ls_dp_elements(&dp);
+    else
+        summed = (gathered = r->model.trained) + dp.tied_count;
+    return (summed + gathered) * (n - 1) / n * (int64_t)sizeof(float);
+}
+
+/* Of the norm of a pipeline: sums over its posts, with ZeRO over all lines. */
+static int64_t pipe_norm_bytes(const rank *r, bool most)
+{
+    const ls_pipe *plan = &r->step->line->plan;
+    int64_t n = plan->posts * (plan->divides ? plan->lines : 1);
+
+    return norm_bytes(r) * (most ? 2 * n : 2 * (n - 1)) / n;
+}
+
+/* A node for each rank: what leaves it is what all axes send together, and some numbers. */
+static void on_the_wire(ls_world *w, ls_comm *comm)
+{
+    const int64_t numbers = STEPS * 48 * 1024; /* norm, losses, headers of messages */
+    const kind *k = w->context;
+    rank r;
+
+    open_rank(&r, k, comm);
+    int64_t before = ls_world_sent(comm);
+    steps(&r);
+    LS_CHECK_OK(ls_step_settle(r.step));
+    int64_t got = ls_world_sent(comm) - before;
+    check_bytes(&r);
+    int64_t axes = (r.tensor ? ls_tensor_sent(r.tensor) : 0) +
+                   (r.ring ? ls_tensor_sent(r.ring) : 0) + (r.far ? ls_tensor_sent(r.far) : 0) +
+                   (r.step->line ? ls_line_sent(r.step) : 0);
+    int64_t least = axes + STEPS * equals_bytes(&r, false);
+    int64_t most = axes + STEPS * equals_bytes(&r, true);
+    least += r.step->line ? STEPS * pipe_norm_bytes(&r, false) : 0;
+    most += (r.step->line ? STEPS * pipe_norm_bytes(&r, true) : 0) + least / 100 + numbers;
+    LS_CHECK(least > 5 * numbers);
+    if (got < least - least / 50 || got > most) /* owners' parts are a little uneven */
+        ls_test_fail(__FILE__, __LINE__,
+                     "%s: rank %d sent %lld bytes in %d steps, expected %lld to %lld", k->name,
+                     r.world.rank, (long long)got, STEPS, (long long)least, (long long)most);
+    close_rank(&r, comm);
+}
+
+/* Products of two axes, with a node for each rank: whatever an axis sends goes over the wire. */
+static const kind wire_kinds[] = {
+    {"dp 4", "1+1+1+1", 1, 4, 1, 0, false, LS_PIPE_1F1B, 1, 2, 16, 1, .reduce = LS_REDUCE_FAST},
+    {"dp 4 zero 1", "1+1+1+1", 1, 4, 1, 1, false, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .reduce = LS_REDUCE_FAST},
+    {"dp 2 tp 2", "1+1+1+1", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 2, 16, 1, .tied = true},
+    {"dp 2 tp 2 zero 1, whole rows", "1+1+1+1", 1, 2, 2, 1, false, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .reduce = LS_REDUCE_FAST},
+    {"dp 2 cp 2", "1+1+1+1", 1, 2, 1, 0, false, LS_PIPE_1F1B, 1, 2, 16, 1, .cp = 2,
+     .reduce = LS_REDUCE_FAST},
+    {"cp 2 tp 2 zero 1", "1+1+1+1", 1, 1, 2, 1, true, LS_PIPE_1F1B, 1, 2, 16, 1, .cp = 2},
+    {"pp 2 dp 2", "1+1+1+1", 2, 2, 1, 0, false, LS_PIPE_1F1B, 1, 3, 16, 1, .tied = true},
+    {"pp 2 dp 2 zero 1, interleaved, fast", "1+1+1+1", 2, 2, 1, 1, false, LS_PIPE_INTERLEAVED, 2, 4,
+     16, 1, .tied = true, .reduce = LS_REDUCE_FAST},
+    {"pp 2 cp 2, zero-bubble", "1+1+1+1", 2, 1, 1, 0, false, LS_PIPE_ZERO_BUBBLE, 1, 3, 16, 1,
+     .tied = true, .cp = 2},
+    {"pp 2 tp 2", "1+1+1+1", 2, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 16, 1, .tied = true},
+    {"dp 4 ep 2", "1+1+1+1", 1, 4, 1, 0, false, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true},
+    {"dp 4 ep 2 zero 1", "1+1+1+1", 1, 4, 1, 1, false, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true},
+    {"dp 2 ep 2 tp 2", "1+1+1+1", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true},
+    {"pp 2 dp 2 ep 2", "1+1+1+1", 2, 2, 1, 0, false, LS_PIPE_1F1B, 1, 3, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true},
+    {"cp 2 ep 2 tp 2", "1+1+1+1", 1, 1, 2, 0, true, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true, .cp = 2},
+};
+
+LS_TEST_SECONDS(hybrid_sends_what_the_formulas_say, 180)
+{
+    for (size_t i = 0; i < LS_COUNT(wire_kinds); i += (size_t)ls_test_stride(3)) {
+        kind k = wire_kinds[i];
+        k.width = 256;
+        k.leaf = 4;
+        ls_world_run(k.world, &k, on_the_wire);
+    }
 }
 
 /* --- an array there and back ------------------------------------------------------------------ */
@@ -653,12 +798,13 @@ static void counted(ls_world *w, ls_comm *comm)
     const ls_tensor *crew = r.tensor ? r.tensor : r.far;
     int64_t reached =
         (crew ? ls_tensor_held_bytes(crew) : 0) + (r.ring ? ls_tensor_held_bytes(r.ring) : 0);
-    int64_t elsewhere =
-        reached + ls_ledger_bytes(&l, "exchange") + ls_ledger_bytes(&l, "tensor parallel") +
-        ls_ledger_bytes(&l, "expert parallel") + ls_ledger_bytes(&l, "context parallel") +
-        ls_ledger_bytes(&l, "threads") + ls_ledger_bytes(&l, "batch") +
-        ls_ledger_bytes(&l, "snapshot") + ls_ledger_bytes(&l, "whole weights") +
-        ls_ledger_bytes(&l, "collecting") + ls_decode_bytes(&r.whole);
+    int64_t elsewhere = reached + ls_ledger_bytes(&l, "exchange") +
+                        ls_ledger_bytes(&l, "tensor parallel") +
+                        ls_ledger_bytes(&l, "expert parallel") +
+                        ls_ledger_bytes(&l, "context parallel") + ls_ledger_bytes(&l, "threads") +
+                        ls_ledger_bytes(&l, "batch") + ls_ledger_bytes(&l, "snapshot") +
+                        ls_ledger_bytes(&l, "whole weights") + ls_ledger_bytes(&l, "saving") +
+                        ls_ledger_bytes(&l, "collecting") + ls_decode_bytes(&r.whole);
     LS_CHECK_EQ(ls_ledger_bytes(&l, "context parallel") > 0, k->cp > 1);
     if (crew)
         LS_CHECK_EQ(reached, ls_ledger_bytes(&l, "activations"));

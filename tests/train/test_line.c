@@ -348,7 +348,8 @@ static void counted(ls_world *w, ls_comm *comm)
             ls_ledger_bytes(&ledger, "optimizer") + ls_ledger_bytes(&ledger, "gradients");
         int64_t rest = ls_ledger_total(&ledger) - windows - ls_ledger_bytes(&ledger, "threads") -
                        ls_ledger_bytes(&ledger, "batch") - ls_ledger_bytes(&ledger, "snapshot") -
-                       ls_ledger_bytes(&ledger, "whole weights") - ls_decode_bytes(&r.model);
+                       ls_ledger_bytes(&ledger, "whole weights") -
+                       ls_ledger_bytes(&ledger, "saving") - ls_decode_bytes(&r.model);
         LS_CHECK_EQ(rest, ls_device_used_bytes(r.device));
         int64_t held = held_by(r.step->line);
         if (held > windows || held < windows * 9 / 10)
