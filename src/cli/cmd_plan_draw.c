@@ -252,7 +252,7 @@ static void svg_legend(const ls_plan_view *v, int y, ls_str *out)
             x = svg_entry(x, y, colors[what], names[what], out);
     x = svg_entry(x, y, IDLE, "idle", out);
     ls_str_printf(out, "<text x=\"%d\" y=\"%d\">F3: forward of micro-batch 3%s</text>\n", x, y + 11,
-                  v->table.chunks > 1 ? "; a, b, and paler: chunks of later layers" : "");
+                  v->table.chunks > 1 ? "; a, b: chunks of layers, later ones paler" : "");
 }
 
 void ls_plan_svg(const ls_plan_view *view, ls_str *out)

@@ -111,7 +111,7 @@ LS_TEST(plan_schedule_writes_a_picture)
     for (const char *p = svg.p; (p = strstr(p, "<rect")) != NULL; p++)
         rects++;
     LS_CHECK_EQ(rects, 1 + 4 + 4 * 8 * 2 * 2 + 3); /* ground, ranks, operations, legend */
-    check_has(&svg, "a, b, and paler: chunks of later layers</text>");
+    check_has(&svg, "a, b: chunks of layers, later ones paler</text>");
     check_has(&svg, ">24</text>"); /* the axis */
     ls_capture_release(&c);
 
