@@ -132,6 +132,7 @@ def term(times):
                 time.sleep(rng.uniform(0, 1.2))
                 p.send_signal(signal.SIGTERM)
             code = p.wait()
+        code = code if code >= 0 else 128 - code
         said, steps = open("err").read(), committed("run")
         ends[code] += 1
         about = f"{i}: grace {grace}, {'twice' if twice else 'once'}, {ranks} ranks, exit {code}: {said}"

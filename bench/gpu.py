@@ -34,6 +34,8 @@ WORKS = {
     "xl": dict(title="GPT-2 1.56B, 16 x 1024, bf16", tokens=16 * 1024, ids=50257, steps=20, must=1.03,
                sides=["llm.c" if LLMC else "PyTorch", "ours, fast"],
                torch=["--model", "gpt2xl", "--batch", "16", "--compile", "blocks"]),
+    "mixture": dict(title="Mixtral 0.53B, 32 x 1024, bf16", tokens=32 * 1024, ids=32000, steps=20, must=1.05,
+                    sides=["PyTorch", "ours, fast"], script="mixture_torch.py", torch=["--compile", "1"]),
 }
 
 
@@ -128,8 +130,9 @@ def run_ours(side, work, steps, folder, log):
 
 
 def run_torch(work, steps, folder, log):
-    command = [PYTHON, os.path.abspath(os.path.join(PEERS, "train_torch.py")), *WORKS[work]["torch"], *TORCH,
-               "--steps", str(steps), "--warm", str(WARM - 1)]
+    own = WORKS[work].get("script")  # beside the run files
+    script = os.path.join(rounds.HERE, "gpu", own) if own else os.path.abspath(os.path.join(PEERS, "train_torch.py"))
+    command = [PYTHON, script, *WORKS[work]["torch"], *([] if own else TORCH), "--steps", str(steps), "--warm", str(WARM - 1)]
     env = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "inductor")}
     for line in lines_of(command, env, folder, log, LIMIT):
         if line.startswith("RESULT "):
@@ -281,7 +284,7 @@ def main():
     unknown = [w for w in words if w not in WORKS]
     if unknown:
         sys.exit(f"gpu.sh: no work \"{unknown[0]}\"; there are {', '.join(WORKS)}")
-    if not os.access(os.path.join(PEERS, "train_torch.py"), os.R_OK):
+    if not all("script" in WORKS[w] for w in words) and not os.access(os.path.join(PEERS, "train_torch.py"), os.R_OK):
         print(f"PyTorch: not measured, no train_torch.py in \"{PEERS}\" (PEERS=FOLDER names it)", file=sys.stderr)
     rows, result, ends = [], {}, []
     shm = "/dev/shm" if os.path.isdir("/dev/shm") else None  # checkpoints at the end of a run are no figure here

@@ -7,50 +7,24 @@
 # RUNS times (10): one run of a tiny model in ordered mode that goes from 2 hosts to 4, 3, 1 and back to 4, one on 3 hosts of
 # which one is destroyed at a random step, and two on 4 hosts: two are destroyed at once, or one, and a rank of another is killed. Prints
 # what the incidents say. The runs of changing size are slowed down by their driver, so that hosts can come before they end: their recovery contains that; "host" is what a loss costs.
-set -eu
-root=$(cd "$(dirname "$0")/.." && pwd)
-LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
-export LINESHAFT
-[ -x "$LINESHAFT" ] || {
-    echo "build first: make" >&2
-    exit 1
-}
+# shellcheck source=bench/job.sh
+. "$(dirname "$0")/job.sh"
 runs=${1:-10}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-sed -n '/^cat >host.sh/,/^SH$/p' "$root/tests/e2e/heal_hosts.sh" | sed '1d;$d' >host.sh
-chmod +x host.sh
-cp "$root/tests/e2e/heal_hosts.py" drive.py
-(umask 077; head -c 32 /dev/urandom >job.secret)
-cat >run.yaml <<'YAML'
-name: hosts
-model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
-data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
-batch: {sequences: 8, leaf: 2, group: 1}
-train: {steps: 200, lr: 3e-3, schedule: cosine, warmup: 5, clip: 1.0, seed: 3, reduce: ordered}
-checkpoint: {every: 25, keep: 2}
-eval: {every: 30, sequences: 8}
-YAML
+hosts_of heal_hosts.sh
+tiny_run hosts 200 25
 SET="--set heal.grow_wait=0 --set heal.grow_steps=2"
 export SET
 "$LINESHAFT" train run.yaml --json --set out=alone >alone.jsonl
 go() {
     OUT=$1 FIRST=$3 RANKS=1
     export OUT FIRST RANKS
-    hosts=$2
+    many=$2
     shift 3
-    mkfifo "$OUT.fifo"
-    "$LINESHAFT" lab --nodes "$hosts" -- ./host.sh >"$OUT.lab" 2>&1 &
-    lab=$!
-    python3 drive.py "$OUT" "$@" || {
-        kill $lab
-        wait $lab || true
-        cat "$OUT.err" "$OUT.lab"
+    play "$OUT" "$many" "$@" || {
+        cat "$OUT.drive" "$OUT.err" "$OUT.lab"
         exit 1
     }
-    touch "$OUT.over"
-    wait $lab || true
+    cat "$OUT.drive" >&2
     python3 "$root/bench/heal_look.py" "$OUT"
 }
 i=0

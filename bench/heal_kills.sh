@@ -6,28 +6,11 @@
 # RUNS runs (200) of a tiny model on four ranks in ordered mode, KILLS kills (1) of a random rank in each, at instants
 # drawn over the whole run, start and end included. Checked after each: exit code 0, the hash of the weights, every
 # step told once with the loss of the undisturbed run, one incident for each loss that was seen, nothing left running.
-# SEED=n draws other instants. SECOND=s: each kill is followed by another one of any rank up to s seconds later, most of them while the
-# ranks meet again. Prints detection (the incident's detection_ms), detection to training (its seconds) and the gap between two steps.
-set -eu
-root=$(cd "$(dirname "$0")/.." && pwd)
-LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
-export LINESHAFT
-[ -x "$LINESHAFT" ] || {
-    echo "build first: make" >&2
-    exit 1
-}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-cat >run.yaml <<'YAML'
-name: kills
-model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
-data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
-batch: {sequences: 8, leaf: 2, group: 1}
-train: {steps: 150, lr: 3e-3, schedule: cosine, warmup: 5, clip: 1.0, seed: 3, reduce: ordered}
-checkpoint: {every: 25, keep: 2}
-eval: {every: 30, sequences: 8}
-YAML
+# SEED=n draws other instants, RANKS=n takes as many ranks. SECOND=s: each kill is followed by another one of any rank up to s seconds later, most of
+# them while the ranks meet again. Prints detection (the incident's detection_ms), detection to training (its seconds) and the gap between two steps.
+# shellcheck source=bench/job.sh
+. "$(dirname "$0")/job.sh"
+tiny_run kills 150 25
 python3 - "$@" <<'PY'
 import collections, json, os, random, signal, subprocess, sys, threading, time
 
@@ -54,7 +37,7 @@ def ranks_of(agent):
 
 
 def train(out, instants=(), limit=600):
-    command = [program, "train", "run.yaml", "-n", "4", "--json", "--set", "out=" + out] + args
+    command = [program, "train", "run.yaml", "-n", os.environ.get("RANKS", "4"), "--json", "--set", "out=" + out] + args
     begun = time.monotonic()
     p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=open(out + ".err", "w"), text=True)
     killed = []

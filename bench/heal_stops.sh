@@ -6,22 +6,9 @@
 # Stopped for 1 s and for 5 s: nothing is lost and nothing told. For LONG seconds (60), longer than heal.wait (a third of it): it is
 # killed, started again in its place, and told once; the process that was stopped never says anything again. Every run ends with
 # the weights and losses of the undisturbed one.
-set -eu
-root=$(cd "$(dirname "$0")/.." && pwd)
-LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
-export LINESHAFT
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-cat >run.yaml <<'YAML'
-name: stops
-model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
-data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
-batch: {sequences: 8, leaf: 2, group: 1}
-train: {steps: 60, lr: 3e-3, schedule: cosine, warmup: 5, clip: 1.0, seed: 3, reduce: ordered}
-checkpoint: {every: 0}
-eval: {every: 0}
-YAML
+# shellcheck source=bench/job.sh
+. "$(dirname "$0")/job.sh"
+tiny_run stops 60 0
 python3 - "${1:-60}" <<'PY'
 import fcntl, json, os, signal, subprocess, sys, threading, time
 long = float(sys.argv[1])

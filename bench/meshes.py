@@ -28,6 +28,8 @@ MODELS = {
     "llama": "family: llama, kv_heads: 2, tied: true",
     "qwen3": "family: qwen3, kv_heads: 4",
     "mixtral": "family: mixtral, kv_heads: 2, experts: 8, experts_used: 2",
+    "qwen3_moe": "family: qwen3_moe, kv_heads: 4, head_size: 6, experts: 8, experts_used: 3",
+    "olmoe": "family: olmoe, kv_heads: 2, experts: 8, experts_used: 2, experts_norm: false",
 }
 EXACT = {"pp", "dp"}  # axes that change no bit
 LOSS, GRADIENT, NOISE = 1e-4, 1e-3, 1e-6  # of a loss; of a tensor's norm; of a key's bias, absolute
@@ -99,7 +101,7 @@ def draw(program, ranks, rng):
     if zero:
         mesh["mesh.zero"] = zero
     recompute = rng.choice(["none", "none", "selective", "full"])
-    if recompute != "none" and "mesh.ep" not in mesh:  # experts recompute nothing
+    if recompute != "none":
         mesh["train.recompute"] = recompute
     return n, mesh
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# meshes.sh [MESHES] -- the table of products of axes: 80 generated meshes of up to 8 ranks, 4 models on each, beside one process.
+# meshes.sh [MESHES] -- the table of products of axes: 80 generated meshes of up to 8 ranks, 6 models on each, beside one process.
 # 30 steps in ordered mode, with clipping, dropout where the model has it, and weight decay; after the first step the run is stopped
 # and goes on from its checkpoint.
 #   pp, dp, zero, recompute, schedules   every loss and the hash of the weights must have the same bits
@@ -7,8 +7,8 @@
 # Which axes there are, and how wide they can be, is asked of the program (`config schema`), and so is whether it takes a mesh
 # (`config check`, `train`): what it refuses is drawn again. Models without experts leave mesh.ep out. Printed are the largest
 # deviations of every mesh.
-#   SEED=1  RANKS=8  STEPS=30  MODELS="gpt2 llama qwen3 mixtral"  LINESHAFT=PROGRAM
-# Ends with 1 when a mesh strays. No figure of speed: it may run on a busy machine (about a quarter of an hour).
+#   SEED=1  RANKS=8  STEPS=30  MODELS="gpt2 llama qwen3 mixtral qwen3_moe olmoe"  LINESHAFT=PROGRAM
+# Ends with 1 when a mesh strays. No figure of speed: it may run on a busy machine (about twenty minutes).
 set -eu
 cd "$(dirname "$0")/.."
 if [ -z "${LINESHAFT:-}" ]; then
@@ -19,4 +19,4 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck disable=SC2086 # words are what is wanted
 LINESHAFT=$LINESHAFT python3 bench/meshes.py --work "$work" --meshes "${1:-80}" --seed "${SEED:-1}" --ranks "${RANKS:-8}" \
-    --steps "${STEPS:-30}" ${MODELS:-gpt2 llama qwen3 mixtral}
+    --steps "${STEPS:-30}" ${MODELS:-gpt2 llama qwen3 mixtral qwen3_moe olmoe}

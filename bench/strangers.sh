@@ -3,23 +3,9 @@
 #
 # N callers (20000) with random bytes, fewer than a hello has, as many and more, and 100 that connect and say nothing. The job
 # must end with the weights and losses of the undisturbed one, without an incident; prints how much memory its agents took at most.
-set -eu
-root=$(cd "$(dirname "$0")/.." && pwd)
-LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
-export LINESHAFT
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-(umask 077; head -c 32 /dev/urandom >job.secret)
-cat >run.yaml <<'YAML'
-name: strangers
-model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
-data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
-batch: {sequences: 8, leaf: 2, group: 1}
-train: {steps: 1000, lr: 3e-3, schedule: cosine, warmup: 5, clip: 1.0, seed: 3, reduce: ordered}
-checkpoint: {every: 0}
-eval: {every: 0}
-YAML
+# shellcheck source=bench/job.sh
+. "$(dirname "$0")/job.sh"
+tiny_run strangers 1000 0
 python3 - "${1:-20000}" <<'PY'
 import json, os, random, re, socket, subprocess, sys, threading, time
 wanted, program = int(sys.argv[1]), os.environ["LINESHAFT"]

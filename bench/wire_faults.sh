@@ -7,26 +7,11 @@
 #   oneway   what one host sends to another one vanishes, between two that do not coordinate, and to and from the one that does
 #   apart    one of four hosts is cut off from three; two of four from two
 #   frozen   all processes of a host are stopped: it is lost; they go on, and it comes back as a newcomer
-set -eu
-root=$(cd "$(dirname "$0")/.." && pwd)
-LINESHAFT=${LINESHAFT:-$root/build/release/lineshaft}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-export LINESHAFT LINESHAFT_STATE="$work/state"
-sed -n '/^cat >host.sh/,/^SH$/p' "$root/tests/e2e/succession.sh" | sed '1d;$d' >host.sh
-chmod +x host.sh
-cp "$root/tests/e2e/heal_hosts.py" drive.py
-(umask 077; head -c 32 /dev/urandom >job.secret)
-cat >run.yaml <<'YAML'
-name: wire
-model: {family: gpt2, layers: 2, width: 32, heads: 2, context: 32, dropout: 0.1}
-data: {text: [builtin:stories], tokenizer: bytes, validation: 5%}
-batch: {sequences: 8, leaf: 2, group: 1}
-train: {steps: 120, lr: 3e-3, schedule: cosine, warmup: 5, clip: 1.0, seed: 3, reduce: ordered}
-checkpoint: {every: 25, keep: 2}
-eval: {every: 30, sequences: 8}
-YAML
+# shellcheck source=bench/job.sh
+. "$(dirname "$0")/job.sh"
+export LINESHAFT_STATE="$work/state"
+hosts_of succession.sh
+tiny_run wire 120 25
 SET="--set heal.grow_wait=0 --set heal.grow_steps=2"
 export SET
 "$LINESHAFT" train run.yaml --json --set out=alone >alone.jsonl 2>alone.err
@@ -37,14 +22,8 @@ go() {
     OUT=$1 FIRST=$2
     export OUT FIRST
     shift 2
-    mkfifo "$OUT.fifo"
-    timeout -k 5 300 "$LINESHAFT" lab --nodes "$FIRST" -- ./host.sh >"$OUT.lab" 2>&1 &
-    lab=$!
     failed=
-    timeout 280 python3 drive.py "$OUT" "$@" 2>"$OUT.drive" || failed="the plan was not played"
-    touch "$OUT.over"
-    [ -z "$failed" ] || kill $lab 2>/dev/null || true
-    wait $lab || true
+    play "$OUT" "$FIRST" "$@" || failed="the plan was not played"
     [ -n "$failed" ] || python3 "$root/bench/heal_look.py" "$OUT" || failed="not the undisturbed run"
     if [ -n "$failed" ]; then
         bad=1

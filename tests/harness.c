@@ -1,11 +1,15 @@
-/* harness.c -- runs each test in its own process, two at a time, and counts.
+/* harness.c -- runs each test in its own process, as many at a time as keep the cores busy, and
+ * counts.
  *
  *   lineshaft-test [--jobs N] [--list] [--except PART]... [FILTER ...] [--scripts FILE ...]
  *
  * A filter is a part of "path/of/test_file.c:test_name"; what contains PART is left out. Scripts
  * are programs that exit 0 (passed), 77 (skipped, last line says why) or anything else; they get
  * LINESHAFT_ROOT and run in a scratch folder with a limit of 900 s. The last line is "N passed, N
- * failed"; skipped tests are counted on the line before.
+ * failed"; skipped tests are counted on the line before. Beside the seconds that a test took stand
+ * those that it computed, on all cores: of many tests, and most scripts, a small part. So there is
+ * a job for each core, and twice as many while cores idle (idles); --jobs N is N, always. Scripts
+ * come first: short tests at the end keep all cores busy to the last.
  *
  * Some tests look at clocks, and a machine that does something else for a while makes one of them
  * fail. So where at most MOST_AGAIN have failed, each is run once more, alone, when all others are
@@ -24,6 +28,7 @@
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/log.h"
@@ -54,7 +59,13 @@ const char *__tsan_default_options(void)
 enum { SLOWER = 1 };
 #endif
 
-enum { SKIPPED = 77, SCRIPT_SECONDS = 900, MOST_JOBS = 16 };
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+enum { THREADS_WATCHED = true };
+#else
+enum { THREADS_WATCHED = false };
+#endif
+
+enum { SKIPPED = 77, SCRIPT_SECONDS = 900, MOST_JOBS = 32 };
 
 static char root[PATH_MAX];
 static const char *except[8]; /* what is left out */
@@ -106,6 +117,12 @@ int ls_test_stride(int n)
     return SLOWER > 1 ? n : 1;
 }
 
+void ls_test_one_thread(void)
+{
+    if (THREADS_WATCHED)
+        ls_test_skip("one thread");
+}
+
 void ls_test_check_within(const char *file, int line, int64_t since_ns, int64_t ms)
 {
     int64_t took_ns = ls_time_now_ns() - since_ns;
@@ -151,6 +168,8 @@ typedef struct job {
 
 enum { MOST_AGAIN = 2 };
 
+static job jobs[MOST_JOBS];
+static int sure_jobs, most_jobs; /* at a time: always, while cores idle */
 static int passed, failed, skipped;
 static job unlucky[MOST_AGAIN];
 static int n_unlucky;
@@ -267,15 +286,22 @@ static bool may_be_luck(const job *j, int status)
     return true;
 }
 
-static void finish(job *j, int status)
+static double seconds_of(struct timeval t)
+{
+    return (double)t.tv_sec + (double)t.tv_usec / 1e6;
+}
+
+/* used: by it and all of its children that it has waited for. */
+static void finish(job *j, int status, const struct rusage *used)
 {
     double seconds = (double)(ls_time_now_ns() - j->started_ns) / 1e9;
+    double computed = seconds_of(used->ru_utime) + seconds_of(used->ru_stime);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 
     kill(-j->pid, SIGKILL); /* whatever it left behind */
     if (code == 0 && *j->returned) {
         passed++;
-        printf("  ok     %s (%.1f s)\n", j->name, seconds);
+        printf("  ok     %s (%.1f s, computed %.1f s)\n", j->name, seconds, computed);
     } else if (code == SKIPPED) {
         skipped++;
         printf("  skip   %s: ", j->name);
@@ -298,37 +324,69 @@ static void finish(job *j, int status)
     j->pid = 0;
 }
 
-/* Wait until a job has ended and return its free slot; NULL when none runs. */
-static job *reap(job *jobs, int n)
+/* Whether more than a third of this machine's time was nobody's since this was last answered, a
+ * quarter of a second ago or longer. */
+static bool idles(void)
+{
+    static int64_t since_ns;
+    static long long was_idle, was_all;
+    long long t[8] = {0}, all = 0;
+    int64_t now = ls_time_now_ns();
+    FILE *f = now - since_ns > 250 * LS_NS_PER_MS ? fopen("/proc/stat", "r") : NULL;
+
+    if (!f)
+        return false;
+    int n = fscanf(f, "cpu %lld %lld %lld %lld %lld %lld %lld %lld", &t[0], &t[1], &t[2], &t[3],
+                   &t[4], &t[5], &t[6], &t[7]);
+    fclose(f);
+    for (int i = 0; i < n; i++)
+        all += t[i];
+    bool idle = n == 8 && since_ns > 0 && 3 * (t[3] - was_idle) > all - was_all;
+    since_ns = now;
+    was_idle = t[3];
+    was_all = all;
+    return idle;
+}
+
+/* Count who has ended and stop who is late; how many still run. */
+static int look(void)
+{
+    int running = 0;
+
+    for (job *j = jobs; j < jobs + MOST_JOBS; j++) {
+        struct rusage used;
+        int status;
+        if (!j->pid)
+            continue;
+        if (wait4(j->pid, &status, WNOHANG, &used) == j->pid) {
+            finish(j, status, &used);
+            continue;
+        }
+        running++;
+        if (!j->timed_out && ls_time_now_ns() - j->started_ns > j->limit_ns) {
+            j->timed_out = true;
+            kill(-j->pid, SIGKILL);
+        }
+    }
+    return running;
+}
+
+/* When another job may begin. */
+static job *free_slot(void)
 {
     for (;;) {
-        int running = 0;
-        for (int i = 0; i < n; i++) {
-            int status;
-            if (!jobs[i].pid)
-                continue;
-            running++;
-            if (waitpid(jobs[i].pid, &status, WNOHANG) == jobs[i].pid) {
-                finish(&jobs[i], status);
-                return &jobs[i];
-            }
-            if (!jobs[i].timed_out && ls_time_now_ns() - jobs[i].started_ns > jobs[i].limit_ns) {
-                jobs[i].timed_out = true;
-                kill(-jobs[i].pid, SIGKILL);
-            }
-        }
-        if (!running)
-            return NULL;
+        int running = look();
+        for (job *j = jobs; j < jobs + most_jobs; j++)
+            if (!j->pid && (running < sure_jobs || idles()))
+                return j;
         usleep(2000);
     }
 }
 
-static job *free_slot(job *jobs, int n)
+static void wait_for_all(void)
 {
-    for (int i = 0; i < n; i++)
-        if (!jobs[i].pid)
-            return &jobs[i];
-    return reap(jobs, n);
+    while (look() > 0)
+        usleep(2000);
 }
 
 static bool wanted(const char *name, char **filters, int n)
@@ -342,7 +400,7 @@ static bool wanted(const char *name, char **filters, int n)
     return n == 0;
 }
 
-static void run_tests(job *jobs, int n_jobs, char **filter, int filters, bool list)
+static void run_tests(char **filter, int filters, bool list)
 {
     for (const ls_test *const *t = __start_ls_tests; t < __stop_ls_tests; t++) {
         char name[256];
@@ -353,16 +411,16 @@ static void run_tests(job *jobs, int n_jobs, char **filter, int filters, bool li
             puts(name);
             continue;
         }
-        job *j = free_slot(jobs, n_jobs);
+        job *j = free_slot();
         memcpy(j->name, name, sizeof name);
         j->test = *t;
         start(j);
     }
 }
 
-static void run_script(job *jobs, int n_jobs, const char *script)
+static void run_script(const char *script)
 {
-    job *j = free_slot(jobs, n_jobs);
+    job *j = free_slot();
 
     if (!realpath(script, j->script)) {
         failed++;
@@ -375,7 +433,7 @@ static void run_script(job *jobs, int n_jobs, const char *script)
 }
 
 /* Those that failed, once more, when nothing else runs. */
-static void run_again(job *jobs, int n_jobs)
+static void run_again(void)
 {
     int n = n_unlucky, lucky = passed;
 
@@ -389,7 +447,7 @@ static void run_again(job *jobs, int n_jobs)
         jobs[0] = unlucky[i];
         jobs[0].returned = returned;
         start(&jobs[0]);
-        reap(jobs, n_jobs);
+        wait_for_all();
     }
     if (passed > lucky)
         printf("%d passed only when run again, alone\n", passed - lucky);
@@ -397,17 +455,18 @@ static void run_again(job *jobs, int n_jobs)
 
 int main(int argc, char **argv)
 {
-    job jobs[MOST_JOBS] = {{0}};
-    int n_jobs = ls_cpus_threads(), filters = 0, scripts = argc;
+    int filters = 0, scripts = argc;
     size_t excepts = 0;
     bool list = false;
     char **filter = argv; /* names move to the front of argv */
     bool *returned = mmap(NULL, MOST_JOBS * sizeof *returned, PROT_READ | PROT_WRITE,
                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
+    sure_jobs = ls_cpus_threads();
+    most_jobs = 2 * sure_jobs;
     for (int i = 1; i < argc && scripts == argc; i++) {
         if (strcmp(argv[i], "--jobs") == 0 && i + 1 < argc)
-            n_jobs = (int)strtol(argv[++i], NULL, 10);
+            sure_jobs = most_jobs = (int)strtol(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--except") == 0 && i + 1 < argc && excepts < LS_COUNT(except))
             except[excepts++] = argv[++i];
         else if (strcmp(argv[i], "--list") == 0)
@@ -417,26 +476,26 @@ int main(int argc, char **argv)
         else
             filter[filters++] = argv[i];
     }
-    n_jobs = n_jobs < 1 ? 1 : n_jobs > MOST_JOBS ? MOST_JOBS : n_jobs;
+    most_jobs = most_jobs < 1 ? 1 : most_jobs > MOST_JOBS ? MOST_JOBS : most_jobs;
+    sure_jobs = sure_jobs < 1 ? 1 : sure_jobs > most_jobs ? most_jobs : sure_jobs;
     if (returned == MAP_FAILED || !getcwd(root, sizeof root)) {
         perror("cannot start");
         return 1;
     }
-    for (int i = 0; i < n_jobs; i++)
+    for (int i = 0; i < MOST_JOBS; i++)
         jobs[i].returned = &returned[i];
-    run_tests(jobs, n_jobs, filter, filters, list);
     for (int i = scripts; i < argc; i++)
         if (wanted(argv[i], filter, filters)) {
             if (list)
                 puts(argv[i]);
             else
-                run_script(jobs, n_jobs, argv[i]);
+                run_script(argv[i]);
         }
-    while (reap(jobs, n_jobs))
-        ;
+    run_tests(filter, filters, list);
+    wait_for_all();
     if (list)
         return 0;
-    run_again(jobs, n_jobs);
+    run_again();
     if (skipped)
         printf("%d skipped\n", skipped);
     printf("%d passed, %d failed\n", passed, failed);

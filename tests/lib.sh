@@ -43,25 +43,15 @@ eventually() {
     done
 }
 
-# field EVENT KEY [FILE]: that key of the last such event in a file of JSON lines.
+# field EVENT KEY [FILE]: that key of the last such event in a file of JSON lines. (-S: it begins sooner.)
 field() {
-    python3 - "$1" "$2" "${3:-out}" <<'PY'
-import json, sys
-event, key, path = sys.argv[1:]
-rows = [json.loads(line) for line in open(path)]
-print([row for row in rows if row["event"] == event][-1][key])
-PY
+    grep "^{\"event\":\"$1\"" "${3:-out}" | tail -n 1 | python3 -IS -c 'import json, sys
+print(json.loads(sys.stdin.readline())[sys.argv[1]])' "$2"
 }
 
 # losses [FILE]: "step loss" of every step event.
 losses() {
-    python3 - "${1:-out}" <<'PY'
-import json, sys
-for line in open(sys.argv[1]):
-    row = json.loads(line)
-    if row["event"] == "step":
-        print(row["step"], repr(row["loss"]))
-PY
+    sed -n 's/^{"event":"step","step":\([0-9]*\),"loss":\([^,}]*\).*/\1 \2/p' "${1:-out}"
 }
 
 # curve [FILE]: the losses of a run and, as if it were that of one step more, its validation loss.
@@ -84,6 +74,35 @@ refused() {
     run 2 "$LINESHAFT" train ${run_file:+"$run_file"} "$@" --set out=no
     [ "$(grep -c "$text" err)" = 1 ] || fail "expected \"$text\": $(cat err)"
     [ ! -e no ] || fail "a refused run left a folder"
+}
+
+# same_bits ARG...: two runs of "train" with these arguments have the same weights.
+same_bits() {
+    for out in once again; do
+        run 0 "$LINESHAFT" train "$@" --json --set out=$out
+        field summary weights_hash >$out.hash
+    done
+    cmp -s once.hash again.hash || fail "two ordered runs on one mesh differ: $*"
+}
+
+# ends_at_nan ARG...: a step that is not finite ends all ranks of such a run, with one sentence; skips_nan: or is skipped by all.
+ends_at_nan() {
+    run 7 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train "$@" --set out=nan
+    [ "$(grep -c 'holds NaN' err)" = 1 ] || fail "not one sentence: $(cat err)"
+}
+skips_nan() {
+    run 0 env LINESHAFT_FAULT=train.nonfinite@3 "$LINESHAFT" train "$@" --json --set train.nonfinite=skip --set out=skip
+    [ "$(grep -c 'is skipped' err)" = 1 ] || fail "a skipped step is not said once: $(cat err)"
+}
+
+# ledger_holds NAME PERCENT [MORE]: the first rank of the last run used what its ledger says, within so much of it, and MORE bytes.
+ledger_holds() {
+    case $LINESHAFT in
+    *asan* | *tsan*) return ;; # what a sanitizer keeps is nobody's ledger
+    esac
+    echo "$(field summary peak_bytes) $(field summary ledger_bytes)" | awk -v part="$2" -v more="${3:-0}" '
+        { exit !($1 >= (1 - part / 100) * $2 && $1 <= (1 + part / 100) * $2 + more) }' ||
+        fail "$1 used $(field summary peak_bytes) bytes, the ledger says $(field summary ledger_bytes)"
 }
 
 # await_step FOLDER STEP PID: until events.jsonl tells of it, while the job runs.

@@ -35,7 +35,7 @@ endif
 ##                 against one process, then rows under compute-sanitizer where that is
 ##                 installed; fails without a GPU
 GPU_ROWS := test_gpu_rows test_gpu_products test_gpu_attention test_gpu_model test_gpu_fp8 test_gpu_optim \
-  test_gpu_rounding
+  test_gpu_rounding test_gpu_experts
 gpu-test: cuda
 	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft-test
 	@LINESHAFT_GPU_TEST=1 build/test/lineshaft-test tests/gpu/

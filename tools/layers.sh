@@ -1,6 +1,7 @@
 #!/bin/sh
 # layers.sh -- every include between rooms must be allowed by src/LAYERS, and no room may include
-# another room's *_impl.h. Prints each offence and fails when there is one.
+# another room's *_impl.h. No header has a fault point: a build with them compiles again only the
+# sources that have some (Makefile). Prints each offence and fails when there is one.
 set -eu
 cd "$(dirname "$0")/../src"
 find . \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) | sed 's|^\./||' | sort | xargs awk '
@@ -18,5 +19,7 @@ FNR == 1 { split(FILENAME, at, "/"); from = at[1]; seen[from] = 1
     if (from != to[1] && path ~ /_impl\.h$/) {
         print FILENAME ":" FNR ": " path " is private to its room"; bad = 1 }
 }
+/LS_FAULT\(|^[ \t]*#.*LS_FAULTS/ && FILENAME ~ /\.h$/ && FILENAME != "base/fault.h" {
+    print FILENAME ":" FNR ": a fault point in a header"; bad = 1 }
 END { exit bad }' LAYERS
 echo "layers: ok"

@@ -5,10 +5,13 @@ DEPS := gcc make pkg-config libyaml-dev libjansson-dev libzstd-dev zlib1g-dev li
   libisal-dev libpcre2-dev libutf8proc-dev libhwloc-dev libssl-dev
 TEST_DEPS := $(DEPS) g++ librandom123-dev clang clang-format-14 libclang-rt-14-dev zstd shellcheck \
   man-db python3-minimal
-# Rooms where threads meet; the others are too slow under ThreadSanitizer to be worth it. So is what
-# one thread does alone: schedules of collectives, played for all ranks, and 64 MiB of one letter.
-TSAN_TESTS ?= $(foreach room,base net device comm cluster data observe parallel train,tests/$(room)/) \
-  $(foreach part,comm/algo/ comm/test_cost comm/test_sched a_document_without_a_place,--except $(part))
+# What one thread does alone is too slow under ThreadSanitizer to be worth it: schedules of
+# collectives, played for all ranks, and 64 MiB of one letter. So is what has no threads of its own
+# beside those of its neighbours: what a rank that recovers reads from disk or makes again instead of
+# taking it (recover_takes_), and a run whose n-th allocation fails.
+TSAN_TESTS ?= $(TSAN_ROOMS:%=tests/%/) \
+  $(foreach part,comm/algo/ comm/test_cost comm/test_sched a_document_without_a_place \
+  recover_loads_ recover_makes_the_update failing_allocation,--except $(part))
 # ThreadSanitizer of gcc 12 and clang 14 cannot map its shadow when addresses are very random.
 UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
 # Headers only; the libraries are opened at run time. Without them the UCX carrier, or heal.quorum: etcd, is
@@ -46,12 +49,12 @@ deps:
 test-deps:
 	@sh tools/deps.sh $(TEST_DEPS)
 
-# The tests need the program itself (scripts) and the same program with fault points.
+# The program, and the same with fault points, which tests and scripts run.
 .PHONY: build-test
 build-test:
-	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft build/test/lineshaft-test
+	@$(MAKE) --no-print-directory $(JOBS) MODE=test found lineshaft build/test/lineshaft build/test/lineshaft-test
 test: test-deps
-	@$(MAKE) --no-print-directory $(JOBS) found lineshaft build-test
+	@$(MAKE) --no-print-directory build-test
 	@build/test/lineshaft-test $(FILTER) --scripts $(SCRIPTS)
 
 ##
@@ -85,8 +88,7 @@ shell-check:
 
 ## make clang      build with clang and -Werror, apart from the usual build
 clang:
-	@$(MAKE) --no-print-directory CC=clang CI=1 MODE=test B=build/clang build/clang/lineshaft \
-	  build/clang/lineshaft-test
+	@$(MAKE) --no-print-directory CI=1 MODE=clang build/clang/lineshaft build/clang/lineshaft-test
 
 ## make asan       the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 asan:
@@ -105,7 +107,9 @@ fuzz:
 ifeq ($(MODE),fuzz)
 # libFuzzer calls LLVMFuzzerTestOneInput(); no header of ours declares it.
 build/fuzz/tests/fuzz/%.o: CFLAGS += -Wno-missing-prototypes
-$(FUZZERS): build/fuzz/%: build/fuzz/tests/fuzz/%.o $(LIB_OBJ)
+# Rooms above all of those whose formats are read.
+FUZZ_OBJ := $(filter-out $(foreach room,parallel plan train cli,build/fuzz/$(room)/%),$(LIB_OBJ))
+$(FUZZERS): build/fuzz/%: build/fuzz/tests/fuzz/%.o $(FUZZ_OBJ)
 	@echo "  link   $@"
 	@$(CC) -fsanitize=fuzzer,address,undefined -pthread -o $@ $^ $(LIBS)
 endif

@@ -20,4 +20,9 @@ static inline int64_t ls_time_now_ns(void)
 /* Nanoseconds since this process was started (by the kernel's record, not by our first call). */
 int64_t ls_time_since_start_ns(void);
 
+/* A span of time as people read it, in three digits or so: "850 us", "43.7 s", "12.2 min", "3.1 h";
+ * "0" where it is less than a nanosecond. Returns out. */
+enum { LS_TIME_TEXT = 24 };
+const char *ls_time_text(double ns, char out[LS_TIME_TEXT]);
+
 LS_C_END

@@ -77,11 +77,10 @@ static outcome link_object(ls_ckpt_store *store, ls_ckpt_temp *t, const char *pa
  * is saved. Then blocks must be aligned, in memory and in the file: they are put together in
  * buffers, the last one is filled up with zeros, and the file is cut to its length at the end. */
 enum {
-    DIRECT_LEAST = 1 << 20,
-    CHUNK = 1 << 20, /* bytes of a request */
     ALIGN = 4096,
-    CHUNKS = 8,  /* requests at once */
-    FLIGHTS = 4, /* objects at once */
+    CHUNKS = 8,                       /* requests at once */
+    CHUNK = LS_CKPT_BUFFERS / CHUNKS, /* bytes of each */
+    FLIGHTS = 4,                      /* objects at once */
     TRIES = 2,
     STALE_TRIES = 5
 };
@@ -178,7 +177,7 @@ static ls_status open_file(ls_ckpt_flow *flow, flight *f)
     LS_TRY(st, ls_ckpt_temp_open(&f->temp, folder, f->replace || flow->store->named_temps), out);
     LS_TRY(st, ls_ckpt_reserve(f->temp.fd, ls_round_up(f->object->bytes, ALIGN), f->path.p), out);
     int flags = fcntl(f->temp.fd, F_GETFL);
-    f->direct = f->object->bytes >= DIRECT_LEAST && flags >= 0 &&
+    f->direct = f->object->bytes >= LS_CKPT_DIRECT && flags >= 0 &&
                 fcntl(f->temp.fd, F_SETFL, flags | O_DIRECT) == 0;
 out:
     return st;

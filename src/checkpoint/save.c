@@ -20,6 +20,9 @@
 #include "base/time.h"
 #include "checkpoint/safetensors.h"
 
+/* Bytes of a tensor that are read back at a time: of an embedding all would be gigabytes. */
+enum { ROWS = LS_CKPT_READ_BACK };
+
 typedef struct join {
     ls_ckpt_store *store;
     ls_ckpt ckpt; /* the manifest to be; in its own arena */
@@ -66,7 +69,8 @@ static ls_status sort_tensors(const ls_ckpt_tensor *tensors, int n,
     return LS_OK;
 }
 
-static void hash_tensor(ls_hash_stream *hash, const ls_ckpt_tensor *t, const void *bytes, int64_t n)
+/* What of a tensor goes before its bytes. */
+static void hash_head(ls_hash_stream *hash, const ls_ckpt_tensor *t)
 {
     const char *type = ls_safetensors_dtype_name(t->type);
     int64_t rank = t->ndim;
@@ -75,7 +79,6 @@ static void hash_tensor(ls_hash_stream *hash, const ls_ckpt_tensor *t, const voi
     ls_hash_add(hash, type, strlen(type) + 1);
     ls_hash_add(hash, &rank, sizeof rank);
     ls_hash_add(hash, t->shape, (size_t)t->ndim * sizeof t->shape[0]);
-    ls_hash_add(hash, bytes, (size_t)n);
 }
 
 ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_out[33])
@@ -90,21 +93,44 @@ ls_status ls_ckpt_weights_hash(const ls_ckpt_tensor *tensors, int n, char hex_ou
     for (int i = 0; i < n; i++) {
         const ls_ckpt_tensor *t = sorted[i];
         int64_t bytes;
-        if (strcmp(t->kind, "param") == 0 && ls_ckpt_tensor_check(t, t->shape, &bytes) == LS_OK)
-            hash_tensor(&hash, t, t->bytes, bytes);
+        if (strcmp(t->kind, "param") != 0 || ls_ckpt_tensor_check(t, t->shape, &bytes) != LS_OK)
+            continue;
+        hash_head(&hash, t);
+        ls_hash_add(&hash, t->bytes, (size_t)bytes);
     }
     ls_hash_hex(ls_hash_end(&hash), hex_out);
     ls_mem_free(sorted);
     return LS_OK;
 }
 
+/* One tensor of the store, some rows at a time. */
+static ls_status hash_rows(ls_hash_stream *hash, const ls_ckpt *ckpt, const ls_ckpt_tensor *t,
+                           int64_t bytes)
+{
+    int64_t rows = t->ndim > 0 ? t->shape[0] : 1, offset[LS_CKPT_RANK] = {0}, shape[LS_CKPT_RANK];
+    int64_t row = rows > 0 ? bytes / rows : 0, each = ls_max_i64(1, ROWS / ls_max_i64(1, row));
+    ls_status st = LS_OK;
+
+    each = ls_min_i64(each, rows);
+    void *memory = ls_mem_alloc((size_t)(each * row));
+    if (!memory)
+        return LS_ENOMEM;
+    memcpy(shape, t->shape, sizeof shape);
+    for (int64_t first = 0; first < rows; first += each) {
+        offset[0] = first;
+        shape[0] = ls_min_i64(each, rows - first);
+        LS_TRY(st, ls_ckpt_read_box(ckpt, t->name, t->kind, offset, shape, memory), out);
+        ls_hash_add(hash, memory, (size_t)(shape[0] * row));
+    }
+out:
+    ls_mem_free(memory);
+    return st;
+}
+
 /* The same of weights that are nowhere but in the store. */
 static ls_status hash_stored(const ls_ckpt *ckpt, char hex_out[33])
 {
-    const int64_t zero[LS_CKPT_RANK] = {0};
     ls_hash_stream hash;
-    void *memory = NULL;
-    int64_t room = 0;
     ls_status st = LS_OK;
 
     ls_hash_begin(&hash);
@@ -113,19 +139,11 @@ static ls_status hash_stored(const ls_ckpt *ckpt, char hex_out[33])
         int64_t bytes;
         if (strcmp(t.kind, "param") != 0 || !ls_safetensors_elements(t.shape, t.ndim, &bytes))
             continue;
-        bytes *= ls_dtype_bytes(t.type);
-        if (bytes > room) {
-            ls_mem_free(memory);
-            memory = ls_mem_alloc((size_t)bytes);
-            LS_TRY(st, memory ? LS_OK : LS_ENOMEM, out);
-            room = bytes;
-        }
-        LS_TRY(st, ls_ckpt_read_box(ckpt, t.name, t.kind, zero, t.shape, memory), out);
-        hash_tensor(&hash, &t, memory, bytes);
+        hash_head(&hash, &t);
+        LS_TRY(st, hash_rows(&hash, ckpt, &t, bytes * ls_dtype_bytes(t.type)), out);
     }
     ls_hash_hex(ls_hash_end(&hash), hex_out);
 out:
-    ls_mem_free(memory);
     return st;
 }
 

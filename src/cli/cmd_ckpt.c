@@ -47,20 +47,31 @@ ls_status ls_cmd_ckpt_number(const ls_args *args, const char *flag, int64_t leas
     return LS_OK;
 }
 
+ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64_t *step_out)
+{
+    ls_status st = LS_OK;
+    ls_str dir;
+
+    ls_str_init(&dir);
+    *step_out = -1;
+    LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, step_out), out);
+    LS_TRY(st, ls_cmd_ckpt_number(args, "step", 0, *step_out, step_out), out);
+    LS_TRY(st, ls_ckpt_open(store_out, dir.p, false), out);
+    LS_TRY(st, ls_cmd_ckpt_use_key(args, *store_out), out);
+out:
+    ls_str_release(&dir);
+    return st;
+}
+
 /* Open the store and find out which steps are meant. */
 static ls_status target_open(target *t, const ls_args *args)
 {
     ls_status st = LS_OK;
-    ls_str dir;
-    int64_t only = -1;
+    int64_t only;
 
     *t = (target){.json = ls_args_has(args, "json")};
     ls_str_init(&t->out);
-    ls_str_init(&dir);
-    LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, &only), out);
-    LS_TRY(st, ls_cmd_ckpt_number(args, "step", 0, only, &only), out);
-    LS_TRY(st, ls_ckpt_open(&t->store, dir.p, false), out);
-    LS_TRY(st, ls_cmd_ckpt_use_key(args, t->store), out);
+    LS_TRY(st, ls_cmd_ckpt_open(args, &t->store, &only), out);
     if (only < 0) {
         LS_TRY(st, ls_ckpt_steps(t->store, &t->steps, &t->n), out);
         goto out;
@@ -74,7 +85,6 @@ static ls_status target_open(target *t, const ls_args *args)
     t->steps[0] = only;
     t->n = 1;
 out:
-    ls_str_release(&dir);
     return st;
 }
 

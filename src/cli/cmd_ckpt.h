@@ -17,6 +17,10 @@ extern const ls_command ls_cmd_ckpt_key; /* cmd_ckpt_key.c */
     }
 /* The store gets the key that --key names, if it was given. */
 ls_status ls_cmd_ckpt_use_key(const ls_args *args, ls_ckpt_store *store);
+/* Open the store of the path at args->rest[0], for reading, with that key. *step_out: the one that
+ * the path or --step names, -1: none. The store is to be closed by ls_ckpt_close(), also after a
+ * failure. */
+ls_status ls_cmd_ckpt_open(const ls_args *args, ls_ckpt_store **store_out, int64_t *step_out);
 /* What a signature is worth, for programs: "none", "not checked", "good"; and behind a line. */
 const char *ls_cmd_ckpt_trust(ls_ckpt_trust trust);
 const char *ls_cmd_ckpt_signed(ls_ckpt_trust trust);

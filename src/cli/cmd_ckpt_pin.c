@@ -9,28 +9,23 @@ static ls_status run_pin(const ls_args *args)
 {
     bool pinned = !ls_args_has(args, "remove");
     ls_ckpt_store *store = NULL;
-    int64_t step = -1;
+    int64_t step;
     ls_status st = LS_OK;
-    ls_str dir, out;
+    ls_str out;
 
-    ls_str_init(&dir);
     ls_str_init(&out);
-    LS_TRY(st, ls_ckpt_locate(args->rest[0], &dir, &step), out);
-    LS_TRY(st, ls_cmd_ckpt_number(args, "step", 0, step, &step), out);
+    LS_TRY(st, ls_cmd_ckpt_open(args, &store, &step), out);
     if (step < 0) {
         st = ls_fail(LS_EUSAGE, "which checkpoint is meant?");
         ls_err_hint("\"--step N\" names one; \"lineshaft ckpt list %s\" shows all.", args->rest[0]);
         goto out;
     }
-    LS_TRY(st, ls_ckpt_open(&store, dir.p, false), out);
-    LS_TRY(st, ls_cmd_ckpt_use_key(args, store), out);
     LS_TRY(st, ls_ckpt_pin(store, step, pinned), out);
     ls_str_printf(&out, "step %lld is %s\n", (long long)step,
                   pinned ? "pinned: it stays until the pin is removed" : "not pinned any more");
     LS_TRY(st, ls_term_print(&out), out);
 out:
     ls_ckpt_close(store);
-    ls_str_release(&dir);
     ls_str_release(&out);
     return st;
 }

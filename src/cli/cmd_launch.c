@@ -261,12 +261,31 @@ out:
     return st;
 }
 
+/* *without_out: the others began without this node, which is no failure of it. */
+static ls_status meet_all(ls_rendezvous *r, ls_launch_nodes *nodes, int64_t deadline_ns,
+                          bool *without_out)
+{
+    ls_status st = meet(r, nodes, deadline_ns);
+
+    if (st == LS_EDEADLINE && !nodes->join && nodes->launcher)
+        ls_err_hint("See whether all %lld tasks of %s run this command and can reach %s; --wait "
+                    "gives them more time than %lld s.",
+                    (long long)nodes->nodes, nodes->launcher, ls_rendezvous_address(r),
+                    (long long)nodes->wait_s);
+    *without_out = st != LS_OK && ls_rendezvous_did_without(r);
+    if (!*without_out)
+        return st;
+    ls_log(LS_LOG_INFO, "%s", ls_err_last()->text);
+    return LS_OK;
+}
+
 ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_agent_result *result)
 {
     ls_status st = LS_OK;
     const char *join = nodes->join;
     ls_rendezvous *r = NULL;
     ls_secret secret = {NULL};
+    bool without = false;
     ls_work work;
     ls_str told;
 
@@ -298,18 +317,9 @@ ls_status ls_launch_run_nodes(ls_launch_nodes *nodes, ls_agent_args *job, ls_age
         LS_TRY(st, nodes->told(nodes->context, &work, deadline_ns, job), out);
         LS_TRY(st, ls_rendezvous_bring(r, job->workers, nodes->ports), out);
     }
-    st = meet(r, nodes, deadline_ns);
-    if (st == LS_EDEADLINE && !join && nodes->launcher)
-        ls_err_hint("See whether all %lld tasks of %s run this command and can reach %s; --wait "
-                    "gives them more time than %lld s.",
-                    (long long)nodes->nodes, nodes->launcher, ls_rendezvous_address(r),
-                    (long long)nodes->wait_s);
-    if (st != LS_OK && ls_rendezvous_did_without(r)) {
-        ls_log(LS_LOG_INFO, "%s", ls_err_last()->text);
-        st = LS_OK;
+    LS_TRY(st, meet_all(r, nodes, deadline_ns, &without), out);
+    if (without)
         goto out;
-    }
-    LS_TRY(st, st, out);
     if (nodes->met)
         LS_TRY(st,
                nodes->met(nodes->context, ls_rendezvous_members(r), ls_rendezvous_node(r),

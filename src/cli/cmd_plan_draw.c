@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include "base/json.h"
+#include "base/time.h"
 
 enum { MOST_COLUMNS = 4000, LABEL = 24 };
 
@@ -44,10 +45,21 @@ static double shortest(const ls_plan_view *v)
     return least;
 }
 
-/* Costs of flags are in whatever unit the flags are. */
+/* What something costs, with its unit: a time as people read it, operations, or whatever the flags
+ * are in. Large numbers keep their digits. */
+enum { COST = 48 };
+static const char *cost_text(const ls_plan_view *v, double cost, char out[COST])
+{
+    if (strcmp(v->unit, "ms") == 0)
+        return ls_time_text(cost * 1e6, out);
+    snprintf(out, COST, cost < 1e5 ? "%.5g%s%s" : "%.0f%s%s", cost, *v->unit ? " " : "", v->unit);
+    return out;
+}
+
+/* Of flags it has no unit of its own. */
 static const char *unit_of(const ls_plan_view *v)
 {
-    return *v->unit ? v->unit : "units of time";
+    return *v->unit ? "" : " units of time";
 }
 
 /* --- text -------------------------------------------------------------------------------------
@@ -130,8 +142,9 @@ static void tell_rank(const ls_plan_view *v, int rank, ls_str *out)
 {
     const ls_pipeline *p = &v->table;
     int64_t elements = 0;
+    char busy[COST];
 
-    ls_str_printf(out, "%4d  %12.6g  %5.1f %%  %11d", rank, v->times.busy[rank],
+    ls_str_printf(out, "%4d  %12s  %5.1f %%  %11d", rank, cost_text(v, v->times.busy[rank], busy),
                   100 * (1 - v->times.busy[rank] / v->times.step), v->peaks[rank]);
     for (int c = 0; c < p->chunks && v->stages; c++)
         elements += v->stages[c * p->ranks + rank].elements;
@@ -147,16 +160,18 @@ static void tell_rank(const ls_plan_view *v, int rank, ls_str *out)
 void ls_plan_tell(const ls_plan_view *view, ls_str *out)
 {
     const ls_pipeline *p = &view->table;
+    char step[COST];
+
     ls_str_printf(out, "%s: %d stage%s, %d micro-batch%s", ls_pipeline_names[p->kind], p->ranks,
                   p->ranks == 1 ? "" : "s", p->micros, p->micros == 1 ? "" : "es");
     if (p->chunks > 1)
         ls_str_printf(out, ", %d chunks on each", p->chunks);
-    ls_str_printf(out, "; a step takes %.6g %s, bubble %.1f %%", view->times.step, unit_of(view),
-                  100 * view->times.bubble);
+    ls_str_printf(out, "; a step takes %s%s, bubble %.1f %%",
+                  cost_text(view, view->times.step, step), unit_of(view), 100 * view->times.bubble);
     if (view->formula >= 0)
         ls_str_printf(out, " (formula: %.1f %%)", 100 * view->formula);
-    ls_str_printf(out, "\n\nrank  %12s  %7s  activations%s\n", *view->unit ? view->unit : "work",
-                  "idle", view->stages ? "     parameters  layers" : "");
+    ls_str_printf(out, "\n\nrank  %12s  %7s  activations%s\n", "computes", "idle",
+                  view->stages ? "     parameters  layers" : "");
     for (int r = 0; r < p->ranks; r++)
         tell_rank(view, r, out);
     ls_str_printf(out, "\nactivations: the most %s that a rank keeps at a time\n",
@@ -166,7 +181,17 @@ void ls_plan_tell(const ls_plan_view *view, ls_str *out)
 /* --- picture ----------------------------------------------------------------------------------
  */
 
-enum { ROW = 30, LEFT = 70, TOP = 46, SHORTEST_PX = 26, MOST_PX = 16000, LEAST_PX = 520 };
+enum {
+    ROW = 30,
+    LEFT = 70,
+    TOP = 46,
+    AXIS = 22,   /* times, below the rows */
+    LEGEND = 26, /* below them */
+    TICK_PX = 90,
+    SHORTEST_PX = 26,
+    MOST_PX = 16000,
+    LEAST_PX = 620
+};
 
 static void svg_op(const ls_plan_view *v, int i, int rank, double scale, ls_str *out)
 {
@@ -194,7 +219,26 @@ static int svg_entry(int x, int y, const char *color, const char *name, ls_str *
                   "<rect x=\"%d\" y=\"%d\" width=\"14\" height=\"14\" fill=\"%s\"/>\n"
                   "<text x=\"%d\" y=\"%d\">%s</text>\n",
                   x, y, color, x + 20, y + 11, name);
-    return x + 110;
+    return x + 20 + 7 * (int)strlen(name) + 14;
+}
+
+/* Times at round numbers, as many as have room. */
+static void svg_axis(const ls_plan_view *v, int y, double scale, ls_str *out)
+{
+    double least = TICK_PX / scale, round = pow(10, floor(log10(least)));
+    double each = round * (least <= round       ? 1
+                           : least <= 2 * round ? 2
+                           : least <= 5 * round ? 5
+                                                : 10);
+    char text[COST];
+
+    for (int64_t i = 0; (double)i * each <= v->times.step; i++) {
+        double x = LEFT + (double)i * each * scale;
+        ls_str_printf(out,
+                      "<path d=\"M%.2f %dv4\" stroke=\"#888\"/>\n<text x=\"%.2f\" y=\"%d\" "
+                      "text-anchor=\"middle\" fill=\"#555\">%s</text>\n",
+                      x, y, x, y + 15, cost_text(v, (double)i * each, text));
+    }
 }
 
 static void svg_legend(const ls_plan_view *v, int y, ls_str *out)
@@ -207,24 +251,24 @@ static void svg_legend(const ls_plan_view *v, int y, ls_str *out)
         if (what == LS_PIPELINE_FORWARD || split == (what != LS_PIPELINE_BACKWARD))
             x = svg_entry(x, y, colors[what], names[what], out);
     x = svg_entry(x, y, IDLE, "idle", out);
-    if (v->table.chunks > 1)
-        ls_str_printf(out, "<text x=\"%d\" y=\"%d\">paler: later layers</text>\n", x, y + 11);
+    ls_str_printf(out, "<text x=\"%d\" y=\"%d\">F3: forward of micro-batch 3%s</text>\n", x, y + 11,
+                  v->table.chunks > 1 ? "; a, b: chunks of layers, later ones paler" : "");
 }
 
 void ls_plan_svg(const ls_plan_view *view, ls_str *out)
 {
     const ls_pipeline *p = &view->table;
     double scale = fmin(SHORTEST_PX / shortest(view), MOST_PX / view->times.step);
-    int rows = p->ranks * ROW, high = TOP + rows + 34, len;
-    char chunks[48] = "", title[200];
+    int rows = p->ranks * ROW, high = TOP + rows + AXIS + LEGEND, len;
+    char chunks[48] = "", title[200], step[COST];
 
     if (p->chunks > 1)
         snprintf(chunks, sizeof chunks, ", %d chunks", p->chunks);
     len = snprintf(title, sizeof title,
-                   "%s, %d stage%s, %d micro-batch%s%s: a step takes %.6g %s, bubble %.1f %%",
+                   "%s, %d stage%s, %d micro-batch%s%s: a step takes %s%s, bubble %.1f %%",
                    ls_pipeline_names[p->kind], p->ranks, p->ranks == 1 ? "" : "s", p->micros,
-                   p->micros == 1 ? "" : "es", chunks, view->times.step, unit_of(view),
-                   100 * view->times.bubble);
+                   p->micros == 1 ? "" : "es", chunks, cost_text(view, view->times.step, step),
+                   unit_of(view), 100 * view->times.bubble);
     double inner = fmax(ceil(view->times.step * scale), fmax(LEAST_PX, 8 * len));
     int wide = LEFT + (int)inner + 10;
     ls_str_printf(out,
@@ -243,7 +287,8 @@ void ls_plan_svg(const ls_plan_view *view, ls_str *out)
             if (is_work(&p->ops[i]))
                 svg_op(view, i, r, scale, out);
     }
-    svg_legend(view, TOP + rows + 8, out);
+    svg_axis(view, TOP + rows, scale, out);
+    svg_legend(view, TOP + rows + AXIS, out);
     ls_str_append(out, "</svg>\n");
 }
 

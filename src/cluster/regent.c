@@ -5,14 +5,13 @@
 #include "cluster/regent.h"
 
 #include <inttypes.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cluster/aide.h"
 #include "cluster/etcd.h"
 #include "cluster/tenure.h"
 
@@ -31,12 +30,10 @@ struct ls_regent {
     const char *urls[LS_ETCD_URLS];
     int n_urls;
     int fd;
-    pthread_t thread;
-    pthread_mutex_t guard;
-    pthread_cond_t wake;
-    bool runs, stop, seeks, wants; /* from here: under the guard */
-    ls_quorum_view want;           /* its generation: above this one */
-    uint64_t agreed;               /* of that; 0: not yet */
+    ls_aide aide;
+    bool seeks, wants;   /* from here: under its guard */
+    ls_quorum_view want; /* its generation: above this one */
+    uint64_t agreed;     /* of that; 0: not yet */
     uint64_t leader, turn;
     ls_quorum_view view;
     ls_quorum_view shown, next; /* the caller's copy; the thread's own */
@@ -79,12 +76,12 @@ static void tell(ls_regent *r)
 
 static void set_leader(ls_regent *r, uint64_t leader)
 {
-    pthread_mutex_lock(&r->guard);
+    pthread_mutex_lock(&r->aide.guard);
     if (leader != r->leader) {
         r->leader = leader;
         r->turn++;
     }
-    pthread_mutex_unlock(&r->guard);
+    pthread_mutex_unlock(&r->aide.guard);
     tell(r);
 }
 
@@ -107,9 +104,9 @@ static ls_status fetch_view(ls_regent *r)
         r->next.generation = 0;
         r->next.n = 0;
     }
-    pthread_mutex_lock(&r->guard);
+    pthread_mutex_lock(&r->aide.guard);
     ls_quorum_view_copy(&r->view, &r->next);
-    pthread_mutex_unlock(&r->guard);
+    pthread_mutex_unlock(&r->aide.guard);
     return LS_OK;
 }
 
@@ -141,9 +138,9 @@ static ls_status make_view(ls_regent *r)
     ls_str_init(&text);
     LS_TRY(st, fetch_view(r), out);
     uint64_t before = r->next.generation;
-    pthread_mutex_lock(&r->guard);
+    pthread_mutex_lock(&r->aide.guard);
     ls_quorum_view_copy(&r->next, &r->want);
-    pthread_mutex_unlock(&r->guard);
+    pthread_mutex_unlock(&r->aide.guard);
     r->next.generation = (before > r->next.generation ? before : r->next.generation) + 1;
     write_view(r, &r->next, &text);
     LS_TRY(st, ls_str_status(&text), out);
@@ -157,14 +154,14 @@ static ls_status make_view(ls_regent *r)
             set_leader(r, leader);
         goto out;
     }
-    pthread_mutex_lock(&r->guard);
+    pthread_mutex_lock(&r->aide.guard);
     if (r->wants && r->want.n == r->next.n &&
         memcmp(r->want.member, r->next.member, (size_t)r->next.n * sizeof *r->next.member) == 0) {
         r->agreed = r->next.generation;
         r->wants = false;
     }
     ls_quorum_view_copy(&r->view, &r->next);
-    pthread_mutex_unlock(&r->guard);
+    pthread_mutex_unlock(&r->aide.guard);
     tell(r);
 out:
     ls_str_release(&text);
@@ -233,25 +230,14 @@ static ls_status renew(ls_regent *r)
     return st;
 }
 
-static void wait_until_due(ls_regent *r)
-{
-    struct timespec until;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += LOOK_MS * LS_NS_PER_MS;
-    until.tv_sec += until.tv_nsec / LS_NS_PER_S;
-    until.tv_nsec %= LS_NS_PER_S;
-    pthread_cond_timedwait(&r->wake, &r->guard, &until);
-}
-
 static void *work(void *context)
 {
     ls_regent *r = context;
 
-    pthread_mutex_lock(&r->guard);
-    while (!r->stop) {
+    pthread_mutex_lock(&r->aide.guard);
+    while (!r->aide.stop) {
         bool wants = r->wants, seeks = r->seeks;
-        pthread_mutex_unlock(&r->guard);
+        pthread_mutex_unlock(&r->aide.guard);
         ls_status st = renew(r);
         if (st == LS_OK && wants)
             st = make_view(r);
@@ -261,11 +247,11 @@ static void *work(void *context)
             ls_log(LS_LOG_WARN, "%s; who coordinates cannot change until then",
                    ls_err_last()->text);
         r->silent = st != LS_OK;
-        pthread_mutex_lock(&r->guard);
-        if (!r->stop && (!r->wants || st != LS_OK || wants))
-            wait_until_due(r);
+        pthread_mutex_lock(&r->aide.guard);
+        if (!r->wants || st != LS_OK || wants)
+            ls_aide_wait(&r->aide, LOOK_MS);
     }
-    pthread_mutex_unlock(&r->guard);
+    pthread_mutex_unlock(&r->aide.guard);
     return NULL;
 }
 
@@ -293,22 +279,9 @@ static ls_status take_names(ls_regent *r)
     return LS_OK;
 }
 
-static ls_status start_thread(ls_regent *r)
-{
-    sigset_t all, before;
-
-    sigfillset(&all); /* signals are for the threads of the caller */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&r->thread, NULL, work, r);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    r->runs = error == 0;
-    return r->runs ? LS_OK : ls_fail(LS_EIO, "cannot start a thread that asks etcd");
-}
-
 ls_status ls_regent_open(ls_regent **regent_out, const ls_regent_args *args)
 {
     ls_regent *r = ls_mem_alloc(sizeof *r);
-    pthread_condattr_t monotonic;
     ls_status st;
 
     if (!r)
@@ -317,11 +290,7 @@ ls_status ls_regent_open(ls_regent **regent_out, const ls_regent_args *args)
     r->leader = args->first ? args->self : 0;
     ls_str_init(&r->text);
     ls_str_init(&r->found);
-    pthread_mutex_init(&r->guard, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ls_aide_init(&r->aide);
     r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (r->fd < 0) {
         st = ls_fail_sys(LS_EIO, "cannot make a descriptor for news of etcd");
@@ -329,7 +298,7 @@ ls_status ls_regent_open(ls_regent **regent_out, const ls_regent_args *args)
     }
     LS_TRY(st, take_names(r), out);
     LS_TRY(st, ls_etcd_open(&r->etcd, r->urls, r->n_urls), out);
-    LS_TRY(st, start_thread(r), out);
+    LS_TRY(st, ls_aide_start(&r->aide, work, r, "that asks etcd"), out);
     *regent_out = r;
 out:
     if (st != LS_OK)
@@ -344,22 +313,14 @@ void ls_regent_close(ls_regent *regent)
     if (!r)
         return;
     ls_err_record before = *ls_err_last();
-    if (r->runs) {
-        pthread_mutex_lock(&r->guard);
-        r->stop = true;
-        pthread_cond_signal(&r->wake);
-        pthread_mutex_unlock(&r->guard);
-        pthread_join(r->thread, NULL);
-        if (r->lease) /* if it cannot be told, it runs out by itself */
-            (void)ls_etcd_end_lease(r->etcd, r->lease, soon());
-    }
+    if (ls_aide_end(&r->aide) && r->lease) /* if it cannot be told, it runs out by itself */
+        (void)ls_etcd_end_lease(r->etcd, r->lease, soon());
     ls_etcd_close(r->etcd);
     if (r->fd >= 0)
         close(r->fd);
     ls_str_release(&r->text);
     ls_str_release(&r->found);
-    pthread_cond_destroy(&r->wake);
-    pthread_mutex_destroy(&r->guard);
+    ls_aide_release(&r->aide);
     ls_mem_free(r);
     ls_err_adopt(&before);
 }
@@ -375,7 +336,7 @@ uint64_t ls_regent_agree(ls_regent *regent, const uint64_t *member, int n, uint6
     size_t bytes = (size_t)n * sizeof *member;
     uint64_t agreed = 0;
 
-    pthread_mutex_lock(&r->guard);
+    pthread_mutex_lock(&r->aide.guard);
     bool same = r->want.n == n && memcmp(r->want.member, member, bytes) == 0;
     if (same && r->agreed > above) {
         agreed = r->agreed;
@@ -386,19 +347,19 @@ uint64_t ls_regent_agree(ls_regent *regent, const uint64_t *member, int n, uint6
         r->want.generation = above;
         r->agreed = 0;
         r->wants = true;
-        pthread_cond_signal(&r->wake);
+        ls_aide_wake(&r->aide);
     }
-    pthread_mutex_unlock(&r->guard);
+    pthread_mutex_unlock(&r->aide.guard);
     return agreed;
 }
 
 void ls_regent_seek(ls_regent *regent, bool seeks)
 {
-    pthread_mutex_lock(&regent->guard);
+    pthread_mutex_lock(&regent->aide.guard);
     if (seeks && !regent->seeks)
-        pthread_cond_signal(&regent->wake);
+        ls_aide_wake(&regent->aide);
     regent->seeks = seeks;
-    pthread_mutex_unlock(&regent->guard);
+    pthread_mutex_unlock(&regent->aide.guard);
 }
 
 uint64_t ls_regent_leader(ls_regent *regent, uint64_t *turn_out)
@@ -406,17 +367,17 @@ uint64_t ls_regent_leader(ls_regent *regent, uint64_t *turn_out)
     eventfd_t news;
 
     (void)eventfd_read(regent->fd, &news);
-    pthread_mutex_lock(&regent->guard);
+    pthread_mutex_lock(&regent->aide.guard);
     uint64_t leader = regent->leader;
     *turn_out = regent->turn;
-    pthread_mutex_unlock(&regent->guard);
+    pthread_mutex_unlock(&regent->aide.guard);
     return leader;
 }
 
 const ls_quorum_view *ls_regent_view(ls_regent *regent)
 {
-    pthread_mutex_lock(&regent->guard);
+    pthread_mutex_lock(&regent->aide.guard);
     ls_quorum_view_copy(&regent->shown, &regent->view);
-    pthread_mutex_unlock(&regent->guard);
+    pthread_mutex_unlock(&regent->aide.guard);
     return &regent->shown;
 }

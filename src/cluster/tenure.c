@@ -7,8 +7,6 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -16,6 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/time.h"
+#include "cluster/aide.h"
 
 enum {
     KEY = LS_TENURE_KEY,
@@ -29,10 +28,7 @@ struct ls_tenure {
     char id[LS_TENURE_ID];
     ls_etcd *etcd; /* of the caller until the thread runs, then of the thread */
     int64_t lease;
-    pthread_t thread;
-    bool runs, stop;
-    pthread_mutex_t guard;
-    pthread_cond_t wake;
+    ls_aide aide; /* renews it */
 };
 
 void ls_tenure_key(const char *run, const char *leaf, char key_out[LS_TENURE_KEY])
@@ -166,17 +162,10 @@ out:
 
 static bool wait_until_due(ls_tenure *t)
 {
-    struct timespec until;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += RENEW_MS % 1000 * LS_NS_PER_MS;
-    until.tv_sec += RENEW_MS / 1000 + until.tv_nsec / LS_NS_PER_S;
-    until.tv_nsec %= LS_NS_PER_S;
-    pthread_mutex_lock(&t->guard);
-    while (!t->stop && pthread_cond_timedwait(&t->wake, &t->guard, &until) == 0)
-        ;
-    bool stop = t->stop;
-    pthread_mutex_unlock(&t->guard);
+    pthread_mutex_lock(&t->aide.guard);
+    ls_aide_wait(&t->aide, RENEW_MS);
+    bool stop = t->aide.stop;
+    pthread_mutex_unlock(&t->aide.guard);
     return !stop;
 }
 
@@ -203,35 +192,18 @@ static void *renew(void *context)
     return NULL;
 }
 
-static ls_status start_thread(ls_tenure *t)
-{
-    sigset_t all, before;
-
-    sigfillset(&all); /* signals are for the threads of the caller */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&t->thread, NULL, renew, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    t->runs = error == 0;
-    return t->runs ? LS_OK : ls_fail(LS_EIO, "cannot start a thread to renew a lease");
-}
-
 ls_status ls_tenure_open(ls_tenure **tenure_out, const ls_tenure_args *args, int64_t deadline_ns)
 {
     const struct timespec pause = {.tv_nsec = LOOK_MS * LS_NS_PER_MS};
     int64_t patience_ns = ls_time_now_ns() + (LS_TENURE_LEASE_S + 2) * LS_NS_PER_S;
     ls_tenure *t = ls_mem_alloc(sizeof *t);
-    pthread_condattr_t monotonic;
     bool done = false;
     ls_status st;
 
     if (!t)
         return LS_ENOMEM;
     t->args = *args;
-    pthread_mutex_init(&t->guard, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&t->wake, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ls_aide_init(&t->aide);
     LS_TRY(st, draw_id(t->id), out);
     LS_TRY(st, ls_etcd_open(&t->etcd, args->urls, args->n_urls), out);
     for (;;) {
@@ -245,7 +217,7 @@ ls_status ls_tenure_open(ls_tenure **tenure_out, const ls_tenure_args *args, int
         st = LS_EBUSY;
         goto out;
     }
-    LS_TRY(st, start_thread(t), out);
+    LS_TRY(st, ls_aide_start(&t->aide, renew, t, "that renews a lease"), out);
     *tenure_out = t;
 out:
     if (st != LS_OK)
@@ -259,21 +231,12 @@ void ls_tenure_close(ls_tenure *tenure)
 
     if (!t)
         return;
-    if (t->runs) {
-        ls_err_record before = *ls_err_last();
-        pthread_mutex_lock(&t->guard);
-        t->stop = true;
-        pthread_cond_signal(&t->wake);
-        pthread_mutex_unlock(&t->guard);
-        pthread_join(t->thread, NULL);
-        /* If it cannot be told, the lease runs out by itself. */
-        if (t->lease)
-            (void)ls_etcd_end_lease(t->etcd, t->lease, ls_time_now_ns() + 2 * LS_NS_PER_S);
-        ls_err_adopt(&before);
-    }
+    ls_err_record before = *ls_err_last();
+    if (ls_aide_end(&t->aide) && t->lease) /* if it cannot be told, it runs out by itself */
+        (void)ls_etcd_end_lease(t->etcd, t->lease, ls_time_now_ns() + 2 * LS_NS_PER_S);
+    ls_err_adopt(&before);
     ls_etcd_close(t->etcd);
-    pthread_cond_destroy(&t->wake);
-    pthread_mutex_destroy(&t->guard);
+    ls_aide_release(&t->aide);
     ls_mem_free(t);
 }
 

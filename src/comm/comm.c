@@ -18,6 +18,7 @@
 /* The last place is for ls_comm_run() alone: whether it has one must not depend on how far the
  * started ones are, which each rank sees at its own time. */
 enum { SLOT_BITS = 8, RUN_SLOT = LS_COMM_FLIGHTS, SLOTS };
+enum { USED = 8 }; /* flights at once of most users: pages of the others are never touched */
 enum { WAIT_SLEEP_NS = 1000000, EAGER_BYTES = 16 << 10, EAGER_TURNS = 200 };
 _Static_assert(LS_COMM_FLIGHTS == 1 << SLOT_BITS, "a request names its place");
 
@@ -127,7 +128,6 @@ static ls_status make_comm(ls_comm **comm_out, ls_fabric *fabric, uint64_t id, c
 
     if (!c)
         return ls_fail(LS_ENOMEM, "no memory for a communicator");
-    memset(c, 0, sizeof *c);
     c->fabric = fabric;
     c->id = id;
     c->ranks = ranks;
@@ -140,9 +140,6 @@ static ls_status make_comm(ls_comm **comm_out, ls_fabric *fabric, uint64_t id, c
         st = ls_fail(LS_ENOMEM, "no memory for a communicator of %d ranks", ranks);
         goto out;
     }
-    memset(c->sends, 0, (size_t)ranks * sizeof *c->sends);
-    memset(c->receives, 0, (size_t)ranks * sizeof *c->receives);
-    memset(c->flights, 0, SLOTS * sizeof *c->flights);
     for (int i = 0; i < ranks; i++) {
         c->world[i] = world[i];
         if (world[i] == fabric->rank)
@@ -237,7 +234,7 @@ void ls_comm_close(ls_comm *comm)
 
 int64_t ls_comm_bytes(void)
 {
-    return (int64_t)sizeof(ls_comm) + SLOTS * (int64_t)sizeof(flight);
+    return (int64_t)sizeof(ls_comm) + USED * (int64_t)sizeof(flight);
 }
 
 int ls_comm_rank(const ls_comm *comm)

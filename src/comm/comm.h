@@ -106,7 +106,8 @@ ls_status ls_comm_force(ls_comm *comm, const char *algo);
 void ls_comm_traffic(ls_comm *comm, int64_t *sent_out, int64_t *received_out);
 
 /* Bytes of other ranks' memory that count as resident in this process, because it has read them
- * where they lie; 0 where it cannot be known. */
+ * where they lie, less own ones that others have and this process never touched; 0 where it cannot
+ * be known. */
 int64_t ls_comm_foreign_bytes(const ls_comm *comm);
 
 /* What moves the data between nodes, and why, in words: "tcp, as asked for", "ucx: every rank has

@@ -313,9 +313,9 @@ static ls_status check_experts(const ls_run *run)
                               "mixtral divides the weights of experts by their sum");
     if (m->bias == LS_BIAS_ALL || m->bias == LS_BIAS_MLP)
         return ls_check_clash(run, "model.bias", "model.experts", "experts have no biases");
-    if (run->device.kind == LS_DEVICE_CUDA)
-        return ls_check_clash(run, "device.kind", "model.experts",
-                              "mixtures of experts run on CPUs only, for now");
+    if (run->precision == LS_PRECISION_FP8)
+        return ls_check_clash(run, "precision", "model.experts",
+                              "the products of experts are made in bf16 or wider");
     return LS_OK;
 }
 

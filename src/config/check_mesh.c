@@ -53,28 +53,11 @@ static ls_status check_teams(const ls_run *run)
         return ls_check_clash(run, "mesh.sp", "mesh.tp", "it is for mesh.tp above 1");
     if (run->mesh.tp < 2)
         return LS_OK;
-    if (run->mesh.zero > 1) {
-        ls_status st = ls_check_clash(run, "mesh.zero", "mesh.tp",
-                                      "ranks keep whole gradients and weights of their part");
-        ls_err_hint("mesh.zero: 1 works with mesh.tp, and divides the moments of a part among the "
-                    "ranks that have the same one.");
-        return st;
-    }
-    if (strcmp(run->mesh.shard, "world") != 0)
-        return ls_check_clash(run, "mesh.shard", "mesh.tp",
-                              "the ranks that have the same part are one group");
-    if (run->heal.buddies == LS_BUDDIES_ON && run->mesh.pp < 2)
-        return ls_check_clash(run, "heal.buddies", "mesh.tp",
-                              "parts of a model are not copied yet");
     if (run->sync != LS_SYNC_ALLREDUCE)
         return ls_check_clash(run, "sync", "mesh.tp", "replicas and workers have whole models");
     if (run->train.optimizer != LS_OPTIMIZER_ADAMW)
         return ls_check_clash(run, "train.optimizer", "mesh.tp",
                               "only AdamW updates parts of weights by themselves");
-    if (run->lora.rank > 0)
-        return ls_check_clash(run, "lora.rank", "mesh.tp", "only whole models are trained so");
-    if (run->train.freeze.count > 0)
-        return ls_check_clash(run, "train.freeze", "mesh.tp", "only whole models are trained so");
     if (run->mesh.balance == LS_BALANCE_AUTO)
         return ls_check_clash(run, "mesh.balance", "mesh.tp", "speeds are known of single ranks");
     if (run->mesh.weights.count > 0)
@@ -138,16 +121,9 @@ static ls_status check_with_experts(const ls_run *run)
         const char *key, *why;
         bool asked;
     } rows[] = {
-        {"mesh.zero", "ranks keep whole gradients and weights of what they have; 0 and 1 work",
-         run->mesh.zero > 1},
-        {"mesh.shard", "the ranks that have the same experts are one group",
-         strcmp(run->mesh.shard, "world") != 0},
-        {"heal.buddies", "parts of a model are not copied yet", run->heal.buddies == LS_BUDDIES_ON},
         {"sync", "replicas and workers have whole models", run->sync != LS_SYNC_ALLREDUCE},
         {"train.optimizer", "only AdamW updates parts of weights by themselves",
          run->train.optimizer != LS_OPTIMIZER_ADAMW},
-        {"lora.rank", "only whole models are trained so", run->lora.rank > 0},
-        {"train.freeze", "only whole models are trained so", run->train.freeze.count > 0},
         {"mesh.balance",
          "experts work for the tokens of other ranks too, so a rank's time says "
          "little of its own",
@@ -157,6 +133,8 @@ static ls_status check_with_experts(const ls_run *run)
         {"device.offload", "moments of a part of a model stay in memory",
          run->device.offload != LS_OFFLOAD_NONE},
         {"heal.replay", "each rank has some of the experts", run->heal.replay > 0},
+        {"device.kind", "rows of tokens go to other ranks' experts through the host's memory",
+         run->device.kind == LS_DEVICE_CUDA},
     };
 
     for (size_t i = 0; i < LS_COUNT(rows); i++)
@@ -381,9 +359,12 @@ static ls_status check_pipeline(const ls_run *run)
         const char *key, *why, *hint;
         bool asked;
     } rows[] = {
-        {"mesh.zero", "stages keep whole gradients and weights of their layers",
-         "mesh.zero: 1 works with mesh.pp, and divides the moments of a stage among its lines.",
-         run->mesh.zero > 1},
+        {"mesh.zero", "lines that divide experts keep whole gradients and weights of their layers",
+         "mesh.zero: 1 works with mesh.pp and mesh.ep; 2 and 3 work with mesh.pp alone.",
+         run->mesh.zero > 1 && run->mesh.ep > 1},
+        {"heal.buddies", "parts of gradients and weights of a stage are not copied yet",
+         "Leave heal.buddies at auto, or take mesh.zero: 1.",
+         run->mesh.zero > 1 && run->heal.buddies == LS_BUDDIES_ON},
         {"mesh.shard", "the lines of a pipeline are one group",
          "Leave mesh.shard out: with mesh.pp all lines divide what mesh.zero says.",
          strcmp(run->mesh.shard, "world") != 0},
@@ -398,9 +379,11 @@ static ls_status check_pipeline(const ls_run *run)
         {"train.optimizer", "only AdamW updates the layers of a stage by themselves",
          "Set train.optimizer: adamw, or mesh.pp: 1.", run->train.optimizer != LS_OPTIMIZER_ADAMW},
         {"lora.rank", "adapters lie behind all layers, and stages keep runs of them",
-         "mesh.pp: 1 with mesh.dp trains adapters on several ranks.", run->lora.rank > 0},
+         "mesh.pp: 1 trains adapters on several ranks, with mesh.dp, mesh.tp, mesh.ep and mesh.cp.",
+         run->lora.rank > 0},
         {"train.freeze", "stages keep runs of parameters that are all trained",
-         "Leave train.freeze out, or set mesh.pp: 1.", run->train.freeze.count > 0},
+         "Leave train.freeze out, or set mesh.pp: 1; mesh.tp and mesh.ep work with it.",
+         run->train.freeze.count > 0},
         {"device.offload", "the moments of a stage lie in windows of memory",
          "Set device.offload: none; mesh.pp already divides moments by stages.",
          run->device.offload != LS_OFFLOAD_NONE},
@@ -426,6 +409,13 @@ static ls_status check_buddies(const ls_run *run)
     if (run->heal.mode == LS_HEAL_OFF)
         return ls_check_clash(run, "heal.buddies", "heal.mode",
                               "copies are for going on when a rank dies");
+    if ((run->mesh.tp > 1 || run->mesh.ep > 1) && run->mesh.zero > 1)
+        return ls_check_clash(
+            run, "heal.buddies", "mesh.zero",
+            "what ranks with a part of a model divide of it is copied with 1 only");
+    if ((run->mesh.tp > 1 || run->mesh.ep > 1) && strcmp(run->mesh.shard, "world") != 0)
+        return ls_check_clash(run, "heal.buddies", "mesh.shard",
+                              "groups of ranks with the same part keep no copies");
     if (run->device.kind == LS_DEVICE_CUDA)
         return ls_check_clash(run, "heal.buddies", "device.kind",
                               "a copy lies in the memory of the host, where a GPU updates nothing");

@@ -712,7 +712,8 @@ const ls_option ls_options[] = {
          "GPUs, and on a CPU with device.isa: reference, for checking. tf32, on GPUs, is fp32 "
          "whose products round what they multiply to 10 bits of fraction. fp8 is "
          "bf16 with the products of all blocks but the first and the last in 8 bits, scaled by "
-         "the largest magnitude of each tensor: on GPUs that have it, with train.reduce: fast.",
+         "the largest magnitude of each tensor: on GPUs that have it, with train.reduce: fast, "
+         "and not for mixtures of experts.",
      .offset = AT(precision),
      .fixed = true},
 
@@ -746,8 +747,8 @@ const ls_option ls_options[] = {
             "in every layer, so keep them on one machine. The number of processes is mesh.dp "
             "times mesh.pp times mesh.cp times this; with mesh.pp each stage of a pipeline is such "
             "a team, and with mesh.cp teams share sequences. "
-            "mesh.zero can be 1. Results agree with one process within rounding, in ordered mode "
-            "too.",
+            "mesh.zero divides what processes with the same part have of it. Results agree with "
+            "one process within rounding, in ordered mode too.",
      .offset = AT(mesh.tp)},
     {.key = "mesh.sp",
      .type = LS_OPTION_BOOL,
@@ -763,7 +764,9 @@ const ls_option ls_options[] = {
      .most = 256,
      .doc = "Pipeline width: processes that share the layers. A leaf goes through all of them as a "
             "micro-batch (batch.group sets how many leaves do at a time). mesh.dp such lines share "
-            "the batch; on CPUs, with AdamW and mesh.zero 0 or 1.",
+            "the batch, and divide of each stage what mesh.zero says; on CPUs, with AdamW. With "
+            "mesh.zero 2 and 3 a rank that dies ends the run, and it goes on from its newest "
+            "checkpoint when it is started again.",
      .offset = AT(mesh.pp)},
     {.key = "mesh.schedule",
      .type = LS_OPTION_ENUM,
@@ -814,18 +817,20 @@ const ls_option ls_options[] = {
      .preset = "1",
      .least = 1,
      .most = 1024,
-     .doc = "Expert-parallel width: processes that divide the experts of a mixture (model.experts) "
-            "among themselves. They are some of the mesh.dp that share the batch, and have "
-            "everything else each; tokens go to where their experts are and back, in every layer, "
-            "so keep them on one machine. It must divide mesh.dp (times mesh.cp) and "
-            "model.experts. With mesh.pp each stage's processes divide the experts of its layers, "
-            "with mesh.tp teams do; mesh.zero can be 1: those that have the same experts divide "
-            "these, all the rest. Gradients are summed as train.reduce: fast does it, and results "
-            "agree with one process within rounding. When one of them dies its experts come from "
-            "another that has the same, where mesh.dp is larger than this, else from the newest "
-            "checkpoint; for good: a run goes on with a multiple of mesh.ep. With mesh.zero, "
-            "mesh.pp, mesh.tp or mesh.cp the run ends instead, and goes on from its newest "
-            "checkpoint when it is started again.",
+     .doc =
+         "Expert-parallel width: processes that divide the experts of a mixture (model.experts) "
+         "among themselves. They are some of the mesh.dp that share the batch, and have "
+         "everything else each; tokens go to where their experts are and back, in every layer, "
+         "so keep them on one machine. It must divide mesh.dp (times mesh.cp) and "
+         "model.experts. With mesh.pp each stage's processes divide the experts of its layers, "
+         "with mesh.tp teams do. mesh.zero divides moments: of experts among those that have the "
+         "same, of the rest among all; with 2 and 3 the former divide gradients and weights of "
+         "all that they have. Gradients are summed as train.reduce: fast does it, and results "
+         "agree with one process within rounding. When one of them dies its experts come from "
+         "another that has the same, where mesh.dp is larger than this, else from the newest "
+         "checkpoint; for good: a run goes on with a multiple of mesh.ep. With mesh.zero, "
+         "mesh.pp, mesh.tp or mesh.cp the run ends instead, and goes on from its newest "
+         "checkpoint when it is started again.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
@@ -834,14 +839,16 @@ const ls_option ls_options[] = {
      .most = 3,
      .doc = "ZeRO stage: what data-parallel copies divide instead of holding it each. 0: nothing; "
             "1: the optimizer's moments and the update; 2: gradients too; 3: weights too, gathered "
-            "part by part while they are used.",
+            "part by part while they are used. With mesh.tp and mesh.ep copies of the same part of "
+            "the model do so, and in a pipeline (mesh.pp) the lines divide their stage.",
      .offset = AT(mesh.zero)},
     {.key = "mesh.shard",
      .type = LS_OPTION_STRING,
      .preset = "world",
      .doc = "Which ranks divide what mesh.zero says. world: all of them; node: those of each node, "
             "while nodes have copies of each other; a number: as many at a time. Weights are "
-            "gathered inside such a group only, and each rank holds more.",
+            "gathered inside such a group only, and each rank holds more. With mesh.tp and mesh.ep "
+            "it groups those that have the same part of the model.",
      .offset = AT(mesh.shard)},
     {.key = "mesh.balance",
      .type = LS_OPTION_ENUM,
@@ -1160,10 +1167,10 @@ const ls_option ls_options[] = {
      .names = {"auto", "on", "off"},
      .doc = "With mesh.zero 1 to 3: whether another rank keeps a copy of what a rank has alone, "
             "so that its death costs no step; without copies the newest checkpoint is loaded. It "
-            "takes 16 bytes of memory (8 with mesh.pp, 36 with lamb and muon) and 4 bytes a step "
-            "on the wire for each element of a part. With mesh.tp there are copies where there is "
-            "a pipeline too. With mesh.shard the groups are copies of each other already. auto: "
-            "on, where ranks that die are replaced, on CPUs.",
+            "takes 16 bytes of memory (8 with mesh.pp, mesh.tp and mesh.ep, 36 with lamb and "
+            "muon) and 4 bytes a step on the wire for each element of a part. With mesh.shard the "
+            "groups are copies of each other already. auto: on, where ranks that die are "
+            "replaced, on CPUs.",
      .offset = AT(heal.buddies)},
     {.key = "heal.compare",
      .type = LS_OPTION_INT,

@@ -11,6 +11,7 @@
 #include "data/chat.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/present.h"
 
 /* Shards up to this size are verified when they are opened, which takes milliseconds. */
 static const int64_t verify_up_to = 256 * LS_MIB;
@@ -461,6 +462,18 @@ int64_t ls_corpus_mapped_bytes(const ls_corpus *corpus)
     for (int i = 0; i < corpus->n_sources; i++)
         for (int k = 0; k < corpus->sources[i].n_shards; k++)
             sum += (int64_t)corpus->sources[i].shards[k].map.len;
+    return sum;
+}
+
+int64_t ls_corpus_present_bytes(const ls_corpus *corpus)
+{
+    int64_t sum = 0;
+
+    for (int i = 0; i < corpus->n_sources; i++)
+        for (int k = 0; k < corpus->sources[i].n_shards; k++) {
+            const ls_file_map *map = &corpus->sources[i].shards[k].map;
+            sum += ls_max_i64(0, ls_present_bytes(map->bytes, (int64_t)map->len));
+        }
     return sum;
 }
 

@@ -38,6 +38,8 @@ bool ls_corpus_isolates(const ls_corpus *corpus);
 ls_hash ls_corpus_hash(const ls_corpus *corpus);
 /* Bytes of the mapped shards: what reading all of them makes resident. */
 int64_t ls_corpus_mapped_bytes(const ls_corpus *corpus);
+/* And those that are resident already; 0 where the system does not tell. */
+int64_t ls_corpus_present_bytes(const ls_corpus *corpus);
 /* Shards that this open had to build. */
 int ls_corpus_built(const ls_corpus *corpus);
 

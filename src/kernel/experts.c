@@ -8,12 +8,18 @@
  * Example: M = 3, K = 2, choices (2 0) (0 1) (2 1). Rows by expert: 0: tokens 0 1, 1: tokens 1 2,
  * 2: tokens 0 2. slots = 1 2 | 3 5 | 0 4, rows = (4 0) (1 2) (5 3).
  *
- * exp and log are our own, in double, so that bits do not depend on the C library. */
+ * exp and log are our own, in double, so that bits do not depend on the C library.
+ *
+ * On a GPU experts do not follow one another (experts_groups.c), and what is no row is the device's
+ * own (ls_experts_table). */
 #include "kernel/experts.h"
 
 #include <math.h>
 #include "base/pool.h"
+#include "device/plugin.h"
 #include "kernel/cpu/leaves.h"
+#include "kernel/cpu/ref_impl.h"
+#include "kernel/experts_impl.h"
 
 enum { BLOCK = 32 }; /* tokens of a task */
 
@@ -22,8 +28,28 @@ static int64_t blocks(int64_t tokens)
     return (tokens + BLOCK - 1) / BLOCK;
 }
 
+/* What the device of a stream brings; NULL: it is done here. */
+static const ls_experts_table *device_of(const ls_stream *stream)
+{
+    const ls_plugin *plugin = ls_device_plugin(ls_stream_device(stream));
+    const ls_kernels *kernels = plugin ? plugin->kernels : NULL;
+
+    return kernels ? kernels->experts : NULL;
+}
+
 /* --- numbers ----------------------------------------------------------------------------------
  */
+
+/* Apart, so that the others stay small. */
+static __attribute__((noinline)) float load_f16(const void *x, int64_t i)
+{
+    return (float)ls_ref_wide_f16(((const uint16_t *)x)[i]);
+}
+
+static __attribute__((noinline)) void store_f16(void *x, int64_t i, float value)
+{
+    ((uint16_t *)x)[i] = ls_ref_f16((double)value);
+}
 
 static float load(ls_dtype type, const void *x, int64_t i)
 {
@@ -31,18 +57,24 @@ static float load(ls_dtype type, const void *x, int64_t i)
 
     if (type == LS_F32)
         return ((const float *)x)[i];
+    if (type == LS_F16)
+        return load_f16(x, i);
     uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-/* To bf16 by rounding to nearest even; what is not a number stays so. */
+/* By rounding to nearest even; what is not a number stays so. */
 static void store(ls_dtype type, void *x, int64_t i, float value)
 {
     uint32_t bits;
 
     if (type == LS_F32) {
         ((float *)x)[i] = value;
+        return;
+    }
+    if (type == LS_F16) {
+        store_f16(x, i, value);
         return;
     }
     memcpy(&bits, &value, sizeof bits);
@@ -180,12 +212,17 @@ static void count_choices(const ls_route *a)
 
 void ls_experts_route(ls_stream *stream, const ls_route *a)
 {
+    const ls_experts_table *device = device_of(stream);
     ls_route args = *a;
 
     LS_BUG_IF(a->leaves < 1 || a->M % a->leaves != 0 || a->K > a->E, "%lld tokens in %lld leaves",
               (long long)a->M, (long long)a->leaves);
     LS_BUG_IF(a->sequences < 1 || a->M % a->sequences != 0, "%lld tokens in %lld sequences",
               (long long)a->M, (long long)a->sequences);
+    if (device) {
+        device->route(stream, a);
+        return;
+    }
     if (ls_stream_failed(stream))
         return;
     ls_pool_run(ls_stream_pool(stream), route_task, &args, blocks(a->M));
@@ -236,9 +273,12 @@ static void route_back_task(void *context, int64_t index, int worker)
 
 void ls_experts_route_back(ls_stream *stream, const ls_route_back *a)
 {
+    const ls_experts_table *device = device_of(stream);
     ls_route_back args = *a;
 
-    if (!ls_stream_failed(stream))
+    if (device)
+        device->route_back(stream, a);
+    else if (!ls_stream_failed(stream))
         ls_pool_run(ls_stream_pool(stream), route_back_task, &args, blocks(a->route->M));
 }
 
@@ -362,18 +402,28 @@ static void run_tasks(ls_stream *stream, const ls_experts *a, ls_pool_task task,
 
 void ls_experts_gather(ls_stream *stream, const ls_experts *a)
 {
-    run_tasks(stream, a, gather_task, a->route->M * a->route->K);
+    const ls_experts_table *device = device_of(stream);
+
+    if (device)
+        device->gather(stream, a);
+    else
+        run_tasks(stream, a, gather_task, a->route->M * a->route->K);
 }
 
 void ls_experts_apply(ls_stream *stream, const ls_experts *a)
 {
+    if (device_of(stream)) {
+        ls_experts_groups_forward(stream, a);
+        return;
+    }
     for (int64_t e = 0; e < a->route->E && !ls_stream_failed(stream); e++)
         expert_forward(stream, a, e);
 }
 
 void ls_experts_activate(ls_stream *stream, const ls_experts *a)
 {
-    int64_t n = a->route->first[a->route->E * a->route->leaves];
+    int64_t n = device_of(stream) ? a->route->M * a->route->K
+                                  : a->route->first[a->route->E * a->route->leaves];
 
     if (n > 0 && !ls_stream_failed(stream))
         activate(stream, a, 0, n);
@@ -381,7 +431,12 @@ void ls_experts_activate(ls_stream *stream, const ls_experts *a)
 
 void ls_experts_combine(ls_stream *stream, const ls_experts *a)
 {
-    run_tasks(stream, a, combine_task, a->route->M);
+    const ls_experts_table *device = device_of(stream);
+
+    if (device)
+        device->combine(stream, a);
+    else
+        run_tasks(stream, a, combine_task, a->route->M);
 }
 
 void ls_experts_forward(ls_stream *stream, const ls_experts *a)
@@ -555,18 +610,32 @@ static void expert_back(ls_stream *stream, const ls_experts *a, int64_t e)
 
 void ls_experts_spread(ls_stream *stream, const ls_experts *a)
 {
-    run_tasks(stream, a, spread_task, a->route->M * a->route->K);
+    const ls_experts_table *device = device_of(stream);
+
+    if (device)
+        device->spread(stream, a);
+    else
+        run_tasks(stream, a, spread_task, a->route->M * a->route->K);
 }
 
 void ls_experts_apply_back(ls_stream *stream, const ls_experts *a)
 {
+    if (device_of(stream)) {
+        ls_experts_groups_back(stream, a);
+        return;
+    }
     for (int64_t e = 0; e < a->route->E && !ls_stream_failed(stream); e++)
         expert_back(stream, a, e);
 }
 
 void ls_experts_collect(ls_stream *stream, const ls_experts *a)
 {
-    run_tasks(stream, a, collect_task, a->route->M);
+    const ls_experts_table *device = device_of(stream);
+
+    if (device)
+        device->collect(stream, a);
+    else
+        run_tasks(stream, a, collect_task, a->route->M);
 }
 
 void ls_experts_backward(ls_stream *stream, const ls_experts *a)
@@ -576,7 +645,9 @@ void ls_experts_backward(ls_stream *stream, const ls_experts *a)
     ls_experts_collect(stream, a);
 }
 
-int64_t ls_experts_stack(int64_t C, int64_t F, int64_t leaves)
+int64_t ls_experts_stack(const ls_kernels *kernels, int64_t C, int64_t F, int64_t leaves)
 {
+    if (kernels->experts)
+        return kernels->experts->stack(leaves);
     return leaves > 1 ? ls_leaves_depth(leaves) * C * F : 0;
 }

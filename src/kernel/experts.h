@@ -14,8 +14,12 @@
  * (Zoph et al., arXiv:2202.08906).
  *
  * Bits: a token's result does not depend on the tokens beside it; gradients of weights are sums
- * along the tree over leaves; choices of equal weight fall to the lower number. CPU only: what is
- * routed where decides the shapes of products, and a GPU would have to wait for it. */
+ * along the tree over leaves; choices of equal weight fall to the lower number.
+ *
+ * What is routed where decides the shapes of products, and the host of a GPU would have to wait to
+ * know it. So there the products of all experts are one row of the table, which reads on the device
+ * where the rows of each begin (ls_groups), and the rest is what the device brings in a table of
+ * its own. Nothing here waits, and all of it can be recorded. */
 #pragma once
 #include "kernel/kernel.h"
 
@@ -78,6 +82,7 @@ typedef struct ls_experts {
     void *dx;                  /* [M, C] */
     float *dweights;           /* [M, K] */
     float *stack;              /* ls_experts_stack() floats, with several leaves */
+    int64_t stack_floats;      /* how many those are; on a GPU */
     bool accumulate;           /* gradients of weights */
 } ls_experts;
 
@@ -109,6 +114,26 @@ typedef struct ls_regroup {
 void ls_experts_regroup(ls_stream *stream, const ls_regroup *a);
 
 /* Floats that the sums of gradients over leaves need beside their result. */
-int64_t ls_experts_stack(int64_t C, int64_t F, int64_t leaves);
+int64_t ls_experts_stack(const ls_kernels *kernels, int64_t C, int64_t F, int64_t leaves);
+
+/* A GPU's: the functions above of these names, but for what rows do. The same words describe them,
+ * and all pointers are to device memory but those to structs. */
+struct ls_experts_table {
+    uint64_t stamp; /* ls_experts_stamp() */
+    void (*route)(ls_stream *stream, const ls_route *a);
+    void (*route_back)(ls_stream *stream, const ls_route_back *a);
+    void (*gather)(ls_stream *stream, const ls_experts *a);
+    void (*combine)(ls_stream *stream, const ls_experts *a);
+    void (*spread)(ls_stream *stream, const ls_experts *a);
+    void (*collect)(ls_stream *stream, const ls_experts *a);
+    int64_t (*stack)(int64_t leaves); /* as ls_experts_stack() */
+};
+
+/* As ls_kernel_stamp(). */
+static inline uint64_t ls_experts_stamp(void)
+{
+    return (sizeof(ls_experts_table) * 1000003u + sizeof(ls_route)) * 1000003u +
+           sizeof(ls_route_back) * 4099u + sizeof(ls_experts);
+}
 
 LS_C_END

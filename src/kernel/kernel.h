@@ -91,6 +91,22 @@ typedef struct ls_fp8 {
     void *scratch;
 } ls_fp8;
 
+/* Products of many weights at once, for rows that lie by group: rows first[g * leaves] to
+ * first[(g + 1) * leaves] - 1 are group g's, leaf by leaf, and its own weight (layout NK) is what
+ * they are multiplied by; all M rows belong to groups. `first` is read when the work is done, so
+ * that nobody has to wait for it; where the pointers are, when it is queued. Without bias,
+ * activation, z, add and fp8, and linear_fwd and linear_bwd_x without accumulate. Only tables with
+ * `experts`. */
+typedef struct ls_groups {
+    const int32_t *first; /* [n * leaves + 1], device memory */
+    const void *const *w; /* n of them; linear_fwd, linear_bwd_x */
+    float *const *dw;     /* linear_bwd_w; NULL: none is wanted */
+    int64_t step;         /* bytes from one of these pointers to the next */
+    int64_t n, leaves;
+    float *stack; /* linear_bwd_w of several leaves: ls_experts_stack() floats, device memory */
+    int64_t stack_floats;
+} ls_groups;
+
 /* linear_fwd: y = act(x W + b). z, where given, keeps the value before the activation. With
  * add: y = add + x W + b, without an activation; the residual stream. accumulate: y += x W, without
  * bias and activation. The rows of y may lie apart (ldy), so that a
@@ -111,6 +127,8 @@ typedef struct ls_linear_fwd {
     bool accumulate;
     bool tf32; /* fp32 only: what is multiplied may be rounded to 10 bits of fraction */
     ls_fp8 fp8;
+    /* NULL: one weight for all rows */
+    const ls_groups *groups;
 } ls_linear_fwd;
 
 /* linear_bwd_x: dx = (dy W^T) * act'(z), where act and z belong to the layer *below*, whose output
@@ -129,6 +147,8 @@ typedef struct ls_linear_bwd_x {
     bool accumulate; /* dx += (only with act NONE) */
     bool tf32;       /* as in ls_linear_fwd */
     ls_fp8 fp8;      /* x_max is not read, but says that it is to be fp8 */
+    /* NULL: one weight for all rows */
+    const ls_groups *groups;
 } ls_linear_bwd_x;
 
 /* pack: a weight in the order in which products read it, so that rows which get it need not make
@@ -165,6 +185,8 @@ typedef struct ls_linear_bwd_w {
     bool accumulate;
     bool tf32; /* as in ls_linear_fwd */
     ls_fp8 fp8;
+    /* NULL: one weight for all rows */
+    const ls_groups *groups;
 } ls_linear_bwd_w;
 
 /* A tensor of heads inside another tensor: element (b, t, h, d) is at p[b*batch + t*time + h*head +
@@ -173,6 +195,13 @@ typedef struct ls_heads {
     void *p;
     int64_t batch, time, head;
 } ls_heads;
+
+/* What a row makes where a norm goes over more than this rank has (ls_qkv.sums). */
+typedef enum ls_qkv_part {
+    LS_QKV_WHOLE, /* all of it, of heads that are here */
+    LS_QKV_SUMS,  /* sums alone: of x^2, backward of dy w x rstd; nothing else is written */
+    LS_QKV_APPLY  /* the rest, by sums that are those of all ranks */
+} ls_qkv_part;
 
 /* qkv_fwd: split the packed product [M, (H + 2 Hkv) D] into q, k, v; where q_norm and k_norm are
  * given, each head of q and k is first normalised (RMS over D, times the weight); then q and k are
@@ -193,11 +222,15 @@ typedef struct ls_qkv {
     float *dq_norm, *dk_norm; /* bwd with norms: [D] each, or both NULL; tree over leaves */
     int64_t B, T, H, Hkv, D;
     int64_t ld;      /* elements from a row of packed, and of product, to the next; 0: side by side.
-                      * CPU only, and so is Hkv 0: then there are queries alone, or what is like them,
-                      * and k_norm and dk_norm are not used */
+                      * On a GPU only with one head and Hkv 0: then there are queries alone, or what
+                      * is like them, and k_norm and dk_norm are not used */
     int64_t leaves;  /* bwd with norms */
     bool accumulate; /* dq_norm, dk_norm */
     void *scratch;   /* bwd with norms */
+    /* Norms over heads of which this rank has some, `ranks` as many; CPU only. */
+    ls_qkv_part part;
+    float *sums;   /* [M, H + Hkv]: written by LS_QKV_SUMS, then to be summed over the ranks */
+    int64_t ranks; /* 0 counts as one */
 } ls_qkv;
 
 /* Attention of a chunk of T queries to a chunk of T keys of the same sequence, for ranks that share
@@ -567,6 +600,9 @@ typedef enum ls_row {
     LS_ROWS
 } ls_row;
 
+/* What a device brings for mixtures of experts beside its rows; see experts.h. */
+typedef struct ls_experts_table ls_experts_table;
+
 /* One implementation of every row. */
 typedef struct ls_kernels {
     const char *name; /* "reference", "generic", "avx2", "avx512", "cuda" */
@@ -606,6 +642,8 @@ typedef struct ls_kernels {
      * one. NULL: this table reads weights as they are. The order belongs to this table, and in bf16
      * to the way that products of pairs were set to when it was made (cpu/dot/dot.h). */
     int64_t (*pack_bytes)(const ls_pack *a);
+    /* On a GPU; its linear rows know groups. NULL: experts.c does it all, by rows of one weight. */
+    const ls_experts_table *experts;
 } ls_kernels;
 
 /* What a row promises, for tests, docs and bench. */
@@ -637,7 +675,7 @@ static inline uint64_t ls_kernel_stamp(void)
         sizeof(ls_embed_bwd),     sizeof(ls_head),          sizeof(ls_norm_result),
         sizeof(ls_adamw_span),    sizeof(ls_adamw),         sizeof(ls_lamb_piece),
         sizeof(ls_lamb_tensor),   sizeof(ls_lamb),          sizeof(ls_momentum),
-        sizeof(ls_muon),          sizeof(ls_pack),          LS_ROWS};
+        sizeof(ls_muon),          sizeof(ls_pack),          LS_ROWS + 256 * sizeof(ls_groups)};
     uint64_t stamp = 0;
 
     for (size_t i = 0; i < LS_COUNT(sizes); i++)

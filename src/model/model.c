@@ -72,6 +72,30 @@ static ls_status check_freeze(const ls_model *m, const ls_run *run)
     return LS_OK;
 }
 
+/* The same where ranks divide experts: names of all of them count, also of those that other ranks
+ * have. And a gradient must reach a block on all ranks where one of them trains an expert of it,
+ * since they meet there. */
+static ls_status check_freeze_far(ls_model *m, const ls_run *run)
+{
+    ls_model whole = {.params = NULL};
+    ls_status st = LS_OK;
+
+    LS_TRY(st, ls_model_init(&whole, run, m->tokens), out);
+    for (int64_t l = 0; l < m->shape.L; l++)
+        m->blocks[l].trained = whole.blocks[l].trained;
+    if (m->trained == 0) {
+        st = ls_fail(LS_EUSAGE,
+                     "%s: train.freeze leaves a rank nothing to train that has experts %lld to "
+                     "%lld (mesh.ep)",
+                     ls_explain_where(run, "train.freeze"), (long long)m->split.expert,
+                     (long long)(m->split.expert + m->split.experts - 1));
+        ls_err_hint("Freeze the same of every expert, or set mesh.ep: 1.");
+    }
+out:
+    ls_model_release(&whole);
+    return st;
+}
+
 /* --- adding ----------------------------------------------------------------------------------- */
 
 /* Add one parameter and return where it lies. */
@@ -308,8 +332,10 @@ static void add_attention_llama(builder *b, ls_block_params *p)
     spec k_norm = vector(b, "self_attn.k_norm.weight", s->qk_wide ? Akv : s->D, LS_START_ONE);
 
     add_columns(b, parts, 3, s->bias_qkv, p->qkv_w, p->qkv_b);
-    p->q_norm = add_if(b, s->qk_norm, partial(b, q_norm));
-    p->k_norm = add_if(b, s->qk_norm, partial(b, k_norm));
+    q_norm = s->qk_wide ? divided(b, q_norm, 0, by_heads(b), 1) : partial(b, q_norm);
+    k_norm = s->qk_wide ? divided(b, k_norm, 0, by_kv_heads(b), 1) : partial(b, k_norm);
+    p->q_norm = add_if(b, s->qk_norm, q_norm);
+    p->k_norm = add_if(b, s->qk_norm, k_norm);
     p->proj_w = add(b, inputs(b, proj, by_heads(b)), false);
     p->proj_b = add_if(b, s->bias_proj, vector(b, "self_attn.o_proj.bias", s->C, LS_START_ZERO));
 }
@@ -645,7 +671,10 @@ ls_status ls_model_init_split(ls_model *model, const ls_run *run, int64_t vocab,
     }
     LS_TRY(st, check_targets(model, run), out);
     add_all(&b);
-    LS_TRY(st, check_freeze(model, run), out);
+    if (model->split.far_ranks > 1 && run->train.freeze.count > 0)
+        LS_TRY(st, check_freeze_far(model, run), out);
+    else
+        LS_TRY(st, check_freeze(model, run), out);
 out:
     if (st != LS_OK)
         ls_model_release(model);

@@ -114,7 +114,7 @@ typedef struct ls_block_params {
     ls_expert_params *experts; /* those that this rank has, of the model's */
     ls_adapter adapters[LS_ADAPTERS];
     int64_t window;
-    bool trained; /* some parameter of this block is */
+    bool trained; /* some parameter of this block is, here or on a rank with other experts */
 } ls_block_params;
 
 typedef struct ls_model {

@@ -436,12 +436,13 @@ static void normalise_wide(const ls_pass *pass, const ls_pass_call *call, int64_
 
     if (b->turned != b->qkv)
         ls_stream_copy(pass->args.stream, b->turned, b->qkv, all * ls_dtype_bytes(pass->args.type));
+    ls_qkv rows[2];
     for (int which = 0; which < 2; which++) {
-        ls_qkv row = ls_pass_wide_norm(pass, call, l, which);
-        row.packed = ls_pass_at(pass, b->qkv, ls_pass_wide_at(s, which));
-        row.q = ls_pass_part_of_qkv(pass, call->T, b->turned, which);
-        pass->args.kernels->qkv_fwd(pass->args.stream, &row);
+        rows[which] = ls_pass_wide_norm(pass, call, l, which);
+        rows[which].packed = ls_pass_at(pass, b->qkv, ls_pass_wide_at(s, which));
+        rows[which].q = ls_pass_part_of_qkv(pass, call->T, b->turned, which);
     }
+    ls_pass_wide_norms(pass, call, rows, true);
 }
 
 static void attention(const ls_pass *pass, const ls_pass_call *call, int64_t l)

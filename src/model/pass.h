@@ -102,10 +102,10 @@ void ls_pass_close(ls_pass *pass);                  /* NULL is allowed */
 ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with */
 
 /* Bytes that a rank of a split model, or one that shares sequences, sends to the others in one call
- * of B sequences of T tokens: forward and loss, and with backward all of it, where everything is
- * trained; of the part of the model that the pass computes. At least, that is by ring; 0 of a rank
- * that computes alone. What goes to experts of other ranks depends on the tokens, and is not in
- * it. And of that what goes to those with whom it shares sequences. */
+ * of B sequences of T tokens: forward and loss, and with backward all of it; of the part of the
+ * model that the pass computes. At least, that is by ring; 0 of a rank that computes alone. What
+ * goes to experts of other ranks depends on the tokens, and is not in it. And of that what goes to
+ * those with whom it shares sequences. */
 int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
@@ -150,7 +150,8 @@ void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Where experts are divided (split.h) all ranks make as many calls, each with its own tokens. A
  * rank that has no tokens while others have some calls this instead, forward and then backward (or
- * its first half): its experts serve theirs. Of the call w, grad, accumulate and slot count. */
+ * its first half): its experts serve theirs. Of the call w, grad, accumulate and slot count, and
+ * what is told and asked for, as by ls_pass_walk(). */
 void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward);
 
 /* Add the head's part of the tied gradient to the embedding's, once, when the sums are complete.

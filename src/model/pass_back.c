@@ -260,8 +260,8 @@ static void keep_late(const ls_pass *pass, const ls_pass_call *call, void *late,
         ls_stream_copy(pass->args.stream, late, dy, n * ls_dtype_bytes(pass->args.type));
 }
 
-/* Through the norm of all heads of q or k (0, 1), in place. */
-static void wide_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which)
+/* Through the norm of all heads of q or k (0, 1), in place: the row of it. */
+static ls_qkv wide_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which)
 {
     const ls_model_shape *s = &pass->args.model->shape;
     const ls_block_params *p = &pass->args.model->blocks[l];
@@ -275,7 +275,7 @@ static void wide_norm_back(const ls_pass *pass, const ls_pass_call *call, int64_
     row.leaves = call->leaves;
     row.accumulate = call->accumulate;
     row.scratch = pass->scratch;
-    pass->args.kernels->qkv_bwd(pass->args.stream, &row);
+    return row;
 }
 
 /* From datt to the gradients of q, k and v in dqkv. */
@@ -309,6 +309,15 @@ static void attention_alone_back(const ls_pass *pass, const ls_pass_call *call, 
                             .scratch = pass->scratch});
 }
 
+/* The gradient of a norm of q or k; where only the other is wanted, a place for it. */
+static float *norm_gradient(const ls_pass *pass, const ls_pass_call *call, ls_place own,
+                            ls_place other)
+{
+    return pass->args.model->shape.qk_wide ? NULL
+           : own.g < 0 && other.g >= 0     ? pass->spare
+                                           : ls_pass_gradient(call, own);
+}
+
 static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
     const ls_model_shape *s = &pass->args.model->shape;
@@ -326,14 +335,16 @@ static void attention_back(const ls_pass *pass, const ls_pass_call *call, int64_
     row.k = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 1);
     row.v = ls_pass_part_of_qkv(pass, call->T, dqkv_of(pass, l), 2);
     row.product = pass->blocks[l].qkv;
-    row.dq_norm = s->qk_wide ? NULL : ls_pass_gradient(call, p->q_norm);
-    row.dk_norm = s->qk_wide ? NULL : ls_pass_gradient(call, p->k_norm);
+    row.dq_norm = norm_gradient(pass, call, p->q_norm, p->k_norm);
+    row.dk_norm = norm_gradient(pass, call, p->k_norm, p->q_norm);
     row.leaves = call->leaves;
     row.accumulate = call->accumulate;
     row.scratch = pass->scratch;
     pass->args.kernels->qkv_bwd(pass->args.stream, &row);
-    for (int which = 0; which < 2 && s->qk_wide; which++)
-        wide_norm_back(pass, call, l, which);
+    if (s->qk_wide)
+        ls_pass_wide_norms(
+            pass, call,
+            (ls_qkv[]){wide_norm_back(pass, call, l, 0), wide_norm_back(pass, call, l, 1)}, false);
 }
 
 /* From the ls_pass_gradient of the MLP's output to that of its input, in pass->dy. */
@@ -457,8 +468,7 @@ static int64_t lowest_trained(const ls_model *model)
     return l;
 }
 
-/* Backward went through a unit of the model; L + 2: the head, whose gradient may lie behind all. */
-static void tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit)
+void ls_pass_tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit)
 {
     const ls_model *model = pass->args.model;
 
@@ -478,13 +488,13 @@ static void head_back(const ls_pass *pass, const ls_pass_call *call)
     bool below = ls_pass_first_block(&pass->args) < L;
 
     ls_pass_head(pass, call, true);
-    tell(pass, call, L + 2);
+    ls_pass_tell(pass, call, L + 2);
     norm_back(pass, call,
               (ls_norm_bwd){
                   .sum = ls_pass_stream_into(pass, L), .mean = pass->meanf, .rstd = pass->rstdf},
               model->lnf_w, model->lnf_b, ls_pass_drop_at(pass, call, L - 1, SITE_OUT),
               below ? &model->blocks[L - 1].out_b : NULL);
-    tell(pass, call, L + 1);
+    ls_pass_tell(pass, call, L + 1);
 }
 
 int64_t ls_pass_lowest(const ls_pass_args *args)
@@ -505,11 +515,11 @@ static void walk_down(ls_pass *pass, const ls_pass_call *call)
         ls_pass_again(pass, call, l);
         block_backward(pass, call, l);
         if (l > 0)
-            tell(pass, call, 1 + l);
+            ls_pass_tell(pass, call, 1 + l);
     }
     if (ls_pass_has_embedding(part))
         embed_back(pass, call);
-    tell(pass, call, 0);
+    ls_pass_tell(pass, call, 0);
 }
 
 void ls_pass_backward(ls_pass *pass, const ls_pass_call *call)
@@ -534,14 +544,14 @@ void ls_pass_walk(const ls_pass *pass, const ls_pass_call *call, bool backward)
         ls_pass_need(call, unit);
     if (!backward)
         return;
-    tell(pass, call, L + 2);
-    tell(pass, call, L + 1);
+    ls_pass_tell(pass, call, L + 2);
+    ls_pass_tell(pass, call, L + 1);
     for (int64_t l = L - 1; l >= lowest_trained(pass->args.model); l--) {
         ls_pass_need(call, 1 + l);
         if (l > 0)
-            tell(pass, call, 1 + l);
+            ls_pass_tell(pass, call, 1 + l);
     }
-    tell(pass, call, 0);
+    ls_pass_tell(pass, call, 0);
 }
 
 void ls_pass_tie(ls_pass *pass, float *grad)

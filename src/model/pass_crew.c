@@ -14,6 +14,9 @@
  *
  *   7 rows, 3 ranks:  | 0 1 2 | 3 4 5 | 6 - - |
  *
+ * Where q and k are normalised over all heads (OLMoE), ranks sum two numbers of each row as well,
+ * forward and back.
+ *
  * On one rank all of this is nothing: a tensor is its own whole. */
 #include "model/pass_impl.h"
 
@@ -176,6 +179,45 @@ int ls_pass_join_half(const ls_pass *pass, const ls_pass_half *half, void *share
                                       .n = half->rows * C});
 }
 
+/* --- norms over all heads ----------------------------------------------------------------------
+ */
+
+static void wide_part(const ls_pass *pass, const ls_pass_call *call, const ls_qkv rows[2],
+                      ls_qkv_part part, bool forward)
+{
+    const ls_kernels *k = pass->args.kernels;
+
+    for (int which = 0; which < 2; which++) {
+        ls_qkv row = rows[which];
+        row.part = part;
+        row.sums = part == LS_QKV_WHOLE ? NULL : pass->qk_sums + which * call->B * call->T;
+        row.ranks = pass->args.model->split.ranks;
+        if (part == LS_QKV_SUMS)
+            row.dq_norm = NULL; /* it comes with the rest */
+        (forward ? k->qkv_fwd : k->qkv_bwd)(pass->args.stream, &row);
+    }
+}
+
+/* Each rank has as many elements of the rows of q, and of k. Where ranks share key/value heads, all
+ * of these are there as often as each other, so the mean of squares is that of the whole. Backward
+ * the sum goes over all parts of the gradient, once, and each copy of a head takes its part of the
+ * mean: divided by the elements of all ranks it is that. */
+void ls_pass_wide_norms(const ls_pass *pass, const ls_pass_call *call, const ls_qkv rows[2],
+                        bool forward)
+{
+    if (!ls_pass_is_split(&pass->args)) {
+        wide_part(pass, call, rows, LS_QKV_WHOLE, forward);
+        return;
+    }
+    wide_part(pass, call, rows, LS_QKV_SUMS, forward);
+    run(pass, &(ls_crew_ask){.move = LS_CREW_SUM,
+                             .type = LS_F32,
+                             .from = pass->qk_sums,
+                             .to = pass->qk_sums,
+                             .n = 2 * call->B * call->T});
+    wide_part(pass, call, rows, LS_QKV_APPLY, forward);
+}
+
 /* --- the head --------------------------------------------------------------------------------- */
 
 /* Rows whose logits are made at a time. All ranks take as many, also those with a token less. */
@@ -250,7 +292,8 @@ static int64_t sent_of(const ls_pass_args *args, int64_t M, int64_t joins, int64
 }
 
 /* What block l moves again in backward. */
-static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int64_t *wholes)
+static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int64_t *wholes,
+                        int64_t *norms)
 {
     bool full = ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL;
     int times = ls_pass_times_again(args, l);
@@ -258,6 +301,7 @@ static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int
     bool mlp_input = experts ? !ls_pass_is_far(args) : full || !args->model->shape.gated;
 
     *joins += times * full;
+    *norms += times * full;
     *wholes += times * (full + mlp_input);
 }
 
@@ -277,16 +321,22 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
     int64_t first = ls_pass_first_block(args), end = ls_pass_end_block(args), M = B * T;
     int64_t embedding = ls_pass_has_embedding(args), head = ls_pass_has_head(args);
     int64_t joins = embedding + 2 * (end - first), wholes = head + 2 * (end - first);
-
+    int64_t norms = end - first; /* over all heads, where the model has those */
     int64_t ring = ls_pass_ring_sent(args, B, T, backward);
 
     if (!ls_pass_is_split(args))
         return ring;
     if (backward) {
-        joins += head + 2 * (end - first);
-        wholes += embedding + 4 * (end - first);
-        for (int64_t l = first; l < end; l++)
-            count_again(args, l, &joins, &wholes);
+        int64_t low = ls_min_i64(ls_pass_lowest(args), end), back = end - low;
+        const ls_model *model = args->model;
+        joins += head + 2 * back;
+        wholes += (embedding && (model->wte.g >= 0 || model->wpe.g >= 0)) + 4 * back;
+        norms += back;
+        for (int64_t l = low; l < end; l++)
+            count_again(args, l, &joins, &wholes, &norms);
     }
-    return ring + (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes);
+    norms = args->model->shape.qk_wide ? norms : 0;
+    return ring + (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes) +
+           norms *
+               ls_crew_sent(LS_CREW_SUM, args->model->split.ranks, 2 * M * (int64_t)sizeof(float));
 }

@@ -146,6 +146,7 @@ void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int
     args.dx = ls_pass_part(pass, pass->dy); /* may be where dbranch is: that was read before */
     args.dweights = pass->dweights;
     args.stack = pass->stack;
+    args.stack_floats = pass->stack_floats;
     args.accumulate = call->accumulate;
     if (ls_pass_is_far(&pass->args))
         ls_pass_far_backward(pass, call, l, &args);

@@ -175,20 +175,39 @@ void ls_pass_far_backward(const ls_pass *pass, const ls_pass_call *call, int64_t
     ls_experts_collect(pass->args.stream, &returned);
 }
 
-void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward)
+static void serve_down(const ls_pass *pass, const ls_pass_call *call)
 {
-    int64_t begin = ls_pass_first_block(&pass->args), end = ls_pass_end_block(&pass->args);
-    int64_t E = pass->args.model->shape.E;
+    int64_t end = ls_pass_end_block(&pass->args), L = pass->args.model->shape.L;
 
-    ls_pass_take(pass, call);
-    for (int64_t l = begin; l < end && !backward; l++) {
-        int32_t *first = pass->blocks[l].experts.first;
-        memset(first, 0, (size_t)(E + 1) * sizeof *first);
-        serve_forward(pass, call, l);
-    }
-    for (int64_t l = end - 1; l >= begin && backward; l--) {
+    ls_pass_tell(pass, call, L + 2);
+    ls_pass_tell(pass, call, L + 1);
+    for (int64_t l = end - 1; l >= ls_pass_lowest(&pass->args); l--) {
+        ls_pass_need(call, 1 + l);
         if (ls_pass_recompute_of(&pass->args, l) != LS_RECOMPUTE_NONE)
             ls_pass_far_again(pass, call, l);
         serve_backward(pass, call, l);
+        if (l > 0)
+            ls_pass_tell(pass, call, 1 + l);
     }
+    ls_pass_tell(pass, call, 0);
+}
+
+void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward)
+{
+    int64_t begin = ls_pass_first_block(&pass->args), end = ls_pass_end_block(&pass->args);
+    int64_t E = pass->args.model->shape.E, L = pass->args.model->shape.L;
+
+    ls_pass_take(pass, call);
+    if (backward) {
+        serve_down(pass, call);
+        return;
+    }
+    ls_pass_need(call, 0);
+    for (int64_t l = begin; l < end; l++) {
+        int32_t *first = pass->blocks[l].experts.first;
+        memset(first, 0, (size_t)(E + 1) * sizeof *first);
+        ls_pass_need(call, 1 + l);
+        serve_forward(pass, call, l);
+    }
+    ls_pass_need(call, 1 + L);
 }

@@ -64,6 +64,7 @@ struct ls_pass {
     void *in0, *branch, *yf;
     void *whole_x, *whole_y; /* where streams are divided: all rows of one, and of a sum's part */
     float *scores, *all_scores; /* of the head of a split model: this rank's, and all ranks' */
+    float *qk_sums;             /* [2, M]: of q and k, where ranks normalise them together */
     float *meanf, *rstdf, *rope;
     ls_pass_travel travel;
     ls_pass_ends *ends;   /* owned: of each slot; those of the call at hand are above */
@@ -71,8 +72,10 @@ struct ls_pass {
     void *dstream, *dbranch, *dy, *dqkv, *datt, *dz, *dact, *dsmall;
     void *dlogits;           /* of a router, [M, E] */
     float *dweights, *stack; /* of experts: [M, K], and sums over leaves */
+    int64_t stack_floats;    /* of that */
     ls_expert *experts;      /* owned, E of them: those of the block at hand */
     ls_pass_far far;
+    float *spare; /* [D]: the gradient of a norm of q or k that is frozen while the other is not */
     float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
     void *logits; /* in bf16: [V], before they are widened */
     void *scratch;
@@ -208,6 +211,9 @@ static inline void ls_pass_need(const ls_pass_call *call, int64_t unit)
         call->need(call->context, unit);
 }
 
+/* Backward went through a unit of the model; L + 2: the head, whose gradient may lie behind all. */
+void ls_pass_tell(const ls_pass *pass, const ls_pass_call *call, int64_t unit);
+
 /* The layers of block l; they point into the model and into *to itself. */
 void ls_pass_layers_of(const ls_model *model, int64_t l, ls_pass_layers *to);
 bool ls_pass_has_adapter(const ls_block_params *p, const ls_pass_layer *at);
@@ -222,6 +228,12 @@ ls_qkv ls_pass_qkv_row(const ls_pass *pass, const ls_pass_call *call, int64_t l)
  * lies in the packed product. Its element there. */
 ls_qkv ls_pass_wide_norm(const ls_pass *pass, const ls_pass_call *call, int64_t l, int which);
 int64_t ls_pass_wide_at(const ls_model_shape *s, int which);
+
+/* Make both rows, forward or back; ranks that have heads of the model each sum between
+ * (pass_crew.c).
+ */
+void ls_pass_wide_norms(const ls_pass *pass, const ls_pass_call *call, const ls_qkv rows[2],
+                        bool forward);
 
 /* x = scale x, for an adapter's small tensor of n elements. The row knows fp32 only. */
 void ls_pass_scale(const ls_pass *pass, void *x, int64_t n);

@@ -305,6 +305,16 @@ static ls_pass_buffers cut_shared(cutter *c, const ls_pass_args *args)
     return shared;
 }
 
+/* Whether the norm of q, or of k, is trained without the other somewhere: rows make both. */
+static bool trains_one_norm(const ls_model *model)
+{
+    bool one = false;
+
+    for (int64_t l = 0; l < model->shape.L && !model->shape.qk_wide; l++)
+        one |= (model->blocks[l].q_norm.g >= 0) != (model->blocks[l].k_norm.g >= 0);
+    return one;
+}
+
 static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
 {
     const ls_model_shape *s = &args->model->shape;
@@ -319,11 +329,13 @@ static void cut_backward(cutter *c, const ls_pass_args *args, ls_pass *pass)
     pass->dz = halves || s->gated ? NULL : cut_values(c, args, M * s->F);
     bool keeps_act = halves && s->gated && s->E == 0;
     pass->dact = s->lora_rank || keeps_act ? cut_values(c, args, M * s->F) : NULL;
+    pass->spare = trains_one_norm(args->model) ? cut_floats(c, s->D) : NULL;
     pass->dsmall = s->lora_rank ? cut_values(c, args, M * s->lora_rank) : NULL;
     if (s->E > 0) {
         pass->dlogits = cut_values(c, args, M * s->E);
         pass->dweights = cut_floats(c, M * s->K);
-        pass->stack = cut_floats(c, ls_experts_stack(s->C, s->F, args->leaves));
+        pass->stack_floats = ls_experts_stack(args->kernels, s->C, s->F, args->leaves);
+        pass->stack = cut_floats(c, pass->stack_floats);
     }
 }
 
@@ -400,6 +412,8 @@ static void cut_meeting(cutter *c, const ls_pass_args *args, ls_pass *pass)
     }
     pass->scores = cut_floats(c, scores);
     pass->all_scores = cut_floats(c, ranks * scores);
+    if (args->model->shape.qk_wide)
+        pass->qk_sums = cut_floats(c, 2 * args->B * args->T);
 }
 
 /* What ranks that share sequences send to each other. */
@@ -532,9 +546,9 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     if (!pass)
         return LS_ENOMEM;
     LS_BUG_IF(args->recompute == LS_RECOMPUTE_AUTO, "a pass that has to choose what to recompute");
-    if (args->model->shape.E > 0 && !ls_device_describe(device).host_memory) {
-        st = ls_fail(LS_EUSAGE, "mixtures of experts run on CPUs only, for now");
-        ls_err_hint("Leave the device out, or ask for cpu.");
+    if (ls_pass_is_far(args) && !ls_device_describe(device).host_memory) {
+        st = ls_fail(LS_EUSAGE, "experts are divided between CPUs only, for now");
+        ls_err_hint("Leave mesh.ep out, or ask for the device cpu.");
         ls_mem_free(pass);
         return st;
     }

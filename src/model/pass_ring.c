@@ -418,12 +418,13 @@ int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool b
         return 0;
     if (!backward)
         return (end - first) * (n - 1) * kv;
-    for (int64_t l = first; l < end; l++)
+    int64_t low = ls_min_i64(ls_pass_lowest(args), end);
+    for (int64_t l = low; l < end; l++)
         if (ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL)
             again += ls_pass_times_again(args, l);
     int64_t choices =
         counts_choices(args) ? B * args->model->shape.E * (int64_t)sizeof(int32_t) : 0;
 
-    return (n - 1) * ((end - first) * (2 * kv + dkv) + again * kv) +
-           (end - first) * ls_crew_sent(LS_CREW_SUM, n, choices);
+    return (n - 1) * ((end - first) * kv + (end - low) * (kv + dkv) + again * kv) +
+           (end - low) * ls_crew_sent(LS_CREW_SUM, n, choices);
 }

@@ -20,13 +20,6 @@ static ls_status check(const ls_split *split, const ls_run *run, const ls_model_
     ls_status st = LS_OK;
     int64_t n = split->ranks;
 
-    if (s->qk_wide) {
-        ls_fail(LS_EUSAGE,
-                "%s: mesh.tp is %d, but the model normalises the queries of all heads together",
-                ls_explain_where(run, "mesh.tp"), split->ranks);
-        ls_err_hint("mesh.ep divides its experts instead; mesh.dp and mesh.pp work too.");
-        return LS_EUSAGE;
-    }
     if (s->H % n != 0)
         st = refuse(run, split, "heads, which cannot be divided evenly", s->H);
     else if (s->Hkv % n != 0 && n % s->Hkv != 0)

@@ -7,7 +7,8 @@
  *   q, k, v and the way into the MLP   by outputs: each rank makes its own heads, its own columns
  *   the two ways back to the stream    by inputs: each rank makes a part of the sum of all columns
  *   embedding and head                 by tokens
- *   norms, biases after a sum, positions, the router of experts: every rank has them whole
+ *   norms over all heads (OLMoE)       by heads, with a sum over ranks in between (pass_crew.c)
+ *   other norms, biases after a sum, positions, the router of experts: every rank has them whole
  *
  * Expert parallel (mesh.ep): a rank has some of the experts, and everything else; and it has tokens
  * of its own. Both together: of these experts, as of everything, it has the part of its place.

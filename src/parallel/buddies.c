@@ -1,14 +1,16 @@
 /* buddies.c -- see buddies.h. */
 #include "parallel/buddies.h"
 
+#include "parallel/kin.h"
+
 /* What a run asks for that leaves nothing to copy, or nobody who could copy it. What is said here
  * was refused by config already where heal.buddies is on. */
 static bool can(const ls_run *run)
 {
     return run->heal.mode == LS_HEAL_ON && run->sync == LS_SYNC_ALLREDUCE && run->mesh.zero > 0 &&
-           (run->mesh.pp > 1 ? run->train.optimizer == LS_OPTIMIZER_ADAMW : run->mesh.tp < 2) &&
-           run->mesh.ep < 2 && run->device.kind != LS_DEVICE_CUDA &&
-           run->device.offload != LS_OFFLOAD_DISK;
+           ls_kin_knows(run) &&
+           (!ls_kin_divides(run) || run->train.optimizer == LS_OPTIMIZER_ADAMW) &&
+           run->device.kind != LS_DEVICE_CUDA && run->device.offload != LS_OFFLOAD_DISK;
 }
 
 ls_status ls_buddies_choose(ls_mesh *mesh, const ls_run *run, bool heals)

@@ -366,6 +366,11 @@ const ls_dp_args *ls_dp_about(const ls_dp *dp)
     return &dp->args;
 }
 
+ls_comm *ls_dp_group(const ls_dp *dp)
+{
+    return dp->group;
+}
+
 int ls_dp_buckets(const ls_dp *dp)
 {
     return dp->buckets;

@@ -64,6 +64,9 @@ ls_status ls_dp_open(ls_dp **dp_out, const ls_dp_args *args);
 void ls_dp_close(ls_dp *dp); /* NULL is allowed */
 const ls_dp_args *ls_dp_about(const ls_dp *dp);
 
+/* The ranks that divide buckets with this one: all, or its shard group, by seats. */
+ls_comm *ls_dp_group(const ls_dp *dp);
+
 /* The buckets, and the own part of each. */
 int ls_dp_buckets(const ls_dp *dp);
 ls_mesh_part ls_dp_own(const ls_dp *dp, int bucket);

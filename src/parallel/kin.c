@@ -1,6 +1,8 @@
 /* kin.c -- see kin.h. */
 #include "parallel/kin.h"
 
+#include <string.h>
+
 bool ls_kin_divides(const ls_run *run)
 {
     return run->mesh.pp > 1 || run->mesh.tp > 1 || run->mesh.ep > 1;
@@ -9,19 +11,21 @@ bool ls_kin_divides(const ls_run *run)
 int ls_kin_unit(const ls_run *run)
 {
     int64_t pp = ls_max_i64(1, run->mesh.pp), tp = ls_max_i64(1, run->mesh.tp);
-    int64_t cp = ls_max_i64(1, run->mesh.cp), ep = ls_max_i64(1, run->mesh.ep);
+    int64_t cp = ls_max_i64(1, run->mesh.cp), ep = ls_max_i64(1, run->mesh.ep), beside = ep;
 
-    return (int)ls_min_i64(pp * tp * cp * ep, LS_MESH_RANKS);
+    while (beside % cp != 0 && beside < LS_MESH_RANKS)
+        beside += ep;
+    return (int)ls_min_i64(pp * tp * beside, LS_MESH_RANKS);
 }
 
 bool ls_kin_knows(const ls_run *run)
 {
-    bool parts = run->mesh.pp > 1 || run->mesh.tp > 1, experts = run->mesh.ep > 1;
+    bool groups = run->mesh.shard && strcmp(run->mesh.shard, "world") != 0;
 
-    return parts + experts + (run->mesh.cp > 1) < 2 && !(experts && run->mesh.zero > 0);
+    return !ls_kin_divides(run) || run->mesh.zero == 0 || (run->mesh.zero == 1 && !groups);
 }
 
-/* Ranks of the same post and place. */
+/* Ranks of the same post, place and experts. */
 static int lines_of(const ls_mesh *mesh)
 {
     return ls_mesh_ranks(mesh) / ls_mesh_team(mesh) / ls_mesh_posts(mesh);

@@ -301,15 +301,22 @@ static int64_t next(walk *w, const ls_tensor *t, int64_t most, int64_t *first_ou
     return 0;
 }
 
-/* Pack from x, or back to it, what fits; the walk stands behind it then. */
-static int64_t pack(ls_tensor *t, walk *w, float *x, bool back)
+/* Pack what fits, or put it back; the walk stands behind it then. */
+static int64_t pack(ls_tensor *t, walk *w, const ls_tensor_keeper *x, bool back)
 {
     int64_t used = 0, first;
 
     for (int64_t len; used < PACKED && (len = next(w, t, PACKED - used, &first)) > 0; used += len)
-        memcpy(back ? x + first : t->packed + used, back ? t->packed + used : x + first,
-               (size_t)len * sizeof *x);
+        x->copy(x->context, first, len, t->packed + used, back);
     return used;
+}
+
+/* Of an array in which elements lie at their places. */
+static void copy_plain(void *context, int64_t first, int64_t n, float *packed, bool back)
+{
+    float *x = context;
+
+    memcpy(back ? x + first : packed, back ? packed : x + first, (size_t)n * sizeof *x);
 }
 
 static ls_status add_up(ls_tensor *t, ls_comm *comm, int64_t n)
@@ -324,7 +331,7 @@ static ls_status add_up(ls_tensor *t, ls_comm *comm, int64_t n)
                        deadline());
 }
 
-static ls_status sum_kind(ls_tensor *t, float *x, walk w, ls_comm *divided)
+static ls_status sum_kind(ls_tensor *t, const ls_tensor_keeper *x, walk w, ls_comm *divided)
 {
     ls_comm *comm = w.shared ? t->shared : t->comm;
     ls_status st = LS_OK;
@@ -337,21 +344,28 @@ static ls_status sum_kind(ls_tensor *t, float *x, walk w, ls_comm *divided)
         if (divided)
             LS_TRY(st, add_up(t, divided, n), out);
         LS_TRY(st, add_up(t, comm, n), out);
-        t->sent += ls_crew_sent(LS_CREW_SUM, ls_comm_ranks(comm), n * (int64_t)sizeof *x);
+        t->sent += ls_crew_sent(LS_CREW_SUM, ls_comm_ranks(comm), n * (int64_t)sizeof(float));
         pack(t, &back, x, true);
     }
 out:
     return st;
 }
 
+ls_status ls_tensor_sum_kept(ls_tensor *tensor, const ls_tensor_keeper *keeper,
+                             const ls_crew_span *spans, int n, ls_comm *divided)
+{
+    ls_status st = sum_kind(tensor, keeper, (walk){.spans = spans, .n = n}, divided);
+
+    if (st == LS_OK && tensor->shared)
+        st = sum_kind(tensor, keeper, (walk){.spans = spans, .n = n, .shared = true}, divided);
+    return st;
+}
+
 ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n,
                         ls_comm *divided)
 {
-    ls_status st = sum_kind(tensor, x, (walk){.spans = spans, .n = n}, divided);
-
-    if (st == LS_OK && tensor->shared)
-        st = sum_kind(tensor, x, (walk){.spans = spans, .n = n, .shared = true}, divided);
-    return st;
+    return ls_tensor_sum_kept(tensor, &(ls_tensor_keeper){.copy = copy_plain, .context = x}, spans,
+                              n, divided);
 }
 
 int64_t ls_tensor_sum_sent(const ls_crew_span *spans, int n, int ranks)

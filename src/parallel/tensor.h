@@ -33,6 +33,15 @@ const ls_crew *ls_tensor_crew(const ls_tensor *tensor);
 ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n,
                         ls_comm *divided);
 
+/* The same of elements that do not lie at their places: they are copied by whoever has them, n from
+ * the first on to packed, zeros for what is not here, or back from there. */
+typedef struct ls_tensor_keeper {
+    void (*copy)(void *context, int64_t first, int64_t n, float *packed, bool back);
+    void *context;
+} ls_tensor_keeper;
+ls_status ls_tensor_sum_kept(ls_tensor *tensor, const ls_tensor_keeper *keeper,
+                             const ls_crew_span *spans, int n, ls_comm *divided);
+
 /* Bytes that a rank of so many sends in it to the others that have these elements, by rings. */
 int64_t ls_tensor_sum_sent(const ls_crew_span *spans, int n, int ranks);
 

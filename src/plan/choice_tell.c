@@ -1,6 +1,7 @@
 /* choice_tell.c -- a choice of meshes, for people and for programs. */
 #include "plan/choice.h"
 
+#include "base/time.h"
 #include "config/option.h"
 
 static const char *recompute_name(const ls_choice_row *row)
@@ -13,7 +14,7 @@ static double ms(double ns)
     return ns / 1e6;
 }
 
-/* How many others a row is refused like that were told already. */
+/* Whether another row was told already that is refused by the same words. */
 static bool is_told(const ls_choice *c, int i)
 {
     for (int k = c->can; k < i; k++)
@@ -52,21 +53,32 @@ void ls_choice_tell(const ls_choice *choice, int most, ls_str *out)
     const ls_choice_facts *f = &choice->facts;
     int nodes = (f->ranks + f->per_node - 1) / f->per_node;
 
-    ls_str_printf(out, "mesh: auto, %d rank%s on %d node%s, %.0f MiB for each; %.3g Gflop/s a rank",
+    ls_str_printf(out,
+                  "mesh: auto, %d rank%s on %d node%s, %.0f MiB of memory and %.3g Gflop/s for "
+                  "each",
                   f->ranks, f->ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s",
                   (double)f->free_bytes / (double)LS_MIB, f->gflops);
     if (nodes > 1)
         ls_str_printf(out, ", %.3g Gbit/s between nodes", 8 / f->between.ns_per_byte);
-    ls_str_printf(out, "\n  %-28s %10s %10s %8s %10s %10s  %s\n", "mesh", "step ms", "computes",
-                  "idle", "exchange", "MiB", "recompute");
+    ls_str_append_char(out, '\n');
+    if (choice->can > 0)
+        ls_str_printf(out, "  %-28s %9s %9s %9s %9s %10s  %s\n", "mesh", "a step", "computes",
+                      "idle", "exchange", "memory", "recompute");
     for (int i = 0; i < choice->can && i < most; i++) {
         const ls_choice_row *r = &choice->rows[i];
-        ls_str_printf(out, "%c %-28s %10.4g %10.4g %8.4g %10.4g %10.0f  %s\n", i == 0 ? '>' : ' ',
-                      r->mesh, ms(r->step_ns), ms(r->work_ns), ms(r->idle_ns), ms(r->exchange_ns),
-                      (double)r->bytes / (double)LS_MIB, recompute_name(r));
+        const double ns[] = {r->step_ns, r->work_ns, r->idle_ns, r->exchange_ns};
+        char text[LS_TIME_TEXT];
+        ls_str_printf(out, "%c %-28s", i == 0 ? '>' : ' ', r->mesh);
+        for (size_t k = 0; k < LS_COUNT(ns); k++)
+            ls_str_printf(out, " %9s", ls_time_text(ns[k], text));
+        ls_str_printf(out, " %6.0f MiB  %s\n", (double)r->bytes / (double)LS_MIB,
+                      recompute_name(r));
     }
     if (choice->can > most)
         ls_str_printf(out, "  and %d slower ones\n", choice->can - most);
+    if (choice->can > 0)
+        ls_str_append(out, "a step: what the busiest rank computes, waits for its turn in a "
+                           "pipeline (idle), and waits for what others send (exchange)\n");
     tell_refused(choice, out);
 }
 

@@ -222,14 +222,28 @@ out:
 /* --- sums --------------------------------------------------------------------------------------
  */
 
-/* With mesh.ep: all that a rank has, with its equals; what is no expert once more in the team. */
-static double sums_of_experts(const ls_choice_case *one, const stages *s)
+/* Stages 2 and 3 of ZeRO, of so many ranks: every call is summed, and with 3 gathered twice. */
+static double sums_in_rounds(const ls_choice_case *one, const ls_calls *calls, int ranks, int apart,
+                             const stages *s)
 {
+    double rounds = (double)ls_max_i64(1, calls->calls);
+    double scatter = collective(one->facts, LS_COLL_REDUCE_SCATTER, ranks, apart, s->elements);
+    double gather = collective(one->facts, LS_COLL_ALL_GATHER, ranks, apart, s->elements);
+
+    return rounds * scatter + (one->mesh.zero == 3 ? 2 * rounds : 1) * gather;
+}
+
+/* With mesh.ep: all that a rank has, with its equals; what is no expert once more in the team. */
+static double sums_of_experts(const ls_choice_case *one, const ls_calls *calls, const stages *s)
+{
+    const ls_choice_facts *f = one->facts;
     int ep = one->mesh.ep, equals = ls_mesh_lines(&one->equals), apart = ls_mesh_team(&one->mesh);
     int64_t rest = s->elements - in_experts(one) / ep;
+    double once = collective(f, LS_COLL_ALL_REDUCE, ep, ls_mesh_tp(&one->mesh), rest);
 
-    return collective(one->facts, LS_COLL_ALL_REDUCE, equals, apart, s->elements) +
-           collective(one->facts, LS_COLL_ALL_REDUCE, ep, ls_mesh_tp(&one->mesh), rest);
+    if (one->equals.zero < 2)
+        return collective(f, LS_COLL_ALL_REDUCE, equals, apart, s->elements) + once;
+    return sums_in_rounds(one, calls, equals, apart, s) + once;
 }
 
 /* What a rank waits for those that have the same part of the model. */
@@ -238,21 +252,19 @@ static double sums_of(const ls_choice_case *one, const ls_calls *calls, const st
 {
     const ls_choice_facts *f = one->facts;
     int dp = ls_mesh_lines(&one->teams), apart = ls_mesh_tp(&one->mesh), zero = one->mesh.zero;
-    double rounds = (double)ls_max_i64(1, calls->calls), hidden;
+    double hidden;
     bool pipe = ls_mesh_posts(&one->teams) > 1;
     double sum = collective(f, LS_COLL_ALL_REDUCE, dp, apart, s->elements);
 
     if (dp < 2)
         return 0;
     if (one->mesh.ep > 1)
-        return sums_of_experts(one, s);
+        return sums_of_experts(one, calls, s);
     if (zero < 2) {
         hidden = pipe ? 0 : hides * s->backward[0];
         return fmax(sum * (pipe ? 1 : 0.1), sum - hidden);
     }
-    double scatter = collective(f, LS_COLL_REDUCE_SCATTER, dp, apart, s->elements);
-    double gather = collective(f, LS_COLL_ALL_GATHER, dp, apart, s->elements);
-    double all = rounds * scatter + (zero == 3 ? 2 * rounds : 1) * gather;
+    double all = sums_in_rounds(one, calls, dp, apart, s);
     return fmax(0.1 * all, all - hides * row->work_ns);
 }
 

@@ -15,6 +15,7 @@
 #include "plan/pipe.h"
 #include "plan/portion.h"
 #include "plan/units.h"
+#include "plan/ward.h"
 
 int64_t ls_memory_spans(const ls_model *model)
 {
@@ -135,6 +136,19 @@ static ls_squeeze squeeze_of(const ls_run *run)
     return ls_squeeze_of(kinds[run->exchange.compress], run->exchange.topk);
 }
 
+/* Calls of who has most of those that sum every call. Where experts are divided (mesh: of equals)
+ * all ranks that share the batch make as many. */
+static int count_rounds(const ls_run *run, const ls_mesh *mesh)
+{
+    ls_mesh sharers = *mesh;
+
+    if (run->mesh.ep > 1) {
+        sharers.ranks *= (int)run->mesh.ep;
+        sharers.cp = (int)run->mesh.cp;
+    }
+    return mesh->zero >= 2 ? ls_calls_rounds(run, &sharers) : 0;
+}
+
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     bool ordered = ls_calls_ordered(run) && !mesh->replicas;
@@ -146,7 +160,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
         numbers.mesh.zero = 0;
         return numbers;
     }
-    int rounds = mesh->zero >= 2 ? ls_calls_rounds(run, mesh) : 0;
+    int rounds = count_rounds(run, mesh);
     return (ls_dp_args){.mesh = *mesh,
                         .rounds = rounds,
                         .slots = ordered && rounds ? ls_calls_feed(run, mesh, rounds, NULL) : 0,
@@ -264,6 +278,30 @@ ls_pass_args ls_memory_step_pass(const ls_run *run, const ls_model *model,
                                    .gather = run->mesh.keys == LS_KEYS_GATHER}};
 }
 
+/* Buffers of a save: of who writes; and where nobody has all weights, the first rank reads them
+ * back for their hash, when it has written its part. */
+static int64_t saving_bytes(const ls_memory_args *args)
+{
+    const ls_mesh *world = world_of(args);
+    const ls_model *whole = whole_of(args);
+    bool parts = world && ls_mesh_saves_parts(world);
+    int64_t rows = 0, unit = 0, object = 0;
+
+    if (!parts && world && world->rank > 0)
+        return 0;
+    for (int i = 0; i < whole->n_params; i++) { /* those of a unit are side by side */
+        int64_t bytes = whole->params[i].count * (int64_t)sizeof(float);
+        rows = ls_max_i64(rows, ls_min_i64(bytes, LS_PORTION_READ_BACK));
+        unit = bytes + (i > 0 && whole->params[i].unit == whole->params[i - 1].unit ? unit : 0);
+        object = ls_max_i64(object, unit);
+    }
+    int64_t back = rows + ls_min_i64(object, rows + LS_MIB); /* in blocks of a MiB */
+    if (!parts || world->rank > 0 || !ls_mesh_parts_weights(world))
+        back = 0;
+    return ls_max_i64(back, parts ? ls_portion_flow(args->run, args->model, ls_memory_sums(args))
+                                  : ls_portion_flow(args->run, whole, NULL));
+}
+
 /* What the process holds beside the device's memory. */
 static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
 {
@@ -282,6 +320,8 @@ static void predict_host(const ls_memory_args *args, const ls_calls *calls, ls_l
         copies += whole;
     if (copies > 0)
         add(ledger, "snapshot", "what a checkpoint is written from", copies);
+    add(ledger, "saving", "a checkpoint on its way to the disk, and what is read back of it",
+        saving_bytes(args));
     add(ledger, "threads", "packed blocks of each thread",
         args->apart ? 0 : (int64_t)(args->threads + serves(args->mesh)) * LS_STREAM_THREAD_BYTES);
     add(ledger, "batch", "tokens on their way, read ahead; results",
@@ -338,7 +378,8 @@ ls_status ls_memory_choose_packs(ls_memory_args *args, int64_t free_bytes)
     ls_ledger ledger;
     ls_calls calls;
 
-    bool shards = args->mesh && args->mesh->zero == 3; /* weights come and go in every call */
+    const ls_mesh *sums = ls_memory_sums(args);
+    bool shards = sums && sums->zero == 3; /* weights come and go in every call */
 
     args->pack = asked != LS_PACKING_OFF && !shards;
     if (asked == LS_PACKING_ON && shards) {
@@ -488,6 +529,10 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
     ls_ledger_add(ledger, "weights", "parameters, fp32",
                   ls_round_up(ls_memory_weight_elements(model, several ? &dp : NULL) * size, 4096));
     predict_state(args, several ? &dp : NULL, updated, seconds, ledger);
+    int64_t kept = ls_ward_moments(run, model, sums, updated);
+    if (kept > updated)
+        ls_ledger_add(ledger, "buddy", "another rank's moments, its parts",
+                      2 * (ls_round_up(kept * size, 4096) - ls_round_up(updated * size, 4096)));
     predict_gradients(args, calls, several ? &dp : NULL, ledger);
     if (several)
         predict_exchange(args, calls, &dp, ledger);
@@ -497,7 +542,8 @@ static void predict_whole(const ls_memory_args *args, const ls_calls *calls, ls_
             ls_round_up(calls->most * calls->leaf * model->shape.T * 4 * (int64_t)sizeof(int32_t),
                         4096) +
                 ls_round_up(ls_pass_grad_elements(model, true) * size, 4096));
-    if (ls_buddies_send(args->mesh))
+    bool whole = model->split.ranks < 2 && model->split.far_ranks < 2;
+    if (ls_buddies_send(args->mesh) && whole)
         ls_ledger_add(ledger, "buddy", "another rank's weights, moments and gradient, its parts",
                       ls_memory_buddy_bytes(model, args->mesh));
     if (ls_memory_redo_bytes(run, model, args->mesh) > 0)
@@ -528,14 +574,16 @@ int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams)
 }
 
 /* What ranks that have one model together need for that. The first team collects: weights, which
- * planes of a pipeline bring together first, and where the first rank saves for all, moments. */
+ * planes of a pipeline, or of ranks that divide them, bring together first, and where the first
+ * rank saves for all, moments. */
 static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
 {
     const ls_model *model = args->model;
     const int64_t size = sizeof(float);
     const ls_mesh *sums = ls_memory_sums(args);
     bool first = !sums || sums->rank == 0;
-    bool planes = ls_mesh_posts(sums) > 1 || !ls_mesh_saves_parts(world_of(args));
+    bool planes = ls_mesh_posts(sums) > 1 || (sums && sums->zero == 3) ||
+                  !ls_mesh_saves_parts(world_of(args));
     int64_t plane =
         ls_far_divides(args->run, model, sums) ? model->flat : ls_memory_plane(model, sums);
 

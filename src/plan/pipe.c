@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/window.h"
+#include "comm/ordered_feed.h"
 #include "parallel/buddies.h"
 
 ls_pipeline_kind ls_pipe_kind(const ls_run *run)
@@ -112,6 +113,15 @@ out:
     return st;
 }
 
+int64_t ls_pipe_micros(const ls_run *run, const ls_mesh *mesh, const ls_calls *calls)
+{
+    ls_mesh post = ls_mesh_of_post(mesh);
+
+    if (run->mesh.zero < 2 || ls_mesh_lines(mesh) < 2)
+        return ls_max_i64(1, calls->rounds);
+    return ls_calls_rounds(run, &post);
+}
+
 static ls_status too_few_layers(const ls_run *run, const ls_model *model)
 {
     int64_t L = model->shape.L, pp = run->mesh.pp, chunks = run->mesh.chunks;
@@ -129,21 +139,46 @@ static ls_status too_few_layers(const ls_run *run, const ls_model *model)
     return st;
 }
 
+/* Stages into buckets: of as few units as leave no more buckets than there may be. */
+static ls_status cut_buckets(ls_pipe *p, const ls_model *model, const ls_stage *stages, int n)
+{
+    int64_t most = LS_PIPE_BUCKETS / p->chunks;
+    int all = 0;
+
+    p->per = 1;
+    for (int s = 0; s < n; s++)
+        p->per =
+            ls_max_i64(p->per, p->zero < 2 ? stages[s].units : (stages[s].units + most - 1) / most);
+    p->first_bucket = ls_mem_array((size_t)n + 1, sizeof *p->first_bucket);
+    for (int s = 0; p->first_bucket && s <= n; s++) {
+        p->first_bucket[s] = all;
+        all += s < n ? (int)((stages[s].units + p->per - 1) / p->per) : 0;
+    }
+    p->cuts = ls_mem_array((size_t)all + 1, sizeof *p->cuts);
+    if (!p->first_bucket || !p->cuts)
+        return ls_fail(LS_ENOMEM, "no memory for a pipeline of %d stages", n);
+    for (int s = 0; s < n; s++)
+        for (int b = p->first_bucket[s]; b < p->first_bucket[s + 1]; b++)
+            p->cuts[b] =
+                b == 0
+                    ? 0
+                    : ls_model_complete(model, stages[s].unit + (b - p->first_bucket[s]) * p->per);
+    p->cuts[all] = model->trained;
+    return LS_OK;
+}
+
 static ls_status cut(ls_pipe *p, const ls_run *run, const ls_model *model)
 {
     int n = p->posts * p->chunks;
     ls_stage *stages = ls_mem_array((size_t)n, sizeof *stages);
     ls_status st = LS_OK;
 
-    p->borders = ls_mem_array((size_t)n + 1, sizeof *p->borders);
-    if (!stages || !p->borders) {
+    if (!stages) {
         st = ls_fail(LS_ENOMEM, "no memory for a pipeline of %d stages", n);
         goto out;
     }
     LS_TRY(st, ls_stages_plan(model, n, run->batch.leaf, run->model.context, stages), out);
-    for (int s = 0; s < n; s++)
-        p->borders[s] = s == 0 ? 0 : ls_model_complete(model, stages[s].unit);
-    p->borders[n] = model->trained;
+    LS_TRY(st, cut_buckets(p, model, stages, n), out);
     for (int c = 0; c < p->chunks; c++) {
         const ls_stage *s = &stages[c * p->posts + p->post];
         p->chunk[c] =
@@ -161,7 +196,7 @@ ls_status ls_pipe_init(ls_pipe *pipe, const ls_run *run, const ls_model *model, 
                  .posts = mesh->pp,
                  .line = ls_mesh_line(mesh, mesh->rank),
                  .lines = ls_mesh_lines(mesh),
-                 .divides = run->mesh.zero > 0 && ls_mesh_lines(mesh) > 1,
+                 .zero = ls_mesh_lines(mesh) > 1 ? (int)run->mesh.zero : 0,
                  .ward = -1,
                  .buddy = -1,
                  .chunks = (int)run->mesh.chunks};
@@ -170,6 +205,7 @@ ls_status ls_pipe_init(ls_pipe *pipe, const ls_run *run, const ls_model *model, 
     ls_status st;
 
     *pipe = (ls_pipe){.posts = p.posts};
+    p.divides = p.zero > 0;
     if (p.divides && mesh->buddies) {
         ls_mesh post = ls_mesh_of_post(mesh);
         post.places = mesh->places ? mesh->places + p.post * p.lines : NULL;
@@ -192,7 +228,8 @@ out:
 void ls_pipe_release(ls_pipe *pipe)
 {
     ls_pipeline_release(&pipe->table);
-    ls_mem_free(pipe->borders);
+    ls_mem_free(pipe->first_bucket);
+    ls_mem_free(pipe->cuts);
     *pipe = (ls_pipe){.posts = 0};
 }
 
@@ -200,42 +237,86 @@ ls_pipe_range ls_pipe_of(const ls_pipe *pipe, int post, int chunk)
 {
     int stage = chunk * pipe->posts + post;
 
-    return (ls_pipe_range){pipe->borders[stage], pipe->borders[stage + 1] - pipe->borders[stage]};
+    int64_t first = pipe->cuts[pipe->first_bucket[stage]];
+
+    return (ls_pipe_range){first, pipe->cuts[pipe->first_bucket[stage + 1]] - first};
 }
 
-int ls_pipe_ranges(const ls_pipe *pipe, ls_pipe_range ranges_out[LS_PIPE_CHUNKS + 1])
+int ls_pipe_buckets(const ls_pipe *pipe, int post, int chunk)
+{
+    int stage = chunk * pipe->posts + post;
+
+    return pipe->first_bucket[stage + 1] - pipe->first_bucket[stage];
+}
+
+ls_pipe_range ls_pipe_bucket(const ls_pipe *pipe, int post, int chunk, int bucket)
+{
+    const int64_t *cut = &pipe->cuts[pipe->first_bucket[chunk * pipe->posts + post] + bucket];
+
+    return (ls_pipe_range){cut[0], cut[1] - cut[0]};
+}
+
+/* A line's part of a range, as collectives divide it. */
+static ls_pipe_range part_of(const ls_pipe *pipe, ls_pipe_range all, int line)
+{
+    ls_pipe_range part;
+
+    ls_coll_range(all.count, pipe->lines, line, &part.first, &part.count);
+    part.first += all.first;
+    return part;
+}
+
+int ls_pipe_ranges(const ls_pipe *pipe, ls_pipe_range ranges_out[LS_PIPE_BUCKETS + 1])
 {
     int n = 0;
 
-    while (n < pipe->chunks) {
-        ranges_out[n] = pipe->chunk[n].own;
-        n++;
-    }
+    for (int c = 0; c < pipe->chunks; c++)
+        for (int b = 0; b < (pipe->zero == 3 ? ls_pipe_buckets(pipe, pipe->post, c) : 1); b++)
+            ranges_out[n++] = pipe->zero == 3 ? ls_pipe_updated(pipe, pipe->post, pipe->line, c, b)
+                                              : pipe->chunk[c].own;
     if (ls_pipe_is_last(pipe) && pipe->tied.count > 0)
-        ranges_out[n++] = pipe->tied;
+        ranges_out[n++] = pipe->zero == 3 ? ls_pipe_tied_part(pipe, pipe->line) : pipe->tied;
     return n;
 }
 
-ls_pipe_range ls_pipe_updated(const ls_pipe *pipe, int post, int line, int chunk)
+ls_pipe_range ls_pipe_tied_part(const ls_pipe *pipe, int line)
 {
-    ls_pipe_range all = ls_pipe_of(pipe, post, chunk);
+    return pipe->zero < 2 ? pipe->tied : part_of(pipe, pipe->tied, line);
+}
+
+ls_pipe_range ls_pipe_common(ls_pipe_range a, ls_pipe_range b)
+{
+    int64_t first = ls_max_i64(a.first, b.first);
+    int64_t end = ls_min_i64(a.first + a.count, b.first + b.count);
+
+    return (ls_pipe_range){first, ls_max_i64(0, end - first)};
+}
+
+ls_pipe_range ls_pipe_updated(const ls_pipe *pipe, int post, int line, int chunk, int bucket)
+{
+    ls_pipe_range all = ls_pipe_bucket(pipe, post, chunk, bucket);
     ls_mesh lines = {.ranks = pipe->lines};
 
     if (!pipe->divides)
         return all;
+    if (pipe->zero >= 2)
+        return part_of(pipe, all, line);
     ls_mesh_part part = ls_mesh_part_of(&lines, all.count, 0, line);
     return (ls_pipe_range){all.first + part.first, part.count};
 }
 
 int ls_pipe_edges(const ls_pipe *pipe, int64_t *blocks_out)
 {
-    int stages = pipe->posts * pipe->chunks, n = 0;
+    int stages = pipe->posts * pipe->chunks, n = 0, stage = 0;
     int64_t last = -1;
 
-    for (int i = 0; i < stages * pipe->lines; i++) {
-        int stage = i / pipe->lines;
+    for (int i = 0; i < pipe->first_bucket[stages] * pipe->lines; i++) {
+        int bucket = i / pipe->lines;
+        while (bucket >= pipe->first_bucket[stage + 1])
+            stage++;
         ls_pipe_range part =
-            ls_pipe_updated(pipe, stage % pipe->posts, i % pipe->lines, stage / pipe->posts);
+            ls_pipe_updated(pipe, stage % pipe->posts, i % pipe->lines, stage / pipe->posts,
+                            bucket - pipe->first_bucket[stage]);
         int64_t block = part.first / LS_NORM_BLOCK;
         if (part.count == 0 || part.first % LS_NORM_BLOCK == 0 || block == last)
             continue;
@@ -247,11 +328,25 @@ int ls_pipe_edges(const ls_pipe *pipe, int64_t *blocks_out)
     return n;
 }
 
+/* Elements of a tied embedding that this rank sends along: the last one of a gradient, the first
+ * one of weights. */
+static int64_t tied_sent(const ls_pipe *pipe)
+{
+    int64_t n = 0;
+
+    if (ls_pipe_is_last(pipe))
+        return ls_pipe_tied_part(pipe, pipe->line).count;
+    if (!ls_pipe_is_first(pipe))
+        return 0;
+    for (int b = 0; b < ls_pipe_buckets(pipe, 0, 0) && pipe->zero == 3; b++)
+        n += ls_pipe_common(pipe->tied, ls_pipe_updated(pipe, 0, pipe->line, 0, b)).count;
+    return pipe->zero == 3 ? n : pipe->tied.count;
+}
+
 int64_t ls_pipe_sent_bytes(const ls_pipe *pipe, const ls_model *model, const ls_calls *calls,
                            ls_dtype type)
 {
     int64_t end_leaf = calls->first + calls->own, messages = 0, stream = 0;
-    bool end = ls_pipe_is_first(pipe) || ls_pipe_is_last(pipe);
 
     for (int64_t leaf = calls->first, n; leaf < end_leaf; leaf += n) {
         n = ls_calls_at(calls, leaf);
@@ -262,8 +357,42 @@ int64_t ls_pipe_sent_bytes(const ls_pipe *pipe, const ls_model *model, const ls_
         messages += stage < pipe->posts * pipe->chunks - 1;
         messages += stage > 0 ? ls_pass_border(model) : 0;
     }
-    return messages * stream * ls_dtype_bytes(type) +
-           (end ? pipe->tied.count * (int64_t)sizeof(float) : 0);
+    return messages * stream * ls_dtype_bytes(type) + tied_sent(pipe) * (int64_t)sizeof(float);
+}
+
+/* How often the weights of a bucket come in a step. */
+static int64_t gathers_of(const ls_pipe *pipe, const ls_model *model, const ls_run *run, int chunk,
+                          int bucket)
+{
+    const ls_pipe_chunk *x = &pipe->chunk[chunk];
+    int64_t first = x->unit + bucket * pipe->per;
+    int64_t end = ls_min_i64(first + pipe->per, x->unit + x->units);
+    bool reads = end > 1; /* more than the embedding, in backward; */
+    bool again = reads && first <= model->shape.L && x->late > 0 &&
+                 run->train.recompute != LS_RECOMPUTE_NONE; /* blocks, in its second half */
+
+    return pipe->zero < 3 ? 1 : pipe->table.micros * (1 + reads + again);
+}
+
+int64_t ls_pipe_across_bytes(const ls_pipe *pipe, const ls_model *model, const ls_run *run,
+                             const ls_calls *calls, ls_dtype type)
+{
+    int64_t sums = calls->ordered ? calls->calls : pipe->table.micros, others = pipe->lines - 1;
+    int64_t size = sizeof(float), read = pipe->zero == 3 ? ls_dtype_bytes(type) : size, bytes = 0;
+
+    for (int c = 0; c < pipe->chunks; c++)
+        for (int b = 0; b < ls_pipe_buckets(pipe, pipe->post, c); b++) {
+            ls_pipe_range all = ls_pipe_bucket(pipe, pipe->post, c, b);
+            ls_pipe_range own = ls_pipe_updated(pipe, pipe->post, pipe->line, c, b);
+            bytes += sums * (all.count - own.count) * size +
+                     gathers_of(pipe, model, run, c, b) * own.count * others * read;
+        }
+    if (ls_pipe_is_last(pipe) && pipe->tied.count > 0) {
+        int64_t own = ls_pipe_tied_part(pipe, pipe->line).count;
+        bytes += sums * (pipe->tied.count - own) * size;
+        bytes += pipe->zero == 3 ? 2 * pipe->table.micros * own * others * read : 0;
+    }
+    return bytes;
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -322,15 +451,12 @@ int64_t ls_pipe_stream_bytes(const ls_run *run, const ls_model *model, const ls_
     return ls_round_up(ls_pass_stream(model, tokens) * ls_dtype_bytes(ls_memory_type(run)), 256);
 }
 
-ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, bool moments)
+ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, int bucket,
+                            bool moments)
 {
-    ls_pipe_range all = ls_pipe_of(pipe, post, chunk), own;
-
     if (moments && pipe->divides)
-        return ls_pipe_updated(pipe, post, line, chunk);
-    ls_coll_range(all.count, pipe->lines, line, &own.first, &own.count);
-    own.first += all.first;
-    return own;
+        return ls_pipe_updated(pipe, post, line, chunk, bucket);
+    return part_of(pipe, ls_pipe_bucket(pipe, post, chunk, bucket), line);
 }
 
 /* Pages of elements that lie in a window. */
@@ -340,25 +466,51 @@ static int64_t paged(ls_pipe_range r, int64_t size)
            r.first * size / LS_WINDOW_PAGE * LS_WINDOW_PAGE;
 }
 
+/* The same of several, which are one behind the other: a page that two of them have counts once. */
+static int64_t paged_all(const ls_pipe_range *ranges, int n, int64_t size)
+{
+    int64_t bytes = 0, end = 0;
+
+    for (int i = 0; i < n; i++) {
+        ls_pipe_range r = ranges[i];
+        int64_t first = r.first * size / LS_WINDOW_PAGE * LS_WINDOW_PAGE;
+        int64_t last = ls_round_up((r.first + r.count) * size, LS_WINDOW_PAGE);
+        if (r.count == 0)
+            continue;
+        bytes += ls_max_i64(0, last - ls_max_i64(first, end));
+        end = ls_max_i64(end, last);
+    }
+    return bytes;
+}
+
 /* Of the weights that a rank has, and of a moment. */
 static int64_t weight_bytes(const ls_pipe *p, int64_t size)
 {
-    ls_pipe_range ranges[LS_PIPE_CHUNKS + 1];
+    ls_pipe_range ranges[LS_PIPE_BUCKETS + 1];
     int n = ls_pipe_ranges(p, ranges);
-    int64_t bytes = 0;
+    bool copy = ls_pipe_is_last(p) && p->tied.count > 0; /* it comes last, and lies before */
 
-    for (int i = 0; i < n; i++)
-        bytes += paged(ranges[i], size);
-    return bytes;
+    return paged_all(ranges, n - copy, size) + (copy ? paged(ranges[n - 1], size) : 0);
+}
+
+/* What a line's rank updates of a chunk, bucket by bucket. Returns how many. */
+static int updated_of(const ls_pipe *p, int line, int chunk, ls_pipe_range *ranges_out)
+{
+    int n = ls_pipe_buckets(p, p->post, chunk);
+
+    for (int b = 0; b < n; b++)
+        ranges_out[b] = ls_pipe_updated(p, p->post, line, chunk, b);
+    return n;
 }
 
 static int64_t moment_bytes(const ls_pipe *p, int line)
 {
-    int64_t bytes = 0;
+    ls_pipe_range ranges[LS_PIPE_BUCKETS];
+    int n = 0;
 
     for (int c = 0; c < p->chunks; c++)
-        bytes += paged(ls_pipe_updated(p, p->post, line, c), sizeof(float));
-    return bytes;
+        n += updated_of(p, line, c, ranges + n);
+    return paged_all(ranges, n, sizeof(float));
 }
 
 /* Gradients of a range, with the room that their sum over lines takes; and what that takes. */
@@ -374,12 +526,155 @@ static int64_t grad_bytes(const ls_memory_args *args, ls_pipe_range own, bool di
     return paged(own, sizeof(float));
 }
 
+int ls_pipe_flows(const ls_pipe *pipe)
+{
+    return (int)ls_max_i64(1, pipe->chunk[0].late);
+}
+
+/* Pages of a run of buckets of a chunk, and of what backward of its lowest block makes for the one
+ * below: the gradient of the bias that it ends with. */
+static int64_t made_bytes(const ls_pipe *p, const ls_model *model, int chunk, int first, int last)
+{
+    ls_pipe_range low = ls_pipe_bucket(p, p->post, chunk, first);
+    ls_pipe_range top = ls_pipe_bucket(p, p->post, chunk, last);
+    int64_t below = p->chunk[chunk].unit + first * p->per - 1, bias = -1;
+
+    if (first > 0 && below > 0)
+        bias = model->blocks[below - 1].out_b.g;
+    const ls_pipe_range both[2] = {
+        {bias, bias < 0 ? 0 : model->shape.C},
+        {low.first, top.first + top.count - low.first},
+    };
+    return paged_all(both, 2, sizeof(float));
+}
+
+/* Of a chunk whose backward is not cut: when a bucket is made, the next ones are on their way; on
+ * the last stage the head was before them. The embedding is complete together with the block above
+ * it. */
+static int64_t chunk_flow(const ls_pipe *p, const ls_model *model, int chunk)
+{
+    int n = ls_pipe_buckets(p, p->post, chunk);
+    bool tied = p->tied.count > 0 && ls_pipe_is_last(p) && chunk == p->chunks - 1;
+    int64_t head = tied ? paged((ls_pipe_range){0, p->tied.count}, sizeof(float)) : 0, most = head;
+
+    for (int b = 0; b < n; b++) {
+        int ahead = LS_PIPE_AHEAD + (b == 0 && p->chunk[chunk].unit == 0 && p->per == 1);
+        int64_t bytes = made_bytes(p, model, chunk, b, (int)ls_min_i64(n - 1, b + ahead));
+        most = ls_max_i64(most, bytes + (b + ahead >= n ? head : 0));
+    }
+    return most;
+}
+
+int64_t ls_pipe_flow_bytes(const ls_pipe *pipe, const ls_model *model)
+{
+    bool tied = pipe->tied.count > 0 && ls_pipe_is_last(pipe);
+    int64_t most = 0;
+
+    if (pipe->chunk[0].late > 0) /* between the halves of a backward there is all of it */
+        return ls_pipe_flows(pipe) * paged(pipe->chunk[0].own, sizeof(float)) +
+               (tied ? paged((ls_pipe_range){0, pipe->tied.count}, sizeof(float)) : 0);
+    for (int c = 0; c < pipe->chunks; c++)
+        most = ls_max_i64(most, chunk_flow(pipe, model, c));
+    return most;
+}
+
+int64_t ls_pipe_gathered_bytes(const ls_pipe *pipe, const ls_model *model, ls_dtype type)
+{
+    int64_t size = ls_dtype_bytes(type), most = 0;
+
+    for (int c = 0; c < pipe->chunks; c++) {
+        int n = ls_pipe_buckets(pipe, pipe->post, c);
+        int64_t end = pipe->chunk[c].unit + pipe->chunk[c].units;
+        bool head = end == model->shape.L + 2 && pipe->tied.count > 0 && ls_pipe_is_last(pipe);
+        for (int b = 0; b < n; b++) { /* and the next one */
+            int next = b + 1 < n ? b + 1 : b;
+            ls_pipe_range low = ls_pipe_bucket(pipe, pipe->post, c, b);
+            ls_pipe_range top = ls_pipe_bucket(pipe, pipe->post, c, next);
+            int64_t bytes =
+                paged((ls_pipe_range){low.first, top.first + top.count - low.first}, size);
+            most = ls_max_i64(most, bytes + (head && next == n - 1 ? paged(pipe->tied, size) : 0));
+        }
+    }
+    return most;
+}
+
+/* What a rank keeps of the sum of a tied head's gradient, by its own indices: the last post its
+ * part; the first one what it updates, which comes from there. */
+static int64_t tied_bytes(const ls_pipe *p)
+{
+    ls_pipe_range ranges[LS_PIPE_BUCKETS];
+    int n = 1;
+
+    if (p->tied.count == 0 || (!ls_pipe_is_last(p) && !ls_pipe_is_first(p)))
+        return 0;
+    if (ls_pipe_is_last(p))
+        ranges[0] = ls_pipe_tied_part(p, p->line);
+    else
+        n = updated_of(p, p->line, 0, ranges);
+    for (int b = 0; b < n; b++) {
+        ranges[b] = ls_pipe_common(ranges[b], p->tied);
+        ranges[b].first -= p->tied.first;
+    }
+    return paged_all(ranges, n, sizeof(float));
+}
+
+/* Where ordered sums of `own` elements, at most `most` of a bucket, meet. */
+static int64_t feed_bytes(const ls_memory_args *args, const ls_pipe *p, int64_t own, int64_t most)
+{
+    ls_mesh post = ls_mesh_of_post(ls_memory_sums(args));
+    int64_t slots = ls_calls_feed(args->run, &post, p->table.micros, NULL);
+
+    return ls_ordered_feed_bytes(own, most, p->lines, LS_PIPE_AHEAD, slots, LS_F32);
+}
+
+/* What several ranks of a team have a part of, in a range: it is put together before the norm. */
+static int64_t partial_bytes(const ls_model *model, ls_pipe_range own)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < model->n_params; i++) {
+        const ls_param *p = &model->params[i];
+        if (p->box.partial && p->trained >= own.first && p->trained < own.first + own.count)
+            bytes += paged((ls_pipe_range){p->trained, p->count}, sizeof(float));
+    }
+    return bytes;
+}
+
+/* With ZeRO 2 and 3. */
+static void predict_parted(const ls_memory_args *args, const ls_calls *calls, const ls_pipe *p,
+                           ls_ledger *ledger)
+{
+    ls_pipe_range ranges[LS_PIPE_BUCKETS];
+    int64_t bytes = ls_pipe_flow_bytes(p, args->model) + tied_bytes(p), sum = 0;
+
+    for (int c = 0; c < p->chunks; c++) {
+        int n = updated_of(p, p->line, c, ranges);
+        int64_t own = 0, most = 0;
+        for (int b = 0; b < n; b++) {
+            own += ranges[b].count;
+            most = ls_max_i64(most, ranges[b].count);
+        }
+        bytes += paged_all(ranges, n, sizeof(float)) + partial_bytes(args->model, p->chunk[c].own);
+        sum += calls->ordered ? feed_bytes(args, p, own, most) : 0;
+    }
+    int64_t head = ls_pipe_is_last(p) ? ls_pipe_tied_part(p, p->line).count : 0;
+    if (p->tied.count > 0 && ls_pipe_is_last(p) && calls->ordered)
+        sum += feed_bytes(args, p, head, head);
+    ls_ledger_add(ledger, "gradients", "own parts; of a micro-batch: some units on their way",
+                  bytes);
+    ls_ledger_add(ledger, "exchange", "gradients of other lines, on their way", sum);
+}
+
 static void predict_gradients(const ls_memory_args *args, const ls_calls *calls, const ls_pipe *p,
                               ls_ledger *ledger)
 {
     ls_pipe_range head = {0, p->tied.count};
     int64_t bytes = 0, sum = 0;
 
+    if (p->zero >= 2) {
+        predict_parted(args, calls, p, ledger);
+        return;
+    }
     for (int c = 0; c < p->chunks; c++)
         bytes += calls->buffers * grad_bytes(args, p->chunk[c].own, p->divides, &sum);
     if (head.count > 0 && ls_pipe_is_last(p))
@@ -404,7 +699,8 @@ static void predict_passes(const ls_memory_args *args, const ls_calls *calls, co
         ls_pass_args pass =
             ls_pipe_pass(args->run, args->model, args->kernels, calls, &p->chunk[c]);
         passes += ls_pass_bytes(&pass, args->threads);
-        if (args->pack && args->run->device.pack != LS_PACKING_OFF && ls_pipe_packs(&pass, &packs))
+        if (args->pack && p->zero < 3 && args->run->device.pack != LS_PACKING_OFF &&
+            ls_pipe_packs(&pass, &packs))
             packed += ls_packs_bytes(&packs);
     }
     if (packed > 0)
@@ -421,17 +717,24 @@ void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledge
     ls_dtype type = ls_memory_type(run);
     ls_pipe p;
 
-    if (ls_pipe_init(&p, run, args->model, ls_memory_sums(args), ls_max_i64(1, calls->rounds),
+    if (ls_pipe_init(&p, run, args->model, ls_memory_sums(args),
+                     ls_pipe_micros(run, ls_memory_sums(args), calls),
                      run->batch.ramp > 0) != LS_OK) {
         ls_err_clear(); /* whoever opens the run is told */
         return;
     }
-    ls_ledger_add(ledger, "weights", "parameters of the own layers, fp32",
+    ls_ledger_add(ledger, "weights",
+                  p.zero == 3 ? "parameters of the own layers that this rank updates, fp32"
+                              : "parameters of the own layers, fp32",
                   weight_bytes(&p, sizeof(float)));
     if (type != LS_F32)
         ls_ledger_add(ledger, type == LS_F16 ? "fp16 weights" : "bf16 weights",
                       "the same once more, as the model reads them",
                       weight_bytes(&p, ls_dtype_bytes(type)));
+    if (p.zero == 3)
+        ls_ledger_add(ledger, "gathered weights",
+                      "a unit of the own layers and the next one, of all lines",
+                      ls_pipe_gathered_bytes(&p, args->model, type));
     ls_ledger_add(ledger, "optimizer",
                   p.divides ? "two moments per parameter of the own layers that this rank updates"
                             : "two moments per parameter of the own layers",

@@ -7,6 +7,15 @@
  * weights. With ZeRO 1 (mesh.zero) the lines divide what they update of each chunk; where
  * ranks that die are replaced, another line keeps a copy of that (train/trust.h).
  *
+ * With ZeRO 2 and 3 a chunk is cut into buckets, each a unit of the model (ls_param.unit) or some
+ * of them, and the lines divide every bucket: gradients leave, and weights come, bucket by bucket
+ * (train/line_parts.c). Then all lines go through as many micro-batches, of which some may be
+ * empty, so that ranks of a post have the same table, and meet at the same places of it.
+ *
+ *     post 0, 2 lines      embedding | block 0 | block 1
+ *     line 0 updates       ====      | ===     | ===           and, with ZeRO 3, has the weights of
+ *     line 1                    ==== |    ===  |    ===
+ *
  * The table (parallel/pipeline.h) is that of the rank's line; from it follows how many
  * micro-batches each chunk holds activations of, and how many streams and gradients that came from
  * other posts lie here at a time. Pure. */
@@ -17,7 +26,11 @@
 
 LS_C_BEGIN
 
-enum { LS_PIPE_CHUNKS = 16 }; /* of a rank, at most */
+enum {
+    LS_PIPE_CHUNKS = 16,  /* of a rank, at most */
+    LS_PIPE_BUCKETS = 60, /* likewise, of all its chunks */
+    LS_PIPE_AHEAD = 2,    /* buckets of gradients on their way at a time */
+};
 
 /* Elements of weights, gradients and moments. */
 typedef struct ls_pipe_range {
@@ -35,6 +48,7 @@ typedef struct ls_pipe {
     ls_pipeline table; /* owned: of a step of so many micro-batches */
     int post, posts, chunks;
     int line, lines;
+    int zero;     /* what lines divide, as mesh.zero; 0 where there is one line */
     bool divides; /* lines divide what they update */
     int ward;     /* then: the line whose moments this rank keeps too, */
     int buddy;    /* and the one that keeps this rank's; -1: none */
@@ -42,7 +56,9 @@ typedef struct ls_pipe {
     ls_pipe_range tied;     /* the embedding, where the head reads it too; count 0: it does not */
     int streams, gradients; /* buffers for those from other posts; one more than must be, so that
                              * the next can come early */
-    int64_t *borders;       /* owned: the first element of each stage, and the end */
+    int64_t per;            /* units of a bucket */
+    int *first_bucket; /* owned: of each stage, and their number: one each but with ZeRO 2, 3 */
+    int64_t *cuts;     /* owned: the first element of each bucket, and the end */
 } ls_pipe;
 
 /* The table that a run asks for. */
@@ -53,6 +69,9 @@ ls_pipeline_kind ls_pipe_kind(const ls_run *run);
 ls_status ls_pipe_init(ls_pipe *pipe, const ls_run *run, const ls_model *model, const ls_mesh *mesh,
                        int64_t micros, bool varies);
 void ls_pipe_release(ls_pipe *pipe);
+
+/* Micro-batches of the steps that a run's line makes: its calls, or those of who has most. */
+int64_t ls_pipe_micros(const ls_run *run, const ls_mesh *mesh, const ls_calls *calls);
 
 /* The table of a step of another number of micro-batches, at most as many as planned. */
 ls_status ls_pipe_set(ls_pipe *pipe, int64_t micros);
@@ -69,14 +88,25 @@ static inline bool ls_pipe_is_last(const ls_pipe *pipe)
 /* The elements of a chunk of any post. */
 ls_pipe_range ls_pipe_of(const ls_pipe *pipe, int post, int chunk);
 
-/* The weights that this rank keeps: its chunks, and on the last post a copy of a tied embedding,
- * which comes last. Returns how many. */
-int ls_pipe_ranges(const ls_pipe *pipe, ls_pipe_range ranges_out[LS_PIPE_CHUNKS + 1]);
+/* Its buckets: how many, and their elements; without ZeRO 2 and 3 one, which is all of it. */
+int ls_pipe_buckets(const ls_pipe *pipe, int post, int chunk);
+ls_pipe_range ls_pipe_bucket(const ls_pipe *pipe, int post, int chunk, int bucket);
 
-/* What a rank updates of a chunk, and has the moments of: all of it, or its line's part. */
-ls_pipe_range ls_pipe_updated(const ls_pipe *pipe, int post, int line, int chunk);
+/* The weights that this rank keeps: its chunks, or with ZeRO 3 its parts of them; and on the last
+ * post a copy of a tied embedding, or its part of that, which comes last. Returns how many. */
+int ls_pipe_ranges(const ls_pipe *pipe, ls_pipe_range ranges_out[LS_PIPE_BUCKETS + 1]);
 
-/* Norm blocks (kernel.h) that have elements which several ranks of a line, or with ZeRO 1 of all
+/* What a rank updates of a bucket, and has the moments of: all of it, or its line's part. */
+ls_pipe_range ls_pipe_updated(const ls_pipe *pipe, int post, int line, int chunk, int bucket);
+
+/* What a line's last rank has of the head's part of a tied gradient, when it is summed, and with
+ * ZeRO 3 of the copy of the embedding: all of it, or its part of that. */
+ls_pipe_range ls_pipe_tied_part(const ls_pipe *pipe, int line);
+
+/* The elements that both have. */
+ls_pipe_range ls_pipe_common(ls_pipe_range a, ls_pipe_range b);
+
+/* Norm blocks (kernel.h) that have elements which several ranks of a line, or with ZeRO of all
  * lines, update; ascending; blocks_out may be NULL. Returns how many. */
 int ls_pipe_edges(const ls_pipe *pipe, int64_t *blocks_out);
 
@@ -85,6 +115,13 @@ int ls_pipe_edges(const ls_pipe *pipe, int64_t *blocks_out);
  * Sums of a few numbers (the norm, losses) come on top. */
 int64_t ls_pipe_sent_bytes(const ls_pipe *pipe, const ls_model *model, const ls_calls *calls,
                            ls_dtype type);
+
+/* With ZeRO 2 and 3: bytes that this rank sends to other lines in a step. Of gradients, what they
+ * update, for each micro-batch (in fast mode, empty ones too); of weights, what it updates, once,
+ * or with ZeRO 3 in the model's type whenever a bucket of its chunks is read: in forward and in
+ * backward of every micro-batch, and in the second half of a backward that recomputes. */
+int64_t ls_pipe_across_bytes(const ls_pipe *pipe, const ls_model *model, const ls_run *run,
+                             const ls_calls *calls, ls_dtype type);
 
 /* --- memory: what is taken, and the ledger of it ---------------------------------------------- */
 
@@ -101,9 +138,18 @@ int64_t ls_pipe_stream_bytes(const ls_run *run, const ls_model *model, const ls_
 int64_t ls_pipe_buffer_bytes(const ls_pipe *pipe, const ls_run *run, const ls_model *model,
                              const ls_calls *calls);
 
-/* What a rank writes of a chunk to a checkpoint, and reads of it: of what all ranks of its post
- * have the part that ls_coll_range() gives it, and of moments that they divide its own. */
-ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, bool moments);
+/* With ZeRO 2 and 3: windows for gradients of a micro-batch; and the most bytes of them that are
+ * there at a time, with those of a tied head. */
+int ls_pipe_flows(const ls_pipe *pipe);
+int64_t ls_pipe_flow_bytes(const ls_pipe *pipe, const ls_model *model);
+
+/* With ZeRO 3: the most bytes of gathered weights that are there at a time. */
+int64_t ls_pipe_gathered_bytes(const ls_pipe *pipe, const ls_model *model, ls_dtype type);
+
+/* What a rank writes of a bucket to a checkpoint, and reads of it: of what all ranks of its post
+ * have the part that ls_coll_range() gives it, and of what they divide its own. */
+ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, int bucket,
+                            bool moments);
 
 /* The lines of the ledger that a pipeline changes. */
 void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger);

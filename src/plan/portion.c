@@ -12,12 +12,15 @@
  *      3      1    5..9   5                      0..3 of its part */
 #include "plan/portion.h"
 
+#include "base/mem.h"
 #include "plan/far.h"
 #include "plan/optim.h"
 
 enum {
     SMALL = 4096
 }; /* elements; what is smaller is not cut, one of those that have it writes it */
+
+_Static_assert((int)LS_PIPE_BUCKETS <= (int)LS_MESH_BUCKETS, "ranges of a rank of a pipeline");
 
 /* Elements of an array, and where they lie in what a rank has of it. */
 typedef struct range {
@@ -56,12 +59,13 @@ static int ranges_of(const ls_portion *x, int kind, int rank, range out[LS_MESH_
     int64_t all = ls_portion_array(x->run, x->model, plane, kind);
 
     if (x->pipe) {
-        for (int c = 0; c < x->pipe->chunks; c++) {
-            ls_pipe_range r =
-                ls_pipe_saved(x->pipe, rank / x->pipe->lines, rank % x->pipe->lines, c, kind > 0);
-            out[c] = (range){r.first, r.count, r.first};
-        }
-        return x->pipe->chunks;
+        int post = rank / x->pipe->lines, line = rank % x->pipe->lines, count = 0;
+        for (int c = 0; c < x->pipe->chunks; c++)
+            for (int b = 0; b < ls_pipe_buckets(x->pipe, post, c); b++) {
+                ls_pipe_range r = ls_pipe_saved(x->pipe, post, line, c, b, kind > 0);
+                out[count++] = (range){r.first, r.count, r.first};
+            }
+        return count;
     }
     if (!ls_portion_divided(plane, kind)) {
         ls_coll_range(all, ls_mesh_ranks(plane), rank, &out->first, &out->count);
@@ -140,6 +144,15 @@ static void list_range(const ls_portion *x, int kind, range r, ls_portion_piece 
     }
 }
 
+/* What of a range is in the piece that a rank writes for its twins. */
+static range meet(range all, ls_mesh_part piece)
+{
+    int64_t first = ls_max_i64(all.first, piece.first);
+    int64_t end = ls_min_i64(all.first + all.count, piece.first + piece.count);
+
+    return (range){first, ls_max_i64(0, end - first), all.place + first - all.first};
+}
+
 /* All pieces, and how many elements they have. */
 static int list(const ls_portion *x, int kind, int rank, ls_portion_piece *pieces_out,
                 int64_t *elements)
@@ -152,8 +165,11 @@ static int list(const ls_portion *x, int kind, int rank, ls_portion_piece *piece
 
     for (int k = 0; k < count; k++)
         list_range(x, kind, ranges[k], pieces_out, &n, elements);
-    while (parted && ls_far_next(x->model, x->plane, rank, &walk, &part))
-        list_range(x, kind, (range){part.first, part.count, part.packed}, pieces_out, &n, elements);
+    while (parted && ls_far_next(x->model, x->plane, rank, &walk, &part)) {
+        ls_mesh_part piece = ls_mesh_piece_of(x->plane, x->model->trained, walk.bucket, rank);
+        range all = {part.first, part.count, part.packed};
+        list_range(x, kind, x->saves ? meet(all, piece) : all, pieces_out, &n, elements);
+    }
     return n;
 }
 
@@ -184,23 +200,64 @@ int ls_portion_twin(const ls_portion *portion, int64_t turn)
 
 bool ls_portion_common(const ls_portion *portion, int kind)
 {
-    return portion->pipe ? kind == 0 || !portion->pipe->divides
+    return portion->pipe ? !portion->pipe->divides || (kind == 0 && portion->pipe->zero < 3)
                          : !ls_portion_divided(portion->plane, kind);
+}
+
+/* What the rank of the plane writes; release the pipe. false: its layers cannot be cut. */
+static bool open_saved(const ls_run *run, const ls_model *model, const ls_mesh *plane,
+                       ls_pipe *pipe, ls_portion *x_out)
+{
+    bool line = ls_mesh_posts(plane) > 1;
+
+    *pipe = (ls_pipe){.posts = 0};
+    *x_out = (ls_portion){
+        .run = run, .model = model, .plane = plane, .pipe = line ? pipe : NULL, .saves = true};
+    return !line || ls_pipe_init(pipe, run, model, plane, 1, false) == LS_OK;
 }
 
 int64_t ls_portion_elements(const ls_run *run, const ls_model *model, const ls_mesh *plane)
 {
-    ls_portion x = {.run = run, .model = model, .plane = plane, .saves = true};
-    bool line = ls_mesh_posts(plane) > 1;
     int64_t elements = 0;
+    ls_portion x;
     ls_pipe pipe;
 
-    if (line && ls_pipe_init(&pipe, run, model, plane, 1, false) != LS_OK)
+    if (!open_saved(run, model, plane, &pipe, &x))
         return 0;
-    x.pipe = line ? &pipe : NULL;
     for (int kind = 0; kind < LS_PORTION_KINDS; kind++)
         (void)list(&x, kind, plane ? plane->rank : 0, NULL, &elements);
-    if (line)
-        ls_pipe_release(&pipe);
+    ls_pipe_release(&pipe);
     return elements;
+}
+
+int64_t ls_portion_flow(const ls_run *run, const ls_model *model, const ls_mesh *plane)
+{
+    int64_t flow = 0, units = model->shape.L + 2, elements = 0;
+    int64_t *bytes = ls_mem_array((size_t)units + 1, sizeof *bytes); /* and what others have too */
+    int rank = plane ? plane->rank : 0;
+    ls_portion x;
+    ls_pipe pipe;
+
+    if (!bytes || !open_saved(run, model, plane, &pipe, &x)) {
+        ls_mem_free(bytes);
+        return 0;
+    }
+    for (int kind = 0; kind < LS_PORTION_KINDS; kind++) {
+        int n = ls_portion_pieces(&x, kind, rank, NULL);
+        ls_portion_piece *pieces = ls_mem_array((size_t)n, sizeof *pieces);
+        n = pieces ? list(&x, kind, rank, pieces, &elements) : 0;
+        for (int i = 0; i < n; i++) {
+            bool shared = ls_portion_shared(model, pieces[i].param);
+            bytes[shared ? units : model->params[pieces[i].param].unit] +=
+                pieces[i].count * (int64_t)sizeof(float);
+        }
+        for (int64_t u = 0; u <= units; u++) {
+            flow += bytes[u] >= LS_PORTION_LARGE ? bytes[u] : 0;
+            bytes[u] = 0;
+        }
+        ls_mem_free(pieces);
+    }
+    ls_pipe_release(&pipe);
+    ls_mem_free(bytes);
+    return ls_min_i64(flow, LS_PORTION_BUFFERS);
 }

@@ -62,4 +62,9 @@ bool ls_portion_common(const ls_portion *portion, int kind);
 /* Elements of all kinds that the rank of the plane writes. */
 int64_t ls_portion_elements(const ls_run *run, const ls_model *model, const ls_mesh *plane);
 
+/* Bytes of these that lie in buffers on their way to the disk, at most: those of large objects do,
+ * of which there is one for each kind and unit of the model. As checkpoint/ckpt.h has it. */
+enum { LS_PORTION_LARGE = 1 << 20, LS_PORTION_BUFFERS = 8 << 20, LS_PORTION_READ_BACK = 4 << 20 };
+int64_t ls_portion_flow(const ls_run *run, const ls_model *model, const ls_mesh *plane);
+
 LS_C_END

@@ -86,6 +86,7 @@ static ls_status accuse_forward(ls_step *s, int64_t number)
 {
     ls_step_state host_state = ls_step_numbers(s, number, 0);
     int64_t rounds = ls_step_shards(s)   ? ls_dp_about(s->args.dp)->rounds
+                     : s->line           ? ls_line_rounds(s)
                      : ls_step_is_far(s) ? s->far.rounds
                                          : s->args.calls.calls;
     ls_step_part p = {.count = 0};
@@ -124,15 +125,15 @@ static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, c
     return accuse(s, what, &t, number);
 }
 
-/* The same for what this rank has of a parameter, in packed parts, or in a line at its place;
+/* The same for what this rank has the sums of, of a parameter, packed, or in a line at its place;
  * share_out: how much of it lies before what was found. */
 static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, const float *packed,
                               int64_t number, double *share_out)
 {
     ls_status st = LS_OK;
 
-    for (int b = 0; b < ls_step_buckets(s) && st == LS_OK; b++) {
-        ls_mesh_part own = ls_step_own(s, b);
+    for (int b = 0; b < ls_step_sums(s) && st == LS_OK; b++) {
+        ls_mesh_part own = ls_step_sum(s, b);
         int64_t low = ls_max_i64(p->trained, own.first), index;
         int64_t high = ls_min_i64(p->trained + p->count, own.first + own.count);
         float value;

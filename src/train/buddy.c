@@ -383,3 +383,16 @@ void ls_buddy_update(ls_buddy *buddy, ls_step *step)
     b->done = b->number + 1;
     b->ready = false;
 }
+
+void ls_buddy_point(const char *name, int rank)
+{
+#ifdef LS_FAULTS
+    char point[64];
+
+    snprintf(point, sizeof point, "train.recover.%s.%d", name, rank);
+    (void)LS_FAULT(point);
+#else
+    (void)name;
+    (void)rank;
+#endif
+}

@@ -64,18 +64,7 @@ void ls_buddy_make_update(const ls_buddy_move *move);
 
 /* For tests: this rank comes to a named point of a recovery, where it may be killed
  * (LINESHAFT_FAULT=train.recover.POINT.RANK=kill). */
-static inline void ls_buddy_point(const char *name, int rank)
-{
-#ifdef LS_FAULTS
-    char point[64];
-
-    snprintf(point, sizeof point, "train.recover.%s.%d", name, rank);
-    (void)LS_FAULT(point);
-#else
-    (void)name;
-    (void)rank;
-#endif
-}
+void ls_buddy_point(const char *name, int rank);
 
 /* The sum of gradients of an own part, where the step has it. */
 const float *ls_buddy_gradient(const ls_step *step, ls_mesh_part own);

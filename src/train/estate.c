@@ -17,10 +17,12 @@
  * descent: since the ranks last read a checkpoint, because steps that are done again by others may
  * differ in fast mode. For the same reason a gradient serves only with those of its own view.
  *
- * A tied embedding, and with mesh.zero the weights that other lines update, are copies: they are
- * made anew from their owners' (ls_line_spread) and never taken from here. But for those of a ward
+ * A tied embedding, and with mesh.zero the weights that others update, are copies: they are made
+ * anew from their owners' (ls_step_complete) and never taken from here. But for those of a ward
  * (train/trust.h): what a rank keeps for another one it keeps here too, with its gradient, and
- * makes its update. So with mesh.zero a part has two who can give it, the owner and its buddy. */
+ * makes its update. So with mesh.zero a part has two who can give it, the owner and its buddy. Such
+ * parts are cut along buckets, whose size may follow from measured links: who goes on with them
+ * keeps their size. */
 #include "train/estate.h"
 
 #include <math.h>
@@ -29,19 +31,21 @@
 #include "base/time.h"
 #include "parallel/kin.h"
 #include "plan/memory.h"
+#include "plan/ward.h"
 #include "train/line_impl.h"
 #include "train/recover.h"
 #include "train/session_impl.h"
 #include "train/trust.h"
 
-enum { ARRAYS = 3, PIECES = LS_PIPE_CHUNKS };
+enum { ARRAYS = 3 };
 enum { WEIGHTS, MOMENTS, WARD, KINDS }; /* of pieces; the last: of everything that is a ward's */
 
 /* What is told of an estate. */
 typedef struct entry {
     int64_t part;        /* -1: there is none */
     int64_t ward;        /* another one that is kept here; -1: none */
-    int64_t parts;       /* so many there were */
+    int64_t parts;       /* so many there were, */
+    int64_t bucket;      /* cut along buckets of so many norm blocks; 0: not so */
     uint64_t view;       /* the generation in which it was trained last, */
     uint64_t descent;    /* and the first one since a checkpoint was read */
     int64_t done;        /* steps that are in it */
@@ -53,26 +57,28 @@ typedef struct entry {
 /* What a rank tells. */
 typedef struct record {
     entry about;
-    int64_t met, pad;
+    int64_t met;
 } record;
 _Static_assert(sizeof(record) % 16 == 0, "all-gathers cut at 16 bytes");
 
 struct ls_estate {
     entry about;
-    bool lent;                         /* the memory is the step's */
-    bool windows;                      /* it is windows (line.h) */
-    void *state[ARRAYS];               /* owned; NULL when lent */
-    int64_t bytes;                     /* of each window */
-    ls_pipe_range held[KINDS][PIECES]; /* elements of weights and so on: n pieces of each */
-    int n;
-    float *gradient;        /* owned: of the pieces of moments, one after the other, then of the
-                             * ward's; NULL: none */
-    bool whole;             /* as ls_step_spans() */
-    ls_step_state numbers;  /* of the step that it is of, */
-    ls_norm_result norm;    /* and of the gradient */
-    uint64_t view, descent; /* of what the step has: see entry */
-    record *records;        /* owned: of all ranks, and */
-    int *sources;           /* owned: who gives each part */
+    bool lent;                 /* the memory is the step's */
+    bool windows;              /* it is windows (line.h) */
+    void *state[ARRAYS];       /* owned; NULL when lent */
+    int64_t bytes;             /* of each window */
+    ls_mesh_part *held[KINDS]; /* owned: elements of weights and so on; packed: in the moments */
+    int n[KINDS];              /* so many pieces of each */
+    int64_t weights, moments;  /* elements of arrays that are no windows */
+    float *gradient;           /* owned: of the pieces of moments, one after the other, then of the
+                                * ward's; NULL: none */
+    bool whole;                /* as ls_step_spans() */
+    ls_step_state numbers;     /* of the step that it is of, */
+    ls_norm_result norm;       /* and of the gradient */
+    uint64_t view, descent;    /* of what the step has: see entry */
+    int64_t bucket;            /* of what is gone on with: see entry */
+    record *records;           /* owned: of all ranks, and */
+    int *sources;              /* owned: who gives each part */
 };
 
 bool ls_estate_serves(const ls_session *s)
@@ -83,8 +89,7 @@ bool ls_estate_serves(const ls_session *s)
 bool ls_estate_keeps(const ls_session *s)
 {
     return ls_estate_serves(s) && s->step && s->step_there && !s->apart &&
-           s->offload == LS_OFFLOAD_NONE && s->run->train.optimizer == LS_OPTIMIZER_ADAMW &&
-           !ls_step_divides(s->step); /* teams do (mesh.tp, mesh.zero): nobody has their moments */
+           s->offload == LS_OFFLOAD_NONE && s->run->train.optimizer == LS_OPTIMIZER_ADAMW;
 }
 
 int ls_estate_part(const ls_session *s)
@@ -112,6 +117,11 @@ static void let_go(ls_session *s)
             ls_device_free(s->device, e->state[i]);
         e->state[i] = NULL;
     }
+    for (int kind = 0; kind < KINDS; kind++) {
+        ls_mem_free(e->held[kind]);
+        e->held[kind] = NULL;
+        e->n[kind] = 0;
+    }
     ls_mem_free(e->gradient);
     e->gradient = NULL;
     e->lent = false;
@@ -131,7 +141,6 @@ void ls_estate_drop(ls_session *session)
     session->estate = NULL;
 }
 
-/* Pages of a window that are there, or all of an array. */
 int64_t ls_estate_bytes(const ls_session *s)
 {
     const struct ls_estate *e = s->estate;
@@ -139,64 +148,65 @@ int64_t ls_estate_bytes(const ls_session *s)
 
     for (int i = 0; i < ARRAYS && e && e->state[0]; i++) {
         const ls_window window = {.base = e->state[i], .bytes = e->bytes};
-        for (int k = 0; k < e->n && !e->windows; k++)
-            all += e->held[i > 0][k].count * (int64_t)sizeof(float);
-        if (e->windows)
-            all += ls_window_held(&window);
+        all += e->windows ? ls_window_held(&window) /* pages that are there */
+                          : (i == 0 ? e->weights : e->moments) * (int64_t)sizeof(float);
     }
     return all;
 }
 
 /* --- keeping ---------------------------------------------------------------------------------- */
 
-/* What a step has, piece by piece, of a kind. */
-static int pieces_of(const ls_step *step, int kind, ls_pipe_range out[PIECES])
+/* What a step has of a kind, piece by piece. */
+static ls_status pieces_of(const ls_step *step, int kind, ls_mesh_part **pieces_out, int *n_out)
 {
-    for (int b = 0; step->line && b < ls_step_buckets(step); b++) {
-        ls_mesh_part own = ls_step_own(step, b);
-        bool all = kind == WEIGHTS && !step->line->plan.divides;
-        out[b] = all            ? step->line->plan.chunk[b].own
-                 : kind == WARD ? ls_trust_part(step, b)
-                                : (ls_pipe_range){own.first, own.count};
-    }
-    if (step->line)
-        return ls_step_buckets(step);
-    out[0] =
-        (ls_pipe_range){0, kind == WEIGHTS ? step->args.model->flat : step->args.model->trained};
-    return 1;
+    const ls_model *model = step->args.model;
+    const ls_line *x = step->line;
+    const ls_mesh_part *ward = NULL;
+    bool stages = x && kind == WEIGHTS && !x->plan.divides;
+    bool whole = !x && !ls_step_divides(step) && !step->far.parts;
+    int n = kind == WARD ? ls_trust_parts(step, &ward) : whole ? 1 : ls_step_buckets(step);
+    ls_mesh_part *pieces = ls_mem_array((size_t)n, sizeof *pieces);
+
+    if (!pieces)
+        return LS_ENOMEM;
+    for (int i = 0; i < n; i++)
+        pieces[i] = kind == WARD ? ward[i]
+                    : whole
+                        ? (ls_mesh_part){.count = kind == WEIGHTS ? model->flat : model->trained}
+                    : stages ? (ls_mesh_part){.first = x->plan.chunk[i].own.first,
+                                              .count = x->plan.chunk[i].own.count}
+                             : ls_step_own(step, i);
+    *pieces_out = pieces;
+    *n_out = n;
+    return LS_OK;
 }
 
-/* The pieces that are updated, one after the other: the own ones, and a ward's. Returns how many.
- */
-static int updated_of(const struct ls_estate *e, const ls_pipe_range *out[2 * PIECES])
+/* Piece i of those that are updated, one after the other: the own ones, and a ward's. NULL: there
+ * are no more. */
+static const ls_mesh_part *updated_of(const struct ls_estate *e, int i)
 {
-    int n = 0;
-
-    for (int kind = MOMENTS; kind <= (e->about.ward >= 0 ? WARD : MOMENTS); kind++)
-        for (int k = 0; k < e->n; k++)
-            out[n++] = &e->held[kind][k];
-    return n;
+    if (i < e->n[MOMENTS])
+        return &e->held[MOMENTS][i];
+    i -= e->n[MOMENTS];
+    return i < e->n[WARD] ? &e->held[WARD][i] : NULL;
 }
 
 /* The sum of gradients of these pieces, which goes with the step. */
 static ls_status keep_gradient(struct ls_estate *e, const ls_step *step)
 {
-    const ls_pipe_range *pieces[2 * PIECES];
-    int n = updated_of(e, pieces);
+    const ls_mesh_part *p;
     int64_t all = 0;
 
-    for (int k = 0; k < n; k++)
-        all += pieces[k]->count;
+    for (int i = 0; (p = updated_of(e, i)); i++)
+        all += p->count;
     e->gradient = ls_mem_array((size_t)ls_max_i64(1, all), sizeof *e->gradient);
     if (!e->gradient)
         return ls_fail(LS_ENOMEM, "no memory for the gradient of a part of the model");
     float *to = e->gradient;
-    for (int k = 0; k < n; k++) {
-        ls_pipe_range r = *pieces[k];
-        const float *from =
-            step->line ? ls_line_gradient(step, r.first) : (const float *)step->grads[0] + r.first;
-        memcpy(to, from, (size_t)r.count * sizeof *to);
-        to += r.count;
+    for (int i = 0; (p = updated_of(e, i)); i++) {
+        if (p->count > 0)
+            memcpy(to, ls_step_own_gradient(step, *p), (size_t)p->count * sizeof *to);
+        to += p->count;
     }
     return LS_OK;
 }
@@ -212,31 +222,33 @@ static void count_step(ls_session *s, int64_t heard, const ls_step_result *resul
     s->step_number = heard;
 }
 
-/* The part of the line whose moments are here too; -1: there is none. */
+/* The part of the rank whose moments are here too; -1: there is none. */
 static int64_t ward_of(const ls_session *s)
 {
-    const ls_step *step = s->step;
-
-    if (!ls_trust_holds(step))
+    if (!ls_trust_holds(s->step))
         return -1;
-    int lines = step->line->plan.ward - step->line->plan.line;
-    return ls_kin_part(&s->mesh, s->mesh.rank + lines * ls_mesh_tp(&s->mesh));
+    int distance = ls_trust_distance(s->step) * ls_mesh_team(&s->mesh);
+    return ls_kin_part(&s->mesh, s->mesh.rank + distance);
 }
 
 /* What the step has, as it stands. */
 static ls_status describe(ls_session *s, struct ls_estate *e)
 {
     const ls_step *step = s->step;
+    const ls_mesh *equals = step->args.dp ? &ls_dp_about(step->args.dp)->mesh : NULL;
     int64_t done = step->vote.made ? step->vote.heard : ls_step_done(step);
     ls_status st = LS_OK;
 
     done = done < 0 ? s->step_number : done;
     e->about.ward = ward_of(s);
     for (int kind = 0; kind < (e->about.ward >= 0 ? KINDS : WARD); kind++)
-        e->n = pieces_of(step, kind, e->held[kind]);
-    e->whole = !ls_step_divides(step);
+        LS_TRY(st, pieces_of(step, kind, &e->held[kind], &e->n[kind]), out);
+    e->whole = !ls_step_divides(step) && !step->far.parts;
     e->windows = step->line != NULL;
     e->bytes = step->line ? step->line->state[0].bytes : 0;
+    e->weights = step->args.model->flat;
+    e->moments = e->whole ? step->args.model->trained
+                          : ls_ward_moments(s->run, step->args.model, equals, step->own);
     e->numbers = *step->state;
     e->norm = *step->norm;
     bool ready = !step->vote.made && step->vote.ready == done;
@@ -246,6 +258,7 @@ static ls_status describe(ls_session *s, struct ls_estate *e)
     e->about = (entry){.part = ls_kin_part(&s->mesh, s->mesh.rank),
                        .ward = e->about.ward,
                        .parts = ls_kin_parts(&s->mesh),
+                       .bucket = ls_step_divides(step) ? equals->bucket : 0,
                        .view = e->view,
                        .descent = e->descent,
                        .done = done,
@@ -282,7 +295,8 @@ void ls_estate_keep(ls_session *session)
 
 static bool serves(const entry *e, const entry *best)
 {
-    return e->part >= 0 && e->parts == best->parts && e->descent == best->descent &&
+    return e->part >= 0 && e->parts == best->parts && e->bucket == best->bucket &&
+           e->descent == best->descent &&
            (e->done == best->heard ||
             (e->done == best->heard - 1 && e->ready && e->view == best->view));
 }
@@ -329,22 +343,19 @@ static ls_status catch_up(ls_session *s, const entry *best)
     ls_adamw_span *spans = NULL;
     const float *gradient = e->gradient;
     float *w = e->state[0], *m = e->state[1], *v = e->state[2];
-    const ls_pipe_range *pieces[2 * PIECES];
-    int n_pieces = updated_of(e, pieces);
+    const ls_mesh_part *own;
     ls_status st = LS_OK;
 
     if (e->about.done == best->heard)
         return LS_OK;
     spans = ls_mem_array((size_t)ls_memory_spans(&s->model), sizeof *spans);
     LS_TRY(st, spans ? LS_OK : LS_ENOMEM, out);
-    for (int k = 0; k < n_pieces && best->last.finite; k++) {
-        ls_pipe_range r = *pieces[k];
-        ls_mesh_part own = {.first = r.first, .count = r.count, .packed = r.first};
-        int64_t n = ls_step_spans(s->run, &s->model, own, false, e->whole, spans);
+    for (int i = 0; best->last.finite && (own = updated_of(e, i)); i++) {
+        int64_t n = ls_step_spans(s->run, &s->model, *own, false, e->whole, spans);
         if (n > 0)
             s->kernels->adamw(s->stream, &(ls_adamw){.w = w,
-                                                     .m = m + r.first,
-                                                     .v = v + r.first,
+                                                     .m = m + own->packed,
+                                                     .v = v + own->packed,
                                                      .grad = gradient,
                                                      .spans = spans,
                                                      .n_spans = n,
@@ -352,7 +363,7 @@ static ls_status catch_up(ls_session *s, const entry *best)
                                                      .state = &e->numbers,
                                                      .result = &e->norm});
         LS_TRY(st, ls_stream_sync(s->stream, ls_time_now_ns() + LS_STEP_WAIT_S * LS_NS_PER_S), out);
-        gradient += r.count;
+        gradient += own->count;
     }
     count_step(s, best->heard, &best->last);
     e->about.done = e->about.heard = best->heard;
@@ -403,6 +414,7 @@ static ls_status decide(ls_session *s, int ranks)
             s->repaired = "buddy";
     e->view = best.view;
     e->descent = best.descent;
+    e->bucket = best.bucket;
     if (!serves(&e->about, &best)) {
         let_go(s);
         return LS_OK;
@@ -440,6 +452,13 @@ out:
 
 /* --- going on --------------------------------------------------------------------------------- */
 
+int64_t ls_estate_bucket(const ls_session *session, int64_t proposed)
+{
+    const struct ls_estate *e = session->estate;
+
+    return e && e->bucket > 0 && ls_recover_in_memory(session) ? e->bucket : proposed;
+}
+
 static bool has_own(const ls_session *s)
 {
     const struct ls_estate *e = s->estate;
@@ -465,36 +484,44 @@ void ls_estate_lent(ls_session *session)
     s->step_there = true;
 }
 
+/* Pieces of an array between two ranks, one of which this is; moments: by their places there. */
+static ls_status pass_pieces(ls_session *s, const ls_mesh_part *pieces, int n, bool moments,
+                             ls_coll coll, float *array)
+{
+    ls_status st = LS_OK;
+
+    for (int k = 0; k < n && st == LS_OK; k++) {
+        coll.count = pieces[k].count;
+        coll.in = coll.out = array + (moments ? pieces[k].packed : pieces[k].first);
+        if (coll.count > 0)
+            st = ls_comm_run(s->args.comm, &coll,
+                             ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S);
+    }
+    return st;
+}
+
 /* A part, all its pieces, from who has it to who needs it; by these two. ward: who gives it keeps
  * it for another. */
 static ls_status carry(ls_session *s, int from, int to, bool ward)
 {
     struct ls_estate *e = s->estate;
     bool sends = s->mesh.rank == from, kept = sends && !e->lent;
+    const ls_coll coll = {
+        .kind = sends ? LS_COLL_SEND : LS_COLL_RECV, .type = LS_F32, .peer = sends ? to : from};
     ls_status st = LS_OK;
 
-    for (int i = 0; i < ARRAYS; i++) {
-        ls_pipe_range pieces[PIECES];
-        int own = i > 0 ? MOMENTS : WEIGHTS, kind = sends && ward ? WARD : own;
+    for (int i = 0; i < ARRAYS && st == LS_OK; i++) {
+        ls_mesh_part *pieces = NULL;
+        int kind = sends && ward ? WARD : i > 0 ? MOMENTS : WEIGHTS, n = 0;
         bool noted = kept || kind == WARD;
-        int n = noted ? e->n : pieces_of(s->step, own, pieces);
         float *array = kept ? e->state[i] : s->step->state_memory[i];
-        for (int k = 0; k < n; k++) {
-            ls_pipe_range r = noted ? e->held[kind][k] : pieces[k];
-            ls_coll coll = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
-                            .type = LS_F32,
-                            .count = r.count,
-                            .in = array + r.first,
-                            .out = array + r.first,
-                            .peer = sends ? to : from};
-            if (r.count > 0)
-                LS_TRY(st,
-                       ls_comm_run(s->args.comm, &coll,
-                                   ls_time_now_ns() + LS_SESSION_MEET_S * LS_NS_PER_S),
-                       out);
-        }
+        if (!noted)
+            st = pieces_of(s->step, kind, &pieces, &n);
+        if (st == LS_OK)
+            st = pass_pieces(s, noted ? e->held[kind] : pieces, noted ? e->n[kind] : n, i > 0, coll,
+                             array);
+        ls_mem_free(pieces);
     }
-out:
     return st;
 }
 
@@ -517,8 +544,7 @@ ls_status ls_estate_restore(ls_session *session)
         if (s->mesh.rank == r || s->mesh.rank == from)
             LS_TRY(st, carry(s, from, r, ward), out);
     }
-    if (s->step->line)
-        st = ls_line_spread(s->step);
+    st = ls_step_complete(s->step);
 out:
     return st;
 }

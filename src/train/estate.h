@@ -30,6 +30,10 @@ int ls_estate_part(const ls_session *session);
  * and source into the session's view. Nothing happens in the first view. */
 ls_status ls_estate_choose(ls_session *session);
 
+/* Norm blocks of a bucket where parts are cut along buckets: as what is gone on with was cut, else
+ * as proposed. */
+int64_t ls_estate_bucket(const ls_session *session, int64_t proposed);
+
 /* Weights and moments for a step that is about to be opened, NULL: none; and when it was. */
 void *const *ls_estate_lend(const ls_session *session);
 void ls_estate_lent(ls_session *session);

@@ -9,9 +9,10 @@
  * layer. Who has no call left in a round serves those of the others. Gradients are then summed with
  * the ranks that have the same experts; experts are complete with that, since all tokens of those
  * who divide them have reached them. Of everything else each of these has a part, which are summed
- * before the norm (team.c). With ZeRO 1 the ranks that have the same experts divide the sum of all
+ * before the norm (team.c). With ZeRO the ranks that have the same experts divide the sum of all
  * that they have; those who divide experts sum the same elements then, and no others, and divide
- * their update once more (plan/far.h).
+ * their update once more (plan/far.h). With ZeRO 2 and 3 every round is summed (step.c), so all
+ * ranks have as many.
  *
  * With a pipeline (mesh.pp) a round is a micro-batch: lines that divide experts have as many, some
  * of which are empty (line.c). With teams (mesh.tp) all of it is done by each place of them. */
@@ -33,14 +34,21 @@ void ls_step_far_split(ls_step *step, const ls_ordered_run *runs)
     s->far.rounds = (most + s->now.group - 1) / s->now.group;
 }
 
-/* With ZeRO 1 new weights may still be on their way: a call asks for them as it goes, this waits.
- */
-void ls_step_far_serve(ls_step *step, bool backward)
+/* With ZeRO 1 and 2 new weights may still be on their way: a call asks for them as it goes, this
+ * waits; with 3 it asks too, since all ranks fetch the same. */
+void ls_step_far_serve(ls_step *step, bool backward, void (*complete)(void *context, int64_t from))
 {
-    if (step->status == LS_OK && (step->status = ls_step_settle(step)) != LS_OK)
+    bool shards = ls_step_shards(step);
+
+    if (!shards && step->status == LS_OK && (step->status = ls_step_settle(step)) != LS_OK)
         step->why = *ls_err_last();
-    const ls_pass_call call = {
-        .w = ls_step_read(step), .grad = step->grads[0], .accumulate = true, .leaves = 1};
+    const ls_pass_call call = {.w = ls_step_read(step),
+                               .grad = step->grads[0],
+                               .accumulate = true,
+                               .leaves = 1,
+                               .need = shards ? ls_step_need : NULL,
+                               .complete = complete,
+                               .context = step};
 
     ls_pass_serve(step->pass, &call, backward);
 }
@@ -53,13 +61,13 @@ static void one_round(ls_step *s, const ls_step_part *p, ls_step_state *host_sta
     if (p->count > 0)
         ls_step_forward(s, p, &call, host_state);
     else
-        ls_step_far_serve(s, false);
+        ls_step_far_serve(s, false, NULL);
     ls_step_lap(s, clock, LS_PART_FORWARD);
     (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
     if (p->count > 0)
         ls_pass_backward(s->pass, &call);
     else
-        ls_step_far_serve(s, true);
+        ls_step_far_serve(s, true, NULL);
     ls_step_lap(s, clock, LS_PART_BACKWARD);
 }
 
@@ -90,7 +98,7 @@ out:
     return st;
 }
 
-/* --- with ZeRO 1 ------------------------------------------------------------------------------ */
+/* --- with ZeRO -------------------------------------------------------------------------------- */
 
 static const ls_mesh alone = {.ranks = 1};
 

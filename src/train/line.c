@@ -20,7 +20,9 @@
  * when they are needed. Micro-batches go backward in ascending order in every chunk, so that its
  * stack of gradients is that of a process alone (plan/calls.h), and so are the bits.
  *
- * When the last backward of a chunk is done its sum over lines begins, the last chunk first. */
+ * When the last backward of a chunk is done its sum over lines begins, the last chunk first. With
+ * ZeRO 2 and 3 gradients leave in every backward, and with ZeRO 3 weights come in every operation
+ * (line_parts.c). */
 #include "train/line_impl.h"
 
 #include "base/fault.h"
@@ -241,6 +243,8 @@ static ls_pass_call call_of(ls_step *s, const ls_pipeline_op *op)
     ls_pass_call call = ls_step_call(s, &x->parts[op->micro], 0);
 
     s->pass = x->passes[op->chunk];
+    if (x->plan.zero == 3 && (!late || ls_line_reads_late(s)))
+        call.need = ls_line_need;
     call.grad = ls_line_grad(x, op->chunk, buffer);
     call.ordered = true; /* the ends of a tied embedding are not on one rank */
     call.tied = ls_line_head(x, buffer);
@@ -248,6 +252,12 @@ static ls_pass_call call_of(ls_step *s, const ls_pipeline_op *op)
     call.late = item->late;
     call.in = stage_of(x, op->chunk) > 0 ? stream_at(x, item->stream) : NULL;
     call.accumulate |= is_empty(x, op);
+    if (ls_line_is_parted(x)) {
+        call.grad = (float *)(void *)x->flow.windows[item->late].base;
+        call.tied = (float *)(void *)x->flow.head.base;
+        call.accumulate = false;
+        call.complete = late ? NULL : ls_line_give;
+    }
     return call;
 }
 
@@ -262,6 +272,15 @@ static int free_of(bool *used)
     return i;
 }
 
+/* An operation with an empty micro-batch: as experts of others, or as one of the lines. */
+static void serve(ls_step *s, const ls_pipeline_op *op, const ls_pass_call *call)
+{
+    if (!ls_step_is_far(s))
+        ls_line_walk(s, op->chunk, op->what);
+    else if (op->what != LS_PIPELINE_WEIGHT)
+        ls_pass_serve(s->pass, call, op->what != LS_PIPELINE_FORWARD);
+}
+
 static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_clock *clock)
 {
     ls_line *x = s->line;
@@ -274,11 +293,13 @@ static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_clock 
     LS_TRY(st, post_receives(s, -1), out); /* they come while this rank computes */
     item->slot = free_of(x->slots + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
+    ls_line_fetch_begin(s, op->chunk, op->what);
     if (is_empty(x, op))
-        ls_pass_serve(s->pass, &call, false);
+        serve(s, op, &call);
     else
         ls_step_forward(s, &x->parts[op->micro], &call, host_state);
     ls_step_lap(s, clock, LS_PART_FORWARD);
+    LS_TRY(st, ls_line_fetch_end(s), out);
     (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
 out:
     return st;
@@ -316,15 +337,18 @@ static ls_status backward(ls_step *s, int i, ls_clock *clock)
         item->late = free_of(x->late + op->chunk * x->most);
     ls_pass_call call = call_of(s, op);
     call.dstream = gradient_at(x, item->gradient);
+    LS_TRY(st, ls_line_give_begin(s, op, item->late), out);
+    ls_line_fetch_begin(s, op->chunk, op->what);
     if (!is_empty(x, op))
         ls_step_send_numbers(s, x->parts[op->micro].number);
     if (is_empty(x, op))
-        ls_pass_serve(s->pass, &call, true);
+        serve(s, op, &call);
     else if (half)
         ls_pass_backward_first(s->pass, &call);
     else
         ls_pass_backward(s->pass, &call);
     ls_step_lap(s, clock, LS_PART_BACKWARD);
+    LS_TRY(st, ls_line_fetch_end(s), out);
     ls_line_merge(s, op);
     ls_clock_lap(clock, LS_PART_REDUCE);
     if (stage_of(x, op->chunk) == 0)
@@ -344,11 +368,18 @@ static ls_status weigh(ls_step *s, int i, ls_clock *clock)
     ls_status st;
 
     LS_TRY(st, post_receives(s, -1), out);
-    if (!is_empty(x, op)) {
+    LS_TRY(st, ls_line_give_begin(s, op, call.late), out);
+    ls_line_fetch_begin(s, op->chunk, op->what);
+    if (is_empty(x, op)) {
+        serve(s, op, &call);
+    } else {
         ls_step_send_numbers(s, x->parts[op->micro].number);
         ls_pass_backward_second(s->pass, &call);
     }
+    if (ls_line_is_parted(x))
+        ls_line_give(s, 0);
     ls_step_lap(s, clock, LS_PART_BACKWARD);
+    LS_TRY(st, ls_line_fetch_end(s), out);
     ls_line_merge(s, op);
     ls_clock_lap(clock, LS_PART_REDUCE);
     x->late[op->chunk * x->most + call.late] = false;
@@ -416,6 +447,8 @@ static void bring_nothing(ls_step *s)
 {
     ls_line *x = s->line;
 
+    if (ls_line_is_parted(x)) /* what it brings is empty as it is */
+        return;
     for (int c = 0; c < x->plan.chunks && !s->now.ordered; c++)
         s->args.kernels->fill(s->args.stream,
                               &(ls_fill){.x = ls_line_grad(x, c, 0) + x->plan.chunk[c].own.first,
@@ -484,10 +517,13 @@ ls_status ls_line_forward(ls_step *step, const ls_pass_call *call)
             part.in = x->streams;
             LS_TRY(st, move(s, call, LS_COLL_RECV, x->streams), out);
         }
+        part.need = x->plan.zero == 3 ? ls_line_need : NULL;
+        ls_line_fetch_begin(s, c, LS_PIPELINE_FORWARD);
         if (call->made)
             ls_pass_forward(s->pass, &part);
         else
             ls_pass_loss(s->pass, &part);
+        LS_TRY(st, ls_line_fetch_end(s), out);
         if (!ls_line_is_last_stage(x, c))
             LS_TRY(st,
                    move(s, call, LS_COLL_SEND, (void *)(uintptr_t)ls_pass_out(s->pass, 0, part.in)),
@@ -500,9 +536,21 @@ out:
 void ls_line_serve(ls_step *step)
 {
     const ls_pass_call call = {.w = ls_step_read(step), .leaves = 1};
+    bool sharded = step->line->plan.zero == 3;
 
-    for (int c = 0; c < step->line->plan.chunks; c++)
-        ls_pass_serve(step->line->passes[c], &call, false);
+    for (int c = 0; c < step->line->plan.chunks; c++) {
+        if (ls_step_is_far(step))
+            ls_pass_serve(step->line->passes[c], &call, false);
+        ls_line_fetch_begin(step, c, LS_PIPELINE_FORWARD);
+        if (sharded)
+            ls_line_walk(step, c, LS_PIPELINE_FORWARD);
+        (void)ls_line_fetch_end(step); /* trouble stays until it is asked for */
+    }
+}
+
+int64_t ls_line_rounds(const ls_step *step)
+{
+    return ls_line_micros(step);
 }
 
 bool ls_line_has_losses(const ls_step *step)
@@ -513,4 +561,9 @@ bool ls_line_has_losses(const ls_step *step)
 int64_t ls_line_sent(const ls_step *step)
 {
     return step->line->sent_bytes;
+}
+
+int64_t ls_line_across(const ls_step *step)
+{
+    return step->line->flow.sent_bytes;
 }

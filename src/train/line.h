@@ -37,15 +37,17 @@ ls_status ls_line_gradients(ls_step *step, ls_step_state *host_state, ls_clock *
  * made, as in a step. */
 ls_status ls_line_forward(ls_step *step, const ls_pass_call *call);
 
-/* Without a call, while others have one: this rank's experts serve them. */
+/* Without a call, while others have one: this rank's experts serve them, or weights come that
+ * lines divide. And calls of who has most, where all go through as many. */
 void ls_line_serve(ls_step *step);
+int64_t ls_line_rounds(const ls_step *step);
 
 /* Whether losses are computed here: the head is. */
 bool ls_line_has_losses(const ls_step *step);
 
-/* What this rank updates of chunk i, as ls_step_own(); and where the gradient of its element
- * `first` lies. */
-int ls_line_chunks(const ls_step *step);
+/* What this rank updates: of every chunk, or bucket of it (plan/pipe.h), one after the other, as
+ * ls_step_own(); and where the gradient of its element `first` lies. */
+int ls_line_owns(const ls_step *step);
 ls_mesh_part ls_line_own(const ls_step *step, int i);
 float *ls_line_gradient(const ls_step *step, int64_t first);
 
@@ -74,5 +76,9 @@ ls_status ls_line_complete(ls_step *step, float *array);
 
 /* Bytes that this rank has sent along its line in steps, as ls_pipe_sent_bytes() counts. */
 int64_t ls_line_sent(const ls_step *step);
+
+/* With ZeRO 2 and 3: bytes that it has sent to other lines, in steps as ls_pipe_across_bytes()
+ * counts. */
+int64_t ls_line_across(const ls_step *step);
 
 LS_C_END

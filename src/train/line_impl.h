@@ -1,5 +1,7 @@
-/* line_impl.h -- what line.c (a step) and line_state.c (what a rank has) share. */
+/* line_impl.h -- what line.c (a step), line_state.c (what a rank has) and line_parts.c (what lines
+ * divide of it) share. */
 #pragma once
+#include "comm/ordered_feed.h"
 #include "train/line.h"
 
 LS_C_BEGIN
@@ -24,6 +26,12 @@ typedef struct ls_line_buffer {
     bool used;
     uint64_t sent; /* the send that it waits for; 0: none */
 } ls_line_buffer;
+
+/* A bucket of gradients on its way to its owners. */
+typedef struct ls_line_flight {
+    int bucket;
+    ls_comm_request request; /* fast mode */
+} ls_line_flight;
 
 struct ls_line {
     ls_pipe plan;
@@ -64,11 +72,25 @@ struct ls_line {
     int next_sum;                 /* the chunk whose sum across is begun next; -1: all are */
     int64_t sent_bytes;
     struct {
-        ls_adamw_span *spans;             /* of the ward's part, */
-        int64_t end_span[LS_PIPE_CHUNKS]; /* chunk by chunk */
-        bool begun;                       /* its moments are here */
-        int64_t sent;                     /* bytes, to the buddy */
-    } trust;                              /* trust.h */
+        ls_ordered_feed *feeds[LS_PIPE_CHUNKS + 1]; /* owned, ordered mode: of each chunk; of the
+                                                     * head's part of a tied gradient */
+        ls_window *windows; /* owned: gradients of a micro-batch, by the indices of the model */
+        int n;              /* of them: as many micro-batches are between halves of a backward */
+        ls_window head;     /* the same of the head's part of a tied one */
+        ls_line_flight up[LS_PIPE_AHEAD];
+        int64_t started, ended;   /* of those */
+        int chunk, round, place;  /* the backward at hand: a micro-batch, and its window */
+        int next;                 /* the bucket that leaves next; -1: all have left */
+        bool half, tied, empty;   /* first half of one; the head leaves first; nobody's */
+        int64_t sent_bytes, most; /* to other lines, with weights; for tests: held at most */
+    } flow;                       /* zero 2 and 3 (line_parts.c) */
+    struct {
+        int chunk;              /* that is read */
+        bool back;              /* from its end */
+        uint64_t coming, there; /* buckets */
+        ls_comm_request requests[64];
+        int64_t most; /* for tests: held at most */
+    } fetch;          /* zero 3 */
 };
 
 static inline int64_t ls_line_deadline(void)
@@ -86,11 +108,26 @@ static inline bool ls_line_is_tied(const ls_line *x)
     return x->plan.tied.count > 0 && (ls_pipe_is_first(&x->plan) || ls_pipe_is_last(&x->plan));
 }
 
-/* Micro-batches of a step; where ranks divide experts some may be empty, behind the others: this
- * rank's experts serve those of other lines. */
+/* Lines divide gradients, bucket by bucket; and weights. */
+static inline bool ls_line_is_parted(const ls_line *x)
+{
+    return x->plan.zero >= 2;
+}
+
+/* Micro-batches of a step. Some may be empty, behind the others: where ranks divide experts, this
+ * rank's experts serve those of other lines; where lines divide gradients, they meet in every one.
+ */
 static inline int64_t ls_line_micros(const ls_step *s)
 {
-    return ls_step_is_far(s) ? s->far.rounds : s->now.calls;
+    return ls_step_is_far(s)            ? s->far.rounds
+           : ls_line_is_parted(s->line) ? s->line->most
+                                        : s->now.calls;
+}
+
+/* Zero 3: the second half of a backward reads weights too, to compute again what was not kept. */
+static inline bool ls_line_reads_late(const ls_step *s)
+{
+    return s->line->plan.zero == 3 && s->args.run->train.recompute != LS_RECOMPUTE_NONE;
 }
 
 /* The gradients of a chunk, by the indices of the whole model; the head's part of a tied one. */
@@ -110,5 +147,27 @@ void ls_line_merge(ls_step *step, const ls_pipeline_op *op);
  * and their end: all sums are in the first buffers, those of a tied gradient added. */
 ls_status ls_line_start_sums(ls_step *step);
 ls_status ls_line_end_sums(ls_step *step);
+
+/* --- what lines divide (line_parts.c); nothing is done where they divide less ------------------
+ */
+
+ls_status ls_line_open_parts(ls_step *step);
+void ls_line_close_parts(ls_step *step);
+
+/* Gradients. Before a backward, or a half of one, whose gradients go to this window: what the one
+ * before has left behind has arrived. While it goes on (ls_pass_call.complete): what is complete
+ * leaves. And the end of the last one: all sums are in the first buffers. */
+ls_status ls_line_give_begin(ls_step *step, const ls_pipeline_op *op, int place);
+void ls_line_give(void *context, int64_t from);
+ls_status ls_line_give_end(ls_step *step);
+
+/* Weights. Before an operation with a chunk; while it goes on (ls_pass_call.need); after it, with
+ * the trouble that there was in it. */
+void ls_line_fetch_begin(ls_step *step, int chunk, ls_pipeline_what what);
+void ls_line_need(void *context, int64_t unit);
+ls_status ls_line_fetch_end(ls_step *step);
+
+/* What an operation tells and asks for, of a micro-batch that is empty here. */
+void ls_line_walk(ls_step *step, int chunk, ls_pipeline_what what);
 
 LS_C_END

@@ -15,8 +15,12 @@
  * Rejected: both ends exchange gradients and update alike, which takes moments and a gradient more
  * on the last post, the one that has the head's work already.
  *
+ * With ZeRO 2 and 3 both gradients of a tied embedding are divided among lines, each in its own
+ * way: the last post's ranks send what they have of the head's to those of the first post that
+ * update it. With ZeRO 3 they divide the copy of the weights likewise.
+ *
  * The norm is the tree over fixed blocks of the whole gradient. A block that one rank of a line
- * updates alone (with ZeRO 1: one of all) is squared by it. One that a border cuts (an edge) is put
+ * updates alone (with ZeRO: one of all) is squared by it. One that a border cuts (an edge) is put
  * together from its pieces on every rank, by a sum with zeros, which changes no bit, and squared by
  * all of them. */
 #include "train/line_impl.h"
@@ -58,10 +62,10 @@ static ls_status open_grads(ls_step *s)
     const ls_pipe *plan = &x->plan;
     const int64_t size = sizeof(float);
     ls_pipe_range head = {0, plan->tied.count};
-    bool ends = ls_line_is_tied(x), last = ls_pipe_is_last(plan);
+    bool ends = ls_line_is_tied(x), last = ls_pipe_is_last(plan), parted = ls_line_is_parted(x);
     ls_status st = LS_OK;
 
-    for (int i = 0; i < s->args.calls.buffers; i++) {
+    for (int i = 0; i < (parted ? 1 : s->args.calls.buffers); i++) {
         for (int c = 0; c < plan->chunks; c++)
             LS_TRY(st,
                    ls_window_open(&x->grads[c][i],
@@ -108,7 +112,7 @@ static ls_status open_sums(ls_step *s)
     bool tied = ls_line_is_tied(x) && ls_pipe_is_last(plan);
     ls_status st = LS_OK;
 
-    for (int i = 0; i < plan->chunks + tied && x->across; i++) {
+    for (int i = 0; i < plan->chunks + tied && x->across && !ls_line_is_parted(x); i++) {
         bool head = i == plan->chunks;
         ls_dp_args dp =
             ls_pipe_sum(s->args.run, &x->mesh, head ? plan->tied.count : plan->chunk[i].own.count,
@@ -133,7 +137,7 @@ static ls_status open_passes(ls_step *s)
         pass.crew = s->args.tensor ? ls_tensor_crew(s->args.tensor) : NULL;
         pass.ring.crew = s->args.ring ? ls_tensor_crew(s->args.ring) : NULL;
         pass.far = s->args.far ? ls_tensor_crew(s->args.far) : NULL;
-        if (s->args.pack && ls_pipe_packs(&pass, &packs)) {
+        if (s->args.pack && x->plan.zero < 3 && ls_pipe_packs(&pass, &packs)) {
             packs.stream = s->args.stream;
             LS_TRY(st, ls_packs_open(&x->packs[c], &packs), out);
             pass.packs = x->packs[c];
@@ -187,13 +191,14 @@ ls_status ls_line_open(ls_step *step)
     ls_line *x = s->line = ls_mem_alloc(sizeof *x);
     if (!x)
         return LS_ENOMEM;
-    *x = (ls_line){.mesh = *mesh, .most = ls_max_i64(1, s->args.calls.rounds)};
+    *x = (ls_line){.mesh = *mesh, .most = ls_pipe_micros(run, mesh, &s->args.calls)};
     LS_TRY(st, ls_pipe_init(&x->plan, run, s->args.model, mesh, x->most, run->batch.ramp > 0), out);
     LS_TRY(st, open_comm(s, mesh, true, &x->along), out);
     if (ls_mesh_lines(mesh) > 1)
         LS_TRY(st, open_comm(s, mesh, false, &x->across), out);
     LS_TRY(st, open_state(s), out);
     LS_TRY(st, open_sums(s), out);
+    LS_TRY(st, ls_line_open_parts(s), out);
     LS_TRY(st, open_passes(s), out);
     LS_TRY(st, open_buffers(s), out);
 out:
@@ -225,6 +230,7 @@ void ls_line_close(ls_step *step)
         ls_window_close(&x->head[i]);
     for (int i = 0; i <= LS_PIPE_CHUNKS; i++)
         ls_dp_close(x->sums[i]);
+    ls_line_close_parts(s);
     ls_comm_close(x->across);
     ls_comm_close(x->along);
     ls_device_free(ls_stream_device(s->args.stream), x->memory);
@@ -235,7 +241,6 @@ void ls_line_close(ls_step *step)
     ls_mem_free(x->stream_used);
     ls_mem_free(x->gradient);
     ls_mem_free(x->edge_blocks);
-    ls_mem_free(x->trust.spans);
     ls_pipe_release(&x->plan);
     ls_mem_free(x);
     s->line = NULL;
@@ -268,19 +273,32 @@ out:
 /* --- what it has and updates -------------------------------------------------------------------
  */
 
-int ls_line_chunks(const ls_step *step)
+/* Buckets of the chunks of this rank. */
+int ls_line_owns(const ls_step *step)
 {
-    return step->line->plan.chunks;
+    const ls_pipe *plan = &step->line->plan;
+    int n = 0;
+
+    for (int c = 0; c < plan->chunks; c++)
+        n += ls_pipe_buckets(plan, plan->post, c);
+    return n;
 }
 
-static ls_pipe_range updated(const ls_line *x, int chunk)
+/* What it updates of number i of them, which is in a chunk. */
+static ls_pipe_range updated(const ls_line *x, int i, int *chunk_out)
 {
-    return ls_pipe_updated(&x->plan, x->plan.post, x->plan.line, chunk);
+    int c = 0, n;
+
+    for (; i >= (n = ls_pipe_buckets(&x->plan, x->plan.post, c)); c++)
+        i -= n;
+    *chunk_out = c;
+    return ls_pipe_updated(&x->plan, x->plan.post, x->plan.line, c, i);
 }
 
 ls_mesh_part ls_line_own(const ls_step *step, int i)
 {
-    ls_pipe_range own = updated(step->line, i);
+    int chunk;
+    ls_pipe_range own = updated(step->line, i, &chunk);
 
     return (ls_mesh_part){.first = own.first, .count = own.count, .packed = own.first};
 }
@@ -300,7 +318,7 @@ float *ls_line_gradient(const ls_step *step, int64_t first)
 void ls_line_put(ls_step *step, int64_t first, int64_t count, const float *values)
 {
     ls_step *s = step;
-    ls_pipe_range kept[LS_PIPE_CHUNKS + 1];
+    ls_pipe_range kept[LS_PIPE_BUCKETS + 1];
     int n = ls_pipe_ranges(&s->line->plan, kept);
 
     for (int i = 0; i < n; i++) {
@@ -315,7 +333,7 @@ void ls_line_put(ls_step *step, int64_t first, int64_t count, const float *value
 void ls_line_changed(ls_step *step)
 {
     ls_step *s = step;
-    ls_pipe_range kept[LS_PIPE_CHUNKS + 1];
+    ls_pipe_range kept[LS_PIPE_BUCKETS + 1];
     int n = ls_pipe_ranges(&s->line->plan, kept);
 
     for (int c = 0; c < s->line->plan.chunks; c++)
@@ -369,6 +387,8 @@ ls_status ls_line_start_sums(ls_step *step)
     ls_line *x = step->line;
     ls_status st = LS_OK;
 
+    if (ls_line_is_parted(x)) /* they have left with every micro-batch */
+        return LS_OK;
     for (; x->next_sum >= 0 && x->left[x->next_sum] == 0; x->next_sum--) {
         if (x->next_sum == x->plan.chunks - 1)
             LS_TRY(st, start_sum(step, x->plan.chunks), out);
@@ -378,39 +398,90 @@ out:
     return st;
 }
 
-/* The head's part of a tied gradient goes from the last post to the first, which adds it to the
- * embedding's, as far as this rank updates it. */
-static ls_status tie(ls_step *s)
+/* One range from a rank to another; whoever is neither does nothing. */
+static ls_status carry(const ls_step *s, int from, int to, const float *source, float *target,
+                       int64_t count)
+{
+    const ls_dp_args *world = ls_dp_about(s->args.dp);
+    ls_coll coll = {.type = LS_F32, .count = count, .in = source, .out = target};
+    int me = world->mesh.rank;
+
+    if (count == 0 || (me != from && me != to))
+        return LS_OK;
+    if (from == to) {
+        memcpy(target, source, (size_t)count * sizeof *target);
+        return LS_OK;
+    }
+    coll.kind = me == from ? LS_COLL_SEND : LS_COLL_RECV;
+    coll.peer = me == from ? to : from;
+    return ls_comm_run(world->comm, &coll, ls_line_deadline());
+}
+
+/* Zero 2 and 3: what the ranks of the last post have of the head's part of a tied gradient, to
+ * those of the first post that update it; or the other way round, the weights. One pair after the
+ * other, in the same order on all ranks. sent: bytes of this one are added there. */
+static ls_status swap_tied(const ls_step *s, bool gradient, int64_t *sent)
+{
+    const ls_line *x = s->line;
+    const ls_pipe *plan = &x->plan;
+    int lines = plan->lines, buckets = ls_pipe_buckets(plan, 0, 0);
+    int me = plan->post * lines + plan->line;
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < lines * lines * buckets && plan->tied.count > 0; i++) {
+        int low = i / buckets % lines, last = i / buckets / lines;
+        int high = (plan->posts - 1) * lines + last, from = gradient ? high : low;
+        ls_pipe_range r = ls_pipe_common(ls_pipe_tied_part(plan, last),
+                                         ls_pipe_updated(plan, 0, low, 0, i % buckets));
+        if (r.count == 0 || (me != low && me != high))
+            continue;
+        float *at = gradient ? ls_line_head(x, 0) + r.first - plan->tied.first
+                             : (float *)s->state_memory[0] + r.first;
+        LS_TRY(st, carry(s, from, gradient ? low : high, at, at, r.count), out);
+        *sent += from == me ? r.count * (int64_t)sizeof *at : 0;
+    }
+out:
+    return st;
+}
+
+/* The head's part of a tied gradient goes from the last post to the first. */
+static ls_status send_head(ls_step *s)
 {
     ls_line *x = s->line;
     bool last = ls_pipe_is_last(&x->plan);
-    ls_pipe_range tied = x->plan.tied, own = updated(x, 0);
+    ls_pipe_range tied = x->plan.tied;
     float *head = ls_line_head(x, 0);
     ls_status st;
 
-    LS_TRY(st,
-           ls_comm_run(x->along,
-                       &(ls_coll){.kind = last ? LS_COLL_SEND : LS_COLL_RECV,
-                                  .type = LS_F32,
-                                  .count = tied.count,
-                                  .in = head,
-                                  .out = head,
-                                  .peer = last ? 0 : x->plan.posts - 1},
-                       ls_line_deadline()),
-           out);
-    if (last) {
-        x->sent_bytes += tied.count * (int64_t)sizeof *head;
-        goto out;
+    st = ls_comm_run(x->along,
+                     &(ls_coll){.kind = last ? LS_COLL_SEND : LS_COLL_RECV,
+                                .type = LS_F32,
+                                .count = tied.count,
+                                .in = head,
+                                .out = head,
+                                .peer = last ? 0 : x->plan.posts - 1},
+                     ls_line_deadline());
+    x->sent_bytes += last ? tied.count * (int64_t)sizeof *head : 0;
+    return st;
+}
+
+/* And is added to the embedding's there, as far as this rank updates it. */
+static ls_status tie(ls_step *s)
+{
+    ls_line *x = s->line;
+    ls_pipe_range tied = x->plan.tied;
+    ls_status st = ls_line_is_parted(x) ? swap_tied(s, true, &x->sent_bytes) : send_head(s);
+
+    for (int b = 0; b < ls_pipe_buckets(&x->plan, 0, 0) && ls_pipe_is_first(&x->plan); b++) {
+        ls_pipe_range own = ls_pipe_common(tied, ls_pipe_updated(&x->plan, 0, x->plan.line, 0, b));
+        float *embedding = ls_line_grad(x, 0, 0) + own.first;
+        if (own.count > 0 && st == LS_OK)
+            s->args.kernels->add(s->args.stream,
+                                 &(ls_add){.a = embedding,
+                                           .b = ls_line_head(x, 0) + own.first - tied.first,
+                                           .out = embedding,
+                                           .n = own.count});
     }
-    int64_t low = ls_max_i64(own.first, tied.first);
-    int64_t high = ls_min_i64(own.first + own.count, tied.first + tied.count);
-    float *embedding = ls_line_grad(x, 0, 0) + low;
-    if (low < high)
-        s->args.kernels->add(s->args.stream, &(ls_add){.a = embedding,
-                                                       .b = head + low - tied.first,
-                                                       .out = embedding,
-                                                       .n = high - low});
-out:
     return st;
 }
 
@@ -420,6 +491,7 @@ ls_status ls_line_end_sums(ls_step *step)
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
+    LS_TRY(st, ls_line_give_end(step), out);
     LS_TRY(st, end_sum(step, x->plan.chunks), out);
     for (int c = x->plan.chunks - 1; c >= 0; c--)
         LS_TRY(st, end_sum(step, c), out);
@@ -444,11 +516,12 @@ static ls_status add_up(const ls_step *s, float *numbers, int64_t n)
         ls_line_deadline());
 }
 
-/* Squares of the blocks that lie in what this rank updates of a chunk. */
-static void square_own(ls_step *s, const ls_norm2 *whole, int chunk)
+/* Squares of the blocks that lie in number i of what this rank updates. */
+static void square_own(ls_step *s, const ls_norm2 *whole, int i)
 {
     const ls_line *x = s->line;
-    ls_pipe_range own = updated(x, chunk);
+    int chunk;
+    ls_pipe_range own = updated(x, i, &chunk);
     int64_t end = own.first + own.count;
     int64_t first = ls_round_up(own.first, LS_NORM_BLOCK);
     ls_norm2 blocks = *whole;
@@ -471,14 +544,13 @@ static void bring_edges(const ls_step *s)
 
     memset(x->edges, 0, (size_t)(x->edge_count * LS_NORM_BLOCK) * sizeof *x->edges);
     for (int64_t i = 0; i < x->edge_count; i++)
-        for (int c = 0; c < x->plan.chunks; c++) {
-            ls_pipe_range own = updated(x, c);
-            int64_t block = x->edge_blocks[i] * LS_NORM_BLOCK;
-            int64_t first = ls_max_i64(block, own.first);
-            int64_t end = ls_min_i64(block + LS_NORM_BLOCK, own.first + own.count);
-            if (first < end)
-                memcpy(x->edges + i * LS_NORM_BLOCK + first - block, ls_line_grad(x, c, 0) + first,
-                       (size_t)(end - first) * sizeof *x->edges);
+        for (int k = 0; k < ls_line_owns(s); k++) {
+            ls_pipe_range block = {x->edge_blocks[i] * LS_NORM_BLOCK, LS_NORM_BLOCK};
+            int c;
+            ls_pipe_range own = ls_pipe_common(block, updated(x, k, &c));
+            if (own.count > 0)
+                memcpy(x->edges + i * LS_NORM_BLOCK + own.first - block.first,
+                       ls_line_grad(x, c, 0) + own.first, (size_t)own.count * sizeof *x->edges);
         }
 }
 
@@ -491,8 +563,8 @@ ls_status ls_line_norm(ls_step *step, const ls_norm2 *whole)
     ls_status st = LS_OK;
 
     s->args.kernels->fill(s->args.stream, &(ls_fill){.x = whole->partials, .n = blocks});
-    for (int c = 0; c < x->plan.chunks; c++)
-        square_own(s, whole, c);
+    for (int i = 0; i < ls_line_owns(s); i++)
+        square_own(s, whole, i);
     LS_TRY(st, add_up(s, whole->partials, blocks), out);
     if (x->edge_count > 0) {
         bring_edges(s);
@@ -515,32 +587,19 @@ out:
 /* --- the state as a whole ---------------------------------------------------------------------
  */
 
-/* One range from a rank to another; whoever is neither does nothing. */
-static ls_status carry(const ls_step *s, int from, int to, const float *source, float *target,
-                       int64_t count)
-{
-    const ls_dp_args *world = ls_dp_about(s->args.dp);
-    ls_coll coll = {.type = LS_F32, .count = count, .in = source, .out = target};
-    int me = world->mesh.rank;
-
-    if (count == 0 || (me != from && me != to))
-        return LS_OK;
-    if (from == to) {
-        memcpy(target, source, (size_t)count * sizeof *target);
-        return LS_OK;
-    }
-    coll.kind = me == from ? LS_COLL_SEND : LS_COLL_RECV;
-    coll.peer = me == from ? to : from;
-    return ls_comm_run(world->comm, &coll, ls_line_deadline());
-}
-
 static bool is_moment(const ls_step *s, const float *array)
 {
     return array != s->state_memory[0];
 }
 
-/* All ranges of all posts between who has them and the first rank: the first line, or, of moments
- * that lines divide, all of them. */
+/* Whether each line has its part of an array only. */
+static bool is_divided(const ls_step *s, const float *array)
+{
+    return s->line->plan.divides && (is_moment(s, array) || s->line->plan.zero == 3);
+}
+
+/* All ranges of all posts between who has them and the first rank: the first line, or, of what
+ * lines divide, all of them. */
 static ls_status carry_all(const ls_step *s, bool parts, bool collect, const float *from, float *to)
 {
     const ls_line *x = s->line;
@@ -548,24 +607,30 @@ static ls_status carry_all(const ls_step *s, bool parts, bool collect, const flo
     ls_status st = LS_OK;
 
     for (int rank = 0; rank < x->plan.posts * lines; rank += parts ? 1 : lines)
-        for (int c = 0; c < x->plan.chunks; c++) {
-            ls_pipe_range r = parts ? ls_pipe_updated(&x->plan, rank / lines, rank % lines, c)
-                                    : ls_pipe_of(&x->plan, rank / lines, c);
-            LS_TRY(st,
-                   carry(s, collect ? rank : 0, collect ? 0 : rank, from ? from + r.first : NULL,
-                         to ? to + r.first : NULL, r.count),
-                   out);
-        }
+        for (int c = 0; c < x->plan.chunks; c++)
+            for (int b = 0; b < ls_pipe_buckets(&x->plan, rank / lines, c); b++) {
+                ls_pipe_range r = parts
+                                      ? ls_pipe_updated(&x->plan, rank / lines, rank % lines, c, b)
+                                      : ls_pipe_bucket(&x->plan, rank / lines, c, b);
+                LS_TRY(st,
+                       carry(s, collect ? rank : 0, collect ? 0 : rank,
+                             from ? from + r.first : NULL, to ? to + r.first : NULL, r.count),
+                       out);
+            }
 out:
     return st;
 }
 
-/* The weights of a tied embedding from the first post to the copy on the last. */
-static ls_status copy_tied(const ls_step *s)
+/* The weights of a tied embedding from the first post to the copy on the last; sent as above. */
+static ls_status copy_tied(const ls_step *s, int64_t *sent)
 {
     const ls_line *x = s->line;
     ls_pipe_range tied = x->plan.tied;
     float *w = (float *)s->state_memory[0] + tied.first;
+
+    if (x->plan.zero == 3)
+        return swap_tied(s, false, sent);
+    *sent += ls_pipe_is_first(&x->plan) ? tied.count * (int64_t)sizeof *w : 0;
     int first = x->plan.line, last = (x->plan.posts - 1) * x->plan.lines + x->plan.line;
 
     return carry(s, first, last, w, w, tied.count);
@@ -586,19 +651,54 @@ static ls_status tell_across(const ls_line *x, int line, ls_pipe_range r, float 
                        ls_line_deadline());
 }
 
+/* What each rank of the post has of all buckets of an array, as ls_coll_range() divides them, to
+ * all of them. */
+static ls_status gather_across(const ls_line *x, float *array)
+{
+    ls_status st = LS_OK;
+
+    for (int c = 0; c < x->plan.chunks; c++)
+        for (int b = 0; b < ls_pipe_buckets(&x->plan, x->plan.post, c); b++) {
+            ls_pipe_range all = ls_pipe_bucket(&x->plan, x->plan.post, c, b);
+            LS_TRY(st,
+                   ls_comm_run(x->across,
+                               &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                          .type = LS_F32,
+                                          .count = all.count,
+                                          .in = array + all.first,
+                                          .out = array + all.first},
+                               ls_line_deadline()),
+                   out);
+        }
+out:
+    return st;
+}
+
+/* Zero 2: the new weights of all lines. */
+static ls_status gather_updated(ls_step *s)
+{
+    ls_line *x = s->line;
+    ls_status st = gather_across(x, s->state_memory[0]);
+
+    for (int i = 0; i < ls_line_owns(s); i++)
+        x->flow.sent_bytes +=
+            ls_line_own(s, i).count * (x->plan.lines - 1) * (int64_t)sizeof(float);
+    return st;
+}
+
 ls_status ls_line_spread(ls_step *step)
 {
     const ls_line *x = step->line;
     float *w = step->state_memory[0];
     ls_status st = LS_OK;
 
-    for (int c = 0; c < x->plan.chunks && x->plan.divides; c++)
+    if (x->plan.zero == 2)
+        LS_TRY(st, gather_updated(step), out);
+    for (int c = 0; c < x->plan.chunks && x->plan.zero == 1; c++)
         for (int line = 0; line < x->plan.lines; line++)
-            LS_TRY(st, tell_across(x, line, ls_pipe_updated(&x->plan, x->plan.post, line, c), w),
+            LS_TRY(st, tell_across(x, line, ls_pipe_updated(&x->plan, x->plan.post, line, c, 0), w),
                    out);
-    LS_TRY(st, copy_tied(step), out);
-    if (ls_pipe_is_first(&x->plan))
-        step->line->sent_bytes += x->plan.tied.count * (int64_t)sizeof *w;
+    LS_TRY(st, copy_tied(step, &step->line->sent_bytes), out);
     ls_line_changed(step);
 out:
     return st;
@@ -606,22 +706,21 @@ out:
 
 ls_status ls_line_collect(ls_step *step, const float *array, float *whole)
 {
-    bool parts = step->line->plan.divides && is_moment(step, array);
-
-    return carry_all(step, parts, true, array, whole);
+    return carry_all(step, is_divided(step, array), true, array, whole);
 }
 
 ls_status ls_line_deal(ls_step *step, const float *whole, float *array)
 {
     const ls_line *x = step->line;
-    bool parts = x->plan.divides && is_moment(step, array);
+    bool parts = is_divided(step, array);
+    int64_t sent = 0;
     ls_status st = LS_OK;
 
     LS_TRY(st, carry_all(step, parts, false, whole, array), out);
     for (int c = 0; c < x->plan.chunks && x->across && !parts; c++)
         LS_TRY(st, tell_across(x, 0, x->plan.chunk[c].own, array), out);
     if (!is_moment(step, array))
-        st = copy_tied(step);
+        st = copy_tied(step, &sent);
 out:
     return st;
 }
@@ -634,23 +733,13 @@ const ls_pipe *ls_line_plan(const ls_step *step)
 ls_status ls_line_complete(ls_step *step, float *array)
 {
     const ls_line *x = step->line;
-    bool parts = x->plan.divides && is_moment(step, array);
+    int64_t sent = 0;
     ls_status st = LS_OK;
 
-    for (int c = 0; c < x->plan.chunks && x->across && !parts; c++) {
-        ls_pipe_range own = x->plan.chunk[c].own;
-        LS_TRY(st,
-               ls_comm_run(x->across,
-                           &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                      .type = LS_F32,
-                                      .count = own.count,
-                                      .in = array + own.first,
-                                      .out = array + own.first},
-                           ls_line_deadline()),
-               out);
-    }
+    if (x->across && !is_divided(step, array))
+        LS_TRY(st, gather_across(x, array), out);
     if (!is_moment(step, array))
-        st = copy_tied(step);
+        st = copy_tied(step, &sent);
 out:
     return st;
 }

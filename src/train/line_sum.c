@@ -70,7 +70,7 @@ void ls_line_merge(ls_step *step, const ls_pipeline_op *op)
     bool late = op->what == LS_PIPELINE_WEIGHT;
     int *top = late ? &x->late_top[op->chunk] : &x->top[op->chunk];
 
-    if (!step->now.ordered)
+    if (!step->now.ordered || ls_line_is_parted(x)) /* then owners have the stacks */
         return;
     ++*top;
     for (int n = ls_calls_merges(&step->now, p->first, p->count); n > 0; n--, --*top) {

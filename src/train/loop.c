@@ -180,13 +180,13 @@ static ls_status settle_ways(const ls_session *s)
 }
 
 /* What of this process's resident memory is that of others: while they have it, so twice, when all
- * of it was used and when training ends. Only the first rank tells of memory. */
+ * of it was used and when training ends. */
 static void note_foreign(loop *l)
 {
     const ls_session *s = &l->s;
+    int64_t bytes = s->args.comm && !s->apart ? ls_comm_foreign_bytes(s->args.comm) : 0;
 
-    if (s->args.comm && s->mesh.rank == 0 && !s->apart)
-        l->foreign = ls_max_i64(l->foreign, ls_comm_foreign_bytes(s->args.comm));
+    l->foreign = l->foreign == 0 ? bytes : ls_max_i64(l->foreign, bytes);
 }
 
 /* For -vv: what this rank reads, by number of sample. */
@@ -553,6 +553,22 @@ static bool is_finished(const loop *l)
     return !l->stop && strcmp(l->stopped_by, "seconds") != 0;
 }
 
+/* The most memory that this rank used, as its ledger counts. Of others than the first only the log
+ * tells (-v). */
+static int64_t used_bytes(const loop *l)
+{
+    const ls_session *s = &l->s;
+    int64_t planned = ls_ledger_total(&s->ledger);
+    int64_t used = s->apart
+                       ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
+                       : ls_ledger_peak_resident_bytes() - l->foreign;
+
+    ls_log(LS_LOG_INFO, "rank %d used %lld bytes of memory at most, its ledger has %lld: %+.1f %%",
+           s->mesh.rank, (long long)used, (long long)planned,
+           100.0 * (double)(used - planned) / (double)planned);
+    return used;
+}
+
 static ls_status summarise(loop *l)
 {
     ls_session *s = &l->s;
@@ -566,6 +582,7 @@ static ls_status summarise(loop *l)
 
     note_foreign(l);
     LS_TRY(st, ls_save_weights_hash(s, hash), out);
+    int64_t peak_bytes = used_bytes(l);
     if (s->mesh.rank > 0)
         return LS_OK;
     ls_event_balance balance = ls_share_about(s);
@@ -574,9 +591,6 @@ static ls_status summarise(loop *l)
     exchanges = ls_outer_exchanges(s, &exchange_bytes);
     ls_central_counts central = ls_central_counted(s);
     double peak = peak_of_ranks(s);
-    int64_t peak_bytes =
-        s->apart ? ls_device_peak_bytes(s->device) + ls_device_describe(s->device).fixed_bytes
-                 : ls_ledger_peak_resident_bytes() - l->foreign;
     double mfu =
         peak > 0 ? speed * ls_model_flops_per_token(ls_team_whole(s), s->model.shape.T) / peak : 0;
     ls_session_emit(

@@ -35,6 +35,11 @@
 #include "train/team.h"
 #include "train/warrant.h"
 
+_Static_assert((int)LS_PORTION_LARGE == (int)LS_CKPT_DIRECT &&
+                   (int)LS_PORTION_BUFFERS == (int)LS_CKPT_BUFFERS &&
+                   (int)LS_PORTION_READ_BACK == (int)LS_CKPT_READ_BACK,
+               "the ledger has the buffers of a save");
+
 enum { KINDS = LS_SAVE_KINDS, SEEN_WAIT_S = 70 }; /* longer than NFS remembers a folder: 60 s */
 
 typedef enum phase { IDLE, WRITING, COMMITTING } phase;

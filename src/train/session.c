@@ -207,7 +207,7 @@ static ls_status open_places(ls_session *s)
 
     if (!s->args.comm || n < 2)
         return LS_OK;
-    s->places = ls_mem_array((size_t)n, sizeof *s->places);
+    s->places = ls_mem_array(2 * (size_t)n, sizeof *s->places); /* then of equals (open_groups) */
     if (!s->places)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", n);
     for (int r = 0; r < n; r++)
@@ -235,19 +235,45 @@ static void free_mesh(ls_session *s)
     s->run = &s->fitted;
 }
 
+/* Which machines those are on that have the same part of the model. The ranks that have it together
+ * must be grouped alike. */
+static ls_status place_equals(ls_session *s)
+{
+    int team = ls_mesh_team(&s->mesh), first = s->mesh.rank % team;
+
+    if (strcmp(s->run->mesh.shard, "node") != 0 || !s->places)
+        return LS_OK;
+    for (int r = 0; r < s->mesh.ranks; r++)
+        if (s->places[r].node != s->places[r / team * team].node) {
+            ls_fail(LS_EUSAGE, "mesh.shard cannot be node: ranks that have a model together "
+                               "(mesh.tp, mesh.ep) are on several nodes");
+            ls_err_hint("Start them so that they share a machine, or set mesh.shard: world.");
+            return LS_EUSAGE;
+        }
+    ls_mesh_place *places = s->places + s->mesh.ranks;
+    for (int r = 0; r < s->equals.ranks; r++)
+        places[r].node = s->places[r * team + first].node;
+    s->equals.nodes = ls_mesh_places(places, s->equals.ranks);
+    s->equals.places = places;
+    return LS_OK;
+}
+
 /* Those who are left when some are gone may not make the groups that the run asks for: then all
  * divide. */
 static ls_status open_groups(ls_session *s)
 {
-    ls_status st = ls_mesh_set_shard(&s->mesh, s->run);
+    bool teams = ls_mesh_team(&s->mesh) > 1;
+    ls_mesh *mesh = teams ? &s->equals : &s->mesh;
+    ls_status st = teams ? place_equals(s) : LS_OK;
 
+    if (st == LS_OK)
+        st = ls_mesh_set_shard(mesh, s->run);
     if (st == LS_OK || s->args.view.plan.generation < 2)
         return st;
-    ls_log(LS_LOG_INFO, "%s: %d ranks divide among all of them", ls_err_last()->text,
-           s->mesh.ranks);
+    ls_log(LS_LOG_INFO, "%s: %d ranks divide among all of them", ls_err_last()->text, mesh->ranks);
     ls_err_clear();
-    s->mesh.shard = 0;
-    s->mesh.by_node = false;
+    mesh->shard = 0;
+    mesh->by_node = false;
     return LS_OK;
 }
 
@@ -257,10 +283,13 @@ static void tell_mesh(ls_session *s)
     const struct {
         const char *name;
         int width;
-    } axes[] = {{"pp", s->mesh.pp},      {"dp", ls_mesh_lines(&s->teams) / ls_mesh_cp(&s->mesh)},
-                {"cp", s->mesh.cp},      {"tp", s->mesh.tp},
-                {"ep", s->mesh.ep},      {"zero", s->mesh.zero},
-                {"shard", s->mesh.shard}};
+    } axes[] = {{"pp", s->mesh.pp},
+                {"dp", ls_mesh_lines(&s->teams) / ls_mesh_cp(&s->mesh)},
+                {"cp", s->mesh.cp},
+                {"tp", s->mesh.tp},
+                {"ep", s->mesh.ep},
+                {"zero", s->mesh.zero},
+                {"shard", ls_team_plane(s)->shard}};
     size_t used = 0;
 
     s->mesh_text[0] = '\0';
@@ -281,14 +310,15 @@ static ls_status open_mesh(ls_session *s)
         s->mesh.local = s->args.local_ranks;
     if (st == LS_OK)
         st = open_places(s);
+    if (st == LS_OK)
+        s->equals = ls_mesh_of_equals(&s->mesh);
     if (st == LS_OK && s->mesh.zero > 0)
         st = open_groups(s);
     if (st == LS_OK)
         st = ls_buddies_choose(&s->mesh, s->run, s->args.rejoin != NULL);
+    s->equals.buddies = s->mesh.buddies;
     if (st == LS_OK)
         s->teams = ls_mesh_of_teams(&s->mesh);
-    if (st == LS_OK)
-        s->equals = ls_mesh_of_equals(&s->mesh);
     tell_mesh(s);
     if (st == LS_OK && s->mesh.rank > 0)
         s->args.profile_steps = 0; /* the first rank's profile is the one that is written */
@@ -526,22 +556,11 @@ static ls_status open_exchange(ls_session *s)
     ls_dp_args dp = ls_mesh_team(&s->mesh) > 1
                         ? (ls_dp_args){.mesh = s->mesh, .leaves = 1, .trained = 1}
                         : ls_memory_dp(s->run, &s->model, &s->mesh);
-    int *merges = NULL;
-    ls_status st;
 
     if (ls_mesh_team(&s->mesh) > 1) /* nothing is summed there, and no sequences are shared */
         dp.mesh.zero = dp.mesh.cp = 0;
     dp.comm = s->args.comm;
-    if (dp.ordered && dp.rounds > 0) {
-        merges = ls_mem_array((size_t)dp.rounds * (size_t)s->mesh.ranks, sizeof *merges);
-        if (!merges)
-            return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", s->mesh.ranks);
-        ls_calls_feed(s->run, &s->mesh, dp.rounds, merges);
-        dp.merges = merges;
-    }
-    st = ls_dp_open(&s->dp, &dp);
-    ls_mem_free(merges);
-    return st;
+    return ls_team_open_dp(&s->dp, s->run, dp);
 }
 
 /* Memory of a state that is there already. */
@@ -562,6 +581,10 @@ static void take_kept(ls_session *s)
     s->kept_step = -1;
     s->step_there = true;
 }
+
+/* What of the program is touched after memory was planned: code of steps and saves, stacks of
+ * threads, small objects; and by who tells of the run and commits its checkpoints. Measured. */
+enum { LATER_BYTES = 1408 << 10, FIRST_BYTES = 320 << 10 };
 
 /* Predict, refuse what does not fit, then take the large memory. */
 static ls_status open_state(ls_session *s)
@@ -604,6 +627,8 @@ static ls_status open_state(ls_session *s)
     memory.program_bytes = ls_ledger_resident_bytes() - kept;
     if (!s->apart) /* they have their own line */
         memory.program_bytes -= (int64_t)info.threads * LS_STREAM_THREAD_BYTES;
+    memory.program_bytes -= ls_corpus_present_bytes(s->corpus); /* so have shards */
+    memory.program_bytes += LATER_BYTES + (ls_session_is_first(s) ? FIRST_BYTES : 0);
     LS_TRY(st, fit_run(s, &memory, free_bytes), out);
     step.run = s->run;
     LS_TRY(st, ls_memory_choose_packs(&memory, free_bytes), out);
@@ -622,7 +647,7 @@ static ls_status open_state(ls_session *s)
     step.rank = s->mesh.rank;
     step.heals = s->args.rejoin != NULL;
     step.pushes = s->mesh.servers > 0;
-    if (s->mesh.buddies && s->mesh.pp < 2)
+    if (s->mesh.buddies && ls_mesh_whole(&s->mesh)) /* else trust.h */
         LS_TRY(st,
                ls_buddy_open(&s->buddy, &(ls_buddy_args){.run = s->run,
                                                          .model = &s->model,

@@ -119,7 +119,7 @@ static void emit_start(ls_session *s)
                                           .warmup = s->run->train.warmup,
                                           .ranks = ls_mesh_ranks(&s->mesh),
                                           .zero = s->mesh.zero,
-                                          .shard = ls_mesh_shard(&s->mesh),
+                                          .shard = ls_mesh_shard(ls_team_plane(s)),
                                           .pp = ls_mesh_posts(&s->mesh),
                                           .tp = ls_mesh_tp(&s->mesh),
                                           .cp = ls_mesh_cp(&s->mesh),

@@ -166,8 +166,8 @@ void ls_step_put(ls_step *step, int64_t first, int64_t count, const float *value
         ls_stream_copy_in(s->args.stream, w + first, values, count * size);
         return;
     }
-    for (int b = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part own = ls_step_own(s, b);
+    for (int b = 0; b < ls_step_sums(s); b++) {
+        ls_mesh_part own = ls_step_sum(s, b);
         int64_t low = ls_max_i64(first, own.first);
         int64_t high = ls_min_i64(first + count, own.first + own.count);
         if (low < high)
@@ -178,10 +178,10 @@ void ls_step_put(ls_step *step, int64_t first, int64_t count, const float *value
 
 void ls_step_idle(ls_step *step)
 {
-    if (ls_step_shards(step))
-        ls_pass_walk(step->pass, &(ls_pass_call){.need = ls_step_need, .context = step}, false);
-    else if (ls_step_is_far(step) && step->line)
+    if (step->line)
         ls_line_serve(step);
     else if (ls_step_is_far(step))
-        ls_step_far_serve(step, false);
+        ls_step_far_serve(step, false, NULL);
+    else if (ls_step_shards(step))
+        ls_pass_walk(step->pass, &(ls_pass_call){.need = ls_step_need, .context = step}, false);
 }

@@ -399,6 +399,19 @@ out:
     return st;
 }
 
+/* A round without a call of this rank: it sums what others have, and its experts serve them. */
+static void empty_round(ls_step *s, const ls_pass_call *call, ls_clock *clock)
+{
+    if (!ls_step_is_far(s)) {
+        ls_pass_walk(s->pass, call, true);
+        return;
+    }
+    ls_step_far_serve(s, false, NULL);
+    ls_step_lap(s, clock, LS_PART_FORWARD);
+    ls_step_far_serve(s, true, call->complete);
+    ls_step_lap(s, clock, LS_PART_BACKWARD);
+}
+
 /* Zero 2 and 3: the sum of the own parts, call by call. All ranks go through as many rounds, also
  * those that have fewer calls. */
 static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_clock *clock)
@@ -416,12 +429,12 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_c
         ls_dp_round(s->args.dp, round, &s->grad_window, s->own_grad);
         if (has) {
             ls_step_forward(s, &p, &call, host_state);
-            ls_clock_lap(clock, LS_PART_FORWARD);
+            ls_step_lap(s, clock, LS_PART_FORWARD);
             (void)ls_fault_at(LS_FAULT_AT_BACKWARD);
             ls_pass_backward(s->pass, &call);
-            ls_clock_lap(clock, LS_PART_BACKWARD);
+            ls_step_lap(s, clock, LS_PART_BACKWARD);
         } else {
-            ls_pass_walk(s->pass, &call, true);
+            empty_round(s, &call, clock);
         }
         LS_TRY(st, ls_step_trouble(s), out);
         LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
@@ -703,8 +716,8 @@ ls_status ls_step_weights_changed(ls_step *step)
         ls_line_changed(step);
     else if (s->copy && !ls_step_shards(s))
         renew_copy(s, 0, 0, s->args.model->flat);
-    for (int b = 0; s->copy && ls_step_shards(s) && b < ls_step_buckets(s); b++) {
-        ls_mesh_part own = ls_step_own(s, b);
+    for (int b = 0; s->copy && ls_step_shards(s) && b < ls_step_sums(s); b++) {
+        ls_mesh_part own = ls_step_sum(s, b);
         renew_copy(s, own.packed, own.first, own.count);
     }
     return ls_step_forget(step);

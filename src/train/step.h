@@ -163,7 +163,8 @@ enum { LS_STEP_TORN = -2 };
 int64_t ls_step_done(const ls_step *step);
 
 /* Take the state out of a step that will be closed, as memory of the device, or in a pipeline as
- * windows of model->flat elements each (base/window.h); only where nobody divides it otherwise. */
+ * windows of model->flat elements each (base/window.h). Where ranks divide the update (zero 1) it
+ * is what this rank has of it, and weights that others update may be old. */
 ls_status ls_step_keep(ls_step *step, void *kept_out[3]);
 
 /* Asked once, in the next step, before the first weight or moment changes: who still reads them. */

@@ -98,7 +98,7 @@ struct ls_step {
         ls_crew_span *spans; /* owned: what all of them have parts of, and this rank the sum with
                               * its equals */
         int n;
-        ls_mesh_part *parts; /* owned, n_parts: with ZeRO 1 what this rank updates (plan/far.h);
+        ls_mesh_part *parts; /* owned, n_parts: with ZeRO what this rank updates (plan/far.h);
                               * NULL: what equals divide */
         int n_parts;
     } far; /* mesh.ep (far.c, team.c) */
@@ -139,10 +139,11 @@ struct ls_step {
         int64_t number;           /* of this step; */
         ls_status status;         /* what was found */
     } blame;
-    struct ls_line *line; /* owned: where ranks have parts of the layers (line.h): then the state
-                           * is its own, and pass is that of the chunk at hand; NULL: not so */
-    void *work;           /* owned: what lamb or muon need beside the moments; NULL: nothing */
-    ls_lamb lamb;         /* with its lists in there */
+    struct ls_trust *trust; /* owned: what is kept for another rank (trust.h); NULL: nothing */
+    struct ls_line *line;   /* owned: where ranks have parts of the layers (line.h): then the state
+                             * is its own, and pass is that of the chunk at hand; NULL: not so */
+    void *work;             /* owned: what lamb or muon need beside the moments; NULL: nothing */
+    ls_lamb lamb;           /* with its lists in there */
     struct {
         ls_adamw_span *spans; /* matrices, or the parts of them that this rank has */
         int64_t n_spans, n;
@@ -214,6 +215,10 @@ typedef struct ls_step_piece {
 bool ls_step_own_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
 bool ls_step_sum_piece(const ls_step *step, int64_t first, int64_t end, ls_step_piece *piece_out);
 
+/* Where an element of these sums lies among them, packed: as gradients do with ZeRO 2 and 3, and
+ * weights with 3. */
+int64_t ls_step_place(const ls_step *step, int64_t element);
+
 /* Host memory to the device, waiting for it. */
 ls_status ls_step_send(ls_step *step, void *to, const void *from, int64_t bytes);
 
@@ -261,9 +266,9 @@ static inline bool ls_step_is_far(const ls_step *step)
 }
 void ls_step_far_split(ls_step *step, const ls_ordered_run *runs);
 ls_status ls_step_far_gradients(ls_step *step, ls_step_state *host_state, ls_clock *clock);
-void ls_step_far_serve(ls_step *step, bool backward);
+void ls_step_far_serve(ls_step *step, bool backward, void (*complete)(void *context, int64_t from));
 
-/* With ZeRO 1: what this rank updates; its new weights to those that divide experts with it; an
+/* With ZeRO: what this rank updates; its new weights to those that divide experts with it; an
  * array of moments to the first of its equals, which has all of this part of the model then, or
  * back. */
 ls_status ls_step_open_far(ls_step *step);
@@ -322,9 +327,9 @@ ls_status ls_step_spread(ls_step *step);
 /* The weights as a pass reads them. */
 static inline const void *ls_step_read(const ls_step *step)
 {
-    return ls_step_shards(step) ? step->shards.window.base
-           : step->copy         ? step->copy
-                                : step->state_memory[0];
+    return step->shards.window.base ? step->shards.window.base
+           : step->copy             ? step->copy
+                                    : step->state_memory[0];
 }
 
 /* Buckets of parameters that this rank updates apart from each other, and what it has of each: all
@@ -352,6 +357,10 @@ ls_status ls_step_muon(ls_step *step, ls_clock *clock);
 
 /* AdamW on what it updates: everything, or with muon all but the matrices of blocks. */
 void ls_step_adamw(ls_step *step);
+
+/* Weights that were put in place part by part, each by the rank that updates it: all of them to all
+ * that have them. By all ranks. */
+ls_status ls_step_complete(ls_step *step);
 
 /* The norm of the sum of gradients in grads[0], to s->norm; and then, when it is finite, from there
  * to new weights on every rank. */

@@ -6,8 +6,9 @@
 #include "base/mem.h"
 #include "plan/memory.h"
 #include "plan/optim.h"
+#include "plan/ward.h"
 #include "train/buddy.h"
-#include "train/line.h"
+#include "train/trust.h"
 
 /* Mirrors ls_memory_step_bytes(). */
 static void lay_out(ls_step *s)
@@ -175,6 +176,7 @@ static ls_status alloc_whole(ls_step *s)
     const ls_model *model = s->args.model;
     const ls_dp_args *dp = s->args.dp ? ls_dp_about(s->args.dp) : NULL;
     int64_t weights = ls_memory_weight_elements(model, dp);
+    int64_t moments = ls_ward_moments(s->args.run, model, dp ? &dp->mesh : NULL, s->own);
     int64_t bytes = weights * (int64_t)sizeof(float);
     ls_status st = LS_OK;
 
@@ -187,7 +189,7 @@ static ls_status alloc_whole(ls_step *s)
         else
             LS_TRY(st, alloc_shared(s, shared, bytes, names[0], &s->state_memory[0]), out);
         bool own = i == 0 || ls_step_divides(s) || s->far.parts;
-        bytes = (own ? s->own : ls_optim_seconds(s->args.run, model)) * (int64_t)sizeof(float);
+        bytes = (own ? moments : ls_optim_seconds(s->args.run, model)) * (int64_t)sizeof(float);
     }
     bytes = ls_optim_work_of(s->args.run, model).bytes;
     if (bytes > 0)
@@ -247,6 +249,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     LS_TRY(st, ls_step_open_far(s), out);
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
     s->own = end.packed + end.count;
+    LS_TRY(st, ls_trust_open(s), out);
     LS_TRY(st, alloc_state(s), out);
     lay_out(s);
     lay_out_staging(s);
@@ -293,7 +296,7 @@ ls_status ls_step_keep(ls_step *step, void *kept_out[3])
         ls_line_keep(s, kept_out);
         return LS_OK;
     }
-    LS_BUG_IF(ls_step_divides(s) || s->far.parts, "a part of a state is kept");
+    LS_BUG_IF(ls_step_parts(s), "a part of the weights is kept");
     if (ls_step_shares(s)) { /* it lies in memory that goes with the other ranks */
         LS_TRY(st, ls_device_alloc(device, bytes, "weights", &w), out);
         ls_stream_copy(s->args.stream, w, s->state_memory[0], bytes);
@@ -316,6 +319,7 @@ void ls_step_close(ls_step *step)
         return;
     (void)ls_step_settle(step); /* others may still read; when it fails they have ended */
     ls_device *device = ls_stream_device(step->args.stream);
+    ls_trust_close(step);
     ls_line_close(step);
     ls_pass_close(step->pass);
     free_shared(step, ls_step_shares(step), step->state_memory[0]);

@@ -38,6 +38,7 @@
 #include <math.h>
 #include "base/log.h"
 #include "base/mem.h"
+#include "train/estate.h"
 #include "train/line_impl.h"
 #include "train/session_impl.h"
 
@@ -113,6 +114,16 @@ static void warn_of_nodes(const ls_session *s)
                are_apart(s, ls_mesh_tp(&s->mesh)) ? "tp" : "ep");
 }
 
+/* Stages of ZeRO that divide nothing here: no other rank has the same experts. */
+static void warn_of_zero(const ls_session *s)
+{
+    if (s->run->mesh.zero > 1 && s->mesh.ep > 1 && s->equals.ranks < 2 && ls_session_is_first(s))
+        ls_log(LS_LOG_WARN,
+               "mesh.zero: %lld divides no more than 1 does: ranks that have the same experts "
+               "divide gradients and weights, and here each has others (mesh.ep: %d of %d)",
+               (long long)s->run->mesh.zero, s->mesh.ep, s->teams.ranks);
+}
+
 /* What ranks with parts of tensors exchange, and those that divide experts: all of the ranks that
  * have the model together, or in each case some. */
 static ls_status open_tensors(ls_session *s)
@@ -170,6 +181,7 @@ ls_status ls_team_open(ls_session *session)
     if (team == 1)
         return LS_OK;
     warn_of_nodes(s);
+    warn_of_zero(s);
     for (int i = 0; i < team; i++)
         list[i] = rank / team * team + i;
     LS_TRY(st, ls_comm_sub(s->args.comm, list, team, deadline(), &s->team), out);
@@ -183,6 +195,7 @@ ls_status ls_team_open(ls_session *session)
             s->alike, &s->equals, s->mesh.ep > 1 ? s->model.trained : s->whole.trained / team,
             s->run->mesh.bucket);
         LS_TRY(st, agree_on_bucket(s), out);
+        s->equals.bucket = ls_estate_bucket(s, s->equals.bucket);
     }
 out:
     return st;
@@ -220,6 +233,23 @@ out:
     return st;
 }
 
+ls_status ls_team_open_dp(ls_dp **dp_out, const ls_run *run, ls_dp_args args)
+{
+    int ranks = ls_mesh_ranks(&args.mesh), *merges = NULL;
+    ls_status st;
+
+    if (args.ordered && args.rounds > 0) {
+        merges = ls_mem_array((size_t)args.rounds * (size_t)ranks, sizeof *merges);
+        if (!merges)
+            return ls_fail(LS_ENOMEM, "no memory for a table of %d ranks", ranks);
+        ls_calls_feed(run, &args.mesh, args.rounds, merges);
+        args.merges = merges;
+    }
+    st = ls_dp_open(dp_out, &args);
+    ls_mem_free(merges);
+    return st;
+}
+
 ls_status ls_team_open_sums(ls_session *session)
 {
     ls_session *s = session;
@@ -229,7 +259,7 @@ ls_status ls_team_open_sums(ls_session *session)
     if (s->alike) {
         ls_dp_args dp = ls_memory_dp(s->run, &s->model, &s->equals);
         dp.comm = s->alike;
-        LS_TRY(st, ls_dp_open(&s->sums, &dp), out);
+        LS_TRY(st, ls_team_open_dp(&s->sums, s->run, dp), out);
     }
     if (s->mesh.ep < 2 || tp == 1)
         goto out;
@@ -273,12 +303,29 @@ static bool counts(const ls_step *s, const ls_param *p)
            (s->far.parts ? model->split.rank % p->box.copies == 0 : ls_model_counts(model, p));
 }
 
-/* The sum of squares of what this rank counts of an own part: runs of parameters side by side at a
- * time. */
-static double squares_of(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
+/* The squares of elements first .. end-1, which lie at x, to those of their norm blocks. */
+static void add_squares(ls_step *s, const ls_norm2 *whole, const float *x, int64_t first,
+                        int64_t end)
+{
+    for (int64_t at = first, next; at < end; at = next) {
+        int64_t block = at / LS_NORM_BLOCK, blocks = (end - at) / LS_NORM_BLOCK;
+        bool all = at % LS_NORM_BLOCK == 0 && blocks > 0; /* then nobody else adds to them */
+        float some = 0;
+        ls_norm2 run = *whole;
+        next = all ? at + blocks * LS_NORM_BLOCK : ls_min_i64(end, (block + 1) * LS_NORM_BLOCK);
+        run.part = LS_NORM_SQUARES;
+        run.partials = all ? whole->partials + block : &some;
+        run.x = x + at - first;
+        run.n = next - at;
+        s->args.kernels->norm2(s->args.stream, &run);
+        whole->partials[block] += some;
+    }
+}
+
+/* Those of what this rank counts of an own part: runs of parameters side by side at a time. */
+static void square_part(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
 {
     const ls_model *model = s->args.model;
-    double sum = 0;
 
     for (int i = 0, end; i < model->n_params; i = end) {
         const ls_param *p = &model->params[i];
@@ -287,26 +334,38 @@ static double squares_of(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
         const ls_param *last = &model->params[end - 1];
         int64_t from = ls_max_i64(p->trained, own.first);
         int64_t to = ls_min_i64(last->trained + last->count, own.first + own.count);
-        if (!counts(s, p) || from >= to)
-            continue;
-        ls_norm2 run = *whole;
-        run.part = LS_NORM_SQUARES;
-        run.x = ls_step_own_gradient(s, own) + from - own.first;
-        run.n = to - from;
-        s->args.kernels->norm2(s->args.stream, &run);
-        for (int64_t b = 0; b < (run.n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK; b++)
-            sum += (double)run.partials[b];
+        if (counts(s, p) && from < to)
+            add_squares(s, whole, ls_step_own_gradient(s, own) + from - own.first, from, to);
     }
-    return sum;
 }
 
-/* Who of the plane has squares of its own: nobody else, the ranks of the line, or, where lines or
- * teams divide what they update, all of them. */
+/* The sum of squares of what this rank counts. Where teams divide what they update, they tell each
+ * other those of blocks, which lie in one part each: then it does not depend on how that is done.
+ */
+static ls_status sum_squares(ls_step *s, const ls_norm2 *whole, double *sum_out)
+{
+    int64_t blocks = (whole->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    double sum = 0;
+    ls_status st = LS_OK;
+
+    memset(whole->partials, 0, (size_t)blocks * sizeof *whole->partials);
+    for (int b = 0; b < ls_step_buckets(s); b++)
+        square_part(s, whole, ls_step_own(s, b));
+    if (!s->line && ls_step_divides(s))
+        st = ls_dp_share(s->args.dp, whole->partials, blocks);
+    for (int64_t b = 0; b < blocks; b++)
+        sum += (double)whole->partials[b];
+    *sum_out = sum;
+    return st;
+}
+
+/* Who of the plane has squares of its own: nobody else, the ranks of the line, or, where lines
+ * divide what they update, all of them. */
 static ls_comm *plane_of(const ls_step *s)
 {
-    bool divided = s->line ? s->line->plan.divides : ls_step_divides(s);
-
-    return divided ? ls_dp_about(s->args.dp)->comm : s->line ? s->line->along : NULL;
+    if (!s->line)
+        return NULL;
+    return s->line->plan.divides ? ls_dp_about(s->args.dp)->comm : s->line->along;
 }
 
 /* Where this rank's squares are among those of all; returns how many these are. */
@@ -364,9 +423,33 @@ static void clear_others(const ls_step *s, float *x, const ls_crew_span *span,
     }
 }
 
+/* An array of which a rank has its own parts, packed as it has the sums of gradients. */
+typedef struct parted {
+    const ls_step *step;
+    float *x;
+    bool (*ask)(const ls_step *, int64_t, int64_t, ls_step_piece *); /* what is this rank's */
+} parted;
+
+/* ls_tensor_keeper.copy */
+static void copy_parted(void *context, int64_t first, int64_t n, float *packed, bool back)
+{
+    const parted *p = context;
+    ls_step_piece own;
+
+    if (!back)
+        memset(packed, 0, (size_t)n * sizeof *packed);
+    for (int64_t at = first, end = first + n;
+         at < end && (back ? ls_step_sum_piece : p->ask)(p->step, at, end, &own);
+         at = own.first + own.count) {
+        float *here = p->x + ls_step_place(p->step, own.first), *there = packed + own.first - first;
+        memcpy(back ? here : there, back ? there : here, (size_t)own.count * sizeof *here);
+    }
+}
+
 /* What several ranks have a part of, of a range of the gradients x: first those that divide
  * experts, of what this rank updates, since they update the same elements; then those of the team.
- * divided: those who have the sums of their own parts only; NULL: all have all. */
+ * divided: those who have the sums of their own parts only; NULL: all have all. With ZeRO 2 and 3
+ * x is these parts, packed. */
 static ls_status sum_range(ls_step *s, float *x, ls_pipe_range r, ls_comm *divided)
 {
     const struct {
@@ -376,6 +459,9 @@ static ls_status sum_range(ls_step *s, float *x, ls_pipe_range r, ls_comm *divid
         ls_comm *divided;
     } both[] = {{s->args.far, s->far.spans, s->far.n, NULL},
                 {s->args.tensor, s->team.spans, s->team.n, divided}};
+    bool packed = !s->line && ls_step_parts(s);
+    parted own = {.step = s, .x = x, .ask = ls_step_sum_piece};
+    const ls_tensor_keeper keeper = {.copy = copy_parted, .context = &own};
     ls_status st = LS_OK;
 
     for (size_t i = 0; i < LS_COUNT(both) && st == LS_OK; i++) {
@@ -384,10 +470,13 @@ static ls_status sum_range(ls_step *s, float *x, ls_pipe_range r, ls_comm *divid
         while (from < n && spans[from].first < r.first)
             from++;
         for (end = from; end < n && spans[end].first < r.first + r.count; end++)
-            if (both[i].divided)
+            if (both[i].divided && !packed)
                 clear_others(s, x, &spans[end], ls_step_sum_piece);
         if (end > from)
-            st = ls_tensor_sum(both[i].tensor, x, spans + from, end - from, both[i].divided);
+            st = packed
+                     ? ls_tensor_sum_kept(both[i].tensor, &keeper, spans + from, end - from,
+                                          both[i].divided)
+                     : ls_tensor_sum(both[i].tensor, x, spans + from, end - from, both[i].divided);
     }
     return st;
 }
@@ -396,12 +485,16 @@ ls_status ls_step_far_spread(ls_step *step)
 {
     ls_step *s = step;
     float *w = s->state_memory[0];
+    parted own = {.step = s, .x = w, .ask = ls_step_own_piece};
+    const ls_tensor_keeper keeper = {.copy = copy_parted, .context = &own};
+    bool shards = ls_step_shards(s);
     ls_status st;
 
-    for (int i = 0; i < s->far.n; i++) /* each is one rank's: sums with zeros */
+    for (int i = 0; i < s->far.n && !shards; i++) /* each is one rank's: sums with zeros */
         clear_others(s, w, &s->far.spans[i], ls_step_own_piece);
-    st = ls_tensor_sum(s->args.far, w, s->far.spans, s->far.n, NULL);
-    if (st == LS_OK && !ls_step_divides(s)) /* else when those of equals are there */
+    st = shards ? ls_tensor_sum_kept(s->args.far, &keeper, s->far.spans, s->far.n, NULL)
+                : ls_tensor_sum(s->args.far, w, s->far.spans, s->far.n, NULL);
+    if (st == LS_OK && (!ls_step_divides(s) || shards)) /* else when those of equals are there */
         st = ls_step_weights_changed(s);
     return st;
 }
@@ -413,8 +506,8 @@ static ls_status sum_partials(ls_step *s)
     ls_status st = LS_OK;
 
     if (!x)
-        return sum_range(s, s->grads[0], all,
-                         ls_step_divides(s) ? ls_dp_about(s->args.dp)->comm : NULL);
+        return sum_range(s, ls_step_parts(s) ? s->own_grad : s->grads[0], all,
+                         ls_step_divides(s) ? ls_dp_group(s->args.dp) : NULL);
     for (int c = 0; c < x->plan.chunks && st == LS_OK; c++)
         st = sum_range(s, ls_line_grad(x, c, 0), x->plan.chunk[c].own,
                        x->plan.divides ? x->across : NULL);
@@ -433,8 +526,7 @@ ls_status ls_step_team_norm(ls_step *step, const ls_norm2 *whole)
     ls_status st;
 
     LS_TRY(st, sum_partials(s), out);
-    for (int b = 0; b < ls_step_buckets(s); b++)
-        sum += squares_of(s, whole, ls_step_own(s, b));
+    LS_TRY(st, sum_squares(s, whole, &sum), out);
     memset(squares, 0, (size_t)slots * sizeof *squares);
     squares[own] = (float)sum;
     for (int i = 0; i < 2; i++) /* each number is one rank's: sums with zeros */
@@ -562,16 +654,20 @@ static ls_status pass_parameter(const passage *x)
     return st;
 }
 
-/* All parameters of all ranks of the first team. What is trained lies where the weights lie: all of
- * it is. */
-static ls_status pass_all(ls_step *s, float *part, float *whole, bool back)
+/* Where a parameter lies in the weights, or in a moment; -1: it has none there. */
+static int64_t place_of(const ls_param *p, bool moment)
+{
+    return moment ? p->trained : p->first;
+}
+
+/* All parameters of all ranks of the first team: weights, or a moment. */
+static ls_status pass_all(ls_step *s, float *part, float *whole, bool moment, bool back)
 {
     const ls_model *model = s->args.model;
     passage x = {.team = ls_step_team(s), .back = back};
     ls_model all = {.params = NULL}, other = {.params = NULL};
     ls_status st = LS_OK;
 
-    LS_BUG_IF(model->flat != model->trained, "parts of a model that is not trained as a whole");
     LS_TRY(st, ls_model_init(&all, s->args.run, model->tokens), out);
     x.piece = ls_memory_passage(&all);
     if (ls_comm_rank(x.team) == 0) {
@@ -586,9 +682,11 @@ static ls_status pass_all(ls_step *s, float *part, float *whole, bool back)
         LS_TRY(st, ls_model_init_split(&other, s->args.run, model->tokens, split), out);
         for (int i = 0; i < other.n_params; i++) {
             x.p = &other.params[i];
+            if (place_of(x.p, moment) < 0)
+                continue;
             x.counts = ls_model_counts(&other, x.p);
-            x.part = part + x.p->first;
-            x.whole = whole ? whole + ls_model_same(&all, x.p)->first : NULL;
+            x.part = part + place_of(x.p, moment);
+            x.whole = whole ? whole + place_of(ls_model_same(&all, x.p), moment) : NULL;
             LS_TRY(st, pass_parameter(&x), out);
         }
     }
@@ -604,12 +702,23 @@ static bool is_first_team(const ls_step *s)
     return !s->args.dp || ls_dp_about(s->args.dp)->mesh.rank == 0;
 }
 
+static bool is_moment(const ls_step *s, const float *array)
+{
+    return array != s->state_memory[0];
+}
+
 /* Whether a rank has all of an array of its part of the model. */
 static bool has_part(const ls_step *s, const float *array)
 {
     bool divided = ls_step_divides(s) || s->far.parts;
 
-    return !s->line && (!divided || array == s->state_memory[0]);
+    return !s->line && (!divided || (array == s->state_memory[0] && !ls_step_shards(s)));
+}
+
+/* Whether it lies as those divide it further who divide experts (plan/far.h): what is updated. */
+static bool is_far(const ls_step *s, const float *array)
+{
+    return s->far.parts && array != s->state_memory[0];
 }
 
 /* Where the first team's ranks bring an array of their planes together; NULL on others. */
@@ -636,14 +745,14 @@ ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole)
     if (!has_part(s, part)) {
         LS_TRY(st, open_plane(s, &plane), out);
         LS_TRY(st,
-               s->line        ? ls_line_collect(s, part, plane)
-               : s->far.parts ? ls_step_far_carry(s, own, plane, false)
-                              : ls_dp_collect(s->args.dp, part, plane),
+               s->line           ? ls_line_collect(s, part, plane)
+               : is_far(s, part) ? ls_step_far_carry(s, own, plane, false)
+                                 : ls_dp_collect(s->args.dp, part, plane),
                out);
         own = plane;
     }
     if (is_first_team(s))
-        st = pass_all(s, own, whole, false);
+        st = pass_all(s, own, whole, is_moment(s, part), false);
 out:
     ls_device_free(ls_stream_device(s->args.stream), plane);
     return st;
@@ -652,6 +761,7 @@ out:
 ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part)
 {
     ls_step *s = step;
+    const ls_model *model = s->args.model;
     float *own = part, *plane = NULL;
     ls_status st = LS_OK;
 
@@ -660,13 +770,15 @@ ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part)
         own = plane;
     }
     if (is_first_team(s))
-        LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, true), out);
+        LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, is_moment(s, part), true), out);
     if (!has_part(s, part))
-        st = s->line        ? ls_line_deal(s, plane, part)
-             : s->far.parts ? ls_step_far_carry(s, part, plane, true)
-                            : ls_dp_deal(s->args.dp, plane, part);
+        st = s->line           ? ls_line_deal(s, plane, part)
+             : is_far(s, part) ? ls_step_far_carry(s, part, plane, true)
+                               : ls_dp_deal(s->args.dp, plane, part);
     else if (s->args.dp)
-        st = ls_dp_tell(s->args.dp, 0, part, s->args.model->flat * (int64_t)sizeof *part);
+        st =
+            ls_dp_tell(s->args.dp, 0, part,
+                       (is_moment(s, part) ? model->trained : model->flat) * (int64_t)sizeof *part);
 out:
     ls_device_free(ls_stream_device(s->args.stream), plane);
     return st;

@@ -37,4 +37,8 @@ ls_status ls_team_open(ls_session *session);
 ls_status ls_team_open_sums(ls_session *session);
 void ls_team_close(ls_session *session);
 
+/* What ranks exchange in a step, as ls_memory_dp() says; with ZeRO 2 and 3 in ordered mode it needs
+ * a table of all their calls. */
+ls_status ls_team_open_dp(ls_dp **dp_out, const ls_run *run, ls_dp_args args);
+
 LS_C_END

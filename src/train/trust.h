@@ -1,20 +1,25 @@
-/* trust.h -- what a rank of a pipeline has alone, kept by a rank of another line too.
+/* trust.h -- what a rank has alone of a model that ranks have together, kept by another one too.
  *
- * With mesh.pp and mesh.zero the lines divide the moments of a stage, so nobody else has a rank's.
- * Where ranks that die are replaced (mesh.buddies), its buddy, the rank of the same post in another
- * line, keeps them in trust: in the same windows as its own, at their indices; the weights of the
- * stage are there anyway. In every step:
+ * With mesh.pp, mesh.tp or mesh.ep and mesh.zero: 1 ranks that have the same part of the model
+ * divide its moments, so nobody else has a rank's. Where ranks that die are replaced
+ * (mesh.buddies), its buddy, another one of these, keeps them in trust: in the same array as its
+ * own, in a pipeline at their indices (plan/pipe.h), otherwise behind the own ones (plan/ward.h);
+ * the weights are there anyway. In every step:
  *
  *   exchange   sums and norm are there: the gradient of the own part to the buddy, the ward's from
  *              it; only then this rank tells its loss
  *   update     the own part; then the ward's, from the same numbers: the same bits
  *
- * Who dies is replaced from its buddy (train/estate.h). Nothing happens where there is no pipeline,
- * or nothing is divided. */
+ * Who dies is replaced from its buddy (train/estate.h). Nothing happens where nothing is divided in
+ * this way. */
 #pragma once
 #include "train/line.h"
 
 LS_C_BEGIN
+
+/* When it is known what the step updates, before its state is there. */
+ls_status ls_trust_open(ls_step *step);
+void ls_trust_close(ls_step *step);
 
 /* The state is there: the own moments to the buddy, the ward's from it. By all ranks. */
 ls_status ls_trust_begin(ls_step *step);
@@ -23,9 +28,12 @@ ls_status ls_trust_begin(ls_step *step);
 ls_status ls_trust_exchange(ls_step *step);
 void ls_trust_update(ls_step *step);
 
-/* Whether a ward's moments are here; what they are of chunk i; and bytes sent to the buddy. */
+/* Whether a ward's moments are here; whose, as its distance among those who divide; what the ward
+ * updates, part by part (packed: where its moments lie here), returning how many these are; and
+ * bytes sent to the buddy. */
 bool ls_trust_holds(const ls_step *step);
-ls_pipe_range ls_trust_part(const ls_step *step, int i);
+int ls_trust_distance(const ls_step *step);
+int ls_trust_parts(const ls_step *step, const ls_mesh_part **parts_out);
 int64_t ls_trust_sent(const ls_step *step); /* NULL is allowed */
 
 LS_C_END

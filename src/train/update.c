@@ -14,7 +14,7 @@
 
 int ls_step_sums(const ls_step *s)
 {
-    return s->line ? ls_line_chunks(s) : ls_step_divides(s) ? ls_dp_buckets(s->args.dp) : 1;
+    return s->line ? ls_line_owns(s) : ls_step_divides(s) ? ls_dp_buckets(s->args.dp) : 1;
 }
 
 ls_mesh_part ls_step_sum(const ls_step *s, int bucket)
@@ -60,6 +60,13 @@ bool ls_step_sum_piece(const ls_step *s, int64_t first, int64_t end, ls_step_pie
         if (piece_of(ls_step_sum(s, b), first, end, piece_out))
             return true;
     return false;
+}
+
+int64_t ls_step_place(const ls_step *s, int64_t element)
+{
+    ls_step_piece piece;
+
+    return ls_step_sum_piece(s, element, element + 1, &piece) ? piece.place : 0;
 }
 
 ls_status ls_step_send(ls_step *s, void *to, const void *from, int64_t bytes)
@@ -122,7 +129,9 @@ static ls_status open_adamw(ls_step *s)
     for (int b = 0, k = 0; b < ls_step_buckets(s); b++) {
         ls_mesh_part own = ls_step_own(s, b);
         for (int64_t at = 0; at < own.count; at += s->offload.chunk) {
-            n += ls_step_spans(s->args.run, s->args.model, chunk_of(s, own, at), ls_step_shards(s),
+            ls_mesh_part chunk = chunk_of(s, own, at);
+            chunk.packed = ls_step_place(s, chunk.first); /* of its weights */
+            n += ls_step_spans(s->args.run, s->args.model, chunk, ls_step_shards(s),
                                !ls_step_divides(s) && !s->far.parts, spans + n);
             s->first_span[++k] = n;
         }
@@ -147,7 +156,8 @@ const float *ls_step_own_gradient(const ls_step *s, ls_mesh_part own)
 {
     if (s->line)
         return ls_line_gradient(s, own.first);
-    return ls_step_parts(s) ? s->own_grad + own.packed : (const float *)s->grads[0] + own.first;
+    return ls_step_parts(s) ? s->own_grad + ls_step_place(s, own.first)
+                            : (const float *)s->grads[0] + own.first;
 }
 
 /* Moment i of a chunk, where rows can read and write it. On disk the next chunk is on its way. */
@@ -182,7 +192,7 @@ static void optimize(ls_step *s, ls_mesh_part part, const int64_t *first)
 {
     /* Then others have parts of the copy. */
     bool whole = (ls_step_shares(s) && !ls_step_shards(s)) || s->far.parts;
-    int64_t gap = ls_step_shards(s) ? part.first - part.packed : 0;
+    int64_t gap = ls_step_shards(s) ? part.first - ls_step_place(s, part.first) : 0;
 
     if (first[1] == first[0])
         return;
@@ -253,6 +263,20 @@ ls_status ls_step_norm(ls_step *s)
         return norm_with_others(s, &norm);
     s->args.kernels->norm2(s->args.stream, &norm);
     return LS_OK;
+}
+
+ls_status ls_step_complete(ls_step *s)
+{
+    ls_status st = LS_OK;
+
+    if (s->line)
+        return ls_line_spread(s);
+    if (s->far.parts)
+        LS_TRY(st, ls_step_far_spread(s), out);
+    if (ls_step_divides(s))
+        st = ls_step_gather(s, s->state_memory[0]);
+out:
+    return st;
 }
 
 ls_status ls_step_update(ls_step *s, ls_clock *clock)

@@ -1,7 +1,9 @@
-/* test_time.c -- the clock goes forward, and the process knows its age. */
+/* test_time.c -- the clock goes forward, the process knows its age, spans are told as people read
+ * them. */
 #include "harness.h"
 #include "base/time.h"
 
+#include <math.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,4 +52,33 @@ LS_TEST(time_since_start_is_the_age_of_this_process)
 LS_TEST(time_no_deadline_is_later_than_any_time)
 {
     LS_CHECK(ls_time_now_ns() + 3600 * LS_NS_PER_S < LS_NO_DEADLINE);
+}
+
+LS_TEST(time_is_told_as_people_read_it)
+{
+    static const struct {
+        double ns;
+        const char *text;
+    } rows[] = {{-1, "0"},
+                {0, "0"},
+                {0.4, "0"},
+                {1, "1.00 ns"},
+                {999.4, "999 ns"},
+                {999.6, "1.00 us"},
+                {16400, "16.4 us"},
+                {1e6, "1.00 ms"},
+                {9.996e6, "10.0 ms"},
+                {99.96e6, "100 ms"},
+                {999.6e6, "1.00 s"},
+                {43.73e9, "43.7 s"},
+                {119.9e9, "120 s"},
+                {120e9, "2.00 min"},
+                {728.8 * 60e9, "12.1 h"},
+                {3 * 86400e9, "3.00 days"},
+                {4e6 * 86400e9, "4000000 days"}};
+    char text[LS_TIME_TEXT];
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++)
+        LS_CHECK_STR(ls_time_text(rows[i].ns, text), rows[i].text);
+    LS_CHECK_STR(ls_time_text((double)NAN, text), "0");
 }

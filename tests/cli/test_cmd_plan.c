@@ -30,7 +30,8 @@ LS_TEST(plan_schedule_draws_a_line_for_each_rank)
     check_has(&c.out,
               "1f1b: 2 stages, 3 micro-batches; a step takes 12 units of time, bubble 25.0 % "
               "(formula: 25.0 %)");
-    check_has(&c.out, "   0             9   25.0 %            2\n"
+    check_has(&c.out, "rank      computes     idle  activations\n"
+                      "   0             9   25.0 %            2\n"
                       "   1             9   25.0 %            1\n");
     ls_capture_release(&c);
 
@@ -110,7 +111,8 @@ LS_TEST(plan_schedule_writes_a_picture)
     for (const char *p = svg.p; (p = strstr(p, "<rect")) != NULL; p++)
         rects++;
     LS_CHECK_EQ(rects, 1 + 4 + 4 * 8 * 2 * 2 + 3); /* ground, ranks, operations, legend */
-    check_has(&svg, ">paler: later layers</text>");
+    check_has(&svg, "a, b: chunks of layers, later ones paler</text>");
+    check_has(&svg, ">24</text>"); /* the axis */
     ls_capture_release(&c);
 
     /* It is as wide as its title where the table is small. */
@@ -156,6 +158,10 @@ LS_TEST(plan_schedule_of_a_run_cuts_its_layers_by_cost)
     LS_CHECK_EQ(c.code, 0);
     check_has(&c.out, "2 micro-batches; a step takes ");
     check_has(&c.out, " ms, bubble ");
+    ls_capture_release(&c);
+    LS_CAPTURE(&c, "plan", "schedule", "run.yaml", "--stages", "2", "--gflops", "1e-4"); /* slow */
+    check_has(&c.out, " min, bubble ");
+    LS_CHECK(!strstr(c.out.p, "e+"));
     ls_capture_release(&c);
 
     LS_CAPTURE(&c, "plan", "schedule", "run.yaml"); /* mesh.pp is 1 */

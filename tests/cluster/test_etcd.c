@@ -239,25 +239,46 @@ static ls_tenure_args args_of(const servers *s, loss *l)
         .urls = s->urls, .n_urls = s->n, .run = "demo-1", .lost = on_lost, .context = l};
 }
 
+/* A job that has the right to write, and one of its ranks. */
+typedef struct owner {
+    loss l;
+    servers s;
+    ls_tenure_args args;
+    ls_tenure *t;
+    ls_etcd *e;
+    ls_tenure_use use;
+} owner;
+
+static void begin_owner(owner *o, int n_servers)
+{
+    *o = (owner){.l = {.guard = PTHREAD_MUTEX_INITIALIZER}};
+    servers_start(&o->s, n_servers);
+    o->args = args_of(&o->s, &o->l);
+    LS_CHECK_OK(ls_etcd_open(&o->e, o->s.urls, n_servers));
+    LS_CHECK_OK(ls_tenure_open(&o->t, &o->args, ls_test_soon()));
+    o->use = (ls_tenure_use){.etcd = o->e, .run = "demo-1", .id = ls_tenure_id(o->t)};
+}
+
+static void end_owner(owner *o)
+{
+    ls_tenure_close(o->t);
+    end_test(&o->s, o->e);
+}
+
 LS_TEST_SECONDS(tenure_is_had_by_one_job, 180)
 {
-    loss l = {.guard = PTHREAD_MUTEX_INITIALIZER};
-    ls_tenure *t, *other;
-    servers s;
-    ls_etcd *e;
+    ls_tenure *other;
+    owner o;
 
-    servers_start(&s, 1);
-    ls_tenure_args args = args_of(&s, &l);
-    LS_CHECK_OK(ls_etcd_open(&e, s.urls, 1));
-    LS_CHECK_OK(ls_tenure_open(&t, &args, ls_test_soon()));
+    begin_owner(&o, 1);
     /* A second job waits for a lease to run out, which the first one renews: refused, by name. */
-    LS_CHECK_FAILS(ls_tenure_open(&other, &args, ls_test_soon()), LS_EBUSY, "on ");
+    LS_CHECK_FAILS(ls_tenure_open(&other, &o.args, ls_test_soon()), LS_EBUSY, "on ");
     LS_CHECK(strstr(ls_err_last()->text, "is being written by another job"));
     char pid[32];
     snprintf(pid, sizeof pid, "pid %d", (int)getpid());
     LS_CHECK(strstr(ls_err_last()->text, pid));
 
-    ls_tenure_use first = {.etcd = e, .run = "demo-1", .id = ls_tenure_id(t)}, second = first;
+    ls_tenure_use first = o.use, second = o.use;
     LS_CHECK_FAILS(ls_tenure_commit(&first, 1, ls_test_soon()), LS_EBUSY, "a newer one writes");
     LS_CHECK_OK(ls_tenure_claim(&first, 7, ls_test_soon()));
     LS_CHECK_EQ(first.generation, 7);
@@ -271,16 +292,15 @@ LS_TEST_SECONDS(tenure_is_had_by_one_job, 180)
 
     /* Given back, it is the next one's; who had it cannot write any more. */
     char id[LS_TENURE_ID];
-    snprintf(id, sizeof id, "%s", ls_tenure_id(t));
+    snprintf(id, sizeof id, "%s", ls_tenure_id(o.t));
     second.id = id;
-    ls_tenure_close(t);
+    ls_tenure_close(o.t);
     int64_t before_ns = ls_time_now_ns();
-    LS_CHECK_OK(ls_tenure_open(&t, &args, ls_test_soon()));
+    LS_CHECK_OK(ls_tenure_open(&o.t, &o.args, ls_test_soon()));
     LS_CHECK_WITHIN(before_ns, 3000); /* no lease had to run out */
     LS_CHECK_FAILS(ls_tenure_commit(&second, 40, ls_test_soon()), LS_EBUSY, "has taken over run");
     LS_CHECK_FAILS(ls_tenure_claim(&second, 1, ls_test_soon()), LS_EBUSY, "has taken over run");
-    ls_tenure_close(t);
-    end_test(&s, e);
+    end_owner(&o);
 }
 
 LS_TEST_SECONDS(tenure_of_a_killed_job_is_free_when_its_lease_ran_out, 180)
@@ -326,22 +346,16 @@ static void *do_commit(void *context)
 
 LS_TEST_SECONDS(tenure_survives_ten_seconds_without_etcd, 240)
 {
-    loss l = {.guard = PTHREAD_MUTEX_INITIALIZER};
     pthread_t thread;
-    ls_tenure *t;
-    servers s;
-    ls_etcd *e;
+    owner o;
 
-    servers_start(&s, 1);
-    ls_tenure_args args = args_of(&s, &l);
-    LS_CHECK_OK(ls_etcd_open(&e, s.urls, 1));
-    LS_CHECK_OK(ls_tenure_open(&t, &args, ls_test_soon()));
-    commit c = {.use = {.etcd = e, .run = "demo-1", .id = ls_tenure_id(t)}};
+    begin_owner(&o, 1);
+    commit c = {.use = o.use};
     LS_CHECK_OK(ls_tenure_claim(&c.use, 1, ls_test_soon()));
-    servers_signal(&s, 0, SIGSTOP);
+    servers_signal(&o.s, 0, SIGSTOP);
     LS_CHECK_EQ(pthread_create(&thread, NULL, do_commit, &c), 0);
     sleep(10);
-    servers_signal(&s, 0, SIGCONT);
+    servers_signal(&o.s, 0, SIGCONT);
     pthread_join(thread, NULL);
     LS_CHECK_EQ(c.st, LS_OK); /* it waited, then went through */
     /* The lease ran out meanwhile; the owner takes it again. */
@@ -352,68 +366,51 @@ LS_TEST_SECONDS(tenure_survives_ten_seconds_without_etcd, 240)
     ls_str_init(&leader);
     for (int64_t until_ns = ls_test_soon(); !found; usleep(50000)) {
         LS_CHECK(ls_time_now_ns() < until_ns);
-        LS_CHECK_OK(ls_etcd_get(e, "lineshaft/demo-1/leader", ls_test_soon(), &leader, &found));
+        LS_CHECK_OK(ls_etcd_get(o.e, "lineshaft/demo-1/leader", ls_test_soon(), &leader, &found));
     }
-    LS_CHECK_STR(leader.p, ls_tenure_id(t));
+    LS_CHECK_STR(leader.p, ls_tenure_id(o.t));
     ls_str_release(&leader);
     LS_CHECK_OK(ls_tenure_commit(&c.use, 6, ls_test_soon()));
-    LS_CHECK(!is_lost(&l, ""));
-    ls_tenure_close(t);
-    end_test(&s, e);
+    LS_CHECK(!is_lost(&o.l, ""));
+    end_owner(&o);
 }
 
 LS_TEST_SECONDS(tenure_that_another_job_took_is_lost, 180)
 {
-    loss l = {.guard = PTHREAD_MUTEX_INITIALIZER};
     const ls_etcd_put thief = {.key = "lineshaft/demo-1/owner", .value = "9 on h2, pid 3"};
     ls_str value;
     bool done, found;
-    ls_tenure *t;
-    servers s;
-    ls_etcd *e;
+    owner o;
 
-    servers_start(&s, 1);
-    ls_tenure_args args = args_of(&s, &l);
     ls_str_init(&value);
-    LS_CHECK_OK(ls_etcd_open(&e, s.urls, 1));
-    LS_CHECK_OK(ls_tenure_open(&t, &args, ls_test_soon()));
-    ls_tenure_use use = {.etcd = e, .run = "demo-1", .id = ls_tenure_id(t)};
-    LS_CHECK_OK(ls_tenure_claim(&use, 1, ls_test_soon()));
+    begin_owner(&o, 1);
+    LS_CHECK_OK(ls_tenure_claim(&o.use, 1, ls_test_soon()));
     /* As if this job had been asleep while its lease ran out, and another one had come and gone. */
-    LS_CHECK_OK(ls_etcd_swap(e, NULL, 0, &thief, 1, ls_test_soon(), &done));
-    LS_CHECK_FAILS(ls_tenure_commit(&use, 1, ls_test_soon()), LS_EBUSY,
+    LS_CHECK_OK(ls_etcd_swap(o.e, NULL, 0, &thief, 1, ls_test_soon(), &done));
+    LS_CHECK_FAILS(ls_tenure_commit(&o.use, 1, ls_test_soon()), LS_EBUSY,
                    "another job (on h2, pid 3) has taken over run \"demo-1\"");
-    servers_signal(&s, 0, SIGSTOP); /* longer than the lease lasts */
+    servers_signal(&o.s, 0, SIGSTOP); /* longer than the lease lasts */
     sleep(LS_TENURE_LEASE_S + 1);
-    servers_signal(&s, 0, SIGCONT);
-    for (int64_t until_ns = ls_test_soon(); !is_lost(&l, "on h2, pid 3"); usleep(50000))
+    servers_signal(&o.s, 0, SIGCONT);
+    for (int64_t until_ns = ls_test_soon(); !is_lost(&o.l, "on h2, pid 3"); usleep(50000))
         LS_CHECK(ls_time_now_ns() < until_ns);
-    LS_CHECK_OK(ls_etcd_get(e, "lineshaft/demo-1/leader", ls_test_soon(), &value, &found));
+    LS_CHECK_OK(ls_etcd_get(o.e, "lineshaft/demo-1/leader", ls_test_soon(), &value, &found));
     LS_CHECK(!found);
-    ls_tenure_close(t);
     ls_str_release(&value);
-    end_test(&s, e);
+    end_owner(&o);
 }
 
 LS_TEST_SECONDS(tenure_of_three_servers_outlives_one, 240)
 {
-    loss l = {.guard = PTHREAD_MUTEX_INITIALIZER};
-    ls_tenure *t;
-    servers s;
-    ls_etcd *e;
+    owner o;
 
-    servers_start(&s, 3);
-    ls_tenure_args args = args_of(&s, &l);
-    LS_CHECK_OK(ls_etcd_open(&e, s.urls, 3));
-    LS_CHECK_OK(ls_tenure_open(&t, &args, ls_test_soon()));
-    ls_tenure_use use = {.etcd = e, .run = "demo-1", .id = ls_tenure_id(t)};
-    LS_CHECK_OK(ls_tenure_claim(&use, 1, ls_test_soon()));
-    LS_CHECK_OK(ls_tenure_commit(&use, 1, ls_test_soon()));
-    servers_signal(&s, 0, SIGKILL); /* the one that was asked first */
-    LS_CHECK_OK(ls_tenure_commit(&use, 2, ls_test_soon()));
-    servers_signal(&s, 1, SIGKILL); /* one of three decides nothing */
-    LS_CHECK_FAILS(ls_tenure_commit(&use, 3, in_ms(2500)), LS_EDEADLINE, "does not answer");
-    LS_CHECK(!is_lost(&l, ""));
-    ls_tenure_close(t);
-    end_test(&s, e);
+    begin_owner(&o, 3);
+    LS_CHECK_OK(ls_tenure_claim(&o.use, 1, ls_test_soon()));
+    LS_CHECK_OK(ls_tenure_commit(&o.use, 1, ls_test_soon()));
+    servers_signal(&o.s, 0, SIGKILL); /* the one that was asked first */
+    LS_CHECK_OK(ls_tenure_commit(&o.use, 2, ls_test_soon()));
+    servers_signal(&o.s, 1, SIGKILL); /* one of three decides nothing */
+    LS_CHECK_FAILS(ls_tenure_commit(&o.use, 3, in_ms(2500)), LS_EDEADLINE, "does not answer");
+    LS_CHECK(!is_lost(&o.l, ""));
+    end_owner(&o);
 }

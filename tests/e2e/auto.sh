@@ -51,7 +51,7 @@ same "other ranks"
 
 # The table alone.
 run 0 "$LINESHAFT" plan mesh run.yaml -n 4 --nodes 2 --gbits 1 --memory 4
-says 'mesh: auto, 4 ranks on 2 nodes, 4096 MiB for each'
+says 'mesh: auto, 4 ranks on 2 nodes, 4096 MiB of memory and '
 says 'Gbit/s between nodes'
 run 0 "$LINESHAFT" plan mesh plain.yaml -n 2 --json
 python3 -c 'import json; d = json.load(open("out")); assert d["meshes"][0]["mesh"] == d["mesh"] and d["ranks"] == 2'

@@ -16,6 +16,7 @@ static void quiet(ls_log_level level, const char *line, void *context)
 
 LS_TEST(bad_passes) { LS_CHECK_EQ(1 + 1, 2); }
 LS_TEST(bad_check) { LS_CHECK_EQ(1 + 1, 3); }
+LS_TEST(bad_number) { LS_CHECK_EQ(0.25f, 0.5); }
 LS_TEST(bad_near) { LS_CHECK_NEAR(0.0 / 0.0, 0, 1e9); }
 LS_TEST(bad_text) { LS_CHECK_STR("a", "b"); }
 LS_TEST(bad_status) { LS_CHECK_FAILS(ls_fail(LS_EIO, "what"), LS_EDATA, "what"); }
@@ -77,10 +78,11 @@ expect "  ok     bad.c:bad_passes (" " s)"
 expect "  ok     bad.c:bad_announced (" " s)"
 expect "  ok     bad.c:bad_scratch_a (" " s)"
 expect "  ok     bad.c:bad_scratch_b (" " s)"
-for t in check near text status message crash bug exit quick_exit hang log silence; do
+for t in check number near text status message crash bug exit quick_exit hang log silence; do
     expect "  FAILED bad.c:bad_$t (" " s)"
 done
 expect "bad.c:" "1 + 1 is 2, expected 3"
+expect "bad.c:" "0.25f is 0.25, expected 0.5"
 expect "bad.c:" "gave io, expected data (last message: what)"
 expect "bad.c:" "said \"what\", expected it to contain \"who\""
 expect "bad_crash" ": Segmentation fault"
@@ -99,7 +101,7 @@ expect "the reason" ""
 expect "  FAILED killed.sh (" ": Killed"
 expect "  FAILED missing.sh: No such file or directory" ""
 expect "2 skipped" ""
-[ "$(tail -n 1 report)" = "5 passed, 15 failed" ] || { echo "last line: $(tail -n 1 report)"; wrong=1; }
+[ "$(tail -n 1 report)" = "5 passed, 16 failed" ] || { echo "last line: $(tail -n 1 report)"; wrong=1; }
 if grep -qF chatter report; then
     echo "a skip shows more than its reason"
     wrong=1

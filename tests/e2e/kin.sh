@@ -1,5 +1,5 @@
 #!/bin/sh
-# kin.sh -- ranks that share sequences (mesh.cp) or divide experts (mesh.ep) die, and those of a mesh that was chosen (mesh: auto):
+# kin.sh -- ranks that share sequences (mesh.cp) or divide experts (mesh.ep) die, also of teams and pipelines, and those of a mesh that was chosen (mesh: auto):
 # from memory where somebody has it, else from disk; for good: as many ranks as belong together. The bits are those of the same mesh
 # undisturbed; on fewer ranks of rings or experts losses are near.
 . "$LINESHAFT_ROOT/tests/lib.sh"
@@ -59,6 +59,32 @@ healed fewer memory replica 2
 go 137 end 2 12:KILL:1 --set mesh.cp=2 --set heal.restarts=0
 grep -q '1 of the 2 ranks that have a model together .*share sequences' end.err || fail "end: $(cat end.err)"
 
+# Rings of teams: another place of the ring has the same part. Teams that divide moments keep copies; a rank and its buddy at once: disk.
+for mesh in "square mesh.cp=2 mesh.tp=2 replica" "teams mesh.tp=2 mesh.zero=1 buddy"; do
+    # shellcheck disable=SC2086 # words are what is wanted
+    set -- $mesh
+    run 0 "$LINESHAFT" train run.yaml --json -n 4 --set "$2" --set "$3" --set out="plain-$1"
+    losses >want
+    hash=$(field summary weights_hash)
+    go 0 "$1" 4 12:KILL:1,20:KILL:0 --set "$2" --set "$3"
+    same "$1"
+    healed "$1" memory "$4" 4
+done
+run 0 "$LINESHAFT" ckpt verify teams
+[ "$(field summary buddy_bytes teams.jsonl)" -gt 0 ] || fail "teams: no bytes to buddies: $(grep summary teams.jsonl)"
+go 0 owner 4 saved:KILL:0+2 --set mesh.tp=2 --set mesh.zero=1
+[ "$(field summary weights_hash owner.jsonl)" = "$hash" ] || fail "owner: other weights"
+healed owner checkpoint disk 4
+# While they meet again another one dies, whose copy is elsewhere.
+LINESHAFT_DRILL="rank=1,at=recover.transfer,do=kill" go 0 meets 4 12:KILL:2 --set mesh.tp=2 --set mesh.zero=1
+same meets
+healed meets memory buddy 4
+[ "$(incident meets generation)" = 3 ] || fail "meets: $(grep incident meets.jsonl)"
+# For good: a ring of teams less, and three ranks that wait.
+go 0 eight 8 8:KILL:5 --set mesh.cp=2 --set mesh.tp=2 --set heal.restarts=0
+near eight
+healed eight memory replica 4
+
 # Experts come from who has the same ones; where nobody has, from disk.
 sed -i 's/^model:.*/model: {family: mixtral, layers: 2, width: 32, heads: 2, context: 32, mlp: 32, experts: 4, experts_used: 2}/' run.yaml
 run 0 "$LINESHAFT" train run.yaml --json -n 4 --set mesh.ep=2 --set out=experts
@@ -74,4 +100,8 @@ healed lone memory replica 2
 go 0 gone 4 saved:KILL:1+3 --set mesh.ep=2
 [ "$(field summary weights_hash gone.jsonl)" = "$hash" ] || fail "gone: other weights"
 healed gone checkpoint disk 4
+# Their moments, which are divided.
+go 0 shares 4 12:KILL:1,20:KILL:0 --set mesh.ep=2 --set mesh.zero=1
+near shares
+healed shares memory buddy 4
 for f in *.err; do ! grep -q 'ERROR\|Sanitizer' "$f" || fail "$f: $(cat "$f")"; done

@@ -76,7 +76,7 @@ for kind in param adam.m adam.v; do # columns of the second rank
     grep "attn.c_attn.weight\",\"kind\":\"$kind\"" two/checkpoints/step-0000000004.json | grep -q '"offset":\[0,48\]' ||
         fail "no box of columns: $(grep c_attn.weight two/checkpoints/step-0000000004.json)"
 done
-each 1.2 run.yaml zero -n 4 --set mesh.tp=2 --set mesh.zero=1
+each 1.2 run.yaml zero -n 4 --set mesh.tp=2 --set mesh.zero=3
 each 1.6 run.yaml lines -n 4 --set mesh.tp=2 --set mesh.pp=2 # posts have whole layers
 each 1.2 shared.yaml shared -n 4 --set mesh.tp=4
 each 1.2 experts.yaml experts -n 4 --set mesh.ep=2

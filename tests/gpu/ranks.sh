@@ -119,6 +119,21 @@ for o in lamb muon; do
     same $o-2 $o-1
     result "$o: 2 ranks have the bits of one process" $?
 done
+experts="model.family=mixtral model.mlp=192 model.experts=6 precision=bf16"
+# shellcheck disable=SC2086
+train experts-1 1 $experts
+result "experts: one process" $?
+for t in "2 0 off" "4 1 off" "1 0 $graphs"; do
+    # shellcheck disable=SC2086
+    set -- $t
+    # shellcheck disable=SC2086
+    train experts-$1-$3 "$1" $experts mesh.zero="$2" device.graphs="$3"
+    result "experts: $1 ranks, zero $2, graphs $3" $?
+    same experts-$1-$3 experts-1
+    result "experts: $1 ranks, zero $2, graphs $3, have the bits of one process" $?
+    ! grep "not replayed" experts-$1-$3.err
+    result "experts: $1 ranks: what was asked for could be recorded" $?
+done
 train parts 2 precision=bf16 mesh.zero=1 train.steps=4
 result "bf16: 2 ranks stop after 4 steps" $?
 train parts 4 precision=bf16

@@ -4,7 +4,8 @@
 #   tests/gpu/train.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
 #
 # Needs the program (LINESHAFT, default build/release/lineshaft) with its plugin beside it ("make
-# cuda"), sh, awk, sed; the text is made here. DEVICE=cpu tries the script itself without a GPU.
+# cuda"), sh, awk, sed; the text is made here. DEVICE=cpu tries the script itself without a GPU; MODELS="" leaves all
+# but the mixtures out.
 # Each check prints a line; the exit status is the number of checks that failed, at most 100.
 set -u
 # shellcheck source=tests/gpu/checks.sh
@@ -31,11 +32,15 @@ make_text() {
     }' >text.txt
 }
 
-# The run file of a model: gpt or llama.
+# The run file of a model: gpt, llama or a mixture of experts.
 make_run() {
     case $1 in
     gpt) model="layers: 4, width: 256, heads: 4, context: 128" ;;
     llama) model="family: llama, layers: 2, width: 96, heads: 4, kv_heads: 2, context: 64" ;;
+    mixtral) model="family: mixtral, layers: 2, width: 96, heads: 4, kv_heads: 2, context: 64, experts: 8, mlp: 128" ;;
+    qwen3_moe) model="family: qwen3_moe, layers: 2, width: 96, heads: 4, kv_heads: 2, context: 64, experts: 24,
+        experts_used: 4, experts_norm: false, mlp: 64" ;;
+    olmoe) model="family: olmoe, layers: 2, width: 96, heads: 4, context: 64, experts: 6, mlp: 80" ;;
     esac
     cat >"$1.yaml" <<YAML
 model: {$model}
@@ -140,8 +145,44 @@ check_resume() { # MODEL PRECISION
     result "$1 $2: the resumed run has the losses and weights of the long one" $?
 }
 
+# A mixture: near the CPU as far as roundings do not send tokens to other experts, equal bits of two runs, with
+# recomputation, and in calls of other sizes (samples are made on the device, too).
+check_experts() { # MODEL
+    m=$1
+    make_run $m
+    train $m-cpu $m device.kind=cpu precision=fp32
+    result "$m: 30 steps on the CPU in fp32" $?
+    for p in fp32 bf16; do
+        for n in 1 2; do
+            train $m-$p-$n $m device.kind="$DEVICE" precision=$p
+            result "$m: 30 steps on $DEVICE in $p, run $n" $?
+        done
+        bound=5e-3
+        [ $p = bf16 ] && bound=3e-2
+        near $m-$p-1.json $m-cpu.json $bound
+        result "$m: losses of $DEVICE in $p are those of the CPU in fp32" $?
+        same $m-$p-1 $m-$p-2
+        result "$m: two runs on $DEVICE in $p have equal bits" $?
+        train $m-$p-full $m device.kind="$DEVICE" precision=$p train.recompute=full
+        same $m-$p-1 $m-$p-full
+        result "$m: $p, recompute full has the bits of none" $?
+        train $m-$p-group $m device.kind="$DEVICE" precision=$p batch.group=1
+        same $m-$p-1 $m-$p-group
+        result "$m: $p, calls of one leaf have the bits of larger ones" $?
+        echo "        $(field start device $m-$p-1.json); memory: ledger" \
+            "$(field summary ledger_bytes $m-$p-1.json) bytes, peak" \
+            "$(field summary peak_bytes $m-$p-1.json); $(field summary tokens_per_s $m-$p-1.json) tok/s"
+    done
+    "$LINESHAFT" generate $m-bf16-1 --prompt "the wheel" --tokens 24 --temperature 0 >said.$m 2>&1 &&
+        [ "$(wc -c <said.$m)" -gt 20 ]
+    result "$m: what $DEVICE has trained talks on the CPU" $?
+}
+
 make_text
-for m in gpt llama; do
+for m in mixtral qwen3_moe olmoe; do
+    check_experts $m
+done
+for m in ${MODELS-gpt llama}; do
     make_run $m
     train $m-cpu $m device.kind=cpu precision=fp32
     result "$m: 30 steps on the CPU in fp32" $?

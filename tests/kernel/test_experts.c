@@ -77,7 +77,7 @@ static void open_rig(rig *r, const char *isa, int threads, int64_t leaves, bool 
         .dy = r->dy,
         .dx = r->dx,
         .dweights = ls_check_floats(&r->c, "dweights", M * K, 0),
-        .stack = ls_check_floats(&r->c, "stack", ls_experts_stack(C, F, leaves) + 1, 0)};
+        .stack = ls_check_floats(&r->c, "stack", ls_experts_stack(kernels, C, F, leaves) + 1, 0)};
 }
 
 static void forward(rig *r)

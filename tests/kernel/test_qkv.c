@@ -382,6 +382,74 @@ LS_TEST(qkv_normalises_a_part_of_wider_rows)
     }
 }
 
+/* Two ranks have some columns of a row each, and add up what both leave: forward, then back. */
+LS_TEST(qkv_normalises_rows_of_which_ranks_have_parts)
+{
+    enum { B = 2, T = 17, D = 36, M = B * T, RANKS = 2, EACH = D / RANKS };
+    ls_kernels versions[TABLES];
+    int n = list_versions(versions);
+
+    for (int i = 0; i < n; i++) {
+        double tolerance = ls_kernel_rows[LS_ROW_QKV_BWD].tolerance;
+        ls_qkv whole = {.B = B, .T = T, .H = 1, .D = D, .eps = 1e-5f, .leaves = B}, parts[RANKS];
+        ls_check c;
+        ls_check_begin(&c, 2);
+        float *x = ls_check_floats(&c, "x", M * D, 1), *dy = ls_check_floats(&c, "dy", M * D, 1);
+        float *w = ls_check_floats(&c, "weight", D, 1), *dw = ls_check_floats(&c, "dweight", D, 0);
+        float *y = ls_check_floats(&c, "y", M * D, 0), *dx = ls_check_floats(&c, "dx", M * D, 0);
+        float *ys = ls_check_floats(&c, "ys", M * D, 0), *dxs = ls_check_copy(&c, "dxs", dy, M * D);
+        float *dws = ls_check_floats(&c, "dweights", D, 0);
+        float *sums[RANKS];
+        whole.packed = x;
+        whole.q = (ls_heads){y, T * D, D, D};
+        whole.q_norm = w;
+        whole.rstd = ls_check_floats(&c, "rstd", M, 0);
+        versions[i].qkv_fwd(c.stream, &whole);
+        for (int part = LS_QKV_SUMS; part <= LS_QKV_APPLY; part++) {
+            for (int r = 0; r < RANKS; r++) {
+                if (part == LS_QKV_SUMS) {
+                    parts[r] = whole;
+                    parts[r].D = EACH;
+                    parts[r].ld = D;
+                    parts[r].ranks = RANKS;
+                    parts[r].packed = x + r * EACH;
+                    parts[r].q = (ls_heads){ys + r * EACH, T * D, D, EACH};
+                    parts[r].q_norm = w + r * EACH;
+                    parts[r].rstd = ls_check_floats(&c, "rstds", M, 0);
+                    parts[r].sums = sums[r] = ls_check_floats(&c, "sums", M, 0);
+                }
+                parts[r].part = (ls_qkv_part)part;
+                versions[i].qkv_fwd(c.stream, &parts[r]);
+            }
+            for (int row = 0; row < M && part == LS_QKV_SUMS; row++)
+                sums[0][row] = sums[1][row] = sums[0][row] + sums[1][row];
+        }
+        ls_check_near("y", ys, y, M * D, tolerance);
+        ls_check_near("rstd", parts[1].rstd, whole.rstd, M, tolerance);
+        whole.product = x;
+        whole.packed = dx;
+        whole.q.p = dy;
+        whole.dq_norm = dw;
+        whole.scratch = ls_rows_scratch(&c, &versions[i], LS_ROW_QKV_BWD, &whole);
+        versions[i].qkv_bwd(c.stream, &whole);
+        for (int part = LS_QKV_SUMS; part <= LS_QKV_APPLY; part++) {
+            for (int r = 0; r < RANKS; r++) {
+                parts[r].part = (ls_qkv_part)part;
+                parts[r].product = x + r * EACH;
+                parts[r].packed = parts[r].q.p = dxs + r * EACH;
+                parts[r].dq_norm = part == LS_QKV_APPLY ? dws + r * EACH : NULL;
+                parts[r].scratch = whole.scratch;
+                versions[i].qkv_bwd(c.stream, &parts[r]);
+            }
+            for (int row = 0; row < M && part == LS_QKV_SUMS; row++)
+                sums[0][row] = sums[1][row] = sums[0][row] + sums[1][row];
+        }
+        ls_check_near("dx", dxs, dx, M * D, tolerance);
+        ls_check_near("dweight", dws, dw, D, tolerance);
+        ls_check_end(&c);
+    }
+}
+
 /* x = (3, 4), weight (1, 2): the mean of squares is 12.5; turned by 90 degrees. */
 LS_TEST(qkv_normalises_before_it_turns)
 {

@@ -27,7 +27,7 @@ static void start_weights(side *s)
     }
 }
 
-void start_side(side *s)
+static void start_side(side *s)
 {
     s->w = ls_mem_array((size_t)s->model.flat, sizeof *s->w);
     s->grad = ls_mem_array((size_t)ls_pass_grad_elements(&s->model, false), sizeof *s->grad);
@@ -43,6 +43,61 @@ void start_side(side *s)
                                                 .from = s->w,
                                                 .to = s->w_read,
                                                 .n = s->model.flat});
+}
+
+int64_t open_side(side *s, int64_t vocab, ls_split split, const char *kernels, ls_pass_args args)
+{
+    const ls_kernels *rows;
+
+    LS_CHECK_OK(ls_device_open(&s->device, "cpu", 1));
+    LS_CHECK_OK(ls_stream_create(&s->stream, s->device));
+    LS_CHECK_OK(ls_kernel_pick(kernels, &rows));
+    LS_CHECK_OK(ls_model_init_split(&s->model, &s->run, vocab, split));
+    s->args = args;
+    s->args.model = &s->model;
+    s->args.kernels = rows;
+    s->args.stream = s->stream;
+    s->args.training = true;
+    s->args.recompute_blocks = s->model.shape.L;
+    s->T = args.T;
+    s->documents = false;
+    int64_t before = ls_device_used_bytes(s->device);
+    LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
+    int64_t taken = ls_device_used_bytes(s->device) - before;
+    start_side(s);
+    return taken;
+}
+
+ls_pass_call call_of(side *s)
+{
+    return (ls_pass_call){.w = s->w_read,
+                          .tokens = s->tokens,
+                          .targets = s->targets,
+                          .start = s->documents ? s->start : NULL,
+                          .B = s->args.B,
+                          .T = s->args.T,
+                          .dropout = true,
+                          .state = &s->state,
+                          .losses = s->losses,
+                          .grad = s->grad,
+                          .leaves = s->args.leaves};
+}
+
+void train_twice(side *s)
+{
+    ls_pass_call call = call_of(s);
+
+    for (int i = 0; i < 2; i++) {
+        call.accumulate = i > 0;
+        ls_pass_forward(s->pass, &call);
+        if (s->args.late) {
+            ls_pass_backward_first(s->pass, &call);
+            ls_pass_backward_second(s->pass, &call);
+        } else {
+            ls_pass_backward(s->pass, &call);
+        }
+    }
+    LS_CHECK_OK(ls_stream_sync(s->stream, INT64_MAX));
 }
 
 void close_side(side *s)

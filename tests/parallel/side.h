@@ -13,17 +13,26 @@ typedef struct side {
     ls_pass_args args;
     ls_pass *pass;
     int64_t T;       /* tokens of each sequence that it has */
-    float *w, *grad; /* owned; made by start_side() */
+    float *w, *grad; /* owned */
     void *w_read;    /* the weights in the type that the pass reads */
     float losses[SIDE_TOKENS];
     int32_t tokens[SIDE_TOKENS], targets[SIDE_TOKENS], start[SIDE_TOKENS];
+    bool documents; /* start says where each begins */
     ls_step_state state;
 } side;
 
-/* First weights of s->model, also in the type of s->args, and room for its gradient. What would
- * start alike everywhere is moved a little, by its place in the whole model. */
-void start_side(side *s);
+/* A part of the model of s->run, on one thread, ready for calls as args say, but for what is filled
+ * in here: model, kernels, stream, training and recompute_blocks. Weights have their first values,
+ * also in the type of args; those that would start alike everywhere are moved a little, by their
+ * place in the whole model. Bytes of the device that the calls have taken. */
+int64_t open_side(side *s, int64_t vocab, ls_split split, const char *kernels, ls_pass_args args);
 void close_side(side *s);
+
+/* A call with all of s->tokens. */
+ls_pass_call call_of(side *s);
+
+/* Two calls, of which the second adds to the first's gradient. */
+void train_twice(side *s);
 
 /* Tensor p of a part began as in the whole, and its gradient is that of the whole within a part of
  * its norm. who: for the message. */

@@ -1,6 +1,5 @@
 /* test_context.c -- ranks that share sequences against one that has them whole: losses, gradients
  * of every tensor, memory, bytes on the wire. */
-#include <math.h>
 #include "base/mem.h"
 #include "comm/node/ranks.h"
 #include "comm/worlds.h"
@@ -110,67 +109,28 @@ static void take_batch(side *s)
     ls_mem_free(all);
 }
 
-static void open_side(side *s, int64_t context, ls_pass_ring ring)
+static void open_piece(side *s, int64_t context, ls_pass_ring ring)
 {
-    const ls_kernels *kernels;
+    int64_t T = context / (ring.ranks > 1 ? ring.ranks : 1);
 
     s->run = ls_tiny_run();
     now.v->change(&s->run);
     s->run.model.context = context;
-    s->T = context / (ring.ranks > 1 ? ring.ranks : 1);
-    LS_CHECK(s->T <= MOST_T);
-    LS_CHECK_OK(ls_device_open(&s->device, "cpu", 1));
-    LS_CHECK_OK(ls_stream_create(&s->stream, s->device));
-    LS_CHECK_OK(ls_kernel_pick(now.kernels, &kernels));
-    LS_CHECK_OK(ls_model_init(&s->model, &s->run, VOCAB));
-    s->args = (ls_pass_args){.model = &s->model,
-                             .kernels = kernels,
-                             .stream = s->stream,
-                             .type = now.type,
-                             .B = B,
-                             .T = s->T,
-                             .leaves = now.leaves,
-                             .training = true,
-                             .recompute = now.recompute,
-                             .recompute_blocks = s->model.shape.L,
-                             .ring = ring};
-    int64_t before = ls_device_used_bytes(s->device);
-    LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
+    LS_CHECK(T <= MOST_T);
+    int64_t taken = open_side(s, VOCAB, (ls_split){.ranks = 1}, now.kernels,
+                              (ls_pass_args){.type = now.type,
+                                             .B = B,
+                                             .T = T,
+                                             .leaves = now.leaves,
+                                             .recompute = now.recompute,
+                                             .ring = ring});
     int64_t held = ring.crew ? ls_tensor_held_bytes(ring.crew->context) : 0;
-    LS_CHECK_EQ(ls_device_used_bytes(s->device) - before + held, ls_pass_bytes(&s->args, 1));
+    LS_CHECK_EQ(taken + held, ls_pass_bytes(&s->args, 1));
     LS_CHECK_EQ(held > 0, ring.crew != NULL);
-    start_side(s);
     take_batch(s);
+    s->documents = now.documents;
     s->state =
         (ls_step_state){.key = {3, 4}, .first_seq = 5, .grad_scale = 1.0f / (float)(B * context)};
-}
-
-static ls_pass_call call_of(side *s)
-{
-    return (ls_pass_call){.w = s->w_read,
-                          .tokens = s->tokens,
-                          .targets = s->targets,
-                          .start = now.documents ? s->start : NULL,
-                          .B = B,
-                          .T = s->T,
-                          .dropout = true,
-                          .state = &s->state,
-                          .losses = s->losses,
-                          .grad = s->grad,
-                          .leaves = now.leaves};
-}
-
-/* Two calls, of which the second adds to the first's gradient. */
-static void train(side *s)
-{
-    ls_pass_call call = call_of(s);
-
-    for (int i = 0; i < 2; i++) {
-        call.accumulate = i > 0;
-        ls_pass_forward(s->pass, &call);
-        ls_pass_backward(s->pass, &call);
-    }
-    LS_CHECK_OK(ls_stream_sync(s->stream, INT64_MAX));
 }
 
 static void check_tensor(const side *one, const side *part, int i, double tolerance)
@@ -201,18 +161,14 @@ static void check_losses(const side *one, const side *part, double tolerance)
 static void near_one(ls_world *w, ls_comm *comm)
 {
     double tolerance = now.type == LS_F32 ? 1e-4 : 5e-2;
-    /* 10 tokens a rank: chunks that no tile and no block of four begins with */
-    int64_t context = ls_min_i64(MOST_T, 10 * ls_comm_ranks(comm));
-    side *one = ls_mem_alloc(sizeof *one), *part = ls_mem_alloc(sizeof *part);
+    const side *one = w->context;
+    side *part = ls_mem_alloc(sizeof *part);
     ls_tensor *tensor;
 
-    (void)w;
-    LS_CHECK(one && part);
-    open_side(one, context, (ls_pass_ring){.ranks = 1});
-    train(one);
+    LS_CHECK(part);
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
-    open_side(part, context, ring_of(comm, tensor));
-    train(part);
+    open_piece(part, one->T, ring_of(comm, tensor));
+    train_twice(part);
     if (part->model.flat == part->model.trained)
         LS_CHECK_EQ(ls_tensor_sent(tensor), 2 * ls_pass_sent(&part->args, B, part->T, true));
     ls_coll sum = {.kind = LS_COLL_ALL_REDUCE,
@@ -226,10 +182,23 @@ static void near_one(ls_world *w, ls_comm *comm)
     for (int i = 0; i < part->model.n_params; i++)
         check_tensor(one, part, i, tolerance);
     close_side(part);
-    close_side(one);
     ls_tensor_close(tensor);
     ls_mem_free(part);
-    ls_mem_free(one);
+}
+
+/* On all ranks, with what one has, which is there before they are. */
+static void compare(const char *world, void (*run)(const char *, void *, ls_world_body))
+{
+    static side one;
+    int64_t ranks = 0;
+
+    for (const char *p = world; *p; p++)
+        ranks += *p == '+' ? 0 : *p - '0';
+    /* 10 tokens a rank: chunks that no tile and no block of four begins with */
+    open_piece(&one, ls_min_i64(MOST_T, 10 * ranks), (ls_pass_ring){.ranks = 1});
+    train_twice(&one);
+    run(world, &one, near_one);
+    close_side(&one);
 }
 
 static void reset(const variant *v)
@@ -249,7 +218,7 @@ LS_TEST_SECONDS(context_ranks_agree_with_one, 120)
             for (int gather = 0; gather < 2; gather += ls_test_stride(2)) {
                 reset(&variants[v]);
                 now.gather = gather;
-                ls_world_run(variants[v].worlds[i], NULL, near_one);
+                compare(variants[v].worlds[i], ls_world_run);
             }
 }
 
@@ -271,7 +240,7 @@ LS_TEST_SECONDS(context_ranks_agree_with_one_in_every_mode, 120)
             if (mode == 4)
                 now.kernels = "reference";
             now.documents = mode == 2 || mode == 5;
-            ls_world_run("2", NULL, near_one);
+            compare("2", ls_world_run);
         }
 }
 
@@ -281,7 +250,7 @@ LS_TEST_SECONDS(context_ranks_are_threads_too, 60)
     reset(&variants[1]);
     for (int gather = 0; gather < 2; gather++) {
         now.gather = gather;
-        ls_world_run_threads("1+1+1", NULL, near_one);
+        compare("1+1+1", ls_world_run_threads);
     }
 }
 
@@ -298,9 +267,9 @@ static void traffic(ls_world *w, ls_comm *comm)
     LS_CHECK(part);
     LS_CHECK_OK(ls_comm_force(comm, "ring"));
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
-    open_side(part, context, ring_of(comm, tensor));
+    open_piece(part, context, ring_of(comm, tensor));
     before = ls_world_sent(comm);
-    train(part);
+    train_twice(part);
     after = ls_world_sent(comm);
     /* (n - 1) x layers x (keys and values twice, their gradients once), in two calls */
     int64_t kv = B * part->T * 2 * part->model.shape.Hkv * part->model.shape.D;
@@ -343,7 +312,7 @@ static void loses_one(ls_world *w, ls_comm *comm)
     (void)w;
     LS_CHECK(part);
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
-    open_side(part, 30, ring_of(comm, tensor));
+    open_piece(part, 30, ring_of(comm, tensor));
     ls_pass_call call = call_of(part);
     ls_pass_forward(part->pass, &call); /* now all have come */
     if (ls_comm_rank(comm) == 1) {

@@ -163,16 +163,20 @@ static void totals(ls_world *w, ls_comm *comm)
             bench b;
             ls_narrow *narrow;
             double *arrived;
+            bool *here;
 
             bench_init(&b, comm, c, sizes[k]);
             arrived = ls_mem_array((size_t)sizes[k], sizeof *arrived);
-            LS_CHECK(arrived);
+            here = ls_mem_array((size_t)sizes[k], sizeof *here);
+            LS_CHECK(arrived && here);
             memset(arrived, 0, (size_t)sizes[k] * sizeof *arrived);
+            for (int64_t i = 0; i < sizes[k]; i++)
+                here[i] = has(&b, i);
             LS_CHECK_OK(ls_narrow_open(&narrow, &b.args, ls_ranks_in_ms(20000)));
             for (int s = 0; s < STEPS; s++) {
                 step(&b, narrow, s);
                 for (int64_t i = 0; i < sizes[k]; i++)
-                    arrived[i] += has(&b, i) ? (double)b.gradient[i] : 0;
+                    arrived[i] += here[i] ? (double)b.gradient[i] : 0;
                 if (b.args.spread)
                     check_same_on_all(&b);
             }
@@ -180,13 +184,14 @@ static void totals(ls_world *w, ls_comm *comm)
             meet(comm);
             ls_narrow_close(narrow);
             ls_mem_free(arrived);
+            ls_mem_free(here);
             ls_mem_free(b.gradient);
         }
 }
 
 LS_TEST_SECONDS(narrow_sums_lose_nothing_and_are_the_same_on_all, 120)
 {
-    for (size_t i = 0; i < LS_COUNT(shapes); i++)
+    for (size_t i = 0; i < LS_COUNT(shapes); i += (size_t)ls_test_stride(2))
         ls_world_run(shapes[i], NULL, totals);
 }
 

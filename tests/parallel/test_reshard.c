@@ -37,12 +37,14 @@ static int64_t from_others(const ls_reshard_args *a, ls_mesh_part part)
 {
     int64_t n = 0;
 
-    for (int64_t e = part.first; e < part.first + part.count; e++)
-        for (int seat = 0; seat < a->from.shard; seat++)
-            for (int b = 0; b < ls_reshard_buckets(&a->from, TRAINED); b++) {
-                ls_mesh_part had = ls_reshard_part(&a->from, TRAINED, b, seat);
-                n += e >= had.first && e < had.first + had.count && a->sources[seat] != a->to->rank;
-            }
+    for (int seat = 0; seat < a->from.shard; seat++)
+        for (int b = 0; b < ls_reshard_buckets(&a->from, TRAINED); b++) {
+            ls_mesh_part had = ls_reshard_part(&a->from, TRAINED, b, seat);
+            int64_t first = ls_max_i64(part.first, had.first);
+            int64_t end = ls_min_i64(part.first + part.count, had.first + had.count);
+            if (a->sources[seat] != a->to->rank)
+                n += ls_max_i64(0, end - first);
+        }
     return n;
 }
 
@@ -153,6 +155,13 @@ LS_TEST(buddies_are_there_where_they_serve)
     LS_CHECK(!mesh.buddies);
     run.mesh.pp = 1;
     run.train.optimizer = LS_OPTIMIZER_ADAMW;
+    run.mesh.tp = run.mesh.ep = 2; /* as teams do, and nothing else */
+    LS_CHECK_OK(ls_buddies_choose(&mesh, &run, true));
+    LS_CHECK(mesh.buddies);
+    run.mesh.zero = 2;
+    LS_CHECK_OK(ls_buddies_choose(&mesh, &run, true));
+    LS_CHECK(!mesh.buddies);
+    run.mesh.zero = run.mesh.tp = run.mesh.ep = 1;
     run.heal.buddies = LS_BUDDIES_OFF;
     LS_CHECK_OK(ls_buddies_choose(&mesh, &run, true));
     LS_CHECK(!mesh.buddies);

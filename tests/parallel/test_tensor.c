@@ -74,6 +74,57 @@ static void mixtral(ls_run *run)
     run->train.z_loss = 0.001;
 }
 
+/* Norms of q and k over the heads of all ranks. */
+static void olmoe(ls_run *run)
+{
+    mixtral(run);
+    run->model.family = LS_FAMILY_OLMOE;
+    run->model.experts_norm = false;
+    run->model.bias = LS_BIAS_ATTENTION;
+}
+
+static void mixtral_lora(ls_run *run)
+{
+    mixtral(run);
+    run->lora.rank = 3;
+    run->lora.alpha = 2;
+}
+
+static void freeze(ls_run *run, const char **names, int n)
+{
+    run->train.freeze = (ls_run_list){.items = names, .count = n};
+}
+
+/* The lowest block, and parts of what lies side by side in the next. */
+static void llama_frozen(ls_run *run)
+{
+    static const char *names[] = {"model.embed_tokens.weight", "model.layers.0.*",
+                                  "*.k_proj.weight", "*.up_proj.weight", "*norm.weight"};
+
+    llama(run);
+    run->model.tied = LS_TIED_NO;
+    freeze(run, names, (int)LS_COUNT(names));
+}
+
+/* One of two norms that one row makes the gradients of. */
+static void qwen3_frozen(ls_run *run)
+{
+    static const char *names[] = {"model.layers.0.*.q_norm.weight", "*.layers.1.*.k_norm.weight"};
+
+    qwen3(run);
+    freeze(run, names, (int)LS_COUNT(names));
+}
+
+/* Norms over all heads, of which that of the keys is trained alone. */
+static void olmoe_frozen(ls_run *run)
+{
+    static const char *names[] = {"*.q_norm.weight", "*.experts.1.*", "*.gate.weight",
+                                  "*.q_proj.*"};
+
+    olmoe(run);
+    freeze(run, names, (int)LS_COUNT(names));
+}
+
 static void three(ls_run *run)
 {
     qwen3(run);
@@ -91,7 +142,10 @@ static const variant variants[] = {
     {"gpt2", gpt2, {"2", "4", "8", NULL}},         {"gpt2 lora", gpt2_lora, {"2", NULL}},
     {"llama", llama, {"2", "4", "1+1", NULL}},     {"llama biased", llama_biased, {"4", "8", NULL}},
     {"llama lora", llama_lora, {"4", NULL}},       {"qwen3", qwen3, {"2", "8", NULL}},
-    {"qwen3 of three", three, {"3", "1+2", NULL}}, {"mixtral", mixtral, {"2", "4", NULL}}};
+    {"qwen3 of three", three, {"3", "1+2", NULL}}, {"mixtral", mixtral, {"2", "4", NULL}},
+    {"olmoe", olmoe, {"2", "4", "1+1", NULL}},     {"mixtral lora", mixtral_lora, {"2", NULL}},
+    {"llama frozen", llama_frozen, {"2", NULL}},   {"olmoe frozen", olmoe_frozen, {"4", NULL}},
+    {"qwen3 frozen", qwen3_frozen, {"2", NULL}}};
 
 /* What runs now; ranks are processes made after this was set. */
 static struct {
@@ -104,70 +158,25 @@ static struct {
     int late; /* backward is cut into halves */
 } now;
 
-static void open_side(side *s, ls_split split, const ls_crew *crew)
+static void open_part(side *s, ls_split split, const ls_crew *crew)
 {
-    const ls_kernels *kernels;
-
     s->run = base_run();
     now.v->change(&s->run);
-    LS_CHECK_OK(ls_device_open(&s->device, "cpu", 1));
-    LS_CHECK_OK(ls_stream_create(&s->stream, s->device));
-    LS_CHECK_OK(ls_kernel_pick(now.kernels, &kernels));
-    LS_CHECK_OK(ls_model_init_split(&s->model, &s->run, VOCAB, split));
-    s->args = (ls_pass_args){.model = &s->model,
-                             .kernels = kernels,
-                             .stream = s->stream,
-                             .type = now.type,
-                             .B = B,
-                             .T = T,
-                             .leaves = now.leaves,
-                             .training = true,
-                             .recompute = now.recompute,
-                             .recompute_blocks = s->model.shape.L,
-                             .late = now.late,
-                             .crew = crew};
-    int64_t before = ls_device_used_bytes(s->device);
-    LS_CHECK_OK(ls_pass_open(&s->pass, &s->args));
-    LS_CHECK_EQ(ls_device_used_bytes(s->device) - before, crew ? 0 : ls_pass_bytes(&s->args, 1));
+    int64_t taken = open_side(s, VOCAB, split, now.kernels,
+                              (ls_pass_args){.type = now.type,
+                                             .B = B,
+                                             .T = T,
+                                             .leaves = now.leaves,
+                                             .recompute = now.recompute,
+                                             .late = now.late,
+                                             .crew = crew});
+    LS_CHECK_EQ(taken, crew ? 0 : ls_pass_bytes(&s->args, 1));
     if (crew)
         LS_CHECK_EQ(ls_tensor_held_bytes(crew->context), ls_pass_bytes(&s->args, 1));
-    start_side(s);
     ls_tiny_tokens(7, M, VOCAB, s->tokens);
     ls_tiny_tokens(8, M, VOCAB, s->targets);
     s->targets[5] = -1;
     s->state = (ls_step_state){.key = {3, 4}, .first_seq = 5, .grad_scale = 1.0f / M};
-}
-
-static ls_pass_call call_of(side *s)
-{
-    return (ls_pass_call){.w = s->w_read,
-                          .tokens = s->tokens,
-                          .targets = s->targets,
-                          .B = B,
-                          .T = T,
-                          .dropout = true,
-                          .state = &s->state,
-                          .losses = s->losses,
-                          .grad = s->grad,
-                          .leaves = now.leaves};
-}
-
-/* Two calls, of which the second adds to the first's gradient. */
-static void train(side *s)
-{
-    ls_pass_call call = call_of(s);
-
-    for (int i = 0; i < 2; i++) {
-        call.accumulate = i > 0;
-        ls_pass_forward(s->pass, &call);
-        if (now.late) {
-            ls_pass_backward_first(s->pass, &call);
-            ls_pass_backward_second(s->pass, &call);
-        } else {
-            ls_pass_backward(s->pass, &call);
-        }
-    }
-    LS_CHECK_OK(ls_stream_sync(s->stream, INT64_MAX));
 }
 
 static void check_tensors(const side *one, const side *part, double tolerance)
@@ -192,20 +201,16 @@ static void near_one(ls_world *w, ls_comm *comm)
 {
     double tolerance = now.type == LS_F32 ? 1e-4 : 5e-2;
     ls_split split = split_of(comm);
-    side *one = ls_mem_alloc(sizeof *one), *part = ls_mem_alloc(sizeof *part);
+    const side *one = w->context;
+    side *part = ls_mem_alloc(sizeof *part);
     ls_tensor *tensor;
 
-    (void)w;
-    LS_CHECK(one && part);
-    open_side(one, (ls_split){.ranks = 1}, NULL);
-    train(one);
-    LS_CHECK_EQ(ls_pass_sent(&one->args, B, T, true), 0);
+    LS_CHECK(part);
     int64_t kv = one->model.shape.Hkv;
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, kv < split.ranks ? split.ranks / (int)kv : 1));
-    open_side(part, split, ls_tensor_crew(tensor));
-    train(part);
-    if (part->model.flat == part->model.trained)
-        LS_CHECK_EQ(ls_tensor_sent(tensor), 2 * ls_pass_sent(&part->args, B, T, true));
+    open_part(part, split, ls_tensor_crew(tensor));
+    train_twice(part);
+    LS_CHECK_EQ(ls_tensor_sent(tensor), 2 * ls_pass_sent(&part->args, B, T, true));
     ls_crew_span *spans = ls_mem_array((size_t)part->model.n_params, sizeof *spans);
     LS_CHECK(spans);
     LS_CHECK_OK(
@@ -215,11 +220,23 @@ static void near_one(ls_world *w, ls_comm *comm)
     check_tensors(one, part, tolerance);
     ls_mem_free(spans);
     close_side(part);
-    close_side(one);
     ls_tensor_close(tensor);
     ls_mem_free(part);
-    ls_mem_free(one);
 }
+
+/* On all ranks, with what one has, which is there before they are. */
+static void compare(const char *world, void (*run)(const char *, void *, ls_world_body))
+{
+    static side one;
+
+    open_part(&one, (ls_split){.ranks = 1}, NULL);
+    train_twice(&one);
+    LS_CHECK_EQ(ls_pass_sent(&one.args, B, T, true), 0);
+    run(world, &one, near_one);
+    close_side(&one);
+}
+
+static void logits_alike(ls_world *w, ls_comm *comm);
 
 static void reset(const variant *v)
 {
@@ -239,7 +256,7 @@ LS_TEST_SECONDS(tensor_ranks_agree_with_one, 120)
             for (int sequence = 0; sequence < 2; sequence++) {
                 reset(&variants[v]);
                 now.sequence = sequence;
-                ls_world_run(variants[v].worlds[i], NULL, near_one);
+                compare(variants[v].worlds[i], ls_world_run);
             }
 }
 
@@ -262,18 +279,43 @@ LS_TEST_SECONDS(tensor_ranks_agree_with_one_in_every_mode, 120)
                 if (mode == 4)
                     now.kernels = "reference";
                 now.late = mode == 5;
-                ls_world_run("2", NULL, near_one);
+                compare("2", ls_world_run);
             }
 }
 
 LS_TEST_SECONDS(tensor_ranks_with_experts_recompute_too, 60)
 {
-    for (int mode = 0; mode < 4; mode++) {
-        reset(&variants[7]);
+    for (int mode = 0; mode < 8; mode++) {
+        reset(&variants[7 + mode / 4]); /* mixtral, olmoe */
         now.sequence = mode % 2;
-        now.recompute = mode < 2 ? LS_RECOMPUTE_SELECTIVE : LS_RECOMPUTE_FULL;
-        ls_world_run("2", NULL, near_one);
+        now.recompute = mode % 4 < 2 ? LS_RECOMPUTE_SELECTIVE : LS_RECOMPUTE_FULL;
+        compare("2", ls_world_run);
     }
+}
+
+/* Without experts, of which a rounding in 16 bits could choose another. */
+static void olmoe_dense(ls_run *run)
+{
+    olmoe(run);
+    run->model.experts = 0;
+}
+
+static const variant dense_one = {"olmoe without experts", olmoe_dense, {NULL}};
+
+/* Two numbers of each row travel: by each table, in each type, over leaves, without a gradient. */
+LS_TEST_SECONDS(tensor_ranks_normalise_all_heads_together, 60)
+{
+    for (int mode = 0; mode < 4; mode++) {
+        reset(mode == 1 ? &dense_one : &variants[8]);
+        now.sequence = mode % 2;
+        now.kernels = mode == 0 ? "reference" : "auto";
+        now.type = mode == 1 ? LS_BF16 : LS_F32;
+        now.leaves = mode == 2 ? B : 1;
+        now.late = mode == 3;
+        compare("2", ls_world_run);
+    }
+    reset(&variants[8]);
+    ls_world_run("2", NULL, logits_alike);
 }
 
 /* The same on threads, for the thread sanitizer. */
@@ -282,7 +324,7 @@ LS_TEST_SECONDS(tensor_ranks_are_threads_too, 60)
     reset(&variants[2]);
     for (int sequence = 0; sequence < 2; sequence++) {
         now.sequence = sequence;
-        ls_world_run_threads("2", NULL, near_one);
+        compare("2", ls_world_run_threads);
     }
 }
 
@@ -298,8 +340,8 @@ static void logits_alike(ls_world *w, ls_comm *comm)
     (void)w;
     LS_CHECK(one && part);
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
-    open_side(one, (ls_split){.ranks = 1}, NULL);
-    open_side(part, split, ls_tensor_crew(tensor));
+    open_part(one, (ls_split){.ranks = 1}, NULL);
+    open_part(part, split, ls_tensor_crew(tensor));
     ls_pass_call a = call_of(one), b = call_of(part);
     int64_t before = ls_tensor_sent(tensor);
     ls_pass_loss(one->pass, &a);
@@ -375,9 +417,9 @@ static void traffic(ls_world *w, ls_comm *comm)
     LS_CHECK(part);
     LS_CHECK_OK(ls_comm_force(comm, "ring"));
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
-    open_side(part, split, ls_tensor_crew(tensor));
+    open_part(part, split, ls_tensor_crew(tensor));
     before = ls_world_sent(comm);
-    train(part);
+    train_twice(part);
     after = ls_world_sent(comm);
     int64_t want = 2 * ls_pass_sent(&part->args, B, T, true), moves = 2 * 40;
     LS_CHECK(after - before >= want * 95 / 100); /* parts of a ring differ by a few elements */
@@ -415,7 +457,7 @@ static void loses_one(ls_world *w, ls_comm *comm)
     (void)w;
     LS_CHECK(part);
     LS_CHECK_OK(ls_tensor_open(&tensor, comm, 1));
-    open_side(part, split, ls_tensor_crew(tensor));
+    open_part(part, split, ls_tensor_crew(tensor));
     if (split.rank == 1) {
         ls_comm_abort(comm, "gone for a test");
     } else {

@@ -68,6 +68,7 @@ LS_TEST(memory_of_the_host_does_not_count_against_a_gpu)
     LS_CHECK_EQ(ls_ledger_bytes(&there, "snapshot"),
                 ls_ledger_bytes(&there, "weights") + ls_ledger_bytes(&there, "optimizer"));
     LS_CHECK_EQ(ls_ledger_host_total(&there), ls_ledger_bytes(&there, "snapshot") + 1000 + 3000 +
+                                                  ls_ledger_bytes(&there, "saving") +
                                                   ls_ledger_bytes(&there, "batch"));
     LS_CHECK(ls_ledger_bytes(&there, "batch") > 2000);
 }

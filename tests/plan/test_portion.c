@@ -26,6 +26,9 @@ static const mesh meshes[] = {
     {"tp 2, dp 3, zero 1", LS_FAMILY_GPT2, 6, 1, 2, 1, 1, 0, 1},
     {"pp 2", LS_FAMILY_GPT2, 2, 2, 1, 1, 0, 0, 1},
     {"pp 2, dp 2, zero 1", LS_FAMILY_GPT2, 4, 2, 1, 1, 1, 0, 1},
+    {"pp 2, dp 2, zero 2", LS_FAMILY_GPT2, 4, 2, 1, 1, 2, 0, 1},
+    {"pp 2, dp 3, zero 3", LS_FAMILY_LLAMA, 6, 2, 1, 1, 3, 0, 1},
+    {"interleaved pp 2, dp 2, tp 2, zero 3", LS_FAMILY_LLAMA, 8, 2, 2, 1, 3, 0, 2},
     {"pp 2, tp 2", LS_FAMILY_GPT2, 4, 2, 2, 1, 0, 0, 1},
     {"pp 2, dp 2, tp 4, zero 1", LS_FAMILY_LLAMA, 16, 2, 4, 1, 1, 0, 1},
     {"interleaved pp 2, tp 2", LS_FAMILY_LLAMA, 4, 2, 2, 1, 0, 0, 2},
@@ -38,6 +41,13 @@ static const mesh meshes[] = {
     {"ep 2, tp 2", LS_FAMILY_MIXTRAL, 4, 1, 2, 2, 0, 0, 1},
     {"ep 2, tp 4, zero 1", LS_FAMILY_MIXTRAL, 16, 1, 4, 2, 1, 0, 1},
     {"pp 2, ep 2", LS_FAMILY_MIXTRAL, 4, 2, 1, 2, 0, 0, 1},
+    {"tp 2, dp 3, zero 3", LS_FAMILY_GPT2, 6, 1, 2, 1, 3, 0, 1},
+    {"tp 4, dp 2, zero 2", LS_FAMILY_LLAMA, 8, 1, 4, 1, 2, 0, 1},
+    {"ep 2, dp 3, zero 3", LS_FAMILY_MIXTRAL, 6, 1, 1, 2, 3, 0, 1},
+    {"ep 2, tp 2, dp 4, zero 3", LS_FAMILY_MIXTRAL, 8, 1, 2, 2, 3, 0, 1},
+    {"tp 2, dp 4, zero 3 in groups of 2", LS_FAMILY_GPT2, 8, 1, 2, 1, 3, 2, 1},
+    {"ep 2, dp 8, zero 2 in groups of 2", LS_FAMILY_MIXTRAL, 8, 1, 1, 2, 2, 2, 1},
+    {"ep 2, dp 8, zero 3 in groups of 2", LS_FAMILY_MIXTRAL, 8, 1, 1, 2, 3, 2, 1},
     {"pp 2, dp 2, ep 2, tp 2, zero 1", LS_FAMILY_MIXTRAL, 16, 2, 2, 2, 1, 0, 1},
 };
 
@@ -220,7 +230,8 @@ LS_TEST(portion_reads_what_a_plane_has)
                         one.model.params[i].expert ? (m->ep - 1) * one.model.params[i].count : 0;
                 close_rank(&one);
             }
-            int twins = m->shard && (kind > 0 || m->zero == 3) ? m->ranks / m->shard : 1;
+            int equals = m->ranks / (m->tp * m->ep);
+            int twins = m->shard && (kind > 0 || m->zero == 3) ? equals / m->shard : 1;
             LS_CHECK_EQ(all, twins * part);
             if (team == 1)
                 check_seen(m, &whole, seen, twins);
@@ -228,4 +239,38 @@ LS_TEST(portion_reads_what_a_plane_has)
         ls_mem_free(seen);
         ls_model_release(&whole);
     }
+}
+
+/* Small objects go to the disk from where they lie, large ones through buffers. */
+LS_TEST(portion_flow_is_that_of_large_objects)
+{
+    const mesh one = {"alone", LS_FAMILY_GPT2, 1, 1, 1, 1, 0, 0, 1};
+    ls_run run = run_of(&one);
+    ls_model model;
+
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, NULL), 0);
+    ls_model_release(&model);
+
+    run.model.width = 256;
+    run.model.head_size = 64;
+    run.model.mlp = 600;
+    run.model.layers = 1;
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    int64_t block = 0;
+    for (int i = 0; i < model.n_params; i++)
+        block += model.params[i].unit == 1 ? model.params[i].count : 0;
+    LS_CHECK(4 * block > LS_PORTION_LARGE);
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, NULL), 3 * 4 * block);
+    ls_model_release(&model);
+
+    run.model.layers = 4;
+    LS_CHECK_OK(ls_model_init(&model, &run, VOCAB));
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, NULL), LS_PORTION_BUFFERS);
+    /* Half of a block each is large enough, a tenth is not. */
+    ls_mesh plane = {.ranks = 2};
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, &plane), LS_PORTION_BUFFERS);
+    plane.ranks = 40;
+    LS_CHECK_EQ(ls_portion_flow(&run, &model, &plane), 0);
+    ls_model_release(&model);
 }

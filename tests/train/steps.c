@@ -31,7 +31,10 @@ ls_step_result ls_steps_run(ls_step *step, int64_t number, const int32_t *tokens
 
 int64_t held_by(const ls_line *line)
 {
-    int64_t held = ls_window_held(&line->copy);
+    int64_t held = ls_window_held(&line->copy) + ls_window_held(&line->flow.head);
+
+    for (int i = 0; i < line->flow.n; i++)
+        held += ls_window_held(&line->flow.windows[i]);
 
     for (int i = 0; i < 3; i++)
         held += ls_window_held(&line->state[i]);

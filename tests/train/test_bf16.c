@@ -119,6 +119,7 @@ LS_TEST_SECONDS(bf16_follows_fp32, 120)
 {
     const int steps = ls_test_times(MOST);
 
+    ls_test_one_thread();
     for (size_t k = 0; k < LS_COUNT(forms); k++) {
         ls_run wide = run_of(&forms[k], LS_PRECISION_FP32);
         ls_run narrow = run_of(&forms[k], LS_PRECISION_BF16);
@@ -187,7 +188,7 @@ LS_TEST_SECONDS(bf16_bits_do_not_depend_on_threads_or_instruction_set, 120)
         int n = ls_kernel_list(list, 8);
 
         for (int i = 0; i < n; i++)
-            for (int threads = 1; threads <= 3; threads++) {
+            for (int threads = 1; threads <= 3; threads += ls_test_stride(2)) {
                 char what[80];
                 snprintf(what, sizeof what, "%s: %s, %d threads", forms[k].name, list[i]->name,
                          threads);
@@ -243,7 +244,7 @@ LS_TEST_SECONDS(bf16_by_pairs_follows_fp32, 60)
 
     if (!__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw"))
         ls_test_skip("this CPU lacks AVX-512");
-    for (size_t k = 0; k < LS_COUNT(ways) * LS_COUNT(forms); k++) {
+    for (size_t k = 0; k < LS_COUNT(ways) * LS_COUNT(forms); k += (size_t)ls_test_stride(3)) {
         ls_run wide = run_of(&forms[k / 2], LS_PRECISION_FP32);
         ls_run narrow = run_of(&forms[k / 2], LS_PRECISION_BF16);
         double first = 0, a = 0, b = 0;

@@ -6,9 +6,13 @@
 #include "base/mem.h"
 #include "comm/worlds.h"
 #include "model/decode.h"
+#include "model/pass_impl.h"
 #include "model/tiny.h"
+#include "plan/far.h"
+#include "plan/ward.h"
 #include "train/steps.h"
 #include "train/team.h"
+#include "train/trust.h"
 
 enum { VOCAB = 67, STEPS = 3, MOST_TOKENS = 16 * 32 };
 
@@ -27,7 +31,12 @@ typedef struct kind {
     int64_t width, leaf; /* 0: 24, 1 */
     int cp;              /* 0: 1 */
     bool gather;
-    int ep; /* 0: 1 */
+    int ep;    /* 0: 1 */
+    int shard; /* ranks of a group of equals; 0: all */
+    bool buddies;
+    int64_t lora;
+    const char *freeze[4]; /* up to the first NULL */
+    bool all; /* every token goes to every expert, so that it is known how many rows travel */
 } kind;
 
 /* Odd on purpose: tokens and columns that no number of ranks divides; a ring needs 2 cp chunks. */
@@ -48,9 +57,9 @@ static ls_run run_of(const kind *k)
         run.model.bias = LS_BIAS_NONE;
         run.model.kv_heads = 2;
     }
-    if (k->family == LS_FAMILY_MIXTRAL) {
+    if (k->family == LS_FAMILY_MIXTRAL || k->family == LS_FAMILY_OLMOE) {
         run.model.experts = 4;
-        run.model.experts_used = 2;
+        run.model.experts_used = k->all ? 4 : 2;
         run.model.experts_norm = true;
         run.train.balance_loss = 0.01;
     }
@@ -74,6 +83,11 @@ static ls_run run_of(const kind *k)
     run.mesh.zero = k->zero;
     run.mesh.shard = "world";
     run.mesh.bucket = 1; /* as many buckets as there can be */
+    run.lora.rank = k->lora;
+    run.lora.alpha = 2 * (double)k->lora;
+    run.train.freeze.items = (const char **)(uintptr_t)k->freeze; /* only read */
+    while (run.train.freeze.count < (int)LS_COUNT(k->freeze) && k->freeze[run.train.freeze.count])
+        run.train.freeze.count++;
     return run;
 }
 
@@ -88,11 +102,37 @@ typedef struct rank {
     ls_comm *circle;
     ls_tensor *tensor, *far, *ring;
     ls_step_args args;
+    ls_kernels kernels;
     ls_step *step;
     double losses[STEPS], norms[STEPS], validation;
     float *w, *m, *g; /* owned: of the whole model: weights, first moments at the end; the first
                        * step's gradient; on the first rank */
 } rank;
+
+/* The windows of the step that is watched, whenever a product is made. */
+static const ls_kernels *real;
+static const ls_step *watched;
+static int64_t most_weights, most_gradients;
+
+static void look(void)
+{
+    if (watched && watched->shards.window.base)
+        most_weights = ls_max_i64(most_weights, ls_window_held(&watched->shards.window));
+    if (watched && watched->grad_window.base)
+        most_gradients = ls_max_i64(most_gradients, ls_window_held(&watched->grad_window));
+}
+
+static void watch_fwd(ls_stream *stream, const ls_linear_fwd *a)
+{
+    real->linear_fwd(stream, a);
+    look();
+}
+
+static void watch_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
+{
+    real->linear_bwd_w(stream, a);
+    look();
+}
 
 /* The ranks first, first + by, ... of a communicator. */
 static ls_comm *some_of(ls_comm *comm, int first, int by, int ranks)
@@ -145,7 +185,7 @@ static void open_exchange(rank *r)
     if (r->alike) {
         ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->equals);
         dp.comm = r->alike;
-        LS_CHECK_OK(ls_dp_open(&r->args.dp, &dp));
+        LS_CHECK_OK(ls_team_open_dp(&r->args.dp, &r->run, dp));
     }
     if (r->far) {
         ls_dp_args numbers = {.comm = r->plane, .mesh = r->mesh, .leaves = 1, .trained = 1};
@@ -165,12 +205,18 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
 
     LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
     LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
-    LS_CHECK_OK(ls_kernel_pick("auto", &r->args.kernels));
+    LS_CHECK_OK(ls_kernel_pick("auto", &real));
+    r->kernels = *real;
+    r->kernels.linear_fwd = watch_fwd;
+    r->kernels.linear_bwd_w = watch_bwd_w;
+    r->args.kernels = &r->kernels;
     if (comm) {
         LS_CHECK_OK(ls_mesh_init(&r->world, &r->run, ls_comm_ranks(comm), ls_comm_rank(comm)));
+        r->world.buddies = k->buddies;
         r->mesh = ls_mesh_of_teams(&r->world);
         r->equals = ls_mesh_of_equals(&r->world);
         r->equals.bucket = 1;
+        r->equals.shard = k->shard;
         split = (ls_split){.rank = r->world.rank % k->tp,
                            .ranks = k->tp,
                            .far_rank = r->world.rank / k->tp % ls_mesh_ep(&r->world),
@@ -221,14 +267,27 @@ static void close_rank(rank *r, ls_comm *comm)
 /* --- arrays of the whole model ----------------------------------------------------------------
  */
 
-static void collect(rank *r, const float *array, float **whole_out)
+/* Elements of the weights, or of a moment, and where a parameter lies in it; -1: nowhere. */
+static int64_t elements_of(const ls_model *model, bool moment)
 {
-    *whole_out = ls_mem_array((size_t)r->whole.flat, sizeof **whole_out);
+    return moment ? model->trained : model->flat;
+}
+
+static int64_t place_of(const ls_param *p, bool moment)
+{
+    return moment ? p->trained : p->first;
+}
+
+static void collect(rank *r, const float *array, bool moment, float **whole_out)
+{
+    size_t n = (size_t)elements_of(&r->whole, moment);
+
+    *whole_out = ls_mem_array(n, sizeof **whole_out);
     LS_CHECK(*whole_out);
     if (r->world.ranks > 1)
         LS_CHECK_OK(ls_step_collect(r->step, array, r->world.rank == 0 ? *whole_out : NULL));
     else
-        memcpy(*whole_out, array, (size_t)r->whole.flat * sizeof **whole_out);
+        memcpy(*whole_out, array, n * sizeof **whole_out);
 }
 
 /* The sum of gradients, as moments lie. */
@@ -243,7 +302,7 @@ static void collect_gradient(rank *r)
             memcpy(own + part.packed, ls_step_own_gradient(r->step, part),
                    (size_t)part.count * sizeof *own);
     }
-    collect(r, own, &r->g);
+    collect(r, own, true, &r->g);
     ls_mem_free(own);
 }
 
@@ -281,8 +340,8 @@ static void train(rank *r)
             collect_gradient(r);
     }
     ls_step_arrays state = ls_step_state_arrays(r->step);
-    collect(r, state.w, &r->w);
-    collect(r, state.m, &r->m);
+    collect(r, state.w, false, &r->w);
+    collect(r, state.m, true, &r->m);
 }
 
 static void validate(rank *r)
@@ -313,8 +372,8 @@ static void check_near(const kind *k, const char *what, double got, double want,
         ls_test_fail(__FILE__, __LINE__, "%s: %s is %.9g, expected %.9g", k->name, what, got, want);
 }
 
-/* How far two tensors are apart, beside their size. A key's bias moves all scores of a query alike:
- * its gradient is nothing but rounding, and Adam makes steps of it. */
+/* How far tensors of gradients or moments are apart, beside their size. A key's bias moves all
+ * scores of a query alike: its gradient is nothing but rounding, and Adam makes steps of it. */
 static void check_tensors(const kind *k, const char *what, const ls_model *whole, const float *got,
                           const float *want, double tolerance)
 {
@@ -322,7 +381,7 @@ static void check_tensors(const kind *k, const char *what, const ls_model *whole
         const ls_param *p = &whole->params[i];
         double off = 0, size = 0;
         bool noise = strstr(p->name, "c_attn.bias") || strstr(p->name, "k_proj.bias");
-        for (int64_t e = p->first; e < p->first + p->count; e++) {
+        for (int64_t e = p->trained; e >= 0 && e < p->trained + p->count; e++) {
             double d = (double)got[e] - (double)want[e];
             off += d * d;
             size += (double)want[e] * (double)want[e];
@@ -348,6 +407,11 @@ static void check_same(const rank *want, const rank *got, const kind *k)
         return;
     check_tensors(k, "the gradient", &got->whole, got->g, want->g, 3 * tolerance);
     check_tensors(k, "a moment", &got->whole, got->m, want->m, 30 * tolerance);
+    for (int i = 0; i < got->whole.n_params; i++) { /* what is frozen stays as it began */
+        const ls_param *p = &got->whole.params[i];
+        size_t bytes = (size_t)p->count * sizeof *got->w;
+        LS_CHECK(p->trained >= 0 || memcmp(got->w + p->first, want->w + p->first, bytes) == 0);
+    }
 }
 
 /* --- bytes ------------------------------------------------------------------------------------ */
@@ -370,23 +434,62 @@ static int64_t call_bytes(const rank *r, bool ring)
     return sent;
 }
 
-/* To its team, with what its sums send. */
-static int64_t team_bytes(const rank *r)
+/* What a rank's sums send of these spans of gradients, in its own chunks. */
+static int64_t sum_bytes(const rank *r, const ls_crew_span *spans, int n, int ranks)
 {
     const ls_line *x = r->step->line;
-    int64_t sent = call_bytes(r, false);
+    int64_t sent = 0;
 
     for (int c = 0; c < (x ? x->plan.chunks : 1); c++) {
         ls_pipe_range own = x ? x->plan.chunk[c].own : (ls_pipe_range){0, r->model.trained};
-        const ls_crew_span *spans = r->step->team.spans;
         int from = 0, end = 0;
-        while (from < r->step->team.n && spans[from].first < own.first)
+        while (from < n && spans[from].first < own.first)
             from++;
-        for (end = from; end < r->step->team.n && spans[end].first < own.first + own.count;)
+        for (end = from; end < n && spans[end].first < own.first + own.count;)
             end++;
-        sent += ls_tensor_sum_sent(spans + from, end - from, r->model.split.ranks);
+        sent += ls_tensor_sum_sent(spans + from, end - from, ranks);
     }
     return sent;
+}
+
+/* To its team, with what its sums send. */
+static int64_t team_bytes(const rank *r)
+{
+    return call_bytes(r, false) +
+           sum_bytes(r, r->step->team.spans, r->step->team.n, r->model.split.ranks);
+}
+
+/* Tokens that a rank of the mesh of teams has in a step. */
+static int64_t tokens_of(const rank *r, int of)
+{
+    ls_mesh mesh = r->mesh;
+    ls_calls calls;
+
+    mesh.rank = of;
+    ls_calls_plan(&r->run, &mesh, &calls);
+    return calls.own * calls.leaf * ls_calls_tokens(&calls, r->run.model.context);
+}
+
+/* To those with whom it divides experts, where every token goes to all experts: own rows that
+ * leave and rows of others that come, each there and back, forward and backward; counts of each
+ * round; sums of everything else, and with ZeRO its new weights. */
+static int64_t expert_bytes(const rank *r)
+{
+    const ls_split *split = &r->model.split;
+    const ls_line *x = r->step->line;
+    int64_t n = split->far_ranks, layers = 0, rows = tokens_of(r, r->mesh.rank) * (n - 1);
+    int first = r->mesh.rank / r->mesh.ep * r->mesh.ep;
+
+    for (int i = first; i < first + r->mesh.ep; i++)
+        rows += i == r->mesh.rank ? 0 : tokens_of(r, i);
+    for (int c = 0; c < (x ? x->plan.chunks : 1); c++) {
+        ls_pass_args pass = ls_pass_describe(x ? x->passes[c] : r->step->pass);
+        layers += ls_pass_end_block(&pass) - ls_pass_first_block(&pass);
+    }
+    int64_t moved = 2 * rows * split->experts * r->model.shape.C * ls_dtype_bytes(r->step->type);
+    int64_t counts = r->step->far.rounds * (n - 1) * split->experts * (int64_t)sizeof(int32_t);
+    return layers * (moved + counts) +
+           (r->step->far.parts ? 2 : 1) * sum_bytes(r, r->step->far.spans, r->step->far.n, (int)n);
 }
 
 static void check_bytes(const rank *r)
@@ -395,6 +498,8 @@ static void check_bytes(const rank *r)
 
     if (r->tensor)
         LS_CHECK_EQ(ls_tensor_sent(r->tensor), STEPS * team_bytes(r));
+    if (r->far && r->model.shape.K == r->model.shape.E)
+        LS_CHECK_EQ(ls_tensor_sent(r->far), STEPS * expert_bytes(r));
     if (r->ring) {
         LS_CHECK_EQ(ls_tensor_sent(r->ring), STEPS * call_bytes(r, true));
         LS_CHECK(r->step->now.own == 0 || ls_tensor_sent(r->ring) > 0);
@@ -402,6 +507,10 @@ static void check_bytes(const rank *r)
     if (x)
         LS_CHECK_EQ(ls_line_sent(r->step),
                     STEPS * ls_pipe_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
+    if (x && x->plan.zero >= 2)
+        LS_CHECK_EQ(ls_line_across(r->step),
+                    STEPS * ls_pipe_across_bytes(&x->plan, &r->model, &r->run, &r->step->now,
+                                                 r->step->type));
 }
 
 /* Of the norm of a pipeline without teams: squares of all blocks, and those that a border cuts. */
@@ -409,7 +518,7 @@ static int64_t norm_bytes(const rank *r)
 {
     int64_t blocks = (r->model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
 
-    return r->tensor ? 0 : 4 * (blocks + r->step->line->edge_count * LS_NORM_BLOCK);
+    return r->team ? 0 : 4 * (blocks + r->step->line->edge_count * LS_NORM_BLOCK);
 }
 
 /* A node for each post: what leaves it is what goes along lines, and some numbers. */
@@ -445,6 +554,202 @@ LS_TEST_SECONDS(hybrid_sends_streams_alone_between_nodes, 120)
     ls_world_run(k.world, &k, between_nodes);
 }
 
+/* Of a bucket of the weights, what this rank sends to its equals to gather it. */
+static int64_t gather_bytes(const rank *r, ls_units_set buckets)
+{
+    int64_t sent = 0;
+
+    for (int b = 0; b < ls_mesh_buckets(&r->equals, r->model.trained); b++)
+        if (buckets >> b & 1)
+            sent += ls_mesh_bucket(&r->equals, r->model.trained, b).each * (r->equals.ranks - 1) *
+                    ls_dtype_bytes(r->step->type);
+    return sent;
+}
+
+/* With ZeRO 3, in a call: up through the units of the model, and down again. */
+static int64_t fetch_bytes(const rank *r, ls_units_set *there)
+{
+    int64_t top = r->model.shape.L + 1, sent = 0;
+
+    for (int64_t i = 0, before = -1, unit; i < 2 * top; before = unit, i++) {
+        unit = i <= top ? i : 2 * top - i;
+        ls_units_set soon = ls_units_buckets(&r->model, &r->equals, unit);
+        soon |= ls_units_buckets(&r->model, &r->equals, ls_units_next(&r->model, before, unit));
+        sent += gather_bytes(r, soon & ~*there);
+        *there = soon;
+    }
+    return sent;
+}
+
+/* What this rank sends to its equals in a step, in fast mode: sums of all rounds, weights, and what
+ * the team has parts of. */
+static int64_t equals_bytes(const rank *r)
+{
+    int rounds = ls_dp_about(r->args.dp)->rounds, ranks = r->equals.ranks;
+    int64_t sent = rounds * ls_dp_own_elements(ls_dp_about(r->args.dp)) * (ranks - 1) * 4;
+    ls_units_set there = 0;
+
+    for (int i = 0; i < rounds && r->equals.zero == 3; i++)
+        sent += fetch_bytes(r, &there);
+    if (r->equals.zero == 2)
+        sent += gather_bytes(r, ~(ls_units_set)0);
+    for (int i = 0; i < r->step->team.n; i++)
+        sent += r->step->team.spans[i].count * 4 * 2 * (ranks - 1) / ranks;
+    return sent;
+}
+
+/* A team, or those that divide experts, on each node: what leaves it is what equals exchange. */
+static void between_equals(ls_world *w, ls_comm *comm)
+{
+    const kind *k = w->context;
+    rank r;
+
+    open_rank(&r, k, comm);
+    int64_t before = ls_world_sent(comm);
+    steps(&r);
+    LS_CHECK_OK(ls_step_settle(r.step));
+    int64_t want = STEPS * equals_bytes(&r);
+    int64_t got = ls_world_sent(comm) - before;
+    if (got < want || got > want + want / 50 + 8192)
+        ls_test_fail(__FILE__, __LINE__,
+                     "%s: rank %d sent %lld bytes to the other node, expected %lld", k->name,
+                     r.world.rank, (long long)got, (long long)want);
+    close_rank(&r, comm);
+}
+
+LS_TEST_SECONDS(hybrid_equals_send_what_zero_says, 120)
+{
+    kind k = {"dp 2 tp 2 zero 2",
+              "2+2",
+              1,
+              2,
+              2,
+              2,
+              true,
+              LS_PIPE_1F1B,
+              1,
+              3,
+              5,
+              1,
+              .tied = true,
+              .width = 144,
+              .reduce = LS_REDUCE_FAST};
+
+    ls_world_run(k.world, &k, between_equals);
+    k.name = "dp 2 tp 2 zero 3";
+    k.zero = 3;
+    ls_world_run(k.world, &k, between_equals);
+    k.name = "dp 4 ep 2 zero 3";
+    k.dp = 4;
+    k.tp = 1;
+    k.sp = false;
+    k.ep = 2;
+    k.family = LS_FAMILY_MIXTRAL;
+    ls_world_run(k.world, &k, between_equals);
+}
+
+/* Bytes that a rank sends to sum gradients with those that have the same part, and to have the sums
+ * or the new weights everywhere; at least, and with what pads the parts of ranks. Its leaves are
+ * one node of the tree of sums: it has one root. In ordered mode both gradients of a tied embedding
+ * are summed; of a pipeline the last post sums the head's, in both modes. */
+static int64_t summed_bytes(const rank *r, bool padded)
+{
+    const ls_line *x = r->step->line;
+    int64_t n = x ? x->plan.lines : r->equals.ranks, gathered = 0, summed = 0;
+    ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->equals);
+
+    if (n == 1)
+        return 0;
+    for (int c = 0; x && c < x->plan.chunks; c++) {
+        int64_t own = x->plan.chunk[c].own.count;
+        dp = ls_pipe_sum(&r->run, &r->equals, own, x->plan.divides);
+        gathered += padded ? ls_dp_elements(&dp) : own;
+    }
+    if (x)
+        summed = gathered += ls_pipe_is_last(&x->plan) ? x->plan.tied.count : 0;
+    else if (padded)
+        summed = gathered = ls_dp_elements(&dp);
+    else
+        summed = (gathered = r->model.trained) + dp.tied_count;
+    return (summed + gathered) * (n - 1) / n * (int64_t)sizeof(float);
+}
+
+/* Of the norm of a pipeline: sums over its posts, with ZeRO over all lines. */
+static int64_t pipe_norm_bytes(const rank *r, bool most)
+{
+    const ls_pipe *plan = &r->step->line->plan;
+    int64_t n = plan->posts * (plan->divides ? plan->lines : 1);
+
+    return norm_bytes(r) * (most ? 2 * n : 2 * (n - 1)) / n;
+}
+
+/* A node for each rank: what leaves it is what all axes send together, and some numbers. */
+static void on_the_wire(ls_world *w, ls_comm *comm)
+{
+    const int64_t numbers = STEPS * 48 * 1024; /* norm, losses, headers of messages */
+    const kind *k = w->context;
+    rank r;
+
+    open_rank(&r, k, comm);
+    int64_t before = ls_world_sent(comm);
+    steps(&r);
+    LS_CHECK_OK(ls_step_settle(r.step));
+    int64_t got = ls_world_sent(comm) - before;
+    check_bytes(&r);
+    int64_t axes = (r.tensor ? ls_tensor_sent(r.tensor) : 0) +
+                   (r.ring ? ls_tensor_sent(r.ring) : 0) + (r.far ? ls_tensor_sent(r.far) : 0) +
+                   (r.step->line ? ls_line_sent(r.step) : 0);
+    int64_t least = axes + STEPS * summed_bytes(&r, false);
+    int64_t most = axes + STEPS * summed_bytes(&r, true);
+    least += r.step->line ? STEPS * pipe_norm_bytes(&r, false) : 0;
+    most += (r.step->line ? STEPS * pipe_norm_bytes(&r, true) : 0) + least / 100 + numbers;
+    LS_CHECK(least > 5 * numbers);
+    if (got < least - least / 50 || got > most) /* owners' parts are a little uneven */
+        ls_test_fail(__FILE__, __LINE__,
+                     "%s: rank %d sent %lld bytes in %d steps, expected %lld to %lld", k->name,
+                     r.world.rank, (long long)got, STEPS, (long long)least, (long long)most);
+    close_rank(&r, comm);
+}
+
+/* Products of two axes, with a node for each rank: whatever an axis sends goes over the wire. */
+static const kind wire_kinds[] = {
+    {"dp 4", "1+1+1+1", 1, 4, 1, 0, false, LS_PIPE_1F1B, 1, 2, 16, 1, .reduce = LS_REDUCE_FAST},
+    {"dp 4 zero 1", "1+1+1+1", 1, 4, 1, 1, false, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .reduce = LS_REDUCE_FAST},
+    {"dp 2 tp 2", "1+1+1+1", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 2, 16, 1, .tied = true},
+    {"dp 2 tp 2 zero 1, whole rows", "1+1+1+1", 1, 2, 2, 1, false, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .reduce = LS_REDUCE_FAST},
+    {"dp 2 cp 2", "1+1+1+1", 1, 2, 1, 0, false, LS_PIPE_1F1B, 1, 2, 16, 1, .cp = 2,
+     .reduce = LS_REDUCE_FAST},
+    {"cp 2 tp 2 zero 1", "1+1+1+1", 1, 1, 2, 1, true, LS_PIPE_1F1B, 1, 2, 16, 1, .cp = 2},
+    {"pp 2 dp 2", "1+1+1+1", 2, 2, 1, 0, false, LS_PIPE_1F1B, 1, 3, 16, 1, .tied = true},
+    {"pp 2 dp 2 zero 1, interleaved, fast", "1+1+1+1", 2, 2, 1, 1, false, LS_PIPE_INTERLEAVED, 2, 4,
+     16, 1, .tied = true, .reduce = LS_REDUCE_FAST},
+    {"pp 2 cp 2, zero-bubble", "1+1+1+1", 2, 1, 1, 0, false, LS_PIPE_ZERO_BUBBLE, 1, 3, 16, 1,
+     .tied = true, .cp = 2},
+    {"pp 2 tp 2", "1+1+1+1", 2, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 16, 1, .tied = true},
+    {"dp 4 ep 2", "1+1+1+1", 1, 4, 1, 0, false, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true},
+    {"dp 4 ep 2 zero 1", "1+1+1+1", 1, 4, 1, 1, false, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true},
+    {"dp 2 ep 2 tp 2", "1+1+1+1", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true},
+    {"pp 2 dp 2 ep 2", "1+1+1+1", 2, 2, 1, 0, false, LS_PIPE_1F1B, 1, 3, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true},
+    {"cp 2 ep 2 tp 2", "1+1+1+1", 1, 1, 2, 0, true, LS_PIPE_1F1B, 1, 2, 16, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true, .cp = 2},
+};
+
+LS_TEST_SECONDS(hybrid_sends_what_the_formulas_say, 180)
+{
+    for (size_t i = 0; i < LS_COUNT(wire_kinds); i += (size_t)ls_test_stride(3)) {
+        kind k = wire_kinds[i];
+        k.width = 256;
+        k.leaf = 4;
+        ls_world_run(k.world, &k, on_the_wire);
+    }
+}
+
 /* --- an array there and back ------------------------------------------------------------------ */
 
 /* Whatever the first rank has goes to the others, and comes back as it was. */
@@ -452,16 +757,18 @@ static void check_deal(rank *r, bool moment)
 {
     ls_step_arrays state = ls_step_state_arrays(r->step);
     float *array = moment ? state.m : state.w;
-    float *sent = ls_mem_array((size_t)r->whole.flat, sizeof *sent), *back = NULL;
+    int64_t n = elements_of(&r->whole, moment);
+    float *sent = ls_mem_array((size_t)n, sizeof *sent), *back = NULL;
 
     LS_CHECK(sent);
-    for (int64_t i = 0; i < r->whole.flat; i++)
+    for (int64_t i = 0; i < n; i++)
         sent[i] = (float)(i % 1000003);
     LS_CHECK_OK(ls_step_deal(r->step, r->world.rank == 0 ? sent : NULL, array));
-    collect(r, array, &back);
+    collect(r, array, moment, &back);
     for (int i = 0; i < r->whole.n_params && r->world.rank == 0; i++) {
-        const ls_param *p = &r->whole.params[i];
-        LS_CHECK(memcmp(sent + p->first, back + p->first, (size_t)p->count * sizeof *sent) == 0);
+        int64_t at = place_of(&r->whole.params[i], moment);
+        size_t bytes = (size_t)r->whole.params[i].count * sizeof *sent;
+        LS_CHECK(at < 0 || memcmp(sent + at, back + at, bytes) == 0);
     }
     ls_mem_free(sent);
     ls_mem_free(back);
@@ -496,6 +803,10 @@ static const kind kinds[] = {
     {"pp 2 dp 2 tp 2", "8", 2, 2, 2, 0, true, LS_PIPE_1F1B, 1, 4, 7, 1, .tied = true},
     {"pp 2 dp 2 tp 2 zero 1", "8", 2, 2, 2, 1, true, LS_PIPE_INTERLEAVED, 2, 5, 7, 1, .tied = true,
      .dropout = 0.1, .width = 144},
+    {"pp 2 dp 2 tp 2 zero 2, zero-bubble", "8", 2, 2, 2, 2, true, LS_PIPE_ZERO_BUBBLE, 1, 4, 5, 1,
+     .tied = true},
+    {"pp 2 dp 2 tp 2 zero 3", "8", 2, 2, 2, 3, true, LS_PIPE_INTERLEAVED, 2, 5, 5, 1, .tied = true,
+     .dropout = 0.1, .width = 144, .recompute = LS_RECOMPUTE_FULL},
     {"pp 4 tp 2, fast", "8", 4, 1, 2, 0, false, LS_PIPE_1F1B, 1, 5, 6, 1, .tied = true,
      .reduce = LS_REDUCE_FAST},
     {"dp 4 tp 2 zero 1, one idle", "8", 1, 4, 2, 1, true, LS_PIPE_1F1B, 1, 3, 3, 1, .tied = true,
@@ -513,6 +824,10 @@ static const kind kinds[] = {
      .cp = 2, .recompute = LS_RECOMPUTE_FULL},
     {"pp 2 cp 2 zero 1, gathered, interleaved, qwen3", "4", 2, 1, 1, 1, false, LS_PIPE_INTERLEAVED,
      2, 4, 6, 1, .family = LS_FAMILY_QWEN3, .width = 144, .cp = 2, .gather = true},
+    {"pp 2 cp 2 zero 2, tied", "4", 2, 1, 1, 2, false, LS_PIPE_1F1B, 1, 3, 4, 1, .tied = true,
+     .cp = 2},
+    {"pp 2 cp 2 zero 3, fast, llama", "4", 2, 1, 1, 3, false, LS_PIPE_GPIPE, 1, 3, 4, 1,
+     .family = LS_FAMILY_LLAMA, .reduce = LS_REDUCE_FAST, .cp = 2},
     {"pp 2 cp 2, zero-bubble, full, llama, fast", "4", 2, 1, 1, 0, false, LS_PIPE_ZERO_BUBBLE, 1, 4,
      4, 1, .family = LS_FAMILY_LLAMA, .tied = true, .reduce = LS_REDUCE_FAST, .cp = 2,
      .recompute = LS_RECOMPUTE_FULL},
@@ -571,18 +886,50 @@ static const kind kinds[] = {
      .family = LS_FAMILY_MIXTRAL, .ep = 2},
     {"pp 2 dp 2 ep 2 on two nodes", "2+2", 2, 2, 1, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1,
      .family = LS_FAMILY_MIXTRAL, .ep = 2},
+    {"dp 2 tp 2 zero 2", "4", 1, 2, 2, 2, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+     .dropout = 0.1, .width = 144},
+    {"dp 2 tp 2 zero 3, bf16, full", "4", 1, 2, 2, 3, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+     .precision = LS_PRECISION_BF16, .recompute = LS_RECOMPUTE_FULL, .width = 144},
+    {"dp 2 tp 2 zero 2, fast, qwen3, whole rows", "4", 1, 2, 2, 2, false, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_QWEN3, .reduce = LS_REDUCE_FAST, .width = 144},
+    {"dp 2 tp 2 zero 3, fast, experts, one idle", "4", 1, 2, 2, 3, false, LS_PIPE_1F1B, 1, 3, 1, 1,
+     .family = LS_FAMILY_MIXTRAL, .reduce = LS_REDUCE_FAST, .width = 144},
+    {"cp 2 tp 2 zero 3", "4", 1, 1, 2, 3, true, LS_PIPE_1F1B, 1, 2, 4, 1, .tied = true,
+     .width = 144, .cp = 2},
+    {"dp 4 tp 2 zero 3, one idle", "8", 1, 4, 2, 3, true, LS_PIPE_1F1B, 1, 3, 3, 1, .tied = true,
+     .width = 144},
+    {"dp 2 cp 2 tp 2 zero 2, fast, uneven", "8", 1, 2, 2, 2, true, LS_PIPE_1F1B, 1, 2, 3, 1,
+     .tied = true, .reduce = LS_REDUCE_FAST, .width = 144, .cp = 2},
+    {"dp 2 tp 4 zero 3, shared heads", "8", 1, 2, 4, 3, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_LLAMA, .tied = true, .width = 144},
+    {"dp 4 ep 2 zero 2", "4", 1, 4, 1, 2, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144},
+    {"dp 4 ep 2 zero 3, bf16, one idle", "4", 1, 4, 1, 3, false, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .precision = LS_PRECISION_BF16},
+    {"dp 4 ep 4 zero 3", "4", 1, 4, 1, 3, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 4, .tied = true},
+    {"dp 2 cp 2 ep 2 zero 3, uneven, full", "4", 1, 2, 1, 3, false, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .cp = 2, .tied = true, .width = 144,
+     .recompute = LS_RECOMPUTE_FULL},
+    {"dp 4 ep 2 tp 2 zero 3", "8", 1, 4, 2, 3, true, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144},
+    {"dp 4 tp 2 zero 3 in groups of 2", "8", 1, 4, 2, 3, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .tied = true, .width = 144, .shard = 2},
+    {"dp 8 ep 2 zero 3 in groups of 2", "8", 1, 8, 1, 3, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .shard = 2},
+    {"dp 8 ep 2 zero 1 in groups of 2", "8", 1, 8, 1, 1, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .shard = 2},
     {"dp 2 ep 2 tp 2 on two nodes", "2+2", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1,
      .family = LS_FAMILY_MIXTRAL, .ep = 2},
 };
 
+static rank alone; /* the same in one process, made before the ranks */
+
 static void beside_one(ls_world *w, ls_comm *comm)
 {
     const kind *k = w->context;
-    rank alone, r;
+    rank r;
 
-    open_rank(&alone, k, NULL);
-    train(&alone);
-    validate(&alone);
     open_rank(&r, k, comm);
     train(&r);
     check_bytes(&r);
@@ -591,16 +938,22 @@ static void beside_one(ls_world *w, ls_comm *comm)
     check_deal(&r, true);
     check_deal(&r, false);
     close_rank(&r, comm);
+}
+
+static void run_beside_one(kind k)
+{
+    open_rank(&alone, &k, NULL);
+    train(&alone);
+    validate(&alone);
+    ls_world_run(k.world, &k, beside_one);
     close_rank(&alone, NULL);
 }
 
 static void run_worlds(const char *world)
 {
-    for (size_t i = 0; i < LS_COUNT(kinds); i += (size_t)ls_test_stride(2)) {
-        kind k = kinds[i];
-        if (strcmp(k.world, world) == 0)
-            ls_world_run(k.world, &k, beside_one);
-    }
+    for (size_t i = 0; i < LS_COUNT(kinds); i += (size_t)ls_test_stride(2))
+        if (strcmp(kinds[i].world, world) == 0)
+            run_beside_one(kinds[i]);
 }
 
 LS_TEST_SECONDS(hybrid_of_four_ranks_agrees_with_one_process, 180)
@@ -616,6 +969,33 @@ LS_TEST_SECONDS(hybrid_of_eight_ranks_agrees_with_one_process, 240)
 LS_TEST_SECONDS(hybrid_across_nodes_agrees_with_one_process, 120)
 {
     run_worlds("2+2");
+}
+
+/* Adapters, and weights of which some stay as they are: what is trained lies elsewhere than the
+ * weights do. */
+static const kind tuned[] = {
+    {"tp 2 lora", "2", 1, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 4, 1, .dropout = 0.1, .lora = 3},
+    {"dp 2 tp 2 lora, bf16", "4", 1, 2, 2, 0, false, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_QWEN3, .precision = LS_PRECISION_BF16, .tied = true, .lora = 2},
+    {"dp 2 ep 2 lora", "2", 1, 2, 1, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1, .family = LS_FAMILY_MIXTRAL,
+     .ep = 2, .lora = 2},
+    {"dp 2 ep 2 tp 2 lora", "4", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 2, 3, 1,
+     .family = LS_FAMILY_OLMOE, .reduce = LS_REDUCE_FAST, .ep = 2, .lora = 2},
+    {"cp 2 tp 2 lora", "4", 1, 1, 2, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1, .family = LS_FAMILY_LLAMA,
+     .recompute = LS_RECOMPUTE_FULL, .cp = 2, .lora = 2},
+    {"dp 2 tp 2 frozen", "4", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+     .freeze = {"*.wte.*", "*.h.0.*", "*.c_attn.*", "*.ln_*"}},
+    {"dp 2 ep 2 tp 2 frozen", "4", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1,
+     .family = LS_FAMILY_OLMOE, .ep = 2,
+     .freeze = {"*embed*", "*.q_proj.*", "*.experts.1.*", "*.0.*.experts.[23].*"}},
+    {"dp 4 ep 2 frozen", "4", 1, 4, 1, 0, true, LS_PIPE_1F1B, 1, 3, 5, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .freeze = {"*embed*", "*.layers.0.*", "*.w2.*"}},
+};
+
+LS_TEST_SECONDS(hybrid_of_what_is_trained_in_part_agrees_with_one_process, 180)
+{
+    for (size_t i = 0; i < LS_COUNT(tuned); i += (size_t)ls_test_stride(2))
+        run_beside_one(tuned[i]);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -658,7 +1038,8 @@ static void counted(ls_world *w, ls_comm *comm)
         ls_ledger_bytes(&l, "expert parallel") + ls_ledger_bytes(&l, "context parallel") +
         ls_ledger_bytes(&l, "threads") + ls_ledger_bytes(&l, "batch") +
         ls_ledger_bytes(&l, "snapshot") + ls_ledger_bytes(&l, "whole weights") +
-        ls_ledger_bytes(&l, "collecting") + ls_decode_bytes(&r.whole);
+        ls_ledger_bytes(&l, "saving") + ls_ledger_bytes(&l, "collecting") +
+        ls_ledger_bytes(&l, "gathered weights") + ls_decode_bytes(&r.whole);
     LS_CHECK_EQ(ls_ledger_bytes(&l, "context parallel") > 0, k->cp > 1);
     if (crew)
         LS_CHECK_EQ(reached, ls_ledger_bytes(&l, "activations"));
@@ -666,7 +1047,7 @@ static void counted(ls_world *w, ls_comm *comm)
         windows = ls_ledger_bytes(&l, "gradients");
     LS_CHECK_EQ(ls_device_used_bytes(r.device), ls_ledger_total(&l) - windows - elsewhere);
     train(&r);
-    int64_t held = r.step->line ? held_by(r.step->line) : windows;
+    int64_t held = r.step->line ? held_by(r.step->line) + r.step->line->flow.most : windows;
     int64_t least = r.step->line ? windows * 9 / 10 - padding_of(&r) : windows;
     if (held > windows || held < least)
         ls_test_fail(__FILE__, __LINE__, "%s: rank %d holds %lld bytes, the ledger says %lld",
@@ -686,6 +1067,175 @@ LS_TEST_SECONDS(hybrid_uses_the_bytes_that_the_ledger_predicts, 120)
         bool rings = k.cp > 1 && k.zero == 0;
         if ((k.pp > 1 || rings) && strcmp(k.world, "4") == 0)
             ls_world_run(k.world, &k, counted);
+    }
+}
+
+/* What equals divide: memory of the device to the byte; windows hold no more than the ledger says.
+ */
+static void counted_parts(ls_world *w, ls_comm *comm)
+{
+    const int64_t size = sizeof(float), slack = 4 * LS_WINDOW_PAGE;
+    const kind *k = w->context;
+    ls_ledger l;
+    rank r;
+
+    open_rank(&r, k, comm);
+    watched = r.step;
+    ls_memory_predict(&(ls_memory_args){.run = &r.run,
+                                        .model = &r.model,
+                                        .whole = &r.whole,
+                                        .kernels = real,
+                                        .mesh = &r.mesh,
+                                        .world = &r.world,
+                                        .sums = &r.equals,
+                                        .threads = 1},
+                      &l);
+    const ls_dp_args *dp = ls_dp_about(r.args.dp);
+    int64_t own = ls_round_up(ls_dp_sum_elements(dp) * size, 4096);
+    int64_t window = ls_ledger_bytes(&l, "gradients") - own;
+    LS_CHECK(window > 0 && own < r.model.trained * size / 2 + LS_NORM_BLOCK * size);
+    LS_CHECK_EQ(r.step->own, ls_far_divides(&r.run, &r.model, &r.equals)
+                                 ? ls_far_own(&r.model, &r.equals)
+                                 : ls_mesh_own(&r.equals, r.model.trained, r.equals.rank));
+    LS_CHECK_EQ(ls_ledger_bytes(&l, "optimizer"), 2 * ls_round_up(r.step->own * size, 4096));
+    LS_CHECK_EQ(ls_ledger_bytes(&l, "weights"),
+                ls_round_up((k->zero == 3 ? ls_dp_own_elements(dp)
+                                          : ls_memory_weight_elements(&r.model, dp)) *
+                                size,
+                            4096));
+    LS_CHECK_EQ(ls_device_used_bytes(r.device),
+                own + ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "step") -
+                    ls_decode_bytes(&r.whole) + ls_ledger_bytes(&l, "activations") -
+                    ls_tensor_held_bytes(r.tensor ? r.tensor : r.far));
+    steps(&r);
+    LS_CHECK(most_gradients <= window + slack);
+    LS_CHECK(most_weights <= ls_ledger_bytes(&l, "gathered weights") + slack);
+    if (r.args.calls.own > 0) {
+        LS_CHECK(most_gradients > window / 3);
+        LS_CHECK_EQ(most_weights > 0, k->zero == 3);
+    }
+    watched = NULL;
+    close_rank(&r, comm);
+}
+
+LS_TEST_SECONDS(hybrid_equals_hold_what_the_ledger_predicts, 120)
+{
+    static const char *const names[] = {"dp 2 tp 2 zero 2", "dp 2 tp 2 zero 3, fast, experts",
+                                        "dp 4 ep 2 zero 2"};
+
+    for (size_t i = 0; i < LS_COUNT(kinds); i++)
+        for (size_t n = 0; n < LS_COUNT(names); n++) {
+            kind k = kinds[i];
+            if (strncmp(k.name, names[n], strlen(names[n])) == 0)
+                ls_world_run(k.world, &k, counted_parts);
+        }
+}
+
+/* --- what is kept for another ------------------------------------------------------------------
+ */
+
+/* One moment of the ward: its own, and what lies here of it. */
+static void check_kept(rank *r, int moment, const ls_mesh_part *parts, int n)
+{
+    const float *own = r->step->state_memory[moment];
+    int64_t theirs = parts[n - 1].packed + parts[n - 1].count;
+    float *want = ls_mem_array((size_t)ls_max_i64(1, theirs), sizeof *want);
+    const ls_mesh_part *kept;
+    ls_comm_request request;
+
+    LS_CHECK(want);
+    LS_CHECK_EQ(ls_trust_parts(r->step, &kept), n);
+    LS_CHECK_OK(ls_comm_start(r->alike,
+                              &(ls_coll){.kind = LS_COLL_SEND,
+                                         .type = LS_F32,
+                                         .count = r->step->own,
+                                         .in = own,
+                                         .peer = ls_ward_buddy(&r->equals, r->equals.rank)},
+                              &request));
+    LS_CHECK_OK(ls_comm_run(r->alike,
+                            &(ls_coll){.kind = LS_COLL_RECV,
+                                       .type = LS_F32,
+                                       .count = theirs,
+                                       .out = want,
+                                       .peer = ls_ward_of(&r->equals, r->equals.rank)},
+                            INT64_MAX));
+    LS_CHECK_OK(ls_comm_wait(r->alike, request, INT64_MAX));
+    for (int i = 0; i < n; i++) {
+        LS_CHECK_EQ(kept[i].count, parts[i].count);
+        LS_CHECK(memcmp(want + parts[i].packed, own + kept[i].packed,
+                        (size_t)parts[i].count * sizeof *want) == 0);
+    }
+    ls_mem_free(want);
+}
+
+/* Elements that an equal updates. */
+static int64_t updated_by(const ls_mesh_part *parts, int n)
+{
+    int64_t all = 0;
+
+    for (int i = 0; i < n; i++)
+        all += parts[i].count;
+    return all;
+}
+
+static void keep_for_another(ls_world *w, ls_comm *comm)
+{
+    const kind *k = w->context;
+    kind without = *k;
+    ls_mesh_part parts[1024];
+    ls_ledger l;
+    rank r;
+
+    without.buddies = false;
+    open_rank(&r, &without, comm);
+    int64_t used = ls_device_used_bytes(r.device);
+    steps(&r);
+    double loss = r.losses[STEPS - 1];
+    close_rank(&r, comm);
+    open_rank(&r, k, comm);
+    ls_memory_predict(&(ls_memory_args){.run = &r.run,
+                                        .model = &r.model,
+                                        .whole = &r.whole,
+                                        .kernels = r.args.kernels,
+                                        .mesh = &r.mesh,
+                                        .world = &r.world,
+                                        .sums = &r.equals,
+                                        .threads = 1},
+                      &l);
+    LS_CHECK_EQ(ls_device_used_bytes(r.device) - used, ls_ledger_bytes(&l, "buddy"));
+    LS_CHECK(ls_ledger_bytes(&l, "buddy") > 0);
+    LS_CHECK_OK(ls_trust_begin(r.step));
+    steps(&r);
+    LS_CHECK_OK(ls_step_settle(r.step));
+    LS_CHECK(fabs(r.losses[STEPS - 1] - loss) == 0);
+    int me = r.equals.rank, n = ls_ward_parts(&r.run, &r.model, &r.equals, me, NULL);
+    LS_CHECK(n <= (int)LS_COUNT(parts));
+    (void)ls_ward_parts(&r.run, &r.model, &r.equals, me, parts);
+    LS_CHECK_EQ(ls_trust_sent(r.step), (2 + STEPS) * updated_by(parts, n) * 4);
+    int ward = ls_ward_of(&r.equals, me);
+    n = ls_ward_parts(&r.run, &r.model, &r.equals, ward, parts);
+    for (int moment = 1; moment <= 2; moment++)
+        check_kept(&r, moment, parts, n);
+    close_rank(&r, comm);
+}
+
+/* Nothing changes but what is kept: the moments of another one, as it has them. */
+LS_TEST_SECONDS(hybrid_keeps_moments_for_another_rank, 120)
+{
+    static const kind rows[] = {
+        {"dp 2 tp 2 zero 1", "4", 1, 2, 2, 1, true, LS_PIPE_1F1B, 1, 3, 5, 1, .tied = true,
+         .dropout = 0.1, .width = 144, .buddies = true},
+        {"dp 2 tp 2 zero 1, fast, bf16", "4", 1, 2, 2, 1, false, LS_PIPE_1F1B, 1, 3, 5, 1,
+         .reduce = LS_REDUCE_FAST, .precision = LS_PRECISION_BF16, .width = 144, .buddies = true},
+        {"dp 4 ep 2 zero 1", "4", 1, 4, 1, 1, true, LS_PIPE_1F1B, 1, 3, 6, 1,
+         .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .buddies = true},
+        {"cp 2 tp 2 zero 1", "4", 1, 1, 2, 1, true, LS_PIPE_1F1B, 1, 3, 4, 1, .cp = 2, .width = 144,
+         .buddies = true},
+    };
+
+    for (size_t i = 0; i < LS_COUNT(rows); i++) {
+        kind k = rows[i];
+        ls_world_run(k.world, &k, keep_for_another);
     }
 }
 

@@ -117,7 +117,8 @@ LS_TEST_SECONDS(optim_bits_do_not_depend_on_threads_or_instruction_set, 60)
 
 LS_TEST(optim_learns_one_batch_by_heart)
 {
-    for (int form = 0; form < 8; form++) {
+    ls_test_one_thread();
+    for (int form = 0; form < 8; form += ls_test_stride(3)) {
         ls_run run = run_of(optimizers[form % 2], families[form / 2 % 2]);
         trainer t;
         run.precision = form < 4 ? LS_PRECISION_FP32 : LS_PRECISION_BF16;

@@ -16,7 +16,7 @@
 #include "config/runfile.h"
 #include "train/loop.h"
 
-enum { MOST = 4, MOST_SETS = 8 };
+enum { MOST = 8, MOST_SETS = 8 };
 
 /* What a run tells, one small record for each event that matters here. */
 typedef struct word {
@@ -497,7 +497,27 @@ LS_TEST(recover_loads_moments_that_fewer_lines_divide)
                     .victim = {3}});
 }
 
-/* Nobody else has the moments that teams divide. */
+/* Teams that divide the moments of a part keep them for each other, bucket by bucket. */
+LS_TEST(recover_takes_moments_that_teams_divide_from_buddies)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .set = "mesh.tp=2",
+                          .more = "mesh.zero=1",
+                          .also = "mesh.bucket=65536",
+                          .at = {6, 13},
+                          .victim = {3, 0}});
+}
+
+LS_TEST(recover_makes_the_update_of_a_team_s_buddy_that_was_not_heard)
+{
+    write_text();
+    go_deaf("train.deaf.1@8",
+            (story){.workers = 4, .unit = 2, .set = "mesh.tp=2", .more = "mesh.zero=1"});
+}
+
+/* Without copies nobody else has them. */
 LS_TEST(recover_loads_moments_that_teams_divide)
 {
     compare_alike((story){.workers = 4,
@@ -505,6 +525,7 @@ LS_TEST(recover_loads_moments_that_teams_divide)
                           .unit = 2,
                           .set = "mesh.tp=2",
                           .more = "mesh.zero=1",
+                          .also = "heal.buddies=off",
                           .from_disk = 1,
                           .at = {8},
                           .victim = {3}});
@@ -619,6 +640,138 @@ LS_TEST(recover_makes_the_update_of_experts_that_was_not_heard)
     write_text();
     go_deaf("train.deaf.1@8",
             (story){.workers = 2, .unit = 2, .experts = true, .set = "mesh.ep=2"});
+}
+
+/* --- products of these axes --------------------------------------------------------------------
+ */
+
+LS_TEST(recover_takes_a_part_from_another_place_of_a_ring)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 4,
+                          .set = "mesh.cp=2",
+                          .more = "mesh.tp=2",
+                          .at = {6, 13},
+                          .victim = {1, 0}});
+}
+
+LS_TEST(recover_takes_a_stage_from_another_place_of_a_ring)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 4,
+                          .set = "mesh.cp=2",
+                          .more = "mesh.pp=2",
+                          .at = {6, 13},
+                          .victim = {2, 0}});
+}
+
+LS_TEST(recover_makes_the_update_of_a_ring_of_teams_that_was_not_heard)
+{
+    write_text();
+    go_deaf("train.deaf.2@8",
+            (story){.workers = 4, .unit = 4, .set = "mesh.cp=2", .more = "mesh.tp=2"});
+}
+
+/* Experts that are divided by the ranks of rings. */
+LS_TEST(recover_takes_experts_from_another_ring)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .more = "mesh.cp=2",
+                          .at = {6, 13},
+                          .victim = {1, 0}});
+}
+
+/* One model: nobody else has the columns of these experts, or the stage with them. */
+LS_TEST(recover_loads_columns_of_experts_that_nobody_has)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 4,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .more = "mesh.tp=2",
+                          .from_disk = 1,
+                          .at = {8},
+                          .victim = {2}});
+}
+
+LS_TEST(recover_loads_a_stage_of_experts_that_nobody_has)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 4,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .more = "mesh.pp=2",
+                          .from_disk = 1,
+                          .at = {8},
+                          .victim = {3}});
+}
+
+LS_TEST(recover_takes_columns_of_experts_from_their_replica)
+{
+    compare_alike((story){.workers = 8,
+                          .restarts = 1,
+                          .unit = 4,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .more = "mesh.tp=2",
+                          .at = {8},
+                          .victim = {6}});
+}
+
+/* Each rank divides what is no expert once more with those who have others. */
+LS_TEST(recover_takes_moments_of_experts_from_buddies)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .more = "mesh.zero=1",
+                          .at = {6, 13},
+                          .victim = {3, 0}});
+}
+
+LS_TEST(recover_takes_moments_of_stages_with_experts_from_buddies)
+{
+    compare_alike((story){.workers = 8,
+                          .restarts = 1,
+                          .unit = 4,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .more = "mesh.pp=2",
+                          .also = "mesh.zero=1",
+                          .at = {8},
+                          .victim = {5}});
+}
+
+LS_TEST(recover_loads_moments_of_experts_that_nobody_has)
+{
+    compare_alike((story){.workers = 2,
+                          .restarts = 1,
+                          .unit = 2,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .more = "mesh.zero=1",
+                          .from_disk = 1,
+                          .at = {8},
+                          .victim = {1}});
+}
+
+LS_TEST(recover_makes_the_update_of_a_buddy_of_experts_that_was_not_heard)
+{
+    write_text();
+    go_deaf(
+        "train.deaf.1@8",
+        (story){
+            .workers = 4, .unit = 2, .experts = true, .set = "mesh.ep=2", .more = "mesh.zero=1"});
 }
 
 /* --- a mesh that was chosen ------------------------------------------------------------------- */

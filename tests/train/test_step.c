@@ -141,6 +141,7 @@ LS_TEST(step_learns_one_batch_by_heart)
     ls_step *step;
     ls_step_result r;
 
+    ls_test_one_thread();
     LS_CHECK_OK(ls_device_open(&device, "cpu", 1));
     LS_CHECK_OK(ls_stream_create(&args.stream, device));
     LS_CHECK_OK(ls_kernel_pick("auto", &args.kernels));

@@ -201,8 +201,9 @@ static void counted(ls_world *w, ls_comm *comm)
         }
         /* All else is taken when opening, in the device's memory or in what ranks share. */
         int64_t mine = ls_ledger_total(&r.ledger) - ls_ledger_bytes(&r.ledger, "threads") -
-                       ls_ledger_bytes(&r.ledger, "batch") - gathered - window -
-                       ls_decode_bytes(&r.model) - ls_device_used_bytes(r.device);
+                       ls_ledger_bytes(&r.ledger, "batch") - ls_ledger_bytes(&r.ledger, "saving") -
+                       gathered - window - ls_decode_bytes(&r.model) -
+                       ls_device_used_bytes(r.device);
         if (r.mesh.rank == 0) /* it has copies of the state too, which are not the step's */
             mine -= ls_ledger_bytes(&r.ledger, "snapshot") +
                     ls_ledger_bytes(&r.ledger, "whole weights");

@@ -55,7 +55,8 @@ ls_status ls_board_alloc(ls_board *board, int local, int64_t bytes, const char *
                          void **memory_out);
 void ls_board_free(ls_board *board, int local, void *memory); /* NULL is allowed */
 
-/* Bytes of the memory of other ranks that this process has resident because it has read it. */
+/* Bytes of the memory of other ranks that this process has resident because it has read it, less
+ * the own ones that were handed out and are not resident here: they are taken all the same. */
 int64_t ls_board_foreign_bytes(ls_board *board, int local);
 
 /* Break the board: every call of every rank fails with this text, under this code (LS_EPEER unless

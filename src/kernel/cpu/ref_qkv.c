@@ -3,7 +3,9 @@
  *
  * The packed row of a token holds H query heads, Hkv key heads and Hkv value heads of D each. The
  * gradient of a rotation is the rotation by the opposite angle; the gradient of the norm is that of
- * simd/norm.c's RMS kind, with one weight for all query heads and one for all key heads. */
+ * simd/norm.c's RMS kind, with one weight for all query heads and one for all key heads. Where
+ * other ranks have heads that are normalised together with these, sums come from and go to the
+ * caller. */
 #include "kernel/cpu/ref_impl.h"
 #include "kernel/cpu/rows_attention.h"
 
@@ -62,8 +64,13 @@ static void head_fwd(const ls_qkv *a, const place *w, double *x)
         x[i] = ls_ref_load(a->packed, a->type, w->at + i);
         square += x[i] * x[i];
     }
+    if (a->part == LS_QKV_SUMS) {
+        a->sums[w->stat] = (float)square;
+        return;
+    }
     if (w->weight) {
-        double rstd = 1 / sqrt(square / (double)a->D + (double)a->eps);
+        square = a->part == LS_QKV_APPLY ? (double)a->sums[w->stat] : square;
+        double rstd = 1 / sqrt(square / (double)ls_qkv_normed(a) + (double)a->eps);
         for (int64_t i = 0; i < a->D; i++)
             x[i] *= rstd * ls_ref_load(w->weight, a->type, i);
         if (a->rstd)
@@ -86,13 +93,19 @@ static void head_bwd(const ls_qkv *a, const place *w, double *x, double *sums)
     if (w->rope)
         turn(x, w->rope, a->D, -1);
     if (w->weight) {
-        double rstd = (double)a->rstd[w->stat], mean = 0;
+        double rstd = (double)a->rstd[w->stat], total = 0;
         double *sum = sums + (w->n < a->H ? 0 : a->D);
         for (int64_t i = 0; i < a->D; i++) {
             double h = ls_ref_load(a->product, a->type, w->at + i) * rstd;
             sum[i] += x[i] * h;
-            mean += x[i] * ls_ref_load(w->weight, a->type, i) * h / (double)a->D;
+            total += x[i] * ls_ref_load(w->weight, a->type, i) * h;
         }
+        if (a->part == LS_QKV_SUMS) {
+            a->sums[w->stat] = (float)total;
+            return;
+        }
+        total = a->part == LS_QKV_APPLY ? (double)a->sums[w->stat] : total;
+        double mean = total / (double)ls_qkv_normed(a);
         for (int64_t i = 0; i < a->D; i++) {
             double h = ls_ref_load(a->product, a->type, w->at + i) * rstd;
             x[i] = rstd * (x[i] * ls_ref_load(w->weight, a->type, i) - h * mean);

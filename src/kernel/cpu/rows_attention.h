@@ -37,6 +37,12 @@ static inline int64_t ls_qkv_ld(const ls_qkv *a)
     return a->ld ? a->ld : (a->H + 2 * a->Hkv) * a->D;
 }
 
+/* Elements that a norm goes over, on all ranks. */
+static inline int64_t ls_qkv_normed(const ls_qkv *a)
+{
+    return a->D * (a->ranks ? a->ranks : 1);
+}
+
 /* qkv_bwd with norms keeps one partial dq_norm and dk_norm per chunk of tokens:
  * [leaves][chunks][2][D rounded up]. */
 enum { LS_QKV_CHUNK_TOKENS = 32 };

@@ -108,8 +108,11 @@ void ls_qkv_check(const ls_qkv *a, bool forward)
     LS_BUG_IF(a->rope && a->D % 2, "rope turns pairs, but D is %lld", (long long)a->D);
     LS_BUG_IF(a->Hkv > 0 && norms != (a->k_norm != NULL), "qkv with a norm of q or k alone");
     LS_BUG_IF(a->past < 0, "qkv with a past of %lld", (long long)a->past);
+    LS_BUG_IF(a->part != LS_QKV_WHOLE && (!norms || !a->sums || a->rope),
+              "qkv in parts without a norm or sums, or with a rotation");
     if (forward)
         return;
+    LS_BUG_IF(a->part == LS_QKV_SUMS && a->dq_norm, "sums of a norm, and its gradient");
     LS_BUG_IF(norms && (!a->product || !a->rstd), "qkv_bwd with norms needs product and rstd");
     LS_BUG_IF((a->dq_norm != NULL) != (a->dk_norm != NULL || (a->dq_norm && a->Hkv == 0)) ||
                   (a->dq_norm && !norms),

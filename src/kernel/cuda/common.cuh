@@ -25,6 +25,7 @@ struct ls_cuda_row {
     bool on;
 
     ls_cuda_row(ls_stream *stream_, ls_row row);
+    ls_cuda_row(ls_stream *stream_, const char *name); /* work that is no row of the table */
     ~ls_cuda_row();
     /* Inside a row: what a call raised goes to the stream. */
     bool ok(ls_status st)

@@ -7,12 +7,17 @@
 
 enum { THREADS = 256 };
 
-ls_cuda_row::ls_cuda_row(ls_stream *stream_, ls_row row)
+ls_cuda_row::ls_cuda_row(ls_stream *stream_, const char *name)
 {
     stream = stream_;
     s = (ls_cuda_stream *)ls_stream_native(stream_);
     s->fault_text = ls_cuda_fault_text;
-    on = ls_cuda_row_begin(s, stream_, ls_cuda_row_name(row));
+    on = ls_cuda_row_begin(s, stream_, name);
+}
+
+ls_cuda_row::ls_cuda_row(ls_stream *stream_, ls_row row)
+    : ls_cuda_row(stream_, ls_cuda_row_name(row))
+{
 }
 
 ls_cuda_row::~ls_cuda_row()

@@ -8,6 +8,7 @@
  * With several leaves dw is one product for each leaf, joined along the tree in the stream's arena:
  * a binary counter of [K, N] sums, the first of which is dw itself where nothing is added to. */
 #include "kernel/cuda/fp8.cuh"
+#include "kernel/cuda/grouped.cuh"
 
 static int64_t or_dense(int64_t ld, int64_t dense)
 {
@@ -25,6 +26,10 @@ void ls_cuda_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
 
     if (!row.on || !row.ok(ls_cuda_check_type(LS_ROW_LINEAR_FWD, a->type)))
         return;
+    if (a->groups) {
+        row.ok(ls_grouped_fwd(row.s, a));
+        return;
+    }
     ls_product p = {};
     p.a_type = p.b_type = p.out = a->type;
     p.tf32 = a->tf32;
@@ -71,6 +76,10 @@ void ls_cuda_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a)
 
     if (!row.on || !row.ok(ls_cuda_check_type(LS_ROW_LINEAR_BWD_X, a->type)))
         return;
+    if (a->groups) {
+        row.ok(ls_grouped_bwd_x(row.s, a));
+        return;
+    }
     ls_product p = {};
     p.a_type = p.b_type = p.out = a->type;
     p.tf32 = a->tf32;
@@ -236,6 +245,10 @@ void ls_cuda_linear_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
 
     if (!row.on || !row.ok(ls_cuda_check_type(LS_ROW_LINEAR_BWD_W, a->type)))
         return;
+    if (a->groups) {
+        row.ok(ls_grouped_bwd_w(row.s, a));
+        return;
+    }
     if (a->dw && !row.ok(a->leaves > 1 ? tree_dw(row.s, a)
                                        : leaf_dw(row.s, a, 0, a->M, a->dw, a->accumulate)))
         return;

@@ -9,7 +9,7 @@
  * h mean(g w h)), dw = sum of g h over tokens and heads. A block walks a chunk of a leaf's tokens;
  * each warp adds in shared memory of its own, warps are added in order, chunks and leaves by
  * ls_cuda_tree_finish(). */
-#include "kernel/cuda/common.cuh"
+#include "kernel/cuda/qkv_wide.cuh"
 
 enum { THREADS = 256, WARPS = 8, NORM_CHUNKS = 128, NORM_TOKENS = 4 };
 
@@ -310,7 +310,11 @@ template <typename T> static void bwd(ls_cuda_stream *s, const ls_qkv *a)
 static ls_status check(ls_row row, const ls_qkv *a)
 {
     LS_BUG_IF(a->rope && a->D % 2, "rope turns pairs, but D is %lld", (long long)a->D);
-    LS_BUG_IF(a->ld || a->Hkv == 0, "a part of a packed product");
+    if (a->part != LS_QKV_WHOLE)
+        return ls_fail(LS_EUSAGE, "a norm over the heads of several ranks runs on CPUs only");
+    if (a->ld)
+        return ls_cuda_check_type(row, a->type);
+    LS_BUG_IF(a->Hkv == 0, "a part of a packed product");
     if (a->D > 768)
         return ls_fail(LS_EUSAGE, "a head of %lld is larger than 768", (long long)a->D);
     return ls_cuda_check_type(row, a->type);
@@ -322,7 +326,10 @@ void ls_cuda_qkv_fwd(ls_stream *stream, const ls_qkv *a)
 
     if (!row.on || !row.ok(check(LS_ROW_QKV_FWD, a)) || a->B * a->T == 0)
         return;
-    ls_cuda_typed(a->type, [&](auto t) { fwd<decltype(t)>(row.s, a); });
+    if (a->ld)
+        row.ok(ls_qkv_wide_fwd(row.s, a));
+    else
+        ls_cuda_typed(a->type, [&](auto t) { fwd<decltype(t)>(row.s, a); });
 }
 
 void ls_cuda_qkv_bwd(ls_stream *stream, const ls_qkv *a)
@@ -331,5 +338,8 @@ void ls_cuda_qkv_bwd(ls_stream *stream, const ls_qkv *a)
 
     if (!row.on || !row.ok(check(LS_ROW_QKV_BWD, a)) || a->B * a->T == 0)
         return;
-    ls_cuda_typed(a->type, [&](auto t) { bwd<decltype(t)>(row.s, a); });
+    if (a->ld)
+        row.ok(ls_qkv_wide_bwd(row.s, a, norm_chunk_rows(a->B * a->T / ls_max_i64(a->leaves, 1))));
+    else
+        ls_cuda_typed(a->type, [&](auto t) { bwd<decltype(t)>(row.s, a); });
 }

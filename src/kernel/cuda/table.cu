@@ -1,4 +1,5 @@
 /* table.cu -- the CUDA rows as a table, and the one symbol that the plugin shows. */
+#include "kernel/cuda/experts.cuh"
 #include "kernel/cuda/fp8.cuh"
 
 /* The names of kernel/registry.c, which the plugin does not link. */
@@ -82,6 +83,7 @@ static const ls_kernels kernels = {
     .pack = NULL, /* products read weights as they lie */
     .scratch = scratch,
     .pack_bytes = NULL,
+    .experts = &ls_cuda_experts,
 };
 
 /* The device room's entries with ours; filled in when the library is loaded. */

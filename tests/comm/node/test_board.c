@@ -248,6 +248,7 @@ LS_TEST(board_knows_whose_memory_is_resident)
     LS_CHECK_OK(ls_board_open(&board, fd, 5));
     LS_CHECK_OK(ls_board_alloc(board, 0, OWN, "test", &own));
     LS_CHECK_OK(ls_board_alloc(board, 1, OTHER, "test", &other));
+    LS_CHECK_EQ(ls_board_foreign_bytes(board, 0), -OWN); /* taken, and nowhere resident yet */
     memset(own, 1, OWN);
     LS_CHECK_EQ(ls_board_foreign_bytes(board, 0), 0);
     memset(other, 1, OTHER);

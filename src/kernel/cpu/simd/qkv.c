@@ -11,7 +11,10 @@
  * and goes on as norm.c does for RMS: with h = x rstd and g = dy w, the gradient is rstd (g - h
  * mean(g h)), and the weight's is the sum of dy h over rows and heads: row after row and head after
  * head inside a chunk of LS_QKV_CHUNK_TOKENS tokens of a leaf, then along the tree over chunks,
- * then along the tree over leaves. */
+ * then along the tree over leaves.
+ *
+ * A norm over heads of several ranks is two rows, with a sum over these ranks between them: one
+ * leaves its sum of x^2 (backward of g h), the other reads that of all. */
 #include "kernel/cpu/rows_attention.h"
 #include "kernel/cpu/simd/vec.h"
 
@@ -55,9 +58,7 @@ LS_INLINE void turn(const ls_dtype from, const void *x, const ls_dtype to, void 
     }
 }
 
-/* y = x rstd weight; returns rstd. */
-LS_INLINE float normalise(const ls_dtype type, const void *x, const ls_dtype to, void *y,
-                          const void *weight, int64_t D, float eps)
+LS_INLINE float sum_of_squares(const ls_dtype type, const void *x, int64_t D)
 {
     ls_v16 square = v_set(0);
 
@@ -65,12 +66,17 @@ LS_INLINE float normalise(const ls_dtype type, const void *x, const ls_dtype to,
         ls_v16 v = v_load_most_as(type, x, i, D - i);
         square = v_fma(v, v, square);
     }
-    float rstd = 1.0f / sqrtf(v_sum(square) * (1.0f / (float)D) + eps);
+    return v_sum(square);
+}
+
+/* y = x rstd weight. */
+LS_INLINE void normalise(const ls_dtype type, const void *x, const ls_dtype to, void *y,
+                         const void *weight, int64_t D, float rstd)
+{
     for (int64_t i = 0; i < D; i += LS_LANES) {
         ls_v16 h = v_mul(v_load_most_as(type, x, i, D - i), v_set(rstd));
         v_store_most_as(to, y, i, D - i, v_mul(h, v_load_most_as(type, weight, i, D - i)));
     }
-    return rstd;
 }
 
 /* What the gradient of a head's norm reads: dy (of a type of its own), what was normalised, the
@@ -80,9 +86,9 @@ typedef struct normed {
     float rstd;
 } normed;
 
-/* dx from dy, which may be in the same place. Adds dy h to sums, where given. */
-LS_INLINE void normalise_back(const ls_dtype type, const ls_dtype dy_type, const normed *r,
-                              void *dx, int64_t D, float *sums)
+/* The sum of g h. Adds dy h to sums, where given. */
+LS_INLINE float sum_of_products(const ls_dtype type, const ls_dtype dy_type, const normed *r,
+                                int64_t D, float *sums)
 {
     ls_v16 total = v_set(0), k = v_set(r->rstd);
 
@@ -93,7 +99,15 @@ LS_INLINE void normalise_back(const ls_dtype type, const ls_dtype dy_type, const
         if (sums)
             v_store(sums + i, v_fma(d, h, v_load(sums + i)));
     }
-    ls_v16 minus = v_set(-(v_sum(total) * (1.0f / (float)D)));
+    return v_sum(total);
+}
+
+/* dx from dy, which may be in the same place; mean is that of g h. */
+LS_INLINE void normalise_back(const ls_dtype type, const ls_dtype dy_type, const normed *r,
+                              void *dx, int64_t D, float mean)
+{
+    ls_v16 minus = v_set(-mean), k = v_set(r->rstd);
+
     for (int64_t i = 0; i < D; i += LS_LANES) {
         ls_v16 h = v_mul(v_load_most_as(type, r->x, i, D - i), k);
         ls_v16 g = v_mul(v_load_most_as(dy_type, r->dy, i, D - i),
@@ -114,18 +128,39 @@ LS_INLINE void *head_at(const ls_dtype type, const ls_heads *heads, int64_t b, i
            (b * heads->batch + t * heads->time + h * heads->head) * size_of(type);
 }
 
-/* A head of q or k from its place in packed to its own. rstd may be NULL. Between norm and rotation
- * it is not rounded to its type. */
+/* Statistics of a head: rstd may be NULL, sum is there where the row is in parts. */
+typedef struct stats {
+    float *rstd, *sum;
+} stats;
+
+/* The norm of a head: to its place, or where it is turned, to w->turned. */
+LS_INLINE void norm_forward(const ls_dtype type, const ls_qkv *a, const work *w, const void *packed,
+                            const void *weight, void *head, const stats *at)
+{
+    float square = a->part == LS_QKV_APPLY ? *at->sum : sum_of_squares(type, packed, a->D);
+
+    if (a->part == LS_QKV_SUMS) {
+        *at->sum = square;
+        return;
+    }
+    float rstd = 1.0f / sqrtf(square * (1.0f / (float)ls_qkv_normed(a)) + a->eps);
+    if (a->rope)
+        normalise(type, packed, LS_F32, w->turned, weight, a->D, rstd);
+    else
+        normalise(type, packed, type, head, weight, a->D, rstd);
+    if (at->rstd)
+        *at->rstd = rstd;
+}
+
+/* A head of q or k from its place in packed to its own. Between norm and rotation it is not rounded
+ * to its type. */
 LS_INLINE void head_forward(const ls_dtype type, const ls_qkv *a, const work *w, const void *packed,
-                            const void *weight, void *head, float *rstd)
+                            const void *weight, void *head, const stats *at)
 {
     int64_t pairs = a->D / 2;
 
     if (weight) {
-        float value = a->rope ? normalise(type, packed, LS_F32, w->turned, weight, a->D, a->eps)
-                              : normalise(type, packed, type, head, weight, a->D, a->eps);
-        if (rstd)
-            *rstd = value;
+        norm_forward(type, a, w, packed, weight, head, at);
         if (a->rope)
             turn(LS_F32, w->turned, type, head, w, pairs);
     } else if (a->rope) {
@@ -135,9 +170,23 @@ LS_INLINE void head_forward(const ls_dtype type, const ls_qkv *a, const work *w,
     }
 }
 
+/* Back through the norm of a head. */
+LS_INLINE void norm_backward(const ls_dtype type, const ls_dtype dy_type, const ls_qkv *a,
+                             const normed *r, void *packed, float *sums, const stats *at)
+{
+    float total = sum_of_products(type, dy_type, r, a->D, sums);
+
+    if (a->part == LS_QKV_SUMS) {
+        *at->sum = total;
+        return;
+    }
+    total = a->part == LS_QKV_APPLY ? *at->sum : total;
+    normalise_back(type, dy_type, r, packed, a->D, total * (1.0f / (float)ls_qkv_normed(a)));
+}
+
 /* The gradient of a head of q or k back to its place in packed. */
 LS_INLINE void head_backward(const ls_dtype type, const ls_qkv *a, const work *w, const void *head,
-                             const normed *r, void *packed, float *sums)
+                             const normed *r, void *packed, float *sums, const stats *at)
 {
     int64_t pairs = a->D / 2;
     normed back = *r;
@@ -145,10 +194,10 @@ LS_INLINE void head_backward(const ls_dtype type, const ls_qkv *a, const work *w
     if (r->weight && a->rope) {
         turn(type, head, LS_F32, w->turned, w, pairs);
         back.dy = w->turned;
-        normalise_back(type, LS_F32, &back, packed, a->D, sums);
+        norm_backward(type, LS_F32, a, &back, packed, sums, at);
     } else if (r->weight) {
         back.dy = head;
-        normalise_back(type, type, &back, packed, a->D, sums);
+        norm_backward(type, type, a, &back, packed, sums, at);
     } else if (a->rope) {
         turn(type, head, type, packed, w, pairs);
     } else if (packed != head) {
@@ -163,18 +212,19 @@ LS_INLINE void one_head(const ls_dtype type, const job *j, const work *w, int64_
     const ls_qkv *a = j->a;
     const void *weight = n < a->H ? a->q_norm : a->k_norm;
     char *packed = (char *)a->packed + at * size_of(type);
-    float *rstd = a->rstd ? a->rstd + row * (a->H + a->Hkv) + n : NULL;
+    int64_t stat = row * (a->H + a->Hkv) + n;
+    stats stat_at = {a->rstd ? a->rstd + stat : NULL, a->sums ? a->sums + stat : NULL};
 
     if (j->forward) {
-        head_forward(type, a, w, packed, weight, head, rstd);
+        head_forward(type, a, w, packed, weight, head, &stat_at);
         return;
     }
     normed r = {.weight = weight};
     if (weight) {
         r.x = (const char *)a->product + at * size_of(type);
-        r.rstd = *rstd;
+        r.rstd = *stat_at.rstd;
     }
-    head_backward(type, a, w, head, &r, packed, w->sums[n < a->H ? 0 : 1]);
+    head_backward(type, a, w, head, &r, packed, w->sums[n < a->H ? 0 : 1], &stat_at);
 }
 
 LS_INLINE void one_token(const ls_dtype type, const job *j, int64_t row, work *w)
