@@ -235,13 +235,27 @@ static ls_status keep_whole(ls_session *s, hoard *h)
     return keep_own(s, h);
 }
 
+static bool is_divided(const ls_session *s)
+{
+    return s->buddy && s->buddy->begun;
+}
+
+static bool is_whole(const ls_session *s)
+{
+    return s->step && s->step_there && !s->dp && !s->apart &&
+           s->run->train.optimizer != LS_OPTIMIZER_MUON && s->offload == LS_OFFLOAD_NONE &&
+           ls_step_done(s->step) != LS_STEP_TORN;
+}
+
+bool ls_hoard_would(const ls_session *session)
+{
+    return ls_hoard_serves(session) && session->step && (is_divided(session) || is_whole(session));
+}
+
 void ls_hoard_keep(ls_session *session)
 {
     ls_session *s = session;
-    bool divided = s->buddy && s->buddy->begun, sure = divided && s->buddy->confirmed;
-    bool whole = s->step && s->step_there && !s->dp && !s->apart &&
-                 s->run->train.optimizer != LS_OPTIMIZER_MUON && s->offload == LS_OFFLOAD_NONE &&
-                 ls_step_done(s->step) != LS_STEP_TORN;
+    bool divided = is_divided(s), sure = divided && s->buddy->confirmed, whole = is_whole(s);
     ls_status st = LS_OK;
 
     if (!s->step || (!divided && !whole))

@@ -20,6 +20,9 @@ LS_C_BEGIN
 /* Whether this run's state is kept in this way. */
 bool ls_hoard_serves(const ls_session *session);
 
+/* Whether this rank could keep something now: ranks that come in may get it. */
+bool ls_hoard_would(const ls_session *session);
+
 /* Before the step is closed. */
 void ls_hoard_keep(ls_session *session);
 

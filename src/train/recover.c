@@ -103,7 +103,7 @@ bool ls_recover_regroups(const ls_session *session, int64_t steps_in_view)
     const ls_session *s = session;
 
     return s->args.rejoin && steps_in_view > 0 && steps_in_view >= s->run->heal.grow_steps &&
-           (keeps(s) || (ls_estate_keeps(s) && s->mesh.zero == 0)) &&
+           (keeps(s) || ls_hoard_would(s) || (ls_estate_keeps(s) && s->mesh.zero == 0)) &&
            ls_heal_regroups(s->args.view.plan.generation);
 }
 

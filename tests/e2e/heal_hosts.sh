@@ -72,7 +72,7 @@ grep '"event":"rank"' worker/events.jsonl | tail -n 4 | grep -c '"host":"lab2"' 
 # Two hosts, four, three (one is destroyed), one, and four again; one that is not like the others is refused by name.
 mkdir elsewhere
 sed 's/seed: 3/seed: 4/' run.yaml >elsewhere/run.yaml
-ELSEWHERE=7 SET=$plain
+ELSEWHERE=7 SET="$plain --set mesh.zero=1" # whose parts are cut anew each time
 export ELSEWHERE
 go size 8 2 1 8:come:2 8:come:3 =4:host:3 =3:come:7 =3:gone:7 =3:host:1 =2:host:2 =1:come:4 =1:come:5 =1:come:6 =4:none:0
 is kind joined ranks 4 source memory redone 0
