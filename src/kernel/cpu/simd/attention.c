@@ -26,6 +26,9 @@
  * instruction set or on other sequences. Tasks are heads (forward: or tiles of queries, when heads
  * are few; backward: key heads, which sum over the query heads that read them).
  *
+ * The file is long because forward, backward and pairs share these tiles, and are inlined into one
+ * another for each instruction set.
+ *
  * With a past, tiles of queries still lie on multiples of 64 positions: in the first one the lanes
  * before the first query hold zeros and are not written. Few queries go another way with the same
  * bits: see attention_few.c.
