@@ -669,7 +669,8 @@ const ls_option ls_options[] = {
      .preset = "[]",
      .doc =
          "Parameters that stay as they are: names as `lineshaft ckpt show` lists them, with * for "
-         "any text. They take no memory for gradients and the optimizer.",
+         "any text. They take no memory for gradients and the optimizer. On every mesh, but "
+         "with mesh.zero: 0 only.",
      .offset = AT(train.freeze),
      .fixed = true},
 
@@ -680,7 +681,8 @@ const ls_option ls_options[] = {
      .most = 4096,
      .doc =
          "Rank of the small matrices (LoRA); 0: none, all weights are trained. With a rank, only "
-         "the small matrices are.",
+         "the small matrices are. On every mesh, but with mesh.zero: 0 only; with mesh.tp they "
+         "are divided as the weights beside them.",
      .offset = AT(lora.rank),
      .fixed = true},
     {.key = "lora.alpha",

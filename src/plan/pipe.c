@@ -135,19 +135,25 @@ static ls_status cut(ls_pipe *p, const ls_run *run, const ls_model *model)
     ls_stage *stages = ls_mem_array((size_t)n, sizeof *stages);
     ls_status st = LS_OK;
 
-    p->borders = ls_mem_array((size_t)n + 1, sizeof *p->borders);
+    p->borders = ls_mem_array(2 * ((size_t)n + 1), sizeof *p->borders);
     if (!stages || !p->borders) {
         st = ls_fail(LS_ENOMEM, "no memory for a pipeline of %d stages", n);
         goto out;
     }
     LS_TRY(st, ls_stages_plan(model, n, run->batch.leaf, run->model.context, stages), out);
-    for (int s = 0; s < n; s++)
-        p->borders[s] = s == 0 ? 0 : ls_model_complete(model, stages[s].unit);
+    int64_t *weights = p->borders + n + 1;
+    for (int s = 1; s < n; s++) {
+        p->borders[s] = ls_model_complete(model, stages[s].unit);
+        weights[s] = ls_model_below(model, stages[s].unit);
+    }
     p->borders[n] = model->trained;
+    weights[n] = model->flat;
     for (int c = 0; c < p->chunks; c++) {
         const ls_stage *s = &stages[c * p->posts + p->post];
-        p->chunk[c] =
-            (ls_pipe_chunk){.unit = s->unit, .units = s->units, .own = ls_pipe_of(p, p->post, c)};
+        p->chunk[c] = (ls_pipe_chunk){.unit = s->unit,
+                                      .units = s->units,
+                                      .own = ls_pipe_of(p, p->post, c),
+                                      .weights = ls_pipe_weights_of(p, p->post, c)};
     }
 out:
     ls_mem_free(stages);
@@ -180,7 +186,9 @@ ls_status ls_pipe_init(ls_pipe *pipe, const ls_run *run, const ls_model *model, 
         return too_few_layers(run, model);
     LS_TRY(st, cut(&p, run, model), out);
     if (model->shape.tied)
-        p.tied = (ls_pipe_range){model->wte.g, model->shape.V * model->shape.C};
+        p.copied = (ls_pipe_range){model->wte.w, model->shape.V * model->shape.C};
+    if (model->wte.g >= 0)
+        p.tied = p.copied;
     LS_TRY(st, plan_table(&p, &like, micros, varies), out);
     *pipe = p;
 out:
@@ -196,11 +204,21 @@ void ls_pipe_release(ls_pipe *pipe)
     *pipe = (ls_pipe){.posts = 0};
 }
 
+static ls_pipe_range between(const int64_t *border)
+{
+    return (ls_pipe_range){border[0], border[1] - border[0]};
+}
+
 ls_pipe_range ls_pipe_of(const ls_pipe *pipe, int post, int chunk)
 {
-    int stage = chunk * pipe->posts + post;
+    return between(pipe->borders + chunk * pipe->posts + post);
+}
 
-    return (ls_pipe_range){pipe->borders[stage], pipe->borders[stage + 1] - pipe->borders[stage]};
+ls_pipe_range ls_pipe_weights_of(const ls_pipe *pipe, int post, int chunk)
+{
+    int stages = pipe->posts * pipe->chunks;
+
+    return between(pipe->borders + stages + 1 + chunk * pipe->posts + post);
 }
 
 int ls_pipe_ranges(const ls_pipe *pipe, ls_pipe_range ranges_out[LS_PIPE_CHUNKS + 1])
@@ -208,11 +226,11 @@ int ls_pipe_ranges(const ls_pipe *pipe, ls_pipe_range ranges_out[LS_PIPE_CHUNKS 
     int n = 0;
 
     while (n < pipe->chunks) {
-        ranges_out[n] = pipe->chunk[n].own;
+        ranges_out[n] = pipe->chunk[n].weights;
         n++;
     }
-    if (ls_pipe_is_last(pipe) && pipe->tied.count > 0)
-        ranges_out[n++] = pipe->tied;
+    if (ls_pipe_is_last(pipe) && pipe->copied.count > 0)
+        ranges_out[n++] = pipe->copied;
     return n;
 }
 
@@ -324,7 +342,8 @@ int64_t ls_pipe_stream_bytes(const ls_run *run, const ls_model *model, const ls_
 
 ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, bool moments)
 {
-    ls_pipe_range all = ls_pipe_of(pipe, post, chunk), own;
+    ls_pipe_range own,
+        all = moments ? ls_pipe_of(pipe, post, chunk) : ls_pipe_weights_of(pipe, post, chunk);
 
     if (moments && pipe->divides)
         return ls_pipe_updated(pipe, post, line, chunk);
@@ -356,8 +375,10 @@ static int64_t moment_bytes(const ls_pipe *p, int line)
 {
     int64_t bytes = 0;
 
-    for (int c = 0; c < p->chunks; c++)
-        bytes += paged(ls_pipe_updated(p, p->post, line, c), sizeof(float));
+    for (int c = 0; c < p->chunks; c++) {
+        ls_pipe_range own = ls_pipe_updated(p, p->post, line, c);
+        bytes += own.count > 0 ? paged(own, sizeof(float)) : 0;
+    }
     return bytes;
 }
 
@@ -367,6 +388,8 @@ static int64_t grad_bytes(const ls_memory_args *args, ls_pipe_range own, bool di
 {
     ls_dp_args dp = ls_pipe_sum(args->run, ls_memory_sums(args), own.count, divides);
 
+    if (own.count == 0)
+        return 0;
     if (ls_mesh_lines(ls_memory_sums(args)) > 1) {
         own.count = ls_dp_elements(&dp);
         *sum_bytes += ls_dp_bytes(&dp);

@@ -1,11 +1,12 @@
 /* pipe.h -- what a rank of a pipeline has (mesh.pp): layers, parameters, table, buffers.
  *
  * The stages are cut by cost (stages.h), and each is one run of the elements of the flat parameters
- * (model.h): the embedding and the first blocks, ..., the last blocks, the final norm and the head.
- * A rank keeps plain indices of the whole model, in arrays of which only its own pages are there
- * (base/window.h). A tied embedding belongs to the first post, and the last one has a copy of its
- * weights. With ZeRO 1 (mesh.zero) the lines divide what they update of each chunk; where
- * ranks that die are replaced, another line keeps a copy of that (train/trust.h).
+ * (model.h), and one of what is trained of them, where that is less: the embedding and the first
+ * blocks, ..., the last blocks, the final norm and the head. A rank keeps plain indices of the
+ * whole model, in arrays of which only its own pages are there (base/window.h). A tied embedding
+ * belongs to the first post, and the last one has a copy of its weights. With ZeRO 1 (mesh.zero)
+ * the lines divide what they update of each chunk; where ranks that die are replaced, another line
+ * keeps a copy of that (train/trust.h).
  *
  * The table (parallel/pipeline.h) is that of the rank's line; from it follows how many
  * micro-batches each chunk holds activations of, and how many streams and gradients that came from
@@ -25,10 +26,11 @@ typedef struct ls_pipe_range {
 } ls_pipe_range;
 
 typedef struct ls_pipe_chunk {
-    int64_t unit, units; /* of the model: ls_param.unit */
-    ls_pipe_range own;
-    int slots; /* micro-batches that it keeps activations of at a time */
-    int late;  /* of these, with gradients that wait for the second half of a backward (pass.h) */
+    int64_t unit, units;   /* of the model: ls_param.unit */
+    ls_pipe_range own;     /* of gradients and moments; it may have none */
+    ls_pipe_range weights; /* the same where all are trained */
+    int slots;             /* micro-batches that it keeps activations of at a time */
+    int late; /* of these, with gradients that wait for the second half of a backward (pass.h) */
 } ls_pipe_chunk;
 
 typedef struct ls_pipe {
@@ -39,10 +41,13 @@ typedef struct ls_pipe {
     int ward;     /* then: the line whose moments this rank keeps too, */
     int buddy;    /* and the one that keeps this rank's; -1: none */
     ls_pipe_chunk chunk[LS_PIPE_CHUNKS];
-    ls_pipe_range tied;     /* the embedding, where the head reads it too; count 0: it does not */
+    ls_pipe_range tied;     /* the embedding, where the head reads it too and it is trained; count
+                             * 0: it does not. It is the first of weights and of gradients */
+    ls_pipe_range copied;   /* its weights, trained or not */
     int streams, gradients; /* buffers for those from other posts; one more than must be, so that
                              * the next can come early */
-    int64_t *borders;       /* owned: the first element of each stage, and the end */
+    int64_t *borders;       /* owned: the first element of each stage, and the end: of gradients,
+                             * then of weights */
 } ls_pipe;
 
 /* The table that a run asks for. */
@@ -66,8 +71,9 @@ static inline bool ls_pipe_is_last(const ls_pipe *pipe)
     return pipe->post == pipe->posts - 1;
 }
 
-/* The elements of a chunk of any post. */
+/* The elements of a chunk of any post: of gradients and moments; of weights. */
 ls_pipe_range ls_pipe_of(const ls_pipe *pipe, int post, int chunk);
+ls_pipe_range ls_pipe_weights_of(const ls_pipe *pipe, int post, int chunk);
 
 /* The weights that this rank keeps: its chunks, and on the last post a copy of a tied embedding,
  * which comes last. Returns how many. */

@@ -175,7 +175,7 @@ out:
 static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, double *saw)
 {
     const ls_model *model = s->args.model;
-    bool parts = s->line || (gradients ? ls_step_parts(s) : ls_step_shards(s));
+    bool parts = gradients ? s->line || ls_step_parts(s) : ls_step_shards(s);
     const char *what = gradients ? "gradient" : "weight";
     const float *x = !gradients ? s->state_memory[0] : parts ? s->own_grad : s->grads[0];
     ls_status st = LS_OK;
@@ -189,7 +189,7 @@ static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, doubl
             st = accuse_parts(s, what, p, x, number, &share);
         else
             st = accuse_param(s, what, p, x + (gradients ? p->trained : p->first), number);
-        if (st != LS_OK && parts)
+        if (st != LS_OK && (parts || s->line))
             *saw += ((double)k + share) / (double)model->n_params;
     }
     *saw += st == LS_OK;

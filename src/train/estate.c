@@ -155,7 +155,7 @@ static int pieces_of(const ls_step *step, int kind, ls_pipe_range out[PIECES])
     for (int b = 0; step->line && b < ls_step_buckets(step); b++) {
         ls_mesh_part own = ls_step_own(step, b);
         bool all = kind == WEIGHTS && !step->line->plan.divides;
-        out[b] = all            ? step->line->plan.chunk[b].own
+        out[b] = all            ? step->line->plan.chunk[b].weights
                  : kind == WARD ? ls_trust_part(step, b)
                                 : (ls_pipe_range){own.first, own.count};
     }

@@ -63,6 +63,7 @@ struct ls_line {
     int left[LS_PIPE_CHUNKS];     /* micro-batches whose backward is still to come */
     int next_sum;                 /* the chunk whose sum across is begun next; -1: all are */
     int64_t sent_bytes;
+    bool copied; /* the last post has the weights of a tied embedding */
     struct {
         ls_adamw_span *spans;             /* of the ward's part, */
         int64_t end_span[LS_PIPE_CHUNKS]; /* chunk by chunk */

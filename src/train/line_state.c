@@ -49,7 +49,7 @@ static int64_t grad_end(const ls_step *s, ls_pipe_range own, bool divides)
 {
     ls_dp_args dp = ls_pipe_sum(s->args.run, &s->line->mesh, own.count, divides);
 
-    return own.first + (s->line->across ? ls_dp_elements(&dp) : own.count);
+    return own.first + (s->line->across && own.count > 0 ? ls_dp_elements(&dp) : own.count);
 }
 
 static ls_status open_grads(ls_step *s)
@@ -114,7 +114,8 @@ static ls_status open_sums(ls_step *s)
             ls_pipe_sum(s->args.run, &x->mesh, head ? plan->tied.count : plan->chunk[i].own.count,
                         plan->divides && !head);
         dp.comm = x->across;
-        LS_TRY(st, ls_dp_open(&x->sums[i], &dp), out);
+        if (dp.trained > 0)
+            LS_TRY(st, ls_dp_open(&x->sums[i], &dp), out);
     }
 out:
     return st;
@@ -539,18 +540,33 @@ static bool is_moment(const ls_step *s, const float *array)
     return array != s->state_memory[0];
 }
 
+/* What a post has of a chunk of an array, and this rank. */
+static ls_pipe_range range_of(const ls_step *s, int post, int chunk, bool moment)
+{
+    const ls_pipe *plan = &s->line->plan;
+
+    return moment ? ls_pipe_of(plan, post, chunk) : ls_pipe_weights_of(plan, post, chunk);
+}
+
+static ls_pipe_range own_range(const ls_step *s, int chunk, const float *array)
+{
+    return range_of(s, s->line->plan.post, chunk, is_moment(s, array));
+}
+
 /* All ranges of all posts between who has them and the first rank: the first line, or, of moments
  * that lines divide, all of them. */
-static ls_status carry_all(const ls_step *s, bool parts, bool collect, const float *from, float *to)
+static ls_status carry_all(const ls_step *s, bool moment, bool collect, const float *from,
+                           float *to)
 {
     const ls_line *x = s->line;
     int lines = x->plan.lines;
+    bool parts = x->plan.divides && moment;
     ls_status st = LS_OK;
 
     for (int rank = 0; rank < x->plan.posts * lines; rank += parts ? 1 : lines)
         for (int c = 0; c < x->plan.chunks; c++) {
             ls_pipe_range r = parts ? ls_pipe_updated(&x->plan, rank / lines, rank % lines, c)
-                                    : ls_pipe_of(&x->plan, rank / lines, c);
+                                    : range_of(s, rank / lines, c, moment);
             LS_TRY(st,
                    carry(s, collect ? rank : 0, collect ? 0 : rank, from ? from + r.first : NULL,
                          to ? to + r.first : NULL, r.count),
@@ -564,11 +580,11 @@ out:
 static ls_status copy_tied(const ls_step *s)
 {
     const ls_line *x = s->line;
-    ls_pipe_range tied = x->plan.tied;
-    float *w = (float *)s->state_memory[0] + tied.first;
+    ls_pipe_range copied = x->plan.copied;
+    float *w = (float *)s->state_memory[0] + copied.first;
     int first = x->plan.line, last = (x->plan.posts - 1) * x->plan.lines + x->plan.line;
 
-    return carry(s, first, last, w, w, tied.count);
+    return carry(s, first, last, w, w, copied.count);
 }
 
 /* What one rank of the post has of an array, to all of them. */
@@ -596,7 +612,10 @@ ls_status ls_line_spread(ls_step *step)
         for (int line = 0; line < x->plan.lines; line++)
             LS_TRY(st, tell_across(x, line, ls_pipe_updated(&x->plan, x->plan.post, line, c), w),
                    out);
-    LS_TRY(st, copy_tied(step), out);
+    /* One that is frozen: once, for a rank that came when others were there. */
+    if (x->plan.tied.count > 0 || !x->copied)
+        LS_TRY(st, copy_tied(step), out);
+    step->line->copied = true;
     if (ls_pipe_is_first(&x->plan))
         step->line->sent_bytes += x->plan.tied.count * (int64_t)sizeof *w;
     ls_line_changed(step);
@@ -606,9 +625,7 @@ out:
 
 ls_status ls_line_collect(ls_step *step, const float *array, float *whole)
 {
-    bool parts = step->line->plan.divides && is_moment(step, array);
-
-    return carry_all(step, parts, true, array, whole);
+    return carry_all(step, is_moment(step, array), true, array, whole);
 }
 
 ls_status ls_line_deal(ls_step *step, const float *whole, float *array)
@@ -617,9 +634,9 @@ ls_status ls_line_deal(ls_step *step, const float *whole, float *array)
     bool parts = x->plan.divides && is_moment(step, array);
     ls_status st = LS_OK;
 
-    LS_TRY(st, carry_all(step, parts, false, whole, array), out);
+    LS_TRY(st, carry_all(step, is_moment(step, array), false, whole, array), out);
     for (int c = 0; c < x->plan.chunks && x->across && !parts; c++)
-        LS_TRY(st, tell_across(x, 0, x->plan.chunk[c].own, array), out);
+        LS_TRY(st, tell_across(x, 0, own_range(step, c, array), array), out);
     if (!is_moment(step, array))
         st = copy_tied(step);
 out:
@@ -638,7 +655,7 @@ ls_status ls_line_complete(ls_step *step, float *array)
     ls_status st = LS_OK;
 
     for (int c = 0; c < x->plan.chunks && x->across && !parts; c++) {
-        ls_pipe_range own = x->plan.chunk[c].own;
+        ls_pipe_range own = own_range(step, c, array);
         LS_TRY(st,
                ls_comm_run(x->across,
                            &(ls_coll){.kind = LS_COLL_ALL_GATHER,
