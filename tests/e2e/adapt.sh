@@ -60,7 +60,7 @@ done
 for file in lora-moe frozen-moe; do
     curve $file.yaml.1/events.jsonl >alone
     : >parts
-    for part in 2,1,1,1,1 4,2,1,2,1 6,4,2,2,1 8,4,2,1,2 10,1,1,1,1; do
+    for part in 3,1,1,1,1 5,4,2,2,1 8,4,2,1,2 10,2,1,2,1; do
         # shellcheck disable=SC2046 # words are what is wanted
         set -- $(echo "$part" | tr , ' ')
         run 0 "$LINESHAFT" train $file.yaml --json -n "$2" --set "train.steps=$1" --set "mesh.tp=$3" --set "mesh.ep=$4" --set "mesh.pp=$5" \
