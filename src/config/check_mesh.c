@@ -85,9 +85,6 @@ static ls_status check_teams(const ls_run *run)
     if (run->device.offload != LS_OFFLOAD_NONE)
         return ls_check_clash(run, "device.offload", "mesh.tp",
                               "moments of a part of a model stay in memory");
-    if (run->device.kind == LS_DEVICE_CUDA)
-        return ls_check_clash(run, "mesh.tp", "device.kind",
-                              "parts of a model meet in the memory of the host");
     return LS_OK;
 }
 
@@ -125,9 +122,6 @@ static ls_status check_context(const ls_run *run)
         return ls_check_clash(run, "mesh.balance", "mesh.cp", "speeds are known of single ranks");
     if (run->mesh.weights.count > 0)
         return ls_check_clash(run, "mesh.weights", "mesh.cp", "they are for single ranks");
-    if (run->device.kind == LS_DEVICE_CUDA)
-        return ls_check_clash(run, "mesh.cp", "device.kind",
-                              "keys and values meet in the memory of the host");
     return check_chunks(run);
 }
 
@@ -415,6 +409,33 @@ static ls_status check_pipeline(const ls_run *run)
     return LS_OK;
 }
 
+/* What GPUs do not do where ranks have parts of a model, or of sequences. */
+static ls_status check_gpus(const ls_run *run)
+{
+    const char *axis = run->mesh.tp > 1   ? "mesh.tp"
+                       : run->mesh.pp > 1 ? "mesh.pp"
+                       : run->mesh.cp > 1 ? "mesh.cp"
+                                          : NULL;
+    bool parts = run->mesh.tp > 1 || run->mesh.pp > 1;
+    ls_status st = LS_OK;
+
+    if (run->device.kind != LS_DEVICE_CUDA || !axis)
+        return LS_OK;
+    if (run->device.graphs == LS_GRAPHS_ON) {
+        st = ls_check_clash(run, "device.graphs", axis,
+                            "ranks exchange tensors inside of a pass, and the host does that");
+        ls_err_hint("Leave device.graphs out.");
+    } else if (parts && run->precision == LS_PRECISION_FP8) {
+        st = ls_check_clash(run, "precision", axis,
+                            "the scale of a tensor in fp8 comes from all of it, in one call");
+        ls_err_hint("precision: bf16 works.");
+    } else if (parts && run->eval.sample && *run->eval.sample) {
+        st = ls_check_clash(run, "eval.sample", axis, "no GPU has the whole model");
+        ls_err_hint("Leave eval.sample out; lineshaft generate writes text from the checkpoints.");
+    }
+    return st;
+}
+
 /* Copies that were asked for, but have no use or cannot be made. */
 static ls_status check_buddies(const ls_run *run)
 {
@@ -503,6 +524,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_shard(run), out);
     LS_TRY(st, check_teams(run), out);
     LS_TRY(st, check_context(run), out);
+    LS_TRY(st, check_gpus(run), out);
     LS_TRY(st, check_ep(run), out);
     LS_TRY(st, check_sync(run), out);
     LS_TRY(st, check_offload(run), out);

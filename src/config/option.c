@@ -763,7 +763,7 @@ const ls_option ls_options[] = {
      .most = 256,
      .doc = "Pipeline width: processes that share the layers. A leaf goes through all of them as a "
             "micro-batch (batch.group sets how many leaves do at a time). mesh.dp such lines share "
-            "the batch; on CPUs, with AdamW and mesh.zero 0 or 1.",
+            "the batch; with AdamW and mesh.zero 0 or 1.",
      .offset = AT(mesh.pp)},
     {.key = "mesh.schedule",
      .type = LS_OPTION_ENUM,

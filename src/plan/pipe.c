@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/window.h"
 #include "parallel/buddies.h"
+#include "parallel/staging.h"
 
 ls_pipeline_kind ls_pipe_kind(const ls_run *run)
 {
@@ -334,64 +335,118 @@ ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, 
 }
 
 /* Pages of elements that lie in a window. */
-static int64_t paged(ls_pipe_range r, int64_t size)
+typedef struct pages {
+    int64_t first, end; /* bytes */
+} pages;
+
+static pages pages_of(const ls_memory_args *args, ls_pipe_range r, int64_t size)
 {
-    return ls_round_up((r.first + r.count) * size, LS_WINDOW_PAGE) -
-           r.first * size / LS_WINDOW_PAGE * LS_WINDOW_PAGE;
+    int64_t page = args->page ? args->page : LS_WINDOW_PAGE;
+
+    if (r.count == 0)
+        return (pages){0, 0};
+    return (pages){r.first * size / page * page, ls_round_up((r.first + r.count) * size, page)};
+}
+
+static int64_t paged(const ls_memory_args *args, ls_pipe_range r, int64_t size)
+{
+    pages p = pages_of(args, r, size);
+
+    return p.end - p.first;
+}
+
+/* Of several ranges that do not overlap; pages that two of them share count once. */
+static int64_t all_paged(const ls_memory_args *args, const ls_pipe_range *ranges, int n,
+                         int64_t size)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < n; i++) {
+        pages own = pages_of(args, ranges[i], size);
+        for (int k = 0; k < i && own.first < own.end; k++) {
+            pages other = pages_of(args, ranges[k], size);
+            if (other.first <= own.first && own.first < other.end)
+                own.first = other.end;
+            else if (other.first < own.end && own.end <= other.end)
+                own.end = other.first;
+        }
+        bytes += ls_max_i64(0, own.end - own.first);
+    }
+    return bytes;
 }
 
 /* Of the weights that a rank has, and of a moment. */
-static int64_t weight_bytes(const ls_pipe *p, int64_t size)
+static int64_t weight_bytes(const ls_memory_args *args, const ls_pipe *p, int64_t size)
 {
     ls_pipe_range ranges[LS_PIPE_CHUNKS + 1];
     int n = ls_pipe_ranges(p, ranges);
-    int64_t bytes = 0;
 
-    for (int i = 0; i < n; i++)
-        bytes += paged(ranges[i], size);
-    return bytes;
+    return all_paged(args, ranges, n, size);
 }
 
-static int64_t moment_bytes(const ls_pipe *p, int line)
+static int64_t moment_bytes(const ls_memory_args *args, const ls_pipe *p, int line)
 {
-    int64_t bytes = 0;
+    ls_pipe_range ranges[LS_PIPE_CHUNKS];
 
     for (int c = 0; c < p->chunks; c++)
-        bytes += paged(ls_pipe_updated(p, p->post, line, c), sizeof(float));
-    return bytes;
+        ranges[c] = ls_pipe_updated(p, p->post, line, c);
+    return all_paged(args, ranges, p->chunks, sizeof(float));
 }
 
+/* What sums over lines take, beside gradients: for themselves, and, on a device with a memory of its
+ * own, what gradients pass through. */
+typedef struct sums {
+    int64_t bytes, staged;
+} sums;
+
 /* Gradients of a range, with the room that their sum over lines takes; and what that takes. */
-static int64_t grad_bytes(const ls_memory_args *args, ls_pipe_range own, bool divides,
-                          int64_t *sum_bytes)
+static int64_t grad_bytes(const ls_memory_args *args, ls_pipe_range own, bool divides, sums *sum)
 {
     ls_dp_args dp = ls_pipe_sum(args->run, ls_memory_sums(args), own.count, divides);
 
     if (ls_mesh_lines(ls_memory_sums(args)) > 1) {
-        own.count = ls_dp_elements(&dp);
-        *sum_bytes += ls_dp_bytes(&dp);
+        sum->bytes += ls_dp_bytes(&dp);
+        sum->staged += ls_round_up(ls_dp_elements(&dp) * (int64_t)sizeof(float), 4096);
+        own.count = args->apart ? own.count : ls_dp_elements(&dp);
     }
-    return paged(own, sizeof(float));
+    return paged(args, own, sizeof(float));
 }
 
 static void predict_gradients(const ls_memory_args *args, const ls_calls *calls, const ls_pipe *p,
                               ls_ledger *ledger)
 {
     ls_pipe_range head = {0, p->tied.count};
-    int64_t bytes = 0, sum = 0;
+    int64_t bytes = 0;
+    sums sum = {.bytes = 0};
 
     for (int c = 0; c < p->chunks; c++)
         bytes += calls->buffers * grad_bytes(args, p->chunk[c].own, p->divides, &sum);
     if (head.count > 0 && ls_pipe_is_last(p))
         bytes += calls->buffers * grad_bytes(args, head, false, &sum);
     else if (head.count > 0 && ls_pipe_is_first(p))
-        bytes += paged(head, sizeof(float));
+        bytes += paged(args, head, sizeof(float));
     ls_ledger_add(ledger, "gradients",
                   calls->ordered ? "own layers, log2(calls) + 1 buffers of the tree of sums"
                                  : "own layers, one buffer",
                   bytes);
-    if (ls_mesh_lines(ls_memory_sums(args)) > 1)
-        ls_ledger_add(ledger, "exchange", "gradients of other lines, on their way", sum);
+    if (ls_mesh_lines(ls_memory_sums(args)) < 2)
+        return;
+    (args->apart ? ls_ledger_add_host : ls_ledger_add)(
+        ledger, "exchange", "gradients of other lines, on their way", sum.bytes);
+    if (args->apart)
+        ls_ledger_add_host(ledger, "staging", "own gradients on their way, page-locked",
+                           calls->buffers * sum.staged);
+}
+
+/* What messages pass through on a device with a memory of its own (train/line_travel.c). */
+static int64_t message_bytes(const ls_memory_args *args, const ls_calls *calls, const ls_pipe *p)
+{
+    int64_t message = ls_pipe_stream_bytes(args->run, args->model, calls) * ls_pass_border(args->model);
+    int places = p->streams + p->gradients;
+
+    for (int c = 0; c < p->chunks; c++)
+        places += p->chunk[c].slots;
+    return ls_staging_bytes(places, message) + ls_staging_bytes(1, LS_PIPE_PIECE);
 }
 
 static void predict_passes(const ls_memory_args *args, const ls_calls *calls, const ls_pipe *p,
@@ -413,6 +468,9 @@ static void predict_passes(const ls_memory_args *args, const ls_calls *calls, co
     ls_ledger_add(ledger, "activations", "own layers, of the micro-batches on their way", passes);
     ls_ledger_add(ledger, "pipeline", "streams and gradients from other stages",
                   ls_round_up(ls_pipe_buffer_bytes(p, args->run, args->model, calls), 4096));
+    if (args->apart)
+        ls_ledger_add_host(ledger, "pipeline messages", "streams on their way, page-locked",
+                           message_bytes(args, calls, p));
 }
 
 void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
@@ -427,18 +485,18 @@ void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledge
         return;
     }
     ls_ledger_add(ledger, "weights", "parameters of the own layers, fp32",
-                  weight_bytes(&p, sizeof(float)));
+                  weight_bytes(args, &p, sizeof(float)));
     if (type != LS_F32)
         ls_ledger_add(ledger, type == LS_F16 ? "fp16 weights" : "bf16 weights",
                       "the same once more, as the model reads them",
-                      weight_bytes(&p, ls_dtype_bytes(type)));
+                      weight_bytes(args, &p, ls_dtype_bytes(type)));
     ls_ledger_add(ledger, "optimizer",
                   p.divides ? "two moments per parameter of the own layers that this rank updates"
                             : "two moments per parameter of the own layers",
-                  2 * moment_bytes(&p, p.line));
+                  2 * moment_bytes(args, &p, p.line));
     if (p.ward >= 0)
         ls_ledger_add(ledger, "buddy", "two moments that another line updates",
-                      2 * moment_bytes(&p, p.ward));
+                      2 * moment_bytes(args, &p, p.ward));
     predict_gradients(args, calls, &p, ledger);
     predict_passes(args, calls, &p, ledger);
     ls_pipe_release(&p);

@@ -17,7 +17,10 @@
 
 LS_C_BEGIN
 
-enum { LS_PIPE_CHUNKS = 16 }; /* of a rank, at most */
+enum {
+    LS_PIPE_CHUNKS = 16,    /* of a rank, at most */
+    LS_PIPE_PIECE = 4 << 20 /* bytes of the state that pass through the host at a time */
+};
 
 /* Elements of weights, gradients and moments. */
 typedef struct ls_pipe_range {

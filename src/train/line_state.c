@@ -52,26 +52,50 @@ static int64_t grad_end(const ls_step *s, ls_pipe_range own, bool divides)
     return own.first + (s->line->across ? ls_dp_elements(&dp) : own.count);
 }
 
+static ls_status open_grad(const ls_step *s, ls_window *window, ls_pipe_range own, bool divides)
+{
+    const int64_t size = sizeof(float);
+    ls_status st;
+
+    LS_TRY(st, ls_line_open_window(s, window, grad_end(s, own, divides) * size, "gradients"), out);
+    st = ls_line_back_window(s, window, own, size, "gradients");
+out:
+    return st;
+}
+
 static ls_status open_grads(ls_step *s)
 {
     ls_line *x = s->line;
     const ls_pipe *plan = &x->plan;
-    const int64_t size = sizeof(float);
     ls_pipe_range head = {0, plan->tied.count};
     bool ends = ls_line_is_tied(x), last = ls_pipe_is_last(plan);
     ls_status st = LS_OK;
 
     for (int i = 0; i < s->args.calls.buffers; i++) {
         for (int c = 0; c < plan->chunks; c++)
-            LS_TRY(st,
-                   ls_window_open(&x->grads[c][i],
-                                  grad_end(s, plan->chunk[c].own, plan->divides) * size,
-                                  "gradients"),
-                   out);
+            LS_TRY(st, open_grad(s, &x->grads[c][i], plan->chunk[c].own, plan->divides), out);
         if (ends && (last || i == 0))
-            LS_TRY(st, ls_window_open(&x->head[i], grad_end(s, head, false) * size, "gradients"),
-                   out);
+            LS_TRY(st, open_grad(s, &x->head[i], head, false), out);
     }
+out:
+    return st;
+}
+
+/* An array of the state: of weights this rank has all that its chunks read, of moments what it
+ * updates. */
+static ls_status open_array(const ls_step *s, ls_window *window, bool weights, int64_t size,
+                            const char *what)
+{
+    const ls_pipe *plan = &s->line->plan;
+    ls_pipe_range ranges[LS_PIPE_CHUNKS + 1];
+    int n = weights ? ls_pipe_ranges(plan, ranges) : plan->chunks;
+    ls_status st;
+
+    for (int c = 0; c < n && !weights; c++)
+        ranges[c] = ls_pipe_updated(plan, plan->post, plan->line, c);
+    LS_TRY(st, ls_line_open_window(s, window, s->args.model->flat * size, what), out);
+    for (int i = 0; i < n; i++)
+        LS_TRY(st, ls_line_back_window(s, window, ranges[i], size, what), out);
 out:
     return st;
 }
@@ -80,19 +104,18 @@ static ls_status open_state(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
     ls_line *x = s->line;
-    int64_t n = s->args.model->flat;
     ls_status st = LS_OK;
 
     for (int i = 0; i < 3; i++) {
         if (s->args.kept)
             x->state[i] = ls_line_window(s->args.model, s->args.kept[i]);
         else
-            LS_TRY(st, ls_window_open(&x->state[i], n * (int64_t)sizeof(float), names[i]), out);
+            LS_TRY(st, open_array(s, &x->state[i], i == 0, sizeof(float), names[i]), out);
         s->state_memory[i] = x->state[i].base;
     }
     if (s->type != LS_F32) {
-        LS_TRY(st, ls_window_open(&x->copy, n * ls_dtype_bytes(s->type), "weights in 16 bits"),
-               out);
+        LS_TRY(st,
+               open_array(s, &x->copy, true, ls_dtype_bytes(s->type), "weights in 16 bits"), out);
         s->copy = x->copy.base;
     }
     st = open_grads(s);
@@ -196,6 +219,7 @@ ls_status ls_line_open(ls_step *step)
     LS_TRY(st, open_sums(s), out);
     LS_TRY(st, open_passes(s), out);
     LS_TRY(st, open_buffers(s), out);
+    LS_TRY(st, ls_line_open_travel(s), out);
 out:
     return st;
 }
@@ -210,19 +234,20 @@ void ls_line_close(ls_step *step)
     for (int i = 0; i < 3; i++) {
         s->state_memory[i] = NULL;
         if (!s->args.kept) /* else it could not be opened, and they stay their owner's */
-            ls_window_close(&x->state[i]);
+            ls_line_close_window(s, &x->state[i]);
     }
     s->copy = NULL;
     s->pass = NULL;
-    ls_window_close(&x->copy);
+    ls_line_close_window(s, &x->copy);
+    ls_line_close_travel(s);
     for (int c = 0; c < LS_PIPE_CHUNKS; c++) {
         ls_pass_close(x->passes[c]);
         ls_packs_close(x->packs[c]);
         for (int i = 0; i < LS_ORDERED_ROOTS; i++)
-            ls_window_close(&x->grads[c][i]);
+            ls_line_close_window(s, &x->grads[c][i]);
     }
     for (int i = 0; i < LS_ORDERED_ROOTS; i++)
-        ls_window_close(&x->head[i]);
+        ls_line_close_window(s, &x->head[i]);
     for (int i = 0; i <= LS_PIPE_CHUNKS; i++)
         ls_dp_close(x->sums[i]);
     ls_comm_close(x->across);
@@ -350,6 +375,10 @@ static ls_status start_sum(ls_step *s, int i)
 
     if (!s->line->sums[i])
         return LS_OK;
+    if (s->line->travel.messages) { /* they meet when all of them have come to the host */
+        ls_line_take_sum(s, i);
+        return LS_OK;
+    }
     buffers_of(s, i, buffers);
     return ls_dp_sum_from(s->line->sums[i], buffers, 0);
 }
@@ -360,8 +389,27 @@ static ls_status end_sum(ls_step *s, int i)
 
     if (!s->line->sums[i])
         return LS_OK;
+    if (s->line->travel.messages)
+        return ls_line_bring_sum(s, i);
     buffers_of(s, i, buffers);
     return ls_dp_sum_end(s->line->sums[i], buffers);
+}
+
+/* On a device with a memory of its own: begin all sums, whose parts are on their way to the host, in
+ * the same order on all ranks. */
+static ls_status begin_there(ls_step *s)
+{
+    ls_line *x = s->line;
+    ls_status st = LS_OK;
+
+    if (!x->travel.messages || !x->across)
+        return LS_OK;
+    LS_TRY(st, ls_step_await(s), out);
+    for (int i = x->plan.chunks; i >= 0; i--)
+        if (x->sums[i])
+            LS_TRY(st, ls_line_sum_there(s, i), out);
+out:
+    return st;
 }
 
 ls_status ls_line_start_sums(ls_step *step)
@@ -389,14 +437,13 @@ static ls_status tie(ls_step *s)
     ls_status st;
 
     LS_TRY(st,
-           ls_comm_run(x->along,
+           ls_line_run(s, x->along,
                        &(ls_coll){.kind = last ? LS_COLL_SEND : LS_COLL_RECV,
                                   .type = LS_F32,
                                   .count = tied.count,
                                   .in = head,
                                   .out = head,
-                                  .peer = last ? 0 : x->plan.posts - 1},
-                       ls_line_deadline()),
+                                  .peer = last ? 0 : x->plan.posts - 1}),
            out);
     if (last) {
         x->sent_bytes += tied.count * (int64_t)sizeof *head;
@@ -420,6 +467,7 @@ ls_status ls_line_end_sums(ls_step *step)
     ls_status st = LS_OK;
 
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
+    LS_TRY(st, begin_there(step), out);
     LS_TRY(st, end_sum(step, x->plan.chunks), out);
     for (int c = x->plan.chunks - 1; c >= 0; c--)
         LS_TRY(st, end_sum(step, c), out);
@@ -437,11 +485,10 @@ static ls_status add_up(const ls_step *s, float *numbers, int64_t n)
 {
     const ls_line *x = s->line;
 
-    return ls_comm_run(
-        x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->along,
+    return ls_line_run(
+        s, x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->along,
         &(ls_coll){
-            .kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = n, .in = numbers, .out = numbers},
-        ls_line_deadline());
+            .kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = n, .in = numbers, .out = numbers});
 }
 
 /* Squares of the blocks that lie in what this rank updates of a chunk. */
@@ -469,7 +516,8 @@ static void bring_edges(const ls_step *s)
 {
     const ls_line *x = s->line;
 
-    memset(x->edges, 0, (size_t)(x->edge_count * LS_NORM_BLOCK) * sizeof *x->edges);
+    s->args.kernels->fill(s->args.stream,
+                          &(ls_fill){.x = x->edges, .n = x->edge_count * LS_NORM_BLOCK});
     for (int64_t i = 0; i < x->edge_count; i++)
         for (int c = 0; c < x->plan.chunks; c++) {
             ls_pipe_range own = updated(x, c);
@@ -477,8 +525,9 @@ static void bring_edges(const ls_step *s)
             int64_t first = ls_max_i64(block, own.first);
             int64_t end = ls_min_i64(block + LS_NORM_BLOCK, own.first + own.count);
             if (first < end)
-                memcpy(x->edges + i * LS_NORM_BLOCK + first - block, ls_line_grad(x, c, 0) + first,
-                       (size_t)(end - first) * sizeof *x->edges);
+                ls_stream_copy(s->args.stream, x->edges + i * LS_NORM_BLOCK + first - block,
+                               ls_line_grad(x, c, 0) + first,
+                               (end - first) * (int64_t)sizeof *x->edges);
         }
 }
 
@@ -515,23 +564,53 @@ out:
 /* --- the state as a whole ---------------------------------------------------------------------
  */
 
+/* Of a range that a rank has and another gets: which of both is the host's, on a device with a
+ * memory of its own. */
+typedef enum host_side { NEITHER, SOURCE, TARGET } host_side;
+
+/* In pieces, as the other end goes through a device's memory. */
+static ls_status carry_on_host(ls_comm *comm, ls_coll coll)
+{
+    const int64_t most = LS_PIPE_PIECE / (int64_t)sizeof(float), all = coll.count;
+    ls_coll piece = coll;
+    ls_status st = LS_OK;
+
+    for (int64_t done = 0; done < all && st == LS_OK; done += most) {
+        piece.count = ls_min_i64(most, all - done);
+        piece.in = (const float *)coll.in + done;
+        piece.out = (float *)coll.out + done;
+        st = ls_comm_run(comm, &piece, ls_line_deadline());
+    }
+    return st;
+}
+
 /* One range from a rank to another; whoever is neither does nothing. */
 static ls_status carry(const ls_step *s, int from, int to, const float *source, float *target,
-                       int64_t count)
+                       int64_t count, host_side host)
 {
     const ls_dp_args *world = ls_dp_about(s->args.dp);
-    ls_coll coll = {.type = LS_F32, .count = count, .in = source, .out = target};
+    int64_t bytes = count * (int64_t)sizeof *target;
     int me = world->mesh.rank;
+    bool sends = me == from;
+    ls_coll coll = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
+                    .type = LS_F32,
+                    .count = count,
+                    .in = sends ? source : target,
+                    .out = sends ? (void *)(uintptr_t)source : target,
+                    .peer = sends ? to : from};
 
     if (count == 0 || (me != from && me != to))
         return LS_OK;
     if (from == to) {
-        memcpy(target, source, (size_t)count * sizeof *target);
-        return LS_OK;
+        if (host == TARGET)
+            ls_stream_copy_out(s->args.stream, target, source, bytes);
+        else
+            ls_stream_copy_in(s->args.stream, target, source, bytes);
+        return ls_stream_sync(s->args.stream, ls_line_deadline());
     }
-    coll.kind = me == from ? LS_COLL_SEND : LS_COLL_RECV;
-    coll.peer = me == from ? to : from;
-    return ls_comm_run(world->comm, &coll, ls_line_deadline());
+    if (s->line->travel.pieces && host == (sends ? SOURCE : TARGET))
+        return carry_on_host(world->comm, coll);
+    return ls_line_run(s, world->comm, &coll);
 }
 
 static bool is_moment(const ls_step *s, const float *array)
@@ -553,9 +632,11 @@ static ls_status carry_all(const ls_step *s, bool parts, bool collect, const flo
                                     : ls_pipe_of(&x->plan, rank / lines, c);
             LS_TRY(st,
                    carry(s, collect ? rank : 0, collect ? 0 : rank, from ? from + r.first : NULL,
-                         to ? to + r.first : NULL, r.count),
+                         to ? to + r.first : NULL, r.count, collect ? TARGET : SOURCE),
                    out);
         }
+    if (s->line->travel.pieces) /* the host's memory is the caller's again */
+        st = ls_stream_sync(s->args.stream, ls_line_deadline());
 out:
     return st;
 }
@@ -568,22 +649,21 @@ static ls_status copy_tied(const ls_step *s)
     float *w = (float *)s->state_memory[0] + tied.first;
     int first = x->plan.line, last = (x->plan.posts - 1) * x->plan.lines + x->plan.line;
 
-    return carry(s, first, last, w, w, tied.count);
+    return carry(s, first, last, w, w, tied.count, NEITHER);
 }
 
 /* What one rank of the post has of an array, to all of them. */
-static ls_status tell_across(const ls_line *x, int line, ls_pipe_range r, float *array)
+static ls_status tell_across(const ls_step *s, int line, ls_pipe_range r, float *array)
 {
     if (r.count == 0)
         return LS_OK;
-    return ls_comm_run(x->across,
+    return ls_line_run(s, s->line->across,
                        &(ls_coll){.kind = LS_COLL_BROADCAST,
                                   .type = LS_F32,
                                   .count = r.count,
                                   .in = array + r.first,
                                   .out = array + r.first,
-                                  .peer = line},
-                       ls_line_deadline());
+                                  .peer = line});
 }
 
 ls_status ls_line_spread(ls_step *step)
@@ -594,7 +674,8 @@ ls_status ls_line_spread(ls_step *step)
 
     for (int c = 0; c < x->plan.chunks && x->plan.divides; c++)
         for (int line = 0; line < x->plan.lines; line++)
-            LS_TRY(st, tell_across(x, line, ls_pipe_updated(&x->plan, x->plan.post, line, c), w),
+            LS_TRY(st,
+                   tell_across(step, line, ls_pipe_updated(&x->plan, x->plan.post, line, c), w),
                    out);
     LS_TRY(st, copy_tied(step), out);
     if (ls_pipe_is_first(&x->plan))
@@ -619,7 +700,7 @@ ls_status ls_line_deal(ls_step *step, const float *whole, float *array)
 
     LS_TRY(st, carry_all(step, parts, false, whole, array), out);
     for (int c = 0; c < x->plan.chunks && x->across && !parts; c++)
-        LS_TRY(st, tell_across(x, 0, x->plan.chunk[c].own, array), out);
+        LS_TRY(st, tell_across(step, 0, x->plan.chunk[c].own, array), out);
     if (!is_moment(step, array))
         st = copy_tied(step);
 out:

@@ -274,11 +274,14 @@ static bool counts(const ls_step *s, const ls_param *p)
 }
 
 /* The sum of squares of what this rank counts of an own part: runs of parameters side by side at a
- * time. */
-static double squares_of(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
+ * time, whose blocks come to the host. */
+static ls_status squares_of(ls_step *s, const ls_norm2 *whole, ls_mesh_part own, double *sum_out)
 {
     const ls_model *model = s->args.model;
+    float *partials = s->team.partials;
+    int64_t n = 0;
     double sum = 0;
+    ls_status st;
 
     for (int i = 0, end; i < model->n_params; i = end) {
         const ls_param *p = &model->params[i];
@@ -289,15 +292,24 @@ static double squares_of(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
         int64_t to = ls_min_i64(last->trained + last->count, own.first + own.count);
         if (!counts(s, p) || from >= to)
             continue;
+        int64_t blocks = (to - from + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+        LS_BUG_IF(n + blocks > s->team.n_partials, "more than %lld blocks",
+                  (long long)s->team.n_partials);
         ls_norm2 run = *whole;
         run.part = LS_NORM_SQUARES;
         run.x = ls_step_own_gradient(s, own) + from - own.first;
         run.n = to - from;
         s->args.kernels->norm2(s->args.stream, &run);
-        for (int64_t b = 0; b < (run.n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK; b++)
-            sum += (double)run.partials[b];
+        ls_stream_copy_out(s->args.stream, partials + n, run.partials,
+                           blocks * (int64_t)sizeof *partials);
+        n += blocks;
     }
-    return sum;
+    LS_TRY(st, ls_step_await(s), out);
+    for (int64_t b = 0; b < n; b++)
+        sum += (double)partials[b];
+    *sum_out = sum;
+out:
+    return st;
 }
 
 /* Who of the plane has squares of its own: nobody else, the ranks of the line, or, where lines or
@@ -322,16 +334,27 @@ ls_status ls_step_open_team(ls_step *step)
 {
     ls_step *s = step;
     const ls_model *model = s->args.model;
-    int own;
+    ls_device *device = ls_stream_device(s->args.stream);
+    int own, slots;
+    ls_status st;
 
     if (!ls_step_teams(s))
         return LS_OK;
+    slots = square_slots(s, &own);
     size_t most = (size_t)model->n_params + LS_MESH_BUCKETS; /* their borders cut some */
     s->team.spans = ls_mem_array(most, sizeof *s->team.spans);
     s->far.spans = ls_mem_array(most, sizeof *s->far.spans);
-    s->team.squares = ls_mem_array((size_t)square_slots(s, &own), sizeof *s->team.squares);
+    s->team.squares = ls_mem_array((size_t)slots, sizeof *s->team.squares);
     if (!s->team.spans || !s->far.spans || !s->team.squares)
         return LS_ENOMEM;
+    s->team.n_partials = model->trained / LS_NORM_BLOCK + (int64_t)most;
+    st = ls_device_host_alloc(device, s->team.n_partials * (int64_t)sizeof *s->team.squares,
+                              "squares of a gradient", &s->team.partials);
+    if (st == LS_OK && s->apart)
+        st = ls_device_alloc(device, slots * (int64_t)sizeof *s->team.squares,
+                             "squares of a gradient", &s->team.joined);
+    if (st != LS_OK)
+        return st;
     s->team.n = ls_model_partials(model, s->team.spans);
     for (int b = 0; b < ls_step_sums(s); b++) {
         ls_mesh_part part = ls_step_sum(s, b);
@@ -342,6 +365,11 @@ ls_status ls_step_open_team(ls_step *step)
 
 void ls_step_close_team(ls_step *step)
 {
+    ls_device *device = ls_stream_device(step->args.stream);
+
+    ls_device_host_free(device, step->team.partials,
+                        step->team.n_partials * (int64_t)sizeof *step->team.squares);
+    ls_device_free(device, step->team.joined);
     ls_mem_free(step->team.spans);
     ls_mem_free(step->far.spans);
     ls_mem_free(step->far.parts);
@@ -359,7 +387,8 @@ static void clear_others(const ls_step *s, float *x, const ls_crew_span *span,
         (void)ask(s, at, end, &own);
         if (own.count <= 0)
             own = (ls_step_piece){.first = end};
-        memset(x + at, 0, (size_t)(own.first - at) * sizeof *x);
+        if (own.first > at)
+            s->args.kernels->fill(s->args.stream, &(ls_fill){.x = x + at, .n = own.first - at});
         next = own.first + own.count;
     }
 }
@@ -433,8 +462,11 @@ ls_status ls_step_team_norm(ls_step *step, const ls_norm2 *whole)
     ls_status st;
 
     LS_TRY(st, sum_partials(s), out);
-    for (int b = 0; b < ls_step_buckets(s); b++)
-        sum += squares_of(s, whole, ls_step_own(s, b));
+    for (int b = 0; b < ls_step_buckets(s); b++) {
+        double own_sum;
+        LS_TRY(st, squares_of(s, whole, ls_step_own(s, b), &own_sum), out);
+        sum += own_sum;
+    }
     memset(squares, 0, (size_t)slots * sizeof *squares);
     squares[own] = (float)sum;
     for (int i = 0; i < 2; i++) /* each number is one rank's: sums with zeros */
@@ -449,8 +481,11 @@ ls_status ls_step_team_norm(ls_step *step, const ls_norm2 *whole)
                                           .out = squares},
                                deadline()),
                    out);
+    if (s->apart)
+        ls_stream_copy_in(s->args.stream, s->team.joined, squares,
+                          slots * (int64_t)sizeof *squares);
     join.part = LS_NORM_JOIN;
-    join.partials = squares;
+    join.partials = s->apart ? s->team.joined : squares;
     join.n = slots * (int64_t)LS_NORM_BLOCK;
     s->args.kernels->norm2(s->args.stream, &join);
 out:
@@ -612,18 +647,43 @@ static bool has_part(const ls_step *s, const float *array)
     return !s->line && (!divided || array == s->state_memory[0]);
 }
 
-/* Where the first team's ranks bring an array of their planes together; NULL on others. */
+/* Where the first team's ranks bring an array of their planes together, in the memory of the host;
+ * NULL on others. */
 static ls_status open_plane(ls_step *s, float **plane_out)
 {
+    static const char what[] = "a part of the model";
+    ls_device *device = ls_stream_device(s->args.stream);
+    int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
     void *memory = NULL;
     ls_status st = LS_OK;
 
     if (is_first_team(s))
-        st = ls_device_alloc(ls_stream_device(s->args.stream),
-                             s->args.model->flat * (int64_t)sizeof(float), "a part of the model",
-                             &memory);
+        st = s->apart ? ls_device_host_alloc(device, bytes, what, &memory)
+                      : ls_device_alloc(device, bytes, what, &memory);
     *plane_out = memory;
     return st;
+}
+
+static void close_plane(ls_step *s, float *plane)
+{
+    ls_device *device = ls_stream_device(s->args.stream);
+
+    if (s->apart)
+        ls_device_host_free(device, plane, s->args.model->flat * (int64_t)sizeof *plane);
+    else
+        ls_device_free(device, plane);
+}
+
+/* An array of which this rank has all of its part, between the device and the plane. */
+static ls_status copy_plane(ls_step *s, float *part, float *plane, bool back)
+{
+    int64_t bytes = s->args.model->flat * (int64_t)sizeof *part;
+
+    if (plane && back)
+        ls_stream_copy_in(s->args.stream, part, plane, bytes);
+    else if (plane)
+        ls_stream_copy_out(s->args.stream, plane, part, bytes);
+    return ls_step_await(s);
 }
 
 ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole)
@@ -633,19 +693,19 @@ ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole)
     float *plane = NULL;
     ls_status st = LS_OK;
 
-    if (!has_part(s, part)) {
+    if (!has_part(s, part) || s->apart) {
         LS_TRY(st, open_plane(s, &plane), out);
         LS_TRY(st,
-               s->line        ? ls_line_collect(s, part, plane)
-               : s->far.parts ? ls_step_far_carry(s, own, plane, false)
-                              : ls_dp_collect(s->args.dp, part, plane),
+               has_part(s, part) ? copy_plane(s, own, plane, false)
+               : s->far.parts    ? ls_step_far_carry(s, own, plane, false)
+                                 : ls_step_plane_collect(s, part, plane),
                out);
         own = plane;
     }
     if (is_first_team(s))
         st = pass_all(s, own, whole, false);
 out:
-    ls_device_free(ls_stream_device(s->args.stream), plane);
+    close_plane(s, plane);
     return st;
 }
 
@@ -655,19 +715,22 @@ ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part)
     float *own = part, *plane = NULL;
     ls_status st = LS_OK;
 
-    if (!has_part(s, part)) {
+    if (!has_part(s, part) || s->apart) {
         LS_TRY(st, open_plane(s, &plane), out);
         own = plane;
     }
     if (is_first_team(s))
         LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, true), out);
-    if (!has_part(s, part))
-        st = s->line        ? ls_line_deal(s, plane, part)
-             : s->far.parts ? ls_step_far_carry(s, part, plane, true)
-                            : ls_dp_deal(s->args.dp, plane, part);
-    else if (s->args.dp)
-        st = ls_dp_tell(s->args.dp, 0, part, s->args.model->flat * (int64_t)sizeof *part);
+    if (!has_part(s, part)) {
+        st = s->far.parts ? ls_step_far_carry(s, part, plane, true)
+                          : ls_step_plane_deal(s, plane, part);
+        goto out;
+    }
+    if (s->apart)
+        LS_TRY(st, copy_plane(s, part, plane, true), out);
+    if (s->args.dp)
+        st = ls_step_tell(s, 0, part, s->args.model->flat * (int64_t)sizeof *part);
 out:
-    ls_device_free(ls_stream_device(s->args.stream), plane);
+    close_plane(s, plane);
     return st;
 }
