@@ -3,8 +3,9 @@
  * A split model (model/split.h) ends some products with a part of their sum, and needs tensors that
  * other ranks have; ranks that share sequences (model/pass_ring.c) need each other's keys. What
  * carries them is not the model's business: it asks a table of functions, and parallel/tensor.h
- * fills it with a communicator. Tensors lie where the stream's rows work. All ranks ask for the same in the same order. What fails is a
- * failure of the stream, and everything after it is dropped. */
+ * fills it with a communicator. Tensors lie where the stream's rows work. All ranks ask for the
+ * same in the same order. What fails is a failure of the stream, and everything after it is
+ * dropped. */
 #pragma once
 #include "kernel/kernel.h"
 

@@ -30,8 +30,8 @@ int64_t ls_staging_bytes(int places, int64_t bytes);
 ls_stream *ls_staging_stream(const ls_staging *staging);
 void *ls_staging_at(const ls_staging *staging, int place);
 
-/* Queue: device memory to byte `at` of a place, a mark behind it; and wait until the stream has come
- * to the mark. From then on the place is the host's, */
+/* Queue: device memory to byte `at` of a place, a mark behind it; and wait until the stream has
+ * come to the mark. From then on the place is the host's, */
 void ls_staging_take(ls_staging *staging, int place, int64_t at, const void *from, int64_t bytes);
 void ls_staging_mark(ls_staging *staging, int place);
 ls_status ls_staging_await(ls_staging *staging, int place, int64_t deadline_ns);

@@ -28,8 +28,8 @@ struct ls_tensor {
     ls_comm_request requests[UNDER_WAY][2]; /* by number; */
     bool shifts[UNDER_WAY];                 /* the second is there too */
     int next;
-    float *packed; /* owned, PACKED of them */
-    ls_staging *staging; /* owned: where tensors lie on a device; NULL: ranks reach them */
+    float *packed;              /* owned, PACKED of them */
+    ls_staging *staging;        /* owned: where tensors lie on a device; NULL: ranks reach them */
     ls_crew_ask staged[PLACES]; /* by place: what is under way */
     int begun;                  /* of these so far */
     bool packed_locked;

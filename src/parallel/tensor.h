@@ -37,8 +37,9 @@ void ls_tensor_unstage(ls_tensor *tensor); /* NULL is allowed, and one that is n
 int64_t ls_tensor_stage_bytes(int64_t bytes);
 
 /* Make what each rank has of these elements their sum over the ranks that have them. All ranks name
- * spans of the same lengths. Host memory, or where it is staged that of the device. divided: ranks that each have some of the elements, and
- * zeros in place of the others' (ZeRO): all of them get all, first; NULL: each has all. */
+ * spans of the same lengths. Host memory, or where it is staged that of the device. divided: ranks
+ * that each have some of the elements, and zeros in place of the others' (ZeRO): all of them get
+ * all, first; NULL: each has all. */
 ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n,
                         ls_comm *divided);
 

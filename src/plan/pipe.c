@@ -393,8 +393,8 @@ static int64_t moment_bytes(const ls_memory_args *args, const ls_pipe *p, int li
     return all_paged(args, ranges, p->chunks, sizeof(float));
 }
 
-/* What sums over lines take, beside gradients: for themselves, and, on a device with a memory of its
- * own, what gradients pass through. */
+/* What sums over lines take, beside gradients: for themselves, and, on a device with a memory of
+ * its own, what gradients pass through. */
 typedef struct sums {
     int64_t bytes, staged;
 } sums;
@@ -441,7 +441,8 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
 /* What messages pass through on a device with a memory of its own (train/line_travel.c). */
 static int64_t message_bytes(const ls_memory_args *args, const ls_calls *calls, const ls_pipe *p)
 {
-    int64_t message = ls_pipe_stream_bytes(args->run, args->model, calls) * ls_pass_border(args->model);
+    int64_t message =
+        ls_pipe_stream_bytes(args->run, args->model, calls) * ls_pass_border(args->model);
     int places = p->streams + p->gradients;
 
     for (int c = 0; c < p->chunks; c++)

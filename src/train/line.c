@@ -128,7 +128,7 @@ static ls_status free_gradient(ls_line *x, bool wait, int *buffer_out)
         return LS_OK;
     if (!wait && x->travel.n_waiting > 0)
         return LS_OK; /* it may not have been begun */
-    if (!wait) { /* has the oldest gone by now? */
+    if (!wait) {      /* has the oldest gone by now? */
         int at = (int)(x->gradient[first].sent % LS_LINE_SENDS);
         bool done = x->sends[at].number != x->gradient[first].sent;
         if (!done)

@@ -65,13 +65,13 @@ struct ls_line {
     int next_sum;                 /* the chunk whose sum across is begun next; -1: all are */
     int64_t sent_bytes;
     struct {
-        ls_staging *messages; /* a place for each stream, each gradient, each slot of each chunk; NULL:
-                               * other posts reach what lies here */
+        ls_staging *messages; /* a place for each stream, each gradient, each slot of each chunk;
+                               * NULL: other posts reach what lies here */
         ls_staging *pieces;   /* of collectives of any size */
         int first_slot[LS_PIPE_CHUNKS]; /* the first place of its slots */
         struct {
             ls_coll coll;
-            int place, send; /* which of `sends` */
+            int place, send;      /* which of `sends` */
         } waiting[LS_LINE_SENDS]; /* sends that are begun when they have come to the host */
         int n_waiting;
         float *sums[LS_PIPE_CHUNKS + 1][LS_ORDERED_ROOTS]; /* host, as `sums`: buffer by buffer */

@@ -114,8 +114,8 @@ static ls_status open_state(ls_step *s)
         s->state_memory[i] = x->state[i].base;
     }
     if (s->type != LS_F32) {
-        LS_TRY(st,
-               open_array(s, &x->copy, true, ls_dtype_bytes(s->type), "weights in 16 bits"), out);
+        LS_TRY(st, open_array(s, &x->copy, true, ls_dtype_bytes(s->type), "weights in 16 bits"),
+               out);
         s->copy = x->copy.base;
     }
     st = open_grads(s);
@@ -395,8 +395,8 @@ static ls_status end_sum(ls_step *s, int i)
     return ls_dp_sum_end(s->line->sums[i], buffers);
 }
 
-/* On a device with a memory of its own: begin all sums, whose parts are on their way to the host, in
- * the same order on all ranks. */
+/* On a device with a memory of its own: begin all sums, whose parts are on their way to the host,
+ * in the same order on all ranks. */
 static ls_status begin_there(ls_step *s)
 {
     ls_line *x = s->line;
@@ -674,8 +674,7 @@ ls_status ls_line_spread(ls_step *step)
 
     for (int c = 0; c < x->plan.chunks && x->plan.divides; c++)
         for (int line = 0; line < x->plan.lines; line++)
-            LS_TRY(st,
-                   tell_across(step, line, ls_pipe_updated(&x->plan, x->plan.post, line, c), w),
+            LS_TRY(st, tell_across(step, line, ls_pipe_updated(&x->plan, x->plan.post, line, c), w),
                    out);
     LS_TRY(st, copy_tied(step), out);
     if (ls_pipe_is_first(&x->plan))

@@ -8,8 +8,8 @@
  *   others                              F0's stream ...
  *
  * A send is begun after the next piece of work was queued, so that the device has something to do
- * while the host waits for the copy. Messages of a channel keep their order: sends wait in one list,
- * and whoever waits for anything begins them first.
+ * while the host waits for the copy. Messages of a channel keep their order: sends wait in one
+ * list, and whoever waits for anything begins them first.
  *
  * A place is received into when the copy that last read it is done, which its mark tells. */
 #include "train/line_impl.h"
@@ -64,8 +64,8 @@ static ls_status open_sum(ls_step *s, int i)
 {
     static const char what[] = "gradients on their way";
     ls_line *x = s->line;
-    int64_t bytes = ls_round_up(
-        ls_dp_elements(ls_dp_about(x->sums[i])) * (int64_t)sizeof(float), 4096);
+    int64_t bytes =
+        ls_round_up(ls_dp_elements(ls_dp_about(x->sums[i])) * (int64_t)sizeof(float), 4096);
     ls_status st = LS_OK;
 
     for (int b = 0; b < s->args.calls.buffers; b++) {
@@ -94,8 +94,8 @@ ls_status ls_line_open_travel(ls_step *step)
         places += x->plan.chunk[c].slots;
     }
     LS_TRY(st,
-           ls_staging_open(&x->travel.messages, x->along, s->args.stream, places,
-                           x->gradient_bytes, "streams on their way"),
+           ls_staging_open(&x->travel.messages, x->along, s->args.stream, places, x->gradient_bytes,
+                           "streams on their way"),
            out);
     LS_TRY(st,
            ls_staging_open(&x->travel.pieces, x->along, s->args.stream, 1, PIECE_BYTES,
@@ -170,8 +170,7 @@ ls_status ls_line_begin_sends(ls_line *line)
     x->travel.n_waiting = 0; /* also of those that fail */
     for (int i = 0; i < n; i++) {
         LS_TRY(st,
-               ls_staging_await(x->travel.messages, x->travel.waiting[i].place,
-                                ls_line_deadline()),
+               ls_staging_await(x->travel.messages, x->travel.waiting[i].place, ls_line_deadline()),
                out);
         LS_TRY(st,
                ls_comm_start(x->along, &x->travel.waiting[i].coll,

@@ -16,8 +16,8 @@
  *   wanted -> off      recording failed, which is said once
  *   ready -> off       auto: of the first steps, queued and replayed in turn, those were no slower
  *
- * Ranks that have a model together, or share sequences, exchange tensors in every layer, by the host:
- * their steps are not recorded.
+ * Ranks that have a model together, or share sequences, exchange tensors in every layer, by the
+ * host: their steps are not recorded.
  *
  * While recording each segment is launched as soon as it is complete. When one fails, the step's
  * gradients are computed again from the beginning, one row after the other: nothing of them has

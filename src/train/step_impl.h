@@ -90,12 +90,12 @@ struct ls_step {
     struct {
         ls_crew_span *spans; /* owned: what several ranks have parts of */
         int n;
-        float *squares;    /* owned: of each rank that counts some */
-        void *joined;      /* owned: the same on a device with a memory of its own */
-        void *partials;    /* owned, host: squares of blocks of what this rank counts */
+        float *squares;     /* owned: of each rank that counts some */
+        void *joined;       /* owned: the same on a device with a memory of its own */
+        void *partials;     /* owned, host: squares of blocks of what this rank counts */
         int64_t n_partials; /* room for so many */
-        int64_t waited_ns; /* in moves of tensors, as far as clocks know of it */
-    } team;                /* mesh.tp, mesh.ep (team.c) */
+        int64_t waited_ns;  /* in moves of tensors, as far as clocks know of it */
+    } team;                 /* mesh.tp, mesh.ep (team.c) */
     struct {
         int64_t rounds;      /* calls of who has most, of those that divide experts */
         ls_crew_span *spans; /* owned: what all of them have parts of, and this rank the sum with

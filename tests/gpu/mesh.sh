@@ -87,11 +87,11 @@ for family in $families; do
         train "$one" 1 $base
         result "$family $type: one process" $?
         echo "$meshes" >meshes.txt
-        while read -r name ranks sets; do
-            t=$family-$type-$name
+        while read -r mesh n sets; do
+            t=$family-$type-$mesh
             # shellcheck disable=SC2086
-            train "$t" "$ranks" $base $sets </dev/null && near "$t" "$one" $tolerance
-            result "$family $type: $name, within $tolerance of one process" $?
+            train "$t" "$n" $base $sets </dev/null && near "$t" "$one" $tolerance
+            result "$family $type: $mesh, within $tolerance of one process" $?
         done <meshes.txt
     done
 done

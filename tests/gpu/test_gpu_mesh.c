@@ -1,5 +1,5 @@
-/* test_gpu_mesh.c -- what ranks with parts of a model, or of sequences, ask of a GPU: rows that know
- * some tokens, some heads, some positions; long arrays of which some parts are there. */
+/* test_gpu_mesh.c -- what ranks with parts of a model, or of sequences, ask of a GPU: rows that
+ * know some tokens, some heads, some positions; long arrays of which some parts are there. */
 #include "gpu/gpu.h"
 
 #include <math.h>
@@ -84,7 +84,7 @@ static void embed_case(ls_gpu *g, const void *shape)
 LS_TEST_SECONDS(gpu_embed_of_parts_equals_reference, 120)
 {
     static const embed_shape shapes[] = {
-        {2, 6, 17, 5, 3, 11, 1, 0, 1, false, 0},     {3, 20, 64, 7, 0, 30, 3, 0, 1, true, 0.25f},
+        {2, 6, 17, 5, 3, 11, 1, 0, 1, false, 0},      {3, 20, 64, 7, 0, 30, 3, 0, 1, true, 0.25f},
         {2, 8, 40, 13, 13, 26, 1, 1, 2, false, 0.1f}, {4, 32, 72, 9, 9, 9 + 9, 2, 2, 3, true, 0},
         {5, 64, 16, 3, 1, 5, 1, 0, 4, false, 0},
     };
@@ -136,7 +136,8 @@ LS_TEST_SECONDS(gpu_norm_of_some_rows_drops_as_all_do, 60)
     ls_gpu_cases(norm_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }
 
-/* --- the head by ranks that have parts of the vocabulary ---------------------------------------- */
+/* --- the head by ranks that have parts of the vocabulary ----------------------------------------
+ */
 
 typedef struct head_shape {
     int64_t M, C, V;
@@ -225,7 +226,8 @@ LS_TEST_SECONDS(gpu_head_in_parts_equals_reference, 120)
     ls_gpu_cases(head_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }
 
-/* --- attention of chunks ------------------------------------------------------------------------ */
+/* --- attention of chunks ------------------------------------------------------------------------
+ */
 
 typedef struct pair_shape {
     int64_t B, T, H, Hkv, D, window; /* T: of a chunk */
@@ -323,15 +325,17 @@ static void pair_case(ls_gpu *g, const void *shape)
 
 LS_TEST_SECONDS(gpu_attention_of_chunks_equals_reference, 120)
 {
-    static const pair_shape shapes[] = {
-        {2, 17, 4, 2, 16, 0, 3, 1, 0, false, 0},   {1, 40, 2, 1, 64, 25, 2, 1, 0, false, 0},
-        {2, 33, 3, 3, 40, 0, 1, 0, 5, true, 0.2f}, {1, 64, 2, 2, 128, 90, 4, 3, 2, true, 0},
-        {1, 5, 1, 1, 200, 0, 1, 0, 5, false, 0.1f}};
+    static const pair_shape shapes[] = {{2, 17, 4, 2, 16, 0, 3, 1, 0, false, 0},
+                                        {1, 40, 2, 1, 64, 25, 2, 1, 0, false, 0},
+                                        {2, 33, 3, 3, 40, 0, 1, 0, 5, true, 0.2f},
+                                        {1, 64, 2, 2, 128, 90, 4, 3, 2, true, 0},
+                                        {1, 5, 1, 1, 200, 0, 1, 0, 5, false, 0.1f}};
 
     ls_gpu_cases(pair_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }
 
-/* --- windows ------------------------------------------------------------------------------------ */
+/* --- windows ------------------------------------------------------------------------------------
+ */
 
 /* Addresses for much more than the card has, and two parts that are memory. */
 LS_TEST_SECONDS(gpu_window_is_memory_where_it_is_backed, 60)

@@ -94,8 +94,8 @@ static int64_t apart_window_page(const ls_device *device)
 
 static void *apart_window_open(ls_device *device, int64_t bytes)
 {
-    void *base = mmap(NULL, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
+    void *base =
+        mmap(NULL, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     (void)device;
     return base == MAP_FAILED ? NULL : base;

@@ -411,9 +411,8 @@ LS_TEST_SECONDS(travel_lines_have_the_bits_of_the_host, 120)
 /* Saved by one mesh and gone on with by another, on such devices as where memory is reached. */
 LS_TEST_SECONDS(travel_meshes_go_on_with_what_others_saved, 120)
 {
-    static const shape legs[] = {{"2", {"mesh.tp=2"}},
-                                 {"4", {"mesh.pp=2", "mesh.zero=1"}},
-                                 {"2", {"mesh.cp=2"}}};
+    static const shape legs[] = {
+        {"2", {"mesh.tp=2"}}, {"4", {"mesh.pp=2", "mesh.zero=1"}}, {"2", {"mesh.cp=2"}}};
     told t[2][LS_COUNT(legs)];
 
     write_text();

@@ -13,8 +13,8 @@
  * head. No atomic adds, one order. delta = do . o for each query is computed first, into scratch.
  *
  * A pair of chunks of one sequence (ls_attention_pair) goes the same way: queries and keys have
- * positions from q_first and k_first on, numbers in between are fp32, and the results are joined with
- * what is there, forward by log-sum-exp, backward by adding. */
+ * positions from q_first and k_first on, numbers in between are fp32, and the results are joined
+ * with what is there, forward by log-sum-exp, backward by adding. */
 #include "kernel/cuda/attention.cuh"
 
 #include <math_constants.h>

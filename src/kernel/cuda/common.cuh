@@ -233,8 +233,9 @@ struct ls_drop {
 
 static inline ls_drop ls_drop_of(const ls_dropout &d)
 {
-    ls_drop out = {d.p,     d.p > 0 ? 1.0f / (1.0f - d.p) : 1.0f, d.site, d.first_head,
-                   d.state, d.first_row,                          d.piece};
+    ls_drop out = {
+        d.p,    d.p > 0 ? 1.0f / (1.0f - d.p) : 1.0f, d.site, d.first_head, d.state, d.first_row,
+        d.piece};
 
     return out;
 }

@@ -12,9 +12,9 @@
  * The chunks of a leaf are added to dw one after the other. Several leaves need a stack of [V, C]
  * sums behind the logits in scratch, joined as in linear.cu.
  *
- * Where ranks have parts of the vocabulary, the row is called twice for rows whose logits are all in
- * scratch: first maximum, sum of exp and the target's logit of the own tokens, then the rest, out of
- * those of all ranks. */
+ * Where ranks have parts of the vocabulary, the row is called twice for rows whose logits are all
+ * in scratch: first maximum, sum of exp and the target's logit of the own tokens, then the rest,
+ * out of those of all ranks. */
 #include "kernel/cuda/product.cuh"
 
 #include <cuda_pipeline.h>
@@ -402,7 +402,8 @@ template <typename T> struct part_args {
     ls_cuda_fault *faults;
 };
 
-/* The place of the row's target among the own tokens; -1: it is another rank's, or there is none. */
+/* The place of the row's target among the own tokens; -1: it is another rank's, or there is none.
+ */
 template <typename T> __device__ inline int64_t own_target(const part_args<T> &a, int64_t row)
 {
     int64_t target = a.targets[row], here = target - a.first;
@@ -564,18 +565,9 @@ static ls_status rows(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_
 template <typename T> static void part_rows(ls_cuda_stream *s, const ls_head *a)
 {
     constexpr int VEC = ls_vec_of<T>::n;
-    part_args<T> k = {(T *)a->scratch,
-                      padded(a),
-                      a->V,
-                      a->first,
-                      a->vocab,
-                      a->targets,
-                      a->scores,
-                      a->all,
-                      a->ranks,
-                      a->apart,
-                      a->losses,
-                      a->dh ? a->state : NULL,
+    part_args<T> k = {(T *)a->scratch, padded(a),  a->V,      a->first,
+                      a->vocab,        a->targets, a->scores, a->all,
+                      a->ranks,        a->apart,   a->losses, a->dh ? a->state : NULL,
                       s->faults};
     unsigned n = (unsigned)a->M;
     bool aligned = ls_cuda_aligned(a->scratch, 16);
