@@ -35,12 +35,13 @@ endif
 ##                 against one process, then rows under compute-sanitizer where that is
 ##                 installed; fails without a GPU
 GPU_ROWS := test_gpu_rows test_gpu_products test_gpu_attention test_gpu_model test_gpu_fp8 test_gpu_optim \
-  test_gpu_rounding test_gpu_experts
+  test_gpu_rounding test_gpu_experts test_gpu_mesh
 gpu-test: cuda
 	@$(MAKE) --no-print-directory MODE=test build/test/lineshaft-test
 	@LINESHAFT_GPU_TEST=1 build/test/lineshaft-test tests/gpu/
 	@$(MAKE) --no-print-directory MODE=release build/release/lineshaft
 	@tests/gpu/ranks.sh
+	@tests/gpu/mesh.sh
 	@if command -v compute-sanitizer >/dev/null 2>&1; then LINESHAFT_GPU_TEST=1 \
 	  compute-sanitizer --target-processes all --error-exitcode 9 --print-limit 5 \
 	  build/test/lineshaft-test $(GPU_ROWS); else echo "compute-sanitizer is not here"; fi

@@ -68,9 +68,6 @@ static ls_status check_teams(const ls_run *run)
     if (run->device.offload != LS_OFFLOAD_NONE)
         return ls_check_clash(run, "device.offload", "mesh.tp",
                               "moments of a part of a model stay in memory");
-    if (run->device.kind == LS_DEVICE_CUDA)
-        return ls_check_clash(run, "mesh.tp", "device.kind",
-                              "parts of a model meet in the memory of the host");
     return LS_OK;
 }
 
@@ -108,9 +105,6 @@ static ls_status check_context(const ls_run *run)
         return ls_check_clash(run, "mesh.balance", "mesh.cp", "speeds are known of single ranks");
     if (run->mesh.weights.count > 0)
         return ls_check_clash(run, "mesh.weights", "mesh.cp", "they are for single ranks");
-    if (run->device.kind == LS_DEVICE_CUDA)
-        return ls_check_clash(run, "mesh.cp", "device.kind",
-                              "keys and values meet in the memory of the host");
     return check_chunks(run);
 }
 
@@ -378,12 +372,6 @@ static ls_status check_pipeline(const ls_run *run)
          "Set exchange.compress: none, or mesh.pp: 1.", run->exchange.compress != LS_COMPRESS_NONE},
         {"train.optimizer", "only AdamW updates the layers of a stage by themselves",
          "Set train.optimizer: adamw, or mesh.pp: 1.", run->train.optimizer != LS_OPTIMIZER_ADAMW},
-        {"lora.rank", "adapters lie behind all layers, and stages keep runs of them",
-         "mesh.pp: 1 trains adapters on several ranks, with mesh.dp, mesh.tp, mesh.ep and mesh.cp.",
-         run->lora.rank > 0},
-        {"train.freeze", "stages keep runs of parameters that are all trained",
-         "Leave train.freeze out, or set mesh.pp: 1; mesh.tp and mesh.ep work with it.",
-         run->train.freeze.count > 0},
         {"device.offload", "the moments of a stage lie in windows of memory",
          "Set device.offload: none; mesh.pp already divides moments by stages.",
          run->device.offload != LS_OFFLOAD_NONE},
@@ -392,6 +380,42 @@ static ls_status check_pipeline(const ls_run *run)
     for (size_t i = 0; i < LS_COUNT(rows) && run->mesh.pp > 1; i++)
         if (rows[i].asked) {
             ls_status st = ls_check_clash(run, rows[i].key, "mesh.pp", rows[i].why);
+            ls_err_hint("%s", rows[i].hint);
+            return st;
+        }
+    return LS_OK;
+}
+
+/* What GPUs do not do where ranks have parts of a model, or of sequences. */
+static ls_status check_gpus(const ls_run *run)
+{
+    bool tp = run->mesh.tp > 1, cp = run->mesh.cp > 1, parts = tp || run->mesh.pp > 1;
+    const char *axis = tp ? "mesh.tp" : run->mesh.pp > 1 ? "mesh.pp" : "mesh.cp";
+    const struct {
+        const char *key, *axis, *why, *hint;
+        bool asked;
+    } rows[] = {
+        {"device.graphs", axis, "ranks exchange tensors inside of a pass, and the host does that",
+         "Leave device.graphs out.", run->device.graphs == LS_GRAPHS_ON},
+        {"precision", axis, "the scale of a tensor in fp8 comes from all of it, in one call",
+         "precision: bf16 works.", parts && run->precision == LS_PRECISION_FP8},
+        {"eval.sample", axis, "no GPU has the whole model",
+         "Leave eval.sample out; lineshaft generate writes text from the checkpoints.",
+         parts && run->eval.sample && *run->eval.sample},
+        {"model.family", "mesh.tp",
+         "its norms of q and k go over the heads of all ranks, which GPUs do not add up yet",
+         "mesh.dp works with it on GPUs; device.kind: cpu does mesh.tp too.",
+         tp && run->model.family == LS_FAMILY_OLMOE},
+        {"model.experts", axis,
+         "experts of models or sequences that ranks have parts of are computed on CPUs only",
+         "mesh.dp works with them on GPUs; device.kind: cpu does mesh.tp, mesh.pp and mesh.cp too.",
+         run->model.experts > 0},
+    };
+
+    for (size_t i = 0; i < LS_COUNT(rows) && run->device.kind == LS_DEVICE_CUDA && (parts || cp);
+         i++)
+        if (rows[i].asked) {
+            ls_status st = ls_check_clash(run, rows[i].key, rows[i].axis, rows[i].why);
             ls_err_hint("%s", rows[i].hint);
             return st;
         }
@@ -493,6 +517,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_shard(run), out);
     LS_TRY(st, check_teams(run), out);
     LS_TRY(st, check_context(run), out);
+    LS_TRY(st, check_gpus(run), out);
     LS_TRY(st, check_ep(run), out);
     LS_TRY(st, check_sync(run), out);
     LS_TRY(st, check_offload(run), out);

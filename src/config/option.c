@@ -669,7 +669,8 @@ const ls_option ls_options[] = {
      .preset = "[]",
      .doc =
          "Parameters that stay as they are: names as `lineshaft ckpt show` lists them, with * for "
-         "any text. They take no memory for gradients and the optimizer.",
+         "any text. They take no memory for gradients and the optimizer. On every mesh, but "
+         "with mesh.zero: 0 only.",
      .offset = AT(train.freeze),
      .fixed = true},
 
@@ -680,7 +681,8 @@ const ls_option ls_options[] = {
      .most = 4096,
      .doc =
          "Rank of the small matrices (LoRA); 0: none, all weights are trained. With a rank, only "
-         "the small matrices are.",
+         "the small matrices are. On every mesh, but with mesh.zero: 0 only; with mesh.tp they "
+         "are divided as the weights beside them.",
      .offset = AT(lora.rank),
      .fixed = true},
     {.key = "lora.alpha",
@@ -764,8 +766,8 @@ const ls_option ls_options[] = {
      .most = 256,
      .doc = "Pipeline width: processes that share the layers. A leaf goes through all of them as a "
             "micro-batch (batch.group sets how many leaves do at a time). mesh.dp such lines share "
-            "the batch, and divide of each stage what mesh.zero says; on CPUs, with AdamW. With "
-            "mesh.zero 2 and 3 a rank that dies ends the run, and it goes on from its newest "
+            "the batch, and divide of each stage what mesh.zero says (on GPUs 0 or 1); with AdamW. "
+            "With mesh.zero 2 and 3 a rank that dies ends the run, and it goes on from its newest "
             "checkpoint when it is started again.",
      .offset = AT(mesh.pp)},
     {.key = "mesh.schedule",

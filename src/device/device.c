@@ -73,17 +73,33 @@ ls_device_info ls_device_describe(const ls_device *device)
 {
     ls_device_info info = {.threads = device->threads, .graphs = device->ops->graphs};
 
+    if (device->ops->window_page)
+        info.window_page = device->ops->window_page(device);
     device->ops->describe(device, &info);
     return info;
 }
 
-ls_status ls_device_alloc(ls_device *device, int64_t bytes, const char *what, void **memory_out)
+void ls_device_count(ls_device *device, void *memory, int64_t bytes)
 {
     int slot = 0;
 
     while (slot < LS_DEVICE_BUFFERS && device->buffers[slot].memory)
         slot++;
     LS_BUG_IF(slot == LS_DEVICE_BUFFERS, "more than %d device buffers", LS_DEVICE_BUFFERS);
+    device->buffers[slot].memory = memory;
+    device->buffers[slot].bytes = bytes;
+    device->used_bytes += bytes;
+    device->peak_bytes = ls_max_i64(device->peak_bytes, device->used_bytes);
+}
+
+void ls_device_forget(ls_device *device, int slot)
+{
+    device->used_bytes -= device->buffers[slot].bytes;
+    device->buffers[slot].memory = NULL;
+}
+
+ls_status ls_device_alloc(ls_device *device, int64_t bytes, const char *what, void **memory_out)
+{
     LS_BUG_IF(bytes < 0, "the size of %s has overflowed", what);
     if (bytes <= INT64_MAX - LS_DEVICE_PAGE)
         bytes = ls_round_up(ls_max_i64(bytes, 1), LS_DEVICE_PAGE);
@@ -94,10 +110,7 @@ ls_status ls_device_alloc(ls_device *device, int64_t bytes, const char *what, vo
                        (double)bytes / (double)LS_MIB, what,
                        (double)info.free_bytes / (double)LS_MIB);
     }
-    device->buffers[slot].memory = memory;
-    device->buffers[slot].bytes = bytes;
-    device->used_bytes += bytes;
-    device->peak_bytes = ls_max_i64(device->peak_bytes, device->used_bytes);
+    ls_device_count(device, memory, bytes);
     *memory_out = memory;
     return LS_OK;
 }
@@ -109,8 +122,7 @@ void ls_device_free(ls_device *device, void *memory)
     for (int i = 0; i < LS_DEVICE_BUFFERS; i++)
         if (device->buffers[i].memory == memory) {
             device->ops->free(device, memory, device->buffers[i].bytes);
-            device->used_bytes -= device->buffers[i].bytes;
-            device->buffers[i].memory = NULL;
+            ls_device_forget(device, i);
             return;
         }
     LS_BUG_IF(true, "freeing memory that the device does not know");

@@ -16,10 +16,11 @@ typedef struct ls_device ls_device;
 typedef struct ls_stream ls_stream;
 
 typedef struct ls_device_info {
-    char name[96];    /* "cpu: Intel Xeon, 2 threads" */
-    bool host_memory; /* device pointers are host pointers */
-    bool graphs;      /* a stream's work can be recorded and replayed */
-    int threads;      /* 1 on a GPU */
+    char name[96];       /* "cpu: Intel Xeon, 2 threads" */
+    bool host_memory;    /* device pointers are host pointers */
+    bool graphs;         /* a stream's work can be recorded and replayed */
+    int64_t window_page; /* bytes in which parts of windows are backed; 0: there are none */
+    int threads;         /* 1 on a GPU */
     int64_t free_bytes, total_bytes;
     int64_t fixed_bytes; /* what the device holds for itself beside what was allocated */
     bool pinned;         /* each thread stays on a core of its own */
@@ -56,6 +57,16 @@ ls_device_info ls_device_describe(const ls_device *device);
  * is free. */
 ls_status ls_device_alloc(ls_device *device, int64_t bytes, const char *what, void **memory_out);
 void ls_device_free(ls_device *device, void *memory); /* NULL is allowed */
+
+/* A long array of which only some parts are there, as base/window.h has it in host memory, on a
+ * device that can (`windows`). Addresses are taken for all of it; then parts are backed, zeroed, by
+ * whole pages, those that are there already stay as they are. What is backed counts as allocated.
+ */
+ls_status ls_device_window_open(ls_device *device, int64_t bytes, const char *what,
+                                void **base_out);
+ls_status ls_device_window_back(ls_device *device, void *base, int64_t first, int64_t count,
+                                const char *what);
+void ls_device_window_close(ls_device *device, void *base); /* NULL is allowed */
 
 /* Zeroed host memory that copies need not stage first (page-locked for a GPU). Not counted. */
 ls_status ls_device_host_alloc(ls_device *device, int64_t bytes, const char *what,

@@ -21,6 +21,12 @@ typedef struct ls_device_ops {
     void (*host_free)(ls_device *device, void *memory, int64_t bytes);
     bool (*host_lock)(ls_device *device, void *memory, int64_t bytes); /* optional, both */
     void (*host_unlock)(ls_device *device, void *memory);
+    /* Optional, all: windows. back: pages become memory, zeroed; drop: they are none again. */
+    int64_t (*window_page)(const ls_device *device);
+    void *(*window_open)(ls_device *device, int64_t bytes);
+    bool (*window_back)(ls_device *device, void *at, int64_t bytes);
+    void (*window_drop)(ls_device *device, void *at, int64_t bytes);
+    void (*window_close)(ls_device *device, void *base, int64_t bytes);
     ls_status (*stream_open)(ls_stream *stream); /* optional, both */
     void (*stream_close)(ls_stream *stream);
     void (*copy)(ls_stream *stream, void *dst, const void *src, int64_t bytes);
@@ -37,7 +43,7 @@ typedef struct ls_device_ops {
     void (*graph_free)(ls_device *device, void *graph);
 } ls_device_ops;
 
-enum { LS_DEVICE_BUFFERS = 256, LS_DEVICE_PAGE = 4096 };
+enum { LS_DEVICE_BUFFERS = 1024, LS_DEVICE_WINDOWS = 512, LS_DEVICE_PAGE = 4096 };
 
 struct ls_device {
     const ls_device_ops *ops;
@@ -51,9 +57,17 @@ struct ls_device {
     struct {
         void *memory;
         int64_t bytes;
-    } buffers[LS_DEVICE_BUFFERS]; /* what is allocated, to know sizes on free */
+    } buffers[LS_DEVICE_BUFFERS]; /* what is allocated, to know sizes on free; */
+    struct {
+        char *base;
+        int64_t bytes;
+    } windows[LS_DEVICE_WINDOWS]; /* what lies in these is backed there */
     int64_t used_bytes, peak_bytes;
 };
+
+/* For all who allocate: an entry for memory that is there from now on, or no longer. */
+void ls_device_count(ls_device *device, void *memory, int64_t bytes);
+void ls_device_forget(ls_device *device, int slot);
 
 struct ls_stream {
     ls_device *device; /* borrowed */

@@ -3,8 +3,9 @@
  * A split model (model/split.h) ends some products with a part of their sum, and needs tensors that
  * other ranks have; ranks that share sequences (model/pass_ring.c) need each other's keys. What
  * carries them is not the model's business: it asks a table of functions, and parallel/tensor.h
- * fills it with a communicator. All ranks ask for the same in the same order. What fails is a
- * failure of the stream, and everything after it is dropped. */
+ * fills it with a communicator. Tensors lie where the stream's rows work. All ranks ask for the
+ * same in the same order. What fails is a failure of the stream, and everything after it is
+ * dropped. */
 #pragma once
 #include "kernel/kernel.h"
 
@@ -64,6 +65,13 @@ static inline int64_t ls_crew_sent(ls_crew_move move, int64_t ranks, int64_t byt
     return move == LS_CREW_SUM     ? 2 * (ranks - 1) * bytes / ranks
            : move == LS_CREW_SHIFT ? bytes
                                    : (ranks - 1) * bytes;
+}
+
+/* Bytes of host memory that a move of so many passes through, where tensors lie on a device: what
+ * all ranks have, or what goes and what comes. */
+static inline int64_t ls_crew_place(ls_crew_move move, int64_t ranks, int64_t bytes)
+{
+    return move == LS_CREW_SUM ? bytes : move == LS_CREW_SHIFT ? 2 * bytes : ranks * bytes;
 }
 
 LS_C_END

@@ -60,8 +60,8 @@ static inline int64_t ls_piece_position(const ls_piece *piece, int64_t t)
  * [M, C] tensor: {column / 4, row % T, first_seq + row / T, site << 16}, word column % 4. Counter
  * of attention weight (b, h, t, s): {s / 4, t, first_seq + b, site << 16 | (h + 1)}, word s % 4.
  * Where a rank has some rows or heads only, both are counted in the whole: row + first_row, h +
- * first_head; and where it has pieces of sequences, the position in the sequence stands for row % T
- * (tables of the CPU). */
+ * first_head; and where it has pieces of sequences, the position in the sequence stands for row %
+ * T. */
 typedef struct ls_dropout {
     float p;
     uint32_t site; /* unique per place in the model, below 65536 */
@@ -234,7 +234,7 @@ typedef struct ls_qkv {
 } ls_qkv;
 
 /* Attention of a chunk of T queries to a chunk of T keys of the same sequence, for ranks that share
- * sequences (tables of the CPU, no past). Either they are the same positions, and a query sees keys
+ * sequences (no past). Either they are the same positions, and a query sees keys
  * up to its own; or the keys end before the queries begin. start, window and dropout go by
  * positions in the sequence. What comes out is fp32, whatever the type. Forward with `join`: o and
  * lse hold what the queries have seen of other keys, and get the outcome of both: with a and b the
@@ -349,7 +349,7 @@ typedef struct ls_act_args {
  * stream. embed_bwd: dwte and dwpe, either may be NULL; every row of dwte is written (or added to),
  * in token order.
  * With `vocab`, wte holds only tokens first .. first + V - 1 of so many: others count as a vector
- * of zeros, and have no gradient here (tables of the CPU). */
+ * of zeros, and have no gradient here. */
 typedef struct ls_embed_fwd {
     ls_dtype type;
     const int32_t *tokens; /* [M] */
@@ -359,7 +359,7 @@ typedef struct ls_embed_fwd {
     int64_t M, C, T, V;
     int64_t first, vocab; /* see above; 0: wte is whole */
     int64_t past;         /* position of the first token */
-    ls_piece piece;       /* whose positions count instead of row % T (tables of the CPU) */
+    ls_piece piece;       /* whose positions count instead of row % T */
     ls_dropout drop;
 } ls_embed_fwd;
 
@@ -383,7 +383,7 @@ typedef struct ls_embed_bwd {
  * accumulate, a leaf whose logits would be too large is added to what is there in parts.
  *
  * Where other ranks have the other tokens, the row is called twice, for rows whose logits fit into
- * memory at a time and with one leaf (tables of the CPU). LS_HEAD_SCORES leaves the logits in
+ * memory at a time and with one leaf. LS_HEAD_SCORES leaves the logits in
  * scratch, and three numbers of each row in scores: the largest logit, the sum of exp(logit -
  * largest), and the target's logit, 0 where another rank has it. LS_HEAD_JOIN reads the scores of
  * all ranks and what is in scratch, and does the rest: losses of the whole vocabulary, and this

@@ -1,7 +1,8 @@
 /* model.c -- the table of a model's parameters.
  *
- * Order in the flat buffer: embeddings, blocks from first to last, final norm, head; then the small
- * matrices of LoRA, if any. Matrices keep the memory order of the Hugging Face checkpoint
+ * Order in the flat buffer: embeddings, blocks from first to last, each with the small matrices of
+ * LoRA behind its own, if any, final norm, head. So a run of units is a run of elements, of the
+ * weights and of what is trained. Matrices keep the memory order of the Hugging Face checkpoint
  * ([inputs, outputs] for GPT-2's Conv1D, [outputs, inputs] for the others), so import, export and
  * the hash of weights are plain copies. Names and shapes of a block are two lists, GPT-2's and the
  * Llama family's; what a family has beyond its list is a matter of flags in the shape. */
@@ -610,6 +611,8 @@ static void add_blocks(builder *b)
             add_block_gpt2(b, p);
         else
             add_block_llama(b, p);
+        if (s->lora_rank > 0)
+            add_adapters(b, p);
         p->trained = block_is_trained(m, first, m->n_params);
     }
 }
@@ -636,12 +639,6 @@ static void add_all(builder *b)
     m->head = m->wte;
     if (!s->tied)
         m->head = add(b, divided(b, table(b, "lm_head.weight", s->V), 0, by_tokens(b), 1), false);
-    for (int64_t l = 0; l < s->L && s->lora_rank > 0; l++) {
-        int first = m->n_params;
-        begin_block(b, l);
-        add_adapters(b, &m->blocks[l]);
-        m->blocks[l].trained |= block_is_trained(m, first, m->n_params);
-    }
     m->flat = ls_round_up(m->flat, LS_PARAM_ALIGN);
     m->trained = ls_round_up(m->trained, LS_PARAM_ALIGN);
 }
@@ -751,6 +748,16 @@ int64_t ls_model_complete(const ls_model *model, int64_t unit)
         if (p->unit < unit && p->trained >= 0)
             from = ls_max_i64(from, p->trained + p->count);
     }
+    return from;
+}
+
+int64_t ls_model_below(const ls_model *model, int64_t unit)
+{
+    int64_t from = 0;
+
+    for (int i = 0; i < model->n_params; i++)
+        if (model->params[i].unit < unit)
+            from = ls_max_i64(from, model->params[i].first + model->params[i].count);
     return from;
 }
 

@@ -167,6 +167,9 @@ bool ls_model_counts(const ls_model *model, const ls_param *p);
  * what backward has completed when it has gone through that unit. */
 int64_t ls_model_complete(const ls_model *model, int64_t unit);
 
+/* Likewise the first element of the weights. */
+int64_t ls_model_below(const ls_model *model, int64_t unit);
+
 /* Cosine and sine of each pair of each of n positions from first on: [n, D / 2, 2], to host
  * memory. The angles are rounded as transformers rounds them (fp32), since weights were trained
  * with those. */

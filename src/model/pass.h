@@ -22,7 +22,7 @@ typedef struct ls_pass ls_pass;
 typedef struct ls_pass_ring {
     int rank, ranks;
     bool gather;         /* keys and values of all ranks come at once, not one after the other */
-    const ls_crew *crew; /* borrowed: how they meet. Host memory only */
+    const ls_crew *crew; /* borrowed: how they meet */
 } ls_pass_ring;
 
 typedef struct ls_pass_args {
@@ -51,7 +51,7 @@ typedef struct ls_pass_args {
                                * text can be read piece by piece; 0: none; not with training */
     ls_packs *packs;          /* borrowed: of the weights that calls read; NULL: none */
     const ls_crew *crew;      /* borrowed: how the ranks of a split model meet; NULL where it is
-                               * whole. All of them make the same calls. Host memory only */
+                               * whole. All of them make the same calls */
     const ls_crew *far;       /* likewise of ranks that divide experts: they make as many calls
                                * (ls_pass_serve) */
     int64_t reach;            /* where experts are divided: tokens of the largest call of any rank,
@@ -108,6 +108,11 @@ ls_pass_args ls_pass_describe(const ls_pass *pass); /* what it was opened with *
  * those with whom it shares sequences. */
 int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
+
+/* Bytes of host memory that the largest move of a call passes through (ls_crew_place), where the
+ * pass's tensors lie on a device: of a split model; of ranks that share sequences. */
+int64_t ls_pass_place(const ls_pass_args *args);
+int64_t ls_pass_ring_place(const ls_pass_args *args);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
  * from the head it is tied to, are summed over leaves separately: (tree of embedding parts) + (tree

@@ -229,7 +229,7 @@ static void norm_back(const ls_pass *pass, const ls_pass_call *call, ls_norm_bwd
     args.dx = drop.p > 0 ? pass->dbranch : NULL;
     args.dw = ls_pass_gradient(call, w);
     args.db = ls_pass_gradient(call, b);
-    args.dx_sum = below && pass->args.kernels->norm_sums ? ls_pass_gradient(call, *below) : NULL;
+    args.dx_sum = below && ls_pass_norms_sum(&pass->args) ? ls_pass_gradient(call, *below) : NULL;
     if (s->norm == LS_NORM_RMS)
         args.mean = NULL;
     args.M = ls_pass_own_rows(pass, call, &drop.first_row);
@@ -395,7 +395,7 @@ static void block_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     ls_pass_layers at;
 
     ls_pass_layers_of(pass->args.model, l, &at);
-    at.proj.bias_summed = at.out.bias_summed = pass->args.kernels->norm_sums;
+    at.proj.bias_summed = at.out.bias_summed = ls_pass_norms_sum(&pass->args);
     void *dout = ls_pass_whole(pass, call, dbranch, pass->whole_y);
     keep_late(pass, call, pass->late ? pass->late[l].dout : NULL, dout);
     mlp_back(pass, call, l, &at, dout);

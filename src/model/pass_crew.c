@@ -305,6 +305,17 @@ static void count_again(const ls_pass_args *args, int64_t l, int64_t *joins, int
     *wholes += times * (full + mlp_input);
 }
 
+/* Inputs of a block's layers that both halves of a backward gather: for adapters, then for weights.
+ */
+static int64_t gathered_twice(const ls_pass_args *args, int64_t l)
+{
+    const ls_block_params *p = &args->model->blocks[l];
+    ls_pass_layers at;
+
+    ls_pass_layers_of(args->model, l, &at);
+    return args->late == 0 ? 0 : ls_pass_has_adapter(p, &at.qkv) + ls_pass_has_adapter(p, &at.fc);
+}
+
 /* Of the head: scores of all rows. */
 static int64_t scores_sent(const ls_pass_args *args, int64_t M)
 {
@@ -332,8 +343,10 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
         joins += head + 2 * back;
         wholes += (embedding && (model->wte.g >= 0 || model->wpe.g >= 0)) + 4 * back;
         norms += back;
-        for (int64_t l = low; l < end; l++)
+        for (int64_t l = low; l < end; l++) {
             count_again(args, l, &joins, &wholes, &norms);
+            wholes += gathered_twice(args, l);
+        }
     }
     norms = args->model->shape.qk_wide ? norms : 0;
     return ring + (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes) +

@@ -58,6 +58,7 @@ typedef struct ls_pass_travel {
 
 struct ls_pass {
     ls_pass_args args;
+    bool apart; /* the device has a memory of its own */
     int64_t bytes;
     void *memory;        /* owned */
     void *travel_memory; /* owned: of `travel`, which the ranks of a ring reach; NULL: no ring */
@@ -240,6 +241,10 @@ void ls_pass_scale(const ls_pass *pass, void *x, int64_t n);
 
 /* Whether ordered mode keeps two parts of the tied gradient apart. */
 bool ls_pass_parts_tied(const ls_model *model, bool ordered);
+
+/* Whether norms make the gradients of the biases below them (kernel.h): where the layer below is in
+ * the same pass, and its gradient is all there when the norm comes to it. */
+bool ls_pass_norms_sum(const ls_pass_args *args);
 
 /* What backward of block l makes again; none where it is all kept. */
 ls_recompute ls_pass_recompute_of(const ls_pass_args *args, int64_t l);

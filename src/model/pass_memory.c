@@ -513,6 +513,34 @@ static ls_status send_rope(const ls_pass *pass)
     return st;
 }
 
+bool ls_pass_norms_sum(const ls_pass_args *args)
+{
+    return args->kernels->norm_sums && !ls_pass_is_split(args) && args->units == 0 &&
+           args->late == 0;
+}
+
+/* Bytes of the largest of some moves, of host memory that they pass through. */
+int64_t ls_pass_place(const ls_pass_args *args)
+{
+    int64_t ranks = args->model->split.ranks, M = args->B * args->T, size = sizeof(float);
+    int64_t stream = ls_pass_share(args, M) * args->model->shape.C * ls_dtype_bytes(args->type);
+    ls_crew_move moved = ls_pass_divides_rows(args) ? LS_CREW_GATHER : LS_CREW_SUM;
+    int64_t scores = ls_pass_scores(ls_pass_head_rows(args)) * size;
+    int64_t most = ls_max_i64(ls_crew_place(moved, ranks, stream),
+                              ls_crew_place(LS_CREW_GATHER, ranks, scores));
+
+    return ls_max_i64(most, args->model->whole.V * size); /* logits of a token */
+}
+
+int64_t ls_pass_ring_place(const ls_pass_args *args)
+{
+    int64_t n = ls_pass_kv_elements(args, args->B, args->T);
+    int64_t size = args->training ? (int64_t)sizeof(float) : ls_dtype_bytes(args->type);
+
+    return ls_crew_place(args->ring.gather ? LS_CREW_GATHER : LS_CREW_SHIFT, args->ring.ranks,
+                         n * size);
+}
+
 /* Those who reach the activations of a pass; NULL: nobody does. */
 static const ls_crew *crew_of(const ls_pass *pass)
 {
@@ -556,30 +584,18 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
               "a pass of a part of a model and nobody to meet, or of a whole one and somebody");
     LS_BUG_IF(ls_pass_is_far(args) != (args->far != NULL),
               "a pass of some experts and nobody to meet, or of all and somebody");
-    if (args->crew && !ls_device_describe(device).host_memory) {
-        st = ls_fail(LS_EUSAGE, "a model is split between CPUs only, for now");
-        ls_err_hint("Leave mesh.tp out, or ask for the device cpu.");
-        ls_mem_free(pass);
-        return st;
-    }
     LS_BUG_IF(ls_pass_is_ring(args) != (args->ring.crew != NULL) ||
                   (ls_pass_is_ring(args) && (args->cache || args->T % 2)),
               "a ring of %d ranks, %lld tokens", args->ring.ranks, (long long)args->T);
-    if (args->ring.crew && !ls_device_describe(device).host_memory) {
-        st = ls_fail(LS_EUSAGE, "sequences are shared between CPUs only, for now");
-        ls_err_hint("Leave mesh.cp out, or ask for the device cpu.");
-        ls_mem_free(pass);
-        return st;
-    }
     LS_BUG_IF(args->training && args->cache, "a pass for training keeps no cache");
     LS_BUG_IF((unsigned)args->type > (args->kernels->f16 ? LS_F16 : LS_BF16), "a pass of type %d",
               (int)args->type);
-    LS_BUG_IF(args->units && args->kernels->norm_sums,
-              "a part of a model, whose last bias another part would have to sum");
-    LS_BUG_IF(args->late > 0 && (args->kernels->norm_sums || args->fp8 || !args->training),
-              "a backward in halves by rows that cannot cut it");
+    LS_BUG_IF(args->fp8 && (args->units || ls_pass_is_split(args)),
+              "magnitudes of a tensor, of which a rank sees a part, or another call's");
+    LS_BUG_IF(args->late > 0 && !args->training, "a backward in halves of a pass without one");
     size_t slots = (size_t)ls_pass_slots(args), late = (size_t)args->late;
     pass->args = *args;
+    pass->apart = !ls_device_describe(device).host_memory;
     pass->all = ls_mem_array(slots * (size_t)args->model->shape.L, sizeof *pass->all);
     pass->ends = ls_mem_array(slots, sizeof *pass->ends);
     pass->lates = ls_mem_array(late * (size_t)args->model->shape.L, sizeof *pass->lates);

@@ -109,9 +109,40 @@ static void copy_heads(const ls_pass *pass, const ls_pass_call *call, ls_heads h
     (back ? ls_pieces_unpack : ls_pieces_pack)(pass->args.stream, &a);
 }
 
-/* Keys and values of a packed product, between it and what travels. */
-static void copy_kv(const ls_pass *pass, const ls_pass_call *call, void *qkv, void *kv, bool back)
+/* The same of all heads by the row that splits a packed product, on a device with a memory of its
+ * own; queries that stay where they are are not touched. */
+static void split_packed(const ls_pass *pass, const ls_pass_call *call, void *qkv, void *queries,
+                         void *kv, bool back)
 {
+    const ls_model_shape *s = &pass->args.model->shape;
+    const ls_kernels *k = pass->args.kernels;
+    ls_qkv row = {.type = pass->args.type,
+                  .packed = qkv,
+                  .q = queries ? dense_heads(queries, call->T, s->H, s->D)
+                               : ls_pass_part_of_qkv(pass, call->T, qkv, 0),
+                  .k = half_of(pass, call, pass->args.type, kv, false),
+                  .v = half_of(pass, call, pass->args.type, kv, true),
+                  .B = call->B,
+                  .T = call->T,
+                  .H = s->H,
+                  .Hkv = s->Hkv,
+                  .D = s->D};
+
+    (back ? k->qkv_bwd : k->qkv_fwd)(pass->args.stream, &row);
+}
+
+/* Keys and values of a packed product, and queries where they are given, between it and what
+ * travels. */
+static void copy_kv(const ls_pass *pass, const ls_pass_call *call, void *qkv, void *queries,
+                    void *kv, bool back)
+{
+    if (pass->apart) {
+        split_packed(pass, call, qkv, queries, kv, back);
+        return;
+    }
+    if (queries)
+        copy_heads(pass, call, ls_pass_part_of_qkv(pass, call->T, qkv, 0), queries,
+                   pass->args.model->shape.H, back);
     for (int i = 0; i < 2; i++)
         copy_heads(pass, call, ls_pass_part_of_qkv(pass, call->T, qkv, 1 + i),
                    half_of(pass, call, pass->args.type, kv, i == 1).p, pass->args.model->shape.Hkv,
@@ -308,7 +339,7 @@ void ls_pass_ring_forward(const ls_pass *pass, const ls_pass_call *call, int64_t
     const ls_pass_buffers *b = &pass->blocks[l];
     const ls_pass_travel *t = &pass->travel;
 
-    copy_kv(pass, call, b->turned, t->kv[0], false);
+    copy_kv(pass, call, b->turned, NULL, t->kv[0], false);
     (pass->args.ring.gather ? gather_forward : ring_forward)(pass, call, l);
     if (pass->args.type != LS_F32)
         narrow(pass, t->wide, b->att,
@@ -374,12 +405,11 @@ void ls_pass_ring_backward(const ls_pass *pass, const ls_pass_call *call, int64_
     int64_t queries = call->B * call->T * ls_pass_att_width(s);
     int64_t elements = ls_pass_kv_elements(&pass->args, call->B, call->T);
 
-    copy_kv(pass, call, pass->blocks[l].turned, t->kv[0], false);
+    copy_kv(pass, call, pass->blocks[l].turned, NULL, t->kv[0], false);
     clear(pass, t->wide, queries);
     (pass->args.ring.gather ? gather_backward : ring_backward)(pass, call, l);
-    copy_heads(pass, call, ls_pass_part_of_qkv(pass, call->T, dqkv, 0),
-               narrow(pass, t->wide, pass->datt, queries), s->H, true);
-    copy_kv(pass, call, dqkv, narrow(pass, t->dkv, t->kv[0], elements), true);
+    void *dq = narrow(pass, t->wide, pass->datt, queries);
+    copy_kv(pass, call, dqkv, dq, narrow(pass, t->dkv, t->kv[0], elements), true);
 }
 
 /* --- experts ---------------------------------------------------------------------------------- */

@@ -6,21 +6,11 @@
 #include <string.h>
 #include "kernel/kernel.h"
 
-/* What ranks cannot do on a GPU, whose memory they do not reach: all that is not exchanged between
- * backward and update. */
+/* What ranks cannot do on a GPU, whose memory they do not reach. */
 static ls_status check_gpu(const ls_run *run, int ranks)
 {
     if (run->device.kind != LS_DEVICE_CUDA || ranks < 2)
         return LS_OK;
-    if (run->mesh.pp > 1) {
-        ls_fail(LS_EUSAGE,
-                "mesh.pp cannot be %lld with device.kind: cuda: the stages of a "
-                "pipeline pass on what lies in the memory of the host",
-                (long long)run->mesh.pp);
-        ls_err_hint("mesh.pp: 1 works on GPUs, with mesh.zero: 1 too; device.kind: cpu runs "
-                    "pipelines.");
-        return LS_EUSAGE;
-    }
     if (run->sync == LS_SYNC_LOCAL) {
         ls_fail(LS_EUSAGE, "sync cannot be local with device.kind: cuda: replicas agree on weights "
                            "in the memory of the host");

@@ -6,14 +6,19 @@
  * rank that waited for its neighbours in turn would wait for all of them.
  *
  * Sums of what is copied are many small vectors, far apart: they are packed into one buffer, as
- * many as fit, and travel together. */
+ * many as fit, and travel together.
+ *
+ * On a device with a memory of its own every move passes through the host's (staging.h): what is
+ * started is copied out in the order of the stream, and exchanged when it is waited for, while the
+ * device goes on with what was queued in between. */
 #include "parallel/tensor.h"
 
 #include "base/mem.h"
 #include "base/time.h"
+#include "parallel/staging.h"
 
 /* A dead rank is noticed at once; this is for one that is alive and does not come. */
-enum { WAIT_S = 600, PACKED = 64 * 1024, UNDER_WAY = 4, HELD = 24 };
+enum { WAIT_S = 600, PACKED = 64 * 1024, UNDER_WAY = 4, HELD = 24, PLACES = 2 };
 
 struct ls_tensor {
     ls_comm *comm;   /* borrowed */
@@ -22,7 +27,11 @@ struct ls_tensor {
     ls_comm_request requests[UNDER_WAY][2]; /* by number; */
     bool shifts[UNDER_WAY];                 /* the second is there too */
     int next;
-    float *packed; /* owned, PACKED of them */
+    float *packed;              /* owned, PACKED of them */
+    ls_staging *staging;        /* owned: where tensors lie on a device; NULL: ranks reach them */
+    ls_crew_ask staged[PLACES]; /* by place: what is under way */
+    int begun;                  /* of these so far */
+    bool packed_locked;
     struct {
         void *memory;
         int64_t bytes;
@@ -33,6 +42,15 @@ struct ls_tensor {
 static int64_t deadline(void)
 {
     return ls_time_now_ns() + WAIT_S * LS_NS_PER_S;
+}
+
+/* Whether ranks are on several nodes. */
+static bool is_apart(const ls_comm *comm)
+{
+    for (int i = 1; i < ls_comm_ranks(comm); i++)
+        if (ls_comm_node(comm, i) != ls_comm_node(comm, 0))
+            return true;
+    return false;
 }
 
 /* The collective of a move; counts what it sends. */
@@ -85,9 +103,8 @@ static int start_shift(ls_tensor *t, ls_stream *stream, const ls_crew_ask *ask)
 
 /* Also after a failure: the memory must be nobody else's when this returns. A communicator that is
  * broken answers at once. */
-static void wait_for(void *context, ls_stream *stream, int number)
+static void wait_for(ls_tensor *t, ls_stream *stream, int number)
 {
-    ls_tensor *t = context;
     int64_t begun_ns = ls_time_now_ns();
 
     for (int i = 0; number >= 0 && i <= t->shifts[number]; i++)
@@ -96,9 +113,115 @@ static void wait_for(void *context, ls_stream *stream, int number)
     t->waited_ns += ls_time_now_ns() - begun_ns;
 }
 
+/* --- through the host ------------------------------------------------------------------------- */
+
+/* Queue the copy of what this rank brings; a place is free again when its move was waited for. */
+static int take_out(ls_tensor *t, const ls_crew_ask *ask)
+{
+    int ranks = ls_comm_ranks(t->comm), place = t->begun++ % PLACES;
+    int64_t own = ask->n * ls_dtype_bytes(ask->type);
+    int64_t at = ask->move == LS_CREW_GATHER ? ls_comm_rank(t->comm) * own : 0;
+
+    t->staged[place] = *ask;
+    ls_staging_take(t->staging, place, at, ask->from,
+                    ask->move == LS_CREW_SCATTER ? ranks * own : own);
+    ls_staging_mark(t->staging, place);
+    return place;
+}
+
+/* The exchange itself, in host memory. */
+static void exchange(ls_tensor *t, ls_stream *stream, const ls_crew_ask *ask, char *memory)
+{
+    ls_crew_ask here = *ask;
+
+    here.from = memory;
+    if (ask->move == LS_CREW_SHIFT) {
+        here.to = memory + ask->n * ls_dtype_bytes(ask->type);
+        wait_for(t, stream, start_shift(t, stream, &here));
+        return;
+    }
+    here.to = memory; /* in place: own ranges are where they belong */
+    ls_coll coll = coll_of(t, &here);
+    int64_t begun_ns = ls_time_now_ns();
+    if (ls_comm_run(t->comm, &coll, deadline()) != LS_OK)
+        ls_stream_fail(stream);
+    t->waited_ns += ls_time_now_ns() - begun_ns;
+}
+
+/* Make the move, and queue the copy of what has come. */
+static void bring_in(ls_tensor *t, ls_stream *stream, int place)
+{
+    const ls_crew_ask *ask = &t->staged[place];
+    int64_t own = ask->n * ls_dtype_bytes(ask->type);
+    int64_t at = ask->move == LS_CREW_SCATTER ? ls_comm_rank(t->comm) * own
+                 : ask->move == LS_CREW_SHIFT ? own
+                                              : 0;
+
+    if (ls_staging_await(t->staging, place, deadline()) != LS_OK)
+        ls_stream_fail(stream);
+    if (ls_stream_failed(stream))
+        return;
+    exchange(t, stream, ask, ls_staging_at(t->staging, place));
+    ls_staging_give(t->staging, place, at, ask->to,
+                    ask->move == LS_CREW_GATHER ? ls_comm_ranks(t->comm) * own : own);
+}
+
+ls_status ls_tensor_stage(ls_tensor *tensor, ls_stream *stream, int64_t bytes)
+{
+    ls_tensor *t = tensor;
+    const int64_t packed = PACKED * (int64_t)sizeof *t->packed;
+    ls_status st = ls_staging_open(&t->staging, t->comm, stream, PLACES, bytes,
+                                   "tensors on their way to other ranks");
+
+    if (st != LS_OK)
+        return st;
+    t->crew.apart = false; /* one half of a product would wait for the copy of the other */
+    t->packed_locked = ls_device_host_lock(ls_stream_device(stream), t->packed, packed,
+                                           "small sums of a team") == LS_OK;
+    if (!t->packed_locked)
+        ls_err_clear(); /* copies of it are right, too */
+    return LS_OK;
+}
+
+void ls_tensor_unstage(ls_tensor *tensor)
+{
+    ls_tensor *t = tensor;
+
+    if (!t || !t->staging)
+        return;
+    if (t->packed_locked)
+        ls_device_host_unlock(ls_stream_device(ls_staging_stream(t->staging)), t->packed);
+    ls_staging_close(t->staging);
+    t->staging = NULL;
+    t->packed_locked = false;
+    t->crew.apart = is_apart(t->comm);
+}
+
+int64_t ls_tensor_stage_bytes(int64_t bytes)
+{
+    return ls_staging_bytes(PLACES, bytes);
+}
+
+/* --- the table -------------------------------------------------------------------------------- */
+
+static void wait_number(void *context, ls_stream *stream, int number)
+{
+    ls_tensor *t = context;
+
+    if (t->staging && number >= 0)
+        bring_in(t, stream, number);
+    else
+        wait_for(t, stream, number);
+}
+
 static void run(void *context, ls_stream *stream, const ls_crew_ask *ask)
 {
     ls_tensor *t = context;
+    if (t->staging) {
+        if (!ls_stream_failed(stream))
+            bring_in(t, stream, take_out(t, ask));
+        return;
+    }
     if (ask->move == LS_CREW_SHIFT) {
         if (!ls_stream_failed(stream))
             wait_for(t, stream, start_shift(t, stream, ask));
@@ -118,6 +241,8 @@ static int start(void *context, ls_stream *stream, const ls_crew_ask *ask)
 
     if (ls_stream_failed(stream))
         return -1;
+    if (t->staging)
+        return take_out(t, ask);
     if (ask->move == LS_CREW_SHIFT)
         return start_shift(t, stream, ask);
     if (!t->crew.apart) {
@@ -145,6 +270,7 @@ static void deal_out(void *context, ls_stream *stream, const ls_crew_deal *deal)
                           .in_counts = deal->sent,
                           .out_counts = deal->received};
 
+    LS_BUG_IF(t->staging, "rows of experts on a device with a memory of its own");
     if (ls_stream_failed(stream))
         return;
     for (int i = 0; i < ls_comm_ranks(t->comm); i++)
@@ -162,6 +288,9 @@ static ls_status alloc(void *context, int64_t bytes, const char *what, void **me
     int i = 0;
     ls_status st;
 
+    if (t->staging) /* moves reach any memory of the device */
+        return ls_device_alloc(ls_stream_device(ls_staging_stream(t->staging)), bytes, what,
+                               memory_out);
     while (i < HELD && t->held[i].memory)
         i++;
     LS_BUG_IF(i == HELD, "more than %d buffers of a tensor-parallel pass", HELD);
@@ -177,6 +306,10 @@ static void free_memory(void *context, void *memory)
 {
     ls_tensor *t = context;
 
+    if (t->staging) {
+        ls_device_free(ls_stream_device(ls_staging_stream(t->staging)), memory);
+        return;
+    }
     for (int i = 0; i < HELD && memory; i++)
         if (t->held[i].memory == memory) {
             t->held[i].memory = NULL;
@@ -209,14 +342,13 @@ ls_status ls_tensor_open(ls_tensor **tensor_out, ls_comm *comm, int copies)
         return LS_ENOMEM;
     *t = (ls_tensor){.comm = comm,
                      .crew = {.context = t,
+                              .apart = is_apart(comm),
                               .run = run,
                               .start = start,
-                              .wait = wait_for,
+                              .wait = wait_number,
                               .deal = deal_out,
                               .alloc = alloc,
                               .free = free_memory}};
-    for (int i = 1; i < ls_comm_ranks(comm); i++)
-        t->crew.apart |= ls_comm_node(comm, i) != ls_comm_node(comm, 0);
     LS_TRY(
         st,
         ls_comm_alloc(comm, PACKED * (int64_t)sizeof *t->packed, "small sums of a team", &memory),
@@ -234,6 +366,7 @@ void ls_tensor_close(ls_tensor *tensor)
 {
     if (!tensor)
         return;
+    ls_tensor_unstage(tensor);
     ls_comm_close(tensor->shared);
     ls_comm_free(tensor->comm, tensor->packed);
     ls_mem_free(tensor);
@@ -311,12 +444,25 @@ static int64_t pack(ls_tensor *t, walk *w, const ls_tensor_keeper *x, bool back)
     return used;
 }
 
-/* Of an array in which elements lie at their places. */
+/* An array in which elements lie at their places. */
+typedef struct plain {
+    const ls_tensor *tensor;
+    float *x;
+} plain;
+
+/* ls_tensor_keeper.copy; on a device it is queued. */
 static void copy_plain(void *context, int64_t first, int64_t n, float *packed, bool back)
 {
-    float *x = context;
+    const plain *p = context;
+    float *x = p->x + first;
+    int64_t bytes = n * (int64_t)sizeof *x;
 
-    memcpy(back ? x + first : packed, back ? packed : x + first, (size_t)n * sizeof *x);
+    if (!p->tensor->staging)
+        memcpy(back ? x : packed, back ? packed : x, (size_t)bytes);
+    else if (back)
+        ls_stream_copy_in(ls_staging_stream(p->tensor->staging), x, packed, bytes);
+    else
+        ls_stream_copy_out(ls_staging_stream(p->tensor->staging), packed, x, bytes);
 }
 
 static ls_status add_up(ls_tensor *t, ls_comm *comm, int64_t n)
@@ -341,6 +487,8 @@ static ls_status sum_kind(ls_tensor *t, const ls_tensor_keeper *x, walk w, ls_co
         int64_t n = pack(t, &w, x, false);
         if (n == 0)
             return LS_OK;
+        if (t->staging)
+            LS_TRY(st, ls_stream_sync(ls_staging_stream(t->staging), deadline()), out);
         if (divided)
             LS_TRY(st, add_up(t, divided, n), out);
         LS_TRY(st, add_up(t, comm, n), out);
@@ -364,8 +512,10 @@ ls_status ls_tensor_sum_kept(ls_tensor *tensor, const ls_tensor_keeper *keeper,
 ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n,
                         ls_comm *divided)
 {
-    return ls_tensor_sum_kept(tensor, &(ls_tensor_keeper){.copy = copy_plain, .context = x}, spans,
-                              n, divided);
+    plain all = {.tensor = tensor, .x = x};
+
+    return ls_tensor_sum_kept(tensor, &(ls_tensor_keeper){.copy = copy_plain, .context = &all},
+                              spans, n, divided);
 }
 
 int64_t ls_tensor_sum_sent(const ls_crew_span *spans, int n, int ranks)

@@ -27,9 +27,19 @@ ls_comm *ls_tensor_comm(const ls_tensor *tensor); /* that it was opened with */
 /* For ls_pass_args.crew; lives as long as the tensor. */
 const ls_crew *ls_tensor_crew(const ls_tensor *tensor);
 
+/* From now on tensors lie in the memory of the stream's device, which no other rank reaches: moves
+ * of at most so many bytes (ls_crew_place) pass through the host's, and memory that is asked for
+ * is the device's. Before anything is asked for; undone when all of it was freed. */
+ls_status ls_tensor_stage(ls_tensor *tensor, ls_stream *stream, int64_t bytes);
+void ls_tensor_unstage(ls_tensor *tensor); /* NULL is allowed, and one that is not staged */
+
+/* What that takes of the host, for the ledger. */
+int64_t ls_tensor_stage_bytes(int64_t bytes);
+
 /* Make what each rank has of these elements their sum over the ranks that have them. All ranks name
- * spans of the same lengths. Host memory. divided: ranks that each have some of the elements, and
- * zeros in place of the others' (ZeRO): all of them get all, first; NULL: each has all. */
+ * spans of the same lengths. Host memory, or where it is staged that of the device. divided: ranks
+ * that each have some of the elements, and zeros in place of the others' (ZeRO): all of them get
+ * all, first; NULL: each has all. */
 ls_status ls_tensor_sum(ls_tensor *tensor, float *x, const ls_crew_span *spans, int n,
                         ls_comm *divided);
 

@@ -121,7 +121,7 @@ static double around(const ls_choice_facts *f, int cp, int apart, int64_t count)
 
 /* How long ranks wait for each other in a block, forward and backward.
  *
- *   tp   two sums of the stream each way
+ *   tp   two sums of the stream each way; where norms go over all heads, of two numbers more
  *   cp   keys and values around the ring; backward once more, with their gradients
  *   ep   rows to K experts and back, each way */
 typedef struct meets {
@@ -135,21 +135,23 @@ static meets meets_of(const ls_choice_case *one, int64_t B)
     int tp = ls_mesh_tp(&one->mesh), cp = ls_mesh_cp(&one->mesh);
     int ep = ls_mesh_ep(&one->mesh);
     int64_t tokens = B * one->run->model.context / cp;
-    double sums = 2 * collective(f, LS_COLL_ALL_REDUCE, tp, 1, tokens * shape->C);
+    double norms = shape->qk_wide ? collective(f, LS_COLL_ALL_REDUCE, tp, 1, 2 * tokens) : 0;
+    double sums = 2 * collective(f, LS_COLL_ALL_REDUCE, tp, 1, tokens * shape->C) + norms;
     double keys = around(f, cp, tp, 2 * tokens * shape->Hkv * shape->D / tp);
     double rows = 2 * collective(f, LS_COLL_ALL_TO_ALL, ep, tp, tokens * shape->K * shape->C / ep);
 
     return (meets){.forward = sums + keys + rows, .backward = sums + 2 * keys + rows};
 }
 
-/* Elements of experts, of a rank that has all of those of its layers; posts have about as many. */
+/* Elements of experts that are trained, of a rank that has all of those of its layers; posts have
+ * about as many. */
 static int64_t in_experts(const ls_choice_case *one)
 {
     const ls_model *model = one->whole;
     int64_t n = 0;
 
     for (int i = 0; i < model->n_params; i++)
-        n += model->params[i].expert ? model->params[i].count : 0;
+        n += model->params[i].expert && model->params[i].trained >= 0 ? model->params[i].count : 0;
     return n / ls_mesh_tp(&one->mesh) / ls_mesh_posts(&one->mesh);
 }
 
@@ -179,7 +181,7 @@ static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row
     for (int post = 0; post < posts; post++) {
         int64_t own = 0;
         for (int i = post; i < s->n; i += posts)
-            own += s->all[i].elements;
+            own += s->all[i].trained;
         s->elements = ls_max_i64(s->elements, own / tp);
     }
     if (one->mesh.ep > 1)

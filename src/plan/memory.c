@@ -338,7 +338,11 @@ bool ls_memory_sample_pass(const ls_memory_args *args, ls_pass_args *pass_out)
     /* No tokenizer makes more tokens than bytes, but for those that begin and end a text. */
     int64_t cache = ls_min_i64(run->model.context, prompt + run->eval.sample_tokens + 8);
 
-    if (prompt == 0 || run->eval.sample_tokens == 0 || args->apart ||
+    /* On a device that has a memory of its own the step's pass writes, where it reads whole
+     * sequences. */
+    bool own = !args->apart || ls_mesh_cp(args->mesh) > 1;
+
+    if (prompt == 0 || run->eval.sample_tokens == 0 || !own ||
         (world_of(args) && world_of(args)->rank > 0))
         return false;
     *pass_out = (ls_pass_args){.model = whole_of(args),
@@ -573,6 +577,24 @@ int64_t ls_memory_plane(const ls_model *part, const ls_mesh *teams)
     return ls_mesh_posts(teams) > 1 || (teams && teams->zero > 0) ? part->flat : 0;
 }
 
+/* Where ranks meet inside of calls. On a device with a memory of its own what they exchange passes
+ * through the host's. */
+static void predict_moves(const ls_memory_args *args, ls_ledger *ledger, const char *name,
+                          const char *why, int64_t (*place)(const ls_pass_args *))
+{
+    int64_t bytes = ls_round_up(ls_tensor_bytes(), 4096);
+    ls_calls calls;
+
+    if (!args->apart) {
+        ls_ledger_add(ledger, name, why, bytes);
+        return;
+    }
+    ls_calls_plan(args->run, args->mesh, &calls);
+    const ls_pass_args pass = ls_memory_step_pass(args->run, args->model, args->kernels, &calls);
+    ls_ledger_add_host(ledger, name, "tensors on their way to other ranks, page-locked; small sums",
+                       bytes + ls_tensor_stage_bytes(place(&pass)));
+}
+
 /* What ranks that have one model together need for that. The first team collects: weights, which
  * planes of a pipeline, or of ranks that divide them, bring together first, and where the first
  * rank saves for all, moments. */
@@ -588,17 +610,23 @@ static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
         ls_far_divides(args->run, model, sums) ? model->flat : ls_memory_plane(model, sums);
 
     if (model->split.ranks > 1)
-        ls_ledger_add(ledger, "tensor parallel", "small sums of ranks with one model",
-                      ls_round_up(ls_tensor_bytes(), 4096));
+        predict_moves(args, ledger, "tensor parallel", "small sums of ranks with one model",
+                      ls_pass_place);
     if (model->split.far_ranks > 1)
         ls_ledger_add(ledger, "expert parallel", "small sums of ranks that divide experts",
                       ls_round_up(ls_tensor_bytes(), 4096));
+    if (args->apart && model->split.ranks > 1) /* of every rank a number */
+        ls_ledger_add(ledger, "norm", "squares of all ranks",
+                      ls_round_up(ls_mesh_ranks(world_of(args)) * size, 4096));
+    if (args->apart)
+        plane = model->flat;
     if (first && (model->split.ranks > 1 || model->split.far_ranks > 1))
-        ls_ledger_add(ledger, "collecting", "a part of the model, on its way to the first rank",
-                      (planes ? ls_round_up(plane * size, 4096) : 0) +
-                          (model->split.rank == 0 && model->split.far_rank == 0
-                               ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
-                               : 0));
+        (args->apart ? ls_ledger_add_host : ls_ledger_add)(
+            ledger, "collecting", "a part of the model, on its way to the first rank",
+            (planes ? ls_round_up(plane * size, 4096) : 0) +
+                (model->split.rank == 0 && model->split.far_rank == 0
+                     ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
+                     : 0));
 }
 
 void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
@@ -623,8 +651,8 @@ void ls_memory_predict(const ls_memory_args *args, ls_ledger *ledger_out)
         predict_whole(args, &calls, ledger_out);
     predict_team(args, ledger_out);
     if (calls.cp > 1)
-        ls_ledger_add(ledger_out, "context parallel", "messages of ranks that share sequences",
-                      ls_round_up(ls_tensor_bytes(), 4096));
+        predict_moves(args, ledger_out, "context parallel",
+                      "messages of ranks that share sequences", ls_pass_ring_place);
     ls_ledger_add(ledger_out, "step", "tokens, losses, partial sums, logits of a sample",
                   ls_round_up(ls_memory_step_bytes(model, &calls), 4096) +
                       ls_decode_bytes(whole_of(args)));

@@ -23,7 +23,8 @@ typedef struct ls_memory_args {
     const ls_mesh *world;
     const ls_mesh *sums; /* and of those that have the same part of it; NULL: as mesh */
     int threads;
-    bool apart;            /* the device has a memory of its own */
+    bool apart;            /* the device has a memory of its own, */
+    int64_t page;          /* and its windows pages of so many bytes; 0: LS_WINDOW_PAGE */
     int64_t fixed_bytes;   /* of that, what the device holds for itself */
     int64_t program_bytes; /* resident before anything large is taken */
     int64_t loader_bytes;  /* batches prepared ahead */

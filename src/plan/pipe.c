@@ -10,6 +10,7 @@
 #include "base/window.h"
 #include "comm/ordered_feed.h"
 #include "parallel/buddies.h"
+#include "parallel/staging.h"
 
 ls_pipeline_kind ls_pipe_kind(const ls_run *run)
 {
@@ -155,15 +156,17 @@ static ls_status cut_buckets(ls_pipe *p, const ls_model *model, const ls_stage *
         all += s < n ? (int)((stages[s].units + p->per - 1) / p->per) : 0;
     }
     p->cuts = ls_mem_array((size_t)all + 1, sizeof *p->cuts);
-    if (!p->first_bucket || !p->cuts)
+    p->weights = ls_mem_array((size_t)all + 1, sizeof *p->weights);
+    if (!p->first_bucket || !p->cuts || !p->weights)
         return ls_fail(LS_ENOMEM, "no memory for a pipeline of %d stages", n);
     for (int s = 0; s < n; s++)
-        for (int b = p->first_bucket[s]; b < p->first_bucket[s + 1]; b++)
-            p->cuts[b] =
-                b == 0
-                    ? 0
-                    : ls_model_complete(model, stages[s].unit + (b - p->first_bucket[s]) * p->per);
+        for (int b = p->first_bucket[s]; b < p->first_bucket[s + 1]; b++) {
+            int64_t unit = stages[s].unit + (b - p->first_bucket[s]) * p->per;
+            p->cuts[b] = b == 0 ? 0 : ls_model_complete(model, unit);
+            p->weights[b] = b == 0 ? 0 : ls_model_below(model, unit);
+        }
     p->cuts[all] = model->trained;
+    p->weights[all] = model->flat;
     return LS_OK;
 }
 
@@ -181,8 +184,10 @@ static ls_status cut(ls_pipe *p, const ls_run *run, const ls_model *model)
     LS_TRY(st, cut_buckets(p, model, stages, n), out);
     for (int c = 0; c < p->chunks; c++) {
         const ls_stage *s = &stages[c * p->posts + p->post];
-        p->chunk[c] =
-            (ls_pipe_chunk){.unit = s->unit, .units = s->units, .own = ls_pipe_of(p, p->post, c)};
+        p->chunk[c] = (ls_pipe_chunk){.unit = s->unit,
+                                      .units = s->units,
+                                      .own = ls_pipe_of(p, p->post, c),
+                                      .weights = ls_pipe_weights_of(p, p->post, c)};
     }
 out:
     ls_mem_free(stages);
@@ -216,7 +221,9 @@ ls_status ls_pipe_init(ls_pipe *pipe, const ls_run *run, const ls_model *model, 
         return too_few_layers(run, model);
     LS_TRY(st, cut(&p, run, model), out);
     if (model->shape.tied)
-        p.tied = (ls_pipe_range){model->wte.g, model->shape.V * model->shape.C};
+        p.copied = (ls_pipe_range){model->wte.w, model->shape.V * model->shape.C};
+    if (model->wte.g >= 0)
+        p.tied = p.copied;
     LS_TRY(st, plan_table(&p, &like, micros, varies), out);
     *pipe = p;
 out:
@@ -230,16 +237,28 @@ void ls_pipe_release(ls_pipe *pipe)
     ls_pipeline_release(&pipe->table);
     ls_mem_free(pipe->first_bucket);
     ls_mem_free(pipe->cuts);
+    ls_mem_free(pipe->weights);
     *pipe = (ls_pipe){.posts = 0};
+}
+
+/* Of a chunk, n buckets from one on; -1: all of them. */
+static ls_pipe_range between(const ls_pipe *pipe, const int64_t *cuts, int post, int chunk,
+                             int bucket, int n)
+{
+    const int *first = &pipe->first_bucket[chunk * pipe->posts + post];
+    const int64_t *cut = &cuts[first[0] + bucket];
+
+    return (ls_pipe_range){cut[0], cut[n < 0 ? first[1] - first[0] : n] - cut[0]};
 }
 
 ls_pipe_range ls_pipe_of(const ls_pipe *pipe, int post, int chunk)
 {
-    int stage = chunk * pipe->posts + post;
+    return between(pipe, pipe->cuts, post, chunk, 0, -1);
+}
 
-    int64_t first = pipe->cuts[pipe->first_bucket[stage]];
-
-    return (ls_pipe_range){first, pipe->cuts[pipe->first_bucket[stage + 1]] - first};
+ls_pipe_range ls_pipe_weights_of(const ls_pipe *pipe, int post, int chunk)
+{
+    return between(pipe, pipe->weights, post, chunk, 0, -1);
 }
 
 int ls_pipe_buckets(const ls_pipe *pipe, int post, int chunk)
@@ -251,9 +270,12 @@ int ls_pipe_buckets(const ls_pipe *pipe, int post, int chunk)
 
 ls_pipe_range ls_pipe_bucket(const ls_pipe *pipe, int post, int chunk, int bucket)
 {
-    const int64_t *cut = &pipe->cuts[pipe->first_bucket[chunk * pipe->posts + post] + bucket];
+    return between(pipe, pipe->cuts, post, chunk, bucket, 1);
+}
 
-    return (ls_pipe_range){cut[0], cut[1] - cut[0]};
+ls_pipe_range ls_pipe_weights_bucket(const ls_pipe *pipe, int post, int chunk, int bucket)
+{
+    return between(pipe, pipe->weights, post, chunk, bucket, 1);
 }
 
 /* A line's part of a range, as collectives divide it. */
@@ -273,9 +295,9 @@ int ls_pipe_ranges(const ls_pipe *pipe, ls_pipe_range ranges_out[LS_PIPE_BUCKETS
     for (int c = 0; c < pipe->chunks; c++)
         for (int b = 0; b < (pipe->zero == 3 ? ls_pipe_buckets(pipe, pipe->post, c) : 1); b++)
             ranges_out[n++] = pipe->zero == 3 ? ls_pipe_updated(pipe, pipe->post, pipe->line, c, b)
-                                              : pipe->chunk[c].own;
-    if (ls_pipe_is_last(pipe) && pipe->tied.count > 0)
-        ranges_out[n++] = pipe->zero == 3 ? ls_pipe_tied_part(pipe, pipe->line) : pipe->tied;
+                                              : pipe->chunk[c].weights;
+    if (ls_pipe_is_last(pipe) && pipe->copied.count > 0)
+        ranges_out[n++] = pipe->zero == 3 ? ls_pipe_tied_part(pipe, pipe->line) : pipe->copied;
     return n;
 }
 
@@ -456,41 +478,63 @@ ls_pipe_range ls_pipe_saved(const ls_pipe *pipe, int post, int line, int chunk, 
 {
     if (moments && pipe->divides)
         return ls_pipe_updated(pipe, post, line, chunk, bucket);
-    return part_of(pipe, ls_pipe_bucket(pipe, post, chunk, bucket), line);
+    return part_of(pipe,
+                   moments ? ls_pipe_bucket(pipe, post, chunk, bucket)
+                           : ls_pipe_weights_bucket(pipe, post, chunk, bucket),
+                   line);
 }
 
-/* Pages of elements that lie in a window. */
-static int64_t paged(ls_pipe_range r, int64_t size)
+/* Pages of elements that lie in a window. What lines divide (ZeRO 2 and 3) lies in the memory of
+ * the host. */
+typedef struct pages {
+    int64_t first, end; /* bytes */
+} pages;
+
+static int64_t page_of(const ls_memory_args *args)
 {
-    return ls_round_up((r.first + r.count) * size, LS_WINDOW_PAGE) -
-           r.first * size / LS_WINDOW_PAGE * LS_WINDOW_PAGE;
+    return args->page ? args->page : LS_WINDOW_PAGE;
 }
 
-/* The same of several, which are one behind the other: a page that two of them have counts once. */
-static int64_t paged_all(const ls_pipe_range *ranges, int n, int64_t size)
+static pages pages_of(int64_t page, ls_pipe_range r, int64_t size)
 {
-    int64_t bytes = 0, end = 0;
+    if (r.count == 0)
+        return (pages){0, 0};
+    return (pages){r.first * size / page * page, ls_round_up((r.first + r.count) * size, page)};
+}
+
+static int64_t paged(int64_t page, ls_pipe_range r, int64_t size)
+{
+    pages p = pages_of(page, r, size);
+
+    return p.end - p.first;
+}
+
+/* Of several ranges that do not overlap; pages that two of them share count once. */
+static int64_t all_paged(int64_t page, const ls_pipe_range *ranges, int n, int64_t size)
+{
+    int64_t bytes = 0;
 
     for (int i = 0; i < n; i++) {
-        ls_pipe_range r = ranges[i];
-        int64_t first = r.first * size / LS_WINDOW_PAGE * LS_WINDOW_PAGE;
-        int64_t last = ls_round_up((r.first + r.count) * size, LS_WINDOW_PAGE);
-        if (r.count == 0)
-            continue;
-        bytes += ls_max_i64(0, last - ls_max_i64(first, end));
-        end = ls_max_i64(end, last);
+        pages own = pages_of(page, ranges[i], size);
+        for (int k = 0; k < i && own.first < own.end; k++) {
+            pages other = pages_of(page, ranges[k], size);
+            if (other.first <= own.first && own.first < other.end)
+                own.first = other.end;
+            else if (other.first < own.end && own.end <= other.end)
+                own.end = other.first;
+        }
+        bytes += ls_max_i64(0, own.end - own.first);
     }
     return bytes;
 }
 
 /* Of the weights that a rank has, and of a moment. */
-static int64_t weight_bytes(const ls_pipe *p, int64_t size)
+static int64_t weight_bytes(const ls_memory_args *args, const ls_pipe *p, int64_t size)
 {
     ls_pipe_range ranges[LS_PIPE_BUCKETS + 1];
     int n = ls_pipe_ranges(p, ranges);
-    bool copy = ls_pipe_is_last(p) && p->tied.count > 0; /* it comes last, and lies before */
 
-    return paged_all(ranges, n - copy, size) + (copy ? paged(ranges[n - 1], size) : 0);
+    return all_paged(page_of(args), ranges, n, size);
 }
 
 /* What a line's rank updates of a chunk, bucket by bucket. Returns how many. */
@@ -503,27 +547,35 @@ static int updated_of(const ls_pipe *p, int line, int chunk, ls_pipe_range *rang
     return n;
 }
 
-static int64_t moment_bytes(const ls_pipe *p, int line)
+static int64_t moment_bytes(const ls_memory_args *args, const ls_pipe *p, int line)
 {
     ls_pipe_range ranges[LS_PIPE_BUCKETS];
     int n = 0;
 
     for (int c = 0; c < p->chunks; c++)
         n += updated_of(p, line, c, ranges + n);
-    return paged_all(ranges, n, sizeof(float));
+    return all_paged(page_of(args), ranges, n, sizeof(float));
 }
 
+/* What sums over lines take, beside gradients: for themselves, and, on a device with a memory of
+ * its own, what gradients pass through. */
+typedef struct sums {
+    int64_t bytes, staged;
+} sums;
+
 /* Gradients of a range, with the room that their sum over lines takes; and what that takes. */
-static int64_t grad_bytes(const ls_memory_args *args, ls_pipe_range own, bool divides,
-                          int64_t *sum_bytes)
+static int64_t grad_bytes(const ls_memory_args *args, ls_pipe_range own, bool divides, sums *sum)
 {
     ls_dp_args dp = ls_pipe_sum(args->run, ls_memory_sums(args), own.count, divides);
 
+    if (own.count == 0)
+        return 0;
     if (ls_mesh_lines(ls_memory_sums(args)) > 1) {
-        own.count = ls_dp_elements(&dp);
-        *sum_bytes += ls_dp_bytes(&dp);
+        sum->bytes += ls_dp_bytes(&dp);
+        sum->staged += ls_round_up(ls_dp_elements(&dp) * (int64_t)sizeof(float), 4096);
+        own.count = args->apart ? own.count : ls_dp_elements(&dp);
     }
-    return paged(own, sizeof(float));
+    return paged(page_of(args), own, sizeof(float));
 }
 
 int ls_pipe_flows(const ls_pipe *pipe)
@@ -545,7 +597,7 @@ static int64_t made_bytes(const ls_pipe *p, const ls_model *model, int chunk, in
         {bias, bias < 0 ? 0 : model->shape.C},
         {low.first, top.first + top.count - low.first},
     };
-    return paged_all(both, 2, sizeof(float));
+    return all_paged(LS_WINDOW_PAGE, both, 2, sizeof(float));
 }
 
 /* Of a chunk whose backward is not cut: when a bucket is made, the next ones are on their way; on
@@ -555,7 +607,9 @@ static int64_t chunk_flow(const ls_pipe *p, const ls_model *model, int chunk)
 {
     int n = ls_pipe_buckets(p, p->post, chunk);
     bool tied = p->tied.count > 0 && ls_pipe_is_last(p) && chunk == p->chunks - 1;
-    int64_t head = tied ? paged((ls_pipe_range){0, p->tied.count}, sizeof(float)) : 0, most = head;
+    int64_t head =
+                tied ? paged(LS_WINDOW_PAGE, (ls_pipe_range){0, p->tied.count}, sizeof(float)) : 0,
+            most = head;
 
     for (int b = 0; b < n; b++) {
         int ahead = LS_PIPE_AHEAD + (b == 0 && p->chunk[chunk].unit == 0 && p->per == 1);
@@ -571,8 +625,9 @@ int64_t ls_pipe_flow_bytes(const ls_pipe *pipe, const ls_model *model)
     int64_t most = 0;
 
     if (pipe->chunk[0].late > 0) /* between the halves of a backward there is all of it */
-        return ls_pipe_flows(pipe) * paged(pipe->chunk[0].own, sizeof(float)) +
-               (tied ? paged((ls_pipe_range){0, pipe->tied.count}, sizeof(float)) : 0);
+        return ls_pipe_flows(pipe) * paged(LS_WINDOW_PAGE, pipe->chunk[0].own, sizeof(float)) +
+               (tied ? paged(LS_WINDOW_PAGE, (ls_pipe_range){0, pipe->tied.count}, sizeof(float))
+                     : 0);
     for (int c = 0; c < pipe->chunks; c++)
         most = ls_max_i64(most, chunk_flow(pipe, model, c));
     return most;
@@ -591,8 +646,11 @@ int64_t ls_pipe_gathered_bytes(const ls_pipe *pipe, const ls_model *model, ls_dt
             ls_pipe_range low = ls_pipe_bucket(pipe, pipe->post, c, b);
             ls_pipe_range top = ls_pipe_bucket(pipe, pipe->post, c, next);
             int64_t bytes =
-                paged((ls_pipe_range){low.first, top.first + top.count - low.first}, size);
-            most = ls_max_i64(most, bytes + (head && next == n - 1 ? paged(pipe->tied, size) : 0));
+                paged(LS_WINDOW_PAGE, (ls_pipe_range){low.first, top.first + top.count - low.first},
+                      size);
+            most = ls_max_i64(
+                most,
+                bytes + (head && next == n - 1 ? paged(LS_WINDOW_PAGE, pipe->tied, size) : 0));
         }
     }
     return most;
@@ -615,7 +673,7 @@ static int64_t tied_bytes(const ls_pipe *p)
         ranges[b] = ls_pipe_common(ranges[b], p->tied);
         ranges[b].first -= p->tied.first;
     }
-    return paged_all(ranges, n, sizeof(float));
+    return all_paged(LS_WINDOW_PAGE, ranges, n, sizeof(float));
 }
 
 /* Where ordered sums of `own` elements, at most `most` of a bucket, meet. */
@@ -635,7 +693,7 @@ static int64_t partial_bytes(const ls_model *model, ls_pipe_range own)
     for (int i = 0; i < model->n_params; i++) {
         const ls_param *p = &model->params[i];
         if (p->box.partial && p->trained >= own.first && p->trained < own.first + own.count)
-            bytes += paged((ls_pipe_range){p->trained, p->count}, sizeof(float));
+            bytes += paged(LS_WINDOW_PAGE, (ls_pipe_range){p->trained, p->count}, sizeof(float));
     }
     return bytes;
 }
@@ -654,7 +712,8 @@ static void predict_parted(const ls_memory_args *args, const ls_calls *calls, co
             own += ranges[b].count;
             most = ls_max_i64(most, ranges[b].count);
         }
-        bytes += paged_all(ranges, n, sizeof(float)) + partial_bytes(args->model, p->chunk[c].own);
+        bytes += all_paged(LS_WINDOW_PAGE, ranges, n, sizeof(float)) +
+                 partial_bytes(args->model, p->chunk[c].own);
         sum += calls->ordered ? feed_bytes(args, p, own, most) : 0;
     }
     int64_t head = ls_pipe_is_last(p) ? ls_pipe_tied_part(p, p->line).count : 0;
@@ -669,7 +728,8 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                               ls_ledger *ledger)
 {
     ls_pipe_range head = {0, p->tied.count};
-    int64_t bytes = 0, sum = 0;
+    int64_t bytes = 0;
+    sums sum = {.bytes = 0};
 
     if (p->zero >= 2) {
         predict_parted(args, calls, p, ledger);
@@ -680,13 +740,30 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
     if (head.count > 0 && ls_pipe_is_last(p))
         bytes += calls->buffers * grad_bytes(args, head, false, &sum);
     else if (head.count > 0 && ls_pipe_is_first(p))
-        bytes += paged(head, sizeof(float));
+        bytes += paged(page_of(args), head, sizeof(float));
     ls_ledger_add(ledger, "gradients",
                   calls->ordered ? "own layers, log2(calls) + 1 buffers of the tree of sums"
                                  : "own layers, one buffer",
                   bytes);
-    if (ls_mesh_lines(ls_memory_sums(args)) > 1)
-        ls_ledger_add(ledger, "exchange", "gradients of other lines, on their way", sum);
+    if (ls_mesh_lines(ls_memory_sums(args)) < 2)
+        return;
+    (args->apart ? ls_ledger_add_host : ls_ledger_add)(
+        ledger, "exchange", "gradients of other lines, on their way", sum.bytes);
+    if (args->apart)
+        ls_ledger_add_host(ledger, "staging", "own gradients on their way, page-locked",
+                           calls->buffers * sum.staged);
+}
+
+/* What messages pass through on a device with a memory of its own (train/line_travel.c). */
+static int64_t message_bytes(const ls_memory_args *args, const ls_calls *calls, const ls_pipe *p)
+{
+    int64_t message =
+        ls_pipe_stream_bytes(args->run, args->model, calls) * ls_pass_border(args->model);
+    int places = p->streams + p->gradients;
+
+    for (int c = 0; c < p->chunks; c++)
+        places += p->chunk[c].slots;
+    return ls_staging_bytes(places, message) + ls_staging_bytes(1, LS_PIPE_PIECE);
 }
 
 static void predict_passes(const ls_memory_args *args, const ls_calls *calls, const ls_pipe *p,
@@ -709,6 +786,9 @@ static void predict_passes(const ls_memory_args *args, const ls_calls *calls, co
     ls_ledger_add(ledger, "activations", "own layers, of the micro-batches on their way", passes);
     ls_ledger_add(ledger, "pipeline", "streams and gradients from other stages",
                   ls_round_up(ls_pipe_buffer_bytes(p, args->run, args->model, calls), 4096));
+    if (args->apart)
+        ls_ledger_add_host(ledger, "pipeline messages", "streams on their way, page-locked",
+                           message_bytes(args, calls, p));
 }
 
 void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledger *ledger)
@@ -726,11 +806,11 @@ void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledge
     ls_ledger_add(ledger, "weights",
                   p.zero == 3 ? "parameters of the own layers that this rank updates, fp32"
                               : "parameters of the own layers, fp32",
-                  weight_bytes(&p, sizeof(float)));
+                  weight_bytes(args, &p, sizeof(float)));
     if (type != LS_F32)
         ls_ledger_add(ledger, type == LS_F16 ? "fp16 weights" : "bf16 weights",
                       "the same once more, as the model reads them",
-                      weight_bytes(&p, ls_dtype_bytes(type)));
+                      weight_bytes(args, &p, ls_dtype_bytes(type)));
     if (p.zero == 3)
         ls_ledger_add(ledger, "gathered weights",
                       "a unit of the own layers and the next one, of all lines",
@@ -738,10 +818,10 @@ void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledge
     ls_ledger_add(ledger, "optimizer",
                   p.divides ? "two moments per parameter of the own layers that this rank updates"
                             : "two moments per parameter of the own layers",
-                  2 * moment_bytes(&p, p.line));
+                  2 * moment_bytes(args, &p, p.line));
     if (p.ward >= 0)
         ls_ledger_add(ledger, "buddy", "two moments that another line updates",
-                      2 * moment_bytes(&p, p.ward));
+                      2 * moment_bytes(args, &p, p.ward));
     predict_gradients(args, calls, &p, ledger);
     predict_passes(args, calls, &p, ledger);
     ls_pipe_release(&p);

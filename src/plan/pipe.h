@@ -1,11 +1,12 @@
 /* pipe.h -- what a rank of a pipeline has (mesh.pp): layers, parameters, table, buffers.
  *
  * The stages are cut by cost (stages.h), and each is one run of the elements of the flat parameters
- * (model.h): the embedding and the first blocks, ..., the last blocks, the final norm and the head.
- * A rank keeps plain indices of the whole model, in arrays of which only its own pages are there
- * (base/window.h). A tied embedding belongs to the first post, and the last one has a copy of its
- * weights. With ZeRO 1 (mesh.zero) the lines divide what they update of each chunk; where
- * ranks that die are replaced, another line keeps a copy of that (train/trust.h).
+ * (model.h), and one of what is trained of them, where that is less: the embedding and the first
+ * blocks, ..., the last blocks, the final norm and the head. A rank keeps plain indices of the
+ * whole model, in arrays of which only its own pages are there (base/window.h). A tied embedding
+ * belongs to the first post, and the last one has a copy of its weights. With ZeRO 1 (mesh.zero)
+ * the lines divide what they update of each chunk; where ranks that die are replaced, another line
+ * keeps a copy of that (train/trust.h).
  *
  * With ZeRO 2 and 3 a chunk is cut into buckets, each a unit of the model (ls_param.unit) or some
  * of them, and the lines divide every bucket: gradients leave, and weights come, bucket by bucket
@@ -27,9 +28,10 @@
 LS_C_BEGIN
 
 enum {
-    LS_PIPE_CHUNKS = 16,  /* of a rank, at most */
-    LS_PIPE_BUCKETS = 60, /* likewise, of all its chunks */
-    LS_PIPE_AHEAD = 2,    /* buckets of gradients on their way at a time */
+    LS_PIPE_CHUNKS = 16,     /* of a rank, at most */
+    LS_PIPE_BUCKETS = 60,    /* likewise, of all its chunks */
+    LS_PIPE_AHEAD = 2,       /* buckets of gradients on their way at a time */
+    LS_PIPE_PIECE = 4 << 20, /* bytes of the state that pass through the host at a time */
 };
 
 /* Elements of weights, gradients and moments. */
@@ -38,10 +40,11 @@ typedef struct ls_pipe_range {
 } ls_pipe_range;
 
 typedef struct ls_pipe_chunk {
-    int64_t unit, units; /* of the model: ls_param.unit */
-    ls_pipe_range own;
-    int slots; /* micro-batches that it keeps activations of at a time */
-    int late;  /* of these, with gradients that wait for the second half of a backward (pass.h) */
+    int64_t unit, units;   /* of the model: ls_param.unit */
+    ls_pipe_range own;     /* of gradients and moments; it may have none */
+    ls_pipe_range weights; /* the same where all are trained */
+    int slots;             /* micro-batches that it keeps activations of at a time */
+    int late; /* of these, with gradients that wait for the second half of a backward (pass.h) */
 } ls_pipe_chunk;
 
 typedef struct ls_pipe {
@@ -53,12 +56,15 @@ typedef struct ls_pipe {
     int ward;     /* then: the line whose moments this rank keeps too, */
     int buddy;    /* and the one that keeps this rank's; -1: none */
     ls_pipe_chunk chunk[LS_PIPE_CHUNKS];
-    ls_pipe_range tied;     /* the embedding, where the head reads it too; count 0: it does not */
+    ls_pipe_range tied;     /* the embedding, where the head reads it too and it is trained; count
+                             * 0: it does not. It is the first of weights and of gradients */
+    ls_pipe_range copied;   /* its weights, trained or not */
     int streams, gradients; /* buffers for those from other posts; one more than must be, so that
                              * the next can come early */
     int64_t per;            /* units of a bucket */
     int *first_bucket; /* owned: of each stage, and their number: one each but with ZeRO 2, 3 */
-    int64_t *cuts;     /* owned: the first element of each bucket, and the end */
+    int64_t *cuts;     /* owned: the first element of each bucket, and the end: of gradients, */
+    int64_t *weights;  /* owned: and of weights */
 } ls_pipe;
 
 /* The table that a run asks for. */
@@ -85,12 +91,15 @@ static inline bool ls_pipe_is_last(const ls_pipe *pipe)
     return pipe->post == pipe->posts - 1;
 }
 
-/* The elements of a chunk of any post. */
+/* The elements of a chunk of any post: of gradients and moments; of weights. */
 ls_pipe_range ls_pipe_of(const ls_pipe *pipe, int post, int chunk);
+ls_pipe_range ls_pipe_weights_of(const ls_pipe *pipe, int post, int chunk);
 
-/* Its buckets: how many, and their elements; without ZeRO 2 and 3 one, which is all of it. */
+/* Its buckets: how many, and their elements, likewise; without ZeRO 2 and 3 one, which is all of
+ * it. With them all weights are trained, and both are the same. */
 int ls_pipe_buckets(const ls_pipe *pipe, int post, int chunk);
 ls_pipe_range ls_pipe_bucket(const ls_pipe *pipe, int post, int chunk, int bucket);
+ls_pipe_range ls_pipe_weights_bucket(const ls_pipe *pipe, int post, int chunk, int bucket);
 
 /* The weights that this rank keeps: its chunks, or with ZeRO 3 its parts of them; and on the last
  * post a copy of a tied embedding, or its part of that, which comes last. Returns how many. */

@@ -95,9 +95,13 @@ static void add_product(const ls_model *model, ls_stage *to, const ls_param *p, 
 {
     double once = 2.0 * (double)elements_of(p) * ls_model_active(model, p) * tokens;
 
+    /* Which experts are frozen may differ between ranks that divide them, but not where to cut. */
+    bool divided = p->expert && model->split.far_ranks > 1;
+    bool trained = divided ? model->shape.lora_rank == 0 : p->trained >= 0;
+
     to->forward += once;
     to->backward += once;
-    if (p->trained >= 0)
+    if (trained)
         to->backward += once;
     if (ls_pass_is_late(model, p))
         to->weight += once;
@@ -115,6 +119,7 @@ static ls_stage unit_of(const ls_model *model, int64_t unit, double tokens, int6
         if (p->unit != unit && !borrowed)
             continue;
         u.elements += elements_of(p);
+        u.trained += p->trained >= 0 ? elements_of(p) : 0;
         if (p->ndim == 2 && unit > 0)
             add_product(model, &u, p, tokens);
     }
@@ -170,13 +175,16 @@ ls_status ls_stages_plan(const ls_model *model, int n, int64_t B, int64_t T, ls_
             s.backward += all[u].backward;
             s.weight += all[u].weight;
             s.elements += all[u].elements;
+            s.trained += all[u].trained;
             s.blocks += all[u].blocks;
         }
         s.copies = model->shape.tied && k == n - 1 && k > 0;
         stages_out[k] = s;
     }
-    if (n == 1 && model->shape.tied) /* both ends lie here: one copy */
+    if (n == 1 && model->shape.tied) { /* both ends lie here: one copy */
         stages_out[0].elements -= model->whole.V * model->whole.C;
+        stages_out[0].trained -= model->wte.g >= 0 ? model->whole.V * model->whole.C : 0;
+    }
 out:
     ls_mem_free(all);
     ls_mem_free(costs);

@@ -14,6 +14,7 @@ typedef struct ls_stage {
                                        * backward that its second half makes (model/pass.h):
                                        * gradients of weights of blocks */
     int64_t elements;                 /* parameters that it holds, a copy of a tied embedding too */
+    int64_t trained;                  /* of these */
     int64_t blocks;                   /* of its units */
     bool copies;                      /* it is last and holds a copy of the first one's embedding */
 } ls_stage;

@@ -125,8 +125,39 @@ static ls_status accuse_param(ls_step *s, const char *what, const ls_param *p, c
     return accuse(s, what, &t, number);
 }
 
-/* The same for what this rank has the sums of, of a parameter, packed, or in a line at its place;
- * share_out: how much of it lies before what was found. */
+/* The same for n elements of a parameter from one on, which lie at x; share_out: how much of it
+ * lies before what was found. */
+static ls_status accuse_piece(ls_step *s, const char *what, const ls_param *p, int64_t from,
+                              int64_t n, const float *x, int64_t number, double *share_out)
+{
+    int64_t index;
+    float value;
+    ls_status st = find_bad(s, x, LS_F32, n, &index, &value);
+
+    if (st != LS_OK || index < 0)
+        return st;
+    *share_out = (double)(from + index) / (double)p->count;
+    return found(what, p->name, from + index, value, number);
+}
+
+/* The weights that a rank of a line has of a parameter. */
+static ls_status accuse_kept(ls_step *s, const char *what, const ls_param *p, int64_t number,
+                             double *share_out)
+{
+    ls_pipe_range kept[LS_PIPE_BUCKETS + 1];
+    int n = ls_pipe_ranges(ls_line_plan(s), kept);
+    ls_status st = LS_OK;
+
+    for (int i = 0; i < n && st == LS_OK; i++) {
+        ls_pipe_range r = ls_pipe_common(kept[i], (ls_pipe_range){p->first, p->count});
+        if (r.count > 0)
+            st = accuse_piece(s, what, p, r.first - p->first, r.count,
+                              (const float *)s->state_memory[0] + r.first, number, share_out);
+    }
+    return st;
+}
+
+/* What this rank has the sums of, of a parameter, packed, or in a line at its place. */
 static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, const float *packed,
                               int64_t number, double *share_out)
 {
@@ -134,17 +165,13 @@ static ls_status accuse_parts(ls_step *s, const char *what, const ls_param *p, c
 
     for (int b = 0; b < ls_step_sums(s) && st == LS_OK; b++) {
         ls_mesh_part own = ls_step_sum(s, b);
-        int64_t low = ls_max_i64(p->trained, own.first), index;
+        int64_t low = ls_max_i64(p->trained, own.first);
         int64_t high = ls_min_i64(p->trained + p->count, own.first + own.count);
-        float value;
         if (low >= high)
             continue;
         const float *x = packed ? packed + own.packed : ls_line_gradient(s, own.first);
-        st = find_bad(s, x + low - own.first, LS_F32, high - low, &index, &value);
-        if (st != LS_OK || index < 0)
-            continue;
-        *share_out = (double)(low - p->trained + index) / (double)p->count;
-        st = found(what, p->name, low - p->trained + index, value, number);
+        st = accuse_piece(s, what, p, low - p->trained, high - low, x + low - own.first, number,
+                          share_out);
     }
     return st;
 }
@@ -186,7 +213,9 @@ static ls_status accuse_params(ls_step *s, bool gradients, int64_t number, doubl
         double share = 0;
         if (gradients && p->trained < 0)
             continue;
-        if (parts)
+        if (s->line && !gradients)
+            st = accuse_kept(s, what, p, number, &share);
+        else if (parts)
             st = accuse_parts(s, what, p, x, number, &share);
         else
             st = accuse_param(s, what, p, x + (gradients ? p->trained : p->first), number);

@@ -173,8 +173,8 @@ static ls_status pieces_of(const ls_step *step, int kind, ls_mesh_part **pieces_
         pieces[i] = kind == WARD ? ward[i]
                     : whole
                         ? (ls_mesh_part){.count = kind == WEIGHTS ? model->flat : model->trained}
-                    : stages ? (ls_mesh_part){.first = x->plan.chunk[i].own.first,
-                                              .count = x->plan.chunk[i].own.count}
+                    : stages ? (ls_mesh_part){.first = x->plan.chunk[i].weights.first,
+                                              .count = x->plan.chunk[i].weights.count}
                              : ls_step_own(step, i);
     *pieces_out = pieces;
     *n_out = n;

@@ -22,7 +22,10 @@
  *
  * When the last backward of a chunk is done its sum over lines begins, the last chunk first. With
  * ZeRO 2 and 3 gradients leave in every backward, and with ZeRO 3 weights come in every operation
- * (line_parts.c). */
+ * (line_parts.c).
+ *
+ * On a device with a memory of its own messages pass through the host's (line_travel.c): a send is
+ * begun when its copy is there, after the next piece of work was queued. */
 #include "train/line_impl.h"
 
 #include "base/fault.h"
@@ -63,14 +66,17 @@ static int64_t count_of(const ls_step *s, int micro, bool back)
 static ls_status await_send(ls_line *x, uint64_t number)
 {
     int at = (int)(number % LS_LINE_SENDS);
+    ls_status st;
 
     if (number == 0 || x->sends[at].number != number)
         return LS_OK;
     x->sends[at].number = 0;
-    return ls_comm_wait(x->along, x->sends[at].request, ls_line_deadline());
+    st = ls_line_begin_sends(x);
+    return st != LS_OK ? st : ls_comm_wait(x->along, x->sends[at].request, ls_line_deadline());
 }
 
-static ls_status start_send(ls_step *s, const ls_pipeline_op *op, const void *from,
+/* place: where it passes through the host, if it does. */
+static ls_status start_send(ls_step *s, const ls_pipeline_op *op, const void *from, int place,
                             uint64_t *number_out)
 {
     ls_line *x = s->line;
@@ -84,7 +90,10 @@ static ls_status start_send(ls_step *s, const ls_pipeline_op *op, const void *fr
     ls_status st;
 
     LS_TRY(st, await_send(x, x->sends[at].number), out);
-    LS_TRY(st, ls_comm_start(x->along, &coll, &x->sends[at].request), out);
+    if (x->travel.messages)
+        ls_line_send_later(x, &coll, place, at);
+    else
+        LS_TRY(st, ls_comm_start(x->along, &coll, &x->sends[at].request), out);
     x->sends[at].number = number;
     x->sent_bytes += coll.count * ls_dtype_bytes(coll.type);
     *number_out = number;
@@ -119,7 +128,9 @@ static ls_status free_gradient(ls_line *x, bool wait, int *buffer_out)
     }
     if (first < 0)
         return LS_OK;
-    if (!wait) { /* has the oldest gone by now? */
+    if (!wait && x->travel.n_waiting > 0)
+        return LS_OK; /* it may not have been begun */
+    if (!wait) {      /* has the oldest gone by now? */
         int at = (int)(x->gradient[first].sent % LS_LINE_SENDS);
         bool done = x->sends[at].number != x->gradient[first].sent;
         if (!done)
@@ -136,11 +147,23 @@ out:
     return st;
 }
 
+/* Where a stream or a gradient is computed with. */
+static void *buffer_at(const ls_line *x, int buffer, bool back)
+{
+    return back ? gradient_at(x, buffer) : stream_at(x, buffer);
+}
+
+static int place_at(const ls_line *x, int buffer, bool back)
+{
+    return back ? ls_line_gradient_place(x, buffer) : ls_line_stream_place(buffer);
+}
+
 /* Begin a receive; must: its place in the table has come. */
 static ls_status post(ls_step *s, const ls_pipeline_op *op, bool must, bool *posted_out)
 {
     ls_line *x = s->line;
     ls_line_item *item = item_of(x, op);
+    void *memory;
     int buffer = -1;
     ls_status st = LS_OK;
 
@@ -160,12 +183,15 @@ static ls_status post(ls_step *s, const ls_pipeline_op *op, bool must, bool *pos
         item->stream = buffer;
         x->stream_used[buffer] = true;
     }
+    memory = buffer_at(x, buffer, op->back);
+    if (x->travel.messages)
+        LS_TRY(st, ls_line_room(x, place_at(x, buffer, op->back), &memory), out);
     LS_TRY(st,
            ls_comm_start(x->along,
                          &(ls_coll){.kind = LS_COLL_RECV,
                                     .type = s->type,
                                     .count = count_of(s, op->micro, op->back),
-                                    .out = op->back ? gradient_at(x, buffer) : stream_at(x, buffer),
+                                    .out = memory,
                                     .peer = op->peer},
                          &item->in[op->back]),
            out);
@@ -213,11 +239,17 @@ static ls_status await_input(ls_step *s, int i, bool back, ls_clock *clock)
 {
     ls_line *x = s->line;
     const ls_pipeline_op *op = &x->plan.table.ops[i];
+    const ls_line_item *item = item_of(x, op);
     ls_status st;
 
     LS_TRY(st, post_receives(s, receive_of(x, i, op, back)), out);
-    LS_TRY(st, ls_comm_wait(x->along, item_of(x, op)->in[back], ls_line_deadline()), out);
+    LS_TRY(st, ls_line_begin_sends(x), out); /* or who is waited for may wait for them */
+    LS_TRY(st, ls_comm_wait(x->along, item->in[back], ls_line_deadline()), out);
     x->posted--;
+    int buffer = back ? item->gradient : item->stream;
+    if (x->travel.messages)
+        ls_line_arrived(x, place_at(x, buffer, back), buffer_at(x, buffer, back),
+                        count_of(s, op->micro, back) * ls_dtype_bytes(s->type));
 out:
     ls_clock_lap(clock, LS_PART_EXCHANGE);
     return st;
@@ -394,9 +426,12 @@ static ls_status pass_on(ls_step *s, const ls_pipeline_op *op)
     ls_line_item *item = item_of(x, op);
 
     if (op->back)
-        return start_send(s, op, gradient_at(x, item->gradient), &x->gradient[item->gradient].sent);
+        return start_send(s, op, gradient_at(x, item->gradient),
+                          ls_line_gradient_place(x, item->gradient),
+                          &x->gradient[item->gradient].sent);
     const void *in = stage_of(x, op->chunk) > 0 ? stream_at(x, item->stream) : NULL;
-    return start_send(s, op, ls_pass_out(x->passes[op->chunk], item->slot, in), &item->sent);
+    return start_send(s, op, ls_pass_out(x->passes[op->chunk], item->slot, in),
+                      ls_line_slot_place(x, op->chunk, item->slot), &item->sent);
 }
 
 static ls_status operate(ls_step *s, int i, ls_step_state *host_state, ls_clock *clock)
@@ -440,6 +475,7 @@ static void begin_step(ls_step *s)
     }
     x->next_recv = x->plan.table.first[x->plan.post];
     x->next_sum = x->plan.chunks - 1;
+    x->travel.n_waiting = 0;
 }
 
 /* A line without leaves brings nothing, but for what its experts do for others. */
@@ -471,8 +507,12 @@ ls_status ls_line_gradients(ls_step *step, ls_step_state *host_state, ls_clock *
         bring_nothing(s);
     if (ls_line_micros(s) == 0)
         LS_TRY(st, ls_line_start_sums(s), out);
-    for (int i = table->first[x->plan.post]; i < end; i++)
+    for (int i = table->first[x->plan.post]; i < end; i++) {
+        ls_pipeline_what what = table->ops[i].what;
         LS_TRY(st, operate(s, i, host_state, clock), out);
+        if (what != LS_PIPELINE_SEND && what != LS_PIPELINE_RECV)
+            LS_TRY(st, ls_line_begin_sends(x), out);
+    }
     for (int i = 0; i < LS_LINE_SENDS; i++)
         LS_TRY(st, await_send(x, x->sends[i].number), out);
     for (int i = 0; i < x->plan.gradients; i++)
@@ -492,14 +532,13 @@ static ls_status move(ls_step *s, const ls_pass_call *call, ls_coll_kind kind, v
     const ls_line *x = s->line;
     int posts = x->plan.posts, by = kind == LS_COLL_SEND ? 1 : posts - 1;
 
-    return ls_comm_run(x->along,
+    return ls_line_run(s, x->along,
                        &(ls_coll){.kind = kind,
                                   .type = s->type,
                                   .count = ls_pass_stream(s->args.model, call->B * call->T),
                                   .in = stream,
                                   .out = stream,
-                                  .peer = (x->plan.post + by) % posts},
-                       ls_line_deadline());
+                                  .peer = (x->plan.post + by) % posts});
 }
 
 ls_status ls_line_forward(ls_step *step, const ls_pass_call *call)

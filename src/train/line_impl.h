@@ -1,7 +1,8 @@
-/* line_impl.h -- what line.c (a step), line_state.c (what a rank has) and line_parts.c (what lines
- * divide of it) share. */
+/* line_impl.h -- what line.c (a step), line_state.c (what a rank has), line_parts.c (what lines
+ * divide of it) and line_travel.c (where the device has a memory of its own) share. */
 #pragma once
 #include "comm/ordered_feed.h"
+#include "parallel/staging.h"
 #include "train/line.h"
 
 LS_C_BEGIN
@@ -71,6 +72,7 @@ struct ls_line {
     int left[LS_PIPE_CHUNKS];     /* micro-batches whose backward is still to come */
     int next_sum;                 /* the chunk whose sum across is begun next; -1: all are */
     int64_t sent_bytes;
+    bool copied; /* the last post has the weights of a tied embedding */
     struct {
         ls_ordered_feed *feeds[LS_PIPE_CHUNKS + 1]; /* owned, ordered mode: of each chunk; of the
                                                      * head's part of a tied gradient */
@@ -91,6 +93,19 @@ struct ls_line {
         ls_comm_request requests[64];
         int64_t most; /* for tests: held at most */
     } fetch;          /* zero 3 */
+    struct {
+        ls_staging *messages; /* a place for each stream, each gradient, each slot of each chunk;
+                               * NULL: other posts reach what lies here */
+        ls_staging *pieces;   /* of collectives of any size */
+        int first_slot[LS_PIPE_CHUNKS]; /* the first place of its slots */
+        struct {
+            ls_coll coll;
+            int place, send;      /* which of `sends` */
+        } waiting[LS_LINE_SENDS]; /* sends that are begun when they have come to the host */
+        int n_waiting;
+        float *sums[LS_PIPE_CHUNKS + 1][LS_ORDERED_ROOTS]; /* host, as `sums`: buffer by buffer */
+        bool locked[LS_PIPE_CHUNKS + 1][LS_ORDERED_ROOTS];
+    } travel; /* where the device has a memory of its own (line_travel.c) */
 };
 
 static inline int64_t ls_line_deadline(void)
@@ -142,6 +157,52 @@ static inline float *ls_line_head(const ls_line *x, int buffer)
 
 /* Sums of a chunk's stack, after an operation has put the gradients of a micro-batch on it. */
 void ls_line_merge(ls_step *step, const ls_pipeline_op *op);
+
+/* --- a device with a memory of its own (line_travel.c) ---------------------------------------- */
+
+/* Windows of the state: in host memory, or on the device; there the part that is to be used must be
+ * backed. */
+ls_status ls_line_open_window(const ls_step *step, ls_window *window, int64_t bytes,
+                              const char *what);
+ls_status ls_line_back_window(const ls_step *step, const ls_window *window, ls_pipe_range range,
+                              int64_t size, const char *what);
+void ls_line_close_window(const ls_step *step, ls_window *window);
+
+/* What messages, collectives and sums pass through; nothing where ranks reach the memory. */
+ls_status ls_line_open_travel(ls_step *step);
+void ls_line_close_travel(ls_step *step);
+
+/* A collective of memory in which rows work: a sum, a broadcast, a message. */
+ls_status ls_line_run(const ls_step *step, ls_comm *comm, const ls_coll *coll);
+
+/* The place of a stream, a gradient, or of what a slot sends. */
+static inline int ls_line_stream_place(int stream)
+{
+    return stream;
+}
+static inline int ls_line_gradient_place(const ls_line *x, int gradient)
+{
+    return x->plan.streams + gradient;
+}
+static inline int ls_line_slot_place(const ls_line *x, int chunk, int slot)
+{
+    return x->travel.first_slot[chunk] + slot;
+}
+
+/* Where a message is received: a place that nothing reads any more. Then from there to the device.
+ */
+ls_status ls_line_room(ls_line *line, int place, void **memory_out);
+void ls_line_arrived(ls_line *line, int place, void *to, int64_t bytes);
+
+/* A send of memory of the device, in its place among the others; and begin all of them, when they
+ * have come to the host. */
+void ls_line_send_later(ls_line *line, const ls_coll *coll, int place, int send);
+ls_status ls_line_begin_sends(ls_line *line);
+
+/* Sum i across: what it is made of, on its way to the host; begin it there; and back. */
+void ls_line_take_sum(ls_step *step, int i);
+ls_status ls_line_sum_there(ls_step *step, int i);
+ls_status ls_line_bring_sum(ls_step *step, int i);
 
 /* Sums across, of the chunks that are done, in the order in which all ranks of a post begin them;
  * and their end: all sums are in the first buffers, those of a tied gradient added. */

@@ -53,29 +53,55 @@ static int64_t grad_end(const ls_step *s, ls_pipe_range own, bool divides)
 {
     ls_dp_args dp = ls_pipe_sum(s->args.run, &s->line->mesh, own.count, divides);
 
-    return own.first + (s->line->across ? ls_dp_elements(&dp) : own.count);
+    return own.first + (s->line->across && own.count > 0 ? ls_dp_elements(&dp) : own.count);
+}
+
+static ls_status open_grad(const ls_step *s, ls_window *window, ls_pipe_range own, bool divides)
+{
+    const int64_t size = sizeof(float);
+    ls_status st;
+
+    LS_TRY(st, ls_line_open_window(s, window, grad_end(s, own, divides) * size, "gradients"), out);
+    st = ls_line_back_window(s, window, own, size, "gradients");
+out:
+    return st;
 }
 
 static ls_status open_grads(ls_step *s)
 {
     ls_line *x = s->line;
     const ls_pipe *plan = &x->plan;
-    const int64_t size = sizeof(float);
     ls_pipe_range head = {0, plan->tied.count};
     bool ends = ls_line_is_tied(x), last = ls_pipe_is_last(plan), parted = ls_line_is_parted(x);
     ls_status st = LS_OK;
 
     for (int i = 0; i < (parted ? 1 : s->args.calls.buffers); i++) {
         for (int c = 0; c < plan->chunks; c++)
-            LS_TRY(st,
-                   ls_window_open(&x->grads[c][i],
-                                  grad_end(s, plan->chunk[c].own, plan->divides) * size,
-                                  "gradients"),
-                   out);
+            LS_TRY(st, open_grad(s, &x->grads[c][i], plan->chunk[c].own, plan->divides), out);
         if (ends && (last || i == 0))
-            LS_TRY(st, ls_window_open(&x->head[i], grad_end(s, head, false) * size, "gradients"),
-                   out);
+            LS_TRY(st, open_grad(s, &x->head[i], head, false), out);
     }
+out:
+    return st;
+}
+
+/* An array of the state: of weights this rank has all that its chunks read, of moments what it
+ * updates. */
+static ls_status open_array(const ls_step *s, ls_window *window, bool weights, int64_t size,
+                            const char *what)
+{
+    const ls_pipe *plan = &s->line->plan;
+    ls_pipe_range ranges[LS_PIPE_BUCKETS + 1];
+    int n = weights ? ls_pipe_ranges(plan, ranges) : ls_line_owns(s);
+    ls_status st;
+
+    for (int i = 0; i < n && !weights; i++) {
+        ls_mesh_part own = ls_line_own(s, i);
+        ranges[i] = (ls_pipe_range){own.first, own.count};
+    }
+    LS_TRY(st, ls_line_open_window(s, window, s->args.model->flat * size, what), out);
+    for (int i = 0; i < n; i++)
+        LS_TRY(st, ls_line_back_window(s, window, ranges[i], size, what), out);
 out:
     return st;
 }
@@ -84,18 +110,17 @@ static ls_status open_state(ls_step *s)
 {
     static const char *const names[3] = {"weights", "first moments", "second moments"};
     ls_line *x = s->line;
-    int64_t n = s->args.model->flat;
     ls_status st = LS_OK;
 
     for (int i = 0; i < 3; i++) {
         if (s->args.kept)
             x->state[i] = ls_line_window(s->args.model, s->args.kept[i]);
         else
-            LS_TRY(st, ls_window_open(&x->state[i], n * (int64_t)sizeof(float), names[i]), out);
+            LS_TRY(st, open_array(s, &x->state[i], i == 0, sizeof(float), names[i]), out);
         s->state_memory[i] = x->state[i].base;
     }
     if (s->type != LS_F32) {
-        LS_TRY(st, ls_window_open(&x->copy, n * ls_dtype_bytes(s->type), "weights in 16 bits"),
+        LS_TRY(st, open_array(s, &x->copy, true, ls_dtype_bytes(s->type), "weights in 16 bits"),
                out);
         s->copy = x->copy.base;
     }
@@ -118,7 +143,8 @@ static ls_status open_sums(ls_step *s)
             ls_pipe_sum(s->args.run, &x->mesh, head ? plan->tied.count : plan->chunk[i].own.count,
                         plan->divides && !head);
         dp.comm = x->across;
-        LS_TRY(st, ls_dp_open(&x->sums[i], &dp), out);
+        if (dp.trained > 0)
+            LS_TRY(st, ls_dp_open(&x->sums[i], &dp), out);
     }
 out:
     return st;
@@ -201,6 +227,7 @@ ls_status ls_line_open(ls_step *step)
     LS_TRY(st, ls_line_open_parts(s), out);
     LS_TRY(st, open_passes(s), out);
     LS_TRY(st, open_buffers(s), out);
+    LS_TRY(st, ls_line_open_travel(s), out);
 out:
     return st;
 }
@@ -215,19 +242,20 @@ void ls_line_close(ls_step *step)
     for (int i = 0; i < 3; i++) {
         s->state_memory[i] = NULL;
         if (!s->args.kept) /* else it could not be opened, and they stay their owner's */
-            ls_window_close(&x->state[i]);
+            ls_line_close_window(s, &x->state[i]);
     }
     s->copy = NULL;
     s->pass = NULL;
-    ls_window_close(&x->copy);
+    ls_line_close_window(s, &x->copy);
+    ls_line_close_travel(s);
     for (int c = 0; c < LS_PIPE_CHUNKS; c++) {
         ls_pass_close(x->passes[c]);
         ls_packs_close(x->packs[c]);
         for (int i = 0; i < LS_ORDERED_ROOTS; i++)
-            ls_window_close(&x->grads[c][i]);
+            ls_line_close_window(s, &x->grads[c][i]);
     }
     for (int i = 0; i < LS_ORDERED_ROOTS; i++)
-        ls_window_close(&x->head[i]);
+        ls_line_close_window(s, &x->head[i]);
     for (int i = 0; i <= LS_PIPE_CHUNKS; i++)
         ls_dp_close(x->sums[i]);
     ls_line_close_parts(s);
@@ -368,6 +396,10 @@ static ls_status start_sum(ls_step *s, int i)
 
     if (!s->line->sums[i])
         return LS_OK;
+    if (s->line->travel.messages) { /* they meet when all of them have come to the host */
+        ls_line_take_sum(s, i);
+        return LS_OK;
+    }
     buffers_of(s, i, buffers);
     return ls_dp_sum_from(s->line->sums[i], buffers, 0);
 }
@@ -378,8 +410,27 @@ static ls_status end_sum(ls_step *s, int i)
 
     if (!s->line->sums[i])
         return LS_OK;
+    if (s->line->travel.messages)
+        return ls_line_bring_sum(s, i);
     buffers_of(s, i, buffers);
     return ls_dp_sum_end(s->line->sums[i], buffers);
+}
+
+/* On a device with a memory of its own: begin all sums, whose parts are on their way to the host,
+ * in the same order on all ranks. */
+static ls_status begin_there(ls_step *s)
+{
+    ls_line *x = s->line;
+    ls_status st = LS_OK;
+
+    if (!x->travel.messages || !x->across)
+        return LS_OK;
+    LS_TRY(st, ls_step_await(s), out);
+    for (int i = x->plan.chunks; i >= 0; i--)
+        if (x->sums[i])
+            LS_TRY(st, ls_line_sum_there(s, i), out);
+out:
+    return st;
 }
 
 ls_status ls_line_start_sums(ls_step *step)
@@ -398,23 +449,53 @@ out:
     return st;
 }
 
+/* Of a range that a rank has and another gets: which of both is the host's, on a device with a
+ * memory of its own. */
+typedef enum host_side { NEITHER, SOURCE, TARGET } host_side;
+
+/* In pieces, as the other end goes through a device's memory. */
+static ls_status carry_on_host(ls_comm *comm, ls_coll coll)
+{
+    const int64_t most = LS_PIPE_PIECE / (int64_t)sizeof(float), all = coll.count;
+    ls_coll piece = coll;
+    ls_status st = LS_OK;
+
+    for (int64_t done = 0; done < all && st == LS_OK; done += most) {
+        piece.count = ls_min_i64(most, all - done);
+        piece.in = (const float *)coll.in + done;
+        piece.out = (float *)coll.out + done;
+        st = ls_comm_run(comm, &piece, ls_line_deadline());
+    }
+    return st;
+}
+
 /* One range from a rank to another; whoever is neither does nothing. */
 static ls_status carry(const ls_step *s, int from, int to, const float *source, float *target,
-                       int64_t count)
+                       int64_t count, host_side host)
 {
     const ls_dp_args *world = ls_dp_about(s->args.dp);
-    ls_coll coll = {.type = LS_F32, .count = count, .in = source, .out = target};
+    int64_t bytes = count * (int64_t)sizeof *target;
     int me = world->mesh.rank;
+    bool sends = me == from;
+    ls_coll coll = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV,
+                    .type = LS_F32,
+                    .count = count,
+                    .in = sends ? source : target,
+                    .out = sends ? (void *)(uintptr_t)source : target,
+                    .peer = sends ? to : from};
 
     if (count == 0 || (me != from && me != to))
         return LS_OK;
     if (from == to) {
-        memcpy(target, source, (size_t)count * sizeof *target);
-        return LS_OK;
+        if (host == TARGET)
+            ls_stream_copy_out(s->args.stream, target, source, bytes);
+        else
+            ls_stream_copy_in(s->args.stream, target, source, bytes);
+        return ls_stream_sync(s->args.stream, ls_line_deadline());
     }
-    coll.kind = me == from ? LS_COLL_SEND : LS_COLL_RECV;
-    coll.peer = me == from ? to : from;
-    return ls_comm_run(world->comm, &coll, ls_line_deadline());
+    if (s->line->travel.pieces && host == (sends ? SOURCE : TARGET))
+        return carry_on_host(world->comm, coll);
+    return ls_line_run(s, world->comm, &coll);
 }
 
 /* Zero 2 and 3: what the ranks of the last post have of the head's part of a tied gradient, to
@@ -437,7 +518,7 @@ static ls_status swap_tied(const ls_step *s, bool gradient, int64_t *sent)
             continue;
         float *at = gradient ? ls_line_head(x, 0) + r.first - plan->tied.first
                              : (float *)s->state_memory[0] + r.first;
-        LS_TRY(st, carry(s, from, gradient ? low : high, at, at, r.count), out);
+        LS_TRY(st, carry(s, from, gradient ? low : high, at, at, r.count, NEITHER), out);
         *sent += from == me ? r.count * (int64_t)sizeof *at : 0;
     }
 out:
@@ -453,14 +534,13 @@ static ls_status send_head(ls_step *s)
     float *head = ls_line_head(x, 0);
     ls_status st;
 
-    st = ls_comm_run(x->along,
+    st = ls_line_run(s, x->along,
                      &(ls_coll){.kind = last ? LS_COLL_SEND : LS_COLL_RECV,
                                 .type = LS_F32,
                                 .count = tied.count,
                                 .in = head,
                                 .out = head,
-                                .peer = last ? 0 : x->plan.posts - 1},
-                     ls_line_deadline());
+                                .peer = last ? 0 : x->plan.posts - 1});
     x->sent_bytes += last ? tied.count * (int64_t)sizeof *head : 0;
     return st;
 }
@@ -492,6 +572,7 @@ ls_status ls_line_end_sums(ls_step *step)
 
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
     LS_TRY(st, ls_line_give_end(step), out);
+    LS_TRY(st, begin_there(step), out);
     LS_TRY(st, end_sum(step, x->plan.chunks), out);
     for (int c = x->plan.chunks - 1; c >= 0; c--)
         LS_TRY(st, end_sum(step, c), out);
@@ -509,11 +590,10 @@ static ls_status add_up(const ls_step *s, float *numbers, int64_t n)
 {
     const ls_line *x = s->line;
 
-    return ls_comm_run(
-        x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->along,
+    return ls_line_run(
+        s, x->plan.divides ? ls_dp_about(s->args.dp)->comm : x->along,
         &(ls_coll){
-            .kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = n, .in = numbers, .out = numbers},
-        ls_line_deadline());
+            .kind = LS_COLL_ALL_REDUCE, .type = LS_F32, .count = n, .in = numbers, .out = numbers});
 }
 
 /* Squares of the blocks that lie in number i of what this rank updates. */
@@ -542,15 +622,17 @@ static void bring_edges(const ls_step *s)
 {
     const ls_line *x = s->line;
 
-    memset(x->edges, 0, (size_t)(x->edge_count * LS_NORM_BLOCK) * sizeof *x->edges);
+    s->args.kernels->fill(s->args.stream,
+                          &(ls_fill){.x = x->edges, .n = x->edge_count * LS_NORM_BLOCK});
     for (int64_t i = 0; i < x->edge_count; i++)
         for (int k = 0; k < ls_line_owns(s); k++) {
             ls_pipe_range block = {x->edge_blocks[i] * LS_NORM_BLOCK, LS_NORM_BLOCK};
             int c;
             ls_pipe_range own = ls_pipe_common(block, updated(x, k, &c));
             if (own.count > 0)
-                memcpy(x->edges + i * LS_NORM_BLOCK + own.first - block.first,
-                       ls_line_grad(x, c, 0) + own.first, (size_t)own.count * sizeof *x->edges);
+                ls_stream_copy(
+                    s->args.stream, x->edges + i * LS_NORM_BLOCK + own.first - block.first,
+                    ls_line_grad(x, c, 0) + own.first, own.count * (int64_t)sizeof *x->edges);
         }
 }
 
@@ -598,12 +680,23 @@ static bool is_divided(const ls_step *s, const float *array)
     return s->line->plan.divides && (is_moment(s, array) || s->line->plan.zero == 3);
 }
 
-/* All ranges of all posts between who has them and the first rank: the first line, or, of what
- * lines divide, all of them. */
-static ls_status carry_all(const ls_step *s, bool parts, bool collect, const float *from, float *to)
+/* What a post has of a bucket of an array. */
+static ls_pipe_range range_of(const ls_step *s, const float *array, int post, int chunk, int bucket)
+{
+    const ls_pipe *plan = &s->line->plan;
+
+    return is_moment(s, array) ? ls_pipe_bucket(plan, post, chunk, bucket)
+                               : ls_pipe_weights_bucket(plan, post, chunk, bucket);
+}
+
+/* All ranges of an array of all posts, between who has them and the first rank's whole: the first
+ * line, or, of what lines divide, all of them. */
+static ls_status carry_all(const ls_step *s, bool collect, const float *from, float *to)
 {
     const ls_line *x = s->line;
+    const float *array = collect ? from : to;
     int lines = x->plan.lines;
+    bool parts = is_divided(s, array);
     ls_status st = LS_OK;
 
     for (int rank = 0; rank < x->plan.posts * lines; rank += parts ? 1 : lines)
@@ -611,12 +704,15 @@ static ls_status carry_all(const ls_step *s, bool parts, bool collect, const flo
             for (int b = 0; b < ls_pipe_buckets(&x->plan, rank / lines, c); b++) {
                 ls_pipe_range r = parts
                                       ? ls_pipe_updated(&x->plan, rank / lines, rank % lines, c, b)
-                                      : ls_pipe_bucket(&x->plan, rank / lines, c, b);
+                                      : range_of(s, array, rank / lines, c, b);
                 LS_TRY(st,
                        carry(s, collect ? rank : 0, collect ? 0 : rank,
-                             from ? from + r.first : NULL, to ? to + r.first : NULL, r.count),
+                             from ? from + r.first : NULL, to ? to + r.first : NULL, r.count,
+                             collect ? TARGET : SOURCE),
                        out);
             }
+    if (x->travel.pieces) /* the host's memory is the caller's again */
+        st = ls_stream_sync(s->args.stream, ls_line_deadline());
 out:
     return st;
 }
@@ -625,41 +721,41 @@ out:
 static ls_status copy_tied(const ls_step *s, int64_t *sent)
 {
     const ls_line *x = s->line;
-    ls_pipe_range tied = x->plan.tied;
-    float *w = (float *)s->state_memory[0] + tied.first;
+    ls_pipe_range copied = x->plan.copied;
+    float *w = (float *)s->state_memory[0] + copied.first;
 
     if (x->plan.zero == 3)
         return swap_tied(s, false, sent);
-    *sent += ls_pipe_is_first(&x->plan) ? tied.count * (int64_t)sizeof *w : 0;
+    *sent += ls_pipe_is_first(&x->plan) ? copied.count * (int64_t)sizeof *w : 0;
     int first = x->plan.line, last = (x->plan.posts - 1) * x->plan.lines + x->plan.line;
 
-    return carry(s, first, last, w, w, tied.count);
+    return carry(s, first, last, w, w, copied.count, NEITHER);
 }
 
 /* What one rank of the post has of an array, to all of them. */
-static ls_status tell_across(const ls_line *x, int line, ls_pipe_range r, float *array)
+static ls_status tell_across(const ls_step *s, int line, ls_pipe_range r, float *array)
 {
     if (r.count == 0)
         return LS_OK;
-    return ls_comm_run(x->across,
+    return ls_line_run(s, s->line->across,
                        &(ls_coll){.kind = LS_COLL_BROADCAST,
                                   .type = LS_F32,
                                   .count = r.count,
                                   .in = array + r.first,
                                   .out = array + r.first,
-                                  .peer = line},
-                       ls_line_deadline());
+                                  .peer = line});
 }
 
 /* What each rank of the post has of all buckets of an array, as ls_coll_range() divides them, to
  * all of them. */
-static ls_status gather_across(const ls_line *x, float *array)
+static ls_status gather_across(const ls_step *s, float *array)
 {
+    const ls_line *x = s->line;
     ls_status st = LS_OK;
 
     for (int c = 0; c < x->plan.chunks; c++)
         for (int b = 0; b < ls_pipe_buckets(&x->plan, x->plan.post, c); b++) {
-            ls_pipe_range all = ls_pipe_bucket(&x->plan, x->plan.post, c, b);
+            ls_pipe_range all = range_of(s, array, x->plan.post, c, b);
             LS_TRY(st,
                    ls_comm_run(x->across,
                                &(ls_coll){.kind = LS_COLL_ALL_GATHER,
@@ -678,7 +774,7 @@ out:
 static ls_status gather_updated(ls_step *s)
 {
     ls_line *x = s->line;
-    ls_status st = gather_across(x, s->state_memory[0]);
+    ls_status st = gather_across(s, s->state_memory[0]);
 
     for (int i = 0; i < ls_line_owns(s); i++)
         x->flow.sent_bytes +=
@@ -690,15 +786,21 @@ ls_status ls_line_spread(ls_step *step)
 {
     const ls_line *x = step->line;
     float *w = step->state_memory[0];
+    int64_t once = 0;
     ls_status st = LS_OK;
 
     if (x->plan.zero == 2)
         LS_TRY(st, gather_updated(step), out);
     for (int c = 0; c < x->plan.chunks && x->plan.zero == 1; c++)
         for (int line = 0; line < x->plan.lines; line++)
-            LS_TRY(st, tell_across(x, line, ls_pipe_updated(&x->plan, x->plan.post, line, c, 0), w),
+            LS_TRY(st,
+                   tell_across(step, line, ls_pipe_updated(&x->plan, x->plan.post, line, c, 0), w),
                    out);
-    LS_TRY(st, copy_tied(step, &step->line->sent_bytes), out);
+    if (x->plan.tied.count > 0)
+        LS_TRY(st, copy_tied(step, &step->line->sent_bytes), out);
+    else if (!x->copied) /* one that is frozen: once, for a rank that came when others were there */
+        LS_TRY(st, copy_tied(step, &once), out);
+    step->line->copied = true;
     ls_line_changed(step);
 out:
     return st;
@@ -706,7 +808,7 @@ out:
 
 ls_status ls_line_collect(ls_step *step, const float *array, float *whole)
 {
-    return carry_all(step, is_divided(step, array), true, array, whole);
+    return carry_all(step, true, array, whole);
 }
 
 ls_status ls_line_deal(ls_step *step, const float *whole, float *array)
@@ -716,9 +818,13 @@ ls_status ls_line_deal(ls_step *step, const float *whole, float *array)
     int64_t sent = 0;
     ls_status st = LS_OK;
 
-    LS_TRY(st, carry_all(step, parts, false, whole, array), out);
+    LS_TRY(st, carry_all(step, false, whole, array), out);
     for (int c = 0; c < x->plan.chunks && x->across && !parts; c++)
-        LS_TRY(st, tell_across(x, 0, x->plan.chunk[c].own, array), out);
+        LS_TRY(st,
+               tell_across(step, 0,
+                           is_moment(step, array) ? x->plan.chunk[c].own : x->plan.chunk[c].weights,
+                           array),
+               out);
     if (!is_moment(step, array))
         st = copy_tied(step, &sent);
 out:
@@ -737,7 +843,7 @@ ls_status ls_line_complete(ls_step *step, float *array)
     ls_status st = LS_OK;
 
     if (x->across && !is_divided(step, array))
-        LS_TRY(st, gather_across(x, array), out);
+        LS_TRY(st, gather_across(step, array), out);
     if (!is_moment(step, array))
         st = copy_tied(step, &sent);
 out:

@@ -16,6 +16,9 @@
  *   wanted -> off      recording failed, which is said once
  *   ready -> off       auto: of the first steps, queued and replayed in turn, those were no slower
  *
+ * Ranks that have a model together, or share sequences, exchange tensors in every layer, by the
+ * host: their steps are not recorded.
+ *
  * While recording each segment is launched as soon as it is complete. When one fails, the step's
  * gradients are computed again from the beginning, one row after the other: nothing of them has
  * left this process yet. Bits are the same either way: no algorithm is chosen while recording. */
@@ -32,6 +35,12 @@ void ls_step_open_replay(ls_step *s)
     ls_graphs asked = s->args.run->device.graphs;
     bool can = ls_device_describe(ls_stream_device(s->args.stream)).graphs;
 
+    if (s->line || ls_step_teams(s) || s->args.ring) {
+        if (can && asked == LS_GRAPHS_ON && s->args.rank == 0)
+            ls_log(LS_LOG_WARN, "device.graphs is on, but steps are not replayed: ranks exchange "
+                                "tensors inside of a pass, and the host does that");
+        can = false;
+    }
     s->replay.state = can && asked != LS_GRAPHS_OFF ? LS_REPLAY_WANTED : LS_REPLAY_OFF;
     s->replay.trials = asked == LS_GRAPHS_AUTO ? TRIALS : 0;
     s->replay.best_ns[0] = s->replay.best_ns[1] = INT64_MAX;

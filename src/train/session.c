@@ -619,6 +619,7 @@ static ls_status open_state(ls_session *s)
                              .kernels = s->kernels,
                              .threads = info.threads,
                              .apart = s->apart,
+                             .page = info.window_page,
                              .fixed_bytes = info.fixed_bytes,
                              .loader_bytes = ls_loader_bytes(&loader),
                              .mapped_bytes = ls_corpus_mapped_bytes(s->corpus)};

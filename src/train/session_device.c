@@ -65,9 +65,9 @@ static ls_status refuse_disk(const ls_device_info *info)
 static ls_status refuse_pipeline(const ls_device_info *info)
 {
     ls_fail(LS_EUSAGE,
-            "mesh.pp cannot be used on \"%s\": stages pass on what lies in the memory of the host",
+            "mesh.pp cannot be used on \"%s\": its driver cannot map memory page by page",
             info->name);
-    ls_err_hint("device.kind: cpu runs pipelines; mesh.pp: 1 works on GPUs.");
+    ls_err_hint("Update the NVIDIA driver, or set mesh.pp: 1.");
     return LS_EUSAGE;
 }
 
@@ -108,7 +108,7 @@ ls_status ls_session_open_device(ls_session *s)
     s->offload = ls_memory_offload(run, s->apart);
     if (s->apart && s->offload == LS_OFFLOAD_DISK)
         LS_TRY(st, refuse_disk(&info), out);
-    if (s->apart && s->mesh.pp > 1)
+    if (s->apart && s->mesh.pp > 1 && info.window_page == 0)
         LS_TRY(st, refuse_pipeline(&info), out);
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
     if (s->apart && s->mesh.ranks > 1)

@@ -90,7 +90,12 @@ struct ls_step {
     struct {
         ls_crew_span *spans; /* owned: what several ranks have parts of */
         int n;
-        float *squares;    /* owned: of each rank that counts some */
+        float *squares; /* owned: of each rank that counts some */
+        void *joined;   /* owned: the same on a device with a memory of its own */
+        void *partials; /* owned, host: squares of norm blocks of what this rank counts, */
+        int64_t blocks; /* so many, then of pieces of some of them: */
+        int64_t *cut;   /* owned: of which block each is */
+        int64_t n_cut, most_cut;
         int64_t waited_ns; /* in moves of tensors, as far as clocks know of it */
     } team;                /* mesh.tp, mesh.ep (team.c) */
     struct {
@@ -252,6 +257,12 @@ ls_status ls_step_team_vote(ls_step *step); /* all of them have come so far */
 ls_status ls_step_team_blame(ls_step *step, double *saw);
 ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole);
 ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part);
+
+/* ls_step_collect() and ls_step_deal() of the ranks with the same part of the model (or all of it),
+ * by lines or by dp. Where the device has a memory of its own, part is there and whole is the
+ * host's. */
+ls_status ls_step_plane_collect(ls_step *step, const float *part, float *whole);
+ls_status ls_step_plane_deal(ls_step *step, const float *whole, float *part);
 
 /* Forward or backward has come so far: what it took, and apart from that the time in which ranks
  * that have the model together exchanged tensors. */

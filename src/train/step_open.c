@@ -231,6 +231,21 @@ static void give_back(ls_step *s)
     ls_step_close(s);
 }
 
+/* On a device with a memory of its own tensors go to other ranks through the host's. */
+static ls_status stage_tensors(ls_step *s)
+{
+    ls_pass_args pass =
+        ls_memory_step_pass(s->args.run, s->args.model, s->args.kernels, &s->args.calls);
+    ls_status st = LS_OK;
+
+    if (s->apart && s->args.tensor)
+        LS_TRY(st, ls_tensor_stage(s->args.tensor, s->args.stream, ls_pass_place(&pass)), out);
+    if (s->apart && s->args.ring)
+        LS_TRY(st, ls_tensor_stage(s->args.ring, s->args.stream, ls_pass_ring_place(&pass)), out);
+out:
+    return st;
+}
+
 ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
 {
     ls_status st = LS_OK;
@@ -245,6 +260,7 @@ ls_status ls_step_open(ls_step **step_out, const ls_step_args *args)
     s->far.rounds = ls_max_i64(1, args->calls.rounds);
     s->type = ls_memory_type(args->run);
     s->apart = !ls_device_describe(ls_stream_device(args->stream)).host_memory;
+    LS_TRY(st, stage_tensors(s), out);
     LS_TRY(st, ls_line_open(s), out);
     LS_TRY(st, ls_step_open_far(s), out);
     ls_mesh_part end = ls_step_own(s, ls_step_buckets(s) - 1);
@@ -340,6 +356,8 @@ void ls_step_close(ls_step *step)
     ls_device_free(device, step->small);
     ls_device_host_free(device, step->staging,
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
+    ls_tensor_unstage(step->args.tensor);
+    ls_tensor_unstage(step->args.ring);
     ls_mem_free(step);
 }
 

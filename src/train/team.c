@@ -303,22 +303,30 @@ static bool counts(const ls_step *s, const ls_param *p)
            (s->far.parts ? model->split.rank % p->box.copies == 0 : ls_model_counts(model, p));
 }
 
-/* The squares of elements first .. end-1, which lie at x, to those of their norm blocks. */
-static void add_squares(ls_step *s, const ls_norm2 *whole, const float *x, int64_t first,
-                        int64_t end)
+/* The squares of elements first .. end-1, which lie at x, on their way to the host: those of whole
+ * norm blocks to their places, which are nobody else's; of a piece of one, behind all of them. */
+static void bring_squares(ls_step *s, const ls_norm2 *whole, const float *x, int64_t first,
+                          int64_t end)
 {
+    float *blocks_out = s->team.partials, *cut_out = blocks_out + s->team.blocks;
+
     for (int64_t at = first, next; at < end; at = next) {
         int64_t block = at / LS_NORM_BLOCK, blocks = (end - at) / LS_NORM_BLOCK;
-        bool all = at % LS_NORM_BLOCK == 0 && blocks > 0; /* then nobody else adds to them */
-        float some = 0;
+        bool all = at % LS_NORM_BLOCK == 0 && blocks > 0;
+        float *to = all ? blocks_out + block : cut_out + s->team.n_cut;
         ls_norm2 run = *whole;
         next = all ? at + blocks * LS_NORM_BLOCK : ls_min_i64(end, (block + 1) * LS_NORM_BLOCK);
         run.part = LS_NORM_SQUARES;
-        run.partials = all ? whole->partials + block : &some;
+        run.partials = whole->partials + block;
         run.x = x + at - first;
         run.n = next - at;
+        LS_BUG_IF(s->team.n_cut == s->team.most_cut, "more than %lld pieces of norm blocks",
+                  (long long)s->team.most_cut);
+        if (!all)
+            s->team.cut[s->team.n_cut++] = block;
         s->args.kernels->norm2(s->args.stream, &run);
-        whole->partials[block] += some;
+        ls_stream_copy_out(s->args.stream, to, run.partials,
+                           (all ? blocks : 1) * (int64_t)sizeof *to);
     }
 }
 
@@ -335,7 +343,7 @@ static void square_part(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
         int64_t from = ls_max_i64(p->trained, own.first);
         int64_t to = ls_min_i64(last->trained + last->count, own.first + own.count);
         if (counts(s, p) && from < to)
-            add_squares(s, whole, ls_step_own_gradient(s, own) + from - own.first, from, to);
+            bring_squares(s, whole, ls_step_own_gradient(s, own) + from - own.first, from, to);
     }
 }
 
@@ -344,18 +352,23 @@ static void square_part(ls_step *s, const ls_norm2 *whole, ls_mesh_part own)
  */
 static ls_status sum_squares(ls_step *s, const ls_norm2 *whole, double *sum_out)
 {
-    int64_t blocks = (whole->n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    float *squares = s->team.partials;
     double sum = 0;
-    ls_status st = LS_OK;
+    ls_status st;
 
-    memset(whole->partials, 0, (size_t)blocks * sizeof *whole->partials);
+    memset(squares, 0, (size_t)s->team.blocks * sizeof *squares);
+    s->team.n_cut = 0;
     for (int b = 0; b < ls_step_buckets(s); b++)
         square_part(s, whole, ls_step_own(s, b));
+    LS_TRY(st, ls_step_await(s), out);
+    for (int64_t i = 0; i < s->team.n_cut; i++)
+        squares[s->team.cut[i]] += squares[s->team.blocks + i];
     if (!s->line && ls_step_divides(s))
-        st = ls_dp_share(s->args.dp, whole->partials, blocks);
-    for (int64_t b = 0; b < blocks; b++)
-        sum += (double)whole->partials[b];
+        LS_TRY(st, ls_dp_share(s->args.dp, squares, s->team.blocks), out);
+    for (int64_t b = 0; b < s->team.blocks; b++)
+        sum += (double)squares[b];
     *sum_out = sum;
+out:
     return st;
 }
 
@@ -377,20 +390,38 @@ static int square_slots(const ls_step *s, int *own_out)
     return (plane ? ls_comm_ranks(plane) : 1) * ls_comm_ranks(team);
 }
 
+/* Of squares that come to the host. */
+static int64_t partial_bytes(const ls_step *s)
+{
+    return (s->team.blocks + s->team.most_cut) * (int64_t)sizeof *s->team.squares;
+}
+
 ls_status ls_step_open_team(ls_step *step)
 {
     ls_step *s = step;
     const ls_model *model = s->args.model;
-    int own;
+    ls_device *device = ls_stream_device(s->args.stream);
+    int own, slots;
+    ls_status st;
 
     if (!ls_step_teams(s))
         return LS_OK;
+    slots = square_slots(s, &own);
     size_t most = (size_t)model->n_params + LS_MESH_BUCKETS; /* their borders cut some */
     s->team.spans = ls_mem_array(most, sizeof *s->team.spans);
     s->far.spans = ls_mem_array(most, sizeof *s->far.spans);
-    s->team.squares = ls_mem_array((size_t)square_slots(s, &own), sizeof *s->team.squares);
-    if (!s->team.spans || !s->far.spans || !s->team.squares)
+    s->team.squares = ls_mem_array((size_t)slots, sizeof *s->team.squares);
+    s->team.blocks = (model->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+    s->team.most_cut = 2 * (model->n_params + ls_step_buckets(s)) + 1;
+    s->team.cut = ls_mem_array((size_t)s->team.most_cut, sizeof *s->team.cut);
+    if (!s->team.spans || !s->far.spans || !s->team.squares || !s->team.cut)
         return LS_ENOMEM;
+    st = ls_device_host_alloc(device, partial_bytes(s), "squares of a gradient", &s->team.partials);
+    if (st == LS_OK && s->apart)
+        st = ls_device_alloc(device, slots * (int64_t)sizeof *s->team.squares,
+                             "squares of a gradient", &s->team.joined);
+    if (st != LS_OK)
+        return st;
     s->team.n = ls_model_partials(model, s->team.spans);
     for (int b = 0; b < ls_step_sums(s); b++) {
         ls_mesh_part part = ls_step_sum(s, b);
@@ -401,6 +432,11 @@ ls_status ls_step_open_team(ls_step *step)
 
 void ls_step_close_team(ls_step *step)
 {
+    ls_device *device = ls_stream_device(step->args.stream);
+
+    ls_device_host_free(device, step->team.partials, partial_bytes(step));
+    ls_device_free(device, step->team.joined);
+    ls_mem_free(step->team.cut);
     ls_mem_free(step->team.spans);
     ls_mem_free(step->far.spans);
     ls_mem_free(step->far.parts);
@@ -418,7 +454,8 @@ static void clear_others(const ls_step *s, float *x, const ls_crew_span *span,
         (void)ask(s, at, end, &own);
         if (own.count <= 0)
             own = (ls_step_piece){.first = end};
-        memset(x + at, 0, (size_t)(own.first - at) * sizeof *x);
+        if (own.first > at)
+            s->args.kernels->fill(s->args.stream, &(ls_fill){.x = x + at, .n = own.first - at});
         next = own.first + own.count;
     }
 }
@@ -541,8 +578,11 @@ ls_status ls_step_team_norm(ls_step *step, const ls_norm2 *whole)
                                           .out = squares},
                                deadline()),
                    out);
+    if (s->apart)
+        ls_stream_copy_in(s->args.stream, s->team.joined, squares,
+                          slots * (int64_t)sizeof *squares);
     join.part = LS_NORM_JOIN;
-    join.partials = squares;
+    join.partials = s->apart ? s->team.joined : squares;
     join.n = slots * (int64_t)LS_NORM_BLOCK;
     s->args.kernels->norm2(s->args.stream, &join);
 out:
@@ -707,6 +747,14 @@ static bool is_moment(const ls_step *s, const float *array)
     return array != s->state_memory[0];
 }
 
+/* Of an array of its part of the model, where a rank has all of it. */
+static int64_t array_bytes(const ls_step *s, const float *array)
+{
+    const ls_model *model = s->args.model;
+
+    return (is_moment(s, array) ? model->trained : model->flat) * (int64_t)sizeof *array;
+}
+
 /* Whether a rank has all of an array of its part of the model. */
 static bool has_part(const ls_step *s, const float *array)
 {
@@ -721,18 +769,43 @@ static bool is_far(const ls_step *s, const float *array)
     return s->far.parts && array != s->state_memory[0];
 }
 
-/* Where the first team's ranks bring an array of their planes together; NULL on others. */
+/* Where the first team's ranks bring an array of their planes together, in the memory of the host;
+ * NULL on others. */
 static ls_status open_plane(ls_step *s, float **plane_out)
 {
+    static const char what[] = "a part of the model";
+    ls_device *device = ls_stream_device(s->args.stream);
+    int64_t bytes = s->args.model->flat * (int64_t)sizeof(float);
     void *memory = NULL;
     ls_status st = LS_OK;
 
     if (is_first_team(s))
-        st = ls_device_alloc(ls_stream_device(s->args.stream),
-                             s->args.model->flat * (int64_t)sizeof(float), "a part of the model",
-                             &memory);
+        st = s->apart ? ls_device_host_alloc(device, bytes, what, &memory)
+                      : ls_device_alloc(device, bytes, what, &memory);
     *plane_out = memory;
     return st;
+}
+
+static void close_plane(ls_step *s, float *plane)
+{
+    ls_device *device = ls_stream_device(s->args.stream);
+
+    if (s->apart)
+        ls_device_host_free(device, plane, s->args.model->flat * (int64_t)sizeof *plane);
+    else
+        ls_device_free(device, plane);
+}
+
+/* An array of which this rank has all of its part, between the device and the plane. */
+static ls_status copy_plane(ls_step *s, float *part, float *plane, bool back)
+{
+    int64_t bytes = array_bytes(s, part);
+
+    if (plane && back)
+        ls_stream_copy_in(s->args.stream, part, plane, bytes);
+    else if (plane)
+        ls_stream_copy_out(s->args.stream, plane, part, bytes);
+    return ls_step_await(s);
 }
 
 ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole)
@@ -742,44 +815,44 @@ ls_status ls_step_team_collect(ls_step *step, const float *part, float *whole)
     float *plane = NULL;
     ls_status st = LS_OK;
 
-    if (!has_part(s, part)) {
+    if (!has_part(s, part) || s->apart) {
         LS_TRY(st, open_plane(s, &plane), out);
         LS_TRY(st,
-               s->line           ? ls_line_collect(s, part, plane)
+               has_part(s, part) ? copy_plane(s, own, plane, false)
                : is_far(s, part) ? ls_step_far_carry(s, own, plane, false)
-                                 : ls_dp_collect(s->args.dp, part, plane),
+                                 : ls_step_plane_collect(s, part, plane),
                out);
         own = plane;
     }
     if (is_first_team(s))
         st = pass_all(s, own, whole, is_moment(s, part), false);
 out:
-    ls_device_free(ls_stream_device(s->args.stream), plane);
+    close_plane(s, plane);
     return st;
 }
 
 ls_status ls_step_team_deal(ls_step *step, const float *whole, float *part)
 {
     ls_step *s = step;
-    const ls_model *model = s->args.model;
     float *own = part, *plane = NULL;
     ls_status st = LS_OK;
 
-    if (!has_part(s, part)) {
+    if (!has_part(s, part) || s->apart) {
         LS_TRY(st, open_plane(s, &plane), out);
         own = plane;
     }
     if (is_first_team(s))
         LS_TRY(st, pass_all(s, own, (float *)(uintptr_t)whole, is_moment(s, part), true), out);
-    if (!has_part(s, part))
-        st = s->line           ? ls_line_deal(s, plane, part)
-             : is_far(s, part) ? ls_step_far_carry(s, part, plane, true)
-                               : ls_dp_deal(s->args.dp, plane, part);
-    else if (s->args.dp)
-        st =
-            ls_dp_tell(s->args.dp, 0, part,
-                       (is_moment(s, part) ? model->trained : model->flat) * (int64_t)sizeof *part);
+    if (!has_part(s, part)) {
+        st = is_far(s, part) ? ls_step_far_carry(s, part, plane, true)
+                             : ls_step_plane_deal(s, plane, part);
+        goto out;
+    }
+    if (s->apart)
+        LS_TRY(st, copy_plane(s, part, plane, true), out);
+    if (s->args.dp)
+        st = ls_step_tell(s, 0, part, array_bytes(s, part));
 out:
-    ls_device_free(ls_stream_device(s->args.stream), plane);
+    close_plane(s, plane);
     return st;
 }

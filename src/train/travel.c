@@ -240,12 +240,10 @@ out:
     return st;
 }
 
-ls_status ls_step_collect(ls_step *step, const float *part, float *whole)
+ls_status ls_step_plane_collect(ls_step *step, const float *part, float *whole)
 {
     ls_status st = LS_OK;
 
-    if (ls_step_teams(step))
-        return ls_step_team_collect(step, part, whole);
     if (step->line)
         return ls_line_collect(step, part, whole);
     if (!ls_step_travels(step))
@@ -256,12 +254,10 @@ out:
     return st;
 }
 
-ls_status ls_step_deal(ls_step *step, const float *whole, float *part)
+ls_status ls_step_plane_deal(ls_step *step, const float *whole, float *part)
 {
     ls_status st = LS_OK;
 
-    if (ls_step_teams(step))
-        return ls_step_team_deal(step, whole, part);
     if (step->line)
         return ls_line_deal(step, whole, part);
     if (!ls_step_travels(step))
@@ -273,4 +269,16 @@ ls_status ls_step_deal(ls_step *step, const float *whole, float *part)
     st = settle(step);
 out:
     return st;
+}
+
+ls_status ls_step_collect(ls_step *step, const float *part, float *whole)
+{
+    return ls_step_teams(step) ? ls_step_team_collect(step, part, whole)
+                               : ls_step_plane_collect(step, part, whole);
+}
+
+ls_status ls_step_deal(ls_step *step, const float *whole, float *part)
+{
+    return ls_step_teams(step) ? ls_step_team_deal(step, whole, part)
+                               : ls_step_plane_deal(step, whole, part);
 }

@@ -277,7 +277,7 @@ static void misuse(int which)
         ls_device_alloc(device, -1, "p", &p);
         break;
     case 4: /* more buffers than the table holds */
-        for (int i = 0; i < 1000; i++)
+        for (int i = 0; i < 2000; i++)
             LS_CHECK_OK(ls_device_alloc(device, 10, "p", &p));
         break;
     }

@@ -37,7 +37,7 @@ for model in mixtral olmoe; do
         ;;
     *)
         meshes="2,2,batch.leaf=1 2,4,device.threads=1 2,8,mesh.pp=2,mesh.zero=1
-            2,4,mesh.tp=2 1,4,mesh.tp=2,mesh.cp=2,train.recompute=full 1,4,mesh.tp=4,mesh.sp=false"
+            2,4,mesh.tp=2 1,4,mesh.tp=2,mesh.cp=2,train.recompute=full"
         ;; # with mesh.tp its norms go over the heads of all ranks of a team
     esac
     for mesh in $meshes; do

@@ -86,8 +86,7 @@ no 'mesh.pp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' -n 2 --set 
 no 'without a pipeline it means nothing' --set mesh.schedule=gpipe
 no 'only interleaved schedules have several chunks' --set mesh.pp=2 --set mesh.chunks=2
 no 'only interleaved schedules have several chunks' --set mesh.pp=2 --set mesh.schedule=zero-bubble --set mesh.chunks=2
-for set in mesh.shard=2 mesh.balance=auto 'mesh.weights=[1,2]' sync=local exchange.compress=bf16 train.optimizer=muon \
-    'train.freeze=*ln*' device.offload=disk; do
+for set in mesh.shard=2 mesh.balance=auto 'mesh.weights=[1,2]' sync=local exchange.compress=bf16 train.optimizer=muon device.offload=disk; do
     reduce=; [ "$set" = exchange.compress=bf16 ] && reduce='--set train.reduce=fast'
     # shellcheck disable=SC2086 # words are what is wanted
     no "mesh.pp is 2" --set mesh.pp=2 --set "$set" $reduce

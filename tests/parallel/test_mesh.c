@@ -406,8 +406,6 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
     LS_CHECK_STR(hint_of("mesh: {pp: 2, dp: 2}\n", 0, 2,
                          "mesh.pp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4"),
                  "Give -n 4, or leave mesh.dp at auto.");
-    hint_of("device: {kind: cuda}\nmesh: {pp: 2}\n", 0, 2,
-            "mesh.pp cannot be 2 with device.kind: cuda");
 }
 
 LS_TEST(mesh_lines_share_a_batch_and_their_posts_take_the_same_leaves)

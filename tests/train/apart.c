@@ -83,6 +83,44 @@ static void *apart_alloc(ls_device *device, int64_t bytes)
     return p;
 }
 
+/* Windows: addresses that become memory where they are backed. */
+enum { WINDOW_PAGE = 8192 };
+
+static int64_t apart_window_page(const ls_device *device)
+{
+    (void)device;
+    return WINDOW_PAGE;
+}
+
+static void *apart_window_open(ls_device *device, int64_t bytes)
+{
+    void *base =
+        mmap(NULL, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    (void)device;
+    return base == MAP_FAILED ? NULL : base;
+}
+
+static bool apart_window_back(ls_device *device, void *at, int64_t bytes)
+{
+    (void)device;
+    (void)at;
+    LS_CHECK_EQ(bytes % WINDOW_PAGE, 0);
+    return true; /* as soon as it is listed, rows unlock it */
+}
+
+static void apart_window_drop(ls_device *device, void *at, int64_t bytes)
+{
+    (void)device;
+    LS_CHECK_EQ(mprotect(at, (size_t)bytes, PROT_NONE), 0);
+}
+
+static void apart_window_close(ls_device *device, void *base, int64_t bytes)
+{
+    (void)device;
+    LS_CHECK_EQ(munmap(base, (size_t)bytes), 0);
+}
+
 static void apart_describe(const ls_device *device, ls_device_info *info_out)
 {
     ls_device_cpu.describe(device, info_out);
@@ -363,6 +401,11 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
     ops.kind = "apart";
     ops.describe = apart_describe;
     ops.alloc = apart_alloc;
+    ops.window_page = apart_window_page;
+    ops.window_open = apart_window_open;
+    ops.window_back = apart_window_back;
+    ops.window_drop = apart_window_drop;
+    ops.window_close = apart_window_close;
     ops.copy = apart_copy;
     ops.sync = apart_sync;
     ops.stream_close = apart_stream_close;

@@ -339,3 +339,115 @@ LS_TEST(travel_stops_at_what_is_not_finite)
                              .status = LS_ENUMERIC,
                              .text = "gradient of"});
 }
+
+/* A mesh, and what a run is told beside it. */
+typedef struct shape {
+    const char *world;
+    const char *sets[6];
+} shape;
+
+/* Ranks that have parts of a model or of sequences: on such devices with the bits that the same
+ * ranks have where they reach each other's memory. */
+static void check_parts(const shape *cases, size_t n)
+{
+    write_text();
+    for (size_t c = 0; c < n; c += (size_t)ls_test_stride(3)) {
+        char here[32], there[32];
+        const char *sets[12] = {here, "checkpoint.every=2", "train.steps=3", "batch.sequences=4",
+                                "model.heads=4"};
+        memcpy(sets + 5, cases[c].sets, sizeof cases[c].sets);
+        snprintf(here, sizeof here, "out=here%zu", c);
+        snprintf(there, sizeof there, "out=there%zu", c);
+        told want = run_on(cases[c].world, &(job){.sets = sets});
+        sets[0] = there;
+        told got = run_on(cases[c].world, &(job){.sets = sets, .apart = true});
+        check_same(&got, &want, 1, 3);
+        LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes);
+    }
+}
+
+LS_TEST_SECONDS(travel_teams_have_the_bits_of_the_host, 120)
+{
+    static const shape cases[] = {
+        {"2", {"mesh.tp=2", "mesh.sp=false", "eval.sample=", "model.dropout=0.1"}},
+        {"1+1", {"mesh.tp=2", "eval.sample=", "precision=bf16", "device.isa=reference"}},
+        {"4", {"mesh.tp=2", "mesh.zero=1", "eval.sample=", "model.family=qwen3"}},
+        {"4", {"mesh.tp=4", "eval.sample=", "model.family=llama", "model.kv_heads=2"}},
+        {"2", {"mesh.tp=2", "eval.sample=", "train.reduce=fast", "train.recompute=full"}},
+        {"2", {"mesh.tp=2", "eval.sample=", "train.freeze=[\"*.ln_1.*\", \"*.wte.*\"]"}},
+    };
+
+    check_parts(cases, LS_COUNT(cases));
+}
+
+LS_TEST_SECONDS(travel_rings_have_the_bits_of_the_host, 120)
+{
+    static const shape cases[] = {
+        {"2", {"mesh.cp=2", "mesh.keys=gather", "model.dropout=0.1", "data.isolate=true"}},
+        {"1+1", {"mesh.cp=2", "precision=bf16", "device.isa=reference"}},
+        {"4", {"mesh.cp=2", "mesh.tp=2", "eval.sample="}},
+        {"3", {"mesh.cp=3", "mesh.zero=1", "model.family=llama", "model.context=12"}},
+    };
+
+    check_parts(cases, LS_COUNT(cases));
+}
+
+LS_TEST_SECONDS(travel_lines_have_the_bits_of_the_host, 120)
+{
+    static const shape cases[] = {
+        {"2", {"mesh.pp=2", "eval.sample=", "mesh.schedule=gpipe", "model.dropout=0.1"}},
+        {"4", {"mesh.pp=2", "eval.sample=", "mesh.zero=1", "model.family=llama"}},
+        {"2", {"mesh.pp=2", "eval.sample=", "mesh.schedule=zero-bubble"}},
+        {"2",
+         {"mesh.pp=2", "eval.sample=", "mesh.schedule=interleaved", "mesh.chunks=2",
+          "model.layers=4"}},
+        {"4", {"mesh.pp=2", "eval.sample=", "mesh.tp=2", "model.tied=false"}},
+        {"1+1", {"mesh.pp=2", "eval.sample=", "precision=bf16", "device.isa=reference"}},
+        {"4", {"mesh.pp=2", "eval.sample=", "mesh.cp=2", "train.reduce=fast", "batch.ramp=2"}},
+        {"4",
+         {"mesh.pp=2", "eval.sample=", "train.freeze=[\"*.wte.*\", \"*.wpe.*\", \"*.h.0.*\"]"}},
+        {"2", {"mesh.pp=2", "eval.sample=", "train.freeze=[\"*.h.1.*\", \"*.ln_f.*\"]"}},
+    };
+
+    check_parts(cases, LS_COUNT(cases));
+}
+
+/* Saved by one mesh and gone on with by another, on such devices as where memory is reached. */
+LS_TEST_SECONDS(travel_meshes_go_on_with_what_others_saved, 120)
+{
+    static const shape legs[] = {
+        {"2", {"mesh.tp=2"}}, {"4", {"mesh.pp=2", "mesh.zero=1"}}, {"2", {"mesh.cp=2"}}};
+    told t[2][LS_COUNT(legs)];
+
+    write_text();
+    for (int apart = 0; apart < 2; apart++)
+        for (size_t i = 0; i < LS_COUNT(legs); i++) {
+            char out[32], steps[32];
+            const char *sets[12] = {out, steps, "eval.sample=", "batch.sequences=4"};
+            snprintf(out, sizeof out, "out=way%d", apart);
+            snprintf(steps, sizeof steps, "train.steps=%zu", i + 1);
+            memcpy(sets + 4, legs[i].sets, sizeof legs[i].sets);
+            t[apart][i] = run_on(legs[i].world, &(job){.sets = sets, .apart = apart == 1});
+            LS_CHECK_EQ(t[apart][i].first_step, (int64_t)i);
+        }
+    for (size_t i = 0; i < LS_COUNT(legs); i++)
+        check_same(&t[1][i], &t[0][i], (int)i + 1, (int)i + 1);
+}
+
+/* A number that is none ends all of them with one sentence. */
+LS_TEST_SECONDS(travel_parts_stop_at_what_is_not_finite, 60)
+{
+    static const shape cases[] = {{"2", {"mesh.tp=2"}}, {"2", {"mesh.pp=2"}}, {"2", {"mesh.cp=2"}}};
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c++) {
+        char out[32];
+        const char *sets[] = {out, cases[c].sets[0], "eval.sample=", NULL};
+        snprintf(out, sizeof out, "out=bad%zu", c);
+        (void)run_on(cases[c].world, &(job){.sets = sets,
+                                            .apart = true,
+                                            .fail = "train.nonfinite@3",
+                                            .status = LS_ENUMERIC,
+                                            .text = " of "});
+    }
+}

@@ -31,6 +31,7 @@ typedef struct ls_cuda_device {
     char name[80];
     bool sync_each;      /* LINESHAFT_CUDA_SYNC: wait after every row, to find the one that fails */
     int64_t fixed_bytes; /* allocated for streams and arenas */
+    int64_t window_page; /* of windows; 0: not asked for yet, or there are none */
     void *products;      /* kernel/cuda's, made on first use: plans of matrix products */
     void *attention;     /* likewise: plans of attention */
     void (*drop_products)(void *products);
@@ -76,6 +77,13 @@ void ls_cuda_row_end(ls_cuda_stream *s, ls_stream *stream);
 
 /* Wait for what the stream has queued; the fault cells are read. */
 ls_status ls_cuda_sync(ls_cuda_stream *s, int64_t deadline_ns);
+
+/* Windows (window_cuda.cu), as ls_plugin has them. */
+int64_t ls_cuda_window_page(void *native);
+void *ls_cuda_window_open(void *native, int64_t bytes);
+bool ls_cuda_window_back(void *native, void *at, int64_t bytes);
+void ls_cuda_window_drop(void *native, void *at, int64_t bytes);
+void ls_cuda_window_close(void *native, void *base, int64_t bytes);
 
 /* The plugin's device entries, for the table in kernel/cuda/table.cu. */
 extern const ls_plugin ls_cuda_device_entries;

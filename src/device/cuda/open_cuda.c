@@ -201,6 +201,31 @@ static void cuda_host_unlock(ls_device *device, void *memory)
     device->plugin->host_unlock(device->native, memory);
 }
 
+static int64_t cuda_window_page(const ls_device *device)
+{
+    return device->plugin->window_page(device->native);
+}
+
+static void *cuda_window_open(ls_device *device, int64_t bytes)
+{
+    return device->plugin->window_open(device->native, bytes);
+}
+
+static bool cuda_window_back(ls_device *device, void *at, int64_t bytes)
+{
+    return device->plugin->window_back(device->native, at, bytes);
+}
+
+static void cuda_window_drop(ls_device *device, void *at, int64_t bytes)
+{
+    device->plugin->window_drop(device->native, at, bytes);
+}
+
+static void cuda_window_close(ls_device *device, void *base, int64_t bytes)
+{
+    device->plugin->window_close(device->native, base, bytes);
+}
+
 static ls_status cuda_stream_open(ls_stream *stream)
 {
     return stream->device->plugin->stream_open(stream->device->native, &stream->native);
@@ -297,6 +322,11 @@ const ls_device_ops ls_device_cuda = {
     .host_free = cuda_host_free,
     .host_lock = cuda_host_lock,
     .host_unlock = cuda_host_unlock,
+    .window_page = cuda_window_page,
+    .window_open = cuda_window_open,
+    .window_back = cuda_window_back,
+    .window_drop = cuda_window_drop,
+    .window_close = cuda_window_close,
     .stream_open = cuda_stream_open,
     .stream_close = cuda_stream_close,
     .copy = cuda_copy,

@@ -11,7 +11,10 @@
  * The gradient makes weights again from log-sum-exp, twice: once with queries in blocks for dq,
  * once with keys in blocks for dk and dv, where a block walks all query heads that share its key
  * head. No atomic adds, one order. delta = do . o for each query is computed first, into scratch.
- */
+ *
+ * A pair of chunks of one sequence (ls_attention_pair) goes the same way: queries and keys have
+ * positions from q_first and k_first on, numbers in between are fp32, and the results are joined
+ * with what is there, forward by log-sum-exp, backward by adding. */
 #include "kernel/cuda/attention.cuh"
 
 #include <math_constants.h>
@@ -92,30 +95,44 @@ __device__ inline void add_rows(const float (&weight)[ROWS], const float *y, flo
     }
 }
 
+/* T queries, which stand at q_first and behind it, and `keys` keys from k_first on. */
 typedef struct seen {
     const int32_t *start;
-    int64_t T, past, window;
+    int64_t T, keys, window, q_first, k_first;
+    int64_t row;     /* from head to head of lse, from sequence to sequence of start */
+    bool pair, join; /* see ls_attention_pair */
     float scale;
     ls_drop drop;
 } seen;
 
-/* First position that query t of sequence b sees; the last is past + t. */
+/* The first key that query t of sequence b sees, by its number; the last is last_seen(). */
 __device__ inline int64_t first_seen(const seen &a, int64_t b, int64_t t)
 {
-    int64_t first = a.window > 0 ? max((int64_t)0, a.past + t - a.window + 1) : 0;
+    int64_t first = a.window > 0 ? a.q_first + t - a.window + 1 : 0;
 
-    return a.start ? max(first, (int64_t)a.start[b * a.T + t]) : first;
+    if (a.start)
+        first = max(first, (int64_t)a.start[b * a.row + t]);
+    return max((int64_t)0, first - a.k_first);
 }
 
-/* What weight (b, h, t, s) is multiplied by. */
-__device__ inline float drop_factor(const ls_drop &d, int64_t b, int64_t h, int64_t t, int64_t s)
+__device__ inline int64_t last_seen(const seen &a, int64_t t)
 {
+    return min(a.keys - 1, a.q_first + t - a.k_first);
+}
+
+/* What the weight of query t and key s is multiplied by. */
+__device__ inline float drop_factor(const seen &a, int64_t b, int64_t h, int64_t t, int64_t s)
+{
+    const ls_drop &d = a.drop;
+
     if (d.p <= 0)
         return 1.0f;
+    t += a.q_first;
+    s += a.k_first;
     ls_rng_key key = {{d.state->key[0], d.state->key[1]}};
     ls_rng_block block =
         ls_rng_philox(key, (uint32_t)(s / 4), (uint32_t)t, d.state->first_seq + (uint32_t)b,
-                      d.site << 16 | (uint32_t)(h + 1));
+                      d.site << 16 | (d.first_head + (uint32_t)h + 1));
     int at = (int)(s % 4);
     uint32_t word = at == 0 ? block.v[0] : at == 1 ? block.v[1] : at == 2 ? block.v[2] : block.v[3];
     return ls_rng_uniform(word) >= d.p ? d.scale : 0.0f;
@@ -139,6 +156,30 @@ typedef struct fwd_args {
     seen see;
 } fwd_args;
 
+/* The logarithm of a sum over nothing. */
+#define LOWEST (-2e38f)
+
+/* The result of a query of a pair, there or joined with what is; all lanes of its warp. */
+template <int DJ>
+__device__ inline void settle(const fwd_args &a, float *o, float *lse, const float (&acc)[DJ],
+                              float most, float sum)
+{
+    int lane = threadIdx.x % 32;
+    float now = sum > 0 ? most + logf(sum) : LOWEST, old = a.see.join ? *lse : -CUDART_INF_F;
+    float top = fmaxf(old, now), x = expf(old - top), y = expf(now - top);
+    float keep = x / (x + y), add = sum > 0 ? y / (x + y) / sum : 0.0f;
+
+#pragma unroll
+    for (int j = 0; j < DJ; j++)
+        if (lane + 32 * j < a.D) {
+            float there = a.see.join ? o[lane + 32 * j] * keep : 0.0f;
+            o[lane + 32 * j] = fmaf(acc[j], add, there);
+        }
+    __syncwarp(); /* all have read it */
+    if (lane == 0)
+        *lse = top + logf(x + y);
+}
+
 template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) fwd_kernel(fwd_args a)
 {
     extern __shared__ float shared[];
@@ -146,7 +187,7 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) fwd_ker
     float *q = shared, *k = shared + SIZE, *v = shared + 2 * SIZE;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t b = blockIdx.z, h = blockIdx.y, tokens = a.see.T, from = (int64_t)blockIdx.x * TILE;
-    int64_t keys = a.see.past + min(tokens, from + TILE), t0 = from + warp * ROWS;
+    int64_t keys = last_seen(a.see, min(tokens, from + TILE) - 1) + 1, t0 = from + warp * ROWS;
     float acc[ROWS][DJ], most[ROWS], sum[ROWS], p[ROWS];
 
 #pragma unroll
@@ -168,7 +209,7 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) fwd_ker
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             int64_t t = t0 + r, s = s0 + lane;
-            bool sees = t < tokens && s <= a.see.past + t && s >= first_seen(a.see, b, t);
+            bool sees = t < tokens && s <= last_seen(a.see, t) && s >= first_seen(a.see, b, t);
             float x = sees ? p[r] * a.see.scale : -CUDART_INF_F;
             float top = fmaxf(most[r], ls_warp_max(x));
             float e = sees ? expf(x - top) : 0.0f;
@@ -178,7 +219,7 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) fwd_ker
 #pragma unroll
             for (int j = 0; j < DJ; j++)
                 acc[r][j] *= keep;
-            p[r] = sees ? e * drop_factor(a.see.drop, b, h, t, s) : 0.0f;
+            p[r] = sees ? e * drop_factor(a.see, b, h, t, s) : 0.0f;
         }
         add_rows<DJ>(p, v, acc);
     }
@@ -187,13 +228,19 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) fwd_ker
         int64_t t = t0 + r;
         if (t >= tokens)
             break;
-        T *o = (T *)const_cast<char *>(a.o.p) + b * a.o.batch + t * a.o.time + h * a.o.head;
+        int64_t at = b * a.o.batch + t * a.o.time + h * a.o.head;
+        float *lse = a.lse ? a.lse + (b * a.H + h) * a.see.row + t : NULL;
+        if (a.see.pair) {
+            settle<DJ>(a, (float *)const_cast<char *>(a.o.p) + at, lse, acc[r], most[r], sum[r]);
+            continue;
+        }
+        T *o = (T *)const_cast<char *>(a.o.p) + at;
 #pragma unroll
         for (int j = 0; j < DJ; j++)
             if (lane + 32 * j < a.D)
                 o[lane + 32 * j] = ls_put<T>(acc[r][j] / sum[r]);
-        if (lane == 0 && a.lse)
-            a.lse[(b * a.H + h) * tokens + t] = most[r] + logf(sum[r]);
+        if (lane == 0 && lse)
+            *lse = most[r] + logf(sum[r]);
     }
 }
 
@@ -206,6 +253,24 @@ typedef struct bwd_args {
     int64_t H, group, D;
     seen see;
 } bwd_args;
+
+/* A gradient to its place; of a pair it is fp32, and added to what is there. */
+template <int DJ, typename T>
+__device__ inline void give(const bwd_args &a, const view &to, int64_t at, const float (&x)[DJ])
+{
+    int lane = threadIdx.x % 32;
+
+#pragma unroll
+    for (int j = 0; j < DJ; j++) {
+        int64_t d = lane + 32 * j;
+        if (d >= a.D)
+            break;
+        if (a.see.pair)
+            ((float *)const_cast<char *>(to.p))[at + d] += x[j];
+        else
+            ((T *)const_cast<char *>(to.p))[at + d] = ls_put<T>(x[j]);
+    }
+}
 
 /* A warp for each query. */
 template <typename T> __global__ void delta_kernel(bwd_args a, int64_t rows)
@@ -232,8 +297,8 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) dq_kern
     float *q = shared, *d = q + SIZE, *k = d + SIZE, *v = k + SIZE;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t b = blockIdx.z, h = blockIdx.y, tokens = a.see.T, from = (int64_t)blockIdx.x * TILE;
-    int64_t keys = min(tokens, from + TILE), t0 = from + warp * ROWS;
-    const float *lse = a.lse + (b * a.H + h) * tokens, *delta = a.delta + (b * a.H + h) * tokens;
+    int64_t keys = last_seen(a.see, min(tokens, from + TILE) - 1) + 1, t0 = from + warp * ROWS;
+    const float *lse = a.lse + (b * a.H + h) * a.see.row, *delta = a.delta + (b * a.H + h) * tokens;
     float acc[ROWS][DJ], p[ROWS], dp[ROWS];
 
 #pragma unroll
@@ -254,9 +319,9 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) dq_kern
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             int64_t t = t0 + r, s = s0 + lane;
-            bool sees = t < tokens && s <= t && s >= first_seen(a.see, b, t);
+            bool sees = t < tokens && s <= last_seen(a.see, t) && s >= first_seen(a.see, b, t);
             float w = sees ? expf(p[r] * a.see.scale - lse[t]) : 0.0f;
-            float m = sees ? drop_factor(a.see.drop, b, h, t, s) : 0.0f;
+            float m = sees ? drop_factor(a.see, b, h, t, s) : 0.0f;
             p[r] = sees ? w * (m * dp[r] - delta[t]) * a.see.scale : 0.0f;
         }
         add_rows<DJ>(p, k, acc);
@@ -265,12 +330,7 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) dq_kern
     for (int r = 0; r < ROWS; r++) {
         if (t0 + r >= tokens)
             break;
-        T *out =
-            (T *)const_cast<char *>(a.dq.p) + b * a.dq.batch + (t0 + r) * a.dq.time + h * a.dq.head;
-#pragma unroll
-        for (int j = 0; j < DJ; j++)
-            if (lane + 32 * j < a.D)
-                out[lane + 32 * j] = ls_put<T>(acc[r][j]);
+        give<DJ, T>(a, a.dq, b * a.dq.batch + (t0 + r) * a.dq.time + h * a.dq.head, acc[r]);
     }
 }
 
@@ -283,7 +343,9 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) dkv_ker
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t b = blockIdx.z, hkv = blockIdx.y, tokens = a.see.T;
     int64_t from = (int64_t)blockIdx.x * TILE, s0 = from + warp * ROWS;
-    int64_t last = a.see.window > 0 ? min(tokens, from + TILE + a.see.window - 1) : tokens;
+    int64_t before = a.see.q_first - a.see.k_first; /* keys before the first query */
+    int64_t begin = max((int64_t)0, from - before) / TILE * TILE;
+    int64_t last = a.see.window > 0 ? min(tokens, from + TILE + a.see.window - 1 - before) : tokens;
     float dk[ROWS][DJ], dv[ROWS][DJ], p[ROWS], dp[ROWS];
 
 #pragma unroll
@@ -294,9 +356,10 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) dkv_ker
     fetch<DJ, T>(k, a.k, b, hkv, from, tokens, a.D);
     fetch<DJ, T>(v, a.v, b, hkv, from, tokens, a.D);
     for (int64_t h = hkv * a.group; h < (hkv + 1) * a.group; h++)
-        for (int64_t q0 = from; q0 < last; q0 += TILE) {
-            int64_t t = q0 + lane, at = (b * a.H + h) * tokens + t;
-            float lse = t < tokens ? a.lse[at] : 0.0f, delta = t < tokens ? a.delta[at] : 0.0f;
+        for (int64_t q0 = begin; q0 < last; q0 += TILE) {
+            int64_t t = q0 + lane, head = b * a.H + h;
+            float lse = t < tokens ? a.lse[head * a.see.row + t] : 0.0f;
+            float delta = t < tokens ? a.delta[head * tokens + t] : 0.0f;
             int64_t first = t < tokens ? first_seen(a.see, b, t) : 0;
             __syncthreads();
             fetch<DJ, T>(q, a.q, b, h, q0, tokens, a.D);
@@ -307,9 +370,9 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) dkv_ker
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 int64_t s = s0 + r;
-                bool sees = t < tokens && s <= t && s >= first;
+                bool sees = t < tokens && s <= last_seen(a.see, t) && s >= first;
                 float w = sees ? expf(p[r] * a.see.scale - lse) : 0.0f;
-                float m = sees ? drop_factor(a.see.drop, b, h, t, s) : 0.0f;
+                float m = sees ? drop_factor(a.see, b, h, t, s) : 0.0f;
                 p[r] = w * m;
                 dp[r] = sees ? w * (m * dp[r] - delta) * a.see.scale : 0.0f;
             }
@@ -320,16 +383,8 @@ template <int DJ, typename T> __global__ void __launch_bounds__(THREADS) dkv_ker
     for (int r = 0; r < ROWS; r++) {
         if (s0 + r >= tokens)
             break;
-        T *to_k = (T *)const_cast<char *>(a.dk.p) + b * a.dk.batch + (s0 + r) * a.dk.time +
-                  hkv * a.dk.head;
-        T *to_v = (T *)const_cast<char *>(a.dv.p) + b * a.dv.batch + (s0 + r) * a.dv.time +
-                  hkv * a.dv.head;
-#pragma unroll
-        for (int j = 0; j < DJ; j++)
-            if (lane + 32 * j < a.D) {
-                to_k[lane + 32 * j] = ls_put<T>(dk[r][j]);
-                to_v[lane + 32 * j] = ls_put<T>(dv[r][j]);
-            }
+        give<DJ, T>(a, a.dk, b * a.dk.batch + (s0 + r) * a.dk.time + hkv * a.dk.head, dk[r]);
+        give<DJ, T>(a, a.dv, b * a.dv.batch + (s0 + r) * a.dv.time + hkv * a.dv.head, dv[r]);
     }
 }
 
@@ -427,6 +482,26 @@ static ls_status check(ls_row row, ls_dtype type, int64_t B, int64_t H, int64_t 
     return ls_cuda_check_type(row, type);
 }
 
+/* Who sees whom: all keys from the first on, or those of a pair. */
+static seen seen_of(const ls_attention_pair *pair, const int32_t *start, int64_t T, int64_t past,
+                    int64_t window, float scale, const ls_dropout *drop)
+{
+    bool on = pair->on;
+    seen see = {start,
+                T,
+                past + T,
+                window,
+                on ? pair->q_first : past,
+                on ? pair->k_first : 0,
+                on ? pair->row : T,
+                on,
+                on && pair->join,
+                scale,
+                ls_drop_of(*drop)};
+
+    return see;
+}
+
 int64_t ls_cuda_attention_scratch(const ls_attention_bwd *a)
 {
     int64_t delta = ls_round_up(a->B * a->H * a->T * (int64_t)sizeof(float), 256);
@@ -442,7 +517,7 @@ void ls_cuda_attention_fwd(ls_stream *stream, const ls_attention_fwd *a)
     if (!row.on || !row.ok(check(LS_ROW_ATTENTION_FWD, a->type, a->B, a->H, a->D)) ||
         a->B * a->T == 0)
         return;
-    if (!row.ok(ls_cudnn_attention_fwd(row.s, a, &done)) || done)
+    if (!a->pair.on && (!row.ok(ls_cudnn_attention_fwd(row.s, a, &done)) || done))
         return;
     fwd_args k = {view_of(&a->q),
                   view_of(&a->k),
@@ -452,7 +527,7 @@ void ls_cuda_attention_fwd(ls_stream *stream, const ls_attention_fwd *a)
                   a->H,
                   a->H / a->Hkv,
                   a->D,
-                  {a->start, a->T, a->past, a->window, a->scale, ls_drop_of(a->drop)}};
+                  seen_of(&a->pair, a->start, a->T, a->past, a->window, a->scale, &a->drop)};
     row.ok(ls_cuda_typed(a->type, [&](auto t) { return own_fwd_size<decltype(t)>(row.s, a, &k); }));
 }
 
@@ -464,7 +539,7 @@ void ls_cuda_attention_bwd(ls_stream *stream, const ls_attention_bwd *a)
     if (!row.on || !row.ok(check(LS_ROW_ATTENTION_BWD, a->type, a->B, a->H, a->D)) ||
         a->B * a->T == 0)
         return;
-    if (!row.ok(ls_cudnn_attention_bwd(row.s, a, &done)) || done)
+    if (!a->pair.on && (!row.ok(ls_cudnn_attention_bwd(row.s, a, &done)) || done))
         return;
     bwd_args k = {view_of(&a->q),
                   view_of(&a->k),
@@ -479,6 +554,6 @@ void ls_cuda_attention_bwd(ls_stream *stream, const ls_attention_bwd *a)
                   a->H,
                   a->H / a->Hkv,
                   a->D,
-                  {a->start, a->T, 0, a->window, a->scale, ls_drop_of(a->drop)}};
+                  seen_of(&a->pair, a->start, a->T, 0, a->window, a->scale, &a->drop)};
     row.ok(ls_cuda_typed(a->type, [&](auto t) { return own_bwd_size<decltype(t)>(row.s, a, &k); }));
 }

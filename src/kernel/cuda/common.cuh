@@ -215,16 +215,28 @@ __device__ inline void ls_put_max(float *cell, uint32_t most)
 
 /* --- dropout -------------------------------------------------------------------------------- */
 
+/* The position of token t of a sequence, as ls_piece_position(). */
+__device__ inline int64_t ls_position(const ls_piece &piece, int64_t t)
+{
+    if (piece.chunk == 0)
+        return t;
+    return t < piece.chunk ? piece.first[0] + t : piece.first[1] + t - piece.chunk;
+}
+
 /* What VEC elements from (row, column) on are multiplied by; the rule of ls_dropout. */
 struct ls_drop {
     float p, scale;
-    uint32_t site;
+    uint32_t site, first_head;
     const ls_step_state *state;
+    int64_t first_row;
+    ls_piece piece;
 };
 
 static inline ls_drop ls_drop_of(const ls_dropout &d)
 {
-    ls_drop out = {d.p, d.p > 0 ? 1.0f / (1.0f - d.p) : 1.0f, d.site, d.state};
+    ls_drop out = {
+        d.p,    d.p > 0 ? 1.0f / (1.0f - d.p) : 1.0f, d.site, d.first_head, d.state, d.first_row,
+        d.piece};
 
     return out;
 }
@@ -234,7 +246,9 @@ __device__ inline void ls_keep(const ls_drop &d, int64_t row, int64_t column, in
                                float (&factor)[VEC])
 {
     ls_rng_key key = {{d.state->key[0], d.state->key[1]}};
-    uint32_t t = (uint32_t)(row % T), seq = d.state->first_seq + (uint32_t)(row / T);
+    int64_t number = d.first_row + row;
+    uint32_t t = (uint32_t)ls_position(d.piece, number % T);
+    uint32_t seq = d.state->first_seq + (uint32_t)(number / T);
 
 #pragma unroll
     for (int i = 0; i < VEC; i += 4) {

@@ -26,6 +26,8 @@ template <typename T> struct fwd_args {
     const T *wte, *wpe;
     T *y;
     int64_t M, C, tokens_per_seq, V, past;
+    int64_t first, vocab; /* wte holds tokens from first on, of so many */
+    ls_piece piece;
     ls_drop drop;
     ls_cuda_fault *faults;
 };
@@ -39,14 +41,18 @@ template <int VEC, typename T> __global__ void fwd_kernel(fwd_args<T> a)
         int64_t row = i / per_row, c = (i - row * per_row) * VEC;
         int32_t token = a.tokens[row];
         float x[VEC], p[VEC], factor[VEC];
-        if (token < 0 || token >= a.V) {
-            if (c == 0)
-                ls_fault(a.faults, LS_ROW_EMBED_FWD, row, token);
-            token = 0;
-        }
-        ls_load<VEC>(a.wte + token * a.C + c, x);
+        if ((token < 0 || token >= a.vocab) && c == 0)
+            ls_fault(a.faults, LS_ROW_EMBED_FWD, row, token);
+        int64_t here = token - a.first;
+        bool own = here >= 0 && here < a.V; /* else another rank has it */
+        if (own)
+            ls_load<VEC>(a.wte + here * a.C + c, x);
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            x[k] = own ? x[k] : 0.0f;
         if (a.wpe) {
-            ls_load<VEC>(a.wpe + (a.past + row % a.tokens_per_seq) * a.C + c, p);
+            int64_t t = ls_position(a.piece, row % a.tokens_per_seq);
+            ls_load<VEC>(a.wpe + (a.past + t) * a.C + c, p);
 #pragma unroll
             for (int k = 0; k < VEC; k++)
                 x[k] += p[k];
@@ -64,8 +70,20 @@ template <int VEC, typename T> __global__ void fwd_kernel(fwd_args<T> a)
 template <typename T> static void fwd(ls_cuda_stream *s, const ls_embed_fwd *a)
 {
     constexpr int VEC = ls_vec_of<T>::n;
-    fwd_args<T> k = {a->tokens, (const T *)a->wte, (const T *)a->wpe,   (T *)a->y, a->M, a->C, a->T,
-                     a->V,      a->past,           ls_drop_of(a->drop), s->faults};
+    fwd_args<T> k = {a->tokens,
+                     (const T *)a->wte,
+                     (const T *)a->wpe,
+                     (T *)a->y,
+                     a->M,
+                     a->C,
+                     a->T,
+                     a->V,
+                     a->past,
+                     a->first,
+                     a->vocab ? a->vocab : a->V,
+                     a->piece,
+                     ls_drop_of(a->drop),
+                     s->faults};
 
     if (a->C % VEC == 0 && ls_cuda_aligned(a->wte, 16) && ls_cuda_aligned(a->wpe, 16) &&
         ls_cuda_aligned(a->y, 16))
@@ -127,18 +145,19 @@ int64_t ls_cuda_embed_scratch(const ls_embed_bwd *a)
     return 4 * ls_round_up(a->M * 4, 256) + piece_bytes(a) + ls_round_up((int64_t)bytes, 256);
 }
 
-__global__ void keys_kernel(const int32_t *tokens, int64_t M, int64_t V, uint32_t *keys,
-                            int32_t *rows, ls_cuda_fault *faults)
+/* Tokens of other ranks, and those outside the vocabulary, come behind all others. */
+__global__ void keys_kernel(const int32_t *tokens, int64_t M, int64_t first, int64_t V,
+                            int64_t vocab, uint32_t *keys, int32_t *rows, ls_cuda_fault *faults)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 
     if (i >= M)
         return;
     int32_t token = tokens[i];
-    bool known = token >= 0 && token < V;
-    if (!known)
+    int64_t here = token - first;
+    if (token < 0 || token >= vocab)
         ls_fault(faults, LS_ROW_EMBED_BWD, i, token);
-    keys[i] = known ? (uint32_t)token : (uint32_t)V;
+    keys[i] = here >= 0 && here < V ? (uint32_t)here : (uint32_t)V;
     rows[i] = (int32_t)i;
 }
 
@@ -155,7 +174,8 @@ static ls_status sort_rows(ls_cuda_stream *s, const ls_embed_bwd *a, sorted *k)
     k->pieces = (float *)(at + 4 * room);
     k->memory = at + 4 * room + piece_bytes(a);
     keys_kernel<<<(unsigned)((a->M + THREADS - 1) / THREADS), THREADS, 0, s->stream>>>(
-        a->tokens, a->M, a->V, k->keys_in, k->rows_in, s->faults);
+        a->tokens, a->M, a->first, a->V, a->vocab ? a->vocab : a->V, k->keys_in, k->rows_in,
+        s->faults);
     cudaError_t error = sort(k, &bytes, NULL, a, s->stream);
     if (error == cudaSuccess)
         error = sort(k, &bytes, k->memory, a, s->stream);
@@ -172,6 +192,7 @@ template <typename T> struct sum_args {
     float *pieces; /* of tokens with many rows; tokens only */
     int64_t M, C, tokens_per_seq, V, leaf_rows;
     bool accumulate, many; /* many: more than one leaf */
+    ls_piece piece;        /* positions: of token t of a sequence */
     ls_drop drop;
 };
 
@@ -410,7 +431,7 @@ template <int VEC, typename T> __global__ void position_kernel(sum_args<T> a)
         for (int k = 0; k < VEC; k++)
             total[k] += sum[k];
     }
-    give<VEC, T>(a, first, c, total);
+    give<VEC, T>(a, ls_position(a.piece, first), c, total);
 }
 
 /* Several leaves. Block x: the token whose rows begin at place x of the sorted list
@@ -428,6 +449,7 @@ template <int VEC, typename T> __global__ void sum_kernel(sum_args<T> a)
             return;
         count = count_equal(a.keys + first, a.M - first);
     } else {
+        id = ls_position(a.piece, first);
         count = (a.M - first + a.tokens_per_seq - 1) / a.tokens_per_seq;
     }
     climb<VEC> up;
@@ -481,12 +503,27 @@ static void sums(ls_cuda_stream *s, const ls_embed_bwd *a, const sorted *k, int6
                      a->M / a->leaves,
                      a->accumulate,
                      a->leaves > 1,
+                     a->piece,
                      ls_drop_of(a->drop)};
 
     if (a->C % VEC == 0 && ls_cuda_aligned(a->dy, 16))
         launch_sums<VEC, T>(s, g, lists);
     else
         launch_sums<1, T>(s, g, lists);
+}
+
+/* Positions at which no token of the call stands: all behind it, or, of a piece of sequences, all
+ * that are then not summed. */
+static ls_status clear_positions(ls_cuda_stream *s, const ls_embed_bwd *a)
+{
+    int64_t first = a->piece.chunk ? 0 : a->T;
+
+    if (a->accumulate || !a->dwpe || a->positions <= first)
+        return LS_OK;
+    return ls_cuda_ok(cudaMemsetAsync(a->dwpe + first * a->C, 0,
+                                      (size_t)((a->positions - first) * a->C) * sizeof(float),
+                                      s->stream),
+                      "clear a gradient");
 }
 
 template <typename T> static ls_status bwd(ls_cuda_stream *s, const ls_embed_bwd *a)
@@ -498,10 +535,8 @@ template <typename T> static ls_status bwd(ls_cuda_stream *s, const ls_embed_bwd
     if (st == LS_OK && !a->accumulate && a->dwte)
         st = ls_cuda_ok(cudaMemsetAsync(a->dwte, 0, (size_t)a->V * vectors, s->stream),
                         "clear a gradient");
-    if (st == LS_OK && !a->accumulate && a->dwpe && a->positions > a->T)
-        st = ls_cuda_ok(cudaMemsetAsync(a->dwpe + a->T * a->C, 0,
-                                        (size_t)(a->positions - a->T) * vectors, s->stream),
-                        "clear a gradient");
+    if (st == LS_OK)
+        st = clear_positions(s, a);
     if (st != LS_OK)
         return st;
     if (a->dwte)

@@ -10,7 +10,11 @@
  * costs nothing. A chunk never crosses a leaf and its length depends only on V and the leaf.
  *
  * The chunks of a leaf are added to dw one after the other. Several leaves need a stack of [V, C]
- * sums behind the logits in scratch, joined as in linear.cu. */
+ * sums behind the logits in scratch, joined as in linear.cu.
+ *
+ * Where ranks have parts of the vocabulary, the row is called twice for rows whose logits are all
+ * in scratch: first maximum, sum of exp and the target's logit of the own tokens, then the rest,
+ * out of those of all ranks. */
 #include "kernel/cuda/product.cuh"
 
 #include <cuda_pipeline.h>
@@ -384,6 +388,79 @@ template <int VEC, typename T> __global__ void __launch_bounds__(THREADS) row_ke
     }
 }
 
+/* --- a part of the vocabulary --------------------------------------------------------------- */
+
+template <typename T> struct part_args {
+    T *logits;
+    int64_t ld, V, first, vocab; /* tokens first .. first + V - 1 of so many */
+    const int32_t *targets;
+    float *scores;    /* [M, 3] */
+    const float *all; /* those of each rank, `apart` floats from rank to rank */
+    int64_t ranks, apart;
+    float *losses;
+    const ls_step_state *state; /* NULL: losses only */
+    ls_cuda_fault *faults;
+};
+
+/* The place of the row's target among the own tokens; -1: it is another rank's, or there is none.
+ */
+template <typename T> __device__ inline int64_t own_target(const part_args<T> &a, int64_t row)
+{
+    int64_t target = a.targets[row], here = target - a.first;
+
+    if ((target < -1 || target >= a.vocab) && threadIdx.x == 0)
+        ls_fault(a.faults, LS_ROW_HEAD, row, (int32_t)target);
+    return target >= 0 && here >= 0 && here < a.V ? here : -1;
+}
+
+template <int VEC, typename T>
+__global__ void __launch_bounds__(THREADS) scores_kernel(part_args<T> a)
+{
+    __shared__ float part[64];
+    int64_t row = blockIdx.x, target = own_target(a, row);
+    const T *x = a.logits + row * a.ld;
+    int V = (int)a.V;
+    float most = -CUDART_INF_F, sum = 0, v[VEC];
+
+    for (int c = threadIdx.x * VEC; c < V; c += THREADS * VEC) {
+        ls_load<VEC>(x + c, v); /* rows are padded: reading past V is reading our own scratch */
+        add_logits<VEC, T>(v, V - c, most, sum);
+    }
+    join(most, sum, part);
+    if (threadIdx.x != 0)
+        return;
+    a.scores[3 * row] = most;
+    a.scores[3 * row + 1] = sum;
+    a.scores[3 * row + 2] = target < 0 ? 0.0f : ls_get(x[target]);
+}
+
+/* The same sums on all ranks, in the order of ranks. */
+template <int VEC, typename T>
+__global__ void __launch_bounds__(THREADS) joined_kernel(part_args<T> a)
+{
+    int64_t row = blockIdx.x, target = own_target(a, row);
+    bool counts = a.targets[row] >= 0 && a.targets[row] < a.vocab;
+    T *x = a.logits + row * a.ld;
+    int V = (int)a.V;
+    float most = -CUDART_INF_F, sum = 0, hit = 0, v[VEC];
+
+    for (int64_t r = 0; r < a.ranks; r++)
+        most = fmaxf(most, a.all[r * a.apart + 3 * row]);
+    for (int64_t r = 0; r < a.ranks; r++) {
+        const float *scores = a.all + r * a.apart + 3 * row;
+        sum = fmaf(scores[1], expf(scores[0] - most), sum);
+        hit += scores[2];
+    }
+    float lse = most + logf(sum), scale = counts && a.state ? a.state->grad_scale : 0.0f;
+    if (threadIdx.x == 0)
+        a.losses[row] = counts ? lse - hit : 0.0f;
+    for (int c = threadIdx.x * VEC; a.state && c < V; c += THREADS * VEC) {
+        int64_t at = target < 0 ? -1 : target - c;
+        ls_load<VEC>(x + c, v);
+        put_grads<VEC, T>(x + c, v, at >= 0 && at < VEC ? (int)at : -1, lse, scale);
+    }
+}
+
 /* --- chunks and leaves ---------------------------------------------------------------------- */
 
 static int64_t padded(const ls_head *a)
@@ -391,9 +468,12 @@ static int64_t padded(const ls_head *a)
     return ls_round_up(a->V, 16 / ls_dtype_bytes(a->type));
 }
 
-/* Rows of a chunk: as many as LOGIT_BYTES allow, evenly over the leaf. */
+/* Rows of a chunk: as many as LOGIT_BYTES allow, evenly over the leaf; of a part of the vocabulary
+ * all. */
 static int64_t chunk_rows(const ls_head *a)
 {
+    if (a->part != LS_HEAD_WHOLE)
+        return a->M;
     int64_t leaf = ls_max_i64(a->M / a->leaves, 1);
     int64_t most = LOGIT_BYTES / (padded(a) * ls_dtype_bytes(a->type));
     int64_t chunks = (leaf + ls_max_i64(most, 1) - 1) / ls_max_i64(most, 1);
@@ -482,6 +562,35 @@ static ls_status rows(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_
     return LS_OK;
 }
 
+template <typename T> static void part_rows(ls_cuda_stream *s, const ls_head *a)
+{
+    constexpr int VEC = ls_vec_of<T>::n;
+    part_args<T> k = {(T *)a->scratch, padded(a),  a->V,      a->first,
+                      a->vocab,        a->targets, a->scores, a->all,
+                      a->ranks,        a->apart,   a->losses, a->dh ? a->state : NULL,
+                      s->faults};
+    unsigned n = (unsigned)a->M;
+    bool aligned = ls_cuda_aligned(a->scratch, 16);
+
+    if (a->part == LS_HEAD_SCORES && aligned)
+        scores_kernel<VEC, T><<<n, THREADS, 0, s->stream>>>(k);
+    else if (a->part == LS_HEAD_SCORES)
+        scores_kernel<1, T><<<n, THREADS, 0, s->stream>>>(k);
+    else if (aligned)
+        joined_kernel<VEC, T><<<n, THREADS, 0, s->stream>>>(k);
+    else
+        joined_kernel<1, T><<<n, THREADS, 0, s->stream>>>(k);
+}
+
+/* The kernel between the products. */
+static ls_status middle(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_t n)
+{
+    if (a->part == LS_HEAD_WHOLE)
+        return ls_cuda_typed(a->type, [&](auto t) { return rows<decltype(t)>(s, a, first, n); });
+    ls_cuda_typed(a->type, [&](auto t) { part_rows<decltype(t)>(s, a); });
+    return LS_OK;
+}
+
 /* One chunk; dw NULL: not wanted. */
 static ls_status chunk(ls_cuda_stream *s, const ls_head *a, int64_t first, int64_t n, float *dw,
                        bool add)
@@ -506,11 +615,10 @@ static ls_status chunk(ls_cuda_stream *s, const ls_head *a, int64_t first, int64
     logits.ldd = dh.ldb = grad.ldb = padded(a);
     grad.d = dw;
     grad.add = add;
-    ls_status st = ls_product_queue(s, &logits);
-    if (st != LS_OK)
-        return st;
-    st = ls_cuda_typed(a->type, [&](auto t) { return rows<decltype(t)>(s, a, first, n); });
-    if (st != LS_OK || !a->dh)
+    ls_status st = a->part == LS_HEAD_JOIN ? LS_OK : ls_product_queue(s, &logits);
+    if (st == LS_OK)
+        st = middle(s, a, first, n);
+    if (st != LS_OK || !a->dh || a->part == LS_HEAD_SCORES)
         return st;
     dh.d = (char *)a->dh + first * a->C * bytes;
     st = ls_product_queue(s, &dh);

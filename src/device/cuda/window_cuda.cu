@@ -1,0 +1,121 @@
+/* window_cuda.cu -- windows of device memory, by the driver's virtual memory management.
+ *
+ * Addresses are reserved for the whole window; memory is created and mapped page by page, of 2 MiB
+ * on today's cards. A mapping keeps its memory alive, so the handle is given back at once. The
+ * plugin does not link the driver's library: its functions come from the runtime. */
+#include "device/cuda/native.cuh"
+
+#include <cuda.h>
+
+/* The version in which all of these had the form they have here. */
+enum { SINCE = 12000 };
+
+typedef struct driver {
+    decltype(&cuMemGetAllocationGranularity) granularity;
+    decltype(&cuMemAddressReserve) reserve;
+    decltype(&cuMemAddressFree) give_back;
+    decltype(&cuMemCreate) create;
+    decltype(&cuMemRelease) release;
+    decltype(&cuMemMap) map;
+    decltype(&cuMemUnmap) unmap;
+    decltype(&cuMemSetAccess) set_access;
+} driver;
+
+static bool find(const char *name, void **function)
+{
+    cudaDriverEntryPointQueryResult result;
+
+    if (cudaGetDriverEntryPointByVersion(name, function, SINCE, cudaEnableDefault, &result) ==
+            cudaSuccess &&
+        result == cudaDriverEntryPointSuccess && *function)
+        return true;
+    cudaGetLastError();
+    return false;
+}
+
+/* NULL: this driver has not all of them. */
+static const driver *functions()
+{
+    static driver d;
+    static int known; /* 1: yes, -1: no */
+
+    if (known == 0)
+        known = find("cuMemGetAllocationGranularity", (void **)&d.granularity) &&
+                        find("cuMemAddressReserve", (void **)&d.reserve) &&
+                        find("cuMemAddressFree", (void **)&d.give_back) &&
+                        find("cuMemCreate", (void **)&d.create) &&
+                        find("cuMemRelease", (void **)&d.release) &&
+                        find("cuMemMap", (void **)&d.map) &&
+                        find("cuMemUnmap", (void **)&d.unmap) &&
+                        find("cuMemSetAccess", (void **)&d.set_access)
+                    ? 1
+                    : -1;
+    return known > 0 ? &d : NULL;
+}
+
+static CUmemAllocationProp on_card(const ls_cuda_device *d)
+{
+    CUmemAllocationProp p = {};
+
+    p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    p.location.id = d->ordinal;
+    return p;
+}
+
+int64_t ls_cuda_window_page(void *native)
+{
+    ls_cuda_device *d = (ls_cuda_device *)native;
+    CUmemAllocationProp p = on_card(d);
+    const driver *f = functions();
+    size_t bytes = 0;
+
+    if (d->window_page == 0 && f &&
+        f->granularity(&bytes, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS)
+        d->window_page = (int64_t)bytes;
+    return d->window_page;
+}
+
+void *ls_cuda_window_open(void *native, int64_t bytes)
+{
+    CUdeviceptr at = 0;
+
+    (void)native;
+    return functions()->reserve(&at, (size_t)bytes, 0, 0, 0) == CUDA_SUCCESS ? (void *)at : NULL;
+}
+
+bool ls_cuda_window_back(void *native, void *at, int64_t bytes)
+{
+    const ls_cuda_device *d = (const ls_cuda_device *)native;
+    CUmemAllocationProp p = on_card(d);
+    CUmemAccessDesc access = {p.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    const driver *f = functions();
+
+    if (f->create(&handle, (size_t)bytes, &p, 0) != CUDA_SUCCESS)
+        return false;
+    bool mapped = f->map((CUdeviceptr)at, (size_t)bytes, 0, handle, 0) == CUDA_SUCCESS;
+    f->release(handle);
+    if (!mapped)
+        return false;
+    if (f->set_access((CUdeviceptr)at, (size_t)bytes, &access, 1) == CUDA_SUCCESS &&
+        cudaMemset(at, 0, (size_t)bytes) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    f->unmap((CUdeviceptr)at, (size_t)bytes);
+    return false;
+}
+
+/* Nothing that is queued may read it any more. */
+void ls_cuda_window_drop(void *native, void *at, int64_t bytes)
+{
+    (void)native;
+    cudaDeviceSynchronize();
+    functions()->unmap((CUdeviceptr)at, (size_t)bytes);
+}
+
+void ls_cuda_window_close(void *native, void *base, int64_t bytes)
+{
+    (void)native;
+    functions()->give_back((CUdeviceptr)base, (size_t)bytes);
+}

@@ -1,0 +1,104 @@
+/* device_window.c -- long arrays on a device, of which only some parts are there.
+ *
+ * A pipeline's rank keeps plain indices of the whole model and has the pages of its own layers
+ * (train/line.h). What is backed is listed among the device's buffers, one entry for each run of
+ * pages, so that it is counted like all other memory. */
+#include "device/device_impl.h"
+
+static int find(const ls_device *d, const void *base)
+{
+    int i = 0;
+
+    while (i < LS_DEVICE_WINDOWS && d->windows[i].base != base)
+        i++;
+    return i;
+}
+
+ls_status ls_device_window_open(ls_device *device, int64_t bytes, const char *what, void **base_out)
+{
+    ls_device *d = device;
+    int slot = find(d, NULL);
+    int64_t all;
+
+    LS_BUG_IF(!d->ops->window_page, "device \"%s\" has no windows", d->ops->kind);
+    LS_BUG_IF(slot == LS_DEVICE_WINDOWS, "more than %d windows", LS_DEVICE_WINDOWS);
+    all = ls_round_up(ls_max_i64(bytes, 1), d->ops->window_page(d));
+    d->windows[slot].base = d->ops->window_open(d, all);
+    if (!d->windows[slot].base)
+        return ls_fail(LS_ENOMEM, "no addresses on the device for %s (%lld bytes)", what,
+                       (long long)bytes);
+    d->windows[slot].bytes = all;
+    *base_out = d->windows[slot].base;
+    return LS_OK;
+}
+
+/* The end of what is backed from `at` on: `at` itself where nothing is. */
+static char *backed_until(const ls_device *d, char *at)
+{
+    for (int i = 0; i < LS_DEVICE_BUFFERS; i++) {
+        char *first = d->buffers[i].memory;
+        if (first && at >= first && at < first + d->buffers[i].bytes)
+            return first + d->buffers[i].bytes;
+    }
+    return at;
+}
+
+/* Where the next backed part behind `at` begins, at most `end`. */
+static char *next_backed(const ls_device *d, const char *at, char *end)
+{
+    for (int i = 0; i < LS_DEVICE_BUFFERS; i++) {
+        char *first = d->buffers[i].memory;
+        if (first && first > at && first < end)
+            end = first;
+    }
+    return end;
+}
+
+ls_status ls_device_window_back(ls_device *device, void *base, int64_t first, int64_t count,
+                                const char *what)
+{
+    ls_device *d = device;
+    int slot = find(d, base);
+    int64_t page = d->ops->window_page(d);
+    char *at = (char *)base + first / page * page;
+    char *end = (char *)base + ls_round_up(first + count, page);
+
+    LS_BUG_IF(slot == LS_DEVICE_WINDOWS || count < 0 || first < 0 ||
+                  end > (char *)base + d->windows[slot].bytes,
+              "bytes %lld .. of a window that has them not", (long long)first);
+    while (count > 0 && at < end) {
+        char *to = backed_until(d, at);
+        if (to > at) {
+            at = to;
+            continue;
+        }
+        to = next_backed(d, at, end);
+        if (!d->ops->window_back(d, at, to - at))
+            return ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %s: %.1f MiB are free",
+                           (double)(to - at) / (double)LS_MIB, what,
+                           (double)ls_device_describe(d).free_bytes / (double)LS_MIB);
+        ls_device_count(d, at, to - at);
+        at = to;
+    }
+    return LS_OK;
+}
+
+void ls_device_window_close(ls_device *device, void *base)
+{
+    ls_device *d = device;
+    int slot = base ? find(d, base) : LS_DEVICE_WINDOWS;
+
+    if (!base)
+        return;
+    LS_BUG_IF(slot == LS_DEVICE_WINDOWS, "closing a window that the device does not know");
+    char *first = base, *end = first + d->windows[slot].bytes;
+    for (int i = 0; i < LS_DEVICE_BUFFERS; i++) {
+        char *memory = d->buffers[i].memory;
+        if (!memory || memory < first || memory >= end)
+            continue;
+        d->ops->window_drop(d, memory, d->buffers[i].bytes);
+        ls_device_forget(d, i);
+    }
+    d->ops->window_close(d, base, d->windows[slot].bytes);
+    d->windows[slot].base = NULL;
+}

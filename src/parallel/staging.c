@@ -1,0 +1,173 @@
+/* staging.c -- see staging.h.
+ *
+ * A place is written by copies and by communicators. A copy into it is queued behind the copy that
+ * last read it, and the host waits for the former before a communicator writes: so both take turns
+ * without more waiting. Whoever lets a communicator write without such a copy marks the place and
+ * waits for the mark first. */
+#include "parallel/staging.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+typedef struct place_memory {
+    char *memory; /* owned */
+    bool locked;
+    ls_event *mark; /* owned */
+} place_memory;
+
+struct ls_staging {
+    ls_comm *comm;     /* borrowed */
+    ls_stream *stream; /* borrowed */
+    int64_t bytes;     /* of a place */
+    int n;
+    place_memory *places; /* owned */
+};
+
+int64_t ls_staging_bytes(int places, int64_t bytes)
+{
+    return places * ls_round_up(ls_max_i64(bytes, 1), 4096);
+}
+
+static ls_status open_place(ls_staging *s, place_memory *p, const char *what, bool first)
+{
+    ls_device *device = ls_stream_device(s->stream);
+    void *memory;
+    ls_status st;
+
+    LS_TRY(st, ls_comm_alloc(s->comm, s->bytes, what, &memory), out);
+    p->memory = memory;
+    LS_TRY(st, ls_event_create(&p->mark, device), out);
+    p->locked = ls_device_host_lock(device, memory, s->bytes, what) == LS_OK;
+    if (!p->locked && first)
+        ls_log(LS_LOG_WARN, "%s: exchanges with other ranks are slower for it",
+               ls_err_last()->text);
+    if (!p->locked)
+        ls_err_clear();
+out:
+    return st;
+}
+
+ls_status ls_staging_open(ls_staging **staging_out, ls_comm *comm, ls_stream *stream, int places,
+                          int64_t bytes, const char *what)
+{
+    ls_staging *s = ls_mem_alloc(sizeof *s);
+    ls_status st = LS_OK;
+
+    if (!s)
+        return LS_ENOMEM;
+    *s = (ls_staging){.comm = comm, .stream = stream, .bytes = ls_staging_bytes(1, bytes)};
+    s->places = ls_mem_array((size_t)places, sizeof *s->places);
+    LS_TRY(st, s->places ? LS_OK : LS_ENOMEM, out);
+    for (s->n = 0; s->n < places;) {
+        s->n++; /* half of it is closed too */
+        LS_TRY(st, open_place(s, &s->places[s->n - 1], what, s->n == 1), out);
+    }
+    *staging_out = s;
+out:
+    if (st != LS_OK)
+        ls_staging_close(s);
+    return st;
+}
+
+void ls_staging_close(ls_staging *staging)
+{
+    ls_staging *s = staging;
+
+    if (!s)
+        return;
+    for (int i = 0; i < s->n; i++) {
+        place_memory *p = &s->places[i];
+        if (p->locked)
+            ls_device_host_unlock(ls_stream_device(s->stream), p->memory);
+        ls_event_free(p->mark);
+        ls_comm_free(s->comm, p->memory);
+    }
+    ls_mem_free(s->places);
+    ls_mem_free(s);
+}
+
+ls_stream *ls_staging_stream(const ls_staging *staging)
+{
+    return staging->stream;
+}
+
+void *ls_staging_at(const ls_staging *staging, int place)
+{
+    return staging->places[place].memory;
+}
+
+/* Where a copy begins; it must end inside. */
+static char *inside(const ls_staging *s, int place, int64_t at, int64_t bytes)
+{
+    LS_BUG_IF(at + bytes > s->bytes, "%lld bytes from %lld on do not fit into a place of %lld",
+              (long long)bytes, (long long)at, (long long)s->bytes);
+    return s->places[place].memory + at;
+}
+
+void ls_staging_take(ls_staging *staging, int place, int64_t at, const void *from, int64_t bytes)
+{
+    ls_stream_copy_out(staging->stream, inside(staging, place, at, bytes), from, bytes);
+}
+
+void ls_staging_mark(ls_staging *staging, int place)
+{
+    ls_event_record(staging->places[place].mark, staging->stream);
+}
+
+/* What went wrong on the device is said by its stream, which knows the rows. */
+ls_status ls_staging_await(ls_staging *staging, int place, int64_t deadline_ns)
+{
+    ls_status st = LS_OK;
+
+    if (!ls_stream_failed(staging->stream))
+        st = ls_event_sync(staging->places[place].mark, deadline_ns);
+    if (st == LS_EDEADLINE || (st == LS_OK && !ls_stream_failed(staging->stream)))
+        return st;
+    ls_status why = ls_stream_sync(staging->stream, deadline_ns);
+    return why != LS_OK ? why : st;
+}
+
+void ls_staging_give(ls_staging *staging, int place, int64_t at, void *to, int64_t bytes)
+{
+    ls_stream_copy_in(staging->stream, to, inside(staging, place, at, bytes), bytes);
+}
+
+/* --- collectives of any size ------------------------------------------------------------------ */
+
+static bool brings(const ls_comm *comm, const ls_coll *coll)
+{
+    return coll->kind != LS_COLL_RECV &&
+           (coll->kind != LS_COLL_BROADCAST || coll->peer == ls_comm_rank(comm));
+}
+
+static bool receives(const ls_comm *comm, const ls_coll *coll)
+{
+    return coll->kind != LS_COLL_SEND &&
+           (coll->kind != LS_COLL_BROADCAST || coll->peer != ls_comm_rank(comm));
+}
+
+ls_status ls_staging_run(ls_staging *staging, ls_comm *comm, const ls_coll *coll,
+                         int64_t deadline_ns)
+{
+    ls_staging *s = staging;
+    int64_t size = ls_dtype_bytes(coll->type), most = s->bytes / size;
+    ls_status st = LS_OK;
+
+    LS_BUG_IF(coll->kind != LS_COLL_ALL_REDUCE && coll->kind != LS_COLL_BROADCAST &&
+                  coll->kind != LS_COLL_SEND && coll->kind != LS_COLL_RECV,
+              "a collective of kind %d in pieces", (int)coll->kind);
+    for (int64_t done = 0; done < coll->count; done += most) {
+        ls_coll piece = *coll;
+        piece.count = ls_min_i64(most, coll->count - done);
+        piece.in = piece.out = s->places[0].memory;
+        if (brings(comm, coll))
+            ls_staging_take(s, 0, 0, (const char *)coll->in + done * size, piece.count * size);
+        ls_staging_mark(s, 0);
+        LS_TRY(st, ls_staging_await(s, 0, deadline_ns), out);
+        LS_TRY(st, ls_comm_run(comm, &piece, deadline_ns), out);
+        if (receives(comm, coll))
+            ls_staging_give(s, 0, 0, (char *)coll->out + done * size, piece.count * size);
+    }
+out:
+    return st;
+}
