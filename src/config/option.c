@@ -766,9 +766,7 @@ const ls_option ls_options[] = {
      .most = 256,
      .doc = "Pipeline width: processes that share the layers. A leaf goes through all of them as a "
             "micro-batch (batch.group sets how many leaves do at a time). mesh.dp such lines share "
-            "the batch, and divide of each stage what mesh.zero says (on GPUs 0 or 1); with AdamW. "
-            "With mesh.zero 2 and 3 a rank that dies ends the run, and it goes on from its newest "
-            "checkpoint when it is started again.",
+            "the batch, and divide of each stage what mesh.zero says (on GPUs 0 or 1); with AdamW.",
      .offset = AT(mesh.pp)},
     {.key = "mesh.schedule",
      .type = LS_OPTION_ENUM,

@@ -14,7 +14,6 @@
 #include "config/explain.h"
 #include "config/option.h"
 #include "parallel/buddies.h"
-#include "parallel/kin.h"
 #include "plan/pipe.h"
 
 static const double nearly = 0.02;
@@ -288,11 +287,6 @@ static ls_status look_at(const maker *m, ls_choice_row *row)
     LS_TRY(st, ls_check_run(&run, false, false), out);
     for (int a = 0; a < LS_CHOICE_AXES; a++)
         LS_TRY(st, check_axis(m, a, row->value[a]), out);
-    if (m->facts->heals && !ls_kin_knows(&run))
-        LS_TRY(st,
-               ls_fail(LS_EUSAGE,
-                       "a rank that dies could not be replaced in it; heal.mode: off allows it"),
-               out);
     LS_TRY(st, fit(m, &run, row), out);
     st = ls_choice_time(&one, row);
 out:
