@@ -125,7 +125,8 @@ void ls_view_readies(ls_view *view, int worker)
     if (view->member[worker].rank > 0)
         return;
     view->begun = true;
-    view->first_lost = false; /* not before: a view may come to nothing */
+    /* Not when it was planned: it may have come to nothing. */
+    view->first_lost = false;
     for (int i = 0; i < view->workers; i++) /* the others go on from what a spare has */
         if (view->member[i].state == LS_VIEW_WAITS && view->member[i].rank < 0)
             view->member[i].report.have = -1;
