@@ -356,9 +356,6 @@ static ls_status check_pipeline(const ls_run *run)
         {"mesh.zero", "lines that divide experts keep whole gradients and weights of their layers",
          "mesh.zero: 1 works with mesh.pp and mesh.ep; 2 and 3 work with mesh.pp alone.",
          run->mesh.zero > 1 && run->mesh.ep > 1},
-        {"heal.buddies", "parts of gradients and weights of a stage are not copied yet",
-         "Leave heal.buddies at auto, or take mesh.zero: 1.",
-         run->mesh.zero > 1 && run->heal.buddies == LS_BUDDIES_ON},
         {"mesh.shard", "the lines of a pipeline are one group",
          "Leave mesh.shard out: with mesh.pp all lines divide what mesh.zero says.",
          strcmp(run->mesh.shard, "world") != 0},
@@ -433,10 +430,10 @@ static ls_status check_buddies(const ls_run *run)
     if (run->heal.mode == LS_HEAL_OFF)
         return ls_check_clash(run, "heal.buddies", "heal.mode",
                               "copies are for going on when a rank dies");
-    if ((run->mesh.tp > 1 || run->mesh.ep > 1) && run->mesh.zero > 1)
+    if (((run->mesh.tp > 1 && run->mesh.pp < 2) || run->mesh.ep > 1) && run->mesh.zero > 1)
         return ls_check_clash(
             run, "heal.buddies", "mesh.zero",
-            "what ranks with a part of a model divide of it is copied with 1 only");
+            "what teams divide of a model, without a pipeline, is copied with 1 only");
     if ((run->mesh.tp > 1 || run->mesh.ep > 1) && strcmp(run->mesh.shard, "world") != 0)
         return ls_check_clash(run, "heal.buddies", "mesh.shard",
                               "groups of ranks with the same part keep no copies");

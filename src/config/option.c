@@ -1167,10 +1167,11 @@ const ls_option ls_options[] = {
      .names = {"auto", "on", "off"},
      .doc = "With mesh.zero 1 to 3: whether another rank keeps a copy of what a rank has alone, "
             "so that its death costs no step; without copies the newest checkpoint is loaded. It "
-            "takes 16 bytes of memory (8 with mesh.pp, mesh.tp and mesh.ep, 36 with lamb and "
-            "muon) and 4 bytes a step on the wire for each element of a part. With mesh.shard the "
-            "groups are copies of each other already. auto: on, where ranks that die are "
-            "replaced, on CPUs.",
+            "takes 16 bytes of memory (8 with mesh.tp and mesh.ep, with mesh.pp 8, 12 or 16 by "
+            "mesh.zero, 36 with lamb and muon) and 4 bytes a step on the wire for each element of "
+            "a part. mesh.tp without mesh.pp, and mesh.ep, have copies with mesh.zero: 1 only. "
+            "With mesh.shard the groups are copies of each other already. auto: on, where ranks "
+            "that die are replaced, on CPUs.",
      .offset = AT(heal.buddies)},
     {.key = "heal.compare",
      .type = LS_OPTION_INT,

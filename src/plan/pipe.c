@@ -820,8 +820,11 @@ void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledge
                             : "two moments per parameter of the own layers",
                   2 * moment_bytes(args, &p, p.line));
     if (p.ward >= 0)
-        ls_ledger_add(ledger, "buddy", "two moments that another line updates",
-                      2 * moment_bytes(args, &p, p.ward));
+        ls_ledger_add(ledger, "buddy",
+                      p.zero == 3   ? "weights, two moments and gradients that another line has"
+                      : p.zero == 2 ? "two moments and gradients that another line has"
+                                    : "two moments that another line updates",
+                      (1 + p.zero) * moment_bytes(args, &p, p.ward));
     predict_gradients(args, calls, &p, ledger);
     predict_passes(args, calls, &p, ledger);
     ls_pipe_release(&p);

@@ -6,7 +6,7 @@
  * whole model, in arrays of which only its own pages are there (base/window.h). A tied embedding
  * belongs to the first post, and the last one has a copy of its weights. With ZeRO 1 (mesh.zero)
  * the lines divide what they update of each chunk; where ranks that die are replaced, another line
- * keeps a copy of that (train/trust.h).
+ * keeps a copy of that (train/trust.h), with any stage.
  *
  * With ZeRO 2 and 3 a chunk is cut into buckets, each a unit of the model (ls_param.unit) or some
  * of them, and the lines divide every bucket: gradients leave, and weights come, bucket by bucket

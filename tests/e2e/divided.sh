@@ -28,7 +28,21 @@ back() {
 }
 
 plain 1
-back lines 4 --set mesh.pp=2 --set mesh.zero=3
+# Lines keep copies for each other: a rank of each stage, also at once; a rank with its buddy; without copies.
+go 0 copies 4 12:KILL:2,20:KILL:0+3 --set mesh.pp=2 --set mesh.zero=3 --set heal.buddies=on
+same copies
+healed copies memory buddy 4
+[ "$(field summary buddy_bytes copies.jsonl)" -gt 0 ] || fail "copies: no bytes: $(grep summary copies.jsonl)"
+run 0 "$LINESHAFT" ckpt verify copies
+# While they meet again another one dies.
+LINESHAFT_DRILL="rank=3,at=recover.transfer,do=kill" go 0 meets 4 12:KILL:0 --set mesh.pp=2 --set mesh.zero=2
+same meets
+healed meets memory buddy 4
+go 0 twice 4 saved:KILL:0+1 --set mesh.pp=2 --set mesh.zero=2
+[ "$(field summary weights_hash twice.jsonl)" = "$hash" ] || fail "twice: other weights"
+healed twice checkpoint disk 4
+back lines 4 --set mesh.pp=2 --set mesh.zero=3 --set heal.buddies=off
+# Teams do not.
 plain 4 --set mesh.tp=2
 back teams 4 --set mesh.tp=2 --set mesh.zero=2
 # For good: a team less, which has the moments that two had.
