@@ -353,9 +353,6 @@ static ls_status check_pipeline(const ls_run *run)
         const char *key, *why, *hint;
         bool asked;
     } rows[] = {
-        {"mesh.zero", "lines that divide experts keep whole gradients and weights of their layers",
-         "mesh.zero: 1 works with mesh.pp and mesh.ep; 2 and 3 work with mesh.pp alone.",
-         run->mesh.zero > 1 && run->mesh.ep > 1},
         {"heal.buddies", "parts of gradients and weights of a stage are not copied yet",
          "Leave heal.buddies at auto, or take mesh.zero: 1.",
          run->mesh.zero > 1 && run->heal.buddies == LS_BUDDIES_ON},

@@ -136,19 +136,6 @@ static ls_squeeze squeeze_of(const ls_run *run)
     return ls_squeeze_of(kinds[run->exchange.compress], run->exchange.topk);
 }
 
-/* Calls of who has most of those that sum every call. Where experts are divided (mesh: of equals)
- * all ranks that share the batch make as many. */
-static int count_rounds(const ls_run *run, const ls_mesh *mesh)
-{
-    ls_mesh sharers = *mesh;
-
-    if (run->mesh.ep > 1) {
-        sharers.ranks *= (int)run->mesh.ep;
-        sharers.cp = (int)run->mesh.cp;
-    }
-    return mesh->zero >= 2 ? ls_calls_rounds(run, &sharers) : 0;
-}
-
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     bool ordered = ls_calls_ordered(run) && !mesh->replicas;
@@ -160,7 +147,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
         numbers.mesh.zero = 0;
         return numbers;
     }
-    int rounds = count_rounds(run, mesh);
+    int rounds = mesh->zero >= 2 ? ls_calls_rounds(run, mesh) : 0;
     return (ls_dp_args){.mesh = *mesh,
                         .rounds = rounds,
                         .slots = ordered && rounds ? ls_calls_feed(run, mesh, rounds, NULL) : 0,

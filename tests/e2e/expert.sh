@@ -68,7 +68,7 @@ alike "with an idle rank it" 31 alone got
 
 # A checkpoint of any mesh is gone on with by any other.
 : >parts
-for part in 5,1,1,0,1,1,1 9,2,4,3,1,1,1 13,1,2,3,1,1,1 17,2,4,0,2,1,1 21,2,8,2,1,2,1 25,2,8,0,2,2,1 28,4,4,1,1,1,2 30,4,4,0,1,1,1; do
+for part in 5,1,1,0,1,1,1 9,2,4,3,1,1,1 13,1,2,3,1,1,1 17,2,4,0,2,1,1 19,2,8,3,2,1,1 20,1,1,0,1,1,1 22,2,8,2,1,2,1 24,2,8,3,2,1,2 26,2,8,0,2,2,1 28,4,4,1,1,1,2 30,4,4,0,1,1,1; do
     # shellcheck disable=SC2046 # words are what is wanted
     set -- $(echo "$part" | tr , ' ')
     run 0 "$LINESHAFT" train mixtral.yaml --json -n "$3" --set "train.steps=$1" --set "mesh.ep=$2" --set "mesh.zero=$4" \

@@ -61,6 +61,8 @@ mixtral 2 2 mesh.ep=2
 mixtral 4 2 mesh.ep=2 mesh.zero=1
 mixtral 4 2 mesh.ep=2 mesh.tp=2
 mixtral 4 2 mesh.ep=2 mesh.pp=2
+mixtral 8 2 mesh.ep=2 mesh.pp=2 mesh.zero=2
+mixtral 8 7 mesh.ep=2 mesh.pp=2 mesh.zero=3
 MESHES
 ! grep -q BAD table || fail "memory is not the ledger:
 $(cat table)"
