@@ -33,7 +33,7 @@ for model in mixtral olmoe; do
     mixtral)
         meshes="2,2,batch.group=2 2,4,batch.leaf=1,mesh.zero=3 4,4,train.reduce=ordered 2,4,mesh.pp=2,mesh.schedule=zero-bubble
             2,8,mesh.cp=2,mesh.zero=2,mesh.shard=2 2,4,mesh.tp=2 2,8,mesh.tp=2,mesh.zero=2,mesh.sp=false 2,8,mesh.pp=2,mesh.tp=2
-            2,4,mesh.cp=2,mesh.zero=3 4,4,mesh.cp=2,mesh.zero=1,batch.leaf=1"
+            2,4,mesh.cp=2,mesh.zero=3 4,4,mesh.cp=2,mesh.zero=1,batch.leaf=1 2,8,mesh.pp=2,mesh.zero=3,train.recompute=full"
         ;;
     *)
         meshes="2,2,batch.leaf=1 2,4,device.threads=1 2,8,mesh.pp=2,mesh.zero=1
