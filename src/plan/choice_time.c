@@ -272,7 +272,8 @@ static double sums_of(const ls_choice_case *one, const ls_calls *calls, const st
 
 ls_status ls_choice_time(const ls_choice_case *one, ls_choice_row *row)
 {
-    int dp = ls_mesh_lines(&one->teams);
+    bool far = one->mesh.ep > 1 && ls_mesh_posts(&one->teams) > 1;
+    int sharers = ls_mesh_lines(far ? &one->equals : &one->teams); /* of an update */
     stages s = {.n = 0};
     ls_calls calls;
     ls_status st;
@@ -285,7 +286,7 @@ ls_status ls_choice_time(const ls_choice_case *one, ls_choice_row *row)
         row->work_ns = (s.forward[0] + s.backward[0]) * (double)calls.own / (double)calls.most;
     row->exchange_ns = sums_of(one, &calls, &s, row);
     row->work_ns += update_bytes * update_ns * (double)s.elements /
-                    (one->mesh.zero > 0 && !one->mesh.replicas ? dp : 1);
+                    (one->mesh.zero > 0 && !one->mesh.replicas ? sharers : 1);
     row->step_ns = row->work_ns + row->idle_ns + row->exchange_ns;
 out:
     ls_mem_free(s.all);

@@ -501,6 +501,21 @@ static int64_t expert_bytes(const rank *r)
            (r->step->far.parts ? 2 : 1) * sum_bytes(r, r->step->far.spans, r->step->far.n, (int)n);
 }
 
+/* Calls of who makes most, of all that share the batch. */
+static int64_t most_calls(const rank *r)
+{
+    int64_t most = 1;
+
+    for (int i = 0; i < r->mesh.ranks; i++) {
+        ls_mesh mesh = r->mesh;
+        ls_calls calls;
+        mesh.rank = i;
+        ls_calls_plan(&r->run, &mesh, &calls);
+        most = ls_max_i64(most, calls.calls);
+    }
+    return most;
+}
+
 static void check_bytes(const rank *r)
 {
     const ls_line *x = r->step->line;
@@ -516,10 +531,12 @@ static void check_bytes(const rank *r)
     if (x)
         LS_CHECK_EQ(ls_line_sent(r->step),
                     STEPS * ls_pipe_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
-    if (x && x->plan.zero >= 2)
+    if (x && x->plan.zero >= 2) {
+        LS_CHECK_EQ(ls_line_rounds(r->step), most_calls(r));
         LS_CHECK_EQ(ls_line_across(r->step),
                     STEPS * ls_pipe_across_bytes(&x->plan, &r->model, &r->run, &r->step->now,
                                                  r->step->type));
+    }
 }
 
 /* Of the norm of a pipeline without teams: squares of all blocks, and those that a border cuts. */
