@@ -516,6 +516,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_shard(run), out);
     LS_TRY(st, check_teams(run), out);
+    LS_TRY(st, ls_check_cut(run), out);
     LS_TRY(st, check_context(run), out);
     LS_TRY(st, check_gpus(run), out);
     LS_TRY(st, check_ep(run), out);

@@ -98,7 +98,7 @@ ends_at_nan gpt2.yaml -n 2 --set mesh.tp=2
 skips_nan gpt2.yaml -n 2 --set mesh.tp=2 --set train.steps=6
 
 # What cannot be divided, and what mesh.tp does not do.
-refused 'mesh.tp is 3, but the model has 4 heads, which cannot be divided evenly' gpt2.yaml --set mesh.tp=3
+refused 'mesh.tp is 3 but model.heads is 4 .*: heads cannot be divided evenly among 3 ranks' gpt2.yaml --set mesh.tp=3
 refused 'mesh.tp is 2, but the run has 3 ranks, which cannot be grouped so' gpt2.yaml -n 3 --set mesh.tp=2
 refused 'mesh.tp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' gpt2.yaml -n 2 --set mesh.tp=2 --set mesh.dp=2
 refused 'train.optimizer.*mesh.tp' gpt2.yaml --set mesh.tp=2 --set train.optimizer=muon
