@@ -90,8 +90,12 @@ LS_TEST(choice_goes_through_all_meshes_and_takes_the_plain_one)
     LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
     check_rows(&run, &c);
     /* zero 0 to 3; tp 1 2 4; pp 1 2 4 as far as they divide; four schedules of a pipeline; cp as
-     * far as ranks are left: 3 + 8 + 4 without teams, 2 + 4 with two, 1 with four. No experts. */
-    LS_CHECK_EQ(c.count, 4 * (15 + 6 + 1));
+     * far as ranks are left: 3 + 8 + 4 without teams, 2 + 4 with two, 1 with four. No experts.
+     * Where every part of the model is there once (4 of pp=4, 4 of tp=2 pp=2, tp=4) ZeRO has
+     * nothing to divide. */
+    LS_CHECK_EQ(c.count, 4 * (11 + 2) + 4 + 4 + 1);
+    for (int i = 0; i < c.count; i++)
+        LS_CHECK(!strstr(c.rows[i].mesh, "dp=1 zero") || strstr(c.rows[i].mesh, " cp="));
     LS_CHECK(strcmp(c.rows[0].mesh, "dp=4") == 0); /* fast links, enough memory */
     LS_CHECK(find(&c, "dp=2 zero=2 pp=2 1f1b")->step_ns > 0);
     LS_CHECK(find(&c, "dp=2 zero=3 pp=2 1f1b")->exchange_ns >
@@ -317,8 +321,38 @@ LS_TEST(choice_is_told_with_reasons)
     LS_CHECK(strstr(text.p, " ms ") && !strstr(text.p, "e+"));
     LS_CHECK(strstr(text.p, "\n> "));
     LS_CHECK(strstr(text.p, c.rows[0].mesh));
+    LS_CHECK(strstr(text.p, " is taken: "));
     LS_CHECK(strstr(text.p, "a rank needs "));
+    LS_CHECK(strstr(text.p, " more that need more memory\n"));
     LS_CHECK(strstr(text.p, " more: "));
+    LS_CHECK(!strstr(text.p, "default: "));
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+    ls_str_release(&text);
+}
+
+/* Every reason is told once, whatever its numbers; one mesh is no choice. */
+LS_TEST(choice_tells_a_reason_once)
+{
+    ls_choice_facts facts = facts_of(32, 32, 100000);
+    ls_choice c;
+    ls_run run;
+    ls_str text;
+
+    ls_str_init(&text);
+    load(&run, "auto", "ordered");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    ls_choice_tell(&c, 3, &text);
+    const char *cut = strstr(text.p, "layers cannot be cut into ");
+    LS_CHECK(cut && !strstr(cut + 1, "layers cannot be cut into "));
+    LS_CHECK(!strstr(text.p, "more memory"));
+    ls_choice_release(&c);
+    facts = facts_of(1, 1, 100000);
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    LS_CHECK_EQ(c.count, 1);
+    ls_str_clear(&text);
+    ls_choice_tell(&c, 3, &text);
+    LS_CHECK(strstr(text.p, "dp=1 is taken: there is no other\n"));
     ls_choice_release(&c);
     ls_runfile_release(&run);
     ls_str_release(&text);
