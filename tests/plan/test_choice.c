@@ -155,6 +155,43 @@ LS_TEST(choice_follows_the_links)
     ls_runfile_release(&run);
 }
 
+/* Lines that divide gradients and weights of their stages exchange in every micro-batch: what that
+ * costs follows the links and the number of micro-batches, and makes those slower who wait. */
+LS_TEST(choice_knows_what_lines_exchange)
+{
+    static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
+    ls_choice_facts near = facts_of(4, 4, 100000), far = facts_of(4, 1, 100000);
+    ls_choice a, b, few;
+    ls_run run;
+
+    load(&run, "auto", "fast");
+    LS_CHECK_OK(ls_choice_make(&run, &near, &a));
+    LS_CHECK_OK(ls_choice_make(&run, &far, &b));
+    run.batch.leaf = run.batch.sequences / 2; /* one micro-batch of each line */
+    LS_CHECK_OK(ls_choice_make(&run, &far, &few));
+    check_rows(&run, &few);
+    for (size_t i = 0; i < LS_COUNT(schedules); i++) {
+        const ls_choice_row *row[4], *slow[4];
+        char mesh[LS_CHOICE_MESH];
+        for (int zero = 1; zero < 4; zero++) {
+            snprintf(mesh, sizeof mesh, "dp=2 zero=%d pp=2 %s", zero, schedules[i]);
+            row[zero] = find(&a, mesh);
+            slow[zero] = find(&b, mesh);
+        }
+        LS_CHECK(row[3]->exchange_ns > row[2]->exchange_ns);
+        LS_CHECK(row[3]->exchange_ns < 0.05 * row[3]->step_ns);
+        LS_CHECK(slow[3]->exchange_ns > 2 * slow[2]->exchange_ns);
+        LS_CHECK(slow[2]->exchange_ns > 2 * slow[1]->exchange_ns);
+        LS_CHECK(slow[3]->idle_ns > slow[1]->idle_ns);
+        LS_CHECK_NEAR(slow[3]->work_ns, row[3]->work_ns, 0.05 * row[3]->work_ns);
+        LS_CHECK(find(&few, mesh)->exchange_ns < 0.5 * slow[3]->exchange_ns);
+    }
+    ls_choice_release(&few);
+    ls_choice_release(&b);
+    ls_choice_release(&a);
+    ls_runfile_release(&run);
+}
+
 static void load_model(ls_run *run, const char *model, const char *batch, const char *mesh)
 {
     char text[700];
