@@ -801,10 +801,8 @@ const ls_option ls_options[] = {
          "number of processes is mesh.dp times mesh.pp times mesh.tp times this. Alone, or with "
          "mesh.dp, all of them have the whole model, and mesh.zero divides among all; with mesh.tp "
          "and mesh.pp those share a sequence that have the same heads and layers. Results agree "
-         "with one process within rounding, in ordered mode too. When one of them dies any other "
-         "has what it had; for good: a run goes on with a multiple of them. With mesh.tp or "
-         "mesh.pp the run ends instead, and goes on from its newest checkpoint when it is started "
-         "again.",
+         "with one process within rounding, in ordered mode too. When one of them dies another "
+         "has what it had; for good: a run goes on with a multiple of them.",
      .offset = AT(mesh.cp)},
     {.key = "mesh.keys",
      .type = LS_OPTION_ENUM,
@@ -830,9 +828,7 @@ const ls_option ls_options[] = {
          "all that they have. Gradients are summed as train.reduce: fast does it, and results "
          "agree with one process within rounding. When one of them dies its experts come from "
          "another that has the same, where mesh.dp is larger than this, else from the newest "
-         "checkpoint; for good: a run goes on with a multiple of mesh.ep. With mesh.zero, "
-         "mesh.pp, mesh.tp or mesh.cp the run ends instead, and goes on from its newest "
-         "checkpoint when it is started again.",
+         "checkpoint; for good: a run goes on with a multiple of mesh.ep.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
