@@ -48,6 +48,14 @@ for model in gpt2 qwen3 mixtral; do
 done
 # mesh.tp starts its ranks by itself, and in ordered mode the same mesh gives the same bits.
 same_bits gpt2.yaml --set mesh.tp=2 --set train.reduce=ordered --set train.steps=6
+# With two ranks in a team and calls of one leaf neither more teams nor ZeRO change them.
+for sets in mesh.dp=1 'mesh.dp=2 mesh.zero=3' 'mesh.dp=3 mesh.zero=1'; do
+    # shellcheck disable=SC2046,SC2086 # words are what is wanted
+    run 0 "$LINESHAFT" train gpt2.yaml --json --set mesh.tp=2 --set batch.group=1 --set train.reduce=ordered --set train.steps=6 \
+        $(printf -- '--set %s ' $sets) --set "out=pair-$(echo "$sets" | tr ' ' -)"
+    field summary weights_hash >>pairs
+done
+[ "$(sort -u pairs | wc -l)" = 1 ] || fail "teams of two have other bits on other meshes: $(cat pairs)"
 
 # Weights begin alike on every mesh: the hash of a run of no step.
 run 0 "$LINESHAFT" train qwen3.yaml --json --set train.steps=1 --set train.warmup=0 --set train.lr=1e-30 --set train.weight_decay=0 --set out=start1
