@@ -386,11 +386,12 @@ static ls_status check_pipeline(const ls_run *run)
     return LS_OK;
 }
 
-/* What GPUs do not do where ranks have parts of a model, or of sequences. */
+/* What GPUs do not do where ranks have parts of a model, of sequences, or of gradients. */
 static ls_status check_gpus(const ls_run *run)
 {
     bool tp = run->mesh.tp > 1, cp = run->mesh.cp > 1, parts = tp || run->mesh.pp > 1;
-    const char *axis = tp ? "mesh.tp" : run->mesh.pp > 1 ? "mesh.pp" : "mesh.cp";
+    bool comes = run->mesh.zero > 1; /* gradients go, weights come, inside of a pass */
+    const char *axis = tp ? "mesh.tp" : run->mesh.pp > 1 ? "mesh.pp" : cp ? "mesh.cp" : "mesh.zero";
     const struct {
         const char *key, *axis, *why, *hint;
         bool asked;
@@ -401,7 +402,7 @@ static ls_status check_gpus(const ls_run *run)
          "precision: bf16 works.", parts && run->precision == LS_PRECISION_FP8},
         {"eval.sample", axis, "no GPU has the whole model",
          "Leave eval.sample out; lineshaft generate writes text from the checkpoints.",
-         parts && run->eval.sample && *run->eval.sample},
+         (parts || run->mesh.zero == 3) && run->eval.sample && *run->eval.sample},
         {"model.family", "mesh.tp",
          "its norms of q and k go over the heads of all ranks, which GPUs do not add up yet",
          "mesh.dp works with it on GPUs; device.kind: cpu does mesh.tp too.",
@@ -409,11 +410,11 @@ static ls_status check_gpus(const ls_run *run)
         {"model.experts", axis,
          "experts of models or sequences that ranks have parts of are computed on CPUs only",
          "mesh.dp works with them on GPUs; device.kind: cpu does mesh.tp, mesh.pp and mesh.cp too.",
-         run->model.experts > 0},
+         run->model.experts > 0 && (parts || cp)},
     };
 
-    for (size_t i = 0; i < LS_COUNT(rows) && run->device.kind == LS_DEVICE_CUDA && (parts || cp);
-         i++)
+    for (size_t i = 0;
+         i < LS_COUNT(rows) && run->device.kind == LS_DEVICE_CUDA && (parts || cp || comes); i++)
         if (rows[i].asked) {
             ls_status st = ls_check_clash(run, rows[i].key, rows[i].axis, rows[i].why);
             ls_err_hint("%s", rows[i].hint);

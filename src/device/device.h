@@ -66,6 +66,12 @@ ls_status ls_device_window_open(ls_device *device, int64_t bytes, const char *wh
                                 void **base_out);
 ls_status ls_device_window_back(ls_device *device, void *base, int64_t first, int64_t count,
                                 const char *what);
+
+/* Bytes first .. first+count-1 of a window, once, are backed by so few as `period` in turn: byte i
+ * is the same memory as byte i + period. All three are whole pages. For arrays that are walked
+ * through, of which a stretch of at most `period` bytes is in use at a time. */
+ls_status ls_device_window_turn(ls_device *device, void *base, int64_t first, int64_t count,
+                                int64_t period, const char *what);
 void ls_device_window_close(ls_device *device, void *base); /* NULL is allowed */
 
 /* Zeroed host memory that copies need not stage first (page-locked for a GPU). Not counted. */

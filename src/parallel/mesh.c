@@ -17,13 +17,14 @@ static ls_status check_gpu(const ls_run *run, int ranks)
         ls_err_hint("sync: allreduce works on GPUs; device.kind: cpu trains replicas.");
         return LS_EUSAGE;
     }
-    if (run->mesh.zero < 2)
+    if (run->mesh.zero < 2 || run->mesh.pp < 2)
         return LS_OK;
     ls_fail(LS_EUSAGE,
-            "mesh.zero cannot be %lld with device.kind: cuda: gradients of a part of "
-            "the model come and go in the memory of the host",
+            "mesh.zero cannot be %lld with mesh.pp and device.kind: cuda: what lines divide of a "
+            "stage comes and goes in the memory of the host",
             (long long)run->mesh.zero);
-    ls_err_hint("mesh.zero: 1 divides the optimizer's moments, on GPUs too.");
+    ls_err_hint("mesh.zero: 1 divides the moments of a stage, on GPUs too; without mesh.pp 2 and 3 "
+                "work there.");
     return LS_EUSAGE;
 }
 

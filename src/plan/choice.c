@@ -210,6 +210,7 @@ static ls_status bytes_of(const maker *m, const ls_run *run, int rank, int64_t *
                                         .sums = one.mesh.ep > 1 ? &one.equals : NULL,
                                         .threads = facts->threads,
                                         .apart = facts->apart,
+                                        .page = facts->page,
                                         .fixed_bytes = facts->fixed_bytes,
                                         .program_bytes = facts->program_bytes,
                                         .pack = run->device.pack == LS_PACKING_ON},

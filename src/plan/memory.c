@@ -9,11 +9,13 @@
 #include "model/decode.h"
 #include "model/pass.h"
 #include "parallel/buddies.h"
+#include "parallel/staging.h"
 #include "parallel/tensor.h"
 #include "plan/far.h"
 #include "plan/optim.h"
 #include "plan/pipe.h"
 #include "plan/portion.h"
+#include "plan/turns.h"
 #include "plan/units.h"
 #include "plan/ward.h"
 
@@ -453,10 +455,13 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
         ls_ledger_add(ledger, type == LS_F16 ? "fp16 weights" : "bf16 weights",
                       "parameters once more, as the model reads them",
                       ls_round_up(read * ls_dtype_bytes(type), 4096));
-    if (shards)
+    if (shards) {
+        int64_t most = ls_units_most(model, &dp->mesh) * ls_dtype_bytes(type);
+        ls_turns turns = ls_turns_weights(model, dp, ls_dtype_bytes(type), ls_memory_page(args));
         ls_ledger_add(ledger, "gathered weights",
                       "a part of the model and the next one, of all ranks",
-                      ls_units_most(model, &dp->mesh) * ls_dtype_bytes(type));
+                      args->apart ? ls_turns_held(&turns) : most);
+    }
     ls_packs_args packs;
     if (ls_memory_packs(args, &packs))
         ls_ledger_add(ledger, "packed weights", "matrices in the order of products, both ways",
@@ -471,6 +476,31 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
                       ls_round_up(work, 4096));
 }
 
+int64_t ls_memory_page(const ls_memory_args *args)
+{
+    return args->page ? args->page : LS_WINDOW_PAGE;
+}
+
+int64_t ls_memory_parted_elements(const ls_dp_args *dp)
+{
+    int64_t blocks = (dp->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+
+    return ls_max_i64(ls_dp_sum_elements(dp), blocks);
+}
+
+/* What passes through host memory with zero 2 and 3. */
+static int64_t parted_staging(const ls_memory_args *args, const ls_dp_args *dp)
+{
+    int64_t size = ls_dtype_bytes(ls_memory_type(args->run)), each = ls_dp_place_elements(dp);
+    int64_t bytes = ls_round_up(ls_memory_parted_elements(dp) * (int64_t)sizeof(float), 4096) +
+                    ls_staging_bytes(LS_DP_AHEAD, each * (int64_t)sizeof(float));
+
+    if (dp->mesh.zero == 3)
+        bytes += ls_round_up(ls_dp_own_elements(dp) * size, 4096) +
+                 ls_staging_bytes(ls_turns_places(args->model, dp), each * size);
+    return bytes;
+}
+
 static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                               const ls_dp_args *dp, ls_ledger *ledger)
 {
@@ -482,6 +512,12 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                                         ls_dp_ahead_elements(dp),
                                     ls_memory_grad_elements(model, calls, dp));
         int64_t own = ls_dp_sum_elements(dp);
+        if (args->apart) {
+            ls_turns turns = ls_turns_gradient(model, dp, ls_memory_page(args));
+            ls_ledger_add(ledger, "gradients", "own parts; of a call: a part of the model",
+                          ls_round_up(own * size, 4096) + ls_turns_held(&turns));
+            return;
+        }
         ls_ledger_add(ledger, "gradients",
                       "own parts; of a call: a part of the model, some buckets",
                       ls_round_up(own * size, 4096) + ls_round_up(window * size, 4096));
@@ -508,8 +544,10 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
         ls_dp_bytes(dp));
     if (args->apart)
         add(ledger, "staging", "own gradients on their way, page-locked",
-            calls->buffers *
-                ls_round_up(ls_memory_grad_elements(args->model, calls, dp) * size, 4096));
+            dp->mesh.zero >= 2
+                ? parted_staging(args, dp)
+                : calls->buffers *
+                      ls_round_up(ls_memory_grad_elements(args->model, calls, dp) * size, 4096));
     if (ls_dp_debts(dp) && dp->mesh.rank == 0)
         add(ledger, "debts", "what all nodes owe, for a checkpoint",
             ls_round_up(ls_dp_debts(dp) * args->model->trained * size, 4096));

@@ -71,6 +71,8 @@ static ls_status alloc_parted(ls_step *s, int64_t elements)
     void *memory;
     ls_status st;
 
+    if (ls_step_travels(s))
+        return ls_step_open_turns(s);
     LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
     s->grads[0] = s->grad_window.base;
     LS_TRY(st,
@@ -344,6 +346,7 @@ void ls_step_close(ls_step *step)
     for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
         free_shared(step, step->args.dp, step->grads[i]);
     ls_step_close_replay(step);
+    ls_step_close_turns(step);
     ls_step_close_travel(step);
     ls_window_close(&step->grad_window);
     ls_window_close(&step->shards.window);

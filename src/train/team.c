@@ -542,9 +542,16 @@ static ls_status sum_partials(ls_step *s)
     ls_pipe_range all = {0, s->args.model->trained};
     ls_status st = LS_OK;
 
-    if (!x)
-        return sum_range(s, ls_step_parts(s) ? s->own_grad : s->grads[0], all,
-                         ls_step_divides(s) ? ls_dp_group(s->args.dp) : NULL);
+    if (!x) {
+        st = sum_range(s,
+                       s->turns           ? s->travel.buffers[0]
+                       : ls_step_parts(s) ? s->own_grad
+                                          : s->grads[0],
+                       all, ls_step_divides(s) ? ls_dp_group(s->args.dp) : NULL);
+        if (s->turns)
+            ls_step_turns_bring(s);
+        return st;
+    }
     for (int c = 0; c < x->plan.chunks && st == LS_OK; c++)
         st = sum_range(s, ls_line_grad(x, c, 0), x->plan.chunk[c].own,
                        x->plan.divides ? x->across : NULL);

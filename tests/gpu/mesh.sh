@@ -1,6 +1,6 @@
 #!/bin/sh
-# Parts of a model, and of sequences, on NVIDIA GPUs: mesh.tp, mesh.pp and mesh.cp, and products of them, train as one
-# process does, and go on with each other's checkpoints. Ranks share cards where there are fewer of them.
+# Parts of a model, of sequences and of what is trained, on NVIDIA GPUs: mesh.tp, mesh.pp, mesh.cp, mesh.zero and
+# products of them train as one process does, and go on with each other's checkpoints. Ranks share cards where there are fewer of them.
 #
 #   tests/gpu/mesh.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
 #
@@ -74,7 +74,15 @@ pp2-tp2 4 mesh.pp=2 mesh.tp=2
 cp2-ring 2 mesh.cp=2
 cp2-gather 2 mesh.cp=2 mesh.keys=gather
 dp2-tp2-zero1 4 mesh.tp=2 mesh.zero=1
-dp2-pp2-zero1 4 mesh.pp=2 mesh.zero=1'
+dp2-pp2-zero1 4 mesh.pp=2 mesh.zero=1
+dp2-zero2 2 mesh.zero=2
+dp2-zero3 2 mesh.zero=3
+dp3-zero3 3 mesh.zero=3 mesh.bucket=262144
+dp4-zero1-shard2 4 mesh.zero=1 mesh.shard=2
+dp4-zero3-shard2 4 mesh.zero=3 mesh.shard=2 mesh.bucket=262144
+dp2-tp2-zero2 4 mesh.tp=2 mesh.zero=2
+dp2-tp2-zero3 4 mesh.tp=2 mesh.zero=3 mesh.bucket=262144
+cp2-zero3 2 mesh.cp=2 mesh.zero=3'
 
 for family in $families; do
     for type in $types; do
@@ -101,7 +109,7 @@ half=$((steps / 2))
 base="model.family=llama model.kv_heads=2"
 # shellcheck disable=SC2086
 train way 2 $base mesh.tp=2 train.steps=$((half / 2)) && train way 4 $base mesh.pp=2 mesh.zero=1 train.steps=$half &&
-    train way 2 $base mesh.cp=2 train.steps=$((half + half / 2)) && train way 1 $base
+    train way 2 $base mesh.cp=2 mesh.zero=3 train.steps=$((half + half / 2)) && train way 1 $base
 result "a checkpoint goes from mesh.tp to mesh.pp to mesh.cp to one process" $?
 # shellcheck disable=SC2086
 train straight 1 $base

@@ -367,3 +367,38 @@ LS_TEST_SECONDS(gpu_window_is_memory_where_it_is_backed, 60)
     LS_CHECK_EQ(ls_device_used_bytes(g.device), before);
     ls_gpu_close(&g);
 }
+
+/* The same memory at many addresses: what is written through one is read through the next. */
+LS_TEST_SECONDS(gpu_window_takes_turns, 60)
+{
+    ls_gpu g;
+    void *base = NULL;
+
+    ls_gpu_open(&g);
+    int64_t page = ls_device_describe(g.device).window_page,
+            before = ls_device_used_bytes(g.device);
+    int64_t period = 3 * page / (int64_t)sizeof(float); /* in floats */
+    LS_CHECK_OK(ls_device_window_open(g.device, 16 * page, "test", &base));
+    LS_CHECK_OK(ls_device_window_back(g.device, base, 0, page, "test"));
+    LS_CHECK_OK(ls_device_window_turn(g.device, base, page, 14 * page, 3 * page, "test"));
+    LS_CHECK_OK(ls_device_window_back(g.device, base, 15 * page, page, "test"));
+    LS_CHECK_EQ(ls_device_used_bytes(g.device) - before, 5 * page);
+    float *x = base, *turns = x + page / (int64_t)sizeof(float), seen[4];
+    g.k->fill(g.stream, &(ls_fill){.x = x, .value = 1, .n = page / (int64_t)sizeof(float)});
+    g.k->fill(g.stream, &(ls_fill){.x = turns + period - 2, .value = 2, .n = 4});
+    g.k->fill(g.stream, &(ls_fill){.x = turns + 2 * period + 1, .value = 3, .n = 1});
+    for (int64_t turn = 0; turn < 4; turn++) {
+        ls_stream_copy_out(g.stream, seen, turns + turn * period, sizeof seen);
+        ls_gpu_sync(&g);
+        LS_CHECK_NEAR(seen[0], 2, 0);
+        LS_CHECK_NEAR(seen[1], 3, 0);
+        LS_CHECK_NEAR(seen[2], 0, 0);
+    }
+    ls_stream_copy_out(g.stream, seen, turns + 4 * period - 2, sizeof seen);
+    ls_gpu_sync(&g);
+    LS_CHECK_NEAR(seen[0], 2, 0); /* the last turn is shorter */
+    LS_CHECK_NEAR(seen[2], 2, 0);
+    ls_device_window_close(g.device, base);
+    LS_CHECK_EQ(ls_device_used_bytes(g.device), before);
+    ls_gpu_close(&g);
+}

@@ -6,6 +6,7 @@
 #include "train/apart.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 #include "base/mem.h"
 #include "device/device_impl.h"
 #include "harness.h"
@@ -52,6 +53,9 @@ static void protect(const ls_device *d, int how)
     for (int i = 0; i < LS_DEVICE_BUFFERS; i++)
         if (d->buffers[i].memory)
             LS_CHECK_EQ(mprotect(d->buffers[i].memory, (size_t)d->buffers[i].bytes, how), 0);
+    for (int i = 0; i < LS_DEVICE_WINDOWS; i++)
+        if (d->windows[i].turns)
+            LS_CHECK_EQ(mprotect(d->windows[i].turns, (size_t)d->windows[i].turned, how), 0);
 }
 
 static void unlock(const ls_device *d)
@@ -69,6 +73,11 @@ static bool on_device(const ls_device *d, const void *p)
     for (int i = 0; i < LS_DEVICE_BUFFERS; i++) {
         const char *first = d->buffers[i].memory;
         if (first && (const char *)p >= first && (const char *)p < first + d->buffers[i].bytes)
+            return true;
+    }
+    for (int i = 0; i < LS_DEVICE_WINDOWS; i++) {
+        const char *first = d->windows[i].turns;
+        if (first && (const char *)p >= first && (const char *)p < first + d->windows[i].turned)
             return true;
     }
     return false;
@@ -107,6 +116,21 @@ static bool apart_window_back(ls_device *device, void *at, int64_t bytes)
     (void)at;
     LS_CHECK_EQ(bytes % WINDOW_PAGE, 0);
     return true; /* as soon as it is listed, rows unlock it */
+}
+
+/* The same memory at several addresses. */
+static bool apart_window_turn(ls_device *device, void *at, int64_t bytes, int64_t period)
+{
+    int fd = memfd_create("turns", MFD_CLOEXEC);
+
+    (void)device;
+    LS_CHECK(bytes % WINDOW_PAGE == 0 && period % WINDOW_PAGE == 0);
+    LS_CHECK(fd >= 0 && ftruncate(fd, period) == 0);
+    for (int64_t done = 0; done < bytes; done += period)
+        LS_CHECK(mmap((char *)at + done, (size_t)ls_device_turn(bytes, period, done), PROT_NONE,
+                      MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED);
+    LS_CHECK_EQ(close(fd), 0);
+    return true;
 }
 
 static void apart_window_drop(ls_device *device, void *at, int64_t bytes)
@@ -404,6 +428,7 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
     ops.window_page = apart_window_page;
     ops.window_open = apart_window_open;
     ops.window_back = apart_window_back;
+    ops.window_turn = apart_window_turn;
     ops.window_drop = apart_window_drop;
     ops.window_close = apart_window_close;
     ops.copy = apart_copy;

@@ -106,6 +106,38 @@ bool ls_cuda_window_back(void *native, void *at, int64_t bytes)
     return false;
 }
 
+/* One piece of memory, mapped again and again. A write through one address is seen through another
+ * by what is queued behind it, which is all that is asked of it. */
+bool ls_cuda_window_turn(void *native, void *at, int64_t bytes, int64_t period)
+{
+    const ls_cuda_device *d = (const ls_cuda_device *)native;
+    CUmemAllocationProp p = on_card(d);
+    CUmemAccessDesc access = {p.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    const driver *f = functions();
+    int64_t done = 0;
+    bool good = true;
+
+    if (f->create(&handle, (size_t)period, &p, 0) != CUDA_SUCCESS)
+        return false;
+    while (good && done < bytes) {
+        size_t n = (size_t)(bytes - done < period ? bytes - done : period);
+        good = f->map((CUdeviceptr)at + done, n, 0, handle, 0) == CUDA_SUCCESS;
+        done += good ? (int64_t)n : 0;
+    }
+    f->release(handle);
+    good = good &&
+           f->set_access((CUdeviceptr)at, (size_t)bytes, &access, 1) == CUDA_SUCCESS &&
+           cudaMemset(at, 0, (size_t)(bytes < period ? bytes : period)) == cudaSuccess &&
+           cudaDeviceSynchronize() == cudaSuccess;
+    if (!good) {
+        cudaGetLastError();
+        for (int64_t i = 0; i < done; i += period)
+            f->unmap((CUdeviceptr)at + i, (size_t)(done - i < period ? done - i : period));
+    }
+    return good;
+}
+
 /* Nothing that is queued may read it any more. */
 void ls_cuda_window_drop(void *native, void *at, int64_t bytes)
 {
