@@ -386,12 +386,11 @@ static ls_status check_pipeline(const ls_run *run)
     return LS_OK;
 }
 
-/* What GPUs do not do where ranks have parts of a model, of sequences, or of gradients. */
+/* What GPUs do not do where ranks have parts of a model, or of sequences. */
 static ls_status check_gpus(const ls_run *run)
 {
     bool tp = run->mesh.tp > 1, cp = run->mesh.cp > 1, parts = tp || run->mesh.pp > 1;
-    bool comes = run->mesh.zero > 1; /* gradients go, weights come, inside of a pass */
-    const char *axis = tp ? "mesh.tp" : run->mesh.pp > 1 ? "mesh.pp" : cp ? "mesh.cp" : "mesh.zero";
+    const char *axis = tp ? "mesh.tp" : run->mesh.pp > 1 ? "mesh.pp" : "mesh.cp";
     const struct {
         const char *key, *axis, *why, *hint;
         bool asked;
@@ -402,19 +401,15 @@ static ls_status check_gpus(const ls_run *run)
          "precision: bf16 works.", parts && run->precision == LS_PRECISION_FP8},
         {"eval.sample", axis, "no GPU has the whole model",
          "Leave eval.sample out; lineshaft generate writes text from the checkpoints.",
-         (parts || run->mesh.zero == 3) && run->eval.sample && *run->eval.sample},
-        {"model.family", "mesh.tp",
-         "its norms of q and k go over the heads of all ranks, which GPUs do not add up yet",
-         "mesh.dp works with it on GPUs; device.kind: cpu does mesh.tp too.",
-         tp && run->model.family == LS_FAMILY_OLMOE},
+         parts && run->eval.sample && *run->eval.sample},
         {"model.experts", axis,
          "experts of models or sequences that ranks have parts of are computed on CPUs only",
          "mesh.dp works with them on GPUs; device.kind: cpu does mesh.tp, mesh.pp and mesh.cp too.",
-         run->model.experts > 0 && (parts || cp)},
+         run->model.experts > 0},
     };
 
-    for (size_t i = 0;
-         i < LS_COUNT(rows) && run->device.kind == LS_DEVICE_CUDA && (parts || cp || comes); i++)
+    for (size_t i = 0; i < LS_COUNT(rows) && run->device.kind == LS_DEVICE_CUDA && (parts || cp);
+         i++)
         if (rows[i].asked) {
             ls_status st = ls_check_clash(run, rows[i].key, rows[i].axis, rows[i].why);
             ls_err_hint("%s", rows[i].hint);

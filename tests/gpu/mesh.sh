@@ -4,8 +4,8 @@
 #
 #   tests/gpu/mesh.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
 #
-# Needs what tests/gpu/ranks.sh needs. DEVICE=cpu tries the script itself without a GPU. MESH_STEPS, MESH_FAMILIES and
-# MESH_TYPES choose less. The exit status is the number of checks that failed, at most 100.
+# Needs what tests/gpu/ranks.sh needs. DEVICE=cpu tries the script itself without a GPU. MESH_STEPS, MESH_FAMILIES,
+# MESH_TYPES and MESH_ONLY (a pattern of grep, of names of meshes) choose less. The exit status is the number of checks that failed, at most 100.
 set -u
 # shellcheck source=tests/gpu/checks.sh
 . "$(dirname "$0")/checks.sh"
@@ -94,7 +94,7 @@ for family in $families; do
         # shellcheck disable=SC2086
         train "$one" 1 $base
         result "$family $type: one process" $?
-        echo "$meshes" >meshes.txt
+        echo "$meshes" | grep "^[^ ]*${MESH_ONLY:-}" >meshes.txt
         while read -r mesh n sets; do
             t=$family-$type-$mesh
             # shellcheck disable=SC2086

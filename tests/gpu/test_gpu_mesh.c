@@ -334,6 +334,92 @@ LS_TEST_SECONDS(gpu_attention_of_chunks_equals_reference, 120)
     ls_gpu_cases(pair_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }
 
+/* --- norms over the heads of several ranks ------------------------------------------------------
+ */
+
+typedef struct wide_shape {
+    int64_t B, T, D; /* D: elements of a row that a rank has */
+    int ranks;
+    int64_t wider; /* what rows of the product have beside it */
+} wide_shape;
+
+/* Ranks have columns of the same rows; their sums are added up between the two parts. */
+static void wide_parts(ls_gpu *g, const wide_shape *s, ls_qkv *rows, ls_gpu_tensor *sums, bool back)
+{
+    int64_t M = s->B * s->T;
+    void (*row)(ls_stream *, const ls_qkv *) = back ? g->k->qkv_bwd : g->k->qkv_fwd;
+    float *all = sums->device;
+
+    for (int k = 0; k < s->ranks; k++) {
+        ls_qkv own = rows[k];
+        own.part = LS_QKV_SUMS;
+        own.sums = all + k * M;
+        own.dq_norm = NULL;
+        row(g->stream, &own);
+    }
+    for (int k = 1; k < s->ranks; k++)
+        g->k->add(g->stream, &(ls_add){.a = all, .b = all + k * M, .out = all, .n = M});
+    for (int k = 0; k < s->ranks; k++) {
+        rows[k].part = LS_QKV_APPLY;
+        rows[k].sums = all;
+        row(g->stream, &rows[k]);
+    }
+}
+
+static void wide_case(ls_gpu *g, const void *shape)
+{
+    const wide_shape *s = shape;
+    int64_t M = s->B * s->T, D = s->D * s->ranks, ld = D + s->wider;
+    int64_t size = ls_dtype_bytes(g->type);
+    ls_gpu_tensor x = ls_gpu_values(g, "product", M * ld, 1), y = ls_gpu_values(g, "y", M * D, 0);
+    ls_gpu_tensor w = ls_gpu_values(g, "w", D, 1), dy = ls_gpu_values(g, "dy", M * D, 1);
+    ls_gpu_tensor dx = ls_gpu_values(g, "dx", M * ld, 0), dw = ls_gpu_floats(g, "dw", D, 0);
+    ls_gpu_tensor rstd = ls_gpu_floats(g, "rstd", M, 0);
+    ls_gpu_tensor sums = ls_gpu_floats(g, "sums", M * s->ranks, 0);
+    ls_qkv rows[4], r = {.B = s->B, .T = s->T, .H = 1, .D = D, .ld = ld, .leaves = 1};
+
+    LS_CHECK(s->ranks <= 4);
+    r.eps = 1e-5f;
+    r.packed = x.host, r.q_norm = w.host, r.rstd = rstd.host;
+    r.q = (ls_heads){y.host, s->T * D, D, D};
+    g->reference->qkv_fwd(g->cpu_stream, &r);
+    for (int k = 0; k < s->ranks; k++) {
+        rows[k] = r;
+        rows[k].type = g->type;
+        rows[k].D = s->D;
+        rows[k].ranks = s->ranks;
+        rows[k].packed = (char *)x.device + k * s->D * size;
+        rows[k].q_norm = (char *)w.device + k * s->D * size;
+        rows[k].q.p = (char *)y.device + k * s->D * size;
+        rows[k].rstd = rstd.device;
+    }
+    wide_parts(g, s, rows, &sums, false);
+    ls_gpu_near(g, &rstd, 1e-5);
+    ls_gpu_near(g, &y, 2 * ls_gpu_tolerance(g, LS_ROW_QKV_FWD));
+
+    r.product = x.host, r.packed = dx.host, r.q.p = dy.host, r.dq_norm = dw.host;
+    r.scratch = ls_gpu_host_scratch(g, LS_ROW_QKV_BWD, &r);
+    g->reference->qkv_bwd(g->cpu_stream, &r);
+    for (int k = 0; k < s->ranks; k++) {
+        rows[k].product = rows[k].packed;
+        rows[k].packed = (char *)dx.device + k * s->D * size;
+        rows[k].q.p = (char *)dy.device + k * s->D * size;
+        rows[k].dq_norm = (float *)dw.device + k * s->D;
+        rows[k].scratch = ls_gpu_scratch(g, LS_ROW_QKV_BWD, &rows[k]);
+    }
+    wide_parts(g, s, rows, &sums, true);
+    ls_gpu_near(g, &dx, 4 * ls_gpu_tolerance(g, LS_ROW_QKV_BWD));
+    ls_gpu_near(g, &dw, 5e-4);
+}
+
+LS_TEST_SECONDS(gpu_norm_over_heads_of_ranks_equals_reference, 60)
+{
+    static const wide_shape shapes[] = {
+        {2, 5, 32, 2, 0}, {1, 33, 100, 3, 60}, {3, 16, 512, 2, 512}, {1, 1, 8, 4, 8}};
+
+    ls_gpu_cases(wide_case, shapes, LS_COUNT(shapes), sizeof *shapes);
+}
+
 /* --- windows ------------------------------------------------------------------------------------
  */
 

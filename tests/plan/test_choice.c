@@ -323,3 +323,23 @@ LS_TEST(choice_is_told_with_reasons)
     ls_runfile_release(&run);
     ls_str_release(&text);
 }
+
+/* Stages lie in windows: of whole pages, which a device may have larger ones of. */
+LS_TEST(choice_counts_the_pages_of_the_device)
+{
+    ls_run run;
+    int64_t bytes[2];
+
+    load(&run, "auto", "ordered");
+    for (int i = 0; i < 2; i++) {
+        ls_choice_facts facts = facts_of(4, 4, 100000);
+        ls_choice choice;
+        facts.apart = true;
+        facts.page = i == 0 ? 4096 : 2 * LS_MIB;
+        LS_CHECK_OK(ls_choice_make(&run, &facts, &choice));
+        bytes[i] = find(&choice, "dp=2 pp=2 1f1b")->bytes;
+        ls_choice_release(&choice);
+    }
+    LS_CHECK(bytes[1] > bytes[0] + 2 * LS_MIB);
+    ls_runfile_release(&run);
+}

@@ -126,8 +126,7 @@ bool ls_cuda_window_turn(void *native, void *at, int64_t bytes, int64_t period)
         done += good ? (int64_t)n : 0;
     }
     f->release(handle);
-    good = good &&
-           f->set_access((CUdeviceptr)at, (size_t)bytes, &access, 1) == CUDA_SUCCESS &&
+    good = good && f->set_access((CUdeviceptr)at, (size_t)bytes, &access, 1) == CUDA_SUCCESS &&
            cudaMemset(at, 0, (size_t)(bytes < period ? bytes : period)) == cudaSuccess &&
            cudaDeviceSynchronize() == cudaSuccess;
     if (!good) {
