@@ -406,10 +406,9 @@ static ls_status check_gpus(const ls_run *run)
          "its norms of q and k go over the heads of all ranks, which GPUs do not add up yet",
          "mesh.dp works with it on GPUs; device.kind: cpu does mesh.tp too.",
          tp && run->model.family == LS_FAMILY_OLMOE},
-        {"model.experts", axis,
-         "experts of models or sequences that ranks have parts of are computed on CPUs only",
-         "mesh.dp works with them on GPUs; device.kind: cpu does mesh.tp, mesh.pp and mesh.cp too.",
-         run->model.experts > 0},
+        {"model.experts", "mesh.tp", "GPUs of a team could route a token to different experts",
+         "mesh.dp, mesh.pp and mesh.cp work with them on GPUs; device.kind: cpu does mesh.tp too.",
+         tp && run->model.experts > 0},
     };
 
     for (size_t i = 0; i < LS_COUNT(rows) && run->device.kind == LS_DEVICE_CUDA && (parts || cp);

@@ -536,9 +536,11 @@ int64_t ls_pass_ring_place(const ls_pass_args *args)
 {
     int64_t n = ls_pass_kv_elements(args, args->B, args->T);
     int64_t size = args->training ? (int64_t)sizeof(float) : ls_dtype_bytes(args->type);
+    int64_t chosen = args->B * args->model->shape.E * (int64_t)sizeof(int32_t);
 
-    return ls_crew_place(args->ring.gather ? LS_CREW_GATHER : LS_CREW_SHIFT, args->ring.ranks,
-                         n * size);
+    return ls_max_i64(ls_crew_place(args->ring.gather ? LS_CREW_GATHER : LS_CREW_SHIFT,
+                                    args->ring.ranks, n * size),
+                      ls_crew_place(LS_CREW_SUM, args->ring.ranks, chosen));
 }
 
 /* Those who reach the activations of a pass; NULL: nobody does. */

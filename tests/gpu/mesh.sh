@@ -10,7 +10,7 @@ set -u
 # shellcheck source=tests/gpu/checks.sh
 . "$(dirname "$0")/checks.sh"
 steps=${MESH_STEPS:-20}
-families=${MESH_FAMILIES:-gpt2 llama qwen3}
+families=${MESH_FAMILIES:-gpt2 llama qwen3 mixtral}
 types=${MESH_TYPES:-fp32 bf16}
 
 # train NAME RANKS SETTING...: a run in folder NAME, its events in NAME.json; says what went wrong.
@@ -75,18 +75,26 @@ cp2-ring 2 mesh.cp=2
 cp2-gather 2 mesh.cp=2 mesh.keys=gather
 dp2-tp2-zero1 4 mesh.tp=2 mesh.zero=1
 dp2-pp2-zero1 4 mesh.pp=2 mesh.zero=1'
+mixtures='pp2-1f1b 2 mesh.pp=2
+pp2-zero-bubble 2 mesh.pp=2 mesh.schedule=zero-bubble
+cp2-ring 2 mesh.cp=2
+pp2-cp2 4 mesh.pp=2 mesh.cp=2 train.recompute=full'
 
 for family in $families; do
     for type in $types; do
         base="model.family=$family precision=$type"
         [ "$family" = gpt2 ] || base="$base model.kv_heads=2"
+        echo "$meshes" >meshes.txt
+        if [ "$family" = mixtral ]; then
+            base="$base model.experts=4"
+            echo "$mixtures" >meshes.txt
+        fi
         tolerance=1e-4
         [ "$type" = fp32 ] || tolerance=1e-2
         one=$family-$type-1
         # shellcheck disable=SC2086
         train "$one" 1 $base
         result "$family $type: one process" $?
-        echo "$meshes" >meshes.txt
         while read -r mesh n sets; do
             t=$family-$type-$mesh
             # shellcheck disable=SC2086

@@ -343,8 +343,10 @@ LS_TEST(travel_stops_at_what_is_not_finite)
 /* A mesh, and what a run is told beside it. */
 typedef struct shape {
     const char *world;
-    const char *sets[6];
+    const char *sets[8];
 } shape;
+
+#define MIXTURE "model.family=mixtral", "model.experts=4"
 
 /* Ranks that have parts of a model or of sequences: on such devices with the bits that the same
  * ranks have where they reach each other's memory. */
@@ -353,7 +355,7 @@ static void check_parts(const shape *cases, size_t n)
     write_text();
     for (size_t c = 0; c < n; c += (size_t)ls_test_stride(3)) {
         char here[32], there[32];
-        const char *sets[12] = {here, "checkpoint.every=2", "train.steps=3", "batch.sequences=4",
+        const char *sets[14] = {here, "checkpoint.every=2", "train.steps=3", "batch.sequences=4",
                                 "model.heads=4"};
         memcpy(sets + 5, cases[c].sets, sizeof cases[c].sets);
         snprintf(here, sizeof here, "out=here%zu", c);
@@ -407,6 +409,20 @@ LS_TEST_SECONDS(travel_lines_have_the_bits_of_the_host, 120)
         {"4",
          {"mesh.pp=2", "eval.sample=", "train.freeze=[\"*.wte.*\", \"*.wpe.*\", \"*.h.0.*\"]"}},
         {"2", {"mesh.pp=2", "eval.sample=", "train.freeze=[\"*.h.1.*\", \"*.ln_f.*\"]"}},
+    };
+
+    check_parts(cases, LS_COUNT(cases));
+}
+
+/* Experts of a stage, and of pieces of sequences. */
+LS_TEST_SECONDS(travel_experts_have_the_bits_of_the_host, 120)
+{
+    static const shape cases[] = {
+        {"2", {MIXTURE, "mesh.pp=2", "eval.sample=", "train.recompute=full"}},
+        {"2", {MIXTURE, "mesh.cp=2", "batch.group=2"}},
+        {"4", {MIXTURE, "mesh.pp=2", "mesh.zero=1", "eval.sample=", "mesh.schedule=zero-bubble"}},
+        {"1+1", {MIXTURE, "mesh.cp=2", "precision=bf16", "device.isa=reference"}},
+        {"4", {MIXTURE, "mesh.pp=2", "mesh.cp=2", "eval.sample=", "train.reduce=fast"}},
     };
 
     check_parts(cases, LS_COUNT(cases));
