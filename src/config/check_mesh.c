@@ -406,9 +406,6 @@ static ls_status check_gpus(const ls_run *run)
          "its norms of q and k go over the heads of all ranks, which GPUs do not add up yet",
          "mesh.dp works with it on GPUs; device.kind: cpu does mesh.tp too.",
          tp && run->model.family == LS_FAMILY_OLMOE},
-        {"model.experts", "mesh.tp", "GPUs of a team could route a token to different experts",
-         "mesh.dp, mesh.pp and mesh.cp work with them on GPUs; device.kind: cpu does mesh.tp too.",
-         tp && run->model.experts > 0},
     };
 
     for (size_t i = 0; i < LS_COUNT(rows) && run->device.kind == LS_DEVICE_CUDA && (parts || cp);

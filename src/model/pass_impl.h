@@ -159,6 +159,9 @@ void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int6
 void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                               const void *dbranch);
 
+/* Whether ranks that have parts of experts take the router's logits of the first of them. */
+bool ls_pass_shares_logits(const ls_pass_args *args);
+
 /* What backward reads of it, made again (ls_pass_again()). */
 void ls_pass_experts_again(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                            ls_recompute level);

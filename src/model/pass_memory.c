@@ -528,6 +528,10 @@ int64_t ls_pass_place(const ls_pass_args *args)
     int64_t scores = ls_pass_scores(ls_pass_head_rows(args)) * size;
     int64_t most = ls_max_i64(ls_crew_place(moved, ranks, stream),
                               ls_crew_place(LS_CREW_GATHER, ranks, scores));
+    int64_t routed = M * args->model->shape.E * ls_dtype_bytes(args->type);
+
+    if (ls_pass_shares_logits(args))
+        most = ls_max_i64(most, ls_crew_place(LS_CREW_SUM, ranks, routed));
 
     return ls_max_i64(most, args->model->whole.V * size); /* logits of a token */
 }

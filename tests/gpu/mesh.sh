@@ -78,7 +78,9 @@ dp2-pp2-zero1 4 mesh.pp=2 mesh.zero=1'
 mixtures='pp2-1f1b 2 mesh.pp=2
 pp2-zero-bubble 2 mesh.pp=2 mesh.schedule=zero-bubble
 cp2-ring 2 mesh.cp=2
-pp2-cp2 4 mesh.pp=2 mesh.cp=2 train.recompute=full'
+pp2-cp2 4 mesh.pp=2 mesh.cp=2 train.recompute=full
+tp2 2 mesh.tp=2 train.recompute=full
+tp2-pp2 4 mesh.pp=2 mesh.tp=2 mesh.sp=false'
 
 for family in $families; do
     for type in $types; do

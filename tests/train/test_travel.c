@@ -414,7 +414,7 @@ LS_TEST_SECONDS(travel_lines_have_the_bits_of_the_host, 120)
     check_parts(cases, LS_COUNT(cases));
 }
 
-/* Experts of a stage, and of pieces of sequences. */
+/* Experts of a stage, of pieces of sequences, of a team's parts. */
 LS_TEST_SECONDS(travel_experts_have_the_bits_of_the_host, 120)
 {
     static const shape cases[] = {
@@ -423,6 +423,10 @@ LS_TEST_SECONDS(travel_experts_have_the_bits_of_the_host, 120)
         {"4", {MIXTURE, "mesh.pp=2", "mesh.zero=1", "eval.sample=", "mesh.schedule=zero-bubble"}},
         {"1+1", {MIXTURE, "mesh.cp=2", "precision=bf16", "device.isa=reference"}},
         {"4", {MIXTURE, "mesh.pp=2", "mesh.cp=2", "eval.sample=", "train.reduce=fast"}},
+        {"2", {MIXTURE, "mesh.tp=2", "eval.sample=", "train.recompute=selective"}},
+        {"4", {MIXTURE, "mesh.tp=2", "mesh.cp=2", "mesh.sp=false", "eval.sample="}},
+        {"4",
+         {MIXTURE, "mesh.tp=2", "mesh.pp=2", "eval.sample=", "train.freeze=[\"*experts.0*\"]"}},
     };
 
     check_parts(cases, LS_COUNT(cases));
