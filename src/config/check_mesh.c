@@ -127,8 +127,6 @@ static ls_status check_with_experts(const ls_run *run)
         {"device.offload", "moments of a part of a model stay in memory",
          run->device.offload != LS_OFFLOAD_NONE},
         {"heal.replay", "each rank has some of the experts", run->heal.replay > 0},
-        {"device.kind", "rows of tokens go to other ranks' experts through the host's memory",
-         run->device.kind == LS_DEVICE_CUDA},
     };
 
     for (size_t i = 0; i < LS_COUNT(rows); i++)
@@ -389,8 +387,9 @@ static ls_status check_pipeline(const ls_run *run)
 /* What GPUs do not do where ranks have parts of a model, or of sequences. */
 static ls_status check_gpus(const ls_run *run)
 {
-    bool tp = run->mesh.tp > 1, cp = run->mesh.cp > 1, parts = tp || run->mesh.pp > 1;
-    const char *axis = tp ? "mesh.tp" : run->mesh.pp > 1 ? "mesh.pp" : "mesh.cp";
+    bool tp = run->mesh.tp > 1, pp = run->mesh.pp > 1, cp = run->mesh.cp > 1;
+    bool parts = tp || pp || run->mesh.ep > 1;
+    const char *axis = tp ? "mesh.tp" : pp ? "mesh.pp" : cp ? "mesh.cp" : "mesh.ep";
     const struct {
         const char *key, *axis, *why, *hint;
         bool asked;

@@ -595,6 +595,20 @@ static void predict_moves(const ls_memory_args *args, ls_ledger *ledger, const c
                        bytes + ls_tensor_stage_bytes(place(&pass)));
 }
 
+/* Moments that a rank brings along when they are collected: on a device with a memory of its own,
+ * where those divide them who divide experts (train/far.c). */
+static int64_t carried_bytes(const ls_memory_args *args)
+{
+    static const ls_mesh alone = {.ranks = 1};
+    const ls_mesh *sums = ls_memory_sums(args);
+
+    if (!args->apart || !ls_far_divides(args->run, args->model, sums) ||
+        ls_mesh_saves_parts(world_of(args)))
+        return 0;
+    return ls_round_up(ls_far_own(args->model, sums ? sums : &alone) * (int64_t)sizeof(float),
+                       4096);
+}
+
 /* What ranks that have one model together need for that. The first team collects: weights, which
  * planes of a pipeline, or of ranks that divide them, bring together first, and where the first
  * rank saves for all, moments. */
@@ -613,18 +627,20 @@ static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
         predict_moves(args, ledger, "tensor parallel", "small sums of ranks with one model",
                       ls_pass_place);
     if (model->split.far_ranks > 1)
-        ls_ledger_add(ledger, "expert parallel", "small sums of ranks that divide experts",
-                      ls_round_up(ls_tensor_bytes(), 4096));
-    if (args->apart && model->split.ranks > 1) /* of every rank a number */
+        predict_moves(args, ledger, "expert parallel", "small sums of ranks that divide experts",
+                      ls_pass_far_place);
+    bool teams = model->split.ranks > 1 || model->split.far_ranks > 1;
+    if (args->apart && teams) /* of every rank a number */
         ls_ledger_add(ledger, "norm", "squares of all ranks",
                       ls_round_up(ls_mesh_ranks(world_of(args)) * size, 4096));
     if (args->apart)
         plane = model->flat;
-    if (first && (model->split.ranks > 1 || model->split.far_ranks > 1))
+    int64_t carried = carried_bytes(args);
+    if ((first && teams) || carried > 0)
         (args->apart ? ls_ledger_add_host : ls_ledger_add)(
             ledger, "collecting", "a part of the model, on its way to the first rank",
-            (planes ? ls_round_up(plane * size, 4096) : 0) +
-                (model->split.rank == 0 && model->split.far_rank == 0
+            carried + (first && planes ? ls_round_up(plane * size, 4096) : 0) +
+                (first && model->split.rank == 0 && model->split.far_rank == 0
                      ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
                      : 0));
 }

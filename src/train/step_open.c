@@ -242,6 +242,8 @@ static ls_status stage_tensors(ls_step *s)
         LS_TRY(st, ls_tensor_stage(s->args.tensor, s->args.stream, ls_pass_place(&pass)), out);
     if (s->apart && s->args.ring)
         LS_TRY(st, ls_tensor_stage(s->args.ring, s->args.stream, ls_pass_ring_place(&pass)), out);
+    if (s->apart && s->args.far)
+        LS_TRY(st, ls_tensor_stage(s->args.far, s->args.stream, ls_pass_far_place(&pass)), out);
 out:
     return st;
 }
@@ -358,6 +360,7 @@ void ls_step_close(ls_step *step)
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
     ls_tensor_unstage(step->args.tensor);
     ls_tensor_unstage(step->args.ring);
+    ls_tensor_unstage(step->args.far);
     ls_mem_free(step);
 }
 

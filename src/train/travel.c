@@ -140,11 +140,11 @@ static ls_status await_leg(ls_step *s, int i)
     return st;
 }
 
-/* The sums to the device, as far as this rank updates them. */
+/* The sums to the device, as far as this rank has them. */
 static void bring_back(ls_step *s)
 {
-    for (int b = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part own = ls_step_own(s, b);
+    for (int b = 0; b < ls_step_sums(s); b++) {
+        ls_mesh_part own = ls_step_sum(s, b);
         ls_stream_copy_in(s->args.stream, (float *)s->grads[0] + own.first,
                           s->travel.buffers[0] + own.first, own.count * (int64_t)sizeof(float));
     }

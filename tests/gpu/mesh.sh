@@ -1,5 +1,5 @@
 #!/bin/sh
-# Parts of a model, and of sequences, on NVIDIA GPUs: mesh.tp, mesh.pp and mesh.cp, and products of them, train as one
+# Parts of a model, and of sequences, on NVIDIA GPUs: mesh.tp, mesh.pp, mesh.cp and mesh.ep, and products of them, train as one
 # process does, and go on with each other's checkpoints. Ranks share cards where there are fewer of them.
 #
 #   tests/gpu/mesh.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
@@ -80,7 +80,12 @@ pp2-zero-bubble 2 mesh.pp=2 mesh.schedule=zero-bubble
 cp2-ring 2 mesh.cp=2
 pp2-cp2 4 mesh.pp=2 mesh.cp=2 train.recompute=full
 tp2 2 mesh.tp=2 train.recompute=full
-tp2-pp2 4 mesh.pp=2 mesh.tp=2 mesh.sp=false'
+tp2-pp2 4 mesh.pp=2 mesh.tp=2 mesh.sp=false
+ep2 2 mesh.ep=2
+ep2-recompute 2 mesh.ep=2 train.recompute=full
+dp2-ep2-zero1 4 mesh.ep=2 mesh.zero=1
+ep2-tp2 4 mesh.ep=2 mesh.tp=2
+ep2-pp2 4 mesh.ep=2 mesh.pp=2'
 
 for family in $families; do
     for type in $types; do
@@ -108,14 +113,31 @@ done
 
 # Saved by one mesh, gone on with by another, in the end by one process.
 half=$((steps / 2))
-base="model.family=llama model.kv_heads=2"
-# shellcheck disable=SC2086
-train way 2 $base mesh.tp=2 train.steps=$((half / 2)) && train way 4 $base mesh.pp=2 mesh.zero=1 train.steps=$half &&
-    train way 2 $base mesh.cp=2 train.steps=$((half + half / 2)) && train way 1 $base
-result "a checkpoint goes from mesh.tp to mesh.pp to mesh.cp to one process" $?
-# shellcheck disable=SC2086
-train straight 1 $base
-awk -v a="$(losses way | awk '{ x = $2 } END { print x }')" -v b="$(losses straight | awk '{ x = $2 } END { print x }')" 'BEGIN {
-    d = (a - b) / b; if (d < 0) d = -d; printf "        %s and %s\n", a, b; exit !(a > 0 && d < 1e-3) }'
-result "and ends where one process does" $?
+# ends_alike WAY STRAIGHT: the last losses of two runs.
+ends_alike() {
+    awk -v a="$(losses "$1" | awk '{ x = $2 } END { print x }')" -v b="$(losses "$2" | awk '{ x = $2 } END { print x }')" 'BEGIN {
+        d = (a - b) / b; if (d < 0) d = -d; printf "        %s and %s\n", a, b; exit !(a > 0 && d < 1e-3) }'
+}
+case " $families " in *" llama "*)
+    base="model.family=llama model.kv_heads=2"
+    # shellcheck disable=SC2086
+    train way 2 $base mesh.tp=2 train.steps=$((half / 2)) && train way 4 $base mesh.pp=2 mesh.zero=1 train.steps=$half &&
+        train way 2 $base mesh.cp=2 train.steps=$((half + half / 2)) && train way 1 $base
+    result "a checkpoint goes from mesh.tp to mesh.pp to mesh.cp to one process" $?
+    # shellcheck disable=SC2086
+    train straight 1 $base && ends_alike way straight
+    result "and ends where one process does" $?
+    ;;
+esac
+case " $families " in *" mixtral "*)
+    base="model.family=mixtral model.experts=4"
+    # shellcheck disable=SC2086
+    train mixed-way 2 $base mesh.ep=2 mesh.zero=1 train.steps=$((half / 2)) && train mixed-way 2 $base mesh.tp=2 train.steps=$half &&
+        train mixed-way 1 $base
+    result "a checkpoint of a mixture goes from mesh.ep to mesh.tp to one process" $?
+    # shellcheck disable=SC2086
+    train mixed-straight 1 $base && ends_alike mixed-way mixed-straight
+    result "and ends where one process does" $?
+    ;;
+esac
 finish

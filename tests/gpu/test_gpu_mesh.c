@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include "base/time.h"
+#include "kernel/experts.h"
 
 static const ls_step_state step_state = {.key = {0x12345678, 0x9abcdef0}, .first_seq = 7};
 
@@ -332,6 +333,56 @@ LS_TEST_SECONDS(gpu_attention_of_chunks_equals_reference, 120)
                                         {1, 5, 1, 1, 200, 0, 1, 0, 5, false, 0.1f}};
 
     ls_gpu_cases(pair_case, shapes, LS_COUNT(shapes), sizeof *shapes);
+}
+
+/* --- rows for experts of other ranks ------------------------------------------------------------
+ */
+
+typedef struct regroup_shape {
+    int64_t sources, experts, C;
+    int32_t rows[8]; /* of each stretch, by source */
+} regroup_shape;
+
+static void regroup_case(ls_gpu *g, const void *shape)
+{
+    const regroup_shape *s = shape;
+    int64_t n = s->sources * s->experts, size = ls_dtype_bytes(g->type);
+    int32_t by_source[9] = {0}, by_expert[9] = {0};
+
+    for (int64_t i = 0; i < n; i++) {
+        by_source[i + 1] = by_source[i] + s->rows[i];
+        by_expert[i + 1] = by_expert[i] + s->rows[i % s->sources * s->experts + i / s->sources];
+    }
+    const void *tables[2] = {ls_gpu_bytes(g, "by source", by_source, sizeof by_source).device,
+                             ls_gpu_bytes(g, "by expert", by_expert, sizeof by_expert).device};
+    ls_gpu_tensor from = ls_gpu_values(g, "from", by_source[n] * s->C, 1);
+    ls_gpu_tensor to = ls_gpu_values(g, "to", by_source[n] * s->C, 0);
+    for (int back = 0; back < 2; back++) {
+        ls_regroup a = {.by_source = tables[0],
+                        .by_expert = tables[1],
+                        .sources = s->sources,
+                        .experts = s->experts,
+                        .row_bytes = s->C * size,
+                        .from = from.device,
+                        .to = to.device,
+                        .back = back};
+        ls_regroup r = a;
+        r.by_source = by_source, r.by_expert = by_expert;
+        r.row_bytes = s->C * (int64_t)sizeof(float), r.from = from.host, r.to = to.host;
+        ls_experts_regroup(g->stream, &a);
+        ls_experts_regroup(g->cpu_stream, &r);
+        ls_gpu_near(g, &to, 1e-7);
+    }
+}
+
+LS_TEST_SECONDS(gpu_rows_are_regrouped_as_on_the_host, 60)
+{
+    static const regroup_shape shapes[] = {{2, 2, 64, {3, 0, 5, 2}},
+                                           {2, 4, 33, {1, 0, 0, 7, 200, 31, 0, 1}},
+                                           {4, 2, 1, {0, 0, 9, 4, 0, 1, 2, 0}},
+                                           {3, 1, 1024, {100, 0, 57}}};
+
+    ls_gpu_cases(regroup_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }
 
 /* --- windows ------------------------------------------------------------------------------------

@@ -519,6 +519,7 @@ ROW_BY(gather, ls_experts, ls_experts_gather)
 ROW_BY(combine, ls_experts, ls_experts_combine)
 ROW_BY(spread, ls_experts, ls_experts_spread)
 ROW_BY(collect, ls_experts, ls_experts_collect)
+ROW_BY(regroup, ls_regroup, ls_experts_regroup)
 
 static int64_t no_stack(int64_t leaves)
 {
@@ -533,6 +534,7 @@ static const ls_experts_table experts = {.stamp = 0,
                                          .combine = combine_row,
                                          .spread = spread_row,
                                          .collect = collect_row,
+                                         .regroup = regroup_row,
                                          .stack = no_stack};
 
 ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernels_out)

@@ -432,37 +432,67 @@ LS_TEST_SECONDS(travel_experts_have_the_bits_of_the_host, 120)
     check_parts(cases, LS_COUNT(cases));
 }
 
-/* Saved by one mesh and gone on with by another, on such devices as where memory is reached. */
-LS_TEST_SECONDS(travel_meshes_go_on_with_what_others_saved, 120)
+/* Rows of tokens to experts of other ranks, and back; ranks without tokens serve. */
+LS_TEST_SECONDS(travel_far_experts_have_the_bits_of_the_host, 120)
 {
-    static const shape legs[] = {
-        {"2", {"mesh.tp=2"}}, {"4", {"mesh.pp=2", "mesh.zero=1"}}, {"2", {"mesh.cp=2"}}};
-    told t[2][LS_COUNT(legs)];
+    static const shape cases[] = {
+        {"2", {MIXTURE, "mesh.ep=2", "eval.sample=", "train.recompute=full"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.zero=1", "eval.sample=", "batch.sequences=3"}},
+        {"1+1", {MIXTURE, "mesh.ep=2", "eval.sample=", "precision=bf16", "device.isa=reference"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.tp=2", "eval.sample="}},
+        {"4", {MIXTURE, "mesh.ep=4", "mesh.zero=1", "eval.sample=", "model.experts=8"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.pp=2", "eval.sample=", "batch.sequences=3"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.cp=2", "eval.sample="}},
+    };
 
-    write_text();
+    check_parts(cases, LS_COUNT(cases));
+}
+
+/* Saved by one mesh and gone on with by another, on such devices as where memory is reached. */
+static void check_way(const char *name, const shape legs[3])
+{
+    told t[2][3];
+
     for (int apart = 0; apart < 2; apart++)
-        for (size_t i = 0; i < LS_COUNT(legs); i++) {
+        for (int i = 0; i < 3; i++) {
             char out[32], steps[32];
-            const char *sets[12] = {out, steps, "eval.sample=", "batch.sequences=4"};
-            snprintf(out, sizeof out, "out=way%d", apart);
-            snprintf(steps, sizeof steps, "train.steps=%zu", i + 1);
+            const char *sets[14] = {out, steps, "eval.sample=", "batch.sequences=4"};
+            snprintf(out, sizeof out, "out=%s%d", name, apart);
+            snprintf(steps, sizeof steps, "train.steps=%d", i + 1);
             memcpy(sets + 4, legs[i].sets, sizeof legs[i].sets);
             t[apart][i] = run_on(legs[i].world, &(job){.sets = sets, .apart = apart == 1});
-            LS_CHECK_EQ(t[apart][i].first_step, (int64_t)i);
+            LS_CHECK_EQ(t[apart][i].first_step, i);
         }
-    for (size_t i = 0; i < LS_COUNT(legs); i++)
-        check_same(&t[1][i], &t[0][i], (int)i + 1, (int)i + 1);
+    for (int i = 0; i < 3; i++)
+        check_same(&t[1][i], &t[0][i], i + 1, i + 1);
+}
+
+LS_TEST_SECONDS(travel_meshes_go_on_with_what_others_saved, 120)
+{
+    static const shape dense[] = {
+        {"2", {"mesh.tp=2"}}, {"4", {"mesh.pp=2", "mesh.zero=1"}}, {"2", {"mesh.cp=2"}}};
+    static const shape mixture[] = {{"4", {MIXTURE, "mesh.ep=2", "mesh.zero=1"}},
+                                    {"4", {MIXTURE, "mesh.ep=2", "mesh.pp=2"}},
+                                    {"2", {MIXTURE, "mesh.ep=2", "mesh.zero=1"}}};
+
+    write_text();
+    check_way("dense", dense);
+    check_way("mixture", mixture);
 }
 
 /* A number that is none ends all of them with one sentence. */
 LS_TEST_SECONDS(travel_parts_stop_at_what_is_not_finite, 60)
 {
-    static const shape cases[] = {{"2", {"mesh.tp=2"}}, {"2", {"mesh.pp=2"}}, {"2", {"mesh.cp=2"}}};
+    static const shape cases[] = {{"2", {"mesh.tp=2"}},
+                                  {"2", {"mesh.pp=2"}},
+                                  {"2", {"mesh.cp=2"}},
+                                  {"2", {"mesh.ep=2", MIXTURE}}};
 
     write_text();
     for (size_t c = 0; c < LS_COUNT(cases); c++) {
         char out[32];
-        const char *sets[] = {out, cases[c].sets[0], "eval.sample=", NULL};
+        const char *sets[12] = {out, "eval.sample="};
+        memcpy(sets + 2, cases[c].sets, sizeof cases[c].sets);
         snprintf(out, sizeof out, "out=bad%zu", c);
         (void)run_on(cases[c].world, &(job){.sets = sets,
                                             .apart = true,
