@@ -59,9 +59,9 @@ ls_status ls_device_alloc(ls_device *device, int64_t bytes, const char *what, vo
 void ls_device_free(ls_device *device, void *memory); /* NULL is allowed */
 
 /* A long array of which only some parts are there, as base/window.h has it in host memory, on a
- * device that can (`windows`). Addresses are taken for all of it; then parts are backed, zeroed, by
- * whole pages, those that are there already stay as they are. What is backed counts as allocated.
- */
+ * device that can (window_page; LS_EUSAGE: it cannot). Addresses are taken for all of it; then
+ * parts are backed, zeroed, by whole pages, those that are there already stay as they are. What is
+ * backed counts as allocated. */
 ls_status ls_device_window_open(ls_device *device, int64_t bytes, const char *what,
                                 void **base_out);
 ls_status ls_device_window_back(ls_device *device, void *base, int64_t first, int64_t count,

@@ -18,11 +18,17 @@ ls_status ls_device_window_open(ls_device *device, int64_t bytes, const char *wh
 {
     ls_device *d = device;
     int slot = find(d, NULL);
-    int64_t all;
+    int64_t page = d->ops->window_page ? d->ops->window_page(d) : 0, all;
 
-    LS_BUG_IF(!d->ops->window_page, "device \"%s\" has no windows", d->ops->kind);
+    if (page == 0) {
+        ls_fail(LS_EUSAGE,
+                "device \"%s\" cannot map memory page by page, which %s of a pipeline need",
+                d->ops->kind, what);
+        ls_err_hint("Update the driver of the device, or set mesh.pp: 1.");
+        return LS_EUSAGE;
+    }
     LS_BUG_IF(slot == LS_DEVICE_WINDOWS, "more than %d windows", LS_DEVICE_WINDOWS);
-    all = ls_round_up(ls_max_i64(bytes, 1), d->ops->window_page(d));
+    all = ls_round_up(ls_max_i64(bytes, 1), page);
     d->windows[slot].base = d->ops->window_open(d, all);
     if (!d->windows[slot].base)
         return ls_fail(LS_ENOMEM, "no addresses on the device for %s (%lld bytes)", what,

@@ -26,11 +26,11 @@ struct ls_tensor {
     ls_crew crew;
     ls_comm_request requests[UNDER_WAY][2]; /* by number; */
     bool shifts[UNDER_WAY];                 /* the second is there too */
-    int next;
-    float *packed;              /* owned, PACKED of them */
+    int next;                               /* the number of the next one */
+    float *packed;                          /* owned, PACKED of them */
     ls_staging *staging;        /* owned: where tensors lie on a device; NULL: ranks reach them */
     ls_crew_ask staged[PLACES]; /* by place: what is under way */
-    int begun;                  /* of these so far */
+    int place;                  /* the next one's */
     bool packed_locked;
     struct {
         void *memory;
@@ -42,6 +42,15 @@ struct ls_tensor {
 static int64_t deadline(void)
 {
     return ls_time_now_ns() + WAIT_S * LS_NS_PER_S;
+}
+
+/* 0 .. n-1 in turn. A run has more moves than an int can count. */
+static int in_turn(int *next, int n)
+{
+    int now = *next;
+
+    *next = (now + 1) % n;
+    return now;
 }
 
 /* Whether ranks are on several nodes. */
@@ -77,7 +86,7 @@ static ls_coll coll_of(ls_tensor *t, const ls_crew_ask *ask)
 static int start_shift(ls_tensor *t, ls_stream *stream, const ls_crew_ask *ask)
 {
     int rank = ls_comm_rank(t->comm), ranks = ls_comm_ranks(t->comm),
-        number = t->next++ % UNDER_WAY;
+        number = in_turn(&t->next, UNDER_WAY);
     ls_coll send = {.kind = LS_COLL_SEND,
                     .type = ask->type,
                     .count = ask->n,
@@ -118,7 +127,7 @@ static void wait_for(ls_tensor *t, ls_stream *stream, int number)
 /* Queue the copy of what this rank brings; a place is free again when its move was waited for. */
 static int take_out(ls_tensor *t, const ls_crew_ask *ask)
 {
-    int ranks = ls_comm_ranks(t->comm), place = t->begun++ % PLACES;
+    int ranks = ls_comm_ranks(t->comm), place = in_turn(&t->place, PLACES);
     int64_t own = ask->n * ls_dtype_bytes(ask->type);
     int64_t at = ask->move == LS_CREW_GATHER ? ls_comm_rank(t->comm) * own : 0;
 
@@ -250,7 +259,7 @@ static int start(void *context, ls_stream *stream, const ls_crew_ask *ask)
         return -1;
     }
     ls_coll coll = coll_of(t, ask);
-    int number = t->next++ % UNDER_WAY;
+    int number = in_turn(&t->next, UNDER_WAY);
     t->shifts[number] = false;
     if (ls_comm_start(t->comm, &coll, &t->requests[number][0]) == LS_OK)
         return number;
