@@ -411,6 +411,7 @@ LS_TEST_SECONDS(lines_across_nodes_have_the_bits_of_one_process, 180)
 static void sent_between_nodes(ls_world *w, ls_comm *comm)
 {
     const kind *k = w->context;
+    const int steps = ls_test_times(STEPS);
     rank r;
 
     open_rank(&r, k, comm);
@@ -418,18 +419,18 @@ static void sent_between_nodes(ls_world *w, ls_comm *comm)
     int32_t tokens[MOST_TOKENS + 1];
     ls_tiny_tokens(1, MOST_TOKENS + 1, VOCAB, tokens);
     int64_t first = r.args.calls.first * r.args.calls.leaf;
-    for (int i = 0; i < STEPS; i++)
+    for (int i = 0; i < steps; i++)
         (void)ls_steps_run(r.step, i, tokens + first * r.run.model.context, 1e-2);
     const ls_line *x = r.step->line;
     int64_t blocks = (r.model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     int64_t norm = 8 * (blocks + x->edge_count * LS_NORM_BLOCK), numbers = 16 * 1024;
     int64_t least = ls_line_sent(r.step) + ls_line_across(r.step);
     int64_t got = ls_world_sent(comm) - before;
-    LS_CHECK(least > 2 * STEPS * norm);
-    if (got < least || got > least + STEPS * (norm + numbers))
+    LS_CHECK(least > 2 * steps * norm);
+    if (got < least || got > least + steps * (norm + numbers))
         ls_test_fail(__FILE__, __LINE__, "%s: rank %d sent %lld bytes, expected %lld to %lld",
                      k->name, r.mesh.rank, (long long)got, (long long)least,
-                     (long long)(least + STEPS * (norm + numbers)));
+                     (long long)(least + steps * (norm + numbers)));
     close_rank(&r, comm);
 }
 
