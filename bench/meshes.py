@@ -225,6 +225,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--have", default="", help="keys of mesh that each mesh must set: pp ep zero")
     parser.add_argument("models", nargs="+", choices=list(MODELS))
     args = parser.parse_args()
     program, rng = Program(args.work), random.Random(args.seed)
@@ -238,7 +239,7 @@ def main():
     while meshes < args.meshes:
         ranks, mesh = draw(program, args.ranks, rng)
         name, asked = name_of(mesh), first_of(args.models, mesh)
-        if name in seen or not asked:
+        if name in seen or not asked or not all(f"mesh.{key}" in mesh for key in args.have.split()):
             continue
         seen.add(name)
         check = program.run("config", "check", f"{asked}.yaml", *settings(mesh))

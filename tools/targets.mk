@@ -8,10 +8,10 @@ TEST_DEPS := $(DEPS) g++ librandom123-dev clang clang-format-14 libclang-rt-14-d
 # What one thread does alone is too slow under ThreadSanitizer to be worth it: schedules of
 # collectives, played for all ranks, and 64 MiB of one letter. So is what has no threads of its own
 # beside those of its neighbours: what a rank that recovers reads from disk or makes again instead of
-# taking it (recover_takes_), and a run whose n-th allocation fails.
+# taking it (recover_takes_).
 TSAN_TESTS ?= $(TSAN_ROOMS:%=tests/%/) \
   $(foreach part,comm/algo/ comm/test_cost comm/test_sched a_document_without_a_place \
-  recover_loads_ recover_makes_the_update failing_allocation,--except $(part))
+  recover_loads_ recover_makes_the_update,--except $(part))
 # ThreadSanitizer of gcc 12 and clang 14 cannot map its shadow when addresses are very random.
 UNRANDOM := setarch -R true 2>/dev/null && set -- setarch -R;
 # Headers only; the libraries are opened at run time. Without them the UCX carrier, or heal.quorum: etcd, is

@@ -3,7 +3,10 @@
  * Ranks that are threads of one process, as in tests, map the memory of their node each for itself
  * and meet by atomics there: at two addresses, which the tool takes for two things. Before a buffer
  * is offered to others it is released, before it is read or changed again acquired. Nothing
- * elsewhere. */
+ * elsewhere.
+ *
+ * LS_TSAN_UNWATCHED is for an innermost loop over a thread's own copies, where watching every
+ * access takes most of a test's time and finds nothing: whoever made the copies was watched. */
 #pragma once
 
 #ifndef __has_feature
@@ -20,7 +23,9 @@ void __tsan_release(void *address);
 #endif
 #define LS_TSAN_ACQUIRE(p) __tsan_acquire(p)
 #define LS_TSAN_RELEASE(p) __tsan_release(p)
+#define LS_TSAN_UNWATCHED __attribute__((no_sanitize("thread")))
 #else
 #define LS_TSAN_ACQUIRE(p) ((void)(p))
 #define LS_TSAN_RELEASE(p) ((void)(p))
+#define LS_TSAN_UNWATCHED
 #endif

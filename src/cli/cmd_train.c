@@ -15,7 +15,6 @@
 #include "cli/stop.h"
 #include "cluster/places.h"
 #include "config/check.h"
-#include "config/explain.h"
 #include "config/runfile.h"
 #include "parallel/kin.h"
 #include "train/loop.h"
@@ -195,12 +194,6 @@ out:
     return st;
 }
 
-/* Whether someone wrote that ranks are to be replaced; they are anyway where that is known. */
-static bool asks_to_heal(const ls_run *run)
-{
-    return ls_explain_origin(run, ls_option_find("heal.mode"))->source != LS_RUN_DEFAULT;
-}
-
 /* Start this command as ranks. */
 static ls_status run_ranks(const ls_args *args, const ls_run *run)
 {
@@ -224,13 +217,8 @@ static ls_status run_ranks(const ls_args *args, const ls_run *run)
     int64_t all = ls_max_i64(run->mesh.ep, sharers) * run->mesh.tp * run->mesh.pp;
     int ranks = all > 1 && !ls_job_is_task() ? (int)ls_min_i64(all, INT_MAX) : 1;
     bool apart = run->sync != LS_SYNC_ALLREDUCE; /* who trains apart notices no loss for long */
-    bool heals = run->heal.mode == LS_HEAL_ON && !apart, known = ls_kin_knows(run);
+    bool heals = run->heal.mode == LS_HEAL_ON && !apart;
 
-    if (heals && !known && !ls_job_is_task())
-        ls_log(asks_to_heal(run) ? LS_LOG_WARN : LS_LOG_INFO,
-               "in this mesh ranks that die are not replaced: the run ends then, and goes on from "
-               "its newest checkpoint when it is started again");
-    heals = heals && known;
     return ls_job_run(args, ranks, apart ? MEET_GRACE_S : SAVE_GRACE_S, heals ? &heal : NULL);
 }
 

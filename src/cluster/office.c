@@ -656,11 +656,6 @@ void ls_office_close(ls_office *office)
     ls_err_adopt(&before);
 }
 
-int ls_office_pid(const ls_office *office)
-{
-    return (int)office->pid;
-}
-
 int ls_office_fd(const ls_office *office)
 {
     return office->epoll_fd;

@@ -40,9 +40,6 @@ typedef struct ls_office ls_office;
 ls_status ls_office_open(ls_office **office_out, const ls_office_args *args);
 void ls_office_close(ls_office *office); /* NULL is allowed */
 
-/* 0: it is a part of this process. */
-int ls_office_pid(const ls_office *office);
-
 /* Readable: attend. LS_EBARREN: it dies again and again, and why. */
 int ls_office_fd(const ls_office *office);
 ls_status ls_office_attend(ls_office *office);

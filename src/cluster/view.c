@@ -125,6 +125,8 @@ void ls_view_readies(ls_view *view, int worker)
     if (view->member[worker].rank > 0)
         return;
     view->begun = true;
+    /* Not when it was planned: it may have come to nothing. */
+    view->first_lost = false;
     for (int i = 0; i < view->workers; i++) /* the others go on from what a spare has */
         if (view->member[i].state == LS_VIEW_WAITS && view->member[i].rank < 0)
             view->member[i].report.have = -1;
@@ -366,7 +368,6 @@ ls_status ls_view_next(ls_view *view, ls_view_plan *plan_out)
             enter(v, i, LS_VIEW_IN);
     }
     find_base(v, plan_out);
-    v->first_lost = false;
     v->restarted = v->lost = 0;
     return LS_OK;
 }

@@ -78,7 +78,7 @@ typedef struct ls_view {
     int waiting_guests;
     uint64_t generation;         /* of the last view; 0: none yet */
     bool begun;                  /* the first rank of a view was ready to train */
-    bool first_lost;             /* the first rank of the last view is dead */
+    bool first_lost;             /* the first rank that was ready last is dead */
     int restarted, lost;         /* since the last view */
     int64_t reached;             /* as the last view knew it */
     int barren;                  /* views in a row that brought no step */
@@ -110,7 +110,7 @@ typedef struct ls_view_plan {
     int source;          /* a rank that has them; -1: none */
     bool spread;         /* some rank has not */
     int64_t met;         /* the step after which all did what falls due */
-    bool first_new;      /* the process that was the first rank is dead */
+    bool first_new;      /* the process that was the first rank when all were last ready is dead */
     int restarted, lost; /* workers since the view before: started again, given up */
     int joined;          /* guests in it */
 } ls_view_plan;

@@ -1,4 +1,4 @@
-/* check_impl.h -- what check.c, check_mesh.c and check_files.c share. */
+/* check_impl.h -- what check.c, check_mesh.c, check_cut.c and check_files.c share. */
 #pragma once
 #include "config/explain.h"
 #include "base/err.h"
@@ -14,6 +14,9 @@ ls_status ls_check_clash(const ls_run *run, const char *a, const char *b, const 
 
 /* Settings of ranks, their exchange and replicas that cannot go together. */
 ls_status ls_check_mesh(const ls_run *run);
+
+/* Heads and layers that the mesh cannot divide. */
+ls_status ls_check_cut(const ls_run *run);
 
 /* Whether the files that data names are there, and out can be a folder. */
 ls_status ls_check_files(const ls_run *run);

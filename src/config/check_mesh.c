@@ -127,8 +127,6 @@ static ls_status check_with_experts(const ls_run *run)
         {"device.offload", "moments of a part of a model stay in memory",
          run->device.offload != LS_OFFLOAD_NONE},
         {"heal.replay", "each rank has some of the experts", run->heal.replay > 0},
-        {"device.kind", "rows of tokens go to other ranks' experts through the host's memory",
-         run->device.kind == LS_DEVICE_CUDA},
     };
 
     for (size_t i = 0; i < LS_COUNT(rows); i++)
@@ -353,12 +351,6 @@ static ls_status check_pipeline(const ls_run *run)
         const char *key, *why, *hint;
         bool asked;
     } rows[] = {
-        {"mesh.zero", "lines that divide experts keep whole gradients and weights of their layers",
-         "mesh.zero: 1 works with mesh.pp and mesh.ep; 2 and 3 work with mesh.pp alone.",
-         run->mesh.zero > 1 && run->mesh.ep > 1},
-        {"heal.buddies", "parts of gradients and weights of a stage are not copied yet",
-         "Leave heal.buddies at auto, or take mesh.zero: 1.",
-         run->mesh.zero > 1 && run->heal.buddies == LS_BUDDIES_ON},
         {"mesh.shard", "the lines of a pipeline are one group",
          "Leave mesh.shard out: with mesh.pp all lines divide what mesh.zero says.",
          strcmp(run->mesh.shard, "world") != 0},
@@ -389,8 +381,9 @@ static ls_status check_pipeline(const ls_run *run)
 /* What GPUs do not do where ranks have parts of a model, or of sequences. */
 static ls_status check_gpus(const ls_run *run)
 {
-    bool tp = run->mesh.tp > 1, cp = run->mesh.cp > 1, parts = tp || run->mesh.pp > 1;
-    const char *axis = tp ? "mesh.tp" : run->mesh.pp > 1 ? "mesh.pp" : "mesh.cp";
+    bool tp = run->mesh.tp > 1, pp = run->mesh.pp > 1, cp = run->mesh.cp > 1;
+    bool parts = tp || pp || run->mesh.ep > 1;
+    const char *axis = tp ? "mesh.tp" : pp ? "mesh.pp" : cp ? "mesh.cp" : "mesh.ep";
     const struct {
         const char *key, *axis, *why, *hint;
         bool asked;
@@ -402,14 +395,6 @@ static ls_status check_gpus(const ls_run *run)
         {"eval.sample", axis, "no GPU has the whole model",
          "Leave eval.sample out; lineshaft generate writes text from the checkpoints.",
          parts && run->eval.sample && *run->eval.sample},
-        {"model.family", "mesh.tp",
-         "its norms of q and k go over the heads of all ranks, which GPUs do not add up yet",
-         "mesh.dp works with it on GPUs; device.kind: cpu does mesh.tp too.",
-         tp && run->model.family == LS_FAMILY_OLMOE},
-        {"model.experts", axis,
-         "experts of models or sequences that ranks have parts of are computed on CPUs only",
-         "mesh.dp works with them on GPUs; device.kind: cpu does mesh.tp, mesh.pp and mesh.cp too.",
-         run->model.experts > 0},
     };
 
     for (size_t i = 0; i < LS_COUNT(rows) && run->device.kind == LS_DEVICE_CUDA && (parts || cp);
@@ -433,10 +418,10 @@ static ls_status check_buddies(const ls_run *run)
     if (run->heal.mode == LS_HEAL_OFF)
         return ls_check_clash(run, "heal.buddies", "heal.mode",
                               "copies are for going on when a rank dies");
-    if ((run->mesh.tp > 1 || run->mesh.ep > 1) && run->mesh.zero > 1)
+    if (((run->mesh.tp > 1 && run->mesh.pp < 2) || run->mesh.ep > 1) && run->mesh.zero > 1)
         return ls_check_clash(
             run, "heal.buddies", "mesh.zero",
-            "what ranks with a part of a model divide of it is copied with 1 only");
+            "what teams divide of a model, without a pipeline, is copied with 1 only");
     if ((run->mesh.tp > 1 || run->mesh.ep > 1) && strcmp(run->mesh.shard, "world") != 0)
         return ls_check_clash(run, "heal.buddies", "mesh.shard",
                               "groups of ranks with the same part keep no copies");
@@ -516,6 +501,7 @@ ls_status ls_check_mesh(const ls_run *run)
     LS_TRY(st, check_parts(run), out);
     LS_TRY(st, check_shard(run), out);
     LS_TRY(st, check_teams(run), out);
+    LS_TRY(st, ls_check_cut(run), out);
     LS_TRY(st, check_context(run), out);
     LS_TRY(st, check_gpus(run), out);
     LS_TRY(st, check_ep(run), out);

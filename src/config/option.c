@@ -766,9 +766,7 @@ const ls_option ls_options[] = {
      .most = 256,
      .doc = "Pipeline width: processes that share the layers. A leaf goes through all of them as a "
             "micro-batch (batch.group sets how many leaves do at a time). mesh.dp such lines share "
-            "the batch, and divide of each stage what mesh.zero says (on GPUs 0 or 1); with AdamW. "
-            "With mesh.zero 2 and 3 a rank that dies ends the run, and it goes on from its newest "
-            "checkpoint when it is started again.",
+            "the batch, and divide of each stage what mesh.zero says (on GPUs 0 or 1); with AdamW.",
      .offset = AT(mesh.pp)},
     {.key = "mesh.schedule",
      .type = LS_OPTION_ENUM,
@@ -801,10 +799,8 @@ const ls_option ls_options[] = {
          "number of processes is mesh.dp times mesh.pp times mesh.tp times this. Alone, or with "
          "mesh.dp, all of them have the whole model, and mesh.zero divides among all; with mesh.tp "
          "and mesh.pp those share a sequence that have the same heads and layers. Results agree "
-         "with one process within rounding, in ordered mode too. When one of them dies any other "
-         "has what it had; for good: a run goes on with a multiple of them. With mesh.tp or "
-         "mesh.pp the run ends instead, and goes on from its newest checkpoint when it is started "
-         "again.",
+         "with one process within rounding, in ordered mode too. When one of them dies another "
+         "has what it had; for good: a run goes on with a multiple of them.",
      .offset = AT(mesh.cp)},
     {.key = "mesh.keys",
      .type = LS_OPTION_ENUM,
@@ -830,9 +826,7 @@ const ls_option ls_options[] = {
          "all that they have. Gradients are summed as train.reduce: fast does it, and results "
          "agree with one process within rounding. When one of them dies its experts come from "
          "another that has the same, where mesh.dp is larger than this, else from the newest "
-         "checkpoint; for good: a run goes on with a multiple of mesh.ep. With mesh.zero, "
-         "mesh.pp, mesh.tp or mesh.cp the run ends instead, and goes on from its newest "
-         "checkpoint when it is started again.",
+         "checkpoint; for good: a run goes on with a multiple of mesh.ep.",
      .offset = AT(mesh.ep)},
     {.key = "mesh.zero",
      .type = LS_OPTION_INT,
@@ -1169,10 +1163,11 @@ const ls_option ls_options[] = {
      .names = {"auto", "on", "off"},
      .doc = "With mesh.zero 1 to 3: whether another rank keeps a copy of what a rank has alone, "
             "so that its death costs no step; without copies the newest checkpoint is loaded. It "
-            "takes 16 bytes of memory (8 with mesh.pp, mesh.tp and mesh.ep, 36 with lamb and "
-            "muon) and 4 bytes a step on the wire for each element of a part. With mesh.shard the "
-            "groups are copies of each other already. auto: on, where ranks that die are "
-            "replaced, on CPUs.",
+            "takes 16 bytes of memory (8 with mesh.tp and mesh.ep, with mesh.pp 8, 12 or 16 by "
+            "mesh.zero, 36 with lamb and muon) and 4 bytes a step on the wire for each element of "
+            "a part. mesh.tp without mesh.pp, and mesh.ep, have copies with mesh.zero: 1 only. "
+            "With mesh.shard the groups are copies of each other already. auto: on, where ranks "
+            "that die are replaced, on CPUs.",
      .offset = AT(heal.buddies)},
     {.key = "heal.compare",
      .type = LS_OPTION_INT,

@@ -615,7 +615,8 @@ static ls_status apply_set(ls_run *run, const char *set)
         return apply_text(run, row, "true", "--set", LS_RUN_SET);
     if (ls_option_find_section(key)) {
         ls_fail(LS_EUSAGE, "--set: \"%s\" is a section", key);
-        ls_err_hint("Set one of its keys, as in --set %s.KEY=VALUE.", key);
+        ls_err_hint("Set one of its keys, as in --set %s.KEY=VALUE%s.", key,
+                    row ? ", or write --set mesh=auto" : "");
         return LS_EUSAGE;
     }
     char *dot = strchr(key, '.');

@@ -107,7 +107,6 @@ ls_status ls_shard_append_marked(ls_shard_writer *writer, const int32_t *ids,
 void ls_shard_note_text(ls_shard_writer *writer, const void *bytes, size_t len);
 
 int64_t ls_shard_written_tokens(const ls_shard_writer *writer);
-int64_t ls_shard_written_documents(const ls_shard_writer *writer);
 
 /* Make the shard appear under its path. The writer is gone afterwards, also on failure. */
 ls_status ls_shard_finish(ls_shard_writer *writer);

@@ -286,11 +286,6 @@ int64_t ls_shard_written_tokens(const ls_shard_writer *writer)
     return (int64_t)writer->header.tokens;
 }
 
-int64_t ls_shard_written_documents(const ls_shard_writer *writer)
-{
-    return (int64_t)writer->header.documents;
-}
-
 /* The first left bytes of a file beside, behind what is there. */
 static ls_status copy_aside(ls_shard_writer *w, int fd, uint64_t left)
 {

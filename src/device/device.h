@@ -59,13 +59,19 @@ ls_status ls_device_alloc(ls_device *device, int64_t bytes, const char *what, vo
 void ls_device_free(ls_device *device, void *memory); /* NULL is allowed */
 
 /* A long array of which only some parts are there, as base/window.h has it in host memory, on a
- * device that can (`windows`). Addresses are taken for all of it; then parts are backed, zeroed, by
- * whole pages, those that are there already stay as they are. What is backed counts as allocated.
- */
+ * device that can (window_page; LS_EUSAGE: it cannot). Addresses are taken for all of it; then
+ * parts are backed, zeroed, by whole pages, those that are there already stay as they are. What is
+ * backed counts as allocated. */
 ls_status ls_device_window_open(ls_device *device, int64_t bytes, const char *what,
                                 void **base_out);
 ls_status ls_device_window_back(ls_device *device, void *base, int64_t first, int64_t count,
                                 const char *what);
+
+/* Bytes first .. first+count-1 of a window, once, are backed by so few as `period` in turn: byte i
+ * is the same memory as byte i + period. All three are whole pages. For arrays that are walked
+ * through, of which a stretch of at most `period` bytes is in use at a time. */
+ls_status ls_device_window_turn(ls_device *device, void *base, int64_t first, int64_t count,
+                                int64_t period, const char *what);
 void ls_device_window_close(ls_device *device, void *base); /* NULL is allowed */
 
 /* Zeroed host memory that copies need not stage first (page-locked for a GPU). Not counted. */

@@ -21,10 +21,12 @@ typedef struct ls_device_ops {
     void (*host_free)(ls_device *device, void *memory, int64_t bytes);
     bool (*host_lock)(ls_device *device, void *memory, int64_t bytes); /* optional, both */
     void (*host_unlock)(ls_device *device, void *memory);
-    /* Optional, all: windows. back: pages become memory, zeroed; drop: they are none again. */
+    /* Optional, all: windows. back: pages become memory, zeroed; turn:
+     * the same few, again and again; drop: what one back made, or one period, is none again. */
     int64_t (*window_page)(const ls_device *device);
     void *(*window_open)(ls_device *device, int64_t bytes);
     bool (*window_back)(ls_device *device, void *at, int64_t bytes);
+    bool (*window_turn)(ls_device *device, void *at, int64_t bytes, int64_t period);
     void (*window_drop)(ls_device *device, void *at, int64_t bytes);
     void (*window_close)(ls_device *device, void *base, int64_t bytes);
     ls_status (*stream_open)(ls_stream *stream); /* optional, both */
@@ -61,9 +63,17 @@ struct ls_device {
     struct {
         char *base;
         int64_t bytes;
+        char *turns;              /* NULL, or where backing in turn begins, */
+        int64_t turned, period;   /* for so many bytes; the first period is among the buffers */
     } windows[LS_DEVICE_WINDOWS]; /* what lies in these is backed there */
     int64_t used_bytes, peak_bytes;
 };
+
+/* The next run of bytes of a window that are backed together: at most a period. */
+static inline int64_t ls_device_turn(int64_t turned, int64_t period, int64_t done)
+{
+    return turned - done < period ? turned - done : period;
+}
 
 /* For all who allocate: an entry for memory that is there from now on, or no longer. */
 void ls_device_count(ls_device *device, void *memory, int64_t bytes);

@@ -5,6 +5,8 @@
  * pages, so that it is counted like all other memory. */
 #include "device/device_impl.h"
 
+#include <string.h>
+
 static int find(const ls_device *d, const void *base)
 {
     int i = 0;
@@ -18,11 +20,17 @@ ls_status ls_device_window_open(ls_device *device, int64_t bytes, const char *wh
 {
     ls_device *d = device;
     int slot = find(d, NULL);
-    int64_t all;
+    int64_t page = d->ops->window_page ? d->ops->window_page(d) : 0, all;
 
-    LS_BUG_IF(!d->ops->window_page, "device \"%s\" has no windows", d->ops->kind);
+    if (page == 0) {
+        ls_fail(LS_EUSAGE,
+                "device \"%s\" cannot map memory page by page, which %s of a pipeline need",
+                d->ops->kind, what);
+        ls_err_hint("Update the driver of the device, or set mesh.pp: 1.");
+        return LS_EUSAGE;
+    }
     LS_BUG_IF(slot == LS_DEVICE_WINDOWS, "more than %d windows", LS_DEVICE_WINDOWS);
-    all = ls_round_up(ls_max_i64(bytes, 1), d->ops->window_page(d));
+    all = ls_round_up(ls_max_i64(bytes, 1), page);
     d->windows[slot].base = d->ops->window_open(d, all);
     if (!d->windows[slot].base)
         return ls_fail(LS_ENOMEM, "no addresses on the device for %s (%lld bytes)", what,
@@ -83,6 +91,33 @@ ls_status ls_device_window_back(ls_device *device, void *base, int64_t first, in
     return LS_OK;
 }
 
+ls_status ls_device_window_turn(ls_device *device, void *base, int64_t first, int64_t count,
+                                int64_t period, const char *what)
+{
+    ls_device *d = device;
+    int slot = find(d, base);
+    int64_t page = d->ops->window_page(d);
+    char *at = (char *)base + first;
+
+    if (count == 0)
+        return LS_OK;
+    LS_BUG_IF(slot == LS_DEVICE_WINDOWS || first % page || count % page || period % page ||
+                  period <= 0 || first < 0 || count < 0 || first + count > d->windows[slot].bytes ||
+                  d->windows[slot].turns,
+              "bytes %lld .. of a window cannot take turns of %lld", (long long)first,
+              (long long)period);
+    period = period < count ? period : count;
+    if (!d->ops->window_turn(d, at, count, period))
+        return ls_fail(LS_ENOMEM, "cannot allocate %.1f MiB for %s: %.1f MiB are free",
+                       (double)period / (double)LS_MIB, what,
+                       (double)ls_device_describe(d).free_bytes / (double)LS_MIB);
+    d->windows[slot].turns = at;
+    d->windows[slot].turned = count;
+    d->windows[slot].period = period;
+    ls_device_count(d, at, period);
+    return LS_OK;
+}
+
 void ls_device_window_close(ls_device *device, void *base)
 {
     ls_device *d = device;
@@ -99,6 +134,10 @@ void ls_device_window_close(ls_device *device, void *base)
         d->ops->window_drop(d, memory, d->buffers[i].bytes);
         ls_device_forget(d, i);
     }
+    for (int64_t done = d->windows[slot].period; done < d->windows[slot].turned;
+         done += d->windows[slot].period) /* the first was among the buffers */
+        d->ops->window_drop(d, d->windows[slot].turns + done,
+                            ls_device_turn(d->windows[slot].turned, d->windows[slot].period, done));
     d->ops->window_close(d, base, d->windows[slot].bytes);
-    d->windows[slot].base = NULL;
+    memset(&d->windows[slot], 0, sizeof d->windows[slot]);
 }

@@ -10,7 +10,7 @@
 
 LS_C_BEGIN
 
-enum { LS_PLUGIN_ABI = 5 };
+enum { LS_PLUGIN_ABI = 6 };
 
 /* What the program lends. Texts are finished; the record is made on the calling thread. */
 typedef struct ls_plugin_host {
@@ -48,10 +48,11 @@ struct ls_plugin {
     void (*host_unlock)(void *native, void *memory);
 
     /* Windows: bytes of a page, 0: the card has none; addresses; whole pages of them backed, zeroed
-     * (false: there is not enough), and given back. */
+     * (false: there is not enough), also by the same few in turn, and given back. */
     int64_t (*window_page)(void *native);
     void *(*window_open)(void *native, int64_t bytes);
     bool (*window_back)(void *native, void *at, int64_t bytes);
+    bool (*window_turn)(void *native, void *at, int64_t bytes, int64_t period);
     void (*window_drop)(void *native, void *at, int64_t bytes);
     void (*window_close)(void *native, void *base, int64_t bytes);
 

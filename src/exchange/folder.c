@@ -253,11 +253,6 @@ const ls_hf_config *ls_folder_config(const ls_folder *f)
     return &f->config;
 }
 
-const ls_ckpt *ls_folder_ckpt(const ls_folder *f)
-{
-    return f->ckpt;
-}
-
 const char *ls_folder_dtype(const ls_folder *f)
 {
     return f->dtype;

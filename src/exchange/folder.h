@@ -35,8 +35,6 @@ const char *ls_folder_path(const ls_folder *folder);
 const ls_run *ls_folder_run(const ls_folder *folder);
 /* Token ids and dtype that config.json gives; for our folders what the import kept of them. */
 const ls_hf_config *ls_folder_config(const ls_folder *folder);
-/* The checkpoint behind one of our folders; NULL for Hugging Face's. */
-const ls_ckpt *ls_folder_ckpt(const ls_folder *folder);
 
 /* The tokenizer that belongs to the model: beside it, the copy that the run kept, or the one that
  * its run names. LS_EUSAGE: none is there. */

@@ -36,6 +36,7 @@ typedef struct ls_crew_deal {
     void *to;
     const int64_t *sent, *received; /* elements for and from each rank; both NULL: n for each */
     int64_t n;
+    bool host; /* both lie in the memory of the host, wherever rows work */
 } ls_crew_deal;
 
 typedef struct ls_crew {

@@ -462,9 +462,12 @@ static void regroup_task(void *context, int64_t index, int worker)
 
 void ls_experts_regroup(ls_stream *stream, const ls_regroup *a)
 {
+    const ls_experts_table *device = device_of(stream);
     ls_regroup args = *a;
 
-    if (!ls_stream_failed(stream))
+    if (device)
+        device->regroup(stream, a);
+    else if (!ls_stream_failed(stream))
         ls_pool_run(ls_stream_pool(stream), regroup_task, &args, a->sources * a->experts);
 }
 

@@ -90,8 +90,9 @@ void ls_experts_forward(ls_stream *stream, const ls_experts *a);
 void ls_experts_backward(ls_stream *stream, const ls_experts *a);
 
 /* The steps of the two, for who does something in between (model/pass_far.c). Forward: x to xs; xs
- * to ys, of which the route says E, leaves and first only; ys to y. Backward: dy to dweights and
- * dys, in ys; dys to gradients and dxs, in xs; dxs to dx. Activate: zs to acts alone. */
+ * to ys, of which the route says E, leaves and first only, and on a GPU how many rows, M K; ys to
+ * y. Backward: dy to dweights and dys, in ys; dys to gradients and dxs, in xs; dxs to dx. Activate:
+ * zs to acts alone. */
 void ls_experts_gather(ls_stream *stream, const ls_experts *a);
 void ls_experts_apply(ls_stream *stream, const ls_experts *a);
 void ls_experts_activate(ls_stream *stream, const ls_experts *a);
@@ -126,6 +127,7 @@ struct ls_experts_table {
     void (*combine)(ls_stream *stream, const ls_experts *a);
     void (*spread)(ls_stream *stream, const ls_experts *a);
     void (*collect)(ls_stream *stream, const ls_experts *a);
+    void (*regroup)(ls_stream *stream, const struct ls_regroup *a);
     int64_t (*stack)(int64_t leaves); /* as ls_experts_stack() */
 };
 
@@ -133,7 +135,7 @@ struct ls_experts_table {
 static inline uint64_t ls_experts_stamp(void)
 {
     return (sizeof(ls_experts_table) * 1000003u + sizeof(ls_route)) * 1000003u +
-           sizeof(ls_route_back) * 4099u + sizeof(ls_experts);
+           sizeof(ls_route_back) * 4099u + sizeof(ls_experts) + sizeof(ls_regroup);
 }
 
 LS_C_END

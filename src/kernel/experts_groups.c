@@ -39,6 +39,8 @@ static void multiply(ls_stream *stream, const ls_experts *a, const void *const *
 
 void ls_experts_groups_forward(ls_stream *stream, const ls_experts *a)
 {
+    if (rows_of(a) == 0) /* nobody sent any */
+        return;
     multiply(stream, a, &a->experts->fc, a->xs, a->C, a->zs, 2 * a->F);
     a->kernels->act_fwd(stream, &(ls_act_args){.type = a->route->type,
                                                .act = a->act,
@@ -118,6 +120,10 @@ static void inner_weights_back(ls_stream *stream, const ls_experts *a)
 void ls_experts_groups_back(ls_stream *stream, const ls_experts *a)
 {
     weights_back(stream, a, (product){a->acts, a->ys, a->C, a->F, a->C}, &a->experts->dout);
+    if (rows_of(a) == 0) {
+        inner_weights_back(stream, a);
+        return;
+    }
     multiply_back(stream, a, &a->experts->out, a->ys, a->C, a->acts, a->F);
     a->kernels->act_bwd(stream, &(ls_act_args){.type = a->route->type,
                                                .act = a->act,

@@ -227,7 +227,7 @@ typedef struct ls_qkv {
     int64_t leaves;  /* bwd with norms */
     bool accumulate; /* dq_norm, dk_norm */
     void *scratch;   /* bwd with norms */
-    /* Norms over heads of which this rank has some, `ranks` as many; CPU only. */
+    /* Norms over heads of which this rank has some, `ranks` as many; on a GPU with ld only. */
     ls_qkv_part part;
     float *sums;   /* [M, H + Hkv]: written by LS_QKV_SUMS, then to be summed over the ranks */
     int64_t ranks; /* 0 counts as one */

@@ -727,18 +727,6 @@ void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t cou
     }
 }
 
-const ls_param *ls_model_param_at(const ls_model *model, int64_t element)
-{
-    const ls_param *found = NULL;
-
-    for (int i = 0; i < model->n_params; i++) {
-        const ls_param *p = &model->params[i];
-        if (p->trained >= 0 && p->trained <= element)
-            found = p;
-    }
-    return found;
-}
-
 int64_t ls_model_complete(const ls_model *model, int64_t unit)
 {
     int64_t from = 0;

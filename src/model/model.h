@@ -147,9 +147,6 @@ void ls_model_release(ls_model *model);
 void ls_model_start(const ls_param *p, uint64_t seed, int64_t first, int64_t count,
                     float *values_out);
 
-/* The trained parameter that holds element i of the gradients, or the one before the gap it lies
- * in. */
-const ls_param *ls_model_param_at(const ls_model *model, int64_t element);
 /* The parameter of that name, or NULL. */
 const ls_param *ls_model_find(const ls_model *model, const char *name);
 

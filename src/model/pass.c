@@ -778,7 +778,7 @@ bool ls_pass_computed(const ls_pass *pass, const ls_pass_call *call, int i,
     bool mlp = buffers[k] == b->z || buffers[k] == b->act;
     bool of_all = buffers[k] == b->qkv || buffers[k] == b->att;
     int64_t routed = ls_pass_is_far(&pass->args)
-                         ? b->experts.first_here[pass->args.model->split.experts]
+                         ? b->experts.host.first_here[pass->args.model->split.experts]
                          : ls_pass_mlp_rows(&pass->args, M);
     int64_t rows = mlp ? routed : of_all ? M : own;
     *tensor_out = (ls_pass_tensor){.x = buffers[k], .type = pass->args.type, .n = rows * widths[k]};

@@ -110,9 +110,11 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
 int64_t ls_pass_ring_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backward);
 
 /* Bytes of host memory that the largest move of a call passes through (ls_crew_place), where the
- * pass's tensors lie on a device: of a split model; of ranks that share sequences. */
+ * pass's tensors lie on a device: of a split model; of ranks that share sequences; and of those
+ * that divide experts, what comes, as much as what goes. */
 int64_t ls_pass_place(const ls_pass_args *args);
 int64_t ls_pass_ring_place(const ls_pass_args *args);
+int64_t ls_pass_far_place(const ls_pass_args *args);
 
 /* Elements of a gradient buffer. In ordered mode a tied wte's two gradients, from the embedding and
  * from the head it is tied to, are summed over leaves separately: (tree of embedding parts) + (tree

@@ -316,6 +316,27 @@ static int64_t gathered_twice(const ls_pass_args *args, int64_t l)
     return args->late == 0 ? 0 : ls_pass_has_adapter(p, &at.qkv) + ls_pass_has_adapter(p, &at.fc);
 }
 
+/* Of logits of routers, of so many blocks. */
+static int64_t logits_sent(const ls_pass_args *args, int64_t M, int64_t blocks)
+{
+    int64_t bytes = M * args->model->shape.E * ls_dtype_bytes(args->type);
+
+    return ls_pass_shares_logits(args)
+               ? blocks * ls_crew_sent(LS_CREW_SUM, args->model->split.ranks, bytes)
+               : 0;
+}
+
+/* Blocks that choose experts again in backward; those of other ranks keep the rows that came. */
+static int64_t routes_again(const ls_pass_args *args, int64_t low, int64_t end)
+{
+    int64_t n = 0;
+
+    for (int64_t l = low; l < end && !ls_pass_is_far(args); l++)
+        if (ls_pass_recompute_of(args, l) == LS_RECOMPUTE_FULL)
+            n += ls_pass_times_again(args, l);
+    return n;
+}
+
 /* Of the head: scores of all rows. */
 static int64_t scores_sent(const ls_pass_args *args, int64_t M)
 {
@@ -333,6 +354,7 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
     int64_t embedding = ls_pass_has_embedding(args), head = ls_pass_has_head(args);
     int64_t joins = embedding + 2 * (end - first), wholes = head + 2 * (end - first);
     int64_t norms = end - first; /* over all heads, where the model has those */
+    int64_t routes = end - first;
     int64_t ring = ls_pass_ring_sent(args, B, T, backward);
 
     if (!ls_pass_is_split(args))
@@ -343,6 +365,7 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
         joins += head + 2 * back;
         wholes += (embedding && (model->wte.g >= 0 || model->wpe.g >= 0)) + 4 * back;
         norms += back;
+        routes += routes_again(args, low, end);
         for (int64_t l = low; l < end; l++) {
             count_again(args, l, &joins, &wholes, &norms);
             wholes += gathered_twice(args, l);
@@ -350,6 +373,7 @@ int64_t ls_pass_sent(const ls_pass_args *args, int64_t B, int64_t T, bool backwa
     }
     norms = args->model->shape.qk_wide ? norms : 0;
     return ring + (head ? scores_sent(args, M) : 0) + sent_of(args, M, joins, wholes) +
+           logits_sent(args, M, routes) +
            norms *
                ls_crew_sent(LS_CREW_SUM, args->model->split.ranks, 2 * M * (int64_t)sizeof(float));
 }

@@ -8,7 +8,9 @@
  *
  * Where the model is split, every rank routes alike and has some columns of each expert. What comes
  * back to the weights and through the router is then a part of a sum, like the experts' own, and is
- * added up with it; the router's losses are counted by the first rank.
+ * added up with it; the router's losses are counted by the first rank. GPUs of a team may multiply
+ * by different algorithms, and a rounding may decide between two experts: there the first rank's
+ * logits are everybody's.
  *
  * Where experts are divided, every rank, or team, routes its own tokens (pass_far.c).
  *
@@ -18,6 +20,11 @@
 #include "model/pass_impl.h"
 
 #include "kernel/experts.h"
+
+bool ls_pass_shares_logits(const ls_pass_args *args)
+{
+    return ls_pass_is_split(args) && args->model->shape.E > 0 && args->kernels->experts;
+}
 
 static ls_route route_of(const ls_pass *pass, const ls_pass_call *call, int64_t l)
 {
@@ -71,9 +78,8 @@ ls_experts ls_pass_experts_of(const ls_pass *pass, const ls_pass_call *call, int
                         .ys = b->experts.ys};
 }
 
-/* Which experts each token of x takes. */
-static void choose(const ls_pass *pass, const ls_pass_call *call, int64_t l, const void *x,
-                   const ls_route *route)
+static void make_logits(const ls_pass *pass, const ls_pass_call *call, int64_t l, const void *x,
+                        int64_t M)
 {
     const ls_model_shape *s = &pass->args.model->shape;
 
@@ -83,10 +89,36 @@ static void choose(const ls_pass *pass, const ls_pass_call *call, int64_t l, con
                          .x = x,
                          .w = ls_pass_weight(pass, call, pass->args.model->blocks[l].router),
                          .y = pass->blocks[l].experts.logits,
-                         .M = route->M,
+                         .M = M,
                          .N = s->E,
                          .K = s->C,
                          .layout = s->layout});
+}
+
+/* Those of the first rank to all of a team: the others bring zeros to a sum. */
+static void share_logits(const ls_pass *pass, void *logits, int64_t M)
+{
+    int64_t n = M * pass->args.model->shape.E, bytes = n * ls_dtype_bytes(pass->args.type);
+
+    if (pass->args.model->split.rank > 0)
+        pass->args.kernels->fill(pass->args.stream,
+                                 &(ls_fill){.x = logits, .n = (bytes + 3) / 4}); /* of floats */
+    pass->args.crew->run(
+        pass->args.crew->context, pass->args.stream,
+        &(ls_crew_ask){
+            .move = LS_CREW_SUM, .type = pass->args.type, .from = logits, .to = logits, .n = n});
+}
+
+/* Which experts each token of x takes. */
+static void choose(const ls_pass *pass, const ls_pass_call *call, int64_t l, const void *x,
+                   const ls_route *route)
+{
+    bool shares = ls_pass_shares_logits(&pass->args);
+
+    if (!shares || pass->args.model->split.rank == 0)
+        make_logits(pass, call, l, x, route->M);
+    if (shares)
+        share_logits(pass, pass->blocks[l].experts.logits, route->M);
     ls_experts_route(pass->args.stream, route);
 }
 

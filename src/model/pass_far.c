@@ -21,8 +21,15 @@
  *
  * Of a split model (mesh.tp) every rank of a team has a part of each expert of the team, and all
  * have the same tokens and route them alike: rows go to the rank of the same place in another team,
- * and what comes back is a part of a sum, as it is where a team has all experts. */
+ * and what comes back is a part of a sum, as it is where a team has all experts.
+ *
+ * On a device with a memory of its own the host waits once in a layer, to know how many rows go
+ * where: it keeps tables of these numbers, and rows of the device read copies of them. */
 #include "model/pass_impl.h"
+
+#include "base/time.h"
+
+enum { WAIT_S = 600 };
 
 bool ls_pass_is_far(const ls_pass_args *args)
 {
@@ -37,34 +44,128 @@ int64_t ls_pass_far_rows(const ls_pass_args *args)
     return split->far_ranks * tokens * ls_min_i64(args->model->shape.K, split->experts);
 }
 
+/* --- numbers of rows -------------------------------------------------------------------------- */
+
+/* The host's tables of a block: of the own rows and of rows by source and by expert E + 1 numbers
+ * each, and of the own experts. */
+static int64_t table_numbers(const ls_pass *pass)
+{
+    return 3 * (pass->args.model->shape.E + 1) + pass->args.model->split.experts + 1;
+}
+
+static int64_t tables_bytes(const ls_pass *pass)
+{
+    const ls_model *model = pass->args.model;
+    int64_t blocks = ls_pass_slots(&pass->args) * model->shape.L, E = model->shape.E;
+
+    return (blocks * table_numbers(pass) + 2 * E) * (int64_t)sizeof(int32_t) +
+           2 * model->split.far_ranks * (int64_t)sizeof(int64_t);
+}
+
+/* In memory of the host's own; the first ones are wider. */
+static ls_status open_tables(ls_pass *pass)
+{
+    const ls_model *model = pass->args.model;
+    int64_t blocks = ls_pass_slots(&pass->args) * model->shape.L, E = model->shape.E;
+    ls_status st = ls_device_host_alloc(ls_stream_device(pass->args.stream), tables_bytes(pass),
+                                        "numbers of rows for experts", &pass->far_tables);
+
+    if (st != LS_OK)
+        return st;
+    pass->far.elements = pass->far_tables;
+    int32_t *at = (int32_t *)(void *)(pass->far.elements + 2 * model->split.far_ranks);
+    pass->far.own = at;
+    pass->far.come = at + E;
+    at += 2 * E;
+    for (int64_t i = 0; i < blocks; i++, at += table_numbers(pass))
+        pass->all[i].experts.host = (ls_pass_tables){.first = at,
+                                                     .by_source = at + E + 1,
+                                                     .by_expert = at + 2 * (E + 1),
+                                                     .first_here = at + 3 * (E + 1)};
+    return LS_OK;
+}
+
+ls_status ls_pass_far_open(ls_pass *pass)
+{
+    int64_t blocks = ls_pass_slots(&pass->args) * pass->args.model->shape.L;
+
+    if (!ls_pass_is_far(&pass->args))
+        return LS_OK;
+    if (pass->apart)
+        return open_tables(pass);
+    for (int64_t i = 0; i < blocks; i++) {
+        ls_pass_experts *b = &pass->all[i].experts;
+        b->host = (ls_pass_tables){b->first, b->by_source, b->by_expert, b->first_here};
+    }
+    return LS_OK;
+}
+
+void ls_pass_far_close(ls_pass *pass)
+{
+    if (pass->far_tables)
+        ls_device_host_free(ls_stream_device(pass->args.stream), pass->far_tables,
+                            tables_bytes(pass));
+}
+
+/* Where the own rows begin, as the device has sorted them. */
+static void learn_first(const ls_pass *pass, const ls_pass_experts *b)
+{
+    ls_stream *stream = pass->args.stream;
+
+    if (!pass->apart)
+        return;
+    ls_stream_copy_out(stream, b->host.first, b->first,
+                       (pass->args.model->shape.E + 1) * (int64_t)sizeof *b->first);
+    if (ls_stream_sync(stream, ls_time_now_ns() + WAIT_S * LS_NS_PER_S) != LS_OK)
+        ls_stream_fail(stream);
+}
+
+/* To rows of the device. All of it was read when the tables are written again: rows are dealt out
+ * after every such copy, and the host waits for that. */
+static void tell_device(const ls_pass *pass, const ls_pass_experts *b)
+{
+    int64_t size = sizeof(int32_t), E = pass->args.model->shape.E;
+    int64_t n = pass->args.model->split.experts;
+
+    if (!pass->apart)
+        return;
+    ls_stream_copy_in(pass->args.stream, b->by_source, b->host.by_source, (E + 1) * size);
+    ls_stream_copy_in(pass->args.stream, b->by_expert, b->host.by_expert, (E + 1) * size);
+    ls_stream_copy_in(pass->args.stream, b->first_here, b->host.first_here, (n + 1) * size);
+}
+
 /* How many rows of each expert everybody has, to who has the expert; then where rows will lie. */
 static void exchange_counts(const ls_pass *pass, const ls_pass_experts *b)
 {
     const ls_split *split = &pass->args.model->split;
     const ls_pass_far *far = &pass->far;
+    const ls_pass_tables *to = &b->host;
     int64_t ranks = split->far_ranks, n = split->experts;
     int32_t at = 0;
 
     for (int64_t e = 0; e < pass->args.model->shape.E; e++)
-        far->own[e] = b->first[e + 1] - b->first[e];
+        far->own[e] = to->first[e + 1] - to->first[e];
     pass->args.far->deal(
         pass->args.far->context, pass->args.stream,
-        &(ls_crew_deal){.type = LS_I32, .from = far->own, .to = far->come, .n = n});
+        &(ls_crew_deal){.type = LS_I32, .from = far->own, .to = far->come, .n = n, .host = true});
     if (ls_stream_failed(pass->args.stream))
         return;
     for (int64_t i = 0; i < ranks * n; at += far->come[i++])
-        b->by_source[i] = at;
-    b->by_source[ranks * n] = at;
+        to->by_source[i] = at;
+    to->by_source[ranks * n] = at;
     LS_BUG_IF(at > ls_pass_far_rows(&pass->args), "%d rows for the experts of a rank", at);
     at = 0;
     for (int64_t i = 0; i < n * ranks; i++) {
-        b->by_expert[i] = at;
+        to->by_expert[i] = at;
         at += far->come[i % ranks * n + i / ranks];
     }
-    b->by_expert[n * ranks] = at;
+    to->by_expert[n * ranks] = at;
     for (int64_t e = 0; e <= n; e++)
-        b->first_here[e] = b->by_expert[e * ranks];
+        to->first_here[e] = to->by_expert[e * ranks];
+    tell_device(pass, b);
 }
+
+/* --- rows ------------------------------------------------------------------------------------- */
 
 /* Rows to those who have their experts, or back. */
 static void deal_rows(const ls_pass *pass, const ls_pass_experts *b, const void *from, void *to,
@@ -77,8 +178,8 @@ static void deal_rows(const ls_pass *pass, const ls_pass_experts *b, const void 
     if (ls_stream_failed(pass->args.stream))
         return;
     for (int64_t r = 0; r < ranks; r++) {
-        there[r] = (b->first[(r + 1) * n] - b->first[r * n]) * C;
-        here[r] = (b->by_source[(r + 1) * n] - b->by_source[r * n]) * C;
+        there[r] = (b->host.first[(r + 1) * n] - b->host.first[r * n]) * C;
+        here[r] = (b->host.by_source[(r + 1) * n] - b->host.by_source[r * n]) * C;
     }
     pass->args.far->deal(pass->args.far->context, pass->args.stream,
                          &(ls_crew_deal){.type = pass->args.type,
@@ -110,6 +211,8 @@ static ls_route route_here(const ls_pass *pass, const ls_pass_experts *b)
     return (ls_route){.type = pass->args.type,
                       .first = b->first_here,
                       .E = pass->args.model->split.experts,
+                      .M = b->host.first_here[pass->args.model->split.experts],
+                      .K = 1,
                       .leaves = 1};
 }
 
@@ -117,10 +220,10 @@ static void serve_forward(const ls_pass *pass, const ls_pass_call *call, int64_t
 {
     const ls_pass_experts *b = &pass->blocks[l].experts;
     const ls_pass_far *far = &pass->far;
-    ls_route route = route_here(pass, b);
-    ls_experts here = ls_pass_experts_of(pass, call, l, &route, false);
 
     exchange_counts(pass, b);
+    ls_route route = route_here(pass, b);
+    ls_experts here = ls_pass_experts_of(pass, call, l, &route, false);
     deal_rows(pass, b, far->away, far->come_rows, false);
     regroup(pass, b, far->come_rows, b->xs, false);
     here.ys = far->grouped;
@@ -160,6 +263,7 @@ void ls_pass_far_forward(const ls_pass *pass, const ls_pass_call *call, int64_t 
 
     leaving.xs = pass->far.away;
     ls_experts_gather(pass->args.stream, &leaving);
+    learn_first(pass, &pass->blocks[l].experts);
     serve_forward(pass, call, l);
     ls_experts_combine(pass->args.stream, own);
 }
@@ -204,7 +308,7 @@ void ls_pass_serve(ls_pass *pass, const ls_pass_call *call, bool backward)
     }
     ls_pass_need(call, 0);
     for (int64_t l = begin; l < end; l++) {
-        int32_t *first = pass->blocks[l].experts.first;
+        int32_t *first = pass->blocks[l].experts.host.first;
         memset(first, 0, (size_t)(E + 1) * sizeof *first);
         ls_pass_need(call, 1 + l);
         serve_forward(pass, call, l);

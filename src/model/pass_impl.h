@@ -6,6 +6,11 @@
 /* Where dropout happens; block l uses 3 l + these. */
 enum { SITE_EMBED = 0, SITE_ATTENTION = 1, SITE_PROJ = 2, SITE_OUT = 3 };
 
+/* Where the own rows for each expert begin, and where those do that have come (pass_far.c). */
+typedef struct ls_pass_tables {
+    int32_t *first, *by_source, *by_expert, *first_here;
+} ls_pass_tables;
+
 /* What a mixture of experts keeps beside z and act, which then hold routed rows. Where experts are
  * divided, z, act and xs hold the rows that have come, ys those that have come back. */
 typedef struct ls_pass_experts {
@@ -13,6 +18,8 @@ typedef struct ls_pass_experts {
     float *probs, *lse, *weights;
     int32_t *ids, *rows, *slots, *first, *chosen;
     int32_t *by_source, *by_expert, *first_here; /* of rows that have come (pass_far.c) */
+    ls_pass_tables host; /* these and first as the host reads them: the same, or on a device with a
+                          * memory of its own others */
 } ls_pass_experts;
 
 /* Rows on their way to experts of other ranks, and how many. */
@@ -76,6 +83,8 @@ struct ls_pass {
     int64_t stack_floats;    /* of that */
     ls_expert *experts;      /* owned, E of them: those of the block at hand */
     ls_pass_far far;
+    void *far_tables; /* owned, host: tables of all blocks, where the device has a memory of its own
+                       */
     float *spare; /* [D]: the gradient of a norm of q or k that is frozen while the other is not */
     float *wide;  /* in bf16 with adapters: [M, rank], while it is scaled */
     void *logits; /* in bf16: [V], before they are widened */
@@ -145,6 +154,10 @@ int64_t ls_pass_fc_width(const ls_model_shape *s);
 bool ls_pass_is_far(const ls_pass_args *args);
 int64_t ls_pass_far_rows(const ls_pass_args *args);
 
+/* Numbers of rows where the host reads them; undone when the pass is closed. */
+ls_status ls_pass_far_open(ls_pass *pass);
+void ls_pass_far_close(ls_pass *pass);
+
 /* Rows that the MLPs of a block see for M tokens, at most. */
 static inline int64_t ls_pass_mlp_rows(const ls_pass_args *args, int64_t M)
 {
@@ -158,6 +171,9 @@ static inline int64_t ls_pass_mlp_rows(const ls_pass_args *args, int64_t M)
 void ls_pass_experts_forward(const ls_pass *pass, const ls_pass_call *call, int64_t l);
 void ls_pass_experts_backward(const ls_pass *pass, const ls_pass_call *call, int64_t l,
                               const void *dbranch);
+
+/* Whether ranks that have parts of experts take the router's logits of the first of them. */
+bool ls_pass_shares_logits(const ls_pass_args *args);
 
 /* What backward reads of it, made again (ls_pass_again()). */
 void ls_pass_experts_again(const ls_pass *pass, const ls_pass_call *call, int64_t l,

@@ -528,6 +528,10 @@ int64_t ls_pass_place(const ls_pass_args *args)
     int64_t scores = ls_pass_scores(ls_pass_head_rows(args)) * size;
     int64_t most = ls_max_i64(ls_crew_place(moved, ranks, stream),
                               ls_crew_place(LS_CREW_GATHER, ranks, scores));
+    int64_t routed = M * args->model->shape.E * ls_dtype_bytes(args->type);
+
+    if (ls_pass_shares_logits(args))
+        most = ls_max_i64(most, ls_crew_place(LS_CREW_SUM, ranks, routed));
 
     return ls_max_i64(most, args->model->whole.V * size); /* logits of a token */
 }
@@ -536,9 +540,16 @@ int64_t ls_pass_ring_place(const ls_pass_args *args)
 {
     int64_t n = ls_pass_kv_elements(args, args->B, args->T);
     int64_t size = args->training ? (int64_t)sizeof(float) : ls_dtype_bytes(args->type);
+    int64_t chosen = args->B * args->model->shape.E * (int64_t)sizeof(int32_t);
 
-    return ls_crew_place(args->ring.gather ? LS_CREW_GATHER : LS_CREW_SHIFT, args->ring.ranks,
-                         n * size);
+    return ls_max_i64(ls_crew_place(args->ring.gather ? LS_CREW_GATHER : LS_CREW_SHIFT,
+                                    args->ring.ranks, n * size),
+                      ls_crew_place(LS_CREW_SUM, args->ring.ranks, chosen));
+}
+
+int64_t ls_pass_far_place(const ls_pass_args *args)
+{
+    return ls_pass_far_rows(args) * args->model->shape.C * ls_dtype_bytes(args->type);
 }
 
 /* Those who reach the activations of a pass; NULL: nobody does. */
@@ -574,12 +585,6 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     if (!pass)
         return LS_ENOMEM;
     LS_BUG_IF(args->recompute == LS_RECOMPUTE_AUTO, "a pass that has to choose what to recompute");
-    if (ls_pass_is_far(args) && !ls_device_describe(device).host_memory) {
-        st = ls_fail(LS_EUSAGE, "experts are divided between CPUs only, for now");
-        ls_err_hint("Leave mesh.ep out, or ask for the device cpu.");
-        ls_mem_free(pass);
-        return st;
-    }
     LS_BUG_IF((args->model->split.ranks > 1) != (args->crew != NULL),
               "a pass of a part of a model and nobody to meet, or of a whole one and somebody");
     LS_BUG_IF(ls_pass_is_far(args) != (args->far != NULL),
@@ -610,6 +615,7 @@ ls_status ls_pass_open(ls_pass **pass_out, const ls_pass_args *args)
     lay_out(&c, args, threads, pass);
     if (travel.base)
         cut_travel(&travel, args, &pass->travel);
+    LS_TRY(st, ls_pass_far_open(pass), out);
     ls_pass_take(pass, &(ls_pass_call){.slot = 0});
     if (pass->rope)
         LS_TRY(st, send_rope(pass), out);
@@ -630,6 +636,7 @@ void ls_pass_close(ls_pass *pass)
         ls_device_free(ls_stream_device(pass->args.stream), pass->memory);
     if (pass->args.ring.crew)
         pass->args.ring.crew->free(pass->args.ring.crew->context, pass->travel_memory);
+    ls_pass_far_close(pass);
     ls_mem_free(pass->all);
     ls_mem_free(pass->ends);
     ls_mem_free(pass->lates);

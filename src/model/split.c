@@ -30,10 +30,9 @@ static ls_status check(const ls_split *split, const ls_run *run, const ls_model_
     else if (s->V < n)
         st = refuse(run, split, "tokens in its vocabulary", s->V);
     if (st != LS_OK)
-        ls_err_hint(
-            "Each rank takes as many heads: choose a mesh.tp that divides %lld, and divides "
-            "%lld or is a multiple of it.",
-            (long long)s->H, (long long)s->Hkv);
+        ls_err_hint("Each rank takes as many heads, and some columns and tokens: choose a smaller "
+                    "mesh.tp, which divides %lld.",
+                    (long long)s->H);
     return st;
 }
 

@@ -198,11 +198,6 @@ ls_status ls_sock_resolve(const char *text, int64_t deadline_ns, ls_sock_address
     return LS_OK;
 }
 
-bool ls_sock_same(const ls_sock_address *a, const ls_sock_address *b)
-{
-    return strcmp(a->text, b->text) == 0;
-}
-
 ls_status ls_sock_local(int fd, ls_sock_address *address_out)
 {
     ls_sock_address found = {.len = sizeof found.storage};

@@ -21,9 +21,6 @@ typedef struct ls_sock_address {
  * LS_EDEADLINE: the resolver did not answer. */
 ls_status ls_sock_resolve(const char *text, int64_t deadline_ns, ls_sock_address *address_out);
 
-/* Whether two addresses are the same host and port. */
-bool ls_sock_same(const ls_sock_address *a, const ls_sock_address *b);
-
 /* The address of this end and of the other end of a socket. */
 ls_status ls_sock_local(int fd, ls_sock_address *address_out);
 ls_status ls_sock_peer(int fd, ls_sock_address *address_out);

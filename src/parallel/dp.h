@@ -97,6 +97,26 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers);
  * same `from`s; a rank without a call in the round leaves the window alone. */
 void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own);
 
+/* The same where the gradient of a call is in nobody's reach (train/travel_parts.c): a round is a
+ * list of legs, the second gradient of each bucket that has one, then the buckets, from last to
+ * first. Each is brought to a place in the host's memory, then started; leg i needs place i %
+ * LS_DP_AHEAD, which is free when leg i - LS_DP_AHEAD has ended. They start in order, and
+ * ls_dp_sum_end() waits for all. places: each of ls_dp_place_elements(). */
+enum { LS_DP_AHEAD = 4 };
+
+typedef struct ls_dp_leg {
+    int bucket;
+    int64_t first, count; /* elements of the buffer */
+    bool tied;            /* of a second gradient: complete before all others */
+} ls_dp_leg;
+
+int64_t ls_dp_place_elements(const ls_dp_args *args);
+int ls_dp_legs(const ls_dp *dp);
+ls_dp_leg ls_dp_leg_at(const ls_dp *dp, int i);
+void ls_dp_round_of_places(ls_dp *dp, int round, float *const *places, float *own);
+ls_status ls_dp_start_leg(ls_dp *dp);           /* the next one */
+ls_status ls_dp_end_legs(ls_dp *dp, int below); /* those with lower numbers, of started ones */
+
 /* Bucket i of the whole from its owners, in place: start; ls_dp_fetched() waits. The own part is as
  * it is until then. Or all of them, waiting. */
 ls_status ls_dp_gather_start(ls_dp *dp, int bucket, float *buffer);
@@ -106,6 +126,10 @@ ls_status ls_dp_gather(ls_dp *dp, float *buffer);
  * start, and wait. own: as ls_dp_own_elements() says. */
 ls_status ls_dp_fetch(ls_dp *dp, int bucket, ls_dtype type, const void *own, void *whole);
 ls_status ls_dp_fetched(ls_dp *dp, int bucket);
+
+/* The same of any memory. own: this rank's part of the bucket; at: where the bucket begins; the
+ * part may lie there already (own is then `at` too). */
+ls_status ls_dp_fetch_to(ls_dp *dp, int bucket, ls_dtype type, const void *own, void *at);
 
 /* The owners' parts, without padding, to rank 0's `whole` (`trained` elements; NULL elsewhere), and
  * the other way round. part: own elements, packed (mesh.h). */

@@ -11,13 +11,11 @@ LS_C_BEGIN
 /* A dead rank is noticed at once; this is for one that is alive and does not come. */
 enum { LS_DP_WAIT_S = 600 };
 
-/* Buckets on their way at a time where ranks keep no whole gradient: each holds memory. */
-enum { LS_DP_AHEAD = 4 };
-
 /* A bucket's sum that is on its way. */
 typedef struct ls_dp_flight {
     int bucket;
     bool tied;    /* of the second gradient */
+    int place;    /* where there are places: which of them */
     bool arrived; /* fast: and was seen to be, so that nobody waits for it again */
 } ls_dp_flight;
 
@@ -43,7 +41,8 @@ struct ls_dp {
     ls_comm_request shares[LS_MESH_BUCKETS];   /* of own parts with the twins */
     bool shared[LS_MESH_BUCKETS];              /* such a one is on its way */
     ls_ordered_feed *feed, *tied_feed;         /* instead of sum and tied with zero 2 and 3 */
-    ls_window *window;                         /* borrowed, as own: of this round */
+    ls_window *window;    /* borrowed, as the next two: of this round; NULL: there are places */
+    float *const *places; /* of legs */
     float *own;
     int round;
 };

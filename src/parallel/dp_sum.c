@@ -17,6 +17,16 @@ static int64_t tied_at(const ls_dp_args *a, ls_mesh_part bucket)
     return a->trained + ls_max_i64(0, bucket.first - a->tied_first);
 }
 
+/* Where the gradient of this call begins that a flight brings. */
+static float *made_at(const ls_dp *x, float *const *buffers, ls_dp_flight f)
+{
+    ls_mesh_part bucket = ls_dp_bucket(x, f.bucket);
+
+    if (x->places)
+        return x->places[f.place];
+    return buffers[0] + (f.tied ? tied_at(&x->args, bucket) : bucket.first);
+}
+
 /* What a group exchanges of a bucket: equal parts, padding included. */
 static int64_t group_elements(const ls_dp *x, int bucket)
 {
@@ -99,13 +109,16 @@ static ls_status end_parted(ls_dp *x, ls_dp_flight f)
                                    ls_dp_deadline()),
                out);
     } else {
-        const float *arrived = (float *)(void *)x->window->base + own.first;
+        float *const window[] = {x->window ? (float *)(void *)x->window->base : NULL};
+        const float *arrived = made_at(x, window, f) + own.first - bucket.first;
         LS_TRY(st, await_fast(x, f), out);
         if (x->round > 0)
             ls_combine_two(LS_F32, sum, arrived, sum, own.count);
         else
             memcpy(sum, arrived, (size_t)(own.count * size));
     }
+    if (!x->window)
+        goto out;
     if (f.tied)
         ls_window_drop(x->window, tied_at(a, bucket) * size, ls_dp_tied_in(a, bucket) * size);
     else /* a fast sum has touched padding too; in ordered mode the second gradient lies there */
@@ -152,7 +165,7 @@ static ls_status start_ordered(ls_dp *x, float *const *buffers, ls_dp_flight f)
 
     if (ls_dp_parted(a))
         return ls_ordered_feed_start(f.tied ? x->tied_feed : x->feed, f.bucket, x->round,
-                                     buffers[0] + first);
+                                     made_at(x, buffers, f));
     int n = ls_ordered_roots(x->runs[x->turn], a->leaves, nodes);
     for (int i = 0; i < n; i++)
         roots[i] = buffers[i] + first;
@@ -160,11 +173,12 @@ static ls_status start_ordered(ls_dp *x, float *const *buffers, ls_dp_flight f)
 }
 
 /* In place, in the group; what everybody needs as a whole is summed everywhere at once. */
-static ls_status start_fast(ls_dp *x, float *buffer, int b)
+static ls_status start_fast(ls_dp *x, float *const *buffers, ls_dp_flight f)
 {
+    int b = f.bucket;
     ls_mesh_part bucket = ls_dp_bucket(x, b);
     bool all = x->args.mesh.zero == 0;
-    float *at = buffer + bucket.first;
+    float *at = made_at(x, buffers, f);
 
     return ls_comm_start(x->group,
                          &(ls_coll){.kind = all ? LS_COLL_ALL_REDUCE : LS_COLL_REDUCE_SCATTER,
@@ -208,10 +222,11 @@ static ls_status start_flight(ls_dp *x, float *const *buffers, ls_dp_flight f)
     LS_TRY(st, pass_on(x, buffers), out);
     while (x->started - x->ended >= room(x) && x->ended < x->started)
         LS_TRY(st, end_flight(x, buffers, x->up[x->ended++]), out);
+    f.place = x->started % LS_DP_AHEAD;
     x->up[x->started++] = f;
     st = x->args.ordered ? start_ordered(x, buffers, f)
          : x->narrow     ? ls_narrow_start(x->narrow, f.bucket, buffers[0])
-                         : start_fast(x, buffers[0], f.bucket);
+                         : start_fast(x, buffers, f);
 out:
     return st;
 }
@@ -220,7 +235,70 @@ void ls_dp_round(ls_dp *dp, int round, ls_window *window, float *own)
 {
     dp->round = round;
     dp->window = window;
+    dp->places = NULL;
     dp->own = own;
+}
+
+/* --- legs --- */
+
+int64_t ls_dp_place_elements(const ls_dp_args *args)
+{
+    return ls_mesh_bucket(&args->mesh, args->trained, 0).each * ls_mesh_shard(&args->mesh);
+}
+
+static int tied_legs(const ls_dp *x)
+{
+    int n = 0;
+
+    for (int b = 0; b < x->buckets && ls_dp_has_tied(&x->args); b++)
+        n += ls_dp_tied_in(&x->args, ls_dp_bucket(x, b)) > 0;
+    return n;
+}
+
+int ls_dp_legs(const ls_dp *dp)
+{
+    return dp->buckets + tied_legs(dp);
+}
+
+ls_dp_leg ls_dp_leg_at(const ls_dp *dp, int i)
+{
+    int tied = tied_legs(dp), b = dp->buckets - 1;
+    ls_mesh_part bucket;
+
+    if (i >= tied) {
+        bucket = ls_dp_bucket(dp, b - (i - tied));
+        return (ls_dp_leg){.bucket = b - (i - tied), .first = bucket.first, .count = bucket.count};
+    }
+    for (; ls_dp_tied_in(&dp->args, ls_dp_bucket(dp, b)) == 0 || i > 0; b--)
+        i -= ls_dp_tied_in(&dp->args, ls_dp_bucket(dp, b)) > 0;
+    bucket = ls_dp_bucket(dp, b);
+    return (ls_dp_leg){.bucket = b,
+                       .first = tied_at(&dp->args, bucket),
+                       .count = ls_dp_tied_in(&dp->args, bucket),
+                       .tied = true};
+}
+
+void ls_dp_round_of_places(ls_dp *dp, int round, float *const *places, float *own)
+{
+    ls_dp_round(dp, round, NULL, own);
+    dp->places = places;
+}
+
+ls_status ls_dp_start_leg(ls_dp *dp)
+{
+    ls_dp_leg leg = ls_dp_leg_at(dp, dp->started);
+
+    return start_flight(dp, NULL, (ls_dp_flight){.bucket = leg.bucket, .tied = leg.tied});
+}
+
+ls_status ls_dp_end_legs(ls_dp *dp, int below)
+{
+    ls_dp *x = dp;
+    ls_status st = LS_OK;
+
+    while (x->ended < below && x->ended < x->started && st == LS_OK)
+        st = end_flight(x, NULL, x->up[x->ended++]);
+    return st;
 }
 
 ls_status ls_dp_sum_from(ls_dp *dp, float *const *buffers, int64_t from)
@@ -281,7 +359,8 @@ ls_status ls_dp_sum_end(ls_dp *dp, float *const *buffers)
     LS_TRY(st, end_shares(x), out);
     if (spread)
         LS_TRY(st, end_gathers(x), out);
-    if (ls_dp_parted(a)) /* and what lies between buckets, so that all is zeros again */
+    if (ls_dp_parted(a) &&
+        x->window) /* and what lies between buckets, so that all is zeros again */
         ls_window_drop(x->window, 0, x->window->bytes);
     x->started = x->ended = 0;
     x->next = x->buckets - 1;
@@ -300,18 +379,24 @@ out:
     return st;
 }
 
+ls_status ls_dp_fetch_to(ls_dp *dp, int bucket, ls_dtype type, const void *own, void *at)
+{
+    return ls_comm_start(dp->group,
+                         &(ls_coll){.kind = LS_COLL_ALL_GATHER,
+                                    .type = type,
+                                    .count = group_elements(dp, bucket),
+                                    .in = own,
+                                    .out = at},
+                         &dp->fetches[bucket]);
+}
+
 ls_status ls_dp_fetch(ls_dp *dp, int bucket, ls_dtype type, const void *own, void *whole)
 {
     ls_mesh_part part = ls_dp_part(&dp->args, bucket), all = ls_dp_bucket(dp, bucket);
     int64_t size = ls_dtype_bytes(type);
 
-    return ls_comm_start(dp->group,
-                         &(ls_coll){.kind = LS_COLL_ALL_GATHER,
-                                    .type = type,
-                                    .count = group_elements(dp, bucket),
-                                    .in = (const char *)own + part.packed * size,
-                                    .out = (char *)whole + all.first * size},
-                         &dp->fetches[bucket]);
+    return ls_dp_fetch_to(dp, bucket, type, (const char *)own + part.packed * size,
+                          (char *)whole + all.first * size);
 }
 
 ls_status ls_dp_fetched(ls_dp *dp, int bucket)

@@ -22,7 +22,10 @@ bool ls_kin_knows(const ls_run *run)
 {
     bool groups = run->mesh.shard && strcmp(run->mesh.shard, "world") != 0;
 
-    return !ls_kin_divides(run) || run->mesh.zero == 0 || (run->mesh.zero == 1 && !groups);
+    bool lines = run->mesh.pp > 1 && run->mesh.ep < 2; /* these divide by indices of the model */
+
+    return !ls_kin_divides(run) || run->mesh.zero == 0 ||
+           (!groups && (run->mesh.zero == 1 || lines));
 }
 
 /* Ranks of the same post, place and experts. */

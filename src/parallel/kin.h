@@ -27,9 +27,9 @@ LS_C_BEGIN
  * Experts are divided by ranks of a ring too, so these two count once as far as they agree. */
 int ls_kin_unit(const ls_run *run);
 
-/* Whether ranks have parts of the model; and whether who has which is known here, so that one who
- * dies is replaced: not where weights or gradients of such parts are divided once more, or by
- * groups. */
+/* Whether ranks have parts of the model; and whether who has which is known here, so that memory
+ * of others may serve when one dies: not where, but by the lines of a pipeline, weights or
+ * gradients of such parts are divided once more, or by groups. Then all load a checkpoint. */
 bool ls_kin_divides(const ls_run *run);
 bool ls_kin_knows(const ls_run *run);
 

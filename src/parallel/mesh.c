@@ -17,13 +17,28 @@ static ls_status check_gpu(const ls_run *run, int ranks)
         ls_err_hint("sync: allreduce works on GPUs; device.kind: cpu trains replicas.");
         return LS_EUSAGE;
     }
-    if (run->mesh.zero < 2)
+    if (run->mesh.zero >= 2 && run->device.graphs == LS_GRAPHS_ON) {
+        ls_fail(LS_EUSAGE,
+                "device.graphs cannot be on with mesh.zero: %lld: ranks exchange gradients inside "
+                "of a pass, and the host does that",
+                (long long)run->mesh.zero);
+        ls_err_hint("Leave device.graphs out.");
+        return LS_EUSAGE;
+    }
+    if (run->mesh.zero == 3 && run->eval.sample && *run->eval.sample) {
+        ls_fail(LS_EUSAGE, "eval.sample cannot be used with mesh.zero: 3 and device.kind: cuda: no "
+                           "GPU has the whole model");
+        ls_err_hint("Leave eval.sample out; lineshaft generate writes text from the checkpoints.");
+        return LS_EUSAGE;
+    }
+    if (run->mesh.zero < 2 || run->mesh.pp < 2)
         return LS_OK;
     ls_fail(LS_EUSAGE,
-            "mesh.zero cannot be %lld with device.kind: cuda: gradients of a part of "
-            "the model come and go in the memory of the host",
+            "mesh.zero cannot be %lld with mesh.pp and device.kind: cuda: what lines divide of a "
+            "stage comes and goes in the memory of the host",
             (long long)run->mesh.zero);
-    ls_err_hint("mesh.zero: 1 divides the optimizer's moments, on GPUs too.");
+    ls_err_hint("mesh.zero: 1 divides the moments of a stage, on GPUs too; without mesh.pp 2 and 3 "
+                "work there.");
     return LS_EUSAGE;
 }
 

@@ -26,11 +26,11 @@ struct ls_tensor {
     ls_crew crew;
     ls_comm_request requests[UNDER_WAY][2]; /* by number; */
     bool shifts[UNDER_WAY];                 /* the second is there too */
-    int next;
-    float *packed;              /* owned, PACKED of them */
+    int next;                               /* the number of the next one */
+    float *packed;                          /* owned, PACKED of them */
     ls_staging *staging;        /* owned: where tensors lie on a device; NULL: ranks reach them */
     ls_crew_ask staged[PLACES]; /* by place: what is under way */
-    int begun;                  /* of these so far */
+    int place;                  /* the next one's */
     bool packed_locked;
     struct {
         void *memory;
@@ -42,6 +42,15 @@ struct ls_tensor {
 static int64_t deadline(void)
 {
     return ls_time_now_ns() + WAIT_S * LS_NS_PER_S;
+}
+
+/* 0 .. n-1 in turn. A run has more moves than an int can count. */
+static int in_turn(int *next, int n)
+{
+    int now = *next;
+
+    *next = (now + 1) % n;
+    return now;
 }
 
 /* Whether ranks are on several nodes. */
@@ -77,7 +86,7 @@ static ls_coll coll_of(ls_tensor *t, const ls_crew_ask *ask)
 static int start_shift(ls_tensor *t, ls_stream *stream, const ls_crew_ask *ask)
 {
     int rank = ls_comm_rank(t->comm), ranks = ls_comm_ranks(t->comm),
-        number = t->next++ % UNDER_WAY;
+        number = in_turn(&t->next, UNDER_WAY);
     ls_coll send = {.kind = LS_COLL_SEND,
                     .type = ask->type,
                     .count = ask->n,
@@ -118,7 +127,7 @@ static void wait_for(ls_tensor *t, ls_stream *stream, int number)
 /* Queue the copy of what this rank brings; a place is free again when its move was waited for. */
 static int take_out(ls_tensor *t, const ls_crew_ask *ask)
 {
-    int ranks = ls_comm_ranks(t->comm), place = t->begun++ % PLACES;
+    int ranks = ls_comm_ranks(t->comm), place = in_turn(&t->place, PLACES);
     int64_t own = ask->n * ls_dtype_bytes(ask->type);
     int64_t at = ask->move == LS_CREW_GATHER ? ls_comm_rank(t->comm) * own : 0;
 
@@ -250,7 +259,7 @@ static int start(void *context, ls_stream *stream, const ls_crew_ask *ask)
         return -1;
     }
     ls_coll coll = coll_of(t, ask);
-    int number = t->next++ % UNDER_WAY;
+    int number = in_turn(&t->next, UNDER_WAY);
     t->shifts[number] = false;
     if (ls_comm_start(t->comm, &coll, &t->requests[number][0]) == LS_OK)
         return number;
@@ -258,9 +267,9 @@ static int start(void *context, ls_stream *stream, const ls_crew_ask *ask)
     return -1;
 }
 
-static void deal_out(void *context, ls_stream *stream, const ls_crew_deal *deal)
+/* Where memory is reached. */
+static void deal_here(ls_tensor *t, ls_stream *stream, const ls_crew_deal *deal)
 {
-    ls_tensor *t = context;
     int64_t begun_ns = ls_time_now_ns(), away = 0;
     const ls_coll coll = {.kind = LS_COLL_ALL_TO_ALL,
                           .type = deal->type,
@@ -270,9 +279,6 @@ static void deal_out(void *context, ls_stream *stream, const ls_crew_deal *deal)
                           .in_counts = deal->sent,
                           .out_counts = deal->received};
 
-    LS_BUG_IF(t->staging, "rows of experts on a device with a memory of its own");
-    if (ls_stream_failed(stream))
-        return;
     for (int i = 0; i < ls_comm_ranks(t->comm); i++)
         if (i != ls_comm_rank(t->comm))
             away += deal->sent ? deal->sent[i] : deal->n;
@@ -280,6 +286,64 @@ static void deal_out(void *context, ls_stream *stream, const ls_crew_deal *deal)
     if (ls_comm_run(t->comm, &coll, deadline()) != LS_OK)
         ls_stream_fail(stream);
     t->waited_ns += ls_time_now_ns() - begun_ns;
+}
+
+/* What is dealt out of one array, or into it, without what stays with the rank: where that lies,
+ * and where the rest ends. */
+typedef struct hand {
+    int64_t counts[LS_COMM_RANKS];
+    int64_t before, own, behind; /* bytes: of ranks before this one, its own, of those behind */
+} hand;
+
+static void hand_of(const ls_tensor *t, const ls_crew_deal *deal, const int64_t *counts, hand *out)
+{
+    int64_t size = ls_dtype_bytes(deal->type);
+    int me = ls_comm_rank(t->comm);
+
+    out->before = out->own = out->behind = 0;
+    for (int i = 0; i < ls_comm_ranks(t->comm); i++) {
+        int64_t *part = i < me ? &out->before : i > me ? &out->behind : &out->own;
+        *part += counts[i] * size;
+        out->counts[i] = i == me ? 0 : counts[i];
+    }
+}
+
+/* Tensors of a device: out of the first place, into the second one, which the communicator writes
+ * when the stream has come past everything that read it. What a rank keeps stays on the device. */
+static void deal_staged(ls_tensor *t, ls_stream *stream, const ls_crew_deal *deal)
+{
+    const char *from = deal->from;
+    char *to = deal->to;
+    hand out, in;
+
+    LS_BUG_IF(!deal->sent, "a deal of as many elements to each rank, on a device");
+    hand_of(t, deal, deal->sent, &out);
+    hand_of(t, deal, deal->received, &in);
+    ls_staging_take(t->staging, 0, 0, from, out.before);
+    ls_staging_take(t->staging, 0, out.before, from + out.before + out.own, out.behind);
+    ls_staging_mark(t->staging, 0);
+    ls_stream_copy(stream, to + in.before, from + out.before, out.own);
+    if (ls_staging_await(t->staging, 0, deadline()) != LS_OK)
+        ls_stream_fail(stream);
+    if (ls_stream_failed(stream))
+        return;
+    deal_here(t, stream,
+              &(ls_crew_deal){.type = deal->type,
+                              .from = ls_staging_at(t->staging, 0),
+                              .to = ls_staging_at(t->staging, 1),
+                              .sent = out.counts,
+                              .received = in.counts});
+    ls_staging_give(t->staging, 1, 0, to, in.before);
+    ls_staging_give(t->staging, 1, in.before, to + in.before + in.own, in.behind);
+}
+
+static void deal_out(void *context, ls_stream *stream, const ls_crew_deal *deal)
+{
+    ls_tensor *t = context;
+
+    if (ls_stream_failed(stream))
+        return;
+    (t->staging && !deal->host ? deal_staged : deal_here)(t, stream, deal);
 }
 
 static ls_status alloc(void *context, int64_t bytes, const char *what, void **memory_out)

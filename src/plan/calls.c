@@ -222,11 +222,16 @@ static void plan_of(const ls_run *run, const ls_mesh *mesh, int rank, ls_calls *
 
 int ls_calls_rounds(const ls_run *run, const ls_mesh *mesh)
 {
+    ls_mesh sharers = mesh ? *mesh : (ls_mesh){.ranks = 1};
     int64_t rounds = 1;
     ls_calls calls;
 
-    for (int r = 0; r < ls_mesh_ranks(mesh); r++) {
-        plan_of(run, mesh, r, &calls);
+    if (run->mesh.ep > 1) {
+        sharers.ranks = ls_mesh_ranks(mesh) * (int)run->mesh.ep;
+        sharers.cp = (int)run->mesh.cp;
+    }
+    for (int r = 0; r < ls_mesh_ranks(&sharers); r++) {
+        plan_of(run, &sharers, r, &calls);
         rounds = ls_max_i64(rounds, calls.calls);
     }
     return (int)rounds;

@@ -86,7 +86,9 @@ int ls_calls_merges(const ls_calls *calls, int64_t first, int64_t count);
 
 /* --- calls of all ranks, where every call is exchanged (zero 2 and 3) ------------------------- */
 
-/* Rounds: calls of the rank that makes most of them; at least 1. */
+/* Rounds: calls of the rank that makes most of them; at least 1. The mesh is of those that sum with
+ * each other; where experts are divided (mesh: of equals) all ranks that share the batch make as
+ * many. */
 int ls_calls_rounds(const ls_run *run, const ls_mesh *mesh);
 
 /* Ordered: merges_out[rounds][ranks] is what ls_calls_merges() says of each rank's call in each

@@ -4,9 +4,9 @@
  * the table below and its share of the time (choice_time.c); whether a mesh is allowed is asked of
  * those who refuse it in a run.
  *
- * Two meshes whose times differ by less than `nearly` are equal as far as the prediction can tell;
- * then the plainer one is taken (smaller widths, less that is divided), and of equally plain ones
- * that which needs less memory. */
+ * Two meshes whose times differ by less than LS_CHOICE_NEARLY are equal as far as the prediction
+ * can tell; then the plainer one is taken (smaller widths, less that is divided), and of equally
+ * plain ones that which needs less memory. */
 #include "plan/choice_impl.h"
 
 #include "base/mem.h"
@@ -14,10 +14,8 @@
 #include "config/explain.h"
 #include "config/option.h"
 #include "parallel/buddies.h"
-#include "parallel/kin.h"
 #include "plan/pipe.h"
 
-static const double nearly = 0.02;
 enum { BUCKET_BYTES = 4 << 20 }; /* about what ranks exchange at a time */
 
 typedef struct axis {
@@ -27,10 +25,12 @@ typedef struct axis {
     bool inside; /* they must be of one node */
     bool bits;   /* the bits of ordered mode depend on it */
     bool piped;  /* it means something only in a pipeline */
+    bool
+        shares; /* ranks that have the same divide it: it means something where there are several */
 } axis;
 
 static const axis axes[LS_CHOICE_AXES] = {
-    {.key = "mesh.zero"},
+    {.key = "mesh.zero", .shares = true},
     {.key = "mesh.tp", .widens = true, .inside = true, .bits = true},
     {.key = "mesh.pp", .widens = true},
     {.key = "mesh.schedule", .piped = true},
@@ -135,8 +135,11 @@ void ls_choice_name(ls_choice_row *row, int ranks)
 /* The reason that was given, without the place in the run file, where nobody wrote this mesh. */
 static void keep_why(ls_choice_row *row)
 {
+    static const char place[] = "default: ";
     const char *text = ls_err_last()->text, *end = strstr(text, "): ");
 
+    if (strncmp(text, place, sizeof place - 1) == 0)
+        text += sizeof place - 1;
     snprintf(row->why, sizeof row->why, "%.*s", LS_CHOICE_WHY - 1, end ? end + 3 : text);
     ls_err_clear();
 }
@@ -210,6 +213,7 @@ static ls_status bytes_of(const maker *m, const ls_run *run, int rank, int64_t *
                                         .sums = one.mesh.ep > 1 ? &one.equals : NULL,
                                         .threads = facts->threads,
                                         .apart = facts->apart,
+                                        .page = facts->page,
                                         .fixed_bytes = facts->fixed_bytes,
                                         .program_bytes = facts->program_bytes,
                                         .pack = run->device.pack == LS_PACKING_ON},
@@ -288,11 +292,6 @@ static ls_status look_at(const maker *m, ls_choice_row *row)
     LS_TRY(st, ls_check_run(&run, false, false), out);
     for (int a = 0; a < LS_CHOICE_AXES; a++)
         LS_TRY(st, check_axis(m, a, row->value[a]), out);
-    if (m->facts->heals && !ls_kin_knows(&run))
-        LS_TRY(st,
-               ls_fail(LS_EUSAGE,
-                       "a rank that dies could not be replaced in it; heal.mode: off allows it"),
-               out);
     LS_TRY(st, fit(m, &run, row), out);
     st = ls_choice_time(&one, row);
 out:
@@ -332,11 +331,31 @@ static ls_status add_row(maker *m, const int64_t *value)
     return LS_OK;
 }
 
+/* Whether a mesh divides what nobody has a second time, without having been told to: it would be
+ * another one with fewer words. dp: the ranks that the axes leave.
+ *
+ *     dp=1 zero=1            is dp=1
+ *     dp=2 ep=2 zero=3       is dp=2 ep=2 zero=1: every expert is there once */
+static bool is_idle(const maker *m, const int64_t *value, int64_t dp)
+{
+    int64_t lines = dp, groups = 1;
+    int shares = 0;
+
+    for (int a = 0; a < LS_CHOICE_AXES; a++) {
+        lines *= strcmp(axes[a].key, "mesh.cp") == 0 ? value[a] : 1;
+        groups *= axes[a].groups ? value[a] : 1;
+        shares = axes[a].shares ? a : shares;
+    }
+    if (!is_free(m->run, option_of(shares)))
+        return false;
+    return (lines == 1 && value[shares] > 0) || (lines == groups && value[shares] > 1);
+}
+
 /* The values of one axis after the other; ranks: those that the axes so far leave. */
 static ls_status go_through(maker *m, int a, int64_t ranks, bool pipe, int64_t *value)
 {
     if (a == LS_CHOICE_AXES)
-        return add_row(m, value);
+        return is_idle(m, value, ranks) ? LS_OK : add_row(m, value);
     const ls_option *row = option_of(a);
     bool wide = none_of(a) == 1;
     bool idle = (axes[a].piped && !pipe) || (axes[a].groups && m->whole.shape.E == 0);
@@ -386,7 +405,8 @@ static void put_plainest_first(ls_choice *c)
 {
     int best = 0;
 
-    for (int i = 1; i < c->can && c->rows[i].step_ns <= c->rows[0].step_ns * (1 + nearly); i++)
+    for (int i = 1; i < c->can && c->rows[i].step_ns <= c->rows[0].step_ns * (1 + LS_CHOICE_NEARLY);
+         i++)
         if (is_plainer(&c->rows[i], &c->rows[best]))
             best = i;
     ls_choice_row row = c->can > 0 ? c->rows[best] : (ls_choice_row){.bytes = 0};

@@ -23,7 +23,8 @@ typedef struct ls_choice_facts {
     int64_t vocab; /* of the tokenizer */
     const ls_kernels *kernels;
     int threads;                                    /* of a rank */
-    bool apart;                                     /* the device has a memory of its own */
+    bool apart;                                     /* the device has a memory of its own, */
+    int64_t page;                                   /* and windows of such pages; plan/memory.h */
     bool heals;                                     /* ranks that die are replaced */
     int64_t free_bytes, fixed_bytes, program_bytes; /* of a rank; as in plan/memory.h */
     double gflops;                                  /* of a rank, 1e9 operations a second */
@@ -65,7 +66,11 @@ void ls_choice_apply(const ls_choice *choice, int i, ls_run *run);
  * is left out, but for dp. */
 void ls_choice_name(ls_choice_row *row, int ranks);
 
-/* A table for people: the best rows, and what refuses the others, each reason once. */
+/* Meshes whose times differ by less than this share are equal as far as the prediction can tell. */
+#define LS_CHOICE_NEARLY 0.02
+
+/* A table for people: the best rows, why the first is taken, and what refuses the others: each
+ * reason once, with the mesh that it was said of and how many there are like it. */
 void ls_choice_tell(const ls_choice *choice, int most, ls_str *out);
 void ls_choice_json(const ls_choice *choice, ls_json *json);
 

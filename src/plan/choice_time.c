@@ -11,6 +11,9 @@
  *   hidden    sums go on beside backward of the last call, with ZeRO 2 and 3 beside all calls; of a
  *             pipeline beside nothing, since its last backward is the first stage's last work; with
  *             ep beside nothing, since experts get rows until the last round is over
+ *   lines     ZeRO 2 and 3 in a pipeline: what the units of a stage send to other lines in every
+ *             micro-batch makes it slower by what its work does not hide, and with that all who
+ *             wait for it, see wait_of(). New weights of ZeRO 2 come once in a step
  *   update    bytes of weights, moments and gradients that a rank updates
  *
  * Example: 10M parameters, 2 ranks of 40 Gflop/s on one node, 2048 tokens a step: work 1.6 s, sums
@@ -96,7 +99,8 @@ static double collective(const ls_choice_facts *f, ls_coll_kind kind, int n, int
 
 typedef struct stages {
     ls_stage *all;
-    double *forward, *backward, *weight; /* forward holds all three */
+    double *forward, *backward, *weight; /* forward holds these, */
+    double *waits; /* and this: what of them a micro-batch waits for other lines (ZeRO 2 and 3) */
     int n;
     int64_t elements; /* of the largest of a rank */
 } stages;
@@ -155,6 +159,66 @@ static int64_t in_experts(const ls_choice_case *one)
     return n / ls_mesh_tp(&one->mesh) / ls_mesh_posts(&one->mesh);
 }
 
+/* The ranks that divide what each of them has: how many, how far apart, and what of it. */
+typedef struct sharers {
+    int ranks, apart, zero;
+} sharers;
+
+static sharers sharers_of(const ls_choice_case *one)
+{
+    if (one->mesh.ep > 1)
+        return (sharers){.ranks = ls_mesh_lines(&one->equals),
+                         .apart = ls_mesh_team(&one->mesh),
+                         .zero = one->equals.zero};
+    return (sharers){.ranks = ls_mesh_lines(&one->teams),
+                     .apart = ls_mesh_tp(&one->mesh),
+                     .zero = one->mesh.zero};
+}
+
+/* Whether lines of a pipeline exchange in every micro-batch. */
+static bool in_every_micro(const ls_choice_case *one)
+{
+    sharers with = sharers_of(one);
+
+    return ls_mesh_posts(&one->teams) > 1 && with.ranks > 1 && with.zero > 1;
+}
+
+/* What a pass of so many units waits, each of which takes `each` to come or go: for the first that
+ * it needs, and for what its work does not hide. */
+static double wait_of(double work, double units, double each, bool needs)
+{
+    double first = needs ? each : 0;
+
+    return first + fmax(0, units * each - first - hides * work);
+}
+
+/* ZeRO 2 and 3 of stage i, of which a rank has so many elements: gradients of a unit leave when
+ * they are whole, after the second half where backward is cut; with 3 the weights of a unit come
+ * before it is computed, in that half too if it recomputes. */
+static void add_lines(const ls_choice_case *one, const ls_choice_row *row, int i, int64_t elements,
+                      stages *s)
+{
+    sharers with = sharers_of(one);
+    double units = (double)(s->all[i].units + s->all[i].copies);
+    bool cut = ls_pipe_kind(one->run) == LS_PIPELINE_ZERO_BUBBLE, whole = with.zero < 3;
+    int64_t unit = (int64_t)((double)elements / units);
+    int64_t read = unit * ls_dtype_bytes(ls_memory_type(one->run)) / (int64_t)sizeof(float);
+    double sum = collective(one->facts, LS_COLL_REDUCE_SCATTER, with.ranks, with.apart, unit);
+    double come =
+        whole ? 0 : collective(one->facts, LS_COLL_ALL_GATHER, with.ranks, with.apart, read);
+    double first = s->backward[i] - (cut ? s->weight[i] : 0);
+    double forward = wait_of(s->forward[i], units, come, true);
+    double backward =
+        cut ? wait_of(first, units, come, true) : come + wait_of(first, units, come + sum, false);
+    bool again = cut && row->recompute != LS_RECOMPUTE_NONE;
+    double weight = cut ? wait_of(s->weight[i], units, sum + (again ? come : 0), false) : 0;
+
+    s->forward[i] += forward;
+    s->backward[i] += backward + weight;
+    s->weight[i] += weight;
+    s->waits[i] = forward + backward + weight;
+}
+
 static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row,
                              const ls_calls *calls, stages *s)
 {
@@ -162,15 +226,17 @@ static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row
     int64_t T = one->run->model.context, B = calls->most * calls->leaf;
     double ns = 1 / (one->facts->gflops * tp * ls_mesh_cp(&one->mesh)), again = again_of(one, row);
     meets each = meets_of(one, B);
+    int64_t elsewhere = 0; /* elements of experts that others have */
     ls_status st;
 
     s->n = posts * (posts > 1 ? (int)one->run->mesh.chunks : 1);
     s->all = ls_mem_array((size_t)s->n, sizeof *s->all);
-    s->forward = ls_mem_array(3 * (size_t)s->n, sizeof *s->forward);
+    s->forward = ls_mem_array(4 * (size_t)s->n, sizeof *s->forward);
     if (!s->all || !s->forward)
         return ls_fail(LS_ENOMEM, "no memory for a table of %d stages", s->n);
     s->backward = s->forward + s->n;
     s->weight = s->backward + s->n;
+    s->waits = s->weight + s->n;
     LS_TRY(st, ls_stages_plan(one->whole, s->n, B, T, s->all), out);
     for (int i = 0; i < s->n; i++) {
         double blocks = (double)s->all[i].blocks;
@@ -184,8 +250,16 @@ static ls_status cost_stages(const ls_choice_case *one, const ls_choice_row *row
             own += s->all[i].trained;
         s->elements = ls_max_i64(s->elements, own / tp);
     }
-    if (one->mesh.ep > 1)
-        s->elements -= in_experts(one) / one->mesh.ep * (one->mesh.ep - 1);
+    if (one->mesh.ep > 1) {
+        elsewhere = in_experts(one) / one->mesh.ep * (one->mesh.ep - 1);
+        s->elements -= elsewhere;
+    }
+    for (int i = 0; i < s->n; i++) {
+        s->waits[i] = 0;
+        if (in_every_micro(one))
+            add_lines(one, row, i, ls_max_i64(0, s->all[i].trained / tp - elsewhere * posts / s->n),
+                      s);
+    }
 out:
     return st;
 }
@@ -212,9 +286,18 @@ static ls_status run_table(const ls_choice_case *one, const ls_calls *calls, con
                             s->n / posts),
            out);
     LS_TRY(st, ls_pipeline_run(&table, &costs, &times), out);
-    for (int r = 0; r < posts; r++)
-        row->work_ns = fmax(row->work_ns, times.busy[r]);
-    row->idle_ns = times.step - row->work_ns;
+    double busiest = 0;
+    for (int r = 0; r < posts; r++) {
+        double waits = 0;
+        for (int i = r; i < s->n; i += posts)
+            waits += s->waits[i] * table.micros;
+        if (times.busy[r] <= busiest)
+            continue;
+        busiest = times.busy[r];
+        row->exchange_ns = waits;
+    }
+    row->work_ns = busiest - row->exchange_ns;
+    row->idle_ns = times.step - busiest;
 out:
     ls_pipeline_times_release(&times);
     ls_pipeline_release(&table);
@@ -224,7 +307,8 @@ out:
 /* --- sums --------------------------------------------------------------------------------------
  */
 
-/* Stages 2 and 3 of ZeRO, of so many ranks: every call is summed, and with 3 gathered twice. */
+/* Stages 2 and 3 of ZeRO, of so many ranks: every call is summed, and with 3 gathered twice. In a
+ * pipeline the stages have that already, but for new weights. */
 static double sums_in_rounds(const ls_choice_case *one, const ls_calls *calls, int ranks, int apart,
                              const stages *s)
 {
@@ -232,6 +316,8 @@ static double sums_in_rounds(const ls_choice_case *one, const ls_calls *calls, i
     double scatter = collective(one->facts, LS_COLL_REDUCE_SCATTER, ranks, apart, s->elements);
     double gather = collective(one->facts, LS_COLL_ALL_GATHER, ranks, apart, s->elements);
 
+    if (in_every_micro(one))
+        return one->mesh.zero == 3 ? 0 : gather;
     return rounds * scatter + (one->mesh.zero == 3 ? 2 * rounds : 1) * gather;
 }
 
@@ -267,12 +353,15 @@ static double sums_of(const ls_choice_case *one, const ls_calls *calls, const st
         return fmax(sum * (pipe ? 1 : 0.1), sum - hidden);
     }
     double all = sums_in_rounds(one, calls, dp, apart, s);
+    if (pipe)
+        return all;
     return fmax(0.1 * all, all - hides * row->work_ns);
 }
 
 ls_status ls_choice_time(const ls_choice_case *one, ls_choice_row *row)
 {
-    int dp = ls_mesh_lines(&one->teams);
+    bool far = one->mesh.ep > 1 && ls_mesh_posts(&one->teams) > 1;
+    int dividers = ls_mesh_lines(far ? &one->equals : &one->teams); /* of an update */
     stages s = {.n = 0};
     ls_calls calls;
     ls_status st;
@@ -283,9 +372,9 @@ ls_status ls_choice_time(const ls_choice_case *one, ls_choice_row *row)
         LS_TRY(st, run_table(one, &calls, &s, row), out);
     else
         row->work_ns = (s.forward[0] + s.backward[0]) * (double)calls.own / (double)calls.most;
-    row->exchange_ns = sums_of(one, &calls, &s, row);
+    row->exchange_ns += sums_of(one, &calls, &s, row);
     row->work_ns += update_bytes * update_ns * (double)s.elements /
-                    (one->mesh.zero > 0 && !one->mesh.replicas ? dp : 1);
+                    (one->mesh.zero > 0 && !one->mesh.replicas ? dividers : 1);
     row->step_ns = row->work_ns + row->idle_ns + row->exchange_ns;
 out:
     ls_mem_free(s.all);

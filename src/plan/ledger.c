@@ -50,16 +50,20 @@ int64_t ls_ledger_bytes(const ls_ledger *ledger, const char *name)
 static void print_part(const ls_ledger *ledger, bool host, ls_str *text)
 {
     int64_t total = total_of(ledger, host);
+    int width = 12; /* or the longest name */
 
+    for (int i = 0; i < ledger->count; i++)
+        if (ledger->items[i].host == host)
+            width = (int)ls_max_i64(width, (int64_t)strlen(ledger->items[i].name));
     for (int i = 0; i < ledger->count; i++) {
         const ls_ledger_item *item = &ledger->items[i];
         if (item->host != host)
             continue;
-        ls_str_printf(text, "  %-12s %8.1f MiB %5.1f %%  %s\n", item->name,
+        ls_str_printf(text, "  %-*s %8.1f MiB %5.1f %%  %s\n", width, item->name,
                       (double)item->bytes / (double)LS_MIB,
                       100.0 * (double)item->bytes / (double)total, item->why);
     }
-    ls_str_printf(text, "  %-12s %8.1f MiB\n", "total", (double)total / (double)LS_MIB);
+    ls_str_printf(text, "  %-*s %8.1f MiB\n", width, "total", (double)total / (double)LS_MIB);
 }
 
 void ls_ledger_print(const ls_ledger *ledger, ls_str *text)

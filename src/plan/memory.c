@@ -9,11 +9,13 @@
 #include "model/decode.h"
 #include "model/pass.h"
 #include "parallel/buddies.h"
+#include "parallel/staging.h"
 #include "parallel/tensor.h"
 #include "plan/far.h"
 #include "plan/optim.h"
 #include "plan/pipe.h"
 #include "plan/portion.h"
+#include "plan/turns.h"
 #include "plan/units.h"
 #include "plan/ward.h"
 
@@ -136,19 +138,6 @@ static ls_squeeze squeeze_of(const ls_run *run)
     return ls_squeeze_of(kinds[run->exchange.compress], run->exchange.topk);
 }
 
-/* Calls of who has most of those that sum every call. Where experts are divided (mesh: of equals)
- * all ranks that share the batch make as many. */
-static int count_rounds(const ls_run *run, const ls_mesh *mesh)
-{
-    ls_mesh sharers = *mesh;
-
-    if (run->mesh.ep > 1) {
-        sharers.ranks *= (int)run->mesh.ep;
-        sharers.cp = (int)run->mesh.cp;
-    }
-    return mesh->zero >= 2 ? ls_calls_rounds(run, &sharers) : 0;
-}
-
 ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh *mesh)
 {
     bool ordered = ls_calls_ordered(run) && !mesh->replicas;
@@ -160,7 +149,7 @@ ls_dp_args ls_memory_dp(const ls_run *run, const ls_model *model, const ls_mesh 
         numbers.mesh.zero = 0;
         return numbers;
     }
-    int rounds = count_rounds(run, mesh);
+    int rounds = mesh->zero >= 2 ? ls_calls_rounds(run, mesh) : 0;
     return (ls_dp_args){.mesh = *mesh,
                         .rounds = rounds,
                         .slots = ordered && rounds ? ls_calls_feed(run, mesh, rounds, NULL) : 0,
@@ -453,10 +442,13 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
         ls_ledger_add(ledger, type == LS_F16 ? "fp16 weights" : "bf16 weights",
                       "parameters once more, as the model reads them",
                       ls_round_up(read * ls_dtype_bytes(type), 4096));
-    if (shards)
+    if (shards) {
+        int64_t most = ls_units_most(model, &dp->mesh) * ls_dtype_bytes(type);
+        ls_turns turns = ls_turns_weights(model, dp, ls_dtype_bytes(type), ls_memory_page(args));
         ls_ledger_add(ledger, "gathered weights",
                       "a part of the model and the next one, of all ranks",
-                      ls_units_most(model, &dp->mesh) * ls_dtype_bytes(type));
+                      args->apart ? ls_turns_held(&turns) : most);
+    }
     ls_packs_args packs;
     if (ls_memory_packs(args, &packs))
         ls_ledger_add(ledger, "packed weights", "matrices in the order of products, both ways",
@@ -471,6 +463,31 @@ static void predict_state(const ls_memory_args *args, const ls_dp_args *dp, int6
                       ls_round_up(work, 4096));
 }
 
+int64_t ls_memory_page(const ls_memory_args *args)
+{
+    return args->page ? args->page : LS_WINDOW_PAGE;
+}
+
+int64_t ls_memory_parted_elements(const ls_dp_args *dp)
+{
+    int64_t blocks = (dp->trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+
+    return ls_max_i64(ls_dp_sum_elements(dp), blocks);
+}
+
+/* What passes through host memory with zero 2 and 3. */
+static int64_t parted_staging(const ls_memory_args *args, const ls_dp_args *dp)
+{
+    int64_t size = ls_dtype_bytes(ls_memory_type(args->run)), each = ls_dp_place_elements(dp);
+    int64_t bytes = ls_round_up(ls_memory_parted_elements(dp) * (int64_t)sizeof(float), 4096) +
+                    ls_staging_bytes(LS_DP_AHEAD, each * (int64_t)sizeof(float));
+
+    if (dp->mesh.zero == 3)
+        bytes += ls_round_up(ls_dp_own_elements(dp) * size, 4096) +
+                 ls_staging_bytes(ls_turns_places(args->model, dp), each * size);
+    return bytes;
+}
+
 static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                               const ls_dp_args *dp, ls_ledger *ledger)
 {
@@ -482,6 +499,12 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
                                         ls_dp_ahead_elements(dp),
                                     ls_memory_grad_elements(model, calls, dp));
         int64_t own = ls_dp_sum_elements(dp);
+        if (args->apart) {
+            ls_turns turns = ls_turns_gradient(model, dp, ls_memory_page(args));
+            ls_ledger_add(ledger, "gradients", "own parts; of a call: a part of the model",
+                          ls_round_up(own * size, 4096) + ls_turns_held(&turns));
+            return;
+        }
         ls_ledger_add(ledger, "gradients",
                       "own parts; of a call: a part of the model, some buckets",
                       ls_round_up(own * size, 4096) + ls_round_up(window * size, 4096));
@@ -508,8 +531,10 @@ static void predict_exchange(const ls_memory_args *args, const ls_calls *calls,
         ls_dp_bytes(dp));
     if (args->apart)
         add(ledger, "staging", "own gradients on their way, page-locked",
-            calls->buffers *
-                ls_round_up(ls_memory_grad_elements(args->model, calls, dp) * size, 4096));
+            dp->mesh.zero >= 2
+                ? parted_staging(args, dp)
+                : calls->buffers *
+                      ls_round_up(ls_memory_grad_elements(args->model, calls, dp) * size, 4096));
     if (ls_dp_debts(dp) && dp->mesh.rank == 0)
         add(ledger, "debts", "what all nodes owe, for a checkpoint",
             ls_round_up(ls_dp_debts(dp) * args->model->trained * size, 4096));
@@ -595,6 +620,20 @@ static void predict_moves(const ls_memory_args *args, ls_ledger *ledger, const c
                        bytes + ls_tensor_stage_bytes(place(&pass)));
 }
 
+/* Moments that a rank brings along when they are collected: on a device with a memory of its own,
+ * where those divide them who divide experts (train/far.c). */
+static int64_t carried_bytes(const ls_memory_args *args)
+{
+    static const ls_mesh alone = {.ranks = 1};
+    const ls_mesh *sums = ls_memory_sums(args);
+
+    if (!args->apart || !ls_far_divides(args->run, args->model, sums) ||
+        ls_mesh_saves_parts(world_of(args)))
+        return 0;
+    return ls_round_up(ls_far_own(args->model, sums ? sums : &alone) * (int64_t)sizeof(float),
+                       4096);
+}
+
 /* What ranks that have one model together need for that. The first team collects: weights, which
  * planes of a pipeline, or of ranks that divide them, bring together first, and where the first
  * rank saves for all, moments. */
@@ -613,18 +652,20 @@ static void predict_team(const ls_memory_args *args, ls_ledger *ledger)
         predict_moves(args, ledger, "tensor parallel", "small sums of ranks with one model",
                       ls_pass_place);
     if (model->split.far_ranks > 1)
-        ls_ledger_add(ledger, "expert parallel", "small sums of ranks that divide experts",
-                      ls_round_up(ls_tensor_bytes(), 4096));
-    if (args->apart && model->split.ranks > 1) /* of every rank a number */
+        predict_moves(args, ledger, "expert parallel", "small sums of ranks that divide experts",
+                      ls_pass_far_place);
+    bool teams = model->split.ranks > 1 || model->split.far_ranks > 1;
+    if (args->apart && teams) /* of every rank a number */
         ls_ledger_add(ledger, "norm", "squares of all ranks",
                       ls_round_up(ls_mesh_ranks(world_of(args)) * size, 4096));
     if (args->apart)
         plane = model->flat;
-    if (first && (model->split.ranks > 1 || model->split.far_ranks > 1))
+    int64_t carried = carried_bytes(args);
+    if ((first && teams) || carried > 0)
         (args->apart ? ls_ledger_add_host : ls_ledger_add)(
             ledger, "collecting", "a part of the model, on its way to the first rank",
-            (planes ? ls_round_up(plane * size, 4096) : 0) +
-                (model->split.rank == 0 && model->split.far_rank == 0
+            carried + (first && planes ? ls_round_up(plane * size, 4096) : 0) +
+                (first && model->split.rank == 0 && model->split.far_rank == 0
                      ? ls_round_up(ls_memory_passage(whole_of(args)) * size, 4096)
                      : 0));
 }

@@ -91,6 +91,13 @@ int64_t ls_memory_spans(const ls_model *model);
 /* Bytes of the small device buffers of a step: batch, losses, partial sums, spans, state. */
 int64_t ls_memory_step_bytes(const ls_model *model, const ls_calls *calls);
 
+/* Bytes of a page of windows. */
+int64_t ls_memory_page(const ls_memory_args *args);
+
+/* Zero 2 and 3 on a device with a memory of its own: elements of host memory for the sums of the
+ * own parts, and for whatever else passes through it: squares of norm blocks. */
+int64_t ls_memory_parted_elements(const ls_dp_args *dp);
+
 /* Bytes of host memory that batches, numbers of a step and results travel through; page-locked
  * where the device has a memory of its own. */
 int64_t ls_memory_staging_bytes(const ls_model *model, const ls_calls *calls);

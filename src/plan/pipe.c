@@ -490,11 +490,6 @@ typedef struct pages {
     int64_t first, end; /* bytes */
 } pages;
 
-static int64_t page_of(const ls_memory_args *args)
-{
-    return args->page ? args->page : LS_WINDOW_PAGE;
-}
-
 static pages pages_of(int64_t page, ls_pipe_range r, int64_t size)
 {
     if (r.count == 0)
@@ -534,7 +529,7 @@ static int64_t weight_bytes(const ls_memory_args *args, const ls_pipe *p, int64_
     ls_pipe_range ranges[LS_PIPE_BUCKETS + 1];
     int n = ls_pipe_ranges(p, ranges);
 
-    return all_paged(page_of(args), ranges, n, size);
+    return all_paged(ls_memory_page(args), ranges, n, size);
 }
 
 /* What a line's rank updates of a chunk, bucket by bucket. Returns how many. */
@@ -554,7 +549,7 @@ static int64_t moment_bytes(const ls_memory_args *args, const ls_pipe *p, int li
 
     for (int c = 0; c < p->chunks; c++)
         n += updated_of(p, line, c, ranges + n);
-    return all_paged(page_of(args), ranges, n, sizeof(float));
+    return all_paged(ls_memory_page(args), ranges, n, sizeof(float));
 }
 
 /* What sums over lines take, beside gradients: for themselves, and, on a device with a memory of
@@ -575,7 +570,7 @@ static int64_t grad_bytes(const ls_memory_args *args, ls_pipe_range own, bool di
         sum->staged += ls_round_up(ls_dp_elements(&dp) * (int64_t)sizeof(float), 4096);
         own.count = args->apart ? own.count : ls_dp_elements(&dp);
     }
-    return paged(page_of(args), own, sizeof(float));
+    return paged(ls_memory_page(args), own, sizeof(float));
 }
 
 int ls_pipe_flows(const ls_pipe *pipe)
@@ -740,7 +735,7 @@ static void predict_gradients(const ls_memory_args *args, const ls_calls *calls,
     if (head.count > 0 && ls_pipe_is_last(p))
         bytes += calls->buffers * grad_bytes(args, head, false, &sum);
     else if (head.count > 0 && ls_pipe_is_first(p))
-        bytes += paged(page_of(args), head, sizeof(float));
+        bytes += paged(ls_memory_page(args), head, sizeof(float));
     ls_ledger_add(ledger, "gradients",
                   calls->ordered ? "own layers, log2(calls) + 1 buffers of the tree of sums"
                                  : "own layers, one buffer",
@@ -820,8 +815,11 @@ void ls_pipe_predict(const ls_memory_args *args, const ls_calls *calls, ls_ledge
                             : "two moments per parameter of the own layers",
                   2 * moment_bytes(args, &p, p.line));
     if (p.ward >= 0)
-        ls_ledger_add(ledger, "buddy", "two moments that another line updates",
-                      2 * moment_bytes(args, &p, p.ward));
+        ls_ledger_add(ledger, "buddy",
+                      p.zero == 3   ? "weights, two moments and gradients that another line has"
+                      : p.zero == 2 ? "two moments and gradients that another line has"
+                                    : "two moments that another line updates",
+                      (1 + p.zero) * moment_bytes(args, &p, p.ward));
     predict_gradients(args, calls, &p, ledger);
     predict_passes(args, calls, &p, ledger);
     ls_pipe_release(&p);

@@ -6,12 +6,14 @@
  * whole model, in arrays of which only its own pages are there (base/window.h). A tied embedding
  * belongs to the first post, and the last one has a copy of its weights. With ZeRO 1 (mesh.zero)
  * the lines divide what they update of each chunk; where ranks that die are replaced, another line
- * keeps a copy of that (train/trust.h).
+ * keeps a copy of that (train/trust.h), with any stage.
  *
  * With ZeRO 2 and 3 a chunk is cut into buckets, each a unit of the model (ls_param.unit) or some
  * of them, and the lines divide every bucket: gradients leave, and weights come, bucket by bucket
  * (train/line_parts.c). Then all lines go through as many micro-batches, of which some may be
- * empty, so that ranks of a post have the same table, and meet at the same places of it.
+ * empty, so that ranks of a post have the same table, and meet at the same places of it. Where
+ * experts are divided (mesh.ep) lines are those of equals (parallel/mesh.h), and the same holds of
+ * all that share the batch.
  *
  *     post 0, 2 lines      embedding | block 0 | block 1
  *     line 0 updates       ====      | ===     | ===           and, with ZeRO 3, has the weights of

@@ -57,7 +57,8 @@ static ls_status agree(const ls_session *s, ls_choice_facts *facts)
 {
     ls_device_info info = ls_device_describe(s->device);
     int64_t program = ls_ledger_resident_bytes();
-    double least[3] = {share_of(s, &info), (double)info.threads, -(double)program};
+    double least[] = {share_of(s, &info), (double)info.threads, -(double)program,
+                      -(double)info.window_page};
     ls_status st = LS_OK;
 
     if (s->mesh.ranks > 1)
@@ -73,6 +74,7 @@ static ls_status agree(const ls_session *s, ls_choice_facts *facts)
     facts->threads = (int)least[1];
     facts->program_bytes = ls_round_up((int64_t)-least[2], PROGRAM_UNIT);
     facts->fixed_bytes = info.fixed_bytes;
+    facts->page = (int64_t)-least[3];
     return st;
 }
 

@@ -88,7 +88,7 @@ bool ls_estate_serves(const ls_session *s)
 
 bool ls_estate_keeps(const ls_session *s)
 {
-    return ls_estate_serves(s) && s->step && s->step_there && !s->apart &&
+    return ls_estate_serves(s) && s->step && s->step_there && !s->apart && ls_kin_knows(s->run) &&
            s->offload == LS_OFFLOAD_NONE && s->run->train.optimizer == LS_OPTIMIZER_ADAMW;
 }
 

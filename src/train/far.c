@@ -89,7 +89,11 @@ ls_status ls_step_far_gradients(ls_step *step, ls_step_state *host_state, ls_clo
         LS_TRY(st, ls_step_trouble(s), out);
     }
     LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
-    if (s->args.dp) {
+    if (ls_step_travels(s)) {
+        ls_step_travel_begin(s, s->args.model->trained);
+        ls_step_travel_from(s, 0, 1);
+        LS_TRY(st, ls_step_travel_sum(s, clock), out);
+    } else if (s->args.dp) {
         LS_TRY(st, ls_dp_sum_from(s->args.dp, buffers, 0), out);
         LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
     }
@@ -153,11 +157,18 @@ static ls_status carry_rank(ls_step *s, int rank, float *moments, float *plane, 
     return st;
 }
 
+/* ls_tensor_keeper.copy, of an array of the host. */
+static void copy_host(void *context, int64_t first, int64_t n, float *packed, bool back)
+{
+    float *x = (float *)context + first;
+
+    memcpy(back ? x : packed, back ? packed : x, (size_t)n * sizeof *x);
+}
+
 /* Where equals are first, those that divide experts have all of the others' parts each, but of what
  * is no expert some elements only: they make it whole together. */
-ls_status ls_step_far_carry(ls_step *step, float *moments, float *plane, bool back)
+static ls_status carry_all(ls_step *s, float *moments, float *plane, bool back)
 {
-    ls_step *s = step;
     const ls_model *model = s->args.model;
     const ls_mesh *equals = equals_of(s);
     ls_crew_span *spans = ls_mem_array((size_t)model->n_params, sizeof *spans);
@@ -169,8 +180,33 @@ ls_status ls_step_far_carry(ls_step *step, float *moments, float *plane, bool ba
         if (equals->rank == 0 || equals->rank == r)
             st = carry_rank(s, r, moments, plane, back);
     if (st == LS_OK && equals->rank == 0 && !back)
-        st = ls_tensor_sum(s->args.far, plane, spans,
-                           ls_model_common(model, 0, model->trained, spans), NULL);
+        st = ls_tensor_sum_kept(s->args.far,
+                                &(ls_tensor_keeper){.copy = copy_host, .context = plane}, spans,
+                                ls_model_common(model, 0, model->trained, spans), NULL);
     ls_mem_free(spans);
+    return st;
+}
+
+/* On a device with a memory of its own moments pass through the host's. */
+ls_status ls_step_far_carry(ls_step *step, float *moments, float *plane, bool back)
+{
+    ls_step *s = step;
+    ls_device *device = ls_stream_device(s->args.stream);
+    int64_t bytes = s->own * (int64_t)sizeof *moments;
+    void *memory = NULL;
+    ls_status st;
+
+    if (!s->apart)
+        return carry_all(s, moments, plane, back);
+    LS_TRY(st, ls_device_host_alloc(device, bytes, "moments on their way", &memory), out);
+    if (!back) {
+        ls_stream_copy_out(s->args.stream, memory, moments, bytes);
+        LS_TRY(st, ls_step_await(s), out);
+    }
+    LS_TRY(st, carry_all(s, memory, plane, back), out);
+    if (back)
+        st = ls_step_send(s, moments, memory, bytes);
+out:
+    ls_device_host_free(device, memory, bytes);
     return st;
 }

@@ -304,13 +304,14 @@ static int free_of(bool *used)
     return i;
 }
 
-/* An operation with an empty micro-batch: as experts of others, or as one of the lines. */
+/* An operation with an empty micro-batch: as experts of others, which all belong to the first half
+ * of a backward, or as one of the lines. */
 static void serve(ls_step *s, const ls_pipeline_op *op, const ls_pass_call *call)
 {
-    if (!ls_step_is_far(s))
-        ls_line_walk(s, op->chunk, op->what);
-    else if (op->what != LS_PIPELINE_WEIGHT)
+    if (ls_step_is_far(s) && op->what != LS_PIPELINE_WEIGHT)
         ls_pass_serve(s->pass, call, op->what != LS_PIPELINE_FORWARD);
+    else
+        ls_line_walk(s, op->chunk, op->what);
 }
 
 static ls_status forward(ls_step *s, int i, ls_step_state *host_state, ls_clock *clock)
@@ -574,14 +575,16 @@ out:
 
 void ls_line_serve(ls_step *step)
 {
-    const ls_pass_call call = {.w = ls_step_read(step), .leaves = 1};
-    bool sharded = step->line->plan.zero == 3;
+    const ls_pass_call call = {.w = ls_step_read(step),
+                               .leaves = 1,
+                               .need = step->line->plan.zero == 3 ? ls_line_need : NULL,
+                               .context = step};
 
     for (int c = 0; c < step->line->plan.chunks; c++) {
+        ls_line_fetch_begin(step, c, LS_PIPELINE_FORWARD);
         if (ls_step_is_far(step))
             ls_pass_serve(step->line->passes[c], &call, false);
-        ls_line_fetch_begin(step, c, LS_PIPELINE_FORWARD);
-        if (sharded)
+        else
             ls_line_walk(step, c, LS_PIPELINE_FORWARD);
         (void)ls_line_fetch_end(step); /* trouble stays until it is asked for */
     }

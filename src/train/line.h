@@ -49,6 +49,7 @@ bool ls_line_has_losses(const ls_step *step);
  * ls_step_own(); and where the gradient of its element `first` lies. */
 int ls_line_owns(const ls_step *step);
 ls_mesh_part ls_line_own(const ls_step *step, int i);
+ls_mesh_part ls_line_updated(const ls_step *step, int line, int i); /* by another line */
 float *ls_line_gradient(const ls_step *step, int64_t first);
 
 /* The norm of the whole gradient, whose numbers are in `whole`. */

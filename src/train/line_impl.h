@@ -129,14 +129,14 @@ static inline bool ls_line_is_parted(const ls_line *x)
     return x->plan.zero >= 2;
 }
 
-/* Micro-batches of a step. Some may be empty, behind the others: where ranks divide experts, this
- * rank's experts serve those of other lines; where lines divide gradients, they meet in every one.
+/* Micro-batches of a step. Some may be empty, behind the others: where lines divide gradients, they
+ * meet in every one; where ranks divide experts, this rank's experts serve those of other lines.
  */
 static inline int64_t ls_line_micros(const ls_step *s)
 {
-    return ls_step_is_far(s)            ? s->far.rounds
-           : ls_line_is_parted(s->line) ? s->line->most
-                                        : s->now.calls;
+    return ls_line_is_parted(s->line) ? s->line->most
+           : ls_step_is_far(s)        ? s->far.rounds
+                                      : s->now.calls;
 }
 
 /* Zero 3: the second half of a backward reads weights too, to compute again what was not kept. */

@@ -313,22 +313,27 @@ int ls_line_owns(const ls_step *step)
 }
 
 /* What it updates of number i of them, which is in a chunk. */
-static ls_pipe_range updated(const ls_line *x, int i, int *chunk_out)
+static ls_pipe_range updated(const ls_line *x, int line, int i, int *chunk_out)
 {
     int c = 0, n;
 
     for (; i >= (n = ls_pipe_buckets(&x->plan, x->plan.post, c)); c++)
         i -= n;
     *chunk_out = c;
-    return ls_pipe_updated(&x->plan, x->plan.post, x->plan.line, c, i);
+    return ls_pipe_updated(&x->plan, x->plan.post, line, c, i);
+}
+
+ls_mesh_part ls_line_updated(const ls_step *step, int line, int i)
+{
+    int chunk;
+    ls_pipe_range r = updated(step->line, line, i, &chunk);
+
+    return (ls_mesh_part){.first = r.first, .count = r.count, .packed = r.first};
 }
 
 ls_mesh_part ls_line_own(const ls_step *step, int i)
 {
-    int chunk;
-    ls_pipe_range own = updated(step->line, i, &chunk);
-
-    return (ls_mesh_part){.first = own.first, .count = own.count, .packed = own.first};
+    return ls_line_updated(step, step->line->plan.line, i);
 }
 
 float *ls_line_gradient(const ls_step *step, int64_t first)
@@ -601,7 +606,7 @@ static void square_own(ls_step *s, const ls_norm2 *whole, int i)
 {
     const ls_line *x = s->line;
     int chunk;
-    ls_pipe_range own = updated(x, i, &chunk);
+    ls_pipe_range own = updated(x, x->plan.line, i, &chunk);
     int64_t end = own.first + own.count;
     int64_t first = ls_round_up(own.first, LS_NORM_BLOCK);
     ls_norm2 blocks = *whole;
@@ -628,7 +633,7 @@ static void bring_edges(const ls_step *s)
         for (int k = 0; k < ls_line_owns(s); k++) {
             ls_pipe_range block = {x->edge_blocks[i] * LS_NORM_BLOCK, LS_NORM_BLOCK};
             int c;
-            ls_pipe_range own = ls_pipe_common(block, updated(x, k, &c));
+            ls_pipe_range own = ls_pipe_common(block, updated(x, x->plan.line, k, &c));
             if (own.count > 0)
                 ls_stream_copy(
                     s->args.stream, x->edges + i * LS_NORM_BLOCK + own.first - block.first,

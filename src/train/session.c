@@ -586,23 +586,17 @@ static void take_kept(ls_session *s)
  * threads, small objects; and by who tells of the run and commits its checkpoints. Measured. */
 enum { LATER_BYTES = 1408 << 10, FIRST_BYTES = 320 << 10 };
 
-/* Predict, refuse what does not fit, then take the large memory. */
-static ls_status open_state(ls_session *s)
+/* Ranks that share a machine or its cards meet; what is left for this one, with what it has kept.
+ */
+static ls_status open_teams(ls_session *s, const ls_device_info *info, int64_t kept,
+                            int64_t *free_out)
 {
-    ls_loader_args loader = loader_args(s);
-    ls_device_info info = ls_device_describe(s->device);
-    ls_step_args step = {.model = &s->model,
-                         .kernels = s->kernels,
-                         .stream = s->stream,
-                         .side = s->side,
-                         .offload_to = ls_session_offload_to(s)};
-    int64_t kept = kept_bytes(s), free_bytes = info.free_bytes;
+    int64_t free_bytes = info->free_bytes + kept;
     ls_status st = LS_OK;
 
-    free_bytes += kept;
     if (s->mesh.ranks > 1) {
         if (s->apart)
-            LS_TRY(st, ls_session_meet_cards(s, &info), out);
+            LS_TRY(st, ls_session_meet_cards(s, info), out);
         free_bytes = s->apart ? ls_session_share_of_card(s) + kept : free_bytes / s->mesh.local;
         LS_TRY(st, ls_team_open(s), out);
         LS_TRY(st, ls_context_open(s), out);
@@ -610,44 +604,54 @@ static ls_status open_state(ls_session *s)
             s->mesh.bucket =
                 ls_dp_bucket_blocks(s->args.comm, &s->mesh, s->model.trained, s->run->mesh.bucket);
     }
-    ls_memory_args memory = {.run = s->run,
-                             .mesh = ls_team_mesh(s),
-                             .model = &s->model,
-                             .world = &s->mesh,
-                             .whole = ls_team_whole(s),
-                             .sums = ls_mesh_team(&s->mesh) > 1 ? &s->equals : NULL,
-                             .kernels = s->kernels,
-                             .threads = info.threads,
-                             .apart = s->apart,
-                             .page = info.window_page,
-                             .fixed_bytes = info.fixed_bytes,
-                             .loader_bytes = ls_loader_bytes(&loader),
-                             .mapped_bytes = ls_corpus_mapped_bytes(s->corpus)};
+    *free_out = free_bytes + info->fixed_bytes; /* what a GPU holds is taken already */
+out:
+    return st;
+}
 
-    free_bytes += info.fixed_bytes; /* what a GPU holds is taken already */
-    memory.program_bytes = ls_ledger_resident_bytes() - kept;
+/* What the ledger is made of. */
+static ls_memory_args memory_of(ls_session *s, const ls_device_info *info, int64_t kept)
+{
+    ls_loader_args loader = loader_args(s);
+    int64_t program = ls_ledger_resident_bytes() - kept;
+
     if (!s->apart) /* they have their own line */
-        memory.program_bytes -= (int64_t)info.threads * LS_STREAM_THREAD_BYTES;
-    memory.program_bytes -= ls_corpus_present_bytes(s->corpus); /* so have shards */
-    memory.program_bytes += LATER_BYTES + (ls_session_is_first(s) ? FIRST_BYTES : 0);
-    LS_TRY(st, fit_run(s, &memory, free_bytes), out);
-    step.run = s->run;
-    LS_TRY(st, ls_memory_choose_packs(&memory, free_bytes), out);
-    ls_memory_predict(&memory, &s->ledger);
-    LS_TRY(st, ls_memory_check(&memory, &s->ledger, free_bytes), out);
-    ls_calls_plan(s->run, ls_team_mesh(s), &step.calls);
+        program -= (int64_t)info->threads * LS_STREAM_THREAD_BYTES;
+    program -= ls_corpus_present_bytes(s->corpus); /* so have shards */
+    program += LATER_BYTES + (ls_session_is_first(s) ? FIRST_BYTES : 0);
+    return (ls_memory_args){.run = s->run,
+                            .mesh = ls_team_mesh(s),
+                            .model = &s->model,
+                            .world = &s->mesh,
+                            .whole = ls_team_whole(s),
+                            .sums = ls_mesh_team(&s->mesh) > 1 ? &s->equals : NULL,
+                            .kernels = s->kernels,
+                            .threads = info->threads,
+                            .apart = s->apart,
+                            .page = info->window_page,
+                            .fixed_bytes = info->fixed_bytes,
+                            .program_bytes = program,
+                            .loader_bytes = ls_loader_bytes(&loader),
+                            .mapped_bytes = ls_corpus_mapped_bytes(s->corpus)};
+}
+
+/* What the step exchanges with other ranks, and with whom. */
+static ls_status open_sums(ls_session *s, ls_step_args *step)
+{
+    ls_status st = LS_OK;
+
     if (s->mesh.ranks > 1)
         LS_TRY(st, open_exchange(s), out);
     LS_TRY(st, ls_team_open_sums(s), out);
-    step.dp = s->mesh.replicas ? NULL : ls_mesh_team(&s->mesh) > 1 ? s->sums : s->dp;
-    step.all = s->mesh.ep < 2 ? NULL : s->sharers ? s->sharers : s->dp;
-    step.tensor = s->tensor;
-    step.far = s->far;
-    step.team = s->team;
-    step.ring = s->ring;
-    step.rank = s->mesh.rank;
-    step.heals = s->args.rejoin != NULL;
-    step.pushes = s->mesh.servers > 0;
+    step->dp = s->mesh.replicas ? NULL : ls_mesh_team(&s->mesh) > 1 ? s->sums : s->dp;
+    step->all = s->mesh.ep < 2 ? NULL : s->sharers ? s->sharers : s->dp;
+    step->tensor = s->tensor;
+    step->far = s->far;
+    step->team = s->team;
+    step->ring = s->ring;
+    step->rank = s->mesh.rank;
+    step->heals = s->args.rejoin != NULL;
+    step->pushes = s->mesh.servers > 0;
     if (s->mesh.buddies && ls_mesh_whole(&s->mesh)) /* else trust.h */
         LS_TRY(st,
                ls_buddy_open(&s->buddy, &(ls_buddy_args){.run = s->run,
@@ -655,7 +659,32 @@ static ls_status open_state(ls_session *s)
                                                          .device = s->device,
                                                          .dp = s->dp}),
                out);
-    step.buddy = s->buddy;
+    step->buddy = s->buddy;
+out:
+    return st;
+}
+
+/* Predict, refuse what does not fit, then take the large memory. */
+static ls_status open_state(ls_session *s)
+{
+    ls_device_info info = ls_device_describe(s->device);
+    ls_step_args step = {.model = &s->model,
+                         .kernels = s->kernels,
+                         .stream = s->stream,
+                         .side = s->side,
+                         .offload_to = ls_session_offload_to(s)};
+    int64_t kept = kept_bytes(s), free_bytes;
+    ls_status st;
+
+    LS_TRY(st, open_teams(s, &info, kept, &free_bytes), out);
+    ls_memory_args memory = memory_of(s, &info, kept);
+    LS_TRY(st, fit_run(s, &memory, free_bytes), out);
+    step.run = s->run;
+    LS_TRY(st, ls_memory_choose_packs(&memory, free_bytes), out);
+    ls_memory_predict(&memory, &s->ledger);
+    LS_TRY(st, ls_memory_check(&memory, &s->ledger, free_bytes), out);
+    ls_calls_plan(s->run, ls_team_mesh(s), &step.calls);
+    LS_TRY(st, open_sums(s, &step), out);
     LS_TRY(st, open_packs(s, &memory, &step), out);
     step.pack = memory.pack;
     step.kept = s->kept[0] ? s->kept : ls_estate_lend(s);

@@ -62,12 +62,16 @@ static ls_status refuse_disk(const ls_device_info *info)
     return LS_EUSAGE;
 }
 
-static ls_status refuse_pipeline(const ls_device_info *info)
+/* What lies in windows. */
+static ls_status check_windows(const ls_mesh *mesh, const ls_device_info *info)
 {
-    ls_fail(LS_EUSAGE,
-            "mesh.pp cannot be used on \"%s\": its driver cannot map memory page by page",
-            info->name);
-    ls_err_hint("Update the NVIDIA driver, or set mesh.pp: 1.");
+    bool line = mesh->pp > 1;
+
+    if (info->window_page > 0 || (!line && mesh->zero < 2))
+        return LS_OK;
+    ls_fail(LS_EUSAGE, "%s cannot be %d on \"%s\": its driver cannot map memory page by page",
+            line ? "mesh.pp" : "mesh.zero", line ? mesh->pp : mesh->zero, info->name);
+    ls_err_hint("Update the NVIDIA driver, or set %s: 1.", line ? "mesh.pp" : "mesh.zero");
     return LS_EUSAGE;
 }
 
@@ -108,8 +112,8 @@ ls_status ls_session_open_device(ls_session *s)
     s->offload = ls_memory_offload(run, s->apart);
     if (s->apart && s->offload == LS_OFFLOAD_DISK)
         LS_TRY(st, refuse_disk(&info), out);
-    if (s->apart && s->mesh.pp > 1 && info.window_page == 0)
-        LS_TRY(st, refuse_pipeline(&info), out);
+    if (s->apart)
+        LS_TRY(st, check_windows(&s->mesh, &info), out);
     LS_TRY(st, ls_stream_create(&s->stream, s->device), out);
     if (s->apart && s->mesh.ranks > 1)
         LS_TRY(st, ls_stream_create(&s->side, s->device), out);

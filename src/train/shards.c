@@ -36,7 +36,9 @@ static ls_status start(ls_step *s, ls_units_set wanted)
 
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
         if (has(wanted & ~(s->shards.coming | s->shards.there), b)) {
-            st = ls_dp_fetch(s->args.dp, b, s->type, own_weights(s), s->shards.window.base);
+            st = s->turns
+                     ? ls_step_turns_fetch(s, b)
+                     : ls_dp_fetch(s->args.dp, b, s->type, own_weights(s), s->shards.window.base);
             s->shards.coming |= st == LS_OK ? (ls_units_set)1 << b : 0;
         }
     return st;
@@ -57,7 +59,8 @@ static void renew_copy(ls_step *s, int bucket)
                                      .rounding = ls_step_rounding(s->args.run, part.first)});
 }
 
-static ls_status settle(ls_step *s, ls_units_set wanted)
+/* Those of a set that are coming; dropped: nobody will read them. */
+static ls_status settle_some(ls_step *s, ls_units_set wanted, bool dropped)
 {
     ls_status st = LS_OK;
 
@@ -65,13 +68,19 @@ static ls_status settle(ls_step *s, ls_units_set wanted)
         if (has(wanted & s->shards.coming, b)) {
             st = ls_fault_pass(LS_FAULT_AT_GATHER);
             if (st == LS_OK)
-                st = ls_dp_fetched(s->args.dp, b);
+                st = s->turns && ls_step_shards(s) ? ls_step_turns_fetched(s, b, !dropped)
+                                                   : ls_dp_fetched(s->args.dp, b);
             s->shards.coming &= ~((ls_units_set)1 << b);
             s->shards.there |= (ls_units_set)1 << b;
             if (st == LS_OK && s->copy && !ls_step_shards(s))
                 renew_copy(s, b);
         }
     return st;
+}
+
+static ls_status settle(ls_step *s, ls_units_set wanted)
+{
+    return settle_some(s, wanted, false);
 }
 
 ls_status ls_step_settle(ls_step *s)
@@ -94,14 +103,15 @@ static ls_status drop(ls_step *s, ls_units_set unwanted)
 {
     const ls_dp_args *a = ls_dp_about(s->args.dp);
     int64_t size = ls_dtype_bytes(s->type);
-    ls_status st = settle(s, unwanted);
+    ls_status st = settle_some(s, unwanted, true);
 
     for (int b = 0; b < ls_dp_buckets(s->args.dp) && st == LS_OK; b++)
         if (has(unwanted & s->shards.there, b)) {
             ls_mesh_part bucket = ls_mesh_bucket(&a->mesh, a->trained, b);
-            ls_window_drop(
-                &s->shards.window, bucket.first * size,
-                ls_round_up(bucket.each * ls_mesh_shard(&a->mesh) * size, LS_WINDOW_PAGE));
+            if (!s->turns)
+                ls_window_drop(
+                    &s->shards.window, bucket.first * size,
+                    ls_round_up(bucket.each * ls_mesh_shard(&a->mesh) * size, LS_WINDOW_PAGE));
             s->shards.there &= ~((ls_units_set)1 << b);
         }
     return st;
@@ -149,6 +159,8 @@ void ls_step_need(void *context, int64_t unit)
 
 ls_status ls_step_forget(ls_step *s)
 {
+    if (s->turns)
+        ls_step_turns_changed(s);
     return ls_step_shards(s) ? drop(s, ~(ls_units_set)0) : ls_step_settle(s);
 }
 

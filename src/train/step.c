@@ -268,14 +268,14 @@ static void exchange_from(void *context, int64_t from)
     merge(s, s->last.top, s->last.merges, from, s->last.from);
     s->last.from = from;
     ls_clock_lap(s->clock, LS_PART_REDUCE);
-    if (ls_step_travels(s)) {
+    if (ls_step_travels(s) && !s->turns) {
         ls_step_travel_from(s, from, (int)ls_max_i64(1, s->last.top - s->last.merges));
         return;
     }
     if (s->status != LS_OK)
         return;
     buffers_of(s, buffers);
-    s->status = ls_dp_sum_from(s->args.dp, buffers, from);
+    s->status = s->turns ? ls_step_turns_from(s, from) : ls_dp_sum_from(s->args.dp, buffers, from);
     if (s->status != LS_OK)
         s->why = *ls_err_last();
     ls_clock_lap(s->clock, LS_PART_EXCHANGE);
@@ -426,7 +426,10 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_c
         ls_pass_call call = ls_step_call(s, &p, 0);
         call.complete = exchange_from;
         s->last.merges = 0;
-        ls_dp_round(s->args.dp, round, &s->grad_window, s->own_grad);
+        if (s->turns)
+            ls_step_turns_round(s, round);
+        else
+            ls_dp_round(s->args.dp, round, &s->grad_window, s->own_grad);
         if (has) {
             ls_step_forward(s, &p, &call, host_state);
             ls_step_lap(s, clock, LS_PART_FORWARD);
@@ -438,9 +441,11 @@ static ls_status gradients_in_rounds(ls_step *s, ls_step_state *host_state, ls_c
         }
         LS_TRY(st, ls_step_trouble(s), out);
         LS_TRY(st, ls_fault_pass(LS_FAULT_AT_REDUCE), out);
-        LS_TRY(st, ls_dp_sum_end(s->args.dp, buffers), out);
+        LS_TRY(st, s->turns ? ls_step_turns_end(s) : ls_dp_sum_end(s->args.dp, buffers), out);
         ls_clock_lap(clock, LS_PART_EXCHANGE);
     }
+    if (s->turns && !ls_step_teams(s)) /* else what a team has parts of is added up first */
+        ls_step_turns_bring(s);
 out:
     return st;
 }

@@ -2,6 +2,8 @@
 #pragma once
 #include "base/spill.h"
 #include "base/window.h"
+#include "parallel/staging.h"
+#include "plan/turns.h"
 #include "plan/units.h"
 #include "train/step.h"
 
@@ -144,11 +146,12 @@ struct ls_step {
         int64_t number;           /* of this step; */
         ls_status status;         /* what was found */
     } blame;
-    struct ls_trust *trust; /* owned: what is kept for another rank (trust.h); NULL: nothing */
-    struct ls_line *line;   /* owned: where ranks have parts of the layers (line.h): then the state
-                             * is its own, and pass is that of the chunk at hand; NULL: not so */
-    void *work;             /* owned: what lamb or muon need beside the moments; NULL: nothing */
-    ls_lamb lamb;           /* with its lists in there */
+    struct ls_step_turns *turns; /* owned: zero 2 and 3 where it travels (travel_parts.c) */
+    struct ls_trust *trust;      /* owned: what is kept for another rank (trust.h); NULL: nothing */
+    struct ls_line *line; /* owned: where ranks have parts of the layers (line.h): then the state
+                           * is its own, and pass is that of the chunk at hand; NULL: not so */
+    void *work;           /* owned: what lamb or muon need beside the moments; NULL: nothing */
+    ls_lamb lamb;         /* with its lists in there */
     struct {
         ls_adamw_span *spans; /* matrices, or the parts of them that this rank has */
         int64_t n_spans, n;
@@ -307,6 +310,23 @@ void ls_step_close_travel(ls_step *step);
 void ls_step_travel_begin(ls_step *step, int64_t elements);
 void ls_step_travel_from(ls_step *step, int64_t from, int buffers);
 ls_status ls_step_travel_sum(ls_step *step, ls_clock *clock);
+
+/* Zero 2 and 3 where it travels (travel_parts.c): windows and places; before a round; elements
+ * `from` and above of its gradient are queued; the end of a round; after the last one the sums of
+ * the own parts, which lie in travel.buffers[0] until then, to the device. */
+ls_status ls_step_open_turns(ls_step *step);
+void ls_step_close_turns(ls_step *step);
+void ls_step_turns_round(ls_step *step, int round);
+ls_status ls_step_turns_from(ls_step *step, int64_t from);
+ls_status ls_step_turns_end(ls_step *step);
+void ls_step_turns_bring(ls_step *step);
+
+/* Zero 2: all weights from their owners. Zero 3: the own ones have changed; a bucket from its
+ * owners: start, and wait; where it is wanted, it is there for what is queued next. */
+ls_status ls_step_turns_gather(ls_step *step, float *whole);
+void ls_step_turns_changed(ls_step *step);
+ls_status ls_step_turns_fetch(ls_step *step, int bucket);
+ls_status ls_step_turns_fetched(ls_step *step, int bucket, bool wanted);
 
 /* Graphs of forward and backward. Before the calls of a step are queued: whether they are being
  * recorded; then, when they were: whether that went well, else they are queued once more. Or all

@@ -71,6 +71,8 @@ static ls_status alloc_parted(ls_step *s, int64_t elements)
     void *memory;
     ls_status st;
 
+    if (ls_step_travels(s))
+        return ls_step_open_turns(s);
     LS_TRY(st, ls_window_open(&s->grad_window, elements * size, "gradients"), out);
     s->grads[0] = s->grad_window.base;
     LS_TRY(st,
@@ -242,6 +244,8 @@ static ls_status stage_tensors(ls_step *s)
         LS_TRY(st, ls_tensor_stage(s->args.tensor, s->args.stream, ls_pass_place(&pass)), out);
     if (s->apart && s->args.ring)
         LS_TRY(st, ls_tensor_stage(s->args.ring, s->args.stream, ls_pass_ring_place(&pass)), out);
+    if (s->apart && s->args.far)
+        LS_TRY(st, ls_tensor_stage(s->args.far, s->args.stream, ls_pass_far_place(&pass)), out);
 out:
     return st;
 }
@@ -344,6 +348,7 @@ void ls_step_close(ls_step *step)
     for (int i = 0; i < step->args.calls.buffers && !ls_step_parts(step); i++)
         free_shared(step, step->args.dp, step->grads[i]);
     ls_step_close_replay(step);
+    ls_step_close_turns(step);
     ls_step_close_travel(step);
     ls_window_close(&step->grad_window);
     ls_window_close(&step->shards.window);
@@ -358,6 +363,7 @@ void ls_step_close(ls_step *step)
                         ls_memory_staging_bytes(step->args.model, &step->args.calls));
     ls_tensor_unstage(step->args.tensor);
     ls_tensor_unstage(step->args.ring);
+    ls_tensor_unstage(step->args.far);
     ls_mem_free(step);
 }
 

@@ -114,14 +114,18 @@ static void warn_of_nodes(const ls_session *s)
                are_apart(s, ls_mesh_tp(&s->mesh)) ? "tp" : "ep");
 }
 
-/* Stages of ZeRO that divide nothing here: no other rank has the same experts. */
+/* Stages of ZeRO that divide nothing here: no other rank has the same experts, and layers. */
 static void warn_of_zero(const ls_session *s)
 {
-    if (s->run->mesh.zero > 1 && s->mesh.ep > 1 && s->equals.ranks < 2 && ls_session_is_first(s))
+    bool line = ls_mesh_posts(&s->equals) > 1;
+
+    if (s->run->mesh.zero > 1 && s->mesh.ep > 1 && ls_mesh_lines(&s->equals) < 2 &&
+        ls_session_is_first(s))
         ls_log(LS_LOG_WARN,
-               "mesh.zero: %lld divides no more than 1 does: ranks that have the same experts "
+               "mesh.zero: %lld divides no more than %d does: ranks that have the same %sexperts "
                "divide gradients and weights, and here each has others (mesh.ep: %d of %d)",
-               (long long)s->run->mesh.zero, s->mesh.ep, s->teams.ranks);
+               (long long)s->run->mesh.zero, line ? 0 : 1, line ? "layers and " : "", s->mesh.ep,
+               ls_mesh_lines(&s->teams));
 }
 
 /* What ranks with parts of tensors exchange, and those that divide experts: all of the ranks that
@@ -542,9 +546,16 @@ static ls_status sum_partials(ls_step *s)
     ls_pipe_range all = {0, s->args.model->trained};
     ls_status st = LS_OK;
 
-    if (!x)
-        return sum_range(s, ls_step_parts(s) ? s->own_grad : s->grads[0], all,
-                         ls_step_divides(s) ? ls_dp_group(s->args.dp) : NULL);
+    if (!x) {
+        st = sum_range(s,
+                       s->turns           ? s->travel.buffers[0]
+                       : ls_step_parts(s) ? s->own_grad
+                                          : s->grads[0],
+                       all, ls_step_divides(s) ? ls_dp_group(s->args.dp) : NULL);
+        if (s->turns)
+            ls_step_turns_bring(s);
+        return st;
+    }
     for (int c = 0; c < x->plan.chunks && st == LS_OK; c++)
         st = sum_range(s, ls_line_grad(x, c, 0), x->plan.chunk[c].own,
                        x->plan.divides ? x->across : NULL);

@@ -58,7 +58,7 @@ ls_status ls_step_open_travel(ls_step *s, int64_t elements)
     if (!ls_step_travels(s))
         return LS_OK;
     s->travel.elements = elements;
-    for (int i = 0; i < s->args.calls.buffers; i++)
+    for (int i = 0; i < (ls_step_parts(s) ? 1 : s->args.calls.buffers); i++)
         LS_TRY(st, open_buffer(s, i), out);
     LS_TRY(st, ls_event_create(&s->travel.complete, device_of(s)), out);
     for (int i = 0; i <= ls_dp_buckets(s->args.dp); i++)
@@ -140,11 +140,11 @@ static ls_status await_leg(ls_step *s, int i)
     return st;
 }
 
-/* The sums to the device, as far as this rank updates them. */
+/* The sums to the device, as far as this rank has them. */
 static void bring_back(ls_step *s)
 {
-    for (int b = 0; b < ls_step_buckets(s); b++) {
-        ls_mesh_part own = ls_step_own(s, b);
+    for (int b = 0; b < ls_step_sums(s); b++) {
+        ls_mesh_part own = ls_step_sum(s, b);
         ls_stream_copy_in(s->args.stream, (float *)s->grads[0] + own.first,
                           s->travel.buffers[0] + own.first, own.count * (int64_t)sizeof(float));
     }
@@ -207,6 +207,8 @@ ls_status ls_step_gather(ls_step *s, float *whole)
 
     if (!ls_step_travels(s))
         return ls_dp_gather(s->args.dp, whole);
+    if (s->turns)
+        return ls_step_turns_gather(s, whole);
     for (int b = 0; b < ls_dp_buckets(s->args.dp); b++) {
         ls_mesh_part own = ls_dp_own(s->args.dp, b);
         ls_stream_copy_out(s->args.stream, here + own.first, whole + own.first, own.count * size);

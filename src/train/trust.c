@@ -8,8 +8,8 @@
 #include "plan/ward.h"
 #include "train/line_impl.h"
 
-enum { GRADIENT, FIRST, SECOND }; /* moments by their numbers in the state */
-enum { AT_A_TIME = 32 };          /* messages each way */
+enum { WEIGHTS, FIRST, SECOND, GRADIENT }; /* the first three by their numbers in the state */
+enum { AT_A_TIME = 32 };                   /* messages each way */
 
 struct ls_trust {
     ls_comm *comm;            /* borrowed: those who divide */
@@ -50,17 +50,15 @@ static ls_status list(const ls_step *s, int rank, ls_mesh_part **parts_out, int 
 {
     const ls_step_args *a = &s->args;
     const ls_mesh *equals = &ls_dp_about(a->dp)->mesh;
-    int n = s->line ? s->line->plan.chunks : ls_ward_parts(a->run, a->model, equals, rank, NULL);
+    int n = s->line ? ls_line_owns(s) : ls_ward_parts(a->run, a->model, equals, rank, NULL);
     ls_mesh_part *parts = ls_mem_array((size_t)n, sizeof *parts);
 
     if (!parts)
         return LS_ENOMEM;
     if (!s->line)
         (void)ls_ward_parts(a->run, a->model, equals, rank, parts);
-    for (int i = 0; i < n && s->line; i++) {
-        ls_pipe_range r = ls_pipe_updated(&s->line->plan, s->line->plan.post, rank, i, 0);
-        parts[i] = (ls_mesh_part){.first = r.first, .count = r.count, .packed = r.first};
-    }
+    for (int i = 0; i < n && s->line; i++)
+        parts[i] = ls_line_updated(s, rank, i);
     *parts_out = parts;
     *n_out = n;
     return LS_OK;
@@ -192,6 +190,8 @@ ls_status ls_trust_begin(ls_step *step)
 
     if (!s->trust)
         return LS_OK;
+    if (s->line && s->line->plan.zero == 3)
+        LS_TRY(st, exchange(s, WEIGHTS), out);
     LS_TRY(st, exchange(s, FIRST), out);
     LS_TRY(st, exchange(s, SECOND), out);
     s->trust->begun = true;

@@ -1,10 +1,11 @@
 /* trust.h -- what a rank has alone of a model that ranks have together, kept by another one too.
  *
- * With mesh.pp, mesh.tp or mesh.ep and mesh.zero: 1 ranks that have the same part of the model
- * divide its moments, so nobody else has a rank's. Where ranks that die are replaced
- * (mesh.buddies), its buddy, another one of these, keeps them in trust: in the same array as its
- * own, in a pipeline at their indices (plan/pipe.h), otherwise behind the own ones (plan/ward.h);
- * the weights are there anyway. In every step:
+ * With mesh.pp, mesh.tp or mesh.ep and mesh.zero: 1, or with mesh.pp and any, ranks that have the
+ * same part of the model divide its moments, so nobody else has a rank's. Where ranks that die are
+ * replaced (mesh.buddies), its buddy, another one of these, keeps them in trust: in the same array
+ * as its own, in a pipeline at their indices (plan/pipe.h), otherwise behind the own ones
+ * (plan/ward.h); the weights are there anyway, but with mesh.zero: 3, which has them copied too. In
+ * every step:
  *
  *   exchange   sums and norm are there: the gradient of the own part to the buddy, the ward's from
  *              it; only then this rank tells its loss

@@ -108,6 +108,34 @@ LS_TEST(view_does_again_what_a_lost_first_rank_may_not_have_done)
     ls_view_release(&v);
 }
 
+/* A first rank that never came to train does not know what the one before it told. */
+LS_TEST(view_remembers_a_lost_first_rank_until_another_is_ready)
+{
+    ls_view_plan plan;
+    ls_view v = {.workers = 0};
+
+    begin(&v, 3, (ls_view_rules){.restarts = 1, .least = 1});
+    ls_view_readies(&v, 0);
+    LS_CHECK_EQ(ls_view_loses(&v, 0, &killed), LS_VIEW_RESTART);
+    for (int generation = 2; generation < 4; generation++) { /* 2 comes to nothing */
+        if (generation == 3)
+            LS_CHECK_EQ(ls_view_loses(&v, 2, &killed), LS_VIEW_RESTART);
+        report(&v, 0, -1, -1);
+        report(&v, 1, 5, 5);
+        report(&v, 2, generation == 3 ? -1 : 5, generation == 3 ? -1 : 5);
+        LS_CHECK_OK(ls_view_next(&v, &plan));
+        LS_CHECK(plan.first_new);
+        LS_CHECK_EQ(plan.met, 4);
+    }
+    ls_view_readies(&v, 0);
+    for (int i = 0; i < 3; i++)
+        report(&v, i, 6, 6);
+    LS_CHECK_OK(ls_view_next(&v, &plan));
+    LS_CHECK(!plan.first_new);
+    LS_CHECK_EQ(plan.met, 6);
+    ls_view_release(&v);
+}
+
 LS_TEST(view_survives_losses_while_it_is_made)
 {
     ls_view_plan plan;

@@ -6,7 +6,7 @@
 #include "comm/comm.h"
 #include "harness.h"
 
-enum { LS_WORLD_RANKS = 8 };
+enum { LS_WORLD_RANKS = 16 };
 
 typedef struct ls_world {
     int ranks, nodes;

@@ -134,6 +134,18 @@ LS_TEST(device_refuses_absurd_sizes_and_says_what_is_free)
 }
 
 /* Each thread brings scratch memory; a million of them must be a sentence, not the OOM killer. */
+LS_TEST(device_without_windows_says_so)
+{
+    ls_device *device;
+    void *base;
+
+    LS_CHECK_OK(ls_device_open(&device, "cpu", 1));
+    LS_CHECK_EQ(ls_device_describe(device).window_page, 0);
+    LS_CHECK_FAILS(ls_device_window_open(device, 4096, "gradients", &base), LS_EUSAGE,
+                   "page by page, which gradients of a pipeline need");
+    ls_device_close(device);
+}
+
 LS_TEST(device_refuses_absurd_numbers_of_threads)
 {
     ls_device *device = NULL;

@@ -34,6 +34,7 @@ run 0 "$LINESHAFT" train run.yaml -n 2 --set out=people
 says 'mesh: auto, 2 ranks on 1 node'
 says 'recompute'
 says 'not taken, '
+says ' is taken: '
 
 # What is set is kept; the words of the command line do the same as the file.
 run 0 "$LINESHAFT" train run.yaml --json -n 4 --set mesh.pp=2 --set out=set
@@ -58,6 +59,7 @@ python3 -c 'import json; d = json.load(open("out")); assert d["meshes"][0]["mesh
 run 5 "$LINESHAFT" plan mesh run.yaml -n 4 --memory 0.01
 says 'no mesh of 4 ranks that fits'
 says 'a rank needs'
+says 'more that need more memory'
 
 # What cannot be.
 run 2 "$LINESHAFT" plan mesh run.yaml -n 3 --nodes 2

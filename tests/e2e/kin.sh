@@ -75,8 +75,8 @@ run 0 "$LINESHAFT" ckpt verify teams
 go 0 owner 4 saved:KILL:0+2 --set mesh.tp=2 --set mesh.zero=1
 [ "$(field summary weights_hash owner.jsonl)" = "$hash" ] || fail "owner: other weights"
 healed owner checkpoint disk 4
-# While they meet again another one dies, whose copy is elsewhere.
-LINESHAFT_DRILL="rank=1,at=recover.transfer,do=kill" go 0 meets 4 12:KILL:2 --set mesh.tp=2 --set mesh.zero=1
+# While they meet again another one dies, whose copy is elsewhere; the first rank, which is new, does not tell again what the one before it told.
+LINESHAFT_DRILL="rank=1,at=recover.transfer,do=kill" go 0 meets 4 12:KILL:0 --set mesh.tp=2 --set mesh.zero=1
 same meets
 healed meets memory buddy 4
 [ "$(incident meets generation)" = 3 ] || fail "meets: $(grep incident meets.jsonl)"

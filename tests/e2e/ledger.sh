@@ -52,6 +52,8 @@ llama 2 2 mesh.pp=2 mesh.schedule=interleaved
 llama 2 2 mesh.pp=2 mesh.schedule=zero-bubble
 llama 4 2 mesh.pp=2
 llama 4 2 mesh.pp=2 mesh.zero=1
+llama 4 5 mesh.pp=2 mesh.zero=2
+llama 4 7 mesh.pp=2 mesh.zero=3
 llama 4 2 mesh.pp=2 mesh.tp=2
 llama 2 2 mesh.cp=2
 llama 4 2 mesh.cp=2 mesh.tp=2 precision=bf16
@@ -61,6 +63,8 @@ mixtral 2 2 mesh.ep=2
 mixtral 4 2 mesh.ep=2 mesh.zero=1
 mixtral 4 2 mesh.ep=2 mesh.tp=2
 mixtral 4 2 mesh.ep=2 mesh.pp=2
+mixtral 8 2 mesh.ep=2 mesh.pp=2 mesh.zero=2
+mixtral 8 7 mesh.ep=2 mesh.pp=2 mesh.zero=3
 MESHES
 ! grep -q BAD table || fail "memory is not the ledger:
 $(cat table)"

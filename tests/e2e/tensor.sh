@@ -48,6 +48,14 @@ for model in gpt2 qwen3 mixtral; do
 done
 # mesh.tp starts its ranks by itself, and in ordered mode the same mesh gives the same bits.
 same_bits gpt2.yaml --set mesh.tp=2 --set train.reduce=ordered --set train.steps=6
+# With two ranks in a team and calls of one leaf neither more teams nor ZeRO change them.
+for sets in mesh.dp=1 'mesh.dp=2 mesh.zero=3' 'mesh.dp=3 mesh.zero=1'; do
+    # shellcheck disable=SC2046,SC2086 # words are what is wanted
+    run 0 "$LINESHAFT" train gpt2.yaml --json --set mesh.tp=2 --set batch.group=1 --set train.reduce=ordered --set train.steps=6 \
+        $(printf -- '--set %s ' $sets) --set "out=pair-$(echo "$sets" | tr ' ' -)"
+    field summary weights_hash >>pairs
+done
+[ "$(sort -u pairs | wc -l)" = 1 ] || fail "teams of two have other bits on other meshes: $(cat pairs)"
 
 # Weights begin alike on every mesh: the hash of a run of no step.
 run 0 "$LINESHAFT" train qwen3.yaml --json --set train.steps=1 --set train.warmup=0 --set train.lr=1e-30 --set train.weight_decay=0 --set out=start1
@@ -98,7 +106,7 @@ ends_at_nan gpt2.yaml -n 2 --set mesh.tp=2
 skips_nan gpt2.yaml -n 2 --set mesh.tp=2 --set train.steps=6
 
 # What cannot be divided, and what mesh.tp does not do.
-refused 'mesh.tp is 3, but the model has 4 heads, which cannot be divided evenly' gpt2.yaml --set mesh.tp=3
+refused 'mesh.tp is 3 but model.heads is 4 .*: heads cannot be divided evenly among 3 ranks' gpt2.yaml --set mesh.tp=3
 refused 'mesh.tp is 2, but the run has 3 ranks, which cannot be grouped so' gpt2.yaml -n 3 --set mesh.tp=2
 refused 'mesh.tp is 2 and mesh.dp 2, but the run has 2 ranks: it needs 4' gpt2.yaml -n 2 --set mesh.tp=2 --set mesh.dp=2
 refused 'train.optimizer.*mesh.tp' gpt2.yaml --set mesh.tp=2 --set train.optimizer=muon

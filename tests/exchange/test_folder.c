@@ -24,7 +24,6 @@ static void check_same(const char *folder, hub *s)
 
     LS_CHECK_OK(ls_folder_open(&f, folder, -1));
     LS_CHECK(ls_folder_is_hf(f));
-    LS_CHECK(!ls_folder_ckpt(f));
     LS_CHECK_STR(ls_folder_path(f), folder);
     LS_CHECK_EQ(ls_folder_run(f)->data.text.count, 0);
     LS_CHECK_OK(ls_model_init(&m, ls_folder_run(f), ls_folder_run(f)->model.vocab));

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Parts of a model, and of sequences, on NVIDIA GPUs: mesh.tp, mesh.pp and mesh.cp, and products of them, train as one
-# process does, and go on with each other's checkpoints. Ranks share cards where there are fewer of them.
+# Parts of a model, of sequences and of what is trained, on NVIDIA GPUs: mesh.tp, mesh.pp, mesh.cp, mesh.ep, mesh.zero and
+# products of them train as one process does, and go on with each other's checkpoints. Ranks share cards where there are fewer of them.
 #
 #   tests/gpu/mesh.sh [FOLDER]     in FOLDER, which is made (default: a new temporary one, removed)
 #
-# Needs what tests/gpu/ranks.sh needs. DEVICE=cpu tries the script itself without a GPU. MESH_STEPS, MESH_FAMILIES and
-# MESH_TYPES choose less. The exit status is the number of checks that failed, at most 100.
+# Needs what tests/gpu/ranks.sh needs. DEVICE=cpu tries the script itself without a GPU. MESH_STEPS, MESH_FAMILIES,
+# MESH_TYPES and MESH_ONLY (a pattern of grep, of names of meshes) choose less. The exit status is the number of checks that failed, at most 100.
 set -u
 # shellcheck source=tests/gpu/checks.sh
 . "$(dirname "$0")/checks.sh"
 steps=${MESH_STEPS:-20}
-families=${MESH_FAMILIES:-gpt2 llama qwen3}
+families=${MESH_FAMILIES:-gpt2 llama qwen3 mixtral olmoe}
 types=${MESH_TYPES:-fp32 bf16}
 
 # train NAME RANKS SETTING...: a run in folder NAME, its events in NAME.json; says what went wrong.
@@ -74,19 +74,46 @@ pp2-tp2 4 mesh.pp=2 mesh.tp=2
 cp2-ring 2 mesh.cp=2
 cp2-gather 2 mesh.cp=2 mesh.keys=gather
 dp2-tp2-zero1 4 mesh.tp=2 mesh.zero=1
-dp2-pp2-zero1 4 mesh.pp=2 mesh.zero=1'
+dp2-pp2-zero1 4 mesh.pp=2 mesh.zero=1
+dp2-zero2 2 mesh.zero=2
+dp2-zero3 2 mesh.zero=3
+dp3-zero3 3 mesh.zero=3 mesh.bucket=262144
+dp4-zero1-shard2 4 mesh.zero=1 mesh.shard=2
+dp4-zero3-shard2 4 mesh.zero=3 mesh.shard=2 mesh.bucket=262144
+dp2-tp2-zero2 4 mesh.tp=2 mesh.zero=2
+dp2-tp2-zero3 4 mesh.tp=2 mesh.zero=3 mesh.bucket=262144
+cp2-zero3 2 mesh.cp=2 mesh.zero=3'
+mixtures='pp2-1f1b 2 mesh.pp=2
+pp2-zero-bubble 2 mesh.pp=2 mesh.schedule=zero-bubble
+cp2-ring 2 mesh.cp=2
+pp2-cp2 4 mesh.pp=2 mesh.cp=2 train.recompute=full
+tp2 2 mesh.tp=2 train.recompute=full
+tp2-pp2 4 mesh.pp=2 mesh.tp=2 mesh.sp=false
+dp2-zero3 2 mesh.zero=3
+dp2-tp2-zero3 4 mesh.tp=2 mesh.zero=3
+ep2 2 mesh.ep=2
+ep2-recompute 2 mesh.ep=2 train.recompute=full
+dp2-ep2-zero1 4 mesh.ep=2 mesh.zero=1
+ep2-tp2 4 mesh.ep=2 mesh.tp=2
+ep2-pp2 4 mesh.ep=2 mesh.pp=2
+dp2-ep2-zero3 4 mesh.ep=2 mesh.zero=3'
 
 for family in $families; do
     for type in $types; do
         base="model.family=$family precision=$type"
         [ "$family" = gpt2 ] || base="$base model.kv_heads=2"
+        table=$meshes
+        if [ "$family" = mixtral ] || [ "$family" = olmoe ]; then
+            base="$base model.experts=4"
+            table=$mixtures
+        fi
         tolerance=1e-4
         [ "$type" = fp32 ] || tolerance=1e-2
         one=$family-$type-1
         # shellcheck disable=SC2086
         train "$one" 1 $base
         result "$family $type: one process" $?
-        echo "$meshes" >meshes.txt
+        echo "$table" | grep "^[^ ]*${MESH_ONLY:-}" >meshes.txt
         while read -r mesh n sets; do
             t=$family-$type-$mesh
             # shellcheck disable=SC2086
@@ -98,14 +125,31 @@ done
 
 # Saved by one mesh, gone on with by another, in the end by one process.
 half=$((steps / 2))
-base="model.family=llama model.kv_heads=2"
-# shellcheck disable=SC2086
-train way 2 $base mesh.tp=2 train.steps=$((half / 2)) && train way 4 $base mesh.pp=2 mesh.zero=1 train.steps=$half &&
-    train way 2 $base mesh.cp=2 train.steps=$((half + half / 2)) && train way 1 $base
-result "a checkpoint goes from mesh.tp to mesh.pp to mesh.cp to one process" $?
-# shellcheck disable=SC2086
-train straight 1 $base
-awk -v a="$(losses way | awk '{ x = $2 } END { print x }')" -v b="$(losses straight | awk '{ x = $2 } END { print x }')" 'BEGIN {
-    d = (a - b) / b; if (d < 0) d = -d; printf "        %s and %s\n", a, b; exit !(a > 0 && d < 1e-3) }'
-result "and ends where one process does" $?
+# ends_alike WAY STRAIGHT: the last losses of two runs.
+ends_alike() {
+    awk -v a="$(losses "$1" | awk '{ x = $2 } END { print x }')" -v b="$(losses "$2" | awk '{ x = $2 } END { print x }')" 'BEGIN {
+        d = (a - b) / b; if (d < 0) d = -d; printf "        %s and %s\n", a, b; exit !(a > 0 && d < 1e-3) }'
+}
+case " $families " in *" llama "*)
+    base="model.family=llama model.kv_heads=2"
+    # shellcheck disable=SC2086
+    train way 2 $base mesh.tp=2 train.steps=$((half / 2)) && train way 4 $base mesh.pp=2 mesh.zero=1 train.steps=$half &&
+        train way 2 $base mesh.cp=2 mesh.zero=3 train.steps=$((half + half / 2)) && train way 1 $base
+    result "a checkpoint goes from mesh.tp to mesh.pp to mesh.cp to one process" $?
+    # shellcheck disable=SC2086
+    train straight 1 $base && ends_alike way straight
+    result "and ends where one process does" $?
+    ;;
+esac
+case " $families " in *" mixtral "*)
+    base="model.family=mixtral model.experts=4"
+    # shellcheck disable=SC2086
+    train mixed-way 2 $base mesh.ep=2 mesh.zero=1 train.steps=$((half / 2)) && train mixed-way 2 $base mesh.tp=2 train.steps=$half &&
+        train mixed-way 1 $base
+    result "a checkpoint of a mixture goes from mesh.ep to mesh.tp to one process" $?
+    # shellcheck disable=SC2086
+    train mixed-straight 1 $base && ends_alike mixed-way mixed-straight
+    result "and ends where one process does" $?
+    ;;
+esac
 finish

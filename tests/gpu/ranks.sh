@@ -146,8 +146,8 @@ awk -v a="$(field summary loss fast.json)" -v b="$(field summary loss bf16-1.jso
     d = (a - b) / b; if (d < 0) d = -d; printf "        loss %s, ordered %s\n", a, b; exit !(a > 0 && d < 0.02) }'
 result "bf16: fast mode ends near ordered mode" $?
 if [ "$DEVICE" = cuda ]; then
-    "$LINESHAFT" train run.yaml -n 2 --set device.kind=cuda --set mesh.zero=3 --set out=no >no.out 2>no.err
-    [ $? = 2 ] && grep -q 'mesh.zero cannot be 3 with device.kind: cuda' no.err
-    result "zero 3 is refused" $?
+    "$LINESHAFT" train run.yaml -n 4 --set device.kind=cuda --set mesh.zero=3 --set mesh.pp=2 --set out=no >no.out 2>no.err
+    [ $? = 2 ] && grep -q 'mesh.zero cannot be 3 with mesh.pp and device.kind: cuda' no.err
+    result "zero 3 in a pipeline is refused" $?
 fi
 finish

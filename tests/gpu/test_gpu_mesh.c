@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include "base/time.h"
+#include "kernel/experts.h"
 
 static const ls_step_state step_state = {.key = {0x12345678, 0x9abcdef0}, .first_seq = 7};
 
@@ -334,6 +335,142 @@ LS_TEST_SECONDS(gpu_attention_of_chunks_equals_reference, 120)
     ls_gpu_cases(pair_case, shapes, LS_COUNT(shapes), sizeof *shapes);
 }
 
+/* --- norms over the heads of several ranks ------------------------------------------------------
+ */
+
+typedef struct wide_shape {
+    int64_t B, T, D; /* D: elements of a row that a rank has */
+    int ranks;
+    int64_t wider; /* what rows of the product have beside it */
+} wide_shape;
+
+/* Ranks have columns of the same rows; their sums are added up between the two parts. */
+static void wide_parts(ls_gpu *g, const wide_shape *s, ls_qkv *rows, ls_gpu_tensor *sums, bool back)
+{
+    int64_t M = s->B * s->T;
+    void (*row)(ls_stream *, const ls_qkv *) = back ? g->k->qkv_bwd : g->k->qkv_fwd;
+    float *all = sums->device;
+
+    for (int k = 0; k < s->ranks; k++) {
+        ls_qkv own = rows[k];
+        own.part = LS_QKV_SUMS;
+        own.sums = all + k * M;
+        own.dq_norm = NULL;
+        row(g->stream, &own);
+    }
+    for (int k = 1; k < s->ranks; k++)
+        g->k->add(g->stream, &(ls_add){.a = all, .b = all + k * M, .out = all, .n = M});
+    for (int k = 0; k < s->ranks; k++) {
+        rows[k].part = LS_QKV_APPLY;
+        rows[k].sums = all;
+        row(g->stream, &rows[k]);
+    }
+}
+
+static void wide_case(ls_gpu *g, const void *shape)
+{
+    const wide_shape *s = shape;
+    int64_t M = s->B * s->T, D = s->D * s->ranks, ld = D + s->wider;
+    int64_t size = ls_dtype_bytes(g->type);
+    ls_gpu_tensor x = ls_gpu_values(g, "product", M * ld, 1), y = ls_gpu_values(g, "y", M * D, 0);
+    ls_gpu_tensor w = ls_gpu_values(g, "w", D, 1), dy = ls_gpu_values(g, "dy", M * D, 1);
+    ls_gpu_tensor dx = ls_gpu_values(g, "dx", M * ld, 0), dw = ls_gpu_floats(g, "dw", D, 0);
+    ls_gpu_tensor rstd = ls_gpu_floats(g, "rstd", M, 0);
+    ls_gpu_tensor sums = ls_gpu_floats(g, "sums", M * s->ranks, 0);
+    ls_qkv rows[4], r = {.B = s->B, .T = s->T, .H = 1, .D = D, .ld = ld, .leaves = 1};
+
+    LS_CHECK(s->ranks <= 4);
+    r.eps = 1e-5f;
+    r.packed = x.host, r.q_norm = w.host, r.rstd = rstd.host;
+    r.q = (ls_heads){y.host, s->T * D, D, D};
+    g->reference->qkv_fwd(g->cpu_stream, &r);
+    for (int k = 0; k < s->ranks; k++) {
+        rows[k] = r;
+        rows[k].type = g->type;
+        rows[k].D = s->D;
+        rows[k].ranks = s->ranks;
+        rows[k].packed = (char *)x.device + k * s->D * size;
+        rows[k].q_norm = (char *)w.device + k * s->D * size;
+        rows[k].q.p = (char *)y.device + k * s->D * size;
+        rows[k].rstd = rstd.device;
+    }
+    wide_parts(g, s, rows, &sums, false);
+    ls_gpu_near(g, &rstd, 1e-5);
+    ls_gpu_near(g, &y, 2 * ls_gpu_tolerance(g, LS_ROW_QKV_FWD));
+
+    r.product = x.host, r.packed = dx.host, r.q.p = dy.host, r.dq_norm = dw.host;
+    r.scratch = ls_gpu_host_scratch(g, LS_ROW_QKV_BWD, &r);
+    g->reference->qkv_bwd(g->cpu_stream, &r);
+    for (int k = 0; k < s->ranks; k++) {
+        rows[k].product = rows[k].packed;
+        rows[k].packed = (char *)dx.device + k * s->D * size;
+        rows[k].q.p = (char *)dy.device + k * s->D * size;
+        rows[k].dq_norm = (float *)dw.device + k * s->D;
+        rows[k].scratch = ls_gpu_scratch(g, LS_ROW_QKV_BWD, &rows[k]);
+    }
+    wide_parts(g, s, rows, &sums, true);
+    ls_gpu_near(g, &dx, 4 * ls_gpu_tolerance(g, LS_ROW_QKV_BWD));
+    ls_gpu_near(g, &dw, 5e-4);
+}
+
+LS_TEST_SECONDS(gpu_norm_over_heads_of_ranks_equals_reference, 60)
+{
+    static const wide_shape shapes[] = {
+        {2, 5, 32, 2, 0}, {1, 33, 100, 3, 60}, {3, 16, 512, 2, 512}, {1, 1, 8, 4, 8}};
+
+    ls_gpu_cases(wide_case, shapes, LS_COUNT(shapes), sizeof *shapes);
+}
+
+/* --- rows for experts of other ranks ------------------------------------------------------------
+ */
+
+typedef struct regroup_shape {
+    int64_t sources, experts, C;
+    int32_t rows[8]; /* of each stretch, by source */
+} regroup_shape;
+
+static void regroup_case(ls_gpu *g, const void *shape)
+{
+    const regroup_shape *s = shape;
+    int64_t n = s->sources * s->experts, size = ls_dtype_bytes(g->type);
+    int32_t by_source[9] = {0}, by_expert[9] = {0};
+
+    for (int64_t i = 0; i < n; i++) {
+        by_source[i + 1] = by_source[i] + s->rows[i];
+        by_expert[i + 1] = by_expert[i] + s->rows[i % s->sources * s->experts + i / s->sources];
+    }
+    const void *tables[2] = {ls_gpu_bytes(g, "by source", by_source, sizeof by_source).device,
+                             ls_gpu_bytes(g, "by expert", by_expert, sizeof by_expert).device};
+    ls_gpu_tensor from = ls_gpu_values(g, "from", by_source[n] * s->C, 1);
+    ls_gpu_tensor to = ls_gpu_values(g, "to", by_source[n] * s->C, 0);
+    for (int back = 0; back < 2; back++) {
+        ls_regroup a = {.by_source = tables[0],
+                        .by_expert = tables[1],
+                        .sources = s->sources,
+                        .experts = s->experts,
+                        .row_bytes = s->C * size,
+                        .from = from.device,
+                        .to = to.device,
+                        .back = back};
+        ls_regroup r = a;
+        r.by_source = by_source, r.by_expert = by_expert;
+        r.row_bytes = s->C * (int64_t)sizeof(float), r.from = from.host, r.to = to.host;
+        ls_experts_regroup(g->stream, &a);
+        ls_experts_regroup(g->cpu_stream, &r);
+        ls_gpu_near(g, &to, 1e-7);
+    }
+}
+
+LS_TEST_SECONDS(gpu_rows_are_regrouped_as_on_the_host, 60)
+{
+    static const regroup_shape shapes[] = {{2, 2, 64, {3, 0, 5, 2}},
+                                           {2, 4, 33, {1, 0, 0, 7, 200, 31, 0, 1}},
+                                           {4, 2, 1, {0, 0, 9, 4, 0, 1, 2, 0}},
+                                           {3, 1, 1024, {100, 0, 57}}};
+
+    ls_gpu_cases(regroup_case, shapes, LS_COUNT(shapes), sizeof *shapes);
+}
+
 /* --- windows ------------------------------------------------------------------------------------
  */
 
@@ -363,6 +500,41 @@ LS_TEST_SECONDS(gpu_window_is_memory_where_it_is_backed, 60)
     ls_gpu_sync(&g);
     for (int i = 0; i < 1000; i++)
         LS_CHECK_NEAR(seen[i], i < 64 ? 3 : 6, 0);
+    ls_device_window_close(g.device, base);
+    LS_CHECK_EQ(ls_device_used_bytes(g.device), before);
+    ls_gpu_close(&g);
+}
+
+/* The same memory at many addresses: what is written through one is read through the next. */
+LS_TEST_SECONDS(gpu_window_takes_turns, 60)
+{
+    ls_gpu g;
+    void *base = NULL;
+
+    ls_gpu_open(&g);
+    int64_t page = ls_device_describe(g.device).window_page,
+            before = ls_device_used_bytes(g.device);
+    int64_t period = 3 * page / (int64_t)sizeof(float); /* in floats */
+    LS_CHECK_OK(ls_device_window_open(g.device, 16 * page, "test", &base));
+    LS_CHECK_OK(ls_device_window_back(g.device, base, 0, page, "test"));
+    LS_CHECK_OK(ls_device_window_turn(g.device, base, page, 14 * page, 3 * page, "test"));
+    LS_CHECK_OK(ls_device_window_back(g.device, base, 15 * page, page, "test"));
+    LS_CHECK_EQ(ls_device_used_bytes(g.device) - before, 5 * page);
+    float *x = base, *turns = x + page / (int64_t)sizeof(float), seen[4];
+    g.k->fill(g.stream, &(ls_fill){.x = x, .value = 1, .n = page / (int64_t)sizeof(float)});
+    g.k->fill(g.stream, &(ls_fill){.x = turns + period - 2, .value = 2, .n = 4});
+    g.k->fill(g.stream, &(ls_fill){.x = turns + 2 * period + 1, .value = 3, .n = 1});
+    for (int64_t turn = 0; turn < 4; turn++) {
+        ls_stream_copy_out(g.stream, seen, turns + turn * period, sizeof seen);
+        ls_gpu_sync(&g);
+        LS_CHECK_NEAR(seen[0], 2, 0);
+        LS_CHECK_NEAR(seen[1], 3, 0);
+        LS_CHECK_NEAR(seen[2], 0, 0);
+    }
+    ls_stream_copy_out(g.stream, seen, turns + 4 * period - 2, sizeof seen);
+    ls_gpu_sync(&g);
+    LS_CHECK_NEAR(seen[0], 2, 0); /* the last turn is shorter */
+    LS_CHECK_NEAR(seen[2], 2, 0);
     ls_device_window_close(g.device, base);
     LS_CHECK_EQ(ls_device_used_bytes(g.device), before);
     ls_gpu_close(&g);

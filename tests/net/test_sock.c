@@ -37,7 +37,6 @@ LS_TEST(sock_reads_addresses)
     LS_CHECK_EQ(a.storage.ss_family, AF_INET);
     LS_CHECK_OK(ls_sock_resolve("[::1]:65535", 0, &b));
     LS_CHECK_STR(b.text, "[::1]:65535");
-    LS_CHECK(!ls_sock_same(&a, &b));
     LS_CHECK_OK(ls_sock_resolve("localhost:7", ls_test_soon(), &a));
     LS_CHECK(strstr(a.text, ":7"));
 }

@@ -91,7 +91,7 @@ LS_TEST(kin_unit_is_a_whole_model)
     LS_CHECK_EQ(ls_kin_unit(&run), 64);
 }
 
-/* All of them together with ZeRO 1; what is divided further has no place here yet. */
+/* All of them together with ZeRO 1; what is divided further, in pipelines only. */
 LS_TEST(kin_are_known_up_to_divided_moments)
 {
     ls_run run = {.mesh = {.pp = 2, .tp = 2, .cp = 2, .ep = 2, .zero = 1}};
@@ -107,6 +107,12 @@ LS_TEST(kin_are_known_up_to_divided_moments)
     LS_CHECK(ls_kin_knows(&run));
     run.mesh.tp = 2;
     LS_CHECK(!ls_kin_knows(&run));
-    run = (ls_run){.mesh = {.pp = 2, .tp = 1, .cp = 1, .ep = 1, .zero = 2}};
-    LS_CHECK(!ls_kin_knows(&run)); /* lines divide gradients */
+    run = (ls_run){.mesh = {.pp = 2, .tp = 2, .cp = 1, .ep = 1, .zero = 2}};
+    LS_CHECK(ls_kin_knows(&run)); /* lines divide gradients, */
+    run.mesh.zero = 3;
+    LS_CHECK(ls_kin_knows(&run)); /* and weights */
+    run.mesh.ep = 2;
+    LS_CHECK(!ls_kin_knows(&run));
+    run = (ls_run){.mesh = {.pp = 1, .tp = 2, .cp = 1, .ep = 1, .zero = 1, .shard = "2"}};
+    LS_CHECK(!ls_kin_knows(&run)); /* groups */
 }

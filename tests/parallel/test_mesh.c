@@ -363,9 +363,17 @@ LS_TEST(mesh_refuses_what_cannot_work_and_says_what_can)
     LS_CHECK_STR(hint_of("mesh: {tp: 2, dp: 3}\n", 0, 4,
                          "mesh.tp is 2 and mesh.dp 3, but the run has 4 ranks: it needs 6"),
                  "Give -n 6, or leave mesh.dp at auto.");
-    LS_CHECK_STR(hint_of("device: {kind: cuda}\nmesh: {zero: 2}\n", 0, 2,
-                         "mesh.zero cannot be 2 with device.kind: cuda: gradients of a part"),
-                 "mesh.zero: 1 divides the optimizer's moments, on GPUs too.");
+    LS_CHECK_STR(hint_of("device: {kind: cuda, graphs: on}\nmesh: {zero: 2}\n", 0, 2,
+                         "device.graphs cannot be on with mesh.zero: 2: ranks exchange gradients"),
+                 "Leave device.graphs out.");
+    LS_CHECK_STR(hint_of("device: {kind: cuda}\nmesh: {zero: 3}\neval: {sample: Once}\n", 0, 2,
+                         "eval.sample cannot be used with mesh.zero: 3 and device.kind: cuda"),
+                 "Leave eval.sample out; lineshaft generate writes text from the checkpoints.");
+    LS_CHECK_STR(
+        hint_of("device: {kind: cuda}\nmesh: {zero: 2, pp: 2}\n", 0, 4,
+                "mesh.zero cannot be 2 with mesh.pp and device.kind: cuda: what lines"),
+        "mesh.zero: 1 divides the moments of a stage, on GPUs too; without mesh.pp 2 and 3 "
+        "work there.");
     LS_CHECK_STR(hint_of("device: {kind: cuda}\nsync: local\n", 0, 2,
                          "sync cannot be local with device.kind: cuda"),
                  "sync: allreduce works on GPUs; device.kind: cpu trains replicas.");

@@ -90,8 +90,12 @@ LS_TEST(choice_goes_through_all_meshes_and_takes_the_plain_one)
     LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
     check_rows(&run, &c);
     /* zero 0 to 3; tp 1 2 4; pp 1 2 4 as far as they divide; four schedules of a pipeline; cp as
-     * far as ranks are left: 3 + 8 + 4 without teams, 2 + 4 with two, 1 with four. No experts. */
-    LS_CHECK_EQ(c.count, 4 * (15 + 6 + 1));
+     * far as ranks are left: 3 + 8 + 4 without teams, 2 + 4 with two, 1 with four. No experts.
+     * Where every part of the model is there once (4 of pp=4, 4 of tp=2 pp=2, tp=4) ZeRO has
+     * nothing to divide. */
+    LS_CHECK_EQ(c.count, 4 * (11 + 2) + 4 + 4 + 1);
+    for (int i = 0; i < c.count; i++)
+        LS_CHECK(!strstr(c.rows[i].mesh, "dp=1 zero") || strstr(c.rows[i].mesh, " cp="));
     LS_CHECK(strcmp(c.rows[0].mesh, "dp=4") == 0); /* fast links, enough memory */
     LS_CHECK(find(&c, "dp=2 zero=2 pp=2 1f1b")->step_ns > 0);
     LS_CHECK(find(&c, "dp=2 zero=3 pp=2 1f1b")->exchange_ns >
@@ -148,6 +152,43 @@ LS_TEST(choice_follows_the_links)
     LS_CHECK(strstr(c.rows[0].mesh, "pp=2"));
     LS_CHECK(c.rows[0].exchange_ns < find(&c, "dp=4")->exchange_ns);
     ls_choice_release(&c);
+    ls_runfile_release(&run);
+}
+
+/* Lines that divide gradients and weights of their stages exchange in every micro-batch: what that
+ * costs follows the links and the number of micro-batches, and makes those slower who wait. */
+LS_TEST(choice_knows_what_lines_exchange)
+{
+    static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zero-bubble"};
+    ls_choice_facts near = facts_of(4, 4, 100000), far = facts_of(4, 1, 100000);
+    ls_choice a, b, few;
+    ls_run run;
+
+    load(&run, "auto", "fast");
+    LS_CHECK_OK(ls_choice_make(&run, &near, &a));
+    LS_CHECK_OK(ls_choice_make(&run, &far, &b));
+    run.batch.leaf = run.batch.sequences / 2; /* one micro-batch of each line */
+    LS_CHECK_OK(ls_choice_make(&run, &far, &few));
+    check_rows(&run, &few);
+    for (size_t i = 0; i < LS_COUNT(schedules); i++) {
+        const ls_choice_row *row[4], *slow[4];
+        char mesh[LS_CHOICE_MESH];
+        for (int zero = 1; zero < 4; zero++) {
+            snprintf(mesh, sizeof mesh, "dp=2 zero=%d pp=2 %s", zero, schedules[i]);
+            row[zero] = find(&a, mesh);
+            slow[zero] = find(&b, mesh);
+        }
+        LS_CHECK(row[3]->exchange_ns > row[2]->exchange_ns);
+        LS_CHECK(row[3]->exchange_ns < 0.05 * row[3]->step_ns);
+        LS_CHECK(slow[3]->exchange_ns > 2 * slow[2]->exchange_ns);
+        LS_CHECK(slow[2]->exchange_ns > 2 * slow[1]->exchange_ns);
+        LS_CHECK(slow[3]->idle_ns > slow[1]->idle_ns);
+        LS_CHECK_NEAR(slow[3]->work_ns, row[3]->work_ns, 0.05 * row[3]->work_ns);
+        LS_CHECK(find(&few, mesh)->exchange_ns < 0.5 * slow[3]->exchange_ns);
+    }
+    ls_choice_release(&few);
+    ls_choice_release(&b);
+    ls_choice_release(&a);
     ls_runfile_release(&run);
 }
 
@@ -317,9 +358,59 @@ LS_TEST(choice_is_told_with_reasons)
     LS_CHECK(strstr(text.p, " ms ") && !strstr(text.p, "e+"));
     LS_CHECK(strstr(text.p, "\n> "));
     LS_CHECK(strstr(text.p, c.rows[0].mesh));
+    LS_CHECK(strstr(text.p, " is taken: "));
     LS_CHECK(strstr(text.p, "a rank needs "));
+    LS_CHECK(strstr(text.p, " more that need more memory\n"));
     LS_CHECK(strstr(text.p, " more: "));
+    LS_CHECK(!strstr(text.p, "default: "));
     ls_choice_release(&c);
     ls_runfile_release(&run);
     ls_str_release(&text);
+}
+
+/* Every reason is told once, whatever its numbers; one mesh is no choice. */
+LS_TEST(choice_tells_a_reason_once)
+{
+    ls_choice_facts facts = facts_of(32, 32, 100000);
+    ls_choice c;
+    ls_run run;
+    ls_str text;
+
+    ls_str_init(&text);
+    load(&run, "auto", "ordered");
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    ls_choice_tell(&c, 3, &text);
+    const char *cut = strstr(text.p, "layers cannot be cut into ");
+    LS_CHECK(cut && !strstr(cut + 1, "layers cannot be cut into "));
+    LS_CHECK(!strstr(text.p, "more memory"));
+    ls_choice_release(&c);
+    facts = facts_of(1, 1, 100000);
+    LS_CHECK_OK(ls_choice_make(&run, &facts, &c));
+    LS_CHECK_EQ(c.count, 1);
+    ls_str_clear(&text);
+    ls_choice_tell(&c, 3, &text);
+    LS_CHECK(strstr(text.p, "dp=1 is taken: there is no other\n"));
+    ls_choice_release(&c);
+    ls_runfile_release(&run);
+    ls_str_release(&text);
+}
+
+/* Stages lie in windows: of whole pages, which a device may have larger ones of. */
+LS_TEST(choice_counts_the_pages_of_the_device)
+{
+    ls_run run;
+    int64_t bytes[2];
+
+    load(&run, "auto", "ordered");
+    for (int i = 0; i < 2; i++) {
+        ls_choice_facts facts = facts_of(4, 4, 100000);
+        ls_choice choice;
+        facts.apart = true;
+        facts.page = i == 0 ? 4096 : 2 * LS_MIB;
+        LS_CHECK_OK(ls_choice_make(&run, &facts, &choice));
+        bytes[i] = find(&choice, "dp=2 pp=2 1f1b")->bytes;
+        ls_choice_release(&choice);
+    }
+    LS_CHECK(bytes[1] > bytes[0] + 2 * LS_MIB);
+    ls_runfile_release(&run);
 }

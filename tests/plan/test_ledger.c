@@ -16,6 +16,12 @@ LS_TEST(ledger_adds_up_and_prints)
     ls_str_init(&text);
     ls_ledger_print(&ledger, &text);
     LS_CHECK(strstr(text.p, "weights") && strstr(text.p, "75.0 %") && strstr(text.p, "4.0 MiB"));
+    ls_ledger_add(&ledger, "a name that is longer", "why", 12 * LS_MIB);
+    ls_str_clear(&text);
+    ls_ledger_print(&ledger, &text); /* its columns stand below each other all the same */
+    LS_CHECK(strstr(text.p, "  weights                    3.0 MiB"));
+    LS_CHECK(strstr(text.p, "  a name that is longer     12.0 MiB"));
+    LS_CHECK(strstr(text.p, "  total                     16.0 MiB"));
     ls_str_release(&text);
 }
 

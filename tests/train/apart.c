@@ -6,9 +6,11 @@
 #include "train/apart.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 #include "base/mem.h"
 #include "device/device_impl.h"
 #include "harness.h"
+#include "kernel/experts.h"
 
 enum { MOST_COPIES = 1024, MOST_STREAMS = 4 };
 
@@ -28,6 +30,7 @@ static recording *recorded; /* a graph; NULL: work is done */
 static const ls_kernels *real;
 static ls_device_ops ops;
 static ls_kernels table;
+static ls_plugin plugin;
 static pending copies[MOST_COPIES];
 static int n_copies;
 static int64_t copies_queued, rows_queued, waits, launches;
@@ -52,15 +55,21 @@ static void protect(const ls_device *d, int how)
     for (int i = 0; i < LS_DEVICE_BUFFERS; i++)
         if (d->buffers[i].memory)
             LS_CHECK_EQ(mprotect(d->buffers[i].memory, (size_t)d->buffers[i].bytes, how), 0);
+    for (int i = 0; i < LS_DEVICE_WINDOWS; i++)
+        if (d->windows[i].turns)
+            LS_CHECK_EQ(mprotect(d->windows[i].turns, (size_t)d->windows[i].turned, how), 0);
 }
 
-static void unlock(const ls_device *d)
+/* Between the two it is the CPU's device, which brings no table of its own. */
+static void unlock(ls_device *d)
 {
+    d->plugin = NULL;
     protect(d, PROT_READ | PROT_WRITE);
 }
 
-static void lock(const ls_device *d)
+static void lock(ls_device *d)
 {
+    d->plugin = &plugin;
     protect(d, PROT_NONE);
 }
 
@@ -69,6 +78,11 @@ static bool on_device(const ls_device *d, const void *p)
     for (int i = 0; i < LS_DEVICE_BUFFERS; i++) {
         const char *first = d->buffers[i].memory;
         if (first && (const char *)p >= first && (const char *)p < first + d->buffers[i].bytes)
+            return true;
+    }
+    for (int i = 0; i < LS_DEVICE_WINDOWS; i++) {
+        const char *first = d->windows[i].turns;
+        if (first && (const char *)p >= first && (const char *)p < first + d->windows[i].turned)
             return true;
     }
     return false;
@@ -107,6 +121,21 @@ static bool apart_window_back(ls_device *device, void *at, int64_t bytes)
     (void)at;
     LS_CHECK_EQ(bytes % WINDOW_PAGE, 0);
     return true; /* as soon as it is listed, rows unlock it */
+}
+
+/* The same memory at several addresses. */
+static bool apart_window_turn(ls_device *device, void *at, int64_t bytes, int64_t period)
+{
+    int fd = memfd_create("turns", MFD_CLOEXEC);
+
+    (void)device;
+    LS_CHECK(bytes % WINDOW_PAGE == 0 && period % WINDOW_PAGE == 0);
+    LS_CHECK(fd >= 0 && ftruncate(fd, period) == 0);
+    for (int64_t done = 0; done < bytes; done += period)
+        LS_CHECK(mmap((char *)at + done, (size_t)ls_device_turn(bytes, period, done), PROT_NONE,
+                      MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED);
+    LS_CHECK_EQ(close(fd), 0);
+    return true;
 }
 
 static void apart_window_drop(ls_device *device, void *at, int64_t bytes)
@@ -349,26 +378,144 @@ static void apart_graph_free(ls_device *device, void *graph)
     free(r);
 }
 
-#define ROW(name, args)                                         \
+#define ROW_BY(name, args, work)                                \
     static void name##_again(ls_stream *stream, const void *a); \
     static void name##_row(ls_stream *stream, const args *a)    \
     {                                                           \
-        const ls_device *d = ls_stream_device(stream);          \
+        ls_device *d = ls_stream_device(stream);                \
         if (record_row(name##_again, a, sizeof *a))             \
             return;                                             \
         rows_queued++;                                          \
         row_stream = stream;                                    \
         unlock(d);                                              \
-        real->name(stream, a);                                  \
+        work(stream, a);                                        \
         lock(d);                                                \
     }                                                           \
     static void name##_again(ls_stream *stream, const void *a)  \
     {                                                           \
         name##_row(stream, a);                                  \
     }
-ROW(linear_fwd, ls_linear_fwd)
-ROW(linear_bwd_x, ls_linear_bwd_x)
-ROW(linear_bwd_w, ls_linear_bwd_w)
+#define ROW(name, args) ROW_BY(name, args, real->name)
+
+/* --- products of groups, one after the other ---------------------------------------------------
+ */
+
+/* Pointer g of those that lie `step` bytes apart. */
+static void *pointer_at(const void *first, int64_t step, int64_t g)
+{
+    void *p;
+
+    memcpy(&p, (const char *)first + g * step, sizeof p);
+    return p;
+}
+
+/* Rows of a group, and where they begin. */
+static int64_t rows_of(const ls_groups *groups, int64_t g, int64_t *first_out)
+{
+    *first_out = groups->first[g * groups->leaves];
+    return groups->first[(g + 1) * groups->leaves] - *first_out;
+}
+
+static void any_linear_fwd(ls_stream *stream, const ls_linear_fwd *a)
+{
+    const ls_groups *groups = a->groups;
+    int64_t size = ls_dtype_bytes(a->type), first;
+
+    if (!groups) {
+        real->linear_fwd(stream, a);
+        return;
+    }
+    for (int64_t g = 0; g < groups->n; g++) {
+        ls_linear_fwd one = *a;
+        one.groups = NULL;
+        one.M = rows_of(groups, g, &first);
+        one.x = (const char *)a->x + first * a->K * size;
+        one.y = (char *)a->y + first * a->N * size;
+        one.w = pointer_at(groups->w, groups->step, g);
+        if (one.M > 0)
+            real->linear_fwd(stream, &one);
+    }
+}
+
+static void any_linear_bwd_x(ls_stream *stream, const ls_linear_bwd_x *a)
+{
+    const ls_groups *groups = a->groups;
+    int64_t size = ls_dtype_bytes(a->type), first;
+
+    if (!groups) {
+        real->linear_bwd_x(stream, a);
+        return;
+    }
+    for (int64_t g = 0; g < groups->n; g++) {
+        ls_linear_bwd_x one = *a;
+        one.groups = NULL;
+        one.M = rows_of(groups, g, &first);
+        one.dy = (const char *)a->dy + first * a->N * size;
+        one.dx = (char *)a->dx + first * a->K * size;
+        one.w = pointer_at(groups->w, groups->step, g);
+        if (one.M > 0)
+            real->linear_bwd_x(stream, &one);
+    }
+}
+
+/* The gradient of leaves first .. first+n-1 of a group, along the tree over leaves. */
+static void sum_leaves(ls_stream *stream, const ls_linear_bwd_w *a, const int32_t *cell, int64_t n,
+                       float *dw)
+{
+    int64_t size = ls_dtype_bytes(a->type), elements = a->N * a->K, half = 1;
+    ls_linear_bwd_w one = *a;
+
+    if (n > 1) {
+        float *other = malloc((size_t)elements * sizeof *other);
+        LS_CHECK(other);
+        while (2 * half < n)
+            half *= 2;
+        one.accumulate = false;
+        sum_leaves(stream, &one, cell, half, dw);
+        sum_leaves(stream, &one, cell + half, n - half, other);
+        real->add(stream, &(ls_add){.a = dw, .b = other, .out = dw, .n = elements});
+        free(other);
+        return;
+    }
+    one.groups = NULL;
+    one.leaves = 1;
+    one.M = cell[1] - cell[0];
+    one.x = (const char *)a->x + cell[0] * a->K * size;
+    one.dy = (const char *)a->dy + cell[0] * (a->ldy ? a->ldy : a->N) * size;
+    one.dw = dw;
+    if (one.M > 0)
+        real->linear_bwd_w(stream, &one);
+    else if (!one.accumulate)
+        real->fill(stream, &(ls_fill){.x = dw, .n = elements});
+}
+
+static void any_linear_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
+{
+    const ls_groups *groups = a->groups;
+    int64_t elements = a->N * a->K;
+
+    if (!groups) {
+        real->linear_bwd_w(stream, a);
+        return;
+    }
+    for (int64_t g = 0; g < groups->n; g++) {
+        const int32_t *cell = &groups->first[g * groups->leaves];
+        float *dw = pointer_at(groups->dw, groups->step, g), *sum;
+        if (dw && (groups->leaves == 1 || !a->accumulate))
+            sum_leaves(stream, a, cell, groups->leaves, dw);
+        if (!dw || groups->leaves == 1 || !a->accumulate)
+            continue;
+        sum = malloc((size_t)elements * sizeof *sum);
+        LS_CHECK(sum);
+        sum_leaves(stream, a, cell, groups->leaves, sum);
+        real->add(stream, &(ls_add){.a = dw, .b = sum, .out = dw, .n = elements});
+        free(sum);
+    }
+}
+
+ROW_BY(linear_fwd, ls_linear_fwd, any_linear_fwd)
+ROW_BY(linear_bwd_x, ls_linear_bwd_x, any_linear_bwd_x)
+ROW_BY(linear_bwd_w, ls_linear_bwd_w, any_linear_bwd_w)
 ROW(qkv_fwd, ls_qkv)
 ROW(qkv_bwd, ls_qkv)
 ROW(attention_fwd, ls_attention_fwd)
@@ -390,6 +537,29 @@ ROW(adamw, ls_adamw)
 ROW(lamb, ls_lamb)
 ROW(momentum, ls_momentum)
 ROW(muon, ls_muon)
+ROW_BY(route, ls_route, ls_experts_route)
+ROW_BY(route_back, ls_route_back, ls_experts_route_back)
+ROW_BY(gather, ls_experts, ls_experts_gather)
+ROW_BY(combine, ls_experts, ls_experts_combine)
+ROW_BY(spread, ls_experts, ls_experts_spread)
+ROW_BY(collect, ls_experts, ls_experts_collect)
+ROW_BY(regroup, ls_regroup, ls_experts_regroup)
+
+static int64_t no_stack(int64_t leaves)
+{
+    (void)leaves;
+    return 0;
+}
+
+static const ls_experts_table experts = {.stamp = 0,
+                                         .route = route_row,
+                                         .route_back = route_back_row,
+                                         .gather = gather_row,
+                                         .combine = combine_row,
+                                         .spread = spread_row,
+                                         .collect = collect_row,
+                                         .regroup = regroup_row,
+                                         .stack = no_stack};
 
 ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernels_out)
 {
@@ -404,6 +574,7 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
     ops.window_page = apart_window_page;
     ops.window_open = apart_window_open;
     ops.window_back = apart_window_back;
+    ops.window_turn = apart_window_turn;
     ops.window_drop = apart_window_drop;
     ops.window_close = apart_window_close;
     ops.copy = apart_copy;
@@ -446,7 +617,10 @@ ls_device *ls_apart_open(const char *isa, int threads, const ls_kernels **kernel
                          .lamb = lamb_row,
                          .momentum = momentum_row,
                          .muon = muon_row,
-                         .scratch = real->scratch};
+                         .scratch = real->scratch,
+                         .experts = &experts};
+    plugin = (ls_plugin){.kernels = &table};
+    device->plugin = &plugin;
     *kernels_out = &table;
     return device;
 }

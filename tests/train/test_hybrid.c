@@ -344,16 +344,24 @@ static void train(rank *r)
     collect(r, state.m, true, &r->m);
 }
 
+/* All have three windows, then the first ring, or line, has one more while the others serve it. */
 static void validate(rank *r)
 {
+    bool first = ls_mesh_line(&r->mesh, r->mesh.rank) / ls_mesh_cp(&r->mesh) == 0;
     int32_t tokens[MOST_TOKENS + 1];
     double sums[4] = {0};
 
     ls_tiny_tokens(77, MOST_TOKENS + 1, VOCAB, tokens);
-    LS_CHECK_OK(
-        ls_step_loss(r->step, &(ls_step_batch){.tokens = tokens, .targets = tokens + 1}, 3, sums));
+    const ls_step_batch windows = {.tokens = tokens, .targets = tokens + 1};
+    LS_CHECK_OK(ls_step_loss(r->step, &windows, 3, sums));
     LS_CHECK(ls_step_has_losses(r->step) || sums[0] + sums[1] + sums[2] == 0);
     r->validation = sums[0] + sums[1] + sums[2];
+    if (first)
+        LS_CHECK_OK(ls_step_loss(r->step, &windows, 1, &sums[3]));
+    else
+        ls_step_idle(r->step);
+    LS_CHECK_EQ(r->step->status, LS_OK);
+    LS_CHECK(!first || fabs(sums[3] - sums[0]) <= 1e-4 * fabs(sums[0]));
     if (r->circle) /* each has a part of the losses of all windows */
         LS_CHECK_OK(ls_comm_run(r->circle,
                                 &(ls_coll){.kind = LS_COLL_ALL_REDUCE,
@@ -487,9 +495,25 @@ static int64_t expert_bytes(const rank *r)
         layers += ls_pass_end_block(&pass) - ls_pass_first_block(&pass);
     }
     int64_t moved = 2 * rows * split->experts * r->model.shape.C * ls_dtype_bytes(r->step->type);
-    int64_t counts = r->step->far.rounds * (n - 1) * split->experts * (int64_t)sizeof(int32_t);
+    int64_t rounds = x ? ls_line_rounds(r->step) : r->step->far.rounds;
+    int64_t counts = rounds * (n - 1) * split->experts * (int64_t)sizeof(int32_t);
     return layers * (moved + counts) +
            (r->step->far.parts ? 2 : 1) * sum_bytes(r, r->step->far.spans, r->step->far.n, (int)n);
+}
+
+/* Calls of who makes most, of all that share the batch. */
+static int64_t most_calls(const rank *r)
+{
+    int64_t most = 1;
+
+    for (int i = 0; i < r->mesh.ranks; i++) {
+        ls_mesh mesh = r->mesh;
+        ls_calls calls;
+        mesh.rank = i;
+        ls_calls_plan(&r->run, &mesh, &calls);
+        most = ls_max_i64(most, calls.calls);
+    }
+    return most;
 }
 
 static void check_bytes(const rank *r)
@@ -507,10 +531,12 @@ static void check_bytes(const rank *r)
     if (x)
         LS_CHECK_EQ(ls_line_sent(r->step),
                     STEPS * ls_pipe_sent_bytes(&x->plan, &r->model, &r->step->now, r->step->type));
-    if (x && x->plan.zero >= 2)
+    if (x && x->plan.zero >= 2) {
+        LS_CHECK_EQ(ls_line_rounds(r->step), most_calls(r));
         LS_CHECK_EQ(ls_line_across(r->step),
                     STEPS * ls_pipe_across_bytes(&x->plan, &r->model, &r->run, &r->step->now,
                                                  r->step->type));
+    }
 }
 
 /* Of the norm of a pipeline without teams: squares of all blocks, and those that a border cuts. */
@@ -658,7 +684,7 @@ static int64_t summed_bytes(const rank *r, bool padded)
     int64_t n = x ? x->plan.lines : r->equals.ranks, gathered = 0, summed = 0;
     ls_dp_args dp = ls_memory_dp(&r->run, &r->model, &r->equals);
 
-    if (n == 1)
+    if (n == 1 || (x && x->plan.zero >= 2)) /* then they are sums of every micro-batch */
         return 0;
     for (int c = 0; x && c < x->plan.chunks; c++) {
         int64_t own = x->plan.chunk[c].own.count;
@@ -698,7 +724,7 @@ static void on_the_wire(ls_world *w, ls_comm *comm)
     check_bytes(&r);
     int64_t axes = (r.tensor ? ls_tensor_sent(r.tensor) : 0) +
                    (r.ring ? ls_tensor_sent(r.ring) : 0) + (r.far ? ls_tensor_sent(r.far) : 0) +
-                   (r.step->line ? ls_line_sent(r.step) : 0);
+                   (r.step->line ? ls_line_sent(r.step) + ls_line_across(r.step) : 0);
     int64_t least = axes + STEPS * summed_bytes(&r, false);
     int64_t most = axes + STEPS * summed_bytes(&r, true);
     least += r.step->line ? STEPS * pipe_norm_bytes(&r, false) : 0;
@@ -738,6 +764,11 @@ static const kind wire_kinds[] = {
      .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true},
     {"cp 2 ep 2 tp 2", "1+1+1+1", 1, 1, 2, 0, true, LS_PIPE_1F1B, 1, 2, 16, 1,
      .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true, .cp = 2},
+    {"pp 2 dp 4 ep 2 zero 2", "1+1+1+1+1+1+1+1", 2, 4, 1, 2, false, LS_PIPE_1F1B, 1, 3, 20, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true, .tied = true},
+    {"pp 2 dp 4 ep 2 zero 3, zero-bubble", "1+1+1+1+1+1+1+1", 2, 4, 1, 3, false,
+     LS_PIPE_ZERO_BUBBLE, 1, 3, 12, 1, .family = LS_FAMILY_MIXTRAL, .ep = 2, .all = true,
+     .recompute = LS_RECOMPUTE_FULL},
 };
 
 LS_TEST_SECONDS(hybrid_sends_what_the_formulas_say, 180)
@@ -921,6 +952,23 @@ static const kind kinds[] = {
      .family = LS_FAMILY_MIXTRAL, .ep = 2, .width = 144, .shard = 2},
     {"dp 2 ep 2 tp 2 on two nodes", "2+2", 1, 2, 2, 0, true, LS_PIPE_1F1B, 1, 3, 3, 1,
      .family = LS_FAMILY_MIXTRAL, .ep = 2},
+    {"pp 2 dp 4 ep 2 zero 2", "8", 2, 4, 1, 2, false, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true, .width = 144},
+    {"pp 2 dp 4 ep 2 zero 3, zero-bubble, full, uneven", "8", 2, 4, 1, 3, false,
+     LS_PIPE_ZERO_BUBBLE, 1, 4, 5, 1, .family = LS_FAMILY_MIXTRAL, .ep = 2, .dropout = 0.1,
+     .recompute = LS_RECOMPUTE_FULL},
+    {"pp 2 dp 4 ep 2 zero 3, interleaved, bf16, two idle", "8", 2, 4, 1, 3, false,
+     LS_PIPE_INTERLEAVED, 2, 5, 2, 1, .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true,
+     .width = 144, .precision = LS_PRECISION_BF16},
+    {"pp 2 dp 4 ep 2 zero 2, zero-bubble, one idle", "8", 2, 4, 1, 2, false, LS_PIPE_ZERO_BUBBLE, 1,
+     3, 3, 1, .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true},
+    {"pp 2 dp 2 cp 2 ep 2 zero 3, gpipe, uneven", "8", 2, 2, 1, 3, false, LS_PIPE_GPIPE, 1, 3, 3, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .cp = 2, .tied = true,
+     .recompute = LS_RECOMPUTE_SELECTIVE},
+    {"pp 2 dp 2 ep 2 zero 3, nobody to divide with", "4", 2, 2, 1, 3, false, LS_PIPE_1F1B, 1, 3, 5,
+     1, .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true},
+    {"pp 2 dp 4 ep 2 tp 2 zero 3", "8+8", 2, 4, 2, 3, true, LS_PIPE_1F1B, 1, 3, 6, 1,
+     .family = LS_FAMILY_MIXTRAL, .ep = 2, .tied = true, .width = 144},
 };
 
 static rank alone; /* the same in one process, made before the ranks */
@@ -966,9 +1014,10 @@ LS_TEST_SECONDS(hybrid_of_eight_ranks_agrees_with_one_process, 240)
     run_worlds("8");
 }
 
-LS_TEST_SECONDS(hybrid_across_nodes_agrees_with_one_process, 120)
+LS_TEST_SECONDS(hybrid_across_nodes_agrees_with_one_process, 180)
 {
     run_worlds("2+2");
+    run_worlds("8+8");
 }
 
 /* Adapters, and weights of which some stay as they are: what is trained lies elsewhere than the
@@ -1083,7 +1132,8 @@ LS_TEST_SECONDS(hybrid_uses_the_bytes_that_the_ledger_predicts, 120)
     for (size_t i = 0; i < LS_COUNT(kinds); i += (size_t)ls_test_stride(2)) {
         kind k = kinds[i];
         bool rings = k.cp > 1 && k.zero == 0;
-        if ((k.pp > 1 || rings) && strcmp(k.world, "4") == 0)
+        bool parts = k.pp > 1 && k.ep > 1 && k.zero > 1;
+        if (parts || ((k.pp > 1 || rings) && strcmp(k.world, "4") == 0))
             ls_world_run(k.world, &k, counted);
     }
     for (size_t i = 0; i < LS_COUNT(tuned); i += (size_t)ls_test_stride(2)) {

@@ -411,6 +411,7 @@ LS_TEST_SECONDS(lines_across_nodes_have_the_bits_of_one_process, 180)
 static void sent_between_nodes(ls_world *w, ls_comm *comm)
 {
     const kind *k = w->context;
+    const int steps = ls_test_times(STEPS);
     rank r;
 
     open_rank(&r, k, comm);
@@ -418,18 +419,18 @@ static void sent_between_nodes(ls_world *w, ls_comm *comm)
     int32_t tokens[MOST_TOKENS + 1];
     ls_tiny_tokens(1, MOST_TOKENS + 1, VOCAB, tokens);
     int64_t first = r.args.calls.first * r.args.calls.leaf;
-    for (int i = 0; i < STEPS; i++)
+    for (int i = 0; i < steps; i++)
         (void)ls_steps_run(r.step, i, tokens + first * r.run.model.context, 1e-2);
     const ls_line *x = r.step->line;
     int64_t blocks = (r.model.trained + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
     int64_t norm = 8 * (blocks + x->edge_count * LS_NORM_BLOCK), numbers = 16 * 1024;
     int64_t least = ls_line_sent(r.step) + ls_line_across(r.step);
     int64_t got = ls_world_sent(comm) - before;
-    LS_CHECK(least > 2 * STEPS * norm);
-    if (got < least || got > least + STEPS * (norm + numbers))
+    LS_CHECK(least > 2 * steps * norm);
+    if (got < least || got > least + steps * (norm + numbers))
         ls_test_fail(__FILE__, __LINE__, "%s: rank %d sent %lld bytes, expected %lld to %lld",
                      k->name, r.mesh.rank, (long long)got, (long long)least,
-                     (long long)(least + STEPS * (norm + numbers)));
+                     (long long)(least + steps * (norm + numbers)));
     close_rank(&r, comm);
 }
 
@@ -447,6 +448,26 @@ LS_TEST_SECONDS(lines_that_divide_send_the_bytes_of_the_formula, 180)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
+static int64_t in_windows(const ls_ledger *ledger)
+{
+    return ls_ledger_bytes(ledger, "weights") + ls_ledger_bytes(ledger, "bf16 weights") +
+           ls_ledger_bytes(ledger, "optimizer") + ls_ledger_bytes(ledger, "gradients");
+}
+
+/* A rank that has trained, and its ledger. */
+static void train_predicted(rank *r, const kind *k, ls_comm *comm, ls_ledger *ledger_out)
+{
+    open_rank(r, k, comm);
+    train(r);
+    ls_memory_predict(&(ls_memory_args){.run = &r->run,
+                                        .model = &r->model,
+                                        .kernels = r->args.kernels,
+                                        .mesh = &r->mesh,
+                                        .threads = 1,
+                                        .pack = k->pack},
+                      ledger_out);
+}
+
 static void counted(ls_world *w, ls_comm *comm)
 {
     static const int which[] = {2, 4, 5, 8, 9, 28, 29, 31}; /* of the kinds */
@@ -456,18 +477,8 @@ static void counted(ls_world *w, ls_comm *comm)
         const kind *k = &kinds[which[i]];
         ls_ledger ledger;
         rank r;
-        open_rank(&r, k, comm);
-        train(&r);
-        ls_memory_predict(&(ls_memory_args){.run = &r.run,
-                                            .model = &r.model,
-                                            .kernels = r.args.kernels,
-                                            .mesh = &r.mesh,
-                                            .threads = 1,
-                                            .pack = k->pack},
-                          &ledger);
-        int64_t windows =
-            ls_ledger_bytes(&ledger, "weights") + ls_ledger_bytes(&ledger, "bf16 weights") +
-            ls_ledger_bytes(&ledger, "optimizer") + ls_ledger_bytes(&ledger, "gradients");
+        train_predicted(&r, k, comm, &ledger);
+        int64_t windows = in_windows(&ledger);
         int64_t rest = ls_ledger_total(&ledger) - windows - ls_ledger_bytes(&ledger, "threads") -
                        ls_ledger_bytes(&ledger, "batch") - ls_ledger_bytes(&ledger, "snapshot") -
                        ls_ledger_bytes(&ledger, "whole weights") -
@@ -496,21 +507,11 @@ static void counted_parts(ls_world *w, ls_comm *comm)
         const kind *k = &kinds[PARTED + which[i]];
         ls_ledger ledger;
         rank r;
-        open_rank(&r, k, comm);
-        train(&r);
-        ls_memory_predict(&(ls_memory_args){.run = &r.run,
-                                            .model = &r.model,
-                                            .kernels = r.args.kernels,
-                                            .mesh = &r.mesh,
-                                            .threads = 1,
-                                            .pack = k->pack},
-                          &ledger);
+        train_predicted(&r, k, comm, &ledger);
         const ls_line *x = r.step->line;
         int64_t flow = ls_pipe_flow_bytes(&x->plan, &r.model), rest = held_by(x);
         int64_t gathered = ls_ledger_bytes(&ledger, "gathered weights");
-        int64_t windows =
-            ls_ledger_bytes(&ledger, "weights") + ls_ledger_bytes(&ledger, "bf16 weights") +
-            ls_ledger_bytes(&ledger, "optimizer") + ls_ledger_bytes(&ledger, "gradients") - flow;
+        int64_t windows = in_windows(&ledger) - flow;
         const int64_t two = 2 * LS_WINDOW_PAGE;           /* at the ends */
         bool halves = k->schedule == LS_PIPE_ZERO_BUBBLE; /* the windows are not all full at once */
         if (rest > windows || rest < windows * 9 / 10)

@@ -483,6 +483,102 @@ LS_TEST(recover_makes_the_update_of_a_buddy_that_was_not_heard)
             (story){.workers = 4, .unit = 2, .set = "mesh.pp=2", .more = "mesh.zero=1"});
 }
 
+/* Gradients too, and weights. */
+LS_TEST(recover_takes_gradients_that_lines_divide_from_buddies)
+{
+    compare((story){.workers = 4,
+                    .restarts = 1,
+                    .unit = 2,
+                    .set = "mesh.pp=2",
+                    .more = "mesh.zero=2",
+                    .at = {6, 13},
+                    .victim = {3, 0}});
+}
+
+LS_TEST(recover_takes_weights_that_lines_divide_from_buddies)
+{
+    compare((story){.workers = 6,
+                    .restarts = 1,
+                    .unit = 2,
+                    .set = "mesh.pp=2",
+                    .more = "mesh.zero=3",
+                    .at = {6, 13},
+                    .victim = {4, 0}});
+}
+
+LS_TEST(recover_makes_the_update_of_divided_weights_that_was_not_heard)
+{
+    write_text();
+    go_deaf("train.deaf.1@8",
+            (story){.workers = 4, .unit = 2, .set = "mesh.pp=2", .more = "mesh.zero=3"});
+}
+
+/* Without copies nobody else has them; with a line less they are divided otherwise. */
+LS_TEST(recover_loads_weights_that_lines_divide)
+{
+    compare((story){.workers = 4,
+                    .restarts = 1,
+                    .unit = 2,
+                    .set = "mesh.pp=2",
+                    .more = "mesh.zero=3",
+                    .also = "heal.buddies=off",
+                    .from_disk = 1,
+                    .at = {8},
+                    .victim = {1}});
+}
+
+LS_TEST(recover_loads_weights_that_fewer_lines_divide)
+{
+    compare((story){.workers = 4,
+                    .restarts = 0,
+                    .unit = 2,
+                    .left = 2,
+                    .set = "mesh.pp=2",
+                    .more = "mesh.zero=3",
+                    .from_disk = 1,
+                    .at = {8},
+                    .victim = {3}});
+}
+
+/* What teams divide has no copies. */
+LS_TEST(recover_loads_weights_that_teams_divide)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .set = "mesh.tp=2",
+                          .more = "mesh.zero=3",
+                          .from_disk = 2,
+                          .at = {6, 13},
+                          .victim = {1, 0}});
+}
+
+LS_TEST(recover_loads_what_groups_of_teams_divide)
+{
+    compare_alike((story){.workers = 8,
+                          .restarts = 1,
+                          .unit = 2,
+                          .set = "mesh.tp=2",
+                          .more = "mesh.zero=2",
+                          .also = "mesh.shard=2",
+                          .from_disk = 1,
+                          .at = {8},
+                          .victim = {5}});
+}
+
+LS_TEST(recover_loads_gradients_of_experts_that_ranks_divide)
+{
+    compare_alike((story){.workers = 4,
+                          .restarts = 1,
+                          .unit = 2,
+                          .experts = true,
+                          .set = "mesh.ep=2",
+                          .more = "mesh.zero=2",
+                          .from_disk = 1,
+                          .at = {8},
+                          .victim = {3}});
+}
+
 /* With other lines they are divided otherwise. */
 LS_TEST(recover_loads_moments_that_fewer_lines_divide)
 {

@@ -181,19 +181,61 @@ LS_TEST_SECONDS(travel_keeps_the_bits_of_one_process, 120)
     }
 }
 
+/* What one process has, by ranks that divide more than moments. */
+LS_TEST_SECONDS(travel_divides_gradients_and_weights, 120)
+{
+    static const struct {
+        const char *shape;
+        const char *sets[6];
+    } cases[] = {
+        {"2", {"mesh.zero=2", "model.dropout=0.1"}},
+        {"3", {"mesh.zero=3", "batch.group=2", "model.layers=5", "model.width=64"}},
+        {"4", {"mesh.zero=2", "mesh.shard=2", "model.family=llama", "batch.sequences=3"}},
+        {"1+1", {"mesh.zero=3", "precision=bf16", "device.isa=reference", "model.layers=3"}},
+        {"4", {"mesh.zero=3", "mesh.shard=2", "model.family=qwen3", "train.recompute=full"}},
+        {"2",
+         {"mesh.zero=2", "model.dropout=0.1", "model.tied=false", "model.layers=4",
+          "model.width=64"}},
+        {"4", {"mesh.zero=1", "mesh.shard=2"}},
+        {"4",
+         {"mesh.zero=3", "batch.sequences=3", "model.tied=false", "model.layers=6",
+          "model.width=64"}},
+    };
+
+    write_text();
+    for (size_t c = 0; c < LS_COUNT(cases); c += (size_t)ls_test_stride(2)) {
+        char out[32];
+        const char *sets[12] = {out, "eval.sample=", "checkpoint.every=2"};
+        const char *plain[12];
+        memcpy(sets + 3, cases[c].sets, sizeof cases[c].sets);
+        memcpy(plain, sets, sizeof plain);
+        plain[3] = "mesh.zero=0";
+        for (int k = 4; plain[k]; k++)
+            if (strncmp(plain[k], "mesh.", 5) == 0)
+                plain[k] = "mesh.zero=0";
+        snprintf(out, sizeof out, "out=alone%zu", c);
+        told want = run_on("1", &(job){.sets = plain});
+        snprintf(out, sizeof out, "out=ranks%zu", c);
+        told got = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
+        check_same(&got, &want, 1, 6);
+        LS_CHECK_EQ(got.peak_bytes, got.ledger_bytes);
+        LS_CHECK(got.host_bytes > 0);
+    }
+}
+
 LS_TEST_SECONDS(travel_resumes_what_other_ranks_saved, 120)
 {
-    static const char *const zeros[] = {"mesh.zero=0", "mesh.zero=1"};
-    static const char *const alone[] = {"out=straight", NULL};
+    static const char *const zeros[] = {"mesh.zero=0", "mesh.zero=1", "mesh.zero=3"};
+    static const char *const alone[] = {"out=straight", "eval.sample=", NULL};
 
     write_text();
     told want = run_on("1", &(job){.sets = alone});
-    for (int z = 0; z < 2; z++) {
+    for (int z = 0; z < (int)LS_COUNT(zeros); z++) {
         char out[32];
         snprintf(out, sizeof out, "out=parts%d", z);
-        const char *first[] = {out, zeros[z], "train.steps=2", NULL};
-        const char *second[] = {out, zeros[z], "train.steps=4", NULL};
-        const char *third[] = {out, NULL};
+        const char *first[] = {out, zeros[z], "eval.sample=", "train.steps=2", NULL};
+        const char *second[] = {out, zeros[z], "eval.sample=", "train.steps=4", NULL};
+        const char *third[] = {out, "eval.sample=", NULL};
         (void)run_on("2", &(job){.sets = first, .apart = true});
         told t = run_on("3", &(job){.sets = second, .apart = true});
         LS_CHECK_EQ(t.first_step, 2);
@@ -237,10 +279,12 @@ LS_TEST_SECONDS(travel_resumes_what_teams_saved, 120)
 LS_TEST_SECONDS(travel_is_the_exchange_of_the_host_in_fast_mode, 120)
 {
     static const struct {
-        const char *shape, *zero, *compress;
+        const char *shape, *zero, *more;
     } cases[] = {{"2", "mesh.zero=0", "exchange.compress=none"},
                  {"3", "mesh.zero=1", "exchange.compress=none"},
                  {"4", "mesh.zero=0", "batch.sequences=3"},
+                 {"3", "mesh.zero=2", "model.width=64"},
+                 {"4", "mesh.zero=3", "mesh.shard=2"},
                  {"1+1", "mesh.zero=1", "exchange.compress=int8"}};
 
     write_text();
@@ -248,9 +292,9 @@ LS_TEST_SECONDS(travel_is_the_exchange_of_the_host_in_fast_mode, 120)
         char here[32], there[32];
         snprintf(here, sizeof here, "out=here%zu", c);
         snprintf(there, sizeof there, "out=there%zu", c);
-        const char *sets[] = {
-            here, "train.reduce=fast", cases[c].zero, cases[c].compress, "checkpoint.every=2",
-            NULL};
+        const char *sets[] = {here,          "train.reduce=fast",  cases[c].zero,
+                              cases[c].more, "checkpoint.every=2", "eval.sample=",
+                              NULL};
         told want = run_on(cases[c].shape, &(job){.sets = sets});
         sets[0] = there;
         told got = run_on(cases[c].shape, &(job){.sets = sets, .apart = true});
@@ -343,8 +387,10 @@ LS_TEST(travel_stops_at_what_is_not_finite)
 /* A mesh, and what a run is told beside it. */
 typedef struct shape {
     const char *world;
-    const char *sets[6];
+    const char *sets[8];
 } shape;
+
+#define MIXTURE "model.family=mixtral", "model.experts=4"
 
 /* Ranks that have parts of a model or of sequences: on such devices with the bits that the same
  * ranks have where they reach each other's memory. */
@@ -353,7 +399,7 @@ static void check_parts(const shape *cases, size_t n)
     write_text();
     for (size_t c = 0; c < n; c += (size_t)ls_test_stride(3)) {
         char here[32], there[32];
-        const char *sets[12] = {here, "checkpoint.every=2", "train.steps=3", "batch.sequences=4",
+        const char *sets[14] = {here, "checkpoint.every=2", "train.steps=3", "batch.sequences=4",
                                 "model.heads=4"};
         memcpy(sets + 5, cases[c].sets, sizeof cases[c].sets);
         snprintf(here, sizeof here, "out=here%zu", c);
@@ -374,6 +420,9 @@ LS_TEST_SECONDS(travel_teams_have_the_bits_of_the_host, 120)
         {"4", {"mesh.tp=2", "mesh.zero=1", "eval.sample=", "model.family=qwen3"}},
         {"4", {"mesh.tp=4", "eval.sample=", "model.family=llama", "model.kv_heads=2"}},
         {"2", {"mesh.tp=2", "eval.sample=", "train.reduce=fast", "train.recompute=full"}},
+        {"4", {"mesh.tp=2", "mesh.zero=2", "eval.sample=", "model.family=llama", "model.width=64"}},
+        {"4",
+         {"mesh.tp=2", "mesh.zero=3", "eval.sample=", "precision=bf16", "device.isa=reference"}},
         {"2", {"mesh.tp=2", "eval.sample=", "train.freeze=[\"*.ln_1.*\", \"*.wte.*\"]"}},
     };
 
@@ -387,6 +436,7 @@ LS_TEST_SECONDS(travel_rings_have_the_bits_of_the_host, 120)
         {"1+1", {"mesh.cp=2", "precision=bf16", "device.isa=reference"}},
         {"4", {"mesh.cp=2", "mesh.tp=2", "eval.sample="}},
         {"3", {"mesh.cp=3", "mesh.zero=1", "model.family=llama", "model.context=12"}},
+        {"4", {"mesh.cp=2", "mesh.zero=3", "eval.sample=", "model.layers=4", "train.reduce=fast"}},
     };
 
     check_parts(cases, LS_COUNT(cases));
@@ -412,37 +462,86 @@ LS_TEST_SECONDS(travel_lines_have_the_bits_of_the_host, 120)
     check_parts(cases, LS_COUNT(cases));
 }
 
-/* Saved by one mesh and gone on with by another, on such devices as where memory is reached. */
-LS_TEST_SECONDS(travel_meshes_go_on_with_what_others_saved, 120)
+/* Experts of a stage, of pieces of sequences, of a team's parts. */
+LS_TEST_SECONDS(travel_experts_have_the_bits_of_the_host, 120)
 {
-    static const shape legs[] = {
-        {"2", {"mesh.tp=2"}}, {"4", {"mesh.pp=2", "mesh.zero=1"}}, {"2", {"mesh.cp=2"}}};
-    told t[2][LS_COUNT(legs)];
+    static const shape cases[] = {
+        {"2", {MIXTURE, "mesh.pp=2", "eval.sample=", "train.recompute=full"}},
+        {"2", {MIXTURE, "mesh.cp=2", "batch.group=2"}},
+        {"4", {MIXTURE, "mesh.pp=2", "mesh.zero=1", "eval.sample=", "mesh.schedule=zero-bubble"}},
+        {"1+1", {MIXTURE, "mesh.cp=2", "precision=bf16", "device.isa=reference"}},
+        {"4", {MIXTURE, "mesh.pp=2", "mesh.cp=2", "eval.sample=", "train.reduce=fast"}},
+        {"2", {MIXTURE, "mesh.tp=2", "eval.sample=", "train.recompute=selective"}},
+        {"4", {MIXTURE, "mesh.tp=2", "mesh.cp=2", "mesh.sp=false", "eval.sample="}},
+        {"4",
+         {MIXTURE, "mesh.tp=2", "mesh.pp=2", "eval.sample=", "train.freeze=[\"*experts.0*\"]"}},
+    };
 
-    write_text();
+    check_parts(cases, LS_COUNT(cases));
+}
+
+/* Rows of tokens to experts of other ranks, and back; ranks without tokens serve. */
+LS_TEST_SECONDS(travel_far_experts_have_the_bits_of_the_host, 120)
+{
+    static const shape cases[] = {
+        {"2", {MIXTURE, "mesh.ep=2", "eval.sample=", "train.recompute=full"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.zero=1", "eval.sample=", "batch.sequences=3"}},
+        {"1+1", {MIXTURE, "mesh.ep=2", "eval.sample=", "precision=bf16", "device.isa=reference"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.tp=2", "eval.sample="}},
+        {"4", {MIXTURE, "mesh.ep=4", "mesh.zero=1", "eval.sample=", "model.experts=8"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.pp=2", "eval.sample=", "batch.sequences=3"}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.cp=2", "eval.sample="}},
+    };
+
+    check_parts(cases, LS_COUNT(cases));
+}
+
+/* Saved by one mesh and gone on with by another, on such devices as where memory is reached. */
+static void check_way(const char *name, const shape legs[3])
+{
+    told t[2][3];
+
     for (int apart = 0; apart < 2; apart++)
-        for (size_t i = 0; i < LS_COUNT(legs); i++) {
+        for (int i = 0; i < 3; i++) {
             char out[32], steps[32];
-            const char *sets[12] = {out, steps, "eval.sample=", "batch.sequences=4"};
-            snprintf(out, sizeof out, "out=way%d", apart);
-            snprintf(steps, sizeof steps, "train.steps=%zu", i + 1);
+            const char *sets[14] = {out, steps, "eval.sample=", "batch.sequences=4"};
+            snprintf(out, sizeof out, "out=%s%d", name, apart);
+            snprintf(steps, sizeof steps, "train.steps=%d", i + 1);
             memcpy(sets + 4, legs[i].sets, sizeof legs[i].sets);
             t[apart][i] = run_on(legs[i].world, &(job){.sets = sets, .apart = apart == 1});
-            LS_CHECK_EQ(t[apart][i].first_step, (int64_t)i);
+            LS_CHECK_EQ(t[apart][i].first_step, i);
         }
-    for (size_t i = 0; i < LS_COUNT(legs); i++)
-        check_same(&t[1][i], &t[0][i], (int)i + 1, (int)i + 1);
+    for (int i = 0; i < 3; i++)
+        check_same(&t[1][i], &t[0][i], i + 1, i + 1);
+}
+
+LS_TEST_SECONDS(travel_meshes_go_on_with_what_others_saved, 120)
+{
+    static const shape dense[] = {
+        {"2", {"mesh.tp=2"}}, {"4", {"mesh.pp=2", "mesh.zero=1"}}, {"2", {"mesh.cp=2"}}};
+    static const shape mixture[] = {{"4", {MIXTURE, "mesh.ep=2", "mesh.zero=1"}},
+                                    {"4", {MIXTURE, "mesh.ep=2", "mesh.pp=2"}},
+                                    {"2", {MIXTURE, "mesh.ep=2", "mesh.zero=1"}}};
+
+    write_text();
+    check_way("dense", dense);
+    check_way("mixture", mixture);
 }
 
 /* A number that is none ends all of them with one sentence. */
 LS_TEST_SECONDS(travel_parts_stop_at_what_is_not_finite, 60)
 {
-    static const shape cases[] = {{"2", {"mesh.tp=2"}}, {"2", {"mesh.pp=2"}}, {"2", {"mesh.cp=2"}}};
+    static const shape cases[] = {{"2", {"mesh.tp=2"}},
+                                  {"2", {"mesh.pp=2"}},
+                                  {"2", {"mesh.cp=2"}},
+                                  {"2", {"mesh.zero=3"}},
+                                  {"2", {"mesh.ep=2", MIXTURE}}};
 
     write_text();
     for (size_t c = 0; c < LS_COUNT(cases); c++) {
         char out[32];
-        const char *sets[] = {out, cases[c].sets[0], "eval.sample=", NULL};
+        const char *sets[12] = {out, "eval.sample="};
+        memcpy(sets + 2, cases[c].sets, sizeof cases[c].sets);
         snprintf(out, sizeof out, "out=bad%zu", c);
         (void)run_on(cases[c].world, &(job){.sets = sets,
                                             .apart = true,

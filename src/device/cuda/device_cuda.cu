@@ -517,6 +517,7 @@ const ls_plugin ls_cuda_device_entries = {
     .window_page = ls_cuda_window_page,
     .window_open = ls_cuda_window_open,
     .window_back = ls_cuda_window_back,
+    .window_turn = ls_cuda_window_turn,
     .window_drop = ls_cuda_window_drop,
     .window_close = ls_cuda_window_close,
     .stream_open = stream_open,

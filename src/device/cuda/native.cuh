@@ -82,6 +82,7 @@ ls_status ls_cuda_sync(ls_cuda_stream *s, int64_t deadline_ns);
 int64_t ls_cuda_window_page(void *native);
 void *ls_cuda_window_open(void *native, int64_t bytes);
 bool ls_cuda_window_back(void *native, void *at, int64_t bytes);
+bool ls_cuda_window_turn(void *native, void *at, int64_t bytes, int64_t period);
 void ls_cuda_window_drop(void *native, void *at, int64_t bytes);
 void ls_cuda_window_close(void *native, void *base, int64_t bytes);
 

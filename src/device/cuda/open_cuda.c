@@ -216,6 +216,11 @@ static bool cuda_window_back(ls_device *device, void *at, int64_t bytes)
     return device->plugin->window_back(device->native, at, bytes);
 }
 
+static bool cuda_window_turn(ls_device *device, void *at, int64_t bytes, int64_t period)
+{
+    return device->plugin->window_turn(device->native, at, bytes, period);
+}
+
 static void cuda_window_drop(ls_device *device, void *at, int64_t bytes)
 {
     device->plugin->window_drop(device->native, at, bytes);
@@ -325,6 +330,7 @@ const ls_device_ops ls_device_cuda = {
     .window_page = cuda_window_page,
     .window_open = cuda_window_open,
     .window_back = cuda_window_back,
+    .window_turn = cuda_window_turn,
     .window_drop = cuda_window_drop,
     .window_close = cuda_window_close,
     .stream_open = cuda_stream_open,

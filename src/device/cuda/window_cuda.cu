@@ -106,6 +106,69 @@ bool ls_cuda_window_back(void *native, void *at, int64_t bytes)
     return false;
 }
 
+/* Two pieces of memory that are a period together, mapped again and again. A mapping takes all of
+ * its memory, so the first is as long as what the last turn has left. */
+typedef struct turn_pieces {
+    CUmemGenericAllocationHandle handle[2];
+    int64_t bytes[2]; /* of the second maybe all */
+} turn_pieces;
+
+static bool create_pieces(const driver *f, const CUmemAllocationProp *p, turn_pieces *t)
+{
+    for (int i = 0; i < 2; i++) {
+        if (t->bytes[i] == 0 || f->create(&t->handle[i], (size_t)t->bytes[i], p, 0) == CUDA_SUCCESS)
+            continue;
+        if (i > 0 && t->bytes[0] > 0)
+            f->release(t->handle[0]);
+        return false;
+    }
+    return true;
+}
+
+/* Piece i of the period, where it lies. */
+static bool map_piece(const driver *f, const CUmemAccessDesc *access, const turn_pieces *t, int i,
+                      CUdeviceptr at)
+{
+    size_t n = (size_t)t->bytes[i];
+
+    if (n == 0)
+        return true;
+    if (f->map(at, n, 0, t->handle[i], 0) != CUDA_SUCCESS)
+        return false;
+    if (f->set_access(at, n, access, 1) == CUDA_SUCCESS)
+        return true;
+    f->unmap(at, n);
+    return false;
+}
+
+/* A write through one address is seen through another by what is queued behind it, which is all
+ * that is asked of it. */
+bool ls_cuda_window_turn(void *native, void *at, int64_t bytes, int64_t period)
+{
+    const ls_cuda_device *d = (const ls_cuda_device *)native;
+    CUmemAllocationProp p = on_card(d);
+    CUmemAccessDesc access = {p.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    turn_pieces t = {{0, 0}, {bytes % period, period - bytes % period}};
+    const driver *f = functions();
+    int64_t done = 0;
+    int i = 0;
+
+    if (!create_pieces(f, &p, &t))
+        return false;
+    for (; done < bytes && map_piece(f, &access, &t, i, (CUdeviceptr)at + done); i = 1 - i)
+        done += t.bytes[i];
+    for (int k = 0; k < 2; k++)
+        if (t.bytes[k] > 0)
+            f->release(t.handle[k]);
+    if (done == bytes && cudaMemset(at, 0, (size_t)period) == cudaSuccess &&
+        cudaDeviceSynchronize() == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    if (done > 0)
+        f->unmap((CUdeviceptr)at, (size_t)done);
+    return false;
+}
+
 /* Nothing that is queued may read it any more. */
 void ls_cuda_window_drop(void *native, void *at, int64_t bytes)
 {

@@ -9,7 +9,9 @@
  *   offset  where the rows of each (expert, chunk) begin: sums along chunks, then along experts
  *   place   each choice behind those of its expert that come before it in its chunk, warp by warp
  *
- * Everything else is a copy or a sum of K rows, element by element, at the speed of memory. */
+ * Everything else is a copy or a sum of K rows, element by element, at the speed of memory. Rows
+ * that other ranks sent (model/pass_far.c) come in a stretch for each rank and expert: a column of
+ * blocks copies each to its place. */
 #include "kernel/cuda/grouped.cuh"
 #include "kernel/cuda/experts.cuh"
 
@@ -485,6 +487,35 @@ static void collect(ls_stream *stream, const ls_experts *a)
     sum_rows(row, a->route->type, job);
 }
 
+/* --- rows of several sources ------------------------------------------------------------------ */
+
+/* A stretch of rows of one source and one expert, by the blocks of a column. */
+template <typename V> __global__ void regroup_kernel(ls_regroup a)
+{
+    int64_t index = blockIdx.x, source = index / a.experts, e = index % a.experts;
+    int64_t each = a.row_bytes / (int64_t)sizeof(V), step = (int64_t)gridDim.y * blockDim.x;
+    int64_t n = (a.by_source[index + 1] - a.by_source[index]) * each;
+    int64_t one = a.by_source[index] * each, other = a.by_expert[e * a.sources + source] * each;
+    const V *from = (const V *)a.from + (a.back ? other : one);
+    V *to = (V *)a.to + (a.back ? one : other);
+
+    for (int64_t i = (int64_t)blockIdx.y * blockDim.x + threadIdx.x; i < n; i += step)
+        to[i] = from[i];
+}
+
+static void regroup(ls_stream *stream, const ls_regroup *a)
+{
+    ls_cuda_row row(stream, "experts: regroup");
+    dim3 grid((unsigned)(a->sources * a->experts), 16);
+
+    if (!row.on)
+        return;
+    if (a->row_bytes % 16 == 0 && ls_cuda_aligned(a->from, 16) && ls_cuda_aligned(a->to, 16))
+        regroup_kernel<uint4><<<grid, THREADS, 0, row.queue()>>>(*a);
+    else
+        regroup_kernel<uint16_t><<<grid, THREADS, 0, row.queue()>>>(*a);
+}
+
 const ls_experts_table ls_cuda_experts = {
     .stamp = ls_experts_stamp(),
     .route = route,
@@ -493,5 +524,6 @@ const ls_experts_table ls_cuda_experts = {
     .combine = combine,
     .spread = spread,
     .collect = collect,
+    .regroup = regroup,
     .stack = ls_grouped_stack,
 };

@@ -310,8 +310,7 @@ template <typename T> static void bwd(ls_cuda_stream *s, const ls_qkv *a)
 static ls_status check(ls_row row, const ls_qkv *a)
 {
     LS_BUG_IF(a->rope && a->D % 2, "rope turns pairs, but D is %lld", (long long)a->D);
-    if (a->part != LS_QKV_WHOLE)
-        return ls_fail(LS_EUSAGE, "a norm over the heads of several ranks runs on CPUs only");
+    LS_BUG_IF(a->part != LS_QKV_WHOLE && !a->ld, "a part of a norm over one head");
     if (a->ld)
         return ls_cuda_check_type(row, a->type);
     LS_BUG_IF(a->Hkv == 0, "a part of a packed product");

@@ -3,7 +3,10 @@
  *
  * A block has a row. Gradients as in qkv.cu: with h = x rstd, dx = rstd (g w - h mean(g w h)), and
  * dw = sum of g h over rows: a block walks a chunk of a leaf's rows, each thread adds up the
- * columns that it owns, chunks and leaves are joined by ls_cuda_tree_finish(). */
+ * columns that it owns, chunks and leaves are joined by ls_cuda_tree_finish().
+ *
+ * Where other ranks have heads that are normalised together with these, a row's sum goes out first
+ * and comes back as that of all ranks (ls_qkv.sums). */
 #include "kernel/cuda/qkv_wide.cuh"
 
 enum { THREADS = 256, MOST = 12288 };
@@ -14,6 +17,9 @@ typedef struct wide {
     const char *product; /* backward */
     const void *w;
     float *rstd, eps;
+    float *sums;         /* of rows; NULL: those made here count */
+    bool alone;          /* they are all that is wanted */
+    int64_t normed;      /* elements of all ranks */
     int64_t batch, time; /* of heads: from forward's result, backward's gradient */
     int64_t T, D, ld;
 } wide;
@@ -28,7 +34,13 @@ template <typename T> __global__ void wide_fwd_kernel(wide a)
 
     for (int64_t i = threadIdx.x; i < a.D; i += THREADS)
         square = fmaf(ls_get(from[i]), ls_get(from[i]), square);
-    float rstd = 1.0f / sqrtf(ls_block_sum(square, part) / (float)a.D + a.eps);
+    square = ls_block_sum(square, part);
+    if (a.alone) {
+        if (threadIdx.x == 0)
+            a.sums[row] = square;
+        return;
+    }
+    float rstd = 1.0f / sqrtf((a.sums ? a.sums[row] : square) / (float)a.normed + a.eps);
     if (threadIdx.x == 0 && a.rstd)
         a.rstd[row] = rstd;
     for (int64_t i = threadIdx.x; i < a.D; i += THREADS)
@@ -60,16 +72,23 @@ __global__ void wide_bwd_kernel(wide a, int64_t leaf_rows, int64_t chunk_rows, i
             mean += g * ls_get(w[i]) * h;
             own[i] += g * h;
         }
-        mean = ls_block_sum(mean, part) / (float)a.D;
+        mean = ls_block_sum(mean, part);
+        if (a.alone) {
+            if (threadIdx.x == 0)
+                a.sums[row] = mean;
+            continue;
+        }
+        mean = (a.sums ? a.sums[row] : mean) / (float)a.normed;
         for (int64_t i = threadIdx.x; i < a.D; i += THREADS)
             to[i] = ls_put<T>(rstd * (ls_get(d[i]) * ls_get(w[i]) - ls_get(x[i]) * rstd * mean));
     }
-    for (int64_t i = threadIdx.x; i < a.D; i += THREADS)
+    for (int64_t i = threadIdx.x; i < a.D && !a.alone; i += THREADS)
         sums[blockIdx.x * a.D + i] = own[i];
 }
 
 static ls_status check(const ls_qkv *a)
 {
+    LS_BUG_IF(a->part != LS_QKV_WHOLE && !a->sums, "a part of a norm without sums");
     LS_BUG_IF(a->H != 1 || a->Hkv != 0 || !a->q_norm || a->rope, "a part of a packed product");
     if (a->D > MOST)
         return ls_fail(LS_EUSAGE, "heads of %lld together are larger than %d", (long long)a->D,
@@ -85,6 +104,9 @@ static wide wide_of(const ls_qkv *a)
     p.w = a->q_norm;
     p.rstd = a->rstd;
     p.eps = a->eps;
+    p.sums = a->part == LS_QKV_WHOLE ? NULL : a->sums;
+    p.alone = a->part == LS_QKV_SUMS;
+    p.normed = a->D * (a->part == LS_QKV_WHOLE ? 1 : ls_max_i64(a->ranks, 1));
     p.batch = a->q.batch;
     p.time = a->q.time;
     p.T = a->T;
@@ -124,7 +146,7 @@ ls_status ls_qkv_wide_bwd(ls_cuda_stream *s, const ls_qkv *a, int64_t chunk_rows
             <<<(unsigned)(leaves * chunks), THREADS, (size_t)a->D * sizeof(float), s->stream>>>(
                 p, rows, chunk_rows, chunks, (float *)a->scratch);
     });
-    if (a->dq_norm)
+    if (a->dq_norm && !p.alone)
         ls_cuda_tree_finish(s, (const float *)a->scratch, leaves, chunks, a->D, a->D,
                             {{a->dq_norm, NULL, NULL}}, a->accumulate);
     return LS_OK;

@@ -17,6 +17,7 @@
  * it fetches for others; what is lost further is packing, the finish and the uneven end of a call.
  *
  * Few rows (generation) go another way with the same bits, without packing: see gemm_few.c. */
+#include "base/tsan.h"
 #include "kernel/cpu/dot/dot.h"
 #include "kernel/cpu/simd/gemm_pack.h"
 #include "kernel/cpu/simd/gemm_walk.h"
@@ -115,16 +116,18 @@ LS_INLINE void multiply_height(int64_t rows, const int a_row, const int a_step, 
 #undef HEIGHT
 }
 
-static __attribute__((noinline)) void multiply_rows(int64_t rows, int64_t kc, const float *a,
-                                                    const float *b, float *tile, bool add,
-                                                    const ahead *next)
+/* What a, b and tile point to are copies and sums of this thread, or weights packed before. */
+LS_TSAN_UNWATCHED static __attribute__((noinline)) void multiply_rows(int64_t rows, int64_t kc,
+                                                                      const float *a,
+                                                                      const float *b, float *tile,
+                                                                      bool add, const ahead *next)
 {
     multiply_height(rows, AR, 1, kc, a, b, tile, add, next);
 }
 
-static __attribute__((noinline)) void multiply_columns(int64_t rows, int64_t kc, const float *a,
-                                                       const float *b, float *tile, bool add,
-                                                       const ahead *next)
+LS_TSAN_UNWATCHED static __attribute__((noinline)) void
+multiply_columns(int64_t rows, int64_t kc, const float *a, const float *b, float *tile, bool add,
+                 const ahead *next)
 {
     multiply_height(rows, 1, AW, kc, a, b, tile, add, next);
 }
