@@ -326,7 +326,7 @@ static void load(ls_run *run, const char *rest)
     char text[400];
 
     snprintf(text, sizeof text,
-             "model: {layers: 2, width: 12, heads: 3, context: 16}\n"
+             "model: {layers: 4, width: 16, heads: 4, context: 16}\n"
              "data: {text: builtin:stories}\n%s",
              rest);
     LS_CHECK_OK(ls_runfile_load(run, &(ls_runfile_source){.text = text,
