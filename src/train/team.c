@@ -468,8 +468,22 @@ static void clear_others(const ls_step *s, float *x, const ls_crew_span *span,
 typedef struct parted {
     const ls_step *step;
     float *x;
+    bool on_device;                                                  /* x, in a memory of its own */
     bool (*ask)(const ls_step *, int64_t, int64_t, ls_step_piece *); /* what is this rank's */
 } parted;
+
+/* A piece of x, which may lie on a device: then its copy is queued. */
+static void copy_piece(const parted *p, float *here, float *there, int64_t n, bool back)
+{
+    int64_t bytes = n * (int64_t)sizeof *here;
+
+    if (!p->on_device)
+        memcpy(back ? here : there, back ? there : here, (size_t)bytes);
+    else if (back)
+        ls_stream_copy_in(p->step->args.stream, here, there, bytes);
+    else
+        ls_stream_copy_out(p->step->args.stream, there, here, bytes);
+}
 
 /* ls_tensor_keeper.copy */
 static void copy_parted(void *context, int64_t first, int64_t n, float *packed, bool back)
@@ -477,14 +491,15 @@ static void copy_parted(void *context, int64_t first, int64_t n, float *packed, 
     const parted *p = context;
     ls_step_piece own;
 
+    if (!back && p->on_device) /* a copy may still read it; what fails is told by the next wait */
+        (void)ls_stream_sync(p->step->args.stream, deadline());
     if (!back)
         memset(packed, 0, (size_t)n * sizeof *packed);
     for (int64_t at = first, end = first + n;
          at < end && (back ? ls_step_sum_piece : p->ask)(p->step, at, end, &own);
-         at = own.first + own.count) {
-        float *here = p->x + ls_step_place(p->step, own.first), *there = packed + own.first - first;
-        memcpy(back ? here : there, back ? there : here, (size_t)own.count * sizeof *here);
-    }
+         at = own.first + own.count)
+        copy_piece(p, p->x + ls_step_place(p->step, own.first), packed + own.first - first,
+                   own.count, back);
 }
 
 /* What several ranks have a part of, of a range of the gradients x: first those that divide
@@ -526,7 +541,7 @@ ls_status ls_step_far_spread(ls_step *step)
 {
     ls_step *s = step;
     float *w = s->state_memory[0];
-    parted own = {.step = s, .x = w, .ask = ls_step_own_piece};
+    parted own = {.step = s, .x = w, .on_device = s->apart, .ask = ls_step_own_piece};
     const ls_tensor_keeper keeper = {.copy = copy_parted, .context = &own};
     bool shards = ls_step_shards(s);
     ls_status st;

@@ -242,6 +242,15 @@ out:
     return st;
 }
 
+/* Of an array of the own parts, as equals divide it: more than the moments where ranks divide
+ * experts, too. */
+static int64_t own_bytes(const ls_step *s)
+{
+    const ls_dp_args *a = ls_dp_about(s->args.dp);
+
+    return ls_mesh_own(&a->mesh, a->trained, a->mesh.rank) * (int64_t)sizeof(float);
+}
+
 ls_status ls_step_plane_collect(ls_step *step, const float *part, float *whole)
 {
     ls_status st = LS_OK;
@@ -250,7 +259,7 @@ ls_status ls_step_plane_collect(ls_step *step, const float *part, float *whole)
         return ls_line_collect(step, part, whole);
     if (!ls_step_travels(step))
         return ls_dp_collect(step->args.dp, part, whole);
-    LS_TRY(st, take_out(step, part, step->own * (int64_t)sizeof *part), out);
+    LS_TRY(st, take_out(step, part, own_bytes(step)), out);
     st = ls_dp_collect(step->args.dp, step->travel.buffers[0], whole);
 out:
     return st;
@@ -266,8 +275,7 @@ ls_status ls_step_plane_deal(ls_step *step, const float *whole, float *part)
         return ls_dp_deal(step->args.dp, whole, part);
     LS_TRY(st, settle(step), out);
     LS_TRY(st, ls_dp_deal(step->args.dp, whole, step->travel.buffers[0]), out);
-    ls_stream_copy_in(step->args.stream, part, step->travel.buffers[0],
-                      step->own * (int64_t)sizeof *part);
+    ls_stream_copy_in(step->args.stream, part, step->travel.buffers[0], own_bytes(step));
     st = settle(step);
 out:
     return st;

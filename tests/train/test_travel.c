@@ -491,6 +491,9 @@ LS_TEST_SECONDS(travel_far_experts_have_the_bits_of_the_host, 120)
         {"4", {MIXTURE, "mesh.ep=4", "mesh.zero=1", "eval.sample=", "model.experts=8"}},
         {"4", {MIXTURE, "mesh.ep=2", "mesh.pp=2", "eval.sample=", "batch.sequences=3"}},
         {"4", {MIXTURE, "mesh.ep=2", "mesh.cp=2", "eval.sample="}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.zero=2", "eval.sample="}},
+        {"4", {MIXTURE, "mesh.ep=2", "mesh.zero=3", "eval.sample=", "batch.sequences=3"}},
+        {"4", {MIXTURE, "mesh.ep=4", "mesh.zero=3", "eval.sample=", "model.experts=8"}},
     };
 
     check_parts(cases, LS_COUNT(cases));
