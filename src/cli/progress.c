@@ -80,7 +80,7 @@ static void show_run(const ls_event_start *e)
     printf("train   %s, learning rate %.4g", e->optimizer, e->lr);
     if (e->lr_factor < 1 || e->lr_factor > 1)
         printf(" (%.4g times %.4g, by train.lr_rule)", e->lr / e->lr_factor, e->lr_factor);
-    printf(", %lld steps of warm-up\n", (long long)e->warmup);
+    printf(", %lld step%s of warm-up\n", (long long)e->warmup, e->warmup == 1 ? "" : "s");
 }
 
 static void show_place(const ls_event_start *e)
