@@ -184,6 +184,7 @@ void ls_plan_tell(const ls_plan_view *view, ls_str *out)
 enum {
     ROW = 30,
     LEFT = 70,
+    RIGHT = 30, /* half of the last time of the axis */
     TOP = 46,
     AXIS = 22,   /* times, below the rows */
     LEGEND = 26, /* below them */
@@ -270,7 +271,7 @@ void ls_plan_svg(const ls_plan_view *view, ls_str *out)
                    p->micros == 1 ? "" : "es", chunks, cost_text(view, view->times.step, step),
                    unit_of(view), 100 * view->times.bubble);
     double inner = fmax(ceil(view->times.step * scale), fmax(LEAST_PX, 8 * len));
-    int wide = LEFT + (int)inner + 10;
+    int wide = LEFT + (int)inner + RIGHT;
     ls_str_printf(out,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
                   "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
