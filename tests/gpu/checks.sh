@@ -25,6 +25,18 @@ else
     trap 'rm -rf "$folder"' EXIT
 fi
 
+# write_text LINES: text.txt, of so many sentences.
+write_text() {
+    awk -v lines="$1" 'BEGIN {
+        split("wheel shaft belt mill river miller horse", n, " "); split("turns drives stops follows", v, " ")
+        x = 12345
+        for (i = 0; i < lines; i++) {
+            x = (x * 1103515245 + 12345) % 2147483648; r = int(x / 65536)
+            print "the " n[r % 7 + 1] " " v[r % 4 + 1] " the " n[int(r / 7) % 7 + 1] "."
+        }
+    }' >text.txt
+}
+
 # result TEXT STATUS: one line for a check.
 result() {
     checks=$((checks + 1))

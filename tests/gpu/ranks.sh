@@ -54,14 +54,7 @@ same() {
     return 1
 }
 
-awk 'BEGIN {
-    split("wheel shaft belt mill river miller horse", n, " "); split("turns drives stops follows", v, " ")
-    x = 12345
-    for (i = 0; i < 4000; i++) {
-        x = (x * 1103515245 + 12345) % 2147483648; r = int(x / 65536)
-        print "the " n[r % 7 + 1] " " v[r % 4 + 1] " the " n[int(r / 7) % 7 + 1] "."
-    }
-}' >text.txt
+write_text 4000
 cat >run.yaml <<YAML
 model: {layers: 4, width: 256, heads: 4, context: 128}
 data: {text: [text.txt], validation: 5%}
