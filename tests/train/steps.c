@@ -45,3 +45,53 @@ int64_t held_by(const ls_line *line)
     }
     return held;
 }
+
+static const ls_kernels *real;
+static const ls_step *watched;
+static int64_t most_weights, most_gradients;
+
+static void look(void)
+{
+    if (watched && watched->shards.window.base)
+        most_weights = ls_max_i64(most_weights, ls_window_held(&watched->shards.window));
+    if (watched && watched->grad_window.base)
+        most_gradients = ls_max_i64(most_gradients, ls_window_held(&watched->grad_window));
+}
+
+static void watch_fwd(ls_stream *stream, const ls_linear_fwd *a)
+{
+    real->linear_fwd(stream, a);
+    look();
+}
+
+static void watch_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
+{
+    real->linear_bwd_w(stream, a);
+    look();
+}
+
+ls_kernels ls_steps_kernels(void)
+{
+    LS_CHECK_OK(ls_kernel_pick("auto", &real));
+    ls_kernels kernels = *real;
+    kernels.linear_fwd = watch_fwd;
+    kernels.linear_bwd_w = watch_bwd_w;
+    return kernels;
+}
+
+void ls_steps_watch(const ls_step *step)
+{
+    watched = step;
+    if (step)
+        most_weights = most_gradients = 0;
+}
+
+int64_t ls_steps_most_weights(void)
+{
+    return most_weights;
+}
+
+int64_t ls_steps_most_gradients(void)
+{
+    return most_gradients;
+}

@@ -1,5 +1,5 @@
-/* steps.h -- what tests of steps on several ranks share: first weights, a step, and what a
- * line holds. */
+/* steps.h -- what tests of steps on several ranks share: first weights, a step, what a line
+ * holds, and what the windows of a step do. */
 #pragma once
 #include "train/line_impl.h"
 
@@ -11,3 +11,12 @@ ls_step_result ls_steps_run(ls_step *step, int64_t number, const int32_t *tokens
 
 /* Bytes of the windows of a line. Pages of a window are taken when they are touched. */
 int64_t held_by(const ls_line *line);
+
+/* The kernels that the machine has; each product also looks at the windows of the step that is
+ * watched. */
+ls_kernels ls_steps_kernels(void);
+
+/* From now on this one, from zero; NULL: none. And the most bytes that its windows held. */
+void ls_steps_watch(const ls_step *step);
+int64_t ls_steps_most_weights(void);
+int64_t ls_steps_most_gradients(void);

@@ -109,31 +109,6 @@ typedef struct rank {
                        * step's gradient; on the first rank */
 } rank;
 
-/* The windows of the step that is watched, whenever a product is made. */
-static const ls_kernels *real;
-static const ls_step *watched;
-static int64_t most_weights, most_gradients;
-
-static void look(void)
-{
-    if (watched && watched->shards.window.base)
-        most_weights = ls_max_i64(most_weights, ls_window_held(&watched->shards.window));
-    if (watched && watched->grad_window.base)
-        most_gradients = ls_max_i64(most_gradients, ls_window_held(&watched->grad_window));
-}
-
-static void watch_fwd(ls_stream *stream, const ls_linear_fwd *a)
-{
-    real->linear_fwd(stream, a);
-    look();
-}
-
-static void watch_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
-{
-    real->linear_bwd_w(stream, a);
-    look();
-}
-
 /* The ranks first, first + by, ... of a communicator. */
 static ls_comm *some_of(ls_comm *comm, int first, int by, int ranks)
 {
@@ -205,10 +180,7 @@ static void open_rank(rank *r, const kind *k, ls_comm *comm)
 
     LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
     LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
-    LS_CHECK_OK(ls_kernel_pick("auto", &real));
-    r->kernels = *real;
-    r->kernels.linear_fwd = watch_fwd;
-    r->kernels.linear_bwd_w = watch_bwd_w;
+    r->kernels = ls_steps_kernels();
     r->args.kernels = &r->kernels;
     if (comm) {
         LS_CHECK_OK(ls_mesh_init(&r->world, &r->run, ls_comm_ranks(comm), ls_comm_rank(comm)));
@@ -1076,6 +1048,20 @@ static int64_t padding_of(const rank *r)
     return r->args.calls.buffers * (plan->chunks + 1) * each;
 }
 
+static void predict(const rank *r, ls_ledger *ledger)
+{
+    ls_memory_predict(&(ls_memory_args){.run = &r->run,
+                                        .model = &r->model,
+                                        .whole = &r->whole,
+                                        .kernels = r->args.kernels,
+                                        .mesh = &r->mesh,
+                                        .world = &r->world,
+                                        .sums = &r->equals,
+                                        .threads = 1,
+                                        .pack = r->args.pack},
+                      ledger);
+}
+
 /* The ledger of a rank: what the device, the windows and the team's memory hold, each to the byte
  * or, of windows, whose pages are taken when they are touched, within a tenth. */
 static void counted(ls_world *w, ls_comm *comm)
@@ -1085,16 +1071,7 @@ static void counted(ls_world *w, ls_comm *comm)
     rank r;
 
     open_rank(&r, k, comm);
-    ls_memory_predict(&(ls_memory_args){.run = &r.run,
-                                        .model = &r.model,
-                                        .whole = &r.whole,
-                                        .kernels = r.args.kernels,
-                                        .mesh = &r.mesh,
-                                        .world = &r.world,
-                                        .sums = &r.equals,
-                                        .threads = 1,
-                                        .pack = k->pack},
-                      &l);
+    predict(&r, &l);
     int64_t windows = ls_ledger_bytes(&l, "weights") + ls_ledger_bytes(&l, "bf16 weights") +
                       ls_ledger_bytes(&l, "optimizer") + ls_ledger_bytes(&l, "gradients");
     const ls_tensor *crew = r.tensor ? r.tensor : r.far;
@@ -1153,16 +1130,8 @@ static void counted_parts(ls_world *w, ls_comm *comm)
     rank r;
 
     open_rank(&r, k, comm);
-    watched = r.step;
-    ls_memory_predict(&(ls_memory_args){.run = &r.run,
-                                        .model = &r.model,
-                                        .whole = &r.whole,
-                                        .kernels = real,
-                                        .mesh = &r.mesh,
-                                        .world = &r.world,
-                                        .sums = &r.equals,
-                                        .threads = 1},
-                      &l);
+    ls_steps_watch(r.step);
+    predict(&r, &l);
     const ls_dp_args *dp = ls_dp_about(r.args.dp);
     int64_t own = ls_round_up(ls_dp_sum_elements(dp) * size, 4096);
     int64_t window = ls_ledger_bytes(&l, "gradients") - own;
@@ -1181,13 +1150,13 @@ static void counted_parts(ls_world *w, ls_comm *comm)
                     ls_decode_bytes(&r.whole) + ls_ledger_bytes(&l, "activations") -
                     ls_tensor_held_bytes(r.tensor ? r.tensor : r.far));
     steps(&r);
-    LS_CHECK(most_gradients <= window + slack);
-    LS_CHECK(most_weights <= ls_ledger_bytes(&l, "gathered weights") + slack);
+    LS_CHECK(ls_steps_most_gradients() <= window + slack);
+    LS_CHECK(ls_steps_most_weights() <= ls_ledger_bytes(&l, "gathered weights") + slack);
     if (r.args.calls.own > 0) {
-        LS_CHECK(most_gradients > window / 3);
-        LS_CHECK_EQ(most_weights > 0, k->zero == 3);
+        LS_CHECK(ls_steps_most_gradients() > window / 3);
+        LS_CHECK_EQ(ls_steps_most_weights() > 0, k->zero == 3);
     }
-    watched = NULL;
+    ls_steps_watch(NULL);
     close_rank(&r, comm);
 }
 
@@ -1266,15 +1235,7 @@ static void keep_for_another(ls_world *w, ls_comm *comm)
     double loss = r.losses[STEPS - 1];
     close_rank(&r, comm);
     open_rank(&r, k, comm);
-    ls_memory_predict(&(ls_memory_args){.run = &r.run,
-                                        .model = &r.model,
-                                        .whole = &r.whole,
-                                        .kernels = r.args.kernels,
-                                        .mesh = &r.mesh,
-                                        .world = &r.world,
-                                        .sums = &r.equals,
-                                        .threads = 1},
-                      &l);
+    predict(&r, &l);
     LS_CHECK_EQ(ls_device_used_bytes(r.device) - used, ls_ledger_bytes(&l, "buddy"));
     LS_CHECK(ls_ledger_bytes(&l, "buddy") > 0);
     LS_CHECK_OK(ls_trust_begin(r.step));

@@ -37,31 +37,6 @@ typedef struct rank {
     ls_kernels kernels;
 } rank;
 
-/* The windows of the step that runs, whenever a product does. */
-static const ls_kernels *real;
-static const ls_step *watched;
-static int64_t most_weights, most_gradients;
-
-static void look(void)
-{
-    if (watched->shards.window.base)
-        most_weights = ls_max_i64(most_weights, ls_window_held(&watched->shards.window));
-    if (watched->grad_window.base)
-        most_gradients = ls_max_i64(most_gradients, ls_window_held(&watched->grad_window));
-}
-
-static void watch_fwd(ls_stream *stream, const ls_linear_fwd *a)
-{
-    real->linear_fwd(stream, a);
-    look();
-}
-
-static void watch_bwd_w(ls_stream *stream, const ls_linear_bwd_w *a)
-{
-    real->linear_bwd_w(stream, a);
-    look();
-}
-
 static void open_rank(rank *r, ls_comm *comm, int zero, int shard, bool ordered)
 {
     int merges[RANKS * RANKS];
@@ -70,11 +45,8 @@ static void open_rank(rank *r, ls_comm *comm, int zero, int shard, bool ordered)
     r->run.train.reduce = ordered ? LS_REDUCE_ORDERED : LS_REDUCE_FAST;
     LS_CHECK_OK(ls_device_open(&r->device, "cpu", 1));
     LS_CHECK_OK(ls_stream_create(&r->args.stream, r->device));
-    LS_CHECK_OK(ls_kernel_pick("auto", &real));
     LS_CHECK_OK(ls_model_init(&r->model, &r->run, VOCAB));
-    r->kernels = *real;
-    r->kernels.linear_fwd = watch_fwd;
-    r->kernels.linear_bwd_w = watch_bwd_w;
+    r->kernels = ls_steps_kernels();
     r->mesh = (ls_mesh){.ranks = RANKS,
                         .rank = ls_comm_rank(comm),
                         .zero = zero,
@@ -91,13 +63,14 @@ static void open_rank(rank *r, ls_comm *comm, int zero, int shard, bool ordered)
     r->args.run = &r->run;
     r->args.model = &r->model;
     r->args.kernels = &r->kernels;
-    ls_memory_predict(
-        &(ls_memory_args){
-            .run = &r->run, .model = &r->model, .kernels = real, .mesh = &r->mesh, .threads = 1},
-        &r->ledger);
+    ls_memory_predict(&(ls_memory_args){.run = &r->run,
+                                        .model = &r->model,
+                                        .kernels = &r->kernels,
+                                        .mesh = &r->mesh,
+                                        .threads = 1},
+                      &r->ledger);
     LS_CHECK_OK(ls_step_open(&r->step, &r->args));
-    watched = r->step;
-    most_weights = most_gradients = 0;
+    ls_steps_watch(r->step);
 }
 
 static void meet(ls_comm *comm)
@@ -193,11 +166,11 @@ static void counted(ls_world *w, ls_comm *comm)
         check_share(&r);
         int64_t gathered = ls_ledger_bytes(&r.ledger, "gathered weights"), window = 0;
         if (cases[c].zero == 3)
-            check_window(most_weights, gathered, gathered / 2);
+            check_window(ls_steps_most_weights(), gathered, gathered / 2);
         if (cases[c].zero >= 2) {
             window = ls_ledger_bytes(&r.ledger, "gradients") -
                      ls_round_up(ls_dp_sum_elements(ls_dp_about(r.args.dp)) * size, 4096);
-            check_window(most_gradients, window, window / 8);
+            check_window(ls_steps_most_gradients(), window, window / 8);
         }
         /* All else is taken when opening, in the device's memory or in what ranks share. */
         int64_t mine = ls_ledger_total(&r.ledger) - ls_ledger_bytes(&r.ledger, "threads") -
