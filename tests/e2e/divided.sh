@@ -51,4 +51,6 @@ healed fewer checkpoint disk 2
 sed -i 's/^model:.*/model: {family: mixtral, layers: 2, width: 32, heads: 2, context: 32, mlp: 32, experts: 4, experts_used: 2}/' run.yaml
 plain 4 --set mesh.ep=2 --set mesh.zero=3
 back experts 4 --set mesh.ep=2 --set mesh.zero=3
+plain 8 --set mesh.ep=2 --set mesh.pp=2 --set mesh.zero=3
+back posts 8 --set mesh.ep=2 --set mesh.pp=2 --set mesh.zero=3
 for f in *.err; do ! grep -q 'ERROR\|Sanitizer' "$f" || fail "$f: $(cat "$f")"; done
